@@ -1,0 +1,27 @@
+//! The CPU backend of Pellucid: every kernel family on vector units and threads.
+//!
+//! * [`Cpu`] is the backend; [`CpuBuffer`] its memory, from a caching allocator.
+//! * Kernels choose their instruction set at run time, and their threads from rayon's current
+//!   pool ([`with_threads`]). Neither choice changes a bit of any result.
+//! * The API is safe: whatever views come in, nothing outside their buffers is touched.
+
+mod backend;
+mod buffer;
+#[macro_use]
+mod simd;
+#[macro_use]
+mod number;
+mod index;
+mod math;
+mod operand;
+mod pool;
+mod scan;
+mod sort;
+#[cfg(test)]
+mod testing;
+mod threads;
+mod walk;
+
+pub use backend::Cpu;
+pub use buffer::CpuBuffer;
+pub use threads::with_threads;

@@ -1,0 +1,151 @@
+//! The gamma family in `f64`; `f32` rounds its results. Scalar code: these run lane by lane.
+
+use super::double::polynomial;
+use std::f64::consts::PI;
+
+/// ln |Γ(x)|; ∞ at 0, −1, −2, ...
+#[inline]
+pub fn lgamma(x: f64) -> f64 {
+    libm::lgamma(x)
+}
+
+/// ψ(x) = d/dx ln Γ(x).
+///
+/// ψ(−x) by reflection; then the recurrence ψ(x + 1) = ψ(x) + 1/x leads into [1, 2], where ψ(x)/(x − x₀)
+/// is a minimax polynomial (x₀ the positive zero of ψ, in two floats), or x is large enough for the
+/// asymptotic series (Abramowitz & Stegun 6.3.18). Near the negative zeros the error is relative to 1,
+/// not to ψ. NaN at −1, −2, ...; ∓∞ at ±0.
+pub fn digamma(x: f64) -> f64 {
+    if x == 0.0 {
+        return -1.0 / x;
+    }
+    if x < 0.0 {
+        if x == x.floor() {
+            return f64::NAN;
+        }
+        return digamma(1.0 - x) - PI * cot_pi(x);
+    }
+    if x >= 10.0 {
+        if x == f64::INFINITY {
+            return x;
+        }
+        let z = 1.0 / (x * x);
+        let series = polynomial(
+            z,
+            [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0],
+        );
+        return libm::log(x) - 0.5 / x - z * series;
+    }
+    let (mut x, mut sum) = (x, 0.0);
+    while x > 2.0 {
+        x -= 1.0;
+        sum += 1.0 / x;
+    }
+    if x < 1.0 {
+        sum -= 1.0 / x;
+        x += 1.0;
+    }
+    const ZERO: f64 = 1.461_632_144_968_362_2;
+    const ZERO_LOW: f64 = 9.549_995_429_965_697e-17;
+    let p = polynomial(
+        x - 1.5,
+        [
+            9.510_558_760_318_328_794_5e-1,
+            -4.236_274_212_814_606_018_1e-1,
+            2.405_424_842_407_872_392_2e-1,
+            -1.484_049_230_538_803_164_5e-1,
+            9.498_872_445_284_917_973_6e-2,
+            -6.192_213_327_554_048_872_1e-2,
+            4.076_083_394_342_804_571_1e-2,
+            -2.697_579_665_770_275_878_4e-2,
+            1.790_724_823_439_817_569_5e-2,
+            -1.190_822_015_169_407_938_3e-2,
+            7.927_023_349_207_168_097_7e-3,
+            -5.279_936_652_703_272_451_9e-3,
+            3.518_088_454_854_564_997_9e-3,
+            -2.345_499_717_048_967_961e-3,
+            1.563_505_241_677_317_582_3e-3,
+            -1.036_432_547_493_653_679_6e-3,
+            6.902_734_389_341_303_724_5e-4,
+            -4.860_331_985_158_190_895_5e-4,
+            3.259_062_214_474_837_280_7e-4,
+            -1.446_585_283_753_191_467_8e-4,
+            9.325_303_648_721_165_016_4e-5,
+            -1.783_320_286_165_690_683_4e-4,
+            1.212_032_815_524_380_505_4e-4,
+        ],
+    );
+    (x - ZERO - ZERO_LOW).mul_add(p, sum)
+}
+
+/// cot πx, from the fraction of x, which is exact, and from its distance to ½ where that is nearer.
+fn cot_pi(x: f64) -> f64 {
+    let fraction = x - x.round_ties_even();
+    let a = fraction.abs();
+    let cot = if a > 0.25 { libm::tan(PI * (0.5 - a)) } else { 1.0 / libm::tan(PI * a) };
+    cot.copysign(fraction)
+}
+
+/// The n-th polygamma function ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n + 1, x), n a whole number from 0 to
+/// 170, where n! ends (else NaN); ∞ or NaN at its poles, as the sides agree or not.
+pub fn polygamma(n: f64, x: f64) -> f64 {
+    if n == 0.0 {
+        return digamma(x);
+    }
+    if !(n > 0.0 && n <= 170.0) || n != n.floor() || x.is_nan() {
+        return f64::NAN;
+    }
+    let odd = n * 0.5 != (n * 0.5).floor();
+    let s = n + 1.0;
+    let factorial: f64 = (2..=n as u64).map(|k| k as f64).product();
+    if x <= 0.0 && x == x.floor() {
+        return if odd { f64::INFINITY } else { f64::NAN };
+    }
+    let zeta = if x > 0.0 {
+        hurwitz_zeta(s, x)
+    } else {
+        // Σ over k ≥ 0 of (x + k)⁻ˢ is the sum over all whole k, a function of the fraction alone, less
+        // that over k < 0.
+        let (left, right) = (x - x.floor(), x.ceil() - x);
+        let mirror = if odd { 1.0 } else { -1.0 };
+        (hurwitz_zeta(s, left) + mirror * hurwitz_zeta(s, right)) - mirror * hurwitz_zeta(s, 1.0 - x)
+    };
+    let y = factorial * zeta;
+    if odd { y } else { -y }
+}
+
+/// ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0, for s ≥ 2 and q > 0: some terms, then the Euler–Maclaurin formula.
+fn hurwitz_zeta(s: f64, q: f64) -> f64 {
+    // B₂ⱼ/(2j)!
+    const BERNOULLI: [f64; 8] = [
+        1.0 / 12.0,
+        -1.0 / 720.0,
+        1.0 / 30240.0,
+        -1.0 / 1_209_600.0,
+        1.0 / 47_900_160.0,
+        -691.0 / 1_307_674_368_000.0,
+        1.0 / 74_724_249_600.0,
+        -3617.0 / 10_670_622_842_880_000.0,
+    ];
+    if q == f64::INFINITY {
+        return 0.0;
+    }
+    let (mut a, mut sum) = (q, 0.0);
+    while a < 10.0 + s {
+        let term = libm::pow(a, -s);
+        sum += term;
+        if term < sum * 1e-18 {
+            return sum;
+        }
+        a += 1.0;
+    }
+    let power = libm::pow(a, -s);
+    let mut tail = power * a / (s - 1.0) + 0.5 * power;
+    let mut factor = s * power / a;
+    for (j, b) in BERNOULLI.iter().enumerate() {
+        tail += b * factor;
+        let k = s + 2.0 * j as f64;
+        factor *= (k + 1.0) * (k + 2.0) / (a * a);
+    }
+    sum + tail
+}

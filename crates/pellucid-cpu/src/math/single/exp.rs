@@ -1,0 +1,87 @@
+//! The exponential and its near relatives, by Cody and Waite's reduction (1980): x = n·ln 2 + r with
+//! |r| ≤ ln 2 / 2, then 2ⁿ times a polynomial in r.
+
+use super::{nearest, polynomial, power_of_two};
+use std::f32::consts::LOG2_E;
+
+/// ln 2 in two parts; the first has few enough bits that n times it is exact.
+pub(super) const LN_2_HIGH: f32 = 0.693_359_375;
+pub(super) const LN_2_LOW: f32 = -2.121_944_4e-4;
+
+/// v · 2ⁿ for −252 ≤ n ≤ 254, rounded once, subnormal results included.
+#[inline(always)]
+fn scale(v: f32, n: i32) -> f32 {
+    let half = n >> 1;
+    v * power_of_two(half) * power_of_two(n - half)
+}
+
+/// x = n·ln 2 + r: (n, r).
+#[inline(always)]
+fn reduce(x: f32) -> (f32, i32, f32) {
+    let (nf, n) = nearest(x * LOG2_E);
+    (nf, n, nf.mul_add(-LN_2_LOW, nf.mul_add(-LN_2_HIGH, x)))
+}
+
+/// eʳ − 1 for |r| ≤ ln 2 / 2, to 2⁻³² of itself.
+#[inline(always)]
+fn expm1_reduced(r: f32) -> f32 {
+    let p = polynomial(
+        r,
+        [5.000_000_046e-1, 1.666_666_682e-1, 4.166_635_466e-2, 8.333_273_049e-3, 1.394_100_838e-3, 1.991_417_046e-4],
+    );
+    (p * r).mul_add(r, r)
+}
+
+/// eˣ.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // Beyond these the result is 0 or ∞ anyway; the comparisons let NaN through.
+    let x = if x < -104.0 { -104.0 } else { x };
+    let x = if x > 89.0 { 89.0 } else { x };
+    let (_, n, r) = reduce(x);
+    scale(1.0 + expm1_reduced(r), n)
+}
+
+/// 2ˣ.
+#[inline(always)]
+pub fn exp2(x: f32) -> f32 {
+    let x = if x < -151.0 { -151.0 } else { x };
+    let x = if x > 129.0 { 129.0 } else { x };
+    let (nf, n) = nearest(x);
+    let r = x - nf;
+    let p = polynomial(
+        r,
+        [
+            6.931_471_807_05e-1,
+            2.402_265_106_7e-1,
+            5.550_410_365_39e-2,
+            9.618_038_059_89e-3,
+            1.333_393_536_64e-3,
+            1.546_678_145_2e-4,
+            1.519_613_118_12e-5,
+        ],
+    );
+    scale(p.mul_add(r, 1.0), n)
+}
+
+/// eˣ − 1, accurate near 0: 2ⁿ(eʳ − 1) + (2ⁿ − 1), halved so that 2¹²⁸ does not overflow too early.
+#[inline(always)]
+pub fn expm1(x: f32) -> f32 {
+    let c = if x < -18.0 { -18.0 } else { x };
+    let c = if c > 89.0 { 89.0 } else { c };
+    let (_, n, r) = reduce(c);
+    let p = expm1_reduced(r);
+    let half = power_of_two(n - 1);
+    let y = 2.0 * p.mul_add(half, half - 0.5);
+    // n = 0 is exact as it stands, which keeps subnormals; so is zero, which keeps its sign.
+    let y = if n == 0 { p } else { y };
+    if x == 0.0 { x } else { y }
+}
+
+/// 1 / (1 + e⁻ˣ), from e^−|x|, which cannot overflow: e/(1 + e) for x < 0, 1/(1 + e) else.
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    let e = exp(-x.abs());
+    let numerator = if x < 0.0 { e } else { 1.0 };
+    numerator / (1.0 + e)
+}

@@ -1,0 +1,240 @@
+//! The loops around the micro-kernel: which panels are packed when, and where they stay.
+//!
+//! ```text
+//! for each block of columns          (≤ COLUMNS wide)
+//!   for each block of the depth      (≤ DEPTH deep)
+//!     pack B[depth × columns]                          stays in L2
+//!     for each panel of rows         (register tile high)
+//!       pack A[rows × depth]                           stays in L1
+//!       for each panel of columns    (register tile wide)
+//!         micro-kernel                                 streams B from L2
+//!       epilogue on the strip of C, after the last block of the depth
+//! ```
+//!
+//! This is the order of Goto and van de Geijn with A and B in each other's places, because rows
+//! of C are contiguous here. A panel of A is packed right before its use and is small, so there
+//! is no block of A to keep.
+
+use super::element::Element;
+use super::level::Kernels;
+use super::pack::{Source, Strided};
+use super::tile::Tile;
+use super::{Epilogue, Finished, scratch};
+use std::ops::Range;
+
+/// Deepest block of k. The order of summation hangs on it, so it is one number for all types and
+/// machines: 14 rows of A (f32) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
+const DEPTH: usize = 272;
+
+/// Widest block of columns: with the depth, half a megabyte of f32 in a 1 MiB L2.
+const COLUMNS: usize = 512;
+
+/// Largest register tile of all levels.
+const TILE: usize = 14 * 32;
+
+/// The depth in blocks of equal size (but the last), a function of k alone.
+pub(super) fn depth_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let count = k.div_ceil(DEPTH).max(1);
+    let size = k.div_ceil(count).next_multiple_of(8).max(8);
+    (0..k).step_by(size).map(move |start| start..k.min(start + size))
+}
+
+/// C[m × n] and what it is the product of, with vectors along n.
+pub(super) struct Product<'a, T> {
+    pub(super) a: &'a dyn Source<T>,
+    pub(super) b: &'a dyn Source<T>,
+    pub(super) k: usize,
+    pub(super) c: *mut T,
+    pub(super) c_row: isize,
+    pub(super) c_col: isize,
+    pub(super) accumulate: bool,
+    pub(super) epilogue: Option<Epilogue<'a, T>>,
+    /// Index of the batch element, and whether C is the transpose of what the caller sees: both
+    /// for the epilogue only.
+    pub(super) batch: usize,
+    pub(super) transposed: bool,
+}
+
+impl<T: Element> Product<'_, T> {
+    /// Computes one rectangle of C, on this thread.
+    ///
+    /// # Safety
+    ///
+    /// The sources cover the rectangle, C is valid there and nobody else touches it; the machine
+    /// has the instruction set of `kernels`.
+    pub(super) unsafe fn rectangle(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
+        if rows.is_empty() || cols.is_empty() {
+            return;
+        }
+        if self.k == 0 {
+            // SAFETY: the caller's.
+            return unsafe { self.empty_sum(rows, cols) };
+        }
+        let width = kernels.width();
+        let panel = DEPTH_PADDED * kernels.rows.next_multiple_of(kernels.lanes);
+        let pack_b = !self.read_b_in_place(kernels, rows.len());
+        let block = if pack_b { DEPTH * COLUMNS.min(cols.len()).next_multiple_of(width) } else { 0 };
+        if self.read_a_in_place(kernels, cols.len()) && !pack_b {
+            // SAFETY: nothing is packed, so nothing is written to the scratch pointers.
+            return unsafe { self.blocks(kernels, rows, cols, None, None) };
+        }
+        scratch::with(panel + block, |room: *mut T| {
+            // SAFETY: the scratch has room for a panel of A and a block of B.
+            unsafe {
+                let a = (!self.read_a_in_place(kernels, cols.len())).then_some(room);
+                let b = pack_b.then(|| room.add(panel));
+                self.blocks(kernels, rows, cols, a, b);
+            }
+        });
+    }
+
+    /// Whether the kernel reads A where it is: when few tiles share a panel, packing costs more
+    /// than it saves.
+    fn read_a_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
+        self.a.strided().is_some() && cols <= 2 * kernels.width()
+    }
+
+    /// Whether the kernel reads B where it is: its rows must be contiguous, and few.
+    fn read_b_in_place(&self, kernels: &Kernels<T>, rows: usize) -> bool {
+        self.b.strided().is_some_and(|b| b.lane == 1) && rows <= 2 * kernels.rows
+    }
+
+    /// The loops of the module's documentation; `None` for room reads in place.
+    ///
+    /// # Safety
+    ///
+    /// As for [`rectangle`](Self::rectangle), with room for one panel of A and one block of B.
+    unsafe fn blocks(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>, a_room: Option<*mut T>, b_room: Option<*mut T>) {
+        let width = kernels.width();
+        // Panels of equal height: a last panel of one row would be bound by latency.
+        let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
+        for j in cols.clone().step_by(COLUMNS) {
+            let cols = j..cols.end.min(j + COLUMNS);
+            for depth in depth_blocks(self.k) {
+                if let Some(room) = b_room {
+                    for (at, j) in cols.clone().step_by(width).enumerate() {
+                        let lanes = width.min(cols.end - j);
+                        // SAFETY: the block has room for its panels; the ranges lie in B.
+                        unsafe {
+                            let to = room.add(at * width * depth.len());
+                            self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, to);
+                        }
+                    }
+                }
+                for i in rows.clone().step_by(height) {
+                    let strip = i..rows.end.min(i + height);
+                    // SAFETY: the caller's; the strip, the columns and the depth are a part.
+                    unsafe {
+                        let a = self.panel_of_a(kernels, strip.clone(), depth.clone(), a_room);
+                        for (at, j) in cols.clone().step_by(width).enumerate() {
+                            let (b, b_row) = match b_room {
+                                Some(room) => (room.add(at * width * depth.len()).cast_const(), width as isize),
+                                None => {
+                                    let b = self.b.strided().unwrap_unchecked();
+                                    (b.at(j, depth.start), b.depth)
+                                }
+                            };
+                            let cols = width.min(cols.end - j);
+                            self.tile(kernels, i, strip.len(), j, cols, &depth, a, b, b_row);
+                        }
+                        if depth.end == self.k {
+                            self.finish(strip, cols.clone());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A panel of A as the kernel reads it: in place, or packed into `room`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`blocks`](Self::blocks).
+    #[inline]
+    unsafe fn panel_of_a(&self, kernels: &Kernels<T>, rows: Range<usize>, depth: Range<usize>, room: Option<*mut T>) -> Strided<T> {
+        match (self.a.strided(), room) {
+            (Some(a), None) => Strided { data: a.at(rows.start, depth.start), ..a },
+            // The kernel takes rows as gladly as columns, so rows are copied, not transposed.
+            (Some(a @ Strided { depth: 1, .. }), Some(room)) => {
+                for r in 0..rows.len() {
+                    // SAFETY: each row has room for the deepest block and the padding.
+                    unsafe { room.add(r * DEPTH_PADDED).copy_from_nonoverlapping(a.at(rows.start + r, depth.start), depth.len()) }
+                }
+                Strided { data: room, lane: DEPTH_PADDED as isize, depth: 1 }
+            }
+            (_, room) => {
+                let width = kernels.rows.next_multiple_of(kernels.lanes);
+                // SAFETY: without a strided view there always is room.
+                unsafe {
+                    let room = room.unwrap_unchecked();
+                    self.a.pack(kernels, rows.start, rows.len(), depth.start, depth.len(), width, room);
+                    Strided { data: room, lane: 1, depth: width as isize }
+                }
+            }
+        }
+    }
+
+    /// Multiplies one register tile into C.
+    ///
+    /// # Safety
+    ///
+    /// As for [`blocks`](Self::blocks).
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "it is the innermost loop's state")]
+    unsafe fn tile(&self, kernels: &Kernels<T>, i: usize, rows: usize, j: usize, cols: usize, depth: &Range<usize>, a: Strided<T>, b: *const T, b_row: isize) {
+        let add = self.accumulate || depth.start > 0;
+        let c = self.c.wrapping_offset(i as isize * self.c_row + j as isize * self.c_col);
+        let kernel = kernels.tiles[usize::from(cols > kernels.lanes)][rows - 1];
+        let (a, a_row, a_col) = (a.data, a.lane, a.depth);
+        if self.c_col == 1 {
+            let tile = Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c, c_row: self.c_row, cols, add };
+            // SAFETY: the caller's.
+            return unsafe { kernel(&tile) };
+        }
+        // Columns of C are apart: the tile is made aside and scattered, with the same sums.
+        let mut aside = [T::ZERO; TILE];
+        let c_row = kernels.width();
+        let tile = Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c: aside.as_mut_ptr(), c_row: c_row as isize, cols, add: false };
+        // SAFETY: the caller's; the largest tile fits aside.
+        unsafe {
+            kernel(&tile);
+            for r in 0..rows {
+                for (s, &sum) in aside[r * c_row..][..cols].iter().enumerate() {
+                    let c = c.wrapping_offset(r as isize * self.c_row + s as isize * self.c_col);
+                    *c = if add { (*c).add(sum) } else { sum };
+                }
+            }
+        }
+    }
+
+    /// The product of nothing: zero, or C as it was.
+    ///
+    /// # Safety
+    ///
+    /// As for [`rectangle`](Self::rectangle).
+    unsafe fn empty_sum(&self, rows: Range<usize>, cols: Range<usize>) {
+        if !self.accumulate {
+            for i in rows.clone() {
+                for j in cols.clone() {
+                    // SAFETY: the element lies in the rectangle.
+                    unsafe { *self.c.wrapping_offset(i as isize * self.c_row + j as isize * self.c_col) = T::ZERO }
+                }
+            }
+        }
+        self.finish(rows, cols);
+    }
+
+    /// Hands a finished part of C to the epilogue, as the caller sees it.
+    #[inline]
+    pub(super) fn finish(&self, rows: Range<usize>, cols: Range<usize>) {
+        let Some(epilogue) = self.epilogue else { return };
+        let data = self.c.wrapping_offset(rows.start as isize * self.c_row + cols.start as isize * self.c_col);
+        let (rows, cols, row_stride, col_stride) =
+            if self.transposed { (cols, rows, self.c_col, self.c_row) } else { (rows, cols, self.c_row, self.c_col) };
+        epilogue(Finished { batch: self.batch, rows, cols, data, row_stride, col_stride });
+    }
+}
+
+/// Stride of a packed row of A: an odd number of cache lines, so that rows spread over the sets.
+const DEPTH_PADDED: usize = DEPTH + 16;

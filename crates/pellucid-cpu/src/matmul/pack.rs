@@ -1,0 +1,168 @@
+//! Operands, and how panels of them are packed.
+//!
+//! The micro-kernel reads panels: `lanes` rows of A, or columns of B, over one block of the
+//! depth. Packed, a panel is contiguous in the order the kernel reads it,
+//! `panel[p·width + i] = operand[first + i, start + p]`, zero for lanes past the last.
+
+use super::element::Element;
+use super::level::Kernels;
+use super::simd::Vector;
+
+/// A matrix seen as lanes × depth: A[m × k] has its rows as lanes, B[k × n] its columns.
+///
+/// What a product multiplies is anything that can write such panels: a strided matrix, the
+/// windows of a convolution, a half-precision matrix that widens on the way, packed weights.
+///
+/// # Safety
+///
+/// `pack` must initialise the whole panel, and `strided` must describe valid memory.
+pub unsafe trait Source<T>: Sync {
+    /// The operand in place, if it lies in memory as a strided matrix: kernels then read it
+    /// without packing where that is faster.
+    fn strided(&self) -> Option<Strided<T>> {
+        None
+    }
+
+    /// Writes lanes `first..first + lanes` over depths `start..start + depth` to
+    /// `to[p·width + i]`, with zeros in lanes `lanes..width`.
+    ///
+    /// # Safety
+    ///
+    /// The ranges lie in the operand; `to` has room for `depth · width` numbers.
+    #[allow(private_interfaces)]
+    unsafe fn pack(&self, kernels: &Kernels<T>, first: usize, lanes: usize, start: usize, depth: usize, width: usize, to: *mut T);
+}
+
+/// A strided matrix as lanes × depth; strides in elements, of any sign.
+#[derive(Clone, Copy, Debug)]
+pub struct Strided<T> {
+    /// Element (0, 0).
+    pub data: *const T,
+    /// From one lane to the next.
+    pub lane: isize,
+    /// From one step of the depth to the next.
+    pub depth: isize,
+}
+
+// SAFETY: a `Strided` only reads, and whoever makes one vouches that the memory stays unchanged
+// for as long as the product runs.
+unsafe impl<T: Sync> Sync for Strided<T> {}
+
+impl<T> Strided<T> {
+    /// The address of an element.
+    #[inline(always)]
+    pub(super) fn at(&self, lane: usize, depth: usize) -> *const T {
+        self.data.wrapping_offset(lane as isize * self.lane + depth as isize * self.depth)
+    }
+}
+
+// SAFETY: `pack` writes every lane of every depth step.
+unsafe impl<T: Element> Source<T> for Strided<T> {
+    #[inline]
+    fn strided(&self) -> Option<Strided<T>> {
+        Some(*self)
+    }
+
+    #[allow(private_interfaces)]
+    unsafe fn pack(&self, kernels: &Kernels<T>, first: usize, lanes: usize, start: usize, depth: usize, width: usize, to: *mut T) {
+        let panel = Panel { from: Strided { data: self.at(first, start), ..*self }, lanes, depth, width, to };
+        // SAFETY: the caller's; the level of `kernels` was detected.
+        unsafe {
+            match self {
+                Self { lane: 1, .. } => (kernels.copy)(&panel),
+                Self { depth: 1, .. } => (kernels.turn)(&panel),
+                _ => panel.gather(0, 0),
+            }
+        }
+    }
+}
+
+/// One panel to pack from a strided matrix: `lanes × depth`, into rows of `width`.
+pub(super) struct Panel<T> {
+    from: Strided<T>,
+    lanes: usize,
+    depth: usize,
+    width: usize,
+    to: *mut T,
+}
+
+impl<T: Element> Panel<T> {
+    /// Packs lanes that are contiguous: rows are copied.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::pack`] and [`Vector`]; `from.lane` is 1; `width` is a multiple of the
+    /// vector's lanes.
+    #[inline(always)]
+    pub(super) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
+        let &Self { from, lanes, depth, width, to } = self;
+        // SAFETY: loads stop at `lanes`, stores at `width`.
+        unsafe {
+            if lanes == width && width == 2 * V::LANES {
+                for p in 0..depth {
+                    let (from, to) = (from.at(0, p), to.add(p * width));
+                    V::load(from).store(to);
+                    V::load(from.add(V::LANES)).store(to.add(V::LANES));
+                }
+                return;
+            }
+            for i in (0..width).step_by(V::LANES) {
+                let mask = V::mask(lanes.saturating_sub(i).min(V::LANES));
+                for p in 0..depth {
+                    V::load_part(from.at(i, p), mask).store(to.add(p * width + i));
+                }
+            }
+        }
+    }
+
+    /// Packs lanes whose depth is contiguous: square blocks are transposed in registers.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::pack`] and [`Vector`]; `from.depth` is 1.
+    #[inline(always)]
+    pub(super) unsafe fn turn<V: Vector<Scalar = T>>(&self) {
+        let &Self { from, lanes, depth, width, to } = self;
+        let (whole_lanes, whole_depth) = (lanes - lanes % V::SIDE, depth - depth % V::SIDE);
+        // SAFETY: blocks lie in `whole_lanes × whole_depth`; `gather` does the rest.
+        unsafe {
+            for i in (0..whole_lanes).step_by(V::SIDE) {
+                for p in (0..whole_depth).step_by(V::SIDE) {
+                    V::transpose(from.at(i, p), from.lane, to.add(p * width + i), width);
+                }
+            }
+            self.gather(whole_lanes, 0);
+            Self { lanes: whole_lanes, width, ..*self }.gather_depth(whole_depth);
+        }
+    }
+
+    /// Packs lanes from `first_lane` on, all depths from `start`, number by number, and the zeros.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::pack`].
+    unsafe fn gather(&self, first_lane: usize, start: usize) {
+        for p in start..self.depth {
+            for i in first_lane..self.width {
+                // SAFETY: reads stop at `lanes`, writes at `width`.
+                unsafe {
+                    *self.to.add(p * self.width + i) = if i < self.lanes { *self.from.at(i, p) } else { T::ZERO };
+                }
+            }
+        }
+    }
+
+    /// Packs the lanes that exist, depths from `start` on, without the zeros.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::pack`].
+    unsafe fn gather_depth(&self, start: usize) {
+        for p in start..self.depth {
+            for i in 0..self.lanes {
+                // SAFETY: `i` and `p` lie in the panel.
+                unsafe { *self.to.add(p * self.width + i) = *self.from.at(i, p) }
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Vectors: the few instructions that every kernel of the product is written with.
+//!
+//! A kernel is written once, over [`Vector`], and compiled once per instruction set. All sets
+//! compute the same bits: a fused multiply-add rounds once everywhere, and which elements share
+//! a vector never matters, because the only sum across lanes
+//! is the tree of [`fold`](Vector::fold), the same whichever registers hold the lanes.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(super) use portable::Lanes;
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{F32x8, F32x16, F64x4, F64x8};
+
+use super::element::Element;
+
+/// A register of `LANES` numbers.
+///
+/// # Safety of the methods
+///
+/// All are `#[inline(always)]` and must be inlined into a function that has the instruction set
+/// enabled, on a machine that has it. Pointers need no alignment, and must be valid for the lanes
+/// read or written: all of them, or the first `n` for a `_part` with the mask of `n`.
+pub(super) trait Vector: Copy {
+    type Scalar: Element;
+    /// Selects the first `n` lanes.
+    type Mask: Copy;
+    const LANES: usize;
+    /// Side of the square block that [`transpose`](Self::transpose) turns.
+    const SIDE: usize;
+
+    unsafe fn zero() -> Self;
+    /// All lanes read the one number at `p`.
+    unsafe fn splat(p: *const Self::Scalar) -> Self;
+    unsafe fn mask(n: usize) -> Self::Mask;
+    unsafe fn load(p: *const Self::Scalar) -> Self;
+    /// The lanes outside the mask are zero, and their memory is not touched.
+    unsafe fn load_part(p: *const Self::Scalar, mask: Self::Mask) -> Self;
+    unsafe fn store(self, p: *mut Self::Scalar);
+    unsafe fn store_part(self, p: *mut Self::Scalar, mask: Self::Mask);
+    /// `self · b + c`, rounded once.
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    unsafe fn add(self, b: Self) -> Self;
+    /// The sum of all lanes by halves: lane l takes lane l + LANES/2, then l + LANES/4, and so on.
+    unsafe fn fold(self) -> Self::Scalar;
+    /// `to[j·to_row + i] = from[i·from_row + j]` for `i, j < SIDE`.
+    unsafe fn transpose(from: *const Self::Scalar, from_row: isize, to: *mut Self::Scalar, to_row: usize);
+}
+
+/// Asks for the cache line at `p`; any address is allowed.
+#[inline(always)]
+pub(super) fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing the program can see and never faults; SSE is baseline.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}

@@ -1,0 +1,147 @@
+//! From views to addresses: every operand of a kernel is checked against its buffer here, once.
+
+use crate::buffer::CpuBuffer;
+use crate::threads::Ptr;
+use pellucid_ir::backend::{Buffer, Storage, View};
+use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use smallvec::SmallVec;
+use std::ptr::NonNull;
+
+/// An array with its memory: where the storage begins, how the elements lie in it, what they are.
+///
+/// All elements lie in one buffer, which outlives the operand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand<'a> {
+    /// The start of the storage, aligned to 64 bytes.
+    pub(crate) base: *mut u8,
+    /// How the elements lie there; offset and strides in elements.
+    pub(crate) layout: &'a Layout,
+    /// What they are.
+    pub(crate) dtype: DType,
+}
+
+/// The operands of a kernel; few enough, as a rule, to need no heap.
+pub(crate) type Operands<'a> = SmallVec<[Operand<'a>; 8]>;
+
+/// What the families ask of an operand.
+pub(crate) trait Array<'a> {
+    /// The length of every axis.
+    fn shape(&self) -> &'a Shape;
+    /// Element (0, 0, ..), as a pointer to a type as wide as the dtype.
+    fn first<T>(&self) -> Ptr<T>;
+}
+
+impl<'a> Array<'a> for Operand<'a> {
+    fn shape(&self) -> &'a Shape {
+        self.layout.shape()
+    }
+
+    fn first<T>(&self) -> Ptr<T> {
+        Ptr(self.base.wrapping_add(self.layout.offset() * self.dtype.size()).cast())
+    }
+}
+
+/// What a kernel reads: its memory must be there.
+#[inline]
+pub(crate) fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
+    let buffer = checked(op, view)?;
+    match buffer.start() {
+        Some(start) => Ok(operand(start, view)),
+        None if view.layout.shape().size() == 0 => Ok(operand(buffer.ensure()?, view)),
+        None => Err(no_value(op)),
+    }
+}
+
+/// What a kernel writes: it gets memory if it has none.
+#[inline]
+pub(crate) fn output<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
+    let buffer = checked(op, view)?;
+    writable(op, view)?;
+    Ok(operand(buffer.ensure()?, view))
+}
+
+/// What a kernel reads and writes.
+pub(crate) fn state<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
+    writable(op, view)?;
+    input(op, view)
+}
+
+#[inline]
+fn operand<'a>(start: NonNull<u8>, view: &View<'a>) -> Operand<'a> {
+    Operand { base: start.as_ptr(), layout: view.layout, dtype: view.dtype }
+}
+
+/// The buffer of a view that lies within it.
+#[inline]
+fn checked<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer> {
+    let buffer = cpu_buffer(op, view.storage)?;
+    if fits(view.layout, view.dtype.size(), buffer.bytes()) { Ok(buffer) } else { Err(outside(op, view)) }
+}
+
+#[inline]
+fn writable(op: &'static str, view: &View<'_>) -> Result<()> {
+    if view.layout.is_broadcast() {
+        let reason = format!("cannot write to a broadcast view of shape {}; copy it first", view.layout.shape());
+        return Err(Error::invalid(op, reason));
+    }
+    Ok(())
+}
+
+/// The buffer of a storage of this backend.
+#[inline]
+pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&'a CpuBuffer> {
+    let elsewhere = || Error::DeviceMismatch { op, devices: vec!["cpu".into(), "another device".into()] };
+    storage.buffer().as_any().downcast_ref().ok_or_else(elsewhere)
+}
+
+/// True if every element of `layout` lies within `bytes` bytes; absurd layouts, whose positions
+/// overflow, do not.
+#[inline]
+pub(crate) fn fits(layout: &Layout, element: usize, bytes: usize) -> bool {
+    let room = bytes >> element.trailing_zeros();
+    let Some(size) = layout.shape().checked_size() else { return false };
+    if layout.is_contiguous() || size == 0 {
+        return size == 0 || layout.offset().checked_add(size).is_some_and(|end| end <= room);
+    }
+    // The lengths' product is below 2⁶⁰, hence the sum of all reaches below 2¹²⁴.
+    let (mut low, mut high) = (layout.offset() as i128, layout.offset() as i128);
+    for (&dim, &stride) in layout.shape().iter().zip(layout.strides()) {
+        let reach = (dim as i128 - 1) * stride as i128;
+        if reach < 0 { low += reach } else { high += reach }
+    }
+    low >= 0 && high < room as i128
+}
+
+/// An input that nobody has written.
+#[cold]
+pub(crate) fn no_value(op: &'static str) -> Error {
+    Error::invalid(op, "an input has no memory: nothing has been written to it yet")
+}
+
+#[cold]
+fn outside(op: &'static str, view: &View<'_>) -> Error {
+    let (layout, bytes) = (view.layout, view.storage.buffer().bytes());
+    Error::invalid(op, format!("a view reaches beyond its buffer of {bytes} bytes: {layout:?} of {}", view.dtype))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_fits_or_is_refused() {
+        let base = Layout::contiguous([4, 6].into());
+        assert!(fits(&base, 4, 96) && !fits(&base, 4, 95) && !fits(&base, 8, 96));
+        let flipped = base.slice(0, 3, -1, 4);
+        assert!(fits(&flipped, 4, 96) && !fits(&flipped, 4, 95));
+        let shifted = Layout::strided([4].into(), [1].into_iter().collect(), 20);
+        assert!(fits(&shifted, 4, 96) && !fits(&shifted, 4, 95));
+        assert!(fits(&Layout::contiguous([0, 3].into()), 4, 0));
+        let huge = isize::MAX as usize / 8;
+        for dims in [[huge, 8], [huge, 1 << 40]] {
+            let layout = Layout::contiguous([1].into()).broadcast_to(&[1, 1].into()).unwrap();
+            let wild = layout.slice(0, 0, 1, dims[0]).slice(1, 0, isize::MAX, dims[1]);
+            assert!(!fits(&wild, 1, 1 << 20), "{dims:?}");
+        }
+    }
+}

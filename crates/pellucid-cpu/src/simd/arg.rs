@@ -1,0 +1,136 @@
+//! The position of the extremum of a row.
+//!
+//! Two steps per block: its extremum on vectors, and, only where that settles the answer, a search for
+//! the position. So the row is read once, at the speed of memory.
+
+use super::Level;
+use super::elem::{At, Elem, source};
+use pellucid_ir::Compute;
+
+/// The first index of the extremum of `n` contiguous values, n ≥ 1; a NaN counts as the extremum, and
+/// the first one wins.
+///
+/// # Safety
+/// `src` holds `n` values, and the processor has the level the loop was asked for.
+pub type ArgLoop = unsafe fn(src: *const u8, n: usize) -> usize;
+
+/// Values per block: few enough to be in L1 when they are searched.
+const BLOCK: usize = 1024;
+
+/// Independent running extrema, enough to hide the latency of a comparison.
+const LANES: usize = 64;
+
+/// An order to search by.
+trait Order<T> {
+    /// Nothing is better than the first of its kind.
+    const WORST: T;
+    /// `a` beats `b`; never with a NaN.
+    fn better(a: T, b: T) -> bool;
+}
+
+struct Largest;
+struct Smallest;
+
+macro_rules! orders {
+    ($($t:ident $least:expr, $greatest:expr;)*) => {$(
+        impl Order<$t> for Largest {
+            const WORST: $t = $least;
+            #[inline(always)]
+            fn better(a: $t, b: $t) -> bool {
+                a > b
+            }
+        }
+        impl Order<$t> for Smallest {
+            const WORST: $t = $greatest;
+            #[inline(always)]
+            fn better(a: $t, b: $t) -> bool {
+                a < b
+            }
+        }
+    )*};
+}
+orders! {
+    f32 f32::NEG_INFINITY, f32::INFINITY;
+    f64 f64::NEG_INFINITY, f64::INFINITY;
+    i32 i32::MIN, i32::MAX;
+    i64 i64::MIN, i64::MAX;
+}
+
+/// The extremum of the values that are not NaN, and whether there is one that is.
+#[inline(always)]
+fn extremum<T: Elem + PartialOrd, O: Order<T>>(x: &[At<T>]) -> (T, bool) {
+    let mut best = [O::WORST; LANES];
+    let mut nan = [0u8; LANES];
+    let (groups, rest) = x.as_chunks::<LANES>();
+    for group in groups {
+        for l in 0..LANES {
+            let v = group[l].0;
+            best[l] = if O::better(v, best[l]) { v } else { best[l] };
+        }
+        for l in 0..LANES {
+            let v = group[l].0;
+            nan[l] |= is_nan(v) as u8;
+        }
+    }
+    let mut found = nan.iter().fold(0, |a, b| a | b) != 0;
+    let mut top = O::WORST;
+    for v in best.into_iter().chain(rest.iter().map(|v| v.0)) {
+        found |= is_nan(v);
+        top = if O::better(v, top) { v } else { top };
+    }
+    (top, found)
+}
+
+/// Of all numbers only a NaN is not itself.
+#[inline(always)]
+#[allow(clippy::eq_op)]
+fn is_nan<T: PartialOrd>(v: T) -> bool {
+    v != v
+}
+
+per_level! {
+    fn position[T: Elem + PartialOrd, O: Order<T>][T, O](src: *const u8, n: usize) -> usize {
+        // SAFETY: the caller's promise.
+        let src = unsafe { source::<T>(src, n) };
+        let mut best = O::WORST;
+        let mut home = 0;
+        for (i, x) in src.chunks(BLOCK).enumerate() {
+            let (top, nan) = extremum::<T, O>(x);
+            if nan {
+                return i * BLOCK + x.iter().position(|v| is_nan(v.0)).unwrap_or(0);
+            }
+            if O::better(top, best) {
+                (best, home) = (top, i * BLOCK);
+            }
+        }
+        home + src[home..].iter().position(|v| { v.0 } == best).unwrap_or(0)
+    }
+}
+
+fn by<T: Elem + PartialOrd>(largest: bool, level: Level) -> ArgLoop
+where
+    Largest: Order<T>,
+    Smallest: Order<T>,
+{
+    if largest { position::<T, Largest>(level) } else { position::<T, Smallest>(level) }
+}
+
+fn arg(largest: bool, ty: Compute, level: Level) -> Option<ArgLoop> {
+    match ty {
+        Compute::Mask => None,
+        Compute::I32 => Some(by::<i32>(largest, level)),
+        Compute::I64 => Some(by::<i64>(largest, level)),
+        Compute::F32 => Some(by::<f32>(largest, level)),
+        Compute::F64 => Some(by::<f64>(largest, level)),
+    }
+}
+
+/// The loop that finds the first largest of `ty` values; None for masks.
+pub fn argmax(ty: Compute, level: Level) -> Option<ArgLoop> {
+    arg(true, ty, level)
+}
+
+/// The loop that finds the first smallest of `ty` values; None for masks.
+pub fn argmin(ty: Compute, level: Level) -> Option<ArgLoop> {
+    arg(false, ty, level)
+}

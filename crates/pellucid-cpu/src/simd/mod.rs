@@ -1,0 +1,46 @@
+//! The loops: every primitive over a run of values, compiled once per instruction set and chosen at run
+//! time.
+//!
+//! A loop takes raw pointers and a count, because its caller, the tile interpreter, holds registers of
+//! untyped bytes. The rules are the same for all of them:
+//!
+//! * Any count, 0 included; pointers need no alignment (64 bytes is fastest); no padding is read or
+//!   written.
+//! * `dst` may equal a source pointer exactly if both element types have the same size (the operand is
+//!   then copied aside in pieces: dear for an addition, free for an `exp`). Any other overlap is
+//!   undefined behaviour.
+//! * A value's bits depend on its operands' bits alone: not on the count, the position, the level or
+//!   the neighbours. (The sign and payload of a NaN are unspecified.)
+//! * Masks are bytes 0 or 1; nothing else may be stored in one.
+//!
+//! | file | loops |
+//! | --- | --- |
+//! | [`unary`], [`binary`], [`ternary`] | primitives of one, two and three operands |
+//! | [`convert`] | dtypes to compute types and back |
+//! | [`fold`] | reductions, in the canonical order |
+//! | [`arg`] | position of the extremum |
+//!
+//! What each primitive *is* stands in one line of the tables of [`unary`] and [`binary`]; how it is computed,
+//! in [`crate::math`].
+
+#[macro_use]
+mod level;
+mod arg;
+mod binary;
+mod convert;
+mod elem;
+mod fold;
+mod stride;
+mod ternary;
+mod unary;
+
+#[cfg(test)]
+mod tests;
+
+pub use arg::{ArgLoop, argmax, argmin};
+pub use binary::{BinaryLoop, Form, binary};
+pub use convert::{convert, round, store};
+pub use fold::{AccumulateLoop, FinishLoop, FinishRowsLoop, Fold, FoldLoops, LANES, ROWS, RowsLoop, fold};
+pub use level::Level;
+pub use ternary::{TernaryLoop, mul_add, select};
+pub use unary::{UnaryLoop, splat, unary};

@@ -1,0 +1,346 @@
+//! Sorting along one axis: stable, NaN last in both directions, with positions; and top-k.
+//!
+//! Every element becomes an unsigned *key* whose order is the wanted one: descending order is the
+//! complement, NaN the largest key, and −0 and 0 are one. Key and position packed into one number
+//! are all different, so that any sorting algorithm gives the stable order. Long lines are sorted
+//! by radix; where only the first k are wanted, the others never enter the sort.
+
+use crate::buffer::CpuBuffer;
+use crate::math::half::{BF16, F16};
+use crate::operand::{Array, Operand};
+use crate::threads::{GRAIN, split};
+use crate::walk::{Space, axes};
+use pellucid_ir::kernel::Sort;
+use pellucid_ir::{DType, Error, Result};
+
+/// Below this many elements, comparisons beat counting digits.
+const SHORT: usize = 192;
+
+/// Runs a sort of `x` to values `y` and `positions`.
+pub(crate) fn sort(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+    let (shape, axis) = (x.shape(), kernel.axis);
+    let fits = axis < shape.rank()
+        && kernel.k <= shape[axis]
+        && *y.shape() == shape.with_axis(axis, kernel.k)
+        && positions.shape() == y.shape();
+    if !fits {
+        let mend = format!("values and positions have length k = {} along axis {axis}, at most the input's", kernel.k);
+        return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], mend));
+    }
+    if y.dtype != x.dtype || positions.dtype != DType::I64 {
+        let dtypes = [x.dtype, y.dtype, positions.dtype];
+        return Err(Error::dtypes("sort", dtypes, "values have the input's dtype, and positions are i64"));
+    }
+    if y.shape().contains(&0) {
+        return Ok(());
+    }
+    match x.dtype {
+        DType::F16 => run::<F16>(kernel, x, y, positions),
+        DType::BF16 => run::<BF16>(kernel, x, y, positions),
+        DType::F32 => run::<f32>(kernel, x, y, positions),
+        DType::F64 => run::<f64>(kernel, x, y, positions),
+        DType::Bool | DType::U8 => run::<u8>(kernel, x, y, positions),
+        DType::I8 => run::<i8>(kernel, x, y, positions),
+        DType::I16 => run::<i16>(kernel, x, y, positions),
+        DType::I32 => run::<i32>(kernel, x, y, positions),
+        DType::I64 => run::<i64>(kernel, x, y, positions),
+    }
+}
+
+/// An element that can be sorted by an unsigned key of [`Sortable::BITS`] bits.
+trait Sortable: Copy + Send + Sync {
+    /// Key and position in one number.
+    type Packed: Packed;
+    const BITS: u32;
+    /// The place in ascending order, `None` for NaN.
+    fn key(self) -> Option<u64>;
+}
+
+/// A key above a position; the number of bits depends on the key's type.
+trait Packed: Copy + Ord + Send + Sync + Default {
+    /// Where the key begins.
+    const SHIFT: u32;
+    /// The longest line whose positions fit.
+    const MOST: usize;
+    fn pack(key: u64, position: usize) -> Self;
+    fn position(self) -> usize;
+    /// Eight bits of the key.
+    fn digit(self, shift: u32) -> usize;
+}
+
+macro_rules! packed {
+    ($($t:ty, $bits:literal;)*) => {$(
+        impl Packed for $t {
+            const SHIFT: u32 = $bits;
+            const MOST: usize = ((1u128 << $bits) - 1) as usize;
+            #[inline(always)]
+            fn pack(key: u64, position: usize) -> $t {
+                (key as $t) << $bits | position as $t
+            }
+            #[inline(always)]
+            fn position(self) -> usize {
+                (self & ((1 << $bits) - 1)) as usize
+            }
+            #[inline(always)]
+            fn digit(self, shift: u32) -> usize {
+                (self >> ($bits + shift)) as usize & 0xff
+            }
+        }
+    )*};
+}
+packed! { u64, 32; u128, 64; }
+
+macro_rules! sortable {
+    ($($t:ty: $packed:ty, $bits:literal, |$x:ident| $key:expr;)*) => {$(
+        impl Sortable for $t {
+            type Packed = $packed;
+            const BITS: u32 = $bits;
+            #[inline(always)]
+            fn key(self) -> Option<u64> {
+                let $x = self;
+                $key
+            }
+        }
+    )*};
+}
+
+/// Floats as integers of the same order: negative ones have all their bits turned, others the sign.
+/// Adding 0 makes −0 positive.
+macro_rules! float_key {
+    ($x:expr, $signed:ty, $unsigned:ty) => {{
+        let x = $x + 0.0;
+        let bits = x.to_bits() as $signed;
+        let mask = (bits >> (<$signed>::BITS - 1)) | <$signed>::MIN;
+        (x == x).then_some((bits ^ mask) as $unsigned as u64)
+    }};
+}
+
+sortable! {
+    u8: u64, 8, |x| Some(x as u64);
+    i8: u64, 8, |x| Some((x as u8 ^ 0x80) as u64);
+    i16: u64, 16, |x| Some((x as u16 ^ 0x8000) as u64);
+    i32: u64, 32, |x| Some((x as u32 ^ 0x8000_0000) as u64);
+    i64: u128, 64, |x| Some(x as u64 ^ 1 << 63);
+    f32: u64, 32, |x| float_key!(x, i32, u32);
+    f64: u128, 64, |x| float_key!(x, i64, u64);
+    BF16: u64, 16, |x| float_key!(x.to_f32(), i32, u32).map(|key| key >> 16);
+    // Every half is a float; 16 bits of the difference to the least one would do, but are not had
+    // from the float's own bits.
+    F16: u64, 32, |x| float_key!(x.to_f32(), i32, u32);
+}
+
+/// The key in the wanted direction, NaN last.
+#[inline(always)]
+fn directed<T: Sortable>(x: T, descending: bool) -> u64 {
+    let largest = u64::MAX >> (64 - T::BITS);
+    match x.key() {
+        None => largest,
+        Some(key) if descending => largest - key,
+        Some(key) => key,
+    }
+}
+
+fn run<T: Sortable>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+    // Lines of more than 2³² elements pack like 64-bit keys.
+    if x.shape()[kernel.axis] <= T::Packed::MOST {
+        lines::<T, T::Packed>(kernel, x, y, positions)
+    } else {
+        lines::<T, u128>(kernel, x, y, positions)
+    }
+}
+
+fn lines<T: Sortable, P: Packed>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+    let (shape, axis, k) = (x.shape(), kernel.axis, kernel.k);
+    let len = shape[axis];
+    let layouts = [x.layout, y.layout, positions.layout];
+    let [x_along, y_along, p_along] = layouts.map(|l| l.strides()[axis]);
+    let space = Space::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
+    let step = space.step();
+    let (x, y, positions) = (x.first::<T>(), y.first::<T>(), positions.first::<i64>());
+    // Scratch for all parts of the work, so that its failure comes before any write.
+    let parts = if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { rayon::current_num_threads().min(space.len()) };
+    let room = 2 * len.max(2 * k + SHORT);
+    let scratch = CpuBuffer::scratch(parts.saturating_mul(room).saturating_mul(size_of::<P>()))?;
+    let scratch = crate::threads::Ptr(scratch_start::<P>(&scratch)?);
+    split(parts, 1, |part| {
+        for part in part {
+            // SAFETY: every part has `room` elements of its own, which are initialised here.
+            let room = unsafe {
+                let start = scratch.at((part * room) as isize);
+                (0..room).for_each(|i| start.add(i).write(P::default()));
+                std::slice::from_raw_parts_mut(start, room)
+            };
+            let range = space.len() * part / parts..space.len() * (part + 1) / parts;
+            space.runs(range, |at, n| {
+                for line in 0..n as isize {
+                    let at: [isize; 3] = std::array::from_fn(|o| at[o] + line * step[o]);
+                    // SAFETY: line and position are within the operand's shape.
+                    let value = |i: usize| unsafe { *x.at(at[0] + i as isize * x_along) };
+                    let packed = |i: usize| P::pack(directed(value(i), kernel.descending), i);
+                    let sorted = if k < len { first(k, len, packed, room) } else { all(len, packed, room, T::BITS) };
+                    for (i, position) in sorted.iter().map(|p| p.position()).enumerate() {
+                        let i = i as isize;
+                        // SAFETY: as above; no other part has this line.
+                        unsafe {
+                            *y.at(at[1] + i * y_along) = value(position);
+                            *positions.at(at[2] + i * p_along) = position as i64;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn scratch_start<P>(scratch: &CpuBuffer) -> Result<*mut P> {
+    const { assert!(align_of::<P>() <= crate::pool::ALIGN) };
+    Ok(scratch.ensure()?.as_ptr().cast())
+}
+
+/// All elements in order.
+fn all<P: Packed>(len: usize, packed: impl Fn(usize) -> P, room: &mut [P], bits: u32) -> &[P] {
+    let (a, b) = room.split_at_mut(len);
+    let b = &mut b[..len];
+    a.iter_mut().enumerate().for_each(|(i, p)| *p = packed(i));
+    if len < SHORT {
+        a.sort_unstable();
+        return a;
+    }
+    radix(a, b, bits)
+}
+
+/// Least significant digit first: one stable pass for each byte of the keys, but for bytes that all
+/// keys share. Gives the slice that holds the result.
+fn radix<'a, P: Packed>(mut from: &'a mut [P], mut to: &'a mut [P], bits: u32) -> &'a [P] {
+    let mut counts = [[0usize; 256]; 8];
+    let digits = bits as usize / 8;
+    for p in from.iter() {
+        for (d, counts) in counts[..digits].iter_mut().enumerate() {
+            counts[p.digit(d as u32 * 8)] += 1;
+        }
+    }
+    for (d, counts) in counts[..digits].iter_mut().enumerate() {
+        let shift = d as u32 * 8;
+        if counts[from[0].digit(shift)] == from.len() {
+            continue;
+        }
+        let mut start = 0;
+        for count in counts.iter_mut() {
+            (*count, start) = (start, start + *count);
+        }
+        for &p in from.iter() {
+            let place = &mut counts[p.digit(shift)];
+            to[*place] = p;
+            *place += 1;
+        }
+        (from, to) = (to, from);
+    }
+    from
+}
+
+/// The first `k` in order. Candidates are kept in a buffer of more than 2k; whenever it is full, the
+/// least k stay, and the largest of them becomes the bound that newcomers must beat.
+fn first<P: Packed>(k: usize, len: usize, packed: impl Fn(usize) -> P, room: &mut [P]) -> &[P] {
+    let capacity = room.len();
+    let mut kept = 0;
+    let mut bound = None;
+    for i in 0..len {
+        let p = packed(i);
+        if bound.is_some_and(|bound| p > bound) {
+            continue;
+        }
+        room[kept] = p;
+        kept += 1;
+        if kept == capacity {
+            let (_, largest, _) = room.select_nth_unstable(k - 1);
+            bound = Some(*largest);
+            kept = k;
+        }
+    }
+    let room = &mut room[..kept];
+    room.select_nth_unstable(k - 1);
+    room[..k].sort_unstable();
+    &room[..k]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, Lie, numbers};
+    use crate::with_threads;
+    use pellucid_ir::Shape;
+    use pellucid_ir::kernel::Kernel;
+    use std::cmp::Ordering;
+
+    fn go(kernel: Sort, x: &testing::Array, lie: Lie) -> (testing::Array, Vec<i64>) {
+        let shape = x.layout.shape().with_axis(kernel.axis, kernel.k);
+        let (y, p) = (testing::Array::new(shape.clone(), x.dtype, lie), testing::Array::new(shape, DType::I64, lie));
+        testing::run(Kernel::Sort(kernel), &[x], &[&y, &p]).unwrap();
+        let p = p.values();
+        (y, p)
+    }
+
+    /// The order of the documentation, by the standard library's stable sort.
+    fn naive(x: &[f64], descending: bool) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..x.len()).collect();
+        order.sort_by(|&a, &b| match (x[a].is_nan(), x[b].is_nan()) {
+            (false, false) if descending => x[b].partial_cmp(&x[a]).unwrap(),
+            (false, false) => x[a].partial_cmp(&x[b]).unwrap(),
+            (a, b) => a.cmp(&b),
+        });
+        order
+    }
+
+    fn special(n: usize, range: i64) -> Vec<f64> {
+        let odd = [f64::NAN, f64::INFINITY, -0.0, 0.0, f64::NEG_INFINITY];
+        numbers(n, range, 5).into_iter().enumerate().map(|(i, v)| if i % 11 == 3 { odd[i / 11 % 5] } else { v }).collect()
+    }
+
+    #[test]
+    fn every_dtype_direction_and_k_is_the_stable_order() {
+        for (dtype, n) in DType::ALL.into_iter().flat_map(|d| [(d, 1), (d, 40), (d, 1000)]) {
+            let range = if dtype == DType::Bool { 1 } else { 100 };
+            let values = if dtype.is_float() { special(n, range) } else { numbers(n, range, 5) };
+            let x = testing::Array::cast([n], Lie::Plain, dtype, &values);
+            let reals = x.reals();
+            for (descending, k) in [false, true].into_iter().flat_map(|d| [(d, n), (d, 0), (d, 1), (d, n / 3), (d, n - 1)]) {
+                let (y, p) = go(Sort { axis: 0, descending, k }, &x, Lie::Plain);
+                let order = &naive(&reals, descending)[..k];
+                assert!(p.iter().map(|&p| p as usize).eq(order.iter().copied()), "{dtype} {n} {k} {descending}");
+                for (y, &i) in y.reals().into_iter().zip(order) {
+                    assert_eq!(y.to_bits(), reals[i].to_bits(), "the value itself, with its sign");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_axis_layout_and_number_of_threads() {
+        let shape = Shape::from([12, 20, 16]);
+        let values = special(shape.size(), 50);
+        for axis in 0..3 {
+            let kernel = Sort { axis, descending: true, k: 9 };
+            let of = |lie, threads| {
+                with_threads(threads, || go(kernel, &testing::Array::cast(shape.clone(), lie, DType::F32, &values), lie).1)
+            };
+            let plain = of(Lie::Plain, 1);
+            Lie::ALL.into_iter().for_each(|lie| assert_eq!(of(lie, 3), plain, "{axis} {lie:?}"));
+            let inner: usize = shape[axis + 1..].iter().product();
+            let line: Vec<f64> = (0..shape[axis]).map(|i| values[i * inner]).collect();
+            let order = naive(&line, true);
+            (0..9).for_each(|i| assert_eq!(plain[i * inner] as usize, order[i]));
+        }
+    }
+
+    #[test]
+    fn wide_packing_agrees_with_narrow() {
+        let values: Vec<f32> = special(700, 50).into_iter().map(|v| v as f32).collect();
+        let mut rooms = (vec![0u64; 2000], vec![0u128; 2000]);
+        let narrow = all(700, |i| u64::pack(directed(values[i], false), i), &mut rooms.0, 32);
+        let wide = all(700, |i| u128::pack(directed(values[i], false), i), &mut rooms.1, 32);
+        assert!(narrow.iter().map(|p| p.position()).eq(wide.iter().map(|p| p.position())));
+        assert!(directed(f32::INFINITY, false).cmp(&directed(f32::NAN, false)) == Ordering::Less);
+        assert!(directed(f32::NEG_INFINITY, true).cmp(&directed(f32::NAN, true)) == Ordering::Less);
+    }
+}

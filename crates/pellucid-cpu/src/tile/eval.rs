@@ -1,0 +1,154 @@
+//! Evaluating a program over one segment of an index space, tile after tile.
+//!
+//! Within a segment an input is dense (used where it lies), one value, or strided (gathered into the
+//! tile first). What is done with the results is the caller's affair: `map` stores them, `reduce`
+//! accumulates them.
+
+use super::link::{Class, Extent, Linked, execute};
+use super::loader::gather;
+use super::prepare::Prepared;
+use super::scratch::padded;
+use super::walk::{Axis, Lie, lie};
+use pellucid_ir::kernel::Params;
+use smallvec::SmallVec;
+
+/// Bytes of all buffers of a tile together: they and the operands' tiles stay in an L1 of 32 KiB.
+const BUDGET: usize = 24 << 10;
+
+/// A program linked for the way its inputs lie in a segment.
+pub(super) struct Evaluator<'a> {
+    pub(super) program: &'a Prepared,
+    pub(super) linked: &'a Linked,
+    /// The axes of a segment.
+    pub(super) inner: &'a [Axis],
+    lies: SmallVec<[Lie; 8]>,
+    /// Inputs that are copied before anything is written.
+    staged: SmallVec<[bool; 8]>,
+    uniforms: SmallVec<[u64; 8]>,
+    /// The most values that may be evaluated at once.
+    pub(super) tile: usize,
+}
+
+/// Where every value of a program lies at the moment.
+pub(super) struct Frame {
+    pub(super) at: SmallVec<[*mut u8; 32]>,
+    /// Room for a tile of values of any type, free between the steps.
+    pub(super) raw: *mut u8,
+}
+
+/// The number of values for a tile, if each takes `width` bytes in buffers.
+pub(super) fn tile_of(width: usize) -> usize {
+    let fits = BUDGET / width.max(1);
+    (fits / 128 * 128).clamp(128, 1024)
+}
+
+impl<'a> Evaluator<'a> {
+    /// `staged` names inputs that must be copied into the tile although they are dense;
+    /// `own_results` says that the caller has room for the results of any number of values.
+    pub(super) fn new(
+        program: &'a Prepared,
+        params: &Params,
+        inner: &'a [Axis],
+        staged: impl Fn(usize) -> bool,
+        own_results: bool,
+    ) -> Evaluator<'a> {
+        let staged: SmallVec<[bool; 8]> = (0..program.inputs.len()).map(staged).collect();
+        let how = |(k, input): (usize, &super::prepare::Input)| match lie(inner, k, input.size) {
+            Lie::Dense if staged[k] => Lie::Strided,
+            other => other,
+        };
+        let lies: SmallVec<[Lie; 8]> = program.inputs.iter().enumerate().map(how).collect();
+        let class = |k: usize| if lies[k] == Lie::Once { Class::Once } else { Class::Tile };
+        let linked = program.link(class);
+        let in_place = program.inputs.iter().zip(&lies).enumerate().all(|(k, (input, &lie))| {
+            // A 65th input that is one value is treated as a strided tile of it.
+            linked.class[k] == Class::Once || lie == Lie::Dense && input.load.is_none()
+        });
+        let unbounded = own_results && in_place && !linked.has_inner;
+        let tile = if unbounded { usize::MAX } else { tile_of(linked.width) };
+        Evaluator { program, linked, inner, lies, staged, uniforms: program.uniform_values(params, 0), tile }
+    }
+
+    /// Bytes of scratch that a frame needs.
+    pub(super) fn scratch(&self) -> usize {
+        let tile = if self.tile == usize::MAX { 0 } else { self.tile };
+        padded(self.linked.class.len() * 8) + tile * (8 + self.linked.width)
+    }
+
+    /// A frame over `scratch`.
+    ///
+    /// # Safety
+    /// `scratch` has [`Evaluator::scratch`] bytes, 64-byte aligned, for as long as the frame is used.
+    pub(super) unsafe fn frame(&self, scratch: *mut u8) -> Frame {
+        let slots = self.linked.class.len();
+        let raw = scratch.wrapping_add(padded(slots * 8));
+        let tile = if self.tile == usize::MAX { 0 } else { self.tile };
+        let buffers = raw.wrapping_add(tile * 8);
+        let place = |slot: usize| match self.linked.class[slot] {
+            Class::Tile => buffers.wrapping_add(self.linked.place[slot] * tile),
+            _ => scratch.wrapping_add(slot * 8),
+        };
+        let frame = Frame { at: (0..slots).map(place).collect(), raw };
+        let first = self.program.inputs.len();
+        for (at, value) in frame.at[first..].iter().zip(&self.uniforms) {
+            // SAFETY: a uniform is of class `Once`, its cell has eight bytes.
+            unsafe { at.cast::<u64>().write(*value) };
+        }
+        frame
+    }
+
+    /// Begins a segment whose operands begin at `bases`.
+    ///
+    /// # Safety
+    /// `bases` are addresses of the operands of the evaluator's axes.
+    pub(super) unsafe fn begin(&self, frame: &mut Frame, bases: &[*mut u8]) {
+        for (k, input) in self.program.inputs.iter().enumerate() {
+            if self.linked.class[k] == Class::Once {
+                match input.load {
+                    // SAFETY: one element at the base, and a cell for it.
+                    Some(load) => unsafe { load(frame.at[k], bases[k], 1) },
+                    // SAFETY: as above.
+                    None if self.staged[k] => unsafe { frame.at[k].copy_from_nonoverlapping(bases[k], input.size) },
+                    None => frame.at[k] = bases[k],
+                }
+            }
+        }
+        let len = if self.tile == usize::MAX { 1 } else { self.tile };
+        let head = self.linked.phases[0].head.clone();
+        // SAFETY: every slot has its cell or its buffer.
+        unsafe { execute(&self.linked.code[head], &frame.at, Extent { rows: 1, len, first: 0 }) };
+    }
+
+    /// Evaluates elements `start..start + n` of the segment; `n` is at most [`Evaluator::tile`].
+    ///
+    /// # Safety
+    /// As [`Evaluator::begin`], which was called for this segment; the slots of results that the
+    /// caller placed itself have room for `n` values.
+    #[inline]
+    pub(super) unsafe fn tile(&self, frame: &mut Frame, bases: &[*mut u8], start: usize, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (k, input) in self.program.inputs.iter().enumerate() {
+                match (self.lies[k], self.linked.class[k]) {
+                    (_, Class::Once) => continue,
+                    (Lie::Dense, _) => {
+                        let from = bases[k].add(start * input.size);
+                        match input.load {
+                            Some(load) => load(frame.at[k], from, n),
+                            None => frame.at[k] = from,
+                        }
+                    }
+                    _ => {
+                        let to = if input.load.is_some() { frame.raw } else { frame.at[k] };
+                        gather(to, input.size, self.inner, k, bases[k], start, n);
+                        if let Some(load) = input.load {
+                            load(frame.at[k], to, n);
+                        }
+                    }
+                }
+            }
+            let code = &self.linked.code[self.linked.phases[0].tiles.clone()];
+            execute(code, &frame.at, Extent { rows: 1, len: n, first: 0 });
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The canonical order of a reduction: a function of the number of elements only.
+//!
+//! The elements, in row-major order, are cut into chunks of [`CHUNK`]; a chunk is reduced by the lanes
+//! of [`crate::simd`], and the chunks' results meet in a fixed tree: neighbours in pairs, pairs in
+//! fours, and so on, the last one left over passing up unchanged. Every path (contiguous, strided,
+//! column by column, any number of threads) keeps this order, so all give the same bits.
+
+use crate::simd::{self, BinaryLoop, FoldLoops, Form, LANES, Level};
+use pellucid_ir::Compute;
+use pellucid_ir::formula::{Binary, RowOp};
+
+/// Elements of a chunk: enough that its end costs little, few enough that threads share one row.
+pub(super) const CHUNK: usize = 4096;
+
+/// The loops of one reduction.
+#[derive(Clone, Copy)]
+pub(super) struct Fold {
+    pub(super) loops: FoldLoops,
+    /// Combines results, element by element.
+    pub(super) combine: BinaryLoop,
+    /// Bytes of one value.
+    pub(super) size: usize,
+}
+
+impl Fold {
+    pub(super) fn new(op: simd::Fold, compute: Compute) -> Option<Fold> {
+        let level = Level::detect();
+        let mask = compute == Compute::Mask;
+        let primitive = match op {
+            simd::Fold::Sum => Binary::Add,
+            simd::Fold::Prod => Binary::Mul,
+            simd::Fold::Max if mask => Binary::Or,
+            simd::Fold::Min if mask => Binary::And,
+            simd::Fold::Max => Binary::Max,
+            simd::Fold::Min => Binary::Min,
+            simd::Fold::And => Binary::And,
+            simd::Fold::Or => Binary::Or,
+        };
+        Some(Fold {
+            loops: simd::fold(op, compute, level)?,
+            combine: simd::binary(primitive, compute, Form::TileTile, level)?,
+            size: compute.size(),
+        })
+    }
+
+    pub(super) fn of_row(op: RowOp, compute: Compute) -> Option<Fold> {
+        let op = match op {
+            RowOp::Sum => simd::Fold::Sum,
+            RowOp::Max => simd::Fold::Max,
+            RowOp::Min => simd::Fold::Min,
+        };
+        Fold::new(op, compute)
+    }
+
+    /// The identity in every place of eight values or fewer.
+    fn identity(&self) -> u64 {
+        let bytes = self.loops.identity;
+        u64::from_ne_bytes(std::array::from_fn(|i| bytes[i % self.size]))
+    }
+
+    /// Fills `n` values with the identity; writes whole words, so `into` needs room up to the next
+    /// multiple of 8 bytes.
+    pub(super) unsafe fn clear(&self, into: *mut u8, n: usize) {
+        let words = (n * self.size).div_ceil(8);
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(into.cast::<u64>(), words).fill(self.identity()) }
+    }
+
+    /// Reduces `n` contiguous values.
+    ///
+    /// # Safety
+    /// `from` holds `n` values and `into` has room for one.
+    #[inline]
+    pub(super) unsafe fn reduce(&self, into: *mut u8, from: *const u8, n: usize) {
+        // SAFETY: the caller's promise; the lanes hold sixteen values of up to eight bytes.
+        unsafe {
+            if n <= CHUNK {
+                let mut lanes = [self.identity(); LANES];
+                (self.loops.accumulate)(lanes.as_mut_ptr().cast(), from, n);
+                return (self.loops.finish)(into, lanes.as_ptr().cast());
+            }
+            let mut running = Running::new();
+            running.push(self, from, n);
+            running.finish(self, into);
+        }
+    }
+
+    /// Combines `chunks` rows of `n` results each, `n` values apart, into the first.
+    ///
+    /// # Safety
+    /// `results` holds `chunks · n` values.
+    pub(super) unsafe fn tree(&self, results: *mut u8, chunks: usize, n: usize) {
+        let mut step = 1;
+        while step < chunks {
+            for i in (0..chunks - step).step_by(2 * step) {
+                // SAFETY: both rows are among the `chunks`.
+                unsafe {
+                    let a = results.add(i * n * self.size);
+                    (self.combine)(a, a, results.add((i + step) * n * self.size), n);
+                }
+            }
+            step *= 2;
+        }
+    }
+}
+
+/// A reduction whose elements come in pieces, all multiples of 128 but the last.
+pub(super) struct Running {
+    lanes: [u64; LANES],
+    /// Elements of the chunk at hand.
+    filled: usize,
+    chunks: usize,
+    /// Results of finished subtrees, the largest first.
+    done: [u64; 48],
+    depth: usize,
+}
+
+impl Running {
+    pub(super) fn new() -> Running {
+        Running { lanes: [0; LANES], filled: 0, chunks: 0, done: [0; 48], depth: 0 }
+    }
+
+    /// # Safety
+    /// `from` holds `n` values of `fold`, which is the same in all calls.
+    pub(super) unsafe fn push(&mut self, fold: &Fold, mut from: *const u8, mut n: usize) {
+        while n > 0 {
+            if self.filled == 0 {
+                self.lanes = [fold.identity(); LANES];
+            }
+            let count = n.min(CHUNK - self.filled);
+            // SAFETY: `count` of the caller's values; the lanes hold sixteen.
+            unsafe {
+                (fold.loops.accumulate)(self.lanes.as_mut_ptr().cast(), from, count);
+                from = from.add(count * fold.size);
+            }
+            self.filled += count;
+            n -= count;
+            if self.filled == CHUNK {
+                self.close(fold);
+            }
+        }
+    }
+
+    /// Ends a chunk: its result joins the subtrees that it completes.
+    fn close(&mut self, fold: &Fold) {
+        let mut result = 0u64;
+        let place = (&raw mut result).cast::<u8>();
+        // SAFETY: all are places of one value.
+        unsafe {
+            (fold.loops.finish)(place, self.lanes.as_ptr().cast());
+            for _ in 0..self.chunks.trailing_ones() {
+                self.depth -= 1;
+                (fold.combine)(place, self.done.as_ptr().add(self.depth).cast(), place, 1);
+            }
+        }
+        self.done[self.depth] = result;
+        self.depth += 1;
+        self.chunks += 1;
+        self.filled = 0;
+    }
+
+    /// # Safety
+    /// `into` has room for one value.
+    pub(super) unsafe fn finish(&mut self, fold: &Fold, into: *mut u8) {
+        if self.filled > 0 || self.chunks == 0 {
+            if self.filled == 0 {
+                self.lanes = [fold.identity(); LANES];
+            }
+            self.close(fold);
+        }
+        // SAFETY: all are places of one value.
+        unsafe {
+            let mut result = self.done[self.depth - 1];
+            let place = (&raw mut result).cast::<u8>();
+            for left in self.done[..self.depth - 1].iter().rev() {
+                (fold.combine)(place, (&raw const *left).cast(), place, 1);
+            }
+            std::ptr::copy_nonoverlapping(place, into, fold.size);
+        }
+    }
+}

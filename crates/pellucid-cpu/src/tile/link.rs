@@ -1,0 +1,406 @@
+//! Linking: the loops of a prepared program, chosen and ordered for the way its inputs lie.
+//!
+//! A value is one of three classes: the same for the whole run (or segment), one a row, one an
+//! element. A step whose operands are all of a lower class runs once for all, and a step of mixed
+//! classes takes the form of its loop that reads a single value beside a tile.
+//!
+//! Row reductions cut a program into phases: what needs a reduction's result runs in a later phase
+//! than the reduction. Links are found by what they depend on, the classes of the inputs, in a list
+//! that only grows: no lock, and after the first run of a kind no allocation.
+
+use super::fold::Fold;
+use super::prepare::{Call, Prepared, Slot};
+use crate::simd::{self, BinaryLoop, Level, TernaryLoop, UnaryLoop};
+use pellucid_ir::Compute;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// How often a value is there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Class {
+    /// Once for the whole run or segment.
+    Once,
+    /// Once a row.
+    Row,
+    /// Once an element.
+    Tile,
+}
+
+/// An instruction, down to its loop.
+#[derive(Clone, Copy)]
+pub(super) enum Run {
+    Unary(UnaryLoop),
+    Binary(BinaryLoop),
+    Ternary(TernaryLoop),
+    /// A value of a lower class, repeated for every element of its row.
+    Spread(UnaryLoop),
+    RowIndex,
+}
+
+/// A linked instruction.
+#[derive(Clone, Copy)]
+pub(super) struct Code {
+    pub(super) run: Run,
+    /// How many results there are.
+    pub(super) class: Class,
+    /// True if it reads values a row and values an element: with several rows it runs row by row.
+    pub(super) mixed: bool,
+    pub(super) into: Slot,
+    pub(super) args: [Slot; 3],
+    /// Bytes from one row's operands to the next, as bytes of one value, for the result and the
+    /// operands, and whether that is a row's length of values or one.
+    advance: [(u8, Class); 4],
+}
+
+/// A row reduction at the end of a phase.
+pub(super) struct Folding {
+    pub(super) fold: Fold,
+    pub(super) into: Slot,
+    pub(super) from: Slot,
+}
+
+/// What runs between two row reductions.
+pub(super) struct Phase {
+    /// Code on values once or once a row.
+    pub(super) head: Range<usize>,
+    /// Code on tiles.
+    pub(super) tiles: Range<usize>,
+    /// Which reductions end the phase.
+    pub(super) folds: Range<usize>,
+    /// Full inputs that its tiles read.
+    pub(super) reads: Vec<Slot>,
+}
+
+/// A program in its final order, with a place for every value.
+pub(super) struct Linked {
+    pub(super) code: Vec<Code>,
+    pub(super) folds: Vec<Folding>,
+    pub(super) phases: Vec<Phase>,
+    /// The class of every slot; spread values have slots beyond the program's.
+    pub(super) class: Vec<Class>,
+    /// The phase in which a slot is computed.
+    pub(super) phase: Vec<usize>,
+    /// Where the buffer of a slot of class `Tile` begins, in bytes times values a tile.
+    pub(super) place: Vec<usize>,
+    /// All buffers together, in bytes a value.
+    pub(super) width: usize,
+    /// True for values that are read in a later phase: their buffers must hold a whole row.
+    pub(super) crosses: Vec<bool>,
+    /// True if a value of class `Tile` is neither an input nor a direct output.
+    pub(super) has_inner: bool,
+}
+
+/// Links made so far, one a combination of input classes.
+#[derive(Default)]
+pub(super) struct Link {
+    first: OnceLock<Box<Node>>,
+}
+
+struct Node {
+    /// Two bits an input.
+    key: u128,
+    linked: Linked,
+    next: Link,
+}
+
+impl Link {
+    /// The link of `program` for inputs of these classes (those beyond the 64th are of class `Tile`).
+    pub(super) fn get(&self, program: &Prepared, class: impl Fn(usize) -> Class) -> &Linked {
+        let class = |i: usize| if i < 64 { class(i) } else { Class::Tile };
+        let count = program.inputs.len().min(64);
+        let key = (0..count).fold(0u128, |key, i| key << 2 | class(i) as u128);
+        let mut list = self;
+        loop {
+            let node = list.first.get_or_init(|| {
+                Box::new(Node { key, linked: Linked::new(program, class), next: Link::default() })
+            });
+            if node.key == key {
+                return &node.linked;
+            }
+            list = &node.next;
+        }
+    }
+}
+
+impl Linked {
+    fn new(program: &Prepared, class_of: impl Fn(usize) -> Class) -> Linked {
+        let inputs = program.inputs.len();
+        let first_step = program.first_step();
+        let mut class: Vec<Class> = (0..first_step).map(|s| if s < inputs { class_of(s) } else { Class::Once }).collect();
+        // The phase in which a step runs, and the one from which on its result is there.
+        let mut phase = vec![0; first_step];
+        let mut ready = vec![0; first_step];
+        for step in &program.steps {
+            let at = step.args.iter().map(|&a| ready[a as usize]).max().unwrap_or(0);
+            let reduces = matches!(step.call, Call::Reduce(_));
+            class.push(match step.call {
+                Call::Reduce(_) => Class::Row,
+                Call::RowIndex => Class::Tile,
+                _ => step.args.iter().map(|&a| class[a as usize]).max().unwrap_or(Class::Once),
+            });
+            phase.push(at);
+            ready.push(at + reduces as usize);
+        }
+        let mut linked = Linked {
+            code: Vec::new(),
+            folds: Vec::new(),
+            phases: Vec::new(),
+            class,
+            phase,
+            place: Vec::new(),
+            width: 0,
+            crosses: Vec::new(),
+            has_inner: false,
+        };
+        let mut sizes: Vec<u8> = program.sizes.clone();
+        // A value is spread once, wherever it is read.
+        let mut spread: Vec<Option<Slot>> = vec![None; sizes.len()];
+        for at in 0..=ready.iter().copied().max().unwrap_or(0) {
+            let steps = (0..program.steps.len()).filter(|s| linked.phase[first_step + s] == at);
+            let is_fold = |s: &usize| matches!(program.steps[*s].call, Call::Reduce(_));
+            let (folds, plain): (Vec<usize>, Vec<usize>) = steps.partition(is_fold);
+            let (tile, row): (Vec<usize>, Vec<usize>) =
+                plain.into_iter().partition(|s| linked.class[first_step + s] == Class::Tile);
+            let head = linked.code.len();
+            for s in row {
+                let code = linked.resolve(program, s, &sizes);
+                linked.code.push(code.expect("operands of one class have a form"));
+            }
+            let mut tiles: Vec<Code> = Vec::new();
+            for s in tile {
+                loop {
+                    match linked.resolve_with(program, s, &sizes, &spread) {
+                        Ok(code) => break tiles.push(code),
+                        Err(slot) => linked.spread(slot, at, &mut sizes, &mut spread),
+                    }
+                }
+            }
+            let mut endings: Vec<Folding> = Vec::new();
+            for s in folds {
+                let Call::Reduce(fold) = program.steps[s].call else { continue };
+                let arg = program.steps[s].args[0];
+                if linked.class[arg as usize] != Class::Tile && spread[arg as usize].is_none() {
+                    linked.spread(arg, at, &mut sizes, &mut spread);
+                }
+                let from = spread[arg as usize].unwrap_or(arg);
+                endings.push(Folding { fold, into: (first_step + s) as Slot, from });
+            }
+            let middle = linked.code.len();
+            let mut reads: Vec<Slot> = tiles.iter().flat_map(|c| c.operands().to_vec()).collect();
+            reads.extend(endings.iter().map(|f| f.from));
+            reads.extend(program.outputs.iter().map(|o| o.slot).filter(|_| at == 0));
+            reads.retain(|&s| (s as usize) < inputs && linked.class[s as usize] == Class::Tile);
+            reads.sort_unstable();
+            reads.dedup();
+            linked.code.append(&mut tiles);
+            let folds = linked.folds.len();
+            linked.folds.append(&mut endings);
+            linked.phases.push(Phase {
+                head: head..middle,
+                tiles: middle..linked.code.len(),
+                folds: folds..linked.folds.len(),
+                reads,
+            });
+        }
+        linked.place_buffers(program, &sizes);
+        linked
+    }
+
+    /// Step `s` with its operands as they are, if its loop has that form.
+    fn resolve(&self, program: &Prepared, s: usize, sizes: &[u8]) -> Option<Code> {
+        self.resolve_with(program, s, sizes, &vec![None; sizes.len()]).ok()
+    }
+
+    /// Step `s`, or the operand that must be spread for its loop to have a form.
+    fn resolve_with(&self, program: &Prepared, s: usize, sizes: &[u8], spread: &[Option<Slot>]) -> Result<Code, Slot> {
+        let step = &program.steps[s];
+        let into = (program.first_step() + s) as Slot;
+        let class = self.class[into as usize];
+        let mut args = [0; 3];
+        for (to, &arg) in args.iter_mut().zip(&step.args) {
+            *to = spread.get(arg as usize).copied().flatten().filter(|_| class == Class::Tile).unwrap_or(arg);
+        }
+        let full = |arg: Slot| self.class[arg as usize] == class;
+        let run = match step.call {
+            Call::Unary(f) if full(args[0]) => Run::Unary(f),
+            Call::Unary(_) => return Err(args[0]),
+            Call::Binary(forms) => match (full(args[0]), full(args[1])) {
+                (true, true) => Run::Binary(forms[0]),
+                (true, false) => Run::Binary(forms[1]),
+                (false, true) => Run::Binary(forms[2]),
+                (false, false) => return Err(args[0]),
+            },
+            Call::Ternary(forms) => {
+                let form = |args: &[Slot; 3]| forms[(0..3).map(|k| (full(args[k]) as usize) << k).sum::<usize>()];
+                // Only a·b + c lacks forms, and its factors commute.
+                if form(&args).is_none() && full(args[1]) && !full(args[0]) {
+                    args.swap(0, 1);
+                }
+                let lower = args.iter().copied().find(|&a| !full(a));
+                Run::Ternary(form(&args).ok_or_else(|| lower.unwrap_or(args[0]))?)
+            }
+            Call::RowIndex => Run::RowIndex,
+            Call::Reduce(_) => return Err(args[0]),
+        };
+        Ok(self.code(run, into, args, step.args.len(), sizes))
+    }
+
+    fn code(&self, run: Run, into: Slot, args: [Slot; 3], count: usize, sizes: &[u8]) -> Code {
+        let side = |slot: Slot| (sizes[slot as usize], self.class[slot as usize]);
+        let mut advance = [side(into), (0, Class::Once), (0, Class::Once), (0, Class::Once)];
+        for k in 0..count {
+            advance[k + 1] = side(args[k]);
+        }
+        let class = self.class[into as usize];
+        let mixed = class == Class::Tile && advance[1..].iter().any(|a| a.1 == Class::Row);
+        Code { run, class, mixed, into, args, advance }
+    }
+
+    /// Emits code that repeats the value of `slot` for every element, at the head of phase `at`.
+    fn spread(&mut self, slot: Slot, at: usize, sizes: &mut Vec<u8>, spread: &mut [Option<Slot>]) {
+        let into = self.class.len() as Slot;
+        let size = sizes[slot as usize];
+        sizes.push(size);
+        self.class.push(Class::Tile);
+        self.phase.push(at);
+        spread[slot as usize] = Some(into);
+        let compute = match size {
+            1 => Compute::Mask,
+            4 => Compute::F32,
+            _ => Compute::F64,
+        };
+        let run = Run::Spread(simd::splat(compute, Level::detect()));
+        let code = self.code(run, into, [slot, 0, 0], 1, sizes);
+        self.code.push(code);
+    }
+
+    /// Gives every value of class `Tile` a buffer; buffers are used again when their value is dead.
+    fn place_buffers(&mut self, program: &Prepared, sizes: &[u8]) {
+        let slots = sizes.len();
+        let own = program.sizes.len();
+        let mut last_use = vec![0; slots];
+        let mut last_phase = vec![0; slots];
+        for (p, phase) in self.phases.iter().enumerate() {
+            for (i, code) in self.code.iter().enumerate().take(phase.tiles.end).skip(phase.head.start) {
+                for &arg in code.operands() {
+                    last_use[arg as usize] = i;
+                    last_phase[arg as usize] = p;
+                }
+            }
+            for fold in &self.folds[phase.folds.clone()] {
+                last_use[fold.from as usize] = usize::MAX;
+                last_phase[fold.from as usize] = p;
+            }
+        }
+        for output in &program.outputs {
+            last_use[output.slot as usize] = usize::MAX;
+        }
+        // A spread value is the same at every place of the row: one tile of it is enough.
+        let crosses = |s: usize| s < own && self.class[s] == Class::Tile && last_phase[s] > self.phase[s];
+        self.crosses = (0..slots).map(crosses).collect();
+        self.place = vec![0; slots];
+        // Inputs, and spread values, live for the whole run.
+        for s in (0..program.inputs.len()).chain(own..slots).filter(|&s| self.class[s] == Class::Tile) {
+            self.place[s] = self.width;
+            self.width += sizes[s] as usize;
+        }
+        let mut free: Vec<(u8, usize)> = Vec::new();
+        let direct = |slot: Slot| program.outputs.iter().any(|o| o.slot == slot && o.direct.is_some());
+        for (i, code) in self.code.iter().enumerate() {
+            let into = code.into as usize;
+            if code.class != Class::Tile || into >= own {
+                self.has_inner |= into >= own;
+                continue;
+            }
+            self.has_inner |= !direct(code.into);
+            let reused = free.iter().position(|f| f.0 == sizes[into]).filter(|_| !self.crosses[into]);
+            self.place[into] = match reused {
+                Some(k) => free.swap_remove(k).1,
+                None => {
+                    self.width += sizes[into] as usize;
+                    self.width - sizes[into] as usize
+                }
+            };
+            // What crosses a phase, or is stored, keeps its buffer. A value nobody reads too.
+            for &arg in code.operands() {
+                let a = arg as usize;
+                let is_step = a >= program.first_step() && a < own && self.class[a] == Class::Tile;
+                let dies = last_use[a] == i && !self.crosses[a];
+                if is_step && dies && !free.contains(&(sizes[a], self.place[a])) {
+                    free.push((sizes[a], self.place[a]));
+                }
+            }
+        }
+    }
+}
+
+impl Code {
+    /// The slots that it reads.
+    pub(super) fn operands(&self) -> &[Slot] {
+        let count = match self.run {
+            Run::Unary(_) | Run::Spread(_) => 1,
+            Run::Binary(_) => 2,
+            Run::Ternary(_) => 3,
+            Run::RowIndex => 0,
+        };
+        &self.args[..count]
+    }
+
+    /// Bytes from one row's operand to the next's, for rows of `len` elements; 0 is the result.
+    #[inline]
+    fn stride(&self, k: usize, len: usize) -> usize {
+        let (size, class) = self.advance[k];
+        match class {
+            Class::Once => 0,
+            Class::Row => size as usize,
+            Class::Tile => size as usize * len,
+        }
+    }
+}
+
+/// A tile: whole rows, or a piece of one.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) rows: usize,
+    /// Elements of each row that are in the tile.
+    pub(super) len: usize,
+    /// The position in its row of the first one.
+    pub(super) first: usize,
+}
+
+/// Runs `code` on one tile.
+///
+/// # Safety
+/// `at` holds, for every slot that the code names, memory for as many values as its class says.
+pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
+    debug_assert!(code.iter().all(|c| c.operands().iter().chain([&c.into]).all(|&s| (s as usize) < at.len())));
+    // SAFETY: slots are below `at.len()` by construction of the link; the rest is the caller's promise.
+    unsafe {
+        let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
+        for c in code {
+            let (into, [a, b, d]) = (ptr(c.into), c.args.map(ptr));
+            let by_row = c.mixed && tile.rows > 1;
+            let (calls, n) = match c.class {
+                Class::Once => (1, 1),
+                Class::Row => (1, tile.rows),
+                Class::Tile if by_row || !matches!(c.run, Run::Unary(_) | Run::Binary(_) | Run::Ternary(_)) => {
+                    (tile.rows, tile.len)
+                }
+                Class::Tile => (1, tile.rows * tile.len),
+            };
+            for row in 0..calls {
+                let on = |p: *mut u8, k: usize| if row == 0 { p } else { p.add(row * c.stride(k, tile.len)) };
+                let (into, a, b, d) = (on(into, 0), on(a, 1), on(b, 2), on(d, 3));
+                match c.run {
+                    Run::Unary(f) | Run::Spread(f) => f(into, a, n),
+                    Run::Binary(f) => f(into, a, b, n),
+                    Run::Ternary(f) => f(into, a, b, d, n),
+                    Run::RowIndex => {
+                        let index = into.cast::<i64>();
+                        (0..n).for_each(|i| *index.add(i) = (tile.first + i) as i64);
+                    }
+                }
+            }
+        }
+    }
+}

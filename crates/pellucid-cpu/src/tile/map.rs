@@ -1,0 +1,255 @@
+//! `Map`: a program, element by element.
+
+use super::eval::Evaluator;
+use super::link::Class;
+use super::loader::{fill, scatter};
+use super::prepare::{Call, Prepared, cell};
+use super::scratch::{self, Purpose};
+use super::walk::{self, Axes, Axis, Cursor, Lie};
+use crate::operand::Operand;
+use crate::simd::BinaryLoop;
+use crate::threads::{GRAIN, Ptr, split};
+use pellucid_ir::formula::UniformSource;
+use pellucid_ir::kernel::{Map, Params};
+use pellucid_ir::{Result, Scalar};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Rows at least this long are worth walking one by one, used where they lie.
+const LONG: usize = 128;
+
+/// Elements are dealt out to threads in units of so many.
+const UNIT: usize = 1024;
+
+/// Runs `outputs = program(inputs)`, element by element.
+pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    let program = Prepared::of(&kernel.program)?;
+    if run_single(program, &kernel.params, inputs, outputs) {
+        return Ok(());
+    }
+    let Some(shape) = outputs.first().map(|o| o.layout.shape()) else { return Ok(()) };
+    let size = shape.size();
+    if size == 0 {
+        return Ok(());
+    }
+    let operands = || inputs.iter().chain(outputs);
+    let mut bases: SmallVec<[*mut u8; 8]> = operands().map(walk::start).collect();
+    let flat = |o: &Operand<'_>| o.layout.is_contiguous() && (o.layout.shape() == shape || o.layout.shape().size() == 1);
+    let axes: Axes = if operands().all(flat) {
+        let step = |o: &Operand<'_>| if o.layout.shape() == shape && size > 1 { o.dtype.size() as isize } else { 0 };
+        [Axis { len: size, steps: operands().map(step).collect() }].into_iter().collect()
+    } else {
+        let mut axes = walk::axes(shape, operands(), |_| true);
+        walk::reorder(&mut axes, inputs.len(), &mut bases);
+        walk::merge(&mut axes);
+        axes
+    };
+    let long = axes.len() > 1 && axes.last().is_some_and(|a| a.len >= LONG);
+    let (outer, inner) = axes.split_at(if long { axes.len() - 1 } else { 0 });
+    run(program, &kernel.params, outer, inner, &bases);
+    Ok(())
+}
+
+/// Runs a program over the index space `outer ++ inner`, whose operands are the program's inputs
+/// and then its outputs, in segments of `inner`.
+pub(super) fn run(program: &Prepared, params: &Params, outer: &[Axis], inner: &[Axis], bases: &[*mut u8]) {
+    let (inputs, out) = bases.split_at(program.inputs.len());
+    // An output in the memory of an input may be written before the input is read for the last
+    // time; then the input is copied aside, tile by tile.
+    let written = |o: usize| program.outputs[o].direct.unwrap_or(program.steps.len() + 1);
+    let staged = |k: usize| (0..out.len()).any(|o| out[o] == inputs[k] && program.inputs[k].last_read > written(o));
+    let lie = |o: usize| match walk::lie(inner, inputs.len() + o, program.outputs[o].size) {
+        // One element, which every lie describes.
+        Lie::Once => Lie::Dense,
+        other => other,
+    };
+    let lies: SmallVec<[Lie; 4]> = (0..out.len()).map(lie).collect();
+    let direct = program.outputs.iter().zip(&lies).all(|(o, &lie)| o.direct.is_some() && lie == Lie::Dense);
+    let eval = Evaluator::new(program, params, inner, staged, direct);
+    let job = Job { eval, outer, lies, bases, length: walk::count(inner) };
+    let bytes: usize = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum();
+    let total = job.length * walk::count(outer);
+    let grain = GRAIN / (bytes + 2 * program.steps.len()).max(1);
+    split(total.div_ceil(UNIT), grain.div_ceil(UNIT), |r| job.range(r.start * UNIT..total.min(r.end * UNIT)));
+}
+
+struct Job<'a> {
+    eval: Evaluator<'a>,
+    outer: &'a [Axis],
+    /// How the outputs lie in a segment.
+    lies: SmallVec<[Lie; 4]>,
+    bases: &'a [*mut u8],
+    /// Elements of a segment.
+    length: usize,
+}
+
+// SAFETY: threads work on disjoint ranges of elements, which lie in disjoint memory of each output
+// and, in place, of the input that is the same view.
+unsafe impl Sync for Job<'_> {}
+
+impl Job<'_> {
+    fn range(&self, range: Range<usize>) {
+        let (mut done, mut within) = (range.start, range.start % self.length);
+        let mut cursor = Cursor::new(self.outer, self.bases, range.start / self.length);
+        scratch::with(Purpose::Tile, self.eval.scratch(), |scratch| {
+            // SAFETY: `scratch` has the size asked for; the cursor stays within the operands.
+            unsafe {
+                let mut frame = self.eval.frame(scratch);
+                while done < range.end {
+                    let end = self.length.min(within + range.end - done);
+                    self.eval.begin(&mut frame, &cursor.at);
+                    done += end - within;
+                    while within < end {
+                        let n = self.eval.tile.min(end - within);
+                        self.tile(&mut frame, &cursor.at, within, n);
+                        within += n;
+                    }
+                    within = 0;
+                    cursor.advance();
+                }
+            }
+        });
+    }
+
+    unsafe fn tile(&self, frame: &mut super::eval::Frame, bases: &[*mut u8], start: usize, n: usize) {
+        let program = self.eval.program;
+        let out = &bases[program.inputs.len()..];
+        let is_tile = |slot: usize| self.eval.linked.class[slot] == Class::Tile;
+        // SAFETY: elements `start..start + n` lie within the segment of every operand.
+        unsafe {
+            for ((output, &base), &lie) in program.outputs.iter().zip(out).zip(&self.lies) {
+                let slot = output.slot as usize;
+                if output.direct.is_some() && lie == Lie::Dense && is_tile(slot) {
+                    frame.at[slot] = base.add(start * output.size);
+                }
+            }
+            self.eval.tile(frame, bases, start, n);
+            for (o, (output, &base)) in program.outputs.iter().zip(out).enumerate() {
+                let mut from = frame.at[output.slot as usize];
+                let dense = self.lies[o] == Lie::Dense;
+                let to = if dense { base.add(start * output.size) } else { frame.raw };
+                if !is_tile(output.slot as usize) {
+                    let mut one = 0u64;
+                    if let Some(store) = output.store {
+                        store((&raw mut one).cast(), from, 1);
+                        from = (&raw mut one).cast();
+                    }
+                    fill(to, from, output.size, n);
+                } else if let Some(store) = output.store {
+                    store(to, from, n);
+                } else if !dense {
+                    scatter(from, output.size, self.eval.inner, program.inputs.len() + o, base, start, n);
+                    continue;
+                } else if from != to {
+                    std::ptr::copy(from, to, n * output.size);
+                }
+                if !dense {
+                    scatter(to, output.size, self.eval.inner, program.inputs.len() + o, base, start, n);
+                }
+            }
+        }
+    }
+}
+
+/// The commonest kernel, one instruction over contiguous arrays (or single values) of its own type,
+/// runs as one call of its loop. False if this is not such a kernel.
+#[inline]
+fn run_single(program: &Prepared, params: &Params, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> bool {
+    let Some(single) = &program.single else { return false };
+    let out = &outputs[0];
+    if !out.layout.is_contiguous() {
+        return false;
+    }
+    let n = out.layout.shape().size();
+    let mut cells = [0u64; 2];
+    let mut from = [Ptr(std::ptr::null_mut::<u8>()); 2];
+    // Bytes from one element to the next; 0 for a value that holds for all.
+    let mut steps = [0; 2];
+    for (k, arg) in single.args.iter().enumerate() {
+        match *arg {
+            SingleArg::None => {}
+            SingleArg::Input(i, size) => {
+                let x = &inputs[i as usize];
+                if !x.layout.is_contiguous() {
+                    return false;
+                }
+                if x.layout.shape() == out.layout.shape() {
+                    steps[k] = size as usize;
+                } else if x.layout.shape().size() != 1 {
+                    return false;
+                }
+                from[k] = Ptr(walk::start(x));
+            }
+            SingleArg::Uniform(u) => {
+                let uniform = &program.uniforms[u as usize];
+                cells[k] = match uniform.source {
+                    UniformSource::Param(p) => cell(params[p as usize], uniform.compute),
+                    UniformSource::Literal(v) => cell(v, uniform.compute),
+                    UniformSource::RowLength => cell(Scalar::Int(0), uniform.compute),
+                };
+                from[k] = Ptr((&raw mut cells[k]).cast());
+            }
+        }
+    }
+    let run: BinaryLoop = match (single.call, steps[0] != 0, steps[1] != 0) {
+        (Call::Unary(f), full, _) if full || n == 1 => {
+            return single.go(n, out, steps, from, |to, a, _, n| {
+                // SAFETY: see `go`.
+                unsafe { f(to, a, n) }
+            });
+        }
+        (Call::Binary(forms), true, true) => forms[0],
+        (Call::Binary(forms), true, false) => forms[1],
+        (Call::Binary(forms), false, true) => forms[2],
+        (Call::Binary(forms), false, false) if n == 1 => forms[0],
+        _ => return false,
+    };
+    single.go(n, out, steps, from, |to, a, b, n| {
+        // SAFETY: see `go`.
+        unsafe { run(to, a, b, n) }
+    })
+}
+
+/// An operand of the only instruction.
+#[derive(Clone, Copy)]
+pub(super) enum SingleArg {
+    None,
+    /// The number of the input, and the bytes of an element.
+    Input(u8, u8),
+    Uniform(u8),
+}
+
+/// A program of one instruction that neither loads nor stores through a conversion.
+pub(super) struct Single {
+    pub(super) call: Call,
+    pub(super) args: [SingleArg; 2],
+    /// Bytes of a result.
+    pub(super) size: usize,
+}
+
+impl Single {
+    /// Calls `run(to, a, b, n)` for all `n` elements, in as many pieces as threads are worth it.
+    #[inline]
+    fn go(
+        &self,
+        n: usize,
+        out: &Operand<'_>,
+        steps: [usize; 2],
+        from: [Ptr<u8>; 2],
+        run: impl Fn(*mut u8, *const u8, *const u8, usize) + Sync,
+    ) -> bool {
+        let to = Ptr(walk::start(out));
+        // The loop is called over ranges of contiguous operands of `n` elements, each range once.
+        let piece = |range: Range<usize>| {
+            let at = |p: &Ptr<u8>, step: usize| p.at((range.start * step) as isize);
+            run(at(&to, self.size), at(&from[0], steps[0]), at(&from[1], steps[1]), range.len());
+        };
+        if n < GRAIN / 16 {
+            piece(0..n);
+        } else {
+            let grain = GRAIN / (self.size + steps[0] + steps[1]).max(1);
+            split(n.div_ceil(UNIT), grain.div_ceil(UNIT), |r| piece(r.start * UNIT..n.min(r.end * UNIT)));
+        }
+        true
+    }
+}

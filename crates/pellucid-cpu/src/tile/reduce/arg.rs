@@ -1,0 +1,141 @@
+//! The position of an extremum, found piece by piece.
+
+use crate::simd::{self, ArgLoop, Level};
+use pellucid_ir::Compute;
+
+/// The search for an extremum of one type.
+#[derive(Clone, Copy)]
+pub(super) struct Arg {
+    position: ArgLoop,
+    largest: bool,
+    compute: Compute,
+}
+
+/// The best value so far, in the first bytes, and where it was.
+#[derive(Clone, Copy)]
+pub(super) struct Best {
+    value: u64,
+    /// −1 while nothing was seen.
+    pub(super) at: i64,
+}
+
+impl Best {
+    pub(super) const NONE: Best = Best { value: 0, at: -1 };
+}
+
+impl Arg {
+    pub(super) fn new(largest: bool, compute: Compute) -> Option<Arg> {
+        let find = if largest { simd::argmax } else { simd::argmin };
+        Some(Arg { position: find(compute, Level::detect())?, largest, compute })
+    }
+
+    /// Takes `n` contiguous values, of which the first is number `first`.
+    ///
+    /// # Safety
+    /// `from` holds `n` values.
+    pub(super) unsafe fn push(&self, best: &mut Best, from: *const u8, n: usize, first: usize) {
+        if n == 0 {
+            return;
+        }
+        let size = self.compute.size();
+        let mut value = 0u64;
+        // SAFETY: the position found is one of the `n`.
+        let at = unsafe {
+            let at = (self.position)(from, n);
+            std::ptr::copy_nonoverlapping(from.add(at * size), (&raw mut value).cast(), size);
+            at
+        };
+        self.join(best, Best { value, at: (first + at) as i64 });
+    }
+
+    /// Joins what was found further on.
+    pub(super) fn join(&self, best: &mut Best, later: Best) {
+        if later.at >= 0 && (best.at < 0 || self.beats(later.value, best.value)) {
+            *best = later;
+        }
+    }
+
+    /// True if value `a` wins over the earlier `b`: it is better, or the first NaN.
+    fn beats(&self, a: u64, b: u64) -> bool {
+        fn wins<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {
+            beats(a, b, largest)
+        }
+        match self.compute {
+            Compute::F32 => wins(f32::from_ne_bytes(low(a)), f32::from_ne_bytes(low(b)), self.largest),
+            Compute::I32 => wins(i32::from_ne_bytes(low(a)), i32::from_ne_bytes(low(b)), self.largest),
+            Compute::F64 => wins(f64::from_ne_bytes(a.to_ne_bytes()), f64::from_ne_bytes(b.to_ne_bytes()), self.largest),
+            Compute::I64 => wins(i64::from_ne_bytes(a.to_ne_bytes()), i64::from_ne_bytes(b.to_ne_bytes()), self.largest),
+            Compute::Mask => false,
+        }
+    }
+
+    /// Takes `rows` rows of `cols` values, of which the first is number `first` of every column, into
+    /// the best values and positions of all columns; the first row of all must be number 0.
+    ///
+    /// # Safety
+    /// `best` and `at` have `cols` places, and every row, `stride` bytes apart, holds `cols` values.
+    #[expect(clippy::too_many_arguments)]
+    pub(super) unsafe fn push_rows(
+        &self,
+        best: *mut u8,
+        at: *mut i64,
+        from: *const u8,
+        stride: isize,
+        cols: usize,
+        rows: usize,
+        first: usize,
+    ) {
+        // SAFETY: the caller's promise, for values of this type.
+        unsafe {
+            match self.compute {
+                Compute::F32 => columns::<f32>(best.cast(), at, from, stride, cols, rows, first, self.largest),
+                Compute::F64 => columns::<f64>(best.cast(), at, from, stride, cols, rows, first, self.largest),
+                Compute::I32 => columns::<i32>(best.cast(), at, from, stride, cols, rows, first, self.largest),
+                _ => columns::<i64>(best.cast(), at, from, stride, cols, rows, first, self.largest),
+            }
+        }
+    }
+}
+
+fn low(word: u64) -> [u8; 4] {
+    let bytes = word.to_ne_bytes();
+    [bytes[0], bytes[1], bytes[2], bytes[3]]
+}
+
+/// Of all numbers only a NaN is not itself.
+#[inline(always)]
+#[allow(clippy::eq_op)]
+fn beats<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {
+    let better = if largest { a > b } else { a < b };
+    better | ((a != a) & (b == b))
+}
+
+#[expect(clippy::too_many_arguments)]
+unsafe fn columns<T: Copy + PartialOrd>(
+    best: *mut T,
+    at: *mut i64,
+    from: *const u8,
+    stride: isize,
+    cols: usize,
+    rows: usize,
+    first: usize,
+    largest: bool,
+) {
+    // SAFETY: the caller's promise.
+    let (best, at) = unsafe { (std::slice::from_raw_parts_mut(best, cols), std::slice::from_raw_parts_mut(at, cols)) };
+    for r in 0..rows {
+        // SAFETY: row `r` holds `cols` values.
+        let row = unsafe { std::slice::from_raw_parts(from.offset(r as isize * stride).cast::<T>(), cols) };
+        let number = (first + r) as i64;
+        if number == 0 {
+            best.copy_from_slice(row);
+            at.fill(0);
+            continue;
+        }
+        for ((best, at), &x) in best.iter_mut().zip(at.iter_mut()).zip(row) {
+            let wins = beats(x, *best, largest);
+            *best = if wins { x } else { *best };
+            *at = if wins { number } else { *at };
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! `Row`: a program with reductions over rows among its steps.
+//!
+//! Short rows are worked on in blocks of several, in one tile; a row whose values fit the scratch
+//! makes a tile of its own; a longer one is walked tile by tile once a phase, and only values that a
+//! later phase reads are kept for the whole row.
+
+use super::eval::tile_of;
+use super::fold::Running;
+use super::link::{Class, Extent, Linked, execute};
+use super::loader::{fill, gather, scatter};
+use super::prepare::{Input, Output, Prepared};
+use super::scratch::{self, Purpose, padded};
+use super::walk::{self, Axes, Axis, Cursor, Lie};
+use crate::operand::Operand;
+use crate::threads::{GRAIN, split};
+use pellucid_ir::kernel::Row;
+use pellucid_ir::{Error, Result, Shape};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Bytes of buffers for a block of rows: with the operands' rows, far below an L2.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Rows of at least so many elements are worth being used where they lie, one by one.
+const LONG: usize = 128;
+
+/// Rows in a block at most.
+const MAX_ROWS: usize = 64;
+
+/// How an operand is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// All rows one after the other.
+    Dense,
+    /// Every row is dense.
+    Rows,
+    /// Any other way.
+    Strided,
+}
+
+/// The shape to which all operands broadcast.
+pub(super) fn common_shape<'a>(
+    op: &'static str,
+    operands: impl Iterator<Item = &'a Operand<'a>> + Clone,
+) -> Result<Shape> {
+    let mut shape = Shape::scalar();
+    for operand in operands.clone() {
+        if *operand.layout.shape() != shape {
+            shape = shape.broadcast(operand.layout.shape()).ok_or_else(|| {
+                Error::shapes(op, operands.clone().map(|o| o.layout.shape()), "they must broadcast to one shape")
+            })?;
+        }
+    }
+    Ok(shape)
+}
+
+/// Runs a row program.
+pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    let program = Prepared::of(&kernel.program)?;
+    let operands = || inputs.iter().chain(outputs);
+    let shape = common_shape(kernel.program.name, operands())?;
+    let mut bases: SmallVec<[*mut u8; 8]> = operands().map(walk::start).collect();
+    let mut outer = walk::axes(&shape, operands(), |a| !kernel.axes.contains(a));
+    let mut inner = walk::axes(&shape, operands(), |a| kernel.axes.contains(a));
+    let (rows, length) = (walk::count(&outer), walk::count(&inner));
+    if rows == 0 || outputs.is_empty() {
+        return Ok(());
+    }
+    walk::reorder(&mut outer, inputs.len(), &mut bases);
+    walk::merge(&mut outer);
+    walk::merge(&mut inner);
+    let mut all: Axes = outer.iter().chain(&inner).cloned().collect();
+    walk::merge(&mut all);
+
+    let class = |k: usize| if program.inputs[k].per_row { Class::Row } else { Class::Tile };
+    let linked = program.link(class);
+    let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
+    let sizes = sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row)));
+    let dense = |axes: &[Axis], k: usize, size: usize| walk::count(axes) == 1 || walk::lie(axes, k, size) == Lie::Dense;
+    let reach = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
+        true if dense(&outer, k, size) => Reach::Dense,
+        true => Reach::Strided,
+        false if dense(&all, k, size) => Reach::Dense,
+        false if dense(&inner, k, size) => Reach::Rows,
+        false => Reach::Strided,
+    };
+    let reach: SmallVec<[Reach; 8]> = sizes.enumerate().map(reach).collect();
+
+    let fits = BLOCK_BYTES / (linked.width + 8);
+    let phased = length > fits;
+    let one_by_one = length >= LONG && reach.contains(&Reach::Rows);
+    let block = if phased || one_by_one { 1 } else { (fits / length.max(1)).clamp(1, MAX_ROWS).min(rows) };
+    let job = Job {
+        program,
+        linked,
+        uniforms: program.uniform_values(&kernel.params, length),
+        outer: &outer,
+        inner: &inner,
+        all: &all,
+        bases: &bases,
+        reach,
+        length,
+        block,
+        tile: if phased { tile_of(linked.width + 8) } else { (block * length).next_multiple_of(64) },
+        phased,
+        staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
+    };
+    let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
+    let grain = GRAIN.div_ceil((bytes * length * block).max(64));
+    split(rows.div_ceil(block), grain, |r| job.rows(r.start * block..rows.min(r.end * block)));
+    Ok(())
+}
+
+/// True if an output in the memory of input `k` may be written before `k` is read for the last time.
+fn must_stage(program: &Prepared, linked: &Linked, bases: &[*mut u8], k: usize) -> bool {
+    let slot = k as u16;
+    let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
+    let stored = program.outputs.iter().any(|o| o.slot == slot);
+    let last_phase = linked.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
+    let last_read = linked.code.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
+    let folded = linked.folds.iter().any(|f| f.from == slot);
+    (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
+        let output = &program.outputs[o];
+        let made = output.slot as usize;
+        let written = linked.code.iter().position(|c| c.into == output.slot).unwrap_or(usize::MAX);
+        let same_phase_fold = folded && linked.phase.get(made).is_some_and(|&p| p <= last_phase);
+        program.inputs[k].per_row || stored || written < last_read || linked.phase[made] < last_phase || same_phase_fold
+    })
+}
+
+struct Job<'a> {
+    program: &'a Prepared,
+    linked: &'a Linked,
+    uniforms: SmallVec<[u64; 8]>,
+    outer: &'a [Axis],
+    inner: &'a [Axis],
+    /// Outer and inner axes as one space, merged.
+    all: &'a [Axis],
+    bases: &'a [*mut u8],
+    reach: SmallVec<[Reach; 8]>,
+    /// Elements of a row.
+    length: usize,
+    /// Rows of a block.
+    block: usize,
+    /// Elements of a tile.
+    tile: usize,
+    /// True if a row takes several tiles.
+    phased: bool,
+    /// Inputs that are copied aside before anything is written.
+    staged: SmallVec<[bool; 8]>,
+}
+
+// SAFETY: threads work on disjoint rows, which lie in disjoint memory of every output and, in place,
+// of the input that is the same view.
+unsafe impl Sync for Job<'_> {}
+
+/// The rows at hand, and where their values lie.
+struct Block<'a> {
+    /// The number of the first row, and how many there are.
+    first: usize,
+    rows: usize,
+    /// Where each operand's first row begins.
+    starts: &'a [*mut u8],
+}
+
+impl Job<'_> {
+    fn rows(&self, range: Range<usize>) {
+        scratch::with(Purpose::Tile, self.scratch(), |scratch| {
+            // SAFETY: `scratch` has the size asked for, and the rows lie within the operands.
+            unsafe {
+                let (mut at, raw) = self.frame(scratch);
+                let mut cursor = Cursor::new(self.outer, self.bases, range.start);
+                let mut first = range.start;
+                while first < range.end {
+                    let rows = self.block.min(range.end - first);
+                    let block = Block { first, rows, starts: &cursor.at };
+                    self.load_row_inputs(&block, &mut at, raw);
+                    if self.phased { self.phases(&block, &mut at, raw) } else { self.whole(&block, &mut at, raw) }
+                    self.store_row_outputs(&block, &at, raw);
+                    first += rows;
+                    if self.block == 1 {
+                        cursor.advance();
+                    } else if first < range.end {
+                        cursor = Cursor::new(self.outer, self.bases, first);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Bytes of scratch that [`Job::frame`] lays out.
+    fn scratch(&self) -> usize {
+        let cells = self.linked.class.len() * padded(self.block * 8);
+        let whole = if self.phased { self.linked.class.len() * padded(self.length * 8) } else { 0 };
+        cells + (self.tile * 8).max(padded(self.block * 8)) + padded(self.tile * self.linked.width) + whole
+    }
+
+    /// A place for every value, and one for raw elements.
+    unsafe fn frame(&self, scratch: *mut u8) -> (SmallVec<[*mut u8; 32]>, *mut u8) {
+        let slots = self.linked.class.len();
+        let cell = padded(self.block * 8);
+        let raw = scratch.wrapping_add(slots * cell);
+        let buffers = raw.wrapping_add((self.tile * 8).max(cell));
+        let mut whole = buffers.wrapping_add(padded(self.tile * self.linked.width));
+        let mut place = |slot: usize| match self.linked.class[slot] {
+            Class::Tile if self.phased && self.keeps_row(slot) => {
+                let at = whole;
+                whole = whole.wrapping_add(padded(self.length * 8));
+                at
+            }
+            Class::Tile => buffers.wrapping_add(self.linked.place[slot] * self.tile),
+            _ => scratch.wrapping_add(slot * cell),
+        };
+        let at: SmallVec<[*mut u8; 32]> = (0..slots).map(&mut place).collect();
+        let first = self.program.inputs.len();
+        for (at, value) in at[first..].iter().zip(&self.uniforms) {
+            // SAFETY: a uniform's cell has eight bytes.
+            unsafe { at.cast::<u64>().write(*value) };
+        }
+        (at, raw)
+    }
+
+    /// True if a slot's buffer holds the row, not a tile of it, where rows take several tiles.
+    fn keeps_row(&self, slot: usize) -> bool {
+        self.linked.crosses[slot] && slot >= self.program.inputs.len()
+            || self.staged.get(slot).copied().unwrap_or(false)
+    }
+
+    /// Makes the inputs of one value a row available.
+    unsafe fn load_row_inputs(&self, block: &Block<'_>, at: &mut [*mut u8], raw: *mut u8) {
+        for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| i.per_row) {
+            // SAFETY: `rows` values of the operand, and cells for as many.
+            unsafe {
+                let cell = at[k];
+                let dense = self.reach[k] == Reach::Dense;
+                let from = if dense { self.bases[k].add(block.first * input.size) } else { raw };
+                if !dense {
+                    gather(from, input.size, self.outer, k, self.bases[k], block.first, block.rows);
+                }
+                match input.load {
+                    Some(load) => load(cell, from, block.rows),
+                    None => std::ptr::copy_nonoverlapping(from, cell, block.rows * input.size),
+                }
+            }
+        }
+    }
+
+    /// Stores the outputs of one value a row.
+    unsafe fn store_row_outputs(&self, block: &Block<'_>, at: &[*mut u8], raw: *mut u8) {
+        let inputs = self.program.inputs.len();
+        for (o, output) in self.program.outputs.iter().enumerate().filter(|(_, o)| o.per_row) {
+            let (k, from) = (inputs + o, at[output.slot as usize]);
+            // SAFETY: `rows` values of the operand, and as many cells.
+            unsafe {
+                let dense = self.reach[k] == Reach::Dense;
+                let to = if dense { self.bases[k].add(block.first * output.size) } else { raw };
+                if self.linked.class[output.slot as usize] == Class::Once {
+                    let mut one = 0u64;
+                    fill(to, stored(output, from, &mut one), output.size, block.rows);
+                } else {
+                    store_values(output, to, from, block.rows);
+                }
+                if !dense {
+                    scatter(to, output.size, self.outer, k, self.bases[k], block.first, block.rows);
+                }
+            }
+        }
+    }
+
+    /// Where elements `first..` of the block's rows lie in operand `k`, if they lie there densely.
+    fn dense(&self, k: usize, block: &Block<'_>, size: usize, first: usize) -> Option<*mut u8> {
+        match self.reach[k] {
+            Reach::Dense => Some(self.bases[k].wrapping_add((block.first * self.length + first) * size)),
+            Reach::Rows if block.rows == 1 => Some(block.starts[k].wrapping_add(first * size)),
+            _ => None,
+        }
+    }
+
+    /// Makes elements `first..first + n` of the block's rows of input `k` available in `buffer`, or
+    /// where they lie.
+    unsafe fn load(&self, k: usize, input: &Input, block: &Block<'_>, first: usize, n: usize, buffer: *mut u8, raw: *mut u8) -> *mut u8 {
+        // SAFETY: the elements lie within the operand, the buffers have room for `n`.
+        unsafe {
+            match (self.dense(k, block, input.size, first), input.load) {
+                (Some(from), Some(load)) => load(buffer, from, n),
+                (Some(from), None) if self.staged[k] => std::ptr::copy_nonoverlapping(from, buffer, n * input.size),
+                (Some(from), None) => return from,
+                (None, load) => {
+                    let to = if load.is_some() { raw } else { buffer };
+                    let start = block.first * self.length + first;
+                    gather(to, input.size, self.all, k, self.bases[k], start, n);
+                    if let Some(load) = load {
+                        load(buffer, to, n);
+                    }
+                }
+            }
+            buffer
+        }
+    }
+
+    /// Stores elements `first..first + len` of each of the block's rows of output `o`.
+    unsafe fn store(&self, o: usize, output: &Output, block: &Block<'_>, tile: Extent, from: *mut u8, raw: *mut u8) {
+        let k = self.program.inputs.len() + o;
+        let n = tile.rows * tile.len;
+        // SAFETY: the elements lie within the operand, `raw` has room for `n`.
+        unsafe {
+            let place = self.dense(k, block, output.size, tile.first);
+            let to = place.unwrap_or(raw);
+            let size = self.program.sizes[output.slot as usize] as usize;
+            match self.linked.class[output.slot as usize] {
+                Class::Tile => store_values(output, to, from, n),
+                class => {
+                    for row in 0..tile.rows {
+                        let value = if class == Class::Row { from.add(row * size) } else { from };
+                        let mut one = 0u64;
+                        let value = stored(output, value, &mut one);
+                        fill(to.add(row * tile.len * output.size), value, output.size, tile.len);
+                    }
+                }
+            }
+            if place.is_none() {
+                let start = block.first * self.length + tile.first;
+                scatter(to, output.size, self.all, k, self.bases[k], start, n);
+            }
+        }
+    }
+
+    /// Whether output `o` is written by its last instruction, and where for elements from `first` on.
+    fn direct(&self, o: usize, output: &Output, block: &Block<'_>, first: usize) -> Option<*mut u8> {
+        let slot = output.slot as usize;
+        let tile = self.linked.class[slot] == Class::Tile && !output.per_row && output.direct.is_some();
+        if !tile {
+            return None;
+        }
+        self.dense(self.program.inputs.len() + o, block, output.size, first)
+    }
+
+    /// Full outputs with their numbers.
+    fn full_outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
+        self.program.outputs.iter().enumerate().filter(|(_, o)| !o.per_row)
+    }
+
+    /// Runs the program on whole rows.
+    unsafe fn whole(&self, block: &Block<'_>, at: &mut SmallVec<[*mut u8; 32]>, raw: *mut u8) {
+        let tile = Extent { rows: block.rows, len: self.length, first: 0 };
+        let n = tile.rows * tile.len;
+        let buffers = |slot: usize| self.linked.place[slot] * self.tile;
+        let base = raw.wrapping_add((self.tile * 8).max(padded(self.block * 8)));
+        // SAFETY: every slot has room for its values of the block.
+        unsafe {
+            if n > 0 {
+                for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| !i.per_row) {
+                    at[k] = self.load(k, input, block, 0, n, base.wrapping_add(buffers(k)), raw);
+                }
+            }
+            for (o, output) in self.full_outputs() {
+                if let Some(to) = self.direct(o, output, block, 0) {
+                    at[output.slot as usize] = to;
+                }
+            }
+            for phase in &self.linked.phases {
+                execute(&self.linked.code[phase.head.start..phase.tiles.end], at, tile);
+                for f in &self.linked.folds[phase.folds.clone()] {
+                    let (into, from) = (at[f.into as usize], at[f.from as usize]);
+                    for row in 0..tile.rows {
+                        f.fold.reduce(into.add(row * f.fold.size), from.add(row * tile.len * f.fold.size), tile.len);
+                    }
+                }
+            }
+            if n > 0 {
+                for (o, output) in self.full_outputs() {
+                    let from = at[output.slot as usize];
+                    if self.direct(o, output, block, 0) != Some(from) {
+                        self.store(o, output, block, tile, from, raw);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the program on one long row, phase by phase, each tile by tile.
+    unsafe fn phases(&self, block: &Block<'_>, at: &mut SmallVec<[*mut u8; 32]>, raw: *mut u8) {
+        let places = at.clone();
+        // SAFETY: every slot has room for a tile of the row, or the row.
+        unsafe {
+            for (k, input) in self.program.inputs.iter().enumerate().filter(|(k, i)| self.staged[*k] && !i.per_row) {
+                for first in (0..self.length).step_by(self.tile) {
+                    let n = self.tile.min(self.length - first);
+                    let size = self.program.sizes[k] as usize;
+                    self.load(k, input, block, first, n, places[k].add(first * size), raw);
+                }
+            }
+            let last = self.linked.phases.len() - 1;
+            for (p, phase) in self.linked.phases.iter().enumerate() {
+                let head = Extent { rows: 1, len: self.tile, first: 0 };
+                execute(&self.linked.code[phase.head.clone()], at, head);
+                let folds = &self.linked.folds[phase.folds.clone()];
+                let mut running: SmallVec<[Running; 2]> = folds.iter().map(|_| Running::new()).collect();
+                let stored = |slot: usize| if self.linked.class[slot] == Class::Tile { self.linked.phase[slot] == p } else { p == last };
+                for first in (0..self.length).step_by(self.tile) {
+                    let tile = Extent { rows: 1, len: self.tile.min(self.length - first), first };
+                    for (slot, place) in places.iter().enumerate().filter(|(s, _)| self.linked.class[*s] == Class::Tile && self.keeps_row(*s)) {
+                        at[slot] = place.add(first * self.program.sizes[slot] as usize);
+                    }
+                    for &k in &phase.reads {
+                        let k = k as usize;
+                        if !self.staged[k] {
+                            at[k] = self.load(k, &self.program.inputs[k], block, first, tile.len, places[k], raw);
+                        }
+                    }
+                    for (o, output) in self.full_outputs() {
+                        if let Some(to) = self.direct(o, output, block, first) {
+                            at[output.slot as usize] = to;
+                        }
+                    }
+                    execute(&self.linked.code[phase.tiles.clone()], at, tile);
+                    for (f, running) in folds.iter().zip(&mut running) {
+                        running.push(&f.fold, at[f.from as usize], tile.len);
+                    }
+                    for (o, output) in self.full_outputs().filter(|(_, o)| stored(o.slot as usize)) {
+                        let from = at[output.slot as usize];
+                        if self.direct(o, output, block, first) != Some(from) {
+                            self.store(o, output, block, tile, from, raw);
+                        }
+                    }
+                }
+                for (f, running) in folds.iter().zip(&mut running) {
+                    running.finish(&f.fold, at[f.into as usize]);
+                }
+            }
+        }
+    }
+}
+
+/// The bytes of one value as they are stored.
+unsafe fn stored(output: &Output, from: *mut u8, one: &mut u64) -> *const u8 {
+    let Some(store) = output.store else { return from };
+    let place = (&raw mut *one).cast::<u8>();
+    // SAFETY: one value, and room for one of any type.
+    unsafe { store(place, from, 1) };
+    place
+}
+
+/// Stores `n` values densely.
+unsafe fn store_values(output: &Output, to: *mut u8, from: *const u8, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match output.store {
+            Some(store) => store(to, from, n),
+            None if std::ptr::eq(to, from) => {}
+            None => std::ptr::copy(from, to, n * output.size),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The caching allocator, seen from outside. It is one for the process, so the tests take turns.
+
+use pellucid_cpu::{Cpu, CpuBuffer};
+use pellucid_ir::Error;
+use pellucid_ir::backend::{Backend, Buffer};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    Cpu.set_memory_cap(usize::MAX);
+    Cpu.trim();
+    turn
+}
+
+fn buffer(bytes: usize) -> CpuBuffer {
+    let buffer = CpuBuffer::new(bytes).unwrap();
+    let start = buffer.ensure().unwrap();
+    assert_eq!(start.addr().get() % 64, 0);
+    buffer
+}
+
+#[test]
+fn memory_comes_with_the_first_write_and_is_counted() {
+    let _turn = alone();
+    let before = Cpu.memory_stats();
+    let lazy = CpuBuffer::new(100).unwrap();
+    assert!(!lazy.is_allocated() && Cpu.memory_stats() == before);
+    lazy.ensure().unwrap();
+    let (large, empty) = (buffer(1 << 20), buffer(0));
+    let now = Cpu.memory_stats();
+    assert_eq!((lazy.bytes(), empty.bytes()), (100, 0));
+    assert_eq!(now.in_use - before.in_use, 128 + (1 << 20));
+    assert_eq!(now.allocations - before.allocations, 2);
+    assert!(now.peak >= now.in_use);
+    drop((lazy, large, empty));
+    let after = Cpu.memory_stats();
+    assert_eq!((after.in_use, after.cached), (before.in_use, now.in_use - before.in_use));
+    assert_eq!(after.peak, now.peak);
+    Cpu.trim();
+    assert_eq!(Cpu.memory_stats().cached, 0);
+}
+
+#[test]
+fn a_loop_of_the_same_shapes_asks_the_system_once() {
+    let _turn = alone();
+    let step = || {
+        let mut live: Vec<_> = [64, 4, 3000, 70_000, 1 << 20, 5 << 20].map(buffer).into();
+        live.extend((0..500).map(|i| buffer(i * 7)));
+        live.remove(3);
+        live.push(buffer(1 << 20));
+    };
+    step();
+    let first = Cpu.memory_stats();
+    (0..2000).for_each(|_| step());
+    let last = Cpu.memory_stats();
+    assert_eq!(last.system_allocations, first.system_allocations);
+    assert_eq!((last.in_use, last.cached, last.peak), (first.in_use, first.cached, first.peak));
+}
+
+#[test]
+fn the_cap_is_a_typed_error_and_the_cache_gives_way_to_it() {
+    let _turn = alone();
+    let used = Cpu.memory_stats().in_use;
+    drop(buffer(8 << 20));
+    Cpu.set_memory_cap(used + (4 << 20));
+    let three = buffer(3 << 20);
+    assert!(Cpu.memory_stats().cached < 8 << 20, "the cached 8 MiB went back");
+    let refused = CpuBuffer::new(2 << 20).unwrap();
+    let error = refused.ensure().unwrap_err();
+    let expected = Error::OutOfMemory { requested: 2 << 20, in_use: used + (3 << 20), cap: used + (4 << 20) };
+    assert_eq!(error, expected);
+    assert!(!refused.is_allocated());
+    let small: Vec<_> = (0..(1 << 20) / 64).map(|_| buffer(64)).collect();
+    assert!(CpuBuffer::new(1).unwrap().ensure().is_err(), "small ones count too");
+    drop(three);
+    refused.ensure().unwrap();
+    drop(small);
+    Cpu.set_memory_cap(usize::MAX);
+}
+
+#[test]
+fn absurd_sizes_are_errors() {
+    let _turn = alone();
+    for bytes in [usize::MAX, isize::MAX as usize + 1, isize::MAX as usize, 1 << 62, 1 << 55] {
+        let error = CpuBuffer::new(bytes).and_then(|b| b.ensure().map(|_| ())).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { requested, .. } if requested == bytes), "{error}");
+    }
+    assert_eq!(Cpu.memory_stats().in_use, 0);
+}
+
+#[test]
+fn blocks_freed_by_another_thread_come_back() {
+    let _turn = alone();
+    let before = Cpu.memory_stats();
+    let (send, receive) = std::sync::mpsc::sync_channel::<CpuBuffer>(100);
+    let other = std::thread::spawn(move || receive.into_iter().for_each(drop));
+    (0..20_000).for_each(|i| send.send(buffer(1 + i % 5 * 1000)).unwrap());
+    drop(send);
+    other.join().unwrap();
+    let stats = Cpu.memory_stats();
+    assert_eq!(stats.in_use, 0);
+    assert!(stats.system_allocations < before.system_allocations + 2000 && stats.cached < 4 << 20, "{stats:?}");
+}
+
+#[test]
+fn a_thread_leaves_its_blocks_to_others() {
+    let _turn = alone();
+    let live = || drop((0..50).map(|_| buffer(1000)).collect::<Vec<_>>());
+    std::thread::spawn(live).join().unwrap();
+    let stats = Cpu.memory_stats();
+    assert_eq!(stats.in_use, 0);
+    live();
+    live();
+    assert_eq!(Cpu.memory_stats().system_allocations, stats.system_allocations);
+}
+
+#[test]
+fn the_peak_sees_small_blocks() {
+    let _turn = alone();
+    let before = Cpu.memory_stats();
+    let live: Vec<_> = (0..100_000).map(|_| buffer(256)).collect();
+    drop(live);
+    let peak = Cpu.memory_stats().peak;
+    assert!(peak >= (100_000 * 256 - (64 << 10)).max(before.peak), "{peak}");
+}

@@ -1,0 +1,30 @@
+//! Pellucid's procedural macros.
+#![forbid(unsafe_code)]
+
+mod face;
+mod module;
+
+use proc_macro::TokenStream;
+
+/// Gives an operation its face: a method of `Tensor` that panics where the function returns an error.
+///
+/// The function's first parameter is `&Tensor` and its result `Result<T>`; the method takes the other
+/// parameters and returns `T`, or panics at its caller's line with the typed error.
+#[proc_macro_attribute]
+pub fn face(_arguments: TokenStream, item: TokenStream) -> TokenStream {
+    face::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Makes a struct or an enum a `Module`: its visit walks all fields, in the order of declaration.
+///
+/// Every field is a `Parameter`, a `Buffer`, a module, a `Vec`, an array, an `Option`, a tuple or a
+/// `Box` of such, or a plain number, which is passed over; names follow the fields,
+/// `layers.0.weight`. Anything else is marked `#[module(skip)]`, so that no parameter is ever
+/// forgotten in silence. Of an enum, the variant that is there is walked.
+///
+/// Where the crate `pellucid` goes by another name, `#[module(crate = path)]` on the type says what
+/// stands for `::pellucid::nn`.
+#[proc_macro_derive(Module, attributes(module))]
+pub fn derive_module(item: TokenStream) -> TokenStream {
+    module::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}

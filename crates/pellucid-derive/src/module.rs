@@ -1,0 +1,141 @@
+//! `#[derive(Module)]`: from the fields of a struct to the visit of its parameters and buffers.
+
+use proc_macro2::TokenStream;
+use quote::{ToTokens, format_ident, quote};
+use std::collections::HashSet;
+use syn::{Attribute, Data, DeriveInput, Error, Fields, Ident, Index, Path, Result, parse_quote, parse2};
+
+pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
+    let mut input: DeriveInput = parse2(item)?;
+    let module = Arguments::of(&input.attrs)?.module_path()?;
+    let body = match &input.data {
+        Data::Struct(data) => {
+            let visits = visits(&module, &data.fields, |name, index| match name {
+                Some(name) => quote!(&self.#name),
+                None => quote!(&self.#index),
+            })?;
+            quote!(#(#visits)*)
+        }
+        Data::Enum(data) => {
+            let arms = data.variants.iter().map(|variant| {
+                let name = &variant.ident;
+                let bound = |index: &Index| format_ident!("field_{}", index.index);
+                let pattern = match &variant.fields {
+                    Fields::Unit => quote!(Self::#name),
+                    Fields::Unnamed(fields) => {
+                        let names = (0..fields.unnamed.len()).map(|i| bound(&Index::from(i)));
+                        quote!(Self::#name(#(#names),*))
+                    }
+                    Fields::Named(fields) => {
+                        let pairs = fields.named.iter().enumerate().map(|(i, field)| {
+                            let (name, local) = (&field.ident, bound(&Index::from(i)));
+                            quote!(#name: #local)
+                        });
+                        quote!(Self::#name { #(#pairs),* })
+                    }
+                };
+                let visits = visits(&module, &variant.fields, |_, index| {
+                    let local = bound(index);
+                    quote!(#local)
+                })?;
+                Ok(quote!(#[allow(unused_variables)] #pattern => { #(#visits)* }))
+            });
+            let arms = arms.collect::<Result<Vec<_>>>()?;
+            quote!(match self { #(#arms)* })
+        }
+        Data::Union(data) => return Err(Error::new(data.union_token.span, "a module is a struct or an enum")),
+    };
+    bound_parameters(&mut input, &module)?;
+    let name = &input.ident;
+    let (generics, arguments, conditions) = input.generics.split_for_impl();
+    Ok(quote! {
+        #[automatically_derived]
+        impl #generics #module::Module for #name #arguments #conditions {
+            #[allow(unused_variables)]
+            fn visit(&self, visitor: &mut #module::Visitor<'_>) {
+                #body
+            }
+        }
+    })
+}
+
+/// One visit a field that is not skipped. `place` says how the field is reached, by name or position.
+fn visits(
+    module: &Path,
+    fields: &Fields,
+    place: impl Fn(Option<&Ident>, &Index) -> TokenStream,
+) -> Result<Vec<TokenStream>> {
+    let mut visits = Vec::new();
+    for (index, field) in fields.iter().enumerate() {
+        if Arguments::of(&field.attrs)?.skip {
+            continue;
+        }
+        let index = Index::from(index);
+        let name = match &field.ident {
+            // `r#type` is the field `type`.
+            Some(name) => name.to_string().trim_start_matches("r#").to_string(),
+            None => index.index.to_string(),
+        };
+        let place = place(field.ident.as_ref(), &index);
+        visits.push(quote!(#module::Visitor::field(visitor, #name, #place);));
+    }
+    Ok(visits)
+}
+
+/// `T: Module` for every type parameter that stands in a field that is visited; the others only have
+/// to be `Send + Sync`, as every module is.
+fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
+    let fields: Vec<&Fields> = match &input.data {
+        Data::Struct(data) => vec![&data.fields],
+        Data::Enum(data) => data.variants.iter().map(|v| &v.fields).collect(),
+        Data::Union(_) => Vec::new(),
+    };
+    let mut words: HashSet<String> = HashSet::new();
+    for field in fields.into_iter().flatten() {
+        if !Arguments::of(&field.attrs)?.skip {
+            let ty = field.ty.to_token_stream().to_string();
+            words.extend(ty.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from));
+        }
+    }
+    for parameter in input.generics.type_params_mut() {
+        if words.contains(&parameter.ident.to_string()) {
+            parameter.bounds.push(parse_quote!(#module::Module));
+        } else {
+            parameter.bounds.push(parse_quote!(Send));
+            parameter.bounds.push(parse_quote!(Sync));
+        }
+    }
+    Ok(())
+}
+
+/// What `#[module(..)]` says.
+#[derive(Default)]
+struct Arguments {
+    skip: bool,
+    path: Option<Path>,
+}
+
+impl Arguments {
+    fn of(attributes: &[Attribute]) -> Result<Arguments> {
+        let mut arguments = Arguments::default();
+        for attribute in attributes.iter().filter(|a| a.path().is_ident("module")) {
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("skip") {
+                    arguments.skip = true;
+                    Ok(())
+                } else if meta.path.is_ident("crate") {
+                    arguments.path = Some(meta.value()?.parse()?);
+                    Ok(())
+                } else {
+                    Err(meta.error("expected `skip` on a field, or `crate = path` on the type"))
+                }
+            })?;
+        }
+        Ok(arguments)
+    }
+
+    /// Where `Module` and `Visitor` are found.
+    fn module_path(self) -> Result<Path> {
+        Ok(self.path.unwrap_or_else(|| parse_quote!(::pellucid::nn)))
+    }
+}

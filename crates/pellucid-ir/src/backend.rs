@@ -1,0 +1,164 @@
+//! What a device must be able to do, as traits; no implementation lives here.
+//!
+//! A backend runs kernel families over [`View`]s of [`Storage`]s. Storages are made without memory
+//! and get it at the first write, so that recording a list of kernels allocates nothing.
+
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::Kernel;
+use crate::plan::Plan;
+use crate::shape::Layout;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Memory of a device, given when it is first needed and returned when it is dropped.
+pub trait Buffer: Any + Send + Sync {
+    /// The number of bytes, memory present or not.
+    fn bytes(&self) -> usize;
+    /// True once there is memory behind it.
+    fn is_allocated(&self) -> bool;
+    /// The buffer as its backend's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A buffer with the bookkeeping that every view of it shares.
+///
+/// The **borrow word** counts readers, or marks one writer, while a kernel runs; the **version**
+/// counts the writes, so that autograd notices a saved value that has changed; **pending** names
+/// the list of recorded kernels that will fill it.
+pub struct Storage<B: ?Sized = dyn Buffer> {
+    version: AtomicU64,
+    pending: AtomicU64,
+    borrows: AtomicU32,
+    buffer: B,
+}
+
+const WRITER: u32 = u32::MAX;
+
+impl<B: Buffer> Storage<B> {
+    /// A storage over `buffer`, at version 0.
+    pub fn new(buffer: B) -> Storage<B> {
+        Storage { version: AtomicU64::new(0), pending: AtomicU64::new(READY), borrows: AtomicU32::new(0), buffer }
+    }
+}
+
+/// The value of [`Storage::pending`] when the contents are there.
+pub const READY: u64 = 0;
+/// The value of [`Storage::pending`] when the contents will never be there.
+pub const POISONED: u64 = u64::MAX;
+
+impl<B: Buffer + ?Sized> Storage<B> {
+    /// The buffer.
+    pub fn buffer(&self) -> &B {
+        &self.buffer
+    }
+
+    /// The number of writes so far.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Counts a write.
+    pub fn bump(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// [`READY`], [`POISONED`], or the number of the list whose kernels will fill the buffer.
+    pub fn pending(&self) -> u64 {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    /// Sets [`Storage::pending`].
+    pub fn set_pending(&self, list: u64) {
+        self.pending.store(list, Ordering::Release);
+    }
+
+    /// Becomes one more reader; false if a writer holds the storage.
+    pub fn try_read(&self) -> bool {
+        self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, |b| (b < WRITER - 1).then(|| b + 1)).is_ok()
+    }
+
+    /// Becomes the only writer; false if anyone holds the storage.
+    pub fn try_write(&self) -> bool {
+        self.borrows.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Ends a [`Storage::try_read`].
+    pub fn end_read(&self) {
+        self.borrows.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Ends a [`Storage::try_write`].
+    pub fn end_write(&self) {
+        self.borrows.store(0, Ordering::Release);
+    }
+}
+
+impl<B: Buffer + ?Sized> fmt::Debug for Storage<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Storage({} bytes, version {})", self.buffer.bytes(), self.version())
+    }
+}
+
+/// An array as a kernel sees it. Shape and strides travel as arguments, never as device buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Where the elements lie.
+    pub storage: &'a Storage,
+    /// How they lie there; offset and strides in elements.
+    pub layout: &'a Layout,
+    /// What they are.
+    pub dtype: DType,
+}
+
+/// How much memory a device's tensors use, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Held by live buffers (rounded up to their size classes).
+    pub in_use: usize,
+    /// The most that `in_use` has been.
+    pub peak: usize,
+    /// Kept for reuse.
+    pub cached: usize,
+    /// Buffers given out so far.
+    pub allocations: u64,
+    /// How many of them had to be asked of the system.
+    pub system_allocations: u64,
+}
+
+/// A device that runs kernels.
+///
+/// The caller (the engine) has checked shapes and dtypes against the family's rule, holds the borrow
+/// words of every storage, and never passes an output that overlaps an input, except one that is the
+/// very same view (same storage, same layout).
+pub trait Backend: Send + Sync + 'static {
+    /// `cpu`, `wgpu:0`, `cuda:1`, ...
+    fn name(&self) -> &str;
+    /// A storage of `bytes` bytes, without memory until it is first written.
+    fn storage(&self, bytes: usize) -> Result<Arc<Storage>>;
+    /// Runs one kernel, giving memory to outputs that have none.
+    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()>;
+    /// Copies host bytes to the start of a storage, giving it memory.
+    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
+    /// Copies `into.len()` bytes of a storage, from byte `offset` on, to the host.
+    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()>;
+    /// Waits until everything submitted so far is done.
+    fn synchronize(&self) -> Result<()>;
+    /// Makes a plan ready to be launched many times.
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Prepared>>;
+    /// Memory in use.
+    fn memory_stats(&self) -> MemoryStats;
+    /// Limits the memory in use; `usize::MAX` for no limit.
+    fn set_memory_cap(&self, bytes: usize);
+    /// Returns cached memory to the system.
+    fn trim(&self);
+}
+
+/// A plan made ready by its backend.
+pub trait Prepared: Send + Sync {
+    /// Runs every kernel of the plan, in order, over the storages of its slots
+    /// (`slots[i]` for slot `i`; their borrow words are held by the caller).
+    fn launch(&self, slots: &[Arc<Storage>]) -> Result<()>;
+}

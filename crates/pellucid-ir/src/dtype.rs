@@ -1,0 +1,333 @@
+//! Data types: what one element of a tensor is, and how two types meet.
+//!
+//! # Promotion
+//!
+//! When an operation takes tensors of different dtypes, both are converted to their *join* first:
+//!
+//! |        | bool | u8  | i8  | i16 | i32 | i64 | f16 | bf16 | f32 | f64 |
+//! | ------ | ---- | --- | --- | --- | --- | --- | --- | ---- | --- | --- |
+//! | bool   | bool | u8  | i8  | i16 | i32 | i64 | f16 | bf16 | f32 | f64 |
+//! | u8     |      | u8  | i16 | i16 | i32 | i64 | f16 | bf16 | f32 | f64 |
+//! | i8     |      |     | i8  | i16 | i32 | i64 | f16 | bf16 | f32 | f64 |
+//! | i16    |      |     |     | i16 | i32 | i64 | f16 | bf16 | f32 | f64 |
+//! | i32    |      |     |     |     | i32 | i64 | f16 | bf16 | f32 | f64 |
+//! | i64    |      |     |     |     |     | i64 | f16 | bf16 | f32 | f64 |
+//! | f16    |      |     |     |     |     |     | f16 | f32  | f32 | f64 |
+//! | bf16   |      |     |     |     |     |     |     | bf16 | f32 | f64 |
+//! | f32    |      |     |     |     |     |     |     |      | f32 | f64 |
+//! | f64    |      |     |     |     |     |     |     |      |     | f64 |
+//!
+//! The join is commutative and
+//! is the smallest type of the table that is at least both, integers giving way to
+//! floats without widening them (as in PyTorch). **A scalar never widens a tensor**: `x * 2.5`
+//! keeps the dtype of a float tensor, whatever its width, and takes an integer or boolean tensor to
+//! the default float `f32`; an integer scalar keeps an integer tensor's dtype and takes a boolean
+//! one to `i64`.
+
+use std::fmt;
+
+/// The type of one element.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum DType {
+    /// A truth value in one byte: 0 or 1, nothing else.
+    Bool,
+    /// Unsigned 8-bit integer.
+    U8,
+    /// Signed 8-bit integer.
+    I8,
+    /// Signed 16-bit integer.
+    I16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer: the dtype of indices.
+    I64,
+    /// IEEE 754 half precision: 5 exponent bits, 10 of fraction.
+    F16,
+    /// Brain float: the upper half of an `f32`, 8 exponent bits, 7 of fraction.
+    BF16,
+    /// IEEE 754 single precision: the default float.
+    F32,
+    /// IEEE 754 double precision.
+    F64,
+}
+
+/// The type in which a formula is evaluated: each dtype has exactly one (see [`DType::compute`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Compute {
+    /// Truth values, one byte each, 0 or 1.
+    Mask,
+    /// 32-bit integers, wrapping.
+    I32,
+    /// 64-bit integers, wrapping.
+    I64,
+    /// Single precision.
+    F32,
+    /// Double precision.
+    F64,
+}
+
+impl Compute {
+    /// Bytes of one value.
+    pub const fn size(self) -> usize {
+        match self {
+            Compute::Mask => 1,
+            Compute::I32 | Compute::F32 => 4,
+            Compute::I64 | Compute::F64 => 8,
+        }
+    }
+
+    /// True for `F32` and `F64`.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Compute::F32 | Compute::F64)
+    }
+
+    /// The dtype that stores values of this type without conversion.
+    pub const fn storage(self) -> DType {
+        match self {
+            Compute::Mask => DType::Bool,
+            Compute::I32 => DType::I32,
+            Compute::I64 => DType::I64,
+            Compute::F32 => DType::F32,
+            Compute::F64 => DType::F64,
+        }
+    }
+}
+
+impl DType {
+    /// Every dtype, in the order of the promotion table.
+    pub const ALL: [DType; 10] = [
+        DType::Bool,
+        DType::U8,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::F16,
+        DType::BF16,
+        DType::F32,
+        DType::F64,
+    ];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::Bool | DType::U8 | DType::I8 => 1,
+            DType::I16 | DType::F16 | DType::BF16 => 2,
+            DType::I32 | DType::F32 => 4,
+            DType::I64 | DType::F64 => 8,
+        }
+    }
+
+    /// True for `f16`, `bf16`, `f32` and `f64`: the dtypes that can carry a gradient.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+    }
+
+    /// True for the integer dtypes; `bool` is not one of them.
+    pub const fn is_int(self) -> bool {
+        matches!(self, DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64)
+    }
+
+    /// The type in which formulas over this dtype are evaluated: half types load to `f32`, small
+    /// integers to `i32` and wrap when they are stored.
+    pub const fn compute(self) -> Compute {
+        match self {
+            DType::Bool => Compute::Mask,
+            DType::U8 | DType::I8 | DType::I16 | DType::I32 => Compute::I32,
+            DType::I64 => Compute::I64,
+            DType::F16 | DType::BF16 | DType::F32 => Compute::F32,
+            DType::F64 => Compute::F64,
+        }
+    }
+
+    /// The join of two dtypes, by the table above.
+    pub const fn promote(self, other: DType) -> DType {
+        use DType::*;
+        let (low, high) = if (self as u8) <= (other as u8) { (self, other) } else { (other, self) };
+        match (low, high) {
+            (U8, I8) => I16,
+            (F16, BF16) => F32,
+            _ => high,
+        }
+    }
+
+    /// The name as it is written in messages and files: `f32`, `i64`, `bool`, ...
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::Bool => "bool",
+            DType::U8 => "u8",
+            DType::I8 => "i8",
+            DType::I16 => "i16",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type that is the element of some dtype.
+pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + 'static {
+    /// Its dtype.
+    const DTYPE: DType;
+    /// The value of this type nearest to `v` (integers: wrapped; bool: `v` is not zero).
+    fn from_scalar(v: Scalar) -> Self;
+    /// The value, widened.
+    fn to_scalar(self) -> Scalar;
+    /// Elements out of their bytes, which hold values of [`Element::DTYPE`] in native order.
+    ///
+    /// A byte of a `bool` other than 0 reads as `true`; a trailing partial element is ignored.
+    fn from_bytes(bytes: &[u8]) -> Vec<Self>;
+}
+
+macro_rules! element {
+    ($($t:ty => $d:ident, |$v:ident| $from:expr, |$x:ident| $to:expr, $arm:ident;)*) => {$(
+        impl Element for $t {
+            const DTYPE: DType = DType::$d;
+            fn from_scalar($v: Scalar) -> Self {
+                $from
+            }
+            fn to_scalar(self) -> Scalar {
+                let $x = self;
+                Scalar::$arm($to)
+            }
+            fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+                bytes.chunks_exact(size_of::<$t>()).map(bytemuck::pod_read_unaligned).collect()
+            }
+        }
+    )*};
+}
+
+element! {
+    u8 => U8, |v| v.to_i64() as u8, |x| x as i64, Int;
+    i8 => I8, |v| v.to_i64() as i8, |x| x as i64, Int;
+    i16 => I16, |v| v.to_i64() as i16, |x| x as i64, Int;
+    i32 => I32, |v| v.to_i64() as i32, |x| x as i64, Int;
+    i64 => I64, |v| v.to_i64(), |x| x, Int;
+    half::f16 => F16, |v| half::f16::from_f64(v.to_f64()), |x| x.to_f64(), Float;
+    half::bf16 => BF16, |v| half::bf16::from_f64(v.to_f64()), |x| x.to_f64(), Float;
+    f32 => F32, |v| v.to_f64() as f32, |x| x as f64, Float;
+    f64 => F64, |v| v.to_f64(), |x| x, Float;
+}
+
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+    fn from_scalar(v: Scalar) -> Self {
+        v.to_f64() != 0.0
+    }
+    fn to_scalar(self) -> Scalar {
+        Scalar::Bool(self)
+    }
+    fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+        bytes.iter().map(|&b| b != 0).collect()
+    }
+}
+
+/// One number of the host, at full width. It is rounded once, to the type that computes with it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Scalar {
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A real number.
+    Float(f64),
+}
+
+impl Scalar {
+    /// The value as a real number.
+    pub const fn to_f64(self) -> f64 {
+        match self {
+            Scalar::Bool(b) => b as u8 as f64,
+            Scalar::Int(i) => i as f64,
+            Scalar::Float(x) => x,
+        }
+    }
+
+    /// The value as an integer: reals are truncated towards zero and saturate, NaN is 0.
+    pub const fn to_i64(self) -> i64 {
+        match self {
+            Scalar::Bool(b) => b as i64,
+            Scalar::Int(i) => i,
+            Scalar::Float(x) => x as i64,
+        }
+    }
+
+    /// The dtype of `tensor ∘ scalar` for a tensor of dtype `tensor`: a scalar never widens one.
+    pub const fn promote_into(self, tensor: DType) -> DType {
+        match self {
+            Scalar::Bool(_) => tensor,
+            Scalar::Int(_) if matches!(tensor, DType::Bool) => DType::I64,
+            Scalar::Int(_) => tensor,
+            Scalar::Float(_) if tensor.is_float() => tensor,
+            Scalar::Float(_) => DType::F32,
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Bool(b) => b.fmt(f),
+            Scalar::Int(i) => i.fmt(f),
+            Scalar::Float(x) => x.fmt(f),
+        }
+    }
+}
+
+macro_rules! scalar_from {
+    ($($t:ty => $arm:ident as $wide:ty),*) => {$(
+        impl From<$t> for Scalar {
+            fn from(v: $t) -> Scalar {
+                Scalar::$arm(<$wide>::from(v))
+            }
+        }
+    )*};
+}
+scalar_from!(bool => Bool as bool, u8 => Int as i64, i8 => Int as i64, i16 => Int as i64, i32 => Int as i64,
+    i64 => Int as i64, f32 => Float as f64, f64 => Float as f64, half::f16 => Float as f64, half::bf16 => Float as f64);
+
+impl From<usize> for Scalar {
+    /// Sizes and counts; they are far below 2⁶³.
+    fn from(v: usize) -> Scalar {
+        Scalar::Int(v as i64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promotion_is_commutative_idempotent_and_never_loses_kind() {
+        for a in DType::ALL {
+            assert_eq!(a.promote(a), a);
+            for b in DType::ALL {
+                let join = a.promote(b);
+                assert_eq!(join, b.promote(a));
+                assert_eq!(join.is_float(), a.is_float() || b.is_float());
+                for c in DType::ALL {
+                    assert_eq!(join.promote(c), a.promote(b.promote(c)), "{a} {b} {c}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_scalar_never_widens_a_tensor() {
+        assert_eq!(Scalar::Float(1e300).promote_into(DType::F16), DType::F16);
+        assert_eq!(Scalar::Int(1 << 40).promote_into(DType::I8), DType::I8);
+        assert_eq!(Scalar::Float(0.5).promote_into(DType::I64), DType::F32);
+        assert_eq!(Scalar::Int(2).promote_into(DType::Bool), DType::I64);
+    }
+}

@@ -1,0 +1,238 @@
+//! Every way in which an operation can be refused, as one typed enum.
+//!
+//! A message names the operation, every shape and dtype that matters, and the mend. Before an error
+//! leaves, nothing has changed.
+
+use crate::dtype::DType;
+use crate::shape::Shape;
+use std::panic::Location;
+
+/// Why an operation was refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Operand shapes do not fit one another.
+    #[error("{op}: shapes {} do not fit: {mend}", list(shapes))]
+    ShapeMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The shapes of its operands.
+        shapes: Vec<Shape>,
+        /// What must hold, and how to get there.
+        mend: String,
+    },
+    /// The operation is not defined for these dtypes.
+    #[error("{op}: dtypes {} are not supported: {mend}", list(dtypes))]
+    DTypeMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The dtypes of its operands.
+        dtypes: Vec<DType>,
+        /// What it takes, and how to get there.
+        mend: String,
+    },
+    /// An axis that the tensor does not have.
+    #[error("{op}: axis {axis} is out of range for shape {shape} of rank {}", shape.rank())]
+    AxisOutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The axis that was asked for.
+        axis: isize,
+        /// The tensor's shape.
+        shape: Shape,
+    },
+    /// An index beyond its axis.
+    #[error("{op}: index {index} is out of bounds for axis {axis} of length {len}")]
+    IndexOutOfBounds {
+        /// The operation.
+        op: &'static str,
+        /// The index, as it was given.
+        index: i64,
+        /// The axis that it indexes.
+        axis: usize,
+        /// The axis's length.
+        len: usize,
+    },
+    /// An argument outside what the operation is defined for.
+    #[error("{op}: {reason}")]
+    InvalidArgument {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// A float result whose derivative exists but is not implemented met a tracked input.
+    #[error("{op}: has no gradient, but an input requires one; detach() it, or compute under no_grad()")]
+    NoGradient {
+        /// The operation.
+        op: &'static str,
+    },
+    /// `backward` on a tensor that no tracked tensor led to.
+    #[error("{op}: the tensor of shape {shape} does not require a gradient; set requires_grad on a leaf before the forward pass, outside no_grad()")]
+    NotTracked {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's shape.
+        shape: Shape,
+    },
+    /// The saved values of a node were freed by an earlier backward pass.
+    #[error("backward: the graph of `{node}` was already freed by an earlier pass; pass retain_graph: true to the first one to run it again")]
+    GraphFreed {
+        /// The name of the operation whose node it is.
+        node: &'static str,
+    },
+    /// A value saved for backward was written to afterwards.
+    #[error("backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); clone() it before the write, or write before it is used")]
+    SavedValueModified {
+        /// The name of the operation that saved it.
+        node: &'static str,
+        /// The shape of the value.
+        shape: Shape,
+        /// Its version when it was saved.
+        saved: u64,
+        /// Its version now.
+        now: u64,
+    },
+    /// An in-place write to a tensor whose history is recorded.
+    #[error("{op}: cannot write in place to a tensor of shape {shape} that requires a gradient; do it under no_grad(), or use the operation that returns a new tensor")]
+    InPlaceOnTracked {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's shape.
+        shape: Shape,
+    },
+    /// A tensor with more or fewer than one element was read as a number.
+    #[error("{op}: needs a tensor of exactly one element, got shape {shape}; reduce it, or use to_vec()")]
+    NotAScalar {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's shape.
+        shape: Shape,
+    },
+    /// A value was read, or decided a shape, while a step was being recorded.
+    #[error("{op} at {location}: values do not exist while a step is captured; move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead")]
+    ReadInCapture {
+        /// The operation that needs the value.
+        op: &'static str,
+        /// The line that asked for it.
+        location: &'static Location<'static>,
+    },
+    /// A tensor made while a step was captured, used after it.
+    #[error("{op}: this tensor was made inside a captured step and has no value outside; return it from the step and read it from the launch's outputs")]
+    Poisoned {
+        /// The operation that needs the value.
+        op: &'static str,
+    },
+    /// A captured step would not leave its state as it found it.
+    #[error("capture: the step does not leave {slot} as it found it ({change}); {mend}")]
+    NotAFixedPoint {
+        /// The state that differs.
+        slot: String,
+        /// How it differs.
+        change: String,
+        /// How to mend it.
+        mend: String,
+    },
+    /// State that a captured step writes to lies elsewhere than when it was recorded.
+    #[error("launch: {slot} was bound to another storage since the step was captured; write into the tensor in place instead, or capture again")]
+    Rebound {
+        /// The state that moved.
+        slot: String,
+    },
+    /// A captured step was launched with inputs that it was not recorded for.
+    #[error("launch: input {index} is {got}, but the step was captured for {expected}")]
+    InputMismatch {
+        /// The position of the input.
+        index: usize,
+        /// Shape and dtype that were given.
+        got: String,
+        /// Shape and dtype that were recorded.
+        expected: String,
+    },
+    /// Recording the step again gives another list of kernels.
+    #[error("verify: the step records differently now: {difference}; what changes between steps must be a tensor")]
+    CaptureChanged {
+        /// The first difference.
+        difference: String,
+    },
+    /// Tensors that live on different devices met.
+    #[error("{op}: tensors on different devices ({}); move one with to(device)", devices.join(", "))]
+    DeviceMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The devices of its operands.
+        devices: Vec<String>,
+    },
+    /// The device does not exist on this machine.
+    #[error("device {device} is not available: {reason}")]
+    DeviceUnavailable {
+        /// The device that was asked for.
+        device: String,
+        /// Why it cannot be had.
+        reason: String,
+    },
+    /// No memory for a buffer.
+    #[error("out of memory: {requested} bytes asked for, {in_use} in use, cap {cap}")]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes in use by tensors.
+        in_use: usize,
+        /// The most that may be in use; `usize::MAX` where no cap is set.
+        cap: usize,
+    },
+    /// A file that cannot be read or written, or holds something else than it should.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A state dict that does not fit the module.
+    #[error("state dict does not fit: missing {missing:?}, unexpected {unexpected:?}, misshaped {misshaped:?}; nothing was loaded")]
+    StateDict {
+        /// Names that the module has and the file has not.
+        missing: Vec<String>,
+        /// Names that the file has and the module has not.
+        unexpected: Vec<String>,
+        /// Names whose shapes differ.
+        misshaped: Vec<String>,
+    },
+    /// A gradient that does not agree with central differences.
+    #[error("{check}: output {output}, input {input}: {detail}")]
+    GradCheck {
+        /// `gradcheck` or `gradgradcheck`.
+        check: &'static str,
+        /// The output's position.
+        output: usize,
+        /// The input's position.
+        input: usize,
+        /// The element and both values.
+        detail: String,
+    },
+}
+
+fn list<T: ToString>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+impl Error {
+    /// An [`Error::InvalidArgument`].
+    pub fn invalid(op: &'static str, reason: impl Into<String>) -> Error {
+        Error::InvalidArgument { op, reason: reason.into() }
+    }
+
+    /// An [`Error::ShapeMismatch`].
+    pub fn shapes<'a>(op: &'static str, shapes: impl IntoIterator<Item = &'a Shape>, mend: impl Into<String>) -> Error {
+        Error::ShapeMismatch { op, shapes: shapes.into_iter().cloned().collect(), mend: mend.into() }
+    }
+
+    /// An [`Error::DTypeMismatch`].
+    pub fn dtypes(op: &'static str, dtypes: impl IntoIterator<Item = DType>, mend: impl Into<String>) -> Error {
+        Error::DTypeMismatch { op, dtypes: dtypes.into_iter().collect(), mend: mend.into() }
+    }
+}
+
+/// The result of everything that can be refused.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

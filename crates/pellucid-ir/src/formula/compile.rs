@@ -1,0 +1,345 @@
+//! From formulas to programs: dtypes are chosen, primitives lowered to what each compute type has,
+//! work ordered, and registers given out.
+
+use super::definition::{Formula, MOST};
+use super::graph::{Fact, Id, Kind, Literal, Node};
+use super::primitive::{Binary, Unary};
+use super::program::{Load, Op, Operand, Program, Store, Uniform, UniformSource};
+use super::registers::{self, Draft, Value};
+use crate::dtype::{Compute, DType, Scalar};
+use crate::error::{Error, Result};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The dtypes for which a formula is compiled.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Signature {
+    /// The dtype of every input in memory.
+    pub inputs: SmallVec<[DType; 4]>,
+    /// The promoted dtype of the numbers: it gives the compute type.
+    pub number: DType,
+    /// The dtype of every output in memory; empty for `number`, `i64` and `bool`, by kind.
+    pub outputs: SmallVec<[DType; 2]>,
+}
+
+impl Signature {
+    /// These inputs, numbers computed as `number`, outputs by kind.
+    pub fn new(inputs: impl IntoIterator<Item = DType>, number: DType) -> Signature {
+        Signature { inputs: inputs.into_iter().collect(), number, outputs: SmallVec::new() }
+    }
+
+    /// The same with these dtypes of the outputs.
+    #[must_use]
+    pub fn storing(self, outputs: impl IntoIterator<Item = DType>) -> Signature {
+        Signature { outputs: outputs.into_iter().collect(), ..self }
+    }
+
+    /// Every number is `dtype`, every index `i64`, every mask `bool`.
+    pub fn uniform(formula: &Formula, dtype: DType) -> Signature {
+        Signature::new(formula.inputs().iter().map(|i| default_dtype(i.kind, dtype)), dtype)
+    }
+}
+
+fn default_dtype(kind: Kind, number: DType) -> DType {
+    match kind {
+        Kind::Number => number,
+        Kind::Index => DType::I64,
+        Kind::Mask => DType::Bool,
+    }
+}
+
+/// The programs compiled so far: those of one dtype in a place of their own, found without hashing
+/// or locking.
+#[derive(Default)]
+pub(super) struct Programs {
+    uniform: [OnceLock<Arc<Program>>; 10],
+    others: Mutex<HashMap<Signature, Arc<Program>>>,
+}
+
+impl Formula {
+    /// The program for these dtypes.
+    ///
+    /// # Errors
+    /// `DTypeMismatch` if a primitive does not exist in the compute type; `InvalidArgument` if the
+    /// formula needs more than 255 registers or uniforms, or the signature has not its arity.
+    pub fn program(&self, signature: &Signature) -> Result<Arc<Program>> {
+        let lock = || self.inner.programs.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(signature) {
+            return Ok(known.clone());
+        }
+        let made = Arc::new(compile(self, signature)?);
+        Ok(lock().entry(signature.clone()).or_insert(made).clone())
+    }
+
+    /// The program in which every number is `dtype`, in and out, every index `i64` and every mask
+    /// `bool`.
+    ///
+    /// # Errors
+    /// As [`Formula::program`].
+    pub fn uniform_program(&self, dtype: DType) -> Result<&Arc<Program>> {
+        let place = &self.inner.programs.uniform[dtype as usize];
+        if let Some(known) = place.get() {
+            return Ok(known);
+        }
+        let made = Arc::new(compile(self, &Signature::uniform(self, dtype))?);
+        Ok(place.get_or_init(|| made))
+    }
+}
+
+fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
+    let inner = &*formula.inner;
+    let fits = signature.inputs.len() == inner.inputs.len()
+        && (signature.outputs.is_empty() || signature.outputs.len() == inner.outputs.len());
+    if !fits {
+        let reason = "the signature has another number of inputs or outputs than the formula";
+        return Err(Error::invalid(inner.name, reason));
+    }
+    let mut lowering = Lowering {
+        formula,
+        signature,
+        number: signature.number.compute(),
+        uniforms: Vec::new(),
+        values: vec![None; inner.graph.len()],
+        draft: Draft::default(),
+    };
+    for id in schedule(formula) {
+        let value = lowering.lower(id)?;
+        lowering.values[id.index()] = Some(value);
+    }
+    let mut outputs = Vec::with_capacity(inner.outputs.len());
+    for (k, output) in inner.outputs.iter().enumerate() {
+        let default = default_dtype(output.kind, signature.number);
+        let storage = signature.outputs.get(k).copied().unwrap_or(default);
+        let compute = lowering.compute(output.kind);
+        outputs.push((lowering.value(output.node), Store { value: Operand::Input(0), compute, storage, per_row: output.per_row }));
+    }
+    let load = |(i, &storage): (usize, &DType)| {
+        let input = inner.inputs[i];
+        Load { storage, compute: lowering.compute(input.kind), per_row: input.per_row }
+    };
+    let inputs = signature.inputs.iter().enumerate().map(load).collect();
+    let allocated = registers::allocate(&lowering.draft, outputs);
+    let largest = [lowering.uniforms.len(), allocated.registers.len(), allocated.row_registers.len()];
+    if largest.into_iter().any(|n| n > MOST) {
+        let reason = format!("the formula needs more than {MOST} registers or uniforms; split it");
+        return Err(Error::invalid(inner.name, reason));
+    }
+    let registers = (allocated.registers, allocated.row_registers);
+    Ok(Program::new(inner.name, inputs, lowering.uniforms, allocated.steps, registers, allocated.outputs))
+}
+
+/// The nodes in the order of their computation: what the first row reductions need, those
+/// reductions, what the next ones need on top of it, and so on; the outputs come last. So every
+/// pass over a row ends in as many reductions as it can.
+fn schedule(formula: &Formula) -> Vec<Id> {
+    let graph = &formula.inner.graph;
+    let mut level = vec![0; graph.len()];
+    for (id, node) in graph.iter() {
+        let below = node.operands().iter().map(|a| level[a.index()]).max().unwrap_or(0);
+        level[id.index()] = below + usize::from(matches!(node, Node::RowReduce(..)));
+    }
+    let reductions = |l: usize| {
+        let level = &level;
+        let is_one = move |&(id, node): &(Id, Node)| matches!(node, Node::RowReduce(..)) && level[id.index()] == l;
+        graph.iter().filter(is_one).map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    let mut order = Vec::with_capacity(graph.len());
+    let mut placed = vec![false; graph.len()];
+    let mut place = |roots: &[Id]| {
+        let mut needed = vec![false; graph.len()];
+        roots.iter().for_each(|r| needed[r.index()] = true);
+        for (id, node) in graph.iter().rev() {
+            needed[id.index()] &= !placed[id.index()];
+            if needed[id.index()] {
+                node.operands().iter().for_each(|a| needed[a.index()] = true);
+            }
+        }
+        for (id, _) in graph.iter().filter(|(id, _)| needed[id.index()]) {
+            placed[id.index()] = true;
+            order.push(id);
+        }
+    };
+    for l in 1.. {
+        let ends = reductions(l);
+        if ends.is_empty() {
+            break;
+        }
+        let operands: Vec<Id> = ends.iter().flat_map(|&r| graph.node(r).operands()).collect();
+        place(&operands);
+        place(&ends);
+    }
+    place(&formula.inner.outputs.iter().map(|o| o.node).collect::<Vec<_>>());
+    order
+}
+
+struct Lowering<'a> {
+    formula: &'a Formula,
+    signature: &'a Signature,
+    number: Compute,
+    uniforms: Vec<Uniform>,
+    values: Vec<Option<Value>>,
+    draft: Draft,
+}
+
+impl Lowering<'_> {
+    fn compute(&self, kind: Kind) -> Compute {
+        match kind {
+            Kind::Number => self.number,
+            Kind::Index => Compute::I64,
+            Kind::Mask => Compute::Mask,
+        }
+    }
+
+    fn value(&self, id: Id) -> Value {
+        self.values[id.index()].expect("operands are lowered first")
+    }
+
+    fn fact(&self, id: Id) -> Fact {
+        self.formula.inner.graph.fact(id)
+    }
+
+    /// The primitive does not exist in the compute type.
+    fn refuse(&self, what: &str, mend: &str) -> Error {
+        let mend = format!("{what} is not defined for {}; {mend}", self.signature.number);
+        Error::dtypes(self.formula.name(), self.signature.inputs.iter().copied(), mend)
+    }
+
+    fn uniform(&mut self, source: UniformSource, compute: Compute) -> Value {
+        let wanted = Uniform { source, compute };
+        // By bits, for −0 is not 0 and NaN equals itself.
+        let bits = |u: &Uniform| match u.source {
+            UniformSource::Literal(Scalar::Float(x)) => Some(x.to_bits()),
+            _ => None,
+        };
+        let same = |u: &Uniform| u.compute == compute && match (bits(u), bits(&wanted)) {
+            (Some(a), Some(b)) => a == b,
+            (None, None) => u.source == source,
+            _ => false,
+        };
+        let place = self.uniforms.iter().position(same).unwrap_or_else(|| {
+            self.uniforms.push(wanted);
+            self.uniforms.len() - 1
+        });
+        Value::Uniform(place)
+    }
+
+    fn literal(&mut self, literal: Literal, compute: Compute) -> Result<Value> {
+        if let (false, Scalar::Float(x)) = (compute.is_float(), literal.value)
+            && (x != x.trunc() || x.is_infinite())
+        {
+            let mend = "convert the input to a float dtype first, with to_dtype";
+            return Err(self.refuse(&format!("the literal {x}"), mend));
+        }
+        Ok(self.uniform(UniformSource::Literal(literal.value), compute))
+    }
+
+    fn step(&mut self, op: Op, compute: Compute, id: Id, args: &[Value]) -> Value {
+        let result = match op {
+            Op::Convert(to) => to,
+            Op::Unary(op) if op.gives_mask() => Compute::Mask,
+            Op::Binary(op) if op.gives_mask() => Compute::Mask,
+            Op::RowIndex => Compute::I64,
+            _ => compute,
+        };
+        let per_row = self.formula.is_row() && self.fact(id).per_row;
+        self.draft.push(op, compute, args, result, per_row)
+    }
+
+    fn lower(&mut self, id: Id) -> Result<Value> {
+        let node = self.formula.inner.graph.node(id);
+        let kind = self.fact(id).kind;
+        let args: SmallVec<[Value; 3]> = node.operands().iter().map(|&a| self.value(a)).collect();
+        let operand_kind = node.operands().last().map_or(kind, |&a| self.fact(a).kind);
+        let compute = self.compute(operand_kind);
+        Ok(match node {
+            Node::Input(i) => Value::Input(i),
+            Node::Param(k) => self.uniform(UniformSource::Param(k), compute),
+            Node::RowLength => self.uniform(UniformSource::RowLength, compute),
+            Node::Literal(literal) => self.literal(literal, compute)?,
+            Node::RowIndex => self.step(Op::RowIndex, Compute::I64, id, &[]),
+            Node::Unary(op, _) => self.unary(op, compute, id, args[0])?,
+            Node::Binary(op, ..) => self.binary(op, compute, id, args[0], args[1])?,
+            Node::Select(..) => self.step(Op::Select, compute, id, &args),
+            Node::MulAdd(..) if compute == Compute::Mask => {
+                return Err(self.refuse("`mul_add`", "convert the input to a number first, with to_dtype"));
+            }
+            Node::MulAdd(..) => self.step(Op::MulAdd, compute, id, &args),
+            Node::Cast(to, a) => self.cast(a, compute, self.compute(to), id)?,
+            Node::Round(dtype, _) if dtype == compute.storage() => args[0],
+            Node::Round(dtype, _) => self.step(Op::Round(dtype), compute, id, &args),
+            Node::RowReduce(op, _) if compute == Compute::Mask => {
+                let what = format!("`{}`", op.name());
+                return Err(self.refuse(&what, "convert the mask to a number first"));
+            }
+            Node::RowReduce(op, _) => self.step(Op::Reduce(op), compute, id, &args),
+        })
+    }
+
+    /// A conversion; parameters, literals and the row's length are rounded once, from full width.
+    fn cast(&mut self, a: Id, from: Compute, to: Compute, id: Id) -> Result<Value> {
+        Ok(match self.formula.inner.graph.node(a) {
+            _ if from == to => self.value(a),
+            Node::Param(k) => self.uniform(UniformSource::Param(k), to),
+            Node::RowLength => self.uniform(UniformSource::RowLength, to),
+            Node::Literal(literal) => self.uniform(UniformSource::Literal(literal.value), to),
+            _ => self.step(Op::Convert(to), from, id, &[self.value(a)]),
+        })
+    }
+
+    fn unary(&mut self, op: Unary, compute: Compute, id: Id, x: Value) -> Result<Value> {
+        use Unary::*;
+        let float = compute.is_float();
+        Ok(match op {
+            Not if !float => self.step(Op::Unary(Not), compute, id, &[x]),
+            Neg | Abs | Sign if !float && compute != Compute::Mask => self.step(Op::Unary(op), compute, id, &[x]),
+            // Whole numbers are their own roundings, and never NaN nor infinite.
+            Floor | Ceil | Round | Trunc if !float => x,
+            Abs | Sign if compute == Compute::Mask => x,
+            IsNan if !float => self.binary(Binary::Ne, compute, id, x, x)?,
+            IsFinite if !float => self.binary(Binary::Eq, compute, id, x, x)?,
+            _ if float && op != Not => self.step(Op::Unary(op), compute, id, &[x]),
+            _ => return Err(self.refuse_op(op.name(), compute)),
+        })
+    }
+
+    fn binary(&mut self, op: Binary, compute: Compute, id: Id, a: Value, b: Value) -> Result<Value> {
+        use Binary::*;
+        let exists = match compute {
+            Compute::F32 | Compute::F64 => !matches!(op, And | Or | Xor | Shl | Shr),
+            Compute::I32 | Compute::I64 => !matches!(op, Div | Atan2 | Copysign | Polygamma),
+            Compute::Mask => return self.logic(op, id, a, b),
+        };
+        match exists {
+            true => Ok(self.step(Op::Binary(op), compute, id, &[a, b])),
+            false => Err(self.refuse_op(op.name(), compute)),
+        }
+    }
+
+    /// The arithmetic of truth values: + and max are *or*, · and min are *and*, false < true.
+    fn logic(&mut self, op: Binary, id: Id, a: Value, b: Value) -> Result<Value> {
+        use Binary::*;
+        let mask = Compute::Mask;
+        let (op, a, b, negate) = match op {
+            And | Mul | Min => (And, a, b, false),
+            Or | Add | Max => (Or, a, b, false),
+            Xor | Ne => (Xor, a, b, false),
+            Eq => (Xor, a, b, true),
+            Lt => (And, self.step(Op::Unary(Unary::Not), mask, id, &[a]), b, false),
+            Gt => (And, self.step(Op::Unary(Unary::Not), mask, id, &[b]), a, false),
+            Le => (Or, self.step(Op::Unary(Unary::Not), mask, id, &[a]), b, false),
+            Ge => (Or, self.step(Op::Unary(Unary::Not), mask, id, &[b]), a, false),
+            _ => return Err(self.refuse_op(op.name(), mask)),
+        };
+        let value = self.step(Op::Binary(op), mask, id, &[a, b]);
+        Ok(if negate { self.step(Op::Unary(Unary::Not), mask, id, &[value]) } else { value })
+    }
+
+    fn refuse_op(&self, name: &str, compute: Compute) -> Error {
+        let what = format!("`{name}`");
+        match compute {
+            Compute::F32 | Compute::F64 => self.refuse(&what, "it takes integers or masks; convert with to_dtype"),
+            _ => self.refuse(&what, "convert the input to a float dtype first, with to_dtype"),
+        }
+    }
+}

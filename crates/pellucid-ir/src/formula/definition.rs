@@ -1,0 +1,236 @@
+//! [`Formula`]: a graph with its inputs, outputs and declared derivatives, and what is kept of it.
+
+use super::builder::Builder;
+use super::compile::Programs;
+use super::expr::{Expr, Role};
+use super::gradient::Gradients;
+use super::graph::{Graph, Id, Input, Kind, Output};
+use std::sync::Arc;
+
+/// The most inputs, parameters or outputs of a formula.
+pub(super) const MOST: usize = 255;
+
+/// Mathematics as data: outputs as functions of inputs and run-time parameters.
+///
+/// A cheap, immutable handle. What is derived from it (gradients, compiled programs) is derived once
+/// and kept with it.
+#[derive(Clone)]
+pub struct Formula {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) name: &'static str,
+    pub(super) inputs: Vec<Input>,
+    pub(super) input_names: Vec<String>,
+    pub(super) param_names: Vec<String>,
+    pub(super) graph: Graph,
+    pub(super) outputs: Vec<Output>,
+    /// Per input, the derivative that its text declares.
+    pub(super) declared: Vec<Option<Declared>>,
+    pub(super) is_row: bool,
+    pub(super) gradients: Gradients,
+    pub(super) programs: Programs,
+}
+
+/// A declared derivative: a graph over inputs, outputs and incoming gradients, in this order.
+#[derive(Clone)]
+pub(super) struct Declared {
+    pub(super) graph: Graph,
+    pub(super) root: Id,
+}
+
+impl Formula {
+    /// The formula whose outputs `body` writes in terms of its inputs and of `params` parameters.
+    ///
+    /// # Panics
+    /// If the text does not make sense (see [`Expr`]), or with more than 255 inputs, parameters or
+    /// outputs.
+    #[track_caller]
+    pub fn new(
+        name: &'static str,
+        inputs: &[Input],
+        params: usize,
+        body: impl FnOnce(&[Expr], &[Expr]) -> Vec<Expr>,
+    ) -> Formula {
+        assert!(inputs.len() <= MOST && params <= MOST, "formula `{name}`: at most {MOST} inputs and parameters");
+        let (builder, roots) = Builder::run(inputs.to_vec(), || {
+            let (inputs, params) = leaves(inputs.len(), params);
+            Builder::with(|b| b.named = [inputs.clone(), params.clone(), vec![], vec![]]);
+            let outputs = body(&inputs, &params);
+            let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>());
+            roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
+        });
+        assert!(roots.len() <= MOST, "formula `{name}`: at most {MOST} outputs");
+        let (graph, roots) = builder.graph.extract(&roots, |_| None);
+        let is_row = inputs.iter().any(|i| i.per_row) || graph.iter().any(|(_, node)| node.is_row());
+        let output = |&node| {
+            let fact = graph.fact(node);
+            Output { node, kind: fact.kind, per_row: is_row && fact.per_row }
+        };
+        let outputs = roots.iter().map(output).collect();
+        Formula::assemble(name, inputs.to_vec(), params, graph, outputs)
+    }
+
+    pub(super) fn assemble(
+        name: &'static str,
+        inputs: Vec<Input>,
+        params: usize,
+        graph: Graph,
+        outputs: Vec<Output>,
+    ) -> Formula {
+        let is_row = inputs.iter().any(|i| i.per_row)
+            || outputs.iter().any(|o| o.per_row)
+            || graph.iter().any(|(_, node)| node.is_row());
+        let names = |letter: &str, n: usize| match n {
+            1 => vec![letter.to_string()],
+            _ => (0..n).map(|i| format!("{letter}{i}")).collect(),
+        };
+        let inner = Inner {
+            name,
+            input_names: names("x", inputs.len()),
+            param_names: names("k", params),
+            declared: vec![None; inputs.len()],
+            inputs,
+            graph,
+            outputs,
+            is_row,
+            gradients: Gradients::default(),
+            programs: Programs::default(),
+        };
+        Formula { inner: Arc::new(inner) }
+    }
+
+    /// The same formula, printed with these names of inputs and parameters.
+    #[must_use]
+    pub fn with_names(self, inputs: &[&str], params: &[&str]) -> Formula {
+        let own = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        let (input_names, param_names) = (own(inputs), own(params));
+        self.changed(|inner| (inner.input_names, inner.param_names) = (input_names, param_names))
+    }
+
+    /// The same formula with a declared derivative for one input, written in terms of inputs,
+    /// parameters, outputs and incoming gradients; it replaces the symbolic one.
+    ///
+    /// # Panics
+    /// If the input is not a number, or the derivative's text does not make sense.
+    #[track_caller]
+    #[must_use]
+    pub fn with_derivative(
+        self,
+        input: usize,
+        body: impl FnOnce(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr,
+    ) -> Formula {
+        let inner = &self.inner;
+        let name = inner.name;
+        assert!(inner.inputs[input].kind == Kind::Number, "formula `{name}`: only a number has a derivative");
+        let (n, m) = (inner.inputs.len(), inner.outputs.len());
+        let (builder, root) = Builder::run(self.derivative_inputs(), || {
+            let (all, params) = leaves(n + 2 * m, inner.param_names.len());
+            let (inputs, rest) = all.split_at(n);
+            let (outputs, gradients) = rest.split_at(m);
+            let named = [inputs.to_vec(), params.clone(), outputs.to_vec(), gradients.to_vec()];
+            Builder::with(|b| b.named = named);
+            let derivative = body(inputs, &params, outputs, gradients);
+            let root = Builder::with(|b| b.id(derivative));
+            root.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
+        });
+        let (graph, roots) = builder.graph.extract(&[root], |_| None);
+        assert!(graph.fact(roots[0]).kind == Kind::Number, "formula `{name}`: a derivative is a number");
+        self.changed(|inner| inner.declared[input] = Some(Declared { graph, root: roots[0] }))
+    }
+
+    /// What a derivative may speak of: the inputs, then the outputs, then their incoming gradients.
+    pub(super) fn derivative_inputs(&self) -> Vec<Input> {
+        let outputs = self.inner.outputs.iter().map(|o| Input { kind: o.kind, per_row: o.per_row });
+        let gradients = self.inner.outputs.iter().map(|o| Input { kind: Kind::Number, per_row: o.per_row });
+        let all: Vec<Input> = self.inner.inputs.iter().copied().chain(outputs).chain(gradients).collect();
+        assert!(all.len() <= MOST, "formula `{}`: too many inputs and outputs to be differentiated", self.name());
+        all
+    }
+
+    /// A changed formula, with nothing derived from it yet.
+    pub(super) fn changed(self, change: impl FnOnce(&mut Inner)) -> Formula {
+        let mut inner = match Arc::try_unwrap(self.inner) {
+            Ok(inner) => inner,
+            Err(shared) => Inner {
+                name: shared.name,
+                inputs: shared.inputs.clone(),
+                input_names: shared.input_names.clone(),
+                param_names: shared.param_names.clone(),
+                graph: shared.graph.clone(),
+                outputs: shared.outputs.clone(),
+                declared: shared.declared.clone(),
+                is_row: shared.is_row,
+                gradients: Gradients::default(),
+                programs: Programs::default(),
+            },
+        };
+        change(&mut inner);
+        (inner.gradients, inner.programs) = Default::default();
+        Formula { inner: Arc::new(inner) }
+    }
+
+    /// The outputs for these inputs and parameters, as part of the formula under construction. What
+    /// it declares of its derivatives does not come with it.
+    #[track_caller]
+    pub fn call(&self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
+        let inner = &self.inner;
+        let fits = inputs.len() == inner.inputs.len() && params.len() == inner.param_names.len();
+        assert!(fits, "formula `{}`: called with another number of inputs or parameters", inner.name);
+        let result = Builder::with(|b| {
+            let ids = |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
+            let (inputs, params) = (ids(b, inputs)?, ids(b, params)?);
+            let place = b.import(&inner.graph, &inputs, &params)?;
+            Ok(inner.outputs.iter().map(|o| b.expr(place[o.node.index()])).collect())
+        });
+        result.unwrap_or_else(|reason: String| panic!("formula `{}`: {reason}", inner.name))
+    }
+
+    /// The name, for messages and profiles.
+    pub fn name(&self) -> &'static str {
+        self.inner.name
+    }
+
+    /// The inputs.
+    pub fn inputs(&self) -> &[Input] {
+        &self.inner.inputs
+    }
+
+    /// The number of run-time parameters.
+    pub fn params(&self) -> usize {
+        self.inner.param_names.len()
+    }
+
+    /// The outputs.
+    pub fn outputs(&self) -> &[Output] {
+        &self.inner.outputs
+    }
+
+    /// The primitives, operands first.
+    pub fn graph(&self) -> &Graph {
+        &self.inner.graph
+    }
+
+    /// True if it reduces over rows, tells elements of a row apart, or has values per row: it runs
+    /// as a row kernel.
+    pub fn is_row(&self) -> bool {
+        self.inner.is_row
+    }
+
+    /// True if `other` is the very same formula (not merely one that says the same).
+    pub fn same(&self, other: &Formula) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+/// Expressions for the inputs and parameters of the formula under construction.
+fn leaves(inputs: usize, params: usize) -> (Vec<Expr>, Vec<Expr>) {
+    use super::graph::Node;
+    let leaf = |node| Builder::emit(|b| b.node(node));
+    let inputs = (0..inputs).map(|i| leaf(Node::Input(i as u8))).collect();
+    (inputs, (0..params).map(|k| leaf(Node::Param(k as u8))).collect())
+}
+
+// The four tables of `Builder::named` are indexed by role.
+const _: () = assert!(Role::Gradient as usize == 3);

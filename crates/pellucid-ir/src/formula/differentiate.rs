@@ -1,0 +1,252 @@
+//! The derivative of every primitive, and the sweep that chains them.
+//!
+//! Reverse mode: every node v has an *adjoint*, the derivative of Σⱼ gⱼ·yⱼ with respect to v, where
+//! gⱼ is the incoming gradient of output yⱼ. The nodes are visited from the last to the first; each
+//! hands its adjoint on to its operands by its rule, and what arrives at a wanted input is its
+//! gradient. The rules are written as formulas, so that the gradient is one again.
+//!
+//! A per-row value v that meets per-element ones stands for one copy per element; its adjoint is the
+//! sum of theirs, Σ over the row. That, and no more, is how rows differentiate.
+
+use super::builder::Builder;
+use super::definition::{Declared, Formula};
+use super::expr::Expr;
+use super::gradient::{Gradient, Wanted};
+use super::graph::{Id, Kind, Node};
+use super::primitive::{Binary, RowOp, Unary};
+use super::save;
+use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
+
+/// The adjoint of x from the adjoint g of y = op(x); none where op is flat.
+fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
+    use Unary::*;
+    Some(match op {
+        Neg => -g,
+        Abs => g * x.signum(),
+        Sqrt => g / (2 * y),
+        Recip => -(g * y * y),
+        Exp => g * y,
+        Exp2 => LN_2 * (g * y),
+        Expm1 => g * (y + 1),
+        Ln => g / x,
+        Log2 => g / (LN_2 * x),
+        Log10 => g / (LN_10 * x),
+        Ln1p => g / (1 + x),
+        Sin => g * x.cos(),
+        Cos => -(g * x.sin()),
+        Tan => g * (1 + y * y),
+        Asin => g / ((1 - x) * (1 + x)).sqrt(),
+        Acos => -(g / ((1 - x) * (1 + x)).sqrt()),
+        Atan => g / (1 + x * x),
+        Sinh => g * x.cosh(),
+        Cosh => g * x.sinh(),
+        Tanh => g * (1 - y * y),
+        Asinh => g / (1 + x * x).sqrt(),
+        Acosh => g / ((x - 1) * (x + 1)).sqrt(),
+        Atanh => g / ((1 - x) * (1 + x)),
+        Sigmoid => g * y * (1 - y),
+        Erf => FRAC_2_SQRT_PI * (g * (-(x * x)).exp()),
+        Erfc => -FRAC_2_SQRT_PI * (g * (-(x * x)).exp()),
+        Erfinv => FRAC_2_SQRT_PI.recip() * (g * (y * y).exp()),
+        Lgamma => g * x.digamma(),
+        Digamma => g * x.polygamma(1),
+        Sign | Floor | Ceil | Round | Trunc | Not | IsNan | IsFinite => return None,
+    })
+}
+
+/// The adjoints of a and b from the adjoint g of y = op(a, b).
+fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] {
+    use Binary::*;
+    let both = |da: Expr, db: Expr| [Some(da), Some(db)];
+    // The winner takes the gradient, the loser nothing, and ties share it.
+    let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
+    match op {
+        Add => both(g, g),
+        Sub => both(g, -g),
+        Mul => both(g * b, g * a),
+        Div => both(g / b, -(g / b * y)),
+        Rem => both(g, -(g * a.floor_div(b))),
+        Pow => [pow_base(a, b, g), pow_exponent(a, b, y, g)],
+        Atan2 => both(g * b / (a * a + b * b), -(g * a / (a * a + b * b))),
+        Max => [wins(a.lt(b), a.eq(b)), wins(a.gt(b), a.eq(b))],
+        Min => [wins(a.gt(b), a.eq(b)), wins(a.lt(b), a.eq(b))],
+        Copysign => [Some(g * (a.signum() * y.signum())), None],
+        Polygamma => [None, Some(g * b.polygamma(a + 1))],
+        FloorDiv | And | Or | Xor | Shl | Shr | Lt | Le | Gt | Ge | Eq | Ne => [None, None],
+    }
+}
+
+/// b·aᵇ⁻¹, and 0 for b = 0 even where a = 0.
+fn pow_base(a: Expr, b: Expr, g: Expr) -> Option<Expr> {
+    match constant(b) {
+        Some(n) => Some(g * (n * a.pow(n - 1.0))),
+        None => Some(b.eq(0).select(0, g * (b * a.pow(b - 1)))),
+    }
+}
+
+/// aᵇ·ln a, and 0 for a = 0 as long as b ≥ 0.
+fn pow_exponent(a: Expr, b: Expr, y: Expr, g: Expr) -> Option<Expr> {
+    match constant(a) {
+        Some(a) if a > 0.0 => Some(a.ln() * (g * y)),
+        _ => Some((a.eq(0) & b.ge(0)).select(0, g * (y * a.ln()))),
+    }
+}
+
+/// The adjoint of u from the adjoint g of its reduction y, for every element of the row.
+fn row(op: RowOp, u: Expr, y: Expr, g: Expr) -> Expr {
+    match op {
+        RowOp::Sum => g,
+        RowOp::Max | RowOp::Min => {
+            let ties = u.eq(y);
+            ties.select(g / ties.to_number().row_sum(), 0)
+        }
+    }
+}
+
+/// The adjoints of a node's operands, in their order.
+fn operands(node: Node, args: &[Expr], y: Expr, g: Expr) -> [Option<Expr>; 3] {
+    match (node, args) {
+        (Node::Unary(op, _), &[x]) => [unary(op, x, y, g), None, None],
+        (Node::Binary(op, ..), &[a, b]) => {
+            let [da, db] = binary(op, [a, b], y, g);
+            [da, db, None]
+        }
+        (Node::Select(..), &[c, ..]) => [None, Some(c.select(g, 0)), Some(c.select(0, g))],
+        (Node::MulAdd(..), &[a, b, _]) => [Some(g * b), Some(g * a), Some(g)],
+        (Node::Round(dtype, _), _) => [Some(g.round_to(dtype)), None, None],
+        (Node::RowReduce(op, _), &[u]) => [Some(row(op, u, y, g)), None, None],
+        _ => [None, None, None],
+    }
+}
+
+fn constant(e: Expr) -> Option<f64> {
+    Builder::with(|b| b.id(e).ok().and_then(|id| b.constant(id)))
+}
+
+impl Formula {
+    /// The gradient with respect to the wanted inputs, where the incoming gradients in `present` are
+    /// there and the others zero.
+    #[track_caller]
+    pub(super) fn differentiate(&self, wanted: Wanted, present: u64) -> Gradient {
+        let (name, n) = (self.name(), self.inputs().len());
+        let beyond = (n..Wanted::MOST_INPUTS).any(|i| wanted.output_of(i).is_some());
+        assert!(!beyond, "formula `{name}`: the gradient of an input beyond its {n} was asked for");
+        let (builder, (forward, roots)) = Builder::run(self.derivative_inputs(), || self.sweep(wanted, present));
+        save::gradient(self, wanted, &builder, &forward, &roots)
+    }
+
+    /// The nodes of the formula itself and of the wanted gradients, in the builder at hand.
+    fn sweep(&self, wanted: Wanted, present: u64) -> (Vec<Id>, Vec<Id>) {
+        let inner = &*self.inner;
+        let (n, m) = (inner.inputs.len(), inner.outputs.len());
+        let leaf = |node| Builder::emit(|b| b.node(node));
+        let inputs: Vec<Expr> = (0..n + m).map(|i| leaf(Node::Input(i as u8))).collect();
+        let params: Vec<Expr> = (0..self.params()).map(|k| leaf(Node::Param(k as u8))).collect();
+        let forward = import(&inner.graph, &inputs[..n], &params);
+
+        Builder::with(|b| b.derivative = true);
+        let incoming = |j: usize| {
+            let exists = inner.outputs[j].kind == Kind::Number && (j >= 64 || present >> j & 1 == 1);
+            exists.then(|| leaf(Node::Input((n + m + j) as u8)))
+        };
+        let incoming: Vec<Option<Expr>> = (0..m).map(incoming).collect();
+        let mut gradients = self.adjoints(wanted, &forward, &incoming);
+        for (i, declared) in inner.declared.iter().enumerate() {
+            if let (Some(declared), Some(_)) = (declared, wanted.output_of(i)) {
+                gradients[i] = Some(declared.expand(&inputs, &incoming, &params, inner.inputs[i].per_row));
+            }
+        }
+
+        let mut sums: Vec<Option<Expr>> = vec![None; wanted.outputs()];
+        for (i, gradient) in gradients.into_iter().enumerate() {
+            if let Some(k) = wanted.output_of(i) {
+                add(&mut sums[k], gradient);
+            }
+        }
+        let sums: Vec<Expr> = sums.into_iter().map(|s| s.unwrap_or_else(zero)).collect();
+        let ids = |b: &mut Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
+        let ids = |list: &[Expr]| Builder::with(|b| ids(b, list)).expect("they were built here");
+        (ids(&forward), ids(&sums))
+    }
+
+    /// The adjoint of every input, by its symbolic rules; none where it is zero.
+    fn adjoints(&self, wanted: Wanted, forward: &[Expr], incoming: &[Option<Expr>]) -> Vec<Option<Expr>> {
+        let inner = &*self.inner;
+        let per_row = |id: Id| inner.graph.fact(id).per_row;
+        let reaches_input = self.active(wanted);
+        let mut adjoint: Vec<Option<Expr>> = vec![None; inner.graph.len()];
+        // What a per-element use gives to a per-row value is summed over the row.
+        let give = |adjoint: &mut Vec<Option<Expr>>, to: Id, g: Option<Expr>, used_per_row: bool| {
+            let g = g.map(|g| if per_row(to) && !used_per_row { g.row_sum() } else { g });
+            add(&mut adjoint[to.index()], g);
+        };
+        for (output, &g) in inner.outputs.iter().zip(incoming) {
+            if reaches_input[output.node.index()] {
+                give(&mut adjoint, output.node, g, output.per_row);
+            }
+        }
+        let mut gradients = vec![None; inner.inputs.len()];
+        for (id, node) in inner.graph.iter().rev().filter(|(id, _)| reaches_input[id.index()]) {
+            let Some(g) = adjoint[id.index()] else { continue };
+            if let Node::Input(i) = node {
+                gradients[i as usize] = Some(g);
+            }
+            let used_per_row = per_row(id) && !matches!(node, Node::RowReduce(..));
+            let ids = node.operands();
+            let args: Vec<Expr> = ids.iter().map(|a| forward[a.index()]).collect();
+            for (&operand, g) in ids.iter().zip(operands(node, &args, forward[id.index()], g)) {
+                if reaches_input[operand.index()] {
+                    give(&mut adjoint, operand, g, used_per_row);
+                }
+            }
+        }
+        gradients
+    }
+
+    /// Which nodes are numbers that depend on a wanted input whose derivative is not declared.
+    fn active(&self, wanted: Wanted) -> Vec<bool> {
+        let inner = &*self.inner;
+        let mut active = vec![false; inner.graph.len()];
+        for (id, node) in inner.graph.iter() {
+            let reaches = match node {
+                Node::Input(i) => {
+                    wanted.output_of(i as usize).is_some() && inner.declared[i as usize].is_none()
+                }
+                _ => node.operands().iter().any(|a| active[a.index()]),
+            };
+            active[id.index()] = reaches && inner.graph.fact(id).kind == Kind::Number;
+        }
+        active
+    }
+}
+
+impl Declared {
+    /// The declared gradient in the builder at hand.
+    fn expand(&self, inputs: &[Expr], incoming: &[Option<Expr>], params: &[Expr], per_row: bool) -> Expr {
+        let incoming = incoming.iter().map(|g| g.unwrap_or_else(zero));
+        let all: Vec<Expr> = inputs.iter().copied().chain(incoming).collect();
+        let gradient = import(&self.graph, &all, params)[self.root.index()];
+        if per_row && !gradient.is_per_row() { gradient.row_sum() } else { gradient }
+    }
+}
+
+fn zero() -> Expr {
+    Expr::literal(0, Kind::Number)
+}
+
+fn add(sum: &mut Option<Expr>, term: Option<Expr>) {
+    *sum = match (*sum, term) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    };
+}
+
+fn import(graph: &super::graph::Graph, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
+    let place = Builder::with(|b| {
+        let ids = |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
+        let (inputs, params) = (ids(b, inputs)?, ids(b, params)?);
+        let place = b.import(graph, &inputs, &params)?;
+        Ok::<_, String>(place.into_iter().map(|id| b.expr(id)).collect())
+    });
+    place.expect("a graph that was built once can be built again")
+}

@@ -1,0 +1,98 @@
+//! Formulas at plain numbers: slow, obvious, and the reference of everything fast.
+
+use super::definition::Formula;
+use super::graph::{Kind, Node};
+use super::primitive::RowOp;
+use super::special;
+use crate::dtype::{DType, Element, Scalar};
+
+impl Formula {
+    /// The outputs for one row, in `f64` throughout; masks are 0 and 1, indices whole numbers.
+    ///
+    /// Inputs have one value an element, all of one length; per-row inputs have one value, and so
+    /// have per-row outputs. A formula without rows is evaluated element by element.
+    ///
+    /// # Panics
+    /// If the lengths do not fit, or inputs or parameters are missing.
+    #[track_caller]
+    pub fn evaluate(&self, inputs: &[&[f64]], params: &[f64]) -> Vec<Vec<f64>> {
+        let per_element = self.inner.inputs.iter().zip(inputs).find(|(input, _)| !input.per_row);
+        self.evaluate_row(inputs, params, per_element.map_or(1, |(_, values)| values.len()))
+    }
+
+    /// [`Formula::evaluate`] for a row of `elements`, where no input may tell how many there are: the
+    /// gradient of Σx, say, reads but one number a row.
+    #[track_caller]
+    pub fn evaluate_row(&self, inputs: &[&[f64]], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
+        let inner = &*self.inner;
+        assert_eq!(inputs.len(), inner.inputs.len(), "formula `{}`: inputs", inner.name);
+        assert_eq!(params.len(), self.params(), "formula `{}`: parameters", inner.name);
+        for (input, values) in inner.inputs.iter().zip(inputs) {
+            let expected = if input.per_row { 1 } else { elements };
+            assert_eq!(values.len(), expected, "formula `{}`: the length of an input", inner.name);
+        }
+        let mut values: Vec<Vec<f64>> = Vec::with_capacity(inner.graph.len());
+        for (id, node) in inner.graph.iter() {
+            let ids = node.operands();
+            let args: Vec<&[f64]> = ids.iter().map(|a| &values[a.index()][..]).collect();
+            let integers = ids.first().is_some_and(|&a| inner.graph.fact(a).kind == Kind::Index);
+            let at = |a: usize, i: usize| args[a][i.min(args[a].len() - 1)];
+            let each = |f: &dyn Fn(usize) -> f64| (0..elements).map(f).collect::<Vec<f64>>();
+            let value = match node {
+                Node::Input(i) => inputs[i as usize].to_vec(),
+                Node::Param(k) => vec![params[k as usize]],
+                Node::Literal(literal) => vec![literal.value.to_f64()],
+                Node::RowLength => vec![elements as f64],
+                Node::RowIndex => each(&|i| i as f64),
+                Node::Unary(op, _) => match inner.graph.fact(id).kind {
+                    Kind::Index if op == super::Unary::Not => each(&|i| !(at(0, i) as i64) as f64),
+                    _ => each(&|i| special::unary(op, at(0, i))),
+                },
+                Node::Binary(op, ..) if integers => each(&|i| special::binary_index(op, at(0, i), at(1, i))),
+                Node::Binary(op, ..) => each(&|i| special::binary(op, at(0, i), at(1, i))),
+                Node::Select(..) => each(&|i| if at(0, i) != 0.0 { at(1, i) } else { at(2, i) }),
+                Node::MulAdd(..) => each(&|i| at(0, i).mul_add(at(1, i), at(2, i))),
+                Node::Cast(Kind::Number, _) => args[0].to_vec(),
+                Node::Cast(Kind::Index, _) => each(&|i| at(0, i).trunc()),
+                Node::Cast(Kind::Mask, _) => each(&|i| (at(0, i) != 0.0) as u8 as f64),
+                Node::Round(dtype, _) => each(&|i| round(at(0, i), dtype)),
+                Node::RowReduce(op, _) => vec![reduce(op, (0..elements).map(|i| at(0, i)))],
+            };
+            values.push(value);
+        }
+        let output = |o: &super::Output| {
+            let value = &values[o.node.index()];
+            let length = if o.per_row { 1 } else { elements };
+            (0..length).map(|i| value[i.min(value.len() - 1)]).collect()
+        };
+        inner.outputs.iter().map(output).collect()
+    }
+}
+
+fn reduce(op: RowOp, row: impl Iterator<Item = f64>) -> f64 {
+    let extremum = |op| move |a: f64, b: f64| special::binary(op, a, b);
+    match op {
+        RowOp::Sum => row.sum(),
+        RowOp::Max => row.fold(f64::NEG_INFINITY, extremum(super::Binary::Max)),
+        RowOp::Min => row.fold(f64::INFINITY, extremum(super::Binary::Min)),
+    }
+}
+
+/// x, stored as `dtype` and read again.
+fn round(x: f64, dtype: DType) -> f64 {
+    fn through<T: Element>(x: f64) -> f64 {
+        T::from_scalar(Scalar::Float(x)).to_scalar().to_f64()
+    }
+    match dtype {
+        DType::Bool => through::<bool>(x),
+        DType::U8 => through::<u8>(x),
+        DType::I8 => through::<i8>(x),
+        DType::I16 => through::<i16>(x),
+        DType::I32 => through::<i32>(x),
+        DType::I64 => through::<i64>(x),
+        DType::F16 => through::<half::f16>(x),
+        DType::BF16 => through::<half::bf16>(x),
+        DType::F32 => through::<f32>(x),
+        DType::F64 => through::<f64>(x),
+    }
+}

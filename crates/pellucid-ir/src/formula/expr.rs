@@ -1,0 +1,464 @@
+//! Expressions: handles with which a formula's text is written in ordinary Rust.
+
+use super::builder::Builder;
+use super::graph::{Fact, Id, Kind, Literal, Node};
+use super::primitive::{Binary, RowOp, Unary};
+use crate::dtype::{DType, Scalar};
+use std::fmt;
+use std::ops;
+
+/// A value of the formula that is being built: a `Copy` handle to its node.
+///
+/// It has a meaning only inside the text of its formula ([`formula!`](crate::formula!) or
+/// [`Formula::new`](super::Formula::new)); used anywhere else it panics. Operators and methods do
+/// what they do for numbers, with literals on either side: `0.5 * x * (1.0 + x.erf())`. An operation
+/// on a value of the wrong [`Kind`] panics with the mend.
+#[derive(Clone, Copy)]
+pub struct Expr {
+    builder: u32,
+    node: u32,
+}
+
+/// What a name stands for in a derivative line, before there is a node for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Input,
+    Param,
+    Output,
+    Gradient,
+}
+
+impl Role {
+    /// Numbers from here on are roles, not builders.
+    pub(super) const FIRST: u32 = u32::MAX - 4;
+    const ALL: [Role; 4] = [Role::Input, Role::Param, Role::Output, Role::Gradient];
+}
+
+impl Expr {
+    pub(super) fn at(builder: u32, id: Id) -> Expr {
+        Expr { builder, node: id.index() as u32 }
+    }
+
+    const fn named(role: Role, number: usize) -> Expr {
+        Expr { builder: Role::FIRST + 1 + role as u32, node: number as u32 }
+    }
+
+    /// Input `i` of the formula whose text this stands in.
+    pub const fn input(i: usize) -> Expr {
+        Expr::named(Role::Input, i)
+    }
+
+    /// Parameter `k` of the formula whose text this stands in.
+    pub const fn param(k: usize) -> Expr {
+        Expr::named(Role::Param, k)
+    }
+
+    /// Output `k`, in a derivative line: reading it saves the output.
+    pub const fn output(k: usize) -> Expr {
+        Expr::named(Role::Output, k)
+    }
+
+    /// The incoming gradient of output `k`, in a derivative line.
+    pub const fn gradient(k: usize) -> Expr {
+        Expr::named(Role::Gradient, k)
+    }
+
+    pub(super) fn role(self) -> Option<(Role, usize)> {
+        let role = self.builder.checked_sub(Role::FIRST + 1)?;
+        Some((Role::ALL[role as usize], self.node as usize))
+    }
+
+    pub(super) fn id_in(self, serial: u32) -> Option<Id> {
+        (self.builder == serial).then(|| Id::new(self.node as usize))
+    }
+
+    #[track_caller]
+    fn fact(self) -> Fact {
+        match Builder::with(|b| b.id(self).map(|id| b.graph.fact(id))) {
+            Ok(fact) => fact,
+            Err(reason) => panic!("formula: {reason}"),
+        }
+    }
+
+    /// What its values are.
+    #[track_caller]
+    pub fn kind(self) -> Kind {
+        self.fact().kind
+    }
+
+    /// True if it has one value a row, not one an element.
+    #[track_caller]
+    pub fn is_per_row(self) -> bool {
+        self.fact().per_row
+    }
+
+    /// A constant.
+    #[track_caller]
+    pub fn literal(value: impl Into<Scalar>, kind: Kind) -> Expr {
+        let literal = Literal::new(value.into(), kind);
+        Builder::emit(|b| Ok(b.literal(literal)))
+    }
+
+    #[track_caller]
+    fn apply1(self, node: impl FnOnce(Id) -> Node) -> Expr {
+        Builder::emit(|b| {
+            let a = b.id(self)?;
+            b.node(node(a))
+        })
+    }
+
+    #[track_caller]
+    pub(super) fn unary(self, op: Unary) -> Expr {
+        self.apply1(|a| Node::Unary(op, a))
+    }
+
+    #[track_caller]
+    pub(super) fn binary(op: Binary, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
+        let kind = a.kind().or(b.kind()).unwrap_or(Kind::Number);
+        let (x, y) = (a.lift(kind), b.lift(kind));
+        Builder::emit(|b| {
+            let node = Node::Binary(op, b.id(x)?, b.id(y)?);
+            b.node(node)
+        })
+    }
+}
+
+/// What may stand where an expression is expected: an [`Expr`], or a literal, which becomes one of
+/// the kind of its neighbour.
+pub trait IntoExpr: Copy {
+    /// The kind, if it has one already.
+    fn kind(self) -> Option<Kind>;
+    /// The expression; a literal takes the kind `kind`.
+    fn lift(self, kind: Kind) -> Expr;
+}
+
+impl IntoExpr for Expr {
+    #[track_caller]
+    fn kind(self) -> Option<Kind> {
+        Some(Expr::kind(self))
+    }
+
+    fn lift(self, _: Kind) -> Expr {
+        self
+    }
+}
+
+macro_rules! literal_operand {
+    ($($t:ty => $kind:expr),*) => {$(
+        impl IntoExpr for $t {
+            fn kind(self) -> Option<Kind> {
+                $kind
+            }
+
+            #[track_caller]
+            fn lift(self, kind: Kind) -> Expr {
+                Expr::literal(self, kind)
+            }
+        }
+    )*};
+}
+literal_operand!(f64 => None, i32 => None, i64 => None, bool => Some(Kind::Mask));
+
+macro_rules! operator {
+    ($($trait:ident :: $method:ident => $op:ident: $($literal:ty),*;)*) => {$(
+        impl ops::$trait for Expr {
+            type Output = Expr;
+            #[track_caller]
+            fn $method(self, other: Expr) -> Expr {
+                Expr::binary(Binary::$op, self, other)
+            }
+        }
+        $(
+            impl ops::$trait<$literal> for Expr {
+                type Output = Expr;
+                #[track_caller]
+                fn $method(self, other: $literal) -> Expr {
+                    Expr::binary(Binary::$op, self, other)
+                }
+            }
+            impl ops::$trait<Expr> for $literal {
+                type Output = Expr;
+                #[track_caller]
+                fn $method(self, other: Expr) -> Expr {
+                    Expr::binary(Binary::$op, self, other)
+                }
+            }
+        )*
+    )*};
+}
+operator! {
+    Add::add => Add: f64, i32;
+    Sub::sub => Sub: f64, i32;
+    Mul::mul => Mul: f64, i32;
+    Div::div => Div: f64, i32;
+    Rem::rem => Rem: f64, i32;
+    BitAnd::bitand => And: i32, bool;
+    BitOr::bitor => Or: i32, bool;
+    BitXor::bitxor => Xor: i32, bool;
+    Shl::shl => Shl: i32;
+    Shr::shr => Shr: i32;
+}
+
+impl ops::Neg for Expr {
+    type Output = Expr;
+    #[track_caller]
+    fn neg(self) -> Expr {
+        self.unary(Unary::Neg)
+    }
+}
+
+impl ops::Not for Expr {
+    type Output = Expr;
+    #[track_caller]
+    fn not(self) -> Expr {
+        self.unary(Unary::Not)
+    }
+}
+
+macro_rules! unary_methods {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        impl Expr {$(
+            $(#[$doc])*
+            #[track_caller]
+            #[must_use]
+            pub fn $name(self) -> Expr {
+                self.unary(Unary::$op)
+            }
+        )*}
+    };
+}
+super::real::each_unary!(unary_methods);
+unary_methods! {
+    /// Mask: x is NaN.
+    is_nan => IsNan;
+    /// Mask: x is neither infinite nor NaN.
+    is_finite => IsFinite;
+}
+
+macro_rules! binary_methods {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        impl Expr {$(
+            $(#[$doc])*
+            #[track_caller]
+            #[must_use]
+            pub fn $name(self, other: impl IntoExpr) -> Expr {
+                Expr::binary(Binary::$op, self, other)
+            }
+        )*}
+    };
+}
+super::real::each_binary!(binary_methods);
+super::real::each_comparison!(binary_methods);
+binary_methods! {
+    /// a − b·⌊a / b⌋, the sign of b (as Python's `%`, unlike Rust's).
+    rem => Rem;
+    /// a · 2ᵇ on integers.
+    shl => Shl;
+    /// ⌊a / 2ᵇ⌋ on integers.
+    shr => Shr;
+}
+
+/// Compositions: shorthands for texts of several primitives.
+impl Expr {
+    /// x·x
+    #[track_caller]
+    #[must_use]
+    pub fn square(self) -> Expr {
+        self * self
+    }
+
+    /// x·x·x
+    #[track_caller]
+    #[must_use]
+    pub fn cube(self) -> Expr {
+        self * self * self
+    }
+
+    /// xⁿ by repeated multiplication, a negative power as the reciprocal of the positive one.
+    #[track_caller]
+    #[must_use]
+    pub fn powi(self, n: i32) -> Expr {
+        let one = Expr::literal(1, self.kind());
+        let (mut power, mut result, mut rest) = (self, one, n.unsigned_abs());
+        while rest > 0 {
+            if rest & 1 == 1 {
+                result = result * power;
+            }
+            rest >>= 1;
+            if rest > 0 {
+                power = power * power;
+            }
+        }
+        if n < 0 { result.recip() } else { result }
+    }
+
+    /// max(x, 0); its derivative at 0 is 0, and NaN stays NaN.
+    #[track_caller]
+    #[must_use]
+    pub fn relu(self) -> Expr {
+        self.le(0).select(0, self)
+    }
+
+    /// x within [lo, hi], and `hi` where lo > hi; NaN stays NaN. The derivative is 1 on the closed
+    /// range and 0 beyond it.
+    #[track_caller]
+    #[must_use]
+    pub fn clamp(self, lo: impl IntoExpr, hi: impl IntoExpr) -> Expr {
+        let raised = self.lt(lo).select(lo, self);
+        raised.gt(hi).select(hi, raised)
+    }
+
+    /// The n-th polygamma function ψ⁽ⁿ⁾(x).
+    #[track_caller]
+    #[must_use]
+    pub fn polygamma(self, n: impl IntoExpr) -> Expr {
+        Expr::binary(Binary::Polygamma, n.lift(Kind::Number), self)
+    }
+
+    /// `self ? a : b`, of a mask. The derivative reaches only the side that was taken: what the other
+    /// one would be does not matter, even if it is NaN.
+    #[track_caller]
+    #[must_use]
+    pub fn select(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
+        let kind = a.kind().or(b.kind()).unwrap_or(Kind::Number);
+        let (x, y) = (a.lift(kind), b.lift(kind));
+        Builder::emit(|b| {
+            let node = Node::Select(b.id(self)?, b.id(x)?, b.id(y)?);
+            b.node(node)
+        })
+    }
+
+    /// self·a + b, rounded once.
+    #[track_caller]
+    #[must_use]
+    pub fn mul_add(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
+        let (x, y) = (a.lift(Kind::Number), b.lift(Kind::Number));
+        Builder::emit(|b| {
+            let node = Node::MulAdd(b.id(self)?, b.id(x)?, b.id(y)?);
+            b.node(node)
+        })
+    }
+
+    /// The value as a number: an index is rounded to the compute type, a mask is 0 or 1.
+    #[track_caller]
+    #[must_use]
+    pub fn to_number(self) -> Expr {
+        self.apply1(|a| Node::Cast(Kind::Number, a))
+    }
+
+    /// The value as an index: a number is truncated towards zero, a mask is 0 or 1.
+    #[track_caller]
+    #[must_use]
+    pub fn to_index(self) -> Expr {
+        self.apply1(|a| Node::Cast(Kind::Index, a))
+    }
+
+    /// The value as a mask: is it different from zero?
+    #[track_caller]
+    #[must_use]
+    pub fn to_mask(self) -> Expr {
+        self.apply1(|a| Node::Cast(Kind::Mask, a))
+    }
+
+    /// The number, rounded through a storage dtype and back: what fusion puts where a value used to
+    /// be stored.
+    #[track_caller]
+    #[must_use]
+    pub fn round_to(self, dtype: DType) -> Expr {
+        self.apply1(|a| Node::Round(dtype, a))
+    }
+}
+
+/// Rows.
+impl Expr {
+    /// Σ over the row, one value a row.
+    #[track_caller]
+    #[must_use]
+    pub fn row_sum(self) -> Expr {
+        self.apply1(|a| Node::RowReduce(RowOp::Sum, a))
+    }
+
+    /// The row's maximum; NaN if the row has one.
+    #[track_caller]
+    #[must_use]
+    pub fn row_max(self) -> Expr {
+        self.apply1(|a| Node::RowReduce(RowOp::Max, a))
+    }
+
+    /// The row's minimum; NaN if the row has one.
+    #[track_caller]
+    #[must_use]
+    pub fn row_min(self) -> Expr {
+        self.apply1(|a| Node::RowReduce(RowOp::Min, a))
+    }
+
+    /// The row's mean, Σx / n.
+    #[track_caller]
+    #[must_use]
+    pub fn row_mean(self) -> Expr {
+        self.row_sum() / row_len()
+    }
+}
+
+/// The position within the row, as an index.
+#[track_caller]
+pub fn row_index() -> Expr {
+    Builder::emit(|b| b.node(Node::RowIndex))
+}
+
+/// The number of elements of the row, as a number.
+#[track_caller]
+pub fn row_len() -> Expr {
+    Builder::emit(|b| b.node(Node::RowLength))
+}
+
+impl fmt::Debug for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expr({})", self.node)
+    }
+}
+
+/// What the text of a formula may return: one expression, or a tuple, an array or a vector of them.
+pub trait IntoOutputs {
+    /// The outputs in order.
+    fn into_outputs(self) -> Vec<Expr>;
+}
+
+impl IntoOutputs for Expr {
+    fn into_outputs(self) -> Vec<Expr> {
+        vec![self]
+    }
+}
+
+impl IntoOutputs for Vec<Expr> {
+    fn into_outputs(self) -> Vec<Expr> {
+        self
+    }
+}
+
+impl<const N: usize> IntoOutputs for [Expr; N] {
+    fn into_outputs(self) -> Vec<Expr> {
+        self.to_vec()
+    }
+}
+
+macro_rules! tuple_outputs {
+    ($($name:ident)*) => {
+        impl IntoOutputs for ($(one!($name Expr),)*) {
+            fn into_outputs(self) -> Vec<Expr> {
+                let ($($name,)*) = self;
+                vec![$($name),*]
+            }
+        }
+    };
+}
+macro_rules! one {
+    ($name:ident $t:ty) => {
+        $t
+    };
+}
+tuple_outputs!(a b);
+tuple_outputs!(a b c);
+tuple_outputs!(a b c d);
+tuple_outputs!(a b c d e);
+tuple_outputs!(a b c d e f);

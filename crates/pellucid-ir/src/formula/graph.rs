@@ -1,0 +1,352 @@
+//! The graph of a formula: a list of primitives, each applied to earlier ones.
+//!
+//! Nodes are hash-consed while a formula is built, so that equal subexpressions are one node, and
+//! the list is in topological order: an operand always precedes its uses. The graph is pure data.
+
+use super::primitive::{Binary, RowOp, Unary};
+use crate::dtype::{DType, Scalar};
+use smallvec::{SmallVec, smallvec};
+use std::hash::{Hash, Hasher};
+
+/// What a value of a formula is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// A number of the compute type that is chosen when the formula is compiled.
+    Number,
+    /// A 64-bit integer, whatever the numbers are: a class, a position.
+    Index,
+    /// A truth value.
+    Mask,
+}
+
+impl Kind {
+    /// The kind's name with its article, for messages.
+    pub(super) const fn noun(self) -> &'static str {
+        match self {
+            Kind::Number => "a number",
+            Kind::Index => "an index",
+            Kind::Mask => "a mask",
+        }
+    }
+}
+
+/// An input of a formula.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Input {
+    /// What its values are.
+    pub kind: Kind,
+    /// True if there is one value a row, not one an element.
+    pub per_row: bool,
+}
+
+impl Input {
+    /// One number an element.
+    pub const NUMBER: Input = Input { kind: Kind::Number, per_row: false };
+    /// One index an element.
+    pub const INDEX: Input = Input { kind: Kind::Index, per_row: false };
+    /// One truth value an element.
+    pub const MASK: Input = Input { kind: Kind::Mask, per_row: false };
+
+    /// The same kind, one value a row.
+    pub const fn per_row(self) -> Input {
+        Input { per_row: true, ..self }
+    }
+}
+
+/// An output of a formula.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Output {
+    /// The node whose value it is.
+    pub node: Id,
+    /// What its values are.
+    pub kind: Kind,
+    /// True if there is one value a row, not one an element.
+    pub per_row: bool,
+}
+
+/// The position of a node in its graph.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Id(u32);
+
+impl Id {
+    pub(super) fn new(position: usize) -> Id {
+        Id(u32::try_from(position).expect("a formula has fewer than 2³² nodes"))
+    }
+
+    /// The position as a number.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A constant of a formula, kept at full width and rounded once, to the type that computes with it.
+///
+/// Numbers are normalised to `Float` where an `f64` holds them exactly, so that `2` and `2.0` are
+/// one literal; two literals are equal if their bits are.
+#[derive(Clone, Copy, Debug)]
+pub struct Literal {
+    /// The value.
+    pub value: Scalar,
+    /// What it is.
+    pub kind: Kind,
+}
+
+impl Literal {
+    pub(super) fn new(value: Scalar, kind: Kind) -> Literal {
+        let value = match (kind, value) {
+            (Kind::Mask, v) => Scalar::Bool(v.to_f64() != 0.0),
+            (Kind::Index, v) => Scalar::Int(v.to_i64()),
+            (Kind::Number, Scalar::Bool(b)) => Scalar::Float(b as u8 as f64),
+            (Kind::Number, Scalar::Int(i)) if i.unsigned_abs() <= 1 << 53 => Scalar::Float(i as f64),
+            (Kind::Number, v) => v,
+        };
+        Literal { value, kind }
+    }
+
+    fn key(&self) -> (Kind, u8, u64) {
+        match self.value {
+            Scalar::Bool(b) => (self.kind, 0, b as u64),
+            Scalar::Int(i) => (self.kind, 1, i as u64),
+            Scalar::Float(x) => (self.kind, 2, x.to_bits()),
+        }
+    }
+}
+
+impl PartialEq for Literal {
+    fn eq(&self, other: &Literal) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Literal {}
+
+impl Hash for Literal {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+/// One primitive of a formula, applied to earlier nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Node {
+    /// The input of this number.
+    Input(u8),
+    /// The run-time parameter of this number; a number.
+    Param(u8),
+    /// A constant.
+    Literal(Literal),
+    /// A function of one value.
+    Unary(Unary, Id),
+    /// A function of two values of one kind.
+    Binary(Binary, Id, Id),
+    /// `mask ? a : b`
+    Select(Id, Id, Id),
+    /// a·b + c, rounded once.
+    MulAdd(Id, Id, Id),
+    /// Conversion to a kind.
+    Cast(Kind, Id),
+    /// Rounding of a number through a storage dtype and back.
+    Round(DType, Id),
+    /// A reduction over the row.
+    RowReduce(RowOp, Id),
+    /// The position within the row; an index.
+    RowIndex,
+    /// The number of elements of the row; a number.
+    RowLength,
+}
+
+impl Node {
+    /// The nodes that it is applied to.
+    pub fn operands(&self) -> SmallVec<[Id; 3]> {
+        match *self {
+            Node::Input(_) | Node::Param(_) | Node::Literal(_) | Node::RowIndex | Node::RowLength => smallvec![],
+            Node::Unary(_, a) | Node::Cast(_, a) | Node::Round(_, a) | Node::RowReduce(_, a) => smallvec![a],
+            Node::Binary(_, a, b) => smallvec![a, b],
+            Node::Select(a, b, c) | Node::MulAdd(a, b, c) => smallvec![a, b, c],
+        }
+    }
+
+    /// The same primitive, applied to other nodes.
+    pub(super) fn map(self, mut to: impl FnMut(Id) -> Id) -> Node {
+        match self {
+            Node::Unary(op, a) => Node::Unary(op, to(a)),
+            Node::Binary(op, a, b) => Node::Binary(op, to(a), to(b)),
+            Node::Select(a, b, c) => Node::Select(to(a), to(b), to(c)),
+            Node::MulAdd(a, b, c) => Node::MulAdd(to(a), to(b), to(c)),
+            Node::Cast(kind, a) => Node::Cast(kind, to(a)),
+            Node::Round(dtype, a) => Node::Round(dtype, to(a)),
+            Node::RowReduce(op, a) => Node::RowReduce(op, to(a)),
+            leaf => leaf,
+        }
+    }
+
+    /// True for what a program reads but does not compute.
+    pub fn is_leaf(&self) -> bool {
+        matches!(self, Node::Input(_) | Node::Param(_) | Node::Literal(_) | Node::RowLength)
+    }
+
+    /// True if its value tells rows apart, or elements of a row.
+    pub(super) fn is_row(&self) -> bool {
+        matches!(self, Node::RowReduce(..) | Node::RowIndex | Node::RowLength)
+    }
+
+    /// True where evaluation costs far more than reading a saved value.
+    pub(super) fn is_expensive(&self) -> bool {
+        match self {
+            Node::Unary(op, _) => op.is_transcendental(),
+            Node::Binary(op, ..) => matches!(op, Binary::Pow | Binary::Atan2 | Binary::Polygamma),
+            Node::RowReduce(..) => true,
+            _ => false,
+        }
+    }
+}
+
+/// What is known about a node: its kind, and whether it has one value a row rather than one an
+/// element (it depends on nothing but per-row inputs, parameters, literals and row reductions).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Fact {
+    /// What its values are.
+    pub kind: Kind,
+    /// True if it has one value a row.
+    pub per_row: bool,
+}
+
+/// A topologically ordered list of nodes with their facts.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    facts: Vec<Fact>,
+}
+
+impl Graph {
+    /// The number of nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// True if there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The primitive at a position.
+    pub fn node(&self, id: Id) -> Node {
+        self.nodes[id.index()]
+    }
+
+    /// What is known about the node at a position.
+    pub fn fact(&self, id: Id) -> Fact {
+        self.facts[id.index()]
+    }
+
+    /// Every node with its position, operands first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Id, Node)> {
+        self.nodes.iter().enumerate().map(|(i, &node)| (Id::new(i), node))
+    }
+
+    /// The facts of a node whose operands are in the graph, or why they do not fit.
+    pub(super) fn infer(&self, node: Node, inputs: &[Input]) -> Result<Fact, String> {
+        let kind = self.infer_kind(node, inputs)?;
+        let per_row = match node {
+            Node::Input(i) => inputs[i as usize].per_row,
+            Node::RowIndex => false,
+            Node::RowReduce(..) => true,
+            _ => node.operands().iter().all(|&a| self.fact(a).per_row),
+        };
+        Ok(Fact { kind, per_row })
+    }
+
+    fn infer_kind(&self, node: Node, inputs: &[Input]) -> Result<Kind, String> {
+        use Kind::*;
+        let kind = |id: Id| self.fact(id).kind;
+        let takes = |name: &str, found: Kind, allowed: &[Kind]| match allowed.contains(&found) {
+            true => Ok(found),
+            false => {
+                let wanted = allowed.iter().map(|k| k.noun()).collect::<Vec<_>>().join(" or ");
+                let mend = "convert it with to_number(), to_index() or to_mask()";
+                Err(format!("`{name}` takes {wanted}, but it is given {}; {mend}", found.noun()))
+            }
+        };
+        let agree = |name: &str, a: Id, b: Id| match kind(a) == kind(b) {
+            true => Ok(kind(a)),
+            false => Err(format!(
+                "`{name}` takes two values of one kind, but it is given {} and {}; convert one with to_number(), to_index() or to_mask()",
+                kind(a).noun(),
+                kind(b).noun()
+            )),
+        };
+        Ok(match node {
+            Node::Input(i) => inputs[i as usize].kind,
+            Node::Param(_) | Node::RowLength => Number,
+            Node::Literal(literal) => literal.kind,
+            Node::Unary(op, a) => match op {
+                Unary::Not => kind(a),
+                Unary::Neg | Unary::Abs | Unary::Sign => takes(op.name(), kind(a), &[Number, Index])?,
+                Unary::IsNan | Unary::IsFinite => takes(op.name(), kind(a), &[Number, Index]).map(|_| Mask)?,
+                _ => takes(op.name(), kind(a), &[Number])?,
+            },
+            Node::Binary(op, a, b) => {
+                let both = agree(op.name(), a, b)?;
+                match op {
+                    Binary::And | Binary::Or | Binary::Xor => both,
+                    Binary::Eq | Binary::Ne => Mask,
+                    Binary::Div | Binary::Atan2 | Binary::Copysign | Binary::Polygamma => {
+                        takes(op.name(), both, &[Number])?
+                    }
+                    _ if op.gives_mask() => takes(op.name(), both, &[Number, Index]).map(|_| Mask)?,
+                    _ => takes(op.name(), both, &[Number, Index])?,
+                }
+            }
+            Node::Select(c, a, b) => {
+                takes("select", kind(c), &[Mask])?;
+                agree("select", a, b)?
+            }
+            Node::MulAdd(a, b, c) => {
+                takes("mul_add", kind(a), &[Number])?;
+                agree("mul_add", a, b)?;
+                agree("mul_add", a, c)?
+            }
+            Node::Cast(to, _) => to,
+            Node::Round(_, a) => takes("round_to", kind(a), &[Number])?,
+            Node::RowReduce(op, a) => takes(op.name(), kind(a), &[Number, Index])?,
+            Node::RowIndex => Index,
+        })
+    }
+
+    pub(super) fn push(&mut self, node: Node, fact: Fact) -> Id {
+        self.nodes.push(node);
+        self.facts.push(fact);
+        Id::new(self.nodes.len() - 1)
+    }
+
+    /// The part of the graph that `roots` need, renumbered so that every value stands just before
+    /// its first use, and the new positions of the roots.
+    ///
+    /// A node that `leaf` maps to another one is replaced by it, and what only it needs is left out.
+    pub(super) fn extract(&self, roots: &[Id], leaf: impl Fn(Id) -> Option<Node>) -> (Graph, Vec<Id>) {
+        let mut graph = Graph::default();
+        let mut place: Vec<Option<Id>> = vec![None; self.len()];
+        for &root in roots {
+            let mut stack = vec![root];
+            while let Some(&id) = stack.last() {
+                let (node, operands) = match leaf(id) {
+                    Some(node) => (node, smallvec![]),
+                    None => (self.node(id), self.node(id).operands()),
+                };
+                let waiting = stack.len();
+                if place[id.index()].is_none() {
+                    stack.extend(operands.iter().rev().filter(|a| place[a.index()].is_none()));
+                }
+                if stack.len() == waiting {
+                    stack.pop();
+                    if place[id.index()].is_none() {
+                        let node = node.map(|a| place[a.index()].expect("operands come first"));
+                        place[id.index()] = Some(graph.push(node, self.fact(id)));
+                    }
+                }
+            }
+        }
+        let roots = roots.iter().map(|r| place[r.index()].expect("every root was placed")).collect();
+        (graph, roots)
+    }
+}

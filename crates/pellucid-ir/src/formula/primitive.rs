@@ -1,0 +1,276 @@
+//! The scalar primitives: the alphabet in which every formula is written.
+//!
+//! Each is a function of one, two or three numbers, rounded once in its compute type. What is not
+//! here is composed in a formula; a new primitive earns its place by accuracy (`ln_1p`, `expm1`) or
+//! because nothing else gives it (`erf`, `digamma`).
+
+/// Functions of one number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Unary {
+    /// −x
+    Neg,
+    /// |x|
+    Abs,
+    /// −1, 0 or 1; NaN stays NaN, ±0 gives ±0.
+    Sign,
+    /// Largest integer ≤ x.
+    Floor,
+    /// Smallest integer ≥ x.
+    Ceil,
+    /// Nearest integer, halves to even.
+    Round,
+    /// Integer part, towards zero.
+    Trunc,
+    /// √x
+    Sqrt,
+    /// 1/x
+    Recip,
+    /// eˣ
+    Exp,
+    /// 2ˣ
+    Exp2,
+    /// eˣ − 1, accurate near 0.
+    Expm1,
+    /// Natural logarithm.
+    Ln,
+    /// Logarithm to base 2.
+    Log2,
+    /// Logarithm to base 10.
+    Log10,
+    /// ln(1 + x), accurate near 0.
+    Ln1p,
+    /// Sine, x in radians.
+    Sin,
+    /// Cosine, x in radians.
+    Cos,
+    /// Tangent, x in radians.
+    Tan,
+    /// Inverse sine.
+    Asin,
+    /// Inverse cosine.
+    Acos,
+    /// Inverse tangent.
+    Atan,
+    /// Hyperbolic sine.
+    Sinh,
+    /// Hyperbolic cosine.
+    Cosh,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// Inverse hyperbolic sine.
+    Asinh,
+    /// Inverse hyperbolic cosine.
+    Acosh,
+    /// Inverse hyperbolic tangent.
+    Atanh,
+    /// 1 / (1 + e⁻ˣ)
+    Sigmoid,
+    /// Error function, 2/√π ∫₀ˣ e^(−t²) dt.
+    Erf,
+    /// 1 − erf(x), accurate for large x.
+    Erfc,
+    /// Inverse of `erf` on (−1, 1).
+    Erfinv,
+    /// ln |Γ(x)|
+    Lgamma,
+    /// ψ(x) = d/dx ln Γ(x)
+    Digamma,
+    /// Bitwise complement of integers, logical negation of masks.
+    Not,
+    /// Mask: x is NaN.
+    IsNan,
+    /// Mask: x is neither infinite nor NaN.
+    IsFinite,
+}
+
+/// Functions of two numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Binary {
+    /// a + b; integers wrap.
+    Add,
+    /// a − b; integers wrap.
+    Sub,
+    /// a · b; integers wrap.
+    Mul,
+    /// a / b; floats only.
+    Div,
+    /// ⌊a / b⌋; an integer divided by zero is 0, the smallest by −1 wraps.
+    FloorDiv,
+    /// a − b·⌊a / b⌋, the sign of b (as Python's `%`); an integer modulo zero is 0.
+    Rem,
+    /// aᵇ; for integers by repeated multiplication, wrapping, and 0 for negative b unless |a| = 1.
+    Pow,
+    /// The angle of the point (b, a), in (−π, π].
+    Atan2,
+    /// The larger; NaN if either is.
+    Max,
+    /// The smaller; NaN if either is.
+    Min,
+    /// a with the sign of b.
+    Copysign,
+    /// The n-th polygamma function ψ⁽ⁿ⁾(x), n = a (a whole number ≥ 0), x = b.
+    Polygamma,
+    /// Bitwise and of integers, logical and of masks.
+    And,
+    /// Bitwise or of integers, logical or of masks.
+    Or,
+    /// Bitwise or logical exclusive or.
+    Xor,
+    /// a · 2ᵇ on integers; 0 for a shift of the width or more, or a negative one.
+    Shl,
+    /// ⌊a / 2ᵇ⌋ on integers (arithmetic shift); a shift beyond the width counts as the width − 1.
+    Shr,
+    /// Mask: a < b
+    Lt,
+    /// Mask: a ≤ b
+    Le,
+    /// Mask: a > b
+    Gt,
+    /// Mask: a ≥ b
+    Ge,
+    /// Mask: a = b
+    Eq,
+    /// Mask: a ≠ b
+    Ne,
+}
+
+/// Reductions along the row, the primitives that make a formula a *row* formula.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum RowOp {
+    /// Σ over the row.
+    Sum,
+    /// The row's maximum; NaN if the row has one.
+    Max,
+    /// The row's minimum; NaN if the row has one.
+    Min,
+}
+
+impl Unary {
+    /// Every primitive of one number.
+    pub const ALL: [Unary; 37] = {
+        use Unary::*;
+        [
+            Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Sqrt, Recip, Exp, Exp2, Expm1, Ln, Log2, Log10, Ln1p, Sin, Cos,
+            Tan, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh, Acosh, Atanh, Sigmoid, Erf, Erfc, Erfinv, Lgamma, Digamma,
+            Not, IsNan, IsFinite,
+        ]
+    };
+
+    /// Its name in formulas and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unary::Neg => "neg",
+            Unary::Abs => "abs",
+            Unary::Sign => "signum",
+            Unary::Floor => "floor",
+            Unary::Ceil => "ceil",
+            Unary::Round => "round_ties_even",
+            Unary::Trunc => "trunc",
+            Unary::Sqrt => "sqrt",
+            Unary::Recip => "recip",
+            Unary::Exp => "exp",
+            Unary::Exp2 => "exp2",
+            Unary::Expm1 => "exp_m1",
+            Unary::Ln => "ln",
+            Unary::Log2 => "log2",
+            Unary::Log10 => "log10",
+            Unary::Ln1p => "ln_1p",
+            Unary::Sin => "sin",
+            Unary::Cos => "cos",
+            Unary::Tan => "tan",
+            Unary::Asin => "asin",
+            Unary::Acos => "acos",
+            Unary::Atan => "atan",
+            Unary::Sinh => "sinh",
+            Unary::Cosh => "cosh",
+            Unary::Tanh => "tanh",
+            Unary::Asinh => "asinh",
+            Unary::Acosh => "acosh",
+            Unary::Atanh => "atanh",
+            Unary::Sigmoid => "sigmoid",
+            Unary::Erf => "erf",
+            Unary::Erfc => "erfc",
+            Unary::Erfinv => "erfinv",
+            Unary::Lgamma => "lgamma",
+            Unary::Digamma => "digamma",
+            Unary::Not => "not",
+            Unary::IsNan => "is_nan",
+            Unary::IsFinite => "is_finite",
+        }
+    }
+
+    /// True where the result is a mask whatever the operand is.
+    pub const fn gives_mask(self) -> bool {
+        matches!(self, Unary::IsNan | Unary::IsFinite)
+    }
+
+    /// True where evaluation costs far more than a memory access: worth saving, not recomputing.
+    pub const fn is_transcendental(self) -> bool {
+        (self as u8) >= (Unary::Exp as u8) && (self as u8) <= (Unary::Digamma as u8)
+    }
+}
+
+impl Binary {
+    /// Every primitive of two numbers.
+    pub const ALL: [Binary; 23] = {
+        use Binary::*;
+        [
+            Add, Sub, Mul, Div, FloorDiv, Rem, Pow, Atan2, Max, Min, Copysign, Polygamma, And, Or, Xor, Shl, Shr, Lt,
+            Le, Gt, Ge, Eq, Ne,
+        ]
+    };
+
+    /// Its name in formulas and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Binary::Add => "add",
+            Binary::Sub => "sub",
+            Binary::Mul => "mul",
+            Binary::Div => "div",
+            Binary::FloorDiv => "floor_div",
+            Binary::Rem => "rem",
+            Binary::Pow => "pow",
+            Binary::Atan2 => "atan2",
+            Binary::Max => "max",
+            Binary::Min => "min",
+            Binary::Copysign => "copysign",
+            Binary::Polygamma => "polygamma",
+            Binary::And => "and",
+            Binary::Or => "or",
+            Binary::Xor => "xor",
+            Binary::Shl => "shl",
+            Binary::Shr => "shr",
+            Binary::Lt => "lt",
+            Binary::Le => "le",
+            Binary::Gt => "gt",
+            Binary::Ge => "ge",
+            Binary::Eq => "eq",
+            Binary::Ne => "ne",
+        }
+    }
+
+    /// True where the result is a mask whatever the operands are.
+    pub const fn gives_mask(self) -> bool {
+        (self as u8) >= (Binary::Lt as u8)
+    }
+
+    /// True where a ∘ b = b ∘ a in every bit.
+    pub const fn is_commutative(self) -> bool {
+        use Binary::*;
+        matches!(self, Add | Mul | And | Or | Xor | Eq | Ne)
+    }
+}
+
+impl RowOp {
+    /// Its name in formulas and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RowOp::Sum => "row_sum",
+            RowOp::Max => "row_max",
+            RowOp::Min => "row_min",
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Formulas as readable mathematics.
+//!
+//! A subexpression that is used more than once gets a name, so that the text grows with the graph.
+
+use super::definition::Formula;
+use super::gradient::{Gradient, Read};
+use super::graph::{Graph, Id, Node};
+use super::primitive::{Binary, Unary};
+use std::fmt;
+
+/// How tightly the outermost operator of a text binds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Binds {
+    Or,
+    Xor,
+    And,
+    Compare,
+    Shift,
+    Sum,
+    Product,
+    Sign,
+    Atom,
+}
+
+struct Printer<'a> {
+    formula: &'a Formula,
+    /// The text of every node as it is mentioned, and how tightly it binds.
+    texts: Vec<(String, Binds)>,
+}
+
+impl Printer<'_> {
+    fn text(&self, id: Id) -> &str {
+        &self.texts[id.index()].0
+    }
+
+    /// The operand's text, in parentheses where it binds less tightly than `least`.
+    fn operand(&self, id: Id, least: Binds) -> String {
+        let (text, binds) = &self.texts[id.index()];
+        if *binds < least { format!("({text})") } else { text.clone() }
+    }
+
+    fn infix(&self, a: Id, sign: &str, b: Id, binds: Binds, tighter: Binds) -> (String, Binds) {
+        // What associates to the left needs parentheses on the right only.
+        let left = if binds == Binds::Compare { tighter } else { binds };
+        (format!("{} {sign} {}", self.operand(a, left), self.operand(b, tighter)), binds)
+    }
+
+    fn call(&self, name: &str, args: &[Id]) -> (String, Binds) {
+        let args: Vec<&str> = args.iter().map(|&a| self.text(a)).collect();
+        (format!("{name}({})", args.join(", ")), Binds::Atom)
+    }
+
+    fn node(&self, node: Node) -> (String, Binds) {
+        use Binary::*;
+        let inner = &self.formula.inner;
+        match node {
+            Node::Input(i) => (inner.input_names[i as usize].clone(), Binds::Atom),
+            Node::Param(k) => (inner.param_names[k as usize].clone(), Binds::Atom),
+            Node::Literal(literal) => {
+                let text = literal.value.to_string();
+                let binds = if text.starts_with('-') { Binds::Sign } else { Binds::Atom };
+                (text, binds)
+            }
+            Node::Unary(Unary::Neg, a) => (format!("-{}", self.operand(a, Binds::Sign)), Binds::Sign),
+            Node::Unary(Unary::Not, a) => (format!("!{}", self.operand(a, Binds::Sign)), Binds::Sign),
+            Node::Unary(op, a) => self.call(op.name(), &[a]),
+            Node::Binary(op, a, b) => match op {
+                Or => self.infix(a, "|", b, Binds::Or, Binds::Xor),
+                Xor => self.infix(a, "^", b, Binds::Xor, Binds::And),
+                And => self.infix(a, "&", b, Binds::And, Binds::Compare),
+                Lt => self.infix(a, "<", b, Binds::Compare, Binds::Shift),
+                Le => self.infix(a, "<=", b, Binds::Compare, Binds::Shift),
+                Gt => self.infix(a, ">", b, Binds::Compare, Binds::Shift),
+                Ge => self.infix(a, ">=", b, Binds::Compare, Binds::Shift),
+                Eq => self.infix(a, "==", b, Binds::Compare, Binds::Shift),
+                Ne => self.infix(a, "!=", b, Binds::Compare, Binds::Shift),
+                Shl => self.infix(a, "<<", b, Binds::Shift, Binds::Sum),
+                Shr => self.infix(a, ">>", b, Binds::Shift, Binds::Sum),
+                Add => self.infix(a, "+", b, Binds::Sum, Binds::Product),
+                Sub => self.infix(a, "-", b, Binds::Sum, Binds::Product),
+                Mul => self.infix(a, "*", b, Binds::Product, Binds::Sign),
+                Div => self.infix(a, "/", b, Binds::Product, Binds::Sign),
+                Rem => self.infix(a, "%", b, Binds::Product, Binds::Sign),
+                FloorDiv | Pow | Atan2 | Max | Min | Copysign | Polygamma => self.call(op.name(), &[a, b]),
+            },
+            Node::Select(c, a, b) => self.call("select", &[c, a, b]),
+            Node::MulAdd(a, b, c) => self.call("mul_add", &[a, b, c]),
+            Node::Cast(kind, a) => self.call(&format!("{kind:?}").to_lowercase(), &[a]),
+            Node::Round(dtype, a) => self.call(dtype.name(), &[a]),
+            Node::RowReduce(op, a) => self.call(op.name(), &[a]),
+            Node::RowIndex => ("row_index".into(), Binds::Atom),
+            Node::RowLength => ("row_len".into(), Binds::Atom),
+        }
+    }
+}
+
+/// How often every node is mentioned.
+fn uses(graph: &Graph, roots: impl Iterator<Item = Id>) -> Vec<usize> {
+    let mut uses = vec![0; graph.len()];
+    graph.iter().flat_map(|(_, node)| node.operands()).chain(roots).for_each(|a| uses[a.index()] += 1);
+    uses
+}
+
+/// a, b, c, .., a1, b1, ..: names for shared subexpressions, other than those of the inputs.
+fn fresh_names(taken: Vec<&String>) -> impl Iterator<Item = String> {
+    let letters = |round: usize| {
+        ('a'..='z').map(move |c| if round == 0 { c.to_string() } else { format!("{c}{round}") })
+    };
+    let free: Vec<String> = (0..40).flat_map(letters).filter(|name| !taken.contains(&name)).collect();
+    free.into_iter().chain((0..).map(|i| format!("v{i}_")))
+}
+
+impl fmt::Display for Formula {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.inner;
+        write!(f, "{}({}", inner.name, inner.input_names.join(", "))?;
+        if !inner.param_names.is_empty() {
+            write!(f, "; {}", inner.param_names.join(", "))?;
+        }
+        write!(f, ") = ")?;
+        let uses = uses(&inner.graph, inner.outputs.iter().map(|o| o.node));
+        let mut names = fresh_names(inner.input_names.iter().chain(&inner.param_names).collect());
+        let mut printer = Printer { formula: self, texts: Vec::with_capacity(inner.graph.len()) };
+        let mut shared = Vec::new();
+        for (id, node) in inner.graph.iter() {
+            let mut text = printer.node(node);
+            if uses[id.index()] > 1 && !node.is_leaf() && node != Node::RowIndex {
+                let name = names.next().expect("names never end");
+                shared.push(format!("let {name} = {}; ", text.0));
+                text = (name, Binds::Atom);
+            }
+            printer.texts.push(text);
+        }
+        let outputs: Vec<&str> = inner.outputs.iter().map(|o| printer.text(o.node)).collect();
+        let body = match outputs[..] {
+            [one] => one.to_string(),
+            _ => format!("({})", outputs.join(", ")),
+        };
+        if shared.is_empty() { f.write_str(&body) } else { write!(f, "{{ {}{body} }}", shared.concat()) }
+    }
+}
+
+impl fmt::Debug for Formula {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Read::Input(i) => write!(f, "input {i}"),
+            Read::Output(j) => write!(f, "output {j}"),
+            Read::Gradient(j) => write!(f, "gradient {j}"),
+        }
+    }
+}
+
+impl fmt::Display for Gradient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.formula, f)
+    }
+}
+
+impl fmt::Debug for Gradient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reads: Vec<String> = self.reads.iter().map(Read::to_string).collect();
+        write!(f, "{} reading {}", self.formula, reads.join(", "))
+    }
+}

@@ -1,0 +1,198 @@
+//! Programs: a formula made concrete for the dtypes of its inputs and outputs.
+//!
+//! A program is a short list of register instructions that a backend runs tile by tile over a
+//! broadcast index space, or row by row where it contains row reductions. It is pure data: the same
+//! program becomes a loop over SIMD kernels on the CPU and a shader on a GPU.
+
+use super::primitive::{Binary, RowOp, Unary};
+use crate::dtype::{Compute, DType, Scalar};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::fmt;
+use std::sync::OnceLock;
+
+/// A formula compiled for given dtypes.
+pub struct Program {
+    /// The formula's name, for messages and profiles.
+    pub name: &'static str,
+    /// How every input is loaded.
+    pub inputs: Vec<Load>,
+    /// The uniforms: values that are the same for every element of one run.
+    pub uniforms: Vec<Uniform>,
+    /// What is computed, in order. Every register is written before it is read.
+    pub steps: Vec<Step>,
+    /// The type of every tile register. A register never is destination and source of one step.
+    pub registers: Vec<Compute>,
+    /// The type of every row register (one value a row).
+    pub row_registers: Vec<Compute>,
+    /// What is stored.
+    pub outputs: Vec<Store>,
+    prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
+}
+
+/// Kinds of backend that may keep their own form of a program beside it.
+const BACKENDS: usize = 3;
+
+/// An input: its dtype in memory and the type to which it is converted when it is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Load {
+    /// The dtype in memory.
+    pub storage: DType,
+    /// The type in which the program reads it.
+    pub compute: Compute,
+    /// True if there is one value a row, not one an element.
+    pub per_row: bool,
+}
+
+/// A value that is the same for every element of one run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Uniform {
+    /// Where it comes from.
+    pub source: UniformSource,
+    /// The type to which it is rounded, once.
+    pub compute: Compute,
+}
+
+/// Where a uniform comes from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum UniformSource {
+    /// The run-time parameter of this number.
+    Param(u8),
+    /// A literal of the formula.
+    Literal(Scalar),
+    /// The number of elements of a row.
+    RowLength,
+}
+
+/// An operand of an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operand {
+    /// An input, after conversion to its compute type: a tile, or one value a row.
+    Input(u8),
+    /// A tile register.
+    Register(u8),
+    /// A value that holds for the whole run.
+    Uniform(u8),
+    /// A row register: one value that holds for the row.
+    Row(u8),
+}
+
+/// What an instruction does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// A function of one operand.
+    Unary(Unary),
+    /// A function of two operands of one type.
+    Binary(Binary),
+    /// `args[0] ? args[1] : args[2]`; the first is a mask, `compute` is the type of the others.
+    Select,
+    /// a·b + c, rounded once.
+    MulAdd,
+    /// Conversion from `compute` to this type.
+    Convert(Compute),
+    /// Rounding through a storage dtype and back.
+    Round(DType),
+    /// A reduction over the row; the destination is a row register.
+    Reduce(RowOp),
+    /// The position within the row, as `I64`; takes no operands.
+    RowIndex,
+}
+
+/// One instruction.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Step {
+    /// What it does.
+    pub op: Op,
+    /// The type of its operands (for `Select` of the last two).
+    pub compute: Compute,
+    /// A `Register` or, where everything it reads is one value a row or a uniform, a `Row`.
+    pub into: Operand,
+    /// What it reads.
+    pub args: SmallVec<[Operand; 3]>,
+}
+
+/// An output: what is stored, converted to a dtype.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Store {
+    /// The value.
+    pub value: Operand,
+    /// Its type.
+    pub compute: Compute,
+    /// The dtype in memory.
+    pub storage: DType,
+    /// True if there is one value a row, not one an element.
+    pub per_row: bool,
+}
+
+impl Program {
+    /// A program of these parts.
+    pub fn new(
+        name: &'static str,
+        inputs: Vec<Load>,
+        uniforms: Vec<Uniform>,
+        steps: Vec<Step>,
+        (registers, row_registers): (Vec<Compute>, Vec<Compute>),
+        outputs: Vec<Store>,
+    ) -> Program {
+        Program { name, inputs, uniforms, steps, registers, row_registers, outputs, prepared: Default::default() }
+    }
+
+    /// True if it reduces over rows, or tells elements of a row apart: it must be run as `Row`.
+    pub fn is_row(&self) -> bool {
+        !self.row_registers.is_empty()
+            || self.inputs.iter().any(|i| i.per_row)
+            || self.outputs.iter().any(|o| o.per_row)
+            || self.steps.iter().any(|s| s.op == Op::RowIndex)
+            || self.uniforms.iter().any(|u| u.source == UniformSource::RowLength)
+    }
+
+    /// The form that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) keeps of this program, made by
+    /// `make` on first use. A backend always asks for the same `T`.
+    pub fn prepared<T: Any + Send + Sync>(&self, backend: usize, make: impl FnOnce() -> T) -> &T {
+        let form = self.prepared[backend].get_or_init(|| Box::new(make()));
+        form.downcast_ref().expect("a backend kind keeps one form of program")
+    }
+}
+
+impl PartialEq for Program {
+    fn eq(&self, other: &Program) -> bool {
+        self.inputs == other.inputs
+            && self.uniforms == other.uniforms
+            && self.steps == other.steps
+            && self.outputs == other.outputs
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Input(i) => write!(f, "x{i}"),
+            Operand::Register(r) => write!(f, "r{r}"),
+            Operand::Uniform(u) => write!(f, "u{u}"),
+            Operand::Row(s) => write!(f, "s{s}"),
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |items: Vec<String>| items.join(", ");
+        let inputs = self.inputs.iter().map(|i| format!("{}{}", i.storage, if i.per_row { "/row" } else { "" }));
+        writeln!(f, "{}({})", self.name, list(inputs.collect()))?;
+        for (i, u) in self.uniforms.iter().enumerate() {
+            writeln!(f, "  u{i} = {:?} as {:?}", u.source, u.compute)?;
+        }
+        for s in &self.steps {
+            let args = list(s.args.iter().map(|a| a.to_string()).collect());
+            writeln!(f, "  {} = {:?}.{:?} {args}", s.into, s.op, s.compute)?;
+        }
+        let outputs = self.outputs.iter().map(|o| format!("{} as {}", o.value, o.storage));
+        writeln!(f, "  store {}", list(outputs.collect()))
+    }
+}

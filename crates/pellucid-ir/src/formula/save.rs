@@ -1,0 +1,138 @@
+//! What a gradient reads, and therefore what must be saved for it.
+//!
+//! A subexpression of the gradient that equals an output may be read (the output is saved) or
+//! computed again from the inputs. Every choice of outputs is tried, and the best kept: fewest
+//! expensive primitives computed again, then fewest bytes saved, then fewest instructions. So exp,
+//! tanh and sigmoid read their output, and x² its input.
+
+use super::builder::Builder;
+use super::definition::{Formula, Inner};
+use super::gradient::{Gradient, Outcome, Read, Wanted};
+use super::graph::{Id, Input, Kind, Node, Output};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// Outputs among which every choice is tried; of further ones, all are read.
+const MOST_CHOICES: usize = 4;
+
+/// The gradient whose values are `roots`, in a builder that also holds the formula's own nodes.
+pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id], roots: &[Id]) -> Gradient {
+    let inner = &*f.inner;
+    let (n, m) = (inner.inputs.len(), inner.outputs.len());
+    // Outputs that the gradient mentions, as (node, input that stands for the saved output).
+    let reached = Walk::new(b, roots, &[]).nodes;
+    let mentioned = inner.outputs.iter().enumerate().filter_map(|(j, output)| {
+        let node = forward[output.node.index()];
+        let is_saved_as_it_is = b.graph.fact(node).per_row == output.per_row || !inner.is_row;
+        let useful = reached.contains(&node) && !b.graph.node(node).is_leaf() && is_saved_as_it_is;
+        useful.then_some((node, n + j))
+    });
+    let mentioned: Vec<(Id, usize)> = mentioned.collect();
+    let (tried, always) = mentioned.split_at(mentioned.len().min(MOST_CHOICES));
+    let choices = (0..1usize << tried.len()).map(|set| {
+        let chosen = tried.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, &c)| c);
+        chosen.chain(always.iter().copied()).collect::<Vec<_>>()
+    });
+    let saved = choices.min_by_key(|saved| Walk::new(b, roots, saved).cost(b)).unwrap_or_default();
+
+    let reads: Vec<usize> = Walk::new(b, roots, &saved).reads.into_iter().collect();
+    let number = |input: usize| Node::Input(reads.iter().position(|&r| r == input).expect("it is read") as u8);
+    let (graph, places) = b.graph.extract(roots, |id| match b.graph.node(id) {
+        Node::Input(i) => Some(number(i as usize)),
+        _ => saved.iter().find(|s| s.0 == id).map(|s| number(s.1)),
+    });
+
+    let per_row = |k: usize| (0..n).find(|&i| wanted.output_of(i) == Some(k)).is_some_and(|i| inner.inputs[i].per_row);
+    let outputs = places.iter().enumerate();
+    let outputs = outputs.map(|(k, &node)| Output { node, kind: Kind::Number, per_row: per_row(k) }).collect();
+    let outcome = |(k, &root): (usize, &Id)| match b.graph.node(root) {
+        _ if b.constant(root) == Some(0.0) => Outcome::Zero,
+        Node::Input(i) if i as usize >= n + m && inner.outputs[i as usize - n - m].per_row == per_row(k) => {
+            Outcome::Passes(i as usize - n - m)
+        }
+        _ => Outcome::Computed,
+    };
+    let results = roots.iter().enumerate().map(outcome).collect();
+    let inputs: Vec<Input> = reads.iter().map(|&r| b.inputs[r]).collect();
+    let formula = Formula::assemble(primed(inner.name), inputs, f.params(), graph, outputs);
+    let names = names(inner);
+    let formula = formula.changed(|new| {
+        new.input_names = reads.iter().map(|&r| names[r].clone()).collect();
+        new.param_names = inner.param_names.clone();
+    });
+    let reads = reads.into_iter().map(|r| match r {
+        r if r < n => Read::Input(r),
+        r if r < n + m => Read::Output(r - n),
+        r => Read::Gradient(r - n - m),
+    });
+    Gradient { formula, reads: reads.collect(), results }
+}
+
+/// What is reached from the roots when the nodes in `saved` are read instead of computed.
+struct Walk {
+    nodes: HashSet<Id>,
+    reads: BTreeSet<usize>,
+}
+
+impl Walk {
+    fn new(b: &Builder, roots: &[Id], saved: &[(Id, usize)]) -> Walk {
+        let (mut nodes, mut reads) = (HashSet::new(), BTreeSet::new());
+        let mut stack = roots.to_vec();
+        while let Some(id) = stack.pop() {
+            if let Some(&(_, input)) = saved.iter().find(|s| s.0 == id) {
+                reads.insert(input);
+            } else if nodes.insert(id) {
+                match b.graph.node(id) {
+                    Node::Input(i) => drop(reads.insert(i as usize)),
+                    node => stack.extend(node.operands()),
+                }
+            }
+        }
+        Walk { nodes, reads }
+    }
+
+    /// (expensive primitives, bytes read, in units in which a value a row is next to nothing,
+    /// instructions).
+    fn cost(&self, b: &Builder) -> (usize, usize, usize) {
+        let bytes = |&r: &usize| match b.inputs[r] {
+            Input { per_row: true, .. } => 1,
+            Input { kind: Kind::Number, .. } => 400,
+            Input { kind: Kind::Index, .. } => 800,
+            Input { kind: Kind::Mask, .. } => 100,
+        };
+        let expensive = self.nodes.iter().filter(|&&id| b.graph.node(id).is_expensive()).count();
+        (expensive, self.reads.iter().map(bytes).sum(), self.nodes.len())
+    }
+}
+
+/// Names for inputs, outputs and incoming gradients, all different.
+fn names(inner: &Inner) -> Vec<String> {
+    let mut names = inner.input_names.clone();
+    let m = inner.outputs.len();
+    for letter in ["y", "g"] {
+        for j in 0..m {
+            let mut name = if m == 1 { letter.to_string() } else { format!("{letter}{j}") };
+            while names.contains(&name) || inner.param_names.contains(&name) {
+                name.push('\'');
+            }
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// The name of a derivative: one more prime.
+fn primed(name: &'static str) -> &'static str {
+    static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    let primed = format!("{name}'");
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    match names.get(primed.as_str()) {
+        Some(known) => known,
+        None => {
+            // Programs carry their names as `&'static str`; there are as many as formulas.
+            let name: &'static str = primed.leak();
+            names.insert(name);
+            name
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Rewrites of nodes while they are built.
+//!
+//! Two sets, because two things may be rewritten. The *value* of a formula is what its text says,
+//! operation by operation, each rounded once in a compute type that is not known yet: a rewrite may
+//! not change one bit of it in any type. A *derivative* has no text: what the differentiator builds
+//! defines it, so there it may drop `0·u` and `u + 0`, fold literals and gather constant factors.
+
+use super::builder::Builder;
+use super::graph::{Id, Kind, Literal, Node};
+use super::primitive::{Binary, RowOp, Unary};
+use crate::dtype::Scalar;
+
+type Rewrite = Result<Option<Id>, String>;
+
+impl Builder {
+    /// Rewrites that keep every bit of the value.
+    pub(super) fn rewrite_value(&mut self, node: Node) -> Rewrite {
+        use Binary::*;
+        let one = |b: &Builder, id| b.constant(id) == Some(1.0);
+        Ok(Some(match node {
+            Node::Unary(Unary::Neg, a) => match (self.graph.node(a), self.constant(a)) {
+                (Node::Unary(Unary::Neg, u), _) => u,
+                (_, Some(x)) => self.number(-x),
+                _ => return Ok(None),
+            },
+            Node::Unary(Unary::Not, a) => match self.graph.node(a) {
+                Node::Unary(Unary::Not, u) => u,
+                _ => return Ok(None),
+            },
+            Node::Binary(Mul | Div, a, b) if one(self, b) => a,
+            Node::Binary(Mul, a, b) if one(self, a) => b,
+            Node::Binary(op, a, b) => match (self.constant(a), self.constant(b)) {
+                (Some(x), Some(y)) => match fold_exactly(op, x, y) {
+                    Some(value) => self.number(value),
+                    None => return Ok(None),
+                },
+                _ => return Ok(None),
+            },
+            Node::Select(_, a, b) if a == b => a,
+            Node::Cast(kind, a) if self.graph.fact(a).kind == kind => a,
+            // The reductions of a row of equal values, by definition.
+            Node::RowReduce(RowOp::Max | RowOp::Min, a) if self.graph.fact(a).per_row => a,
+            Node::RowReduce(RowOp::Sum, a) if self.graph.fact(a).per_row => {
+                let length = self.node(Node::RowLength)?;
+                let length = self.node(Node::Cast(self.graph.fact(a).kind, length))?;
+                self.node(Node::Binary(Mul, a, length))?
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Rewrites of a derivative: the algebra of the real numbers, with 0 and ±1 absorbed, signs
+    /// moved outwards where they meet and cancel, and constant factors gathered.
+    pub(super) fn rewrite_derivative(&mut self, node: Node) -> Rewrite {
+        use Binary::{Add, Div, Mul, Pow, Sub};
+        if !matches!(node, Node::Unary(Unary::Neg, _) | Node::Binary(..) | Node::Select(..) | Node::RowReduce(..)) {
+            return Ok(None);
+        }
+        if node.operands().iter().any(|&a| self.graph.fact(a).kind == Kind::Index) {
+            return Ok(None);
+        }
+        let constant = |b: &Builder, id| b.constant(id);
+        Ok(match node {
+            Node::Unary(Unary::Neg, a) => match self.graph.node(a) {
+                Node::Binary(Sub, u, v) => Some(self.node(Node::Binary(Sub, v, u))?),
+                _ => match self.factor(a) {
+                    Some((u, c)) => Some(self.scaled(u, -c)?),
+                    None => None,
+                },
+            },
+            Node::Binary(op @ (Add | Sub | Mul | Div | Pow), a, b) => {
+                let (x, y) = (constant(self, a), constant(self, b));
+                if let (Some(x), Some(y)) = (x, y) {
+                    return Ok(Some(self.number(fold(op, x, y))));
+                }
+                match (op, self.negated(a), self.negated(b)) {
+                    (Add, ..) if is_zero(x) => Some(b),
+                    (Add | Sub, ..) if is_zero(y) => Some(a),
+                    (Sub, ..) if is_zero(x) => Some(self.node(Node::Unary(Unary::Neg, b))?),
+                    (Add, _, Some(v)) => Some(self.node(Node::Binary(Sub, a, v))?),
+                    (Add, Some(u), _) => Some(self.node(Node::Binary(Sub, b, u))?),
+                    (Sub, _, Some(v)) => Some(self.node(Node::Binary(Add, a, v))?),
+                    (Add, ..) if a == b => Some(self.scaled(a, 2.0)?),
+                    (Mul, ..) if is_zero(x) || is_zero(y) => Some(self.number(0.0)),
+                    (Div, ..) if is_zero(x) => Some(self.number(0.0)),
+                    (Mul, ..) if x.is_some() => Some(self.scaled(b, x.unwrap_or(1.0))?),
+                    (Mul, ..) if y.is_some() => Some(self.scaled(a, y.unwrap_or(1.0))?),
+                    (Mul | Div, Some(u), Some(v)) => Some(self.node(Node::Binary(op, u, v))?),
+                    (Mul | Div, Some(u), None) => {
+                        let product = self.node(Node::Binary(op, u, b))?;
+                        Some(self.node(Node::Unary(Unary::Neg, product))?)
+                    }
+                    (Mul | Div, None, Some(v)) => {
+                        let product = self.node(Node::Binary(op, a, v))?;
+                        Some(self.node(Node::Unary(Unary::Neg, product))?)
+                    }
+                    (Pow, ..) if y == Some(1.0) => Some(a),
+                    (Pow, ..) if is_zero(y) => Some(self.number(1.0)),
+                    (Pow, ..) if y == Some(2.0) => Some(self.node(Node::Binary(Mul, a, a))?),
+                    _ => None,
+                }
+            }
+            Node::Select(c, a, b) => match (self.graph.node(c), self.graph.node(a), self.graph.node(b)) {
+                (Node::Unary(Unary::Not, c), ..) => Some(self.node(Node::Select(c, b, a))?),
+                (_, Node::Select(d, u, _), _) if d == c => Some(self.node(Node::Select(c, u, b))?),
+                (_, _, Node::Select(d, _, v)) if d == c => Some(self.node(Node::Select(c, a, v))?),
+                _ => None,
+            },
+            Node::RowReduce(RowOp::Sum, a) => self.sum_of_products(a)?,
+            _ => None,
+        })
+    }
+
+    /// Moves what is constant along the row out of its sum: Σ s·u = s·Σ u.
+    fn sum_of_products(&mut self, a: Id) -> Rewrite {
+        let per_row = |b: &Builder, id| b.graph.fact(id).per_row;
+        let sum = |b: &mut Builder, u| b.node(Node::RowReduce(RowOp::Sum, u));
+        Ok(match self.graph.node(a) {
+            _ if is_zero(self.constant(a)) => Some(a),
+            _ if per_row(self, a) => None,
+            Node::Unary(Unary::Neg, u) => {
+                let total = sum(self, u)?;
+                Some(self.node(Node::Unary(Unary::Neg, total))?)
+            }
+            Node::Binary(Binary::Mul, s, u) if per_row(self, s) => {
+                let total = sum(self, u)?;
+                Some(self.node(Node::Binary(Binary::Mul, s, total))?)
+            }
+            Node::Binary(op @ (Binary::Mul | Binary::Div), u, s) if per_row(self, s) => {
+                let total = sum(self, u)?;
+                Some(self.node(Node::Binary(op, total, s))?)
+            }
+            _ => None,
+        })
+    }
+
+    /// The literal number `value`.
+    pub(super) fn number(&mut self, value: f64) -> Id {
+        self.literal(Literal::new(Scalar::Float(value), Kind::Number))
+    }
+
+    /// u, where the node is −u and not a literal.
+    fn negated(&self, id: Id) -> Option<Id> {
+        match self.graph.node(id) {
+            Node::Unary(Unary::Neg, u) => Some(u),
+            _ => None,
+        }
+    }
+
+    /// (u, c), where the node is u·c with a literal c.
+    fn factor(&self, id: Id) -> Option<(Id, f64)> {
+        match self.graph.node(id) {
+            Node::Binary(Binary::Mul, u, c) if self.constant(c).is_some() => self.constant(c).map(|c| (u, c)),
+            Node::Binary(Binary::Mul, c, u) => self.constant(c).map(|c| (u, c)),
+            _ => None,
+        }
+    }
+
+    /// c·u, with the constant factors of u gathered into c.
+    fn scaled(&mut self, u: Id, c: f64) -> Result<Id, String> {
+        if let Some(x) = self.constant(u) {
+            return Ok(self.number(c * x));
+        }
+        if let Some(v) = self.negated(u) {
+            return self.scaled(v, -c);
+        }
+        if let Some((v, d)) = self.factor(u) {
+            return self.scaled(v, c * d);
+        }
+        match c {
+            0.0 => Ok(self.number(0.0)),
+            1.0 => Ok(u),
+            -1.0 => self.node(Node::Unary(Unary::Neg, u)),
+            _ => {
+                // Interned directly, for `node` would come back here.
+                let c = self.number(c);
+                self.plain(Node::Binary(Binary::Mul, c, u))
+            }
+        }
+    }
+
+    /// The node, rewritten by nothing but what keeps every bit.
+    fn plain(&mut self, node: Node) -> Result<Id, String> {
+        let derivative = std::mem::replace(&mut self.derivative, false);
+        let id = self.node(node);
+        self.derivative = derivative;
+        id
+    }
+}
+
+fn is_zero(x: Option<f64>) -> bool {
+    x == Some(0.0)
+}
+
+fn fold(op: Binary, x: f64, y: f64) -> f64 {
+    match op {
+        Binary::Add => x + y,
+        Binary::Sub => x - y,
+        Binary::Mul => x * y,
+        Binary::Div => x / y,
+        _ => x.powf(y),
+    }
+}
+
+/// The value of `x ∘ y` where it is the same in every compute type.
+///
+/// `f32` rounds its operands first, so both must be `f32` numbers. Then rounding the `f64` result to
+/// `f32` gives what `f32` arithmetic gives (53 ≥ 2·24 + 2 bits; Figueroa 1995), as long as the result
+/// is a normal number; and below 2²⁴ no integer type wraps.
+fn fold_exactly(op: Binary, x: f64, y: f64) -> Option<f64> {
+    let single = |v: f64| (v as f32) as f64 == v;
+    if !matches!(op, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div) || !single(x) || !single(y) {
+        return None;
+    }
+    let value = fold(op, x, y);
+    let size = value.abs();
+    (value == 0.0 || (f32::MIN_POSITIVE as f64..=16_777_216.0).contains(&size)).then_some(value)
+}

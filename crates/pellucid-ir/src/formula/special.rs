@@ -1,0 +1,242 @@
+//! The primitives at plain `f64` numbers: the reference of every vector implementation.
+//!
+//! `std` and `libm` where they have a function; the inverse error function and the polygamma
+//! functions are written out here.
+
+use super::primitive::{Binary, Unary};
+use std::f64::consts::{FRAC_2_SQRT_PI, PI};
+
+/// A primitive of one number; masks are 0 and 1.
+pub fn unary(op: Unary, x: f64) -> f64 {
+    match op {
+        Unary::Neg => -x,
+        Unary::Abs => x.abs(),
+        Unary::Sign if x == 0.0 || x.is_nan() => x,
+        Unary::Sign => x.signum(),
+        Unary::Floor => x.floor(),
+        Unary::Ceil => x.ceil(),
+        Unary::Round => x.round_ties_even(),
+        Unary::Trunc => x.trunc(),
+        Unary::Sqrt => x.sqrt(),
+        Unary::Recip => x.recip(),
+        Unary::Exp => x.exp(),
+        Unary::Exp2 => x.exp2(),
+        Unary::Expm1 => x.exp_m1(),
+        Unary::Ln => x.ln(),
+        Unary::Log2 => x.log2(),
+        Unary::Log10 => x.log10(),
+        Unary::Ln1p => x.ln_1p(),
+        Unary::Sin => x.sin(),
+        Unary::Cos => x.cos(),
+        Unary::Tan => x.tan(),
+        Unary::Asin => x.asin(),
+        Unary::Acos => x.acos(),
+        Unary::Atan => x.atan(),
+        Unary::Sinh => x.sinh(),
+        Unary::Cosh => x.cosh(),
+        Unary::Tanh => x.tanh(),
+        Unary::Asinh => libm::asinh(x),
+        Unary::Acosh => libm::acosh(x),
+        Unary::Atanh => libm::atanh(x),
+        Unary::Sigmoid if x < 0.0 => x.exp() / (1.0 + x.exp()),
+        Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Unary::Erf => libm::erf(x),
+        Unary::Erfc => libm::erfc(x),
+        Unary::Erfinv => erfinv(x),
+        Unary::Lgamma => libm::lgamma(x),
+        Unary::Digamma => digamma(x),
+        Unary::Not => truth(x == 0.0),
+        Unary::IsNan => truth(x.is_nan()),
+        Unary::IsFinite => truth(x.is_finite()),
+    }
+}
+
+/// A primitive of two numbers; masks are 0 and 1, the bitwise ones take whole numbers.
+pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
+    let (i, j) = (a as i64, b as i64);
+    match op {
+        Binary::Add => a + b,
+        Binary::Sub => a - b,
+        Binary::Mul => a * b,
+        Binary::Div => a / b,
+        Binary::FloorDiv => (a / b).floor(),
+        Binary::Rem => a - b * (a / b).floor(),
+        Binary::Pow => a.powf(b),
+        Binary::Atan2 => a.atan2(b),
+        Binary::Max | Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
+        Binary::Max => a.max(b),
+        Binary::Min => a.min(b),
+        Binary::Copysign => a.copysign(b),
+        Binary::Polygamma => polygamma(a, b),
+        Binary::And => (i & j) as f64,
+        Binary::Or => (i | j) as f64,
+        Binary::Xor => (i ^ j) as f64,
+        Binary::Shl => (if (0..64).contains(&j) { i << j } else { 0 }) as f64,
+        Binary::Shr => (i >> if (0..64).contains(&j) { j } else { 63 }) as f64,
+        Binary::Lt => truth(a < b),
+        Binary::Le => truth(a <= b),
+        Binary::Gt => truth(a > b),
+        Binary::Ge => truth(a >= b),
+        Binary::Eq => truth(a == b),
+        Binary::Ne => truth(a != b),
+    }
+}
+
+/// A primitive of two 64-bit integers.
+pub(super) fn binary_index(op: Binary, a: f64, b: f64) -> f64 {
+    match op {
+        Binary::FloorDiv | Binary::Rem if b == 0.0 => 0.0,
+        _ => binary(op, a, b),
+    }
+}
+
+fn truth(b: bool) -> f64 {
+    b as u8 as f64
+}
+
+/// The y with erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's
+/// method on erfc, whose argument 1 − |x| is exact where erf is flat.
+fn erfinv(x: f64) -> f64 {
+    let q = 1.0 - x.abs();
+    if x == 0.0 || q.is_nan() || q <= 0.0 {
+        return match () {
+            () if x == 0.0 => x,
+            () if q == 0.0 => f64::INFINITY.copysign(x),
+            () => f64::NAN,
+        };
+    }
+    let w = -(q * (1.0 + x.abs())).ln();
+    let horner = |c: &[f64], t: f64| c.iter().fold(0.0, |p, &c| p * t + c);
+    let mut y = x.abs()
+        * match w < 5.0 {
+            true => horner(
+                &[
+                    2.81022636e-08,
+                    3.43273939e-07,
+                    -3.5233877e-06,
+                    -4.39150654e-06,
+                    0.00021858087,
+                    -0.00125372503,
+                    -0.00417768164,
+                    0.246640727,
+                    1.50140941,
+                ],
+                w - 2.5,
+            ),
+            false => horner(
+                &[
+                    -0.000200214257,
+                    0.000100950558,
+                    0.00134934322,
+                    -0.00367342844,
+                    0.00573950773,
+                    -0.0076224613,
+                    0.00943887047,
+                    1.00167406,
+                    2.83297682,
+                ],
+                w.sqrt() - 3.0,
+            ),
+        };
+    for _ in 0..2 {
+        // erf(y) − |x|, without the cancellation of either tail.
+        let error = if q < 0.5 { q - libm::erfc(y) } else { libm::erf(y) - x.abs() };
+        let slope = FRAC_2_SQRT_PI * (-y * y).exp();
+        let step = error / slope;
+        y -= step / (1.0 + y * step);
+    }
+    y.copysign(x)
+}
+
+/// ψ(x): reflection for negative x, recurrence up to 10, then the asymptotic series.
+fn digamma(x: f64) -> f64 {
+    if x == 0.0 {
+        return f64::INFINITY.copysign(-x);
+    }
+    if x < 0.0 {
+        if x == x.floor() {
+            return f64::NAN;
+        }
+        // π·cot(πx), whose period is 1.
+        return digamma(1.0 - x) - PI / (PI * (x - x.round())).tan();
+    }
+    let (mut x, mut sum) = (x, 0.0);
+    while x < 10.0 {
+        sum -= 1.0 / x;
+        x += 1.0;
+    }
+    let t = 1.0 / (x * x);
+    let tail = BERNOULLI.iter().enumerate().rev().fold(0.0, |p, (k, b)| (p + b / (2.0 * (k + 1) as f64)) * t);
+    sum + x.ln() - 0.5 / x - tail
+}
+
+/// The Bernoulli numbers B₂, B₄, ..., B₂₄.
+const BERNOULLI: [f64; 12] = [
+    1.0 / 6.0,
+    -1.0 / 30.0,
+    1.0 / 42.0,
+    -1.0 / 30.0,
+    5.0 / 66.0,
+    -691.0 / 2730.0,
+    7.0 / 6.0,
+    -3617.0 / 510.0,
+    43867.0 / 798.0,
+    -174611.0 / 330.0,
+    854513.0 / 138.0,
+    -236364091.0 / 2730.0,
+];
+
+/// ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n+1, x), with Hurwitz' ζ by the Euler–Maclaurin formula.
+fn polygamma(n: f64, x: f64) -> f64 {
+    if n == 0.0 {
+        return digamma(x);
+    }
+    if n < 0.0 || n != n.floor() || n > 100.0 || x.is_nan() || x < -1e5 {
+        return f64::NAN;
+    }
+    let s = n + 1.0;
+    let power = |a: f64, k: f64| a.powi(k as i32);
+    let (mut a, mut zeta) = (x, 0.0);
+    if x <= 0.0 && x == x.floor() {
+        return if n as i64 % 2 == 0 { f64::NAN } else { f64::INFINITY };
+    }
+    while a < 12.0 + s {
+        zeta += power(a, -s);
+        a += 1.0;
+    }
+    zeta += power(a, -n) / n + power(a, -s) / 2.0;
+    // The j-th term is B₂ⱼ/(2j)! · s(s+1)…(s+2j−2) · a^(−s−2j+1).
+    let mut term = s * power(a, -s - 1.0) / 2.0;
+    for (j, b) in BERNOULLI.iter().enumerate() {
+        zeta += b * term;
+        let k = 2.0 * (j + 1) as f64;
+        term *= (s + k - 1.0) * (s + k) / ((k + 1.0) * (k + 2.0) * a * a);
+    }
+    let factorial: f64 = (1..=n as u64).map(|k| k as f64).product();
+    factorial * zeta * if n as i64 % 2 == 0 { -1.0 } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn special_functions_have_their_known_values() {
+        let close = |a: f64, b: f64| assert!((a - b).abs() <= 4e-15 * b.abs().max(0.25), "{a} {b}");
+        for x in [-0.999_999, -0.9, -0.3, 1e-8, 0.5, 0.999, 1.0 - 1e-15] {
+            close(libm::erf(erfinv(x)), x);
+        }
+        close(erfinv(0.5), 0.476_936_276_204_469_9);
+        close(digamma(1.0), -0.577_215_664_901_532_9);
+        close(digamma(0.5), -1.963_510_026_021_423_5);
+        close(digamma(-0.5), 0.036_489_973_978_576_52);
+        close(polygamma(1.0, 1.0), PI * PI / 6.0);
+        close(polygamma(1.0, 0.5), PI * PI / 2.0);
+        close(polygamma(2.0, 1.0), -2.404_113_806_319_188_6);
+        close(polygamma(3.0, 0.5), PI.powi(4));
+        assert_eq!(polygamma(1.0, f64::INFINITY), 0.0);
+        assert!(digamma(-3.0).is_nan() && erfinv(1.5).is_nan());
+        assert_eq!(erfinv(-1.0), f64::NEG_INFINITY);
+        assert_eq!(binary(Binary::Rem, -1.0, 3.0), 2.0);
+    }
+}

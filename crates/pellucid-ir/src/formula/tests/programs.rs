@@ -1,0 +1,189 @@
+//! Programs against the evaluator, and what cannot be compiled.
+
+use super::*;
+use crate::dtype::{Compute, Scalar};
+use crate::{DType, Error};
+
+/// Runs an `f64` program over one row, register by register, as a backend would.
+fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
+    let uniforms: Vec<f64> = program
+        .uniforms
+        .iter()
+        .map(|u| match u.source {
+            UniformSource::Param(k) => params[k as usize],
+            UniformSource::Literal(v) => v.to_f64(),
+            UniformSource::RowLength => elements as f64,
+        })
+        .collect();
+    let mut tiles: Vec<Option<Vec<f64>>> = vec![None; program.registers.len()];
+    let mut rows: Vec<Option<f64>> = vec![None; program.row_registers.len()];
+    let get = |tiles: &[Option<Vec<f64>>], rows: &[Option<f64>], operand: Operand, i: usize| match operand {
+        Operand::Input(k) if program.inputs[k as usize].per_row => inputs[k as usize][0],
+        Operand::Input(k) => inputs[k as usize][i],
+        Operand::Uniform(u) => uniforms[u as usize],
+        Operand::Register(r) => tiles[r as usize].as_ref().expect("written before it is read")[i],
+        Operand::Row(s) => rows[s as usize].expect("written before it is read"),
+    };
+    for step in &program.steps {
+        assert!(!step.args.contains(&step.into), "destination is a source of {step:?} in\n{program}");
+        let arg = |a: usize, i: usize| get(&tiles, &rows, step.args[a], i);
+        let at = |i: usize| match step.op {
+            Op::Unary(op) => evaluate_unary(op, arg(0, i)),
+            Op::Binary(op) => evaluate_binary(op, arg(0, i), arg(1, i)),
+            Op::Select if arg(0, i) != 0.0 => arg(1, i),
+            Op::Select => arg(2, i),
+            Op::MulAdd => arg(0, i).mul_add(arg(1, i), arg(2, i)),
+            Op::Convert(_) => arg(0, i),
+            Op::Round(_) => unreachable!("not in these cases"),
+            Op::Reduce(RowOp::Sum) => (0..elements).map(|i| arg(0, i)).sum(),
+            Op::Reduce(op) => {
+                let pick = if op == RowOp::Max { Binary::Max } else { Binary::Min };
+                (0..elements).map(|i| arg(0, i)).reduce(|a, b| evaluate_binary(pick, a, b)).unwrap()
+            }
+            Op::RowIndex => i as f64,
+        };
+        match step.into {
+            Operand::Register(r) => {
+                let values = (0..elements).map(at).collect();
+                tiles[r as usize] = Some(values);
+            }
+            Operand::Row(s) => {
+                for arg in &step.args {
+                    let full = match *arg {
+                        Operand::Register(_) => true,
+                        Operand::Input(k) => !program.inputs[k as usize].per_row,
+                        _ => false,
+                    };
+                    assert_eq!(full, matches!(step.op, Op::Reduce(_)), "{step:?} in\n{program}");
+                }
+                rows[s as usize] = Some(at(0));
+            }
+            other => panic!("a step writes to {other}"),
+        }
+    }
+    let store = |s: &Store| {
+        let n = if s.per_row { 1 } else { elements };
+        (0..n).map(|i| get(&tiles, &rows, s.value, i)).collect()
+    };
+    program.outputs.iter().map(store).collect()
+}
+
+fn bits(values: &[Vec<f64>]) -> Vec<Vec<u64>> {
+    values.iter().map(|v| v.iter().map(|x| x.to_bits()).collect()).collect()
+}
+
+/// Every program of `f` and of its gradients computes what the evaluator computes, bit by bit.
+fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
+    let program = f.uniform_program(DType::F64).unwrap();
+    assert_eq!(program.is_row(), f.is_row(), "{program}\n{f}");
+    let y = evaluate(f, x, params, elements);
+    assert_eq!(bits(&run(program, x, params, elements)), bits(&y), "{program}\n{f}");
+    if order > 0 {
+        let gradient = f.gradient(Wanted::all(f.inputs().len()));
+        let values = read(&gradient, x, &y, &y);
+        check(&gradient.formula, &values, params, elements, order - 1);
+    }
+}
+
+#[test]
+fn programs_compute_what_formulas_say() {
+    for c in cases() {
+        check(&c.formula, &c.inputs, &c.params, elements(&c.inputs), 2);
+    }
+}
+
+#[test]
+fn reductions_of_one_depth_end_one_pass() {
+    let f = formula!(|x| (x - x.row_mean()) * x.square().row_sum() / x.row_max());
+    let program = f.uniform_program(DType::F32).unwrap();
+    let places: Vec<usize> =
+        program.steps.iter().enumerate().filter(|(_, s)| matches!(s.op, Op::Reduce(_))).map(|(i, _)| i).collect();
+    assert_eq!(places, [1, 2, 3], "{program}");
+}
+
+#[test]
+fn registers_are_shared() {
+    let chain = Formula::new("chain", &[Input::NUMBER], 0, |x, _| {
+        vec![(0..40).fold(x[0], |y, i| (y * (i as f64 + 0.5)).sin())]
+    });
+    let program = chain.uniform_program(DType::F32).unwrap();
+    assert_eq!((program.steps.len(), program.registers.len()), (80, 2), "{program}");
+    assert_eq!(program.registers, [Compute::F32; 2]);
+}
+
+#[test]
+fn literals_and_parameters_are_uniforms_of_their_type() {
+    let f = formula!(|x, t: index; k| t.eq(k.to_index()).select(x * k + 0.1, x));
+    let program = f.uniform_program(DType::F16).unwrap();
+    let uniform = |source, compute| Uniform { source, compute };
+    for u in [
+        uniform(UniformSource::Param(0), Compute::I64),
+        uniform(UniformSource::Param(0), Compute::F32),
+        uniform(UniformSource::Literal(Scalar::Float(0.1)), Compute::F32),
+    ] {
+        assert!(program.uniforms.contains(&u), "{u:?} in\n{program}");
+    }
+    assert_eq!(program.inputs[1].storage, DType::I64);
+    assert_eq!(program.outputs[0].storage, DType::F16);
+}
+
+#[test]
+fn signatures_choose_storage_and_compute_apart() {
+    let f = formula!(|a, b| (a * b, a.lt(b)));
+    let signature = Signature::new([DType::I32, DType::BF16], DType::BF16).storing([DType::F64, DType::Bool]);
+    let program = f.program(&signature).unwrap();
+    assert_eq!(program.inputs[0], Load { storage: DType::I32, compute: Compute::F32, per_row: false });
+    assert_eq!(program.outputs[0].storage, DType::F64);
+    assert_eq!(program.outputs[1].compute, Compute::Mask);
+    assert!(std::sync::Arc::ptr_eq(&program, &f.program(&signature).unwrap()));
+}
+
+#[test]
+fn integers_and_truth_values_have_their_own_arithmetic() {
+    for f in [
+        formula!(|a, b| a.max(b) * a - b.abs() + a.floor_div(b) % 7),
+        formula!(|a, b| (a & b) | (a << 2) ^ !b),
+        formula!(|a, b| (a.is_nan() | b.is_finite()).select(a.round(), b.relu())),
+    ] {
+        assert!(f.uniform_program(DType::I32).is_ok() && f.uniform_program(DType::I64).is_ok(), "{f}");
+    }
+    let logic = formula!(|a, b| (a + b, a * b, a.lt(b), a.eq(b), a.max(b)));
+    let program = logic.uniform_program(DType::Bool).unwrap();
+    assert!(program.steps.iter().all(|s| s.compute == Compute::Mask), "{program}");
+    for (a, b) in [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)] {
+        let truth = |x: bool| vec![x as u8 as f64];
+        let found = run(program, &[vec![a], vec![b]], &[], 1);
+        let expected = [truth(a + b > 0.0), truth(a * b > 0.0), truth(a < b), truth(a == b), truth(a + b > 0.0)];
+        assert_eq!(found, expected, "{a} {b} {program}");
+    }
+}
+
+#[test]
+fn what_a_dtype_lacks_is_a_typed_error() {
+    let refused = |f: &Formula, dtype| match f.uniform_program(dtype) {
+        Err(Error::DTypeMismatch { op, dtypes, mend }) => {
+            assert_eq!(op, f.name());
+            assert_eq!(dtypes, vec![dtype; f.inputs().len()]);
+            mend
+        }
+        other => panic!("{other:?}"),
+    };
+    let sine = formula! { sine(x) = x.sin() };
+    assert!(refused(&sine, DType::I32).starts_with("`sin` is not defined for i32"));
+    assert!(refused(formula!(|a, b| a / b), DType::U8).contains("`div`"));
+    assert!(refused(formula!(|a, b| a & b), DType::F32).contains("integers or masks"));
+    assert!(refused(formula!(|x| !x), DType::BF16).contains("`not`"));
+    assert!(refused(formula!(|x| x + 0.5), DType::I64).contains("literal 0.5"));
+    assert!(refused(formula!(|x| -x), DType::Bool).contains("`neg`"));
+    assert!(sine.uniform_program(DType::F16).is_ok(), "a refusal is not remembered for others");
+    let short = Signature::new([], DType::F32);
+    assert!(matches!(sine.program(&short), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn too_many_uniforms_are_refused() {
+    let f = Formula::new("polynomial", &[Input::NUMBER], 0, |x, _| {
+        vec![(0..300).fold(x[0], |y, i| y * x[0] + (i as f64 + 0.5))]
+    });
+    assert!(matches!(f.uniform_program(DType::F32), Err(Error::InvalidArgument { op: "polynomial", .. })));
+}

@@ -1,0 +1,99 @@
+//! The shape rule of every family: what comes out, from what goes in.
+
+use super::{Index, Kernel, Meta, ReduceOp, ScanOp};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::shape::Shape;
+use smallvec::{SmallVec, smallvec};
+
+/// What a kernel makes: mostly one array.
+pub type Metas = SmallVec<[Meta; 2]>;
+
+impl Kernel {
+    /// Shape and dtype of every output for these inputs, or why they do not fit. `Scatter` and
+    /// `Random` write into arrays that exist, and infer nothing.
+    pub fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        let op = self.name();
+        let one = |shape, dtype| -> Result<Metas> { Ok(smallvec![Meta { shape, dtype }]) };
+        match self {
+            Kernel::Map(k) => {
+                let shape = broadcast(op, inputs)?;
+                Ok(k.program.outputs.iter().map(|o| Meta { shape: shape.clone(), dtype: o.storage }).collect())
+            }
+            Kernel::Reduce(k) => {
+                let shape = broadcast(op, inputs)?;
+                let needs_one = matches!(k.op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin);
+                if needs_one && k.axes.count(&shape) == 0 && k.axes.keepdims(&shape).size() != 0 {
+                    return Err(Error::invalid(op, format!("no extremum over zero elements of shape {shape}")));
+                }
+                one(k.axes.keepdims(&shape), k.output)
+            }
+            Kernel::Row(k) => {
+                let shape = broadcast(op, inputs)?;
+                let of = |per_row| if per_row { k.axes.keepdims(&shape) } else { shape.clone() };
+                Ok(k.program.outputs.iter().map(|o| Meta { shape: of(o.per_row), dtype: o.storage }).collect())
+            }
+            Kernel::Scan(k) => {
+                let x = inputs[0].clone();
+                let positions = Meta { shape: x.shape.clone(), dtype: DType::I64 };
+                Ok(match k.op {
+                    ScanOp::Max | ScanOp::Min => smallvec![x, positions],
+                    _ => smallvec![x],
+                })
+            }
+            Kernel::MatMul(_) => {
+                let (a, b) = (&inputs[0], &inputs[1]);
+                one(matmul_shape(&a.shape, &b.shape)?, a.dtype)
+            }
+            Kernel::Gather(k) => one(k.index.shape(&inputs[0].shape, &inputs[1].shape), inputs[0].dtype),
+            Kernel::Sort(k) => {
+                let shape = inputs[0].shape.with_axis(k.axis, k.k);
+                Ok(smallvec![
+                    Meta { shape: shape.clone(), dtype: inputs[0].dtype },
+                    Meta { shape, dtype: DType::I64 }
+                ])
+            }
+            Kernel::Copy => Ok(smallvec![inputs[0].clone()]),
+            Kernel::Scatter(_) | Kernel::Random(_) => Ok(Metas::new()),
+        }
+    }
+}
+
+impl Index {
+    /// The shape of `x[index]` for x of shape `array` and index tensors of shape `index`.
+    pub fn shape(&self, array: &Shape, index: &Shape) -> Shape {
+        match self {
+            Index::Axes(axes) => {
+                let rest = (0..array.rank()).filter(|a| !axes.contains(a)).map(|a| array[a]);
+                index.iter().copied().chain(rest).collect()
+            }
+            Index::Along(_) => index.clone(),
+        }
+    }
+}
+
+/// `[batch.., m, k]` times `[batch.., k, n]`, both of rank 2 or more.
+fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
+    let mismatch = |mend: String| Error::shapes("matmul", [a, b], mend);
+    let (i, j) = (a.rank() - 2, b.rank() - 2);
+    let (m, k, k2, n) = (a[i], a[i + 1], b[j], b[j + 1]);
+    if k != k2 {
+        return Err(mismatch(format!(
+            "the last axis of the first ({k}) must equal the last but one of the second ({k2}); transpose one of them?"
+        )));
+    }
+    let batch = Shape::from(&a[..i]).broadcast(&Shape::from(&b[..j]));
+    let batch = batch.ok_or_else(|| mismatch("the axes before the last two must be equal or 1".into()))?;
+    Ok(batch.iter().copied().chain([m, n]).collect())
+}
+
+fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
+    let mut shape = inputs.first().map_or(Shape::scalar(), |m| m.shape.clone());
+    for input in inputs.iter().skip(1) {
+        shape = shape.broadcast(&input.shape).ok_or_else(|| {
+            let mend = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
+            Error::shapes(op, inputs.iter().map(|m| &m.shape), mend)
+        })?;
+    }
+    Ok(shape)
+}

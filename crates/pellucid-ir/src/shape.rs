@@ -1,0 +1,426 @@
+//! Shapes and strided layouts: where the elements of an array lie in its storage.
+//!
+//! Element (i₀, i₁, ..) of an array lies at `offset + Σ iₖ·strideₖ`, counted in elements. Views
+//! (transposes, slices, flips, broadcasts) are new layouts over the same storage and cost no
+//! kernel; a stride may be negative (flip) or 0 (broadcast).
+
+use crate::error::Error;
+use smallvec::SmallVec;
+use std::fmt;
+
+/// Axes that are stored inline; arrays of higher rank work, with a heap allocation.
+pub const INLINE_AXES: usize = 6;
+
+/// The length of every axis, outermost first. A 0-d array has the empty shape and one element.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Shape(SmallVec<[usize; INLINE_AXES]>);
+
+impl Shape {
+    /// The shape of a 0-d array.
+    pub fn scalar() -> Shape {
+        Shape::default()
+    }
+
+    /// The length of every axis.
+    pub fn dims(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The number of elements, the product of the lengths. Constructors check that it, and it
+    /// times eight, fits `isize`.
+    pub fn size(&self) -> usize {
+        self.0.iter().product()
+    }
+
+    /// Number of elements, or `None` if the bytes of so many 8-byte elements would not fit `isize`.
+    ///
+    /// Zero-length axes do not excuse an absurd product of the others.
+    pub fn checked_size(&self) -> Option<usize> {
+        let mut bytes: isize = 8;
+        for &d in self.0.iter().filter(|&&d| d != 0) {
+            bytes = bytes.checked_mul(isize::try_from(d).ok()?)?;
+        }
+        Some(self.size())
+    }
+
+    /// Row-major (C order) strides, in elements.
+    pub fn contiguous_strides(&self) -> Strides {
+        let mut strides: Strides = SmallVec::from_elem(0, self.rank());
+        let mut step = 1isize;
+        for (stride, &dim) in strides.iter_mut().zip(&self.0).rev() {
+            *stride = step;
+            step *= dim.max(1) as isize;
+        }
+        strides
+    }
+
+    /// The common shape of two operands under NumPy's rule: aligned at the last axis, a length of 1
+    /// (or a missing axis) stretches. `None` if they do not fit.
+    pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
+        if self == other {
+            return Some(self.clone());
+        }
+        let (long, short) = if self.rank() >= other.rank() { (self, other) } else { (other, self) };
+        let lead = long.rank() - short.rank();
+        let mut out = long.clone();
+        for (o, &s) in out.0[lead..].iter_mut().zip(&short.0) {
+            match (*o, s) {
+                (a, b) if a == b => {}
+                (1, b) => *o = b,
+                (_, 1) => {}
+                _ => return None,
+            }
+        }
+        Some(out)
+    }
+
+    /// The axis a signed index means: −1 is the last. For messages, `op` names the operation.
+    pub fn axis(&self, op: &'static str, axis: isize) -> Result<usize, Error> {
+        let rank = self.rank() as isize;
+        if axis >= -rank && axis < rank {
+            Ok((if axis < 0 { axis + rank } else { axis }) as usize)
+        } else {
+            Err(Error::AxisOutOfRange { op, axis, shape: self.clone() })
+        }
+    }
+
+    /// This shape with `len` as the length of `axis`.
+    pub fn with_axis(&self, axis: usize, len: usize) -> Shape {
+        let mut out = self.clone();
+        out.0[axis] = len;
+        out
+    }
+}
+
+impl std::ops::Deref for Shape {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Shape {
+    fn deref_mut(&mut self) -> &mut [usize] {
+        &mut self.0
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (i, d) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{d}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl FromIterator<usize> for Shape {
+    fn from_iter<I: IntoIterator<Item = usize>>(iter: I) -> Shape {
+        Shape(iter.into_iter().collect())
+    }
+}
+
+impl From<&[usize]> for Shape {
+    fn from(dims: &[usize]) -> Shape {
+        Shape(SmallVec::from_slice(dims))
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Shape {
+        Shape(SmallVec::from_slice(&dims))
+    }
+}
+
+impl<const N: usize> From<&[usize; N]> for Shape {
+    fn from(dims: &[usize; N]) -> Shape {
+        Shape(SmallVec::from_slice(dims))
+    }
+}
+
+impl From<usize> for Shape {
+    fn from(len: usize) -> Shape {
+        Shape::from([len])
+    }
+}
+
+impl From<()> for Shape {
+    fn from((): ()) -> Shape {
+        Shape::scalar()
+    }
+}
+
+impl From<Vec<usize>> for Shape {
+    fn from(dims: Vec<usize>) -> Shape {
+        Shape(SmallVec::from_vec(dims))
+    }
+}
+
+impl From<&Vec<usize>> for Shape {
+    fn from(dims: &Vec<usize>) -> Shape {
+        Shape::from(dims.as_slice())
+    }
+}
+
+impl From<&Shape> for Shape {
+    fn from(shape: &Shape) -> Shape {
+        shape.clone()
+    }
+}
+
+impl PartialEq<[usize]> for Shape {
+    fn eq(&self, other: &[usize]) -> bool {
+        self.dims() == other
+    }
+}
+
+impl<const N: usize> PartialEq<[usize; N]> for Shape {
+    fn eq(&self, other: &[usize; N]) -> bool {
+        self.dims() == other
+    }
+}
+
+/// Strides in elements, one an axis.
+pub type Strides = SmallVec<[isize; INLINE_AXES]>;
+
+/// A shape laid over a storage: strides and offset, in elements.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Layout {
+    shape: Shape,
+    strides: Strides,
+    offset: usize,
+    contiguous: bool,
+}
+
+impl Layout {
+    /// The row-major layout of `shape` from the start of a storage.
+    pub fn contiguous(shape: Shape) -> Layout {
+        let strides = shape.contiguous_strides();
+        Layout { shape, strides, offset: 0, contiguous: true }
+    }
+
+    /// A layout of explicit strides and offset, in elements.
+    ///
+    /// # Panics
+    /// If there is not one stride an axis, or an element would lie before the storage's start.
+    pub fn strided(shape: Shape, strides: Strides, offset: usize) -> Layout {
+        assert_eq!(shape.rank(), strides.len(), "one stride an axis");
+        let contiguous = is_contiguous(&shape, &strides);
+        let layout = Layout { shape, strides, offset, contiguous };
+        assert!(layout.extent().start >= 0, "an element before the start of its storage");
+        layout
+    }
+
+    /// The length of every axis.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Elements from one index of each axis to the next.
+    pub fn strides(&self) -> &[isize] {
+        &self.strides
+    }
+
+    /// Elements from the storage's start to element (0, 0, ..).
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// True where the elements lie in row-major order without gaps (whatever the offset).
+    pub fn is_contiguous(&self) -> bool {
+        self.contiguous
+    }
+
+    /// True where two indices may mean the same element: a stride of 0 along a length above 1.
+    pub fn is_broadcast(&self) -> bool {
+        !self.contiguous && self.shape.iter().zip(&self.strides).any(|(&d, &s)| s == 0 && d > 1)
+    }
+
+    /// The half-open range of element positions that the layout touches, empty if it has no element.
+    pub fn extent(&self) -> std::ops::Range<isize> {
+        let start = self.offset as isize;
+        if self.contiguous {
+            return start..start + self.shape.size() as isize;
+        }
+        if self.shape.contains(&0) {
+            return start..start;
+        }
+        let (mut low, mut high) = (start, start);
+        for (&dim, &stride) in self.shape.iter().zip(&self.strides) {
+            let reach = (dim as isize - 1) * stride;
+            if reach < 0 { low += reach } else { high += reach }
+        }
+        low..high + 1
+    }
+
+    /// The axes in another order: axis k of the result is axis `order[k]` of this one.
+    pub fn permute(&self, order: &[usize]) -> Layout {
+        let shape = order.iter().map(|&a| self.shape[a]).collect();
+        let strides = order.iter().map(|&a| self.strides[a]).collect();
+        Layout::strided(shape, strides, self.offset)
+    }
+
+    /// Stretched to `shape` by NumPy's rule, with strides of 0; `None` if it does not fit.
+    pub fn broadcast_to(&self, shape: &Shape) -> Option<Layout> {
+        if self.shape == *shape {
+            return Some(self.clone());
+        }
+        let lead = shape.rank().checked_sub(self.shape.rank())?;
+        let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
+        for (axis, (&dim, &stride)) in self.shape.iter().zip(&self.strides).enumerate() {
+            if dim == shape[lead + axis] {
+                strides[lead + axis] = stride;
+            } else if dim != 1 {
+                return None;
+            }
+        }
+        Some(Layout::strided(shape.clone(), strides, self.offset))
+    }
+
+    /// The same elements under another shape without a copy, or `None` where the strides do not
+    /// allow it. The sizes must be equal.
+    pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
+        if self.shape.size() != shape.size() {
+            return None;
+        }
+        if self.contiguous {
+            return Some(Layout { strides: shape.contiguous_strides(), shape: shape.clone(), offset: self.offset, contiguous: true });
+        }
+        if shape.size() == 0 {
+            return Some(Layout::strided(shape.clone(), shape.contiguous_strides(), self.offset));
+        }
+        // Both shapes are cut into the shortest groups of equal size; a group is free to change
+        // where its old axes lie in row-major order among themselves.
+        let old: SmallVec<[(usize, isize); INLINE_AXES]> =
+            self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(d, _)| d != 1).collect();
+        let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
+        let (mut i, mut j) = (0, 0);
+        while j < shape.rank() {
+            let (i0, j0) = (i, j);
+            let mut new_size = shape[j];
+            j += 1;
+            let mut old_size = 1;
+            while old_size != new_size {
+                if old_size < new_size {
+                    old_size *= old.get(i)?.0;
+                    i += 1;
+                } else {
+                    new_size *= *shape.get(j)?;
+                    j += 1;
+                }
+            }
+            let group = &old[i0..i];
+            if group.windows(2).any(|w| w[0].1 != w[1].1 * w[1].0 as isize) {
+                return None;
+            }
+            let mut step = group.last().map_or(0, |&(_, s)| s);
+            for axis in (j0..j).rev() {
+                strides[axis] = step;
+                step *= shape[axis] as isize;
+            }
+        }
+        Some(Layout::strided(shape.clone(), strides, self.offset))
+    }
+
+    /// Index `start`, `start + step`, .. (`len` of them) of one axis.
+    pub fn slice(&self, axis: usize, start: usize, step: isize, len: usize) -> Layout {
+        let mut out = self.clone();
+        if len > 0 {
+            out.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
+        }
+        out.shape[axis] = len;
+        out.strides[axis] *= step;
+        out.contiguous = is_contiguous(&out.shape, &out.strides);
+        out
+    }
+
+    /// The layout without `axis`, at its index `at`.
+    pub fn select(&self, axis: usize, at: usize) -> Layout {
+        let offset = (self.offset as isize + at as isize * self.strides[axis]) as usize;
+        let keep = |k: &usize| *k != axis;
+        let shape = (0..self.shape.rank()).filter(keep).map(|k| self.shape[k]).collect();
+        let strides = (0..self.shape.rank()).filter(keep).map(|k| self.strides[k]).collect();
+        Layout::strided(shape, strides, offset)
+    }
+}
+
+fn is_contiguous(shape: &Shape, strides: &[isize]) -> bool {
+    let mut step = 1;
+    for (&dim, &stride) in shape.iter().zip(strides).rev() {
+        if dim == 0 {
+            return true;
+        }
+        if dim != 1 && stride != step {
+            return false;
+        }
+        step *= dim as isize;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn positions(layout: &Layout) -> Vec<isize> {
+        let mut out = vec![layout.offset() as isize];
+        for (&dim, &stride) in layout.shape().iter().zip(layout.strides()) {
+            out = out.iter().flat_map(|&p| (0..dim as isize).map(move |i| p + i * stride)).collect();
+        }
+        out
+    }
+
+    #[test]
+    fn reshape_keeps_the_order_of_elements_or_declines() {
+        let base = Layout::contiguous([4, 6].into());
+        let every_other = base.slice(1, 1, 2, 3);
+        for (layout, shape, viewable) in [
+            (base.clone(), Shape::from([2, 2, 3, 2]), true),
+            (base.permute(&[1, 0]), [24].into(), false),
+            (base.permute(&[1, 0]), [2, 3, 4].into(), true),
+            (every_other.clone(), [2, 2, 3].into(), true),
+            (every_other.clone(), [12].into(), true),
+            (base.slice(0, 3, -1, 4), [4, 2, 3].into(), true),
+            (base.slice(1, 0, 1, 3), [12].into(), false),
+        ] {
+            let out = layout.reshape(&shape);
+            assert_eq!(out.is_some(), viewable, "{layout:?} to {shape}");
+            if let Some(out) = out {
+                assert_eq!(positions(&out), positions(&layout));
+            }
+        }
+    }
+
+    #[test]
+    fn broadcasting_aligns_at_the_last_axis() {
+        let a = Shape::from([4, 1, 3]);
+        assert_eq!(a.broadcast(&[2, 1].into()).unwrap(), [4, 2, 3]);
+        assert_eq!(a.broadcast(&().into()).unwrap(), a);
+        assert!(a.broadcast(&[2].into()).is_none());
+        assert_eq!(Shape::from([0, 1]).broadcast(&[5].into()).unwrap(), [0, 5]);
+        assert!(Layout::contiguous([1, 3].into()).broadcast_to(&[2, 3].into()).unwrap().is_broadcast());
+        assert!(Layout::contiguous([4, 3].into()).broadcast_to(&[1, 3].into()).is_none());
+    }
+
+    #[test]
+    fn absurd_sizes_are_noticed_even_beside_a_zero() {
+        assert_eq!(Shape::from([usize::MAX, 2]).checked_size(), None);
+        assert_eq!(Shape::from([0, usize::MAX, 2]).checked_size(), None);
+        assert_eq!(Shape::from([0, 7]).checked_size(), Some(0));
+    }
+}

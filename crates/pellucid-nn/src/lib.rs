@@ -1,0 +1,60 @@
+//! Neural networks: modules and their parameters, layers, losses, optimizers, schedules.
+//!
+//! - [`Module`], what has parameters, and `#[derive(Module)]`, which finds them.
+//! - [`Layer`], a module that is a function of one tensor: [`Linear`], [`Dropout`], activations,
+//!   [`Sequential`], tuples.
+//! - [`loss`]: what training makes small.
+//! - [`optim`]: how it is made small, and with which learning rate.
+//!
+//! Everything here is written in tensor operations; nothing sees an array or a kernel. What changes
+//! from step to step (learning rates, step counts, dropout masks) is a tensor or drawn on the
+//! device, so a training step can be captured and replayed.
+//!
+//! ```
+//! use pellucid_nn::{loss, optim, sequential, Layer, Linear, Module, Relu};
+//! use pellucid_nn::optim::Optimizer;
+//! use pellucid_tensor::Tensor;
+//!
+//! let model = sequential![Linear::new(2, 8), Relu, Linear::new(8, 1)];
+//! let optimizer = optim::Sgd::new(model.parameters(), optim::SgdOptions { lr: 0.1, ..Default::default() })?;
+//! let (x, y) = (Tensor::from([[0.0f32, 1.0], [1.0, 0.0]]), Tensor::from([[1.0f32], [-1.0]]));
+//! let before = loss::mse(&model.forward(&x), &y).item::<f32>();
+//! for _ in 0..20 {
+//!     optimizer.zero_grad();
+//!     loss::mse(&model.forward(&x), &y).backward();
+//!     optimizer.step();
+//! }
+//! assert!(loss::mse(&model.forward(&x), &y).item::<f32>() < before);
+//! # Ok::<(), pellucid_tensor::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+// `#[derive(Module)]` names what it needs as `::pellucid::nn::..`: here that is this crate.
+extern crate self as pellucid;
+
+mod activation;
+mod dropout;
+pub mod init;
+mod layer;
+mod linear;
+pub mod loss;
+mod module;
+pub mod optim;
+mod parameter;
+mod sequential;
+mod state;
+
+pub use activation::{Elu, Gelu, LeakyRelu, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh};
+pub use dropout::Dropout;
+pub use layer::{Flatten, Layer};
+pub use linear::Linear;
+pub use module::{Leaf, Module, Visitor};
+pub use parameter::{Buffer, Parameter, Training};
+pub use pellucid_derive::Module;
+pub use sequential::Sequential;
+pub use state::StateDict;
+
+#[doc(hidden)]
+pub mod nn {
+    pub use crate::{Module, Visitor};
+}

@@ -1,0 +1,296 @@
+//! `Module`: what has parameters. One method is written, by the derive; all others follow from it.
+
+use crate::parameter::{Buffer, Parameter, Training};
+use crate::state::{self, StateDict};
+use pellucid_tensor::{Result, Tensor};
+use std::collections::HashSet;
+use std::fmt::{Display, Write};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Something with parameters and buffers, found by walking its fields.
+///
+/// Derive it; a model's computation is then a plain method, or a [`Layer`](crate::Layer) where it
+/// takes one tensor to another:
+///
+/// ```
+/// # extern crate pellucid_nn as pellucid;
+/// use pellucid_nn::{Linear, Module};
+/// use pellucid_nn::Layer as _;
+/// use pellucid_tensor::Tensor;
+///
+/// #[derive(Module)]
+/// struct Classifier {
+///     layers: Vec<Linear>,
+///     head: Linear,
+/// }
+///
+/// impl Classifier {
+///     fn forward(&self, x: &Tensor) -> Tensor {
+///         let x = self.layers.iter().fold(x.clone(), |x, layer| layer.forward(&x).relu());
+///         self.head.forward(&x)
+///     }
+/// }
+///
+/// let model = Classifier { layers: vec![Linear::new(4, 8)], head: Linear::new(8, 2) };
+/// let names: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["layers.0.weight", "layers.0.bias", "head.weight", "head.bias"]);
+/// assert_eq!(model.forward(&Tensor::from([[0.0f32; 4]; 3])).shape().dims(), [3, 2]);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a module",
+    note = "a field of a module is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple or `Box` of these, or a plain number",
+    note = "derive `Module` for your own types, and mark what holds no parameters `#[module(skip)]`"
+)]
+pub trait Module: Send + Sync {
+    /// Shows every parameter, buffer and training mode to the visitor, each under its name.
+    fn visit(&self, visitor: &mut Visitor<'_>);
+
+    /// Every parameter with its name (`layers.0.weight`), in the order of the fields; a shared one
+    /// once, under its first name.
+    fn named_parameters(&self) -> Vec<(String, Parameter)> {
+        let mut found = Vec::new();
+        let mut seen = HashSet::new();
+        walk(self, |name, leaf| {
+            if let Leaf::Parameter(parameter) = leaf
+                && seen.insert(identity(parameter))
+            {
+                found.push((name.to_string(), parameter.clone()));
+            }
+        });
+        found
+    }
+
+    /// Every parameter, in the order of the fields; a shared one once.
+    fn parameters(&self) -> Vec<Parameter> {
+        self.named_parameters().into_iter().map(|(_, parameter)| parameter).collect()
+    }
+
+    /// Every buffer with its name, in the order of the fields; a shared one once.
+    fn named_buffers(&self) -> Vec<(String, Buffer)> {
+        let mut found = Vec::new();
+        let mut seen = HashSet::new();
+        walk(self, |name, leaf| {
+            if let Leaf::Buffer(buffer) = leaf
+                && seen.insert(identity(buffer))
+            {
+                found.push((name.to_string(), buffer.clone()));
+            }
+        });
+        found
+    }
+
+    /// Every buffer, in the order of the fields; a shared one once.
+    fn buffers(&self) -> Vec<Buffer> {
+        self.named_buffers().into_iter().map(|(_, buffer)| buffer).collect()
+    }
+
+    /// The number of values that are learnt: the sizes of all parameters, added up.
+    fn parameter_count(&self) -> usize {
+        self.parameters().iter().map(|p| p.size()).sum()
+    }
+
+    /// Leaves every parameter without a gradient: the next backward pass starts from none.
+    fn zero_grad(&self) {
+        walk(self, |_, leaf| {
+            if let Leaf::Parameter(parameter) = leaf {
+                parameter.tensor().zero_grad();
+            }
+        });
+    }
+
+    /// Every layer behaves as in training: dropout drops.
+    fn train(&self) {
+        set_training(self, true);
+    }
+
+    /// Every layer behaves as in use: dropout passes everything on.
+    fn eval(&self) {
+        set_training(self, false);
+    }
+
+    /// A snapshot of all parameters and buffers by name: copies, which later training leaves alone.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory), or if a value does not
+    /// exist (inside a captured step).
+    #[track_caller]
+    fn state_dict(&self) -> StateDict {
+        state::snapshot(&state_of(self))
+    }
+
+    /// Takes over all parameters and buffers from a state dict, in place: optimizers and other
+    /// holders of the parameters see the new values. Values are converted to the dtype that the
+    /// module has.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if a name is missing, unexpected or
+    /// has another shape; nothing has changed then.
+    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        state::load(&state_of(self), state)
+    }
+}
+
+/// What a visitor meets.
+#[derive(Clone, Copy, Debug)]
+pub enum Leaf<'a> {
+    /// A parameter.
+    Parameter(&'a Parameter),
+    /// A buffer.
+    Buffer(&'a Buffer),
+    /// The training mode of a layer.
+    Training(&'a Training),
+}
+
+/// Walks a module and shows every [`Leaf`] with its name to a function.
+pub struct Visitor<'a> {
+    path: String,
+    meet: &'a mut dyn FnMut(&str, Leaf<'_>),
+}
+
+impl<'a> Visitor<'a> {
+    /// A visitor that shows what it meets to `meet`.
+    pub fn new(meet: &'a mut dyn FnMut(&str, Leaf<'_>)) -> Visitor<'a> {
+        Visitor { path: String::new(), meet }
+    }
+
+    /// Walks a part of the module that is being visited, under this name.
+    pub fn field(&mut self, name: impl Display, part: &(impl Module + ?Sized)) {
+        let before = self.path.len();
+        let dot = if before == 0 { "" } else { "." };
+        write!(self.path, "{dot}{name}").expect("a string takes everything");
+        part.visit(self);
+        self.path.truncate(before);
+    }
+
+    /// Shows a leaf under the name of the present field.
+    pub fn leaf(&mut self, leaf: Leaf<'_>) {
+        (self.meet)(&self.path, leaf);
+    }
+}
+
+fn walk(module: &(impl Module + ?Sized), mut meet: impl FnMut(&str, Leaf<'_>)) {
+    module.visit(&mut Visitor::new(&mut meet));
+}
+
+fn set_training(module: &(impl Module + ?Sized), training: bool) {
+    walk(module, |_, leaf| {
+        if let Leaf::Training(mode) = leaf {
+            mode.set(training);
+        }
+    });
+}
+
+/// Parameters and buffers by name, in the order of the fields; a shared one once.
+fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    walk(module, |name, leaf| {
+        let tensor = match leaf {
+            Leaf::Parameter(parameter) => parameter.tensor(),
+            Leaf::Buffer(buffer) => buffer.tensor(),
+            Leaf::Training(_) => return,
+        };
+        if seen.insert(identity(tensor)) {
+            found.push((name.to_string(), tensor.clone()));
+        }
+    });
+    found
+}
+
+/// What two handles of one tensor have in common, and two tensors do not: the storage, and where in
+/// it the elements begin.
+pub(crate) fn identity(tensor: &Tensor) -> (usize, usize) {
+    let array = tensor.array();
+    (Arc::as_ptr(array.storage()).cast::<()>().addr(), array.layout().offset())
+}
+
+impl Module for Parameter {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.leaf(Leaf::Parameter(self));
+    }
+}
+
+impl Module for Buffer {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.leaf(Leaf::Buffer(self));
+    }
+}
+
+impl Module for Training {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.leaf(Leaf::Training(self));
+    }
+}
+
+impl<M: Module> Module for [M] {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        for (index, part) in self.iter().enumerate() {
+            visitor.field(index, part);
+        }
+    }
+}
+
+impl<M: Module> Module for Vec<M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        self.as_slice().visit(visitor);
+    }
+}
+
+impl<M: Module, const N: usize> Module for [M; N] {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        self.as_slice().visit(visitor);
+    }
+}
+
+impl<M: Module> Module for Option<M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        if let Some(part) = self {
+            part.visit(visitor);
+        }
+    }
+}
+
+/// What only points to a module has no name of its own.
+macro_rules! pointers {
+    ($($pointer:ty),*) => {$(
+        impl<M: Module + ?Sized> Module for $pointer {
+            fn visit(&self, visitor: &mut Visitor<'_>) {
+                (**self).visit(visitor);
+            }
+        }
+    )*};
+}
+pointers!(Box<M>, Arc<M>, &M);
+
+/// Plain values have no parameters.
+macro_rules! plain {
+    ($($t:ty),*) => {$(
+        impl Module for $t {
+            fn visit(&self, _: &mut Visitor<'_>) {}
+        }
+    )*};
+}
+plain!((), bool, u8, u32, u64, usize, i32, i64, isize, f32, f64, String, &'static str);
+
+impl<T: ?Sized + Send + Sync> Module for PhantomData<T> {
+    fn visit(&self, _: &mut Visitor<'_>) {}
+}
+
+macro_rules! tuples {
+    ($($name:ident $index:tt),*) => {
+        impl<$($name: Module),*> Module for ($($name,)*) {
+            fn visit(&self, visitor: &mut Visitor<'_>) {
+                $(visitor.field($index, &self.$index);)*
+            }
+        }
+    };
+}
+tuples!(A 0);
+tuples!(A 0, B 1);
+tuples!(A 0, B 1, C 2);
+tuples!(A 0, B 1, C 2, D 3);
+tuples!(A 0, B 1, C 2, D 3, E 4);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);

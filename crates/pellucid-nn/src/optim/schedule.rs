@@ -1,0 +1,63 @@
+//! Learning rates over time.
+
+use super::Optimizer;
+use std::f64::consts::PI;
+
+/// A linear warm-up, then half a cosine down (Loshchilov & Hutter 2017, SGDR, without restarts).
+///
+/// In step t = 0, 1, ..: η(t) = peak·(t + 1)/w for t < w, then
+/// floor + (peak − floor)·½(1 + cos π·(t − w)/(T − w)), and floor from T on.
+///
+/// ```
+/// use pellucid_nn::optim::CosineSchedule;
+/// let schedule = CosineSchedule::new(0.1, 100).warmup(10);
+/// assert_eq!(schedule.lr(0), 0.01);
+/// assert_eq!(schedule.lr(10), 0.1);
+/// assert!((schedule.lr(55) - 0.05).abs() < 1e-12);
+/// assert_eq!(schedule.lr(100), 0.0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CosineSchedule {
+    peak: f64,
+    floor: f64,
+    warmup: usize,
+    total: usize,
+}
+
+impl CosineSchedule {
+    /// From `peak` down to 0 in `total` steps.
+    pub fn new(peak: f64, total: usize) -> CosineSchedule {
+        CosineSchedule { peak, floor: 0.0, warmup: 0, total }
+    }
+
+    /// Rises to the peak in the first `steps` steps (at most all of them).
+    pub fn warmup(self, steps: usize) -> CosineSchedule {
+        CosineSchedule { warmup: steps.min(self.total), ..self }
+    }
+
+    /// Ends at `floor` instead of 0.
+    pub fn floor(self, floor: f64) -> CosineSchedule {
+        CosineSchedule { floor, ..self }
+    }
+
+    /// The learning rate of step `step`, counted from 0.
+    pub fn lr(&self, step: usize) -> f64 {
+        if step < self.warmup {
+            return self.peak * (step + 1) as f64 / self.warmup as f64;
+        }
+        if step >= self.total {
+            return self.floor;
+        }
+        let done = (step - self.warmup) as f64 / (self.total - self.warmup) as f64;
+        self.floor + (self.peak - self.floor) * 0.5 * (1.0 + (PI * done).cos())
+    }
+
+    /// Sets the optimizer's learning rate for step `step`; between launches if the step is captured.
+    ///
+    /// # Panics
+    /// As [`Optimizer::set_lr`].
+    #[track_caller]
+    pub fn set(&self, optimizer: &(impl Optimizer + ?Sized), step: usize) {
+        optimizer.set_lr(self.lr(step));
+    }
+}

@@ -1,0 +1,98 @@
+//! What a module owns: parameters, which are learnt; buffers, which are kept; and the training mode.
+
+use pellucid_tensor::Tensor;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A tensor that training changes: a leaf that requires a gradient.
+///
+/// It dereferences to its [`Tensor`]. Clones are handles of the same parameter, so two layers that
+/// hold one share it (tied weights); a module then counts it once, under the name that comes first.
+/// `parameter.set_requires_grad(false)` freezes it.
+#[derive(Clone, Debug)]
+pub struct Parameter(Tensor);
+
+impl Parameter {
+    /// A parameter with these values, whatever they were computed from.
+    ///
+    /// # Panics
+    /// If the dtype is not a float.
+    #[track_caller]
+    pub fn new(values: Tensor) -> Parameter {
+        Parameter(values.detach().requires_grad_(true))
+    }
+
+    /// The tensor.
+    pub fn tensor(&self) -> &Tensor {
+        &self.0
+    }
+}
+
+impl Deref for Parameter {
+    type Target = Tensor;
+    fn deref(&self) -> &Tensor {
+        &self.0
+    }
+}
+
+/// A tensor that belongs to a module's state but is not learnt: running statistics, a position
+/// table, an optimizer's momentum. It requires no gradient and is written in place.
+///
+/// It dereferences to its [`Tensor`]; clones are handles of the same buffer.
+#[derive(Clone, Debug)]
+pub struct Buffer(Tensor);
+
+impl Buffer {
+    /// A buffer with these values, of any dtype.
+    pub fn new(values: Tensor) -> Buffer {
+        Buffer(values.detach())
+    }
+
+    /// The tensor.
+    pub fn tensor(&self) -> &Tensor {
+        &self.0
+    }
+}
+
+impl Deref for Buffer {
+    type Target = Tensor;
+    fn deref(&self) -> &Tensor {
+        &self.0
+    }
+}
+
+/// Whether a module is being trained (as it is when it is made) or evaluated. A layer that behaves
+/// differently in the two holds one, and [`Module::train`](crate::Module::train) and
+/// [`Module::eval`](crate::Module::eval) set it.
+#[derive(Debug)]
+pub struct Training(AtomicBool);
+
+impl Training {
+    /// In training.
+    pub fn new() -> Training {
+        Training(AtomicBool::new(true))
+    }
+
+    /// True in training, false in evaluation.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets the mode.
+    pub fn set(&self, training: bool) {
+        self.0.store(training, Ordering::Relaxed);
+    }
+}
+
+impl Default for Training {
+    fn default() -> Training {
+        Training::new()
+    }
+}
+
+impl Clone for Training {
+    /// The same mode, which is then set on its own.
+    fn clone(&self) -> Training {
+        Training(AtomicBool::new(self.get()))
+    }
+}

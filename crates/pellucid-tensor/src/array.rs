@@ -1,0 +1,153 @@
+//! `Array`: elements on a device, and how they lie there. No gradients, no history.
+//!
+//! Only operations and the engine see arrays; users and layers see [`Tensor`](crate::Tensor)s.
+
+use crate::device::Device;
+use crate::engine;
+use pellucid_ir::backend::{Storage, View};
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{DType, Element, Error, Layout, Result, Shape};
+use std::sync::Arc;
+
+/// Elements of one dtype in a storage, laid out by strides. Clones and views share the storage.
+#[derive(Clone, Debug)]
+pub struct Array {
+    storage: Arc<Storage>,
+    layout: Layout,
+    dtype: DType,
+    device: Device,
+}
+
+impl Array {
+    /// An array whose elements a kernel is about to write. It has no memory until then.
+    pub fn new(device: Device, dtype: DType, shape: Shape) -> Result<Array> {
+        let Some(size) = shape.checked_size() else {
+            return Err(Error::OutOfMemory { requested: usize::MAX, in_use: 0, cap: usize::MAX });
+        };
+        let storage = device.backend().storage(size * dtype.size())?;
+        Ok(Array { storage, layout: Layout::contiguous(shape), dtype, device })
+    }
+
+    /// An array of these elements, in row-major order.
+    pub fn from_slice<T: Element>(device: Device, data: &[T], shape: Shape) -> Result<Array> {
+        Array::from_bytes(device, T::DTYPE, bytemuck::cast_slice(data), shape)
+    }
+
+    /// An array of the elements in these bytes, in row-major order and native byte order.
+    pub fn from_bytes(device: Device, dtype: DType, bytes: &[u8], shape: Shape) -> Result<Array> {
+        let size = shape.checked_size().map(|n| n * dtype.size());
+        if size != Some(bytes.len()) {
+            let reason = format!("{} bytes do not fill shape {shape} of {dtype}", bytes.len());
+            return Err(Error::invalid("tensor", reason));
+        }
+        let array = Array::new(device, dtype, shape)?;
+        device.backend().upload(bytes, &array.storage)?;
+        engine::uploaded(&array);
+        Ok(array)
+    }
+
+    /// The length of every axis.
+    pub fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    /// How the elements lie in the storage.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The type of every element.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where the elements live.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The storage, which views share.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// True where both lie in one storage.
+    pub fn shares_storage(&self, other: &Array) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+    }
+
+    /// True where nobody else holds the storage, and every byte of it may be overwritten.
+    pub(crate) fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.storage) == 1 && !self.layout.is_broadcast()
+    }
+
+    /// The same storage under another layout.
+    pub fn view(&self, layout: Layout) -> Array {
+        Array { storage: self.storage.clone(), layout, dtype: self.dtype, device: self.device }
+    }
+
+    /// The same elements stretched to `shape`, without a copy.
+    pub fn broadcast_to(&self, op: &'static str, shape: &Shape) -> Result<Array> {
+        match self.layout.broadcast_to(shape) {
+            Some(layout) => Ok(self.view(layout)),
+            None => {
+                let mend = "aligned at the last axis, a length must be equal to the target's or 1";
+                Err(Error::shapes(op, [self.shape(), shape], mend))
+            }
+        }
+    }
+
+    /// The same elements in row-major order without gaps: this array if it is so already, else a copy.
+    pub fn contiguous(&self) -> Result<Array> {
+        if self.layout.is_contiguous() { Ok(self.clone()) } else { self.copy() }
+    }
+
+    /// A copy in row-major order, in a storage of its own.
+    pub fn copy(&self) -> Result<Array> {
+        self.cast(self.dtype)
+    }
+
+    /// A copy with every element converted to `dtype`.
+    pub fn cast(&self, dtype: DType) -> Result<Array> {
+        let out = Array::new(self.device, dtype, self.shape().clone())?;
+        engine::submit(Kernel::Copy, &[self], &[&out])?;
+        Ok(out)
+    }
+
+    /// The same elements under another shape of equal size; a copy only where strides force one.
+    pub fn reshape(&self, shape: &Shape) -> Result<Array> {
+        match self.layout.reshape(shape) {
+            Some(layout) => Ok(self.view(layout)),
+            None => {
+                let copy = self.copy()?;
+                let layout = Layout::contiguous(shape.clone());
+                Ok(copy.view(layout))
+            }
+        }
+    }
+
+    /// The elements' bytes in row-major order, on the host. `op` is named where values do not exist.
+    #[track_caller]
+    pub fn to_bytes(&self, op: &'static str) -> Result<Vec<u8>> {
+        engine::force(op, self)?;
+        let dense = self.contiguous()?;
+        let mut bytes = vec![0u8; self.shape().size() * self.dtype.size()];
+        if !bytes.is_empty() {
+            engine::reading(&dense.storage, || {
+                self.device.backend().download(&dense.storage, dense.layout.offset() * self.dtype.size(), &mut bytes)
+            })?;
+        }
+        Ok(bytes)
+    }
+
+    /// The elements in row-major order, on the host, converted to `T`.
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
+        let bytes = if self.dtype == T::DTYPE { self.to_bytes(op)? } else { self.cast(T::DTYPE)?.to_bytes(op)? };
+        Ok(T::from_bytes(&bytes))
+    }
+
+    pub(crate) fn as_view(&self) -> View<'_> {
+        View { storage: &self.storage, layout: &self.layout, dtype: self.dtype }
+    }
+}

@@ -1,0 +1,141 @@
+//! Gradients held against central differences, of first and second order.
+
+use super::mode::{enable_grad, no_grad};
+use super::transform::{Grad, grad};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::{DType, Error, Result};
+
+/// How closely gradients must agree with differences; the defaults are PyTorch's.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// Half the distance between the two points of a difference.
+    pub eps: f64,
+    /// The absolute deviation that is allowed.
+    pub atol: f64,
+    /// The deviation relative to the difference that is allowed.
+    pub rtol: f64,
+}
+
+impl Default for Check {
+    fn default() -> Check {
+        Check { eps: 1e-6, atol: 1e-5, rtol: 1e-3 }
+    }
+}
+
+/// Compares every entry of the Jacobian of `f` at `inputs`, by backward, with
+/// (f(x + eps) − f(x − eps)) / (2·eps). Inputs that require a gradient are varied, and must be `f64`.
+///
+/// ```
+/// use pellucid_tensor::{gradcheck, gradgradcheck, Check, Tensor};
+/// let x = Tensor::from([0.3f64, -1.2]).requires_grad_(true);
+/// gradcheck(|x| Ok(vec![x[0].sin()]), &[&x], Check::default())?;
+/// gradgradcheck(|x| Ok(vec![x[0].sin()]), &[&x], Check::default())?;
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::GradCheck`] names the first entry that disagrees; [`Error::DTypeMismatch`] for an input
+/// that is not `f64`; those of `f`.
+pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor], check: Check) -> Result<()> {
+    compare("gradcheck", &f, inputs, check)
+}
+
+/// [`gradcheck`] of the gradient of `f`, as a function of the inputs and of the incoming gradients.
+///
+/// # Errors
+/// Those of [`gradcheck`].
+pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor], check: Check) -> Result<()> {
+    let outputs = {
+        let _off = no_grad();
+        f(&inputs.iter().map(|t| t.detach()).collect::<Vec<_>>())?
+    };
+    // Incoming gradients without symmetry, the same in every run.
+    let incoming: Vec<Tensor> = outputs
+        .iter()
+        .map(|y| {
+            let wave: Vec<f64> = (0..y.size()).map(|i| (0.7 + 1.3 * i as f64).sin() + 0.3).collect();
+            Tensor::new(wave, y.shape().clone()).requires_grad_(true)
+        })
+        .collect();
+    let count = inputs.len();
+    let gradient = |all: &[Tensor]| -> Result<Vec<Tensor>> {
+        let (inputs, incoming) = all.split_at(count);
+        let outputs = f(inputs)?;
+        let (mut tracked, mut grad_outputs) = (Vec::new(), Vec::new());
+        for (output, g) in outputs.iter().zip(incoming).filter(|(y, _)| y.requires_grad()) {
+            tracked.push(output);
+            grad_outputs.push(Some(ops::to_dtype(g, output.dtype())?));
+        }
+        let wanted: Vec<&Tensor> = inputs.iter().filter(|t| t.requires_grad()).collect();
+        grad(&tracked, &wanted, Grad { grad_outputs, create_graph: true, ..Default::default() })
+    };
+    let all: Vec<&Tensor> = inputs.iter().copied().chain(&incoming).collect();
+    compare("gradgradcheck", &gradient, &all, check)
+}
+
+fn compare(
+    name: &'static str,
+    f: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+    inputs: &[&Tensor],
+    check: Check,
+) -> Result<()> {
+    if let Some(other) = inputs.iter().find(|t| t.requires_grad() && t.dtype() != DType::F64) {
+        return Err(Error::dtypes(name, [other.dtype()], "differences need the digits of f64; use to_dtype()"));
+    }
+    let _on = enable_grad();
+    let fresh: Vec<Tensor> = inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect();
+    let outputs = f(&fresh)?;
+    for (input, x) in fresh.iter().enumerate().filter(|(_, x)| x.requires_grad()) {
+        let differences = differences(f, &fresh, input, check.eps)?;
+        for (output, y) in outputs.iter().enumerate().filter(|(_, y)| y.dtype().is_float()) {
+            for row in 0..y.size() {
+                let analytic = if y.requires_grad() { jacobian_row(y, x, row)? } else { vec![0.0; x.size()] };
+                for (column, &got) in analytic.iter().enumerate() {
+                    let expected = differences[column][output][row];
+                    let close = (got - expected).abs() <= check.atol + check.rtol * expected.abs();
+                    if !close {
+                        let detail = format!(
+                            "element {row} by element {column}: backward gives {got}, central differences {expected}"
+                        );
+                        return Err(Error::GradCheck { check: name, output, input, detail });
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// ∂y[row]/∂x, by a backward pass from one element.
+fn jacobian_row(y: &Tensor, x: &Tensor, row: usize) -> Result<Vec<f64>> {
+    let mut one_hot = vec![0.0f64; y.size()];
+    one_hot[row] = 1.0;
+    let seed = ops::to_dtype(&Tensor::new(one_hot, y.shape().clone()), y.dtype())?;
+    let options = Grad { grad_outputs: vec![Some(seed)], retain_graph: true, ..Default::default() };
+    grad(&[y], &[x], options)?[0].try_to_vec()
+}
+
+/// For every element of one input, the central difference of every element of every output.
+fn differences(
+    f: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+    inputs: &[Tensor],
+    varied: usize,
+    eps: f64,
+) -> Result<Vec<Vec<Vec<f64>>>> {
+    let values: Vec<f64> = inputs[varied].try_to_vec()?;
+    let at = |column: usize, step: f64| -> Result<Vec<Vec<f64>>> {
+        let mut moved = values.clone();
+        moved[column] += step;
+        let mut all = inputs.to_vec();
+        all[varied] = Tensor::new(moved, inputs[varied].shape().clone()).requires_grad_(true);
+        f(&all)?.iter().map(|y| y.try_to_vec()).collect()
+    };
+    (0..values.len())
+        .map(|column| {
+            let (high, low) = (at(column, eps)?, at(column, -eps)?);
+            let slope = |(h, l): (Vec<f64>, Vec<f64>)| h.iter().zip(&l).map(|(h, l)| (h - l) / (2.0 * eps)).collect();
+            Ok(high.into_iter().zip(low).map(slope).collect())
+        })
+        .collect()
+}

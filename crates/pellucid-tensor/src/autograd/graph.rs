@@ -1,0 +1,220 @@
+//! The recorded graph: nodes, the edges between them, and the slots where gradients land.
+
+use super::hook::Hooks;
+use super::operation::{Operation, SavedValue};
+use crate::engine;
+use crate::tensor::{Inner, Tensor};
+use pellucid_ir::kernel::Meta;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+/// Where the gradient of a tensor is kept: of a leaf, or of any tensor that was asked to keep it.
+pub struct Slot {
+    pub(crate) meta: Meta,
+    pub(crate) hooks: Arc<Hooks>,
+    grad: Mutex<Option<Tensor>>,
+}
+
+impl Slot {
+    pub(crate) fn new(meta: Meta) -> Slot {
+        Slot { meta, hooks: Arc::default(), grad: Mutex::new(None) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
+        self.grad.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The gradient, without telling a recording.
+    pub(crate) fn peek(&self) -> Option<Tensor> {
+        self.lock().clone()
+    }
+
+    /// The gradient.
+    pub(crate) fn get(self: &Arc<Slot>) -> Option<Tensor> {
+        engine::touch(self, false);
+        self.peek()
+    }
+
+    /// Takes the gradient out, to put another in.
+    pub(crate) fn take(self: &Arc<Slot>) -> Option<Tensor> {
+        engine::touch(self, false);
+        self.lock().take()
+    }
+
+    /// Replaces the gradient without having looked at it.
+    pub(crate) fn set(self: &Arc<Slot>, grad: Option<Tensor>) {
+        engine::touch(self, true);
+        // The old gradient is dropped after the lock is released: it may own a long graph.
+        let old = std::mem::replace(&mut *self.lock(), grad);
+        drop(old);
+    }
+
+    /// Puts back what [`Slot::take`] took, or its successor.
+    pub(crate) fn put(&self, grad: Option<Tensor>) {
+        let old = std::mem::replace(&mut *self.lock(), grad);
+        drop(old);
+    }
+}
+
+/// Where an input came from.
+#[derive(Clone)]
+pub(crate) enum Edge {
+    /// It requires no gradient.
+    None,
+    /// A leaf; if nobody holds it any more, nobody can read its gradient.
+    Leaf(Weak<Slot>),
+    /// An output of a node.
+    Node(Arc<Recorded>, u32),
+}
+
+impl Edge {
+    /// True where both lead to the same tensor.
+    pub(crate) fn same(&self, other: &Edge) -> bool {
+        match (self, other) {
+            (Edge::Leaf(a), Edge::Leaf(b)) => Weak::ptr_eq(a, b),
+            (Edge::Node(a, i), Edge::Node(b, j)) => same_node(a, b) && i == j,
+            _ => false,
+        }
+    }
+}
+
+pub(crate) fn address(node: &Arc<Recorded>) -> *const () {
+    Arc::as_ptr(node).cast()
+}
+
+pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
+    address(a) == address(b)
+}
+
+/// What backward needs of the forward pass, until it has been used.
+pub(crate) enum State {
+    Live(SmallVec<[SavedValue; 2]>),
+    Freed,
+}
+
+/// An applied operation. The trait object is its last field, so a node is one allocation.
+pub(crate) struct Recorded<O: Operation + ?Sized = dyn Operation> {
+    pub(crate) edges: SmallVec<[Edge; 2]>,
+    pub(crate) generation: u64,
+    pub(crate) metas: SmallVec<[Meta; 1]>,
+    pub(crate) handles: OnceLock<SmallVec<[Weak<Inner>; 1]>>,
+    /// An output keeps its gradient, or has hooks.
+    pub(crate) observed: AtomicBool,
+    pub(crate) hooks: OnceLock<Vec<Arc<Hooks>>>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) op: O,
+}
+
+impl Recorded {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The hooks of output `index`; asking for them makes the pass look for them.
+    pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
+        self.observed.store(true, Ordering::Release);
+        &self.hooks.get_or_init(|| self.metas.iter().map(|_| Arc::default()).collect())[index]
+    }
+}
+
+thread_local! {
+    /// Nodes whose last owner is gone, while the drop of another one is under way.
+    static DYING: RefCell<Option<Vec<Arc<Recorded>>>> = const { RefCell::new(None) };
+}
+
+impl<O: Operation + ?Sized> Drop for Recorded<O> {
+    /// Lets go of the producers one after the other: a chain of a million nodes would overflow the
+    /// stack if each dropped the next.
+    fn drop(&mut self) {
+        let producers = self.edges.drain(..).filter_map(|e| match e {
+            Edge::Node(node, _) => Some(node),
+            _ => None,
+        });
+        let mut own: Option<Vec<Arc<Recorded>>> = None;
+        for node in producers {
+            let mut node = Some(node);
+            // Without the thread's list (the thread is ending) the node is dropped right here.
+            let queued = DYING.try_with(|dying| match &mut *dying.borrow_mut() {
+                Some(list) => list.push(node.take().expect("not yet queued")),
+                None => own.get_or_insert_default().push(node.take().expect("not yet queued")),
+            });
+            drop((queued, node));
+        }
+        let Some(own) = own else { return };
+        DYING.with(|dying| *dying.borrow_mut() = Some(own));
+        while let Some(node) = DYING.with(|dying| dying.borrow_mut().as_mut().and_then(Vec::pop)) {
+            drop(node);
+        }
+        DYING.with(|dying| *dying.borrow_mut() = None);
+    }
+}
+
+/// An operation that was applied to tracked tensors, as the graph shows it to a reader.
+#[derive(Clone)]
+pub struct Node(pub(crate) Arc<Recorded>);
+
+/// Where an input of a [`Node`] came from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A tensor that requires no gradient.
+    Constant,
+    /// A leaf that requires a gradient; it may be gone.
+    Leaf,
+    /// The output of this number of another node.
+    Output(Node, usize),
+}
+
+impl Source {
+    /// The node that made the input, if one did.
+    pub fn node(&self) -> Option<&Node> {
+        match self {
+            Source::Output(node, _) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+impl Node {
+    /// The operation's name.
+    pub fn name(&self) -> &'static str {
+        self.0.op.name()
+    }
+
+    /// Where each input came from, in the operation's order.
+    pub fn inputs(&self) -> Vec<Source> {
+        let source = |edge: &Edge| match edge {
+            Edge::None => Source::Constant,
+            Edge::Leaf(_) => Source::Leaf,
+            Edge::Node(node, index) => Source::Output(Node(node.clone()), *index as usize),
+        };
+        self.0.edges.iter().map(source).collect()
+    }
+
+    /// The tensors that it made, each unless its last handle is gone.
+    pub fn outputs(&self) -> Vec<Option<Tensor>> {
+        let handles = self.0.handles.get();
+        handles.map_or_else(Vec::new, |h| h.iter().map(|w| w.upgrade().map(Tensor::from_inner)).collect())
+    }
+
+    /// The largest generation among its inputs; a leaf has 0, an output its node's plus one.
+    pub fn generation(&self) -> u64 {
+        self.0.generation
+    }
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Node) -> bool {
+        same_node(&self.0, &other.0)
+    }
+}
+
+impl Eq for Node {}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({}, generation {})", self.name(), self.generation())
+    }
+}

@@ -1,0 +1,44 @@
+//! Hooks: functions that see, and may replace, a gradient on its way.
+
+use crate::tensor::Tensor;
+use std::sync::{Arc, Mutex, Weak};
+
+type Hook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
+
+/// The hooks of one tensor, in the order in which they were registered.
+#[derive(Default)]
+pub(crate) struct Hooks(Mutex<Vec<(u64, Hook)>>);
+
+/// Removes its hook when asked to; dropping it leaves the hook in place.
+pub struct HookHandle {
+    hooks: Weak<Hooks>,
+    id: u64,
+}
+
+impl HookHandle {
+    /// Removes the hook; does nothing if the tensor is gone.
+    pub fn remove(self) {
+        if let Some(hooks) = self.hooks.upgrade() {
+            hooks.lock().retain(|(id, _)| *id != self.id);
+        }
+    }
+}
+
+impl Hooks {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(u64, Hook)>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn add(self: &Arc<Hooks>, hook: Hook) -> HookHandle {
+        let mut hooks = self.lock();
+        let id = hooks.last().map_or(0, |(id, _)| id + 1);
+        hooks.push((id, hook));
+        HookHandle { hooks: Arc::downgrade(self), id }
+    }
+
+    /// The gradient after every hook, in order.
+    pub(crate) fn run(&self, gradient: Tensor) -> Tensor {
+        let hooks = self.lock().clone();
+        hooks.iter().fold(gradient, |g, (_, hook)| hook(&g).unwrap_or(g))
+    }
+}

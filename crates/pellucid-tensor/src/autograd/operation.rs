@@ -1,0 +1,367 @@
+//! `Operation`, what every operation is, and `apply`, which makes every result.
+
+use super::graph::{Edge, Recorded, Slot, State};
+use super::mode::{is_grad_enabled, set_grad_enabled};
+use crate::array::Array;
+use crate::tensor::{Inner, Tensor};
+use pellucid_ir::kernel::Meta;
+use pellucid_ir::{DType, Error, Result, Shape};
+use smallvec::SmallVec;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The results of a forward computation: mostly one.
+pub type Arrays = SmallVec<[Array; 1]>;
+/// A gradient for every input; `None` where none is needed, or where it is zero.
+pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
+
+/// A differentiable operation: one value per application, holding its arguments (axes, parameters).
+///
+/// Built-in operations have no other rights than a user's own:
+///
+/// ```
+/// use pellucid_tensor::{apply, Array, Arrays, Gradients, InputGradients, Needed, Operation, Result, Saved, Saves, Tensor};
+///
+/// /// (x·y, x + y), with two inputs, two outputs and both inputs saved.
+/// struct ProductAndSum;
+///
+/// impl Operation for ProductAndSum {
+///     fn name(&self) -> &'static str {
+///         "product_and_sum"
+///     }
+///     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+///         saves.input(0);
+///         saves.input(1);
+///         let (x, y) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
+///         Ok([&x * &y, &x + &y].iter().map(|t| t.array().clone()).collect())
+///     }
+///     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+///         let (x, y) = (saved.input(0)?, saved.input(1)?);
+///         let (g, h) = (grads.get(0)?, grads.get(1)?);
+///         Ok([Some(&g * &y + &h), Some(&g * &x + &h)].into_iter().collect())
+///     }
+/// }
+///
+/// let x = Tensor::from([3.0f32]).requires_grad_(true);
+/// let y = Tensor::from([5.0f32]).requires_grad_(true);
+/// let out = apply(ProductAndSum, &[&x, &y])?;
+/// (&out[0] + &out[1]).backward();
+/// assert_eq!(x.grad().unwrap().item::<f32>(), 6.0);
+/// assert_eq!(y.grad().unwrap().item::<f32>(), 4.0);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+pub trait Operation: Send + Sync + 'static {
+    /// The name that messages and the graph show.
+    fn name(&self) -> &'static str;
+
+    /// Computes the outputs, and says which values backward will need. Nothing that is done here
+    /// is recorded. All checks come before the first kernel, so that an error changes nothing.
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays>;
+
+    /// The gradient of every input that is needed, from the gradients of the outputs, in
+    /// differentiable tensor operations only. Each has its input's shape and dtype.
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients>;
+
+    /// False if the derivative of a float output exists but is not implemented: the operation then
+    /// refuses tracked inputs.
+    fn has_gradient(&self) -> bool {
+        true
+    }
+}
+
+/// Which inputs need a gradient. Inputs beyond the 64th always do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needed(pub(crate) u64);
+
+impl Needed {
+    /// True if input `index` does.
+    pub fn contains(self, index: usize) -> bool {
+        index >= 64 || self.0 >> index & 1 == 1
+    }
+
+    pub(crate) fn insert(&mut self, index: usize) {
+        if index < 64 {
+            self.0 |= 1 << index;
+        }
+    }
+}
+
+/// What `forward` asks to be kept for `backward`.
+pub struct Saves<'a> {
+    edges: &'a [Edge],
+    reuse: Option<usize>,
+    wanted: SmallVec<[Wanted; 4]>,
+}
+
+enum Wanted {
+    Input(usize),
+    Output(usize),
+    Array(Array),
+}
+
+impl Saves<'_> {
+    /// True if a backward pass may come: otherwise saving is a waste (and does nothing).
+    pub fn any(&self) -> bool {
+        !self.edges.is_empty()
+    }
+
+    /// True if input `index` needs a gradient.
+    pub fn needs(&self, index: usize) -> bool {
+        self.edges.get(index).is_some_and(|e| !matches!(e, Edge::None))
+    }
+
+    /// True if two inputs are the same tracked tensor.
+    pub fn same(&self, i: usize, j: usize) -> bool {
+        self.any() && self.edges[i].same(&self.edges[j])
+    }
+
+    /// Keeps input `index`.
+    pub fn input(&mut self, index: usize) {
+        self.save(Wanted::Input(index));
+    }
+
+    /// Keeps output `index`.
+    pub fn output(&mut self, index: usize) {
+        self.save(Wanted::Output(index));
+    }
+
+    /// Keeps an intermediate value; backward sees it as a constant.
+    pub fn array(&mut self, array: Array) {
+        self.save(Wanted::Array(array));
+    }
+
+    /// An input that nobody else can see and whose storage an output may take over, unless it is
+    /// saved here.
+    pub(crate) fn reusable(&self) -> Option<usize> {
+        self.reuse.filter(|&r| !self.wanted.iter().any(|w| matches!(w, Wanted::Input(i) if *i == r)))
+    }
+
+    fn save(&mut self, wanted: Wanted) {
+        if self.any() {
+            self.wanted.push(wanted);
+        }
+    }
+}
+
+/// A value kept for backward: the array, where it came from, and its version at that time.
+pub(crate) struct SavedValue {
+    array: Array,
+    origin: Origin,
+    version: u64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Origin {
+    Input(usize),
+    Output(usize),
+    Constant,
+}
+
+/// The values that `forward` saved, as tensors with their history.
+pub struct Saved<'a> {
+    pub(crate) node: &'a Arc<Recorded>,
+    pub(crate) values: &'a [SavedValue],
+    pub(crate) slots: &'a [Option<Arc<Slot>>],
+}
+
+impl Saved<'_> {
+    /// Input `index`, which forward saved.
+    ///
+    /// # Errors
+    /// [`Error::SavedValueModified`] if it was written to since.
+    pub fn input(&self, index: usize) -> Result<Tensor> {
+        self.find(Origin::Input(index))
+    }
+
+    /// Output `index`, which forward saved.
+    ///
+    /// # Errors
+    /// [`Error::SavedValueModified`] if it was written to since.
+    pub fn output(&self, index: usize) -> Result<Tensor> {
+        self.find(Origin::Output(index))
+    }
+
+    /// The `k`-th intermediate value that forward saved.
+    pub fn array(&self, k: usize) -> Result<Tensor> {
+        let value = self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k);
+        self.unpack(value)
+    }
+
+    /// The shape of input `index`, which must be needed.
+    pub fn input_shape(&self, index: usize) -> Shape {
+        self.meta(index).shape.clone()
+    }
+
+    /// The dtype of input `index`, which must be needed.
+    pub fn input_dtype(&self, index: usize) -> DType {
+        self.meta(index).dtype
+    }
+
+    /// The number of inputs.
+    pub fn inputs(&self) -> usize {
+        self.node.edges.len()
+    }
+
+    /// True if forward tracked input `index` (it may still not be needed now).
+    pub(crate) fn tracked(&self, index: usize) -> bool {
+        match &self.node.edges[index] {
+            Edge::None => false,
+            Edge::Leaf(_) => self.slots[index].is_some(),
+            Edge::Node(..) => true,
+        }
+    }
+
+    /// True if two inputs are the same tracked tensor.
+    pub fn same(&self, i: usize, j: usize) -> bool {
+        self.node.edges[i].same(&self.node.edges[j])
+    }
+
+    pub(crate) fn meta(&self, index: usize) -> &Meta {
+        match &self.node.edges[index] {
+            Edge::Node(node, output) => &node.metas[*output as usize],
+            _ => &self.slots[index].as_ref().expect("a needed input has a slot").meta,
+        }
+    }
+
+    fn find(&self, origin: Origin) -> Result<Tensor> {
+        self.unpack(self.values.iter().find(|v| v.origin == origin))
+    }
+
+    fn unpack(&self, value: Option<&SavedValue>) -> Result<Tensor> {
+        let node = self.node.op.name();
+        let Some(value) = value else {
+            return Err(Error::invalid(node, "backward reads a value that forward did not save"));
+        };
+        let now = value.array.storage().version();
+        if now != value.version {
+            let shape = value.array.shape().clone();
+            return Err(Error::SavedValueModified { node, shape, saved: value.version, now });
+        }
+        let array = value.array.clone();
+        if !is_grad_enabled() || !array.dtype().is_float() {
+            return Ok(Tensor::from(array));
+        }
+        Ok(match value.origin {
+            Origin::Constant => Tensor::from(array),
+            Origin::Output(index) => Tensor::recorded(array, self.node.clone(), index),
+            Origin::Input(index) => match &self.node.edges[index] {
+                Edge::Node(producer, output) => Tensor::recorded(array, producer.clone(), *output as usize),
+                _ => Tensor::leaf(array, self.slots[index].clone()),
+            },
+        })
+    }
+}
+
+/// The gradients of an operation's outputs.
+pub struct Gradients<'a> {
+    pub(crate) node: &'a Arc<Recorded>,
+    pub(crate) values: &'a [Option<Tensor>],
+}
+
+impl Gradients<'_> {
+    /// The gradient of output `index`: zeros if none arrived.
+    pub fn get(&self, index: usize) -> Result<Tensor> {
+        match &self.values[index] {
+            Some(gradient) => Ok(gradient.clone()),
+            None => {
+                let Meta { shape, dtype } = &self.node.metas[index];
+                crate::ops::zeros(shape, *dtype)
+            }
+        }
+    }
+
+    /// The gradient of output `index`, if one arrived.
+    pub fn try_get(&self, index: usize) -> Option<&Tensor> {
+        self.values[index].as_ref()
+    }
+
+    /// The number of outputs.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// True for an operation without outputs.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The shape of output `index`.
+    pub fn shape(&self, index: usize) -> &Shape {
+        &self.node.metas[index].shape
+    }
+}
+
+/// Applies an operation: runs forward and makes every result with all its metadata.
+///
+/// A result is tracked if its dtype is a float, any input requires a gradient, and grad mode is on.
+///
+/// # Errors
+/// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient.
+pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
+    apply_reusing(op, inputs, None)
+}
+
+/// [`apply`], for an operation of one output.
+pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
+    apply(op, inputs).map(|mut outputs| outputs.pop().expect("an operation of one output"))
+}
+
+/// [`apply`], where the storage of input `reuse` (a temporary that nobody else can see) may become
+/// that of an output.
+pub(crate) fn apply_reusing<O: Operation>(
+    op: O,
+    inputs: &[&Tensor],
+    reuse: Option<usize>,
+) -> Result<SmallVec<[Tensor; 1]>> {
+    let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
+    let tracked = is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
+    if tracked && !op.has_gradient() {
+        return Err(Error::NoGradient { op: op.name() });
+    }
+    let edges: SmallVec<[Edge; 2]> = if tracked { inputs.iter().map(|t| t.edge()).collect() } else { SmallVec::new() };
+    let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
+    let outputs = {
+        let _recording_off = set_grad_enabled(false);
+        op.forward(&arrays, &mut saves)?
+    };
+    let wanted = saves.wanted;
+    if !tracked || !outputs.iter().any(|a| a.dtype().is_float()) {
+        return Ok(outputs.into_iter().map(Tensor::from).collect());
+    }
+
+    let values = wanted.into_iter().map(|w| {
+        let (array, origin) = match w {
+            Wanted::Input(i) => (arrays[i].clone(), Origin::Input(i)),
+            Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
+            Wanted::Array(array) => (array, Origin::Constant),
+        };
+        SavedValue { version: array.storage().version(), array, origin }
+    });
+    let state = Mutex::new(State::Live(values.collect()));
+    let generation = inputs.iter().filter(|t| t.requires_grad()).map(|t| t.generation()).max().unwrap_or(0);
+    let metas = outputs.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect();
+    let node: Arc<Recorded> = Arc::new(Recorded {
+        edges,
+        generation,
+        metas,
+        handles: OnceLock::new(),
+        observed: AtomicBool::new(false),
+        hooks: OnceLock::new(),
+        state,
+        op,
+    });
+    let track = |(index, array): (usize, Array)| {
+        if array.dtype().is_float() { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) }
+    };
+    let results: SmallVec<[Tensor; 1]> = outputs.into_iter().enumerate().map(track).collect();
+    let handles = results.iter().map(|t| Arc::downgrade(t.inner())).collect();
+    node.handles.set(handles).expect("a new node");
+    Ok(results)
+}
+
+/// So that the compiler sees what crosses threads.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Tensor>();
+    shared::<Inner>();
+};

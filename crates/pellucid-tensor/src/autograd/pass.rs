@@ -1,0 +1,366 @@
+//! The backward pass: every node once, after all its consumers, latest generation first.
+
+use super::graph::{Edge, Recorded, Slot, State, address};
+use super::mode::set_grad_enabled;
+use super::operation::{Gradients, InputGradients, Needed, Saved};
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::kernel::Meta;
+use pellucid_ir::{Error, Result};
+use smallvec::SmallVec;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a backward pass does beside filling the gradients of leaves.
+///
+/// ```
+/// use pellucid_tensor::{Backward, Tensor};
+/// let x = Tensor::from([2.0f64]).requires_grad_(true);
+/// let y = &x * &x * &x;
+/// y.backward_with(Backward { create_graph: true, ..Default::default() });
+/// let first = x.grad().unwrap();
+/// x.zero_grad();
+/// first.backward();
+/// assert_eq!(x.grad().unwrap().item::<f64>(), 12.0);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Backward {
+    /// The gradient with which the pass starts, of the output's shape; ones if none is given.
+    pub gradient: Option<Tensor>,
+    /// Keep the gradient of every tensor on the way, not of leaves only.
+    pub keep_grad: bool,
+    /// Record the pass itself, so that gradients can be differentiated. Implies `retain_graph`.
+    pub create_graph: bool,
+    /// Keep what nodes saved, so that the graph can be used again.
+    pub retain_graph: bool,
+}
+
+/// The pass from one tensor, into the slots of its leaves.
+pub(crate) fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
+    let gradient = options.gradient.take();
+    let mut pass = Pass::new(&options);
+    pass.seed("backward", output, gradient)?;
+    pass.run()
+}
+
+/// Hashes an address: the low bits are alignment, a multiplication spreads the others.
+#[derive(Default)]
+pub(crate) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = (self.0 ^ u64::from(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+    fn write_usize(&mut self, address: usize) {
+        self.0 = (address as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+pub(crate) type ByAddress<V> = HashMap<usize, V, BuildHasherDefault<AddressHasher>>;
+
+/// A node with the gradients that have arrived for its outputs.
+struct Waiting {
+    node: Arc<Recorded>,
+    gradients: SmallVec<[Option<Tensor>; 1]>,
+}
+
+/// A leaf with the gradient that this pass brings.
+struct Arrived {
+    slot: Arc<Slot>,
+    gradient: Option<Tensor>,
+}
+
+/// Gradients that are collected for [`grad`](super::grad) instead of going to slots.
+pub(crate) struct Target {
+    pub(crate) edge: Edge,
+    pub(crate) gradient: Option<Tensor>,
+}
+
+/// One run over the graph.
+pub(crate) struct Pass<'a> {
+    options: &'a Backward,
+    /// Latest generation first; the number breaks ties in the order of arrival.
+    heap: BinaryHeap<(u64, std::cmp::Reverse<usize>)>,
+    waiting: Vec<Option<Waiting>>,
+    node_at: ByAddress<usize>,
+    leaves: Vec<Arrived>,
+    leaf_at: ByAddress<usize>,
+    /// For `grad`: what is asked for, and which nodes lead there.
+    targets: Option<(&'a mut [Target], ByAddress<bool>)>,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn new(options: &'a Backward) -> Pass<'a> {
+        Pass {
+            options,
+            heap: BinaryHeap::new(),
+            waiting: Vec::new(),
+            node_at: ByAddress::default(),
+            leaves: Vec::new(),
+            leaf_at: ByAddress::default(),
+            targets: None,
+        }
+    }
+
+    /// Collects the gradients of `targets` instead of filling slots.
+    pub(crate) fn toward(mut self, targets: &'a mut [Target], outputs: &[&Tensor]) -> Pass<'a> {
+        let leads = leading_to(targets, outputs);
+        self.targets = Some((targets, leads));
+        self
+    }
+
+    /// Starts from `output` with `gradient`, or ones.
+    pub(crate) fn seed(&mut self, op: &'static str, output: &Tensor, gradient: Option<Tensor>) -> Result<()> {
+        if !output.requires_grad() {
+            return Err(Error::NotTracked { op, shape: output.shape().clone() });
+        }
+        let meta = Meta { shape: output.shape().clone(), dtype: output.dtype() };
+        let gradient = match gradient {
+            None => ops::ones(&meta.shape, meta.dtype)?,
+            Some(g) if *g.shape() == meta.shape => ops::to_dtype(&g, meta.dtype)?,
+            Some(g) => {
+                let mend = "the gradient must have the output's shape";
+                return Err(Error::shapes(op, [g.shape(), &meta.shape], mend));
+            }
+        };
+        self.arrive(op, &output.edge(), gradient)
+    }
+
+    /// Works off the graph. Slots are written only when the whole pass has succeeded.
+    pub(crate) fn run(mut self) -> Result<()> {
+        let _recording = set_grad_enabled(self.options.create_graph);
+        while let Some((_, std::cmp::Reverse(at))) = self.heap.pop() {
+            let Waiting { node, mut gradients } = self.waiting[at].take().expect("a node waits once");
+            self.node_at.remove(&(address(&node) as usize));
+            self.observe(&node, &mut gradients)?;
+            self.step(&node, &gradients)?;
+        }
+        self.finish()
+    }
+
+    /// Runs one node's backward and passes the results on.
+    fn step(&mut self, node: &Arc<Recorded>, gradients: &[Option<Tensor>]) -> Result<()> {
+        // A leaf whose last handle is gone needs no gradient; the others are held until the end.
+        let slots: SmallVec<[Option<Arc<Slot>>; 2]> = node.edges.iter().map(upgraded).collect();
+        let mut needed = Needed::default();
+        let mut any = false;
+        for (i, edge) in node.edges.iter().enumerate() {
+            let alive = match edge {
+                Edge::None => false,
+                Edge::Leaf(_) => slots[i].is_some(),
+                Edge::Node(..) => true,
+            };
+            if alive && self.leads_on(edge) {
+                needed.insert(i);
+                any = true;
+            }
+        }
+        // The saved values are taken out while the operation runs, so that it may use the graph.
+        let keep = self.options.retain_graph || self.options.create_graph;
+        let name = node.op.name();
+        let state = std::mem::replace(&mut *node.lock(), State::Freed);
+        let State::Live(values) = state else { return Err(Error::GraphFreed { node: name }) };
+        let results = if any {
+            let saved = Saved { node, values: &values, slots: &slots };
+            node.op.backward(&saved, &Gradients { node, values: gradients }, needed)
+        } else {
+            Ok(InputGradients::new())
+        };
+        if keep {
+            *node.lock() = State::Live(values);
+        }
+        let results = results?;
+        for (i, gradient) in results.into_iter().enumerate() {
+            if let Some(gradient) = gradient.filter(|_| needed.contains(i) && i < node.edges.len()) {
+                self.arrive(name, &node.edges[i], gradient)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a gradient to what has arrived at the other end of an edge.
+    fn arrive(&mut self, from: &'static str, edge: &Edge, gradient: Tensor) -> Result<()> {
+        match edge {
+            Edge::None => Ok(()),
+            Edge::Leaf(slot) => {
+                let Some(slot) = slot.upgrade() else { return Ok(()) };
+                check(from, &gradient, &slot.meta)?;
+                let address = Arc::as_ptr(&slot) as usize;
+                let at = *self.leaf_at.entry(address).or_insert_with(|| {
+                    self.leaves.push(Arrived { slot, gradient: None });
+                    self.leaves.len() - 1
+                });
+                self.options.accumulate(&mut self.leaves[at].gradient, gradient)
+            }
+            Edge::Node(node, index) => {
+                let index = *index as usize;
+                check(from, &gradient, &node.metas[index])?;
+                let at = *self.node_at.entry(address(node) as usize).or_insert_with(|| {
+                    let gradients = node.metas.iter().map(|_| None).collect();
+                    self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
+                    let at = self.waiting.len() - 1;
+                    self.heap.push((node.generation, std::cmp::Reverse(at)));
+                    at
+                });
+                let waiting = self.waiting[at].as_mut().expect("it has not run yet");
+                self.options.accumulate(&mut waiting.gradients[index], gradient)
+            }
+        }
+    }
+
+    /// Shows the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
+    fn observe(&mut self, node: &Arc<Recorded>, gradients: &mut [Option<Tensor>]) -> Result<()> {
+        if let Some(hooks) = node.hooks.get() {
+            for (hooks, gradient) in hooks.iter().zip(&mut *gradients) {
+                *gradient = gradient.take().map(|g| hooks.run(g));
+            }
+        }
+        if let Some((targets, _)) = &mut self.targets {
+            for target in targets.iter_mut() {
+                if let Edge::Node(wanted, index) = &target.edge
+                    && address(wanted) == address(node)
+                {
+                    target.gradient = gradients[*index as usize].clone();
+                }
+            }
+            return Ok(());
+        }
+        if self.options.keep_grad || node.observed.load(Ordering::Acquire) {
+            let handles = node.handles.get().expect("an applied node");
+            for (handle, gradient) in handles.iter().zip(&*gradients) {
+                let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
+                if let Some(slot) = inner.kept_slot(self.options.keep_grad) {
+                    let mut held = slot.take();
+                    let added = self.options.accumulate(&mut held, gradient.clone());
+                    slot.put(held);
+                    added?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The end: the leaves' gradients go to their targets or slots.
+    fn finish(self) -> Result<()> {
+        let Pass { options, leaves, targets, .. } = self;
+        let leaves = leaves.into_iter().map(|Arrived { slot, gradient }| {
+            let gradient = gradient.map(|g| slot.hooks.run(g));
+            (slot, gradient)
+        });
+        if let Some((targets, _)) = targets {
+            for (slot, gradient) in leaves {
+                for target in targets.iter_mut() {
+                    if matches!(&target.edge, Edge::Leaf(wanted) if wanted.as_ptr() == Arc::as_ptr(&slot)) {
+                        target.gradient = gradient.clone();
+                    }
+                }
+            }
+            return Ok(());
+        }
+        for (slot, gradient) in leaves {
+            let Some(gradient) = gradient else { continue };
+            check("hook", &gradient, &slot.meta)?;
+            let mut held = slot.take();
+            let added = options.accumulate(&mut held, gradient);
+            slot.put(held);
+            added?;
+        }
+        Ok(())
+    }
+
+    fn leads_on(&self, edge: &Edge) -> bool {
+        match (&self.targets, edge) {
+            (None, _) => true,
+            (Some(_), Edge::None) => false,
+            (Some((targets, _)), Edge::Leaf(_)) => targets.iter().any(|t| t.edge.same(edge)),
+            (Some((targets, leads)), Edge::Node(node, _)) => {
+                leads.get(&(address(node) as usize)).copied().unwrap_or(false)
+                    || targets.iter().any(|t| t.edge.same(edge))
+            }
+        }
+    }
+}
+
+impl Backward {
+    /// `held += gradient`. The first contribution is moved in. A buffer is written to only if
+    /// nobody else can see it, and never where the sum itself is recorded.
+    fn accumulate(&self, held: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
+        *held = Some(match held.take() {
+            None => gradient,
+            Some(sum) if self.create_graph || sum.requires_grad() || gradient.requires_grad() => {
+                let _on = set_grad_enabled(true);
+                ops::add(&sum, &gradient)?
+            }
+            Some(sum) if engine::mode() == engine::Mode::Eager => ops::add_owned(sum, gradient)?,
+            Some(sum) => ops::add(&sum, &gradient)?,
+        });
+        Ok(())
+    }
+}
+
+fn upgraded(edge: &Edge) -> Option<Arc<Slot>> {
+    match edge {
+        Edge::Leaf(slot) => slot.upgrade(),
+        _ => None,
+    }
+}
+
+/// An operation's gradient has its input's shape and dtype.
+fn check(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
+    if *gradient.shape() != meta.shape {
+        let mend = "backward must return a gradient of its input's shape";
+        return Err(Error::shapes(from, [gradient.shape(), &meta.shape], mend));
+    }
+    if gradient.dtype() != meta.dtype {
+        let mend = "backward must return a gradient of its input's dtype";
+        return Err(Error::dtypes(from, [gradient.dtype(), meta.dtype], mend));
+    }
+    Ok(())
+}
+
+/// For every node that the outputs depend on, whether a target lies behind it.
+fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
+    let mut leads: ByAddress<bool> = ByAddress::default();
+    // Depth first with an explicit stack: a node is decided once its producers are.
+    let mut stack: Vec<(Arc<Recorded>, bool)> = Vec::new();
+    for output in outputs {
+        if let Edge::Node(node, _) = output.edge() {
+            stack.push((node, false));
+        }
+    }
+    while let Some((node, producers_done)) = stack.pop() {
+        let key = address(&node) as usize;
+        if producers_done {
+            let found = node.edges.iter().any(|edge| {
+                targets.iter().any(|t| t.edge.same(edge))
+                    || matches!(edge, Edge::Node(p, _) if leads.get(&(address(p) as usize)).copied().unwrap_or(false))
+            });
+            leads.insert(key, found);
+            continue;
+        }
+        if leads.contains_key(&key) {
+            continue;
+        }
+        // Undecided until it is met again; in a graph without cycles nobody asks in between.
+        leads.insert(key, false);
+        let producers: SmallVec<[Arc<Recorded>; 2]> = node
+            .edges
+            .iter()
+            .filter_map(|e| match e {
+                Edge::Node(p, _) if !leads.contains_key(&(address(p) as usize)) => Some(p.clone()),
+                _ => None,
+            })
+            .collect();
+        stack.push((node, true));
+        stack.extend(producers.into_iter().map(|p| (p, false)));
+    }
+    leads
+}

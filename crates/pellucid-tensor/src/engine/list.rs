@@ -1,0 +1,208 @@
+//! The list of recorded kernels, and `lazy`, which runs it when a value is needed.
+
+use super::{MODE, Mode, Switched};
+use crate::array::Array;
+use crate::autograd::Slot;
+use crate::tensor::Tensor;
+use pellucid_ir::backend::{POISONED, READY, Storage};
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{Error, Result};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+/// A kernel that has not run yet. It holds its operands, so they outlive their handles.
+pub(crate) struct Recorded {
+    pub(crate) kernel: Kernel,
+    pub(crate) inputs: Vec<Array>,
+    pub(crate) outputs: Vec<Array>,
+}
+
+/// How a captured step found a gradient slot.
+pub(crate) struct Touched {
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) entry: Option<Tensor>,
+    /// The step emptied it before it looked.
+    pub(crate) cleared: bool,
+}
+
+/// Kernels in the order in which they were submitted, and what a capture must know beside them.
+pub(crate) struct Recording {
+    pub(crate) id: u64,
+    pub(crate) kernels: Vec<Recorded>,
+    pub(crate) constants: Vec<Array>,
+    pub(crate) touched: Vec<Touched>,
+}
+
+/// Kernels after which a lazy list runs by itself, so that memory stays bounded.
+const LONG: usize = 10_000;
+
+type Shared = Arc<Mutex<Recording>>;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Shared>> = const { RefCell::new(None) };
+}
+
+/// Lists by number, for threads that meet a value of another thread's list.
+fn registry() -> MutexGuard<'static, HashMap<u64, Shared>> {
+    static LISTS: OnceLock<Mutex<HashMap<u64, Shared>>> = OnceLock::new();
+    lock(LISTS.get_or_init(Default::default))
+}
+
+/// A lock whose holder panicked guards data that is consistent at every step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Recording {
+    fn new() -> Recording {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Recording { id, kernels: Vec::new(), constants: Vec::new(), touched: Vec::new() }
+    }
+
+    pub(crate) fn touch(&mut self, slot: &Arc<Slot>, clears: bool) {
+        if !self.touched.iter().any(|t| Arc::ptr_eq(&t.slot, slot)) {
+            self.touched.push(Touched { slot: slot.clone(), entry: slot.peek(), cleared: clears });
+        }
+    }
+
+    fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
+        for out in outputs {
+            if !out.storage().buffer().is_allocated() {
+                out.storage().set_pending(self.id);
+            }
+        }
+        super::bump(outputs);
+        let own = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
+        self.kernels.push(Recorded { kernel, inputs: own(inputs), outputs: own(outputs) });
+    }
+
+    /// Runs everything, in order; each operand is let go as soon as it was last needed.
+    fn flush(&mut self) -> Result<()> {
+        // A kernel that must copy an operand first does so at once, not at this list's end.
+        let _eager = Switched::to(Mode::Eager);
+        let mut kernels = std::mem::take(&mut self.kernels).into_iter();
+        while let Some(k) = kernels.next() {
+            let inputs: Vec<&Array> = k.inputs.iter().collect();
+            let outputs: Vec<&Array> = k.outputs.iter().collect();
+            let result = super::run(&k.kernel, &inputs, &outputs);
+            let settled = if result.is_ok() { READY } else { POISONED };
+            for out in outputs {
+                if out.storage().pending() == self.id {
+                    out.storage().set_pending(settled);
+                }
+            }
+            if result.is_err() {
+                // What depends on the failed kernel never gets a value.
+                for rest in kernels.by_ref() {
+                    poison(self.id, &rest.outputs);
+                }
+                return result;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn poison(list: u64, arrays: &[Array]) {
+    for array in arrays.iter().filter(|a| a.storage().pending() == list) {
+        array.storage().set_pending(POISONED);
+    }
+}
+
+/// Looks at the recording of this thread, which must be in a deferred mode.
+pub(super) fn with_current<R>(look: impl FnOnce(&mut Recording) -> R) -> R {
+    let shared = CURRENT.with_borrow(|c| c.clone()).expect("a deferred mode has a recording");
+    look(&mut lock(&shared))
+}
+
+pub(super) fn record(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+    let shared = CURRENT.with_borrow(|c| c.clone()).expect("a deferred mode has a recording");
+    let id = lock(&shared).id;
+    let elsewhere = |s: &Storage| s.pending() != READY && s.pending() != id;
+    for array in inputs.iter().chain(outputs).filter(|a| elsewhere(a.storage())) {
+        super::ready(kernel.name(), array.storage())?;
+    }
+    let mut recording = lock(&shared);
+    recording.push(kernel, inputs, outputs);
+    if MODE.get() == Mode::Lazy && recording.kernels.len() >= LONG { recording.flush() } else { Ok(()) }
+}
+
+/// Runs what this thread has recorded so far.
+pub(super) fn flush_current() -> Result<()> {
+    with_current(Recording::flush)
+}
+
+/// Runs the list of this number, whichever thread records it.
+pub(super) fn flush_list(op: &'static str, id: u64) -> Result<()> {
+    let list = registry().get(&id).cloned();
+    match list {
+        Some(list) => lock(&list).flush(),
+        None => Err(Error::Poisoned { op }),
+    }
+}
+
+/// Puts this thread in a deferred mode while it lives; the mode before comes back, whatever happens.
+pub(super) struct Deferred {
+    before: (Mode, Option<Shared>),
+    shared: Shared,
+}
+
+impl Deferred {
+    pub(super) fn enter(mode: Mode) -> Deferred {
+        let recording = Recording::new();
+        let id = recording.id;
+        let shared = Arc::new(Mutex::new(recording));
+        registry().insert(id, shared.clone());
+        let before = (MODE.replace(mode), CURRENT.replace(Some(shared.clone())));
+        Deferred { before, shared }
+    }
+
+    /// The recording, taken out of the list.
+    pub(super) fn take(&self) -> Recording {
+        let mut recording = lock(&self.shared);
+        let id = recording.id;
+        std::mem::replace(&mut *recording, Recording { id, ..Recording::new() })
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        MODE.set(self.before.0);
+        CURRENT.replace(self.before.1.take());
+        let recording = lock(&self.shared);
+        registry().remove(&recording.id);
+        for k in &recording.kernels {
+            poison(recording.id, &k.outputs);
+        }
+    }
+}
+
+/// Runs `f` with every operation deferred: kernels are collected and run when a value is read, when
+/// the list is long, and at the end. The results are those of running eagerly, bit for bit.
+///
+/// ```
+/// use pellucid_tensor::{lazy, Tensor};
+/// let y = lazy(|| {
+///     let x = Tensor::from([1.0f32, 2.0, 3.0]);
+///     (&x * &x).sum(..)
+/// });
+/// assert_eq!(y.item::<f32>(), 14.0);
+/// ```
+///
+/// # Panics
+/// With the typed error, if a recorded kernel fails at the end (an index out of bounds).
+#[track_caller]
+pub fn lazy<R>(f: impl FnOnce() -> R) -> R {
+    if MODE.get() != Mode::Eager {
+        return f();
+    }
+    let deferred = Deferred::enter(Mode::Lazy);
+    let result = f();
+    let flushed = lock(&deferred.shared).flush();
+    drop(deferred);
+    crate::panic::unwrap(flushed);
+    result
+}

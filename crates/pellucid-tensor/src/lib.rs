@@ -1,0 +1,34 @@
+//! Tensors, and everything that is computed with them.
+//!
+//! - [`Tensor`], the handle that users hold: creation, reading, indexing, operators.
+//! - [`ops`]: every operation, each with its mathematics, its gradient and its errors.
+//! - Autograd: [`Operation`], [`apply`], [`Tensor::backward`], [`grad`], [`gradcheck`].
+//! - The engine: [`lazy`] and [`capture`] run the same code deferred.
+//!
+//! An operation is found by its name in `src/ops`: elementwise ones are one line each in
+//! `ops/elementwise`, any other has a file.
+#![forbid(unsafe_code)]
+
+mod array;
+mod autograd;
+mod device;
+mod engine;
+pub mod ops;
+mod panic;
+mod random;
+mod tensor;
+
+pub use array::Array;
+pub use autograd::{
+    Arrays, Backward, Check, Grad, GradMode, Gradients, HookHandle, InputGradients, Needed, Node, Operation, Saved,
+    Saves, Source, apply, apply_one, enable_grad, grad, gradcheck, gradgradcheck, hvp, is_grad_enabled, jvp, no_grad,
+    set_grad_enabled, vjp,
+};
+pub use device::Device;
+pub use engine::{Captured, IntoOutputs, Outputs, capture, lazy, submit};
+pub use panic::unwrap;
+pub use pellucid_ir::backend::MemoryStats;
+pub use pellucid_ir::formula::Formula;
+pub use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape, bf16, f16, formula, kernel};
+pub use random::{Generator, manual_seed};
+pub use tensor::{Ellipsis, IntoIndex, IntoTensor, Ix, Nested, NewAxis, Slice, Tensor, slice};

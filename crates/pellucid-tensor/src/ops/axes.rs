@@ -1,0 +1,121 @@
+//! The axes of a reduction, as users write them.
+
+use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::{Error, Result, Shape};
+use smallvec::SmallVec;
+use std::ops::RangeFull;
+
+/// Which axes an operation reduces, and how.
+///
+/// From an axis (`-1`), several (`[0, 2]`) or all (`..`); more through [`over`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axes {
+    /// `None` for all.
+    list: Option<SmallVec<[isize; 4]>>,
+    keepdims: bool,
+    ddof: usize,
+}
+
+/// Axes with options: `x.var(over(-1).keepdims().ddof(1))`.
+pub fn over(axes: impl Into<Axes>) -> Axes {
+    axes.into()
+}
+
+impl Axes {
+    /// Keeps the reduced axes, with length 1.
+    pub fn keepdims(mut self) -> Axes {
+        self.keepdims = true;
+        self
+    }
+
+    /// Delta degrees of freedom: `var` and `std` divide by N − ddof. The default is 0.
+    pub fn ddof(mut self, ddof: usize) -> Axes {
+        self.ddof = ddof;
+        self
+    }
+
+    /// The axes of `shape` that are meant, for an operation without degrees of freedom.
+    pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<Resolved> {
+        if self.ddof != 0 {
+            return Err(Error::invalid(op, "takes no ddof; only var and std do"));
+        }
+        self.resolve_moments(op, shape).map(|(resolved, _)| resolved)
+    }
+
+    /// The axes of `shape` that are meant, and the degrees of freedom.
+    pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(Resolved, usize)> {
+        if shape.rank() > AxisSet::MAX_RANK {
+            return Err(Error::invalid(op, format!("at most {} axes, got {}", AxisSet::MAX_RANK, shape.rank())));
+        }
+        let mut set = AxisSet::default();
+        match &self.list {
+            None => set = AxisSet::all(shape.rank()),
+            Some(list) => {
+                for &axis in list {
+                    let axis = shape.axis(op, axis)?;
+                    if set.contains(axis) {
+                        return Err(Error::invalid(op, format!("axis {axis} is named twice")));
+                    }
+                    set.insert(axis);
+                }
+            }
+        }
+        Ok((Resolved { set, keepdims: self.keepdims }, self.ddof))
+    }
+}
+
+/// Axes of a known shape.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resolved {
+    pub(crate) set: AxisSet,
+    pub(crate) keepdims: bool,
+}
+
+impl Resolved {
+    /// The shape of the result of reducing `shape`.
+    pub(crate) fn shape(self, shape: &Shape) -> Shape {
+        if self.keepdims { self.set.keepdims(shape) } else { self.set.remove(shape) }
+    }
+}
+
+impl From<RangeFull> for Axes {
+    fn from(_: RangeFull) -> Axes {
+        Axes { list: None, keepdims: false, ddof: 0 }
+    }
+}
+
+impl From<&[isize]> for Axes {
+    fn from(axes: &[isize]) -> Axes {
+        Axes { list: Some(SmallVec::from_slice(axes)), keepdims: false, ddof: 0 }
+    }
+}
+
+impl From<isize> for Axes {
+    fn from(axis: isize) -> Axes {
+        Axes::from(&[axis][..])
+    }
+}
+
+impl From<i32> for Axes {
+    fn from(axis: i32) -> Axes {
+        Axes::from(axis as isize)
+    }
+}
+
+impl<const N: usize> From<[isize; N]> for Axes {
+    fn from(axes: [isize; N]) -> Axes {
+        Axes::from(&axes[..])
+    }
+}
+
+impl<const N: usize> From<[i32; N]> for Axes {
+    fn from(axes: [i32; N]) -> Axes {
+        Axes::from(&axes.map(|a| a as isize)[..])
+    }
+}
+
+impl From<Vec<isize>> for Axes {
+    fn from(axes: Vec<isize>) -> Axes {
+        Axes::from(&axes[..])
+    }
+}

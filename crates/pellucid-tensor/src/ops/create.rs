@@ -1,0 +1,79 @@
+//! New tensors that are filled on the device.
+
+use crate::array::Array;
+use crate::device::Device;
+use crate::engine;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::kernel::{Kernel, Map};
+use pellucid_ir::{DType, Result, Scalar, Shape};
+use smallvec::smallvec;
+use std::sync::OnceLock;
+
+/// An array with every element equal to `value`.
+pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
+    static FILL: OnceLock<Formula> = OnceLock::new();
+    static FILL_MASK: OnceLock<Formula> = OnceLock::new();
+    let out = Array::new(device, dtype, shape)?;
+    // A truth value is not a number: it is the mask value ≠ 0.
+    let formula = match dtype {
+        DType::Bool => FILL_MASK.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0].ne(0)])),
+        _ => FILL.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0]])),
+    };
+    let number = if dtype == DType::Bool { DType::F32 } else { dtype };
+    let program = formula.uniform_program(number)?.clone();
+    engine::submit(Kernel::Map(Map { program, params: smallvec![value] }), &[], &[&out])?;
+    Ok(out)
+}
+
+/// A tensor of `shape` with every element equal to `value`, rounded once to `dtype`.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Result<Tensor> {
+    filled(Device::cpu(), dtype, shape.into(), value.into()).map(Tensor::from)
+}
+
+/// A tensor of zeros.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+    full(shape, 0, dtype)
+}
+
+/// A tensor of ones.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+    full(shape, 1, dtype)
+}
+
+/// Zeros of x's shape, dtype and device.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[face]
+pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
+    full_like(x, 0)
+}
+
+/// Ones of x's shape, dtype and device.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[face]
+pub fn ones_like(x: &Tensor) -> Result<Tensor> {
+    full_like(x, 1)
+}
+
+/// One value in x's shape, dtype and device.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[face]
+pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
+    filled(x.device(), x.dtype(), x.shape().clone(), value.into()).map(Tensor::from)
+}

@@ -1,0 +1,56 @@
+//! Activation functions.
+
+use super::unary;
+use std::f64::consts::FRAC_1_SQRT_2;
+
+unary! {
+    /// 1 / (1 + e⁻ˣ)
+    sigmoid(x) = x.sigmoid();
+    /// x where x > 0, else 0 (Nair & Hinton 2010); relu′(0) = 0. NaN stays NaN.
+    relu(x) = x.relu();
+    /// min(relu(x), 6) (Howard et al. 2017); the derivative is 0 at both ends.
+    relu6(x) = x.gt(6.0).select(6.0, x.relu());
+    /// x where x > 0, else slope·x (Maas et al. 2013).
+    leaky_relu(x; slope) = x.gt(0.0).select(x, x * slope);
+    /// x where x > 0, else α·(eˣ − 1) (Clevert et al. 2016).
+    elu(x; alpha) = x.gt(0.0).select(x, alpha * x.min(0.0).exp_m1()),
+        d x = g * x.gt(0.0).select(1.0, alpha * x.min(0.0).exp());
+    /// max(x, 0) + min(α·(e^(x/α) − 1), 0) (Barron 2017).
+    celu(x; alpha) = x.gt(0.0).select(x, alpha * (x.min(0.0) / alpha).exp_m1()),
+        d x = g * x.gt(0.0).select(1.0, (x.min(0.0) / alpha).exp());
+    /// λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
+    selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
+        d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * x.min(0.0).exp());
+    /// Gaussian error linear unit, x·Φ(x) (Hendrycks & Gimpel 2016).
+    gelu(x) = 0.5 * x * (1.0 + (x * FRAC_1_SQRT_2).erf());
+    /// Gaussian error linear unit by tanh: ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+    gelu_tanh(x) = 0.5 * x * (1.0 + (0.7978845608028654 * (x + 0.044715 * x * x * x)).tanh());
+    /// Sigmoid linear unit, x·sigmoid(x) (Elfwing et al. 2018), also called swish.
+    silu(x) = x * x.sigmoid();
+    /// x·tanh(softplus(x)) (Misra 2019).
+    mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
+        d x = {
+            let t = (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh();
+            g * (t + x * (1.0 - t * t) * x.sigmoid())
+        };
+    /// Smooth approximation of relu, ln(1 + eˣ), stable for large |x|.
+    softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), d x = g * x.sigmoid();
+    /// ln sigmoid(x) = −softplus(−x), stable for large |x|.
+    logsigmoid(x) = x.min(0.0) - (-x.abs()).exp().ln_1p(), d x = g * (-x).sigmoid();
+    /// x / (1 + |x|)
+    softsign(x) = x / (1.0 + x.abs());
+    /// x limited to [−1, 1]; the derivative is 0 at both ends.
+    hardtanh(x) = x.gt(-1.0).select(x.lt(1.0).select(x, 1.0), x.is_nan().select(x, -1.0));
+    /// relu6(x + 3)/6, a sigmoid of straight lines (Courbariaux et al. 2015).
+    hardsigmoid(x) = x.gt(-3.0).select(x.lt(3.0).select((x + 3.0) / 6.0, 1.0), x.is_nan().select(x, 0.0));
+    /// x·hardsigmoid(x) (Howard et al. 2019).
+    hardswish(x) = x.gt(-3.0).select(x.lt(3.0).select(x * (x + 3.0) / 6.0, x), x.is_nan().select(x, 0.0));
+    /// x − tanh x
+    tanhshrink(x) = x - x.tanh();
+    /// x moved towards 0 by λ, 0 where |x| ≤ λ.
+    softshrink(x; lambda) = x.gt(lambda).select(x - lambda, x.lt(-lambda).select(x + lambda, x * 0.0));
+    /// x where |x| > λ, else 0.
+    hardshrink(x; lambda) = x.abs().le(lambda).select(0.0, x);
+    /// x where x > t, else the value v.
+    threshold(x; t, v) = x.le(t).select(v, x);
+}

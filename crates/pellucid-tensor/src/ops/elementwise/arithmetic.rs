@@ -1,0 +1,132 @@
+//! Arithmetic, rounding, and the parts of numbers.
+
+use super::{binary, unary};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{DType, Error, Result, formula};
+use std::sync::OnceLock;
+
+binary! {
+    /// a + b; integers wrap.
+    add(a, b) = a + b;
+    /// a − b; integers wrap.
+    sub(a, b) = a - b;
+    /// a·b; integers wrap.
+    mul(a, b) = a * b;
+    /// a / b; integers give `f32`.
+    div(a, b) = a / b;
+    /// ⌊a / b⌋; an integer divided by 0 is 0. The gradient is zero.
+    floor_div(a, b) = a.floor_div(b);
+    /// a − b·⌊a / b⌋, of b's sign, as Python's `%`; an integer modulo 0 is 0.
+    rem(a, b) = a.rem(b);
+    /// aᵇ. For integers by multiplication, wrapping; a negative power of an integer is 0 unless |a| = 1.
+    pow(a, b) = a.pow(b);
+    /// The larger; NaN if either is. Of equal ones each gets half the gradient.
+    maximum(a, b) = a.max(b);
+    /// The smaller; NaN if either is. Of equal ones each gets half the gradient.
+    minimum(a, b) = a.min(b);
+    /// The angle of the point (b, a), in (−π, π].
+    atan2(a, b) = a.atan2(b);
+    /// a with the sign of b.
+    copysign(a, b) = a.copysign(b);
+    /// √(a² + b²); overflows where the squares do.
+    hypot(a, b) = (a * a + b * b).sqrt();
+    /// Bitwise and of integers, logical of truth values.
+    bitwise_and(a, b) = a & b;
+    /// Bitwise or of integers, logical of truth values.
+    bitwise_or(a, b) = a | b;
+    /// Bitwise exclusive or of integers, logical of truth values.
+    bitwise_xor(a, b) = a ^ b;
+    /// a·2ᵇ of integers; 0 for a shift of the width or more.
+    shift_left(a, b) = a.shl(b);
+    /// ⌊a / 2ᵇ⌋ of integers.
+    shift_right(a, b) = a.shr(b);
+}
+
+unary! {
+    /// −x
+    neg(x) = -x;
+    /// |x|; its derivative at 0 is 0.
+    abs(x) = x.abs();
+    /// −1, 0 or 1; NaN stays NaN. The gradient is zero.
+    sign(x) = x.signum();
+    /// The largest integer ≤ x. The gradient is zero.
+    floor(x) = x.floor();
+    /// The smallest integer ≥ x. The gradient is zero.
+    ceil(x) = x.ceil();
+    /// The nearest integer, halves to even. The gradient is zero.
+    round(x) = x.round_ties_even();
+    /// The integer part. The gradient is zero.
+    trunc(x) = x.trunc();
+    /// x − trunc(x)
+    frac(x) = x - x.trunc();
+    /// √x
+    sqrt(x) = x.sqrt();
+    /// 1/√x
+    rsqrt(x) = x.sqrt().recip();
+    /// 1/x
+    reciprocal(x) = x.recip();
+    /// x²
+    square(x) = x * x;
+    /// x³
+    cube(x) = x * x * x;
+    /// The bits of an integer complemented; a truth value negated.
+    bitwise_not(x) = !x;
+    /// x limited to [low, high]; its derivative is 1 on the closed range. NaN stays NaN.
+    clamp(x; low, high) = x.clamp(low, high);
+}
+
+/// a + b where the caller gives both away: the sum takes over the memory of one that nobody else sees.
+pub(crate) fn add_owned(a: Tensor, b: Tensor) -> Result<Tensor> {
+    add(a, b)
+}
+
+/// a where the condition holds, else b, with broadcasting. The condition is of dtype bool and has no
+/// gradient; a and b are tensors or numbers.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] if the condition is not of dtype bool; [`Error::ShapeMismatch`].
+pub fn where_<'a>(
+    condition: &Tensor,
+    a: impl Into<super::Operand<'a>>,
+    b: impl Into<super::Operand<'a>>,
+) -> Result<Tensor> {
+    static WHERE: OnceLock<Formula> = OnceLock::new();
+    if condition.dtype() != DType::Bool {
+        let mend = "the condition is a bool tensor; compare with ne(0)";
+        return Err(Error::dtypes("where_", [condition.dtype()], mend));
+    }
+    let (a, b): (super::Operand<'a>, super::Operand<'a>) = (a.into(), b.into());
+    let filled = |x: &super::Operand<'a>, like: &super::Operand<'a>| -> Result<Tensor> {
+        match (x, like.tensor()) {
+            (super::Operand::Scalar(k), Some(t)) => ops::full((), *k, k.promote_into(t.dtype())),
+            (super::Operand::Scalar(k), None) => ops::full((), *k, k.promote_into(DType::Bool)),
+            (tensor, _) => Ok(tensor.tensor().expect("a tensor").clone()),
+        }
+    };
+    let formula = WHERE.get_or_init(|| formula! { where_(c: mask, a, b) = c.select(a, b); });
+    super::map(formula, &[condition, &filled(&a, &b)?, &filled(&b, &a)?], &[])
+}
+
+impl Tensor {
+    /// This tensor where the condition holds, else `other`, with broadcasting.
+    ///
+    /// # Panics
+    /// Where [`ops::where_`](where_) returns an error.
+    #[track_caller]
+    pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<super::Operand<'a>>) -> Tensor {
+        crate::panic::unwrap(where_(condition, self, other))
+    }
+}
+
+/// a + w·(b − a): from a at w = 0 to b at w = 1. All three broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`].
+#[face]
+pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    static LERP: OnceLock<Formula> = OnceLock::new();
+    super::map(LERP.get_or_init(|| formula! { lerp(a, b, w) = a + w * (b - a); }), &[a, b, weight], &[])
+}

@@ -1,0 +1,150 @@
+//! Elementwise operations: each is its formula, one line.
+//!
+//! From the line follow the function here, the method of `Tensor`, the kernels, and the derivative of
+//! every order. A line declares a derivative only where the symbolic one is wrong at a limit. Where a
+//! formula is not defined for integers, they are taken to `f32` first, and truth values to `i64`.
+
+mod activation;
+mod arithmetic;
+mod compare;
+mod transcendental;
+
+pub use activation::*;
+pub use arithmetic::*;
+pub use compare::*;
+pub use transcendental::*;
+
+use super::formula::{map, map_reusing};
+use crate::tensor::Tensor;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{Result, Scalar};
+
+/// Operations of one tensor, and numbers that are arguments of the kernel.
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident ($x:ident $(; $($k:ident),+)?) = $body:expr $(, d $wrt:ident = $d:expr)? ;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
+        #[pellucid_derive::face]
+        pub fn $name(x: &crate::Tensor $(, $($k: impl Into<crate::Scalar>),+)?) -> crate::Result<crate::Tensor> {
+            static FORMULA: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
+            let formula = FORMULA.get_or_init(|| {
+                crate::formula! { $name($x $(; $($k),+)?) = $body; $(d $wrt = $d;)? }
+            });
+            super::super::formula::map(formula, &[x], &[$($($k.into()),+)?])
+        }
+    )*};
+}
+
+/// Operations of two operands, each a tensor or a number.
+macro_rules! binary {
+    ($($(#[$doc:meta])* $name:ident ($a:ident, $b:ident) = $body:expr ;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// Each operand is a tensor or a number; tensors broadcast, and numbers never widen a dtype.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
+        /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
+        pub fn $name<'a>(
+            a: impl Into<super::Operand<'a>>,
+            b: impl Into<super::Operand<'a>>,
+        ) -> crate::Result<crate::Tensor> {
+            static BOTH: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
+            static RIGHT: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
+            static LEFT: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
+            super::apply_binary(
+                a.into(),
+                b.into(),
+                || BOTH.get_or_init(|| crate::formula! { $name($a, $b) = $body; }),
+                || RIGHT.get_or_init(|| crate::formula! { $name($a; $b) = $body; }),
+                || LEFT.get_or_init(|| crate::formula! { $name($b; $a) = $body; }),
+            )
+        }
+
+        impl crate::Tensor {
+            $(#[$doc])*
+            ///
+            /// # Panics
+            /// Where the function of this name in [`ops`](crate::ops) returns an error.
+            #[track_caller]
+            pub fn $name<'a>(&'a self, other: impl Into<super::Operand<'a>>) -> crate::Tensor {
+                crate::panic::unwrap(self::$name(self, other))
+            }
+        }
+    )*};
+}
+
+use {binary, unary};
+
+/// An operand of a binary operation.
+pub enum Operand<'a> {
+    /// A tensor that the caller keeps.
+    Borrowed(&'a Tensor),
+    /// A tensor that the caller gives away: if nobody else sees it, its memory becomes the result's.
+    Owned(Tensor),
+    /// A number, an argument of the kernel.
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(tensor: &'a Tensor) -> Operand<'a> {
+        Operand::Borrowed(tensor)
+    }
+}
+
+impl From<Tensor> for Operand<'_> {
+    fn from(tensor: Tensor) -> Self {
+        Operand::Owned(tensor)
+    }
+}
+
+macro_rules! operand_from {
+    ($($t:ty),*) => {$(
+        impl From<$t> for Operand<'_> {
+            fn from(value: $t) -> Self {
+                Operand::Scalar(value.into())
+            }
+        }
+    )*};
+}
+operand_from!(Scalar, f64, f32, i32, i64, bool);
+
+impl Operand<'_> {
+    fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Operand::Borrowed(tensor) => Some(tensor),
+            Operand::Owned(tensor) => Some(tensor),
+            Operand::Scalar(_) => None,
+        }
+    }
+
+    /// True if the result may be written where this operand lies.
+    fn is_given(&self) -> bool {
+        matches!(self, Operand::Owned(tensor) if tensor.is_unique())
+    }
+}
+
+/// One of the three forms of a binary formula: two tensors, a number on the right, or on the left.
+fn apply_binary<'a>(
+    a: Operand<'a>,
+    b: Operand<'a>,
+    both: impl FnOnce() -> &'static Formula,
+    right: impl FnOnce() -> &'static Formula,
+    left: impl FnOnce() -> &'static Formula,
+) -> Result<Tensor> {
+    let given = |x: &Operand<'_>, i: usize| x.is_given().then_some(i);
+    match (&a, &b) {
+        (Operand::Scalar(x), Operand::Scalar(y)) => {
+            let x = super::full((), *x, x.promote_into(pellucid_ir::DType::Bool))?;
+            map(right(), &[&x], &[*y])
+        }
+        (x, Operand::Scalar(k)) => map_reusing(right(), &[x.tensor().expect("a tensor")], &[*k], given(x, 0)),
+        (Operand::Scalar(k), y) => map_reusing(left(), &[y.tensor().expect("a tensor")], &[*k], given(y, 0)),
+        (x, y) => {
+            let operands = [x.tensor().expect("a tensor"), y.tensor().expect("a tensor")];
+            map_reusing(both(), &operands, &[], given(x, 0).or(given(y, 1)))
+        }
+    }
+}

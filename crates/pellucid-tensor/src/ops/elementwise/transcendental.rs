@@ -1,0 +1,64 @@
+//! Exponentials, logarithms, trigonometric, hyperbolic and special functions.
+
+use super::unary;
+
+unary! {
+    /// eˣ
+    exp(x) = x.exp();
+    /// 2ˣ
+    exp2(x) = x.exp2();
+    /// eˣ − 1, accurate near 0.
+    expm1(x) = x.exp_m1();
+    /// The natural logarithm.
+    ln(x) = x.ln();
+    /// The natural logarithm, by NumPy's name.
+    log(x) = x.ln();
+    /// The logarithm to base 2.
+    log2(x) = x.log2();
+    /// The logarithm to base 10.
+    log10(x) = x.log10();
+    /// ln(1 + x), accurate near 0.
+    log1p(x) = x.ln_1p();
+    /// The sine of an angle in radians.
+    sin(x) = x.sin();
+    /// The cosine of an angle in radians.
+    cos(x) = x.cos();
+    /// The tangent of an angle in radians.
+    tan(x) = x.tan();
+    /// The angle in [−π/2, π/2] with this sine.
+    asin(x) = x.asin();
+    /// The angle in [0, π] with this cosine.
+    acos(x) = x.acos();
+    /// The angle in (−π/2, π/2) with this tangent.
+    atan(x) = x.atan();
+    /// (eˣ − e⁻ˣ)/2
+    sinh(x) = x.sinh();
+    /// (eˣ + e⁻ˣ)/2
+    cosh(x) = x.cosh();
+    /// sinh x / cosh x
+    tanh(x) = x.tanh();
+    /// The inverse of `sinh`.
+    asinh(x) = x.asinh();
+    /// The inverse of `cosh`, for x ≥ 1.
+    acosh(x) = x.acosh();
+    /// The inverse of `tanh`, for |x| < 1.
+    atanh(x) = x.atanh();
+    /// The error function 2/√π ∫₀ˣ e^(−t²) dt.
+    erf(x) = x.erf();
+    /// 1 − erf(x), accurate for large x.
+    erfc(x) = x.erfc();
+    /// The inverse of `erf`, for |x| < 1.
+    erfinv(x) = x.erfinv();
+    /// ln |Γ(x)|
+    lgamma(x) = x.lgamma();
+    /// ψ(x), the derivative of ln Γ(x).
+    digamma(x) = x.digamma();
+    /// sin(πx)/(πx), 1 at 0.
+    sinc(x) = {
+        let t = x * std::f64::consts::PI;
+        let safe = t.eq(0.0).select(1.0, t);
+        t.eq(0.0).select(1.0 - t * t / 6.0, safe.sin() / safe)
+    };
+    /// ln(x / (1 − x)), the inverse of `sigmoid`.
+    logit(x) = (x / (1.0 - x)).ln();
+}

@@ -1,0 +1,181 @@
+//! Picking elements by index tensors, and its transpose, accumulating at them.
+//!
+//! Gather and scatter-add are each other's gradient, so every order is there. Repeated indices
+//! accumulate, in a fixed order.
+
+use super::copy::{writable, write};
+use super::create::filled;
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::{self, Combine, Index, Kernel};
+use pellucid_ir::{DType, Error, Result, Shape};
+use smallvec::{SmallVec, smallvec};
+
+/// y = x[index]; inputs are x and the index tensors.
+struct Gather {
+    index: Index,
+}
+
+impl Operation for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        (1..inputs.len()).for_each(|i| saves.input(i));
+        let x = inputs[0];
+        let out = Array::new(x.device(), x.dtype(), self.index.shape(x.shape(), inputs[1].shape()))?;
+        engine::submit(Kernel::Gather(kernel::Gather { index: self.index.clone() }), inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let scatter = ScatterAdd { index: self.index.clone(), shape: saved.input_shape(0) };
+        let indices: SmallVec<[Tensor; 2]> = (1..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let g = grads.get(0)?;
+        let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
+        let mut gradients = InputGradients::from_elem(None, saved.inputs());
+        gradients[0] = Some(apply_one(scatter, &operands)?);
+        Ok(gradients)
+    }
+}
+
+/// Zeros of `shape`, with the values added at the index; inputs are the values and the index tensors.
+struct ScatterAdd {
+    index: Index,
+    shape: Shape,
+}
+
+impl Operation for ScatterAdd {
+    fn name(&self) -> &'static str {
+        "scatter_add"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        (1..inputs.len()).for_each(|i| saves.input(i));
+        let out = filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
+        let kernel = kernel::Scatter { index: self.index.clone(), combine: Combine::Add };
+        engine::submit(Kernel::Scatter(kernel), inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let indices: SmallVec<[Tensor; 2]> = (1..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let g = grads.get(0)?;
+        let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
+        let mut gradients = InputGradients::from_elem(None, saved.inputs());
+        gradients[0] = Some(apply_one(Gather { index: self.index.clone() }, &operands)?);
+        Ok(gradients)
+    }
+}
+
+fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
+    if !index.dtype().is_int() {
+        return Err(Error::dtypes(op, [index.dtype()], "index tensors have an integer dtype"));
+    }
+    ops::to_dtype(index, DType::I64)
+}
+
+/// x at index tensors for several axes (ascending); their common shape comes first in the result.
+pub(crate) fn gather_axes(x: &Tensor, axes: SmallVec<[usize; 4]>, indices: &[Tensor]) -> Result<Tensor> {
+    let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
+    apply_one(Gather { index: Index::Axes(axes) }, &operands)
+}
+
+/// The slices of x at these indices of an axis (PyTorch's `index_select`, for index tensors of any
+/// rank): the axis is replaced by the index tensor's axes. Negative indices count from the end.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`] for an index
+/// tensor that is not of an integer dtype.
+#[face]
+pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
+    let at = x.shape().axis("index_select", axis)?;
+    let index = as_index("index_select", index)?;
+    let rank = index.rank();
+    let picked = gather_axes(x, smallvec![at], &[index])?;
+    // The index's axes came first; they belong where the axis was.
+    let order: Vec<isize> = (rank..rank + at).chain(0..rank).chain(rank + at..picked.rank()).map(|a| a as isize).collect();
+    if at == 0 { Ok(picked) } else { ops::permute(&picked, &order) }
+}
+
+/// yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1: one index an element (NumPy's `take_along_axis`,
+/// PyTorch's `gather`). The index has x's rank; its other axes may be shorter.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`],
+/// [`Error::DTypeMismatch`].
+#[face]
+pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor> {
+    let op = "take_along_axis";
+    let axis = x.shape().axis(op, axis)?;
+    let index = as_index(op, index)?;
+    along(op, x.shape(), index.shape(), axis)?;
+    apply_one(Gather { index: Index::Along(axis) }, &[x, &index])
+}
+
+fn along(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
+    let fits = shape.rank() == index.rank() && (0..shape.rank()).all(|k| k == axis || index[k] <= shape[k]);
+    let mend = format!("the index has the tensor's rank, and apart from axis {axis} no longer axes");
+    if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], mend)) }
+}
+
+/// Zeros of `shape`, with each value of x added at its index along `axis`: the transpose of
+/// [`take_along_axis`].
+///
+/// # Errors
+/// Those of [`take_along_axis`].
+#[face]
+pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl Into<Shape>) -> Result<Tensor> {
+    let op = "scatter_add_along";
+    let shape = shape.into();
+    let axis = shape.axis(op, axis)?;
+    let index = as_index(op, index)?;
+    along(op, &shape, index.shape(), axis)?;
+    if x.shape() != index.shape() {
+        return Err(Error::shapes(op, [x.shape(), index.shape()], "values and index have one shape"));
+    }
+    apply_one(ScatterAdd { index: Index::Along(axis), shape }, &[x, &index])
+}
+
+/// Writes `values` (broadcast, converted) at index tensors for several axes, in place.
+/// `view` is a view of the leaf x.
+pub(crate) fn put_axes(
+    x: &Tensor,
+    view: &Array,
+    axes: SmallVec<[usize; 4]>,
+    indices: &[Tensor],
+    values: &Tensor,
+) -> Result<()> {
+    writable("set", x)?;
+    let index = Index::Axes(axes);
+    let shape = index.shape(view.shape(), indices[0].shape());
+    let values = values.array().broadcast_to("set", &shape)?.cast(x.dtype())?;
+    let operands: SmallVec<[&Array; 4]> = std::iter::once(&values).chain(indices.iter().map(|t| t.array())).collect();
+    engine::submit(Kernel::Scatter(kernel::Scatter { index, combine: Combine::Set }), &operands, &[view])
+}
+
+/// The positions of the elements that are not zero, row-major: one `i64` vector an axis. Their
+/// number depends on values, so a captured step refuses it.
+///
+/// # Errors
+/// [`Error::ReadInCapture`].
+#[track_caller]
+pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
+    let mask = x.array().to_vec::<bool>("nonzero")?;
+    let mut positions: Vec<Vec<i64>> = vec![Vec::new(); x.rank()];
+    for (flat, _) in mask.iter().enumerate().filter(|(_, hit)| **hit) {
+        let mut rest = flat;
+        for axis in (0..x.rank()).rev() {
+            positions[axis].push((rest % x.shape()[axis]) as i64);
+            rest /= x.shape()[axis];
+        }
+    }
+    positions.iter().map(|p| Array::from_slice(x.device(), p, [p.len()].into()).map(Tensor::from)).collect()
+}
+
+/// Writes an array into a view of a leaf, in place.
+pub(crate) fn put_view(x: &Tensor, view: &Array, values: &Tensor) -> Result<()> {
+    writable("set", x)?;
+    write(&values.array().broadcast_to("set", view.shape())?, view)
+}

@@ -1,0 +1,84 @@
+//! Joining tensors along an axis.
+
+use super::copy::write;
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::device::Device;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::{DType, Error, Result};
+use smallvec::{SmallVec, smallvec};
+
+struct Concatenate {
+    axis: usize,
+    lengths: Vec<usize>,
+}
+
+impl Operation for Concatenate {
+    fn name(&self) -> &'static str {
+        "concatenate"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        let first = inputs[0];
+        let device = Device::common("concatenate", inputs.iter().map(|a| a.device()))?;
+        let shape = first.shape().with_axis(self.axis, self.lengths.iter().sum());
+        let out = Array::new(device, first.dtype(), shape)?;
+        let mut start = 0;
+        for (array, &len) in inputs.iter().zip(&self.lengths) {
+            write(array, &out.view(out.layout().slice(self.axis, start, 1, len)))?;
+            start += len;
+        }
+        Ok(smallvec![out])
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let g = grads.get(0)?;
+        let mut start = 0;
+        let mut gradients = InputGradients::new();
+        for (i, &len) in self.lengths.iter().enumerate() {
+            let part = needed.contains(i).then(|| ops::narrow(&g, self.axis as isize, start, len));
+            gradients.push(part.transpose()?);
+            start += len;
+        }
+        Ok(gradients)
+    }
+}
+
+/// The tensors one after the other along an existing axis. They agree in rank and in all other axes
+/// (nothing broadcasts); dtypes are promoted.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for no tensor, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
+pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    let Some(first) = tensors.first() else {
+        return Err(Error::invalid("concatenate", "needs at least one tensor"));
+    };
+    let axis = first.shape().axis("concatenate", axis)?;
+    let fits = |t: &&&Tensor| {
+        t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k])
+    };
+    if !tensors.iter().all(|t| fits(&t)) {
+        let mend = format!("all axes but {axis} must agree");
+        return Err(Error::shapes("concatenate", tensors.iter().map(|t| t.shape()), mend));
+    }
+    let dtype = tensors.iter().map(|t| t.dtype()).fold(first.dtype(), DType::promote);
+    let cast: SmallVec<[Tensor; 4]> = tensors.iter().map(|t| ops::to_dtype(t, dtype)).collect::<Result<_>>()?;
+    let lengths = tensors.iter().map(|t| t.shape()[axis]).collect();
+    apply_one(Concatenate { axis, lengths }, &cast.iter().collect::<SmallVec<[&Tensor; 4]>>())
+}
+
+/// The tensors, of one shape, side by side along a new axis.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for no tensor, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
+pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    if tensors.windows(2).any(|w| w[0].shape() != w[1].shape()) {
+        let mend = "all shapes must be equal; concatenate() joins along an existing axis";
+        return Err(Error::shapes("stack", tensors.iter().map(|t| t.shape()), mend));
+    }
+    let columns: Vec<Tensor> = tensors.iter().map(|t| ops::unsqueeze(t, axis)).collect::<Result<_>>()?;
+    let axis = match tensors.first() {
+        Some(t) if axis < 0 => axis + t.rank() as isize + 1,
+        _ => axis,
+    };
+    concatenate(&columns.iter().collect::<Vec<_>>(), axis)
+}

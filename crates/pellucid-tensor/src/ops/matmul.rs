@@ -1,0 +1,155 @@
+//! Matrix products, for every pair of ranks.
+
+use super::{reshape_to, sum_to, transpose};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::device::Device;
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::{Kernel, MatMul, Meta};
+use pellucid_ir::{DType, Error, Result};
+use smallvec::smallvec;
+
+/// C = A·B over the last two axes; the axes before them broadcast.
+///
+/// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over the batch axes that were stretched.
+struct Product;
+
+impl Operation for Product {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        let kernel = Kernel::MatMul(MatMul::default());
+        let metas = [meta(inputs[0]), meta(inputs[1])];
+        let device = Device::common("matmul", inputs.iter().map(|a| a.device()))?;
+        let out = kernel.infer(&metas)?.pop().expect("one product");
+        if saves.needs(1) {
+            saves.input(0);
+        }
+        if saves.needs(0) {
+            saves.input(1);
+        }
+        let out = Array::new(device, out.dtype, out.shape)?;
+        engine::submit(kernel, inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let g = grads.get(0)?;
+        let mut gradients: InputGradients = smallvec![None, None];
+        if needed.contains(0) {
+            let b = saved.input(1)?;
+            gradients[0] = Some(sum_to(&product(&g, &transpose(&b, -1, -2)?)?, &saved.input_shape(0))?);
+        }
+        if needed.contains(1) {
+            let a = saved.input(0)?;
+            gradients[1] = Some(match folded(&a, &g, saved.input_shape(1).rank())? {
+                // A matrix shared by the whole batch: one product sums over it.
+                Some((a, g)) => product(&transpose(&a, -1, -2)?, &g)?,
+                None => sum_to(&product(&transpose(&a, -1, -2)?, &g)?, &saved.input_shape(1))?,
+            });
+        }
+        Ok(gradients)
+    }
+}
+
+fn meta(array: &Array) -> Meta {
+    Meta { shape: array.shape().clone(), dtype: array.dtype() }
+}
+
+fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    apply_one(Product, &[a, b])
+}
+
+/// A and g with their batch axes folded into the rows, if B (of rank 2) is shared by the batch.
+fn folded(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)>> {
+    let rows = |t: &Tensor| t.shape()[..t.rank() - 1].iter().product::<usize>();
+    if rank != 2 || a.rank() == 2 || rows(a) != rows(g) {
+        return Ok(None);
+    }
+    let flat = |t: &Tensor| reshape_to(t, &[rows(t), t.shape()[t.rank() - 1]].into());
+    Ok(Some((flat(a)?, flat(g)?)))
+}
+
+/// The matrix product, as NumPy's `@`: the last two axes are matrices, the axes before them
+/// broadcast; a 1-D first operand is a row, a 1-D second one a column, and that axis disappears.
+/// Dtypes are promoted; truth values are refused.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] where inner lengths differ, for 0-d operands, and where batch axes do
+/// not broadcast; [`Error::DTypeMismatch`] for bool.
+#[face]
+pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let mismatch = |mend: &str| Error::shapes("matmul", [a.shape(), b.shape()], mend);
+    if a.rank() == 0 || b.rank() == 0 {
+        return Err(mismatch("0-d tensors have no matrix product; multiply with *"));
+    }
+    let inner = (a.shape()[a.rank() - 1], b.shape()[b.rank().max(2) - 2]);
+    if inner.0 != inner.1 {
+        let mend = format!("the inner lengths {} and {} must be equal; transpose one operand?", inner.0, inner.1);
+        return Err(mismatch(&mend));
+    }
+    let dtype = a.dtype().promote(b.dtype());
+    if dtype == DType::Bool {
+        return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "takes numbers; use to_dtype()"));
+    }
+    let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
+    let x = if a.rank() == 1 { ops::unsqueeze(&x, 0)? } else { x };
+    let y = if b.rank() == 1 { ops::unsqueeze(&y, 1)? } else { y };
+    // A batch of rows times one matrix is one product of more rows.
+    let joined = (x.rank() > 2 && y.rank() == 2 && x.array().layout().is_contiguous())
+        .then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
+    let product = match joined {
+        Some(rows) => {
+            let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y)?;
+            let shape = x.shape().with_axis(x.rank() - 1, y.shape()[1]);
+            reshape_to(&flat, &shape)?
+        }
+        None => product(&x, &y)?,
+    };
+    let product = if a.rank() == 1 { ops::squeeze(&product, -2)? } else { product };
+    if b.rank() == 1 { ops::squeeze(&product, -1) } else { Ok(product) }
+}
+
+/// The inner product Σ aᵢ·bᵢ of two vectors, a 0-d tensor.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if one is not 1-D, or the lengths differ.
+#[face]
+pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.rank() != 1 || b.rank() != 1 {
+        let mend = "takes two vectors; matmul() takes every rank";
+        return Err(Error::shapes("dot", [a.shape(), b.shape()], mend));
+    }
+    matmul(a, b)
+}
+
+/// The outer product aᵢ·bⱼ of two vectors, `[n, m]`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if one is not 1-D.
+#[face]
+pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.rank() != 1 || b.rank() != 1 {
+        return Err(Error::shapes("outer", [a.shape(), b.shape()], "takes two vectors; flatten() them first"));
+    }
+    ops::mul(&ops::unsqueeze(a, 1)?, b)
+}
+
+/// y = x·Wᵀ + b, for x `[.., in]`, W `[out, in]`, b `[out]`; y is `[.., out]`.
+///
+/// # Errors
+/// Those of [`matmul`] and of the addition.
+#[face]
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    if weight.rank() != 2 {
+        return Err(Error::shapes("linear", [x.shape(), weight.shape()], "the weight is [out, in]"));
+    }
+    let product = matmul(x, &ops::t(weight)?)?;
+    match bias {
+        None => Ok(product),
+        Some(bias) => ops::add_owned(product, bias.clone()),
+    }
+}

@@ -1,0 +1,112 @@
+//! Every operation: its value, its gradient, its mathematics and its errors, in one place.
+//!
+//! The functions return typed errors and are for servers, importers and bindings; the methods of
+//! [`Tensor`] of the same names are their faces, and panic with the same error.
+
+mod axes;
+mod copy;
+mod create;
+mod cross_entropy;
+mod elementwise;
+mod formula;
+mod gather;
+mod join;
+mod matmul;
+mod normalize;
+mod random;
+mod reduce;
+mod scan;
+mod softmax;
+mod sort;
+mod view;
+
+pub use axes::{Axes, over};
+pub use copy::{contiguous, copy, copy_, to_dtype};
+pub use create::{full, full_like, ones, ones_like, zeros, zeros_like};
+pub use cross_entropy::{CrossEntropy, Reduction, cross_entropy};
+pub use elementwise::*;
+pub use formula::update;
+pub use gather::{index_select, nonzero, scatter_add_along, take_along_axis};
+pub use join::{concatenate, stack};
+pub use matmul::{dot, linear, matmul, outer};
+pub use normalize::{layer_norm, rms_norm};
+pub use random::{dropout, rand, rand_with, randint, randn, randn_with};
+pub use reduce::{all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
+pub use scan::cumsum;
+pub use softmax::{log_softmax, softmax};
+pub use sort::{argsort, sort, topk};
+pub use view::{
+    Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, t, transpose, unsqueeze,
+};
+
+pub(crate) use copy::{identity, writable};
+pub(crate) use gather::{gather_axes, put_axes, put_view};
+pub(crate) use reduce::{stretched, sum_to};
+pub(crate) use view::{Cuts, cuts, reshape_to};
+
+use crate::autograd::{Grad, enable_grad, grad, is_grad_enabled};
+use crate::tensor::Tensor;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{Result, Scalar};
+
+/// Applies a user's own formula to tensors that broadcast, in one kernel; as fast as a built-in
+/// operation, and differentiable to any order. Returns every output.
+///
+/// ```
+/// use pellucid_tensor::{formula, ops, Tensor};
+/// let x = Tensor::from([0.5f64]).requires_grad_(true);
+/// let y = ops::map(formula!(|x; k| (k * x).sin()), &[&x], &[2.0.into()])?.remove(0);
+/// y.backward();
+/// assert_eq!(x.grad().unwrap().item::<f64>(), 2.0 * 1f64.cos());
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for another number of inputs or
+/// parameters, or a formula with row reductions (see [`map_rows`]);
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch),
+/// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
+pub fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<Vec<Tensor>> {
+    formula::check(formula, inputs, params, false)?;
+    Ok(formula::map_all(formula, inputs, params)?.into_vec())
+}
+
+/// Applies a user's own formula with row reductions; a row runs over `axes` of the common shape.
+///
+/// ```
+/// use pellucid_tensor::{formula, ops, Tensor};
+/// let x = Tensor::from([[1.0f64, 3.0], [2.0, 2.0]]);
+/// let y = ops::map_rows(formula!(|x| x / x.row_sum()), &[&x], &[], -1)?;
+/// assert_eq!(y[0].to_vec::<f64>(), [0.25, 0.75, 0.5, 0.5]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`map`], and [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
+pub fn map_rows(
+    formula: &Formula,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    axes: impl Into<Axes>,
+) -> Result<Vec<Tensor>> {
+    formula::check(formula, inputs, params, true)?;
+    formula::rows_all(formula, inputs, params, axes.into())
+}
+
+/// Gradients by the definition: differentiates the composite `definition` of an operation at its saved
+/// inputs. It is the derivative, of every order, of an operation whose kernel has none of its own.
+pub(crate) fn via_definition(
+    inputs: &[&Tensor],
+    gradients: &[&Tensor],
+    definition: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+) -> Result<Vec<Tensor>> {
+    let create_graph = is_grad_enabled();
+    let _on = enable_grad();
+    let fresh = |t: &&Tensor| if t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) };
+    let inputs: Vec<Tensor> = inputs.iter().map(fresh).collect::<Result<_>>()?;
+    let outputs = definition(&inputs)?;
+    let grad_outputs = gradients.iter().map(|&g| Some(g.clone())).collect();
+    let outputs: Vec<&Tensor> = outputs.iter().collect();
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    grad(&outputs, &inputs, Grad { grad_outputs, create_graph, retain_graph: false })
+}

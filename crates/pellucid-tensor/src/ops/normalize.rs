@@ -1,0 +1,109 @@
+//! Normalisation of rows.
+
+use super::formula::rows;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::{Error, Result, Shape, formula};
+use std::sync::OnceLock;
+
+/// The last `count` axes of x, which `weight` and `bias` must have.
+fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
+    let lead = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
+    let Some(lead) = lead else {
+        let mend = "the normalized shape must be the last axes of x";
+        return Err(Error::shapes(op, [x.shape(), shape], mend));
+    };
+    if let Some(other) = others.iter().flatten().find(|t| t.shape() != shape) {
+        let mend = "weight and bias have the normalized shape";
+        return Err(Error::shapes(op, [x.shape(), shape, other.shape()], mend));
+    }
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    Ok((lead..x.rank()).collect())
+}
+
+/// Layer normalisation (Ba, Kiros & Hinton 2016): over the last axes, of shape `shape`,
+/// (x − mean) / √(var + eps)·weight + bias, with the biased variance.
+///
+/// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn layer_norm(
+    x: &Tensor,
+    shape: impl Into<Shape>,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    eps: f64,
+) -> Result<Tensor> {
+    static PLAIN: OnceLock<Formula> = OnceLock::new();
+    static WEIGHT: OnceLock<Formula> = OnceLock::new();
+    static AFFINE: OnceLock<Formula> = OnceLock::new();
+    let rows_axes = trailing("layer_norm", x, &shape.into(), &[weight, bias])?;
+    let params = [eps.into()];
+    match (weight, bias) {
+        (None, _) => {
+            let plain = PLAIN.get_or_init(|| {
+                formula! { layer_norm(x; eps) = {
+                    let d = x - x.row_mean();
+                    d * ((d * d).row_mean() + eps).sqrt().recip()
+                }; }
+            });
+            let y = rows(plain, &[x], &params, rows_axes)?;
+            match bias {
+                Some(bias) => ops::add(&y, bias),
+                None => Ok(y),
+            }
+        }
+        (Some(weight), None) => {
+            let scaled = WEIGHT.get_or_init(|| {
+                formula! { layer_norm(x, w; eps) = {
+                    let d = x - x.row_mean();
+                    d * ((d * d).row_mean() + eps).sqrt().recip() * w
+                }; }
+            });
+            rows(scaled, &[x, weight], &params, rows_axes)
+        }
+        (Some(weight), Some(bias)) => {
+            let affine = AFFINE.get_or_init(|| {
+                formula! { layer_norm(x, w, b; eps) = {
+                    let d = x - x.row_mean();
+                    d * ((d * d).row_mean() + eps).sqrt().recip() * w + b
+                }; }
+            });
+            rows(affine, &[x, weight, bias], &params, rows_axes)
+        }
+    }
+}
+
+/// Root-mean-square normalisation (Zhang & Sennrich 2019): over the last axes, of shape `shape`,
+/// x / √(mean(x²) + eps)·weight.
+///
+/// x is `[.., shape]`; the weight, if given, has shape `shape`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
+    static PLAIN: OnceLock<Formula> = OnceLock::new();
+    static SCALED: OnceLock<Formula> = OnceLock::new();
+    let rows_axes = trailing("rms_norm", x, &shape.into(), &[weight])?;
+    let params = [eps.into()];
+    match weight {
+        None => {
+            let plain =
+                PLAIN.get_or_init(|| formula! { rms_norm(x; eps) = x * ((x * x).row_mean() + eps).sqrt().recip(); });
+            rows(plain, &[x], &params, rows_axes)
+        }
+        Some(weight) => {
+            let scaled = SCALED
+                .get_or_init(|| formula! { rms_norm(x, w; eps) = x * ((x * x).row_mean() + eps).sqrt().recip() * w; });
+            rows(scaled, &[x, weight], &params, rows_axes)
+        }
+    }
+}

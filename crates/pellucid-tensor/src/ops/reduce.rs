@@ -1,0 +1,377 @@
+//! Reductions over axes.
+//!
+//! The order of accumulation is a function of the shape and the axes alone, so the same numbers give
+//! the same bits in any layout and on any number of threads.
+
+use super::axes::{Axes, Resolved};
+use super::formula::{map_sum, rows};
+use super::reshape_to;
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
+use pellucid_ir::{DType, Error, Result, Shape, formula};
+use smallvec::{SmallVec, smallvec};
+use std::sync::{Arc, OnceLock};
+
+fn identity_formula() -> &'static Formula {
+    static IDENTITY: OnceLock<Formula> = OnceLock::new();
+    IDENTITY.get_or_init(|| formula! { sum(x) = x; })
+}
+
+/// Integers and truth values are counted in `i64`.
+fn accumulator(dtype: DType) -> DType {
+    if dtype.is_float() { dtype } else { DType::I64 }
+}
+
+/// Σ x over `axes`. Integers and truth values sum to `i64`; half types accumulate in `f32`.
+/// The gradient is g for every summand.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn sum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    let axes = axes.into().resolve("sum", x.shape())?;
+    sum_of(identity_formula(), x, axes)
+}
+
+/// Σ f(x) over axes, by one kernel.
+fn sum_of(f: &'static Formula, x: &Tensor, axes: Resolved) -> Result<Tensor> {
+    let kept = map_sum(f, &[x], &[], axes.set, Some(accumulator(x.dtype())))?;
+    reshape_to(&kept, &axes.shape(x.shape()))
+}
+
+/// x summed to `shape`, which broadcasts to x's shape: the transpose of broadcasting.
+pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
+    if x.shape() == shape {
+        return Ok(x.clone());
+    }
+    if shape.size() == x.size() {
+        return reshape_to(x, shape);
+    }
+    let axes = stretched(shape, x.shape());
+    reshape_to(&map_sum(identity_formula(), &[x], &[], axes, None)?, shape)
+}
+
+/// The axes of `full` that `shape` reaches by stretching.
+pub(crate) fn stretched(shape: &Shape, full: &Shape) -> AxisSet {
+    let lead = full.rank() - shape.rank();
+    (0..full.rank()).filter(|&a| a < lead || (shape[a - lead] == 1 && full[a] != 1)).collect()
+}
+
+/// The arithmetic mean over `axes`, Σ x / N. Integers give `f32`.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn mean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    let axes = axes.into().resolve("mean", x.shape())?;
+    let number = if x.dtype().is_float() { x.dtype() } else { DType::F32 };
+    let total = map_sum(identity_formula(), &[x], &[], axes.set, Some(number))?;
+    let mean = ops::div(&total, axes.set.count(x.shape()) as f64)?;
+    reshape_to(&mean, &axes.shape(x.shape()))
+}
+
+/// The variance over `axes`, Σ (x − mean)² / (N − ddof), in two passes over the row.
+/// `ddof` is 0 unless [`Axes::ddof`] says otherwise.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn var(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    moments("var", x, axes.into())
+}
+
+/// The standard deviation over `axes`, the root of [`var`]. Its derivative at 0 is infinite.
+///
+/// # Errors
+/// Those of [`var`].
+#[face]
+pub fn std(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    ops::sqrt(&moments("std", x, axes.into())?)
+}
+
+fn moments(op: &'static str, x: &Tensor, axes: Axes) -> Result<Tensor> {
+    static VAR: OnceLock<Formula> = OnceLock::new();
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
+    let formula = VAR.get_or_init(|| {
+        formula! { var(x; free) = {
+            let d = x - x.row_mean();
+            (d * d).row_sum() / free
+        }; }
+    });
+    // With N ≤ ddof there is no such estimate: x/0 gives NaN or infinity, as in NumPy.
+    let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
+    let kept = rows(formula, &[x], &[free.into()], axes.set)?;
+    reshape_to(&kept, &axes.shape(x.shape()))
+}
+
+/// The largest element over `axes`, NaN if there is one. Several equal maxima share the gradient evenly.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
+#[face]
+pub fn max(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    Extremum { op: ReduceOp::Max, name: "max", axes: axes.into().resolve("max", x.shape())? }.apply(x)
+}
+
+/// The smallest element over `axes`, NaN if there is one. Several equal minima share the gradient evenly.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
+#[face]
+pub fn min(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    Extremum { op: ReduceOp::Min, name: "min", axes: axes.into().resolve("min", x.shape())? }.apply(x)
+}
+
+struct Extremum {
+    op: ReduceOp,
+    name: &'static str,
+    axes: Resolved,
+}
+
+impl Extremum {
+    fn apply(self, x: &Tensor) -> Result<Tensor> {
+        let shape = self.axes.shape(x.shape());
+        reshape_to(&apply_one(self, &[x])?, &shape)
+    }
+}
+
+impl Operation for Extremum {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(0);
+        saves.output(0);
+        Ok(smallvec![reduce(self.name, self.op, inputs[0], self.axes.set, inputs[0].dtype())?])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        static SHARE: OnceLock<Formula> = OnceLock::new();
+        let share = SHARE.get_or_init(|| {
+            formula! { extremum_gradient(x, y: per_row, g: per_row) = {
+                let ties = x.eq(y).to_number();
+                ties * (g / ties.row_sum())
+            }; }
+        });
+        let (x, y) = (saved.input(0)?, saved.output(0)?);
+        Ok(smallvec![Some(rows(share, &[&x, &y, &grads.get(0)?], &[], self.axes.set)?)])
+    }
+}
+
+/// A reduction of an array's own elements, axes kept.
+fn reduce(name: &'static str, op: ReduceOp, x: &Array, axes: AxisSet, output: DType) -> Result<Array> {
+    let empty = axes.count(x.shape()) == 0 && axes.keepdims(x.shape()).size() != 0;
+    if empty && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin) {
+        let reason = format!("no extremum over zero elements of shape {}", x.shape());
+        return Err(Error::invalid(name, reason));
+    }
+    let program = program_for(op, x.dtype(), output)?;
+    let out = Array::new(x.device(), output, axes.keepdims(x.shape()))?;
+    let kernel =
+        Reduce { op, axes, program, params: Params::new(), finish: None, finish_params: Params::new(), output };
+    engine::submit(Kernel::Reduce(kernel), &[x], &[&out])?;
+    Ok(out)
+}
+
+/// The elements as the reduction takes them: truth values for `Any` and `All`, wide enough for `Prod`.
+fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<pellucid_ir::formula::Program>> {
+    static MASK: OnceLock<Formula> = OnceLock::new();
+    static TRUTH: OnceLock<Formula> = OnceLock::new();
+    use pellucid_ir::formula::Signature;
+    let truth = TRUTH.get_or_init(|| formula! { truth(x) = x.ne(0); });
+    let mask = MASK.get_or_init(|| formula! { truth(x: mask) = x; });
+    match op {
+        ReduceOp::Any | ReduceOp::All if dtype == DType::Bool => mask.program(&Signature::new([dtype], DType::F32)),
+        ReduceOp::Any | ReduceOp::All => truth.program(&Signature::new([dtype], dtype)),
+        ReduceOp::Prod => identity_formula().program(&Signature::new([dtype], output)),
+        // Truth values are compared as numbers.
+        _ if dtype == DType::Bool => identity_formula().program(&Signature::new([dtype], DType::I32)),
+        _ => identity_formula().uniform_program(dtype).cloned(),
+    }
+}
+
+/// An integer or boolean result: no gradient to track.
+struct Untracked {
+    name: &'static str,
+    op: ReduceOp,
+    axes: AxisSet,
+    output: DType,
+}
+
+impl Operation for Untracked {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(smallvec![reduce(self.name, self.op, inputs[0], self.axes, self.output)?])
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(SmallVec::from_elem(None, grads.len()))
+    }
+}
+
+fn untracked(name: &'static str, op: ReduceOp, x: &Tensor, axes: Axes, output: DType) -> Result<Tensor> {
+    let axes = axes.resolve(name, x.shape())?;
+    let kept = apply_one(Untracked { name, op, axes: axes.set, output }, &[x])?;
+    reshape_to(&kept, &axes.shape(x.shape()))
+}
+
+/// The position (`i64`) of the first maximum over `axes`, counted in row-major order over them; the
+/// first NaN if there is one.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
+#[face]
+pub fn argmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    untracked("argmax", ReduceOp::ArgMax, x, axes.into(), DType::I64)
+}
+
+/// The position (`i64`) of the first minimum over `axes`, counted in row-major order over them; the
+/// first NaN if there is one.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
+#[face]
+pub fn argmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    untracked("argmin", ReduceOp::ArgMin, x, axes.into(), DType::I64)
+}
+
+/// True where any element over `axes` is not zero; false over none.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn any(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    untracked("any", ReduceOp::Any, x, axes.into(), DType::Bool)
+}
+
+/// True where all elements over `axes` are not zero; true over none.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn all(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    untracked("all", ReduceOp::All, x, axes.into(), DType::Bool)
+}
+
+/// Π x over `axes`. Integers and truth values multiply in `i64`, wrapping. The gradient
+/// g·Π_{j≠i} xⱼ is right where elements are zero, in every order.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn prod(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    let axes = axes.into().resolve("prod", x.shape())?;
+    let kept = apply_one(Prod { axes: axes.set }, &[x])?;
+    reshape_to(&kept, &axes.shape(x.shape()))
+}
+
+struct Prod {
+    axes: AxisSet,
+}
+
+impl Prod {
+    /// The product as a tree of multiplications of halves: what the kernel computes, in operations
+    /// whose gradients divide by nothing.
+    fn definition(&self, x: &Tensor) -> Result<Tensor> {
+        let mut y = x.clone();
+        for axis in self.axes.iter() {
+            if y.shape()[axis] == 0 {
+                return ops::broadcast_to(&ops::ones((), y.dtype())?, self.axes.keepdims(x.shape()));
+            }
+            while y.shape()[axis] > 1 {
+                let (len, half) = (y.shape()[axis], y.shape()[axis] / 2);
+                let low = ops::narrow(&y, axis as isize, 0, half)?;
+                let product = ops::mul(&low, &ops::narrow(&y, axis as isize, half, half)?)?;
+                y = match len % 2 {
+                    0 => product,
+                    _ => ops::concatenate(&[&product, &ops::narrow(&y, axis as isize, len - 1, 1)?], axis as isize)?,
+                };
+            }
+        }
+        Ok(y)
+    }
+}
+
+impl Operation for Prod {
+    fn name(&self) -> &'static str {
+        "prod"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(0);
+        let output = accumulator(inputs[0].dtype());
+        Ok(smallvec![reduce("prod", ReduceOp::Prod, inputs[0], self.axes, output)?])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let x = saved.input(0)?;
+        let gradients = ops::via_definition(&[&x], &[&grads.get(0)?], |x| Ok(vec![self.definition(&x[0])?]))?;
+        Ok(gradients.into_iter().map(Some).collect())
+    }
+}
+
+/// The vector norm of this order over `axes`: (Σ |x|ᵖ)^(1/p); the largest |x| for p = ∞, the
+/// smallest for −∞, the number of elements that are not zero for 0. The derivative of the 2-norm at
+/// the zero vector is 0.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
+    static SQUARES: OnceLock<Formula> = OnceLock::new();
+    static ROOT: OnceLock<Formula> = OnceLock::new();
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes("norm", [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    let axes: Axes = axes.into();
+    let resolved = axes.resolve("norm", x.shape())?;
+    if p == f64::INFINITY {
+        return max(&ops::abs(x)?, axes);
+    }
+    if p == f64::NEG_INFINITY {
+        return min(&ops::abs(x)?, axes);
+    }
+    if p == 0.0 {
+        return sum(&ops::to_dtype(&ops::ne(x, 0.0)?, x.dtype())?, axes);
+    }
+    if p == 1.0 {
+        return sum(&ops::abs(x)?, axes);
+    }
+    if p == 2.0 {
+        let squares = SQUARES.get_or_init(|| formula! { square(x) = x * x; });
+        // √s has an infinite slope at 0, where the norm's subgradient of least length is 0.
+        let root = ROOT.get_or_init(|| formula! { root(s) = s.sqrt(); d s = y.gt(0.0).select(g * 0.5 / y, 0.0); });
+        return super::formula::map(root, &[&sum_of(squares, x, resolved)?], &[]);
+    }
+    ops::pow(&sum(&ops::pow(&ops::abs(x)?, p)?, axes)?, 1.0 / p)
+}
+
+/// ln Σ exp x over `axes`, stable for any size of x. The gradient is the softmax.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn logsumexp(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    static LOGSUMEXP: OnceLock<Formula> = OnceLock::new();
+    let formula = LOGSUMEXP.get_or_init(|| {
+        formula! {
+            logsumexp(x) = {
+                let m = x.row_max();
+                // A maximum of ±∞ must not be subtracted from itself.
+                let m = m.is_finite().select(m, 0.0);
+                (x - m).exp().row_sum().ln() + m
+            };
+            d x = g * (x - y).exp();
+        }
+    });
+    let axes = axes.into().resolve("logsumexp", x.shape())?;
+    let kept = rows(formula, &[x], &[], axes.set)?;
+    reshape_to(&kept, &axes.shape(x.shape()))
+}

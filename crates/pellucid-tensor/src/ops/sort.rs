@@ -1,0 +1,77 @@
+//! Order along an axis: sort, argsort, top-k.
+
+use super::gather::scatter_add_along;
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::engine;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::{self, Kernel};
+use pellucid_ir::{DType, Error, Result};
+use smallvec::smallvec;
+
+/// The first `k` elements of an axis in order, and where they came from.
+struct Sort {
+    name: &'static str,
+    kernel: kernel::Sort,
+}
+
+impl Operation for Sort {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        let x = inputs[0];
+        let shape = x.shape().with_axis(self.kernel.axis, self.kernel.k);
+        let values = Array::new(x.device(), x.dtype(), shape.clone())?;
+        let positions = Array::new(x.device(), DType::I64, shape)?;
+        engine::submit(Kernel::Sort(self.kernel), inputs, &[&values, &positions])?;
+        saves.output(1);
+        Ok(smallvec![values, positions])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let positions = saved.output(1)?;
+        let axis = self.kernel.axis as isize;
+        Ok(smallvec![Some(scatter_add_along(&grads.get(0)?, &positions, axis, saved.input_shape(0))?)])
+    }
+}
+
+fn ordered(name: &'static str, x: &Tensor, axis: isize, k: Option<usize>, descending: bool) -> Result<(Tensor, Tensor)> {
+    let axis = x.shape().axis(name, axis)?;
+    let len = x.shape()[axis];
+    let k = k.unwrap_or(len);
+    if k > len {
+        return Err(Error::invalid(name, format!("k = {k} exceeds {len}, the length of axis {axis}")));
+    }
+    let mut outputs = apply(Sort { name, kernel: kernel::Sort { axis, descending, k } }, &[x])?;
+    let positions = outputs.pop().expect("positions");
+    Ok((outputs.pop().expect("values"), positions))
+}
+
+/// The elements of an axis in ascending (or descending) order and their `i64` positions; stable,
+/// NaN last. The gradient goes to where a value came from.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
+    ordered("sort", x, axis, None, descending)
+}
+
+/// The positions that sort an axis; stable, NaN last.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
+    Ok(ordered("argsort", x, axis, None, descending)?.1)
+}
+
+/// The `k` largest (or smallest) elements of an axis in order, and their `i64` positions.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the axis.
+#[face]
+pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor, Tensor)> {
+    ordered("topk", x, axis, Some(k), largest)
+}

@@ -1,0 +1,364 @@
+//! Views: other layouts over the same storage. No kernel runs, except where strides force a copy.
+//!
+//! Each backward is the view that undoes it; what a view repeats, backward sums.
+
+use super::sum_to;
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Layout, Result, Shape};
+use smallvec::{SmallVec, smallvec};
+
+/// A list of axes.
+type AxisList = SmallVec<[usize; 6]>;
+
+struct Reshape {
+    shape: Shape,
+}
+
+impl Operation for Reshape {
+    fn name(&self) -> &'static str {
+        "reshape"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(smallvec![inputs[0].reshape(&self.shape)?])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(smallvec![Some(reshape_to(&grads.get(0)?, &saved.input_shape(0))?)])
+    }
+}
+
+/// A shape with at most one length left open.
+#[derive(Clone, Debug)]
+pub struct Target(SmallVec<[isize; 6]>);
+
+macro_rules! target_from {
+    ($($t:ty),*) => {$(
+        impl<const N: usize> From<[$t; N]> for Target {
+            fn from(dims: [$t; N]) -> Target {
+                Target(dims.iter().map(|&d| d as isize).collect())
+            }
+        }
+        impl From<&[$t]> for Target {
+            fn from(dims: &[$t]) -> Target {
+                Target(dims.iter().map(|&d| d as isize).collect())
+            }
+        }
+    )*};
+}
+target_from!(isize, usize, i32);
+
+impl From<&Shape> for Target {
+    fn from(shape: &Shape) -> Target {
+        Target::from(shape.dims())
+    }
+}
+
+impl From<isize> for Target {
+    fn from(len: isize) -> Target {
+        Target::from([len])
+    }
+}
+
+impl From<i32> for Target {
+    fn from(len: i32) -> Target {
+        Target::from([len])
+    }
+}
+
+impl From<()> for Target {
+    fn from((): ()) -> Target {
+        Target(SmallVec::new())
+    }
+}
+
+/// The same elements, in row-major order, under another shape of the same size. One length may be
+/// −1: it follows from the others. A view where the strides allow it, else a copy.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the sizes differ, [`Error::InvalidArgument`] for two open lengths.
+#[face]
+pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
+    let Target(dims) = shape.into();
+    let open = dims.iter().filter(|&&d| d == -1).count();
+    if open > 1 || dims.iter().any(|&d| d < -1) {
+        let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}");
+        return Err(Error::invalid("reshape", reason));
+    }
+    let known: usize = dims.iter().filter(|&&d| d >= 0).map(|&d| d as usize).product();
+    let rest = x.size().checked_div(known).unwrap_or(0);
+    let shape: Shape = dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect();
+    reshape_to(x, &shape)
+}
+
+pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
+    if x.shape() == shape {
+        return Ok(x.clone());
+    }
+    if shape.checked_size() != Some(x.size()) {
+        let mend = format!("{} elements cannot fill {shape}; the sizes must be equal", x.size());
+        return Err(Error::shapes("reshape", [x.shape(), shape], mend));
+    }
+    apply_one(Reshape { shape: shape.clone() }, &[x])
+}
+
+/// Axes `start..=end` as one, in row-major order.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `start` comes after `end`.
+#[face]
+pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
+    if x.rank() == 0 {
+        return reshape_to(x, &[1].into());
+    }
+    let (start, end) = (x.shape().axis("flatten", start)?, x.shape().axis("flatten", end)?);
+    if start > end {
+        return Err(Error::invalid("flatten", format!("start axis {start} comes after end axis {end}")));
+    }
+    let dims = x.shape();
+    let joined = dims[start..=end].iter().product();
+    let shape = dims[..start].iter().copied().chain([joined]).chain(dims[end + 1..].iter().copied()).collect();
+    reshape_to(x, &shape)
+}
+
+/// Without `axis`, whose length must be 1.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if its length is not 1.
+#[face]
+pub fn squeeze(x: &Tensor, axis: isize) -> Result<Tensor> {
+    let axis = x.shape().axis("squeeze", axis)?;
+    if x.shape()[axis] != 1 {
+        let mend = format!("axis {axis} has length {}, not 1; select() takes one index of it", x.shape()[axis]);
+        return Err(Error::shapes("squeeze", [x.shape()], mend));
+    }
+    let shape = x.shape().iter().enumerate().filter(|(k, _)| *k != axis).map(|(_, &d)| d).collect();
+    reshape_to(x, &shape)
+}
+
+/// With a new axis of length 1 before `axis` (−1: after the last).
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], where one axis more counts.
+#[face]
+pub fn unsqueeze(x: &Tensor, axis: isize) -> Result<Tensor> {
+    let rank = x.rank() as isize + 1;
+    if axis < -rank || axis >= rank {
+        return Err(Error::AxisOutOfRange { op: "unsqueeze", axis, shape: x.shape().clone() });
+    }
+    let at = axis.rem_euclid(rank) as usize;
+    let dims = x.shape();
+    let shape = dims[..at].iter().copied().chain([1]).chain(dims[at..].iter().copied()).collect();
+    reshape_to(x, &shape)
+}
+
+struct Permute {
+    order: AxisList,
+}
+
+impl Operation for Permute {
+    fn name(&self) -> &'static str {
+        "permute"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(smallvec![inputs[0].view(inputs[0].layout().permute(&self.order))])
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let mut inverse: AxisList = SmallVec::from_elem(0, self.order.len());
+        for (k, &axis) in self.order.iter().enumerate() {
+            inverse[axis] = k;
+        }
+        Ok(smallvec![Some(apply_one(Permute { order: inverse }, &[&grads.get(0)?])?)])
+    }
+}
+
+/// The axes in another order: axis k of the result is axis `order[k]` of x.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if `order` does not name every axis once.
+#[face]
+pub fn permute(x: &Tensor, order: &[isize]) -> Result<Tensor> {
+    let axes: AxisList = order.iter().map(|&a| x.shape().axis("permute", a)).collect::<Result<_>>()?;
+    if axes.len() != x.rank() || (0..x.rank()).any(|a| !axes.contains(&a)) {
+        let reason = format!("{order:?} does not name every axis of shape {} once", x.shape());
+        return Err(Error::invalid("permute", reason));
+    }
+    apply_one(Permute { order: axes }, &[x])
+}
+
+/// Two axes exchanged.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
+    let (a, b) = (x.shape().axis("transpose", axis0)?, x.shape().axis("transpose", axis1)?);
+    let mut order: AxisList = (0..x.rank()).collect();
+    order.swap(a, b);
+    apply_one(Permute { order }, &[x])
+}
+
+/// All axes in reverse order: the matrix transpose of a 2-D tensor.
+///
+/// # Errors
+/// None for any shape.
+#[face]
+pub fn t(x: &Tensor) -> Result<Tensor> {
+    apply_one(Permute { order: (0..x.rank()).rev().collect() }, &[x])
+}
+
+struct Expand {
+    shape: Shape,
+}
+
+impl Operation for Expand {
+    fn name(&self) -> &'static str {
+        "broadcast_to"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(smallvec![inputs[0].broadcast_to("broadcast_to", &self.shape)?])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(smallvec![Some(sum_to(&grads.get(0)?, &saved.input_shape(0))?)])
+    }
+}
+
+/// Stretched to `shape` by NumPy's rule: aligned at the last axis, a length of 1 repeats. No copy.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
+#[face]
+pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
+    let shape = shape.into();
+    if *x.shape() == shape {
+        return Ok(x.clone());
+    }
+    apply_one(Expand { shape }, &[x])
+}
+
+/// Stretched to `shape`, where −1 keeps a length (PyTorch's `expand`). No copy.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
+#[face]
+pub fn expand(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
+    let Target(dims) = shape.into();
+    let lead = dims.len().saturating_sub(x.rank());
+    let kept = |(k, &d): (usize, &isize)| match d {
+        -1 if k >= lead => Ok(x.shape()[k - lead]),
+        d if d >= 0 => Ok(d as usize),
+        _ => Err(Error::invalid("expand", format!("length {d} of new axis {k} must be ≥ 0"))),
+    };
+    broadcast_to(x, dims.iter().enumerate().map(kept).collect::<Result<Shape>>()?)
+}
+
+/// A part of the axes' indices, as a view: `(axis, start, step, len)` one after the other.
+pub(crate) type Cuts = SmallVec<[(usize, usize, isize, usize); 4]>;
+
+fn cut(layout: &Layout, cuts: &Cuts) -> Layout {
+    cuts.iter().fold(layout.clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len))
+}
+
+struct Cut {
+    cuts: Cuts,
+}
+
+impl Operation for Cut {
+    fn name(&self) -> &'static str {
+        "slice"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(smallvec![inputs[0].view(cut(inputs[0].layout(), &self.cuts))])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let embed = Embed { cuts: self.cuts.clone(), shape: saved.input_shape(0) };
+        Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
+    }
+}
+
+/// The transpose of [`Cut`]: zeros of the whole shape, with x where the cut was.
+struct Embed {
+    cuts: Cuts,
+    shape: Shape,
+}
+
+impl Operation for Embed {
+    fn name(&self) -> &'static str {
+        "embed"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        let x = inputs[0];
+        let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
+        super::copy::write(x, &whole.view(cut(whole.layout(), &self.cuts)))?;
+        Ok(smallvec![whole])
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(smallvec![Some(apply_one(Cut { cuts: self.cuts.clone() }, &[&grads.get(0)?])?)])
+    }
+}
+
+pub(crate) fn cuts(x: &Tensor, cuts: Cuts) -> Result<Tensor> {
+    if cuts.is_empty() { Ok(x.clone()) } else { apply_one(Cut { cuts }, &[x]) }
+}
+
+/// Indices `start..start + len` of an axis, as a view.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::IndexOutOfBounds`] if the range leaves the axis.
+#[face]
+pub fn narrow(x: &Tensor, axis: isize, start: usize, len: usize) -> Result<Tensor> {
+    let axis = x.shape().axis("narrow", axis)?;
+    let end = start.checked_add(len).filter(|&e| e <= x.shape()[axis]);
+    if end.is_none() {
+        let index = start.saturating_add(len) as i64;
+        return Err(Error::IndexOutOfBounds { op: "narrow", index, axis, len: x.shape()[axis] });
+    }
+    cuts(x, smallvec![(axis, start, 1, len)])
+}
+
+/// One index of an axis, which disappears; −1 is the last.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`].
+#[face]
+pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
+    let axis = x.shape().axis("select", axis)?;
+    let len = x.shape()[axis] as isize;
+    if index < -len || index >= len {
+        return Err(Error::IndexOutOfBounds { op: "select", index: index as i64, axis, len: len as usize });
+    }
+    let at = index.rem_euclid(len) as usize;
+    squeeze(&cuts(x, smallvec![(axis, at, 1, 1)])?, axis as isize)
+}
+
+/// The indices of the axes in reverse order, as a view.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if an axis is named twice.
+#[face]
+pub fn flip(x: &Tensor, axes: impl Into<super::Axes>) -> Result<Tensor> {
+    let axes = axes.into().resolve("flip", x.shape())?.set;
+    let reversed = |a: usize| (a, x.shape()[a].saturating_sub(1), -1, x.shape()[a]);
+    cuts(x, axes.iter().map(reversed).collect())
+}
+
+/// Cut along an axis into parts of these lengths, as views.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the lengths do not add up to the axis's.
+#[face]
+pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> {
+    let at = x.shape().axis("split", axis)?;
+    if lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l)) != Some(x.shape()[at]) {
+        let reason = format!("lengths {lengths:?} do not add up to {}, the length of axis {at}", x.shape()[at]);
+        return Err(Error::invalid("split", reason));
+    }
+    let mut start = 0;
+    let part = |&len: &usize| {
+        let part = cuts(x, smallvec![(at, start, 1, len)]);
+        start += len;
+        part
+    };
+    lengths.iter().map(part).collect()
+}

@@ -1,0 +1,241 @@
+//! New tensors: from numbers, slices and nested arrays, and by rule.
+
+use super::Tensor;
+use crate::array::Array;
+use crate::device::Device;
+use crate::ops;
+use crate::panic;
+use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
+
+/// A number or nested arrays of numbers, with the shape of the nesting.
+pub trait Nested {
+    /// The type of the numbers.
+    type Item: Element;
+    /// The number of levels.
+    const RANK: usize;
+    /// Appends the numbers in row-major order.
+    fn flatten(&self, into: &mut Vec<Self::Item>);
+    /// Appends the lengths of the levels.
+    fn lengths(into: &mut Vec<usize>);
+}
+
+macro_rules! nested_numbers {
+    ($($t:ty),*) => {$(
+        impl Nested for $t {
+            type Item = $t;
+            const RANK: usize = 0;
+            fn flatten(&self, into: &mut Vec<$t>) {
+                into.push(*self);
+            }
+            fn lengths(_: &mut Vec<usize>) {}
+        }
+    )*};
+}
+nested_numbers!(bool, u8, i8, i16, i32, i64, pellucid_ir::f16, pellucid_ir::bf16, f32, f64);
+
+impl<T: Nested, const N: usize> Nested for [T; N] {
+    type Item = T::Item;
+    const RANK: usize = T::RANK + 1;
+    fn flatten(&self, into: &mut Vec<T::Item>) {
+        self.iter().for_each(|t| t.flatten(into));
+    }
+    fn lengths(into: &mut Vec<usize>) {
+        into.push(N);
+        T::lengths(into);
+    }
+}
+
+impl<T: Nested> From<T> for Tensor {
+    /// A leaf on the CPU, of the numbers' own dtype: `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`.
+    #[track_caller]
+    fn from(nested: T) -> Tensor {
+        let (mut data, mut lengths) = (Vec::new(), Vec::new());
+        nested.flatten(&mut data);
+        T::lengths(&mut lengths);
+        panic::unwrap(Array::from_slice(Device::cpu(), &data, Shape::from(lengths))).into()
+    }
+}
+
+/// What becomes a tensor of given shape.
+pub trait IntoTensor {
+    /// The tensor of these numbers, in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they do not fill the shape.
+    fn into_tensor(self, shape: Shape) -> Result<Tensor>;
+}
+
+impl<T: Element> IntoTensor for &[T] {
+    fn into_tensor(self, shape: Shape) -> Result<Tensor> {
+        Array::from_slice(Device::cpu(), self, shape).map(Tensor::from)
+    }
+}
+
+impl<T: Element> IntoTensor for Vec<T> {
+    fn into_tensor(self, shape: Shape) -> Result<Tensor> {
+        self.as_slice().into_tensor(shape)
+    }
+}
+
+impl<T: Element> IntoTensor for &Vec<T> {
+    fn into_tensor(self, shape: Shape) -> Result<Tensor> {
+        self.as_slice().into_tensor(shape)
+    }
+}
+
+impl Tensor {
+    /// A tensor of these numbers, row-major, under `shape`: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
+    ///
+    /// # Panics
+    /// If they do not fill the shape.
+    #[track_caller]
+    pub fn new(data: impl IntoTensor, shape: impl Into<Shape>) -> Tensor {
+        panic::unwrap(data.into_tensor(shape.into()))
+    }
+
+    /// A tensor of the elements in these bytes, row-major, in native byte order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they do not fill the shape, or a `bool` is not 0 or 1.
+    pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        if dtype == DType::Bool
+            && let Some(byte) = bytes.iter().find(|&&b| b > 1)
+        {
+            return Err(Error::invalid("from_bytes", format!("a bool is 0 or 1, got {byte}")));
+        }
+        Array::from_bytes(Device::cpu(), dtype, bytes, shape.into()).map(Tensor::from)
+    }
+
+    /// A 0-d tensor of this number and dtype.
+    ///
+    /// # Panics
+    /// Where [`ops::full`] returns an error.
+    #[track_caller]
+    pub fn scalar(value: impl Into<Scalar>, dtype: DType) -> Tensor {
+        panic::unwrap(ops::full((), value, dtype))
+    }
+
+    /// A tensor of `shape` with every element equal to `value`.
+    ///
+    /// # Panics
+    /// Where [`ops::full`] returns an error.
+    #[track_caller]
+    pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Tensor {
+        panic::unwrap(ops::full(shape, value, dtype))
+    }
+
+    /// A tensor of zeros.
+    ///
+    /// # Panics
+    /// Where [`ops::zeros`] returns an error.
+    #[track_caller]
+    pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        panic::unwrap(ops::zeros(shape, dtype))
+    }
+
+    /// A tensor of ones.
+    ///
+    /// # Panics
+    /// Where [`ops::ones`] returns an error.
+    #[track_caller]
+    pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        panic::unwrap(ops::ones(shape, dtype))
+    }
+
+    /// Uniform on [0, 1), from the thread's generator.
+    ///
+    /// # Panics
+    /// Where [`ops::rand`] returns an error.
+    #[track_caller]
+    pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        panic::unwrap(ops::rand(shape, dtype))
+    }
+
+    /// Standard normal, from the thread's generator.
+    ///
+    /// # Panics
+    /// Where [`ops::randn`] returns an error.
+    #[track_caller]
+    pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        panic::unwrap(ops::randn(shape, dtype))
+    }
+
+    /// Integers (`i64`) uniform on `low..high`, from the thread's generator.
+    ///
+    /// # Panics
+    /// Where [`ops::randint`] returns an error.
+    #[track_caller]
+    pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Tensor {
+        panic::unwrap(ops::randint(low, high, shape))
+    }
+
+    /// The `n × n` identity matrix.
+    ///
+    /// # Panics
+    /// Where [`ops::zeros`] returns an error.
+    #[track_caller]
+    pub fn eye(n: usize, dtype: DType) -> Tensor {
+        let rows = panic::unwrap(Tensor::counted(n, |i| Scalar::Int(i as i64), DType::I64));
+        let columns = panic::unwrap(ops::unsqueeze(&rows, 1));
+        panic::unwrap(ops::eq(&rows, &columns).and_then(|mask| ops::to_dtype(&mask, dtype)))
+    }
+
+    /// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ elements,
+    /// each computed as start + i·step. The dtype is that of the numbers.
+    ///
+    /// # Panics
+    /// If the step is 0 or a bound is not finite.
+    #[track_caller]
+    pub fn arange<T: Element + Into<Scalar>>(start: T, end: T, step: T) -> Tensor {
+        let (start, end, step): (Scalar, Scalar, Scalar) = (start.into(), end.into(), step.into());
+        panic::unwrap(Tensor::try_arange(start, end, step, T::DTYPE))
+    }
+
+    fn try_arange(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<Tensor> {
+        let reason = |why: &str| Error::invalid("arange", format!("{why}: {start}..{end} by {step}"));
+        if dtype.is_float() {
+            let (a, b, s) = (start.to_f64(), end.to_f64(), step.to_f64());
+            let count = ((b - a) / s).ceil().max(0.0);
+            if !(a.is_finite() && b.is_finite() && count.is_finite()) {
+                return Err(reason("needs finite bounds and a step that is not 0"));
+            }
+            return Tensor::counted(count as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
+        }
+        let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
+        if s == 0 {
+            return Err(reason("needs a step that is not 0"));
+        }
+        let count = (b - a + s - s.signum()).div_euclid(s).max(0);
+        Tensor::counted(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
+    }
+
+    /// `count` numbers from `start` to `end`, both included, evenly spaced: element i is
+    /// start + i·(end − start)/(count − 1), computed from the nearer end, so that both ends are exact.
+    ///
+    /// # Panics
+    /// If `dtype` is not a float.
+    #[track_caller]
+    pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Tensor {
+        if !dtype.is_float() {
+            let refused = Error::dtypes("linspace", [dtype], "gives floats; arange() gives integers");
+            return panic::unwrap(Err(refused));
+        }
+        let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
+        let at = |i: usize| if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step };
+        panic::unwrap(Tensor::counted(count, |i| Scalar::Float(at(i)), dtype))
+    }
+
+    /// `count` numbers by rule, made on the host.
+    fn counted(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
+        let shape = Shape::from([count]);
+        // Sizes are checked before the host memory is asked for.
+        Array::new(Device::cpu(), DType::F64, shape.clone())?;
+        if dtype.is_float() {
+            let values: Vec<f64> = (0..count).map(|i| at(i).to_f64()).collect();
+            ops::to_dtype(&values.into_tensor(shape)?, dtype)
+        } else {
+            let values: Vec<i64> = (0..count).map(|i| at(i).to_i64()).collect();
+            ops::to_dtype(&values.into_tensor(shape)?, dtype)
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Indexing as in NumPy: integers, ranges with steps, new axes, an ellipsis, masks and index tensors.
+//!
+//! What can be a view is one; masks and index tensors copy. [`Tensor::set`] writes through an index.
+
+use super::Tensor;
+use crate::array::Array;
+use crate::ops;
+use crate::panic;
+use pellucid_ir::{DType, Error, Result};
+use smallvec::SmallVec;
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+/// A new axis of length 1.
+#[derive(Clone, Copy, Debug)]
+pub struct NewAxis;
+
+/// As many full axes as are missing.
+#[derive(Clone, Copy, Debug)]
+pub struct Ellipsis;
+
+/// Indices of an axis: from `start` (included) to `stop` (excluded), each `step` apart. Negative
+/// bounds count from the end; bounds beyond the axis are cut; a negative step goes backwards.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice {
+    start: Option<isize>,
+    stop: Option<isize>,
+    step: isize,
+}
+
+/// NumPy's `start:stop:step`; `None` is the axis's own end, seen from the step's direction.
+pub fn slice(start: impl Into<Option<isize>>, stop: impl Into<Option<isize>>, step: isize) -> Slice {
+    Slice { start: start.into(), stop: stop.into(), step }
+}
+
+/// One part of an index.
+#[derive(Clone, Debug)]
+pub enum Ix {
+    /// One index; the axis disappears.
+    At(isize),
+    /// A range of indices.
+    Slice(Slice),
+    /// A new axis of length 1.
+    NewAxis,
+    /// As many full axes as are missing.
+    Ellipsis,
+    /// An integer tensor: its axes take the axis's place. A bool tensor covers as many axes as it
+    /// has, and picks where it is true.
+    Tensor(Tensor),
+}
+
+impl From<isize> for Ix {
+    fn from(at: isize) -> Ix {
+        Ix::At(at)
+    }
+}
+impl From<i32> for Ix {
+    fn from(at: i32) -> Ix {
+        Ix::At(at as isize)
+    }
+}
+impl From<usize> for Ix {
+    fn from(at: usize) -> Ix {
+        // Beyond isize there is no axis; it is out of bounds either way.
+        Ix::At(isize::try_from(at).unwrap_or(isize::MAX))
+    }
+}
+impl From<Slice> for Ix {
+    fn from(slice: Slice) -> Ix {
+        Ix::Slice(slice)
+    }
+}
+impl From<NewAxis> for Ix {
+    fn from(_: NewAxis) -> Ix {
+        Ix::NewAxis
+    }
+}
+impl From<Ellipsis> for Ix {
+    fn from(_: Ellipsis) -> Ix {
+        Ix::Ellipsis
+    }
+}
+impl From<&Tensor> for Ix {
+    fn from(tensor: &Tensor) -> Ix {
+        Ix::Tensor(tensor.clone())
+    }
+}
+impl From<Tensor> for Ix {
+    fn from(tensor: Tensor) -> Ix {
+        Ix::Tensor(tensor)
+    }
+}
+impl From<RangeFull> for Ix {
+    fn from(_: RangeFull) -> Ix {
+        Ix::Slice(slice(None, None, 1))
+    }
+}
+
+macro_rules! ranges {
+    ($($t:ty),*) => {$(
+        impl From<Range<$t>> for Ix {
+            fn from(r: Range<$t>) -> Ix {
+                Ix::Slice(slice(r.start as isize, r.end as isize, 1))
+            }
+        }
+        impl From<RangeFrom<$t>> for Ix {
+            fn from(r: RangeFrom<$t>) -> Ix {
+                Ix::Slice(slice(r.start as isize, None, 1))
+            }
+        }
+        impl From<RangeTo<$t>> for Ix {
+            fn from(r: RangeTo<$t>) -> Ix {
+                Ix::Slice(slice(None, r.end as isize, 1))
+            }
+        }
+        impl From<RangeInclusive<$t>> for Ix {
+            fn from(r: RangeInclusive<$t>) -> Ix {
+                let (start, end) = r.into_inner();
+                // `..=-1` reaches the end.
+                Ix::Slice(Slice { start: Some(start as isize), stop: (end as isize).checked_add(1).filter(|&e| e != 0), step: 1 })
+            }
+        }
+        impl From<RangeToInclusive<$t>> for Ix {
+            fn from(r: RangeToInclusive<$t>) -> Ix {
+                Ix::Slice(Slice { start: None, stop: (r.end as isize).checked_add(1).filter(|&e| e != 0), step: 1 })
+            }
+        }
+    )*};
+}
+ranges!(isize, i32, usize);
+
+/// An index: one part, or a tuple of them, one an axis.
+pub trait IntoIndex {
+    /// Its parts.
+    fn into_index(self) -> Vec<Ix>;
+}
+
+impl<T: Into<Ix>> IntoIndex for T {
+    fn into_index(self) -> Vec<Ix> {
+        vec![self.into()]
+    }
+}
+
+impl IntoIndex for Vec<Ix> {
+    fn into_index(self) -> Vec<Ix> {
+        self
+    }
+}
+
+macro_rules! tuples {
+    ($($($name:ident)*;)*) => {$(
+        impl<$($name: Into<Ix>),*> IntoIndex for ($($name,)*) {
+            #[allow(non_snake_case)]
+            fn into_index(self) -> Vec<Ix> {
+                let ($($name,)*) = self;
+                vec![$($name.into()),*]
+            }
+        }
+    )*};
+}
+tuples! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
+
+/// An index, resolved against a shape: first cuts, then axes that disappear or appear, then picks.
+struct Resolved {
+    cuts: ops::Cuts,
+    /// The shape after the cuts, without the axes of single indices and with new ones.
+    shape: pellucid_ir::Shape,
+    /// Index tensors and the axes of `shape` that they take.
+    picks: Vec<(usize, Tensor)>,
+    /// NumPy's rule: picks that are not side by side (a new axis or a range between them) put their
+    /// axes first.
+    adjacent: bool,
+}
+
+impl Slice {
+    /// (start, step, length) within an axis of length `len`.
+    fn resolve(self, op: &'static str, len: usize) -> Result<(usize, isize, usize)> {
+        let Slice { start, stop, step } = self;
+        if step == 0 {
+            return Err(Error::invalid(op, "a slice needs a step that is not 0"));
+        }
+        let n = len as isize;
+        let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
+        let bound = |b: Option<isize>, open: isize| match b {
+            None => open,
+            Some(b) => (if b < 0 { b.saturating_add(n) } else { b }).clamp(low, high),
+        };
+        let first = bound(start, if step > 0 { low } else { high });
+        let last = bound(stop, if step > 0 { high } else { low });
+        let span = if step > 0 { last - first } else { first - last };
+        let count = if span <= 0 { 0 } else { (span as usize).div_ceil(step.unsigned_abs()) };
+        Ok((if count == 0 { 0 } else { first as usize }, step, count))
+    }
+}
+
+impl Resolved {
+    #[track_caller]
+    fn of(op: &'static str, x: &Tensor, index: Vec<Ix>) -> Result<Resolved> {
+        let covers = |ix: &Ix| match ix {
+            Ix::NewAxis | Ix::Ellipsis => 0,
+            Ix::Tensor(t) if t.dtype() == DType::Bool => t.rank(),
+            _ => 1,
+        };
+        let covered: usize = index.iter().map(covers).sum();
+        let ellipses = index.iter().filter(|ix| matches!(ix, Ix::Ellipsis)).count();
+        if covered > x.rank() || ellipses > 1 {
+            let reason = format!("{covered} axes and {ellipses} ellipses in an index of shape {}", x.shape());
+            return Err(Error::invalid(op, reason));
+        }
+        let missing = x.rank() - covered;
+        let mut parts = index;
+        if ellipses == 0 {
+            parts.push(Ix::Ellipsis);
+        }
+        let mut axis = 0;
+        let mut out = Resolved { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
+        let mut shape: Vec<usize> = Vec::new();
+        let mut gap = false;
+        for part in parts {
+            let len = x.shape().get(axis).copied().unwrap_or(0);
+            match part {
+                Ix::NewAxis => {
+                    gap = true;
+                    shape.push(1);
+                    continue;
+                }
+                Ix::Ellipsis => {
+                    gap |= missing > 0;
+                    shape.extend(&x.shape()[axis..axis + missing]);
+                    axis += missing;
+                    continue;
+                }
+                Ix::At(at) => {
+                    let n = len as isize;
+                    if at < -n || at >= n {
+                        return Err(Error::IndexOutOfBounds { op, index: at as i64, axis, len });
+                    }
+                    out.cuts.push((axis, at.rem_euclid(n) as usize, 1, 1));
+                }
+                Ix::Slice(s) => {
+                    gap = true;
+                    let (start, step, count) = s.resolve(op, len)?;
+                    if (start, step, count) != (0, 1, len) {
+                        out.cuts.push((axis, start, step, count));
+                    }
+                    shape.push(count);
+                }
+                Ix::Tensor(mask) if mask.dtype() == DType::Bool => {
+                    if mask.shape()[..] != x.shape()[axis..axis + mask.rank()] {
+                        let mend = format!("a mask has the shape of the axes it covers, from axis {axis} on");
+                        return Err(Error::shapes(op, [x.shape(), mask.shape()], mend));
+                    }
+                    out.adjacent &= out.picks.is_empty() || !gap;
+                    gap = false;
+                    for positions in ops::nonzero(&mask)? {
+                        out.picks.push((shape.len(), positions));
+                        shape.push(x.shape()[axis]);
+                        axis += 1;
+                    }
+                    continue;
+                }
+                Ix::Tensor(positions) => {
+                    if !positions.dtype().is_int() {
+                        let mend = "index tensors are integers, masks are bool";
+                        return Err(Error::dtypes(op, [positions.dtype()], mend));
+                    }
+                    out.adjacent &= out.picks.is_empty() || !gap;
+                    gap = false;
+                    out.picks.push((shape.len(), ops::to_dtype(&positions, DType::I64)?));
+                    shape.push(len);
+                }
+            }
+            axis += 1;
+        }
+        out.shape = shape.into();
+        Ok(out)
+    }
+
+    /// The common shape of the index tensors, and their axes.
+    fn picked(&self, op: &'static str) -> Result<(SmallVec<[usize; 4]>, Vec<Tensor>)> {
+        let mut common = pellucid_ir::Shape::scalar();
+        for (_, t) in &self.picks {
+            common = common.broadcast(t.shape()).ok_or_else(|| {
+                let mend = "index tensors of one index must broadcast";
+                Error::shapes(op, self.picks.iter().map(|(_, t)| t.shape()), mend)
+            })?;
+        }
+        let indices = self.picks.iter().map(|(_, t)| ops::broadcast_to(t, &common)).collect::<Result<_>>()?;
+        Ok((self.picks.iter().map(|(axis, _)| *axis).collect(), indices))
+    }
+
+    /// Where the picked axes belong in the result: the order that brings them there from the front.
+    fn order(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
+        let first = self.picks.first()?.0;
+        (self.adjacent && first > 0).then(|| {
+            let front = (picked..picked + first).chain(0..picked).chain(picked + first..rank);
+            front.map(|a| a as isize).collect()
+        })
+    }
+}
+
+impl Tensor {
+    /// The elements at an index: `x.i(0)`, `x.i((.., 1..3))`, `x.i((Ellipsis, NewAxis))`, `x.i(&mask)`,
+    /// `x.i((&rows, slice(None, None, -1)))`. Integers, ranges and new axes give views; gradients flow
+    /// through all of them, and repeated indices accumulate.
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let x = Tensor::arange(0i64, 6, 1).reshape([2, 3]);
+    /// assert_eq!(x.i((1, ..2)).to_vec::<i64>(), [3, 4]);
+    /// assert_eq!(x.i(x.gt(3)).to_vec::<i64>(), [4, 5]);
+    /// ```
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_i`].
+    #[track_caller]
+    pub fn i(&self, index: impl IntoIndex) -> Tensor {
+        panic::unwrap(self.try_i(index))
+    }
+
+    /// [`Tensor::i`] as a result.
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for too many parts;
+    /// [`Error::ShapeMismatch`] for a mask of another shape; [`Error::ReadInCapture`] for a mask while
+    /// a step is captured, since the result's shape depends on its values.
+    #[track_caller]
+    pub fn try_i(&self, index: impl IntoIndex) -> Result<Tensor> {
+        let resolved = Resolved::of("index", self, index.into_index())?;
+        let view = ops::reshape_to(&ops::cuts(self, resolved.cuts.clone())?, &resolved.shape)?;
+        if resolved.picks.is_empty() {
+            return Ok(view);
+        }
+        let (axes, indices) = resolved.picked("index")?;
+        let picked = ops::gather_axes(&view, axes, &indices)?;
+        match resolved.order(indices[0].rank(), picked.rank()) {
+            Some(order) => ops::permute(&picked, &order),
+            None => Ok(picked),
+        }
+    }
+
+    /// Writes `values` (a tensor that broadcasts and is converted, or a number) at an index, in place.
+    /// Every view of the storage sees them; among repeated indices the last stays.
+    ///
+    /// ```
+    /// use pellucid_tensor::{DType, Tensor};
+    /// let x = Tensor::zeros([2, 3], DType::F32);
+    /// x.set((.., 1), 5.0);
+    /// assert_eq!(x.to_vec::<f32>(), [0.0, 5.0, 0.0, 0.0, 5.0, 0.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_set`].
+    #[track_caller]
+    pub fn set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::Operand<'a>>) {
+        panic::unwrap(self.try_set(index, values));
+    }
+
+    /// [`Tensor::set`] as a result.
+    ///
+    /// # Errors
+    /// [`Error::InPlaceOnTracked`] for a result, or a tensor that requires a gradient outside
+    /// `no_grad`; those of [`Tensor::try_i`]. Nothing is written then.
+    #[track_caller]
+    pub fn try_set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::Operand<'a>>) -> Result<()> {
+        ops::writable("set", self)?;
+        let values = match values.into() {
+            ops::Operand::Borrowed(t) => t.detach(),
+            ops::Operand::Owned(t) => t.detach(),
+            ops::Operand::Scalar(k) => ops::full((), k, self.dtype())?,
+        };
+        let resolved = Resolved::of("set", self, index.into_index())?;
+        let layout = resolved.cuts.iter().fold(self.array().layout().clone(), |l, &(axis, start, step, len)| {
+            l.slice(axis, start, step, len)
+        });
+        let layout = layout.reshape(&resolved.shape).expect("only axes of length 1 come and go");
+        let view: Array = self.array().view(layout);
+        if resolved.picks.is_empty() {
+            return ops::put_view(self, &view, &values);
+        }
+        let (axes, indices) = resolved.picked("set")?;
+        let values = match resolved.order(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len()) {
+            // The picked axes lie in the middle of the index's shape; the kernel wants them first.
+            Some(order) => {
+                let rank = order.len();
+                let mut shape = vec![0; rank];
+                let index = pellucid_ir::kernel::Index::Axes(axes.clone());
+                let front = index.shape(view.shape(), indices[0].shape());
+                order.iter().enumerate().for_each(|(k, &a)| shape[k] = front[a as usize]);
+                let whole = ops::broadcast_to(&values, shape)?;
+                let mut inverse = vec![0isize; rank];
+                order.iter().enumerate().for_each(|(k, &a)| inverse[a as usize] = k as isize);
+                ops::permute(&whole, &inverse)?
+            }
+            None => values,
+        };
+        ops::put_axes(self, &view, axes, &indices, &values)
+    }
+}

@@ -1,0 +1,297 @@
+//! `Tensor`: an array, and where it came from.
+//!
+//! A tensor is a cheap handle (one reference count). Its methods are the faces of the functions in
+//! [`ops`](crate::ops), which return the same as a typed error instead of a panic.
+
+mod create;
+mod display;
+mod index;
+mod operators;
+mod read;
+
+pub use create::{IntoTensor, Nested};
+pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
+
+use crate::array::Array;
+use crate::autograd::{Backward, Edge, HookHandle, Node, Recorded, Slot};
+use crate::device::Device;
+use crate::panic;
+use pellucid_ir::kernel::Meta;
+use pellucid_ir::{DType, Error, Result, Shape};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// An n-dimensional array of one dtype on one device, which remembers how it was computed.
+///
+/// `Send + Sync`; clones are handles of the same tensor.
+///
+/// ```
+/// use pellucid_tensor::Tensor;
+/// let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).requires_grad_(true);
+/// let y = (&x * &x).sum(..);
+/// y.backward();
+/// assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.0, 4.0, 6.0, 8.0]);
+/// ```
+#[derive(Clone)]
+pub struct Tensor(Arc<Inner>);
+
+pub struct Inner {
+    array: Array,
+    /// Of a leaf; a result's is decided by its creator.
+    requires_grad: AtomicBool,
+    creator: Option<(Arc<Recorded>, u32)>,
+    slot: OnceLock<Arc<Slot>>,
+    keeps_grad: AtomicBool,
+}
+
+impl Inner {
+    fn new(array: Array, creator: Option<(Arc<Recorded>, u32)>) -> Inner {
+        Inner {
+            array,
+            requires_grad: AtomicBool::new(false),
+            creator,
+            slot: OnceLock::new(),
+            keeps_grad: AtomicBool::new(false),
+        }
+    }
+
+    fn slot(&self) -> &Arc<Slot> {
+        self.slot.get_or_init(|| {
+            Arc::new(Slot::new(Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() }))
+        })
+    }
+
+    /// The slot of a non-leaf that keeps its gradient, by its own wish or the pass's.
+    pub(crate) fn kept_slot(&self, all: bool) -> Option<&Arc<Slot>> {
+        (all || self.keeps_grad.load(Ordering::Acquire)).then(|| self.slot())
+    }
+}
+
+impl From<Array> for Tensor {
+    /// A leaf that requires no gradient.
+    fn from(array: Array) -> Tensor {
+        Tensor(Arc::new(Inner::new(array, None)))
+    }
+}
+
+impl Tensor {
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Tensor {
+        Tensor(inner)
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0
+    }
+
+    /// Output `index` of a node.
+    pub(crate) fn recorded(array: Array, node: Arc<Recorded>, index: usize) -> Tensor {
+        Tensor(Arc::new(Inner::new(array, Some((node, index as u32)))))
+    }
+
+    /// Another handle of a leaf's value, whose gradients land in the leaf's slot.
+    pub(crate) fn leaf(array: Array, slot: Option<Arc<Slot>>) -> Tensor {
+        let inner = Inner::new(array, None);
+        if let Some(slot) = slot {
+            inner.requires_grad.store(true, Ordering::Relaxed);
+            let _ = inner.slot.set(slot);
+        }
+        Tensor(Arc::new(inner))
+    }
+
+    pub(crate) fn edge(&self) -> Edge {
+        match &self.0.creator {
+            Some((node, index)) => Edge::Node(node.clone(), *index),
+            None if self.requires_grad() => Edge::Leaf(Arc::downgrade(self.0.slot())),
+            None => Edge::None,
+        }
+    }
+
+    /// The tensor's array: its elements without any history.
+    pub fn array(&self) -> &Array {
+        &self.0.array
+    }
+
+    /// True if this is the only handle, and nobody else sees the storage.
+    pub(crate) fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && self.0.array.is_unique()
+    }
+
+    /// The length of every axis, outermost first.
+    pub fn shape(&self) -> &Shape {
+        self.0.array.shape()
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape().rank()
+    }
+
+    /// The number of elements.
+    pub fn size(&self) -> usize {
+        self.shape().size()
+    }
+
+    /// The type of every element.
+    pub fn dtype(&self) -> DType {
+        self.0.array.dtype()
+    }
+
+    /// Where the elements live.
+    pub fn device(&self) -> Device {
+        self.0.array.device()
+    }
+
+    /// True if gradients flow to or through this tensor.
+    pub fn requires_grad(&self) -> bool {
+        self.0.creator.is_some() || self.0.requires_grad.load(Ordering::Relaxed)
+    }
+
+    /// True if no recorded operation made this tensor.
+    pub fn is_leaf(&self) -> bool {
+        self.0.creator.is_none()
+    }
+
+    /// Says whether this leaf requires a gradient, and returns the handle.
+    ///
+    /// # Panics
+    /// For a result (use [`Tensor::detach`] first) and for a dtype that is not a float.
+    #[track_caller]
+    pub fn requires_grad_(self, required: bool) -> Tensor {
+        panic::unwrap(self.set_requires_grad(required));
+        self
+    }
+
+    /// Says whether this leaf requires a gradient.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a result, [`Error::DTypeMismatch`] if the dtype is not a float.
+    pub fn set_requires_grad(&self, required: bool) -> Result<()> {
+        if !self.is_leaf() && !required {
+            let mend = "the tensor was computed from others that require a gradient; detach() it";
+            return Err(Error::invalid("requires_grad", mend));
+        }
+        if required && !self.dtype().is_float() {
+            return Err(Error::dtypes("requires_grad", [self.dtype()], "only floats have gradients; use to_dtype()"));
+        }
+        if self.is_leaf() {
+            self.0.requires_grad.store(required, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The node that made this tensor; `None` for a leaf.
+    pub fn creator(&self) -> Option<Node> {
+        self.0.creator.as_ref().map(|(node, _)| Node(node.clone()))
+    }
+
+    /// 0 for a leaf, else its creator's generation plus one.
+    pub fn generation(&self) -> u64 {
+        self.0.creator.as_ref().map_or(0, |(node, _)| node.generation + 1)
+    }
+
+    /// The gradient that backward passes have added up, of this tensor's shape, dtype and device.
+    pub fn grad(&self) -> Option<Tensor> {
+        self.0.slot.get().and_then(|slot| slot.get())
+    }
+
+    /// Replaces the gradient.
+    ///
+    /// # Panics
+    /// If its shape or dtype are not this tensor's.
+    #[track_caller]
+    pub fn set_grad(&self, gradient: Option<Tensor>) {
+        if let Some(g) = &gradient {
+            let fits = g.shape() == self.shape() && g.dtype() == self.dtype();
+            let mend = "a gradient has its tensor's shape and dtype";
+            panic::unwrap(if fits { Ok(()) } else { Err(Error::shapes("set_grad", [g.shape(), self.shape()], mend)) });
+        }
+        if gradient.is_some() || self.0.slot.get().is_some() {
+            self.0.slot().set(gradient);
+        }
+    }
+
+    /// Sets no gradient: the next pass starts from none.
+    pub fn zero_grad(&self) {
+        if self.requires_grad() {
+            self.0.slot().set(None);
+        }
+    }
+
+    /// Keeps the gradient of this result too; leaves keep theirs anyway.
+    pub fn keep_grad(&self) {
+        self.0.keeps_grad.store(true, Ordering::Release);
+        if let Some((node, _)) = &self.0.creator {
+            node.observed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Calls `hook` with the complete gradient of this tensor in every pass; what it returns
+    /// replaces the gradient. The hook lives as long as the graph, or until it is removed.
+    ///
+    /// # Panics
+    /// If the tensor requires no gradient.
+    #[track_caller]
+    pub fn register_hook(&self, hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static) -> HookHandle {
+        let hooks = match &self.0.creator {
+            Some((node, index)) => node.hooks_of(*index as usize),
+            None if self.requires_grad() => &self.0.slot().hooks,
+            None => panic::unwrap(Err(Error::NotTracked { op: "register_hook", shape: self.shape().clone() })),
+        };
+        hooks.add(Arc::new(hook))
+    }
+
+    /// The same elements without history: a leaf that requires no gradient and shares the storage.
+    pub fn detach(&self) -> Tensor {
+        Tensor::from(self.array().clone())
+    }
+
+    /// Computes the gradient of every leaf that this tensor depends on and adds it to the leaf's.
+    /// Starts with ones of this tensor's shape, and frees the graph.
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_backward`].
+    #[track_caller]
+    pub fn backward(&self) {
+        panic::unwrap(self.try_backward(Backward::default()));
+    }
+
+    /// [`Tensor::backward`] with options.
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_backward`].
+    #[track_caller]
+    pub fn backward_with(&self, options: Backward) {
+        panic::unwrap(self.try_backward(options));
+    }
+
+    /// [`Tensor::backward_with`] as a result.
+    ///
+    /// # Errors
+    /// [`Error::NotTracked`]; [`Error::GraphFreed`] if an earlier pass has freed the graph;
+    /// [`Error::SavedValueModified`]; a gradient that does not have this tensor's shape. No leaf's
+    /// gradient has changed then.
+    pub fn try_backward(&self, options: Backward) -> Result<()> {
+        crate::autograd::backward(self, options)
+    }
+
+    /// Runs what is recorded for this tensor and waits for it. Never needed: reads do it. It exists
+    /// to time and to bound work, and does nothing where work is done at once.
+    ///
+    /// # Panics
+    /// With the error of a deferred kernel that failed.
+    #[track_caller]
+    pub fn eval(&self) {
+        panic::unwrap(crate::engine::eval(self.array()).and_then(|()| self.device().synchronize()));
+    }
+
+    /// This tensor on `device`: the same handle if it is there, else a differentiable copy.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`] and those of the copy.
+    pub fn to(&self, device: Device) -> Result<Tensor> {
+        if self.device() == device {
+            return Ok(self.clone());
+        }
+        Err(Error::DeviceUnavailable { device: device.name().into(), reason: "no copy between these devices".into() })
+    }
+}

@@ -1,0 +1,56 @@
+//! Reading back to the host. A read makes deferred work real; while a step is captured it is refused.
+
+use super::Tensor;
+use crate::panic;
+use pellucid_ir::{Element, Error, Result};
+
+impl Tensor {
+    /// The one element, converted to `T`.
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_item`].
+    #[track_caller]
+    pub fn item<T: Element>(&self) -> T {
+        panic::unwrap(self.try_item())
+    }
+
+    /// The one element, converted to `T`.
+    ///
+    /// # Errors
+    /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`].
+    #[track_caller]
+    pub fn try_item<T: Element>(&self) -> Result<T> {
+        if self.size() != 1 {
+            return Err(Error::NotAScalar { op: "item", shape: self.shape().clone() });
+        }
+        let mut values = self.array().to_vec::<T>("item")?;
+        Ok(values.pop().expect("one element"))
+    }
+
+    /// The elements in row-major order, converted to `T`.
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_to_vec`].
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> Vec<T> {
+        panic::unwrap(self.try_to_vec())
+    }
+
+    /// The elements in row-major order, converted to `T`.
+    ///
+    /// # Errors
+    /// [`Error::ReadInCapture`] while a step is captured.
+    #[track_caller]
+    pub fn try_to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.array().to_vec("to_vec")
+    }
+
+    /// The elements' bytes in row-major order, in native byte order.
+    ///
+    /// # Errors
+    /// [`Error::ReadInCapture`] while a step is captured.
+    #[track_caller]
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.array().to_bytes("to_bytes")
+    }
+}

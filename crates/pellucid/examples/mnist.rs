@@ -1,0 +1,101 @@
+//! A first program: a network learns to read handwritten digits.
+//!
+//! ```text
+//! cargo run --release --example mnist -- --epochs 5 --seed 0
+//! ```
+//!
+//! It trains on 8,000 digits and tests on 2,000 others that it has never seen.
+
+use pellucid::data::Mnist;
+use pellucid::prelude::*;
+use pellucid::{io, train::Progress};
+use std::time::Duration;
+
+const BATCH: usize = 64;
+
+fn main() -> Result<()> {
+    let (epochs, seed) = arguments();
+
+    // Every random number of this program follows from the seed.
+    manual_seed(seed);
+
+    // The data: images [N, 28, 28] with values in [0, 1], labels [N] from 0 to 9.
+    let mnist = Mnist::load(concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist10k"))?;
+    let mut batches = Batches::new(&[&mnist.train.images, &mnist.train.labels], BATCH)?.shuffled(seed).drop_last();
+
+    // The model: an image becomes a vector of 784 numbers, that 256 features, those 10 scores.
+    let model = sequential![Flatten, Linear::new(784, 256), Relu, Dropout::new(0.2), Linear::new(256, 10)];
+
+    // How it learns: AdamW follows the gradient, in large steps first and small ones in the end.
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { weight_decay: 0.01, ..Default::default() })?;
+    let steps = epochs * batches.len();
+    let schedule = CosineSchedule::new(3e-3, steps).warmup(steps / 20);
+    println!("{} weights, {} digits to learn from, {steps} steps", model.parameter_count(), batches.samples());
+
+    let mut step = 0;
+    for epoch in 1..=epochs {
+        model.train();
+        let progress = Progress::new(format!("epoch {epoch}"), batches.len());
+        let mut total = 0.0;
+        for batch in batches.epoch() {
+            let [images, labels] = &batch[..] else { unreachable!("two tensors, so two parts of each batch") };
+            schedule.set(&optimizer, step);
+            optimizer.zero_grad();
+            let loss = cross_entropy(&model.forward(images), labels);
+            loss.backward();
+            optimizer.step();
+
+            let loss: f64 = loss.item();
+            total += loss;
+            step += 1;
+            progress.advance(format_args!("loss {loss:.4}"));
+        }
+        let took = progress.finish();
+        let mean = total / batches.len() as f64;
+        let speed = samples_per_second(batches.len() * BATCH, took);
+        let accuracy = 100.0 * accuracy(&model, &mnist.test.images, &mnist.test.labels);
+        println!("epoch {epoch}: loss {mean:.4}, test accuracy {accuracy:.2} %, {speed:.0} samples/s");
+    }
+
+    // The weights go to a file, and come back bit for bit.
+    let path = std::env::temp_dir().join(format!("pellucid-mnist-{}.safetensors", std::process::id()));
+    io::save(&path, &model.state_dict())?;
+    let reader = sequential![Flatten, Linear::new(784, 256), Relu, Dropout::new(0.2), Linear::new(256, 10)];
+    reader.load_state_dict(&io::load(&path)?)?;
+    reader.eval();
+    model.eval();
+    let (ours, theirs) = (model.forward(&mnist.test.images), reader.forward(&mnist.test.images));
+    assert_eq!(ours.to_bytes()?, theirs.to_bytes()?, "the loaded model answers differently");
+    println!("saved to {} and loaded again: equal in every bit", path.display());
+    Ok(())
+}
+
+/// The share of images for which the highest score is that of the right digit.
+fn accuracy(model: &impl Layer, images: &Tensor, labels: &Tensor) -> f64 {
+    let _guard = no_grad();
+    model.eval();
+    let guesses = model.forward(images).argmax(-1);
+    guesses.eq(labels).to_dtype(DType::F64).mean(..).item()
+}
+
+fn samples_per_second(samples: usize, took: Duration) -> f64 {
+    samples as f64 / took.as_secs_f64()
+}
+
+/// `--epochs N` and `--seed S`.
+fn arguments() -> (usize, u64) {
+    let (mut epochs, mut seed) = (5, 0);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().and_then(|v| v.parse().ok());
+        match (name.as_str(), value) {
+            ("--epochs", Some(n)) => epochs = n as usize,
+            ("--seed", Some(s)) => seed = s,
+            _ => {
+                eprintln!("usage: mnist [--epochs N] [--seed S]");
+                std::process::exit(2);
+            }
+        }
+    }
+    (epochs, seed)
+}

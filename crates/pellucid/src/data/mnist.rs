@@ -1,0 +1,66 @@
+//! MNIST: handwritten digits (LeCun, Bottou, Bengio & Haffner 1998).
+
+use super::idx;
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use std::path::{Path, PathBuf};
+
+/// Labelled digits.
+#[derive(Clone, Debug)]
+pub struct Digits {
+    /// Grey values in [0, 1], 0 the background: `f32` `[N, 28, 28]`.
+    pub images: Tensor,
+    /// The digits 0 to 9: `i64` `[N]`.
+    pub labels: Tensor,
+}
+
+/// Digits to learn from and digits to test with.
+#[derive(Clone, Debug)]
+pub struct Mnist {
+    /// To learn from.
+    pub train: Digits,
+    /// To test with.
+    pub test: Digits,
+}
+
+impl Mnist {
+    /// Reads the four files of a directory: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and
+    /// the same with `t10k`, each packed (`.gz`) or not.
+    ///
+    /// # Errors
+    /// [`Error::File`] for a file that is missing, damaged, or holds something else.
+    pub fn load(directory: impl AsRef<Path>) -> Result<Mnist> {
+        let directory = directory.as_ref();
+        Ok(Mnist { train: Digits::load(directory, "train")?, test: Digits::load(directory, "t10k")? })
+    }
+}
+
+impl Digits {
+    fn load(directory: &Path, part: &str) -> Result<Digits> {
+        let images_path = find(directory, &format!("{part}-images-idx3-ubyte"));
+        let labels_path = find(directory, &format!("{part}-labels-idx1-ubyte"));
+        let images = idx::read(&images_path, 3)?;
+        let labels = idx::read(&labels_path, 1)?;
+        let refuse = |path: &Path, reason: String| Err(Error::File { path: path.display().to_string(), reason });
+        if images.dims[1..] != [28, 28] {
+            return refuse(&images_path, format!("images are 28 by 28, but these are {:?}", &images.dims[1..]));
+        }
+        if images.dims[0] != labels.dims[0] {
+            return refuse(&labels_path, format!("{} labels for {} images", labels.dims[0], images.dims[0]));
+        }
+        if let Some(label) = labels.bytes.iter().find(|&&l| l > 9) {
+            return refuse(&labels_path, format!("a label is a digit, 0 to 9, but there is {label}"));
+        }
+        let bytes = Tensor::from_bytes(&images.bytes, DType::U8, images.dims)?;
+        let labels = Tensor::from_bytes(&labels.bytes, DType::U8, labels.dims)?;
+        Ok(Digits {
+            images: ops::div(&ops::to_dtype(&bytes, DType::F32)?, 255.0)?,
+            labels: ops::to_dtype(&labels, DType::I64)?,
+        })
+    }
+}
+
+/// The packed file if it is there, else the plain one.
+fn find(directory: &Path, name: &str) -> PathBuf {
+    let packed = directory.join(format!("{name}.gz"));
+    if packed.exists() { packed } else { directory.join(name) }
+}

@@ -1,0 +1,11 @@
+//! Data sets and batches.
+
+mod batches;
+#[cfg(feature = "data")]
+mod idx;
+#[cfg(feature = "data")]
+mod mnist;
+
+pub use batches::Batches;
+#[cfg(feature = "data")]
+pub use mnist::{Digits, Mnist};

@@ -1,0 +1,123 @@
+//! Weights in files: the safetensors format.
+//!
+//! A file is a JSON header (names, dtypes, shapes, places) and the elements, little-endian; nothing in
+//! it is executed. What is saved and loaded again is equal bit for bit, for every dtype.
+
+use crate::nn::StateDict;
+use pellucid_tensor::{DType, Error, Result, Tensor};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Writes tensors by name into a safetensors file, replacing one that is there.
+///
+/// The bytes go to a temporary file beside it, which takes its name at the end: whatever happens,
+/// there is the old file or the new one, never half of it.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("pellucid-doc-{}.safetensors", std::process::id()));
+/// use pellucid::prelude::*;
+/// use pellucid::io;
+/// let model = Linear::new(3, 2);
+/// io::save(&path, &model.state_dict())?;
+/// let other = Linear::new(3, 2);
+/// other.load_state_dict(&io::load(&path)?)?;
+/// assert_eq!(other.weight.to_vec::<f32>(), model.weight.to_vec::<f32>());
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::File`]; those of reading a tensor.
+pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
+    let path = path.as_ref();
+    let mut parts = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        let mut bytes = tensor.to_bytes()?;
+        to_little_endian(&mut bytes, tensor.dtype());
+        parts.push((name, format_dtype(tensor.dtype()), tensor.shape().to_vec(), bytes));
+    }
+    let views = parts.iter().map(|(name, dtype, shape, bytes)| {
+        TensorView::new(*dtype, shape.clone(), bytes).map(|view| (name.as_str(), view))
+    });
+    let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
+    let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
+    let bytes = safetensors::serialize(views, None).map_err(|e| refuse(e.to_string()))?;
+    write_whole(path, &bytes).map_err(|e| refuse(e.to_string()))
+}
+
+/// Reads all tensors of a safetensors file.
+///
+/// # Errors
+/// [`Error::File`] for a file that cannot be read, is malformed, or holds a dtype that Pellucid does
+/// not have.
+pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
+    let path = path.as_ref();
+    let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
+    let bytes = fs::read(path).map_err(|e| refuse(e.to_string()))?;
+    parse(&bytes).map_err(refuse)
+}
+
+/// The tensors in the bytes of a file, or what is wrong with them.
+fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
+    let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
+    let mut tensors = StateDict::new();
+    for (name, view) in file.iter() {
+        let dtype = own_dtype(view.dtype()).ok_or_else(|| format!("{name} is of dtype {:?}, which is not supported", view.dtype()))?;
+        let mut data = Cow::Borrowed(view.data());
+        if cfg!(target_endian = "big") {
+            to_little_endian(data.to_mut(), dtype);
+        }
+        let tensor = Tensor::from_bytes(&data, dtype, view.shape()).map_err(|e| format!("{name}: {e}"))?;
+        tensors.insert(name.to_string(), tensor);
+    }
+    Ok(tensors)
+}
+
+/// Native to little-endian bytes, or back.
+fn to_little_endian(bytes: &mut [u8], dtype: DType) {
+    if cfg!(target_endian = "big") {
+        bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
+    }
+}
+
+/// Writes a file that nobody ever sees half of.
+fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?);
+    name.push(format!(".{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    let temporary = path.with_file_name(name);
+    let write = || {
+        let mut file = File::create_new(&temporary)?;
+        file.write_all(bytes)?;
+        // The name must not arrive on the disk before the bytes.
+        file.sync_all()?;
+        drop(file);
+        fs::rename(&temporary, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+fn format_dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::Bool => Dtype::BOOL,
+        DType::U8 => Dtype::U8,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+    }
+}
+
+fn own_dtype(dtype: Dtype) -> Option<DType> {
+    DType::ALL.into_iter().find(|&d| format_dtype(d) == dtype)
+}

@@ -1,0 +1,57 @@
+//! Pellucid: a deep-learning framework that you can see through.
+//!
+//! Eager tensors, gradients of any order, one formula language behind every kernel, and a whole
+//! training step that can be captured once, planned, and replayed without an allocation.
+//!
+//! ```
+//! use pellucid::prelude::*;
+//!
+//! // A tensor that remembers how it was computed ..
+//! let x = Tensor::from([0.5f32, -1.0, 2.0]).requires_grad_(true);
+//! let y = (&x * &x).sum(..);
+//! y.backward();
+//! assert_eq!(x.grad().unwrap().to_vec::<f32>(), [1.0, -2.0, 4.0]);
+//!
+//! // .. and a model that learns.
+//! manual_seed(0);
+//! let model = sequential![Linear::new(2, 16), Tanh, Linear::new(16, 1)];
+//! let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() })?;
+//! let inputs = Tensor::from([[0.0f32, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]);
+//! let targets = Tensor::from([[0.0f32], [1.0], [1.0], [0.0]]);
+//! for _ in 0..200 {
+//!     optimizer.zero_grad();
+//!     mse(&model.forward(&inputs), &targets).backward();
+//!     optimizer.step();
+//! }
+//! assert!(mse(&model.forward(&inputs), &targets).item::<f32>() < 0.05);
+//! # Ok::<(), Error>(())
+//! ```
+//!
+//! - Tensors, operations and gradients: the root of this crate, and [`ops`].
+//! - [`nn`]: modules, layers, losses, optimizers.
+//! - [`data`]: data sets and batches. [`io`]: weights in files. [`train`]: progress bars.
+//! - [`prelude`]: what a program mostly needs.
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod io;
+#[cfg(feature = "progress")]
+pub mod train;
+
+pub use pellucid_nn as nn;
+pub use pellucid_tensor::*;
+
+/// What a program mostly needs: `use pellucid::prelude::*;`.
+pub mod prelude {
+    pub use crate::data::Batches;
+    pub use crate::nn::loss::{cross_entropy, mse};
+    pub use crate::nn::optim::{AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
+    pub use crate::nn::{
+        Buffer, Dropout, Flatten, Gelu, Layer, Linear, Module, Parameter, Relu, Sequential, Sigmoid, Silu, StateDict, Tanh,
+        sequential,
+    };
+    pub use crate::{
+        Backward, DType, Device, Error, Grad, Result, Tensor, capture, enable_grad, formula, grad, lazy, manual_seed,
+        no_grad,
+    };
+}
