@@ -15,11 +15,13 @@ mod index;
 mod math;
 mod operand;
 mod pool;
+mod random;
 mod scan;
 mod sort;
 #[cfg(test)]
 mod testing;
 mod threads;
+mod tile;
 mod walk;
 
 pub use backend::Cpu;

@@ -115,6 +115,15 @@ macro_rules! float_key {
     }};
 }
 
+/// As [`float_key`], from the bits; beyond those of infinity are NaNs.
+macro_rules! half_key {
+    ($bits:expr, $infinity:literal) => {{
+        let bits = if $bits == 0x8000 { 0 } else { $bits };
+        let mask = (bits as i16 >> 15) as u16 | 0x8000;
+        (bits & 0x7fff <= $infinity).then_some((bits ^ mask) as u64)
+    }};
+}
+
 sortable! {
     u8: u64, 8, |x| Some(x as u64);
     i8: u64, 8, |x| Some((x as u8 ^ 0x80) as u64);
@@ -123,10 +132,8 @@ sortable! {
     i64: u128, 64, |x| Some(x as u64 ^ 1 << 63);
     f32: u64, 32, |x| float_key!(x, i32, u32);
     f64: u128, 64, |x| float_key!(x, i64, u64);
-    BF16: u64, 16, |x| float_key!(x.to_f32(), i32, u32).map(|key| key >> 16);
-    // Every half is a float; 16 bits of the difference to the least one would do, but are not had
-    // from the float's own bits.
-    F16: u64, 32, |x| float_key!(x.to_f32(), i32, u32);
+    F16: u64, 16, |x| half_key!(x.0, 0x7c00);
+    BF16: u64, 16, |x| half_key!(x.0, 0x7f80);
 }
 
 /// The key in the wanted direction, NaN last.
@@ -159,7 +166,8 @@ fn lines<T: Sortable, P: Packed>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>
     let (x, y, positions) = (x.first::<T>(), y.first::<T>(), positions.first::<i64>());
     // Scratch for all parts of the work, so that its failure comes before any write.
     let parts = if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { rayon::current_num_threads().min(space.len()) };
-    let room = 2 * len.max(2 * k + SHORT);
+    let few = k < len / 4;
+    let room = if few { 2 * k + SHORT } else { 2 * len };
     let scratch = CpuBuffer::scratch(parts.saturating_mul(room).saturating_mul(size_of::<P>()))?;
     let scratch = crate::threads::Ptr(scratch_start::<P>(&scratch)?);
     split(parts, 1, |part| {
@@ -177,8 +185,8 @@ fn lines<T: Sortable, P: Packed>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>
                     // SAFETY: line and position are within the operand's shape.
                     let value = |i: usize| unsafe { *x.at(at[0] + i as isize * x_along) };
                     let packed = |i: usize| P::pack(directed(value(i), kernel.descending), i);
-                    let sorted = if k < len { first(k, len, packed, room) } else { all(len, packed, room, T::BITS) };
-                    for (i, position) in sorted.iter().map(|p| p.position()).enumerate() {
+                    let sorted = if few { first(k, len, packed, room) } else { all(len, packed, room, T::BITS) };
+                    for (i, position) in sorted[..k].iter().map(|p| p.position()).enumerate() {
                         let i = i as isize;
                         // SAFETY: as above; no other part has this line.
                         unsafe {

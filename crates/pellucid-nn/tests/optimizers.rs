@@ -9,9 +9,9 @@ const START: [f64; 3] = [0.5, -1.0, 2.0];
 /// Four steps down Σ p³/3 + t·sin p, from [`START`].
 fn descend(optimizer: &impl Optimizer) -> Vec<f64> {
     let p = optimizer.parameters()[0].clone();
-    for t in 1..=4 {
+    for t in 1..=4i32 {
         optimizer.zero_grad();
-        (p.cube() / 3.0 + p.sin() * t as f64).sum(..).backward();
+        p.cube().div(3.0).add(p.sin() * f64::from(t)).sum(..).backward();
         optimizer.step();
     }
     p.to_vec()
@@ -149,7 +149,7 @@ fn a_schedule_sets_the_learning_rate() {
 #[test]
 fn clipping_scales_all_gradients_alike() {
     let parameters: Vec<Parameter> = (0..2).map(|_| Parameter::new(Tensor::from([1.0f64]))).collect();
-    (&*parameters[0] * 3.0 + &*parameters[1] * 4.0).sum(..).backward();
+    parameters[0].mul(3.0).add(parameters[1].mul(4.0)).sum(..).backward();
     assert_eq!(clip_grad_norm(&parameters, 10.0).unwrap().item::<f64>(), 5.0);
     assert_eq!(parameters[0].grad().unwrap().item::<f64>(), 3.0);
     clip_grad_norm(&parameters, 1.0).unwrap();

@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 
 /// ln |Γ(x)|; ∞ at 0, −1, −2, ...
 #[inline]
-pub fn lgamma(x: f64) -> f64 {
+pub(crate) fn lgamma(x: f64) -> f64 {
     libm::lgamma(x)
 }
 
@@ -15,7 +15,7 @@ pub fn lgamma(x: f64) -> f64 {
 /// is a minimax polynomial (x₀ the positive zero of ψ, in two floats), or x is large enough for the
 /// asymptotic series (Abramowitz & Stegun 6.3.18). Near the negative zeros the error is relative to 1,
 /// not to ψ. NaN at −1, −2, ...; ∓∞ at ±0.
-pub fn digamma(x: f64) -> f64 {
+pub(crate) fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return -1.0 / x;
     }
@@ -88,7 +88,7 @@ fn cot_pi(x: f64) -> f64 {
 
 /// The n-th polygamma function ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n + 1, x), n a whole number from 0 to
 /// 170, where n! ends (else NaN); ∞ or NaN at its poles, as the sides agree or not.
-pub fn polygamma(n: f64, x: f64) -> f64 {
+pub(crate) fn polygamma(n: f64, x: f64) -> f64 {
     if n == 0.0 {
         return digamma(x);
     }

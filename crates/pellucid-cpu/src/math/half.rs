@@ -4,17 +4,17 @@
 /// Sixteen bits of IEEE half precision.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(transparent)]
-pub struct F16(pub u16);
+pub(crate) struct F16(pub(crate) u16);
 
 /// Sixteen bits of brain float.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(transparent)]
-pub struct BF16(pub u16);
+pub(crate) struct BF16(pub(crate) u16);
 
 impl F16 {
     /// The value, exactly.
     #[inline(always)]
-    pub fn to_f32(self) -> f32 {
+    pub(crate) fn to_f32(self) -> f32 {
         // 2⁻¹⁴, the smallest normal half.
         const SMALLEST: f32 = 6.103_515_625e-5;
         let magnitude = (self.0 as u32 & 0x7fff) << 13;
@@ -30,7 +30,7 @@ impl F16 {
 
     /// The nearest half, ties to even; beyond 65504 (from 65520 on) ∞.
     #[inline(always)]
-    pub fn from_f32(x: f32) -> F16 {
+    pub(crate) fn from_f32(x: f32) -> F16 {
         let sign = (x.to_bits() >> 16) as u16 & 0x8000;
         let magnitude = x.to_bits() & 0x7fff_ffff;
         // Normal results: rebias the exponent and round in one addition; the carry does the rest.
@@ -48,13 +48,13 @@ impl F16 {
 impl BF16 {
     /// The value, exactly.
     #[inline(always)]
-    pub fn to_f32(self) -> f32 {
+    pub(crate) fn to_f32(self) -> f32 {
         f32::from_bits((self.0 as u32) << 16)
     }
 
     /// The nearest brain float, ties to even.
     #[inline(always)]
-    pub fn from_f32(x: f32) -> BF16 {
+    pub(crate) fn from_f32(x: f32) -> BF16 {
         let bits = x.to_bits();
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
         let quiet = (bits >> 16) | 0x40;
@@ -67,18 +67,18 @@ impl BF16 {
 ///
 /// Rounding that once more, to any narrower type, rounds x correctly (Boldo & Melquiond 2008).
 #[inline(always)]
-pub fn round_to_odd(x: f64) -> f32 {
+pub(crate) fn round_to_odd(x: f64) -> f32 {
     let y = x as f32;
     let back = y as f64;
     let bits = y.to_bits();
     let other = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits.wrapping_add(1) };
-    let inexact = back < x || back > x;
-    f32::from_bits(if inexact && bits & 1 == 0 { other } else { bits })
+    // A NaN counts as inexact and stays a NaN.
+    f32::from_bits(if back != x && bits & 1 == 0 { other } else { bits })
 }
 
 /// v as an `f64` rounded to odd, for the same purpose.
 #[inline(always)]
-pub fn int_round_to_odd(v: i64) -> f64 {
+pub(crate) fn int_round_to_odd(v: i64) -> f64 {
     let sticky = (v & !0xfff) | (((v & 0xfff != 0) as i64) << 12);
     // Below 2⁵³ every integer is exact.
     let exact = v.unsigned_abs() < 1 << 53;

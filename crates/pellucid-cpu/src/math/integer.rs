@@ -1,7 +1,7 @@
 //! Integer primitives: wrapping, total, and rounded down where they divide.
 
 /// An integer type a formula computes in.
-pub trait Int: Copy + Ord {
+pub(crate) trait Int: Copy + Ord {
     /// 0
     const ZERO: Self;
     /// 1

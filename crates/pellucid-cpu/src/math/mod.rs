@@ -11,13 +11,16 @@
 //! multiply-add where `mul_add` is written, rounding to integers, bit casts), each exactly defined;
 //! nothing here may call the platform's `libm`. Only the sign and payload of a NaN are unspecified.
 
-pub mod double;
-pub mod gamma;
-pub mod half;
-pub mod integer;
+// Coefficients stand here with all the digits they were computed or published with.
+#![allow(clippy::excessive_precision)]
+
+pub(crate) mod double;
+pub(crate) mod gamma;
+pub(crate) mod half;
+pub(crate) mod integer;
 mod real;
-pub mod single;
+pub(crate) mod single;
 #[cfg(test)]
 mod ulp;
 
-pub use real::Real;
+pub(crate) use real::Real;

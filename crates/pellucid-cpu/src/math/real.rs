@@ -6,7 +6,7 @@ use super::{double, gamma, single};
 ///
 /// The methods carry the names of the inherent ones of `f32` and `f64`, which call the platform's
 /// `libm` and must not be used: in code generic over `T: Real` only these are in reach.
-pub trait Real:
+pub(crate) trait Real:
     Copy
     + PartialOrd
     + core::ops::Neg<Output = Self>

@@ -3,11 +3,11 @@
 //! ```text
 //! for each block of columns          (≤ COLUMNS wide)
 //!   for each block of the depth      (≤ DEPTH deep)
-//!     pack B[depth × columns]                          stays in L2
-//!     for each panel of rows         (register tile high)
-//!       pack A[rows × depth]                           stays in L1
+//!     for each strip of rows         (register tile high)
+//!       pack a panel of A[strip × depth]               stays in L1
 //!       for each panel of columns    (register tile wide)
-//!         micro-kernel                                 streams B from L2
+//!         first strip: pack a panel of B[depth × columns]
+//!         micro-kernel                                 streams the panels of B from L2
 //!       epilogue on the strip of C, after the last block of the depth
 //! ```
 //!
@@ -20,6 +20,7 @@ use super::level::Kernels;
 use super::pack::{Source, Strided};
 use super::tile::Tile;
 use super::{Epilogue, Finished, scratch};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Deepest block of k. The order of summation hangs on it, so it is one number for all types and
@@ -91,7 +92,11 @@ impl<T: Element> Product<'_, T> {
     /// Whether the kernel reads A where it is: when few tiles share a panel, packing costs more
     /// than it saves.
     fn read_a_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
-        self.a.strided().is_some() && cols <= 2 * kernels.width()
+        self.a.strided().is_some_and(|a| {
+            // Rows half a page apart share the sets of an 8-way L1, and 14 of them evict each other.
+            let crowded = a.depth == 1 && a.lane.unsigned_abs() * size_of::<T>() % 2048 == 0 && self.k >= 64;
+            cols <= 2 * kernels.width() && !crowded
+        })
     }
 
     /// Whether the kernel reads B where it is: its rows must be contiguous, and few.
@@ -111,31 +116,28 @@ impl<T: Element> Product<'_, T> {
         for j in cols.clone().step_by(COLUMNS) {
             let cols = j..cols.end.min(j + COLUMNS);
             for depth in depth_blocks(self.k) {
-                if let Some(room) = b_room {
-                    for (at, j) in cols.clone().step_by(width).enumerate() {
-                        let lanes = width.min(cols.end - j);
-                        // SAFETY: the block has room for its panels; the ranges lie in B.
-                        unsafe {
-                            let to = room.add(at * width * depth.len());
-                            self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, to);
-                        }
-                    }
-                }
+                // A panel that only one strip reads stays in L1: the next one takes its place.
+                let panel = if height < rows.len() { width * depth.len() } else { 0 };
                 for i in rows.clone().step_by(height) {
                     let strip = i..rows.end.min(i + height);
-                    // SAFETY: the caller's; the strip, the columns and the depth are a part.
+                    // SAFETY: the caller's; the strip, the columns and the depth are a part, and
+                    // the block has room for its panels.
                     unsafe {
                         let a = self.panel_of_a(kernels, strip.clone(), depth.clone(), a_room);
                         for (at, j) in cols.clone().step_by(width).enumerate() {
-                            let (b, b_row) = match b_room {
-                                Some(room) => (room.add(at * width * depth.len()).cast_const(), width as isize),
-                                None => {
-                                    let b = self.b.strided().unwrap_unchecked();
-                                    (b.at(j, depth.start), b.depth)
+                            let lanes = width.min(cols.end - j);
+                            let b = match (b_room, self.b.strided()) {
+                                (Some(room), _) => {
+                                    let to = room.add(at * panel);
+                                    if i == rows.start {
+                                        self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, to);
+                                    }
+                                    Strided { data: to.cast_const(), lane: 1, depth: width as isize }
                                 }
+                                (None, Some(b)) => Strided { data: b.at(j, depth.start), ..b },
+                                (None, None) => unreachable!("without a strided view there is room"),
                             };
-                            let cols = width.min(cols.end - j);
-                            self.tile(kernels, i, strip.len(), j, cols, &depth, a, b, b_row);
+                            self.tile(kernels, i, strip.len(), j, lanes, &depth, a, b);
                         }
                         if depth.end == self.k {
                             self.finish(strip, cols.clone());
@@ -182,26 +184,30 @@ impl<T: Element> Product<'_, T> {
     /// As for [`blocks`](Self::blocks).
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "it is the innermost loop's state")]
-    unsafe fn tile(&self, kernels: &Kernels<T>, i: usize, rows: usize, j: usize, cols: usize, depth: &Range<usize>, a: Strided<T>, b: *const T, b_row: isize) {
+    unsafe fn tile(&self, kernels: &Kernels<T>, i: usize, rows: usize, j: usize, cols: usize, depth: &Range<usize>, a: Strided<T>, b: Strided<T>) {
         let add = self.accumulate || depth.start > 0;
         let c = self.c.wrapping_offset(i as isize * self.c_row + j as isize * self.c_col);
         let kernel = kernels.tiles[usize::from(cols > kernels.lanes)][rows - 1];
-        let (a, a_row, a_col) = (a.data, a.lane, a.depth);
+        let (a, a_row, a_col, b, b_row) = (a.data, a.lane, a.depth, b.data, b.depth);
         if self.c_col == 1 {
             let tile = Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c, c_row: self.c_row, cols, add };
             // SAFETY: the caller's.
             return unsafe { kernel(&tile) };
         }
         // Columns of C are apart: the tile is made aside and scattered, with the same sums.
-        let mut aside = [T::ZERO; TILE];
-        let c_row = kernels.width();
-        let tile = Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c: aside.as_mut_ptr(), c_row: c_row as isize, cols, add: false };
-        // SAFETY: the caller's; the largest tile fits aside.
+        let mut aside = [const { MaybeUninit::<T>::uninit() }; TILE];
+        let sums: *mut T = aside.as_mut_ptr().cast();
+        let width = kernels.width();
+        let tile = Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c: sums, c_row: width as isize, cols, add: false };
+        // SAFETY: the caller's; the largest tile fits aside, and the kernel writes all of it that
+        // is read here.
         unsafe {
             kernel(&tile);
-            for r in 0..rows {
-                for (s, &sum) in aside[r * c_row..][..cols].iter().enumerate() {
-                    let c = c.wrapping_offset(r as isize * self.c_row + s as isize * self.c_col);
+            // Down the columns, which are contiguous in the transpose.
+            for s in 0..cols {
+                let column = c.wrapping_offset(s as isize * self.c_col);
+                for r in 0..rows {
+                    let (c, sum) = (column.wrapping_offset(r as isize * self.c_row), *sums.add(r * width + s));
                     *c = if add { (*c).add(sum) } else { sum };
                 }
             }
@@ -234,6 +240,22 @@ impl<T: Element> Product<'_, T> {
             if self.transposed { (cols, rows, self.c_col, self.c_row) } else { (rows, cols, self.c_row, self.c_col) };
         epilogue(Finished { batch: self.batch, rows, cols, data, row_stride, col_stride });
     }
+}
+
+/// Estimated vector instructions per step of k for C[m × n] in this orientation, to choose one.
+///
+/// A thin product wastes lanes if its vectors lie along the short side; the other orientation may
+/// cost a transposition of B, and a scatter of C. Measured: a transposed number costs a third of
+/// an instruction, a scattered one about three.
+pub(super) fn cost<T>(kernels: &Kernels<T>, (m, n, k): (usize, usize, usize), b: &Strided<T>, c_col: isize) -> f32 {
+    let pack = match b {
+        Strided { lane: 1, .. } if m <= 2 * kernels.rows => 0.0,
+        Strided { lane: 1, .. } => 1.0 / kernels.lanes as f32,
+        Strided { depth: 1, .. } => 0.33,
+        _ => 2.0,
+    };
+    let scatter = if c_col == 1 { 0.0 } else { 3.0 / k.min(DEPTH) as f32 };
+    (m * n.div_ceil(kernels.lanes)) as f32 + pack * n as f32 + scatter * (m * n) as f32
 }
 
 /// Stride of a packed row of A: an odd number of cache lines, so that rows spread over the sets.

@@ -139,10 +139,12 @@ pub unsafe fn gemm_at<T: Element>(
     let b = Strided { data: b, lane: shape.b_strides.1, depth: shape.b_strides.0 };
     let c = Output { data: c, row: shape.c_strides.0, col: shape.c_strides.1, accumulate: shape.accumulate };
     let problem = Problem { kernels, m: shape.m, n: shape.n, k: shape.k, epilogue, transposed: false };
-    // C is written in vectors along its rows. Where its columns are the contiguous ones, its
-    // transpose is computed: (A·B)ᵀ = Bᵀ·Aᵀ, products and order unchanged. A single column is a
-    // single row of the transpose.
-    let turn = (c.col != 1 && c.row == 1 && shape.m > 1 && shape.n > 1) || shape.m == 1;
+    // C is computed in vectors along its rows, or, (A·B)ᵀ = Bᵀ·Aᵀ, along its columns: products and
+    // order are the same. A single row is computed as the single column of the transpose.
+    let turn = shape.m == 1
+        || shape.n > 1
+            && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c.row)
+                < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c.col);
     // SAFETY: the caller's.
     unsafe {
         if turn {

@@ -12,7 +12,7 @@ use pellucid_ir::Compute;
 ///
 /// # Safety
 /// `src` holds `n` values, and the processor has the level the loop was asked for.
-pub type ArgLoop = unsafe fn(src: *const u8, n: usize) -> usize;
+pub(crate) type ArgLoop = unsafe fn(src: *const u8, n: usize) -> usize;
 
 /// Values per block: few enough to be in L1 when they are searched.
 const BLOCK: usize = 1024;
@@ -126,11 +126,11 @@ fn arg(largest: bool, ty: Compute, level: Level) -> Option<ArgLoop> {
 }
 
 /// The loop that finds the first largest of `ty` values; None for masks.
-pub fn argmax(ty: Compute, level: Level) -> Option<ArgLoop> {
+pub(crate) fn argmax(ty: Compute, level: Level) -> Option<ArgLoop> {
     arg(true, ty, level)
 }
 
 /// The loop that finds the first smallest of `ty` values; None for masks.
-pub fn argmin(ty: Compute, level: Level) -> Option<ArgLoop> {
+pub(crate) fn argmin(ty: Compute, level: Level) -> Option<ArgLoop> {
     arg(false, ty, level)
 }

@@ -17,11 +17,11 @@ use std::mem::MaybeUninit;
 /// A tile operand holds `n` values and a uniform one holds one, `dst` has room for `n` and overlaps
 /// neither (it may equal a tile operand whose element size it shares), and the processor has the level
 /// the loop was asked for.
-pub type BinaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, n: usize);
+pub(crate) type BinaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, n: usize);
 
 /// Which operands are tiles, which are one value for all.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Form {
+pub(crate) enum Form {
     /// a[i] ∘ b[i]
     TileTile,
     /// a[i] ∘ b
@@ -287,7 +287,7 @@ mod mask {
 /// Comparisons write masks, all others the operands' type. Floats lack the bitwise primitives and
 /// shifts; integers lack Div, Atan2, Copysign and Polygamma; masks have And, Or, Xor, Max, Min and the
 /// comparisons, with false < true.
-pub fn binary(op: Binary, ty: Compute, form: Form, level: Level) -> Option<BinaryLoop> {
+pub(crate) fn binary(op: Binary, ty: Compute, form: Form, level: Level) -> Option<BinaryLoop> {
     match ty {
         Compute::Mask => mask::get::<Mask>(op, form, level),
         Compute::I32 => integer::get::<i32>(op, form, level),

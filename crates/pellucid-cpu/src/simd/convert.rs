@@ -125,11 +125,26 @@ impl<S: Elem + Cast<T>, T: Elem + Cast<S>> Map<T> for Through<S> {
 macro_rules! with_compute {
     ($ty:expr, $T:ident => $body:expr) => {
         match $ty {
-            Compute::Mask => { type $T = Mask; $body }
-            Compute::I32 => { type $T = i32; $body }
-            Compute::I64 => { type $T = i64; $body }
-            Compute::F32 => { type $T = f32; $body }
-            Compute::F64 => { type $T = f64; $body }
+            Compute::Mask => {
+                type $T = Mask;
+                $body
+            }
+            Compute::I32 => {
+                type $T = i32;
+                $body
+            }
+            Compute::I64 => {
+                type $T = i64;
+                $body
+            }
+            Compute::F32 => {
+                type $T = f32;
+                $body
+            }
+            Compute::F64 => {
+                type $T = f64;
+                $body
+            }
         }
     };
 }
@@ -138,33 +153,63 @@ macro_rules! with_compute {
 macro_rules! with_dtype {
     ($dtype:expr, $S:ident => $body:expr) => {
         match $dtype {
-            DType::Bool => { type $S = Mask; $body }
-            DType::U8 => { type $S = u8; $body }
-            DType::I8 => { type $S = i8; $body }
-            DType::I16 => { type $S = i16; $body }
-            DType::I32 => { type $S = i32; $body }
-            DType::I64 => { type $S = i64; $body }
-            DType::F16 => { type $S = F16; $body }
-            DType::BF16 => { type $S = BF16; $body }
-            DType::F32 => { type $S = f32; $body }
-            DType::F64 => { type $S = f64; $body }
+            DType::Bool => {
+                type $S = Mask;
+                $body
+            }
+            DType::U8 => {
+                type $S = u8;
+                $body
+            }
+            DType::I8 => {
+                type $S = i8;
+                $body
+            }
+            DType::I16 => {
+                type $S = i16;
+                $body
+            }
+            DType::I32 => {
+                type $S = i32;
+                $body
+            }
+            DType::I64 => {
+                type $S = i64;
+                $body
+            }
+            DType::F16 => {
+                type $S = F16;
+                $body
+            }
+            DType::BF16 => {
+                type $S = BF16;
+                $body
+            }
+            DType::F32 => {
+                type $S = f32;
+                $body
+            }
+            DType::F64 => {
+                type $S = f64;
+                $body
+            }
         }
     };
 }
 
 /// The loop that loads `from` values as `to`.
-pub fn convert(from: DType, to: Compute, level: Level) -> UnaryLoop {
+pub(crate) fn convert(from: DType, to: Compute, level: Level) -> UnaryLoop {
     with_dtype!(from, S => with_compute!(to, T => map::<S, To<T>>(level)))
 }
 
 /// The loop that stores `from` values as `to`.
-pub fn store(from: Compute, to: DType, level: Level) -> UnaryLoop {
+pub(crate) fn store(from: Compute, to: DType, level: Level) -> UnaryLoop {
     with_compute!(from, T => with_dtype!(to, S => map::<T, To<S>>(level)))
 }
 
 /// The loop that rounds values of `ty` through `dtype` and back, as storing and loading them would; None
 /// unless `dtype` computes in `ty`.
-pub fn round(ty: Compute, dtype: DType, level: Level) -> Option<UnaryLoop> {
+pub(crate) fn round(ty: Compute, dtype: DType, level: Level) -> Option<UnaryLoop> {
     if dtype.compute() != ty {
         return None;
     }

@@ -17,17 +17,17 @@ use pellucid_ir::Compute;
 use std::mem::MaybeUninit;
 
 /// Running values of one reduction.
-pub const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// Elements of one block, or rows of one block of rows.
-pub const ROWS: usize = 8 * LANES;
+pub(crate) const ROWS: usize = 8 * LANES;
 
 /// Columns that a partial block of rows is worked on at once.
 const STRIP: usize = 512;
 
 /// An associative operation to reduce by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Fold {
+pub(crate) enum Fold {
     /// Σ; integers wrap.
     Sum,
     /// Π; integers wrap.
@@ -47,7 +47,7 @@ pub enum Fold {
 /// # Safety
 /// `lanes` holds 16 values, `src` holds `n`, a multiple of 128 except in a reduction's last call; they do
 /// not overlap, and the processor has the level the loop was asked for.
-pub type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: usize);
+pub(crate) type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: usize);
 
 /// `accumulate_rows(lanes, src, row_stride, cols, rows)`: takes `rows` ≤ 128 rows of `cols` contiguous values,
 /// `row_stride` bytes apart, into 16 lanes per column; lane l of column c is value l·cols + c.
@@ -55,24 +55,24 @@ pub type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: usize);
 /// # Safety
 /// `lanes` holds 16·cols values, each row of `src` holds `cols`, `rows` is 128 except in a reduction's
 /// last call; they do not overlap, and the processor has the level the loop was asked for.
-pub type RowsLoop = unsafe fn(lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize);
+pub(crate) type RowsLoop = unsafe fn(lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize);
 
 /// `finish(dst, lanes)`: combines the 16 lanes into one value.
 ///
 /// # Safety
 /// `lanes` holds 16 values and `dst` has room for one.
-pub type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
+pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 
 /// `finish_rows(dst, lanes, cols)`: combines the 16 lanes of each column into one value.
 ///
 /// # Safety
 /// `lanes` holds 16·cols values and `dst` has room for `cols`; they do not overlap, and the processor has
 /// the level the loop was asked for.
-pub type FinishRowsLoop = unsafe fn(dst: *mut u8, lanes: *const u8, cols: usize);
+pub(crate) type FinishRowsLoop = unsafe fn(dst: *mut u8, lanes: *const u8, cols: usize);
 
 /// The parts of one reduction. The lanes start as the identity.
 #[derive(Clone, Copy, Debug)]
-pub struct FoldLoops {
+pub(crate) struct FoldLoops {
     /// One value, the identity: what lanes start from and an empty reduction gives. Its first bytes, as
     /// many as the type has, count.
     pub identity: [u8; 8],
@@ -323,7 +323,7 @@ fn numbers<T: Elem + Ring + Ordered>(op: Fold, level: Level) -> Option<FoldLoops
 
 /// The loops of a reduction of `ty` values: Sum, Prod, Max and Min of numbers; And and Or of masks, where
 /// Min and Max are the same.
-pub fn fold(op: Fold, ty: Compute, level: Level) -> Option<FoldLoops> {
+pub(crate) fn fold(op: Fold, ty: Compute, level: Level) -> Option<FoldLoops> {
     match (ty, op) {
         (Compute::Mask, Fold::And | Fold::Min) => Some(loops::<Mask, And>(level)),
         (Compute::Mask, Fold::Or | Fold::Max) => Some(loops::<Mask, Or>(level)),

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// A set of vector instructions that every loop is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Level {
+pub(crate) enum Level {
     /// What the target guarantees: SSE2 on x86-64, NEON on AArch64.
     Portable,
     /// 256 bits: AVX2 and FMA.
@@ -15,13 +15,13 @@ pub enum Level {
 
 impl Level {
     /// The best level this processor has.
-    pub fn detect() -> Level {
+    pub(crate) fn detect() -> Level {
         static LEVEL: OnceLock<Level> = OnceLock::new();
         *LEVEL.get_or_init(|| *Level::available().last().unwrap_or(&Level::Portable))
     }
 
     /// Every level this processor has, the plainest first.
-    pub fn available() -> &'static [Level] {
+    pub(crate) fn available() -> &'static [Level] {
         #[cfg(target_arch = "x86_64")]
         {
             use Level::*;

@@ -15,12 +15,13 @@
 //!
 //! | file | loops |
 //! | --- | --- |
-//! | [`unary`], [`binary`], [`ternary`] | primitives of one, two and three operands |
-//! | [`convert`] | dtypes to compute types and back |
-//! | [`fold`] | reductions, in the canonical order |
-//! | [`arg`] | position of the extremum |
+//! | `unary.rs`, `binary.rs`, `ternary.rs` | primitives of one, two and three operands |
+//! | `convert.rs` | dtypes to compute types and back |
+//! | `fold.rs` | reductions, in the canonical order |
+//! | `arg.rs` | position of the extremum |
+//! | `level.rs`, `stride.rs`, `elem.rs` | what the loops stand on: instruction sets, tails, memory |
 //!
-//! What each primitive *is* stands in one line of the tables of [`unary`] and [`binary`]; how it is computed,
+//! What each primitive *is* stands in one line of the tables of `unary.rs` and `binary.rs`; how it is computed,
 //! in [`crate::math`].
 
 #[macro_use]
@@ -37,10 +38,10 @@ mod unary;
 #[cfg(test)]
 mod tests;
 
-pub use arg::{ArgLoop, argmax, argmin};
-pub use binary::{BinaryLoop, Form, binary};
-pub use convert::{convert, round, store};
-pub use fold::{AccumulateLoop, FinishLoop, FinishRowsLoop, Fold, FoldLoops, LANES, ROWS, RowsLoop, fold};
-pub use level::Level;
-pub use ternary::{TernaryLoop, mul_add, select};
-pub use unary::{UnaryLoop, splat, unary};
+pub(crate) use arg::{ArgLoop, argmax, argmin};
+pub(crate) use binary::{BinaryLoop, Form, binary};
+pub(crate) use convert::{convert, round, store};
+pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
+pub(crate) use level::Level;
+pub(crate) use ternary::{TernaryLoop, mul_add, select};
+pub(crate) use unary::{UnaryLoop, splat, unary};

@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 /// A tile operand holds `n` values and a uniform one holds one, `dst` has room for `n` and overlaps none
 /// (it may equal a tile operand whose element size it shares), and the processor has the level the loop
 /// was asked for.
-pub type TernaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
+pub(crate) type TernaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
 
 /// A function of three values.
 trait Zip3<A, T> {
@@ -62,7 +62,7 @@ impl<A: Elem, T: Elem, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: 
                 source::<T>(b, if TB { n } else { 0 }),
                 source::<T>(c, if TC { n } else { 0 }),
             );
-            zip_whole::<A, T, F, TA, TB, TC>(target(to, n), (a, b, c), self.0);
+            zip_whole::<A, T, F, TA, TB, TC>(target(to, n), a, b, c, self.0);
         }
     }
 }
@@ -70,7 +70,9 @@ impl<A: Elem, T: Elem, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: 
 #[inline(always)]
 fn zip_whole<A: Elem, T: Elem, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: bool>(
     dst: &mut [MaybeUninit<At<T>>],
-    (a, b, c): (&[At<A>], &[At<T>], &[At<T>]),
+    a: &[At<A>],
+    b: &[At<T>],
+    c: &[At<T>],
     (ua, ub, uc): (A, T, T),
 ) {
     let n = dst.len();
@@ -101,7 +103,7 @@ impl<T: Elem + Real> Zip3<T, T> for MulAdd {
 
 /// The loop of `mask[i] ? a[i] : b[i]` on values of type `ty`; `tiles` says of mask, a and b whether each
 /// is a tile or one value. All combinations with at least one tile exist.
-pub fn select(ty: Compute, tiles: [bool; 3], level: Level) -> Option<TernaryLoop> {
+pub(crate) fn select(ty: Compute, tiles: [bool; 3], level: Level) -> Option<TernaryLoop> {
     // Only the size matters: bits are moved, not numbers.
     match ty.size() {
         1 => select_bits::<u8>(tiles, level),
@@ -129,7 +131,7 @@ fn select_bits<T: Elem>(tiles: [bool; 3], level: Level) -> Option<TernaryLoop> {
 /// There are `[true, true, true]`, `[true, true, false]`, `[true, false, true]` and
 /// `[true, false, false]`. The first two operands commute, so a uniform a is passed as b; for two
 /// uniform factors, spread one with [`splat`](super::splat).
-pub fn mul_add(ty: Compute, tiles: [bool; 3], level: Level) -> Option<TernaryLoop> {
+pub(crate) fn mul_add(ty: Compute, tiles: [bool; 3], level: Level) -> Option<TernaryLoop> {
     match ty {
         Compute::F32 => fused::<f32>(tiles, level),
         Compute::F64 => fused::<f64>(tiles, level),

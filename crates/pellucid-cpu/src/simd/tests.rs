@@ -1,6 +1,8 @@
 //! Every loop at every level against the scalar functions, bit for bit, and the canonical order against
 //! its definition.
 
+#![allow(clippy::type_complexity)]
+
 use super::elem::{At, Elem, Mask, source};
 use super::*;
 use crate::math::Real;
@@ -157,13 +159,33 @@ fn unary_loops_agree_at_every_level() {
 #[test]
 fn unary_loops_are_the_scalar_functions() {
     let functions: [(Unary, fn(f32) -> f32); 28] = [
-        (Unary::Sign, f32::sign), (Unary::Floor, f32::floor), (Unary::Ceil, f32::ceil), (Unary::Round, Real::round),
-        (Unary::Trunc, f32::trunc), (Unary::Sqrt, f32::sqrt), (Unary::Exp, Real::exp), (Unary::Exp2, Real::exp2),
-        (Unary::Expm1, Real::expm1), (Unary::Ln, Real::ln), (Unary::Log2, Real::log2), (Unary::Log10, Real::log10),
-        (Unary::Ln1p, Real::ln_1p), (Unary::Sin, Real::sin), (Unary::Cos, Real::cos), (Unary::Tan, Real::tan),
-        (Unary::Asin, Real::asin), (Unary::Acos, Real::acos), (Unary::Atan, Real::atan), (Unary::Sinh, Real::sinh),
-        (Unary::Cosh, Real::cosh), (Unary::Tanh, Real::tanh), (Unary::Sigmoid, Real::sigmoid), (Unary::Erf, Real::erf),
-        (Unary::Erfc, Real::erfc), (Unary::Erfinv, Real::erfinv), (Unary::Lgamma, Real::lgamma),
+        (Unary::Sign, f32::sign),
+        (Unary::Floor, f32::floor),
+        (Unary::Ceil, f32::ceil),
+        (Unary::Round, Real::round),
+        (Unary::Trunc, f32::trunc),
+        (Unary::Sqrt, f32::sqrt),
+        (Unary::Exp, Real::exp),
+        (Unary::Exp2, Real::exp2),
+        (Unary::Expm1, Real::expm1),
+        (Unary::Ln, Real::ln),
+        (Unary::Log2, Real::log2),
+        (Unary::Log10, Real::log10),
+        (Unary::Ln1p, Real::ln_1p),
+        (Unary::Sin, Real::sin),
+        (Unary::Cos, Real::cos),
+        (Unary::Tan, Real::tan),
+        (Unary::Asin, Real::asin),
+        (Unary::Acos, Real::acos),
+        (Unary::Atan, Real::atan),
+        (Unary::Sinh, Real::sinh),
+        (Unary::Cosh, Real::cosh),
+        (Unary::Tanh, Real::tanh),
+        (Unary::Sigmoid, Real::sigmoid),
+        (Unary::Erf, Real::erf),
+        (Unary::Erfc, Real::erfc),
+        (Unary::Erfinv, Real::erfinv),
+        (Unary::Lgamma, Real::lgamma),
         (Unary::Digamma, Real::digamma),
     ];
     for (op, f) in functions {
@@ -258,8 +280,29 @@ fn conversions_saturate_wrap_and_round() {
         y
     }
     each_level(|level| {
-        for x in [0.5, -0.5, 127.9, 128.0, -128.9, -129.0, 255.5, 256.0, -1.5, 32767.5, 2147483520.0, 2147483648.0, 1e20,
-            -2147483648.0, -2147483904.0, 9.2233715e18, 9.223372e18, -9.223372e18, -1e30, f32::INFINITY, f32::NAN] {
+        for x in [
+            0.5,
+            -0.5,
+            127.9,
+            128.0,
+            -128.9,
+            -129.0,
+            255.5,
+            256.0,
+            -1.5,
+            32767.5,
+            2147483520.0,
+            2147483648.0,
+            1e20,
+            -2147483648.0,
+            -2147483904.0,
+            9.2233715e18,
+            9.223372e18,
+            -9.223372e18,
+            -1e30,
+            f32::INFINITY,
+            f32::NAN,
+        ] {
             assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, level), x), x as u8);
             assert_eq!(run::<f32, i8>(store(Compute::F32, DType::I8, level), x), x as i8);
             assert_eq!(run::<f32, i16>(store(Compute::F32, DType::I16, level), x), x as i16);
@@ -432,7 +475,9 @@ fn the_first_extremum_wins_and_nan_before_all() {
                 };
                 each_level(|level| {
                     // SAFETY: n values.
-                    let got = unsafe { (argmax(ty, level).unwrap()(x.as_ptr(), n), argmin(ty, level).unwrap()(x.as_ptr(), n)) };
+                    let got = unsafe {
+                        (argmax(ty, level).unwrap()(x.as_ptr(), n), argmin(ty, level).unwrap()(x.as_ptr(), n))
+                    };
                     assert_eq!(got, (first(|a, b| a > b), first(|a, b| a < b)), "{ty:?} {level:?} {n}");
                 });
             }

@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 /// # Safety
 /// `a` holds `n` values, `dst` has room for `n`, they do not overlap unless they are equal and the
 /// element sizes too, and the processor has the level the loop was asked for.
-pub type UnaryLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
+pub(crate) type UnaryLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
 
 /// A function of one value.
 pub(super) trait Map<T> {
@@ -242,7 +242,7 @@ mod mask {
 ///
 /// [`Unary::IsNan`] and [`Unary::IsFinite`] write masks, all others the operand's type. Integers have
 /// Neg, Abs, Sign, Not, the roundings (which are the identity) and the two predicates; masks have Not.
-pub fn unary(op: Unary, ty: Compute, level: Level) -> Option<UnaryLoop> {
+pub(crate) fn unary(op: Unary, ty: Compute, level: Level) -> Option<UnaryLoop> {
     match ty {
         Compute::Mask => Mask::get(op, level),
         Compute::I32 => i32::get(op, level),
@@ -263,7 +263,7 @@ per_level! {
 }
 
 /// `dst[i] = a[0]`: the one value at `a` spread over a tile.
-pub fn splat(ty: Compute, level: Level) -> UnaryLoop {
+pub(crate) fn splat(ty: Compute, level: Level) -> UnaryLoop {
     match ty.size() {
         1 => fill::<u8>(level),
         4 => fill::<u32>(level),

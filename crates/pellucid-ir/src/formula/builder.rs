@@ -1,7 +1,7 @@
 //! Where nodes come from: one builder per formula under construction, on this thread only.
 
-use super::graph::{Graph, Id, Input, Literal, Node};
 use super::expr::{Expr, Role};
+use super::graph::{Graph, Id, Input, Literal, Node};
 use crate::dtype::Scalar;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

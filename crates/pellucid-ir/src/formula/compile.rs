@@ -112,7 +112,10 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
         let default = default_dtype(output.kind, signature.number);
         let storage = signature.outputs.get(k).copied().unwrap_or(default);
         let compute = lowering.compute(output.kind);
-        outputs.push((lowering.value(output.node), Store { value: Operand::Input(0), compute, storage, per_row: output.per_row }));
+        outputs.push((
+            lowering.value(output.node),
+            Store { value: Operand::Input(0), compute, storage, per_row: output.per_row },
+        ));
     }
     let load = |(i, &storage): (usize, &DType)| {
         let input = inner.inputs[i];
@@ -212,10 +215,13 @@ impl Lowering<'_> {
             UniformSource::Literal(Scalar::Float(x)) => Some(x.to_bits()),
             _ => None,
         };
-        let same = |u: &Uniform| u.compute == compute && match (bits(u), bits(&wanted)) {
-            (Some(a), Some(b)) => a == b,
-            (None, None) => u.source == source,
-            _ => false,
+        let same = |u: &Uniform| {
+            u.compute == compute
+                && match (bits(u), bits(&wanted)) {
+                    (Some(a), Some(b)) => a == b,
+                    (None, None) => u.source == source,
+                    _ => false,
+                }
         };
         let place = self.uniforms.iter().position(same).unwrap_or_else(|| {
             self.uniforms.push(wanted);
@@ -261,8 +267,10 @@ impl Lowering<'_> {
             Node::Unary(op, _) => self.unary(op, compute, id, args[0])?,
             Node::Binary(op, ..) => self.binary(op, compute, id, args[0], args[1])?,
             Node::Select(..) => self.step(Op::Select, compute, id, &args),
-            Node::MulAdd(..) if compute == Compute::Mask => {
-                return Err(self.refuse("`mul_add`", "convert the input to a number first, with to_dtype"));
+            Node::MulAdd(..) if !compute.is_float() => {
+                // Integers do not round, so two steps give the same.
+                let product = self.binary(Binary::Mul, compute, id, args[0], args[1])?;
+                self.binary(Binary::Add, compute, id, product, args[2])?
             }
             Node::MulAdd(..) => self.step(Op::MulAdd, compute, id, &args),
             Node::Cast(to, a) => self.cast(a, compute, self.compute(to), id)?,

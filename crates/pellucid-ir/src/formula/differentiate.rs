@@ -209,9 +209,7 @@ impl Formula {
         let mut active = vec![false; inner.graph.len()];
         for (id, node) in inner.graph.iter() {
             let reaches = match node {
-                Node::Input(i) => {
-                    wanted.output_of(i as usize).is_some() && inner.declared[i as usize].is_none()
-                }
+                Node::Input(i) => wanted.output_of(i as usize).is_some() && inner.declared[i as usize].is_none(),
                 _ => node.operands().iter().any(|a| active[a.index()]),
             };
             active[id.index()] = reaches && inner.graph.fact(id).kind == Kind::Number;

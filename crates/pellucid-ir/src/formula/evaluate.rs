@@ -37,7 +37,8 @@ impl Formula {
             let args: Vec<&[f64]> = ids.iter().map(|a| &values[a.index()][..]).collect();
             let integers = ids.first().is_some_and(|&a| inner.graph.fact(a).kind == Kind::Index);
             let at = |a: usize, i: usize| args[a][i.min(args[a].len() - 1)];
-            let each = |f: &dyn Fn(usize) -> f64| (0..elements).map(f).collect::<Vec<f64>>();
+            let count = if inner.graph.fact(id).per_row { 1 } else { elements };
+            let each = |f: &dyn Fn(usize) -> f64| (0..count).map(f).collect::<Vec<f64>>();
             let value = match node {
                 Node::Input(i) => inputs[i as usize].to_vec(),
                 Node::Param(k) => vec![params[k as usize]],

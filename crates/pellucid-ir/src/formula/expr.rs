@@ -237,6 +237,8 @@ unary_methods! {
 
 macro_rules! binary_methods {
     ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        // `rem`, `shl` and `shr` are operators too; as methods they also take literals of every type.
+        #[allow(clippy::should_implement_trait)]
         impl Expr {$(
             $(#[$doc])*
             #[track_caller]

@@ -1,6 +1,7 @@
 //! Gradients as formulas: what is asked for, what must be saved for it, and where it is kept.
 
 use super::definition::Formula;
+use super::graph::Kind;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -127,8 +128,9 @@ impl Formula {
     /// that the one of output j is there (outputs beyond the 64th count as there).
     #[track_caller]
     pub fn gradient_given(&self, wanted: Wanted, present: u64) -> Arc<Gradient> {
-        let differentiable = self.inner.outputs.len();
-        let all = if differentiable >= 64 { u64::MAX } else { (1 << differentiable) - 1 };
+        // Outputs that are no numbers have no gradient to be missing.
+        let numbers = self.inner.outputs.iter().take(64).enumerate().filter(|(_, o)| o.kind == Kind::Number);
+        let all = numbers.fold(0, |all, (j, _)| all | 1 << j);
         let present = present & all;
         if let (true, Some(place)) = (present == all, common(wanted)) {
             let table = self.inner.gradients.common.get_or_init(|| Box::new([const { OnceLock::new() }; 64]));

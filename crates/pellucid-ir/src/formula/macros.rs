@@ -45,15 +45,14 @@ macro_rules! formula {
 
     ($name:ident ( $($x:ident $(: $($kind:ident)+)?),* $(; $($k:ident),*)? $(,)? ) = $body:expr
         $(; $(d $wrt:ident = $derivative:expr ;)*)?) => {{
-        use $crate::formula::{Expr, Formula, IntoOutputs};
-        let formula = Formula::new(
+        let formula = $crate::formula::Formula::new(
             stringify!($name),
             &[$($crate::formula!(@input $($($kind)+)?)),*],
             <[&str]>::len(&[$($(stringify!($k)),*)?]),
-            |inputs: &[Expr], params: &[Expr]| {
+            |inputs: &[$crate::formula::Expr], params: &[$crate::formula::Expr]| {
                 let &[$($x),*] = inputs else { unreachable!() };
                 let &[$($($k),*)?] = params else { unreachable!() };
-                IntoOutputs::into_outputs($body)
+                $crate::formula::IntoOutputs::into_outputs($body)
             },
         );
         let formula = formula.with_names(&[$(stringify!($x)),*], &[$($(stringify!($k)),*)?]);
@@ -74,14 +73,14 @@ macro_rules! formula {
         enum Params { $($k),* }
         $formula.with_derivative(Inputs::$wrt as usize, |_, _, _, _| {
             #[allow(unused_imports)]
-            use $crate::formula::{Expr, names::*};
+            use $crate::formula::names::*;
             $(
                 #[allow(non_upper_case_globals, dead_code)]
-                const $x: Expr = Expr::input(Inputs::$x as usize);
+                const $x: $crate::formula::Expr = $crate::formula::Expr::input(Inputs::$x as usize);
             )*
             $(
                 #[allow(non_upper_case_globals, dead_code)]
-                const $k: Expr = Expr::param(Params::$k as usize);
+                const $k: $crate::formula::Expr = $crate::formula::Expr::param(Params::$k as usize);
             )*
             $derivative
         })

@@ -103,9 +103,8 @@ fn uses(graph: &Graph, roots: impl Iterator<Item = Id>) -> Vec<usize> {
 
 /// a, b, c, .., a1, b1, ..: names for shared subexpressions, other than those of the inputs.
 fn fresh_names(taken: Vec<&String>) -> impl Iterator<Item = String> {
-    let letters = |round: usize| {
-        ('a'..='z').map(move |c| if round == 0 { c.to_string() } else { format!("{c}{round}") })
-    };
+    let letters =
+        |round: usize| ('a'..='z').map(move |c| if round == 0 { c.to_string() } else { format!("{c}{round}") });
     let free: Vec<String> = (0..40).flat_map(letters).filter(|name| !taken.contains(&name)).collect();
     free.into_iter().chain((0..).map(|i| format!("v{i}_")))
 }

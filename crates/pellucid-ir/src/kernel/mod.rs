@@ -5,6 +5,8 @@
 
 mod infer;
 
+pub use infer::Metas;
+
 use crate::dtype::{DType, Scalar};
 use crate::formula::Program;
 use crate::shape::Shape;

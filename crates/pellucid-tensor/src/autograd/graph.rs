@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Where the gradient of a tensor is kept: of a leaf, or of any tensor that was asked to keep it.
-pub struct Slot {
+pub(crate) struct Slot {
     pub(crate) meta: Meta,
     pub(crate) hooks: Arc<Hooks>,
     grad: Mutex<Option<Tensor>>,

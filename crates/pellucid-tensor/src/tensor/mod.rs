@@ -35,7 +35,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone)]
 pub struct Tensor(Arc<Inner>);
 
-pub struct Inner {
+pub(crate) struct Inner {
     array: Array,
     /// Of a leaf; a result's is decided by its creator.
     requires_grad: AtomicBool,

@@ -74,7 +74,7 @@ fn erfc_far(x: f64) -> f64 {
 
 /// erf x = 2/√π ∫₀ˣ e^(−t²) dt.
 #[inline(always)]
-pub fn erf(x: f64) -> f64 {
+pub(crate) fn erf(x: f64) -> f64 {
     let a = x.abs();
     let c = if a > 6.0 { 6.0 } else { a };
     let far = (1.0 - erfc_far(c)).copysign(x);
@@ -83,7 +83,7 @@ pub fn erf(x: f64) -> f64 {
 
 /// 1 − erf x, accurate for large x.
 #[inline(always)]
-pub fn erfc(x: f64) -> f64 {
+pub(crate) fn erfc(x: f64) -> f64 {
     let a = x.abs();
     let c = if a > 28.0 { 28.0 } else { a };
     let far = erfc_far(c);
@@ -93,7 +93,7 @@ pub fn erfc(x: f64) -> f64 {
 
 /// erf⁻¹ x = Φ⁻¹((1 + x)/2)/√2, by the rational functions of Wichura (AS 241, 1988), which hold to 10⁻¹⁶.
 #[inline(always)]
-pub fn erfinv(x: f64) -> f64 {
+pub(crate) fn erfinv(x: f64) -> f64 {
     let a = x.abs();
     // |Φ − ½| ≤ 0.425
     let q = 0.5 * x;

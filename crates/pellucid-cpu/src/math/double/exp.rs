@@ -46,7 +46,7 @@ fn expm1_reduced(r: f64) -> f64 {
 
 /// eˣ.
 #[inline(always)]
-pub fn exp(x: f64) -> f64 {
+pub(crate) fn exp(x: f64) -> f64 {
     // Beyond these the result is 0 or ∞ anyway; the comparisons let NaN through.
     let x = if x < -746.0 { -746.0 } else { x };
     let x = if x > 710.0 { 710.0 } else { x };
@@ -56,7 +56,7 @@ pub fn exp(x: f64) -> f64 {
 
 /// eˣ − 1, accurate near 0: 2ⁿ(eʳ − 1) + (2ⁿ − 1), halved so that 2¹⁰²⁴ does not overflow too early.
 #[inline(always)]
-pub fn expm1(x: f64) -> f64 {
+pub(crate) fn expm1(x: f64) -> f64 {
     let c = if x < -38.0 { -38.0 } else { x };
     let c = if c > 710.0 { 710.0 } else { c };
     let (n, r) = reduce(c);
@@ -70,7 +70,7 @@ pub fn expm1(x: f64) -> f64 {
 
 /// tanh x = E/(E + 2), E = e^(2|x|) − 1; beyond 20 it is 1 to the last bit.
 #[inline(always)]
-pub fn tanh(x: f64) -> f64 {
+pub(crate) fn tanh(x: f64) -> f64 {
     let a = x.abs();
     let a = if a > 20.0 { 20.0 } else { a };
     let e = expm1(2.0 * a);
@@ -79,7 +79,7 @@ pub fn tanh(x: f64) -> f64 {
 
 /// 1 / (1 + e⁻ˣ), from e^−|x|, which cannot overflow: e/(1 + e) for x < 0, 1/(1 + e) else.
 #[inline(always)]
-pub fn sigmoid(x: f64) -> f64 {
+pub(crate) fn sigmoid(x: f64) -> f64 {
     let e = exp(-x.abs());
     let numerator = if x < 0.0 { e } else { 1.0 };
     numerator / (1.0 + e)

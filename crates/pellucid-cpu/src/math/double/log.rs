@@ -50,14 +50,14 @@ fn assemble(e: i64, f: f64, c: f64) -> f64 {
 
 /// Natural logarithm.
 #[inline(always)]
-pub fn ln(x: f64) -> f64 {
+pub(crate) fn ln(x: f64) -> f64 {
     let (e, m) = split(x);
     edges(x, assemble(e, m - 1.0, 0.0))
 }
 
 /// ln(1 + x): the rounding error of u = 1 + x enters as the correction error/u.
 #[inline(always)]
-pub fn ln_1p(x: f64) -> f64 {
+pub(crate) fn ln_1p(x: f64) -> f64 {
     let u = 1.0 + x;
     let lost = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
     let (e, m) = split(u);

@@ -10,17 +10,17 @@ mod log;
 mod pow;
 mod trig;
 
-pub use erf::{erf, erfc, erfinv};
-pub use exp::{exp, expm1, sigmoid, tanh};
-pub use libm::{acos, asin, asinh, atan, atan2, atanh, cosh, exp2, log2, log10, sinh};
-pub use log::{ln, ln_1p};
-pub use pow::{floor_div, pow, rem};
+pub(crate) use erf::{erf, erfc, erfinv};
+pub(crate) use exp::{exp, expm1, sigmoid, tanh};
+pub(crate) use libm::{acos, asin, asinh, atan, atan2, atanh, cosh, exp2, log2, log10, sinh};
+pub(crate) use log::{ln, ln_1p};
+pub(crate) use pow::{floor_div, pow, rem};
 pub(crate) use pow::{floor_quotient, floored};
-pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
+pub(crate) use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
 
 /// arcosh x. `libm` gives numbers below −2 a value.
 #[inline]
-pub fn acosh(x: f64) -> f64 {
+pub(crate) fn acosh(x: f64) -> f64 {
     if x >= 1.0 { libm::acosh(x) } else { f64::NAN }
 }
 

@@ -2,7 +2,7 @@
 
 /// aᵇ, with every special case of IEEE 754-2019 §9.2.
 #[inline]
-pub fn pow(a: f64, b: f64) -> f64 {
+pub(crate) fn pow(a: f64, b: f64) -> f64 {
     libm::pow(a, b)
 }
 
@@ -33,12 +33,12 @@ pub(crate) fn floor_quotient(a: f64, b: f64, m: f64) -> f64 {
 
 /// ⌊a / b⌋ of the exact quotient; a / b where that is infinite or NaN.
 #[inline]
-pub fn floor_div(a: f64, b: f64) -> f64 {
+pub(crate) fn floor_div(a: f64, b: f64) -> f64 {
     floor_quotient(a, b, libm::fmod(a, b))
 }
 
 /// a − b·⌊a / b⌋, with the sign of b.
 #[inline]
-pub fn rem(a: f64, b: f64) -> f64 {
+pub(crate) fn rem(a: f64, b: f64) -> f64 {
     floored(libm::fmod(a, b), b)
 }

@@ -6,7 +6,7 @@ use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 
 /// Up to here π/2 in three parts reduces exactly enough; larger arguments go to `libm`, which reduces
 /// with as many bits of 2/π as they need (Payne & Hanek 1983).
-pub const TRIG_LIMIT: f64 = 1e8;
+pub(crate) const TRIG_LIMIT: f64 = 1e8;
 
 /// x = n·π/2 + r + r_low: (n, r, r_low).
 #[inline(always)]
@@ -71,7 +71,7 @@ fn turn(n: i64, r: f64, low: f64) -> f64 {
 
 /// sin x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
-pub fn sin_fast(x: f64) -> f64 {
+pub(crate) fn sin_fast(x: f64) -> f64 {
     let (n, r, low) = reduce(x);
     // −0 − 0·π/2 is +0.
     if x == 0.0 { x } else { turn(n, r, low) }
@@ -79,31 +79,31 @@ pub fn sin_fast(x: f64) -> f64 {
 
 /// cos x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
-pub fn cos_fast(x: f64) -> f64 {
+pub(crate) fn cos_fast(x: f64) -> f64 {
     let (n, r, low) = reduce(x);
     turn(n + 1, r, low)
 }
 
 /// tan x for |x| ≤ [`TRIG_LIMIT`]: the polynomial of fdlibm, lane by lane.
 #[inline(always)]
-pub fn tan_fast(x: f64) -> f64 {
+pub(crate) fn tan_fast(x: f64) -> f64 {
     libm::tan(x)
 }
 
 /// Sine of any x.
 #[inline]
-pub fn sin(x: f64) -> f64 {
+pub(crate) fn sin(x: f64) -> f64 {
     if x.abs() > TRIG_LIMIT { libm::sin(x) } else { sin_fast(x) }
 }
 
 /// Cosine of any x.
 #[inline]
-pub fn cos(x: f64) -> f64 {
+pub(crate) fn cos(x: f64) -> f64 {
     if x.abs() > TRIG_LIMIT { libm::cos(x) } else { cos_fast(x) }
 }
 
 /// Tangent of any x.
 #[inline]
-pub fn tan(x: f64) -> f64 {
+pub(crate) fn tan(x: f64) -> f64 {
     libm::tan(x)
 }

@@ -7,7 +7,7 @@ use crate::math::double;
 /// erf x = 2/√π ∫₀ˣ e^(−t²) dt: x + x·P(x²) near 0, 1 − e^(Q(|x|)) beyond (minimax polynomials of
 /// N. Juffa, 2017).
 #[inline(always)]
-pub fn erf(x: f32) -> f32 {
+pub(crate) fn erf(x: f32) -> f32 {
     let t = x.abs();
     let s = x * x;
     let near = polynomial(
@@ -27,12 +27,12 @@ pub fn erf(x: f32) -> f32 {
 
 /// 1 − erf x, computed in `f64` and rounded once.
 #[inline(always)]
-pub fn erfc(x: f32) -> f32 {
+pub(crate) fn erfc(x: f32) -> f32 {
     double::erfc(x as f64) as f32
 }
 
 /// erf⁻¹ x, computed in `f64` and rounded once.
 #[inline(always)]
-pub fn erfinv(x: f32) -> f32 {
+pub(crate) fn erfinv(x: f32) -> f32 {
     double::erfinv(x as f64) as f32
 }

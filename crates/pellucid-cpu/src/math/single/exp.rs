@@ -34,7 +34,7 @@ fn expm1_reduced(r: f32) -> f32 {
 
 /// eˣ.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     // Beyond these the result is 0 or ∞ anyway; the comparisons let NaN through.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
@@ -44,7 +44,7 @@ pub fn exp(x: f32) -> f32 {
 
 /// 2ˣ.
 #[inline(always)]
-pub fn exp2(x: f32) -> f32 {
+pub(crate) fn exp2(x: f32) -> f32 {
     let x = if x < -151.0 { -151.0 } else { x };
     let x = if x > 129.0 { 129.0 } else { x };
     let (nf, n) = nearest(x);
@@ -66,7 +66,7 @@ pub fn exp2(x: f32) -> f32 {
 
 /// eˣ − 1, accurate near 0: 2ⁿ(eʳ − 1) + (2ⁿ − 1), halved so that 2¹²⁸ does not overflow too early.
 #[inline(always)]
-pub fn expm1(x: f32) -> f32 {
+pub(crate) fn expm1(x: f32) -> f32 {
     let c = if x < -18.0 { -18.0 } else { x };
     let c = if c > 89.0 { 89.0 } else { c };
     let (_, n, r) = reduce(c);
@@ -80,7 +80,7 @@ pub fn expm1(x: f32) -> f32 {
 
 /// 1 / (1 + e⁻ˣ), from e^−|x|, which cannot overflow: e/(1 + e) for x < 0, 1/(1 + e) else.
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     let e = exp(-x.abs());
     let numerator = if x < 0.0 { e } else { 1.0 };
     numerator / (1.0 + e)

@@ -15,19 +15,43 @@ fn angle(num: f32, den: f32) -> f32 {
     const TAN_PI_8: f32 = 0.414_213_57;
     let steep = num * TAN_PI_8 > den;
     let middle = num > den * TAN_PI_8;
-    let top = if steep { -den } else if middle { num - den } else { num };
-    let bottom = if steep { num } else if middle { num + den } else { den };
+    let top = if steep {
+        -den
+    } else if middle {
+        num - den
+    } else {
+        num
+    };
+    let bottom = if steep {
+        num
+    } else if middle {
+        num + den
+    } else {
+        den
+    };
     let t = top / bottom;
     let z = t * t;
     let p = polynomial(z, [-3.333_294_915_39e-1, 1.997_771_064_78e-1, -1.387_768_560_32e-1, 8.053_744_495_38e-2]);
-    let base = if steep { FRAC_PI_2 } else if middle { FRAC_PI_4 } else { 0.0 };
-    let low = if steep { FRAC_PI_2_LOW } else if middle { FRAC_PI_2_LOW * 0.5 } else { 0.0 };
+    let base = if steep {
+        FRAC_PI_2
+    } else if middle {
+        FRAC_PI_4
+    } else {
+        0.0
+    };
+    let low = if steep {
+        FRAC_PI_2_LOW
+    } else if middle {
+        FRAC_PI_2_LOW * 0.5
+    } else {
+        0.0
+    };
     base + ((p * z).mul_add(t, low) + t)
 }
 
 /// arctan x.
 #[inline(always)]
-pub fn atan(x: f32) -> f32 {
+pub(crate) fn atan(x: f32) -> f32 {
     let a = x.abs();
     let y = angle(a, 1.0);
     let y = if a > f32::MAX { FRAC_PI_2 } else { y };
@@ -37,7 +61,7 @@ pub fn atan(x: f32) -> f32 {
 /// The angle of the point (x, y), in [−π, π], computed in `f64`, where no quotient of two `f32`
 /// overflows, and rounded once.
 #[inline(always)]
-pub fn atan2(y: f32, x: f32) -> f32 {
+pub(crate) fn atan2(y: f32, x: f32) -> f32 {
     libm::atan2(y as f64, x as f64) as f32
 }
 
@@ -53,7 +77,7 @@ fn asin_small(z: f32, w: f32) -> f32 {
 
 /// arcsin x: beyond ½ by arcsin x = π/2 − 2 arcsin √((1 − x)/2).
 #[inline(always)]
-pub fn asin(x: f32) -> f32 {
+pub(crate) fn asin(x: f32) -> f32 {
     let a = x.abs();
     let far = a > 0.5;
     let w = if far { 0.5 * (1.0 - a) } else { a * a };
@@ -65,7 +89,7 @@ pub fn asin(x: f32) -> f32 {
 
 /// arccos x: π/2 − arcsin x within ±½, 2 arcsin √((1 − |x|)/2) or its supplement beyond.
 #[inline(always)]
-pub fn acos(x: f32) -> f32 {
+pub(crate) fn acos(x: f32) -> f32 {
     let a = x.abs();
     let far = a > 0.5;
     let w = if far { 0.5 * (1.0 - a) } else { a * a };
@@ -74,5 +98,11 @@ pub fn acos(x: f32) -> f32 {
     let near_one = 2.0 * y;
     let near_minus_one = PI - (near_one - 2.0 * FRAC_PI_2_LOW);
     let middle = FRAC_PI_2 - (y - FRAC_PI_2_LOW);
-    if !far { middle } else if x < 0.0 { near_minus_one } else { near_one }
+    if !far {
+        middle
+    } else if x < 0.0 {
+        near_minus_one
+    } else {
+        near_one
+    }
 }

@@ -54,14 +54,14 @@ fn assemble(e: i32, f: f32) -> f32 {
 
 /// Natural logarithm.
 #[inline(always)]
-pub fn ln(x: f32) -> f32 {
+pub(crate) fn ln(x: f32) -> f32 {
     let (e, m) = split(x);
     edges(x, assemble(e, m - 1.0))
 }
 
 /// ln(1 + x): the rounding error of 1 + x is carried into the reduced argument.
 #[inline(always)]
-pub fn ln_1p(x: f32) -> f32 {
+pub(crate) fn ln_1p(x: f32) -> f32 {
     let u = 1.0 + x;
     let lost = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
     let (e, m) = split(u);
@@ -86,7 +86,7 @@ fn assemble_base(e: f32, e_low: f32, f: f32, k: f32, k_low: f32) -> f32 {
 
 /// Logarithm to base 2.
 #[inline(always)]
-pub fn log2(x: f32) -> f32 {
+pub(crate) fn log2(x: f32) -> f32 {
     const K: f32 = std::f32::consts::LOG2_E;
     const K_LOW: f32 = (std::f64::consts::LOG2_E - K as f64) as f32;
     let (e, m) = split(x);
@@ -95,7 +95,7 @@ pub fn log2(x: f32) -> f32 {
 
 /// Logarithm to base 10.
 #[inline(always)]
-pub fn log10(x: f32) -> f32 {
+pub(crate) fn log10(x: f32) -> f32 {
     const K: f32 = std::f32::consts::LOG10_E;
     const K_LOW: f32 = (std::f64::consts::LOG10_E - K as f64) as f32;
     // log₁₀ 2 in two parts, the first short enough that e times it is exact.

@@ -13,13 +13,13 @@ mod log;
 mod pow;
 mod trig;
 
-pub use erf::{erf, erfc, erfinv};
-pub use exp::{exp, exp2, expm1, sigmoid};
-pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
-pub use inverse::{acos, asin, atan, atan2};
-pub use log::{ln, ln_1p, log2, log10};
-pub use pow::{floor_div, pow, rem};
-pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
+pub(crate) use erf::{erf, erfc, erfinv};
+pub(crate) use exp::{exp, exp2, expm1, sigmoid};
+pub(crate) use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
+pub(crate) use inverse::{acos, asin, atan, atan2};
+pub(crate) use log::{ln, ln_1p, log2, log10};
+pub(crate) use pow::{floor_div, pow, rem};
+pub(crate) use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
 
 /// c₀ + x·(c₁ + x·(c₂ + …)), by Horner's rule with fused steps.
 #[inline(always)]

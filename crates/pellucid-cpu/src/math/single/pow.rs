@@ -4,7 +4,7 @@ use crate::math::double;
 
 /// aᵇ = ±e^(b·ln |a|), in `f64`, whose 29 spare bits are more than b·ln |a| ≤ 104 can lose.
 #[inline(always)]
-pub fn pow(a: f32, b: f32) -> f32 {
+pub(crate) fn pow(a: f32, b: f32) -> f32 {
     let t = b as f64 * double::ln(a.abs() as f64);
     let y = double::exp(t) as f32;
     // Beyond 2²⁴ every float is an even integer.
@@ -20,12 +20,12 @@ pub fn pow(a: f32, b: f32) -> f32 {
 
 /// ⌊a / b⌋ of the exact quotient.
 #[inline(always)]
-pub fn floor_div(a: f32, b: f32) -> f32 {
+pub(crate) fn floor_div(a: f32, b: f32) -> f32 {
     double::floor_quotient(a as f64, b as f64, libm::fmodf(a, b) as f64) as f32
 }
 
 /// a − b·⌊a / b⌋, with the sign of b.
 #[inline(always)]
-pub fn rem(a: f32, b: f32) -> f32 {
+pub(crate) fn rem(a: f32, b: f32) -> f32 {
     double::floored(libm::fmodf(a, b) as f64, b as f64) as f32
 }

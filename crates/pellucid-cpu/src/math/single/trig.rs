@@ -6,7 +6,7 @@ use std::f32::consts::FRAC_2_PI;
 
 /// Up to here π/2 in three parts reduces exactly enough; larger arguments go to `libm`, which reduces
 /// with as many bits of 2/π as they need (Payne & Hanek 1983).
-pub const TRIG_LIMIT: f32 = 65_536.0;
+pub(crate) const TRIG_LIMIT: f32 = 65_536.0;
 
 /// x = n·π/2 + r: (n, r).
 #[inline(always)]
@@ -45,7 +45,7 @@ fn turn(n: i32, r: f32) -> f32 {
 
 /// sin x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
-pub fn sin_fast(x: f32) -> f32 {
+pub(crate) fn sin_fast(x: f32) -> f32 {
     let (n, r) = reduce(x);
     // −0 − 0·A is +0.
     if x == 0.0 { x } else { turn(n, r) }
@@ -53,14 +53,14 @@ pub fn sin_fast(x: f32) -> f32 {
 
 /// cos x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
-pub fn cos_fast(x: f32) -> f32 {
+pub(crate) fn cos_fast(x: f32) -> f32 {
     let (n, r) = reduce(x);
     turn(n + 1, r)
 }
 
 /// tan x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
-pub fn tan_fast(x: f32) -> f32 {
+pub(crate) fn tan_fast(x: f32) -> f32 {
     let (n, r) = reduce(x);
     let (s, c) = (sin_reduced(r), cos_reduced(r));
     let even = n & 1 == 0;
@@ -70,18 +70,18 @@ pub fn tan_fast(x: f32) -> f32 {
 
 /// Sine of any x.
 #[inline]
-pub fn sin(x: f32) -> f32 {
+pub(crate) fn sin(x: f32) -> f32 {
     if x.abs() > TRIG_LIMIT { libm::sinf(x) } else { sin_fast(x) }
 }
 
 /// Cosine of any x.
 #[inline]
-pub fn cos(x: f32) -> f32 {
+pub(crate) fn cos(x: f32) -> f32 {
     if x.abs() > TRIG_LIMIT { libm::cosf(x) } else { cos_fast(x) }
 }
 
 /// Tangent of any x.
 #[inline]
-pub fn tan(x: f32) -> f32 {
+pub(crate) fn tan(x: f32) -> f32 {
     if x.abs() > TRIG_LIMIT { libm::tanf(x) } else { tan_fast(x) }
 }

@@ -13,8 +13,7 @@ fn pairing(f: &Formula, x: &[Vec<f64>], params: &[f64], g: &[Vec<f64>], elements
 fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let y = evaluate(f, x, params, elements);
     let weight = |j: usize, e: usize| 0.7 + 0.31 * j as f64 - 0.23 * e as f64;
-    let g: Vec<Vec<f64>> =
-        y.iter().enumerate().map(|(j, y)| (0..y.len()).map(|e| weight(j, e)).collect()).collect();
+    let g: Vec<Vec<f64>> = y.iter().enumerate().map(|(j, y)| (0..y.len()).map(|e| weight(j, e)).collect()).collect();
     let gradient = f.gradient(Wanted::all(f.inputs().len()));
     let values = read(&gradient, x, &y, &g);
     let symbolic = evaluate(&gradient.formula, &values, params, elements);
@@ -28,7 +27,9 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
                 pairing(f, &x, params, &g, elements)
             };
             let numeric = match input.kind {
-                Kind::Number if !gradient.is_zero(i) => (8.0 * (at(h) - at(-h)) - at(2.0 * h) + at(-2.0 * h)) / (12.0 * h),
+                Kind::Number if !gradient.is_zero(i) => {
+                    (8.0 * (at(h) - at(-h)) - at(2.0 * h) + at(-2.0 * h)) / (12.0 * h)
+                }
                 Kind::Number => (at(h) - at(-h)) / (2.0 * h),
                 _ => 0.0,
             };
@@ -78,6 +79,7 @@ fn absent_incoming_gradients_count_as_zero() {
     let gradient = f.gradient_given(Wanted(0x21), 0b10);
     assert_eq!(gradient.reads, [Read::Input(0), Read::Input(1), Read::Gradient(1)]);
     assert_eq!(gradient.to_string(), "formula'(r, t, g1) = (g1 * sin(t), g1 * r * cos(t))");
+    assert!(std::sync::Arc::ptr_eq(&f.gradient_given(Wanted(0x21), 0b11), &f.gradient(Wanted(0x21))));
     let none = f.gradient_given(Wanted(0x21), 0);
     assert!(none.is_zero(0) && none.is_zero(1) && none.reads.is_empty());
 }

@@ -98,11 +98,7 @@ fn compositions() -> Vec<Case> {
         case(formula!(gelu(x) = 0.5 * x * (1.0 + (x * FRAC_1_SQRT_2).erf())), &[x], &[]),
         case(formula!(silu(x) = x * x.sigmoid()), &[x], &[]),
         case(formula!(relu(x) = x.relu()), &[x], &[]),
-        case(
-            formula! { softplus(x) = x.relu() + (-x.abs()).exp().ln_1p(); d x = g * x.sigmoid(); },
-            &[x],
-            &[],
-        ),
+        case(formula! { softplus(x) = x.relu() + (-x.abs()).exp().ln_1p(); d x = g * x.sigmoid(); }, &[x], &[]),
         case(formula!(mish(x) = x * (x.relu() + (-x.abs()).exp().ln_1p()).tanh()), &[x], &[]),
         case(formula!(elu(x; alpha) = x.gt(0).select(x, alpha * x.exp_m1())), &[x], &[0.7]),
         case(formula!(hardtanh(x; lo, hi) = x.clamp(lo, hi)), &[x], &[-1.0, 1.5]),

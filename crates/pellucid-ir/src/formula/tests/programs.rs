@@ -142,6 +142,7 @@ fn signatures_choose_storage_and_compute_apart() {
 fn integers_and_truth_values_have_their_own_arithmetic() {
     for f in [
         formula!(|a, b| a.max(b) * a - b.abs() + a.floor_div(b) % 7),
+        formula!(|a, b| a.mul_add(b, 1) + a.powi(3)),
         formula!(|a, b| (a & b) | (a << 2) ^ !b),
         formula!(|a, b| (a.is_nan() | b.is_finite()).select(a.round(), b.relu())),
     ] {

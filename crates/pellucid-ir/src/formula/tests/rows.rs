@@ -4,11 +4,21 @@ use super::*;
 
 /// ln Σ exp(x), stable.
 fn logsumexp() -> Formula {
-    formula!(logsumexp(x) = { let m = x.row_max(); (x - m).exp().row_sum().ln() + m })
+    formula!(
+        logsumexp(x) = {
+            let m = x.row_max();
+            (x - m).exp().row_sum().ln() + m
+        }
+    )
 }
 
 fn softmax() -> Formula {
-    formula!(softmax(x) = { let e = (x - x.row_max()).exp(); e / e.row_sum() })
+    formula!(
+        softmax(x) = {
+            let e = (x - x.row_max()).exp();
+            e / e.row_sum()
+        }
+    )
 }
 
 fn declared_softmax() -> Formula {
@@ -46,17 +56,15 @@ pub(super) fn cases() -> Vec<Case> {
             &[],
         ),
         case(layer_norm(), &[x, z, z], &[1e-2]),
-        case(
-            formula!(rms_norm(x, gamma; eps) = x / (x.square().row_mean() + eps).sqrt() * gamma),
-            &[x, z],
-            &[1e-2],
-        ),
+        case(formula!(rms_norm(x, gamma; eps) = x / (x.square().row_mean() + eps).sqrt() * gamma), &[x, z], &[1e-2]),
         case(formula!(standardise(x, mean: per_row, rstd: per_row) = (x - mean) * rstd), &[x, &[0.3], &[1.7]], &[]),
         case(
-            formula!(moments(x) = {
-                let mean = x.row_mean();
-                (mean, (x - mean).square().row_mean(), x - mean)
-            }),
+            formula!(
+                moments(x) = {
+                    let mean = x.row_mean();
+                    (mean, (x - mean).square().row_mean(), x - mean)
+                }
+            ),
             &[x],
             &[],
         ),
@@ -110,6 +118,12 @@ fn the_sum_of_a_per_row_value_counts_the_row() {
     assert_eq!(f.evaluate(&[x, &[10.0]], &[]), [[37.0]]);
     let g = gradient_at(f, &[x.to_vec(), vec![10.0]], &[], &[vec![2.0]]);
     assert_eq!(g, [vec![2.0, 2.0, 2.0], vec![6.0]]);
+}
+
+#[test]
+fn an_empty_row_sums_to_zero() {
+    let f = formula!(|x; k| (k * x.row_sum() + k, x * 2));
+    assert_eq!(f.evaluate(&[&[]], &[3.0]), [vec![3.0], vec![]]);
 }
 
 #[test]

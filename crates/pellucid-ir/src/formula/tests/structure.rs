@@ -64,7 +64,10 @@ fn formulas_print_as_mathematics() {
     assert_eq!(text(formula!(|a, b| (a.lt(b) & !a.is_nan()).select(a, b))), "select(a < b & !is_nan(a), a, b)");
     let f = formula!(|x, y; k| (x * k, y.row_sum() / row_len()));
     assert_eq!(f.to_string(), "formula(x, y; k) = (x * k, row_sum(y) / row_len)");
-    assert_eq!(Formula::new("f", &[Input::NUMBER; 2], 1, |x, k| vec![x[0] + x[1] * k[0]]).to_string(), "f(x0, x1; k) = x0 + x1 * k");
+    assert_eq!(
+        Formula::new("f", &[Input::NUMBER; 2], 1, |x, k| vec![x[0] + x[1] * k[0]]).to_string(),
+        "f(x0, x1; k) = x0 + x1 * k"
+    );
 }
 
 #[test]
@@ -142,7 +145,8 @@ fn misuse_panics_with_the_mend() {
     });
     assert!(outside.contains("outside the formula"), "{outside}");
     let nowhere = catch_unwind(|| Expr::input(0).exp().kind()).unwrap_err();
-    let nowhere = nowhere.downcast::<String>().map(|s| *s).unwrap_or_else(|s| s.downcast::<&str>().unwrap().to_string());
+    let nowhere =
+        nowhere.downcast::<String>().map(|s| *s).unwrap_or_else(|s| s.downcast::<&str>().unwrap().to_string());
     assert!(nowhere.contains("only while its formula is built"), "{nowhere}");
     let early = message(|| drop(Formula::new("f", &[Input::NUMBER], 0, |_, _| vec![Expr::gradient(0)])));
     assert!(early.contains("incoming gradient 0 does not exist here"), "{early}");

@@ -1,0 +1,18 @@
+//! The tests of tensors, from outside. One binary, so that they link once.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `table` | every operation: a row each, and the driver that runs them |
+//! | `autograd` | the graph, the pass, gradients of any order, what is refused |
+//! | `engine` | eager, lazy and captured: the same bits, and the contract of capture |
+//! | `tensor` | creation, indexing, printing, operators, promotion |
+//! | `robust` | long chains, threads |
+//!
+//! What measures memory has a binary of its own, `tests/memory.rs`.
+
+mod autograd;
+mod engine;
+mod robust;
+mod support;
+mod table;
+mod tensor;

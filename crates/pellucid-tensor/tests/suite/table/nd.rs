@@ -1,0 +1,139 @@
+//! `Nd`: arrays of `f64` with plain loops, the reference of every row.
+//!
+//! Written to be obviously right: no strides, no views, every element visited by its index.
+
+/// Elements in row-major order, and their shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Nd {
+    pub shape: Vec<usize>,
+    pub data: Vec<f64>,
+}
+
+/// Every index of a shape, in row-major order.
+pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    for &len in shape {
+        all = all.iter().flat_map(|ix| (0..len).map(move |i| [&ix[..], &[i]].concat())).collect();
+    }
+    all
+}
+
+impl Nd {
+    pub fn from_fn(shape: &[usize], f: impl FnMut(&[usize]) -> f64) -> Nd {
+        let mut f = f;
+        Nd { shape: shape.to_vec(), data: indices(shape).iter().map(|ix| f(ix)).collect() }
+    }
+
+    pub fn scalar(value: f64) -> Nd {
+        Nd { shape: vec![], data: vec![value] }
+    }
+
+    /// The element at an index.
+    pub fn at(&self, index: &[usize]) -> f64 {
+        let flat = index.iter().zip(&self.shape).fold(0, |flat, (&i, &len)| {
+            assert!(i < len, "{index:?} in {:?}", self.shape);
+            flat * len + i
+        });
+        self.data[flat]
+    }
+
+    /// The element that broadcasting puts at an index of a larger shape.
+    pub fn stretched_at(&self, index: &[usize]) -> f64 {
+        let lead = index.len() - self.shape.len();
+        let own: Vec<usize> = index[lead..].iter().zip(&self.shape).map(|(&i, &len)| if len == 1 { 0 } else { i }).collect();
+        self.at(&own)
+    }
+
+    pub fn map(&self, f: impl Fn(f64) -> f64) -> Nd {
+        Nd { shape: self.shape.clone(), data: self.data.iter().map(|&x| f(x)).collect() }
+    }
+
+    /// The same elements under another shape.
+    pub fn reshape(&self, shape: &[usize]) -> Nd {
+        assert_eq!(shape.iter().product::<usize>(), self.data.len());
+        Nd { shape: shape.to_vec(), data: self.data.clone() }
+    }
+
+    /// Axis k of the result is axis `order[k]`.
+    pub fn permute(&self, order: &[usize]) -> Nd {
+        let shape: Vec<usize> = order.iter().map(|&a| self.shape[a]).collect();
+        Nd::from_fn(&shape, |ix| {
+            let mut own = vec![0; ix.len()];
+            order.iter().zip(ix).for_each(|(&axis, &i)| own[axis] = i);
+            self.at(&own)
+        })
+    }
+
+    /// Indices `start..start + len` of an axis.
+    pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Nd {
+        Nd::from_fn(&with(&self.shape, axis, len), |ix| self.at(&with(ix, axis, ix[axis] + start)))
+    }
+
+    /// Stretched to a larger shape.
+    pub fn broadcast(&self, shape: &[usize]) -> Nd {
+        Nd::from_fn(shape, |ix| self.stretched_at(ix))
+    }
+
+    /// `f` of the elements along `axes`, in row-major order over them; the axes stay with length 1.
+    pub fn fold(&self, axes: &[usize], f: impl Fn(&[f64]) -> f64) -> Nd {
+        let kept = keepdims(&self.shape, axes);
+        Nd::from_fn(&kept, |ix| f(&self.row(axes, ix)))
+    }
+
+    /// [`Nd::fold`], without the axes.
+    pub fn reduce(&self, axes: &[usize], f: impl Fn(&[f64]) -> f64) -> Nd {
+        let gone: Vec<usize> = (0..self.shape.len()).filter(|a| !axes.contains(a)).map(|a| self.shape[a]).collect();
+        self.fold(axes, f).reshape(&gone)
+    }
+
+    /// Every row along `axes` replaced by one of equal length.
+    pub fn rows(&self, axes: &[usize], f: impl Fn(&[f64]) -> Vec<f64>) -> Nd {
+        let inner: Vec<usize> = axes.iter().map(|&a| self.shape[a]).collect();
+        let places = indices(&inner);
+        Nd::from_fn(&self.shape, |ix| {
+            let place: Vec<usize> = axes.iter().map(|&a| ix[a]).collect();
+            let start = (0..ix.len()).map(|a| if axes.contains(&a) { 0 } else { ix[a] }).collect::<Vec<_>>();
+            f(&self.row(axes, &start))[places.iter().position(|p| *p == place).expect("a place in the row")]
+        })
+    }
+
+    /// The elements along `axes` through the index `at`.
+    fn row(&self, axes: &[usize], at: &[usize]) -> Vec<f64> {
+        let inner: Vec<usize> = axes.iter().map(|&a| self.shape[a]).collect();
+        let element = |place: &Vec<usize>| {
+            let mut own = at.to_vec();
+            axes.iter().zip(place).for_each(|(&axis, &i)| own[axis] = i);
+            self.at(&own)
+        };
+        indices(&inner).iter().map(element).collect()
+    }
+}
+
+/// A list with one entry replaced.
+pub fn with(list: &[usize], at: usize, value: usize) -> Vec<usize> {
+    let mut list = list.to_vec();
+    list[at] = value;
+    list
+}
+
+/// A shape with the axes shortened to 1.
+pub fn keepdims(shape: &[usize], axes: &[usize]) -> Vec<usize> {
+    shape.iter().enumerate().map(|(a, &len)| if axes.contains(&a) { 1 } else { len }).collect()
+}
+
+/// The common shape of operands under NumPy's rule.
+pub fn broadcast_shape(shapes: &[&[usize]]) -> Vec<usize> {
+    let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
+    (0..rank)
+        .map(|k| {
+            let lens: Vec<usize> = shapes.iter().filter(|s| s.len() + k >= rank).map(|s| s[s.len() + k - rank]).collect();
+            lens.iter().copied().find(|&l| l != 1).unwrap_or(1)
+        })
+        .collect()
+}
+
+/// `f` of the elements that broadcasting brings together.
+pub fn zip(inputs: &[Nd], f: impl Fn(&[f64]) -> f64) -> Nd {
+    let shapes: Vec<&[usize]> = inputs.iter().map(|x| &x.shape[..]).collect();
+    Nd::from_fn(&broadcast_shape(&shapes), |ix| f(&inputs.iter().map(|x| x.stretched_at(ix)).collect::<Vec<_>>()))
+}

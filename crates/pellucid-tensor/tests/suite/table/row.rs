@@ -1,0 +1,317 @@
+//! What a row of the table says.
+
+use super::nd::{Nd, zip};
+use pellucid_tensor::{DType, Result, Tensor};
+use std::ops::RangeInclusive;
+
+/// An operation: its name in `ops`, and the cases in which it is tried.
+pub struct Row {
+    pub name: &'static str,
+    pub cases: Vec<Case>,
+    /// The dtype of every output.
+    pub rules: Vec<Rule>,
+    pub gradient: Gradient,
+    /// Deviation that is allowed, in units of the last place of numbers of the size of `scale`.
+    pub ulps: f64,
+    pub scale: f64,
+    /// NaN, ±inf and ±0 are tried against the reference too.
+    pub special: bool,
+    /// The value for integers, where it is not that for the same real numbers.
+    pub integers: Option<fn(&[i64]) -> i64>,
+    /// What the table's form cannot say: pairs of a statement and whether it holds.
+    pub more: Vec<(&'static str, fn() -> Result<bool>)>,
+}
+
+/// One way to call it.
+pub struct Case {
+    pub label: String,
+    pub inputs: Vec<Input>,
+    pub call: Call,
+    pub reference: Reference,
+    /// The case is tried with every dtype, not with floats only.
+    pub dtypes: bool,
+}
+
+pub type Call = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>>;
+pub type Reference = Box<dyn Fn(&[Nd]) -> Vec<Nd>>;
+
+/// The dtype of an output, given the join of the dtypes of its numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Every dtype stays.
+    Any,
+    /// Every dtype stays, but truth values become `i64`.
+    Numbers,
+    /// Floats stay; integers and truth values become `f32`.
+    Floats,
+    /// Floats stay; integers and truth values become `i64`.
+    Counts,
+    /// Always this dtype.
+    Always(DType),
+    /// Floats are refused, the others stay.
+    Bits,
+    /// Floats are refused; integers stay, truth values become `i64`.
+    Shifts,
+    /// Floats only.
+    FloatsOnly,
+    /// All but truth values.
+    NoTruth,
+}
+
+impl Rule {
+    /// The output's dtype; `None` if it is refused.
+    pub fn result(self, dtype: DType) -> Option<DType> {
+        let counted = if dtype == DType::Bool { DType::I64 } else { dtype };
+        let float = dtype.is_float();
+        match self {
+            Rule::Any => Some(dtype),
+            Rule::Numbers => Some(counted),
+            Rule::Floats => Some(if float { dtype } else { DType::F32 }),
+            Rule::Counts => Some(if float { dtype } else { DType::I64 }),
+            Rule::Always(fixed) => Some(fixed),
+            Rule::Bits => (!float).then_some(dtype),
+            Rule::Shifts => (!float).then_some(counted),
+            Rule::FloatsOnly => float.then_some(dtype),
+            Rule::NoTruth => (dtype != DType::Bool).then_some(dtype),
+        }
+    }
+}
+
+/// What is known of the gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gradient {
+    /// Held against central differences, in first and second order.
+    Smooth,
+    /// The same, and in third order.
+    Third,
+    /// Zero: the operation is piecewise constant.
+    Zero,
+    /// The result is untracked.
+    Untracked,
+}
+
+/// An input: its shape, and which values it takes.
+#[derive(Clone)]
+pub struct Input {
+    pub shape: Vec<usize>,
+    pub kind: Kind,
+}
+
+#[derive(Clone)]
+pub enum Kind {
+    /// Numbers of any dtype, in a range, away from some of them (kinks and poles).
+    Number { range: RangeInclusive<f64>, away: &'static [f64] },
+    /// `i64` positions, in `-len..len`.
+    Index { len: usize },
+    /// Class numbers in `0..len`.
+    Class { len: usize },
+    /// Truth values.
+    Mask,
+}
+
+impl Input {
+    pub fn is_number(&self) -> bool {
+        matches!(self.kind, Kind::Number { .. })
+    }
+
+    /// Takes its numbers from this range.
+    pub fn within(mut self, range: RangeInclusive<f64>) -> Input {
+        let away = match self.kind {
+            Kind::Number { away, .. } => away,
+            _ => &[],
+        };
+        self.kind = Kind::Number { range, away };
+        self
+    }
+}
+
+/// Numbers from −2 to 2.
+pub fn real<const N: usize>(shape: [usize; N]) -> Input {
+    Input { shape: shape.into(), kind: Kind::Number { range: -2.0..=2.0, away: &[] } }
+}
+
+/// Positions on an axis of this length, some counted from its end.
+pub fn index<const N: usize>(shape: [usize; N], len: usize) -> Input {
+    Input { shape: shape.into(), kind: Kind::Index { len } }
+}
+
+/// Class numbers below `len`.
+pub fn class<const N: usize>(shape: [usize; N], len: usize) -> Input {
+    Input { shape: shape.into(), kind: Kind::Class { len } }
+}
+
+/// Truth values.
+pub fn mask<const N: usize>(shape: [usize; N]) -> Input {
+    Input { shape: shape.into(), kind: Kind::Mask }
+}
+
+/// An operation's one result, as the list that a row's call returns.
+pub fn one(result: Result<Tensor>) -> Result<Vec<Tensor>> {
+    result.map(|t| vec![t])
+}
+
+impl Row {
+    pub fn new(name: &'static str) -> Row {
+        Row {
+            name,
+            cases: vec![],
+            rules: vec![Rule::Any],
+            gradient: Gradient::Smooth,
+            ulps: 8.0,
+            scale: 0.1,
+            special: true,
+            integers: None,
+            more: vec![],
+        }
+    }
+
+    /// Adds a case of one output that is tried with every dtype.
+    pub fn case(
+        self,
+        label: impl Into<String>,
+        inputs: impl IntoIterator<Item = Input>,
+        call: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+        reference: impl Fn(&[Nd]) -> Nd + 'static,
+    ) -> Row {
+        self.outputs(label, inputs, move |x| one(call(x)), move |x| vec![reference(x)])
+    }
+
+    /// Adds a case of several outputs.
+    pub fn outputs(
+        mut self,
+        label: impl Into<String>,
+        inputs: impl IntoIterator<Item = Input>,
+        call: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + 'static,
+        reference: impl Fn(&[Nd]) -> Vec<Nd> + 'static,
+    ) -> Row {
+        self.cases.push(Case {
+            label: label.into(),
+            inputs: inputs.into_iter().collect(),
+            call: Box::new(call),
+            reference: Box::new(reference),
+            dtypes: true,
+        });
+        self
+    }
+
+    pub fn rule(mut self, rule: Rule) -> Row {
+        self.rules = vec![rule];
+        self
+    }
+
+    pub fn rules(mut self, rules: impl Into<Vec<Rule>>) -> Row {
+        self.rules = rules.into();
+        self
+    }
+
+    pub fn gradient(mut self, gradient: Gradient) -> Row {
+        self.gradient = gradient;
+        self
+    }
+
+    pub fn untracked(self) -> Row {
+        self.gradient(Gradient::Untracked)
+    }
+
+    pub fn ulps(mut self, ulps: f64) -> Row {
+        self.ulps = ulps;
+        self
+    }
+
+    /// The size of intermediate values, whose rounding the result carries.
+    pub fn scale(mut self, scale: f64) -> Row {
+        self.scale = scale;
+        self
+    }
+
+    pub fn integers(mut self, value: fn(&[i64]) -> i64) -> Row {
+        self.integers = Some(value);
+        self
+    }
+
+    /// NaN and infinities are not part of what the row promises.
+    pub fn ordinary(mut self) -> Row {
+        self.special = false;
+        self
+    }
+
+    /// A statement that must hold beside the cases.
+    pub fn also(mut self, statement: &'static str, holds: fn() -> Result<bool>) -> Row {
+        self.more.push((statement, holds));
+        self
+    }
+
+    /// Numbers of every case come from this range.
+    pub fn within(mut self, range: RangeInclusive<f64>) -> Row {
+        for input in self.cases.iter_mut().flat_map(|c| &mut c.inputs).filter(|i| i.is_number()) {
+            *input = input.clone().within(range.clone());
+        }
+        self
+    }
+
+    /// Numbers of every case keep away from these.
+    pub fn away(mut self, points: &'static [f64]) -> Row {
+        for input in self.cases.iter_mut().flat_map(|c| &mut c.inputs) {
+            if let Kind::Number { away, .. } = &mut input.kind {
+                *away = points;
+            }
+        }
+        self
+    }
+
+    /// The numbers of input `at`, in every case, come from this range.
+    pub fn input_within(mut self, at: usize, range: RangeInclusive<f64>) -> Row {
+        for case in &mut self.cases {
+            case.inputs[at] = case.inputs[at].clone().within(range.clone());
+        }
+        self
+    }
+
+    /// The last case is tried with floats only.
+    pub fn floats_only(mut self) -> Row {
+        self.cases.last_mut().expect("a case").dtypes = false;
+        self
+    }
+}
+
+/// A row of an elementwise operation of one tensor: its shapes are the same for all of them.
+pub fn unary(
+    name: &'static str,
+    call: impl Fn(&Tensor) -> Result<Tensor> + Copy + 'static,
+    reference: impl Fn(f64) -> f64 + Copy + 'static,
+) -> Row {
+    let shapes: [&[usize]; 6] = [&[2, 3], &[67], &[], &[1], &[0], &[2, 0, 3]];
+    shapes.iter().fold(Row::new(name), |row, shape| {
+        let input = Input { shape: shape.to_vec(), ..real([]) };
+        let row = row.case(format!("{shape:?}"), [input], move |x| call(&x[0]), move |x| x[0].map(reference));
+        if shape.len() == 2 { row } else { row.floats_only() }
+    })
+}
+
+/// A row of an elementwise operation of two tensors, with every kind of broadcasting.
+pub fn binary(
+    name: &'static str,
+    call: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Copy + 'static,
+    reference: impl Fn(f64, f64) -> f64 + Copy + 'static,
+) -> Row {
+    let shapes: [(&[usize], &[usize]); 12] = [
+        (&[2, 3], &[2, 3]),
+        (&[67], &[67]),
+        (&[2, 3], &[3]),
+        (&[1, 3], &[2, 1]),
+        (&[2, 1, 2], &[2, 3, 2]),
+        (&[], &[2, 2]),
+        (&[3], &[]),
+        (&[], &[]),
+        (&[1], &[3, 1, 2]),
+        (&[0, 3], &[3]),
+        (&[2, 1], &[1, 0]),
+        (&[0], &[]),
+    ];
+    shapes.iter().fold(Row::new(name), |row, (a, b)| {
+        let inputs = [a, b].map(|shape| Input { shape: shape.to_vec(), ..real([]) });
+        let value = move |x: &[Nd]| zip(x, |v| reference(v[0], v[1]));
+        let row = row.case(format!("{a:?} with {b:?}"), inputs, move |x| call(&x[0], &x[1]), value);
+        if a == b && a.len() == 2 { row } else { row.floats_only() }
+    })
+}
