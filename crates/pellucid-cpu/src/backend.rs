@@ -2,7 +2,7 @@
 
 use crate::buffer::CpuBuffer;
 use crate::operand::{self, Operands};
-use crate::{index, pool, random, scan, sort, tile};
+use crate::{index, pool, product, random, scan, sort, tile};
 use pellucid_ir::backend::{Backend, Buffer, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{self, Plan};
@@ -39,13 +39,13 @@ impl Backend for Cpu {
             Kernel::Map(k) => tile::map(k, &x, &y),
             Kernel::Reduce(k) => tile::reduce(k, &x, &y[0]),
             Kernel::Row(k) => tile::row(k, &x, &y),
+            Kernel::MatMul(k) => product::product(k, &x, &y[0]),
             Kernel::Copy => tile::copy(&x[0], &y[0]),
             Kernel::Scan(k) => scan::scan(k, &x[0], &y),
             Kernel::Gather(k) => index::gather(k, &x[0], &x[1..], &y[0]),
             Kernel::Scatter(k) => index::scatter(k, &x[0], &x[1..], &y[0]),
             Kernel::Sort(k) => sort::sort(k, &x[0], &y[0], &y[1]),
             Kernel::Random(k) => random::random(k, &y[0], &y[1]),
-            _ => Err(Error::invalid(op, format!("the CPU lacks the family {}", kernel.family()))),
         }
     }
 

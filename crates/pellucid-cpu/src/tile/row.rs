@@ -168,14 +168,19 @@ impl Job<'_> {
         scratch::with(Purpose::Tile, self.scratch(), |scratch| {
             // SAFETY: `scratch` has the size asked for, and the rows lie within the operands.
             unsafe {
-                let (mut at, raw) = self.frame(scratch);
+                let (places, raw) = self.frame(scratch);
+                let mut at = places.clone();
                 let mut cursor = Cursor::new(self.outer, self.bases, range.start);
                 let mut first = range.start;
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
                     let block = Block { first, rows, starts: &cursor.at };
                     self.load_row_inputs(&block, &mut at, raw);
-                    if self.phased { self.phases(&block, &mut at, raw) } else { self.whole(&block, &mut at, raw) }
+                    if self.phased {
+                        self.phases(&block, &places, &mut at, raw);
+                    } else {
+                        self.whole(&block, &places, &mut at, raw);
+                    }
                     self.store_row_outputs(&block, &at, raw);
                     first += rows;
                     if self.block == 1 {
@@ -341,16 +346,14 @@ impl Job<'_> {
     }
 
     /// Runs the program on whole rows.
-    unsafe fn whole(&self, block: &Block<'_>, at: &mut SmallVec<[*mut u8; 32]>, raw: *mut u8) {
+    unsafe fn whole(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
         let tile = Extent { rows: block.rows, len: self.length, first: 0 };
         let n = tile.rows * tile.len;
-        let buffers = |slot: usize| self.linked.place[slot] * self.tile;
-        let base = raw.wrapping_add((self.tile * 8).max(padded(self.block * 8)));
         // SAFETY: every slot has room for its values of the block.
         unsafe {
             if n > 0 {
                 for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| !i.per_row) {
-                    at[k] = self.load(k, input, block, 0, n, base.wrapping_add(buffers(k)), raw);
+                    at[k] = self.load(k, input, block, 0, n, places[k], raw);
                 }
             }
             for (o, output) in self.full_outputs() {
@@ -379,8 +382,7 @@ impl Job<'_> {
     }
 
     /// Runs the program on one long row, phase by phase, each tile by tile.
-    unsafe fn phases(&self, block: &Block<'_>, at: &mut SmallVec<[*mut u8; 32]>, raw: *mut u8) {
-        let places = at.clone();
+    unsafe fn phases(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
         // SAFETY: every slot has room for a tile of the row, or the row.
         unsafe {
             for (k, input) in self.program.inputs.iter().enumerate().filter(|(k, i)| self.staged[*k] && !i.per_row) {

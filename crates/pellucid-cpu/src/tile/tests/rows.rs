@@ -88,6 +88,7 @@ fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
         (vec![10, 64], vec![0]),
         (vec![5, 1000], vec![1]),
         (vec![3, 9000], vec![1]),
+        (vec![40, 3500], vec![1]),
         (vec![9000, 2], vec![0]),
         (vec![20_000], vec![0]),
         (vec![4, 6, 50], vec![0, 2]),
