@@ -2,7 +2,7 @@
 
 use crate::buffer::CpuBuffer;
 use crate::operand::{self, Operands};
-use crate::{index, pool, product, random, scan, sort, tile};
+use crate::{check, index, pool, product, random, scan, sort, tile};
 use pellucid_ir::backend::{Backend, Buffer, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{self, Plan};
@@ -36,11 +36,11 @@ impl Backend for Cpu {
         let output = |(i, v)| if in_place && i == 0 { operand::state(op, v) } else { operand::output(op, v) };
         let y: Operands<'_> = outputs.iter().enumerate().map(output).collect::<Result<_>>()?;
         match kernel {
-            Kernel::Map(k) => tile::map(k, &x, &y),
-            Kernel::Reduce(k) => tile::reduce(k, &x, &y[0]),
-            Kernel::Row(k) => tile::row(k, &x, &y),
-            Kernel::MatMul(k) => product::product(k, &x, &y[0]),
-            Kernel::Copy => tile::copy(&x[0], &y[0]),
+            Kernel::Map(k) => check::map(k, &x, &y).and_then(|()| tile::map(k, &x, &y)),
+            Kernel::Reduce(k) => check::reduce(k, &x, &y[0]).and_then(|()| tile::reduce(k, &x, &y[0])),
+            Kernel::Row(k) => check::row(k, &x, &y).and_then(|()| tile::row(k, &x, &y)),
+            Kernel::MatMul(k) => product::matmul(k, &x, &y),
+            Kernel::Copy => check::copy(&x[0], &y[0]).and_then(|()| tile::copy(&x[0], &y[0])),
             Kernel::Scan(k) => scan::scan(k, &x[0], &y),
             Kernel::Gather(k) => index::gather(k, &x[0], &x[1..], &y[0]),
             Kernel::Scatter(k) => index::scatter(k, &x[0], &x[1..], &y[0]),

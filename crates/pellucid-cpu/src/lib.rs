@@ -5,12 +5,14 @@
 //!   pool ([`with_threads`]). Neither choice changes a bit of any result.
 //! * The API is safe: whatever views come in, nothing outside their buffers is touched.
 
-mod backend;
-mod buffer;
 #[macro_use]
 mod simd;
 #[macro_use]
 mod number;
+
+mod backend;
+mod buffer;
+mod check;
 mod index;
 mod math;
 mod matmul;

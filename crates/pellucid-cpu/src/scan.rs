@@ -2,7 +2,7 @@
 //!
 //! Strictly in order along the axis, so that the bits depend on nothing else. *Lines* along the axis
 //! are independent: where neighbouring lines are neighbours in memory, a whole vector of them
-//! advances together; otherwise eight at a time hide the latency of the chain.
+//! advances together; otherwise a few at a time hide the latency of the chain.
 
 use crate::math::Real;
 use crate::number::{Number, Wide};
@@ -15,8 +15,8 @@ use pellucid_ir::{DType, Error, Result};
 
 /// Lines that advance together where they are neighbours.
 const WIDE: usize = 256;
-/// Lines that advance together where they are not.
-const NARROW: usize = 8;
+/// The most that advance together where they are not.
+const MOST: usize = 16;
 
 /// Runs a scan: `x` to `outputs`.
 pub(crate) fn scan(kernel: &Scan, x: &Operand<'_>, outputs: &[Operand<'_>]) -> Result<()> {
@@ -38,102 +38,107 @@ pub(crate) fn scan(kernel: &Scan, x: &Operand<'_>, outputs: &[Operand<'_>]) -> R
     }
     let task = Task { kernel, x, y, positions: outputs.get(1) };
     match kernel.op {
-        ScanOp::Sum => with_number!(x.dtype, T => task.run::<T, Sum<<T as Number>::Wide>>()),
-        ScanOp::Prod => with_number!(x.dtype, T => task.run::<T, Product<<T as Number>::Wide>>()),
-        ScanOp::Max => with_number!(x.dtype, T => task.run::<T, Extremum<<T as Number>::Wide, true>>()),
-        ScanOp::Min => with_number!(x.dtype, T => task.run::<T, Extremum<<T as Number>::Wide, false>>()),
+        ScanOp::Sum => with_number!(x.dtype, T => task.run::<T, Sum>()),
+        ScanOp::Prod => with_number!(x.dtype, T => task.run::<T, Product>()),
+        ScanOp::Max => with_number!(x.dtype, T => task.run::<T, Extremum<true>>()),
+        ScanOp::Min => with_number!(x.dtype, T => task.run::<T, Extremum<false>>()),
         ScanOp::LogSumExp => match x.dtype {
-            DType::F16 => task.run::<crate::math::half::F16, LogSumExp<f32>>(),
-            DType::BF16 => task.run::<crate::math::half::BF16, LogSumExp<f32>>(),
-            DType::F32 => task.run::<f32, LogSumExp<f32>>(),
-            _ => task.run::<f64, LogSumExp<f64>>(),
+            DType::F16 => task.run::<crate::math::half::F16, LogSumExp>(),
+            DType::BF16 => task.run::<crate::math::half::BF16, LogSumExp>(),
+            DType::F32 => task.run::<f32, LogSumExp>(),
+            _ => task.run::<f64, LogSumExp>(),
         },
     }
     Ok(())
 }
 
-/// What one line has accumulated.
-trait Running<W>: Copy {
-    const START: Self;
-    /// True if there is a position to tell.
+/// An operation, by what it does to what one line has accumulated. That is two values, which many
+/// lines keep in two arrays, so that a loop over lines becomes vector code.
+trait Running<W> {
+    type First: Copy;
+    type Second: Copy;
+    const START: (Self::First, Self::Second);
+    /// True if the second value is the position of the first.
     const POSITIONS: bool = false;
+    /// Lines that advance together where they are not neighbours: enough to hide the latency of a
+    /// step, and where a step is long, to fill a vector.
+    const NARROW: usize = 4;
     /// Takes the element at position `i` and tells the result so far.
-    fn step(&mut self, x: W, i: usize) -> W;
-    fn position(&self) -> i64 {
+    fn step(first: &mut Self::First, second: &mut Self::Second, x: W, i: i64) -> W;
+    fn position(_: Self::Second) -> i64 {
         0
     }
 }
 
-#[derive(Clone, Copy)]
-struct Sum<W>(W);
+struct Sum;
 
-impl<W: Wide> Running<W> for Sum<W> {
-    const START: Self = Sum(W::NOTHING);
+impl<W: Wide> Running<W> for Sum {
+    type First = W;
+    type Second = ();
+    const START: (W, ()) = (W::NOTHING, ());
     #[inline(always)]
-    fn step(&mut self, x: W, _: usize) -> W {
-        self.0 = self.0.plus(x);
-        self.0
+    fn step(sum: &mut W, (): &mut (), x: W, _: i64) -> W {
+        *sum = sum.plus(x);
+        *sum
     }
 }
 
-#[derive(Clone, Copy)]
-struct Product<W>(W);
+struct Product;
 
-impl<W: Wide> Running<W> for Product<W> {
-    const START: Self = Product(W::ONE);
+impl<W: Wide> Running<W> for Product {
+    type First = W;
+    type Second = ();
+    const START: (W, ()) = (W::ONE, ());
     #[inline(always)]
-    fn step(&mut self, x: W, _: usize) -> W {
-        self.0 = self.0.times(x);
-        self.0
+    fn step(product: &mut W, (): &mut (), x: W, _: i64) -> W {
+        *product = product.times(x);
+        *product
     }
 }
 
 /// The largest (or smallest) so far, and where it was: the last among equals; NaN once met stays.
-#[derive(Clone, Copy)]
-struct Extremum<W, const MAX: bool> {
-    /// Meaningless while `at` is negative.
-    value: W,
-    at: i64,
-}
+struct Extremum<const MAX: bool>;
 
-impl<W: Wide, const MAX: bool> Running<W> for Extremum<W, MAX> {
-    const START: Self = Extremum { value: W::ONE, at: -1 };
+impl<W: Wide, const MAX: bool> Running<W> for Extremum<MAX> {
+    type First = W;
+    type Second = i64;
+    /// The value is meaningless while the position is negative.
+    const START: (W, i64) = (W::ONE, -1);
     const POSITIONS: bool = true;
     #[inline(always)]
-    fn step(&mut self, x: W, i: usize) -> W {
-        let beats = if MAX { x >= self.value } else { x <= self.value };
-        let new = beats | x.is_nan() | (self.at < 0);
-        self.value = if new { x } else { self.value };
-        self.at = if new { i as i64 } else { self.at };
-        self.value
+    fn step(value: &mut W, at: &mut i64, x: W, i: i64) -> W {
+        let beats = if MAX { x >= *value } else { x <= *value };
+        let new = beats | x.is_nan() | (*at < 0);
+        *value = if new { x } else { *value };
+        *at = if new { i } else { *at };
+        *value
     }
     #[inline(always)]
-    fn position(&self) -> i64 {
-        self.at
+    fn position(at: i64) -> i64 {
+        at
     }
 }
 
 /// ln Σ exp = m + ln s with m the largest so far and s = Σ exp(x − m), rescaled when m grows
 /// (Milakov & Gimelshein 2018).
-#[derive(Clone, Copy)]
-struct LogSumExp<W> {
-    max: W,
-    sum: W,
-}
+struct LogSumExp;
 
 macro_rules! log_sum_exp {
     ($($t:ident),*) => {$(
-        impl Running<$t> for LogSumExp<$t> {
-            const START: Self = LogSumExp { max: $t::NEG_INFINITY, sum: 0.0 };
+        impl Running<$t> for LogSumExp {
+            type First = $t;
+            type Second = $t;
+            const START: ($t, $t) = ($t::NEG_INFINITY, 0.0);
+            const NARROW: usize = 16;
             #[inline(always)]
-            fn step(&mut self, x: $t, _: usize) -> $t {
+            fn step(max: &mut $t, sum: &mut $t, x: $t, _: i64) -> $t {
                 // e^−|x − m|, and 1 for two equal infinities, whose difference is NaN.
-                let e = Real::exp(-Real::abs(x - self.max));
-                let e = if x == self.max { 1.0 } else { e };
-                let grows = x > self.max;
-                self.sum = if grows { self.sum * e + 1.0 } else { self.sum + e };
-                self.max = if grows { x } else { self.max };
-                self.max + Real::ln(self.sum)
+                let e = Real::exp(-Real::abs(x - *max));
+                let e = if x == *max { 1.0 } else { e };
+                let grows = x > *max;
+                *sum = if grows { *sum * e + 1.0 } else { *sum + e };
+                *max = if grows { x } else { *max };
+                *max + Real::ln(*sum)
             }
         }
     )*};
@@ -185,9 +190,13 @@ impl Task<'_> {
         let space = Space::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
         let across = space.step();
         let neighbours = across == [1; 3];
-        let (wide, narrow, single) = {
-            let level = Level::detect();
-            (wide::<T, R>(level), narrow::<T, R, NARROW>(level), narrow::<T, R, 1>(level))
+        let dense = along == [1; 3];
+        let level = Level::detect();
+        let (wide, narrow, single) = match (R::NARROW, dense) {
+            (MOST, true) => (wide::<T, R>(level), narrow::<T, R, MOST, true>(level), narrow::<T, R, 1, true>(level)),
+            (MOST, false) => (wide::<T, R>(level), narrow::<T, R, MOST, false>(level), narrow::<T, R, 1, false>(level)),
+            (_, true) => (wide::<T, R>(level), narrow::<T, R, 4, true>(level), narrow::<T, R, 1, true>(level)),
+            (_, false) => (wide::<T, R>(level), narrow::<T, R, 4, false>(level), narrow::<T, R, 1, false>(level)),
         };
         split(space.len(), GRAIN / (len * size_of::<T>()), |range| {
             space.runs(range, |offsets, lines| {
@@ -205,7 +214,7 @@ impl Task<'_> {
                     let left = lines - line;
                     let (count, kernel) = match left {
                         _ if neighbours => (left.min(WIDE), wide),
-                        NARROW.. => (NARROW, narrow),
+                        _ if left >= R::NARROW => (R::NARROW, narrow),
                         _ => (1, single),
                     };
                     go(line, count, kernel);
@@ -219,29 +228,29 @@ impl Task<'_> {
 impl<T> Lines<T> {
     /// The position that step `i` meets.
     #[inline(always)]
-    fn position(&self, i: usize) -> usize {
-        if self.reverse { self.len - 1 - i } else { i }
+    fn position(&self, i: usize) -> i64 {
+        (if self.reverse { self.len - 1 - i } else { i }) as i64
     }
 }
 
 per_level! {
     /// Up to [`WIDE`] lines that are neighbours, step by step along the axis.
     fn wide[T: Number, R: Running<T::Wide>][T, R](lines: Lines<T>, count: usize) {
-        let mut states = [R::START; WIDE];
-        let states = &mut states[..count];
+        let (mut first, mut second) = ([R::START.0; WIDE], [R::START.1; WIDE]);
+        let (first, second) = (&mut first[..count], &mut second[..count]);
         for i in 0..lines.len {
             let position = lines.position(i);
             let i = i as isize;
             // SAFETY: the caller vouches for `count` lines of `len` elements.
             unsafe {
                 let (x, y) = (lines.x.offset(i * lines.along[0]), lines.y.offset(i * lines.along[1]));
-                for (l, state) in states.iter_mut().enumerate() {
-                    *y.add(l) = T::narrow(state.step((*x.add(l)).widen(), position));
+                for (l, (first, second)) in first.iter_mut().zip(second.iter_mut()).enumerate() {
+                    *y.add(l) = T::narrow(R::step(first, second, (*x.add(l)).widen(), position));
                 }
                 if R::POSITIONS {
                     let at = lines.at.offset(i * lines.along[2]);
-                    for (l, state) in states.iter().enumerate() {
-                        *at.add(l) = state.position();
+                    for (l, &second) in second.iter().enumerate() {
+                        *at.add(l) = R::position(second);
                     }
                 }
             }
@@ -250,19 +259,27 @@ per_level! {
 }
 
 per_level! {
-    /// `N` lines anywhere.
-    fn narrow[T: Number, R: Running<T::Wide>, const N: usize][T, R, N](lines: Lines<T>, _count: usize) {
-        let mut states = [R::START; N];
+    /// `N` lines anywhere; `DENSE` if the elements of each are neighbours.
+    fn narrow[T: Number, R: Running<T::Wide>, const N: usize, const DENSE: bool][T, R, N, DENSE](lines: Lines<T>, _count: usize) {
+        let (mut first, mut second) = ([R::START.0; N], [R::START.1; N]);
+        let x: [*const T; N] = std::array::from_fn(|l| lines.x.wrapping_offset(l as isize * lines.across[0]));
+        let y: [*mut T; N] = std::array::from_fn(|l| lines.y.wrapping_offset(l as isize * lines.across[1]));
+        let at: [*mut i64; N] = std::array::from_fn(|l| lines.at.wrapping_offset(l as isize * lines.across[2]));
+        let along = if DENSE { [1; 3] } else { lines.along };
         for i in 0..lines.len {
             let position = lines.position(i);
             let i = i as isize;
-            for (l, state) in states.iter_mut().enumerate() {
-                let o: [isize; 3] = std::array::from_fn(|k| i * lines.along[k] + l as isize * lines.across[k]);
-                // SAFETY: the caller vouches for `N` lines of `len` elements.
-                unsafe {
-                    *lines.y.offset(o[1]) = T::narrow(state.step((*lines.x.offset(o[0])).widen(), position));
+            // SAFETY: the caller vouches for `N` lines of `len` elements.
+            unsafe {
+                // In three loops, the middle one of which is vector code where that pays.
+                let mut values: [T; N] = std::array::from_fn(|l| *x[l].offset(i * along[0]));
+                for l in 0..N {
+                    values[l] = T::narrow(R::step(&mut first[l], &mut second[l], values[l].widen(), position));
+                }
+                for l in 0..N {
+                    *y[l].offset(i * along[1]) = values[l];
                     if R::POSITIONS {
-                        *lines.at.offset(o[2]) = state.position();
+                        *at[l].offset(i * along[2]) = R::position(second[l]);
                     }
                 }
             }

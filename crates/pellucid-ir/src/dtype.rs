@@ -234,7 +234,10 @@ impl Element for bool {
 }
 
 /// One number of the host, at full width. It is rounded once, to the type that computes with it.
-#[derive(Clone, Copy, PartialEq, Debug)]
+///
+/// Two are equal if they are the same argument of a kernel: real numbers by their bits, so that NaN
+/// equals itself and −0 is not 0.
+#[derive(Clone, Copy, Debug)]
 pub enum Scalar {
     /// A truth value.
     Bool(bool),
@@ -271,6 +274,17 @@ impl Scalar {
             Scalar::Int(_) => tensor,
             Scalar::Float(_) if tensor.is_float() => tensor,
             Scalar::Float(_) => DType::F32,
+        }
+    }
+}
+
+impl PartialEq for Scalar {
+    fn eq(&self, other: &Scalar) -> bool {
+        match (self, other) {
+            (Scalar::Bool(a), Scalar::Bool(b)) => a == b,
+            (Scalar::Int(a), Scalar::Int(b)) => a == b,
+            (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
+            _ => false,
         }
     }
 }

@@ -15,8 +15,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
-/// use pellucid_nn::{Linear, Module};
-/// use pellucid_nn::Layer as _;
+/// use pellucid_nn::{Layer, Linear, Module};
 /// use pellucid_tensor::Tensor;
 ///
 /// #[derive(Module)]

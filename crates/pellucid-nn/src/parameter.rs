@@ -1,6 +1,7 @@
 //! What a module owns: parameters, which are learnt; buffers, which are kept; and the training mode.
 
 use pellucid_tensor::Tensor;
+use pellucid_tensor::ops::Operand;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,6 +36,12 @@ impl Deref for Parameter {
     }
 }
 
+impl<'a> From<&'a Parameter> for Operand<'a> {
+    fn from(parameter: &'a Parameter) -> Operand<'a> {
+        Operand::Borrowed(&parameter.0)
+    }
+}
+
 /// A tensor that belongs to a module's state but is not learnt: running statistics, a position
 /// table, an optimizer's momentum. It requires no gradient and is written in place.
 ///
@@ -58,6 +65,12 @@ impl Deref for Buffer {
     type Target = Tensor;
     fn deref(&self) -> &Tensor {
         &self.0
+    }
+}
+
+impl<'a> From<&'a Buffer> for Operand<'a> {
+    fn from(buffer: &'a Buffer) -> Operand<'a> {
+        Operand::Borrowed(&buffer.0)
     }
 }
 

@@ -29,7 +29,9 @@ pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
     }
     let _guard = no_grad();
     // Whatever can fail (memory, a value that does not exist) fails before the first write.
-    let values: Vec<Tensor> =
-        own.iter().map(|(name, tensor)| ops::copy(&ops::to_dtype(&state[name], tensor.dtype())?)).collect::<Result<_>>()?;
+    let values: Vec<Tensor> = own
+        .iter()
+        .map(|(name, tensor)| ops::copy(&ops::to_dtype(&state[name], tensor.dtype())?))
+        .collect::<Result<_>>()?;
     own.iter().zip(&values).try_for_each(|((_, tensor), value)| ops::copy_(tensor, value))
 }

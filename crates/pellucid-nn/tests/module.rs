@@ -3,7 +3,8 @@
 extern crate pellucid_nn as pellucid;
 
 use pellucid_nn::{
-    Buffer, Dropout, Flatten, Gelu, Layer, Leaf, Linear, Module, Parameter, Relu, Sequential, Training, Visitor, sequential,
+    Buffer, Dropout, Flatten, Gelu, Layer, Leaf, Linear, Module, Parameter, Relu, Sequential, Training, Visitor,
+    sequential,
 };
 use pellucid_tensor::{DType, Error, Tensor, manual_seed};
 use std::marker::PhantomData;
@@ -50,7 +51,10 @@ struct Wrapper(Parameter, #[allow(dead_code)] f64, Norm);
 #[derive(Module)]
 enum Block {
     Plain(Linear),
-    Named { norm: Norm, scale: Parameter },
+    Named {
+        norm: Norm,
+        scale: Parameter,
+    },
     #[allow(dead_code)]
     Empty,
 }

@@ -1,7 +1,7 @@
 //! Optimizers against PyTorch's numbers, and against their definitions written out in `f64`.
 
-use pellucid_nn::optim::{AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_nn::Parameter;
+use pellucid_nn::optim::{AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_tensor::{DType, Error, Tensor};
 
 const START: [f64; 3] = [0.5, -1.0, 2.0];

@@ -110,7 +110,7 @@ impl Array {
     /// A copy with every element converted to `dtype`.
     pub fn cast(&self, dtype: DType) -> Result<Array> {
         let out = Array::new(self.device, dtype, self.shape().clone())?;
-        engine::submit(Kernel::Copy, &[self], &[&out])?;
+        engine::submit(&Kernel::Copy, &[self], &[&out])?;
         Ok(out)
     }
 

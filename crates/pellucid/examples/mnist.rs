@@ -5,6 +5,7 @@
 //! ```
 //!
 //! It trains on 8,000 digits and tests on 2,000 others that it has never seen.
+#![allow(clippy::print_stdout, reason = "a program prints")]
 
 use pellucid::data::Mnist;
 use pellucid::prelude::*;

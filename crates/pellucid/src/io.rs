@@ -67,7 +67,8 @@ fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
     let mut tensors = StateDict::new();
     for (name, view) in file.iter() {
-        let dtype = own_dtype(view.dtype()).ok_or_else(|| format!("{name} is of dtype {:?}, which is not supported", view.dtype()))?;
+        let dtype = own_dtype(view.dtype())
+            .ok_or_else(|| format!("{name} is of dtype {:?}, which is not supported", view.dtype()))?;
         let mut data = Cow::Borrowed(view.data());
         if cfg!(target_endian = "big") {
             to_little_endian(data.to_mut(), dtype);

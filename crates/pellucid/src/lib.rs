@@ -47,8 +47,8 @@ pub mod prelude {
     pub use crate::nn::loss::{cross_entropy, mse};
     pub use crate::nn::optim::{AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
     pub use crate::nn::{
-        Buffer, Dropout, Flatten, Gelu, Layer, Linear, Module, Parameter, Relu, Sequential, Sigmoid, Silu, StateDict, Tanh,
-        sequential,
+        Buffer, Dropout, Flatten, Gelu, Layer, Linear, Module, Parameter, Relu, Sequential, Sigmoid, Silu, StateDict,
+        Tanh, sequential,
     };
     pub use crate::{
         Backward, DType, Device, Error, Grad, Result, Tensor, capture, enable_grad, formula, grad, lazy, manual_seed,

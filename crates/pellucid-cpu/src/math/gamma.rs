@@ -1,7 +1,12 @@
 //! The gamma family in `f64`; `f32` rounds its results. Scalar code: these run lane by lane.
 
-use super::double::polynomial;
 use std::f64::consts::PI;
+
+/// c₀ + x·(c₁ + x·(c₂ + …)), unfused: what runs lane by lane is compiled for the plainest processor, where
+/// a fused step is a call.
+fn horner<const N: usize>(x: f64, c: [f64; N]) -> f64 {
+    c.iter().rev().fold(0.0, |y, c| y * x + c)
+}
 
 /// ln |Γ(x)|; ∞ at 0, −1, −2, ...
 #[inline]
@@ -30,10 +35,8 @@ pub(crate) fn digamma(x: f64) -> f64 {
             return x;
         }
         let z = 1.0 / (x * x);
-        let series = polynomial(
-            z,
-            [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0],
-        );
+        let series =
+            horner(z, [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0]);
         return libm::log(x) - 0.5 / x - z * series;
     }
     let (mut x, mut sum) = (x, 0.0);
@@ -47,7 +50,7 @@ pub(crate) fn digamma(x: f64) -> f64 {
     }
     const ZERO: f64 = 1.461_632_144_968_362_2;
     const ZERO_LOW: f64 = 9.549_995_429_965_697e-17;
-    let p = polynomial(
+    let p = horner(
         x - 1.5,
         [
             9.510_558_760_318_328_794_5e-1,
@@ -75,7 +78,7 @@ pub(crate) fn digamma(x: f64) -> f64 {
             1.212_032_815_524_380_505_4e-4,
         ],
     );
-    (x - ZERO - ZERO_LOW).mul_add(p, sum)
+    (x - ZERO - ZERO_LOW) * p + sum
 }
 
 /// cot πx, from the fraction of x, which is exact, and from its distance to ½ where that is nearer.

@@ -6,10 +6,6 @@ pub(crate) trait Int: Copy + Ord {
     const ZERO: Self;
     /// 1
     const ONE: Self;
-    /// The smallest value.
-    const MIN: Self;
-    /// The largest value.
-    const MAX: Self;
     /// a + b, wrapping.
     fn add(self, b: Self) -> Self;
     /// a − b, wrapping.
@@ -47,8 +43,6 @@ macro_rules! int {
         impl Int for $t {
             const ZERO: $t = 0;
             const ONE: $t = 1;
-            const MIN: $t = $t::MIN;
-            const MAX: $t = $t::MAX;
             #[inline(always)]
             fn add(self, b: $t) -> $t {
                 self.wrapping_add(b)

@@ -9,7 +9,8 @@
 //! A result depends on the operand's bits only: never on the processor, the vector width, or the
 //! neighbouring lanes. That holds because the code uses IEEE operations alone (+ − × ÷ √, fused
 //! multiply-add where `mul_add` is written, rounding to integers, bit casts), each exactly defined;
-//! nothing here may call the platform's `libm`. Only the sign and payload of a NaN are unspecified.
+//! nothing here may call the platform's `libm`. Arithmetic on bit patterns wraps, since lanes whose
+//! result a select drops may hold anything. Only the sign and payload of a NaN are unspecified.
 
 // Coefficients stand here with all the digits they were computed or published with.
 #![allow(clippy::excessive_precision)]

@@ -19,8 +19,6 @@ pub(crate) trait Real:
     const ZERO: Self;
     /// 1
     const ONE: Self;
-    /// +∞
-    const INFINITY: Self;
     /// Beyond this magnitude the fast sine, cosine and tangent no longer hold.
     const TRIG_LIMIT: Self;
     /// Sine of |x| ≤ [`Real::TRIG_LIMIT`], without branches.
@@ -135,7 +133,6 @@ macro_rules! real {
         impl Real for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
-            const INFINITY: $t = $t::INFINITY;
             const TRIG_LIMIT: $t = $module::TRIG_LIMIT;
             #[inline(always)]
             fn round(self) -> $t {

@@ -39,7 +39,7 @@ pub(super) struct Frame {
 /// The number of values for a tile, if each takes `width` bytes in buffers.
 pub(super) fn tile_of(width: usize) -> usize {
     let fits = BUDGET / width.max(1);
-    (fits / 128 * 128).clamp(128, 1024)
+    (fits / 128 * 128).clamp(128, 512)
 }
 
 impl<'a> Evaluator<'a> {
@@ -116,7 +116,7 @@ impl<'a> Evaluator<'a> {
         let len = if self.tile == usize::MAX { 1 } else { self.tile };
         let head = self.linked.phases[0].head.clone();
         // SAFETY: every slot has its cell or its buffer.
-        unsafe { execute(&self.linked.code[head], &frame.at, Extent { rows: 1, len, first: 0 }) };
+        unsafe { execute(&self.linked.code[head], &frame.at, Extent::one(len)) };
     }
 
     /// Evaluates elements `start..start + n` of the segment; `n` is at most [`Evaluator::tile`].
@@ -148,7 +148,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             let code = &self.linked.code[self.linked.phases[0].tiles.clone()];
-            execute(code, &frame.at, Extent { rows: 1, len: n, first: 0 });
+            execute(code, &frame.at, Extent::one(n));
         }
     }
 }

@@ -8,9 +8,14 @@
 use crate::simd::{self, BinaryLoop, FoldLoops, Form, LANES, Level};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::{Binary, RowOp};
+use std::mem::MaybeUninit;
 
 /// Elements of a chunk: enough that its end costs little, few enough that threads share one row.
 pub(super) const CHUNK: usize = 4096;
+
+/// Rows at most this long are reduced side by side, so many at once.
+const SHORT: usize = 32;
+const TOGETHER: usize = 64;
 
 /// The loops of one reduction.
 #[derive(Clone, Copy)]
@@ -85,6 +90,38 @@ impl Fold {
         }
     }
 
+    /// Reduces each of `rows` contiguous rows of `len` values. Short rows are turned and reduced side by
+    /// side, which gives the same bits.
+    ///
+    /// # Safety
+    /// `from` holds `rows · len` values, `aside` has room for as many, and `into` for `rows`.
+    pub(super) unsafe fn reduce_rows(&self, into: *mut u8, from: *const u8, rows: usize, len: usize, aside: *mut u8) {
+        if rows < 8 || len > SHORT || len == 0 {
+            for row in 0..rows {
+                // SAFETY: the caller's promise.
+                unsafe { self.reduce(into.add(row * self.size), from.add(row * len * self.size), len) };
+            }
+            return;
+        }
+        let mut lanes = Lanes(MaybeUninit::uninit());
+        let lanes = lanes.0.as_mut_ptr().cast::<u8>();
+        for first in (0..rows).step_by(TOGETHER) {
+            let count = TOGETHER.min(rows - first);
+            // SAFETY: `count` rows from `first` on; the lanes have room for sixteen values a row.
+            unsafe {
+                let from = from.add(first * len * self.size);
+                match self.size {
+                    1 => columns::<u8>(aside, from, count, len),
+                    4 => columns::<u32>(aside.cast(), from.cast(), count, len),
+                    _ => columns::<u64>(aside.cast(), from.cast(), count, len),
+                }
+                self.clear(lanes, LANES * count);
+                (self.loops.accumulate_rows)(lanes, aside, (count * self.size) as isize, count, len);
+                (self.loops.finish_rows)(into.add(first * self.size), lanes, count);
+            }
+        }
+    }
+
     /// Combines `chunks` rows of `n` results each, `n` values apart, into the first.
     ///
     /// # Safety
@@ -100,6 +137,20 @@ impl Fold {
                 }
             }
             step *= 2;
+        }
+    }
+}
+
+/// Lanes for [`TOGETHER`] reductions of any type.
+#[repr(C, align(64))]
+struct Lanes(MaybeUninit<[u64; LANES * TOGETHER]>);
+
+/// Writes `rows` rows of `len` values as columns.
+unsafe fn columns<T: Copy>(to: *mut T, from: *const T, rows: usize, len: usize) {
+    for r in 0..rows {
+        for i in 0..len {
+            // SAFETY: the caller's promise.
+            unsafe { *to.add(i * rows + r) = *from.add(r * len + i) };
         }
     }
 }

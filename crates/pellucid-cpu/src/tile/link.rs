@@ -30,7 +30,8 @@ pub(super) enum Class {
 #[derive(Clone, Copy)]
 pub(super) enum Run {
     Unary(UnaryLoop),
-    Binary(BinaryLoop),
+    /// The loop for the operands as they are, and the one for tiles alone.
+    Binary(BinaryLoop, BinaryLoop),
     Ternary(TernaryLoop),
     /// A value of a lower class, repeated for every element of its row.
     Spread(UnaryLoop),
@@ -225,9 +226,9 @@ impl Linked {
             Call::Unary(f) if full(args[0]) => Run::Unary(f),
             Call::Unary(_) => return Err(args[0]),
             Call::Binary(forms) => match (full(args[0]), full(args[1])) {
-                (true, true) => Run::Binary(forms[0]),
-                (true, false) => Run::Binary(forms[1]),
-                (false, true) => Run::Binary(forms[2]),
+                (true, true) => Run::Binary(forms[0], forms[0]),
+                (true, false) => Run::Binary(forms[1], forms[0]),
+                (false, true) => Run::Binary(forms[2], forms[0]),
                 (false, false) => return Err(args[0]),
             },
             Call::Ternary(forms) => {
@@ -339,7 +340,7 @@ impl Code {
     pub(super) fn operands(&self) -> &[Slot] {
         let count = match self.run {
             Run::Unary(_) | Run::Spread(_) => 1,
-            Run::Binary(_) => 2,
+            Run::Binary(..) => 2,
             Run::Ternary(_) => 3,
             Run::RowIndex => 0,
         };
@@ -366,6 +367,18 @@ pub(super) struct Extent {
     pub(super) len: usize,
     /// The position in its row of the first one.
     pub(super) first: usize,
+    /// Where there are several rows: room for the tile's values of any type.
+    pub(super) aside: *mut u8,
+}
+
+/// Rows shorter than this are not worth a call of their own.
+const SHORT: usize = 64;
+
+impl Extent {
+    /// `n` elements of one row, from the first on.
+    pub(super) fn one(n: usize) -> Extent {
+        Extent { rows: 1, len: n, first: 0, aside: std::ptr::null_mut() }
+    }
 }
 
 /// Runs `code` on one tile.
@@ -380,10 +393,22 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
         for c in code {
             let (into, [a, b, d]) = (ptr(c.into), c.args.map(ptr));
             let by_row = c.mixed && tile.rows > 1;
+            if let (true, Run::Binary(_, tiles)) = (by_row && tile.len < SHORT, c.run) {
+                // The value of each short row is repeated for its elements.
+                let spread = |from: *mut u8, k: usize| match c.advance[k] {
+                    (size, Class::Row) => {
+                        repeat(tile.aside, from, size, tile);
+                        tile.aside
+                    }
+                    _ => from,
+                };
+                tiles(into, spread(a, 1), spread(b, 2), tile.rows * tile.len);
+                continue;
+            }
             let (calls, n) = match c.class {
                 Class::Once => (1, 1),
                 Class::Row => (1, tile.rows),
-                Class::Tile if by_row || !matches!(c.run, Run::Unary(_) | Run::Binary(_) | Run::Ternary(_)) => {
+                Class::Tile if by_row || !matches!(c.run, Run::Unary(_) | Run::Binary(..) | Run::Ternary(_)) => {
                     (tile.rows, tile.len)
                 }
                 Class::Tile => (1, tile.rows * tile.len),
@@ -393,7 +418,7 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
                 let (into, a, b, d) = (on(into, 0), on(a, 1), on(b, 2), on(d, 3));
                 match c.run {
                     Run::Unary(f) | Run::Spread(f) => f(into, a, n),
-                    Run::Binary(f) => f(into, a, b, n),
+                    Run::Binary(f, _) => f(into, a, b, n),
                     Run::Ternary(f) => f(into, a, b, d, n),
                     Run::RowIndex => {
                         let index = into.cast::<i64>();
@@ -401,6 +426,30 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Writes every row's value to the places of its elements.
+unsafe fn repeat(to: *mut u8, from: *const u8, size: u8, tile: Extent) {
+    unsafe fn of<T: Copy>(to: *mut T, from: *const T, tile: Extent) {
+        for row in 0..tile.rows {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let value = *from.add(row);
+                let to = to.add(row * tile.len);
+                for i in 0..tile.len {
+                    to.add(i).write(value);
+                }
+            }
+        }
+    }
+    // SAFETY: the caller's promise; the widths agree.
+    unsafe {
+        match size {
+            1 => of::<u8>(to, from, tile),
+            4 => of::<u32>(to.cast(), from.cast(), tile),
+            _ => of::<u64>(to.cast(), from.cast(), tile),
         }
     }
 }

@@ -3,20 +3,27 @@
 use super::eval::Evaluator;
 use super::link::Class;
 use super::loader::{fill, scatter};
-use super::prepare::{Call, Prepared, cell};
+use super::prepare::{Call, Prepared};
 use super::scratch::{self, Purpose};
+use super::small;
+use super::turn::turn;
 use super::walk::{self, Axes, Axis, Cursor, Lie};
 use crate::operand::Operand;
 use crate::simd::BinaryLoop;
 use crate::threads::{GRAIN, Ptr, split};
-use pellucid_ir::formula::UniformSource;
 use pellucid_ir::kernel::{Map, Params};
-use pellucid_ir::{Result, Scalar};
+use pellucid_ir::Result;
 use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Rows at least this long are worth walking one by one, used where they lie.
 const LONG: usize = 128;
+
+/// Axes at least this long are worth a transposition.
+const TURN: usize = 8;
+
+/// Rows and columns of a panel of transposed input: together they stay in L2.
+const PANEL: (usize, usize) = (64, 1024);
 
 /// Elements are dealt out to threads in units of so many.
 const UNIT: usize = 1024;
@@ -32,6 +39,15 @@ pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     if size == 0 {
         return Ok(());
     }
+    let place = |o: &Operand<'_>| {
+        let full = o.layout.shape() == shape;
+        (o.layout.is_contiguous() && (full || o.layout.shape().size() == 1)).then(|| (walk::start(o), !full))
+    };
+    let output = |k: usize| outputs[k].layout.is_contiguous().then(|| walk::start(&outputs[k]));
+    // SAFETY: the addresses of the operands, as their layouts say.
+    if size <= small::MOST && unsafe { small::run(program, &kernel.params, size, |k| place(&inputs[k]), output) } {
+        return Ok(());
+    }
     let operands = || inputs.iter().chain(outputs);
     let mut bases: SmallVec<[*mut u8; 8]> = operands().map(walk::start).collect();
     let flat = |o: &Operand<'_>| o.layout.is_contiguous() && (o.layout.shape() == shape || o.layout.shape().size() == 1);
@@ -44,15 +60,75 @@ pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         walk::merge(&mut axes);
         axes
     };
+    run(program, &kernel.params, &axes, &bases);
+    Ok(())
+}
+
+/// Runs a program over the index space `axes`, whose operands are its inputs and then its outputs.
+pub(super) fn run(program: &Prepared, params: &Params, axes: &[Axis], bases: &[*mut u8]) {
+    let inputs = program.inputs.len();
+    if let Some((inner, outer)) = axes.split_last() {
+        // An input that is dense along another axis than the innermost is turned first.
+        let across = |k: usize| {
+            let (size, step) = (program.inputs[k].size as isize, inner.steps[k]);
+            let turned = step != size && step != 0 && inner.len >= TURN;
+            outer.iter().rposition(|a| turned && a.steps[k] == size && a.len >= TURN)
+        };
+        if let Some(across) = (0..inputs).find_map(across) {
+            return run_turned(program, params, axes, across, bases);
+        }
+    }
     let long = axes.len() > 1 && axes.last().is_some_and(|a| a.len >= LONG);
     let (outer, inner) = axes.split_at(if long { axes.len() - 1 } else { 0 });
-    run(program, &kernel.params, outer, inner, &bases);
-    Ok(())
+    run_segments(program, params, outer, inner, bases);
+}
+
+/// Runs a program panel by panel; inputs that are dense along axis `across` are turned into scratch,
+/// to be dense along the innermost axis.
+fn run_turned(program: &Prepared, params: &Params, axes: &[Axis], across: usize, bases: &[*mut u8]) {
+    let (row, column) = (&axes[across], &axes[axes.len() - 1]);
+    let others: Axes = (0..axes.len() - 1).filter(|&a| a != across).map(|a| axes[a].clone()).collect();
+    let turned = |k: usize| {
+        let size = program.inputs[k].size as isize;
+        row.steps[k] == size && column.steps[k] != size && column.steps[k] != 0
+    };
+    let (rows, columns) = (row.len.div_ceil(PANEL.0), column.len.div_ceil(PANEL.1));
+    let panels = walk::count(&others) * rows * columns;
+    let starts: SmallVec<[Ptr<u8>; 8]> = bases.iter().map(|&b| Ptr(b)).collect();
+    let panel_bytes = |k: usize| PANEL.0 * PANEL.1 * program.inputs[k].size;
+    let scratch_bytes: usize = (0..program.inputs.len()).filter(|&k| turned(k)).map(panel_bytes).sum();
+    split(panels, 1, |range| {
+        for panel in range {
+            let (i, j) = (panel / columns % rows * PANEL.0, panel % columns * PANEL.1);
+            let (height, width) = (PANEL.0.min(row.len - i), PANEL.1.min(column.len - j));
+            let own: SmallVec<[*mut u8; 8]> = starts.iter().map(Ptr::get).collect();
+            let mut at = Cursor::new(&others, &own, panel / columns / rows).at;
+            for (k, at) in at.iter_mut().enumerate() {
+                *at = at.wrapping_offset(i as isize * row.steps[k] + j as isize * column.steps[k]);
+            }
+            let mut axes: [Axis; 2] = [Axis { len: height, ..row.clone() }, Axis { len: width, ..column.clone() }];
+            scratch::with(Purpose::Partial, scratch_bytes, |mut scratch| {
+                for k in (0..program.inputs.len()).filter(|&k| turned(k)) {
+                    let size = program.inputs[k].size;
+                    let (from, to_row) = (at[k], (width * size) as isize);
+                    // SAFETY: the panel lies within the operand, and the scratch has room for it.
+                    unsafe { turn(size, from, column.steps[k], scratch, to_row, height, width) };
+                    (axes[0].steps[k], axes[1].steps[k], at[k]) = (to_row, size as isize, scratch);
+                    scratch = scratch.wrapping_add(panel_bytes(k));
+                }
+                let mut axes: Axes = axes.into_iter().collect();
+                walk::merge(&mut axes);
+                let long = axes.len() > 1 && width >= LONG;
+                let (outer, inner) = axes.split_at(if long { axes.len() - 1 } else { 0 });
+                run_segments(program, params, outer, inner, &at);
+            });
+        }
+    });
 }
 
 /// Runs a program over the index space `outer ++ inner`, whose operands are the program's inputs
 /// and then its outputs, in segments of `inner`.
-pub(super) fn run(program: &Prepared, params: &Params, outer: &[Axis], inner: &[Axis], bases: &[*mut u8]) {
+fn run_segments(program: &Prepared, params: &Params, outer: &[Axis], inner: &[Axis], bases: &[*mut u8]) {
     let (inputs, out) = bases.split_at(program.inputs.len());
     // An output in the memory of an input may be written before the input is read for the last
     // time; then the input is copied aside, tile by tile.
@@ -181,12 +257,7 @@ fn run_single(program: &Prepared, params: &Params, inputs: &[Operand<'_>], outpu
                 from[k] = Ptr(walk::start(x));
             }
             SingleArg::Uniform(u) => {
-                let uniform = &program.uniforms[u as usize];
-                cells[k] = match uniform.source {
-                    UniformSource::Param(p) => cell(params[p as usize], uniform.compute),
-                    UniformSource::Literal(v) => cell(v, uniform.compute),
-                    UniformSource::RowLength => cell(Scalar::Int(0), uniform.compute),
-                };
+                cells[k] = program.uniform_value(&program.uniforms[u as usize], params, 0);
                 from[k] = Ptr((&raw mut cells[k]).cast());
             }
         }

@@ -17,8 +17,10 @@ mod prepare;
 mod reduce;
 mod row;
 mod scratch;
+mod small;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod walk;
 
 pub(crate) use copy::copy;

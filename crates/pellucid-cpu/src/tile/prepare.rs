@@ -189,15 +189,18 @@ impl Prepared {
 
     /// The value of every uniform, rounded to its compute type.
     pub(super) fn uniform_values(&self, params: &Params, row_length: usize) -> SmallVec<[u64; 8]> {
-        let value = |u: &Uniform| {
-            let scalar = match u.source {
-                UniformSource::Param(p) => params[p as usize],
-                UniformSource::Literal(v) => v,
-                UniformSource::RowLength => Scalar::from(row_length),
-            };
-            cell(scalar, u.compute)
+        self.uniforms.iter().map(|u| self.uniform_value(u, params, row_length)).collect()
+    }
+
+    /// The value of one uniform.
+    #[inline]
+    pub(super) fn uniform_value(&self, uniform: &Uniform, params: &Params, row_length: usize) -> u64 {
+        let scalar = match uniform.source {
+            UniformSource::Param(p) => params[p as usize],
+            UniformSource::Literal(v) => v,
+            UniformSource::RowLength => Scalar::from(row_length),
         };
-        self.uniforms.iter().map(value).collect()
+        cell(scalar, uniform.compute)
     }
 }
 

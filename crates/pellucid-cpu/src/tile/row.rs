@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Bytes of buffers for a block of rows: with the operands' rows, far below an L2.
-const BLOCK_BYTES: usize = 64 << 10;
+const BLOCK_BYTES: usize = 32 << 10;
 
 /// Rows of at least so many elements are worth being used where they lie, one by one.
 const LONG: usize = 128;
@@ -347,7 +347,7 @@ impl Job<'_> {
 
     /// Runs the program on whole rows.
     unsafe fn whole(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
-        let tile = Extent { rows: block.rows, len: self.length, first: 0 };
+        let tile = Extent { rows: block.rows, len: self.length, first: 0, aside: raw };
         let n = tile.rows * tile.len;
         // SAFETY: every slot has room for its values of the block.
         unsafe {
@@ -365,9 +365,7 @@ impl Job<'_> {
                 execute(&self.linked.code[phase.head.start..phase.tiles.end], at, tile);
                 for f in &self.linked.folds[phase.folds.clone()] {
                     let (into, from) = (at[f.into as usize], at[f.from as usize]);
-                    for row in 0..tile.rows {
-                        f.fold.reduce(into.add(row * f.fold.size), from.add(row * tile.len * f.fold.size), tile.len);
-                    }
+                    f.fold.reduce_rows(into, from, tile.rows, tile.len, raw);
                 }
             }
             if n > 0 {
@@ -394,13 +392,13 @@ impl Job<'_> {
             }
             let last = self.linked.phases.len() - 1;
             for (p, phase) in self.linked.phases.iter().enumerate() {
-                let head = Extent { rows: 1, len: self.tile, first: 0 };
+                let head = Extent::one(self.tile);
                 execute(&self.linked.code[phase.head.clone()], at, head);
                 let folds = &self.linked.folds[phase.folds.clone()];
                 let mut running: SmallVec<[Running; 2]> = folds.iter().map(|_| Running::new()).collect();
                 let stored = |slot: usize| if self.linked.class[slot] == Class::Tile { self.linked.phase[slot] == p } else { p == last };
                 for first in (0..self.length).step_by(self.tile) {
-                    let tile = Extent { rows: 1, len: self.tile.min(self.length - first), first };
+                    let tile = Extent { first, ..Extent::one(self.tile.min(self.length - first)) };
                     for (slot, place) in places.iter().enumerate().filter(|(s, _)| self.linked.class[*s] == Class::Tile && self.keeps_row(*s)) {
                         at[slot] = place.add(first * self.program.sizes[slot] as usize);
                     }

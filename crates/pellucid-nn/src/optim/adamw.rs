@@ -102,8 +102,8 @@ impl AdamW {
 fn tick() -> &'static Formula {
     formula!(|t, _rate, _scale, _shrink, lr; ln_b1, ln_b2, decay| {
         let t = t + 1.0;
-        let correction = |ln_beta: Expr| -(t * ln_beta).exp_m1();
-        (t, lr / correction(ln_b1), correction(ln_b2).sqrt().recip(), 1.0 - lr * decay)
+        let (c1, c2) = (-(t * ln_b1).exp_m1(), -(t * ln_b2).exp_m1());
+        (t, lr / c1, c2.sqrt().recip(), 1.0 - lr * decay)
     })
 }
 

@@ -8,7 +8,7 @@ use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The results of a forward computation: mostly one.
 pub type Arrays = SmallVec<[Array; 1]>;
@@ -96,7 +96,7 @@ pub struct Saves<'a> {
 enum Wanted {
     Input(usize),
     Output(usize),
-    Array(Array),
+    Array(Box<Array>),
 }
 
 impl Saves<'_> {
@@ -127,7 +127,7 @@ impl Saves<'_> {
 
     /// Keeps an intermediate value; backward sees it as a constant.
     pub fn array(&mut self, array: Array) {
-        self.save(Wanted::Array(array));
+        self.save(Wanted::Array(Box::new(array)));
     }
 
     /// An input that nobody else can see and whose storage an output may take over, unless it is
@@ -313,33 +313,49 @@ pub(crate) fn apply_reusing<O: Operation>(
     inputs: &[&Tensor],
     reuse: Option<usize>,
 ) -> Result<SmallVec<[Tensor; 1]>> {
-    let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
+    let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
+    for input in inputs {
+        arrays.push(input.array());
+    }
     let tracked = is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
     if tracked && !op.has_gradient() {
         return Err(Error::NoGradient { op: op.name() });
     }
-    let edges: SmallVec<[Edge; 2]> = if tracked { inputs.iter().map(|t| t.edge()).collect() } else { SmallVec::new() };
+    let mut edges: SmallVec<[Edge; 2]> = SmallVec::new();
+    if tracked {
+        for input in inputs {
+            edges.push(input.edge());
+        }
+    }
     let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
     let outputs = {
         let _recording_off = set_grad_enabled(false);
         op.forward(&arrays, &mut saves)?
     };
     let wanted = saves.wanted;
+    let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
     if !tracked || !outputs.iter().any(|a| a.dtype().is_float()) {
-        return Ok(outputs.into_iter().map(Tensor::from).collect());
+        for array in outputs {
+            results.push(Tensor::from(array));
+        }
+        return Ok(results);
     }
 
-    let values = wanted.into_iter().map(|w| {
+    let mut values: SmallVec<[SavedValue; 2]> = SmallVec::new();
+    for w in wanted {
         let (array, origin) = match w {
             Wanted::Input(i) => (arrays[i].clone(), Origin::Input(i)),
             Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
-            Wanted::Array(array) => (array, Origin::Constant),
+            Wanted::Array(array) => (*array, Origin::Constant),
         };
-        SavedValue { version: array.storage().version(), array, origin }
-    });
-    let state = Mutex::new(State::Live(values.collect()));
+        values.push(SavedValue { version: array.storage().version(), array, origin });
+    }
+    let state = Mutex::new(State::Live(values));
     let generation = inputs.iter().filter(|t| t.requires_grad()).map(|t| t.generation()).max().unwrap_or(0);
-    let metas = outputs.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect();
+    let mut metas: SmallVec<[Meta; 1]> = SmallVec::new();
+    for array in &outputs {
+        metas.push(Meta { shape: array.shape().clone(), dtype: array.dtype() });
+    }
     let node: Arc<Recorded> = Arc::new(Recorded {
         edges,
         generation,
@@ -350,11 +366,13 @@ pub(crate) fn apply_reusing<O: Operation>(
         state,
         op,
     });
-    let track = |(index, array): (usize, Array)| {
-        if array.dtype().is_float() { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) }
-    };
-    let results: SmallVec<[Tensor; 1]> = outputs.into_iter().enumerate().map(track).collect();
-    let handles = results.iter().map(|t| Arc::downgrade(t.inner())).collect();
+    let mut handles: SmallVec<[Weak<Inner>; 1]> = SmallVec::new();
+    for (index, array) in outputs.into_iter().enumerate() {
+        let float = array.dtype().is_float();
+        let result = if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) };
+        handles.push(Arc::downgrade(result.inner()));
+        results.push(result);
+    }
     node.handles.set(handles).expect("a new node");
     Ok(results)
 }

@@ -64,7 +64,39 @@ impl Hasher for AddressHasher {
     }
 }
 
-pub(crate) type ByAddress<V> = HashMap<usize, V, BuildHasherDefault<AddressHasher>>;
+/// Values by the address of what they belong to: a list as long as there are few of them (in a chain
+/// there is one at a time), then a table.
+#[derive(Default)]
+pub(crate) struct ByAddress<V> {
+    few: SmallVec<[(usize, V); 8]>,
+    many: HashMap<usize, V, BuildHasherDefault<AddressHasher>>,
+}
+
+impl<V: Copy> ByAddress<V> {
+    const FEW: usize = 8;
+
+    pub(crate) fn get(&self, address: usize) -> Option<V> {
+        let found = self.few.iter().rev().find(|(a, _)| *a == address).map(|(_, v)| *v);
+        found.or_else(|| if self.many.is_empty() { None } else { self.many.get(&address).copied() })
+    }
+
+    pub(crate) fn insert(&mut self, address: usize, value: V) {
+        if let Some(entry) = self.few.iter_mut().find(|(a, _)| *a == address) {
+            entry.1 = value;
+        } else if self.few.len() < Self::FEW && !self.many.contains_key(&address) {
+            self.few.push((address, value));
+        } else {
+            self.many.insert(address, value);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, address: usize) {
+        match self.few.iter().position(|(a, _)| *a == address) {
+            Some(at) => drop(self.few.swap_remove(at)),
+            None => drop(self.many.remove(&address)),
+        }
+    }
+}
 
 /// A node with the gradients that have arrived for its outputs.
 struct Waiting {
@@ -139,7 +171,7 @@ impl<'a> Pass<'a> {
         let _recording = set_grad_enabled(self.options.create_graph);
         while let Some((_, std::cmp::Reverse(at))) = self.heap.pop() {
             let Waiting { node, mut gradients } = self.waiting[at].take().expect("a node waits once");
-            self.node_at.remove(&(address(&node) as usize));
+            self.node_at.remove(address(&node) as usize);
             self.observe(&node, &mut gradients)?;
             self.step(&node, &gradients)?;
         }
@@ -149,10 +181,11 @@ impl<'a> Pass<'a> {
     /// Runs one node's backward and passes the results on.
     fn step(&mut self, node: &Arc<Recorded>, gradients: &[Option<Tensor>]) -> Result<()> {
         // A leaf whose last handle is gone needs no gradient; the others are held until the end.
-        let slots: SmallVec<[Option<Arc<Slot>>; 2]> = node.edges.iter().map(upgraded).collect();
+        let mut slots: SmallVec<[Option<Arc<Slot>>; 2]> = SmallVec::new();
         let mut needed = Needed::default();
         let mut any = false;
         for (i, edge) in node.edges.iter().enumerate() {
+            slots.push(upgraded(edge));
             let alive = match edge {
                 Edge::None => false,
                 Edge::Leaf(_) => slots[i].is_some(),
@@ -194,8 +227,9 @@ impl<'a> Pass<'a> {
                 let Some(slot) = slot.upgrade() else { return Ok(()) };
                 check(from, &gradient, &slot.meta)?;
                 let address = Arc::as_ptr(&slot) as usize;
-                let at = *self.leaf_at.entry(address).or_insert_with(|| {
+                let at = self.leaf_at.get(address).unwrap_or_else(|| {
                     self.leaves.push(Arrived { slot, gradient: None });
+                    self.leaf_at.insert(address, self.leaves.len() - 1);
                     self.leaves.len() - 1
                 });
                 self.options.accumulate(&mut self.leaves[at].gradient, gradient)
@@ -203,11 +237,13 @@ impl<'a> Pass<'a> {
             Edge::Node(node, index) => {
                 let index = *index as usize;
                 check(from, &gradient, &node.metas[index])?;
-                let at = *self.node_at.entry(address(node) as usize).or_insert_with(|| {
-                    let gradients = node.metas.iter().map(|_| None).collect();
+                let key = address(node) as usize;
+                let at = self.node_at.get(key).unwrap_or_else(|| {
+                    let gradients = SmallVec::from_elem(None, node.metas.len());
                     self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
                     let at = self.waiting.len() - 1;
                     self.heap.push((node.generation, std::cmp::Reverse(at)));
+                    self.node_at.insert(key, at);
                     at
                 });
                 let waiting = self.waiting[at].as_mut().expect("it has not run yet");
@@ -282,7 +318,7 @@ impl<'a> Pass<'a> {
             (Some(_), Edge::None) => false,
             (Some((targets, _)), Edge::Leaf(_)) => targets.iter().any(|t| t.edge.same(edge)),
             (Some((targets, leads)), Edge::Node(node, _)) => {
-                leads.get(&(address(node) as usize)).copied().unwrap_or(false)
+                leads.get(address(node) as usize).unwrap_or(false)
                     || targets.iter().any(|t| t.edge.same(edge))
             }
         }
@@ -341,12 +377,12 @@ fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
         if producers_done {
             let found = node.edges.iter().any(|edge| {
                 targets.iter().any(|t| t.edge.same(edge))
-                    || matches!(edge, Edge::Node(p, _) if leads.get(&(address(p) as usize)).copied().unwrap_or(false))
+                    || matches!(edge, Edge::Node(p, _) if leads.get(address(p) as usize).unwrap_or(false))
             });
             leads.insert(key, found);
             continue;
         }
-        if leads.contains_key(&key) {
+        if leads.get(key).is_some() {
             continue;
         }
         // Undecided until it is met again; in a graph without cycles nobody asks in between.
@@ -355,7 +391,7 @@ fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
             .edges
             .iter()
             .filter_map(|e| match e {
-                Edge::Node(p, _) if !leads.contains_key(&(address(p) as usize)) => Some(p.clone()),
+                Edge::Node(p, _) if leads.get(address(p) as usize).is_none() => Some(p.clone()),
                 _ => None,
             })
             .collect();

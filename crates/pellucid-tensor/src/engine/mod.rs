@@ -40,16 +40,16 @@ pub(crate) fn mode() -> Mode {
 }
 
 /// Runs or records one kernel. Shapes and dtypes were checked by the operation.
-pub fn submit(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     if MODE.get() == Mode::Eager {
         for array in inputs.iter().chain(outputs) {
             ready(kernel.name(), array.storage())?;
         }
-        run(&kernel, inputs, outputs)?;
+        run(kernel, inputs, outputs)?;
         bump(outputs);
         Ok(())
     } else {
-        list::record(kernel, inputs, outputs)
+        list::record(kernel.clone(), inputs, outputs)
     }
 }
 
@@ -72,10 +72,17 @@ fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
         return run(kernel, &copies.iter().collect::<SmallVec<[&Array; 4]>>(), outputs);
     }
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
-    let views_in: SmallVec<[View<'_>; 4]> = inputs.iter().map(|a| a.as_view()).collect();
-    let views_out: SmallVec<[View<'_>; 4]> = outputs.iter().map(|a| a.as_view()).collect();
     let _borrows = Borrows::of(inputs, outputs);
-    device.backend().run(kernel, &views_in, &views_out)
+    // One list for all views, inputs first: filled by hand, since this runs for every small operation.
+    let mut views: SmallVec<[View<'_>; 8]> = SmallVec::new();
+    for array in inputs {
+        views.push(array.as_view());
+    }
+    for array in outputs {
+        views.push(array.as_view());
+    }
+    let (views_in, views_out) = views.split_at(inputs.len());
+    device.backend().run(kernel, views_in, views_out)
 }
 
 /// Counts a write to every output. A deferred kernel counts when it is recorded, not when it runs:

@@ -11,7 +11,7 @@ use smallvec::smallvec;
 
 /// Converts and writes `x`, of equal shape, into the elements of `target`.
 pub(crate) fn write(x: &Array, target: &Array) -> Result<()> {
-    engine::submit(Kernel::Copy, &[x], &[target])
+    engine::submit(&Kernel::Copy, &[x], &[target])
 }
 
 /// Whether `target` may be written in place.

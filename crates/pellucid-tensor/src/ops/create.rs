@@ -23,7 +23,7 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
     };
     let number = if dtype == DType::Bool { DType::F32 } else { dtype };
     let program = formula.uniform_program(number)?.clone();
-    engine::submit(Kernel::Map(Map { program, params: smallvec![value] }), &[], &[&out])?;
+    engine::submit(&Kernel::Map(Map { program, params: smallvec![value] }), &[], &[&out])?;
     Ok(out)
 }
 

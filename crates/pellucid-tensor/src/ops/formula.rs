@@ -121,7 +121,7 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
         let mend = "every output overwrites one target, of its dtype";
         return Err(Error::dtypes(op, written.iter().map(|a| a.dtype()), mend));
     }
-    engine::submit(Kernel::Map(Map { program, params: node.params }), &arrays, &written)
+    engine::submit(&Kernel::Map(Map { program, params: node.params }), &arrays, &written)
 }
 
 fn only(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
@@ -164,6 +164,15 @@ impl FormulaOp {
     /// `f32` for which the formula is defined, where it is not defined for themselves.
     fn program(&self, inputs: &[&Array]) -> Result<Arc<Program>> {
         let formula = &self.formula;
+        // Floats of one dtype and no index or mask: the common case, decided without more ado.
+        if let [first, rest @ ..] = inputs
+            && first.dtype().is_float()
+            && self.number.is_none_or(|n| n == first.dtype())
+            && rest.iter().all(|a| a.dtype() == first.dtype())
+            && formula.inputs().iter().all(|i| i.kind == Kind::Number)
+        {
+            return formula.uniform_program(first.dtype()).cloned();
+        }
         let numbers = || formula.inputs().iter().zip(inputs).filter(|(i, _)| i.kind == Kind::Number).map(|(_, a)| a.dtype());
         let joined = || {
             let join = numbers().reduce(DType::promote);
@@ -242,7 +251,7 @@ impl FormulaOp {
                 finish_params: Params::new(),
                 output: dtype,
             };
-            engine::submit(Kernel::Reduce(kernel), inputs, &[&out])?;
+            engine::submit(&Kernel::Reduce(kernel), inputs, &[&out])?;
             return Ok(smallvec![out]);
         }
         let mut outputs = Arrays::new();
@@ -268,8 +277,8 @@ impl FormulaOp {
             Kernel::Map(Map { program, params })
         };
         match outputs.as_slice() {
-            [one] => engine::submit(kernel, inputs, &[one])?,
-            several => engine::submit(kernel, inputs, &several.iter().collect::<SmallVec<[&Array; 4]>>())?,
+            [one] => engine::submit(&kernel, inputs, &[one])?,
+            several => engine::submit(&kernel, inputs, &several.iter().collect::<SmallVec<[&Array; 4]>>())?,
         }
         Ok(outputs)
     }
@@ -303,6 +312,8 @@ impl FormulaOp {
             let inputs: SmallVec<[Tensor; 4]> = gradient.reads.iter().map(read).collect::<Result<_>>()?;
             let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
             let mut op = FormulaOp::new(&gradient.formula, &inputs, &self.params, self.rows, None, None)?;
+            // What it reads may all be per row; the gradient still has one value an element.
+            op.shape = self.shape.clone();
             if part.broadcast && !gradient.formula.is_row() {
                 let target = &saved.meta(part.inputs[0]).shape;
                 op.sum = Some(ops::stretched(target, &op.shape));

@@ -28,7 +28,7 @@ impl Operation for Gather {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let x = inputs[0];
         let out = Array::new(x.device(), x.dtype(), self.index.shape(x.shape(), inputs[1].shape()))?;
-        engine::submit(Kernel::Gather(kernel::Gather { index: self.index.clone() }), inputs, &[&out])?;
+        engine::submit(&Kernel::Gather(kernel::Gather { index: self.index.clone() }), inputs, &[&out])?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
@@ -56,7 +56,7 @@ impl Operation for ScatterAdd {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let out = filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
         let kernel = kernel::Scatter { index: self.index.clone(), combine: Combine::Add };
-        engine::submit(Kernel::Scatter(kernel), inputs, &[&out])?;
+        engine::submit(&Kernel::Scatter(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
@@ -152,7 +152,7 @@ pub(crate) fn put_axes(
     let shape = index.shape(view.shape(), indices[0].shape());
     let values = values.array().broadcast_to("set", &shape)?.cast(x.dtype())?;
     let operands: SmallVec<[&Array; 4]> = std::iter::once(&values).chain(indices.iter().map(|t| t.array())).collect();
-    engine::submit(Kernel::Scatter(kernel::Scatter { index, combine: Combine::Set }), &operands, &[view])
+    engine::submit(&Kernel::Scatter(kernel::Scatter { index, combine: Combine::Set }), &operands, &[view])
 }
 
 /// The positions of the elements that are not zero, row-major: one `i64` vector an axis. Their

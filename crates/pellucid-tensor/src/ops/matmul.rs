@@ -33,7 +33,7 @@ impl Operation for Product {
             saves.input(1);
         }
         let out = Array::new(device, out.dtype, out.shape)?;
-        engine::submit(kernel, inputs, &[&out])?;
+        engine::submit(&kernel, inputs, &[&out])?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {

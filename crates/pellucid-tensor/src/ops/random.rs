@@ -18,7 +18,7 @@ fn draw(op: &'static str, shape: Shape, dtype: DType, distribution: Distribution
     }
     let out = Array::new(Device::cpu(), dtype, shape)?;
     let state = generator.state();
-    engine::submit(Kernel::Random(kernel::Random { distribution }), &[], &[state.array(), &out])?;
+    engine::submit(&Kernel::Random(kernel::Random { distribution }), &[], &[state.array(), &out])?;
     Ok(Tensor::from(out))
 }
 

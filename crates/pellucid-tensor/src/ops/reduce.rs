@@ -177,7 +177,7 @@ fn reduce(name: &'static str, op: ReduceOp, x: &Array, axes: AxisSet, output: DT
     let out = Array::new(x.device(), output, axes.keepdims(x.shape()))?;
     let kernel =
         Reduce { op, axes, program, params: Params::new(), finish: None, finish_params: Params::new(), output };
-    engine::submit(Kernel::Reduce(kernel), &[x], &[&out])?;
+    engine::submit(&Kernel::Reduce(kernel), &[x], &[&out])?;
     Ok(out)
 }
 

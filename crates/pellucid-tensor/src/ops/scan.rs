@@ -24,7 +24,7 @@ impl Operation for CumSum {
         let x = inputs[0];
         let out = Array::new(x.device(), x.dtype(), x.shape().clone())?;
         let kernel = kernel::Scan { op: ScanOp::Sum, axis: self.axis, reverse: self.reverse };
-        engine::submit(Kernel::Scan(kernel), inputs, &[&out])?;
+        engine::submit(&Kernel::Scan(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {

@@ -25,7 +25,7 @@ impl Operation for Sort {
         let shape = x.shape().with_axis(self.kernel.axis, self.kernel.k);
         let values = Array::new(x.device(), x.dtype(), shape.clone())?;
         let positions = Array::new(x.device(), DType::I64, shape)?;
-        engine::submit(Kernel::Sort(self.kernel), inputs, &[&values, &positions])?;
+        engine::submit(&Kernel::Sort(self.kernel), inputs, &[&values, &positions])?;
         saves.output(1);
         Ok(smallvec![values, positions])
     }

@@ -36,7 +36,8 @@ macro_rules! binary_operators {
                 panic::unwrap($op(self, other))
             }
         }
-        binary_operators!(@scalar $trait $method $op, f64 f32 i64 i32 bool);
+        // One type for each kind of literal: with two, `(&x * 2.0).sin()` would not know its type.
+        binary_operators!(@scalar $trait $method $op, f64 i64 bool);
     )*};
     (@scalar $trait:ident $method:ident $op:path, $($t:ty)*) => {$(
         impl std::ops::$trait<$t> for &Tensor {

@@ -58,7 +58,10 @@ pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<I
     let size = size.ok_or_else(|| format!("lengths {dims:?} mean more than {LIMIT} elements"))?;
     // The vector grows with what is there, whatever the header claims; one byte more shows a surplus.
     let mut bytes = Vec::new();
-    stream.take(size as u64 + 1).read_to_end(&mut bytes).map_err(|e| format!("damaged after {} elements: {e}", bytes.len()))?;
+    stream
+        .take(size as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| format!("damaged after {} elements: {e}", bytes.len()))?;
     if bytes.len() != size {
         let found = if bytes.len() > size { "more".to_string() } else { format!("{} elements", bytes.len()) };
         return Err(format!("lengths {dims:?} mean {size} elements, but the file holds {found}"));

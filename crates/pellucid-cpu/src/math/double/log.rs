@@ -19,7 +19,7 @@ fn split(x: f64) -> (i64, f64) {
     let subnormal = x < f64::MIN_POSITIVE;
     let scaled = x * 18_014_398_509_481_984.0;
     let x = if subnormal { scaled } else { x };
-    let offset = x.to_bits() as i64 - SQRT_HALF;
+    let offset = (x.to_bits() as i64).wrapping_sub(SQRT_HALF);
     let e = offset >> 52;
     let m = f64::from_bits(((offset & 0x000f_ffff_ffff_ffff) + SQRT_HALF) as u64);
     (e - if subnormal { 54 } else { 0 }, m)

@@ -42,18 +42,18 @@ pub(crate) fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
 /// 2ⁿ as a float, −1022 ≤ n ≤ 1023.
 #[inline(always)]
 fn power_of_two(n: i64) -> f64 {
-    f64::from_bits(((n + 1023) << 52) as u64)
+    f64::from_bits((n.wrapping_add(1023) << 52) as u64)
 }
 
 /// The integer nearest to |x| < 2⁵¹, halves to even, as a float and as an integer.
 #[inline(always)]
 fn nearest(x: f64) -> (f64, i64) {
     let t = x + MAGIC;
-    (t - MAGIC, t.to_bits() as i64 - MAGIC.to_bits() as i64)
+    (t - MAGIC, (t.to_bits() as i64).wrapping_sub(MAGIC.to_bits() as i64))
 }
 
 /// |n| < 2⁵¹ as a float, without the conversion instruction that AVX2 lacks.
 #[inline(always)]
 fn from_integer(n: i64) -> f64 {
-    f64::from_bits((n + MAGIC.to_bits() as i64) as u64) - MAGIC
+    f64::from_bits(n.wrapping_add(MAGIC.to_bits() as i64) as u64) - MAGIC
 }

@@ -81,7 +81,7 @@ pub(crate) fn sin_fast(x: f64) -> f64 {
 #[inline(always)]
 pub(crate) fn cos_fast(x: f64) -> f64 {
     let (n, r, low) = reduce(x);
-    turn(n + 1, r, low)
+    turn(n.wrapping_add(1), r, low)
 }
 
 /// tan x for |x| ≤ [`TRIG_LIMIT`]: the polynomial of fdlibm, lane by lane.

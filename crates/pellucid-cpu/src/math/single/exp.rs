@@ -12,7 +12,7 @@ pub(super) const LN_2_LOW: f32 = -2.121_944_4e-4;
 #[inline(always)]
 fn scale(v: f32, n: i32) -> f32 {
     let half = n >> 1;
-    v * power_of_two(half) * power_of_two(n - half)
+    v * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
 /// x = n·ln 2 + r: (n, r).
@@ -71,7 +71,7 @@ pub(crate) fn expm1(x: f32) -> f32 {
     let c = if c > 89.0 { 89.0 } else { c };
     let (_, n, r) = reduce(c);
     let p = expm1_reduced(r);
-    let half = power_of_two(n - 1);
+    let half = power_of_two(n.wrapping_sub(1));
     let y = 2.0 * p.mul_add(half, half - 0.5);
     // n = 0 is exact as it stands, which keeps subnormals; so is zero, which keeps its sign.
     let y = if n == 0 { p } else { y };

@@ -18,7 +18,7 @@ fn split(x: f32) -> (i32, f32) {
     let subnormal = x < f32::MIN_POSITIVE;
     let scaled = x * 8_388_608.0;
     let x = if subnormal { scaled } else { x };
-    let offset = x.to_bits() as i32 - SQRT_HALF;
+    let offset = (x.to_bits() as i32).wrapping_sub(SQRT_HALF);
     let e = offset >> 23;
     let m = f32::from_bits(((offset & 0x007f_ffff) + SQRT_HALF) as u32);
     (e - if subnormal { 23 } else { 0 }, m)

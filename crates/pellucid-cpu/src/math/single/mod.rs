@@ -36,7 +36,7 @@ pub(crate) fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
 /// 2ⁿ as a float, −126 ≤ n ≤ 127.
 #[inline(always)]
 pub(crate) fn power_of_two(n: i32) -> f32 {
-    f32::from_bits(((n + 127) << 23) as u32)
+    f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
 /// The integer nearest to |x| < 2²², halves to even, as a float and as an integer: adding 1.5 · 2²³
@@ -45,5 +45,5 @@ pub(crate) fn power_of_two(n: i32) -> f32 {
 pub(crate) fn nearest(x: f32) -> (f32, i32) {
     const MAGIC: f32 = 12_582_912.0;
     let t = x + MAGIC;
-    (t - MAGIC, t.to_bits() as i32 - MAGIC.to_bits() as i32)
+    (t - MAGIC, (t.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32))
 }

@@ -55,7 +55,7 @@ pub(crate) fn sin_fast(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn cos_fast(x: f32) -> f32 {
     let (n, r) = reduce(x);
-    turn(n + 1, r)
+    turn(n.wrapping_add(1), r)
 }
 
 /// tan x for |x| ≤ [`TRIG_LIMIT`].

@@ -57,14 +57,11 @@ impl Arg {
 
     /// True if value `a` wins over the earlier `b`: it is better, or the first NaN.
     fn beats(&self, a: u64, b: u64) -> bool {
-        fn wins<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {
-            beats(a, b, largest)
-        }
         match self.compute {
-            Compute::F32 => wins(f32::from_ne_bytes(low(a)), f32::from_ne_bytes(low(b)), self.largest),
-            Compute::I32 => wins(i32::from_ne_bytes(low(a)), i32::from_ne_bytes(low(b)), self.largest),
-            Compute::F64 => wins(f64::from_ne_bytes(a.to_ne_bytes()), f64::from_ne_bytes(b.to_ne_bytes()), self.largest),
-            Compute::I64 => wins(i64::from_ne_bytes(a.to_ne_bytes()), i64::from_ne_bytes(b.to_ne_bytes()), self.largest),
+            Compute::F32 => beats(f32::from_ne_bytes(low(a)), f32::from_ne_bytes(low(b)), self.largest),
+            Compute::I32 => beats(i32::from_ne_bytes(low(a)), i32::from_ne_bytes(low(b)), self.largest),
+            Compute::F64 => beats(f64::from_ne_bytes(a.to_ne_bytes()), f64::from_ne_bytes(b.to_ne_bytes()), self.largest),
+            Compute::I64 => beats(i64::from_ne_bytes(a.to_ne_bytes()), i64::from_ne_bytes(b.to_ne_bytes()), self.largest),
             Compute::Mask => false,
         }
     }
@@ -85,15 +82,19 @@ impl Arg {
         rows: usize,
         first: usize,
     ) {
-        // SAFETY: the caller's promise, for values of this type.
-        unsafe {
-            match self.compute {
-                Compute::F32 => columns::<f32>(best.cast(), at, from, stride, cols, rows, first, self.largest),
-                Compute::F64 => columns::<f64>(best.cast(), at, from, stride, cols, rows, first, self.largest),
-                Compute::I32 => columns::<i32>(best.cast(), at, from, stride, cols, rows, first, self.largest),
-                _ => columns::<i64>(best.cast(), at, from, stride, cols, rows, first, self.largest),
-            }
-        }
+        let level = Level::detect();
+        let take = match (self.compute, self.largest) {
+            (Compute::F32, true) => columns::<f32, true>(level),
+            (Compute::F32, false) => columns::<f32, false>(level),
+            (Compute::F64, true) => columns::<f64, true>(level),
+            (Compute::F64, false) => columns::<f64, false>(level),
+            (Compute::I32, true) => columns::<i32, true>(level),
+            (Compute::I32, false) => columns::<i32, false>(level),
+            (_, true) => columns::<i64, true>(level),
+            (_, false) => columns::<i64, false>(level),
+        };
+        // SAFETY: the caller's promise, for values of this type, and the level is this processor's.
+        unsafe { take(best, at, from, stride, cols, rows, first) }
     }
 }
 
@@ -110,32 +111,27 @@ fn beats<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {
     better | ((a != a) & (b == b))
 }
 
-#[expect(clippy::too_many_arguments)]
-unsafe fn columns<T: Copy + PartialOrd>(
-    best: *mut T,
-    at: *mut i64,
-    from: *const u8,
-    stride: isize,
-    cols: usize,
-    rows: usize,
-    first: usize,
-    largest: bool,
-) {
-    // SAFETY: the caller's promise.
-    let (best, at) = unsafe { (std::slice::from_raw_parts_mut(best, cols), std::slice::from_raw_parts_mut(at, cols)) };
-    for r in 0..rows {
-        // SAFETY: row `r` holds `cols` values.
-        let row = unsafe { std::slice::from_raw_parts(from.offset(r as isize * stride).cast::<T>(), cols) };
-        let number = (first + r) as i64;
-        if number == 0 {
-            best.copy_from_slice(row);
-            at.fill(0);
-            continue;
-        }
-        for ((best, at), &x) in best.iter_mut().zip(at.iter_mut()).zip(row) {
-            let wins = beats(x, *best, largest);
-            *best = if wins { x } else { *best };
-            *at = if wins { number } else { *at };
+per_level! {
+    /// Takes rows into the best values and positions of their columns.
+    fn columns[T: Copy + PartialOrd, const LARGEST: bool][T, LARGEST]
+    (best: *mut u8, at: *mut i64, from: *const u8, stride: isize, cols: usize, rows: usize, first: usize) {
+        // SAFETY: the caller's promise, that of `Arg::push_rows`.
+        let (best, at) =
+            unsafe { (std::slice::from_raw_parts_mut(best.cast::<T>(), cols), std::slice::from_raw_parts_mut(at, cols)) };
+        for r in 0..rows {
+            // SAFETY: row `r` holds `cols` values.
+            let row = unsafe { std::slice::from_raw_parts(from.offset(r as isize * stride).cast::<T>(), cols) };
+            let number = (first + r) as i64;
+            if number == 0 {
+                best.copy_from_slice(row);
+                at.fill(0);
+                continue;
+            }
+            for ((best, at), &x) in best.iter_mut().zip(at.iter_mut()).zip(row) {
+                let wins = beats(x, *best, LARGEST);
+                *best = if wins { x } else { *best };
+                *at = if wins { number } else { *at };
+            }
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::tile::scratch::{self, Purpose, padded};
 use crate::tile::walk::{self, Axes, Axis, Cursor};
 use std::ops::Range;
 
-/// Columns that are worked on together: their lanes fit L1 with a block's lines, and the parts of
-/// rows are long enough for the prefetcher.
-const WIDE: usize = 512;
+/// Columns that are worked on together. Long parts of rows keep the prefetcher going, which is worth
+/// more than lanes (64 bytes a column for `f32`) that fit L1.
+const WIDE: usize = 4096;
 
 /// With fewer columns, several rows are evaluated in one tile.
 const NARROW: usize = 128;

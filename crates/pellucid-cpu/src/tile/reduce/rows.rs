@@ -14,6 +14,9 @@ use std::ops::Range;
 /// Sequences shorter than this are evaluated several at a time.
 const SHORT: usize = 128;
 
+/// So many of them at most.
+const TURNED: usize = 64;
+
 /// What has been found of one sequence.
 enum State {
     Fold(Running),
@@ -89,15 +92,17 @@ impl Job<'_> {
 
     /// Sequences that are shorter than a tile.
     fn short(&self, eval: &Evaluator<'_>, range: Range<usize>) {
-        let scratch_bytes = padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch();
-        let together = (self.step(eval) / self.length).clamp(1, RESULTS);
+        let turned = padded(TURNED * self.length * 8);
+        let scratch_bytes = padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch() + turned;
+        let together = (self.step(eval) / self.length).clamp(1, TURNED);
         scratch::with(Purpose::Tile, scratch_bytes, |scratch| {
             // SAFETY: the parts of the scratch have the sizes asked for.
             unsafe {
                 let mut frame = eval.frame(scratch);
                 let aside = scratch.add(padded(eval.scratch()));
                 let results = aside.add(self.aside(eval));
-                let rest = results.add(padded(RESULTS * 8));
+                let turned = results.add(padded(RESULTS * 8));
+                let rest = turned.add(padded(TURNED * self.length * 8));
                 eval.begin(&mut frame, &self.bases);
                 let mut first = range.start;
                 while first < range.end {
@@ -108,8 +113,13 @@ impl Job<'_> {
                         let n = sequences * self.length;
                         eval.tile(&mut frame, &self.bases, (first + done) * self.length, n);
                         let values = self.values(eval, &frame, n, aside);
-                        for s in 0..sequences {
-                            self.one(values.add(s * self.length * self.size), self.length, results, done + s);
+                        match &self.action {
+                            Action::Fold(fold) => {
+                                fold.reduce_rows(results.add(done * fold.size), values, sequences, self.length, turned);
+                            }
+                            Action::Arg(_) => (0..sequences).for_each(|s| {
+                                self.one(values.add(s * self.length * self.size), self.length, results, done + s);
+                            }),
                         }
                         done += sequences;
                     }

@@ -1,7 +1,7 @@
 //! What a row of the table says.
 
 use super::nd::{Nd, zip};
-use pellucid_tensor::{DType, Result, Tensor};
+use pellucid_tensor::{DType, Result, Scalar, Tensor};
 use std::ops::RangeInclusive;
 
 /// An operation: its name in `ops`, and the cases in which it is tried.
@@ -16,10 +16,16 @@ pub struct Row {
     pub scale: f64,
     /// NaN, ±inf and ±0 are tried against the reference too.
     pub special: bool,
+    /// The sign of a zero at special numbers counts.
+    pub signed_zero: bool,
+    /// A row of [`unary`] or [`binary`].
+    pub elementwise: bool,
+    /// A binary operation with a number of the host on its right, and on its left.
+    pub scalar: Option<Scalars>,
     /// The value for integers, where it is not that for the same real numbers.
     pub integers: Option<fn(&[i64]) -> i64>,
     /// What the table's form cannot say: pairs of a statement and whether it holds.
-    pub more: Vec<(&'static str, fn() -> Result<bool>)>,
+    pub more: Vec<(&'static str, Statement)>,
 }
 
 /// One way to call it.
@@ -30,9 +36,13 @@ pub struct Case {
     pub reference: Reference,
     /// The case is tried with every dtype, not with floats only.
     pub dtypes: bool,
+    /// Too large for differences.
+    pub values_only: bool,
 }
 
 pub type Call = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>>;
+pub type Statement = Box<dyn Fn() -> Result<bool>>;
+pub type Scalars = (fn(&Tensor, Scalar) -> Result<Tensor>, fn(Scalar, &Tensor) -> Result<Tensor>);
 pub type Reference = Box<dyn Fn(&[Nd]) -> Vec<Nd>>;
 
 /// The dtype of an output, given the join of the dtypes of its numbers.
@@ -160,6 +170,9 @@ impl Row {
             ulps: 8.0,
             scale: 0.1,
             special: true,
+            signed_zero: true,
+            elementwise: false,
+            scalar: None,
             integers: None,
             more: vec![],
         }
@@ -190,6 +203,7 @@ impl Row {
             call: Box::new(call),
             reference: Box::new(reference),
             dtypes: true,
+            values_only: false,
         });
         self
     }
@@ -235,9 +249,24 @@ impl Row {
         self
     }
 
+    /// The sign of a zero is nobody's promise here.
+    pub fn any_zero(mut self) -> Row {
+        self.signed_zero = false;
+        self
+    }
+
+    pub fn is_elementwise(&self) -> bool {
+        self.elementwise
+    }
+
+    fn elementwise(mut self) -> Row {
+        self.elementwise = true;
+        self
+    }
+
     /// A statement that must hold beside the cases.
-    pub fn also(mut self, statement: &'static str, holds: fn() -> Result<bool>) -> Row {
-        self.more.push((statement, holds));
+    pub fn also(mut self, statement: &'static str, holds: impl Fn() -> Result<bool> + 'static) -> Row {
+        self.more.push((statement, Box::new(holds)));
         self
     }
 
@@ -281,7 +310,7 @@ pub fn unary(
     reference: impl Fn(f64) -> f64 + Copy + 'static,
 ) -> Row {
     let shapes: [&[usize]; 6] = [&[2, 3], &[67], &[], &[1], &[0], &[2, 0, 3]];
-    shapes.iter().fold(Row::new(name), |row, shape| {
+    shapes.iter().fold(Row::new(name).elementwise(), |row, shape| {
         let input = Input { shape: shape.to_vec(), ..real([]) };
         let row = row.case(format!("{shape:?}"), [input], move |x| call(&x[0]), move |x| x[0].map(reference));
         if shape.len() == 2 { row } else { row.floats_only() }
@@ -292,6 +321,7 @@ pub fn unary(
 pub fn binary(
     name: &'static str,
     call: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Copy + 'static,
+    scalar: Scalars,
     reference: impl Fn(f64, f64) -> f64 + Copy + 'static,
 ) -> Row {
     let shapes: [(&[usize], &[usize]); 12] = [
@@ -308,7 +338,8 @@ pub fn binary(
         (&[2, 1], &[1, 0]),
         (&[0], &[]),
     ];
-    shapes.iter().fold(Row::new(name), |row, (a, b)| {
+    let row = Row { scalar: Some(scalar), ..Row::new(name) }.elementwise();
+    shapes.iter().fold(row, |row, (a, b)| {
         let inputs = [a, b].map(|shape| Input { shape: shape.to_vec(), ..real([]) });
         let value = move |x: &[Nd]| zip(x, |v| reference(v[0], v[1]));
         let row = row.case(format!("{a:?} with {b:?}"), inputs, move |x| call(&x[0], &x[1]), value);

@@ -1,0 +1,174 @@
+//! What this machine can do at best, measured here and now: arithmetic and bandwidth.
+//!
+//! A row that is bound by one of them cannot be faster; how near it comes is its share.
+
+use crate::harness::{Work, rounded};
+use serde_json::json;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// The variable by which a child process learns the ceilings.
+pub(crate) const VARIABLE: &str = "PELLUCID_BENCH_CEILINGS";
+
+/// Rates of all threads together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ceilings {
+    /// Single-precision operations a second, from registers; a fused multiply-add is two.
+    fma: f64,
+    /// Bytes a second that are read from 64 MiB a thread.
+    read: f64,
+    /// Bytes a second that are read and written, from 16 MiB to 16 MiB a thread.
+    copy: f64,
+}
+
+impl Ceilings {
+    pub(crate) fn measure(threads: usize) -> Ceilings {
+        Ceilings { fma: best(threads, fma_rate), read: best(threads, read_rate), copy: best(threads, copy_rate) }
+    }
+
+    pub(crate) fn to_env(self) -> String {
+        format!("{:e},{:e},{:e}", self.fma, self.read, self.copy)
+    }
+
+    pub(crate) fn from_env() -> Option<Ceilings> {
+        let text = std::env::var(VARIABLE).ok()?;
+        let mut rates = text.split(',').map(|rate| rate.parse().ok());
+        Some(Ceilings { fma: rates.next()??, read: rates.next()??, copy: rates.next()?? })
+    }
+
+    /// The ceiling that bounds this work, and the share of it that `seconds` mean.
+    pub(crate) fn share(self, work: Work, seconds: f64) -> Option<(&'static str, f64)> {
+        match work {
+            Work::Overhead => None,
+            Work::Flops(flops) => Some(("fma", flops / seconds / self.fma)),
+            Work::Read(bytes) => Some(("read", bytes / seconds / self.read)),
+            Work::Copy(bytes) => Some(("copy", bytes / seconds / self.copy)),
+        }
+    }
+
+    pub(crate) fn line(self, threads: usize) -> String {
+        json!({
+            "peer": "machine", "workload": "ceilings", "threads": threads,
+            "fma_gflops": rounded(self.fma * 1e-9, 1),
+            "read_gb_s": rounded(self.read * 1e-9, 1),
+            "copy_gb_s": rounded(self.copy * 1e-9, 1),
+        })
+        .to_string()
+    }
+}
+
+/// The best of several measurements of all threads at once, added up.
+fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
+    let attempt = || -> f64 {
+        let barrier = Barrier::new(threads);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| rate(&mut || drop(barrier.wait())))).collect();
+            workers.into_iter().map(|w| w.join().expect("a measurement does not panic")).sum()
+        })
+    };
+    (0..3).map(|_| attempt()).fold(0.0, f64::max)
+}
+
+/// Work a second of the fastest of many short runs, after everybody is ready.
+fn fastest(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 {
+    body();
+    ready();
+    let start = Instant::now();
+    let mut least = f64::INFINITY;
+    while start.elapsed().as_secs_f64() < 0.15 {
+        let before = Instant::now();
+        body();
+        least = least.min(before.elapsed().as_secs_f64());
+    }
+    work / least
+}
+
+/// Chains of multiply-adds that are independent of one another: enough to fill two pipelines of
+/// latency 4.
+const CHAINS: usize = 12;
+const ROUNDS: usize = 20_000;
+
+fn fma_rate(ready: &mut dyn FnMut()) -> f64 {
+    let (lanes, chains) = fma_kernel();
+    let flops = (2 * lanes * CHAINS * ROUNDS) as f64;
+    fastest(flops, ready, || {
+        black_box(chains(black_box(0.999), black_box(0.001)));
+    })
+}
+
+/// The widest multiply-add of this processor: its lanes, and a function that does
+/// [`ROUNDS`] × [`CHAINS`] of them.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "a function for an instruction set is called where the processor has it")]
+fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx512f")]
+    fn avx512(a: f32, b: f32) -> f32 {
+        let (a, b) = (_mm512_set1_ps(a), _mm512_set1_ps(b));
+        let mut sums = [b; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, a, b);
+            }
+        }
+        sums.into_iter().map(|sum| _mm512_reduce_add_ps(sum)).sum()
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    fn avx2(a: f32, b: f32) -> f32 {
+        let (a, b) = (_mm256_set1_ps(a), _mm256_set1_ps(b));
+        let mut sums = [b; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, a, b);
+            }
+        }
+        sums.into_iter().map(|sum| _mm256_cvtss_f32(sum)).sum()
+    }
+
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has AVX-512F, as was just asked.
+        return (16, |a, b| unsafe { avx512(a, b) });
+    }
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        // SAFETY: the processor has AVX2 and FMA, as was just asked.
+        return (8, |a, b| unsafe { avx2(a, b) });
+    }
+    (4, portable)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
+    (4, portable)
+}
+
+/// Four lanes, which every compiler makes one vector of; a multiplication and an addition.
+fn portable(a: f32, b: f32) -> f32 {
+    let mut sums = [[b; 4]; CHAINS];
+    for _ in 0..ROUNDS {
+        for sum in sums.as_flattened_mut() {
+            *sum = *sum * a + b;
+        }
+    }
+    sums.as_flattened().iter().sum()
+}
+
+fn read_rate(ready: &mut dyn FnMut()) -> f64 {
+    let data = vec![1u64; 8 << 20];
+    fastest(size_of_val(&data[..]) as f64, ready, || {
+        // Eight sums, so that no addition waits for the one before.
+        let (rows, _) = black_box(&data).as_chunks::<8>();
+        let sums = rows.iter().fold([0u64; 8], |sums, row| std::array::from_fn(|i| sums[i].wrapping_add(row[i])));
+        black_box(sums);
+    })
+}
+
+fn copy_rate(ready: &mut dyn FnMut()) -> f64 {
+    let from = vec![1u64; 2 << 20];
+    let mut to = vec![0u64; 2 << 20];
+    fastest(2.0 * size_of_val(&from[..]) as f64, ready, || {
+        black_box(&mut to).copy_from_slice(black_box(&from));
+    })
+}

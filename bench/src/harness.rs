@@ -1,0 +1,143 @@
+//! Timing, as the peers' harness does it, and the line that comes of it.
+
+use crate::ceilings::Ceilings;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// One thing to time.
+#[derive(Clone)]
+pub(crate) struct Workload {
+    /// The peers' name for it: `W3`.
+    pub(crate) id: &'static str,
+    /// Which of several ways to do it: "" for plain eager operations.
+    pub(crate) variant: &'static str,
+    /// Prepares it.
+    pub(crate) build: fn() -> Run,
+}
+
+/// A workload, ready to be run again and again.
+pub(crate) struct Run {
+    /// Runs it `inner` times.
+    body: Box<dyn FnMut()>,
+    inner: usize,
+    work: Work,
+}
+
+/// What a run cannot do without: of this the share of a ceiling is reckoned.
+#[derive(Clone, Copy)]
+pub(crate) enum Work {
+    /// Nothing that a ceiling is known for: many small kernels.
+    Overhead,
+    /// Floating-point operations, a multiplication and an addition being two.
+    Flops(f64),
+    /// Bytes that are read.
+    Read(f64),
+    /// Bytes that are read and written.
+    Copy(f64),
+}
+
+impl Run {
+    pub(crate) fn new(work: Work, body: impl FnMut() + 'static) -> Run {
+        Run { body: Box::new(body), inner: 1, work }
+    }
+
+    /// The body runs the workload `inner` times.
+    pub(crate) fn repeated(self, inner: usize) -> Run {
+        Run { inner, ..self }
+    }
+}
+
+impl Workload {
+    pub(crate) fn new(id: &'static str, variant: &'static str, build: fn() -> Run) -> Workload {
+        Workload { id, variant, build }
+    }
+
+    /// `W6` or `W6/formula`.
+    pub(crate) fn key(&self) -> String {
+        if self.variant.is_empty() { self.id.to_string() } else { format!("{}/{}", self.id, self.variant) }
+    }
+}
+
+/// Builds, warms and times a workload; its line.
+pub(crate) fn run(workload: &Workload, threads: usize, ceilings: Option<Ceilings>) -> String {
+    let Run { mut body, inner, work } = (workload.build)();
+    let first = timed(&mut body);
+    warm(&mut body);
+    let mut times = measure(&mut body, inner);
+    times.sort_by(f64::total_cmp);
+    let [p25, median, p75] = quartiles(&times);
+    let mut line = json!({
+        "peer": "pellucid", "workload": workload.id, "variant": workload.variant,
+        "median_us": rounded(median, 3), "min_us": rounded(times[0], 3), "n": times.len(),
+        "p25_us": rounded(p25, 3), "p75_us": rounded(p75, 3),
+        "first_call_s": rounded(first.as_secs_f64(), 3), "threads": threads, "peak_rss_mb": peak_rss_mb(),
+    });
+    if let Some((name, share)) = ceilings.and_then(|c| c.share(work, p25 * 1e-6)) {
+        line["ceiling"] = name.into();
+        line["share"] = rounded(share, 3);
+    }
+    line.to_string()
+}
+
+/// The line of a workload that gave no result.
+pub(crate) fn unsupported(workload: &Workload, why: &str) -> String {
+    json!({ "peer": "pellucid", "workload": workload.id, "variant": workload.variant, "unsupported": why }).to_string()
+}
+
+fn timed(body: &mut dyn FnMut()) -> Duration {
+    let start = Instant::now();
+    body();
+    start.elapsed()
+}
+
+/// At least two calls, and 0.3 s or 500 calls.
+fn warm(body: &mut dyn FnMut()) {
+    let start = Instant::now();
+    let mut calls = 0;
+    while calls < 2 || (start.elapsed().as_secs_f64() < 0.3 && calls < 500) {
+        body();
+        calls += 1;
+    }
+}
+
+/// Microseconds a run: at least 5 calls, then until the budget or 3000 calls are spent.
+fn measure(body: &mut dyn FnMut(), inner: usize) -> Vec<f64> {
+    let budget = budget();
+    let mut times = Vec::new();
+    let start = Instant::now();
+    while times.len() < 5 || (start.elapsed() < budget && times.len() < 3000) {
+        times.push(timed(body).as_secs_f64() * 1e6 / inner as f64);
+    }
+    times
+}
+
+/// `BUDGET_S`, two seconds if it is not set.
+fn budget() -> Duration {
+    let seconds = std::env::var("BUDGET_S").ok().and_then(|s| s.parse().ok()).unwrap_or(2.0);
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(2))
+}
+
+/// The quartiles of sorted values, between neighbours where they fall between (the "exclusive" method
+/// of Python's `statistics.quantiles`).
+pub(crate) fn quartiles(sorted: &[f64]) -> [f64; 3] {
+    [1, 2, 3].map(|quarter| {
+        let place = quarter as f64 * (sorted.len() + 1) as f64 / 4.0 - 1.0;
+        let place = place.clamp(0.0, (sorted.len() - 1) as f64);
+        let (low, rest) = (place.floor() as usize, place.fract());
+        let high = (low + 1).min(sorted.len() - 1);
+        sorted[low] + (sorted[high] - sorted[low]) * rest
+    })
+}
+
+pub(crate) fn rounded(value: f64, digits: i32) -> Value {
+    let scale = 10f64.powi(digits);
+    json!((value * scale).round() / scale)
+}
+
+/// The most memory that the process ever had, from Linux's account; null elsewhere.
+fn peak_rss_mb() -> Value {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
+    kib.map_or(Value::Null, |kib| rounded(kib / 1024.0, 1))
+}

@@ -1,0 +1,116 @@
+//! How fast Pellucid is: the workloads of the peers' benchmarks, one JSON line each.
+//!
+//! ```text
+//! pellucid-bench [--threads N] [--only W3,W6]
+//! pellucid-bench --vs "python torch_bench.py torch/{}" [--rounds 5] [--only W3]
+//! ```
+//!
+//! A line has `peer` ("pellucid"), `workload`, `variant` ("" for separate eager operations, "formula"
+//! for one `formula!`, "captured" for a replayed step), `median_us`, `min_us`, `p25_us`, `p75_us`,
+//! `n`, `first_call_s`, `threads`, `peak_rss_mb`; and `share`, the part of a ceiling of this very
+//! machine that the lower quartile reaches: `ceiling` is "fma" (arithmetic), "copy" or "read"
+//! (bandwidth), measured at the start of the run. Every workload runs in a fresh process. The
+//! environment variable `BUDGET_S` (2) is the time for each, in seconds.
+//!
+//! With `--vs`, ours and another program take turns, workload by workload: the program is called with
+//! the workload's name in place of `{}` (or as its last argument) and prints such lines too. What is
+//! printed is the ratio of lower quartiles, ours to theirs, its median over the rounds.
+#![deny(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "lines on standard output are what this program makes")]
+
+mod ceilings;
+mod elementwise;
+mod harness;
+mod matmul;
+mod rows;
+mod small;
+mod train;
+mod versus;
+
+use ceilings::Ceilings;
+use harness::Workload;
+use std::process::{Command, ExitCode, Stdio};
+
+/// What the command line asks for.
+struct Arguments {
+    threads: usize,
+    only: Vec<String>,
+    child: Option<String>,
+    vs: Option<String>,
+    rounds: usize,
+}
+
+impl Arguments {
+    fn parse() -> Result<Arguments, String> {
+        let mut parsed = Arguments { threads: 1, only: Vec::new(), child: None, vs: None, rounds: 5 };
+        let mut given = std::env::args().skip(1);
+        while let Some(name) = given.next() {
+            let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
+            let number =
+                || value.parse::<usize>().ok().filter(|&n| n > 0).ok_or(format!("{name} needs a count, got {value}"));
+            match name.as_str() {
+                "--threads" => parsed.threads = number()?,
+                "--rounds" => parsed.rounds = number()?,
+                "--only" => parsed.only.extend(value.split(',').map(String::from)),
+                "--child" => parsed.child = Some(value),
+                "--vs" => parsed.vs = Some(value),
+                _ => return Err(format!("unknown argument {name}")),
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// `W3` asks for all of `W3`'s variants, `W7` for `W7-softmax` and its like too.
+    fn wants(&self, workload: &Workload) -> bool {
+        let asks = |only: &String| {
+            workload.key() == *only
+                || workload.id == only
+                || workload.id.strip_prefix(only.as_str()).is_some_and(|r| r.starts_with('-'))
+        };
+        self.only.is_empty() || self.only.iter().any(asks)
+    }
+}
+
+fn workloads() -> Vec<Workload> {
+    [small::workloads(), train::workloads(), elementwise::workloads(), rows::workloads(), matmul::workloads()].concat()
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::parse() {
+        Ok(arguments) => arguments,
+        Err(reason) => {
+            eprintln!("{reason}\nusage: pellucid-bench [--threads N] [--only W3,W6] [--vs COMMAND] [--rounds N]");
+            return ExitCode::from(2);
+        }
+    };
+    if let Some(key) = &arguments.child {
+        let workload = workloads().into_iter().find(|w| w.key() == *key).expect("a child is given a workload's key");
+        println!("{}", harness::run(&workload, arguments.threads, Ceilings::from_env()));
+        return ExitCode::SUCCESS;
+    }
+    let chosen: Vec<Workload> = workloads().into_iter().filter(|w| arguments.wants(w)).collect();
+    let ceilings = Ceilings::measure(arguments.threads);
+    println!("{}", ceilings.line(arguments.threads));
+    match &arguments.vs {
+        Some(command) => versus::run(&chosen, command, arguments.rounds, arguments.threads, ceilings),
+        None => chosen.iter().for_each(|w| println!("{}", in_fresh_process(w, arguments.threads, ceilings))),
+    }
+    ExitCode::SUCCESS
+}
+
+/// The line of a workload that runs in a process of its own.
+fn in_fresh_process(workload: &Workload, threads: usize, ceilings: Ceilings) -> String {
+    let program = std::env::current_exe().expect("the path of this program");
+    let output = Command::new(program)
+        .args(["--child", &workload.key(), "--threads", &threads.to_string()])
+        .env("RAYON_NUM_THREADS", threads.to_string())
+        .env(ceilings::VARIABLE, ceilings.to_env())
+        .stderr(Stdio::inherit())
+        .output();
+    let failed = |why: String| harness::unsupported(workload, &why);
+    match output {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_string(),
+        Ok(output) => failed(format!("the process ended with {}", output.status)),
+        Err(error) => failed(error.to_string()),
+    }
+}

@@ -1,0 +1,34 @@
+//! W1 and W2: the cost of an operation that has almost nothing to compute.
+
+use crate::harness::{Run, Work, Workload};
+use pellucid::prelude::*;
+
+pub(crate) fn workloads() -> Vec<Workload> {
+    vec![Workload::new("W1", "", w1), Workload::new("W2", "", w2)]
+}
+
+/// y = x·x + x of one element, forward and backward.
+fn w1() -> Run {
+    let x = Tensor::from([1.5f32]).requires_grad_(true);
+    Run::new(Work::Overhead, move || {
+        for _ in 0..100 {
+            x.zero_grad();
+            (&x * &x + &x).backward();
+        }
+    })
+    .repeated(100)
+}
+
+/// 10,000 additions one after the other, a sum, and all of it backward.
+fn w2() -> Run {
+    let x = Tensor::randn([16], DType::F32).requires_grad_(true);
+    let c = Tensor::randn([16], DType::F32);
+    Run::new(Work::Overhead, move || {
+        x.zero_grad();
+        let mut y = x.clone();
+        for _ in 0..10_000 {
+            y = y + &c;
+        }
+        y.sum(..).backward();
+    })
+}

@@ -1,0 +1,87 @@
+//! W3 and W10-hvp: training steps, and a Hessian-vector product, of an MLP 784-256-128-10.
+
+use crate::harness::{Run, Work, Workload};
+use pellucid::prelude::*;
+
+pub(crate) fn workloads() -> Vec<Workload> {
+    vec![
+        Workload::new("W3", "", || eager(64, sgd)),
+        Workload::new("W3", "captured", || captured(64, sgd)),
+        Workload::new("W3a", "", || eager(64, adamw)),
+        Workload::new("W3a", "captured", || captured(64, adamw)),
+        Workload::new("W3b", "", || eager(1024, sgd)),
+        Workload::new("W3b", "captured", || captured(1024, sgd)),
+        Workload::new("W10-hvp", "", hvp),
+    ]
+}
+
+fn mlp() -> Sequential {
+    sequential![Linear::new(784, 256), Relu, Linear::new(256, 128), Relu, Linear::new(128, 10)]
+}
+
+type Make = fn(Vec<Parameter>) -> Box<dyn Optimizer>;
+
+fn sgd(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
+    let options = SgdOptions { lr: 0.1, ..Default::default() };
+    Box::new(Sgd::new(parameters, options).expect("valid options"))
+}
+
+fn adamw(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
+    let options = AdamWOptions { lr: 1e-3, weight_decay: 1e-4, ..Default::default() };
+    Box::new(AdamW::new(parameters, options).expect("valid options"))
+}
+
+/// The products of forward, of every weight's gradient, and of every input's but the first layer's.
+fn work(batch: usize) -> Work {
+    let (first, others) = (784 * 256, 256 * 128 + 128 * 10);
+    Work::Flops((2 * batch * (2 * first + 3 * others)) as f64)
+}
+
+fn batch(size: usize) -> (Tensor, Tensor) {
+    (Tensor::randn([size, 784], DType::F32), Tensor::randint(0, 10, [size]))
+}
+
+/// Zero the gradients, forward, loss, backward, update.
+fn step(model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor, target: &Tensor) -> Tensor {
+    optimizer.zero_grad();
+    let loss = cross_entropy(&model.forward(x), target);
+    loss.backward();
+    optimizer.step();
+    loss
+}
+
+fn eager(size: usize, make: Make) -> Run {
+    let model = mlp();
+    let optimizer = make(model.parameters());
+    let (x, target) = batch(size);
+    Run::new(work(size), move || {
+        step(&model, &*optimizer, &x, &target);
+    })
+}
+
+fn captured(size: usize, make: Make) -> Run {
+    let model = mlp();
+    let optimizer = make(model.parameters());
+    let (x, target) = batch(size);
+    let mut replay = capture(move |inputs| step(&model, &*optimizer, &inputs[0], &inputs[1]), &[&x, &target])
+        .expect("the step can be captured");
+    Run::new(work(size), move || {
+        replay.launch(&[&x, &target]).expect("the step can be launched");
+    })
+}
+
+/// The Hessian of the loss times a vector, reverse over reverse.
+fn hvp() -> Run {
+    let model = mlp();
+    let (x, target) = batch(64);
+    let parameters = model.parameters();
+    let vectors: Vec<Tensor> = parameters.iter().map(|p| Tensor::randn(p.shape(), DType::F32)).collect();
+    Run::new(Work::Overhead, move || {
+        let inputs: Vec<&Tensor> = parameters.iter().map(|p| p.tensor()).collect();
+        let loss = cross_entropy(&model.forward(&x), &target);
+        let first = grad(&[&loss], &inputs, Grad { create_graph: true, ..Default::default() }).expect("a gradient");
+        let products = first.iter().zip(&vectors).map(|(g, v)| (g * v).sum(..));
+        let product = products.reduce(|sum, p| sum + p).expect("there are parameters");
+        grad(&[&product], &inputs, Grad::default()).expect("a second gradient");
+    })
+}

@@ -1,0 +1,75 @@
+//! Ours against another program, in turns: a machine that is slow for a minute is slow for both.
+
+use crate::ceilings::Ceilings;
+use crate::harness::{Workload, quartiles, rounded};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+/// The lower quartiles of one program in every round, by variant or peer.
+type Quartiles = BTreeMap<String, Vec<f64>>;
+
+/// Runs every workload `rounds` times on either side and prints the ratios.
+pub(crate) fn run(workloads: &[Workload], command: &str, rounds: usize, threads: usize, ceilings: Ceilings) {
+    for same in workloads.chunk_by(|a, b| a.id == b.id) {
+        let id = same[0].id;
+        let (mut ours, mut theirs) = (Quartiles::new(), Quartiles::new());
+        let mut refused: Option<String> = None;
+        for _ in 0..rounds {
+            for workload in same {
+                let line = crate::in_fresh_process(workload, threads, ceilings);
+                take(&line, "variant", &mut ours, &mut refused);
+            }
+            match theirs_for(command, id, threads) {
+                Ok(lines) => lines.lines().for_each(|line| take(line, "peer", &mut theirs, &mut refused)),
+                Err(error) => refused = Some(error.to_string()),
+            }
+        }
+        for (variant, own) in &ours {
+            for (peer, other) in &theirs {
+                println!("{}", compared(id, variant, peer, own, other));
+            }
+        }
+        if ours.is_empty() || theirs.is_empty() {
+            let why = refused.unwrap_or_else(|| "no result".into());
+            println!("{}", json!({ "workload": id, "unsupported": why }));
+        }
+    }
+}
+
+/// The median over the rounds of ours ÷ theirs.
+fn compared(id: &str, variant: &str, peer: &str, own: &[f64], other: &[f64]) -> Value {
+    let mut ratios: Vec<f64> = own.iter().zip(other).map(|(a, b)| a / b).collect();
+    ratios.sort_by(f64::total_cmp);
+    let median = |values: &[f64]| {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        quartiles(&sorted)[1]
+    };
+    json!({
+        "workload": id, "variant": variant, "peer": peer, "rounds": ratios.len(),
+        "ratio": rounded(quartiles(&ratios)[1], 3),
+        "least": rounded(ratios[0], 3), "most": rounded(ratios[ratios.len() - 1], 3),
+        "ours_p25_us": rounded(median(own), 3), "theirs_p25_us": rounded(median(other), 3),
+    })
+}
+
+/// Notes the lower quartile of a line under the value of `key`, or why there is none.
+fn take(line: &str, key: &str, into: &mut Quartiles, refused: &mut Option<String>) {
+    let Ok(line) = serde_json::from_str::<Value>(line) else { return };
+    let name = line[key].as_str().unwrap_or_default().to_string();
+    match line["p25_us"].as_f64() {
+        Some(quartile) => into.entry(name).or_default().push(quartile),
+        None => *refused = line["unsupported"].as_str().map(|why| format!("{name}: {why}")),
+    }
+}
+
+/// What the other program prints for a workload.
+fn theirs_for(command: &str, id: &str, threads: usize) -> std::io::Result<String> {
+    let placed = if command.contains("{}") { command.replace("{}", id) } else { format!("{command} {id}") };
+    let mut words = placed.split_whitespace();
+    let program = words.next().ok_or(std::io::ErrorKind::InvalidInput)?;
+    let output =
+        Command::new(program).args(words).env("THREADS", threads.to_string()).stderr(Stdio::inherit()).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

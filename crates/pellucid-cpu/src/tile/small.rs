@@ -1,0 +1,105 @@
+//! Small maps: a program over a few contiguous values, in one tile.
+//!
+//! Setting up the general walk takes longer than the work; here nothing is set up but the addresses.
+
+use super::eval::tile_of;
+use super::link::{Class, Extent, execute};
+use super::loader::fill;
+use super::prepare::Prepared;
+use super::scratch::{self, Purpose, padded};
+use pellucid_ir::kernel::Params;
+use std::mem::MaybeUninit;
+
+/// Programs of more values take the general path.
+const SLOTS: usize = 64;
+
+/// The most values that make a small map.
+pub(super) const MOST: usize = 1024;
+
+/// Runs `program` on `n` contiguous values; `input(k)` gives the address of input `k` and whether it is
+/// one value for all, or `None` if it lies otherwise, `output(k)` that of output `k`. False, and nothing
+/// written, if the program is not small enough.
+///
+/// # Safety
+/// The addresses are those of operands of `n` (or one) elements, which overlap only where an input and
+/// an output are the same.
+pub(super) unsafe fn run(
+    program: &Prepared,
+    params: &Params,
+    n: usize,
+    input: impl Fn(usize) -> Option<(*mut u8, bool)>,
+    output: impl Fn(usize) -> Option<*mut u8>,
+) -> bool {
+    let inputs = program.inputs.len();
+    if n == 0 || n > MOST || program.sizes.len() > SLOTS || inputs > 16 {
+        return false;
+    }
+    let mut from = [(std::ptr::null_mut(), false); 16];
+    for (k, from) in from[..inputs].iter_mut().enumerate() {
+        match input(k) {
+            Some(found) => *from = found,
+            None => return false,
+        }
+    }
+    for (o, out) in program.outputs.iter().enumerate() {
+        let Some(to) = output(o) else { return false };
+        // In place, an input must not be read after its memory was written.
+        let written = out.direct.unwrap_or(program.steps.len() + 1);
+        if from[..inputs].iter().zip(&program.inputs).any(|(f, i)| f.0 == to && i.last_read > written) {
+            return false;
+        }
+    }
+    let linked = program.link(|k| if from[k].1 { Class::Once } else { Class::Tile });
+    let slots = linked.class.len();
+    let tile = n.next_multiple_of(64);
+    if slots > SLOTS || n > tile_of(linked.width) {
+        return false;
+    }
+    let cells = padded(slots * 8);
+    scratch::with(Purpose::Tile, cells + tile * linked.width, |scratch| {
+        let mut at = [const { MaybeUninit::<*mut u8>::uninit() }; SLOTS];
+        for (slot, at) in at[..slots].iter_mut().enumerate() {
+            at.write(match linked.class[slot] {
+                Class::Tile => scratch.wrapping_add(cells + linked.place[slot] * tile),
+                _ => scratch.wrapping_add(slot * 8),
+            });
+        }
+        // SAFETY: the first `slots` are written above.
+        let at = unsafe { &mut *(&raw mut at[..slots] as *mut [*mut u8]) };
+        // SAFETY: every slot has its cell or its buffer; operands are as the caller promises.
+        unsafe {
+            for (slot, uniform) in (inputs..).zip(&program.uniforms) {
+                at[slot].cast::<u64>().write(program.uniform_value(uniform, params, 0));
+            }
+            for (k, input) in program.inputs.iter().enumerate() {
+                let (address, once) = from[k];
+                match input.load {
+                    Some(load) => load(at[k], address, if once { 1 } else { n }),
+                    None => at[k] = address,
+                }
+            }
+            for (o, out) in program.outputs.iter().enumerate() {
+                if let (Some(_), Class::Tile, Some(to)) = (out.direct, linked.class[out.slot as usize], output(o)) {
+                    at[out.slot as usize] = to;
+                }
+            }
+            execute(&linked.code, at, Extent::one(n));
+            for (o, out) in program.outputs.iter().enumerate() {
+                let (Some(to), mut value) = (output(o), at[out.slot as usize]) else { continue };
+                if linked.class[out.slot as usize] != Class::Tile {
+                    let mut one = 0u64;
+                    if let Some(store) = out.store {
+                        store((&raw mut one).cast(), value, 1);
+                        value = (&raw mut one).cast();
+                    }
+                    fill(to, value, out.size, n);
+                } else if let Some(store) = out.store {
+                    store(to, value, n);
+                } else if to != value {
+                    std::ptr::copy(value, to, n * out.size);
+                }
+            }
+        }
+    });
+    true
+}

@@ -1,0 +1,60 @@
+//! An operation without a row fails: the rows' names against the source of `ops`.
+
+use super::rows;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Public functions of `ops` that compute nothing.
+const NO_OPERATIONS: [(&str, &str); 1] = [("over", "writes down axes with their options")];
+
+/// The operations that a file defines: its public functions, and the lines of its tables.
+fn operations(source: &str, into: &mut BTreeSet<String>) {
+    let name = |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
+    let mut in_table = false;
+    for line in source.lines() {
+        match line {
+            "unary! {" | "binary! {" => in_table = true,
+            "}" => in_table = false,
+            _ => {}
+        }
+        if let Some(rest) = line.strip_prefix("pub fn ") {
+            into.insert(name(rest));
+        }
+        // `    tanh(x) = x.tanh();`, but not the deeper lines of a formula or a derivative.
+        if let Some(rest) = line.strip_prefix("    ").filter(|_| in_table) {
+            let name = name(rest);
+            if !name.is_empty() && rest[name.len()..].starts_with('(') && rest.contains(") =") {
+                into.insert(name);
+            }
+        }
+    }
+}
+
+fn all_of(folder: &Path, into: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).expect("the source of the operations") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            all_of(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            operations(&fs::read_to_string(&path).expect("a source file"), into);
+        }
+    }
+}
+
+#[test]
+fn every_operation_has_a_row() {
+    let mut defined = BTreeSet::new();
+    all_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops"), &mut defined);
+    assert!(defined.len() > 100, "the source is read: {defined:?}");
+    for (name, reason) in NO_OPERATIONS {
+        assert!(defined.remove(name), "`{name}` ({reason}) is gone: take it off the list");
+    }
+    let rows: Vec<String> = rows::all().iter().map(|r| r.name.to_string()).collect();
+    let named: BTreeSet<String> = rows.iter().cloned().collect();
+    assert_eq!(named.len(), rows.len(), "a row is there twice");
+    let missing: Vec<_> = defined.difference(&named).collect();
+    let unknown: Vec<_> = named.difference(&defined).collect();
+    assert!(missing.is_empty(), "operations without a row in the table: {missing:?}");
+    assert!(unknown.is_empty(), "rows without an operation: {unknown:?}");
+}

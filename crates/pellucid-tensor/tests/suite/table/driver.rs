@@ -1,0 +1,288 @@
+//! The driver: what every row must stand, and a report of all that do not.
+
+use super::data::{LIES, dtype_of, epsilon, lay, operands, round, stretched, tensor, values};
+use super::gradients;
+use super::nd::{Nd, zip};
+use super::row::{Case, Gradient, Row};
+use crate::tensor::promotion::join;
+use pellucid_tensor::{DType, Error, Result, Scalar, Tensor};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What went wrong, row by row.
+#[derive(Default)]
+pub struct Report {
+    place: String,
+    failures: Vec<String>,
+}
+
+impl Report {
+    pub fn fail(&mut self, what: impl std::fmt::Display) {
+        let what = what.to_string();
+        // Enough to see the difference; a tensor of garbage must not hide the other rows.
+        let short: String = what.chars().take(600).collect();
+        self.failures.push(format!("{}: {short}", self.place));
+    }
+
+    /// Panics with everything that failed.
+    pub fn finish(self) {
+        let count = self.failures.len();
+        assert!(count == 0, "{count} failures in the table:\n{}", self.failures.join("\n"));
+    }
+
+    pub fn expect(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.fail(what());
+        }
+    }
+
+    /// Runs a check; an error or a panic in it is a failure like any other.
+    pub fn section(&mut self, name: impl std::fmt::Display, check: impl FnOnce(&mut Report) -> Result<()>) {
+        let outer = self.place.clone();
+        self.place = format!("{outer} · {name}");
+        match catch_unwind(AssertUnwindSafe(|| check(self))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.fail(error),
+            Err(payload) => {
+                let text = payload.downcast_ref::<Error>().map(|e| e.to_string());
+                let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+                let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string()));
+                self.fail(format!("panicked: {}", text.unwrap_or_default()));
+            }
+        }
+        self.place = outer;
+    }
+}
+
+/// Runs rows; panics with everything that failed. `ROW=softmax` runs that row only.
+pub fn run(rows: Vec<Row>) {
+    let only = std::env::var("ROW").ok();
+    let mut report = Report::default();
+    for row in rows.iter().filter(|r| only.as_ref().is_none_or(|o| r.name == o)) {
+        report.section(row.name, |report| {
+            for case in &row.cases {
+                report.section(&case.label, |report| {
+                    all(row, case, report);
+                    Ok(())
+                });
+            }
+            if row.special && row.is_elementwise() {
+                report.section("special numbers", |report| special(row, report));
+            }
+            if let Some(scalar) = &row.scalar {
+                report.section("with a number", |report| scalars(row, scalar, report));
+            }
+            for (statement, holds) in &row.more {
+                report.section(statement, |report| Ok(report.expect(holds()?, || "does not hold".into())));
+            }
+            Ok(())
+        });
+    }
+    report.finish();
+}
+
+fn all(row: &Row, case: &Case, report: &mut Report) {
+    for dtype in [DType::F64, DType::F32] {
+        report.section(dtype, |report| value(row, case, &[dtype], report));
+    }
+    report.section("layouts", |report| layouts(row, case, report));
+    if case.dtypes {
+        report.section("dtypes", |report| dtypes(row, case, report));
+    }
+    if row.special && !row.is_elementwise() {
+        report.section("special numbers", |report| planted(row, case, report));
+    }
+    match row.gradient {
+        _ if case.values_only => {}
+        Gradient::Untracked => report.section("untracked", |report| gradients::untracked(row, case, report)),
+        _ => gradients::all(row, case, report),
+    }
+}
+
+/// The operation's outputs against the reference's, for numbers of these dtypes.
+fn value(row: &Row, case: &Case, dtypes: &[DType], report: &mut Report) -> Result<()> {
+    let (values, tensors) = operands(row.name, case, dtypes);
+    compare(row, case, &values, &tensors, report)
+}
+
+fn compare(row: &Row, case: &Case, values: &[Nd], tensors: &[Tensor], report: &mut Report) -> Result<()> {
+    let numbers = case.inputs.iter().zip(tensors).filter(|(i, _)| i.is_number()).map(|(_, t)| t.dtype());
+    let number = numbers.reduce(join).unwrap_or(DType::I64);
+    let expected: Option<Vec<DType>> = row.rules.iter().map(|r| r.result(number)).collect();
+    let Some(expected) = expected else { return refused(case, tensors, report) };
+    let outputs = (case.call)(tensors)?;
+    let mut references = (case.reference)(values);
+    if let Some(integers) = row.integers.filter(|_| expected.iter().all(|d| !d.is_float())) {
+        references = vec![zip(values, |v| integers(&v.iter().map(|&x| x as i64).collect::<Vec<_>>()) as f64)];
+    }
+    report.expect(outputs.len() == references.len(), || format!("{} outputs, expected {}", outputs.len(), references.len()));
+    for (k, (output, reference)) in outputs.iter().zip(&references).enumerate() {
+        let rule = expected[k.min(expected.len() - 1)];
+        report.expect(output.dtype() == rule, || format!("output {k} of {number} is {}, expected {rule}", output.dtype()));
+        agree(row, output, reference, k, report);
+    }
+    Ok(())
+}
+
+/// Whether a result has the reference's shape and values.
+fn agree(row: &Row, output: &Tensor, reference: &Nd, k: usize, report: &mut Report) {
+    if output.shape()[..] != reference.shape[..] {
+        return report.fail(format!("output {k} has shape {}, expected {:?}", output.shape(), reference.shape));
+    }
+    let dtype = output.dtype();
+    let got = values(output);
+    // Half types compute in f32 and are rounded at the end.
+    let ulps = if dtype.size() == 2 { row.ulps.min(3.0) } else { row.ulps };
+    let far = got.iter().zip(&reference.data).position(|(&got, &want)| {
+        let rounded = round(want, dtype);
+        let tolerance = ulps * epsilon(dtype) * want.abs().max(row.scale);
+        let near = dtype.is_float() && want.is_finite() && (got - want).abs() <= tolerance;
+        !(got == rounded || (got.is_nan() && rounded.is_nan()) || near)
+    });
+    if let Some(i) = far {
+        report.fail(format!("output {k}, element {i}: got {} of {got:?}, expected {} of {:?}", got[i], reference.data[i], reference.data));
+    }
+}
+
+/// A refused call is a typed error and changes nothing.
+fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
+    let state = || tensors.iter().map(|t| (t.to_bytes(), t.array().storage().version())).collect::<Vec<_>>();
+    let before = state();
+    match (case.call)(tensors) {
+        Err(Error::DTypeMismatch { .. }) => {}
+        Err(other) => report.fail(format!("refused by another error: {other}")),
+        Ok(outputs) => report.fail(format!("not refused: gave {outputs:?}")),
+    }
+    report.expect(state() == before, || "the refused call changed an input".into());
+    Ok(())
+}
+
+/// The same elements give the same bits, however they lie.
+fn layouts(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    let (_, tensors) = operands(row.name, case, &[DType::F32]);
+    let mut same = |name: String, laid: Vec<Tensor>, dense: &[Tensor]| -> Result<()> {
+        let (laid, dense) = ((case.call)(&laid)?, (case.call)(dense)?);
+        for (k, (a, b)) in laid.iter().zip(&dense).enumerate() {
+            report.expect(a.shape() == b.shape() && bits(a) == bits(b), || format!("{name}: output {k} is {a:?}, from dense inputs {b:?}"));
+        }
+        Ok(())
+    };
+    for lie in LIES {
+        same(format!("{lie:?}"), tensors.iter().map(|t| lay(t, lie)).collect(), &tensors)?;
+    }
+    for axis in 0..tensors.iter().map(|t| t.rank()).max().unwrap_or(0) {
+        let wide: Vec<Tensor> = tensors.iter().map(|t| stretched(t, axis)).collect();
+        let dense: Vec<Tensor> = wide.iter().map(|t| t.contiguous()).collect();
+        same(format!("stretched along {axis}"), wide, &dense)?;
+    }
+    Ok(())
+}
+
+/// Bytes, with every NaN the same: which one it is, nobody promises.
+fn bits(x: &Tensor) -> Vec<u64> {
+    values(x).into_iter().map(|v| if v.is_nan() { u64::MAX } else { v.to_bits() }).collect()
+}
+
+/// Every dtype; for two numbers, every pair of them.
+fn dtypes(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    let pairs = case.inputs.iter().filter(|i| i.is_number()).count() > 1;
+    for a in DType::ALL {
+        if !pairs {
+            report.section(a, |report| value(row, case, &[a], report));
+        }
+        for b in DType::ALL.into_iter().filter(|_| pairs) {
+            report.section(format!("{a} with {b}"), |report| value(row, case, &[a, b], report));
+        }
+    }
+    Ok(())
+}
+
+const SPECIAL: [f64; 13] =
+    [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e4, -1e4, 1e-30, -1e-30];
+
+/// NaN, ±∞, ±0 and extremes, each with each; the sign of a zero counts.
+fn special(row: &Row, report: &mut Report) -> Result<()> {
+    let case = &row.cases[0];
+    let n = SPECIAL.len();
+    let lists: Vec<Nd> = match case.inputs.len() {
+        1 => vec![Nd { shape: vec![n], data: SPECIAL.to_vec() }],
+        2 => vec![Nd::from_fn(&[n, n], |ix| SPECIAL[ix[0]]), Nd::from_fn(&[n, n], |ix| SPECIAL[ix[1]])],
+        count => return Err(Error::invalid("table", format!("an elementwise row of {count} inputs"))),
+    };
+    for dtype in [DType::F64, DType::F32] {
+        let lists: Vec<Nd> = lists.iter().map(|l| l.map(|x| round(x, dtype))).collect();
+        let tensors: Vec<Tensor> = lists.iter().map(|l| tensor(l, dtype)).collect();
+        let Some(expected) = row.rules[0].result(dtype) else { return Ok(()) };
+        let output = (case.call)(&tensors)?.remove(0);
+        let reference = (case.reference)(&lists).remove(0);
+        for (i, (&got, &want)) in values(&output).iter().zip(&reference.data).enumerate() {
+            let rounded = round(want, expected);
+            let near = expected.is_float()
+                && want.is_finite()
+                && (got - want).abs() <= row.ulps * epsilon(expected) * want.abs().max(row.scale);
+            let zero = want == 0.0 && expected.is_float() && got.to_bits() != want.to_bits();
+            if !(got == rounded || (got.is_nan() && rounded.is_nan()) || near) || (zero && row.signed_zero) {
+                let at: Vec<f64> = lists.iter().map(|l| l.data[i]).collect();
+                report.fail(format!("{dtype} at {at:?}: got {got:?}, expected {want:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// NaN and infinities among ordinary numbers.
+fn planted(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    let (dense, _) = operands(row.name, case, &[DType::F64]);
+    let numbers = || (0..case.inputs.len()).filter(|&i| case.inputs[i].is_number() && !dense[i].data.is_empty());
+    for input in numbers() {
+        for plants in [&[f64::NAN][..], &[f64::INFINITY], &[f64::NEG_INFINITY], &[f64::INFINITY, f64::NAN], &[-0.0, 0.0]] {
+            let mut values = dense.clone();
+            let data = &mut values[input].data;
+            let size = data.len();
+            plants.iter().enumerate().for_each(|(k, &plant)| data[(size / 3 + k) % size] = plant);
+            let tensors: Vec<Tensor> =
+                values.iter().zip(&case.inputs).map(|(v, i)| tensor(v, dtype_of(i, DType::F64))).collect();
+            report.section(format!("{plants:?} in input {input}"), |report| compare(row, case, &values, &tensors, report));
+        }
+    }
+    Ok(())
+}
+
+/// Numbers of the host on either side: they never widen a tensor, and gradients flow past them.
+fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) -> Result<()> {
+    let case = &row.cases[0];
+    for dtype in DType::ALL {
+        let (numbers, tensors) = operands(row.name, case, &[dtype]);
+        for k in [Scalar::Bool(true), Scalar::Int(2), Scalar::Float(1.5)] {
+            // A scalar's kind may change the tensor's, its width never does.
+            let joined = match k {
+                Scalar::Bool(_) => dtype,
+                Scalar::Int(_) => if dtype == DType::Bool { DType::I64 } else { dtype },
+                Scalar::Float(_) => if dtype.is_float() { dtype } else { DType::F32 },
+            };
+            let host = Nd::scalar(k.to_f64());
+            for side in 0..2 {
+                let (values, x) = (&numbers[side], &tensors[side]);
+                let (result, operands) = match side {
+                    0 => (right(x, k), [values.clone(), host.clone()]),
+                    _ => (left(k, x), [host.clone(), values.clone()]),
+                };
+                report.section(format!("{dtype}, {k:?} on side {}", 1 - side), |report| {
+                    let Some(expected) = row.rules[0].result(joined) else {
+                        let refused = matches!(result, Err(Error::DTypeMismatch { .. }));
+                        report.expect(refused, || format!("not refused: {result:?}"));
+                        return Ok(());
+                    };
+                    let output = result?;
+                    let mut reference = (case.reference)(&operands).remove(0);
+                    if let Some(integers) = row.integers.filter(|_| !expected.is_float() && !joined.is_float()) {
+                        reference = zip(&operands, |v| integers(&[v[0] as i64, v[1] as i64]) as f64);
+                    }
+                    report.expect(output.dtype() == expected, || format!("gave {}, expected {expected}", output.dtype()));
+                    agree(row, &output, &reference, 0, report);
+                    Ok(())
+                });
+            }
+        }
+    }
+    gradients::with_a_number(row, right, left, report)
+}

@@ -1,0 +1,158 @@
+//! The gradients of a row: against central differences, in several orders, and what they are.
+
+use super::data::{operands, tensor, values};
+use super::driver::Report;
+use super::nd::Nd;
+use super::row::{Case, Gradient, Kind, Row};
+use pellucid_tensor::{Check, DType, Grad, Result, Scalar, Tensor, grad, gradcheck, gradgradcheck};
+
+/// Everything that a differentiable row must stand.
+pub fn all(row: &Row, case: &Case, report: &mut Report) {
+    let (_, tensors) = operands(row.name, case, &[DType::F64]);
+    let numbers: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
+    let mut subsets = vec![numbers.clone()];
+    if numbers.len() > 1 {
+        subsets.extend(numbers.iter().map(|&i| vec![i]));
+    }
+    for subset in subsets {
+        report.section(format!("gradient of {subset:?}"), |report| {
+            let inputs = tracked(&tensors, &subset);
+            both_orders(&*case.call, &inputs.iter().collect::<Vec<_>>(), row.gradient, report)
+        });
+    }
+    if let &[first, second, ..] = &numbers[..]
+        && fits(case, first, second)
+    {
+        report.section("gradient of one tensor twice", |report| {
+            let twice = |x: &[Tensor]| {
+                let mut all = tensors.clone();
+                (all[first], all[second]) = (x[0].clone(), x[0].clone());
+                (case.call)(&all)
+            };
+            let x = tensors[first].detach().requires_grad_(true);
+            both_orders(&twice, &[&x], row.gradient, report)
+        });
+    }
+    report.section("gradient through views", |_| {
+        // The leaves lie turned over; the operation sees views of them.
+        let view = |x: &[Tensor]| (case.call)(&x.iter().map(|t| t.t().flip(..)).collect::<Vec<_>>());
+        let turned: Vec<Tensor> = tensors.iter().map(|t| t.flip(..).t().copy()).collect();
+        let inputs = tracked(&turned, &numbers);
+        gradcheck(view, &inputs.iter().collect::<Vec<_>>(), Check::default())
+    });
+    report.section("what gradients are", |report| metadata(row, case, report));
+}
+
+fn tracked(tensors: &[Tensor], which: &[usize]) -> Vec<Tensor> {
+    let track = |(i, t): (usize, &Tensor)| t.detach().requires_grad_(which.contains(&i));
+    tensors.iter().enumerate().map(track).collect()
+}
+
+/// Whether input `first` may also stand in for `second`.
+fn fits(case: &Case, first: usize, second: usize) -> bool {
+    let (a, b) = (&case.inputs[first], &case.inputs[second]);
+    match (&a.kind, &b.kind) {
+        (Kind::Number { range: inner, .. }, Kind::Number { range: outer, away }) => {
+            a.shape == b.shape && outer.contains(inner.start()) && outer.contains(inner.end()) && away.is_empty()
+        }
+        _ => false,
+    }
+}
+
+fn both_orders(
+    call: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+    inputs: &[&Tensor],
+    gradient: Gradient,
+    report: &mut Report,
+) -> Result<()> {
+    report.section("first order", |_| gradcheck(call, inputs, Check::default()));
+    report.section("second order", |_| gradgradcheck(call, inputs, Check::default()));
+    if gradient == Gradient::Third && inputs.iter().map(|t| t.size()).sum::<usize>() <= 12 {
+        let first = |x: &[Tensor]| gradient_of(call, x);
+        report.section("third order", |_| gradgradcheck(first, inputs, Check::default()));
+    }
+    if gradient == Gradient::Zero {
+        for output in call(&inputs.iter().map(|&t| t.clone()).collect::<Vec<_>>())? {
+            report.expect(output.requires_grad(), || "a piecewise constant result is tracked".into());
+        }
+    }
+    Ok(())
+}
+
+/// The gradients of every tracked input, weighted so that no symmetry hides an error.
+fn gradient_of(call: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let outputs: Vec<Tensor> = call(inputs)?.into_iter().filter(|y| y.requires_grad()).collect();
+    let weights = |y: &Tensor| {
+        let wave = Nd { shape: y.shape().to_vec(), data: (0..y.size()).map(|i| (0.4 + i as f64).cos() + 1.5).collect() };
+        Some(tensor(&wave, y.dtype()))
+    };
+    let grad_outputs = outputs.iter().map(weights).collect();
+    let wanted: Vec<&Tensor> = inputs.iter().filter(|x| x.requires_grad()).collect();
+    let options = Grad { grad_outputs, create_graph: true, ..Default::default() };
+    grad(&outputs.iter().collect::<Vec<_>>(), &wanted, options)
+}
+
+/// A gradient has its tensor's shape and dtype, whatever its companions are, and the value that it
+/// has in `f64`.
+fn metadata(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    let numbers = case.inputs.iter().filter(|i| i.is_number()).count();
+    let mut choices = vec![vec![DType::F32], vec![DType::F16], vec![DType::BF16]];
+    if numbers > 1 {
+        choices.extend([vec![DType::F32, DType::F64], vec![DType::F64, DType::F32], vec![DType::BF16, DType::F32]]);
+    }
+    for dtypes in choices {
+        let (exact, tensors) = operands(row.name, case, &dtypes);
+        let which: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
+        let wide: Vec<Tensor> = exact.iter().zip(&tensors).map(|(v, t)| {
+            tensor(v, if t.dtype().is_float() { DType::F64 } else { t.dtype() })
+        }).collect();
+        let narrow = tracked(&tensors, &which);
+        let got = gradient_of(&*case.call, &narrow)?;
+        let expected = gradient_of(&*case.call, &tracked(&wide, &which))?;
+        for ((&i, got), expected) in which.iter().zip(&got).zip(&expected) {
+            let meta = (got.shape(), got.dtype());
+            report.expect(meta == (tensors[i].shape(), tensors[i].dtype()), || {
+                format!("the gradient of input {i} ({dtypes:?}) is {} {}", meta.0, meta.1)
+            });
+            // Rounding in narrow types moves ties and cancels; a wrong formula is off by far more.
+            let slack = dtypes.iter().map(|&d| super::data::epsilon(d)).fold(0.0, f64::max) * 100.0;
+            let size = values(expected).iter().fold(1.0, |m: f64, v| m.max(v.abs()));
+            let near = values(got).iter().zip(values(expected)).all(|(a, b)| (a - b).abs() <= slack * size);
+            report.expect(near, || format!("the gradient of input {i} ({dtypes:?}) is {got:?}, in f64 {expected:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// A boolean or integer result has no gradient to track.
+pub fn untracked(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    let floats = row.rules.iter().all(|r| r.result(DType::F64).is_some());
+    let (_, tensors) = operands(row.name, case, &[if floats { DType::F64 } else { DType::I32 }]);
+    let inputs = tensors.iter().map(|t| t.detach().requires_grad_(t.dtype().is_float())).collect::<Vec<_>>();
+    for output in (case.call)(&inputs)? {
+        report.expect(!output.requires_grad() && output.is_leaf(), || format!("{output:?} is tracked"));
+    }
+    Ok(())
+}
+
+/// Gradients past a number of the host, on either side.
+pub fn with_a_number(
+    row: &Row,
+    right: &fn(&Tensor, Scalar) -> Result<Tensor>,
+    left: &fn(Scalar, &Tensor) -> Result<Tensor>,
+    report: &mut Report,
+) -> Result<()> {
+    if row.gradient == Gradient::Untracked {
+        return Ok(());
+    }
+    let (_, tensors) = operands(row.name, &row.cases[0], &[DType::F64]);
+    let tensors = tracked(&tensors, &[0, 1]);
+    let k = Scalar::Float(1.25);
+    report.section("gradient, number on the right", |report| {
+        both_orders(&|x| Ok(vec![right(&x[0], k)?]), &[&tensors[0]], row.gradient, report)
+    });
+    report.section("gradient, number on the left", |report| {
+        both_orders(&|x| Ok(vec![left(k, &x[0])?]), &[&tensors[1]], row.gradient, report)
+    });
+    Ok(())
+}

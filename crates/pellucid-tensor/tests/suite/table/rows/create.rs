@@ -1,0 +1,145 @@
+//! New tensors, copies, conversions, and writes in place.
+
+use crate::table::data;
+use crate::table::nd::Nd;
+use crate::table::row::{Row, Rule, real};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+/// A constant of an input's shape.
+fn like(value: f64) -> impl Fn(&[Nd]) -> Nd {
+    move |x| x[0].map(|_| value)
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let mut rows = vec![
+        Row::new("full_like").case("2.5", [real([2, 3])], |x| ops::full_like(&x[0], 2.5), like(2.5)),
+        Row::new("zeros_like").case("0", [real([2, 3])], |x| ops::zeros_like(&x[0]), like(0.0)),
+        Row::new("ones_like").case("1", [real([2, 0, 3])], |x| ops::ones_like(&x[0]), like(1.0)),
+    ]
+    .into_iter()
+    .map(|row| row.untracked().ordinary())
+    .collect::<Vec<_>>();
+    rows.extend(filled());
+    rows.extend(copies());
+    rows
+}
+
+/// Every dtype holds this value, rounded once.
+fn holds(call: fn(DType) -> Result<Tensor>, value: f64) -> Result<bool> {
+    DType::ALL.into_iter().try_fold(true, |all, dtype| {
+        let t = call(dtype)?;
+        let right = data::values(&t).iter().all(|&v| v == data::round(value, dtype));
+        Ok(all && right && t.dtype() == dtype && t.shape()[..] == [2, 3] && t.is_leaf() && !t.requires_grad())
+    })
+}
+
+fn filled() -> Vec<Row> {
+    vec![
+        Row::new("full")
+            .also("every dtype", || holds(|d| ops::full([2, 3], 2.7, d), 2.7))
+            .also("negative numbers", || holds(|d| ops::full([2, 3], -3, d), -3.0))
+            .also("a number and nothing", || Ok(ops::full((), 1.5, DType::F64)?.item::<f64>() == 1.5 && ops::full(0, 1, DType::I8)?.size() == 0))
+            .also("all 64 bits of an integer", || {
+                Ok(ops::full(1, i64::MAX - 1, DType::I64)?.item::<i64>() == i64::MAX - 1)
+            })
+            .also("an absurd shape is an error", || {
+                let result = ops::full([usize::MAX, 2], 0, DType::F32);
+                Ok(matches!(result, Err(Error::OutOfMemory { .. })))
+            }),
+        Row::new("zeros").also("every dtype", || holds(|d| ops::zeros([2, 3], d), 0.0)),
+        Row::new("ones").also("every dtype", || holds(|d| ops::ones([2, 3], d), 1.0)),
+    ]
+}
+
+/// `x`, converted between every two dtypes.
+fn conversions() -> Result<bool> {
+    let values = Nd { shape: vec![9], data: vec![0.0, 1.0, -1.0, 2.7, -2.7, 300.0, -40_000.0, 1e10, 0.3] };
+    for from in DType::ALL {
+        let x = data::tensor(&values, from);
+        let held = data::values(&x);
+        for to in DType::ALL {
+            let got = data::values(&ops::to_dtype(&x, to)?);
+            let expected: Vec<f64> = held.iter().map(|&v| convert(v, from, to)).collect();
+            if got != expected {
+                return Err(Error::invalid("to_dtype", format!("{from} to {to}: got {got:?}, expected {expected:?}")));
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Floats saturate when they become integers, integers wrap.
+fn convert(value: f64, from: DType, to: DType) -> f64 {
+    let saturate = |low: f64, high: f64| if from.is_float() { value.trunc().clamp(low, high) } else { data::round(value, to) };
+    match to {
+        DType::U8 => saturate(0.0, 255.0),
+        DType::I8 => saturate(-128.0, 127.0),
+        DType::I16 => saturate(-32768.0, 32767.0),
+        DType::I32 => saturate(-2147483648.0, 2147483647.0),
+        to => data::round(value, to),
+    }
+}
+
+fn copies() -> Vec<Row> {
+    let written = |x: &[Tensor]| {
+        let target = x[0].detach().copy();
+        ops::copy_(&target, &x[1].detach())?;
+        Ok(target)
+    };
+    vec![
+        Row::new("to_dtype")
+            .case("f64", [real([2, 3])], |x| ops::to_dtype(&x[0], DType::F64), |x| x[0].clone())
+            .rule(Rule::Always(DType::F64))
+            .also("between every two dtypes", conversions)
+            .also("the same tensor where nothing changes", || {
+                let x = Tensor::from([1.5f32]);
+                Ok(ops::to_dtype(&x, DType::F32)?.array().shares_storage(x.array()))
+            })
+            .also("NaN becomes 0, infinities the ends", || {
+                let x = Tensor::from([f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
+                Ok(ops::to_dtype(&x, DType::I64)?.to_vec::<i64>() == [0, i64::MAX, i64::MIN])
+            })
+            .also("to integers: untracked", || {
+                Ok(!ops::to_dtype(&Tensor::from([1.5]).requires_grad_(true), DType::I32)?.requires_grad())
+            }),
+        Row::new("contiguous")
+            .case("a matrix", [real([2, 3])], |x| ops::contiguous(&x[0]), |x| x[0].clone())
+            .also("a turned one is copied", || {
+                let x = Tensor::from([[1i64, 2], [3, 4]]);
+                let y = ops::contiguous(&x.t())?;
+                Ok(y.array().layout().is_contiguous() && !y.array().shares_storage(x.array()) && y.to_vec::<i64>() == [1, 3, 2, 4])
+            }),
+        Row::new("copy")
+            .case("a matrix", [real([2, 3])], |x| ops::copy(&x[0]), |x| x[0].clone())
+            .case("a number", [real([])], |x| ops::copy(&x[0]), |x| x[0].clone())
+            .also("in a storage of its own", || {
+                let x = Tensor::from([1.5]);
+                Ok(!ops::copy(&x)?.array().shares_storage(x.array()))
+            }),
+        Row::new("copy_")
+            .untracked()
+            .case("broadcast", [real([2, 3]), real([3])], written, |x| x[1].broadcast(&[2, 3]))
+            .floats_only()
+            .case("nothing", [real([0, 3]), real([3])], written, |x| x[1].broadcast(&[0, 3]))
+            .floats_only()
+            .also("converts", || {
+                let x = Tensor::zeros([2], DType::I8);
+                ops::copy_(&x, &Tensor::from([2.7, -1e9]))?;
+                Ok(x.to_vec::<i64>() == [2, -128])
+            })
+            .also("a shape that does not fit changes nothing", || {
+                let x = Tensor::from([1.0, 2.0]);
+                let refused = matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::ShapeMismatch { .. }));
+                Ok(refused && x.to_vec::<f64>() == [1.0, 2.0])
+            })
+            .also("a repeated target is refused", || {
+                let x = Tensor::from([1.0]).broadcast_to([3]);
+                Ok(matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::InvalidArgument { .. })))
+            })
+            .also("onto itself, turned", || {
+                let x = Tensor::from([[1i64, 2], [3, 4]]);
+                ops::copy_(&x, &x.t())?;
+                Ok(x.to_vec::<i64>() == [1, 3, 2, 4])
+            }),
+    ]
+}

@@ -1,0 +1,124 @@
+//! Picking elements by index tensors, and accumulating at them.
+
+use crate::table::nd::{Nd, indices, with};
+use crate::table::row::{Row, index, real};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+/// A position on an axis, counted from its end if it is negative.
+fn place(position: f64, len: usize) -> usize {
+    if position < 0.0 { (position + len as f64) as usize } else { position as usize }
+}
+
+fn selected(x: &[Nd], axis: usize) -> Nd {
+    let (x, at) = (&x[0], &x[1]);
+    let shape = [&x.shape[..axis], &at.shape, &x.shape[axis + 1..]].concat();
+    Nd::from_fn(&shape, |ix| {
+        let inner = axis + at.shape.len();
+        let here = place(at.at(&ix[axis..inner]), x.shape[axis]);
+        x.at(&[&ix[..axis], &[here], &ix[inner..]].concat())
+    })
+}
+
+fn taken(x: &[Nd], axis: usize) -> Nd {
+    Nd::from_fn(&x[1].shape, |ix| x[0].at(&with(ix, axis, place(x[1].at(ix), x[0].shape[axis]))))
+}
+
+fn scattered(x: &[Nd], axis: usize, shape: &[usize]) -> Nd {
+    let mut sum = Nd::from_fn(shape, |_| 0.0);
+    for ix in indices(&x[0].shape) {
+        let to = with(&ix, axis, place(x[1].at(&ix), shape[axis]));
+        let flat = to.iter().zip(shape).fold(0, |flat, (&i, &len)| flat * len + i);
+        sum.data[flat] += x[0].at(&ix);
+    }
+    sum
+}
+
+fn out_of_bounds<T>(result: Result<T>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::IndexOutOfBounds { .. })))
+}
+
+/// An index tensor of every integer dtype means the same; of no other dtype is one taken.
+fn integer_dtypes(call: fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<bool> {
+    let x = Tensor::arange(0i64, 6, 1).reshape([2, 3]);
+    let at = Tensor::from([[1i64, 0, 1]]);
+    let expected = call(&x, &at)?.to_vec::<i64>();
+    for dtype in DType::ALL {
+        let result = call(&x, &at.to_dtype(dtype));
+        let fits = match dtype.is_int() {
+            true => result?.to_vec::<i64>() == expected,
+            false => matches!(result, Err(Error::DTypeMismatch { .. })),
+        };
+        if !fits {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let select = |axis| move |x: &[Tensor]| ops::index_select(&x[0], axis, &x[1]);
+    let take = |axis| move |x: &[Tensor]| ops::take_along_axis(&x[0], &x[1], axis);
+    let add = |axis, shape: [usize; 2]| move |x: &[Tensor]| ops::scatter_add_along(&x[0], &x[1], axis, shape);
+    let x = || Tensor::zeros([2, 3], DType::F32);
+    vec![
+        Row::new("index_select")
+            .case("rows", [real([3, 2]), index([4], 3)], select(0), |x| selected(x, 0))
+            .case("columns", [real([2, 3]), index([4], 3)], select(-1), |x| selected(x, 1))
+            .floats_only()
+            .case("by a matrix", [real([2, 3, 2]), index([2, 2], 3)], select(1), |x| selected(x, 1))
+            .floats_only()
+            .case("by a number", [real([3, 2]), index([], 3)], select(0), |x| selected(x, 0))
+            .floats_only()
+            .case("none", [real([3, 2]), index([0], 3)], select(0), |x| selected(x, 0))
+            .floats_only()
+            .also("out of bounds", move || out_of_bounds(ops::index_select(&x(), 1, &[0i64, 3].into())))
+            .also("out of bounds below", move || out_of_bounds(ops::index_select(&x(), 0, &[-3i64].into())))
+            .also("any of nothing is out of bounds", || out_of_bounds(ops::index_select(&Tensor::zeros([0, 2], DType::F32), 0, &[0i64].into())))
+            .also("index dtypes", || integer_dtypes(|x, at| ops::index_select(x, 0, at))),
+        Row::new("take_along_axis")
+            .case("along the last", [real([2, 3]), index([2, 4], 3)], take(-1), |x| taken(x, 1))
+            .case("along the first", [real([3, 2]), index([5, 2], 3)], take(0), |x| taken(x, 0))
+            .floats_only()
+            .case("a shorter index", [real([3, 4]), index([2, 2], 4)], take(1), |x| taken(x, 1))
+            .floats_only()
+            .case("none", [real([3, 2]), index([0, 2], 3)], take(0), |x| taken(x, 0))
+            .floats_only()
+            .also("another rank", move || Ok(matches!(ops::take_along_axis(&x(), &[0i64].into(), 1), Err(Error::ShapeMismatch { .. }))))
+            .also("out of bounds", move || out_of_bounds(ops::take_along_axis(&x(), &[[3i64]].into(), 1)))
+            .also("index dtypes", || integer_dtypes(|x, at| ops::take_along_axis(x, at, 0))),
+        Row::new("scatter_add_along")
+            .scale(2.0)
+            .case("repeated places", [real([2, 4]), index([2, 4], 3)], add(1, [2, 3]), |x| scattered(x, 1, &[2, 3]))
+            .case("along the first", [real([5, 2]), index([5, 2], 3)], add(0, [3, 2]), |x| scattered(x, 0, &[3, 2]))
+            .floats_only()
+            .case("a wider target", [real([1, 2]), index([1, 2], 3)], add(1, [2, 3]), |x| scattered(x, 1, &[2, 3]))
+            .floats_only()
+            .case("nothing", [real([0, 2]), index([0, 2], 3)], add(0, [3, 2]), |x| scattered(x, 0, &[3, 2]))
+            .floats_only()
+            .also("values of another shape", || {
+                let result = ops::scatter_add_along(&Tensor::from([[1.0]]), &[[0i64, 1]].into(), 1, [1, 2]);
+                Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
+            })
+            .also("out of bounds", || out_of_bounds(ops::scatter_add_along(&Tensor::from([[1.0]]), &[[2i64]].into(), 1, [1, 2]))),
+        nonzero(),
+    ]
+}
+
+fn nonzero() -> Row {
+    Row::new("nonzero")
+        .also("positions, row-major, one vector an axis", || {
+            let found = ops::nonzero(&Tensor::from([[0.0, 2.0, f64::NAN], [-1.0, 0.0, -0.0]]))?;
+            let rows: Vec<Vec<i64>> = found.iter().map(|t| t.to_vec()).collect();
+            Ok(rows == [[0, 0, 1], [1, 2, 0]] && found.iter().all(|t| t.dtype() == DType::I64))
+        })
+        .also("every dtype", || {
+            let hits = |dtype| Ok::<_, Error>(ops::nonzero(&Tensor::from([0i64, 3, 0, 1]).to_dtype(dtype))?[0].to_vec::<i64>());
+            DType::ALL.into_iter().try_fold(true, |all, dtype| Ok(all && hits(dtype)? == [1, 3]))
+        })
+        .also("nothing", || Ok(ops::nonzero(&Tensor::zeros([0, 2], DType::F32))?.iter().all(|t| t.shape()[..] == [0])))
+        .also("a number has no axis", || Ok(ops::nonzero(&Tensor::from(1.0))?.is_empty()))
+        .also("a turned matrix", || {
+            let x = Tensor::from([[1i64, 0], [1, 0]]);
+            Ok(ops::nonzero(&x.t())?[1].to_vec::<i64>() == [0, 1])
+        })
+}

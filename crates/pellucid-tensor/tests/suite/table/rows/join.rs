@@ -1,0 +1,66 @@
+//! Joining tensors.
+
+use crate::table::nd::{Nd, with};
+use crate::table::row::{Row, real};
+use pellucid_tensor::{DType, Error, Tensor, ops};
+
+/// One after the other along an axis.
+fn joined(x: &[Nd], axis: usize) -> Nd {
+    let total = x.iter().map(|t| t.shape[axis]).sum();
+    Nd::from_fn(&with(&x[0].shape, axis, total), |ix| {
+        let (mut rest, mut k) = (ix[axis], 0);
+        while rest >= x[k].shape[axis] {
+            rest -= x[k].shape[axis];
+            k += 1;
+        }
+        x[k].at(&with(ix, axis, rest))
+    })
+}
+
+fn stacked(x: &[Nd], axis: usize) -> Nd {
+    let columns: Vec<Nd> = x
+        .iter()
+        .map(|t| {
+            let mut shape = t.shape.clone();
+            shape.insert(axis, 1);
+            t.reshape(&shape)
+        })
+        .collect();
+    joined(&columns, axis)
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let refs = |x: &[Tensor]| -> Vec<Tensor> { x.to_vec() };
+    let concatenate = move |axis| move |x: &[Tensor]| ops::concatenate(&refs(x).iter().collect::<Vec<_>>(), axis);
+    let stack = move |axis| move |x: &[Tensor]| ops::stack(&refs(x).iter().collect::<Vec<_>>(), axis);
+    let zeros = |shape: [usize; 2]| Tensor::zeros(shape, DType::F32);
+    vec![
+        Row::new("concatenate")
+            .case("two", [real([2, 3]), real([2, 2])], concatenate(1), |x| joined(x, 1))
+            .case("three", [real([1, 2]), real([2, 2]), real([3, 2])], concatenate(0), |x| joined(x, 0))
+            .floats_only()
+            .case("from the end", [real([2, 1, 2]), real([2, 3, 2])], concatenate(-2), |x| joined(x, 1))
+            .floats_only()
+            .case("one", [real([2, 3])], concatenate(0), |x| x[0].clone())
+            .floats_only()
+            .case("an empty one", [real([2, 0]), real([2, 3])], concatenate(1), |x| joined(x, 1))
+            .floats_only()
+            .also("none", || Ok(matches!(ops::concatenate(&[], 0), Err(Error::InvalidArgument { .. }))))
+            .also("numbers have no axis", || Ok(matches!(ops::concatenate(&[&Tensor::from(1.0)], 0), Err(Error::AxisOutOfRange { .. }))))
+            .also("other axes must agree", move || {
+                Ok(matches!(ops::concatenate(&[&zeros([2, 3]), &zeros([3, 3])], 1), Err(Error::ShapeMismatch { .. })))
+            }),
+        Row::new("stack")
+            .case("in front", [real([2, 3]), real([2, 3])], stack(0), |x| stacked(x, 0))
+            .case("behind", [real([2]), real([2]), real([2])], stack(-1), |x| stacked(x, 1))
+            .floats_only()
+            .case("numbers", [real([]), real([])], stack(0), |x| stacked(x, 0))
+            .floats_only()
+            .case("nothing", [real([0]), real([0])], stack(1), |x| stacked(x, 1))
+            .floats_only()
+            .also("none", || Ok(matches!(ops::stack(&[], 0), Err(Error::InvalidArgument { .. }))))
+            .also("shapes must be equal", move || {
+                Ok(matches!(ops::stack(&[&zeros([2, 3]), &zeros([1, 3])], 0), Err(Error::ShapeMismatch { .. })))
+            }),
+    ]
+}

@@ -1,0 +1,101 @@
+//! Matrix products.
+
+use crate::table::nd::{Nd, broadcast_shape};
+use crate::table::row::{Gradient::Third, Input, Row, Rule, real};
+use pellucid_tensor::{DType, Error, Tensor, ops};
+
+/// A·B by three loops, with NumPy's rules for ranks.
+fn product(a: &Nd, b: &Nd) -> Nd {
+    let (row, column) = (a.shape.len() == 1, b.shape.len() == 1);
+    let a = if row { a.reshape(&[1, a.shape[0]]) } else { a.clone() };
+    let b = if column { b.reshape(&[b.shape[0], 1]) } else { b.clone() };
+    let ((batch_a, ends_a), (batch_b, ends_b)) = (a.shape.split_at(a.shape.len() - 2), b.shape.split_at(b.shape.len() - 2));
+    let batch = broadcast_shape(&[batch_a, batch_b]);
+    let (m, k, n) = (ends_a[0], ends_a[1], ends_b[1]);
+    let (wide_a, wide_b) = (a.broadcast(&[&batch[..], &[m, k]].concat()), b.broadcast(&[&batch[..], &[k, n]].concat()));
+    let whole = Nd::from_fn(&[&batch[..], &[m, n]].concat(), |ix| {
+        let (batch, ends) = ix.split_at(ix.len() - 2);
+        let term = |p| wide_a.at(&[batch, &[ends[0], p]].concat()) * wide_b.at(&[batch, &[p, ends[1]]].concat());
+        (0..k).map(term).sum()
+    });
+    // The axis that a vector was given disappears again.
+    let ends = [(!row).then_some(m), (!column).then_some(n)];
+    let shape: Vec<usize> = batch.into_iter().chain(ends.into_iter().flatten()).collect();
+    whole.reshape(&shape)
+}
+
+fn with_bias(x: &[Nd]) -> Nd {
+    let y = product(&x[0], &x[1].permute(&[1, 0]));
+    match x.get(2) {
+        None => y,
+        Some(bias) => crate::table::nd::zip(&[y, bias.clone()], |v| v[0] + v[1]),
+    }
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let shapes: [(&[usize], &[usize]); 15] = [
+        (&[2, 3], &[3, 2]),
+        (&[3], &[3]),
+        (&[3], &[3, 2]),
+        (&[2, 3], &[3]),
+        (&[2, 2, 3], &[3, 2]),
+        (&[2, 3], &[2, 3, 2]),
+        (&[2, 2, 3], &[2, 3, 2]),
+        (&[2, 1, 2, 3], &[3, 3, 1]),
+        (&[3], &[2, 3, 2]),
+        (&[2, 2, 3], &[3]),
+        (&[1, 1], &[1, 1]),
+        (&[19, 33], &[33, 17]),
+        (&[2, 0], &[0, 3]),
+        (&[0, 2], &[2, 3]),
+        (&[0, 2, 3], &[3, 2]),
+    ];
+    let matmul = shapes.iter().enumerate().fold(Row::new("matmul"), |row, (i, (a, b))| {
+        let inputs = [a, b].map(|shape| Input { shape: shape.to_vec(), ..real([]) });
+        let row = row.case(format!("{a:?} by {b:?}"), inputs, |x| ops::matmul(&x[0], &x[1]), |x| product(&x[0], &x[1]));
+        if i == 0 { row } else { row.floats_only() }
+    });
+    let matmul = thin(matmul)
+        .gradient(Third)
+        .also("inner lengths must agree", || mismatch(ops::matmul(&zeros([2, 3]), &zeros([2, 3]))))
+        .also("0-d operands are refused", || mismatch(ops::matmul(&Tensor::from(1f32), &zeros([2]))))
+        .also("batch axes must broadcast", || mismatch(ops::matmul(&zeros([2, 2, 3]), &zeros([3, 3, 2]))));
+    let dot = Row::new("dot")
+        .case("vectors", [real([5]), real([5])], |x| ops::dot(&x[0], &x[1]), |x| product(&x[0], &x[1]))
+        .case("nothing", [real([0]), real([0])], |x| ops::dot(&x[0], &x[1]), |x| product(&x[0], &x[1]))
+        .floats_only()
+        .also("matrices are refused", || mismatch(ops::dot(&zeros([2, 2]), &zeros([2, 2]))));
+    let columns = |x: &[Nd]| product(&x[0].reshape(&[x[0].data.len(), 1]), &x[1].reshape(&[1, x[1].data.len()]));
+    let outer = Row::new("outer")
+        .case("vectors", [real([2]), real([3])], |x| ops::outer(&x[0], &x[1]), columns)
+        .case("nothing", [real([0]), real([3])], |x| ops::outer(&x[0], &x[1]), columns)
+        .floats_only()
+        .also("matrices are refused", || mismatch(ops::outer(&zeros([2, 2]), &zeros([2]))));
+    let linear = Row::new("linear")
+        .case("plain", [real([2, 3]), real([2, 3])], |x| ops::linear(&x[0], &x[1], None), with_bias)
+        .case("biased", [real([2, 3]), real([2, 3]), real([2])], |x| ops::linear(&x[0], &x[1], Some(&x[2])), with_bias)
+        .floats_only()
+        .case("a vector", [real([3]), real([2, 3]), real([2])], |x| ops::linear(&x[0], &x[1], Some(&x[2])), with_bias)
+        .floats_only()
+        .case("a batch", [real([2, 2, 3]), real([2, 3]), real([2])], |x| ops::linear(&x[0], &x[1], Some(&x[2])), with_bias)
+        .floats_only()
+        .case("no sample", [real([0, 3]), real([2, 3]), real([2])], |x| ops::linear(&x[0], &x[1], Some(&x[2])), with_bias)
+        .floats_only()
+        .also("the weight is a matrix", || mismatch(ops::linear(&zeros([3]), &zeros([3]), None)));
+    let rule = |row: Row, rule| row.rule(rule).ulps(32.0).scale(4.0);
+    vec![rule(matmul, Rule::NoTruth), rule(dot, Rule::NoTruth), rule(outer, Rule::Any), rule(linear, Rule::NoTruth)]
+}
+
+/// The large case shows values only: its Jacobian has a hundred thousand entries.
+fn thin(mut row: Row) -> Row {
+    row.cases.iter_mut().filter(|c| c.inputs[0].shape == [19, 33]).for_each(|c| c.values_only = true);
+    row
+}
+
+fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
+    Tensor::zeros(shape, DType::F32)
+}
+
+fn mismatch(result: pellucid_tensor::Result<Tensor>) -> pellucid_tensor::Result<bool> {
+    Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
+}

@@ -1,0 +1,66 @@
+//! The rows, by the files of `src/ops`.
+
+mod activation;
+mod arithmetic;
+mod compare;
+mod create;
+mod gather;
+mod join;
+mod loss;
+mod matmul;
+mod normalize;
+mod random;
+mod reduce;
+mod sort;
+mod transcendental;
+mod user;
+mod view;
+
+use super::driver::run;
+use super::row::Row;
+
+/// A row of an elementwise operation of one tensor: `unary!(tanh, f64::tanh)`, and
+/// `unary!(clamp(-0.5, 0.5), reference)` with its parameters.
+macro_rules! unary_row {
+    ($name:ident, $reference:expr) => {
+        $crate::table::row::unary(stringify!($name), |x| pellucid_tensor::ops::$name(x), $reference)
+    };
+    ($name:ident ($($k:expr),*), $reference:expr) => {
+        $crate::table::row::unary(stringify!($name), |x| pellucid_tensor::ops::$name(x, $($k),*), $reference)
+    };
+}
+
+/// A row of an elementwise operation of two operands.
+macro_rules! binary_row {
+    ($name:ident, $reference:expr) => {
+        $crate::table::row::binary(
+            stringify!($name),
+            |a, b| pellucid_tensor::ops::$name(a, b),
+            (|a, k| pellucid_tensor::ops::$name(a, k), |k, b| pellucid_tensor::ops::$name(k, b)),
+            $reference,
+        )
+    };
+}
+
+use {binary_row, unary_row};
+
+macro_rules! tables {
+    ($($module:ident),*) => {
+        /// Every row there is.
+        pub fn all() -> Vec<Row> {
+            [$($module::rows()),*].into_iter().flatten().collect()
+        }
+
+        $(
+            #[test]
+            fn $module() {
+                run($module::rows());
+            }
+        )*
+    };
+}
+
+tables!(
+    activation, arithmetic, compare, create, gather, join, loss, matmul, normalize, random, reduce, sort, transcendental,
+    user, view
+);

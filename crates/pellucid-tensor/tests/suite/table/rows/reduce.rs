@@ -1,0 +1,214 @@
+//! Reductions and running reductions.
+
+use crate::table::nd::{Nd, keepdims};
+use crate::table::row::{Gradient::Third, Row, Rule, real};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use ops::{Axes, over};
+
+pub(super) fn rows() -> Vec<Row> {
+    let mut rows = sums();
+    rows.extend(extrema());
+    rows.extend(truths());
+    rows.extend(norms());
+    rows.push(cumsum());
+    rows
+}
+
+/// A row over every kind of axes; `empty` says whether zero elements have a value.
+fn reduction(
+    name: &'static str,
+    call: fn(&Tensor, Axes) -> Result<Tensor>,
+    value: impl Fn(&[f64]) -> f64 + Copy + 'static,
+    empty: bool,
+) -> Row {
+    let all = |shape: &[usize]| (0..shape.len()).collect::<Vec<_>>();
+    let mut row = Row::new(name)
+        .scale(2.0)
+        .case("all axes", [real([2, 3])], move |x| call(&x[0], (..).into()), move |x| x[0].reduce(&[0, 1], value))
+        .case("the last", [real([2, 5])], move |x| call(&x[0], (-1).into()), move |x| x[0].reduce(&[1], value))
+        .floats_only()
+        .case("the first", [real([3, 2])], move |x| call(&x[0], 0.into()), move |x| x[0].reduce(&[0], value))
+        .floats_only()
+        .case("the middle", [real([2, 3, 2])], move |x| call(&x[0], 1.into()), move |x| x[0].reduce(&[1], value))
+        .floats_only()
+        .case("the outer ones", [real([2, 2, 3])], move |x| call(&x[0], [-1, 0].into()), move |x| x[0].reduce(&[0, 2], value))
+        .floats_only()
+        .case("kept", [real([2, 3])], move |x| call(&x[0], over(1).keepdims()), move |x| x[0].fold(&[1], value))
+        .floats_only()
+        .case("a number", [real([])], move |x| call(&x[0], (..).into()), move |x| x[0].reduce(&[], value))
+        .floats_only()
+        .case("long", [real([70])], move |x| call(&x[0], 0.into()), move |x| x[0].reduce(&[0], value))
+        .floats_only()
+        .case("no row", [real([0, 3])], move |x| call(&x[0], 1.into()), move |x| x[0].reduce(&[1], value))
+        .floats_only();
+    if empty {
+        for shape in [vec![0, 3], vec![2, 0], vec![0]] {
+            let (axes, input) = (all(&shape), crate::table::row::Input { shape, ..real([]) });
+            row = row
+                .case(format!("nothing, {:?}", input.shape), [input], move |x| call(&x[0], (..).into()), move |x| x[0].reduce(&axes, value))
+                .floats_only();
+        }
+    }
+    row
+}
+
+fn mean(x: &[f64]) -> f64 {
+    x.iter().sum::<f64>() / x.len() as f64
+}
+
+fn variance(x: &[f64], ddof: usize) -> f64 {
+    let m = mean(x);
+    x.iter().map(|v| (v - m) * (v - m)).sum::<f64>() / (x.len() as f64 - ddof as f64).max(0.0)
+}
+
+fn sums() -> Vec<Row> {
+    let ddof = |name, call: fn(&Tensor, Axes) -> Result<Tensor>, root: bool| {
+        let value = move |x: &[f64], ddof| if root { variance(x, ddof).sqrt() } else { variance(x, ddof) };
+        reduction(name, call, move |x| value(x, 0), false)
+            .case("ddof 1", [real([2, 3])], move |x| call(&x[0], over(-1).ddof(1)), move |x| x[0].reduce(&[1], |r| value(r, 1)))
+            .floats_only()
+            .rule(Rule::FloatsOnly)
+            .ulps(32.0)
+    };
+    vec![
+        reduction("sum", |x, a| ops::sum(x, a), |x| x.iter().sum(), true).rule(Rule::Counts).ulps(32.0),
+        reduction("mean", |x, a| ops::mean(x, a), mean, true).rule(Rule::Floats).ulps(32.0),
+        ddof("var", |x, a| ops::var(x, a), false)
+            .also("no degree of freedom: NaN of 0/0", || Ok(ops::var(&Tensor::from([1.5]), over(0).ddof(1))?.item::<f64>().is_nan()))
+            .also("fewer elements than ddof: infinite, as NumPy", || {
+                Ok(ops::var(&Tensor::from([1.0, 2.0]), over(0).ddof(3))?.item::<f64>() == f64::INFINITY)
+            }),
+        // The root of a variance of one element is 0, where its slope is infinite.
+        without_single(ddof("std", |x, a| ops::std(x, a), true)),
+        reduction("prod", |x, a| ops::prod(x, a), |x| x.iter().product(), true)
+            .rule(Rule::Counts)
+            .within(-1.5..=1.5)
+            .gradient(Third)
+            .ulps(64.0)
+            .also("the gradient where elements are zero", || {
+                let x = Tensor::from([2.0, 0.0, 3.0]).requires_grad_(true);
+                ops::prod(&x, ..)?.backward();
+                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0, 6.0, 0.0])
+            }),
+    ]
+}
+
+fn without_single(mut row: Row) -> Row {
+    row.cases.retain(|c| c.label != "a number");
+    row
+}
+
+/// The first extremum; the first NaN if there is one.
+fn position(x: &[f64], better: fn(f64, f64) -> bool) -> usize {
+    let nan = x.iter().position(|v| v.is_nan());
+    nan.unwrap_or_else(|| (1..x.len()).fold(0, |best, i| if better(x[i], x[best]) { i } else { best }))
+}
+
+fn extremum(x: &[f64], better: fn(f64, f64) -> bool) -> f64 {
+    x[position(x, better)]
+}
+
+fn extrema() -> Vec<Row> {
+    fn refused(result: Result<Tensor>) -> Result<bool> {
+        Ok(matches!(result, Err(Error::InvalidArgument { .. })))
+    }
+    let positions = |row: Row| row.rule(Rule::Always(DType::I64)).untracked();
+    vec![
+        reduction("max", |x, a| ops::max(x, a), |x| extremum(x, |a, b| a > b), false)
+            .also("refused over zero elements", || refused(ops::max(&Tensor::zeros([0, 3], DType::F32), 0)))
+            .also("ties share evenly", || {
+                let x = Tensor::from([3.0, 1.0, 3.0, 3.0]).requires_grad_(true);
+                (ops::max(&x, ..)? * 6.0).backward();
+                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
+            }),
+        reduction("min", |x, a| ops::min(x, a), |x| extremum(x, |a, b| a < b), false)
+            .also("refused over zero elements", || refused(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
+            .also("ties share evenly", || {
+                let x = Tensor::from([[1.0, 1.0], [0.0, 5.0]]).requires_grad_(true);
+                ops::min(&x, 1)?.backward();
+                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
+            }),
+        positions(reduction("argmax", |x, a| ops::argmax(x, a), |x| position(x, |a, b| a > b) as f64, false))
+            .also("refused over zero elements", || refused(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),
+        positions(reduction("argmin", |x, a| ops::argmin(x, a), |x| position(x, |a, b| a < b) as f64, false))
+            .also("refused over zero elements", || refused(ops::argmin(&Tensor::zeros([0], DType::F32), ..))),
+    ]
+}
+
+fn truths() -> Vec<Row> {
+    let truth = |row: Row| row.rule(Rule::Always(DType::Bool)).untracked();
+    vec![
+        truth(reduction("any", |x, a| ops::any(x, a), |x| f64::from(x.iter().any(|&v| v != 0.0)), true)),
+        truth(reduction("all", |x, a| ops::all(x, a), |x| f64::from(x.iter().all(|&v| v != 0.0)), true)),
+    ]
+}
+
+fn norms() -> Vec<Row> {
+    fn largest(x: &[f64]) -> f64 {
+        x.iter().fold(0.0, |m: f64, v| if v.is_nan() || m.is_nan() { f64::NAN } else { m.max(v.abs()) })
+    }
+    fn smallest(x: &[f64]) -> f64 {
+        x.iter().fold(f64::INFINITY, |m: f64, v| if v.is_nan() || m.is_nan() { f64::NAN } else { m.min(v.abs()) })
+    }
+    fn power(x: &[f64], p: f64) -> f64 {
+        x.iter().map(|v| v.abs().powf(p)).sum::<f64>().powf(1.0 / p)
+    }
+    let mut norm = reduction("norm", |x, a| ops::norm(x, 2.0, a), |x| x.iter().map(|v| v * v).sum::<f64>().sqrt(), true);
+    let orders: [(f64, fn(&[f64]) -> f64); 6] = [
+        (1.0, |x| x.iter().map(|v| v.abs()).sum()),
+        (3.0, |x| power(x, 3.0)),
+        (0.5, |x| power(x, 0.5)),
+        (0.0, |x| x.iter().filter(|&&v| v != 0.0).count() as f64),
+        (f64::INFINITY, largest),
+        (f64::NEG_INFINITY, smallest),
+    ];
+    for (p, value) in orders {
+        norm = norm
+            .case(format!("order {p}"), [real([2, 3])], move |x| ops::norm(&x[0], p, -1), move |x| x[0].reduce(&[1], value))
+            .floats_only();
+    }
+    let logsumexp = |x: &[f64]| {
+        let m = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if m.is_infinite() && !x.iter().any(|v| v.is_nan()) { m } else { x.iter().map(|v| (v - m).exp()).sum::<f64>().ln() + m }
+    };
+    vec![
+        norm.rule(Rule::FloatsOnly).ulps(32.0).away(&[0.0]).also("the 2-norm's slope at zero is 0", || {
+            let x = Tensor::zeros([3], DType::F64).requires_grad_(true);
+            ops::norm(&x, 2.0, ..)?.backward();
+            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0; 3])
+        }),
+        reduction("logsumexp", |x, a| ops::logsumexp(x, a), logsumexp, false)
+            .rule(Rule::FloatsOnly)
+            .ulps(32.0)
+            .gradient(Third)
+            .also("large numbers", || Ok(ops::logsumexp(&Tensor::from([1e4, 1e4]), ..)?.item::<f64>() == 1e4 + 2f64.ln()))
+            .also("nothing but −∞", || Ok(ops::logsumexp(&Tensor::from([f64::NEG_INFINITY; 2]), ..)?.item::<f64>() == f64::NEG_INFINITY)),
+    ]
+}
+
+/// The sum of a row's first elements, up to each.
+fn running(x: &[f64]) -> Vec<f64> {
+    x.iter().scan(0.0, |sum, v| { *sum += v; Some(*sum) }).collect()
+}
+
+fn cumsum() -> Row {
+    let along = |axis: usize| move |x: &[Nd]| x[0].rows(&[axis], running);
+    Row::new("cumsum")
+        .rule(Rule::Counts)
+        .ulps(32.0)
+        .scale(4.0)
+        .case("the last axis", [real([2, 4])], |x| ops::cumsum(&x[0], -1), along(1))
+        .case("the first axis", [real([4, 2])], |x| ops::cumsum(&x[0], 0), along(0))
+        .floats_only()
+        .case("the middle axis", [real([2, 3, 2])], |x| ops::cumsum(&x[0], 1), along(1))
+        .floats_only()
+        .case("long", [real([70])], |x| ops::cumsum(&x[0], 0), along(0))
+        .floats_only()
+        .case("nothing", [real([0, 3])], |x| ops::cumsum(&x[0], 0), along(0))
+        .floats_only()
+        .also("a number has no axis", || Ok(ops::cumsum(&Tensor::from(1.0), 0).is_err()))
+        .also("keepdims keeps the rank", || {
+            let x = Tensor::zeros([2, 3, 4], DType::F32);
+            Ok(ops::sum(&x, over([0, 2]).keepdims())?.shape()[..] == keepdims(&[2, 3, 4], &[0, 2])[..])
+        })
+}

@@ -1,0 +1,71 @@
+//! Order along an axis.
+
+use crate::table::nd::Nd;
+use crate::table::row::{Row, Rule, real};
+use pellucid_tensor::{DType, Error, Tensor, ops};
+use std::cmp::Ordering;
+
+/// The positions of a row's elements in order: stable, NaN last in both directions.
+fn order(x: &[f64], descending: bool) -> Vec<usize> {
+    let mut positions: Vec<usize> = (0..x.len()).collect();
+    positions.sort_by(|&i, &j| match (x[i].is_nan(), x[j].is_nan()) {
+        (false, false) if descending => x[j].partial_cmp(&x[i]).expect("numbers"),
+        (false, false) => x[i].partial_cmp(&x[j]).expect("numbers"),
+        (true, true) => Ordering::Equal,
+        (nan, _) => if nan { Ordering::Greater } else { Ordering::Less },
+    });
+    positions
+}
+
+fn values(x: &Nd, axis: usize, descending: bool) -> Nd {
+    x.rows(&[axis], |row| order(row, descending).into_iter().map(|i| row[i]).collect())
+}
+
+fn positions(x: &Nd, axis: usize, descending: bool) -> Nd {
+    x.rows(&[axis], |row| order(row, descending).into_iter().map(|i| i as f64).collect())
+}
+
+fn pair(result: pellucid_tensor::Result<(Tensor, Tensor)>) -> pellucid_tensor::Result<Vec<Tensor>> {
+    result.map(|(values, positions)| vec![values, positions])
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let sort = |axis, down| move |x: &[Tensor]| pair(ops::sort(&x[0], axis, down));
+    let sorted = |axis, down| move |x: &[Nd]| vec![values(&x[0], axis, down), positions(&x[0], axis, down)];
+    let top = |k, axis, largest| move |x: &[Tensor]| pair(ops::topk(&x[0], k, axis, largest));
+    let first = |k, axis, down| {
+        move |x: &[Nd]| vec![values(&x[0], axis, down).narrow(axis, 0, k), positions(&x[0], axis, down).narrow(axis, 0, k)]
+    };
+    let both = [Rule::Any, Rule::Always(DType::I64)];
+    vec![
+        Row::new("sort")
+            .rules(both)
+            .outputs("up", [real([2, 5])], sort(-1, false), sorted(1, false))
+            .outputs("down", [real([2, 5])], sort(-1, true), sorted(1, true))
+            .outputs("along the first", [real([4, 2])], sort(0, false), sorted(0, false))
+            .floats_only()
+            .outputs("long", [real([70])], sort(0, false), sorted(0, false))
+            .floats_only()
+            .outputs("nothing", [real([0, 2])], sort(0, false), sorted(0, false))
+            .floats_only()
+            .also("a number has no axis", || Ok(ops::sort(&Tensor::from(1.0), 0, false).is_err())),
+        Row::new("argsort")
+            .rule(Rule::Always(DType::I64))
+            .untracked()
+            .case("up", [real([2, 5])], |x| ops::argsort(&x[0], -1, false), |x| positions(&x[0], 1, false))
+            .case("down along the first", [real([5, 2])], |x| ops::argsort(&x[0], 0, true), |x| positions(&x[0], 0, true))
+            .also("stable, both ways", || {
+                let x = Tensor::from([1i64, 0, 1, 0]);
+                let (up, down) = (ops::argsort(&x, 0, false)?, ops::argsort(&x, 0, true)?);
+                Ok(up.to_vec::<i64>() == [1, 3, 0, 2] && down.to_vec::<i64>() == [0, 2, 1, 3])
+            }),
+        Row::new("topk")
+            .rules(both)
+            .outputs("the largest", [real([2, 5])], top(2, -1, true), first(2, 1, true))
+            .outputs("the smallest", [real([5, 2])], top(3, 0, false), first(3, 0, false))
+            .floats_only()
+            .outputs("none", [real([2, 3])], top(0, 1, true), first(0, 1, true))
+            .floats_only()
+            .also("more than there are", || Ok(matches!(ops::topk(&Tensor::from([1.0]), 2, 0, true), Err(Error::InvalidArgument { .. })))),
+    ]
+}

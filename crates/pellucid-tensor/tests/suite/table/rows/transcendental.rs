@@ -1,0 +1,39 @@
+//! Exponentials, logarithms, trigonometric, hyperbolic and special functions.
+
+use super::unary_row as unary;
+use crate::table::row::{Gradient::Third, Row, Rule};
+use crate::table::special::{digamma, erfinv};
+use std::f64::consts::PI;
+
+pub(super) fn rows() -> Vec<Row> {
+    let rows = vec![
+        unary!(exp, f64::exp).gradient(Third),
+        unary!(exp2, f64::exp2),
+        unary!(expm1, f64::exp_m1),
+        unary!(ln, f64::ln).within(0.2..=3.0),
+        unary!(log, f64::ln).within(0.2..=3.0),
+        unary!(log2, f64::log2).within(0.2..=3.0),
+        unary!(log10, f64::log10).within(0.2..=3.0),
+        unary!(log1p, f64::ln_1p).within(-0.7..=3.0),
+        unary!(sin, f64::sin).within(-4.0..=4.0).gradient(Third),
+        unary!(cos, f64::cos).within(-4.0..=4.0),
+        unary!(tan, f64::tan).within(-1.3..=1.3),
+        unary!(asin, f64::asin).within(-0.9..=0.9),
+        unary!(acos, f64::acos).within(-0.9..=0.9),
+        unary!(atan, f64::atan),
+        unary!(sinh, f64::sinh),
+        unary!(cosh, f64::cosh),
+        unary!(tanh, f64::tanh).gradient(Third),
+        unary!(asinh, libm::asinh),
+        unary!(acosh, libm::acosh).within(1.2..=4.0),
+        unary!(atanh, libm::atanh).within(-0.8..=0.8),
+        unary!(erf, libm::erf).gradient(Third),
+        unary!(erfc, libm::erfc),
+        unary!(erfinv, erfinv).within(-0.9..=0.9),
+        unary!(lgamma, libm::lgamma).within(0.3..=6.0),
+        unary!(digamma, digamma).within(0.3..=6.0),
+        unary!(sinc, |x| if x == 0.0 { 1.0 } else { (PI * x).sin() / (PI * x) }),
+        unary!(logit, |x| (x / (1.0 - x)).ln()).within(0.1..=0.9),
+    ];
+    rows.into_iter().map(|row| row.rule(Rule::Floats)).collect()
+}

@@ -1,0 +1,168 @@
+//! Views: the same elements under other shapes.
+
+use crate::table::nd::{Nd, with};
+use crate::table::row::{Row, real};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+fn matrix() -> Tensor {
+    Tensor::zeros([2, 3], DType::F32)
+}
+
+fn shape_refused(result: Result<Tensor>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
+}
+
+fn argument_refused(result: Result<Tensor>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::InvalidArgument { .. })))
+}
+
+fn axis_refused(result: Result<Tensor>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::AxisOutOfRange { .. })))
+}
+
+fn index_refused(result: Result<Tensor>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::IndexOutOfBounds { .. })))
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let mut rows = shapes();
+    rows.extend(orders());
+    rows.extend(stretches());
+    rows.extend(parts());
+    rows
+}
+
+fn shapes() -> Vec<Row> {
+    vec![
+        Row::new("reshape")
+            .case("another shape", [real([2, 3])], |x| ops::reshape(&x[0], [3, 2]), |x| x[0].reshape(&[3, 2]))
+            .case("an open length", [real([2, 3, 2])], |x| ops::reshape(&x[0], [-1, 4]), |x| x[0].reshape(&[3, 4]))
+            .floats_only()
+            .case("to a number", [real([1, 1])], |x| ops::reshape(&x[0], ()), |x| x[0].reshape(&[]))
+            .floats_only()
+            .case("from a number", [real([])], |x| ops::reshape(&x[0], -1), |x| x[0].reshape(&[1]))
+            .floats_only()
+            .case("nothing", [real([0, 3])], |x| ops::reshape(&x[0], [2, 0, 5]), |x| x[0].reshape(&[2, 0, 5]))
+            .floats_only()
+            .also("the sizes must agree", || shape_refused(ops::reshape(&matrix(), [4, 2])))
+            .also("an open length must divide", || shape_refused(ops::reshape(&matrix(), [4, -1])))
+            .also("two open lengths", || argument_refused(ops::reshape(&matrix(), [-1, -1])))
+            .also("a negative length", || argument_refused(ops::reshape(&matrix(), [-2, 3])))
+            .also("a view where it can be one", || {
+                let x = Tensor::zeros([2, 3], DType::F32);
+                Ok(ops::reshape(&x, 6)?.array().shares_storage(x.array()))
+            }),
+        Row::new("flatten")
+            .case("all", [real([2, 3])], |x| ops::flatten(&x[0], 0, -1), |x| x[0].reshape(&[6]))
+            .case("the last two", [real([2, 3, 2])], |x| ops::flatten(&x[0], 1, 2), |x| x[0].reshape(&[2, 6]))
+            .floats_only()
+            .case("one", [real([2, 3])], |x| ops::flatten(&x[0], 1, 1), |x| x[0].clone())
+            .floats_only()
+            .case("a number", [real([])], |x| ops::flatten(&x[0], 0, -1), |x| x[0].reshape(&[1]))
+            .floats_only()
+            .also("start after end", || argument_refused(ops::flatten(&matrix(), 1, 0)))
+            .also("no such axis", || axis_refused(ops::flatten(&matrix(), 0, 2))),
+        Row::new("squeeze")
+            .case("the middle", [real([2, 1, 3])], |x| ops::squeeze(&x[0], 1), |x| x[0].reshape(&[2, 3]))
+            .case("the last", [real([2, 1])], |x| ops::squeeze(&x[0], -1), |x| x[0].reshape(&[2]))
+            .floats_only()
+            .also("its length must be 1", || shape_refused(ops::squeeze(&matrix(), 0)))
+            .also("no such axis", || axis_refused(ops::squeeze(&matrix(), 2))),
+        Row::new("unsqueeze")
+            .case("the front", [real([2, 3])], |x| ops::unsqueeze(&x[0], 0), |x| x[0].reshape(&[1, 2, 3]))
+            .case("the back", [real([2, 3])], |x| ops::unsqueeze(&x[0], -1), |x| x[0].reshape(&[2, 3, 1]))
+            .floats_only()
+            .case("a number", [real([])], |x| ops::unsqueeze(&x[0], 0), |x| x[0].reshape(&[1]))
+            .floats_only()
+            .also("no such axis", || axis_refused(ops::unsqueeze(&matrix(), 3))),
+    ]
+}
+
+fn orders() -> Vec<Row> {
+    let flipped = |x: &Nd, axes: &[usize]| {
+        let turn = |ix: &[usize]| axes.iter().fold(ix.to_vec(), |ix, &a| with(&ix, a, x.shape[a] - 1 - ix[a]));
+        Nd::from_fn(&x.shape, |ix| x.at(&turn(ix)))
+    };
+    vec![
+        Row::new("permute")
+            .case("three axes", [real([2, 3, 2])], |x| ops::permute(&x[0], &[2, 0, -2]), |x| x[0].permute(&[2, 0, 1]))
+            .case("a number", [real([])], |x| ops::permute(&x[0], &[]), |x| x[0].clone())
+            .floats_only()
+            .case("nothing", [real([0, 3])], |x| ops::permute(&x[0], &[1, 0]), |x| x[0].permute(&[1, 0]))
+            .floats_only()
+            .also("an axis twice", || argument_refused(ops::permute(&matrix(), &[0, 0])))
+            .also("an axis missing", || argument_refused(ops::permute(&matrix(), &[0])))
+            .also("no such axis", || axis_refused(ops::permute(&matrix(), &[0, 2]))),
+        Row::new("transpose")
+            .case("the ends", [real([2, 3, 2])], |x| ops::transpose(&x[0], 0, -1), |x| x[0].permute(&[2, 1, 0]))
+            .case("itself", [real([2, 3])], |x| ops::transpose(&x[0], 1, 1), |x| x[0].clone())
+            .floats_only()
+            .also("no such axis", || axis_refused(ops::transpose(&matrix(), 0, 2))),
+        Row::new("t")
+            .case("a matrix", [real([2, 3])], |x| ops::t(&x[0]), |x| x[0].permute(&[1, 0]))
+            .case("three axes", [real([2, 1, 3])], |x| ops::t(&x[0]), |x| x[0].permute(&[2, 1, 0]))
+            .floats_only()
+            .case("a number", [real([])], |x| ops::t(&x[0]), |x| x[0].clone())
+            .floats_only(),
+        Row::new("flip")
+            .case("one axis", [real([2, 3])], |x| ops::flip(&x[0], 1), move |x| flipped(&x[0], &[1]))
+            .case("all axes", [real([2, 3])], |x| ops::flip(&x[0], ..), move |x| flipped(&x[0], &[0, 1]))
+            .floats_only()
+            .case("nothing", [real([0, 3])], |x| ops::flip(&x[0], 0), |x| x[0].clone())
+            .floats_only()
+            .also("no such axis", || axis_refused(ops::flip(&matrix(), 2)))
+            .also("an axis twice", || argument_refused(ops::flip(&matrix(), [0, -2]))),
+    ]
+}
+
+fn stretches() -> Vec<Row> {
+    vec![
+        Row::new("broadcast_to")
+            .case("in the middle", [real([2, 1, 3])], |x| ops::broadcast_to(&x[0], [2, 2, 3]), |x| x[0].broadcast(&[2, 2, 3]))
+            .case("in front", [real([3])], |x| ops::broadcast_to(&x[0], [2, 3]), |x| x[0].broadcast(&[2, 3]))
+            .floats_only()
+            .case("a number", [real([])], |x| ops::broadcast_to(&x[0], [2, 2]), |x| x[0].broadcast(&[2, 2]))
+            .floats_only()
+            .case("to nothing", [real([1, 3])], |x| ops::broadcast_to(&x[0], [0, 3]), |x| x[0].broadcast(&[0, 3]))
+            .floats_only()
+            .also("a length that is neither equal nor 1", || shape_refused(ops::broadcast_to(&matrix(), [2, 6])))
+            .also("fewer axes", || shape_refused(ops::broadcast_to(&matrix(), [3]))),
+        Row::new("expand")
+            .case("kept lengths", [real([2, 1])], |x| ops::expand(&x[0], [-1, 3]), |x| x[0].broadcast(&[2, 3]))
+            .case("a new axis", [real([3])], |x| ops::expand(&x[0], [2, -1]), |x| x[0].broadcast(&[2, 3]))
+            .floats_only()
+            .also("a new axis of no length", || argument_refused(ops::expand(&matrix(), [-1, 2, 3]))),
+    ]
+}
+
+fn parts() -> Vec<Row> {
+    vec![
+        Row::new("narrow")
+            .case("the middle of an axis", [real([2, 5])], |x| ops::narrow(&x[0], 1, 1, 3), |x| x[0].narrow(1, 1, 3))
+            .case("nothing of it", [real([2, 5])], |x| ops::narrow(&x[0], -1, 5, 0), |x| x[0].narrow(1, 5, 0))
+            .floats_only()
+            .case("all of it", [real([2, 3])], |x| ops::narrow(&x[0], 0, 0, 2), |x| x[0].clone())
+            .floats_only()
+            .also("beyond the end", || index_refused(ops::narrow(&matrix(), 1, 2, 2)))
+            .also("absurdly beyond the end", || index_refused(ops::narrow(&matrix(), 1, usize::MAX, 2)))
+            .also("no such axis", || axis_refused(ops::narrow(&matrix(), 2, 0, 1))),
+        Row::new("select")
+            .case("an index", [real([2, 3])], |x| ops::select(&x[0], 1, 2), |x| x[0].narrow(1, 2, 1).reshape(&[2]))
+            .case("from the end", [real([3, 2])], |x| ops::select(&x[0], 0, -3), |x| x[0].narrow(0, 0, 1).reshape(&[2]))
+            .floats_only()
+            .also("out of bounds", || index_refused(ops::select(&matrix(), 1, 3)))
+            .also("out of bounds below", || index_refused(ops::select(&matrix(), 1, -4)))
+            .also("of nothing", || index_refused(ops::select(&Tensor::zeros([0], DType::F32), 0, 0))),
+        Row::new("split")
+            .outputs(
+                "three parts",
+                [real([2, 5])],
+                |x| ops::split(&x[0], &[2, 0, 3], 1),
+                |x| vec![x[0].narrow(1, 0, 2), x[0].narrow(1, 2, 0), x[0].narrow(1, 2, 3)],
+            )
+            .outputs("one part", [real([2, 3])], |x| ops::split(&x[0], &[2], 0), |x| vec![x[0].clone()])
+            .floats_only()
+            .also("the lengths must add up", || Ok(matches!(ops::split(&matrix(), &[1, 1], 1), Err(Error::InvalidArgument { .. }))))
+            .also("lengths that overflow", || Ok(ops::split(&matrix(), &[usize::MAX, 4], 1).is_err())),
+    ]
+}

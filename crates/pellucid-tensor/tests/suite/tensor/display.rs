@@ -1,0 +1,90 @@
+//! Printing, against what NumPy 2 prints with `precision=4, linewidth=78`; truth values are written
+//! as Rust writes them.
+
+use pellucid_tensor::{DType, Tensor, lazy};
+
+#[track_caller]
+fn prints(tensor: Tensor, expected: &str) {
+    assert_eq!(tensor.to_string(), expected);
+}
+
+#[test]
+fn columns_are_aligned() {
+    prints(Tensor::from([[1.0, 2.5], [3.25, -4.0]]), "[[ 1.    2.5 ]\n [ 3.25 -4.  ]]");
+    prints(Tensor::from([-1.5, 22.75, 100.0]), "[ -1.5   22.75 100.  ]");
+    prints(Tensor::arange(0i64, 6, 1).reshape([2, 3]), "[[0 1 2]\n [3 4 5]]");
+    prints(Tensor::from([1i8, -100, 3]), "[   1 -100    3]");
+    prints(Tensor::from([true, false]), "[ true false]");
+    prints(Tensor::arange(0i64, 8, 1).reshape([2, 2, 2]), "[[[0 1]\n  [2 3]]\n\n [[4 5]\n  [6 7]]]");
+    prints(Tensor::from([[1i64, 2], [3, 4]]).t(), "[[1 3]\n [2 4]]");
+}
+
+#[test]
+fn floats_show_the_digits_they_need_and_four_at_most() {
+    prints(Tensor::from([0.1f32, 0.2, 0.3]), "[0.1 0.2 0.3]");
+    prints(Tensor::from([1.0 / 3.0, 2.0 / 3.0]), "[0.3333 0.6667]");
+    prints(Tensor::zeros([3], DType::F64), "[0. 0. 0.]");
+    prints(Tensor::from([99_999_999.0]), "[99999999.]");
+    prints(Tensor::from([0.0001]), "[0.0001]");
+    prints(Tensor::from([f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1.5]), "[ nan  inf -inf  1.5]");
+    prints(Tensor::from([1.0, f64::NAN]), "[ 1. nan]");
+}
+
+#[test]
+fn numbers_of_very_different_size_are_scientific() {
+    prints(Tensor::from([1e-5, 1.0]), "[1.e-05 1.e+00]");
+    prints(Tensor::from([1e10, 1.0]), "[1.e+10 1.e+00]");
+    prints(Tensor::from([[1e-10, 1e10]]), "[[1.e-10 1.e+10]]");
+    prints(Tensor::from([100_000_000.0]), "[1.e+08]");
+    prints(Tensor::from([0.00009]), "[9.e-05]");
+    prints(Tensor::from([123456.789, 0.001]), "[1.2346e+05 1.0000e-03]");
+    prints(Tensor::from([1e-3, 123.5]), "[1.000e-03 1.235e+02]");
+}
+
+#[test]
+fn numbers_and_nothing() {
+    prints(Tensor::from(2.5), "2.5");
+    prints(Tensor::from(7i64), "7");
+    prints(Tensor::from(0.1f32), "0.1");
+    prints(Tensor::zeros([0], DType::F32), "[]");
+}
+
+#[test]
+fn long_rows_are_broken() {
+    let expected = "\
+[ 0.   1.1  2.2  3.3  4.4  5.5  6.6  7.7  8.8  9.9 11.  12.1 13.2 14.3 15.4
+ 16.5 17.6 18.7 19.8 20.9 22.  23.1 24.2 25.3 26.4 27.5 28.6 29.7 30.8 31.9
+ 33.  34.1 35.2 36.3 37.4 38.5 39.6 40.7 41.8 42.9]";
+    prints(Tensor::arange(0.0f64, 40.0, 1.0) * 1.1, expected);
+}
+
+#[test]
+fn only_the_ends_of_what_is_long_are_shown() {
+    prints(Tensor::arange(0i64, 2000, 1), "[   0    1    2 ... 1997 1998 1999]");
+    let expected = "\
+[[   0    1    2 ...   97   98   99]
+ [ 100  101  102 ...  197  198  199]
+ [ 200  201  202 ...  297  298  299]
+ ...
+ [9700 9701 9702 ... 9797 9798 9799]
+ [9800 9801 9802 ... 9897 9898 9899]
+ [9900 9901 9902 ... 9997 9998 9999]]";
+    prints(Tensor::arange(0i64, 10_000, 1).reshape([100, 100]), expected);
+    // A short axis is shown whole.
+    let narrow = Tensor::arange(0i64, 2000, 1).reshape([1000, 2]).to_string();
+    assert!(narrow.starts_with("[[   0    1]\n") && narrow.contains("\n ...\n") && narrow.ends_with("[1998 1999]]"), "{narrow}");
+}
+
+#[test]
+fn debug_adds_what_the_tensor_is() {
+    let x = Tensor::from([1.0f32]).requires_grad_(true);
+    assert_eq!(format!("{x:?}"), "Tensor([1.], shape [1], f32, requires_grad)");
+    assert_eq!(format!("{:?}", x.sin()), format!("Tensor({}, shape [1], f32, by sin)", x.sin()));
+    assert_eq!(format!("{:?}", x.detach()), "Tensor([1.], shape [1], f32)");
+}
+
+#[test]
+fn printing_a_deferred_value_computes_it() {
+    let text = lazy(|| (Tensor::from([1.0, 2.0]) * 2.0).to_string());
+    assert_eq!(text, "[2. 4.]");
+}

@@ -1,0 +1,171 @@
+//! Indexing and assignment, checked against NumPy.
+
+use pellucid_tensor::{DType, Ellipsis, Error, Ix, NewAxis, Tensor, slice};
+
+/// 0, 1, 2, .. of shape `[2, 3, 4]`.
+fn cube() -> Tensor {
+    Tensor::arange(0i64, 24, 1).reshape([2, 3, 4])
+}
+
+#[track_caller]
+fn is(x: Tensor, shape: &[usize], values: &[i64]) {
+    assert_eq!((&x.shape()[..], &x.to_vec::<i64>()[..]), (shape, values));
+}
+
+#[test]
+fn integers_ranges_and_steps() {
+    let x = cube();
+    is(x.i(1), &[3, 4], &(12..24).collect::<Vec<_>>());
+    is(x.i((1, 2)), &[4], &[20, 21, 22, 23]);
+    is(x.i((-1, -3, -2)), &[], &[14]);
+    is(x.i((0, .., 1..3)), &[3, 2], &[1, 2, 5, 6, 9, 10]);
+    is(x.i((0, 1.., ..=1)), &[2, 2], &[4, 5, 8, 9]);
+    is(x.i((0, ..-1, -2..)), &[2, 2], &[2, 3, 6, 7]);
+    is(x.i((0, 0, slice(None, None, 2))), &[2], &[0, 2]);
+    is(x.i((0, 0, slice(None, None, -1))), &[4], &[3, 2, 1, 0]);
+    is(x.i((0, 0, slice(-2, None, -2))), &[2], &[2, 0]);
+    is(x.i((0, 0, slice(3, 0, -2))), &[2], &[3, 1]);
+    is(x.i((0, 0, slice(10, -10, -3))), &[2], &[3, 0]);
+    is(x.i((0, 0, slice(1, 3, -1))), &[0], &[]);
+    is(x.i((0, 0, 5..9)), &[0], &[]);
+    is(x.i((0, 0, ..=-1)), &[4], &[0, 1, 2, 3]);
+    is(x.i((0, 0, slice(None, None, 7))), &[1], &[0]);
+    is(x.i((slice(None, None, -1), 0, 0)), &[2], &[12, 0]);
+}
+
+#[test]
+fn ellipsis_and_new_axes() {
+    let x = cube();
+    is(x.i((Ellipsis, 0)), &[2, 3], &[0, 4, 8, 12, 16, 20]);
+    is(x.i((1, Ellipsis, 0)), &[3], &[12, 16, 20]);
+    is(x.i((1, 2, 3, Ellipsis)), &[], &[23]);
+    assert_eq!(x.i((NewAxis, Ellipsis, NewAxis)).shape()[..], [1, 2, 3, 4, 1]);
+    assert_eq!(x.i((0, NewAxis, 1..)).shape()[..], [1, 2, 4]);
+    assert_eq!(x.i(vec![Ix::from(0), Ix::NewAxis]).shape()[..], [1, 3, 4]);
+    assert_eq!(Tensor::from(1.0).i((NewAxis, NewAxis)).shape()[..], [1, 1]);
+}
+
+#[test]
+fn plain_indices_are_views() {
+    let x = cube();
+    for view in [x.i(1), x.i((.., 1..3)), x.i((Ellipsis, slice(None, None, -1))), x.i(NewAxis)] {
+        assert!(view.array().shares_storage(x.array()));
+    }
+    x.i((0, 0)).set(.., -1);
+    is(x.i((0, 0)), &[4], &[-1; 4]);
+}
+
+#[test]
+fn integer_tensors_pick() {
+    let x = cube();
+    let at = Tensor::from([2i64, 0, -1]);
+    is(x.i((0, &at)), &[3, 4], &[8, 9, 10, 11, 0, 1, 2, 3, 8, 9, 10, 11]);
+    is(x.i((.., &at, 0)), &[2, 3], &[8, 0, 8, 20, 12, 20]);
+    is(x.i((.., 1, &Tensor::from([[0i64, 3], [1, 1]]))), &[2, 2, 2], &[4, 7, 5, 5, 16, 19, 17, 17]);
+    is(x.i((&Tensor::from([0i64, 1]), &Tensor::from([2i64, 0]))), &[2, 4], &[8, 9, 10, 11, 12, 13, 14, 15]);
+    is(x.i((&Tensor::from([[0i64], [1]]), &Tensor::from([2i64, 0]), 0)), &[2, 2], &[8, 0, 20, 12]);
+    is(x.i((0, &Tensor::from(1u8))), &[4], &[4, 5, 6, 7]);
+    is(x.i((0, &Tensor::zeros([0], DType::I32))), &[0, 4], &[]);
+    is(x.i((&at.i(1..2), slice(None, None, -2), 3)), &[1, 2], &[11, 3]);
+}
+
+/// NumPy: index tensors side by side put their axes where they stood; with a range or a new axis
+/// between them, in front.
+#[test]
+fn picked_axes_stay_in_place_only_if_adjacent() {
+    let x = Tensor::arange(0i64, 120, 1).reshape([2, 3, 4, 5]);
+    let (a, b) = (Tensor::from([0i64, 2]), Tensor::from([1i64, 3]));
+    let side_by_side = x.i((.., &a, &b));
+    assert_eq!(side_by_side.shape()[..], [2, 2, 5]);
+    is(side_by_side.i((1, .., 0)), &[2], &[65, 115]);
+    let apart = x.i((.., &a, .., &b));
+    assert_eq!(apart.shape()[..], [2, 2, 4]);
+    is(apart.i((.., 1, 0)), &[2], &[61, 103]);
+    let first_and_third = x.i((&Tensor::from([0i64, 1]), .., &b));
+    assert_eq!(first_and_third.shape()[..], [2, 3, 5]);
+    is(first_and_third.i((1, 2, 0)), &[], &[115]);
+    assert_eq!(x.i((.., &a, NewAxis, &b)).shape()[..], [2, 2, 1, 5]);
+    assert_eq!(x.i((.., .., &a, 1)).shape()[..], [2, 3, 2]);
+    // An integer beside an index tensor counts as one of them.
+    assert_eq!(x.i((0, .., &a)).shape()[..], [2, 3, 5]);
+    assert_eq!(x.i((.., 0, &a)).shape()[..], [2, 2, 5]);
+    assert_eq!(x.i((.., &a, .., 0)).shape()[..], [2, 2, 4]);
+}
+
+#[test]
+fn masks_pick_where_they_are_true() {
+    let x = cube();
+    is(x.i(x.gt(20)), &[3], &[21, 22, 23]);
+    is(x.i((&Tensor::from([false, true]), .., 0)), &[1, 3], &[12, 16, 20]);
+    is(x.i((.., &Tensor::from([true, false, true]), 3)), &[2, 2], &[3, 11, 15, 23]);
+    is(x.i((0, &Tensor::from([[true, false, false, true], [false; 4], [false, true, false, false]]))), &[3], &[0, 3, 9]);
+    is(x.i((.., Tensor::from([false; 3]))), &[2, 0, 4], &[]);
+    is(x.i(x.lt(0)), &[0], &[]);
+    // A mask and an index tensor are picked together.
+    is(x.i((&Tensor::from([true, true]), &Tensor::from([0i64, 2]), 1)), &[2], &[1, 21]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let x = cube();
+    let error = |index: Vec<Ix>| x.try_i(index).unwrap_err();
+    assert!(matches!(error(vec![2.into()]), Error::IndexOutOfBounds { index: 2, axis: 0, len: 2, .. }));
+    assert!(matches!(error(vec![(..).into(), (-4).into()]), Error::IndexOutOfBounds { index: -4, axis: 1, .. }));
+    assert!(matches!(error(vec![0.into(); 4]), Error::InvalidArgument { .. }));
+    assert!(matches!(error(vec![Ix::Ellipsis, Ix::Ellipsis]), Error::InvalidArgument { .. }));
+    assert!(matches!(error(vec![slice(0, 1, 0).into()]), Error::InvalidArgument { .. }));
+    assert!(matches!(error(vec![Tensor::from([true; 3]).into()]), Error::ShapeMismatch { .. }));
+    assert!(matches!(error(vec![Tensor::from([0.5]).into()]), Error::DTypeMismatch { .. }));
+    assert!(matches!(error(vec![Tensor::from([0i64, 2]).into()]), Error::IndexOutOfBounds { .. }));
+    let pair = vec![Tensor::from([0i64, 1]).into(), Tensor::from([0i64, 1, 2]).into()];
+    assert!(matches!(error(pair), Error::ShapeMismatch { .. }));
+}
+
+#[test]
+fn assignment_writes_through_every_kind_of_index() {
+    let zeros = || Tensor::zeros([2, 3], DType::I64);
+    let set = |write: &dyn Fn(&Tensor)| {
+        let x = zeros();
+        write(&x);
+        x.to_vec::<i64>()
+    };
+    assert_eq!(set(&|x| x.set(0, 7)), [7, 7, 7, 0, 0, 0]);
+    assert_eq!(set(&|x| x.set((1, -1), 7)), [0, 0, 0, 0, 0, 7]);
+    assert_eq!(set(&|x| x.set((.., 1..), &Tensor::from([[1i64], [2]]))), [0, 1, 1, 0, 2, 2]);
+    assert_eq!(set(&|x| x.set((.., slice(None, None, -1)), &Tensor::from([1i64, 2, 3]))), [3, 2, 1, 3, 2, 1]);
+    assert_eq!(set(&|x| x.set(Ellipsis, 2.9)), [2; 6], "converted to the target's dtype");
+    assert_eq!(set(&|x| x.set((NewAxis, 0), 1)), [1, 1, 1, 0, 0, 0]);
+    assert_eq!(set(&|x| x.set((.., &Tensor::from([2i64, 0])), &Tensor::from([5i64, 6]))), [6, 0, 5, 6, 0, 5]);
+    assert_eq!(set(&|x| x.set((&Tensor::from([0i64, 1]), &Tensor::from([1i64, 2])), &Tensor::from([5i64, 6]))), [0, 5, 0, 0, 0, 6]);
+    assert_eq!(set(&|x| x.set(&Tensor::from([0i64, 0]), &Tensor::from([[1i64], [2]]))), [2, 2, 2, 0, 0, 0], "the last stays");
+    assert_eq!(set(&|x| x.set((.., &Tensor::from([true, false, true])), 4)), [4, 0, 4, 4, 0, 4]);
+    assert_eq!(set(&|x| x.set(x.eq(0), &Tensor::arange(0i64, 6, 1))), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(set(&|x| x.t().set(0, 3)), [3, 0, 0, 3, 0, 0], "through a view");
+    assert_eq!(set(&|x| x.set((0, 0..2), x.i((0, 1..3)) + 1)), [1, 1, 0, 0, 0, 0]);
+    assert_eq!(set(&|x| x.set((.., 0..0), 9)), [0; 6]);
+}
+
+#[test]
+fn assignment_from_itself_reads_before_it_writes() {
+    let x = Tensor::arange(0i64, 6, 1);
+    x.set(1.., &x.i(..5));
+    assert_eq!(x.to_vec::<i64>(), [0, 0, 1, 2, 3, 4]);
+    let y = Tensor::arange(0i64, 4, 1);
+    y.set(.., &y.flip(0));
+    assert_eq!(y.to_vec::<i64>(), [3, 2, 1, 0]);
+}
+
+#[test]
+fn gradients_flow_through_every_kind_of_index() {
+    let x = Tensor::arange(0.0f64, 6.0, 1.0).reshape([2, 3]).requires_grad_(true);
+    let gradient = |y: Tensor| {
+        x.zero_grad();
+        y.backward();
+        x.grad().unwrap().to_vec::<f64>()
+    };
+    assert_eq!(gradient(x.i((1, ..2))), [0.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
+    assert_eq!(gradient(x.i((.., slice(None, None, -2))) * &Tensor::from([[1.0, 2.0], [3.0, 4.0]])), [2.0, 0.0, 1.0, 4.0, 0.0, 3.0]);
+    assert_eq!(gradient(x.i((0, &Tensor::from([1i64, 1, 1])))), [0.0, 3.0, 0.0, 0.0, 0.0, 0.0], "repeated indices accumulate");
+    assert_eq!(gradient(x.i(x.gt(3.0)) * 5.0), [0.0, 0.0, 0.0, 0.0, 5.0, 5.0]);
+    assert_eq!(gradient(x.i((NewAxis, Ellipsis, 0)) * 2.0), [2.0, 0.0, 0.0, 2.0, 0.0, 0.0]);
+}

@@ -1,0 +1,9 @@
+//! Tensors as users meet them: made, indexed, printed, combined. What is expected of values and texts
+//! comes from NumPy 2.
+
+mod create;
+mod display;
+mod errors;
+mod index;
+mod operators;
+pub mod promotion;

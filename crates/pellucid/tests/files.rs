@@ -1,0 +1,214 @@
+//! Files: what is written comes back, and what is malformed is refused before anything happens.
+
+use pellucid::io;
+use pellucid::nn::StateDict;
+use pellucid::prelude::*;
+use pellucid::{bf16, f16};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A directory of this test, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("pellucid-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn reason(result: Result<StateDict>) -> String {
+    match result {
+        Err(Error::File { reason, .. }) => reason,
+        other => panic!("expected Error::File, got {other:?}"),
+    }
+}
+
+#[test]
+fn every_dtype_comes_back_bit_for_bit() {
+    let scratch = Scratch::new("dtypes");
+    let nan = f32::from_bits(0x7fc1_2345);
+    let tensors: StateDict = [
+        ("bool", Tensor::from([true, false, true])),
+        ("u8", Tensor::from([0u8, 255])),
+        ("i8", Tensor::from([-128i8, 127])),
+        ("i16", Tensor::from([i16::MIN, i16::MAX])),
+        ("i32", Tensor::from([[i32::MIN], [i32::MAX]])),
+        ("i64", Tensor::from([i64::MIN, i64::MAX])),
+        ("f16", Tensor::from([f16::MAX, f16::NEG_INFINITY])),
+        ("bf16", Tensor::from([bf16::MIN_POSITIVE, bf16::NAN])),
+        ("f32", Tensor::from([[[-0.0f32, nan], [f32::MIN_POSITIVE / 2.0, f32::INFINITY]]])),
+        ("f64", Tensor::from([std::f64::consts::PI])),
+        ("scalar", Tensor::from(1.5f32)),
+        ("none", Tensor::zeros([3, 0, 2], DType::F32)),
+        ("a name.with, \"signs\" and ünïcode", Tensor::from([1.0f32])),
+        ("view", Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).t()),
+    ]
+    .map(|(name, tensor)| (name.to_string(), tensor))
+    .into();
+    let path = scratch.0.join("all.safetensors");
+    io::save(&path, &tensors).unwrap();
+    let loaded = io::load(&path).unwrap();
+    assert_eq!(loaded.keys().collect::<Vec<_>>(), tensors.keys().collect::<Vec<_>>());
+    for (name, tensor) in &tensors {
+        let back = &loaded[name];
+        assert_eq!((back.shape(), back.dtype()), (tensor.shape(), tensor.dtype()), "{name}");
+        assert_eq!(back.to_bytes().unwrap(), tensor.to_bytes().unwrap(), "{name}");
+    }
+    // Saved again it is the same file, and no temporary one stays.
+    let bytes = fs::read(&path).unwrap();
+    io::save(&path, &loaded).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+    assert!(io::load(scratch.file("no tensor", b"\x02\0\0\0\0\0\0\0{}")).unwrap().is_empty());
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_the_old_one() {
+    let scratch = Scratch::new("refused");
+    let tensors: StateDict = [("a".to_string(), Tensor::from([1.0f32]))].into();
+    let missing = scratch.0.join("no such directory").join("a.safetensors");
+    assert!(matches!(io::save(&missing, &tensors), Err(Error::File { .. })));
+    // A directory stands where the file should go.
+    assert!(matches!(io::save(&scratch.0, &tensors), Err(Error::File { .. })));
+    assert!(matches!(io::save(Path::new("/"), &tensors), Err(Error::File { .. })));
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+    assert!(scratch.0.is_dir());
+}
+
+/// The length of the header, the header, the data.
+fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+#[test]
+fn malformed_safetensors_are_refused() {
+    let scratch = Scratch::new("malformed");
+    let one =
+        |shape: &str, offsets: &str| format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}}}"#);
+    let well = safetensors(&one("[2]", "[0,8]"), &[0; 8]);
+    let cases = [
+        ("empty", vec![]),
+        ("short", vec![8, 0, 0]),
+        ("header of 0", vec![0; 8]),
+        ("header of 2^63", [&(1u64 << 63).to_le_bytes()[..], b"{}"].concat()),
+        ("header of 2^64 - 8", [&(u64::MAX - 7).to_le_bytes()[..], b"{}"].concat()),
+        ("not utf-8", [&4u64.to_le_bytes()[..], b"{\xff\xfe}"].concat()),
+        ("not json", safetensors("hello", &[])),
+        ("deep", safetensors(&"[".repeat(100_000), &[])),
+        ("unknown dtype", safetensors(r#"{"a":{"dtype":"Q7","shape":[1],"data_offsets":[0,1]}}"#, &[0])),
+        ("no such dtype here", safetensors(r#"{"a":{"dtype":"U16","shape":[1],"data_offsets":[0,2]}}"#, &[0; 2])),
+        ("negative", safetensors(&one("[-1]", "[0,4]"), &[0; 4])),
+        ("overflow to 0", safetensors(&one("[4294967296,4294967296]", "[0,0]"), &[])),
+        ("four tebibytes", safetensors(&one("[1048576,1048576]", "[0,4398046511104]"), &[0; 4])),
+        ("reversed", safetensors(&one("[1]", "[4,0]"), &[0; 4])),
+        ("a hole", safetensors(&one("[1]", "[1,5]"), &[0; 5])),
+        ("not the shape's size", safetensors(&one("[3]", "[0,8]"), &[0; 8])),
+        ("one offset", safetensors(&one("[1]", "[0]"), &[0; 4])),
+        ("no shape", safetensors(r#"{"a":{"dtype":"F32","data_offsets":[0,4]}}"#, &[0; 4])),
+        ("truncated", well[..well.len() - 1].to_vec()),
+        ("a bool of 2", safetensors(r#"{"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#, &[2])),
+    ];
+    for (name, bytes) in cases {
+        let why = reason(io::load(scratch.file("case", &bytes)));
+        assert!(!why.is_empty(), "{name}");
+    }
+    assert_eq!(io::load(scratch.file("well", &well)).unwrap()["a"].to_vec::<f32>(), [0.0, 0.0]);
+    assert!(!reason(io::load(scratch.0.join("missing"))).is_empty());
+}
+
+#[test]
+fn batches_cover_the_data_set() {
+    let x = Tensor::arange(0i64, 10, 1);
+    let y = x.mul(10).reshape([10, 1]);
+    let mut batches = Batches::new(&[&x, &y], 4).unwrap();
+    let plain: Vec<Vec<i64>> = batches.epoch().map(|b| b[0].to_vec()).collect();
+    assert_eq!(plain, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+
+    let mut shuffled = Batches::new(&[&x, &y], 4).unwrap().shuffled(3);
+    let mut again = shuffled.clone();
+    for _ in 0..2 {
+        let mut seen = Vec::new();
+        for (batch, twin) in shuffled.epoch().zip(again.epoch()) {
+            let (a, b) = (batch[0].to_vec::<i64>(), batch[1].to_vec::<i64>());
+            assert!(a.iter().zip(&b).all(|(a, b)| a * 10 == *b));
+            assert_eq!(a, twin[0].to_vec::<i64>());
+            seen.extend(a);
+        }
+        assert_ne!(seen, (0..10).collect::<Vec<_>>());
+        seen.sort_unstable();
+        assert_eq!(seen, (0..10).collect::<Vec<_>>());
+    }
+
+    let mut even = Batches::new(&[&x], 4).unwrap().drop_last();
+    assert_eq!((even.len(), even.epoch().count()), (2, 2));
+    assert!(matches!(Batches::new(&[&x, &Tensor::from([1i64])], 4), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(Batches::new(&[&Tensor::from(1i64)], 4), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(Batches::new(&[&x], 0), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Batches::new(&[], 1), Err(Error::InvalidArgument { .. })));
+}
+
+#[cfg(feature = "data")]
+mod mnist {
+    use super::*;
+    use pellucid::data::Mnist;
+
+    const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist10k");
+
+    #[test]
+    fn the_digits_of_this_repository_are_read() {
+        let mnist = Mnist::load(DATA).unwrap();
+        assert_eq!(mnist.train.images.shape().dims(), [8000, 28, 28]);
+        assert_eq!(mnist.test.labels.shape().dims(), [2000]);
+        assert_eq!((mnist.train.images.dtype(), mnist.train.labels.dtype()), (DType::F32, DType::I64));
+        assert_eq!(mnist.test.images.max(..).item::<f32>(), 1.0);
+        assert_eq!(mnist.test.images.min(..).item::<f32>(), 0.0);
+        assert_eq!(mnist.train.labels.max(..).item::<i64>(), 9);
+    }
+
+    /// An IDX file of bytes.
+    fn idx(dims: &[u32], data: &[u8]) -> Vec<u8> {
+        let lengths = dims.iter().flat_map(|d| d.to_be_bytes());
+        [0, 0, 8, dims.len() as u8].into_iter().chain(lengths).chain(data.iter().copied()).collect()
+    }
+
+    #[test]
+    fn malformed_digits_are_refused() {
+        let scratch = Scratch::new("idx");
+        let write = |images: &[u8], labels: &[u8]| {
+            for part in ["train", "t10k"] {
+                scratch.file(&format!("{part}-images-idx3-ubyte"), images);
+                scratch.file(&format!("{part}-labels-idx1-ubyte"), labels);
+            }
+            Mnist::load(&scratch.0)
+        };
+        let (image, label) = (idx(&[1, 28, 28], &[7; 784]), idx(&[1], &[9]));
+        assert_eq!(write(&image, &label).unwrap().test.labels.item::<i64>(), 9);
+        for (images, labels) in [
+            (idx(&[2, 28, 28], &[7; 2 * 784]), label.clone()),
+            (idx(&[1, 28, 27], &[7; 28 * 27]), label.clone()),
+            (idx(&[1, 28, 28], &[7; 783]), label.clone()),
+            (idx(&[u32::MAX, 28, 28], &[7; 784]), label.clone()),
+            (idx(&[1, 784], &[7; 784]), label.clone()),
+            (image.clone(), idx(&[1], &[10])),
+            (image.clone(), vec![]),
+            (vec![0x1f, 0x8b, 8, 0, 0], label.clone()),
+        ] {
+            assert!(matches!(write(&images, &labels), Err(Error::File { .. })));
+        }
+        assert!(matches!(Mnist::load(scratch.0.join("missing")), Err(Error::File { .. })));
+    }
+}
