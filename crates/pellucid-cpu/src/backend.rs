@@ -30,11 +30,17 @@ impl Backend for Cpu {
             let reason = format!("needs {needed} inputs and {made} outputs, got {} and {}", inputs.len(), outputs.len());
             return Err(Error::invalid(op, reason));
         }
-        let x: Operands<'_> = inputs.iter().map(|v| operand::input(op, v)).collect::<Result<_>>()?;
-        // What these two write, they also read.
+        // Pushed one by one: collecting results moves the whole array about, which costs ten times
+        // what a small kernel does.
+        let (mut x, mut y) = (Operands::new(), Operands::new());
+        for view in inputs {
+            x.push(operand::input(op, view)?);
+        }
+        // What these two write first, they also read.
         let in_place = matches!(kernel, Kernel::Scatter(_) | Kernel::Random(_));
-        let output = |(i, v)| if in_place && i == 0 { operand::state(op, v) } else { operand::output(op, v) };
-        let y: Operands<'_> = outputs.iter().enumerate().map(output).collect::<Result<_>>()?;
+        for (i, view) in outputs.iter().enumerate() {
+            y.push(if in_place && i == 0 { operand::state(op, view)? } else { operand::output(op, view)? });
+        }
         match kernel {
             Kernel::Map(k) => check::map(k, &x, &y).and_then(|()| tile::map(k, &x, &y)),
             Kernel::Reduce(k) => check::reduce(k, &x, &y[0]).and_then(|()| tile::reduce(k, &x, &y[0])),

@@ -53,6 +53,18 @@ impl Formula {
         params: usize,
         body: impl FnOnce(&[Expr], &[Expr]) -> Vec<Expr>,
     ) -> Formula {
+        let mut body = Some(body);
+        Formula::written(name, inputs, params, &mut |i, p| body.take().expect("the text is read once")(i, p))
+    }
+
+    /// [`Formula::new`], compiled once and not once a text.
+    #[track_caller]
+    fn written(
+        name: &'static str,
+        inputs: &[Input],
+        params: usize,
+        body: &mut dyn FnMut(&[Expr], &[Expr]) -> Vec<Expr>,
+    ) -> Formula {
         assert!(inputs.len() <= MOST && params <= MOST, "formula `{name}`: at most {MOST} inputs and parameters");
         let (builder, roots) = Builder::run(inputs.to_vec(), || {
             let (inputs, params) = leaves(inputs.len(), params);
@@ -120,6 +132,17 @@ impl Formula {
         self,
         input: usize,
         body: impl FnOnce(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr,
+    ) -> Formula {
+        let mut body = Some(body);
+        self.declared(input, &mut |i, p, o, g| body.take().expect("the text is read once")(i, p, o, g))
+    }
+
+    /// [`Formula::with_derivative`], compiled once and not once a text.
+    #[track_caller]
+    fn declared(
+        self,
+        input: usize,
+        body: &mut dyn FnMut(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr,
     ) -> Formula {
         let inner = &self.inner;
         let name = inner.name;

@@ -60,6 +60,10 @@ impl IntoOutputs for Vec<Tensor> {
     }
 }
 
+type Closure<'f> = Box<dyn FnMut(&[Tensor]) -> Vec<Tensor> + 'f>;
+/// The gradient slots that a step touches, as it found them.
+type Slots = Vec<(Arc<Slot>, Option<Tensor>)>;
+
 /// Steps of one `Captured` for different input shapes; the oldest goes first.
 const CACHE: usize = 8;
 
@@ -68,7 +72,7 @@ const CACHE: usize = 8;
 /// It owns its closure, and a small cache of recordings keyed by the inputs' shapes and dtypes and by
 /// grad mode; nothing is global.
 pub struct Captured<'f> {
-    step: Box<dyn FnMut(&[Tensor]) -> Vec<Tensor> + 'f>,
+    step: Closure<'f>,
     recordings: Vec<Step>,
     launches: u64,
 }
@@ -221,8 +225,7 @@ struct Step {
     bound: Vec<(Arc<Storage>, bool)>,
     inputs: Vec<Array>,
     outputs: Vec<Array>,
-    /// The gradient slots that the step touches, as it found them.
-    slots: Vec<(Arc<Slot>, Option<Tensor>)>,
+    slots: Slots,
 }
 
 impl Step {
@@ -261,7 +264,7 @@ impl Step {
         recording: Recording,
         inputs: Vec<Array>,
         outputs: Vec<Array>,
-        slots: Vec<(Arc<Slot>, Option<Tensor>)>,
+        slots: Slots,
     ) -> Result<Step> {
         let mut step = Numbering { at: HashMap::new(), storages: Vec::new(), origins: Vec::new(), inputs: &inputs, constants: &recording.constants };
         let mut plan = Plan::default();
@@ -366,8 +369,7 @@ impl Numbering<'_> {
 
 /// Puts every gradient slot back as the step found it, and makes the step leave it so: a gradient that
 /// was there receives the new one.
-#[allow(clippy::type_complexity)]
-fn restore(recording: &mut Recording) -> Result<Vec<(Arc<Slot>, Option<Tensor>)>> {
+fn restore(recording: &mut Recording) -> Result<Slots> {
     let mut slots = Vec::new();
     let mut refused = None;
     for Touched { slot, entry, cleared } in std::mem::take(&mut recording.touched) {

@@ -111,7 +111,7 @@ impl Cells {
 fn floats(values: &[f64], dtype: DType) -> Vec<String> {
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);
     let (largest, smallest) = (finite().fold(0.0, f64::max), finite().fold(f64::INFINITY, f64::min));
-    let scientific = largest >= 1e8 || smallest < 1e-4 || (largest > 0.0 && largest / smallest > 1e3 && smallest < 1e-4);
+    let scientific = largest >= 1e8 || smallest < 1e-4 || (largest > 0.0 && largest / smallest > 1e3);
     let shortest = |v: f64| match dtype {
         DType::F64 => format!("{v}"),
         _ => format!("{}", v as f32),

@@ -18,6 +18,7 @@ use super::formula::{map, map_reusing};
 use crate::tensor::Tensor;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Result, Scalar};
+use std::sync::OnceLock;
 
 /// Operations of one tensor, and numbers that are arguments of the kernel.
 macro_rules! unary {
@@ -51,16 +52,12 @@ macro_rules! binary {
             a: impl Into<super::Operand<'a>>,
             b: impl Into<super::Operand<'a>>,
         ) -> crate::Result<crate::Tensor> {
-            static BOTH: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
-            static RIGHT: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
-            static LEFT: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
-            super::apply_binary(
-                a.into(),
-                b.into(),
-                || BOTH.get_or_init(|| crate::formula! { $name($a, $b) = $body; }),
-                || RIGHT.get_or_init(|| crate::formula! { $name($a; $b) = $body; }),
-                || LEFT.get_or_init(|| crate::formula! { $name($b; $a) = $body; }),
-            )
+            static FORMS: super::Forms = super::Forms {
+                both: (std::sync::OnceLock::new(), || crate::formula! { $name($a, $b) = $body; }),
+                right: (std::sync::OnceLock::new(), || crate::formula! { $name($a; $b) = $body; }),
+                left: (std::sync::OnceLock::new(), || crate::formula! { $name($b; $a) = $body; }),
+            };
+            super::apply_binary(a.into(), b.into(), &FORMS)
         }
 
         impl crate::Tensor {
@@ -126,25 +123,38 @@ impl Operand<'_> {
     }
 }
 
-/// One of the three forms of a binary formula: two tensors, a number on the right, or on the left.
-fn apply_binary<'a>(
-    a: Operand<'a>,
-    b: Operand<'a>,
-    both: impl FnOnce() -> &'static Formula,
-    right: impl FnOnce() -> &'static Formula,
-    left: impl FnOnce() -> &'static Formula,
-) -> Result<Tensor> {
+/// A formula, built when it is first needed.
+type Lazily = (OnceLock<Formula>, fn() -> Formula);
+
+/// The three forms of a binary formula: two tensors, a number on the right, a number on the left.
+struct Forms {
+    both: Lazily,
+    right: Lazily,
+    left: Lazily,
+}
+
+fn get((formula, build): &'static Lazily) -> &'static Formula {
+    formula.get_or_init(build)
+}
+
+/// The form that fits the operands, applied. Not generic: what is generic about a binary operation
+/// ends where its operands are [`Operand`]s.
+fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static Forms) -> Result<Tensor> {
     let given = |x: &Operand<'_>, i: usize| x.is_given().then_some(i);
     match (&a, &b) {
         (Operand::Scalar(x), Operand::Scalar(y)) => {
             let x = super::full((), *x, x.promote_into(pellucid_ir::DType::Bool))?;
-            map(right(), &[&x], &[*y])
+            map(get(&forms.right), &[&x], &[*y])
         }
-        (x, Operand::Scalar(k)) => map_reusing(right(), &[x.tensor().expect("a tensor")], &[*k], given(x, 0)),
-        (Operand::Scalar(k), y) => map_reusing(left(), &[y.tensor().expect("a tensor")], &[*k], given(y, 0)),
+        (x, Operand::Scalar(k)) => {
+            map_reusing(get(&forms.right), &[x.tensor().expect("a tensor")], &[*k], given(x, 0))
+        }
+        (Operand::Scalar(k), y) => {
+            map_reusing(get(&forms.left), &[y.tensor().expect("a tensor")], &[*k], given(y, 0))
+        }
         (x, y) => {
             let operands = [x.tensor().expect("a tensor"), y.tensor().expect("a tensor")];
-            map_reusing(both(), &operands, &[], given(x, 0).or(given(y, 1)))
+            map_reusing(get(&forms.both), &operands, &[], given(x, 0).or(given(y, 1)))
         }
     }
 }

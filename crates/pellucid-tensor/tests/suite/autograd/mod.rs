@@ -1,1 +1,21 @@
+//! Automatic differentiation, point by point.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `graph` | what is recorded: leaves, nodes, generations, modes |
+//! | `pass` | one pass: seeds, accumulation, what is kept and what is freed |
+//! | `order` | gradients of gradients |
+//! | `transform` | `grad`, `vjp`, `jvp`, `hvp` |
+//! | `in_place` | versions |
+//! | `hook` | hooks |
+//! | `operation` | users' own operations |
+//! | `none` | what has no gradient |
 
+mod graph;
+mod hook;
+mod in_place;
+mod none;
+mod operation;
+mod order;
+mod pass;
+mod transform;

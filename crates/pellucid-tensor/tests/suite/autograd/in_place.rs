@@ -1,0 +1,80 @@
+//! Writes in place: a saved value that changed is noticed, a tracked tensor is not written to.
+
+use crate::support::{leaf, number, panic_of, slope};
+use pellucid_tensor::{Backward, Error, Tensor, formula, no_grad, ops};
+
+#[test]
+fn a_saved_value_that_was_written_is_a_named_error() {
+    let (x, c) = (leaf([1.0, 2.0]), Tensor::from([3.0, 4.0]));
+    let y = &x * &c;
+    c.set(0, 100.0);
+    let error = y.try_backward(Backward::default()).unwrap_err();
+    assert!(matches!(&error, Error::SavedValueModified { node: "mul", saved, now, .. } if now > saved), "{error}");
+    assert!(x.grad().is_none());
+    assert!(error.to_string().contains("mul") && error.to_string().contains("[2]"));
+}
+
+#[test]
+fn every_way_to_write_counts() {
+    let writes: [fn(&Tensor); 5] = [
+        |c| c.set(.., 1.0),
+        |c| c.copy_(&Tensor::from([5.0, 6.0])),
+        |c| c.i(1..).set(.., 1.0),
+        |c| c.set(&Tensor::from([0i64]), 1.0),
+        |c| ops::update(formula!(|c| c * 2.0), &[c], &[], &[]).unwrap(),
+    ];
+    for (i, write) in writes.into_iter().enumerate() {
+        let (x, c) = (leaf([1.0, 2.0]), Tensor::from([3.0, 4.0]));
+        let y = &x * &c;
+        write(&c);
+        assert!(matches!(y.try_backward(Backward::default()), Err(Error::SavedValueModified { .. })), "write {i}");
+    }
+}
+
+#[test]
+fn a_write_before_use_or_to_what_is_not_saved_is_fine() {
+    let (x, c) = (leaf([1.0, 2.0]), Tensor::from([3.0, 4.0]));
+    c.set(0, 10.0);
+    let y = &x * &c;
+    y.backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [10.0, 4.0]);
+    // A sum saves neither operand.
+    let (x, c) = (leaf([1.0]), Tensor::from([3.0]));
+    let y = &x + &c;
+    c.set(0, 100.0);
+    y.backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [1.0]);
+}
+
+#[test]
+fn a_saved_leaf_is_watched_too() {
+    let x = number(3.0);
+    let y = x.square();
+    {
+        let _off = no_grad();
+        x.copy_(&Tensor::from(5.0));
+    }
+    assert!(matches!(y.try_backward(Backward::default()), Err(Error::SavedValueModified { node: "square", .. })));
+    // After the write the graph is built anew.
+    x.square().backward();
+    assert_eq!(slope(&x), 10.0);
+}
+
+#[test]
+fn a_tracked_tensor_is_not_written_to() {
+    let x = leaf([1.0, 2.0]);
+    let y = &x * 2.0;
+    let refused = |e: Error| matches!(e, Error::InPlaceOnTracked { .. });
+    assert!(refused(x.try_set(0, 9.0).unwrap_err()));
+    assert!(refused(y.try_set(0, 9.0).unwrap_err()));
+    assert!(refused(panic_of(|| x.copy_(&Tensor::from([0.0, 0.0])))));
+    assert!(refused(x.i(0..1).try_set(0, 9.0).unwrap_err()), "nor through a view");
+    {
+        let _off = no_grad();
+        assert!(refused(y.try_set(0, 9.0).unwrap_err()), "a result never");
+        assert_eq!(x.to_vec::<f64>(), [1.0, 2.0]);
+        x.set(0, 9.0);
+    }
+    assert_eq!(x.to_vec::<f64>(), [9.0, 2.0], "a leaf under no_grad: so optimizers write");
+    assert_eq!(y.to_vec::<f64>(), [2.0, 4.0]);
+}

@@ -1,0 +1,192 @@
+//! Users' own operations: the rights of the built-in ones.
+
+use crate::support::{assert_close, leaf, number, slope};
+use pellucid_tensor::{
+    Array, Arrays, Backward, Check, DType, Error, Gradients, InputGradients, Needed, Operation, Result, Saved, Saves,
+    Tensor, apply, apply_one, gradcheck, gradgradcheck, no_grad, ops,
+};
+use std::sync::{Arc, Mutex};
+
+/// x³, whose gradient may be written down wrong.
+pub(super) struct Cubed {
+    pub(super) wrong: bool,
+}
+
+impl Operation for Cubed {
+    fn name(&self) -> &'static str {
+        "cubed"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(0);
+        Ok(std::iter::once(ops::cube(&Tensor::from(inputs[0].clone()))?.array().clone()).collect())
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let factor = if self.wrong { 2.0 } else { 3.0 };
+        let gradient = grads.get(0)? * saved.input(0)?.square() * factor;
+        Ok(std::iter::once(Some(gradient)).collect())
+    }
+}
+
+/// (sin(x)·y, x + y, the position of the larger): several inputs, outputs, dtypes and kinds of saved
+/// values.
+struct Several {
+    needed: Arc<Mutex<Vec<(bool, bool)>>>,
+}
+
+impl Operation for Several {
+    fn name(&self) -> &'static str {
+        "several"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        let (x, y) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
+        let sine = x.sin();
+        saves.input(0);
+        saves.output(0);
+        saves.input(1);
+        saves.array(sine.array().clone());
+        Ok([&sine * &y, &x + &y, x.gt(&y)].iter().map(|t| t.array().clone()).collect())
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        self.needed.lock().unwrap().push((needed.contains(0), needed.contains(1)));
+        assert_eq!((saved.inputs(), grads.len()), (2, 3));
+        let (x, y) = (saved.input(0)?, saved.input(1)?);
+        // A saved intermediate is a constant: differentiable code computes it from the inputs.
+        assert_eq!(saved.array(0)?.to_vec::<f64>(), x.sin().to_vec::<f64>());
+        assert_eq!(saved.output(0)?.to_vec::<f64>(), (x.sin() * &y).to_vec::<f64>());
+        let (g, h) = (grads.get(0)?, grads.get(1)?);
+        let by_x = needed.contains(0).then(|| &g * x.cos() * &y + &h);
+        let by_y = needed.contains(1).then(|| &g * x.sin() + &h);
+        Ok([by_x, by_y].into_iter().collect())
+    }
+}
+
+fn several() -> (Several, Arc<Mutex<Vec<(bool, bool)>>>) {
+    let needed = Arc::new(Mutex::new(vec![]));
+    (Several { needed: needed.clone() }, needed)
+}
+
+#[test]
+fn several_inputs_outputs_and_saved_values() {
+    let (x, y) = (leaf([0.3, -1.0]), leaf([2.0, 3.0]));
+    let (op, _) = several();
+    let out = apply(op, &[&x, &y]).unwrap();
+    assert!(out[0].requires_grad() && out[1].requires_grad());
+    assert!(!out[2].requires_grad() && out[2].is_leaf() && out[2].dtype() == DType::Bool);
+    assert_eq!(out[0].creator(), out[1].creator());
+    (&out[0] * 10.0 + &out[1]).backward();
+    assert_close(&x.grad().unwrap(), &[10.0 * 0.3f64.cos() * 2.0 + 1.0, 10.0 * 1f64.cos() * 3.0 + 1.0]);
+    assert_close(&y.grad().unwrap(), &[10.0 * 0.3f64.sin() + 1.0, -10.0 * 1f64.sin() + 1.0]);
+    let call = |x: &[Tensor]| Ok(apply(several().0, &[&x[0], &x[1]])?.into_vec());
+    gradcheck(call, &[&x, &y], Check::default()).unwrap();
+    gradgradcheck(call, &[&x, &y], Check::default()).unwrap();
+}
+
+#[test]
+fn backward_learns_what_is_needed() {
+    let (x, c) = (leaf([0.3, -1.0]), Tensor::from([2.0, 3.0]));
+    let (op, needed) = several();
+    apply(op, &[&c, &x]).unwrap()[0].backward();
+    assert_eq!(*needed.lock().unwrap(), [(false, true)]);
+    assert!(c.grad().is_none());
+}
+
+#[test]
+fn under_no_grad_nothing_is_recorded() {
+    let x = leaf([1.0]);
+    let _off = no_grad();
+    assert!(apply_one(Cubed { wrong: false }, &[&x]).unwrap().is_leaf());
+}
+
+/// A float result whose derivative exists but is not there.
+struct NoDerivative;
+
+impl Operation for NoDerivative {
+    fn name(&self) -> &'static str {
+        "no_derivative"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(std::iter::once(inputs[0].copy()?).collect())
+    }
+    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+        unreachable!("it refuses tracked inputs")
+    }
+    fn has_gradient(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_missing_gradient_is_loud() {
+    let x = leaf([1.0]);
+    assert_eq!(apply_one(NoDerivative, &[&x]).unwrap_err(), Error::NoGradient { op: "no_derivative" });
+    assert_eq!(apply_one(NoDerivative, &[&x.detach()]).unwrap().item::<f64>(), 1.0);
+    let _off = no_grad();
+    assert!(apply_one(NoDerivative, &[&x]).is_ok());
+}
+
+/// Returns what it is told to.
+struct Returns(fn(Tensor) -> Result<InputGradients>);
+
+impl Operation for Returns {
+    fn name(&self) -> &'static str {
+        "returns"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(std::iter::once(inputs[0].copy()?).collect())
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        self.0(grads.get(0)?)
+    }
+}
+
+#[test]
+fn a_wrong_gradient_is_a_typed_error() {
+    let x = leaf([1.0, 2.0]);
+    let run = |f| apply_one(Returns(f), &[&x]).unwrap().try_backward(Backward::default());
+    assert!(matches!(run(|g| Ok([Some(g.sum(..))].into_iter().collect())), Err(Error::ShapeMismatch { op: "returns", .. })));
+    let narrow = run(|g| Ok([Some(g.to_dtype(DType::F32))].into_iter().collect()));
+    assert!(matches!(narrow, Err(Error::DTypeMismatch { op: "returns", .. })));
+    let own = run(|_| Err(Error::InvalidArgument { op: "returns", reason: "not today".into() }));
+    assert!(matches!(own, Err(Error::InvalidArgument { .. })));
+    assert!(x.grad().is_none());
+    run(|_| Ok([None].into_iter().collect())).unwrap();
+    assert!(x.grad().is_none(), "no gradient arrives where none is returned");
+}
+
+/// Reads a value that it did not save.
+struct Forgetful;
+
+impl Operation for Forgetful {
+    fn name(&self) -> &'static str {
+        "forgetful"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(std::iter::once(inputs[0].copy()?).collect())
+    }
+    fn backward(&self, saved: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok([Some(saved.input(0)?)].into_iter().collect())
+    }
+}
+
+#[test]
+fn what_was_not_saved_cannot_be_read() {
+    let y = apply_one(Forgetful, &[&number(1.0)]).unwrap();
+    // The leaf is gone, so nothing is needed; with it the mistake shows.
+    assert!(y.try_backward(Backward::default()).is_ok());
+    let x = number(1.0);
+    let y = apply_one(Forgetful, &[&x]).unwrap();
+    assert!(matches!(y.try_backward(Backward::default()), Err(Error::InvalidArgument { op: "forgetful", .. })));
+}
+
+#[test]
+fn an_operation_joins_the_graph_like_any_other() {
+    let x = number(2.0);
+    let y = apply_one(Cubed { wrong: false }, &[&(&x * 2.0)]).unwrap();
+    assert_eq!((y.creator().unwrap().name(), y.generation()), ("cubed", 2));
+    y.backward_with(Backward { create_graph: true, ..Default::default() });
+    let first = x.grad().unwrap();
+    assert_eq!(first.item::<f64>(), 24.0 * 4.0, "24x²");
+    x.zero_grad();
+    first.backward();
+    assert_eq!(slope(&x), 96.0);
+}

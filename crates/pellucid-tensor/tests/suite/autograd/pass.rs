@@ -1,0 +1,233 @@
+//! One backward pass: where it starts, how gradients add up, what is kept and what is freed.
+
+use crate::support::{assert_close, leaf, number, panic_of, slope};
+use pellucid_tensor::{Backward, DType, Error, Tensor};
+
+#[test]
+fn a_pass_starts_with_ones_scalar_or_not() {
+    let x = leaf([1.0, 2.0, 3.0]);
+    x.square().backward();
+    assert_close(&x.grad().unwrap(), &[2.0, 4.0, 6.0]);
+    let y = number(3.0);
+    y.square().backward();
+    assert_eq!(slope(&y), 6.0);
+    // A leaf is its own output.
+    let z = leaf([5.0, 6.0]);
+    z.backward();
+    assert_close(&z.grad().unwrap(), &[1.0, 1.0]);
+}
+
+#[test]
+fn a_given_gradient_replaces_the_ones() {
+    let x = leaf([1.0, 2.0]);
+    let start = |g: Tensor| Backward { gradient: Some(g), retain_graph: true, ..Default::default() };
+    let y = x.square();
+    y.backward_with(start(Tensor::from([10.0, 0.5])));
+    assert_close(&x.grad().unwrap(), &[20.0, 2.0]);
+    x.zero_grad();
+    y.backward_with(start(Tensor::from([1.0f32, 2.0])));
+    assert_eq!(x.grad().unwrap().dtype(), DType::F64, "converted to the output's dtype");
+    x.zero_grad();
+    for wrong in [Tensor::from([1.0]), Tensor::from([[1.0, 2.0]]), Tensor::from(1.0)] {
+        assert!(matches!(y.try_backward(start(wrong)), Err(Error::ShapeMismatch { .. })));
+    }
+    assert!(x.grad().is_none());
+}
+
+#[test]
+fn an_untracked_tensor_is_refused() {
+    let expected = |e| matches!(e, Error::NotTracked { op: "backward", .. });
+    assert!(expected(Tensor::from([1.0]).try_backward(Backward::default()).unwrap_err()));
+    assert!(expected(panic_of(|| leaf([1.0]).detach().backward())));
+    assert!(expected(panic_of(|| leaf([1.0]).gt(0.0).backward())));
+}
+
+#[test]
+fn gradients_add_up_over_paths_and_calls() {
+    let x = number(3.0);
+    let y = x.square() + &x * 5.0 + &x;
+    y.backward();
+    assert_eq!(slope(&x), 12.0);
+    x.sin().backward();
+    assert!((slope(&x) - (12.0 + 3f64.cos())).abs() < 1e-15);
+    x.zero_grad();
+    assert!(x.grad().is_none());
+    x.set_grad(Some(Tensor::from(100.0)));
+    (&x * 2.0).backward();
+    assert_eq!(slope(&x), 102.0);
+    assert!(matches!(panic_of(|| x.set_grad(Some(Tensor::from([1.0])))), Error::ShapeMismatch { .. }));
+}
+
+#[test]
+fn diamonds() {
+    let x = number(3.0);
+    let z = &x * 2.0;
+    (&z * &z).backward();
+    assert_eq!(slope(&x), 24.0, "(2x)²");
+    x.zero_grad();
+    let a = x.square();
+    let (b, c) = (&a + 1.0, &a * 3.0);
+    let d = &b * &c + &a;
+    (&d * &d).backward();
+    // d = 3a² + 4a, a = x²
+    let (a, da) = (9.0, 6.0);
+    assert_eq!(slope(&x), 2.0 * (3.0 * a * a + 4.0 * a) * (6.0 * a + 4.0) * da);
+}
+
+#[test]
+fn repeated_indices_accumulate() {
+    let table = Tensor::from([[1.0, 2.0], [3.0, 4.0]]).requires_grad_(true);
+    let rows = table.index_select(0, &Tensor::from([1i64, 1, 0, 1]));
+    (rows * &Tensor::from([[1.0], [10.0], [100.0], [1000.0]])).backward();
+    assert_close(&table.grad().unwrap(), &[100.0, 100.0, 1011.0, 1011.0]);
+}
+
+/// One array may be the gradient of many: none of them may be written to.
+#[test]
+fn accumulation_writes_to_nobodys_array() {
+    // x + x: one gradient for both operands.
+    let x = leaf([1.0, 2.0]);
+    (&x + &x).backward();
+    assert_close(&x.grad().unwrap(), &[2.0, 2.0]);
+    (&x + &x).backward();
+    assert_close(&x.grad().unwrap(), &[4.0, 4.0]);
+
+    // One array handed to two parents, one of which receives more later.
+    let (a, b) = (leaf([1.0]), leaf([1.0]));
+    let y = &a + &b;
+    (&y + &a * 10.0).backward();
+    assert_close(&a.grad().unwrap(), &[11.0]);
+    assert_close(&b.grad().unwrap(), &[1.0]);
+
+    // The seed belongs to the caller.
+    let seed = Tensor::from([5.0]);
+    let c = leaf([1.0]);
+    let y = &c + 0.0;
+    for _ in 0..2 {
+        y.backward_with(Backward { gradient: Some(seed.clone()), retain_graph: true, ..Default::default() });
+    }
+    assert_close(&c.grad().unwrap(), &[10.0]);
+    assert_close(&seed, &[5.0]);
+
+    // A gradient that somebody keeps stays as it was.
+    let held = c.grad().unwrap();
+    (&c * 3.0).backward();
+    assert_close(&held, &[10.0]);
+    assert_close(&c.grad().unwrap(), &[13.0]);
+
+    // A kept gradient of a non-leaf is the array that flows on.
+    let d = leaf([1.0]);
+    let m = &d * 1.0;
+    m.keep_grad();
+    let y = &m + 0.0;
+    for _ in 0..2 {
+        y.backward_with(Backward { retain_graph: true, ..Default::default() });
+    }
+    assert_close(&m.grad().unwrap(), &[2.0]);
+    assert_close(&d.grad().unwrap(), &[2.0]);
+}
+
+#[test]
+fn non_leaf_gradients_are_kept_on_request_only() {
+    let x = number(2.0);
+    let build = || {
+        let y = x.square();
+        let z = &y * 3.0;
+        (y, z)
+    };
+    let (y, z) = build();
+    z.backward();
+    assert!(y.grad().is_none() && z.grad().is_none());
+
+    let (y, z) = build();
+    y.keep_grad();
+    z.backward();
+    assert_eq!((slope(&y), z.grad().is_none()), (3.0, true));
+
+    let (y, z) = build();
+    z.backward_with(Backward { keep_grad: true, ..Default::default() });
+    assert_eq!((slope(&y), slope(&z)), (3.0, 1.0));
+}
+
+#[test]
+fn a_used_graph_is_freed_and_says_so() {
+    let x = number(2.0);
+    let y = x.sin();
+    y.backward();
+    let error = y.try_backward(Backward::default()).unwrap_err();
+    assert_eq!(error, Error::GraphFreed { node: "sin" });
+    assert!(error.to_string().contains("retain_graph"));
+    assert_eq!(slope(&x), 2f64.cos(), "the refused pass changed nothing");
+    // A new result over freed nodes is refused too.
+    assert!(matches!((&y * 2.0).try_backward(Backward::default()), Err(Error::GraphFreed { .. })));
+
+    let y = x.cos();
+    x.zero_grad();
+    for pass in 1..4 {
+        y.backward_with(Backward { retain_graph: true, ..Default::default() });
+        assert!((slope(&x) + pass as f64 * 2f64.sin()).abs() < 1e-15);
+    }
+    y.backward();
+    assert!(y.try_backward(Backward::default()).is_err());
+}
+
+/// What backward no longer needs is gone while the graph's handles still live.
+#[test]
+fn saved_values_are_freed_as_the_pass_goes() {
+    let x = Tensor::ones([4], DType::F64).requires_grad_(true);
+    let factor = Tensor::from([1.0, 2.0, 3.0, 4.0]);
+    let y = &x * &factor;
+    let storage = std::sync::Arc::downgrade(factor.array().storage());
+    drop(factor);
+    assert!(storage.upgrade().is_some(), "saved");
+    y.backward();
+    assert!(storage.upgrade().is_none(), "used");
+}
+
+#[test]
+fn a_missing_gradient_of_several_outputs_is_zero() {
+    let x = leaf([3.0, 1.0, 2.0, 5.0]);
+    let parts = x.split(&[1, 2, 1], 0);
+    (&parts[1] * 10.0).backward();
+    assert_close(&x.grad().unwrap(), &[0.0, 10.0, 10.0, 0.0]);
+    x.zero_grad();
+    let (values, _) = x.topk(2, 0, true);
+    (values.i(1) * 7.0).backward();
+    assert_close(&x.grad().unwrap(), &[7.0, 0.0, 0.0, 0.0]);
+    x.zero_grad();
+    // One node of two outputs, of which only the second is used.
+    use pellucid_tensor::{formula, ops};
+    let outputs = ops::map(formula!(|x| (x * x, x.sin())), &[&x], &[]).unwrap();
+    outputs[1].backward();
+    assert_close(&x.grad().unwrap(), &[3f64.cos(), 1f64.cos(), 2f64.cos(), 5f64.cos()]);
+}
+
+#[test]
+fn a_gradient_has_its_tensors_dtype_and_shape() {
+    let a = Tensor::from([[1.0f32], [2.0]]).requires_grad_(true);
+    let b = Tensor::from([3.0f64, 4.0, 5.0]).requires_grad_(true);
+    let c = Tensor::full([2], 2.0, DType::BF16).requires_grad_(true);
+    let y = (&a * &b).sum(1) * &c;
+    assert_eq!(y.dtype(), DType::F64);
+    y.backward();
+    let (ga, gb, gc) = (a.grad().unwrap(), b.grad().unwrap(), c.grad().unwrap());
+    assert_eq!((ga.dtype(), &ga.shape()[..], ga.to_vec::<f64>()), (DType::F32, &[2, 1][..], vec![24.0, 24.0]));
+    assert_eq!((gb.dtype(), &gb.shape()[..], gb.to_vec::<f64>()), (DType::F64, &[3][..], vec![6.0; 3]));
+    assert_eq!((gc.dtype(), &gc.shape()[..], gc.to_vec::<f64>()), (DType::BF16, &[2][..], vec![12.0, 24.0]));
+}
+
+#[test]
+fn only_what_is_tracked_gets_a_gradient() {
+    let (x, c) = (number(2.0), Tensor::from(3.0));
+    (&x * &c).backward();
+    assert!(c.grad().is_none());
+    assert_eq!(slope(&x), 3.0);
+    // The leaf whose last handle is gone needs none.
+    let y = {
+        let gone = number(1.0);
+        &gone * &x
+    };
+    x.zero_grad();
+    y.backward();
+    assert_eq!(slope(&x), 1.0);
+}

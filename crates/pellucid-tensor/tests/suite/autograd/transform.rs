@@ -1,0 +1,152 @@
+//! Gradients as functions: `grad`, `vjp`, `jvp`, `hvp`, `gradcheck`.
+
+use crate::support::{assert_close, leaf, number};
+use pellucid_tensor::{Check, Error, Grad, Result, Tensor, grad, gradcheck, gradgradcheck, hvp, jvp, no_grad, vjp};
+
+#[test]
+fn grad_never_touches_grad() {
+    let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
+    x.set_grad(Some(Tensor::from([9.0, 9.0])));
+    let z = &x * &y;
+    z.keep_grad();
+    let got = grad(&[&z], &[&x, &y], Grad::default()).unwrap();
+    assert_close(&got[0], &[3.0, 4.0]);
+    assert_close(&got[1], &[1.0, 2.0]);
+    assert_close(&x.grad().unwrap(), &[9.0, 9.0]);
+    assert!(y.grad().is_none() && z.grad().is_none());
+}
+
+#[test]
+fn grad_reaches_non_leaves_and_runs_only_what_leads_there() {
+    let x = number(0.5);
+    let y = x.sin();
+    let z = y.square();
+    let retain = || Grad { retain_graph: true, ..Default::default() };
+    assert_close(&grad(&[&z], &[&y], retain()).unwrap()[0], &[2.0 * 0.5f64.sin()]);
+    let both = grad(&[&z], &[&x, &y], Grad::default()).unwrap();
+    assert_close(&both[0], &[2.0 * 0.5f64.sin() * 0.5f64.cos()]);
+    assert_close(&both[1], &[2.0 * 0.5f64.sin()]);
+    // A freed node that does not lead to the input is not asked.
+    let (a, b) = (number(2.0), number(3.0));
+    let side = a.sin();
+    side.backward();
+    let sum = &side + b.square();
+    assert_close(&grad(&[&sum], &[&b], Grad::default()).unwrap()[0], &[6.0]);
+}
+
+#[test]
+fn an_unused_input_gets_zeros_and_an_untracked_one_is_refused() {
+    let (x, unused) = (number(2.0), leaf([1.0, 2.0]));
+    let got = grad(&[&x.square()], &[&x, &unused], Grad::default()).unwrap();
+    assert_close(&got[0], &[4.0]);
+    assert_close(&got[1], &[0.0, 0.0]);
+    let refused = |r: Result<Vec<Tensor>>| matches!(r, Err(Error::NotTracked { op: "grad", .. }));
+    assert!(refused(grad(&[&x.square()], &[&Tensor::from(1.0)], Grad::default())));
+    assert!(refused(grad(&[&Tensor::from(1.0)], &[&x], Grad::default())));
+    // The input itself, and twice.
+    let got = grad(&[&x], &[&x, &x], Grad::default()).unwrap();
+    assert_eq!((got[0].item::<f64>(), got[1].item::<f64>()), (1.0, 1.0));
+}
+
+#[test]
+fn several_outputs_are_weighted_and_summed() {
+    let x = leaf([1.0, 2.0]);
+    let (a, b) = (x.square(), &x * 3.0);
+    let weights = vec![Some(Tensor::from([1.0, 10.0])), None];
+    let got = grad(&[&a, &b], &[&x], Grad { grad_outputs: weights, ..Default::default() }).unwrap();
+    assert_close(&got[0], &[2.0 + 3.0, 40.0 + 3.0]);
+    let wrong = Grad { grad_outputs: vec![Some(Tensor::from(1.0))], ..Default::default() };
+    assert!(matches!(grad(&[&x.square()], &[&x], wrong), Err(Error::ShapeMismatch { .. })));
+}
+
+#[test]
+fn a_freed_graph_is_refused_unless_retained() {
+    let x = number(1.0);
+    let y = x.sin();
+    grad(&[&y], &[&x], Grad { retain_graph: true, ..Default::default() }).unwrap();
+    grad(&[&y], &[&x], Grad::default()).unwrap();
+    assert!(matches!(grad(&[&y], &[&x], Grad::default()), Err(Error::GraphFreed { node: "sin" })));
+}
+
+/// f(x, y) = (x·y, sin x), with Jacobians in closed form.
+fn f(x: &[Tensor]) -> Result<Vec<Tensor>> {
+    Ok(vec![&x[0] * &x[1], x[0].sin()])
+}
+
+fn points() -> (Tensor, Tensor) {
+    (Tensor::from([0.3, -1.2]), Tensor::from([2.0, 5.0]))
+}
+
+#[test]
+fn vjp_in_closed_form() {
+    let (x, y) = points();
+    let (u, v) = (Tensor::from([1.0, -2.0]), Tensor::from([0.5, 3.0]));
+    let (outputs, products) = vjp(f, &[&x, &y], &[&u, &v]).unwrap();
+    assert_close(&outputs[0], &[0.6, -6.0]);
+    assert_close(&products[0], &[2.0 + 0.5 * 0.3f64.cos(), -10.0 + 3.0 * 1.2f64.cos()]);
+    assert_close(&products[1], &[0.3, 2.4]);
+    assert!(x.grad().is_none() && !x.requires_grad());
+}
+
+#[test]
+fn jvp_in_closed_form() {
+    let (x, y) = points();
+    let (dx, dy) = (Tensor::from([1.0, 2.0]), Tensor::from([-1.0, 0.5]));
+    let (outputs, products) = jvp(f, &[&x, &y], &[&dx, &dy]).unwrap();
+    assert_close(&outputs[1], &[0.3f64.sin(), -1.2f64.sin()]);
+    assert_close(&products[0], &[2.0 - 0.3, 10.0 - 0.6]);
+    assert_close(&products[1], &[0.3f64.cos(), 2.0 * 1.2f64.cos()]);
+    // A linear function, whose vjp does not depend on x.
+    let (_, products) = jvp(|x| Ok(vec![&x[0] * 3.0]), &[&x], &[&dx]).unwrap();
+    assert_close(&products[0], &[3.0, 6.0]);
+    // An output that depends on nothing.
+    let (_, products) = jvp(|_| Ok(vec![Tensor::from([7.0])]), &[&x], &[&dx]).unwrap();
+    assert_close(&products[0], &[0.0]);
+}
+
+#[test]
+fn hvp_in_closed_form() {
+    // Σ x³·y: ∂²/∂x² = 6xy, ∂²/∂x∂y = 3x²
+    let (x, y) = points();
+    let (dx, dy) = (Tensor::from([1.0, 2.0]), Tensor::from([-1.0, 0.5]));
+    let (value, products) = hvp(|x| Ok((x[0].cube() * &x[1]).sum(..)), &[&x, &y], &[&dx, &dy]).unwrap();
+    let (xs, ys, us, vs) = ([0.3, -1.2f64], [2.0, 5.0], [1.0, 2.0], [-1.0, 0.5]);
+    assert_close(&value, &[xs[0].powi(3) * ys[0] + xs[1].powi(3) * ys[1]]);
+    let by_x = |i: usize| 6.0 * xs[i] * ys[i] * us[i] + 3.0 * xs[i] * xs[i] * vs[i];
+    let by_y = |i: usize| 3.0 * xs[i] * xs[i] * us[i];
+    assert_close(&products[0], &[by_x(0), by_x(1)]);
+    assert_close(&products[1], &[by_y(0), by_y(1)]);
+    // A linear function has none.
+    let (_, products) = hvp(|x| Ok(x[0].sum(..)), &[&x], &[&dx]).unwrap();
+    assert_close(&products[0], &[0.0, 0.0]);
+    assert!(matches!(hvp(|x| Ok(x[0].clone()), &[&x], &[&dx]), Err(Error::NotAScalar { op: "hvp", .. })));
+}
+
+#[test]
+fn transforms_compose_and_work_under_no_grad() {
+    // d/dx of the directional derivative of x³ along 1: 6x.
+    let x = number(2.0);
+    let (_, slopes) = jvp(|x| Ok(vec![x[0].cube()]), &[&x], &[&Tensor::from(1.0)]).unwrap();
+    assert_close(&slopes[0], &[12.0]);
+    slopes[0].backward();
+    assert_close(&x.grad().unwrap(), &[12.0]);
+    let _off = no_grad();
+    let (_, products) = vjp(|x| Ok(vec![x[0].square()]), &[&x], &[&Tensor::from(1.0)]).unwrap();
+    assert_close(&products[0], &[4.0]);
+    assert!(!products[0].requires_grad());
+}
+
+#[test]
+fn gradcheck_finds_a_wrong_gradient() {
+    use super::operation::Cubed;
+    let x = leaf([0.5, 1.5]);
+    let apply = |wrong| move |x: &[Tensor]| Ok(vec![pellucid_tensor::apply_one(Cubed { wrong }, &[&x[0]])?]);
+    gradcheck(apply(false), &[&x], Check::default()).unwrap();
+    gradgradcheck(apply(false), &[&x], Check::default()).unwrap();
+    let found = gradcheck(apply(true), &[&x], Check::default()).unwrap_err();
+    assert!(matches!(found, Error::GradCheck { check: "gradcheck", output: 0, input: 0, .. }), "{found}");
+    let narrow = Tensor::from([1.0f32]).requires_grad_(true);
+    assert!(matches!(gradcheck(apply(false), &[&narrow], Check::default()), Err(Error::DTypeMismatch { .. })));
+    // A detached result is a silently missing gradient.
+    assert!(gradcheck(|x| Ok(vec![x[0].detach().square()]), &[&x], Check::default()).is_err());
+}
