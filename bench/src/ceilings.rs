@@ -63,7 +63,12 @@ fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
     let attempt = || -> f64 {
         let barrier = Barrier::new(threads);
         std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| rate(&mut || drop(barrier.wait())))).collect();
+            let measure = || {
+                rate(&mut || {
+                    barrier.wait();
+                })
+            };
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
             workers.into_iter().map(|w| w.join().expect("a measurement does not panic")).sum()
         })
     };

@@ -1,7 +1,7 @@
 //! The backend: views become addresses, checked against their buffers, and kernels find their family.
 
 use crate::buffer::CpuBuffer;
-use crate::operand::{self, Operands};
+use crate::operand::{self, Operand, Operands};
 use crate::{check, index, pool, product, random, scan, sort, tile};
 use pellucid_ir::backend::{Backend, Buffer, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::kernel::Kernel;
@@ -30,16 +30,19 @@ impl Backend for Cpu {
             let reason = format!("needs {needed} inputs and {made} outputs, got {} and {}", inputs.len(), outputs.len());
             return Err(Error::invalid(op, reason));
         }
-        // Pushed one by one: collecting results moves the whole array about, which costs ten times
-        // what a small kernel does.
+        // Built in place: collecting results would move the whole array about, which costs ten
+        // times what a small kernel does.
         let (mut x, mut y) = (Operands::new(), Operands::new());
         for view in inputs {
-            x.push(operand::input(op, view)?);
+            let base = operand::input(op, view)?.as_ptr();
+            x.push(Operand { base, layout: view.layout, dtype: view.dtype });
         }
         // What these two write first, they also read.
         let in_place = matches!(kernel, Kernel::Scatter(_) | Kernel::Random(_));
         for (i, view) in outputs.iter().enumerate() {
-            y.push(if in_place && i == 0 { operand::state(op, view)? } else { operand::output(op, view)? });
+            let start = if in_place && i == 0 { operand::state(op, view) } else { operand::output(op, view) };
+            let base = start?.as_ptr();
+            y.push(Operand { base, layout: view.layout, dtype: view.dtype });
         }
         match kernel {
             Kernel::Map(k) => check::map(k, &x, &y).and_then(|()| tile::map(k, &x, &y)),

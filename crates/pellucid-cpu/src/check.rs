@@ -15,7 +15,7 @@ pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     dtypes(program, inputs, outputs)?;
     let Some(first) = outputs.first() else { return Ok(()) };
     let shape = first.shape();
-    if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(|i| broadcasts(i.shape(), shape)) {
+    if outputs.iter().all(|o| same(o.shape(), shape)) && inputs.iter().all(|i| broadcasts(i.shape(), shape)) {
         return Ok(());
     }
     Err(misshaped(program, inputs, outputs))
@@ -56,10 +56,16 @@ pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
     Err(Error::shapes("copy", [input.shape(), output.shape()], "the source must broadcast to the destination"))
 }
 
+/// Equality of short slices, without a call of `memcmp`.
+#[inline]
+fn same(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
+}
+
 /// True if `from` broadcasts to `to` by NumPy's rule.
 #[inline]
 fn broadcasts(from: &[usize], to: &[usize]) -> bool {
-    from == to
+    same(from, to)
         || to.len().checked_sub(from.len()).is_some_and(|lead| from.iter().zip(&to[lead..]).all(|(&f, &t)| f == t || f == 1))
 }
 

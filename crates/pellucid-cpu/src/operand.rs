@@ -5,6 +5,7 @@ use crate::threads::Ptr;
 use pellucid_ir::backend::{Buffer, Storage, View};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::ptr::NonNull;
 
 /// An array with its memory: where the storage begins, how the elements lie in it, what they are.
@@ -41,46 +42,42 @@ impl<'a> Array<'a> for Operand<'a> {
     }
 }
 
-/// What a kernel reads: its memory must be there.
+/// Where the storage of something that a kernel reads begins: its memory must be there.
 #[inline]
-pub(crate) fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
+pub(crate) fn input(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     let buffer = checked(op, view)?;
     match buffer.start() {
-        Some(start) => Ok(operand(start, view)),
-        None if view.layout.shape().size() == 0 => Ok(operand(buffer.ensure()?, view)),
+        Some(start) => Ok(start),
+        None if view.layout.shape().size() == 0 => buffer.ensure(),
         None => Err(no_value(op)),
     }
 }
 
-/// What a kernel writes: it gets memory if it has none.
+/// Where the storage of something that a kernel writes begins: it gets memory if it has none.
 #[inline]
-pub(crate) fn output<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
+pub(crate) fn output(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     let buffer = checked(op, view)?;
     writable(op, view)?;
-    Ok(operand(buffer.ensure()?, view))
+    buffer.ensure()
 }
 
-/// What a kernel reads and writes.
-pub(crate) fn state<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
+/// Where the storage of something that a kernel reads and writes begins.
+pub(crate) fn state(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     writable(op, view)?;
     input(op, view)
 }
 
-#[inline]
-fn operand<'a>(start: NonNull<u8>, view: &View<'a>) -> Operand<'a> {
-    Operand { base: start.as_ptr(), layout: view.layout, dtype: view.dtype }
-}
-
 /// The buffer of a view that lies within it.
-#[inline]
+#[inline(always)]
 fn checked<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer> {
-    let buffer = cpu_buffer(op, view.storage)?;
-    if fits(view.layout, view.dtype.size(), buffer.bytes()) { Ok(buffer) } else { Err(outside(op, view)) }
+    // An `Option` while all is well: a `Result` of so large an error travels through memory.
+    let buffer = downcast(view.storage).filter(|b| fits(view.layout, view.dtype.size(), b.bytes()));
+    buffer.ok_or_else(|| outside(op, view))
 }
 
 #[inline]
 fn writable(op: &'static str, view: &View<'_>) -> Result<()> {
-    if view.layout.is_broadcast() {
+    if !view.layout.is_contiguous() && view.layout.is_broadcast() {
         let reason = format!("cannot write to a broadcast view of shape {}; copy it first", view.layout.shape());
         return Err(Error::invalid(op, reason));
     }
@@ -88,10 +85,14 @@ fn writable(op: &'static str, view: &View<'_>) -> Result<()> {
 }
 
 /// The buffer of a storage of this backend.
-#[inline]
 pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&'a CpuBuffer> {
-    let elsewhere = || Error::DeviceMismatch { op, devices: vec!["cpu".into(), "another device".into()] };
-    storage.buffer().as_any().downcast_ref().ok_or_else(elsewhere)
+    downcast(storage).ok_or_else(|| elsewhere(op))
+}
+
+#[inline(always)]
+fn downcast(storage: &Storage) -> Option<&CpuBuffer> {
+    let buffer: &dyn Any = storage.buffer();
+    buffer.downcast_ref()
 }
 
 /// True if every element of `layout` lies within `bytes` bytes; absurd layouts, whose positions
@@ -99,17 +100,27 @@ pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&
 #[inline]
 pub(crate) fn fits(layout: &Layout, element: usize, bytes: usize) -> bool {
     let room = bytes >> element.trailing_zeros();
-    let Some(size) = layout.shape().checked_size() else { return false };
-    if layout.is_contiguous() || size == 0 {
-        return size == 0 || layout.offset().checked_add(size).is_some_and(|end| end <= room);
+    if !layout.is_contiguous() {
+        return strided_fits(layout, room);
     }
+    let size = layout.shape().iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
+    size.is_some_and(|size| size == 0 || layout.offset().checked_add(size).is_some_and(|end| end <= room))
+}
+
+fn strided_fits(layout: &Layout, room: usize) -> bool {
+    let Some(size) = layout.shape().checked_size() else { return false };
     // The lengths' product is below 2⁶⁰, hence the sum of all reaches below 2¹²⁴.
     let (mut low, mut high) = (layout.offset() as i128, layout.offset() as i128);
     for (&dim, &stride) in layout.shape().iter().zip(layout.strides()) {
         let reach = (dim as i128 - 1) * stride as i128;
         if reach < 0 { low += reach } else { high += reach }
     }
-    low >= 0 && high < room as i128
+    size == 0 || low >= 0 && high < room as i128
+}
+
+#[cold]
+fn elsewhere(op: &'static str) -> Error {
+    Error::DeviceMismatch { op, devices: vec!["cpu".into(), "another device".into()] }
 }
 
 /// An input that nobody has written.
@@ -120,6 +131,9 @@ pub(crate) fn no_value(op: &'static str) -> Error {
 
 #[cold]
 fn outside(op: &'static str, view: &View<'_>) -> Error {
+    if downcast(view.storage).is_none() {
+        return elsewhere(op);
+    }
     let (layout, bytes) = (view.layout, view.storage.buffer().bytes());
     Error::invalid(op, format!("a view reaches beyond its buffer of {bytes} bytes: {layout:?} of {}", view.dtype))
 }

@@ -8,13 +8,19 @@
 use crate::buffer::CpuBuffer;
 use crate::math::half::{BF16, F16};
 use crate::operand::{Array, Operand};
-use crate::threads::{GRAIN, split};
+use crate::threads::{GRAIN, Ptr, split};
+use crate::tile;
 use crate::walk::{Space, axes};
 use pellucid_ir::kernel::Sort;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Error, Layout, Result};
+use smallvec::SmallVec;
 
 /// Below this many elements, comparisons beat counting digits.
 const SHORT: usize = 192;
+
+/// Lines of so many bytes, whose elements are not neighbours, no longer stay in the cache while one
+/// after the other is sorted.
+const FAR: usize = 256;
 
 /// Runs a sort of `x` to values `y` and `positions`.
 pub(crate) fn sort(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
@@ -34,6 +40,33 @@ pub(crate) fn sort(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &
     if y.shape().contains(&0) {
         return Ok(());
     }
+    let across = x.layout.strides()[axis].unsigned_abs() != 1;
+    if across && shape[axis] * x.dtype.size() >= FAR {
+        return turned(kernel, x, y, positions);
+    }
+    dispatch(kernel, x, y, positions)
+}
+
+/// Sorts with the axis innermost: lines whose elements lie far apart are copied together first.
+fn turned(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+    let axis = kernel.axis;
+    let order: SmallVec<[usize; 6]> = (0..x.shape().rank()).filter(|&a| a != axis).chain([axis]).collect();
+    let views = [x, y, positions].map(|o| o.layout.permute(&order));
+    let dense = [&views[0], &views[1], &views[2]].map(|view| Layout::contiguous(view.shape().clone()));
+    let dtypes = [x.dtype, y.dtype, positions.dtype];
+    let bytes: [usize; 3] = std::array::from_fn(|i| dense[i].shape().size() * dtypes[i].size());
+    let scratch = [CpuBuffer::scratch(bytes[0])?, CpuBuffer::scratch(bytes[1])?, CpuBuffer::scratch(bytes[2])?];
+    let lines = |i: usize| -> Result<Operand<'_>> {
+        Ok(Operand { base: scratch[i].ensure()?.as_ptr(), layout: &dense[i], dtype: dtypes[i] })
+    };
+    let (x_lines, y_lines, p_lines) = (lines(0)?, lines(1)?, lines(2)?);
+    tile::copy(&Operand { layout: &views[0], ..*x }, &x_lines)?;
+    dispatch(&Sort { axis: order.len() - 1, ..*kernel }, &x_lines, &y_lines, &p_lines)?;
+    tile::copy(&y_lines, &Operand { layout: &views[1], ..*y })?;
+    tile::copy(&p_lines, &Operand { layout: &views[2], ..*positions })
+}
+
+fn dispatch(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
     match x.dtype {
         DType::F16 => run::<F16>(kernel, x, y, positions),
         DType::BF16 => run::<BF16>(kernel, x, y, positions),
@@ -169,7 +202,7 @@ fn lines<T: Sortable, P: Packed>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>
     let few = k < len / 4;
     let room = if few { 2 * k + SHORT } else { 2 * len };
     let scratch = CpuBuffer::scratch(parts.saturating_mul(room).saturating_mul(size_of::<P>()))?;
-    let scratch = crate::threads::Ptr(scratch_start::<P>(&scratch)?);
+    let scratch = Ptr(scratch_start::<P>(&scratch)?);
     split(parts, 1, |part| {
         for part in part {
             // SAFETY: every part has `room` elements of its own, which are initialised here.

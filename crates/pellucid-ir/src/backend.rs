@@ -39,6 +39,7 @@ const WRITER: u32 = u32::MAX;
 
 impl<B: Buffer> Storage<B> {
     /// A storage over `buffer`, at version 0.
+    #[inline]
     pub fn new(buffer: B) -> Storage<B> {
         Storage { version: AtomicU64::new(0), pending: AtomicU64::new(READY), borrows: AtomicU32::new(0), buffer }
     }
@@ -51,46 +52,55 @@ pub const POISONED: u64 = u64::MAX;
 
 impl<B: Buffer + ?Sized> Storage<B> {
     /// The buffer.
+    #[inline]
     pub fn buffer(&self) -> &B {
         &self.buffer
     }
 
     /// The number of writes so far.
+    #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
     /// Counts a write.
+    #[inline]
     pub fn bump(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// [`READY`], [`POISONED`], or the number of the list whose kernels will fill the buffer.
+    #[inline]
     pub fn pending(&self) -> u64 {
         self.pending.load(Ordering::Acquire)
     }
 
     /// Sets [`Storage::pending`].
+    #[inline]
     pub fn set_pending(&self, list: u64) {
         self.pending.store(list, Ordering::Release);
     }
 
     /// Becomes one more reader; false if a writer holds the storage.
+    #[inline]
     pub fn try_read(&self) -> bool {
         self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, |b| (b < WRITER - 1).then(|| b + 1)).is_ok()
     }
 
     /// Becomes the only writer; false if anyone holds the storage.
+    #[inline]
     pub fn try_write(&self) -> bool {
         self.borrows.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Ends a [`Storage::try_read`].
+    #[inline]
     pub fn end_read(&self) {
         self.borrows.fetch_sub(1, Ordering::Release);
     }
 
     /// Ends a [`Storage::try_write`].
+    #[inline]
     pub fn end_write(&self) {
         self.borrows.store(0, Ordering::Release);
     }

@@ -70,6 +70,7 @@ pub enum Compute {
 
 impl Compute {
     /// Bytes of one value.
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             Compute::Mask => 1,
@@ -79,6 +80,7 @@ impl Compute {
     }
 
     /// True for `F32` and `F64`.
+    #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, Compute::F32 | Compute::F64)
     }
@@ -111,6 +113,7 @@ impl DType {
     ];
 
     /// Bytes of one element.
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             DType::Bool | DType::U8 | DType::I8 => 1,
@@ -121,17 +124,20 @@ impl DType {
     }
 
     /// True for `f16`, `bf16`, `f32` and `f64`: the dtypes that can carry a gradient.
+    #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
     /// True for the integer dtypes; `bool` is not one of them.
+    #[inline]
     pub const fn is_int(self) -> bool {
         matches!(self, DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
     /// The type in which formulas over this dtype are evaluated: half types load to `f32`, small
     /// integers to `i32` and wrap when they are stored.
+    #[inline]
     pub const fn compute(self) -> Compute {
         match self {
             DType::Bool => Compute::Mask,
@@ -143,6 +149,7 @@ impl DType {
     }
 
     /// The join of two dtypes, by the table above.
+    #[inline]
     pub const fn promote(self, other: DType) -> DType {
         use DType::*;
         let (low, high) = if (self as u8) <= (other as u8) { (self, other) } else { (other, self) };

@@ -22,17 +22,20 @@ impl Shape {
     }
 
     /// The length of every axis.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
 
     /// The number of axes.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
     /// The number of elements, the product of the lengths. Constructors check that it, and it
     /// times eight, fits `isize`.
+    #[inline]
     pub fn size(&self) -> usize {
         self.0.iter().product()
     }
@@ -40,6 +43,7 @@ impl Shape {
     /// Number of elements, or `None` if the bytes of so many 8-byte elements would not fit `isize`.
     ///
     /// Zero-length axes do not excuse an absurd product of the others.
+    #[inline]
     pub fn checked_size(&self) -> Option<usize> {
         let mut bytes: isize = 8;
         for &d in self.0.iter().filter(|&&d| d != 0) {
@@ -49,6 +53,7 @@ impl Shape {
     }
 
     /// Row-major (C order) strides, in elements.
+    #[inline]
     pub fn contiguous_strides(&self) -> Strides {
         let mut strides: Strides = SmallVec::from_elem(0, self.rank());
         let mut step = 1isize;
@@ -61,6 +66,7 @@ impl Shape {
 
     /// The common shape of two operands under NumPy's rule: aligned at the last axis, a length of 1
     /// (or a missing axis) stretches. `None` if they do not fit.
+    #[inline]
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         if self == other {
             return Some(self.clone());
@@ -99,6 +105,7 @@ impl Shape {
 
 impl std::ops::Deref for Shape {
     type Target = [usize];
+    #[inline]
     fn deref(&self) -> &[usize] {
         &self.0
     }
@@ -184,12 +191,14 @@ impl From<&Shape> for Shape {
 }
 
 impl PartialEq<[usize]> for Shape {
+    #[inline]
     fn eq(&self, other: &[usize]) -> bool {
         self.dims() == other
     }
 }
 
 impl<const N: usize> PartialEq<[usize; N]> for Shape {
+    #[inline]
     fn eq(&self, other: &[usize; N]) -> bool {
         self.dims() == other
     }
@@ -209,6 +218,7 @@ pub struct Layout {
 
 impl Layout {
     /// The row-major layout of `shape` from the start of a storage.
+    #[inline]
     pub fn contiguous(shape: Shape) -> Layout {
         let strides = shape.contiguous_strides();
         Layout { shape, strides, offset: 0, contiguous: true }
@@ -227,31 +237,37 @@ impl Layout {
     }
 
     /// The length of every axis.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// Elements from one index of each axis to the next.
+    #[inline]
     pub fn strides(&self) -> &[isize] {
         &self.strides
     }
 
     /// Elements from the storage's start to element (0, 0, ..).
+    #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
     /// True where the elements lie in row-major order without gaps (whatever the offset).
+    #[inline]
     pub fn is_contiguous(&self) -> bool {
         self.contiguous
     }
 
     /// True where two indices may mean the same element: a stride of 0 along a length above 1.
+    #[inline]
     pub fn is_broadcast(&self) -> bool {
         !self.contiguous && self.shape.iter().zip(&self.strides).any(|(&d, &s)| s == 0 && d > 1)
     }
 
     /// The half-open range of element positions that the layout touches, empty if it has no element.
+    #[inline]
     pub fn extent(&self) -> std::ops::Range<isize> {
         let start = self.offset as isize;
         if self.contiguous {

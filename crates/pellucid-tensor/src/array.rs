@@ -47,36 +47,43 @@ impl Array {
     }
 
     /// The length of every axis.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         self.layout.shape()
     }
 
     /// How the elements lie in the storage.
+    #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
     /// The type of every element.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// Where the elements live.
+    #[inline]
     pub fn device(&self) -> Device {
         self.device
     }
 
     /// The storage, which views share.
+    #[inline]
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }
 
     /// True where both lie in one storage.
+    #[inline]
     pub fn shares_storage(&self, other: &Array) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
     /// True where nobody else holds the storage, and every byte of it may be overwritten.
+    #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.storage) == 1 && !self.layout.is_broadcast()
     }
@@ -147,6 +154,7 @@ impl Array {
         Ok(T::from_bytes(&bytes))
     }
 
+    #[inline]
     pub(crate) fn as_view(&self) -> View<'_> {
         View { storage: &self.storage, layout: &self.layout, dtype: self.dtype }
     }

@@ -52,6 +52,11 @@ pub mod prelude {
     };
     pub use crate::{
         Backward, DType, Device, Error, Grad, Result, Tensor, capture, enable_grad, formula, grad, lazy, manual_seed,
-        no_grad,
+        no_grad, ops,
     };
 }
+
+/// The README's programs are compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

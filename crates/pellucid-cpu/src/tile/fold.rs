@@ -103,8 +103,8 @@ impl Fold {
             }
             return;
         }
-        let mut lanes = Lanes(MaybeUninit::uninit());
-        let lanes = lanes.0.as_mut_ptr().cast::<u8>();
+        let (mut lanes, mut half) = (Lanes(MaybeUninit::uninit()), Lanes(MaybeUninit::uninit()));
+        let (lanes, half) = (lanes.0.as_mut_ptr().cast::<u8>(), half.0.as_mut_ptr().cast::<u8>());
         for first in (0..rows).step_by(TOGETHER) {
             let count = TOGETHER.min(rows - first);
             // SAFETY: `count` rows from `first` on; the lanes have room for sixteen values a row.
@@ -117,8 +117,20 @@ impl Fold {
                 }
                 self.clear(lanes, LANES * count);
                 (self.loops.accumulate_rows)(lanes, aside, (count * self.size) as isize, count, len);
-                (self.loops.finish_rows)(into.add(first * self.size), lanes, count);
+                self.meet(into.add(first * self.size), lanes, half, count);
             }
+        }
+    }
+
+    /// Combines the lanes of each of `cols` columns by the fixed tree, all columns at once: lane l with
+    /// l + 8, then + 4, + 2, + 1.
+    ///
+    /// # Safety
+    /// `lanes` holds 16 rows of `cols` values, `half` has room for 8, and `into` for one.
+    pub(super) unsafe fn meet(&self, into: *mut u8, lanes: *mut u8, half: *mut u8, cols: usize) {
+        for (step, from, to) in [(8, lanes, half), (4, half, lanes), (2, lanes, half), (1, half, into)] {
+            // SAFETY: `2 · step` rows of values are read, `step` written elsewhere.
+            unsafe { (self.combine)(to, from, from.add(step * cols * self.size), step * cols) };
         }
     }
 

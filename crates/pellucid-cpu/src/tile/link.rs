@@ -112,9 +112,9 @@ impl Link {
         let key = (0..count).fold(0u128, |key, i| key << 2 | class(i) as u128);
         let mut list = self;
         loop {
-            let node = list.first.get_or_init(|| {
-                Box::new(Node { key, linked: Linked::new(program, class), next: Link::default() })
-            });
+            let node = list
+                .first
+                .get_or_init(|| Box::new(Node { key, linked: Linked::new(program, class), next: Link::default() }));
             if node.key == key {
                 return &node.linked;
             }
@@ -127,7 +127,8 @@ impl Linked {
     fn new(program: &Prepared, class_of: impl Fn(usize) -> Class) -> Linked {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
-        let mut class: Vec<Class> = (0..first_step).map(|s| if s < inputs { class_of(s) } else { Class::Once }).collect();
+        let mut class: Vec<Class> =
+            (0..first_step).map(|s| if s < inputs { class_of(s) } else { Class::Once }).collect();
         // The phase in which a step runs, and the one from which on its result is there.
         let mut phase = vec![0; first_step];
         let mut ready = vec![0; first_step];
@@ -372,7 +373,7 @@ pub(super) struct Extent {
 }
 
 /// Rows shorter than this are not worth a call of their own.
-const SHORT: usize = 64;
+const SHORT: usize = 128;
 
 impl Extent {
     /// `n` elements of one row, from the first on.

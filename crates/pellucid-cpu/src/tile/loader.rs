@@ -6,7 +6,15 @@ use super::walk::{Axis, runs};
 ///
 /// # Safety
 /// The operand has `size`-byte elements at all those places from `base` on, and `tile` has room.
-pub(super) unsafe fn gather(tile: *mut u8, size: usize, axes: &[Axis], k: usize, base: *mut u8, start: usize, n: usize) {
+pub(super) unsafe fn gather(
+    tile: *mut u8,
+    size: usize,
+    axes: &[Axis],
+    k: usize,
+    base: *mut u8,
+    start: usize,
+    n: usize,
+) {
     // SAFETY: the caller's promise; the widths agree.
     unsafe {
         match size {
@@ -22,7 +30,15 @@ pub(super) unsafe fn gather(tile: *mut u8, size: usize, axes: &[Axis], k: usize,
 ///
 /// # Safety
 /// As [`gather`].
-pub(super) unsafe fn scatter(tile: *const u8, size: usize, axes: &[Axis], k: usize, base: *mut u8, start: usize, n: usize) {
+pub(super) unsafe fn scatter(
+    tile: *const u8,
+    size: usize,
+    axes: &[Axis],
+    k: usize,
+    base: *mut u8,
+    start: usize,
+    n: usize,
+) {
     // SAFETY: the caller's promise; the widths agree.
     unsafe {
         match size {

@@ -11,8 +11,8 @@ use super::walk::{self, Axes, Axis, Cursor, Lie};
 use crate::operand::Operand;
 use crate::simd::BinaryLoop;
 use crate::threads::{GRAIN, Ptr, split};
-use pellucid_ir::kernel::{Map, Params};
 use pellucid_ir::Result;
+use pellucid_ir::kernel::{Map, Params};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -50,7 +50,8 @@ pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     }
     let operands = || inputs.iter().chain(outputs);
     let mut bases: SmallVec<[*mut u8; 8]> = operands().map(walk::start).collect();
-    let flat = |o: &Operand<'_>| o.layout.is_contiguous() && (o.layout.shape() == shape || o.layout.shape().size() == 1);
+    let flat =
+        |o: &Operand<'_>| o.layout.is_contiguous() && (o.layout.shape() == shape || o.layout.shape().size() == 1);
     let axes: Axes = if operands().all(flat) {
         let step = |o: &Operand<'_>| if o.layout.shape() == shape && size > 1 { o.dtype.size() as isize } else { 0 };
         [Axis { len: size, steps: operands().map(step).collect() }].into_iter().collect()

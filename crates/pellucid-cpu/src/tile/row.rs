@@ -95,7 +95,6 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         linked,
         uniforms: program.uniform_values(&kernel.params, length),
         outer: &outer,
-        inner: &inner,
         all: &all,
         bases: &bases,
         reach,
@@ -133,7 +132,6 @@ struct Job<'a> {
     linked: &'a Linked,
     uniforms: SmallVec<[u64; 8]>,
     outer: &'a [Axis],
-    inner: &'a [Axis],
     /// Outer and inner axes as one space, merged.
     all: &'a [Axis],
     bases: &'a [*mut u8],
@@ -283,7 +281,16 @@ impl Job<'_> {
 
     /// Makes elements `first..first + n` of the block's rows of input `k` available in `buffer`, or
     /// where they lie.
-    unsafe fn load(&self, k: usize, input: &Input, block: &Block<'_>, first: usize, n: usize, buffer: *mut u8, raw: *mut u8) -> *mut u8 {
+    unsafe fn load(
+        &self,
+        k: usize,
+        input: &Input,
+        block: &Block<'_>,
+        first: usize,
+        n: usize,
+        buffer: *mut u8,
+        raw: *mut u8,
+    ) -> *mut u8 {
         // SAFETY: the elements lie within the operand, the buffers have room for `n`.
         unsafe {
             match (self.dense(k, block, input.size, first), input.load) {
@@ -396,10 +403,16 @@ impl Job<'_> {
                 execute(&self.linked.code[phase.head.clone()], at, head);
                 let folds = &self.linked.folds[phase.folds.clone()];
                 let mut running: SmallVec<[Running; 2]> = folds.iter().map(|_| Running::new()).collect();
-                let stored = |slot: usize| if self.linked.class[slot] == Class::Tile { self.linked.phase[slot] == p } else { p == last };
+                let stored = |slot: usize| {
+                    if self.linked.class[slot] == Class::Tile { self.linked.phase[slot] == p } else { p == last }
+                };
                 for first in (0..self.length).step_by(self.tile) {
                     let tile = Extent { first, ..Extent::one(self.tile.min(self.length - first)) };
-                    for (slot, place) in places.iter().enumerate().filter(|(s, _)| self.linked.class[*s] == Class::Tile && self.keeps_row(*s)) {
+                    for (slot, place) in places
+                        .iter()
+                        .enumerate()
+                        .filter(|(s, _)| self.linked.class[*s] == Class::Tile && self.keeps_row(*s))
+                    {
                         at[slot] = place.add(first * self.program.sizes[slot] as usize);
                     }
                     for &k in &phase.reads {

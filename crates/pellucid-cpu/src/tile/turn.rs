@@ -16,7 +16,15 @@ struct Block(MaybeUninit<[u8; LINE * LINE]>);
 ///
 /// # Safety
 /// All those elements are valid, and the matrices do not overlap.
-pub(super) unsafe fn turn(size: usize, from: *const u8, from_row: isize, to: *mut u8, to_row: isize, rows: usize, cols: usize) {
+pub(super) unsafe fn turn(
+    size: usize,
+    from: *const u8,
+    from_row: isize,
+    to: *mut u8,
+    to_row: isize,
+    rows: usize,
+    cols: usize,
+) {
     // SAFETY: the caller's promise; the widths agree.
     unsafe {
         match size {
@@ -65,14 +73,24 @@ unsafe fn square<T: Copy>(block: *const T, side: usize, to: *mut T, to_row: isiz
             (low, left) = (height & !3, width & !3);
             for r in (0..low).step_by(4) {
                 for c in (0..left).step_by(4) {
-                    four(block.add(c * side + r).cast(), side, to.byte_offset(r as isize * to_row).add(c).cast(), to_row);
+                    four(
+                        block.add(c * side + r).cast(),
+                        side,
+                        to.byte_offset(r as isize * to_row).add(c).cast(),
+                        to_row,
+                    );
                 }
             }
         } else if size_of::<T>() == 8 {
             (low, left) = (height & !1, width & !1);
             for r in (0..low).step_by(2) {
                 for c in (0..left).step_by(2) {
-                    two(block.add(c * side + r).cast(), side, to.byte_offset(r as isize * to_row).add(c).cast(), to_row);
+                    two(
+                        block.add(c * side + r).cast(),
+                        side,
+                        to.byte_offset(r as isize * to_row).add(c).cast(),
+                        to_row,
+                    );
                 }
             }
         }

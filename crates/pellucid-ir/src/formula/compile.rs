@@ -77,6 +77,7 @@ impl Formula {
     ///
     /// # Errors
     /// As [`Formula::program`].
+    #[inline]
     pub fn uniform_program(&self, dtype: DType) -> Result<&Arc<Program>> {
         let place = &self.inner.programs.uniform[dtype as usize];
         if let Some(known) = place.get() {

@@ -211,21 +211,25 @@ impl Formula {
     }
 
     /// The name, for messages and profiles.
+    #[inline]
     pub fn name(&self) -> &'static str {
         self.inner.name
     }
 
     /// The inputs.
+    #[inline]
     pub fn inputs(&self) -> &[Input] {
         &self.inner.inputs
     }
 
     /// The number of run-time parameters.
+    #[inline]
     pub fn params(&self) -> usize {
         self.inner.param_names.len()
     }
 
     /// The outputs.
+    #[inline]
     pub fn outputs(&self) -> &[Output] {
         &self.inner.outputs
     }
@@ -237,6 +241,7 @@ impl Formula {
 
     /// True if it reduces over rows, tells elements of a row apart, or has values per row: it runs
     /// as a row kernel.
+    #[inline]
     pub fn is_row(&self) -> bool {
         self.inner.is_row
     }

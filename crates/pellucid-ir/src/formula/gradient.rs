@@ -84,11 +84,13 @@ pub(super) enum Outcome {
 impl Gradient {
     /// True if the gradient `k` is zero whatever the values are: the formula is flat in these inputs,
     /// or they are no numbers.
+    #[inline]
     pub fn is_zero(&self, k: usize) -> bool {
         self.results[k] == Outcome::Zero
     }
 
     /// The incoming gradient that the gradient `k` *is*, unchanged: it needs no kernel.
+    #[inline]
     pub fn passes(&self, k: usize) -> Option<usize> {
         match self.results[k] {
             Outcome::Passes(j) => Some(j),
@@ -120,6 +122,7 @@ impl Formula {
     /// # Panics
     /// If an input is wanted that the formula does not have.
     #[track_caller]
+    #[inline]
     pub fn gradient(&self, wanted: Wanted) -> Arc<Gradient> {
         self.gradient_given(wanted, u64::MAX)
     }

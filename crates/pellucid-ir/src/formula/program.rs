@@ -138,6 +138,7 @@ impl Program {
     }
 
     /// True if it reduces over rows, or tells elements of a row apart: it must be run as `Row`.
+    #[inline]
     pub fn is_row(&self) -> bool {
         !self.row_registers.is_empty()
             || self.inputs.iter().any(|i| i.per_row)
@@ -148,6 +149,7 @@ impl Program {
 
     /// The form that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) keeps of this program, made by
     /// `make` on first use. A backend always asks for the same `T`.
+    #[inline]
     pub fn prepared<T: Any + Send + Sync>(&self, backend: usize, make: impl FnOnce() -> T) -> &T {
         let form = self.prepared[backend].get_or_init(|| Box::new(make()));
         form.downcast_ref().expect("a backend kind keeps one form of program")

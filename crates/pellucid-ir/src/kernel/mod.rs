@@ -30,6 +30,7 @@ impl AxisSet {
     }
 
     /// True if `axis` is in the set.
+    #[inline]
     pub fn contains(self, axis: usize) -> bool {
         axis < 64 && self.0 >> axis & 1 == 1
     }
@@ -300,6 +301,7 @@ pub struct Meta {
 
 impl Kernel {
     /// The family's name.
+    #[inline]
     pub fn family(&self) -> &'static str {
         match self {
             Kernel::Map(_) => "map",
@@ -316,6 +318,7 @@ impl Kernel {
     }
 
     /// The name of its program, or of the family where it has none.
+    #[inline]
     pub fn name(&self) -> &'static str {
         match self {
             Kernel::Map(k) => k.program.name,

@@ -4,7 +4,7 @@
 //! of its own, all of them owned by the captured step, so that a launch allocates nothing.
 
 use super::list::{Deferred, Touched};
-use super::{MODE, Mode, Recorded, Recording, list, ready, run};
+use super::{Held, MODE, Mode, Recorded, Recording, list, ready, run};
 use crate::array::Array;
 use crate::autograd::{Slot, is_grad_enabled};
 use crate::device::Device;
@@ -308,7 +308,7 @@ impl Step {
         for (input, own) in inputs.iter().zip(&self.inputs) {
             run(&Kernel::Copy, &[input.array()], &[own])?;
         }
-        let _held = Held::take(&self.bound);
+        let _held = Held::all(self.bound.iter().map(|(storage, write)| (&**storage, *write)).collect());
         self.prepared.launch(&self.storages)?;
         self.bound.iter().filter(|(_, written)| *written).for_each(|(storage, _)| storage.bump());
         Ok(())
@@ -395,31 +395,6 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
         slots.push((slot, entry));
     }
     refused.map_or(Ok(slots), Err)
-}
-
-/// The borrow words of all outside storages, held for one launch.
-struct Held<'a>(&'a [(Arc<Storage>, bool)]);
-
-impl<'a> Held<'a> {
-    fn take(storages: &'a [(Arc<Storage>, bool)]) -> Held<'a> {
-        let take = |(s, write): &(Arc<Storage>, bool)| if *write { s.try_write() } else { s.try_read() };
-        loop {
-            let taken = storages.iter().take_while(|s| take(s)).count();
-            if taken == storages.len() {
-                return Held(storages);
-            }
-            drop(Held(&storages[..taken]));
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        for (storage, write) in self.0 {
-            if *write { storage.end_write() } else { storage.end_read() }
-        }
-    }
 }
 
 /// What a launch computed: borrowed from the step, and overwritten by its next launch.

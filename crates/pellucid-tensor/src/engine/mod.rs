@@ -22,6 +22,7 @@ use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::panic::Location;
+use std::sync::Arc;
 
 /// What happens to a kernel that is submitted on this thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +73,7 @@ fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
         return run(kernel, &copies.iter().collect::<SmallVec<[&Array; 4]>>(), outputs);
     }
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
-    let _borrows = Borrows::of(inputs, outputs);
+    let _held = Held::operands(inputs, outputs);
     // One list for all views, inputs first: filled by hand, since this runs for every small operation.
     let mut views: SmallVec<[View<'_>; 8]> = SmallVec::new();
     for array in inputs {
@@ -100,75 +101,52 @@ fn overlap(output: &Array, input: &Array) -> bool {
     !same && a.start < b.end && b.start < a.end
 }
 
-/// The borrow words of a kernel's storages: readers for its inputs, the one writer for its outputs.
-struct Borrows<'a> {
-    inputs: &'a [&'a Array],
-    outputs: &'a [&'a Array],
-}
+/// The borrow words of storages, held: as a reader, or as the one writer.
+pub(crate) struct Held<'a>(SmallVec<[(&'a Storage, bool); 6]>);
 
-impl<'a> Borrows<'a> {
-    /// Waits for other threads' kernels; takes all words or none, so that two threads that want
-    /// the same storages in another order never block each other.
-    fn of(inputs: &'a [&'a Array], outputs: &'a [&'a Array]) -> Borrows<'a> {
-        let all = Borrows { inputs, outputs };
-        let count = inputs.len() + outputs.len();
-        loop {
-            let taken = (0..count).take_while(|&i| all.take(i)).count();
-            if taken == count {
-                return all;
+impl<'a> Held<'a> {
+    /// The words of a kernel's operands. A storage named twice, or as input and output, is held once;
+    /// a new output, which nobody else can see, needs no word.
+    fn operands(inputs: &[&'a Array], outputs: &[&'a Array]) -> Held<'a> {
+        let mut words: SmallVec<[(&Storage, bool); 6]> = SmallVec::new();
+        let mut add = |array: &'a Array, write: bool| {
+            let storage: &'a Storage = array.storage();
+            if !words.iter().any(|(s, _)| std::ptr::addr_eq(*s, storage)) {
+                words.push((storage, write));
             }
-            (0..taken).for_each(|i| all.give_back(i));
+        };
+        let new = |a: &Array| Arc::strong_count(a.storage()) == 1 && !a.storage().buffer().is_allocated();
+        outputs.iter().filter(|a| !new(a)).for_each(|a| add(a, true));
+        inputs.iter().for_each(|a| add(a, false));
+        Held::all(words)
+    }
+
+    /// Waits for other threads' kernels; takes all words or none, so that two threads that want the
+    /// same storages in another order never block each other.
+    fn all(words: SmallVec<[(&'a Storage, bool); 6]>) -> Held<'a> {
+        loop {
+            let taken = words.iter().take_while(|(s, write)| if *write { s.try_write() } else { s.try_read() }).count();
+            if taken == words.len() {
+                return Held(words);
+            }
+            drop(Held(SmallVec::from_slice(&words[..taken])));
             std::thread::yield_now();
         }
     }
-
-    fn first(list: &[&Array], i: usize) -> bool {
-        !list[..i].iter().any(|a| a.shares_storage(list[i]))
-    }
-
-    /// An operand named twice, or an input that is also an output, is borrowed once.
-    fn borrowed(&self, i: usize) -> Option<(&'a Storage, bool)> {
-        match i.checked_sub(self.outputs.len()) {
-            None => Borrows::first(self.outputs, i).then(|| (&**self.outputs[i].storage(), true)),
-            Some(k) => {
-                let array = self.inputs[k];
-                let written = self.outputs.iter().any(|o| o.shares_storage(array));
-                (!written && Borrows::first(self.inputs, k)).then(|| (&**array.storage(), false))
-            }
-        }
-    }
-
-    fn take(&self, i: usize) -> bool {
-        match self.borrowed(i) {
-            Some((storage, true)) => storage.try_write(),
-            Some((storage, false)) => storage.try_read(),
-            None => true,
-        }
-    }
-
-    fn give_back(&self, i: usize) {
-        match self.borrowed(i) {
-            Some((storage, true)) => storage.end_write(),
-            Some((storage, false)) => storage.end_read(),
-            None => {}
-        }
-    }
 }
 
-impl Drop for Borrows<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
-        (0..self.inputs.len() + self.outputs.len()).for_each(|i| self.give_back(i));
+        for (storage, write) in &self.0 {
+            if *write { storage.end_write() } else { storage.end_read() }
+        }
     }
 }
 
 /// Holds a storage as a reader while the host copies out of it.
 pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
-    while !storage.try_read() {
-        std::thread::yield_now();
-    }
-    let result = read();
-    storage.end_read();
-    result
+    let _held = Held::all(SmallVec::from_slice(&[(storage, false)]));
+    read()
 }
 
 /// Makes a value's contents real because `op` is about to look at them.
@@ -204,7 +182,7 @@ pub(crate) fn uploaded(array: &Array) {
 }
 
 /// A gradient slot is about to be read or changed: a captured step remembers how it found it.
-pub(crate) fn touch(slot: &std::sync::Arc<crate::autograd::Slot>, clears: bool) {
+pub(crate) fn touch(slot: &Arc<crate::autograd::Slot>, clears: bool) {
     if MODE.get() == Mode::Capture {
         list::with_current(|r| r.touch(slot, clears));
     }

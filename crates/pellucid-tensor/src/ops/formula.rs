@@ -283,6 +283,14 @@ impl FormulaOp {
         Ok(outputs)
     }
 
+    /// Output `j` of the formula before it was summed.
+    fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
+        let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let (formula, params, shape) = (self.formula.clone(), self.params.clone(), self.shape.clone());
+        let op = FormulaOp { formula, params, shape, rows: self.rows, sum: None, number: self.number };
+        Ok(apply_reusing(op, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>(), None)?.swap_remove(j))
+    }
+
     /// One part of backward: its gradient formula, applied to what it reads.
     fn differentiate(&self, part: &Part, saved: &Saved, grads: &Gradients, into: &mut InputGradients) -> Result<()> {
         let gradient = &part.gradient;
@@ -306,6 +314,7 @@ impl FormulaOp {
         if computed {
             let read = |r: &Read| match *r {
                 Read::Input(i) => saved.input(i),
+                Read::Output(j) if self.sum.is_some() => self.summands(saved, j),
                 Read::Output(j) => saved.output(j),
                 Read::Gradient(j) => incoming(j),
             };
@@ -361,7 +370,12 @@ impl Operation for FormulaOp {
                     }
                 }
             }
-            for read in reads {
+            // A sum does not keep its summands: backward computes them again, from all inputs.
+            let again = self.sum.is_some() && reads.iter().any(|r| matches!(r, Read::Output(_)));
+            if again {
+                (0..inputs.len()).for_each(|i| saves.input(i));
+            }
+            for read in reads.into_iter().filter(|_| !again) {
                 match read {
                     Read::Input(i) => saves.input(i),
                     Read::Output(j) => saves.output(j),

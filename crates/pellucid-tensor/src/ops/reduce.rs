@@ -312,6 +312,10 @@ impl Operation for Prod {
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let x = saved.input(0)?;
+        if x.size() == 0 {
+            // The product of nothing is 1, whatever x is.
+            return Ok(smallvec![Some(ops::zeros_like(&x)?)]);
+        }
         let gradients = ops::via_definition(&[&x], &[&grads.get(0)?], |x| Ok(vec![self.definition(&x[0])?]))?;
         Ok(gradients.into_iter().map(Some).collect())
     }
@@ -371,6 +375,9 @@ pub fn logsumexp(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
             d x = g * (x - y).exp();
         }
     });
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes("logsumexp", [x.dtype()], "takes floats; use to_dtype()"));
+    }
     let axes = axes.into().resolve("logsumexp", x.shape())?;
     let kept = rows(formula, &[x], &[], axes.set)?;
     reshape_to(&kept, &axes.shape(x.shape()))

@@ -195,11 +195,11 @@ impl Tensor {
         let reason = |why: &str| Error::invalid("arange", format!("{why}: {start}..{end} by {step}"));
         if dtype.is_float() {
             let (a, b, s) = (start.to_f64(), end.to_f64(), step.to_f64());
-            let count = ((b - a) / s).ceil().max(0.0);
+            let count = ((b - a) / s).ceil();
             if !(a.is_finite() && b.is_finite() && count.is_finite()) {
                 return Err(reason("needs finite bounds and a step that is not 0"));
             }
-            return Tensor::counted(count as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
+            return Tensor::counted(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
         }
         let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
         if s == 0 {

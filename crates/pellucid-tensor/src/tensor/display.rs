@@ -79,7 +79,7 @@ impl Cells {
         if axis == self.shape.len() {
             let text = &self.text[*next];
             *next += 1;
-            return f.write_str(if self.shape.is_empty() { text.trim_start() } else { text });
+            return f.write_str(if self.shape.is_empty() { text.trim() } else { text });
         }
         f.write_str("[")?;
         let inner = self.shape.len() - axis - 1;
@@ -106,39 +106,42 @@ impl Cells {
     }
 }
 
-/// Floats with as many digits after the point as the shortest exact text of any needs, at most
-/// [`PRECISION`]; in scientific notation where fixed would hide digits.
+/// Floats with as many digits after the point as the shortest exact text of each needs, at most
+/// [`PRECISION`], and the points below each other; in scientific notation, with equally many digits,
+/// where fixed would hide some.
 fn floats(values: &[f64], dtype: DType) -> Vec<String> {
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);
     let (largest, smallest) = (finite().fold(0.0, f64::max), finite().fold(f64::INFINITY, f64::min));
-    let scientific = largest >= 1e8 || smallest < 1e-4 || (largest > 0.0 && largest / smallest > 1e3);
-    let shortest = |v: f64| match dtype {
-        DType::F64 => format!("{v}"),
-        _ => format!("{}", v as f32),
+    let scientific = largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e3;
+    // (before the point, after it, the exponent)
+    let parts = |v: f64| -> (String, String, String) {
+        let (shortest, rounded) = match (scientific, dtype) {
+            (false, DType::F64) => (format!("{v}"), format!("{v:.PRECISION$}")),
+            (false, _) => (format!("{}", v as f32), format!("{v:.PRECISION$}")),
+            (true, DType::F64) => (format!("{v:e}"), format!("{v:.PRECISION$e}")),
+            (true, _) => (format!("{:e}", v as f32), format!("{v:.PRECISION$e}")),
+        };
+        let cut = |text: &str| {
+            let (number, exponent) = text.split_once('e').unwrap_or((text, ""));
+            let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+            (whole.to_string(), fraction.trim_end_matches('0').to_string(), exponent.to_string())
+        };
+        let exact = cut(&shortest);
+        if exact.1.len() <= PRECISION { exact } else { cut(&rounded) }
     };
-    let fraction = |text: &str| text.split_once('.').map_or(0, |(_, digits)| digits.len());
-    let digits = values.iter().filter(|v| v.is_finite()).map(|&v| fraction(&shortest(v))).max().unwrap_or(0);
-    let digits = digits.min(PRECISION);
-    let text = |&v: &f64| match v {
-        v if v.is_nan() => "nan".to_string(),
-        v if v.is_infinite() => if v > 0.0 { "inf" } else { "-inf" }.to_string(),
-        v if scientific => exponent(format!("{v:.PRECISION$e}")),
-        v if digits == 0 => format!("{v:.0}."),
-        v => format!("{v:.digits$}"),
+    let all: Vec<_> = values.iter().map(|&v| v.is_finite().then(|| parts(v))).collect();
+    let digits = all.iter().flatten().map(|p| p.1.len()).max().unwrap_or(0);
+    let text = |(value, parts): (&f64, &Option<(String, String, String)>)| match parts {
+        None if value.is_nan() => "nan".to_string(),
+        None => if *value > 0.0 { "inf" } else { "-inf" }.to_string(),
+        Some((whole, fraction, power)) if scientific => format!("{whole}.{fraction:0<digits$}{}", exponent(power)),
+        Some((whole, fraction, _)) => format!("{whole}.{fraction:<digits$}"),
     };
-    let text: Vec<String> = values.iter().map(text).collect();
-    // NumPy drops zeros at the end and keeps the columns aligned.
-    let kept = text.iter().filter(|t| !scientific && t.contains('.')).map(|t| fraction(t.trim_end_matches('0'))).max();
-    let trim = |t: String| match (t.split_once('.'), kept) {
-        (Some((whole, fraction)), Some(kept)) if !scientific => format!("{whole}.{}", &fraction[..kept.min(fraction.len())]),
-        _ => t,
-    };
-    text.into_iter().map(trim).collect()
+    values.iter().zip(&all).map(text).collect()
 }
 
-/// Rust writes `1.5e-7`, NumPy `1.5e-07`.
-fn exponent(text: String) -> String {
-    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
-    let (sign, digits) = exponent.strip_prefix('-').map_or(("+", exponent), |d| ("-", d));
-    format!("{mantissa}e{sign}{digits:0>2}")
+/// Rust writes `e-7`, NumPy `e-07`.
+fn exponent(power: &str) -> String {
+    let (sign, digits) = power.strip_prefix('-').map_or(('+', power), |d| ('-', d));
+    format!("e{sign}{digits:0>2}")
 }

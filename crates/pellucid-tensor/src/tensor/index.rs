@@ -214,7 +214,8 @@ impl Resolved {
         let mut axis = 0;
         let mut out = Resolved { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
         let mut shape: Vec<usize> = Vec::new();
-        let mut gap = false;
+        let with_tensors = parts.iter().any(|ix| matches!(ix, Ix::Tensor(_)));
+        let (mut picking, mut gap) = (false, false);
         for part in parts {
             let len = x.shape().get(axis).copied().unwrap_or(0);
             match part {
@@ -234,6 +235,11 @@ impl Resolved {
                     if at < -n || at >= n {
                         return Err(Error::IndexOutOfBounds { op, index: at as i64, axis, len });
                     }
+                    // Beside index tensors, an integer counts as one of them.
+                    if with_tensors {
+                        out.adjacent &= !picking || !gap;
+                        (picking, gap) = (true, false);
+                    }
                     out.cuts.push((axis, at.rem_euclid(n) as usize, 1, 1));
                 }
                 Ix::Slice(s) => {
@@ -249,8 +255,8 @@ impl Resolved {
                         let mend = format!("a mask has the shape of the axes it covers, from axis {axis} on");
                         return Err(Error::shapes(op, [x.shape(), mask.shape()], mend));
                     }
-                    out.adjacent &= out.picks.is_empty() || !gap;
-                    gap = false;
+                    out.adjacent &= !picking || !gap;
+                    (picking, gap) = (true, false);
                     for positions in ops::nonzero(&mask)? {
                         out.picks.push((shape.len(), positions));
                         shape.push(x.shape()[axis]);
@@ -263,8 +269,8 @@ impl Resolved {
                         let mend = "index tensors are integers, masks are bool";
                         return Err(Error::dtypes(op, [positions.dtype()], mend));
                     }
-                    out.adjacent &= out.picks.is_empty() || !gap;
-                    gap = false;
+                    out.adjacent &= !picking || !gap;
+                    (picking, gap) = (true, false);
                     out.picks.push((shape.len(), ops::to_dtype(&positions, DType::I64)?));
                     shape.push(len);
                 }

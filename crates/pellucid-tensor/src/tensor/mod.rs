@@ -79,6 +79,7 @@ impl Tensor {
         Tensor(inner)
     }
 
+    #[inline]
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.0
     }
@@ -98,6 +99,7 @@ impl Tensor {
         Tensor(Arc::new(inner))
     }
 
+    #[inline]
     pub(crate) fn edge(&self) -> Edge {
         match &self.0.creator {
             Some((node, index)) => Edge::Node(node.clone(), *index),
@@ -107,16 +109,19 @@ impl Tensor {
     }
 
     /// The tensor's array: its elements without any history.
+    #[inline]
     pub fn array(&self) -> &Array {
         &self.0.array
     }
 
     /// True if this is the only handle, and nobody else sees the storage.
+    #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.0.array.is_unique()
     }
 
     /// The length of every axis, outermost first.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         self.0.array.shape()
     }
@@ -132,21 +137,25 @@ impl Tensor {
     }
 
     /// The type of every element.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.0.array.dtype()
     }
 
     /// Where the elements live.
+    #[inline]
     pub fn device(&self) -> Device {
         self.0.array.device()
     }
 
     /// True if gradients flow to or through this tensor.
+    #[inline]
     pub fn requires_grad(&self) -> bool {
         self.0.creator.is_some() || self.0.requires_grad.load(Ordering::Relaxed)
     }
 
     /// True if no recorded operation made this tensor.
+    #[inline]
     pub fn is_leaf(&self) -> bool {
         self.0.creator.is_none()
     }
@@ -185,6 +194,7 @@ impl Tensor {
     }
 
     /// 0 for a leaf, else its creator's generation plus one.
+    #[inline]
     pub fn generation(&self) -> u64 {
         self.0.creator.as_ref().map_or(0, |(node, _)| node.generation + 1)
     }

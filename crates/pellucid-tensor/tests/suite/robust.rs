@@ -1,1 +1,171 @@
+//! Long chains on a small stack, several threads at once, and results that no number of threads changes.
 
+use crate::engine::programs;
+use crate::support::bits;
+use pellucid_cpu::with_threads;
+use pellucid_tensor::{Backward, DType, Tensor, no_grad};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Runs `f` where a recursion over a long graph would overflow.
+fn on_a_small_stack<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
+    std::thread::Builder::new().stack_size(1 << 20).spawn(f).expect("a thread").join().expect("no overflow")
+}
+
+fn chain(x: &Tensor, nodes: usize) -> Tensor {
+    (0..nodes).fold(x * 1.0, |y, _| y + 1e-6)
+}
+
+const MILLION: usize = 1_000_000;
+
+#[test]
+fn a_million_nodes_are_built_differentiated_and_dropped() {
+    on_a_small_stack(|| {
+        let x = Tensor::from(0.5).requires_grad_(true);
+        let y = chain(&x, MILLION);
+        assert_eq!(y.generation() as usize, MILLION + 1);
+        y.backward();
+        assert_eq!(x.grad().unwrap().item::<f64>(), 1.0);
+    });
+}
+
+#[test]
+fn a_million_nodes_that_nobody_used_are_dropped() {
+    on_a_small_stack(|| drop(chain(&Tensor::from(0.5).requires_grad_(true), MILLION)));
+}
+
+#[test]
+fn a_long_chain_is_differentiated_twice() {
+    on_a_small_stack(|| {
+        let x = Tensor::from(1.0).requires_grad_(true);
+        // ((x·c)·c)·.. has a gradient graph as long as its own.
+        let c = Tensor::from(1.0).requires_grad_(true);
+        let y = (0..50_000).fold(&x * 1.0, |y, _| y * &c);
+        y.backward_with(Backward { create_graph: true, ..Default::default() });
+        let first = x.grad().unwrap();
+        assert_eq!((first.item::<f64>(), c.grad().unwrap().item::<f64>()), (1.0, 50_000.0));
+        c.zero_grad();
+        first.backward();
+        assert_eq!(c.grad().unwrap().item::<f64>(), 50_000.0, "d/dc cⁿ = n at 1");
+    });
+}
+
+/// A wide graph: many branches of one tensor, dropped and differentiated.
+#[test]
+fn a_wide_graph() {
+    on_a_small_stack(|| {
+        let x = Tensor::from(2.0).requires_grad_(true);
+        let y = &x * 1.0;
+        let sum = (0..20_000).fold(&y * 1.0, |sum, _| &sum + &y);
+        sum.backward();
+        assert_eq!(x.grad().unwrap().item::<f64>(), 20_001.0);
+    });
+}
+
+#[test]
+fn tensors_cross_threads() {
+    fn crosses<T: Send + Sync>() {}
+    crosses::<Tensor>();
+    crosses::<pellucid_tensor::Node>();
+    crosses::<pellucid_tensor::Generator>();
+}
+
+#[test]
+fn four_threads_share_a_parameter_and_differentiate_at_once() {
+    let w = programs::wave([16, 16]).requires_grad_(true);
+    let batches: Vec<Tensor> = (0..4).map(|i| programs::wave([8, 16]) * (1.0 + i as f64)).collect();
+    let expected: Vec<_> = batches.iter().map(|x| bits(&[x.matmul(&w).tanh()])).collect();
+    std::thread::scope(|s| {
+        for (x, expected) in batches.iter().zip(&expected) {
+            let w = &w;
+            s.spawn(move || {
+                for _ in 0..50 {
+                    assert_eq!(bits(&[x.matmul(w).tanh()]), *expected);
+                    // A graph of its own over the same values.
+                    let own = w.detach().requires_grad_(true);
+                    x.matmul(&own).tanh().sum(..).backward();
+                    assert!(own.grad().is_some());
+                }
+            });
+        }
+    });
+}
+
+/// Backward passes of several threads into one leaf: every contribution arrives.
+#[test]
+fn concurrent_passes_add_up_in_a_shared_leaf() {
+    let w = Tensor::zeros([64], DType::F64).requires_grad_(true);
+    let passes = 25;
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| (0..passes).for_each(|_| (&w * 1.0).backward()));
+        }
+    });
+    assert_eq!(w.grad().unwrap().to_vec::<f64>(), [100.0; 64]);
+}
+
+/// A reader sees one written state or the other, never a mixture.
+#[test]
+fn writes_and_reads_never_tear() {
+    let x = Tensor::zeros([512], DType::F32);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            (0..2000).for_each(|i| x.set(.., i as f64));
+            done.store(true, Ordering::Release);
+        });
+        for _ in 0..2 {
+            s.spawn(|| {
+                let _off = no_grad();
+                while !done.load(Ordering::Acquire) {
+                    for values in [x.to_vec::<f32>(), (&x + 0.0).to_vec::<f32>()] {
+                        assert!(values.iter().all(|v| *v == values[0] && v.fract() == 0.0), "{values:?}");
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(x.to_vec::<f32>(), [1999.0; 512]);
+}
+
+/// Large enough that every family splits its work.
+fn families() -> Vec<Tensor> {
+    let x = programs::wave([300, 400]);
+    let long = programs::wave([200_000]);
+    let (values, positions) = x.sort(1, false);
+    vec![
+        (&x * 2.0 + 1.0).tanh(),
+        x.sum(0),
+        x.sum(1),
+        long.sum(..),
+        x.t().sum(..),
+        x.max(0),
+        x.argmax(1),
+        x.softmax(-1),
+        x.softmax(0),
+        x.layer_norm(400, None, None, 1e-5),
+        x.logsumexp(..),
+        long.cumsum(0),
+        x.cumsum(0),
+        x.matmul(&x.t()),
+        x.t().matmul(&x),
+        x.matmul(&programs::wave([400])),
+        values,
+        x.take_along_axis(&positions, 1),
+        x.index_select(0, &Tensor::arange(0i64, 300, 7)),
+        long.scatter_add_along(&(Tensor::arange(0i64, 200_000, 1) % 1000), 0, 1000),
+        x.t().contiguous(),
+        x.to_dtype(DType::BF16).exp(),
+        pellucid_tensor::ops::randn_with([100_000], DType::F32, &pellucid_tensor::Generator::new(1)).expect("numbers"),
+    ]
+}
+
+#[test]
+fn every_number_of_threads_gives_the_same_bits() {
+    let one = with_threads(1, || bits(&families()));
+    for threads in [2, 8] {
+        let many = with_threads(threads, || bits(&families()));
+        for (i, (a, b)) in one.iter().zip(&many).enumerate() {
+            assert!(a == b, "result {i} differs on {threads} threads");
+        }
+    }
+}

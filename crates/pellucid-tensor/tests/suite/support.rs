@@ -1,6 +1,7 @@
 //! What several modules need: closeness, panics as values.
 
 use pellucid_tensor::{Error, Tensor};
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Asserts that a tensor's elements are these, within a relative (near 0 absolute) deviation of 1e-9.
@@ -18,11 +19,19 @@ pub fn assert_within(tensor: &Tensor, expected: &[f64], tolerance: f64) {
     assert!(fits, "got {got:?}, expected {expected:?}");
 }
 
+/// What `f` panics with.
+#[track_caller]
+pub fn payload_of<R>(f: impl FnOnce() -> R) -> Box<dyn Any + Send> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(_) => panic!("it did not panic"),
+        Err(payload) => payload,
+    }
+}
+
 /// The typed error with which `f` panics.
 #[track_caller]
 pub fn panic_of<R>(f: impl FnOnce() -> R) -> Error {
-    let Err(payload) = catch_unwind(AssertUnwindSafe(f)) else { panic!("it did not panic") };
-    match payload.downcast::<Error>() {
+    match payload_of(f).downcast::<Error>() {
         Ok(error) => *error,
         Err(other) => std::panic::resume_unwind(other),
     }

@@ -60,8 +60,12 @@ impl Arg {
         match self.compute {
             Compute::F32 => beats(f32::from_ne_bytes(low(a)), f32::from_ne_bytes(low(b)), self.largest),
             Compute::I32 => beats(i32::from_ne_bytes(low(a)), i32::from_ne_bytes(low(b)), self.largest),
-            Compute::F64 => beats(f64::from_ne_bytes(a.to_ne_bytes()), f64::from_ne_bytes(b.to_ne_bytes()), self.largest),
-            Compute::I64 => beats(i64::from_ne_bytes(a.to_ne_bytes()), i64::from_ne_bytes(b.to_ne_bytes()), self.largest),
+            Compute::F64 => {
+                beats(f64::from_ne_bytes(a.to_ne_bytes()), f64::from_ne_bytes(b.to_ne_bytes()), self.largest)
+            }
+            Compute::I64 => {
+                beats(i64::from_ne_bytes(a.to_ne_bytes()), i64::from_ne_bytes(b.to_ne_bytes()), self.largest)
+            }
             Compute::Mask => false,
         }
     }

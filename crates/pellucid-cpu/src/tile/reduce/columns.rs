@@ -1,8 +1,8 @@
 //! Reductions of many sequences at once, one a column: a kept axis is innermost in memory, and what
 //! lies side by side belongs to different sequences.
 
-use super::{Action, Job, RESULTS};
-use crate::simd::ROWS;
+use super::{Action, Job};
+use crate::simd::{LANES, ROWS};
 use crate::threads::{GRAIN, Ptr, split};
 use crate::tile::eval::{Evaluator, Frame};
 use crate::tile::fold::{CHUNK, Fold};
@@ -120,7 +120,7 @@ impl Strip<'_> {
         if self.plan.in_place.is_some() { 0 } else { padded(ROWS * self.cols * self.job.size) }
     }
 
-    /// Bytes for a tile of values before they are widened, when several rows make a tile.
+    /// Runs `work` with a frame, room for a block, and `lanes` bytes more.
     fn run(&self, lanes: usize, work: impl FnOnce(&mut Frame, *mut u8, *mut u8)) {
         let eval = &self.plan.eval;
         let bytes = padded(eval.scratch()) + self.block_bytes() + padded(lanes);
@@ -137,14 +137,19 @@ impl Strip<'_> {
     /// Reduces chunks `range` to rows of `cols` partial results.
     fn fold(&self, fold: &Fold, range: Range<usize>, partial: *mut u8) {
         let (cols, length) = (self.cols, self.job.length);
-        self.run(16 * cols * fold.size + 8, |frame, block, lanes| {
+        self.run(LANES * cols * fold.size + 8, |frame, block, lanes| {
             for chunk in range {
                 // SAFETY: the lanes, the block and this chunk's partial results have room.
                 unsafe {
-                    fold.clear(lanes, 16 * cols);
-                    self.blocks(frame, block, chunk * CHUNK..length.min((chunk + 1) * CHUNK), |from, stride, _, rows| {
-                        (fold.loops.accumulate_rows)(lanes, from, stride, cols, rows);
-                    });
+                    fold.clear(lanes, LANES * cols);
+                    self.blocks(
+                        frame,
+                        block,
+                        chunk * CHUNK..length.min((chunk + 1) * CHUNK),
+                        |from, stride, _, rows| {
+                            (fold.loops.accumulate_rows)(lanes, from, stride, cols, rows);
+                        },
+                    );
                     (fold.loops.finish_rows)(partial.add(chunk * cols * fold.size), lanes, cols);
                 }
             }

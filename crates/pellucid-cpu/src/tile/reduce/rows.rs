@@ -17,7 +17,8 @@ const SHORT: usize = 128;
 /// So many of them at most.
 const TURNED: usize = 64;
 
-/// What has been found of one sequence.
+/// What has been found of one sequence; it stays on the stack.
+#[expect(clippy::large_enum_variant)]
 enum State {
     Fold(Running),
     Arg(Best),
@@ -38,7 +39,8 @@ impl Job<'_> {
             let eval = Evaluator::new(self.program, self.params, &all, |_| false, self.program.steps.is_empty());
             split(self.count, GRAIN.div_ceil(per_sequence), |range| self.short(&eval, range));
         } else {
-            let eval = Evaluator::new(self.program, self.params, &self.reduced, |_| false, self.program.steps.is_empty());
+            let eval =
+                Evaluator::new(self.program, self.params, &self.reduced, |_| false, self.program.steps.is_empty());
             split(self.count, GRAIN.div_ceil(per_sequence), |range| self.long(&eval, range));
         }
     }
@@ -93,7 +95,8 @@ impl Job<'_> {
     /// Sequences that are shorter than a tile.
     fn short(&self, eval: &Evaluator<'_>, range: Range<usize>) {
         let turned = padded(TURNED * self.length * 8);
-        let scratch_bytes = padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch() + turned;
+        let scratch_bytes =
+            padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch() + turned;
         let together = (self.step(eval) / self.length).clamp(1, TURNED);
         scratch::with(Purpose::Tile, scratch_bytes, |scratch| {
             // SAFETY: the parts of the scratch have the sizes asked for.

@@ -4,7 +4,14 @@ use pellucid_ir::kernel::{Map, Params};
 use smallvec::smallvec;
 use std::sync::Arc;
 
-fn check(program: &Arc<Program>, params: &Params, inputs: &mut [Array], outputs: &mut [Array], shape: &[usize], what: &str) {
+fn check(
+    program: &Arc<Program>,
+    params: &Params,
+    inputs: &mut [Array],
+    outputs: &mut [Array],
+    shape: &[usize],
+    what: &str,
+) {
     let refs: Vec<&Array> = inputs.iter().collect();
     let expected = naive::map(program, params, &refs, shape);
     let kernel = Map { program: program.clone(), params: params.clone() };
@@ -44,8 +51,7 @@ fn any_layout_and_dtype_gives_what_the_scalar_walk_gives() {
             let (a, b, out) = (dtype(rng), dtype(rng), dtype(rng));
             let program = mixed(a, b, out);
             let mut inputs = [Array::random(rng, &shape, a, true), Array::random(rng, &shape, b, true)];
-            let mut outputs =
-                [out, DType::Bool, DType::F64].map(|dtype| Array::random(rng, &shape, dtype, false));
+            let mut outputs = [out, DType::Bool, DType::F64].map(|dtype| Array::random(rng, &shape, dtype, false));
             let params = smallvec![rng.value()];
             let what = format!("{round}: {a} {b} {out} {shape:?} {:?}", inputs.each_ref().map(|i| &i.layout));
             check(&program, &params, &mut inputs, &mut outputs, &shape, &what);
@@ -72,7 +78,12 @@ fn single_instructions_broadcast_and_take_parameters() {
     for shape in shapes() {
         let full = Array::contiguous(rng, &shape, DType::F32);
         let one = Array::contiguous(rng, &[], DType::F32);
-        for pair in [[full.clone(), full.clone()], [full.clone(), one.clone()], [one.clone(), full.clone()], [one.clone(), one.clone()]] {
+        for pair in [
+            [full.clone(), full.clone()],
+            [full.clone(), one.clone()],
+            [one.clone(), full.clone()],
+            [one.clone(), one.clone()],
+        ] {
             let mut out = [Array::contiguous(rng, &shape, DType::F32)];
             check(&binary, &Params::new(), &mut pair.clone(), &mut out, &shape, "binary");
             check(&scale, &smallvec![Scalar::Float(2.5)], &mut pair[..1].to_vec(), &mut out, &shape, "scale");
@@ -136,7 +147,7 @@ fn in_place_is_right_even_where_an_input_is_read_after_its_output_is_made() {
 fn sixty_four_axes_work() {
     let rng = &mut Rng(4);
     let mut shape = vec![1; 64];
-    [3, 17, 40, 63].map(|a| shape[a] = 3);
+    [3, 17, 40, 63].iter().for_each(|&a: &usize| shape[a] = 3);
     let program = mixed(DType::F32, DType::F32, DType::F32);
     let mut inputs = [Array::random(rng, &shape, DType::F32, true), Array::random(rng, &shape, DType::F32, true)];
     let mut outputs = [DType::F32, DType::Bool, DType::F64].map(|d| Array::random(rng, &shape, d, false));

@@ -151,7 +151,12 @@ fn assert_same(got: &[u64], expected: &[u64], dtype: DType, what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (i, (&g, &e)) in got.iter().zip(expected).enumerate() {
         let nan = naive::is_nan(g, dtype) && naive::is_nan(e, dtype);
-        assert!(g == e || nan, "{what}: element {i} is {:?}, not {:?}", naive::decode(g, dtype), naive::decode(e, dtype));
+        assert!(
+            g == e || nan,
+            "{what}: element {i} is {:?}, not {:?}",
+            naive::decode(g, dtype),
+            naive::decode(e, dtype)
+        );
     }
 }
 
@@ -218,7 +223,8 @@ impl Builder {
 
     /// Ends with these outputs: value, compute type, dtype, per row.
     pub(super) fn build(self, outputs: &[(Value, Compute, DType, bool)]) -> Program {
-        let outputs = outputs.iter().map(|&(value, compute, storage, per_row)| Store { value, compute, storage, per_row });
+        let outputs =
+            outputs.iter().map(|&(value, compute, storage, per_row)| Store { value, compute, storage, per_row });
         let registers = (self.registers, self.rows);
         Program::new("test", self.inputs, self.uniforms, self.steps, registers, outputs.collect())
     }

@@ -13,16 +13,46 @@ use pellucid_ir::{Compute, DType, Element, Scalar, bf16, f16};
 macro_rules! by_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            DType::Bool => { type $T = bool; $body }
-            DType::U8 => { type $T = u8; $body }
-            DType::I8 => { type $T = i8; $body }
-            DType::I16 => { type $T = i16; $body }
-            DType::I32 => { type $T = i32; $body }
-            DType::I64 => { type $T = i64; $body }
-            DType::F16 => { type $T = f16; $body }
-            DType::BF16 => { type $T = bf16; $body }
-            DType::F32 => { type $T = f32; $body }
-            DType::F64 => { type $T = f64; $body }
+            DType::Bool => {
+                type $T = bool;
+                $body
+            }
+            DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            DType::F16 => {
+                type $T = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $T = bf16;
+                $body
+            }
+            DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DType::F64 => {
+                type $T = f64;
+                $body
+            }
         }
     };
 }
@@ -67,7 +97,9 @@ fn call3(op: Op, compute: Compute, [a, b, c]: [u64; 3]) -> u64 {
     };
     let mut out = 0u64;
     // SAFETY: as above.
-    unsafe { f.unwrap()((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), (&raw const c).cast(), 1) };
+    unsafe {
+        f.unwrap()((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), (&raw const c).cast(), 1)
+    };
     out
 }
 
@@ -206,7 +238,8 @@ pub(super) fn row_places(shape: &[usize], axes: &[usize], row: usize) -> Vec<usi
     }
     let mut places = vec![start];
     for &a in axes {
-        places = places.iter().flat_map(|&p| (0..shape[a]).map(move |i| (p, i))).map(|(p, i)| p + i * strides[a]).collect();
+        places =
+            places.iter().flat_map(|&p| (0..shape[a]).map(move |i| (p, i))).map(|(p, i)| p + i * strides[a]).collect();
     }
     places
 }

@@ -226,7 +226,8 @@ fn not_a_number_and_ties_are_found_first() {
     for (axis, expected) in [(1usize, vec![2u64, 0]), (0, vec![1, 0, 0, 0])] {
         let kept = if axis == 1 { [2, 1] } else { [1, 4] };
         let mut y = Array::zeros(8, Layout::contiguous(kept.into()), DType::I64);
-        reduce(&kernel(ReduceOp::ArgMax, &[axis], identity(DType::F32), DType::I64), &[x.operand()], &y.operand()).unwrap();
+        reduce(&kernel(ReduceOp::ArgMax, &[axis], identity(DType::F32), DType::I64), &[x.operand()], &y.operand())
+            .unwrap();
         assert_eq!(y.bits(), expected);
     }
 }

@@ -116,12 +116,24 @@ fn rows_of_any_length_and_layout() {
                 let inputs: Vec<Array> = program
                     .inputs
                     .iter()
-                    .map(|i| if round == 0 { Array::contiguous(rng, of(i.per_row), i.storage) } else { Array::random(rng, of(i.per_row), i.storage, true) })
+                    .map(|i| {
+                        if round == 0 {
+                            Array::contiguous(rng, of(i.per_row), i.storage)
+                        } else {
+                            Array::random(rng, of(i.per_row), i.storage, true)
+                        }
+                    })
                     .collect();
                 let outputs: Vec<Array> = program
                     .outputs
                     .iter()
-                    .map(|o| if round == 0 { Array::contiguous(rng, of(o.per_row), o.storage) } else { Array::random(rng, of(o.per_row), o.storage, false) })
+                    .map(|o| {
+                        if round == 0 {
+                            Array::contiguous(rng, of(o.per_row), o.storage)
+                        } else {
+                            Array::random(rng, of(o.per_row), o.storage, false)
+                        }
+                    })
                     .collect();
                 let params: Params = smallvec![Scalar::Float(1e-5)];
                 let expected = expected(&program, &params, &inputs.iter().collect::<Vec<_>>(), &shape, &axes);
@@ -151,7 +163,8 @@ fn in_place_rows() {
             let expected = expected(&program, &Params::new(), &[&x], &shape, &axes);
             let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
             let kernel = Row { axes: axes.iter().copied().collect(), program: program.clone(), params: Params::new() };
-            let mut rest: Vec<Array> = program.outputs[1..].iter().map(|o| Array::contiguous(rng, &kept, o.storage)).collect();
+            let mut rest: Vec<Array> =
+                program.outputs[1..].iter().map(|o| Array::contiguous(rng, &kept, o.storage)).collect();
             let to: Vec<_> = std::iter::once(x.shared()).chain(rest.iter_mut().map(Array::operand)).collect();
             row(&kernel, &[x.shared()], &to).unwrap();
             assert_same(&x.bits(), &expected[0], DType::F32, &format!("{shape:?} {axes:?} {program}"));

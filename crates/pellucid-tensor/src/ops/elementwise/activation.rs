@@ -9,7 +9,7 @@ unary! {
     /// x where x > 0, else 0 (Nair & Hinton 2010); relu′(0) = 0. NaN stays NaN.
     relu(x) = x.relu();
     /// min(relu(x), 6) (Howard et al. 2017); the derivative is 0 at both ends.
-    relu6(x) = x.gt(6.0).select(6.0, x.relu());
+    relu6(x) = x.ge(6.0).select(6.0, x.relu());
     /// x where x > 0, else slope·x (Maas et al. 2013).
     leaky_relu(x; slope) = x.gt(0.0).select(x, x * slope);
     /// x where x > 0, else α·(eˣ − 1) (Clevert et al. 2016).

@@ -1,1 +1,6 @@
+//! One engine, two modes: what is deferred computes the same bits, and a captured step keeps its
+//! contract.
 
+mod capture;
+mod lazy;
+pub mod programs;

@@ -111,7 +111,7 @@ fn compare(row: &Row, case: &Case, values: &[Nd], tensors: &[Tensor], report: &m
     let Some(expected) = expected else { return refused(case, tensors, report) };
     let outputs = (case.call)(tensors)?;
     let mut references = (case.reference)(values);
-    if let Some(integers) = row.integers.filter(|_| expected.iter().all(|d| !d.is_float())) {
+    if let Some(integers) = row.integers.filter(|_| expected.iter().all(|d| d.is_int())) {
         references = vec![zip(values, |v| integers(&v.iter().map(|&x| x as i64).collect::<Vec<_>>()) as f64)];
     }
     report.expect(outputs.len() == references.len(), || format!("{} outputs, expected {}", outputs.len(), references.len()));
@@ -158,7 +158,8 @@ fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
 
 /// The same elements give the same bits, however they lie.
 fn layouts(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
-    let (_, tensors) = operands(row.name, case, &[DType::F32]);
+    let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
+    let (_, tensors) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);
     let mut same = |name: String, laid: Vec<Tensor>, dense: &[Tensor]| -> Result<()> {
         let (laid, dense) = ((case.call)(&laid)?, (case.call)(dense)?);
         for (k, (a, b)) in laid.iter().zip(&dense).enumerate() {
@@ -274,7 +275,7 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
                     };
                     let output = result?;
                     let mut reference = (case.reference)(&operands).remove(0);
-                    if let Some(integers) = row.integers.filter(|_| !expected.is_float() && !joined.is_float()) {
+                    if let Some(integers) = row.integers.filter(|_| expected.is_int()) {
                         reference = zip(&operands, |v| integers(&[v[0] as i64, v[1] as i64]) as f64);
                     }
                     report.expect(output.dtype() == expected, || format!("gave {}, expected {expected}", output.dtype()));

@@ -27,7 +27,8 @@ pub fn digamma(x: f64) -> f64 {
         return f64::NAN;
     }
     if x < 0.0 {
-        let t = std::f64::consts::PI * (x - x.floor());
+        // π·cot(πx), whose period is 1.
+        let t = std::f64::consts::PI * (x - x.round());
         return digamma(1.0 - x) - std::f64::consts::PI * t.cos() / t.sin();
     }
     let (mut x, mut shift) = (x, 0.0);
@@ -47,6 +48,11 @@ pub fn sigmoid(x: f64) -> f64 {
 /// ln(1 + eˣ), without overflow.
 pub fn softplus(x: f64) -> f64 {
     if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() }
+}
+
+/// ⌊a / b⌋, where a finite number has an infinite one in it not at all, or −1 times.
+pub fn floor_of_quotient(a: f64, b: f64) -> f64 {
+    if a.is_finite() && b.is_infinite() && a * b < 0.0 { -1.0 } else { (a / b).floor() }
 }
 
 /// ⌊a / b⌋ of integers; 0 where b is 0.

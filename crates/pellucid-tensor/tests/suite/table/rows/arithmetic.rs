@@ -3,7 +3,7 @@
 use super::{binary_row as binary, unary_row as unary};
 use crate::table::nd::zip;
 use crate::table::row::{Gradient::{Third, Zero}, Row, Rule, mask, real};
-use crate::table::special::{floor_div, floor_rem, integer_pow};
+use crate::table::special::{floor_div, floor_of_quotient, floor_rem, integer_pow};
 use pellucid_tensor::ops;
 
 pub(super) fn rows() -> Vec<Row> {
@@ -23,7 +23,7 @@ fn two() -> Vec<Row> {
         binary!(sub, |a, b| a - b).rule(Rule::Numbers),
         binary!(mul, |a, b| a * b).gradient(Third),
         binary!(div, |a, b| a / b).rule(Rule::Floats).input_within(1, 0.4..=2.0).gradient(Third),
-        binary!(floor_div, |a, b| (a / b).floor())
+        binary!(floor_div, floor_of_quotient)
             .rule(Rule::Numbers)
             .integers(|x| floor_div(x[0], x[1]))
             .input_within(0, 2.1..=2.9)
@@ -79,7 +79,8 @@ fn one() -> Vec<Row> {
         unary!(reciprocal, |x| 1.0 / x).rule(Rule::Floats).away(&[0.0]).within(0.2..=3.0).gradient(Third),
         unary!(square, |x| x * x),
         unary!(cube, |x| x * x * x).gradient(Third),
-        unary!(bitwise_not, |x| !(x as i64) as f64).rule(Rule::Bits).untracked().integers(|x| !x[0]),
+        // Of truth values the negation, of integers the complement.
+        unary!(bitwise_not, |x| 1.0 - x).rule(Rule::Bits).untracked().integers(|x| !x[0]),
         unary!(clamp(-0.5, 0.75), |x: f64| x.clamp(-0.5, 0.75)).rule(Rule::Floats).away(&[-0.5, 0.75]),
     ]
 }

@@ -31,7 +31,7 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(erfc, libm::erfc),
         unary!(erfinv, erfinv).within(-0.9..=0.9),
         unary!(lgamma, libm::lgamma).within(0.3..=6.0),
-        unary!(digamma, digamma).within(0.3..=6.0),
+        unary!(digamma, digamma).within(0.3..=6.0).scale(2.0),
         unary!(sinc, |x| if x == 0.0 { 1.0 } else { (PI * x).sin() / (PI * x) }),
         unary!(logit, |x| (x / (1.0 - x)).ln()).within(0.1..=0.9),
     ];

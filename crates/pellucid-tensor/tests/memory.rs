@@ -1,0 +1,202 @@
+//! Memory: how many heap allocations a small operation costs, and that training holds it flat.
+//!
+//! The device's statistics and the counting allocator are one for the process, so this is a binary of
+//! its own, and its tests take turns.
+
+use pellucid_tensor::{
+    Backward, DType, Device, Generator, Grad, Tensor, capture, formula, grad, lazy, no_grad, ops,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count of this thread's allocations.
+struct Counting;
+
+// SAFETY: every call goes on to the system's allocator unchanged; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Heap allocations of this thread in `f`.
+fn allocations<R>(f: impl FnOnce() -> R) -> (usize, R) {
+    let before = ALLOCATIONS.get();
+    let result = f();
+    (ALLOCATIONS.get() - before, result)
+}
+
+/// One test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn in_use() -> usize {
+    Device::cpu().memory_stats().in_use
+}
+
+/// The memory in use is the same after many steps as after a few.
+#[track_caller]
+fn assert_flat(steps: usize, mut step: impl FnMut()) {
+    (0..3).for_each(|_| step());
+    let (before, asked) = (in_use(), Device::cpu().memory_stats().system_allocations);
+    (0..steps).for_each(|_| step());
+    assert_eq!(in_use(), before, "device memory grows");
+    assert_eq!(Device::cpu().memory_stats().system_allocations, asked, "the cache is not used");
+}
+
+fn wave<const N: usize>(shape: [usize; N]) -> Tensor {
+    let n: usize = shape.iter().product();
+    Tensor::new((0..n).map(|i| (0.3 + i as f32).sin()).collect::<Vec<_>>(), shape)
+}
+
+#[test]
+fn a_small_operation_with_its_node_allocates_three_times_at_most() {
+    let _turn = alone();
+    let x = wave([2, 3]).requires_grad_(true);
+    let y = wave([2, 3]);
+    type Small = fn(&Tensor, &Tensor) -> Tensor;
+    let operations: [(&str, Small); 8] = [
+        ("x + y", |x, y| x + y),
+        ("x * y, which saves", |x, y| x * y),
+        ("x * 2", |x, _| x * 2.0),
+        ("tanh", |x, _| x.tanh()),
+        ("clamp", |x, _| x.clamp(-0.5, 0.5)),
+        ("permute", |x, _| x.t()),
+        ("reshape", |x, _| x.reshape([3, 2])),
+        ("softmax", |x, _| x.softmax(-1)),
+    ];
+    let mut over = vec![];
+    for (name, f) in operations {
+        // The first calls compile the formula and fill the pool.
+        (0..3).for_each(|_| drop(f(&x, &y)));
+        let (count, result) = allocations(|| f(&x, &y));
+        assert!(result.requires_grad());
+        if count > 3 {
+            over.push(format!("{name}: {count}"));
+        }
+    }
+    assert!(over.is_empty(), "heap allocations: {over:?}");
+}
+
+#[test]
+fn training_holds_memory_flat() {
+    let _turn = alone();
+    let (x, t) = (wave([8, 4]), wave([8, 2]));
+    let parameters = [wave([4, 5]), wave([5]), wave([5, 2])].map(|p| p.requires_grad_(true));
+    assert_flat(3000, || {
+        let [w, b, v] = &parameters;
+        parameters.iter().for_each(Tensor::zero_grad);
+        let loss = ((x.matmul(w) + b).gelu().matmul(v) - &t).square().mean(..);
+        loss.backward();
+        let _off = no_grad();
+        for p in &parameters {
+            ops::update(formula!(|p, g| p - 0.01 * g), &[p], &[&p.grad().unwrap()], &[]).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_thousand_recorded_passes_with_live_parameters_leave_nothing() {
+    let _turn = alone();
+    let (x, w) = (wave([6, 3]), wave([3, 3]).requires_grad_(true));
+    let before = in_use();
+    assert_flat(1000, || {
+        let loss = x.matmul(&w).softmax(-1).square().sum(..);
+        loss.backward_with(Backward { create_graph: true, ..Default::default() });
+        let first = w.grad().unwrap();
+        w.zero_grad();
+        first.square().sum(..).backward();
+        w.zero_grad();
+    });
+    // A graph that is never used again, and one whose gradient holds its own graph.
+    assert_flat(300, || {
+        let loss = x.matmul(&w).tanh().sum(..);
+        loss.backward_with(Backward { create_graph: true, ..Default::default() });
+        w.zero_grad();
+        let g = grad(&[&w.cube()], &[&w], Grad { create_graph: true, ..Default::default() }).unwrap();
+        drop((g, loss));
+    });
+    assert_eq!(in_use(), before);
+}
+
+#[test]
+fn a_gradient_in_a_slot_does_not_keep_its_tensor_alive() {
+    let _turn = alone();
+    let before = in_use();
+    {
+        let w = wave([100]).requires_grad_(true);
+        w.cube().sum(..).backward_with(Backward { create_graph: true, ..Default::default() });
+        let y = w.sin();
+        y.keep_grad();
+        y.register_hook(|g| Some(g * 2.0));
+        y.sum(..).backward_with(Backward { create_graph: true, keep_grad: true, ..Default::default() });
+    }
+    assert_eq!(in_use(), before);
+}
+
+#[test]
+fn lazy_training_holds_memory_flat() {
+    let _turn = alone();
+    let (x, w) = (wave([8, 4]), wave([4, 2]).requires_grad_(true));
+    assert_flat(300, || {
+        lazy(|| {
+            w.zero_grad();
+            x.matmul(&w).square().mean(..).backward();
+            let _off = no_grad();
+            w.copy_(&(&w - w.grad().unwrap() * 0.01));
+        });
+    });
+}
+
+#[test]
+fn a_launch_allocates_nothing() {
+    let _turn = alone();
+    let (x, w, g) = (wave([8, 4]), wave([4, 2]).requires_grad_(true), Generator::new(1));
+    let mut step = capture(
+        |inputs| {
+            w.zero_grad();
+            let noise = ops::randn_with([8, 4], DType::F32, &g).unwrap();
+            let loss = (&inputs[0] + noise).matmul(&w).square().mean(..);
+            loss.backward();
+            let _off = no_grad();
+            w.copy_(&(&w - w.grad().unwrap() * 0.01));
+            w.zero_grad();
+            loss.detach()
+        },
+        &[&x],
+    )
+    .unwrap();
+    // Launches 2 and 3 of a debug build record again to compare.
+    (0..4).for_each(|_| drop(step.launch(&[&x]).unwrap()));
+    let (before, given) = (in_use(), Device::cpu().memory_stats().allocations);
+    let (host, ()) = allocations(|| (0..100).for_each(|_| drop(step.launch(&[&x]).unwrap())));
+    assert_eq!((in_use(), Device::cpu().memory_stats().allocations), (before, given), "device memory");
+    assert_eq!(host, 0, "host memory");
+}
+
+#[test]
+fn refused_calls_and_panics_leak_nothing() {
+    let _turn = alone();
+    let x = wave([10, 10]);
+    assert_flat(200, || {
+        assert!(ops::matmul(&x, &wave([3])).is_err());
+        assert!(x.try_set(20, 1.0).is_err());
+        assert!(capture(|i| Tensor::from(i[0].sum(..).item::<f32>()), &[&x]).is_err());
+    });
+}

@@ -1,0 +1,304 @@
+//! `capture`: the contract of a recorded step.
+
+use super::programs::wave;
+use crate::support::{bits, panic_of, payload_of};
+use pellucid_tensor::{DType, Error, Generator, Tensor, capture, formula, manual_seed, no_grad, ops};
+use std::cell::{Cell, RefCell};
+
+fn loss(x: &Tensor, w: &Tensor) -> Tensor {
+    x.matmul(w).tanh().square().mean(..)
+}
+
+/// A step of training: gradient from none, descent in place.
+fn descend(x: &Tensor, w: &Tensor) -> Tensor {
+    w.zero_grad();
+    let value = loss(x, w);
+    value.backward();
+    let _off = no_grad();
+    ops::update(formula!(|w, g| w - 0.5 * g), &[w], &[&w.grad().unwrap()], &[]).unwrap();
+    w.zero_grad();
+    value.detach()
+}
+
+#[test]
+fn replayed_steps_equal_eager_ones_bit_for_bit() {
+    let batches: Vec<Tensor> = (0..6).map(|i| wave([4, 3]) * (0.2 + i as f64)).collect();
+    let eager = wave([3, 2]).requires_grad_(true);
+    let losses: Vec<Tensor> = batches.iter().map(|x| descend(x, &eager)).collect();
+
+    let w = wave([3, 2]).requires_grad_(true);
+    let mut step = capture(|inputs| descend(&inputs[0], &w), &[&batches[0]]).unwrap();
+    for (x, expected) in batches.iter().zip(&losses) {
+        let _unrelated = wave([50]);
+        assert_eq!(step.launch(&[x]).unwrap().to_vec::<f32>(0), expected.to_vec::<f32>());
+    }
+    drop(step);
+    assert_eq!(bits(&[w]), bits(&[eager]));
+}
+
+#[test]
+fn recording_leaves_everything_as_it_was() {
+    let (x, w, g) = (wave([4, 3]), wave([3, 2]).requires_grad_(true), Generator::new(3));
+    let counter = Tensor::zeros([1], DType::I64);
+    let state = || bits(&[w.detach(), g.state().clone(), counter.clone()]);
+    let before = state();
+    let step = capture(
+        |inputs| {
+            counter.copy_(&(&counter + 1));
+            let noise = ops::randn_with([4, 3], DType::F32, &g).unwrap();
+            descend(&(&inputs[0] + noise), &w)
+        },
+        &[&x],
+    );
+    assert_eq!(state(), before);
+    assert!(w.grad().is_none());
+    let mut step = step.unwrap();
+    step.launch(&[&x]).unwrap();
+    assert_ne!(state(), before);
+    assert_eq!(counter.item::<i64>(), 1, "the first launch is the first step");
+}
+
+#[test]
+fn reading_a_value_is_an_error_with_operation_and_line() {
+    let x = wave([3]);
+    type Read = fn(&Tensor) -> Tensor;
+    let reads: [(&str, u32, Read); 5] = [
+        ("item", line!(), |x| Tensor::from(x.sum(..).item::<f32>())),
+        ("to_vec", line!(), |x| Tensor::from(x.to_vec::<f32>()[0])),
+        ("nonzero", line!(), |x| x.i(x.gt(0.0))),
+        ("nonzero", line!(), |x| ops::nonzero(x).map_err(|e| std::panic::panic_any(e)).unwrap().remove(0)),
+        ("to_bytes", line!(), |x| x.to_bytes().map_err(|e| std::panic::panic_any(e)).map(|_| x.clone()).unwrap()),
+    ];
+    for (op, line, read) in reads {
+        match capture(|inputs| read(&inputs[0]), &[&x]).err() {
+            Some(Error::ReadInCapture { op: named, location }) => {
+                assert_eq!((named, location.file(), location.line()), (op, file!(), line));
+            }
+            other => panic!("{op}: {other:?}"),
+        }
+    }
+    // The try faces return it inside.
+    let inside = RefCell::new(None);
+    let step = capture(
+        |inputs| {
+            *inside.borrow_mut() = inputs[0].try_to_vec::<f32>().err();
+            inputs[0].clone() * 2.0
+        },
+        &[&x],
+    );
+    assert!(step.is_ok() && matches!(inside.take(), Some(Error::ReadInCapture { .. })));
+}
+
+#[test]
+fn a_users_own_panic_goes_on_and_the_mode_is_restored() {
+    let x = wave([3]);
+    let caught = payload_of(|| capture(|_| -> Tensor { panic!("mine") }, &[&x]).map(|_| ()));
+    assert_eq!(caught.downcast_ref::<&str>(), Some(&"mine"));
+    assert_eq!((&x + 0.0).to_vec::<f32>(), x.to_vec::<f32>());
+    // Any typed error of an operation is returned.
+    let refused = capture(|inputs| inputs[0].reshape(7), &[&x]).err();
+    assert!(matches!(refused, Some(Error::ShapeMismatch { op: "reshape", .. })));
+}
+
+#[test]
+fn handles_that_escape_are_poisoned() {
+    let escaped = RefCell::new(None);
+    let x = wave([3]);
+    let mut step = capture(
+        |inputs| {
+            let y = &inputs[0] * 2.0;
+            *escaped.borrow_mut() = Some((inputs[0].clone(), y.clone()));
+            y + 1.0
+        },
+        &[&x],
+    )
+    .unwrap();
+    step.launch(&[&x]).unwrap();
+    let (input, y) = escaped.take().unwrap();
+    for poisoned in [input, y] {
+        assert!(matches!(poisoned.try_to_vec::<f32>(), Err(Error::Poisoned { .. })));
+        assert!(matches!(panic_of(|| &poisoned + 1.0), Error::Poisoned { .. }));
+    }
+}
+
+#[test]
+fn a_step_that_piles_up_gradients_is_not_a_fixed_point() {
+    let (x, w) = (wave([4, 3]), wave([3, 2]).requires_grad_(true));
+    let refused = capture(|inputs| loss(&inputs[0], &w).backward(), &[&x]).err();
+    match refused {
+        Some(Error::NotAFixedPoint { slot, mend, .. }) => {
+            assert!(slot.contains("[3, 2]") && mend.contains("zero_grad"), "{slot}: {mend}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(w.grad().is_none(), "the refused recording left no gradient");
+    w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
+    let refused = capture(|_| w.zero_grad(), &[]).err();
+    assert!(matches!(refused, Some(Error::NotAFixedPoint { .. })));
+    assert!(w.grad().is_some());
+}
+
+#[test]
+fn gradients_may_add_up_in_one_that_was_there() {
+    let batches: Vec<Tensor> = (0..5).map(|i| wave([4, 3]) * (0.3 + i as f64)).collect();
+    let start = || {
+        let w = wave([3, 2]).requires_grad_(true);
+        w.set_grad(Some(Tensor::full([3, 2], 0.25, DType::F32)));
+        w
+    };
+    let (eager, w) = (start(), start());
+    let kept = w.grad().unwrap();
+    let mut step = capture(|inputs| loss(&inputs[0], &w).backward(), &[&batches[0]]).unwrap();
+    for x in &batches {
+        loss(x, &eager).backward();
+        step.launch(&[x]).unwrap();
+    }
+    assert_eq!(bits(&[w.grad().unwrap()]), bits(&[eager.grad().unwrap()]));
+    assert!(kept.array().shares_storage(w.grad().unwrap().array()), "the same storage, written in place");
+    // Another gradient tensor is another storage: the step is recorded again.
+    w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
+    step.launch(&[&batches[0]]).unwrap();
+    eager.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
+    loss(&batches[0], &eager).backward();
+    assert_eq!(bits(&[w.grad().unwrap()]), bits(&[eager.grad().unwrap()]));
+}
+
+#[test]
+fn outputs_are_borrowed_and_copies_are_the_callers() {
+    let x = wave([3]);
+    let mut step = capture(|inputs| [&inputs[0] * 2.0, inputs[0].sum(..)], &[&x]).unwrap();
+    let outputs = step.launch(&[&x]).unwrap();
+    assert_eq!((outputs.len(), outputs.is_empty(), &outputs.shape(0)[..]), (2, false, &[3][..]));
+    let (copy, sum) = (outputs.to_tensor(0).unwrap(), outputs.item::<f32>(1));
+    let expected = (&x * 2.0).to_vec::<f32>();
+    assert_eq!((copy.to_vec::<f32>(), sum), (expected.clone(), x.sum(..).item::<f32>()));
+    let again = step.launch(&[&(&x * 100.0)]).unwrap().to_tensor(0).unwrap();
+    assert_eq!(copy.to_vec::<f32>(), expected, "a later launch leaves the copy alone");
+    assert!(!again.array().shares_storage(copy.array()));
+    // The inputs were copied: what the step does to them, the caller does not see.
+    let mut step = capture(|inputs| inputs[0].set(0, 77.0), &[&x]).unwrap();
+    let before = x.to_vec::<f32>();
+    assert!(step.launch(&[&x]).unwrap().is_empty());
+    assert_eq!(x.to_vec::<f32>(), before);
+}
+
+#[test]
+fn inputs_of_another_shape_are_recorded_again() {
+    let runs = Cell::new(0);
+    let mut step = capture(
+        |inputs| {
+            runs.set(runs.get() + 1);
+            &inputs[0] * 2.0
+        },
+        &[&wave([3])],
+    )
+    .unwrap();
+    assert_eq!(runs.get(), 1);
+    assert_eq!(step.launch(&[&wave([5])]).unwrap().to_vec::<f32>(0), (wave([5]) * 2.0).to_vec::<f32>());
+    let wide = wave([3]).to_dtype(DType::F64);
+    assert_eq!(step.launch(&[&wide]).unwrap().to_vec::<f64>(0), (&wide * 2.0).to_vec::<f64>());
+    let recorded = runs.get();
+    let before = wave([3]).to_vec::<f32>();
+    let _off = no_grad();
+    step.launch(&[&wave([3])]).unwrap();
+    assert!(runs.get() > recorded, "grad mode is part of the key");
+    assert_eq!(before, wave([3]).to_vec::<f32>());
+    assert!(matches!(step.launch(&[]).err(), Some(Error::InputMismatch { .. })));
+    assert!(matches!(step.launch(&[&wave([3]), &wave([3])]).err(), Some(Error::InputMismatch { index: 1, .. })));
+}
+
+#[test]
+fn a_host_number_that_changed_is_found() {
+    let (x, rate) = (wave([3]), Cell::new(0.1));
+    let mut step = capture(|inputs| &inputs[0] * rate.get(), &[&x]).unwrap();
+    assert_eq!(step.verify(), Ok(()));
+    rate.set(0.2);
+    match step.verify() {
+        Err(Error::CaptureChanged { difference }) => assert!(difference.contains("mul"), "{difference}"),
+        other => panic!("{other:?}"),
+    }
+    // A tensor made of host values is found as well.
+    let mut step = capture(|inputs| &inputs[0] * Tensor::from([rate.get() as f32]), &[&x]).unwrap();
+    assert_eq!(step.verify(), Ok(()));
+    rate.set(0.3);
+    assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
+    // And another tensor in the place of one.
+    let bound = RefCell::new(wave([3]));
+    let mut step = capture(|inputs| &inputs[0] * &*bound.borrow(), &[&x]).unwrap();
+    assert_eq!(step.verify(), Ok(()));
+    bound.replace(wave([3]));
+    assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
+}
+
+#[test]
+fn debug_builds_verify_before_the_second_and_third_launch() {
+    let (x, rate) = (wave([3]), Cell::new(0.1));
+    let mut step = capture(|inputs| &inputs[0] * rate.get(), &[&x]).unwrap();
+    step.launch(&[&x]).unwrap();
+    rate.set(0.2);
+    let second = step.launch(&[&x]).err();
+    assert_eq!(matches!(second, Some(Error::CaptureChanged { .. })), cfg!(debug_assertions));
+}
+
+#[test]
+fn random_kernels_go_on_and_advance_unseen() {
+    let draw = |g: &Generator| ops::rand_with([4], DType::F32, g).unwrap();
+    let (one, other) = (Generator::new(6), Generator::new(6));
+    let mut step = capture(
+        |_| {
+            draw(&one); // nobody uses these numbers
+            draw(&one)
+        },
+        &[],
+    )
+    .unwrap();
+    for _ in 0..5 {
+        draw(&other);
+        assert_eq!(step.launch(&[]).unwrap().to_vec::<f32>(0), draw(&other).to_vec::<f32>());
+    }
+    drop(step);
+    assert_eq!(bits(&[one.state().clone()]), bits(&[other.state().clone()]));
+}
+
+#[test]
+fn dropout_draws_anew_in_every_launch() {
+    let x = Tensor::ones([64], DType::F32);
+    manual_seed(2);
+    let eager: Vec<_> = (0..4).map(|_| x.dropout(0.5).to_vec::<f32>()).collect();
+    manual_seed(2);
+    let mut step = capture(|inputs| inputs[0].dropout(0.5), &[&x]).unwrap();
+    let replayed: Vec<_> = (0..4).map(|_| step.launch(&[&x]).unwrap().to_vec::<f32>(0)).collect();
+    assert_eq!(replayed, eager);
+    assert_ne!(eager[0], eager[1]);
+}
+
+#[test]
+fn a_tensor_that_the_step_reads_is_read_anew() {
+    let (x, scale) = (wave([3]), Tensor::from(2.0f32));
+    let mut step = capture(|inputs| &inputs[0] * &scale, &[&x]).unwrap();
+    assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), (&x * 2.0).to_vec::<f32>());
+    scale.copy_(&Tensor::from(5.0f32));
+    assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), (&x * 5.0).to_vec::<f32>());
+}
+
+#[test]
+fn captures_do_not_nest() {
+    let x = wave([3]);
+    let inner = RefCell::new(None);
+    let _outer = capture(
+        |inputs| {
+            *inner.borrow_mut() = capture(|i| &i[0] * 2.0, &[&inputs[0]]).err();
+            &inputs[0] * 2.0
+        },
+        &[&x],
+    )
+    .unwrap();
+    assert!(matches!(inner.take(), Some(Error::InvalidArgument { op: "capture", .. })));
+}
+
+#[test]
+fn the_plan_can_be_read() {
+    let step = capture(|inputs| (&inputs[0] * 2.0).sin(), &[&wave([3])]).unwrap();
+    let names: Vec<_> = step.plan().launches.iter().map(|l| l.kernel.name()).collect();
+    assert_eq!(names, ["mul", "sin"]);
+}

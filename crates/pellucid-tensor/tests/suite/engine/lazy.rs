@@ -1,0 +1,111 @@
+//! `lazy`: the same bits, computed when they are read.
+
+use super::programs::{ALL, wave};
+use crate::support::{bits, leaf, panic_of, payload_of};
+use pellucid_tensor::{DType, Error, Tensor, lazy, manual_seed};
+
+#[test]
+fn every_program_computes_the_same_bits() {
+    for (name, program) in ALL {
+        let eager = bits(&program());
+        assert_eq!(bits(&lazy(program)), eager, "{name}");
+        // Read inside, one after the other.
+        assert_eq!(lazy(|| bits(&program())), eager, "{name}, read inside");
+    }
+}
+
+#[test]
+fn the_threads_generator_goes_on() {
+    let draw = || {
+        let a = Tensor::rand([3], DType::F32);
+        a.dropout(0.5) + Tensor::randn([3], DType::F32)
+    };
+    manual_seed(4);
+    let eager = bits(&[draw(), draw()]);
+    manual_seed(4);
+    assert_eq!(bits(&lazy(|| [draw(), draw()])), eager);
+    manual_seed(4);
+    assert_eq!([bits(&[lazy(draw)]), bits(&[draw()])].concat(), eager, "one after the other");
+}
+
+#[test]
+fn a_read_inside_decides_what_comes_next() {
+    let y = lazy(|| {
+        let x = wave([4]);
+        let scale = if x.sum(..).item::<f32>() > 0.0 { 2.0 } else { 3.0 };
+        let y = x.i(x.gt(0.0)) * scale;
+        assert_eq!(y.size(), y.to_vec::<f32>().len());
+        y.to_string();
+        y
+    });
+    assert!(y.size() > 0);
+}
+
+#[test]
+fn a_value_is_read_as_it_was_when_it_was_computed() {
+    let (before, after) = lazy(|| {
+        let x = Tensor::from([1.0, 2.0]);
+        let before = &x * 10.0;
+        x.set(0, 9.0);
+        (before, x * 10.0)
+    });
+    assert_eq!((before.to_vec::<f64>(), after.to_vec::<f64>()), (vec![10.0, 20.0], vec![90.0, 20.0]));
+}
+
+#[test]
+fn a_write_to_a_saved_value_is_noticed_in_lists_too() {
+    let error = lazy(|| {
+        let (x, c) = (leaf([1.0]), Tensor::from([2.0]));
+        let y = &x * &c;
+        c.set(0, 3.0);
+        y.try_backward(Default::default()).unwrap_err()
+    });
+    assert!(matches!(error, Error::SavedValueModified { .. }));
+}
+
+#[test]
+fn lists_nest_and_other_threads_may_read_them() {
+    let y = lazy(|| lazy(|| wave([3]) * 2.0) + 1.0);
+    assert_eq!(bits(&[y]), bits(&[wave([3]) * 2.0 + 1.0]));
+    let seen = lazy(|| {
+        let y = wave([3]) * 2.0;
+        let there = std::thread::scope(|s| s.spawn(|| (&y + 1.0).to_vec::<f32>()).join().unwrap());
+        (there, (&y + 1.0).to_vec::<f32>())
+    });
+    assert_eq!(seen.0, seen.1);
+}
+
+#[test]
+fn a_long_list_runs_by_itself() {
+    let y = lazy(|| (0..25_000).fold(Tensor::zeros([2], DType::F64), |y, _| y + 1.0));
+    assert_eq!(y.to_vec::<f64>(), [25_000.0; 2]);
+}
+
+#[test]
+fn a_kernel_that_fails_is_an_error_where_it_is_needed() {
+    let bad = || wave([3]).index_select(0, &Tensor::from([7i64]));
+    assert!(matches!(panic_of(|| lazy(bad)), Error::IndexOutOfBounds { .. }));
+    let inside = lazy(|| {
+        let y = bad();
+        y.try_to_vec::<f32>().unwrap_err()
+    });
+    assert!(matches!(inside, Error::IndexOutOfBounds { .. }));
+}
+
+#[test]
+fn a_panic_inside_leaves_the_mode() {
+    let caught = payload_of(|| lazy(|| panic!("mine")));
+    assert_eq!(caught.downcast_ref::<&str>(), Some(&"mine"));
+    assert_eq!((Tensor::from([1.0]) + 1.0).item::<f64>(), 2.0);
+}
+
+#[test]
+fn eval_runs_what_is_recorded() {
+    let y = lazy(|| {
+        let y = wave([3]) * 2.0;
+        y.eval();
+        y
+    });
+    y.eval();
+    assert_eq!(bits(&[y]), bits(&[wave([3]) * 2.0]));
+}
