@@ -148,3 +148,106 @@ impl Prepared for Sequence {
 fn view<'a>(operand: &'a plan::Operand, slots: &'a [Arc<Storage>]) -> View<'a> {
     View { storage: &slots[operand.slot], layout: &operand.layout, dtype: operand.dtype }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Array, Lie, run};
+    use pellucid_ir::kernel::{Map, MatMul, Random, Distribution};
+    use pellucid_ir::{DType, Layout, Shape, formula};
+
+    fn add() -> Kernel {
+        let program = formula!(|x, y| x + y).uniform_program(DType::F32).unwrap().clone();
+        Kernel::Map(Map { program, params: Default::default() })
+    }
+
+    #[test]
+    fn outputs_get_memory_and_inputs_must_have_it() {
+        let (x, y) = (Array::of([2, 3], Lie::Plain, &[1.0f32; 6]), Array::new([2, 3], DType::F32, Lie::Gaps));
+        assert!(matches!(run(add(), &[&x, &y], &[&y]), Err(Error::InvalidArgument { .. })));
+        run(add(), &[&x, &x], &[&y]).unwrap();
+        assert_eq!(y.values::<f32>(), [2.0; 6]);
+    }
+
+    #[test]
+    fn no_view_reaches_beyond_its_buffer() {
+        let x = Array::of([4], Lie::Plain, &[1.0f32; 4]);
+        let wild = |layout: Layout| Array { layout, ..x.clone() };
+        let strided = |shape: Shape, stride, offset| Layout::strided(shape, [stride].into_iter().collect(), offset);
+        for layout in [
+            Layout::contiguous([5].into()),
+            strided([4].into(), 1, 1),
+            strided([2].into(), 4, 0),
+            Layout::contiguous([1].into()).slice(0, 0, 1, 1 << 62),
+            Layout::contiguous([1, 1].into()).slice(0, 0, 1, 1 << 33).slice(1, 0, 1, 1 << 31),
+        ] {
+            let bad = wild(layout);
+            assert!(matches!(run(add(), &[&bad, &bad], &[&bad]), Err(Error::InvalidArgument { .. })), "{bad:?}");
+        }
+        let row = wild(Layout::contiguous([1].into()).broadcast_to(&[4].into()).unwrap());
+        run(add(), &[&row, &row], &[&x]).unwrap();
+        assert!(run(add(), &[&x, &x], &[&row]).is_err(), "an output that means one element four times");
+    }
+
+    #[test]
+    fn operands_that_break_the_familys_rule_are_refused() {
+        let (x, y) = (Array::of([4], Lie::Plain, &[1.0f32; 4]), Array::of([3], Lie::Plain, &[1.0f32; 3]));
+        assert!(matches!(run(add(), &[&x, &y], &[&x]), Err(Error::ShapeMismatch { .. })));
+        assert!(matches!(run(add(), &[&x, &x], &[&y]), Err(Error::ShapeMismatch { .. })));
+        assert!(matches!(run(add(), &[&x], &[&x]), Err(Error::InvalidArgument { .. })));
+        let integers = Array::of([4], Lie::Plain, &[1i32; 4]);
+        assert!(matches!(run(add(), &[&x, &integers], &[&x]), Err(Error::DTypeMismatch { .. })));
+        assert!(matches!(run(Kernel::Copy, &[&x], &[&y]), Err(Error::ShapeMismatch { .. })));
+    }
+
+    #[test]
+    fn uploads_and_downloads_stay_inside() {
+        let storage = Cpu.storage(8).unwrap();
+        assert!(Cpu.download(&storage, 0, &mut [0; 1]).is_err(), "never written");
+        assert!(Cpu.upload(&[0; 9], &storage).is_err());
+        Cpu.upload(&[1, 2, 3, 4, 5, 6, 7, 8], &storage).unwrap();
+        let mut bytes = [0; 3];
+        Cpu.download(&storage, 5, &mut bytes).unwrap();
+        assert_eq!(bytes, [6, 7, 8]);
+        assert!(Cpu.download(&storage, 6, &mut bytes).is_err());
+        assert!(Cpu.download(&storage, usize::MAX, &mut bytes).is_err());
+    }
+
+    #[test]
+    fn a_prepared_plan_runs_its_kernels_in_order_every_time() {
+        let operand = |slot, shape: &[usize], dtype| plan::Operand { slot, layout: Layout::contiguous(shape.into()), dtype };
+        let x = operand(1, &[2, 2], DType::F32);
+        let launch = |kernel, inputs: &[&plan::Operand], outputs: &[&plan::Operand]| plan::Launch {
+            kernel,
+            inputs: inputs.iter().map(|&o| o.clone()).collect(),
+            outputs: outputs.iter().map(|&o| o.clone()).collect(),
+        };
+        let state = operand(0, &[2], DType::I64);
+        let (y, z) = (operand(2, &[2, 2], DType::F32), operand(3, &[2, 2], DType::F32));
+        let random = Kernel::Random(Random { distribution: Distribution::Uniform });
+        let plan = Plan {
+            slots: vec![16; 4],
+            launches: vec![
+                launch(random, &[], &[&state, &x]),
+                launch(add(), &[&x, &x], &[&y]),
+                launch(Kernel::MatMul(MatMul::default()), &[&x, &y], &[&z]),
+            ],
+        };
+        let prepared = Cpu.prepare(&plan).unwrap();
+        let slots: Vec<_> = plan.slots.iter().map(|&bytes| Cpu.storage(bytes).unwrap()).collect();
+        Cpu.upload(bytemuck::bytes_of(&[3i64, 0]), &slots[0]).unwrap();
+        let mut seen = vec![];
+        for _ in 0..2 {
+            prepared.launch(&slots).unwrap();
+            let of = |slot: usize| Array { storage: slots[slot].clone(), layout: x.layout.clone(), dtype: DType::F32 }.values::<f32>();
+            let (x, z) = (of(1), of(3));
+            let product = |i: usize, j: usize| 2.0 * (x[2 * i] * x[j] + x[2 * i + 1] * x[2 + j]);
+            (0..4).for_each(|i| assert!((z[i] - product(i / 2, i % 2)).abs() < 1e-5));
+            seen.push(z);
+        }
+        assert_ne!(seen[0], seen[1], "the generator went on");
+        assert!(prepared.launch(&slots[..2]).is_err());
+        let outside = Plan { slots: vec![16, 12, 16, 16], ..plan };
+        assert!(Cpu.prepare(&outside).is_err());
+    }
+}

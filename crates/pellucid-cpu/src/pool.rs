@@ -362,7 +362,7 @@ mod tests {
         let around = |p: u32| [(1usize << p) - 1, 1 << p, (1 << p) + 1, 3 << p >> 1];
         for bytes in (1..10_000).chain((13..61).flat_map(around)) {
             let class = class_of(bytes);
-            assert!(class_size(class) >= bytes && class_size(class) % ALIGN == 0, "{bytes}");
+            assert!(class_size(class) >= bytes && class_size(class).is_multiple_of(ALIGN), "{bytes}");
             assert!(class == 0 || class_size(class - 1) < bytes, "{bytes}");
             assert!(class_size(class) <= (bytes + bytes / 4).max(ALIGN) + ALIGN, "{bytes}");
         }

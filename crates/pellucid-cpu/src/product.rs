@@ -135,6 +135,7 @@ mod tests {
     use super::*;
     use crate::testing::{self, Lie, numbers};
     use crate::with_threads;
+    use pellucid_ir::formula;
     use pellucid_ir::kernel::Kernel;
 
     fn naive(a: (&Shape, &[f64]), b: (&Shape, &[f64]), out: &Shape) -> Vec<f64> {
@@ -203,6 +204,26 @@ mod tests {
         let folded = of(Lie::Plain, 1);
         // Column-major batches cannot be folded.
         Lie::ALL.into_iter().for_each(|lie| assert_eq!(of(lie, 3), folded, "{lie:?}"));
+    }
+
+    #[test]
+    fn the_epilogue_reads_the_product_rounded_to_its_dtype() {
+        let (x, y) = (Shape::from([2, 5, 8]), Shape::from([8, 6]));
+        let (a, b, bias) = (numbers(x.size(), 60, 1), numbers(y.size(), 60, 2), numbers(6, 9, 3));
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let program = formula!(|c, bias| (c + bias).relu()).uniform_program(dtype).unwrap().clone();
+            let kernel = MatMul { epilogue: Some(program), params: Default::default() };
+            for lie in Lie::ALL {
+                let factors = [testing::Array::cast(x.clone(), lie, dtype, &a), testing::Array::cast(y.clone(), lie, dtype, &b)];
+                let bias = testing::Array::cast([6], lie, dtype, &bias);
+                let [plain, fused] = [(); 2].map(|()| testing::Array::new([2, 5, 6], dtype, lie));
+                testing::run(Kernel::MatMul(MatMul::default()), &[&factors[0], &factors[1]], &[&plain]).unwrap();
+                testing::run(Kernel::MatMul(kernel.clone()), &[&factors[0], &factors[1], &bias], &[&fused]).unwrap();
+                let map = Map { program: kernel.epilogue.clone().unwrap(), params: Default::default() };
+                testing::run(Kernel::Map(map), &[&plain, &bias], &[&plain]).unwrap();
+                assert_eq!(fused.reals(), plain.reals(), "{dtype} {lie:?}");
+            }
+        }
     }
 
     #[test]

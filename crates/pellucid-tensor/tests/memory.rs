@@ -3,9 +3,7 @@
 //! The device's statistics and the counting allocator are one for the process, so this is a binary of
 //! its own, and its tests take turns.
 
-use pellucid_tensor::{
-    Backward, DType, Device, Generator, Grad, Tensor, capture, formula, grad, lazy, no_grad, ops,
-};
+use pellucid_tensor::{Backward, DType, Device, Generator, Grad, Tensor, capture, formula, grad, lazy, no_grad, ops};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};

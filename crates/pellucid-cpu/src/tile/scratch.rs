@@ -6,6 +6,9 @@ use std::cell::Cell;
 /// Vector registers and cache lines are this wide: an unaligned tile costs a quarter to a half.
 const ALIGN: usize = 64;
 
+/// Bytes behind the scratch that are watched.
+const GUARD: usize = if cfg!(test) { 256 } else { 0 };
+
 /// What scratch is for; uses of different purpose nest without a second allocation.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
@@ -48,8 +51,15 @@ thread_local! {
 /// uses meanwhile.
 pub(super) fn with<R>(purpose: Purpose, bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     let kept = KEPT.with(|k| k[purpose as usize].take());
-    let block = kept.filter(|b| b.bytes >= bytes).unwrap_or_else(|| Block::new(bytes));
+    let block = kept.filter(|b| b.bytes >= bytes + GUARD).unwrap_or_else(|| Block::new(bytes + GUARD));
+    // In tests, whoever writes beyond its scratch is caught.
+    let guard = block.start.wrapping_add(bytes);
+    // SAFETY: the block has `GUARD` bytes more than were asked for.
+    unsafe { guard.write_bytes(0xA5, GUARD) };
     let result = f(block.start);
+    // SAFETY: as above, and they were written.
+    let intact = unsafe { std::slice::from_raw_parts(guard, GUARD) }.iter().all(|&b| b == 0xA5);
+    assert!(intact, "a kernel wrote beyond its {bytes} bytes of scratch");
     KEPT.with(|k| k[purpose as usize].set(Some(block)));
     result
 }

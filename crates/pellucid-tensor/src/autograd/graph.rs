@@ -4,6 +4,7 @@ use super::hook::Hooks;
 use super::operation::{Operation, SavedValue};
 use crate::engine;
 use crate::tensor::{Inner, Tensor};
+use pellucid_ir::Result;
 use pellucid_ir::kernel::Meta;
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -38,10 +39,10 @@ impl Slot {
         self.peek()
     }
 
-    /// Takes the gradient out, to put another in.
-    pub(crate) fn take(self: &Arc<Slot>) -> Option<Tensor> {
+    /// Changes the gradient while nobody else can: of two passes at once, neither loses its part.
+    pub(crate) fn update(self: &Arc<Slot>, change: impl FnOnce(&mut Option<Tensor>) -> Result<()>) -> Result<()> {
         engine::touch(self, false);
-        self.lock().take()
+        change(&mut self.lock())
     }
 
     /// Replaces the gradient without having looked at it.
@@ -52,7 +53,7 @@ impl Slot {
         drop(old);
     }
 
-    /// Puts back what [`Slot::take`] took, or its successor.
+    /// Replaces the gradient, without telling a recording.
     pub(crate) fn put(&self, grad: Option<Tensor>) {
         let old = std::mem::replace(&mut *self.lock(), grad);
         drop(old);

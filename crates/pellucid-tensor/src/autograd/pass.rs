@@ -274,10 +274,7 @@ impl<'a> Pass<'a> {
             for (handle, gradient) in handles.iter().zip(&*gradients) {
                 let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
                 if let Some(slot) = inner.kept_slot(self.options.keep_grad) {
-                    let mut held = slot.take();
-                    let added = self.options.accumulate(&mut held, gradient.clone());
-                    slot.put(held);
-                    added?;
+                    slot.update(|held| self.options.accumulate(held, gradient.clone()))?;
                 }
             }
         }
@@ -304,10 +301,7 @@ impl<'a> Pass<'a> {
         for (slot, gradient) in leaves {
             let Some(gradient) = gradient else { continue };
             check("hook", &gradient, &slot.meta)?;
-            let mut held = slot.take();
-            let added = options.accumulate(&mut held, gradient);
-            slot.put(held);
-            added?;
+            slot.update(|held| options.accumulate(held, gradient))?;
         }
         Ok(())
     }

@@ -162,11 +162,11 @@ impl Captured<'_> {
     fn recording_for(&mut self, inputs: &[&Tensor]) -> Result<usize> {
         let expected = self.recordings.last().map_or(inputs.len(), |s| s.key.metas.len());
         if inputs.len() != expected {
+            let index = inputs.len().min(expected);
             let (got, expected) = (format!("one of {} inputs", inputs.len()), format!("{expected} inputs"));
-            return Err(Error::InputMismatch { index: inputs.len().min(expected.len()), got, expected });
+            return Err(Error::InputMismatch { index, got, expected });
         }
-        let key = Key::of(inputs);
-        if let Some(at) = self.recordings.iter().position(|s| s.key == key) {
+        if let Some(at) = self.recordings.iter().position(|s| s.key.fits(inputs)) {
             if self.recordings[at].still_bound() {
                 return Ok(at);
             }
@@ -189,7 +189,7 @@ impl Captured<'_> {
 }
 
 /// For what a step was recorded.
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 struct Key {
     metas: Vec<(Meta, Device)>,
     grad: bool,
@@ -199,6 +199,16 @@ impl Key {
     fn of(inputs: &[&Tensor]) -> Key {
         let meta = |t: &&Tensor| (Meta { shape: t.shape().clone(), dtype: t.dtype() }, t.device());
         Key { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled() }
+    }
+
+    /// True if [`Key::of`] the inputs would be this key; a launch must not allocate one.
+    fn fits(&self, inputs: &[&Tensor]) -> bool {
+        let same = |(meta, device): &(Meta, Device), t: &Tensor| {
+            meta.shape == *t.shape() && meta.dtype == t.dtype() && *device == t.device()
+        };
+        self.grad == is_grad_enabled()
+            && self.metas.len() == inputs.len()
+            && self.metas.iter().zip(inputs).all(|(meta, t)| same(meta, t))
     }
 }
 

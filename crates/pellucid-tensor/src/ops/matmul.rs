@@ -14,8 +14,12 @@ use smallvec::smallvec;
 
 /// C = A·B over the last two axes; the axes before them broadcast.
 ///
-/// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over the batch axes that were stretched.
-struct Product;
+/// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over the batch axes that were stretched. The gradient of an
+/// operand that is a transposed view is computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ, so that it lies in
+/// memory as the operand does: a weight's gradient is dense where the weight is.
+struct Product {
+    transposed: [bool; 2],
+}
 
 impl Operation for Product {
     fn name(&self) -> &'static str {
@@ -38,18 +42,19 @@ impl Operation for Product {
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
         let g = grads.get(0)?;
+        let flip = |x: &Tensor| transpose(x, -1, -2);
         let mut gradients: InputGradients = smallvec![None, None];
         if needed.contains(0) {
             let b = saved.input(1)?;
-            gradients[0] = Some(sum_to(&product(&g, &transpose(&b, -1, -2)?)?, &saved.input_shape(0))?);
+            let whole = if self.transposed[0] { flip(&product(&b, &flip(&g)?)?)? } else { product(&g, &flip(&b)?)? };
+            gradients[0] = Some(sum_to(&whole, &saved.input_shape(0))?);
         }
         if needed.contains(1) {
             let a = saved.input(0)?;
-            gradients[1] = Some(match folded(&a, &g, saved.input_shape(1).rank())? {
-                // A matrix shared by the whole batch: one product sums over it.
-                Some((a, g)) => product(&transpose(&a, -1, -2)?, &g)?,
-                None => sum_to(&product(&transpose(&a, -1, -2)?, &g)?, &saved.input_shape(1))?,
-            });
+            // A matrix shared by the whole batch: one product sums over it.
+            let (a, g) = folded(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
+            let whole = if self.transposed[1] { flip(&product(&flip(&g)?, &a)?)? } else { product(&flip(&a)?, &g)? };
+            gradients[1] = Some(sum_to(&whole, &saved.input_shape(1))?);
         }
         Ok(gradients)
     }
@@ -60,7 +65,11 @@ fn meta(array: &Array) -> Meta {
 }
 
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    apply_one(Product, &[a, b])
+    let column_by_column = |x: &Tensor| {
+        let layout = x.array().layout();
+        !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
+    };
+    apply_one(Product { transposed: [column_by_column(a), column_by_column(b)] }, &[a, b])
 }
 
 /// A and g with their batch axes folded into the rows, if B (of rank 2) is shared by the batch.

@@ -10,6 +10,9 @@
 //!
 //! What measures memory has a binary of its own, `tests/memory.rs`.
 
+// A test binary has no public interface: `pub` means "for the other modules" here.
+#![allow(unreachable_pub)]
+
 mod autograd;
 mod engine;
 mod robust;

@@ -139,10 +139,10 @@ fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
 #[test]
 fn sums_in_every_layout_have_the_canonical_bits() {
     let rng = &mut Rng(9);
-    for round in 0..5 {
+    for round in 0..3 {
         for (shape, axes) in cases() {
             check(rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F32), DType::F32), &shape, &axes);
-            if round < 3 {
+            if round < 2 {
                 check(rng, &kernel(ReduceOp::Sum, &axes, product(), DType::F32), &shape, &axes);
                 check(rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F16), DType::BF16), &shape, &axes);
                 check(rng, &kernel(ReduceOp::ArgMax, &axes, product(), DType::I64), &shape, &axes);

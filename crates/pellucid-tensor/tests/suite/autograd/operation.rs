@@ -143,7 +143,10 @@ impl Operation for Returns {
 fn a_wrong_gradient_is_a_typed_error() {
     let x = leaf([1.0, 2.0]);
     let run = |f| apply_one(Returns(f), &[&x]).unwrap().try_backward(Backward::default());
-    assert!(matches!(run(|g| Ok([Some(g.sum(..))].into_iter().collect())), Err(Error::ShapeMismatch { op: "returns", .. })));
+    assert!(matches!(
+        run(|g| Ok([Some(g.sum(..))].into_iter().collect())),
+        Err(Error::ShapeMismatch { op: "returns", .. })
+    ));
     let narrow = run(|g| Ok([Some(g.to_dtype(DType::F32))].into_iter().collect()));
     assert!(matches!(narrow, Err(Error::DTypeMismatch { op: "returns", .. })));
     let own = run(|_| Err(Error::InvalidArgument { op: "returns", reason: "not today".into() }));

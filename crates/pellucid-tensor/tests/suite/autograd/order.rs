@@ -120,7 +120,10 @@ fn no_composite_operation_drops_the_second_order() {
                 energy(&Tensor::new(values, [2, 3]))
             };
             let expected = (step(1e-6) - step(-1e-6)) / 2e-6;
-            assert!((got - expected).abs() < 1e-5 + 1e-4 * expected.abs(), "{name}, element {i}: {got}, expected {expected}");
+            assert!(
+                (got - expected).abs() < 1e-5 + 1e-4 * expected.abs(),
+                "{name}, element {i}: {got}, expected {expected}"
+            );
         }
     }
 }

@@ -20,20 +20,62 @@ fn descend(x: &Tensor, w: &Tensor) -> Tensor {
     value.detach()
 }
 
-#[test]
-fn replayed_steps_equal_eager_ones_bit_for_bit() {
-    let batches: Vec<Tensor> = (0..6).map(|i| wave([4, 3]) * (0.2 + i as f64)).collect();
-    let eager = wave([3, 2]).requires_grad_(true);
-    let losses: Vec<Tensor> = batches.iter().map(|x| descend(x, &eager)).collect();
+/// Two layers with dropout, and momentum beside every weight.
+struct Mlp {
+    weights: [Tensor; 4],
+    momenta: [Tensor; 4],
+    generator: Generator,
+}
 
-    let w = wave([3, 2]).requires_grad_(true);
-    let mut step = capture(|inputs| descend(&inputs[0], &w), &[&batches[0]]).unwrap();
-    for (x, expected) in batches.iter().zip(&losses) {
-        let _unrelated = wave([50]);
-        assert_eq!(step.launch(&[x]).unwrap().to_vec::<f32>(0), expected.to_vec::<f32>());
+impl Mlp {
+    fn new() -> Mlp {
+        let weights = [wave([6, 8]), wave([8]), wave([8, 3]), wave([3])].map(|w| w.requires_grad_(true));
+        let momenta = weights.each_ref().map(Tensor::zeros_like);
+        Mlp { weights, momenta, generator: Generator::new(12) }
+    }
+
+    /// One step of training; returns the loss.
+    fn step(&self, x: &Tensor, classes: &Tensor) -> Tensor {
+        let [w, b, v, c] = &self.weights;
+        self.weights.iter().for_each(Tensor::zero_grad);
+        let hidden = (x.matmul(w) + b).relu();
+        let kept = ops::rand_with(hidden.shape(), DType::F32, &self.generator).unwrap().ge(0.25);
+        let hidden = hidden.where_(&kept, 0.0) / 0.75;
+        let loss = (hidden.matmul(v) + c).cross_entropy(classes, ops::CrossEntropy::default());
+        loss.backward();
+        let momentum = formula!(|w, m, g| {
+            let m = 0.9 * m + g;
+            (w - 0.1 * m, m)
+        });
+        let _off = no_grad();
+        for (w, m) in self.weights.iter().zip(&self.momenta) {
+            ops::update(momentum, &[w, m], &[&w.grad().unwrap()], &[]).unwrap();
+            w.zero_grad();
+        }
+        loss.detach()
+    }
+
+    fn state(&self) -> Vec<Vec<u8>> {
+        let all = self.weights.iter().chain(&self.momenta).chain([self.generator.state()]);
+        bits(&all.map(Tensor::detach).collect::<Vec<_>>())
+    }
+}
+
+#[test]
+fn twenty_replayed_steps_equal_twenty_eager_ones_bit_for_bit() {
+    let batch = |i: usize| (wave([5, 6]) * (0.2 + i as f64), (Tensor::arange(0i64, 5, 1) + i as i64) % 3);
+    let (eager, replayed) = (Mlp::new(), Mlp::new());
+    let losses: Vec<_> = (0..20).map(|i| eager.step(&batch(i).0, &batch(i).1).to_vec::<f32>()).collect();
+    let (x, classes) = batch(0);
+    let mut step = capture(|inputs| replayed.step(&inputs[0], &inputs[1]), &[&x, &classes]).unwrap();
+    for (i, expected) in losses.iter().enumerate() {
+        let (x, classes) = batch(i);
+        let _unrelated = wave([50 + i]);
+        assert_eq!(step.launch(&[&x, &classes]).unwrap().to_vec::<f32>(0), *expected, "step {i}");
     }
     drop(step);
-    assert_eq!(bits(&[w]), bits(&[eager]));
+    assert_eq!(replayed.state(), eager.state());
+    assert!(losses[0] != losses[19]);
 }
 
 #[test]

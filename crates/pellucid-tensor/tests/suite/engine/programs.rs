@@ -79,6 +79,11 @@ pub const ALL: [Program; 12] = [
     }),
     ("dtypes", || {
         let x = wave([9]) * 10.0;
-        vec![x.to_dtype(DType::I8), x.to_dtype(DType::BF16).exp(), x.gt(0.0).to_dtype(DType::F64), x.to_dtype(DType::I64) % 3]
+        vec![
+            x.to_dtype(DType::I8),
+            x.to_dtype(DType::BF16).exp(),
+            x.gt(0.0).to_dtype(DType::F64),
+            x.to_dtype(DType::I64) % 3,
+        ]
     }),
 ];

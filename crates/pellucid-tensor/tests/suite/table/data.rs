@@ -8,16 +8,46 @@ use pellucid_tensor::{DType, Element, Ellipsis, Scalar, Tensor, bf16, f16, slice
 macro_rules! with_element {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
-            DType::Bool => { type $t = bool; $body }
-            DType::U8 => { type $t = u8; $body }
-            DType::I8 => { type $t = i8; $body }
-            DType::I16 => { type $t = i16; $body }
-            DType::I32 => { type $t = i32; $body }
-            DType::I64 => { type $t = i64; $body }
-            DType::F16 => { type $t = f16; $body }
-            DType::BF16 => { type $t = bf16; $body }
-            DType::F32 => { type $t = f32; $body }
-            DType::F64 => { type $t = f64; $body }
+            DType::Bool => {
+                type $t = bool;
+                $body
+            }
+            DType::U8 => {
+                type $t = u8;
+                $body
+            }
+            DType::I8 => {
+                type $t = i8;
+                $body
+            }
+            DType::I16 => {
+                type $t = i16;
+                $body
+            }
+            DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            DType::F16 => {
+                type $t = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $t = bf16;
+                $body
+            }
+            DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            DType::F64 => {
+                type $t = f64;
+                $body
+            }
         }
     };
 }

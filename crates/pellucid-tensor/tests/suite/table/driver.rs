@@ -114,17 +114,21 @@ fn compare(row: &Row, case: &Case, values: &[Nd], tensors: &[Tensor], report: &m
     if let Some(integers) = row.integers.filter(|_| expected.iter().all(|d| d.is_int())) {
         references = vec![zip(values, |v| integers(&v.iter().map(|&x| x as i64).collect::<Vec<_>>()) as f64)];
     }
-    report.expect(outputs.len() == references.len(), || format!("{} outputs, expected {}", outputs.len(), references.len()));
+    report.expect(outputs.len() == references.len(), || {
+        format!("{} outputs, expected {}", outputs.len(), references.len())
+    });
     for (k, (output, reference)) in outputs.iter().zip(&references).enumerate() {
         let rule = expected[k.min(expected.len() - 1)];
-        report.expect(output.dtype() == rule, || format!("output {k} of {number} is {}, expected {rule}", output.dtype()));
-        agree(row, output, reference, k, report);
+        report.expect(output.dtype() == rule, || {
+            format!("output {k} of {number} is {}, expected {rule}", output.dtype())
+        });
+        agree(row, case.scale.max(row.scale), output, reference, k, report);
     }
     Ok(())
 }
 
 /// Whether a result has the reference's shape and values.
-fn agree(row: &Row, output: &Tensor, reference: &Nd, k: usize, report: &mut Report) {
+fn agree(row: &Row, scale: f64, output: &Tensor, reference: &Nd, k: usize, report: &mut Report) {
     if output.shape()[..] != reference.shape[..] {
         return report.fail(format!("output {k} has shape {}, expected {:?}", output.shape(), reference.shape));
     }
@@ -134,12 +138,13 @@ fn agree(row: &Row, output: &Tensor, reference: &Nd, k: usize, report: &mut Repo
     let ulps = if dtype.size() == 2 { row.ulps.min(3.0) } else { row.ulps };
     let far = got.iter().zip(&reference.data).position(|(&got, &want)| {
         let rounded = round(want, dtype);
-        let tolerance = ulps * epsilon(dtype) * want.abs().max(row.scale);
+        let tolerance = ulps * epsilon(dtype) * want.abs().max(scale);
         let near = dtype.is_float() && want.is_finite() && (got - want).abs() <= tolerance;
         !(got == rounded || (got.is_nan() && rounded.is_nan()) || near)
     });
     if let Some(i) = far {
-        report.fail(format!("output {k}, element {i}: got {} of {got:?}, expected {} of {:?}", got[i], reference.data[i], reference.data));
+        let all = if got.len() > 24 { String::new() } else { format!(", of {got:?} and {:?}", reference.data) };
+        report.fail(format!("output {k}, element {i}: got {}, expected {}{all}", got[i], reference.data[i]));
     }
 }
 
@@ -163,7 +168,9 @@ fn layouts(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let mut same = |name: String, laid: Vec<Tensor>, dense: &[Tensor]| -> Result<()> {
         let (laid, dense) = ((case.call)(&laid)?, (case.call)(dense)?);
         for (k, (a, b)) in laid.iter().zip(&dense).enumerate() {
-            report.expect(a.shape() == b.shape() && bits(a) == bits(b), || format!("{name}: output {k} is {a:?}, from dense inputs {b:?}"));
+            report.expect(a.shape() == b.shape() && bits(a) == bits(b), || {
+                format!("{name}: output {k} is {a:?}, from dense inputs {b:?}")
+            });
         }
         Ok(())
     };
@@ -235,14 +242,18 @@ fn planted(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let (dense, _) = operands(row.name, case, &[DType::F64]);
     let numbers = || (0..case.inputs.len()).filter(|&i| case.inputs[i].is_number() && !dense[i].data.is_empty());
     for input in numbers() {
-        for plants in [&[f64::NAN][..], &[f64::INFINITY], &[f64::NEG_INFINITY], &[f64::INFINITY, f64::NAN], &[-0.0, 0.0]] {
+        for plants in
+            [&[f64::NAN][..], &[f64::INFINITY], &[f64::NEG_INFINITY], &[f64::INFINITY, f64::NAN], &[-0.0, 0.0]]
+        {
             let mut values = dense.clone();
             let data = &mut values[input].data;
             let size = data.len();
             plants.iter().enumerate().for_each(|(k, &plant)| data[(size / 3 + k) % size] = plant);
             let tensors: Vec<Tensor> =
                 values.iter().zip(&case.inputs).map(|(v, i)| tensor(v, dtype_of(i, DType::F64))).collect();
-            report.section(format!("{plants:?} in input {input}"), |report| compare(row, case, &values, &tensors, report));
+            report.section(format!("{plants:?} in input {input}"), |report| {
+                compare(row, case, &values, &tensors, report)
+            });
         }
     }
     Ok(())
@@ -257,8 +268,20 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
             // A scalar's kind may change the tensor's, its width never does.
             let joined = match k {
                 Scalar::Bool(_) => dtype,
-                Scalar::Int(_) => if dtype == DType::Bool { DType::I64 } else { dtype },
-                Scalar::Float(_) => if dtype.is_float() { dtype } else { DType::F32 },
+                Scalar::Int(_) => {
+                    if dtype == DType::Bool {
+                        DType::I64
+                    } else {
+                        dtype
+                    }
+                }
+                Scalar::Float(_) => {
+                    if dtype.is_float() {
+                        dtype
+                    } else {
+                        DType::F32
+                    }
+                }
             };
             let host = Nd::scalar(k.to_f64());
             for side in 0..2 {
@@ -278,8 +301,9 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
                     if let Some(integers) = row.integers.filter(|_| expected.is_int()) {
                         reference = zip(&operands, |v| integers(&[v[0] as i64, v[1] as i64]) as f64);
                     }
-                    report.expect(output.dtype() == expected, || format!("gave {}, expected {expected}", output.dtype()));
-                    agree(row, &output, &reference, 0, report);
+                    report
+                        .expect(output.dtype() == expected, || format!("gave {}, expected {expected}", output.dtype()));
+                    agree(row, row.scale, &output, &reference, 0, report);
                     Ok(())
                 });
             }

@@ -83,7 +83,8 @@ fn both_orders(
 fn gradient_of(call: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let outputs: Vec<Tensor> = call(inputs)?.into_iter().filter(|y| y.requires_grad()).collect();
     let weights = |y: &Tensor| {
-        let wave = Nd { shape: y.shape().to_vec(), data: (0..y.size()).map(|i| (0.4 + i as f64).cos() + 1.5).collect() };
+        let wave =
+            Nd { shape: y.shape().to_vec(), data: (0..y.size()).map(|i| (0.4 + i as f64).cos() + 1.5).collect() };
         Some(tensor(&wave, y.dtype()))
     };
     let grad_outputs = outputs.iter().map(weights).collect();
@@ -103,9 +104,11 @@ fn metadata(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     for dtypes in choices {
         let (exact, tensors) = operands(row.name, case, &dtypes);
         let which: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
-        let wide: Vec<Tensor> = exact.iter().zip(&tensors).map(|(v, t)| {
-            tensor(v, if t.dtype().is_float() { DType::F64 } else { t.dtype() })
-        }).collect();
+        let wide: Vec<Tensor> = exact
+            .iter()
+            .zip(&tensors)
+            .map(|(v, t)| tensor(v, if t.dtype().is_float() { DType::F64 } else { t.dtype() }))
+            .collect();
         let narrow = tracked(&tensors, &which);
         let got = gradient_of(&*case.call, &narrow)?;
         let expected = gradient_of(&*case.call, &tracked(&wide, &which))?;

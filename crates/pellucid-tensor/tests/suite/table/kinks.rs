@@ -94,7 +94,9 @@ fn check(cases: Vec<(&'static str, Unary, f64, f64, f64)>) {
             let near = |a: f64, b: f64| a == b || (a - b).abs() <= 1e-12 * b.abs();
             report.expect(near(got, first), || format!("the derivative is {got}, expected {first}"));
             let promised = !second.is_nan();
-            report.expect(!promised || near(then, second), || format!("the second derivative is {then}, expected {second}"));
+            report.expect(!promised || near(then, second), || {
+                format!("the second derivative is {then}, expected {second}")
+            });
             Ok(())
         });
     }

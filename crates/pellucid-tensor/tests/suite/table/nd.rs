@@ -28,19 +28,29 @@ impl Nd {
         Nd { shape: vec![], data: vec![value] }
     }
 
-    /// The element at an index.
-    pub fn at(&self, index: &[usize]) -> f64 {
-        let flat = index.iter().zip(&self.shape).fold(0, |flat, (&i, &len)| {
+    fn flat(&self, index: &[usize]) -> usize {
+        index.iter().zip(&self.shape).fold(0, |flat, (&i, &len)| {
             assert!(i < len, "{index:?} in {:?}", self.shape);
             flat * len + i
-        });
-        self.data[flat]
+        })
+    }
+
+    /// The element at an index.
+    pub fn at(&self, index: &[usize]) -> f64 {
+        self.data[self.flat(index)]
+    }
+
+    /// Replaces the element at an index.
+    pub fn set(&mut self, index: &[usize], value: f64) {
+        let flat = self.flat(index);
+        self.data[flat] = value;
     }
 
     /// The element that broadcasting puts at an index of a larger shape.
     pub fn stretched_at(&self, index: &[usize]) -> f64 {
         let lead = index.len() - self.shape.len();
-        let own: Vec<usize> = index[lead..].iter().zip(&self.shape).map(|(&i, &len)| if len == 1 { 0 } else { i }).collect();
+        let own: Vec<usize> =
+            index[lead..].iter().zip(&self.shape).map(|(&i, &len)| if len == 1 { 0 } else { i }).collect();
         self.at(&own)
     }
 
@@ -88,24 +98,29 @@ impl Nd {
 
     /// Every row along `axes` replaced by one of equal length.
     pub fn rows(&self, axes: &[usize], f: impl Fn(&[f64]) -> Vec<f64>) -> Nd {
-        let inner: Vec<usize> = axes.iter().map(|&a| self.shape[a]).collect();
-        let places = indices(&inner);
-        Nd::from_fn(&self.shape, |ix| {
-            let place: Vec<usize> = axes.iter().map(|&a| ix[a]).collect();
-            let start = (0..ix.len()).map(|a| if axes.contains(&a) { 0 } else { ix[a] }).collect::<Vec<_>>();
-            f(&self.row(axes, &start))[places.iter().position(|p| *p == place).expect("a place in the row")]
-        })
+        let mut out = self.clone();
+        for start in indices(&keepdims(&self.shape, axes)) {
+            let places = self.places(axes, &start);
+            let row: Vec<f64> = places.iter().map(|ix| self.at(ix)).collect();
+            places.iter().zip(f(&row)).for_each(|(ix, value)| out.set(ix, value));
+        }
+        out
     }
 
     /// The elements along `axes` through the index `at`.
     fn row(&self, axes: &[usize], at: &[usize]) -> Vec<f64> {
-        let inner: Vec<usize> = axes.iter().map(|&a| self.shape[a]).collect();
-        let element = |place: &Vec<usize>| {
+        self.places(axes, at).iter().map(|ix| self.at(ix)).collect()
+    }
+
+    /// Every index that differs from `at` in `axes` only, in row-major order.
+    fn places(&self, axes: &[usize], at: &[usize]) -> Vec<Vec<usize>> {
+        let lengths: Vec<usize> = axes.iter().map(|&a| self.shape[a]).collect();
+        let place = |inner: Vec<usize>| {
             let mut own = at.to_vec();
-            axes.iter().zip(place).for_each(|(&axis, &i)| own[axis] = i);
-            self.at(&own)
+            axes.iter().zip(inner).for_each(|(&axis, i)| own[axis] = i);
+            own
         };
-        indices(&inner).iter().map(element).collect()
+        indices(&lengths).into_iter().map(place).collect()
     }
 }
 
@@ -126,7 +141,8 @@ pub fn broadcast_shape(shapes: &[&[usize]]) -> Vec<usize> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
     (0..rank)
         .map(|k| {
-            let lens: Vec<usize> = shapes.iter().filter(|s| s.len() + k >= rank).map(|s| s[s.len() + k - rank]).collect();
+            let lens: Vec<usize> =
+                shapes.iter().filter(|s| s.len() + k >= rank).map(|s| s[s.len() + k - rank]).collect();
             lens.iter().copied().find(|&l| l != 1).unwrap_or(1)
         })
         .collect()

@@ -38,6 +38,8 @@ pub struct Case {
     pub dtypes: bool,
     /// Too large for differences.
     pub values_only: bool,
+    /// The row's `scale`, where this case has larger intermediate values.
+    pub scale: f64,
 }
 
 pub type Call = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>>;
@@ -204,6 +206,7 @@ impl Row {
             reference: Box::new(reference),
             dtypes: true,
             values_only: false,
+            scale: 0.0,
         });
         self
     }
@@ -296,6 +299,25 @@ impl Row {
         self
     }
 
+    /// The last case is too large for differences: it shows values only.
+    pub fn long(mut self) -> Row {
+        let case = self.cases.last_mut().expect("a case");
+        (case.dtypes, case.values_only) = (false, true);
+        self
+    }
+
+    /// The last case has intermediate values of this size.
+    pub fn case_scale(mut self, scale: f64) -> Row {
+        self.cases.last_mut().expect("a case").scale = scale;
+        self
+    }
+
+    /// Without the case of this label.
+    pub fn without(mut self, label: &str) -> Row {
+        self.cases.retain(|c| c.label != label);
+        self
+    }
+
     /// The last case is tried with floats only.
     pub fn floats_only(mut self) -> Row {
         self.cases.last_mut().expect("a case").dtypes = false;
@@ -309,11 +331,15 @@ pub fn unary(
     call: impl Fn(&Tensor) -> Result<Tensor> + Copy + 'static,
     reference: impl Fn(f64) -> f64 + Copy + 'static,
 ) -> Row {
-    let shapes: [&[usize]; 6] = [&[2, 3], &[67], &[], &[1], &[0], &[2, 0, 3]];
+    let shapes: [&[usize]; 7] = [&[2, 3], &[1500], &[], &[1], &[0], &[2, 0, 3], &[1, 2, 1, 2, 1, 1, 2]];
     shapes.iter().fold(Row::new(name).elementwise(), |row, shape| {
         let input = Input { shape: shape.to_vec(), ..real([]) };
         let row = row.case(format!("{shape:?}"), [input], move |x| call(&x[0]), move |x| x[0].map(reference));
-        if shape.len() == 2 { row } else { row.floats_only() }
+        match shape {
+            [2, 3] => row,
+            [1500] => row.long(),
+            _ => row.floats_only(),
+        }
     })
 }
 
@@ -324,9 +350,11 @@ pub fn binary(
     scalar: Scalars,
     reference: impl Fn(f64, f64) -> f64 + Copy + 'static,
 ) -> Row {
-    let shapes: [(&[usize], &[usize]); 12] = [
+    let shapes: [(&[usize], &[usize]); 14] = [
         (&[2, 3], &[2, 3]),
-        (&[67], &[67]),
+        (&[1500], &[1500]),
+        (&[40, 1], &[1, 37]),
+        (&[1, 2, 1, 2, 1, 1, 2], &[2, 1, 1, 1, 1]),
         (&[2, 3], &[3]),
         (&[1, 3], &[2, 1]),
         (&[2, 1, 2], &[2, 3, 2]),
@@ -343,6 +371,10 @@ pub fn binary(
         let inputs = [a, b].map(|shape| Input { shape: shape.to_vec(), ..real([]) });
         let value = move |x: &[Nd]| zip(x, |v| reference(v[0], v[1]));
         let row = row.case(format!("{a:?} with {b:?}"), inputs, move |x| call(&x[0], &x[1]), value);
-        if a == b && a.len() == 2 { row } else { row.floats_only() }
+        match (*a, *b) {
+            ([2, 3], [2, 3]) => row,
+            ([1500], _) | ([40, 1], _) => row.long(),
+            _ => row.floats_only(),
+        }
     })
 }

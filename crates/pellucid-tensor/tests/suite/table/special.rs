@@ -69,7 +69,13 @@ pub fn floor_rem(a: i64, b: i64) -> i64 {
 pub fn integer_pow(a: i64, b: i64) -> i64 {
     match (a, b) {
         (1, _) => 1,
-        (-1, b) => if b % 2 == 0 { 1 } else { -1 },
+        (-1, b) => {
+            if b % 2 == 0 {
+                1
+            } else {
+                -1
+            }
+        }
         (_, b) if b < 0 => 0,
         (a, b) => (0..b).fold(1i64, |p, _| p.wrapping_mul(a)),
     }

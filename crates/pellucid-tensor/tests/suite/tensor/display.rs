@@ -72,7 +72,10 @@ fn only_the_ends_of_what_is_long_are_shown() {
     prints(Tensor::arange(0i64, 10_000, 1).reshape([100, 100]), expected);
     // A short axis is shown whole.
     let narrow = Tensor::arange(0i64, 2000, 1).reshape([1000, 2]).to_string();
-    assert!(narrow.starts_with("[[   0    1]\n") && narrow.contains("\n ...\n") && narrow.ends_with("[1998 1999]]"), "{narrow}");
+    assert!(
+        narrow.starts_with("[[   0    1]\n") && narrow.contains("\n ...\n") && narrow.ends_with("[1998 1999]]"),
+        "{narrow}"
+    );
 }
 
 #[test]

@@ -98,7 +98,11 @@ fn masks_pick_where_they_are_true() {
     is(x.i(x.gt(20)), &[3], &[21, 22, 23]);
     is(x.i((&Tensor::from([false, true]), .., 0)), &[1, 3], &[12, 16, 20]);
     is(x.i((.., &Tensor::from([true, false, true]), 3)), &[2, 2], &[3, 11, 15, 23]);
-    is(x.i((0, &Tensor::from([[true, false, false, true], [false; 4], [false, true, false, false]]))), &[3], &[0, 3, 9]);
+    is(
+        x.i((0, &Tensor::from([[true, false, false, true], [false; 4], [false, true, false, false]]))),
+        &[3],
+        &[0, 3, 9],
+    );
     is(x.i((.., Tensor::from([false; 3]))), &[2, 0, 4], &[]);
     is(x.i(x.lt(0)), &[0], &[]);
     // A mask and an index tensor are picked together.
@@ -136,8 +140,15 @@ fn assignment_writes_through_every_kind_of_index() {
     assert_eq!(set(&|x| x.set(Ellipsis, 2.9)), [2; 6], "converted to the target's dtype");
     assert_eq!(set(&|x| x.set((NewAxis, 0), 1)), [1, 1, 1, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((.., &Tensor::from([2i64, 0])), &Tensor::from([5i64, 6]))), [6, 0, 5, 6, 0, 5]);
-    assert_eq!(set(&|x| x.set((&Tensor::from([0i64, 1]), &Tensor::from([1i64, 2])), &Tensor::from([5i64, 6]))), [0, 5, 0, 0, 0, 6]);
-    assert_eq!(set(&|x| x.set(&Tensor::from([0i64, 0]), &Tensor::from([[1i64], [2]]))), [2, 2, 2, 0, 0, 0], "the last stays");
+    assert_eq!(
+        set(&|x| x.set((&Tensor::from([0i64, 1]), &Tensor::from([1i64, 2])), &Tensor::from([5i64, 6]))),
+        [0, 5, 0, 0, 0, 6]
+    );
+    assert_eq!(
+        set(&|x| x.set(&Tensor::from([0i64, 0]), &Tensor::from([[1i64], [2]]))),
+        [2, 2, 2, 0, 0, 0],
+        "the last stays"
+    );
     assert_eq!(set(&|x| x.set((.., &Tensor::from([true, false, true])), 4)), [4, 0, 4, 4, 0, 4]);
     assert_eq!(set(&|x| x.set(x.eq(0), &Tensor::arange(0i64, 6, 1))), [0, 1, 2, 3, 4, 5]);
     assert_eq!(set(&|x| x.t().set(0, 3)), [3, 0, 0, 3, 0, 0], "through a view");
@@ -164,8 +175,15 @@ fn gradients_flow_through_every_kind_of_index() {
         x.grad().unwrap().to_vec::<f64>()
     };
     assert_eq!(gradient(x.i((1, ..2))), [0.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
-    assert_eq!(gradient(x.i((.., slice(None, None, -2))) * &Tensor::from([[1.0, 2.0], [3.0, 4.0]])), [2.0, 0.0, 1.0, 4.0, 0.0, 3.0]);
-    assert_eq!(gradient(x.i((0, &Tensor::from([1i64, 1, 1])))), [0.0, 3.0, 0.0, 0.0, 0.0, 0.0], "repeated indices accumulate");
+    assert_eq!(
+        gradient(x.i((.., slice(None, None, -2))) * &Tensor::from([[1.0, 2.0], [3.0, 4.0]])),
+        [2.0, 0.0, 1.0, 4.0, 0.0, 3.0]
+    );
+    assert_eq!(
+        gradient(x.i((0, &Tensor::from([1i64, 1, 1])))),
+        [0.0, 3.0, 0.0, 0.0, 0.0, 0.0],
+        "repeated indices accumulate"
+    );
     assert_eq!(gradient(x.i(x.gt(3.0)) * 5.0), [0.0, 0.0, 0.0, 0.0, 5.0, 5.0]);
     assert_eq!(gradient(x.i((NewAxis, Ellipsis, 0)) * 2.0), [2.0, 0.0, 0.0, 2.0, 0.0, 0.0]);
 }

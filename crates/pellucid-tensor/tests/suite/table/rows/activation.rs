@@ -11,7 +11,13 @@ fn elu(x: f64, alpha: f64) -> f64 {
 
 /// A straight line between two ends; NaN stays NaN.
 fn between(x: f64, low: f64, high: f64) -> f64 {
-    if x < low { low } else if x > high { high } else { x }
+    if x < low {
+        low
+    } else if x > high {
+        high
+    } else {
+        x
+    }
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -24,21 +30,25 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(celu(1.3), |x| 1.3 * elu(x / 1.3, 1.0)).rule(Rule::Floats).away(&[0.0]).any_zero(),
         unary!(selu, |x| 1.0507009873554805 * elu(x, 1.6732632423543772)).rule(Rule::Floats).away(&[0.0]).any_zero(),
         unary!(gelu, |x| 0.5 * x * (1.0 + libm::erf(x / SQRT_2))).rule(Rule::Floats).gradient(Third),
-        unary!(gelu_tanh, |x| 0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())).rule(Rule::Floats),
+        unary!(gelu_tanh, |x| 0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh()))
+            .rule(Rule::Floats),
         unary!(silu, |x| x * sigmoid(x)).rule(Rule::Floats).gradient(Third),
         unary!(mish, |x| x * softplus(x).tanh()).rule(Rule::Floats),
         unary!(softplus, softplus).rule(Rule::Floats).gradient(Third),
         unary!(logsigmoid, |x| -softplus(-x)).rule(Rule::Floats).any_zero(),
         unary!(softsign, |x| x / (1.0 + x.abs())).rule(Rule::Floats),
         unary!(hardtanh, |x| between(x, -1.0, 1.0)).rule(Rule::Numbers).away(&[-1.0, 1.0]).any_zero(),
-        unary!(hardsigmoid, |x| between(x / 6.0 + 0.5, 0.0, 1.0)).rule(Rule::Floats).within(-5.0..=5.0).away(&[-3.0, 3.0]),
+        unary!(hardsigmoid, |x| between(x / 6.0 + 0.5, 0.0, 1.0))
+            .rule(Rule::Floats)
+            .within(-5.0..=5.0)
+            .away(&[-3.0, 3.0]),
         // The limit at −∞, where the product is 0·∞.
         unary!(hardswish, |x| if x <= -3.0 { 0.0 } else { x * between(x / 6.0 + 0.5, 0.0, 1.0) })
             .rule(Rule::Floats)
             .within(-5.0..=5.0)
             .away(&[-3.0, 3.0])
             .any_zero(),
-        unary!(tanhshrink, |x| x - x.tanh()).rule(Rule::Floats),
+        unary!(tanhshrink, |x| x - x.tanh()).rule(Rule::Floats).scale(1.0),
         unary!(softshrink(0.5), |x| if x.abs() > 0.5 { x - 0.5f64.copysign(x) } else { 0.0 * x })
             .rule(Rule::Floats)
             .away(&[-0.5, 0.5])

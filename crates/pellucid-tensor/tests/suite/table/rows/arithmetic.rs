@@ -2,7 +2,10 @@
 
 use super::{binary_row as binary, unary_row as unary};
 use crate::table::nd::zip;
-use crate::table::row::{Gradient::{Third, Zero}, Row, Rule, mask, real};
+use crate::table::row::{
+    Gradient::{Third, Zero},
+    Row, Rule, mask, real,
+};
 use crate::table::special::{floor_div, floor_of_quotient, floor_rem, integer_pow};
 use pellucid_tensor::ops;
 
@@ -35,7 +38,9 @@ fn two() -> Vec<Row> {
             .input_within(0, 2.3..=2.6)
             .input_within(1, 1.3..=2.0)
             .ordinary()
-            .also("NaN by zero, and by NaN", || Ok(ops::rem(&[1.0, f64::NAN].into(), &[0.0, 2.0].into())?.to_vec::<f64>().iter().all(|x| x.is_nan()))),
+            .also("NaN by zero, and by NaN", || {
+                Ok(ops::rem(&[1.0, f64::NAN].into(), &[0.0, 2.0].into())?.to_vec::<f64>().iter().all(|x| x.is_nan()))
+            }),
         binary!(pow, f64::powf)
             .rule(Rule::Numbers)
             .integers(|x| integer_pow(x[0], x[1]))
@@ -53,7 +58,9 @@ fn two() -> Vec<Row> {
         binary!(shift_left, |a, b| if b < 0.0 { 0.0 } else { a * b.exp2() })
             .rule(Rule::Shifts)
             .untracked()
-            .also("0 beyond the width", || Ok(ops::shift_left(&[3i32, 3].into(), &[32i32, 99].into())?.to_vec::<i32>() == [0, 0])),
+            .also("0 beyond the width", || {
+                Ok(ops::shift_left(&[3i32, 3].into(), &[32i32, 99].into())?.to_vec::<i32>() == [0, 0])
+            }),
         binary!(shift_right, |a, b| if b < 0.0 { if a < 0.0 { -1.0 } else { 0.0 } } else { (a / b.exp2()).floor() })
             .rule(Rule::Shifts)
             .untracked(),
@@ -92,10 +99,25 @@ fn choose(x: &[f64]) -> f64 {
 
 fn choices() -> Vec<Row> {
     let where_ = Row::new("where_")
-        .case("one shape", [mask([2, 3]), real([2, 3]), real([2, 3])], |x| ops::where_(&x[0], &x[1], &x[2]), |x| zip(x, choose))
-        .case("broadcast", [mask([3]), real([2, 1]), real([])], |x| ops::where_(&x[0], &x[1], &x[2]), |x| zip(x, choose))
+        .case(
+            "one shape",
+            [mask([2, 3]), real([2, 3]), real([2, 3])],
+            |x| ops::where_(&x[0], &x[1], &x[2]),
+            |x| zip(x, choose),
+        )
+        .case(
+            "broadcast",
+            [mask([3]), real([2, 1]), real([])],
+            |x| ops::where_(&x[0], &x[1], &x[2]),
+            |x| zip(x, choose),
+        )
         .floats_only()
-        .case("a wide mask", [mask([2, 2, 3]), real([2, 1]), real([3])], |x| ops::where_(&x[0], &x[1], &x[2]), |x| zip(x, choose))
+        .case(
+            "a wide mask",
+            [mask([2, 2, 3]), real([2, 1]), real([3])],
+            |x| ops::where_(&x[0], &x[1], &x[2]),
+            |x| zip(x, choose),
+        )
         .floats_only()
         .case("empty", [mask([0]), real([1]), real([])], |x| ops::where_(&x[0], &x[1], &x[2]), |x| zip(x, choose))
         .floats_only()
@@ -107,8 +129,18 @@ fn choices() -> Vec<Row> {
     let line = |v: &[f64]| v[0] + v[2] * (v[1] - v[0]);
     let lerp = Row::new("lerp")
         .rule(Rule::Numbers)
-        .case("one shape", [real([2, 3]), real([2, 3]), real([2, 3])], |x| ops::lerp(&x[0], &x[1], &x[2]), move |x| zip(x, line))
-        .case("one weight", [real([2, 3]), real([3]), real([])], |x| ops::lerp(&x[0], &x[1], &x[2]), move |x| zip(x, line))
+        .case(
+            "one shape",
+            [real([2, 3]), real([2, 3]), real([2, 3])],
+            |x| ops::lerp(&x[0], &x[1], &x[2]),
+            move |x| zip(x, line),
+        )
+        .case(
+            "one weight",
+            [real([2, 3]), real([3]), real([])],
+            |x| ops::lerp(&x[0], &x[1], &x[2]),
+            move |x| zip(x, line),
+        )
         .floats_only();
     vec![where_, lerp]
 }

@@ -38,7 +38,9 @@ fn filled() -> Vec<Row> {
         Row::new("full")
             .also("every dtype", || holds(|d| ops::full([2, 3], 2.7, d), 2.7))
             .also("negative numbers", || holds(|d| ops::full([2, 3], -3, d), -3.0))
-            .also("a number and nothing", || Ok(ops::full((), 1.5, DType::F64)?.item::<f64>() == 1.5 && ops::full(0, 1, DType::I8)?.size() == 0))
+            .also("a number and nothing", || {
+                Ok(ops::full((), 1.5, DType::F64)?.item::<f64>() == 1.5 && ops::full(0, 1, DType::I8)?.size() == 0)
+            })
             .also("all 64 bits of an integer", || {
                 Ok(ops::full(1, i64::MAX - 1, DType::I64)?.item::<i64>() == i64::MAX - 1)
             })
@@ -70,7 +72,8 @@ fn conversions() -> Result<bool> {
 
 /// Floats saturate when they become integers, integers wrap.
 fn convert(value: f64, from: DType, to: DType) -> f64 {
-    let saturate = |low: f64, high: f64| if from.is_float() { value.trunc().clamp(low, high) } else { data::round(value, to) };
+    let saturate =
+        |low: f64, high: f64| if from.is_float() { value.trunc().clamp(low, high) } else { data::round(value, to) };
     match to {
         DType::U8 => saturate(0.0, 255.0),
         DType::I8 => saturate(-128.0, 127.0),
@@ -102,13 +105,16 @@ fn copies() -> Vec<Row> {
             .also("to integers: untracked", || {
                 Ok(!ops::to_dtype(&Tensor::from([1.5]).requires_grad_(true), DType::I32)?.requires_grad())
             }),
-        Row::new("contiguous")
-            .case("a matrix", [real([2, 3])], |x| ops::contiguous(&x[0]), |x| x[0].clone())
-            .also("a turned one is copied", || {
+        Row::new("contiguous").case("a matrix", [real([2, 3])], |x| ops::contiguous(&x[0]), |x| x[0].clone()).also(
+            "a turned one is copied",
+            || {
                 let x = Tensor::from([[1i64, 2], [3, 4]]);
                 let y = ops::contiguous(&x.t())?;
-                Ok(y.array().layout().is_contiguous() && !y.array().shares_storage(x.array()) && y.to_vec::<i64>() == [1, 3, 2, 4])
-            }),
+                Ok(y.array().layout().is_contiguous()
+                    && !y.array().shares_storage(x.array())
+                    && y.to_vec::<i64>() == [1, 3, 2, 4])
+            },
+        ),
         Row::new("copy")
             .case("a matrix", [real([2, 3])], |x| ops::copy(&x[0]), |x| x[0].clone())
             .case("a number", [real([])], |x| ops::copy(&x[0]), |x| x[0].clone())
@@ -129,7 +135,8 @@ fn copies() -> Vec<Row> {
             })
             .also("a shape that does not fit changes nothing", || {
                 let x = Tensor::from([1.0, 2.0]);
-                let refused = matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::ShapeMismatch { .. }));
+                let refused =
+                    matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::ShapeMismatch { .. }));
                 Ok(refused && x.to_vec::<f64>() == [1.0, 2.0])
             })
             .also("a repeated target is refused", || {

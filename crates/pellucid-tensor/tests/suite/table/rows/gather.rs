@@ -27,8 +27,7 @@ fn scattered(x: &[Nd], axis: usize, shape: &[usize]) -> Nd {
     let mut sum = Nd::from_fn(shape, |_| 0.0);
     for ix in indices(&x[0].shape) {
         let to = with(&ix, axis, place(x[1].at(&ix), shape[axis]));
-        let flat = to.iter().zip(shape).fold(0, |flat, (&i, &len)| flat * len + i);
-        sum.data[flat] += x[0].at(&ix);
+        sum.set(&to, sum.at(&to) + x[0].at(&ix));
     }
     sum
 }
@@ -73,7 +72,9 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .also("out of bounds", move || out_of_bounds(ops::index_select(&x(), 1, &[0i64, 3].into())))
             .also("out of bounds below", move || out_of_bounds(ops::index_select(&x(), 0, &[-3i64].into())))
-            .also("any of nothing is out of bounds", || out_of_bounds(ops::index_select(&Tensor::zeros([0, 2], DType::F32), 0, &[0i64].into())))
+            .also("any of nothing is out of bounds", || {
+                out_of_bounds(ops::index_select(&Tensor::zeros([0, 2], DType::F32), 0, &[0i64].into()))
+            })
             .also("index dtypes", || integer_dtypes(|x, at| ops::index_select(x, 0, at))),
         Row::new("take_along_axis")
             .case("along the last", [real([2, 3]), index([2, 4], 3)], take(-1), |x| taken(x, 1))
@@ -83,7 +84,9 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("none", [real([3, 2]), index([0, 2], 3)], take(0), |x| taken(x, 0))
             .floats_only()
-            .also("another rank", move || Ok(matches!(ops::take_along_axis(&x(), &[0i64].into(), 1), Err(Error::ShapeMismatch { .. }))))
+            .also("another rank", move || {
+                Ok(matches!(ops::take_along_axis(&x(), &[0i64].into(), 1), Err(Error::ShapeMismatch { .. })))
+            })
             .also("out of bounds", move || out_of_bounds(ops::take_along_axis(&x(), &[[3i64]].into(), 1)))
             .also("index dtypes", || integer_dtypes(|x, at| ops::take_along_axis(x, at, 0))),
         Row::new("scatter_add_along")
@@ -99,7 +102,9 @@ pub(super) fn rows() -> Vec<Row> {
                 let result = ops::scatter_add_along(&Tensor::from([[1.0]]), &[[0i64, 1]].into(), 1, [1, 2]);
                 Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
             })
-            .also("out of bounds", || out_of_bounds(ops::scatter_add_along(&Tensor::from([[1.0]]), &[[2i64]].into(), 1, [1, 2]))),
+            .also("out of bounds", || {
+                out_of_bounds(ops::scatter_add_along(&Tensor::from([[1.0]]), &[[2i64]].into(), 1, [1, 2]))
+            }),
         nonzero(),
     ]
 }
@@ -112,7 +117,9 @@ fn nonzero() -> Row {
             Ok(rows == [[0, 0, 1], [1, 2, 0]] && found.iter().all(|t| t.dtype() == DType::I64))
         })
         .also("every dtype", || {
-            let hits = |dtype| Ok::<_, Error>(ops::nonzero(&Tensor::from([0i64, 3, 0, 1]).to_dtype(dtype))?[0].to_vec::<i64>());
+            let hits = |dtype| {
+                Ok::<_, Error>(ops::nonzero(&Tensor::from([0i64, 3, 0, 1]).to_dtype(dtype))?[0].to_vec::<i64>())
+            };
             DType::ALL.into_iter().try_fold(true, |all, dtype| Ok(all && hits(dtype)? == [1, 3]))
         })
         .also("nothing", || Ok(ops::nonzero(&Tensor::zeros([0, 2], DType::F32))?.iter().all(|t| t.shape()[..] == [0])))

@@ -46,7 +46,9 @@ pub(super) fn rows() -> Vec<Row> {
             .case("an empty one", [real([2, 0]), real([2, 3])], concatenate(1), |x| joined(x, 1))
             .floats_only()
             .also("none", || Ok(matches!(ops::concatenate(&[], 0), Err(Error::InvalidArgument { .. }))))
-            .also("numbers have no axis", || Ok(matches!(ops::concatenate(&[&Tensor::from(1.0)], 0), Err(Error::AxisOutOfRange { .. }))))
+            .also("numbers have no axis", || {
+                Ok(matches!(ops::concatenate(&[&Tensor::from(1.0)], 0), Err(Error::AxisOutOfRange { .. })))
+            })
             .also("other axes must agree", move || {
                 Ok(matches!(ops::concatenate(&[&zeros([2, 3]), &zeros([3, 3])], 1), Err(Error::ShapeMismatch { .. })))
             }),

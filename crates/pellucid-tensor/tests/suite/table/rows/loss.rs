@@ -101,7 +101,9 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .case("probabilities, each", shares(), smooth(Each), |x| soft(x, 0.2))
         .floats_only()
-        .case("probabilities, further axes", [real([2, 3, 2]), real([2, 3, 2]).within(0.0..=1.0)], plain(Sum), |x| total(&soft(x, 0.0)))
+        .case("probabilities, further axes", [real([2, 3, 2]), real([2, 3, 2]).within(0.0..=1.0)], plain(Sum), |x| {
+            total(&soft(x, 0.0))
+        })
         .floats_only()
         // Infinite logits and NaN are in the statements below: the naive sum overflows at them.
         .ordinary();
@@ -114,10 +116,13 @@ fn statements(row: Row) -> Row {
     }
     let logits = || Tensor::from([[1.0, 2.0, 3.0]]);
     row.also("large logits", || {
-        Ok(ops::cross_entropy(&Tensor::from([[1e4, 0.0]]), &[1i64].into(), CrossEntropy::default())?.item::<f64>() == 1e4)
+        Ok(ops::cross_entropy(&Tensor::from([[1e4, 0.0]]), &[1i64].into(), CrossEntropy::default())?.item::<f64>()
+            == 1e4)
     })
     .also("NaN stays NaN", || {
-        Ok(ops::cross_entropy(&Tensor::from([[f64::NAN, 0.0]]), &[1i64].into(), CrossEntropy::default())?.item::<f64>().is_nan())
+        Ok(ops::cross_entropy(&Tensor::from([[f64::NAN, 0.0]]), &[1i64].into(), CrossEntropy::default())?
+            .item::<f64>()
+            .is_nan())
     })
     .also("a masked class costs nothing", || {
         let x = Tensor::from([[0.0, f64::NEG_INFINITY]]);
@@ -133,10 +138,12 @@ fn statements(row: Row) -> Row {
         let (x, t) = (Tensor::from([[0.0, 0.0], [5.0, 1.0]]).requires_grad_(true), Tensor::from([1i64, -100]));
         let loss = ops::cross_entropy(&x, &t, options)?;
         loss.backward();
-        Ok((loss.item::<f64>() - 2f64.ln()).abs() < 1e-15 && x.grad().expect("a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
+        Ok((loss.item::<f64>() - 2f64.ln()).abs() < 1e-15
+            && x.grad().expect("a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
     })
     .also("every integer dtype names classes", || {
-        let loss = |t: Tensor| Ok(ops::cross_entropy(&Tensor::from([[0.0, 3.0]]), &t, CrossEntropy::default())?.item::<f64>());
+        let loss =
+            |t: Tensor| Ok(ops::cross_entropy(&Tensor::from([[0.0, 3.0]]), &t, CrossEntropy::default())?.item::<f64>());
         let expected = loss([1i64].into())?;
         let others = [loss([1u8].into())?, loss([1i8].into())?, loss([1i16].into())?, loss([1i32].into())?];
         Ok(others == [expected; 4])

@@ -61,6 +61,19 @@ macro_rules! tables {
 }
 
 tables!(
-    activation, arithmetic, compare, create, gather, join, loss, matmul, normalize, random, reduce, sort, transcendental,
-    user, view
+    activation,
+    arithmetic,
+    compare,
+    create,
+    gather,
+    join,
+    loss,
+    matmul,
+    normalize,
+    random,
+    reduce,
+    sort,
+    transcendental,
+    user,
+    view
 );

@@ -14,12 +14,21 @@ const N: usize = 20_000;
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
 /// Every float dtype is drawn with these moments, and no other dtype at all.
-fn drawn(call: fn(DType, &Generator) -> Result<Tensor>, mean: f64, variance: f64, within: fn(f64) -> bool) -> Result<bool> {
+fn drawn(
+    call: fn(DType, &Generator) -> Result<Tensor>,
+    mean: f64,
+    variance: f64,
+    within: fn(f64) -> bool,
+) -> Result<bool> {
     let good = FLOATS.into_iter().try_fold(true, |all, dtype| {
         let x = call(dtype, &Generator::new(5))?;
         let (m, v) = moments(&x);
         // Five standard errors, and the coarse steps of half types.
-        Ok(all && x.dtype() == dtype && (m - mean).abs() < 0.04 && (v - variance).abs() < 0.06 && x.to_vec::<f64>().into_iter().all(within))
+        Ok(all
+            && x.dtype() == dtype
+            && (m - mean).abs() < 0.04
+            && (v - variance).abs() < 0.06
+            && x.to_vec::<f64>().into_iter().all(within))
     });
     let refused = |d: DType| matches!(call(d, &Generator::new(5)), Err(Error::DTypeMismatch { .. }));
     Ok(good? && DType::ALL.into_iter().filter(|d| !d.is_float()).all(refused))
@@ -46,12 +55,16 @@ fn seeded(call: fn() -> Result<Tensor>) -> Result<bool> {
 
 pub(super) fn rows() -> Vec<Row> {
     vec![
-        Row::new("rand")
-            .also("seeded", || seeded(|| ops::rand([50], DType::F32)))
-            .also("nothing and a number", || Ok(ops::rand([0], DType::F32)?.size() == 0 && ops::rand((), DType::F64)?.size() == 1)),
+        Row::new("rand").also("seeded", || seeded(|| ops::rand([50], DType::F32))).also("nothing and a number", || {
+            Ok(ops::rand([0], DType::F32)?.size() == 0 && ops::rand((), DType::F64)?.size() == 1)
+        }),
         Row::new("rand_with")
-            .also("uniform", move || drawn(|d, g| ops::rand_with([N], d, g), 0.5, 1.0 / 12.0, |u| (0.0..=1.0).contains(&u)))
-            .also("1 is never drawn", || Ok(ops::rand_with([N], DType::F32, &Generator::new(1))?.to_vec::<f64>().into_iter().all(|u| u < 1.0)))
+            .also("uniform", move || {
+                drawn(|d, g| ops::rand_with([N], d, g), 0.5, 1.0 / 12.0, |u| (0.0..=1.0).contains(&u))
+            })
+            .also("1 is never drawn", || {
+                Ok(ops::rand_with([N], DType::F32, &Generator::new(1))?.to_vec::<f64>().into_iter().all(|u| u < 1.0))
+            })
             .also("streams", || streams(|g| ops::rand_with([50], DType::F64, g))),
         Row::new("randn").also("seeded", || seeded(|| ops::randn([50], DType::F64))),
         Row::new("randn_with")
@@ -66,7 +79,9 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok((-2..3).all(|k| (count(k) - 0.2).abs() < 0.02) && values.iter().all(|v| (-2..3).contains(v)))
             })
             .also("one value", || Ok(ops::randint(7, 8, [3])?.to_vec::<i64>() == [7; 3]))
-            .also("an empty range is refused", || Ok(matches!(ops::randint(2, 2, [3]), Err(Error::InvalidArgument { .. }))))
+            .also("an empty range is refused", || {
+                Ok(matches!(ops::randint(2, 2, [3]), Err(Error::InvalidArgument { .. })))
+            })
             .also("far from zero", || {
                 let low = i64::MAX - 3;
                 Ok(ops::randint(low, i64::MAX, [100])?.to_vec::<i64>().into_iter().all(|v| v >= low))
@@ -100,6 +115,10 @@ fn dropout() -> Row {
             y.backward();
             Ok(x.grad().expect("a gradient").to_vec::<f64>() == y.to_vec::<f64>())
         })
-        .also("integers are refused", || Ok(matches!(ops::dropout(&[1i64].into(), 0.5), Err(Error::DTypeMismatch { .. }))))
-        .also("p is a probability", || Ok(matches!(ops::dropout(&[1.0].into(), 1.5), Err(Error::InvalidArgument { .. }))))
+        .also("integers are refused", || {
+            Ok(matches!(ops::dropout(&[1i64].into(), 0.5), Err(Error::DTypeMismatch { .. })))
+        })
+        .also("p is a probability", || {
+            Ok(matches!(ops::dropout(&[1.0].into(), 1.5), Err(Error::InvalidArgument { .. })))
+        })
 }

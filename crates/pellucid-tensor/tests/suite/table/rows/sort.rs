@@ -12,7 +12,13 @@ fn order(x: &[f64], descending: bool) -> Vec<usize> {
         (false, false) if descending => x[j].partial_cmp(&x[i]).expect("numbers"),
         (false, false) => x[i].partial_cmp(&x[j]).expect("numbers"),
         (true, true) => Ordering::Equal,
-        (nan, _) => if nan { Ordering::Greater } else { Ordering::Less },
+        (nan, _) => {
+            if nan {
+                Ordering::Greater
+            } else {
+                Ordering::Less
+            }
+        }
     });
     positions
 }
@@ -34,7 +40,9 @@ pub(super) fn rows() -> Vec<Row> {
     let sorted = |axis, down| move |x: &[Nd]| vec![values(&x[0], axis, down), positions(&x[0], axis, down)];
     let top = |k, axis, largest| move |x: &[Tensor]| pair(ops::topk(&x[0], k, axis, largest));
     let first = |k, axis, down| {
-        move |x: &[Nd]| vec![values(&x[0], axis, down).narrow(axis, 0, k), positions(&x[0], axis, down).narrow(axis, 0, k)]
+        move |x: &[Nd]| {
+            vec![values(&x[0], axis, down).narrow(axis, 0, k), positions(&x[0], axis, down).narrow(axis, 0, k)]
+        }
     };
     let both = [Rule::Any, Rule::Always(DType::I64)];
     vec![
@@ -44,8 +52,8 @@ pub(super) fn rows() -> Vec<Row> {
             .outputs("down", [real([2, 5])], sort(-1, true), sorted(1, true))
             .outputs("along the first", [real([4, 2])], sort(0, false), sorted(0, false))
             .floats_only()
-            .outputs("long", [real([70])], sort(0, false), sorted(0, false))
-            .floats_only()
+            .outputs("long", [real([1500])], sort(0, false), sorted(0, false))
+            .long()
             .outputs("nothing", [real([0, 2])], sort(0, false), sorted(0, false))
             .floats_only()
             .also("a number has no axis", || Ok(ops::sort(&Tensor::from(1.0), 0, false).is_err())),
@@ -53,7 +61,12 @@ pub(super) fn rows() -> Vec<Row> {
             .rule(Rule::Always(DType::I64))
             .untracked()
             .case("up", [real([2, 5])], |x| ops::argsort(&x[0], -1, false), |x| positions(&x[0], 1, false))
-            .case("down along the first", [real([5, 2])], |x| ops::argsort(&x[0], 0, true), |x| positions(&x[0], 0, true))
+            .case(
+                "down along the first",
+                [real([5, 2])],
+                |x| ops::argsort(&x[0], 0, true),
+                |x| positions(&x[0], 0, true),
+            )
             .also("stable, both ways", || {
                 let x = Tensor::from([1i64, 0, 1, 0]);
                 let (up, down) = (ops::argsort(&x, 0, false)?, ops::argsort(&x, 0, true)?);
@@ -66,6 +79,8 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .outputs("none", [real([2, 3])], top(0, 1, true), first(0, 1, true))
             .floats_only()
-            .also("more than there are", || Ok(matches!(ops::topk(&Tensor::from([1.0]), 2, 0, true), Err(Error::InvalidArgument { .. })))),
+            .also("more than there are", || {
+                Ok(matches!(ops::topk(&Tensor::from([1.0]), 2, 0, true), Err(Error::InvalidArgument { .. })))
+            }),
     ]
 }

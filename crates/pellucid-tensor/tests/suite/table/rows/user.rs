@@ -11,7 +11,12 @@ fn scaled_swish(x: &Tensor, beta: f64) -> pellucid_tensor::Result<Tensor> {
 
 pub(super) fn rows() -> Vec<Row> {
     let map = Row::new("map")
-        .case("one input, a parameter", [real([2, 3])], |x| scaled_swish(&x[0], 1.5), |x| x[0].map(|v| v * sigmoid(1.5 * v)))
+        .case(
+            "one input, a parameter",
+            [real([2, 3])],
+            |x| scaled_swish(&x[0], 1.5),
+            |x| x[0].map(|v| v * sigmoid(1.5 * v)),
+        )
         .floats_only()
         .outputs(
             "two inputs, two outputs",
@@ -71,16 +76,22 @@ fn update() -> Row {
             let view = p.i(1..);
             momentum(&p, &m, &g, 0.5.into())?;
             let seen = view.to_vec::<f64>() == p.to_vec::<f64>()[1..];
-            Ok(seen && m.to_vec::<f64>() == [0.9 * 10.0 + 1.0, 0.9 * 20.0 - 1.0] && p.to_vec::<f64>() == [1.0 - 0.5 * 10.0, 2.0 - 0.5 * 17.0])
+            Ok(seen
+                && m.to_vec::<f64>() == [0.9 * 10.0 + 1.0, 0.9 * 20.0 - 1.0]
+                && p.to_vec::<f64>() == [1.0 - 0.5 * 10.0, 2.0 - 0.5 * 17.0])
         })
         .also("another shape changes nothing", || {
             let (p, m) = (Tensor::from([1.0]), Tensor::from([10.0]));
-            let refused = matches!(momentum(&p, &m, &Tensor::from([1.0, 2.0]), 0.5.into()), Err(Error::ShapeMismatch { .. }));
+            let refused =
+                matches!(momentum(&p, &m, &Tensor::from([1.0, 2.0]), 0.5.into()), Err(Error::ShapeMismatch { .. }));
             Ok(refused && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
         })
         .also("another dtype changes nothing", || {
             let (p, m) = (Tensor::from([1.0f32]), Tensor::from([10.0f32]));
-            let refused = matches!(momentum(&p, &m, &Tensor::ones([1], DType::F64), 0.5.into()), Err(Error::DTypeMismatch { .. }));
+            let refused = matches!(
+                momentum(&p, &m, &Tensor::ones([1], DType::F64), 0.5.into()),
+                Err(Error::DTypeMismatch { .. })
+            );
             Ok(refused && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
         })
         .also("a tracked target is refused", || {

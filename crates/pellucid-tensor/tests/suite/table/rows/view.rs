@@ -118,7 +118,12 @@ fn orders() -> Vec<Row> {
 fn stretches() -> Vec<Row> {
     vec![
         Row::new("broadcast_to")
-            .case("in the middle", [real([2, 1, 3])], |x| ops::broadcast_to(&x[0], [2, 2, 3]), |x| x[0].broadcast(&[2, 2, 3]))
+            .case(
+                "in the middle",
+                [real([2, 1, 3])],
+                |x| ops::broadcast_to(&x[0], [2, 2, 3]),
+                |x| x[0].broadcast(&[2, 2, 3]),
+            )
             .case("in front", [real([3])], |x| ops::broadcast_to(&x[0], [2, 3]), |x| x[0].broadcast(&[2, 3]))
             .floats_only()
             .case("a number", [real([])], |x| ops::broadcast_to(&x[0], [2, 2]), |x| x[0].broadcast(&[2, 2]))
@@ -162,7 +167,9 @@ fn parts() -> Vec<Row> {
             )
             .outputs("one part", [real([2, 3])], |x| ops::split(&x[0], &[2], 0), |x| vec![x[0].clone()])
             .floats_only()
-            .also("the lengths must add up", || Ok(matches!(ops::split(&matrix(), &[1, 1], 1), Err(Error::InvalidArgument { .. }))))
+            .also("the lengths must add up", || {
+                Ok(matches!(ops::split(&matrix(), &[1, 1], 1), Err(Error::InvalidArgument { .. })))
+            })
             .also("lengths that overflow", || Ok(ops::split(&matrix(), &[usize::MAX, 4], 1).is_err())),
     ]
 }
