@@ -232,10 +232,14 @@ impl Lowering<'_> {
     }
 
     fn literal(&mut self, literal: Literal, compute: Compute) -> Result<Value> {
-        if let (false, Scalar::Float(x)) = (compute.is_float(), literal.value)
-            && (x != x.trunc() || x.is_infinite())
-        {
-            let mend = "convert the input to a float dtype first, with to_dtype";
+        let x = literal.value.to_f64();
+        let fits = match compute {
+            Compute::F32 | Compute::F64 => true,
+            Compute::I32 | Compute::I64 => x == x.trunc() && x.is_finite(),
+            Compute::Mask => x == 0.0 || x == 1.0,
+        };
+        if !fits {
+            let mend = "convert the input to a dtype that has it first, with to_dtype";
             return Err(self.refuse(&format!("the literal {x}"), mend));
         }
         Ok(self.uniform(UniformSource::Literal(literal.value), compute))

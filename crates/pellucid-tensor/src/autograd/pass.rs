@@ -321,16 +321,21 @@ impl<'a> Pass<'a> {
 
 impl Backward {
     /// `held += gradient`. The first contribution is moved in. A buffer is written to only if
-    /// nobody else can see it, and never where the sum itself is recorded.
+    /// nobody else can see it, and never where the sum itself is recorded. An error leaves `held` as
+    /// it was: a sum in place asks for no memory.
     fn accumulate(&self, held: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
-        *held = Some(match held.take() {
-            None => gradient,
-            Some(sum) if self.create_graph || sum.requires_grad() || gradient.requires_grad() => {
-                let _on = set_grad_enabled(true);
-                ops::add(&sum, &gradient)?
-            }
-            Some(sum) if engine::mode() == engine::Mode::Eager => ops::add_owned(sum, gradient)?,
-            Some(sum) => ops::add(&sum, &gradient)?,
+        let recorded = |sum: &Tensor| self.create_graph || sum.requires_grad() || gradient.requires_grad();
+        let in_place = |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::mode() == engine::Mode::Eager;
+        *held = Some(match held.take_if(in_place) {
+            Some(sum) => ops::add(sum, gradient)?,
+            None => match held {
+                None => gradient,
+                Some(sum) if recorded(sum) => {
+                    let _on = set_grad_enabled(true);
+                    ops::add(&*sum, &gradient)?
+                }
+                Some(sum) => ops::add(&*sum, gradient)?,
+            },
         });
         Ok(())
     }

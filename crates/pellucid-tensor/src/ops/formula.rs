@@ -303,7 +303,7 @@ impl FormulaOp {
         let mut computed = false;
         for (k, result) in results.iter_mut().enumerate() {
             if gradient.is_zero(k) {
-                *result = Some(ops::zeros(&saved.input_shape(part.inputs[k]), saved.input_dtype(part.inputs[k]))?);
+                *result = Some(ops::zeros(saved.input_shape(part.inputs[k]), saved.input_dtype(part.inputs[k]))?);
             } else if let Some(j) = gradient.passes(k) {
                 let g = incoming(j)?;
                 *result = Some(if part.broadcast { ops::sum_to(&g, &saved.input_shape(part.inputs[k]))? } else { g });

@@ -159,6 +159,6 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     let product = matmul(x, &ops::t(weight)?)?;
     match bias {
         None => Ok(product),
-        Some(bias) => ops::add_owned(product, bias.clone()),
+        Some(bias) => ops::add(product, bias),
     }
 }

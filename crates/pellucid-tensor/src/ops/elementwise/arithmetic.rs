@@ -78,11 +78,6 @@ unary! {
     clamp(x; low, high) = x.clamp(low, high);
 }
 
-/// a + b where the caller gives both away: the sum takes over the memory of one that nobody else sees.
-pub(crate) fn add_owned(a: Tensor, b: Tensor) -> Result<Tensor> {
-    add(a, b)
-}
-
 /// a where the condition holds, else b, with broadcasting. The condition is of dtype bool and has no
 /// gradient; a and b are tensors or numbers.
 ///

@@ -20,7 +20,7 @@ fn every_way_to_write_counts() {
         |c| c.set(.., 1.0),
         |c| c.copy_(&Tensor::from([5.0, 6.0])),
         |c| c.i(1..).set(.., 1.0),
-        |c| c.set(&Tensor::from([0i64]), 1.0),
+        |c| c.set(Tensor::from([0i64]), 1.0),
         |c| ops::update(formula!(|c| c * 2.0), &[c], &[], &[]).unwrap(),
     ];
     for (i, write) in writes.into_iter().enumerate() {

@@ -30,8 +30,11 @@ impl Operation for Cubed {
 /// (sin(x)·y, x + y, the position of the larger): several inputs, outputs, dtypes and kinds of saved
 /// values.
 struct Several {
-    needed: Arc<Mutex<Vec<(bool, bool)>>>,
+    needed: Asked,
 }
+
+/// For every backward, which of two inputs it was asked for.
+type Asked = Arc<Mutex<Vec<(bool, bool)>>>;
 
 impl Operation for Several {
     fn name(&self) -> &'static str {
@@ -60,7 +63,7 @@ impl Operation for Several {
     }
 }
 
-fn several() -> (Several, Arc<Mutex<Vec<(bool, bool)>>>) {
+fn several() -> (Several, Asked) {
     let needed = Arc::new(Mutex::new(vec![]));
     (Several { needed: needed.clone() }, needed)
 }

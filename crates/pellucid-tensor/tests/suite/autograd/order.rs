@@ -78,8 +78,8 @@ fn a_penalty_on_the_gradient_trains() {
     let penalty = g.square().sum(..);
     penalty.backward();
     // |g|² = (1 − t²)²·|w|², t = tanh(w·x)
-    let (xs, ws) = ([1.0, 2.0], [0.3, -0.7]);
-    let t = (xs[0] * ws[0] + xs[1] * ws[1] as f64).tanh();
+    let (xs, ws) = ([1.0, 2.0], [0.3, -0.7f64]);
+    let t = (xs[0] * ws[0] + xs[1] * ws[1]).tanh();
     let (s, n) = (1.0 - t * t, ws[0] * ws[0] + ws[1] * ws[1]);
     let expected = |i: usize| 2.0 * s * (-2.0 * t * s) * xs[i] * n + 2.0 * s * s * ws[i];
     assert_close(&w.grad().unwrap(), &[expected(0), expected(1)]);

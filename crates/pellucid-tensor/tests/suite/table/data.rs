@@ -177,7 +177,7 @@ pub fn lay(x: &Tensor, lie: Lie) -> Tensor {
         }
         Lie::Gaps | Lie::Behind => {
             let long = Tensor::full([x.size() + 5], 77, x.dtype());
-            long.set(5.., &x.reshape([x.size()]));
+            long.set(5.., x.reshape([x.size()]));
             long.i(5..).reshape(x.shape())
         }
     };

@@ -31,11 +31,10 @@ pub fn digamma(x: f64) -> f64 {
         let t = std::f64::consts::PI * (x - x.round());
         return digamma(1.0 - x) - std::f64::consts::PI * t.cos() / t.sin();
     }
-    let (mut x, mut shift) = (x, 0.0);
-    while x < 30.0 {
-        shift += 1.0 / x;
-        x += 1.0;
-    }
+    // The smallest terms first, so that the sum of many is as exact as one.
+    let steps = (30.0 - x).ceil().max(0.0) as usize;
+    let shift: f64 = (0..steps).rev().map(|k| 1.0 / (x + k as f64)).sum();
+    let x = x + steps as f64;
     let s = 1.0 / (x * x);
     x.ln() - 0.5 / x - s * (1.0 / 12.0 - s * (1.0 / 120.0 - s * (1.0 / 252.0 - s / 240.0))) - shift
 }

@@ -135,22 +135,22 @@ fn assignment_writes_through_every_kind_of_index() {
     };
     assert_eq!(set(&|x| x.set(0, 7)), [7, 7, 7, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((1, -1), 7)), [0, 0, 0, 0, 0, 7]);
-    assert_eq!(set(&|x| x.set((.., 1..), &Tensor::from([[1i64], [2]]))), [0, 1, 1, 0, 2, 2]);
-    assert_eq!(set(&|x| x.set((.., slice(None, None, -1)), &Tensor::from([1i64, 2, 3]))), [3, 2, 1, 3, 2, 1]);
+    assert_eq!(set(&|x| x.set((.., 1..), Tensor::from([[1i64], [2]]))), [0, 1, 1, 0, 2, 2]);
+    assert_eq!(set(&|x| x.set((.., slice(None, None, -1)), Tensor::from([1i64, 2, 3]))), [3, 2, 1, 3, 2, 1]);
     assert_eq!(set(&|x| x.set(Ellipsis, 2.9)), [2; 6], "converted to the target's dtype");
     assert_eq!(set(&|x| x.set((NewAxis, 0), 1)), [1, 1, 1, 0, 0, 0]);
-    assert_eq!(set(&|x| x.set((.., &Tensor::from([2i64, 0])), &Tensor::from([5i64, 6]))), [6, 0, 5, 6, 0, 5]);
+    assert_eq!(set(&|x| x.set((.., &Tensor::from([2i64, 0])), Tensor::from([5i64, 6]))), [6, 0, 5, 6, 0, 5]);
     assert_eq!(
-        set(&|x| x.set((&Tensor::from([0i64, 1]), &Tensor::from([1i64, 2])), &Tensor::from([5i64, 6]))),
+        set(&|x| x.set((&Tensor::from([0i64, 1]), &Tensor::from([1i64, 2])), Tensor::from([5i64, 6]))),
         [0, 5, 0, 0, 0, 6]
     );
     assert_eq!(
-        set(&|x| x.set(&Tensor::from([0i64, 0]), &Tensor::from([[1i64], [2]]))),
+        set(&|x| x.set(Tensor::from([0i64, 0]), Tensor::from([[1i64], [2]]))),
         [2, 2, 2, 0, 0, 0],
         "the last stays"
     );
     assert_eq!(set(&|x| x.set((.., &Tensor::from([true, false, true])), 4)), [4, 0, 4, 4, 0, 4]);
-    assert_eq!(set(&|x| x.set(x.eq(0), &Tensor::arange(0i64, 6, 1))), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(set(&|x| x.set(x.eq(0), Tensor::arange(0i64, 6, 1))), [0, 1, 2, 3, 4, 5]);
     assert_eq!(set(&|x| x.t().set(0, 3)), [3, 0, 0, 3, 0, 0], "through a view");
     assert_eq!(set(&|x| x.set((0, 0..2), x.i((0, 1..3)) + 1)), [1, 1, 0, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((.., 0..0), 9)), [0; 6]);
@@ -159,10 +159,10 @@ fn assignment_writes_through_every_kind_of_index() {
 #[test]
 fn assignment_from_itself_reads_before_it_writes() {
     let x = Tensor::arange(0i64, 6, 1);
-    x.set(1.., &x.i(..5));
+    x.set(1.., x.i(..5));
     assert_eq!(x.to_vec::<i64>(), [0, 0, 1, 2, 3, 4]);
     let y = Tensor::arange(0i64, 4, 1);
-    y.set(.., &y.flip(0));
+    y.set(.., y.flip(0));
     assert_eq!(y.to_vec::<i64>(), [3, 2, 1, 0]);
 }
 

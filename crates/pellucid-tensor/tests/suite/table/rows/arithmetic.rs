@@ -7,7 +7,7 @@ use crate::table::row::{
     Row, Rule, mask, real,
 };
 use crate::table::special::{floor_div, floor_of_quotient, floor_rem, integer_pow};
-use pellucid_tensor::ops;
+use pellucid_tensor::{Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = two();
@@ -39,7 +39,10 @@ fn two() -> Vec<Row> {
             .input_within(1, 1.3..=2.0)
             .ordinary()
             .also("NaN by zero, and by NaN", || {
-                Ok(ops::rem(&[1.0, f64::NAN].into(), &[0.0, 2.0].into())?.to_vec::<f64>().iter().all(|x| x.is_nan()))
+                Ok(ops::rem(Tensor::from([1.0, f64::NAN]), Tensor::from([0.0, 2.0]))?
+                    .to_vec::<f64>()
+                    .iter()
+                    .all(|x| x.is_nan()))
             }),
         binary!(pow, f64::powf)
             .rule(Rule::Numbers)
@@ -59,7 +62,7 @@ fn two() -> Vec<Row> {
             .rule(Rule::Shifts)
             .untracked()
             .also("0 beyond the width", || {
-                Ok(ops::shift_left(&[3i32, 3].into(), &[32i32, 99].into())?.to_vec::<i32>() == [0, 0])
+                Ok(ops::shift_left(Tensor::from([3i32, 3]), Tensor::from([32i32, 99]))?.to_vec::<i32>() == [0, 0])
             }),
         binary!(shift_right, |a, b| if b < 0.0 { if a < 0.0 { -1.0 } else { 0.0 } } else { (a / b.exp2()).floor() })
             .rule(Rule::Shifts)

@@ -53,7 +53,7 @@ fn over_axes(
 }
 
 fn softmax() -> Row {
-    over_axes("softmax", |x, a| ops::softmax(x, a), softmax_of)
+    over_axes("softmax", ops::softmax, softmax_of)
         .rule(Rule::Floats)
         .also("large numbers", || {
             Ok(ops::softmax(&Tensor::from([1e4f32, 1e4, -1e4]), 0)?.to_vec::<f32>() == [0.5, 0.5, 0.0])
@@ -64,7 +64,7 @@ fn softmax() -> Row {
 }
 
 fn log_softmax() -> Row {
-    over_axes("log_softmax", |x, a| ops::log_softmax(x, a), log_softmax_of).rule(Rule::Floats).scale(2.0).also(
+    over_axes("log_softmax", ops::log_softmax, log_softmax_of).rule(Rule::Floats).scale(2.0).also(
         "large numbers",
         || Ok(ops::log_softmax(&Tensor::from([1e4f32, -1e4]), 0)?.to_vec::<f32>() == [0.0, -2e4]),
     )

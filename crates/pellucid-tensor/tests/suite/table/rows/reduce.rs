@@ -89,9 +89,9 @@ fn sums() -> Vec<Row> {
             .ulps(32.0)
     };
     vec![
-        reduction("sum", |x, a| ops::sum(x, a), |x| x.iter().sum(), true).rule(Rule::Counts).ulps(32.0),
-        reduction("mean", |x, a| ops::mean(x, a), mean, true).rule(Rule::Floats).ulps(32.0),
-        ddof("var", |x, a| ops::var(x, a), false)
+        reduction("sum", ops::sum, |x| x.iter().sum(), true).rule(Rule::Counts).ulps(32.0),
+        reduction("mean", ops::mean, mean, true).rule(Rule::Floats).ulps(32.0),
+        ddof("var", ops::var, false)
             .also("no degree of freedom: NaN of 0/0", || {
                 Ok(ops::var(&Tensor::from([1.5]), over(0).ddof(1))?.item::<f64>().is_nan())
             })
@@ -99,8 +99,8 @@ fn sums() -> Vec<Row> {
                 Ok(ops::var(&Tensor::from([1.0, 2.0]), over(0).ddof(3))?.item::<f64>() == f64::INFINITY)
             }),
         // The root of a variance of one element is 0, where its slope is infinite.
-        ddof("std", |x, a| ops::std(x, a), true).without("a number"),
-        reduction("prod", |x, a| ops::prod(x, a), |x| x.iter().product(), true)
+        ddof("std", ops::std, true).without("a number"),
+        reduction("prod", ops::prod, |x| x.iter().product(), true)
             .rule(Rule::Counts)
             .within(-1.5..=1.5)
             // It is 0 to the last bit, and with an infinity whatever the order makes of it.
@@ -131,23 +131,23 @@ fn extrema() -> Vec<Row> {
     }
     let positions = |row: Row| row.rule(Rule::Always(DType::I64)).untracked();
     vec![
-        reduction("max", |x, a| ops::max(x, a), |x| extremum(x, |a, b| a > b), false)
+        reduction("max", ops::max, |x| extremum(x, |a, b| a > b), false)
             .also("refused over zero elements", || refused(ops::max(&Tensor::zeros([0, 3], DType::F32), 0)))
             .also("ties share evenly", || {
                 let x = Tensor::from([3.0, 1.0, 3.0, 3.0]).requires_grad_(true);
                 (ops::max(&x, ..)? * 6.0).backward();
                 Ok(x.grad().expect("a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
             }),
-        reduction("min", |x, a| ops::min(x, a), |x| extremum(x, |a, b| a < b), false)
+        reduction("min", ops::min, |x| extremum(x, |a, b| a < b), false)
             .also("refused over zero elements", || refused(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
             .also("ties share evenly", || {
                 let x = Tensor::from([[1.0, 1.0], [0.0, 5.0]]).requires_grad_(true);
                 ops::min(&x, 1)?.backward();
                 Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
             }),
-        positions(reduction("argmax", |x, a| ops::argmax(x, a), |x| position(x, |a, b| a > b) as f64, false))
+        positions(reduction("argmax", ops::argmax, |x| position(x, |a, b| a > b) as f64, false))
             .also("refused over zero elements", || refused(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),
-        positions(reduction("argmin", |x, a| ops::argmin(x, a), |x| position(x, |a, b| a < b) as f64, false))
+        positions(reduction("argmin", ops::argmin, |x| position(x, |a, b| a < b) as f64, false))
             .also("refused over zero elements", || refused(ops::argmin(&Tensor::zeros([0], DType::F32), ..))),
     ]
 }
@@ -155,8 +155,8 @@ fn extrema() -> Vec<Row> {
 fn truths() -> Vec<Row> {
     let truth = |row: Row| row.rule(Rule::Always(DType::Bool)).untracked();
     vec![
-        truth(reduction("any", |x, a| ops::any(x, a), |x| f64::from(x.iter().any(|&v| v != 0.0)), true)),
-        truth(reduction("all", |x, a| ops::all(x, a), |x| f64::from(x.iter().all(|&v| v != 0.0)), true)),
+        truth(reduction("any", ops::any, |x| f64::from(x.iter().any(|&v| v != 0.0)), true)),
+        truth(reduction("all", ops::all, |x| f64::from(x.iter().all(|&v| v != 0.0)), true)),
     ]
 }
 
@@ -172,7 +172,8 @@ fn norms() -> Vec<Row> {
     }
     let mut norm =
         reduction("norm", |x, a| ops::norm(x, 2.0, a), |x| x.iter().map(|v| v * v).sum::<f64>().sqrt(), true);
-    let orders: [(f64, fn(&[f64]) -> f64); 6] = [
+    type Order = (f64, fn(&[f64]) -> f64);
+    let orders: [Order; 6] = [
         (1.0, |x| x.iter().map(|v| v.abs()).sum()),
         (3.0, |x| power(x, 3.0)),
         (0.5, |x| power(x, 0.5)),
@@ -204,7 +205,7 @@ fn norms() -> Vec<Row> {
             ops::norm(&x, 2.0, ..)?.backward();
             Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0; 3])
         }),
-        reduction("logsumexp", |x, a| ops::logsumexp(x, a), logsumexp, false)
+        reduction("logsumexp", ops::logsumexp, logsumexp, false)
             .rule(Rule::FloatsOnly)
             .ulps(32.0)
             .gradient(Third)
