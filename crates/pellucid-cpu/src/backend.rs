@@ -27,7 +27,8 @@ impl Backend for Cpu {
         let op = kernel.name();
         let (needed, made) = arity(kernel);
         if inputs.len() < needed || outputs.len() < made {
-            let reason = format!("needs {needed} inputs and {made} outputs, got {} and {}", inputs.len(), outputs.len());
+            let reason =
+                format!("needs {needed} inputs and {made} outputs, got {} and {}", inputs.len(), outputs.len());
             return Err(Error::invalid(op, reason));
         }
         // Built in place: collecting results would move the whole array about, which costs ten
@@ -153,7 +154,7 @@ fn view<'a>(operand: &'a plan::Operand, slots: &'a [Arc<Storage>]) -> View<'a> {
 mod tests {
     use super::*;
     use crate::testing::{Array, Lie, run};
-    use pellucid_ir::kernel::{Map, MatMul, Random, Distribution};
+    use pellucid_ir::kernel::{Distribution, Map, MatMul, Random};
     use pellucid_ir::{DType, Layout, Shape, formula};
 
     fn add() -> Kernel {
@@ -215,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_prepared_plan_runs_its_kernels_in_order_every_time() {
-        let operand = |slot, shape: &[usize], dtype| plan::Operand { slot, layout: Layout::contiguous(shape.into()), dtype };
+        let operand =
+            |slot, shape: &[usize], dtype| plan::Operand { slot, layout: Layout::contiguous(shape.into()), dtype };
         let x = operand(1, &[2, 2], DType::F32);
         let launch = |kernel, inputs: &[&plan::Operand], outputs: &[&plan::Operand]| plan::Launch {
             kernel,
@@ -239,7 +241,9 @@ mod tests {
         let mut seen = vec![];
         for _ in 0..2 {
             prepared.launch(&slots).unwrap();
-            let of = |slot: usize| Array { storage: slots[slot].clone(), layout: x.layout.clone(), dtype: DType::F32 }.values::<f32>();
+            let of = |slot: usize| {
+                Array { storage: slots[slot].clone(), layout: x.layout.clone(), dtype: DType::F32 }.values::<f32>()
+            };
             let (x, z) = (of(1), of(3));
             let product = |i: usize, j: usize| 2.0 * (x[2 * i] * x[j] + x[2 * i + 1] * x[2 + j]);
             (0..4).for_each(|i| assert!((z[i] - product(i / 2, i % 2)).abs() < 1e-5));

@@ -66,7 +66,10 @@ fn same(a: &[usize], b: &[usize]) -> bool {
 #[inline]
 fn broadcasts(from: &[usize], to: &[usize]) -> bool {
     same(from, to)
-        || to.len().checked_sub(from.len()).is_some_and(|lead| from.iter().zip(&to[lead..]).all(|(&f, &t)| f == t || f == 1))
+        || to
+            .len()
+            .checked_sub(from.len())
+            .is_some_and(|lead| from.iter().zip(&to[lead..]).all(|(&f, &t)| f == t || f == 1))
 }
 
 /// The shape to which all broadcast, unless it is absurdly large: stretched views need little memory.
@@ -83,13 +86,15 @@ fn in_range(axes: AxisSet, shape: &Shape) -> bool {
 #[inline]
 fn dtypes(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     inputs_are(program, inputs, outputs)?;
-    let fits = outputs.len() == program.outputs.len() && outputs.iter().zip(&program.outputs).all(|(o, s)| o.dtype == s.storage);
+    let fits = outputs.len() == program.outputs.len()
+        && outputs.iter().zip(&program.outputs).all(|(o, s)| o.dtype == s.storage);
     if fits { Ok(()) } else { Err(mistyped(program, inputs, outputs)) }
 }
 
 #[inline]
 fn inputs_are(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let fits = inputs.len() == program.inputs.len() && inputs.iter().zip(&program.inputs).all(|(i, l)| i.dtype == l.storage);
+    let fits =
+        inputs.len() == program.inputs.len() && inputs.iter().zip(&program.inputs).all(|(i, l)| i.dtype == l.storage);
     if fits { Ok(()) } else { Err(mistyped(program, inputs, outputs)) }
 }
 

@@ -15,6 +15,12 @@ mod buffer;
 mod check;
 mod index;
 mod math;
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "epilogues and sources are what convolution will build on"
+)]
 mod matmul;
 mod operand;
 mod pool;

@@ -106,15 +106,42 @@ wide! {
 macro_rules! with_number {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            pellucid_ir::DType::Bool | pellucid_ir::DType::U8 => { type $T = u8; $body }
-            pellucid_ir::DType::I8 => { type $T = i8; $body }
-            pellucid_ir::DType::I16 => { type $T = i16; $body }
-            pellucid_ir::DType::I32 => { type $T = i32; $body }
-            pellucid_ir::DType::I64 => { type $T = i64; $body }
-            pellucid_ir::DType::F16 => { type $T = $crate::math::half::F16; $body }
-            pellucid_ir::DType::BF16 => { type $T = $crate::math::half::BF16; $body }
-            pellucid_ir::DType::F32 => { type $T = f32; $body }
-            pellucid_ir::DType::F64 => { type $T = f64; $body }
+            pellucid_ir::DType::Bool | pellucid_ir::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            pellucid_ir::DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            pellucid_ir::DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            pellucid_ir::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            pellucid_ir::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            pellucid_ir::DType::F16 => {
+                type $T = $crate::math::half::F16;
+                $body
+            }
+            pellucid_ir::DType::BF16 => {
+                type $T = $crate::math::half::BF16;
+                $body
+            }
+            pellucid_ir::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            pellucid_ir::DType::F64 => {
+                type $T = f64;
+                $body
+            }
         }
     };
 }
@@ -123,10 +150,22 @@ macro_rules! with_number {
 macro_rules! with_width {
     ($bytes:expr, $T:ident => $body:expr) => {
         match $bytes {
-            1 => { type $T = u8; $body }
-            2 => { type $T = u16; $body }
-            4 => { type $T = u32; $body }
-            _ => { type $T = u64; $body }
+            1 => {
+                type $T = u8;
+                $body
+            }
+            2 => {
+                type $T = u16;
+                $body
+            }
+            4 => {
+                type $T = u32;
+                $body
+            }
+            _ => {
+                type $T = u64;
+                $body
+            }
         }
     };
 }

@@ -177,7 +177,8 @@ mod tests {
             let (a, b) = (numbers(x.size(), 2, 1), numbers(y.size(), 2, 2));
             let expected = naive((&x, &a), (&y, &b), &z);
             for (lie, dtype) in Lie::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
-                let (a, b) = (testing::Array::cast(x.clone(), lie, dtype, &a), testing::Array::cast(y.clone(), lie, dtype, &b));
+                let (a, b) =
+                    (testing::Array::cast(x.clone(), lie, dtype, &a), testing::Array::cast(y.clone(), lie, dtype, &b));
                 let c = testing::Array::new(z.clone(), dtype, lie);
                 testing::run(Kernel::MatMul(MatMul::default()), &[&a, &b], &[&c]).unwrap();
                 let wrap = |v: f64| if dtype == DType::I8 { v as i64 as i8 as f64 } else { v };
@@ -214,7 +215,8 @@ mod tests {
             let program = formula!(|c, bias| (c + bias).relu()).uniform_program(dtype).unwrap().clone();
             let kernel = MatMul { epilogue: Some(program), params: Default::default() };
             for lie in Lie::ALL {
-                let factors = [testing::Array::cast(x.clone(), lie, dtype, &a), testing::Array::cast(y.clone(), lie, dtype, &b)];
+                let factors =
+                    [testing::Array::cast(x.clone(), lie, dtype, &a), testing::Array::cast(y.clone(), lie, dtype, &b)];
                 let bias = testing::Array::cast([6], lie, dtype, &bias);
                 let [plain, fused] = [(); 2].map(|()| testing::Array::new([2, 5, 6], dtype, lie));
                 testing::run(Kernel::MatMul(MatMul::default()), &[&factors[0], &factors[1]], &[&plain]).unwrap();
@@ -228,7 +230,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let of = |shape: &[usize], dtype| testing::Array::cast(shape, Lie::Plain, dtype, &vec![1.0; shape.iter().product()]);
+        let of =
+            |shape: &[usize], dtype| testing::Array::cast(shape, Lie::Plain, dtype, &vec![1.0; shape.iter().product()]);
         let go = |a: &testing::Array, b: &testing::Array, c: &testing::Array| {
             testing::run(Kernel::MatMul(MatMul::default()), &[a, b], &[c])
         };

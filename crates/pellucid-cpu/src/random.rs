@@ -41,7 +41,9 @@ pub(crate) fn random(kernel: &Random, state: &Operand<'_>, numbers: &Operand<'_>
         (Bits, DType::I16) => fill(generate::<u16, Words>(level), state, numbers),
         (Bits, DType::I32) => fill(generate::<u32, Words>(level), state, numbers),
         (Bits, DType::I64) => fill(generate::<u64, Words>(level), state, numbers),
-        (Uniform | Normal, dtype) => return Err(Error::dtypes("random", [dtype], "uniform and normal numbers are floats")),
+        (Uniform | Normal, dtype) => {
+            return Err(Error::dtypes("random", [dtype], "uniform and normal numbers are floats"));
+        }
         (Bits, dtype) => return Err(Error::dtypes("random", [dtype], "random bits are for integers and masks")),
     }
     Ok(())
@@ -279,7 +281,13 @@ mod tests {
         counter
     }
 
-    fn go(distribution: Distribution, shape: &Shape, dtype: DType, lie: Lie, at: [i64; 2]) -> (testing::Array, Vec<i64>) {
+    fn go(
+        distribution: Distribution,
+        shape: &Shape,
+        dtype: DType,
+        lie: Lie,
+        at: [i64; 2],
+    ) -> (testing::Array, Vec<i64>) {
         let state = testing::Array::of([2], Lie::Plain, &at);
         let numbers = testing::Array::new(shape.clone(), dtype, lie);
         testing::run(Kernel::Random(Random { distribution }), &[], &[&state, &numbers]).unwrap();
@@ -325,7 +333,9 @@ mod tests {
 
     #[test]
     fn the_state_advances_by_the_draws_and_continues_the_stream() {
-        for (n, dtype, draws) in [(0, DType::F32, 0), (1, DType::F32, 1), (9, DType::F16, 3), (9, DType::F64, 5), (8, DType::F64, 4)] {
+        for (n, dtype, draws) in
+            [(0, DType::F32, 0), (1, DType::F32, 1), (9, DType::F16, 3), (9, DType::F64, 5), (8, DType::F64, 4)]
+        {
             let (_, state) = go(Distribution::Uniform, &[n].into(), dtype, Lie::Plain, [7, -1]);
             assert_eq!(state, [7, -1 + draws], "{n} {dtype}");
         }
@@ -390,7 +400,9 @@ mod tests {
 
     #[test]
     fn what_a_distribution_is_not_for_is_refused_and_leaves_the_state() {
-        for (distribution, dtype) in [(Distribution::Uniform, DType::I32), (Distribution::Normal, DType::Bool), (Distribution::Bits, DType::F32)] {
+        for (distribution, dtype) in
+            [(Distribution::Uniform, DType::I32), (Distribution::Normal, DType::Bool), (Distribution::Bits, DType::F32)]
+        {
             let state = testing::Array::of([2], Lie::Plain, &[1i64, 2]);
             let numbers = testing::Array::new([4], dtype, Lie::Plain);
             let result = testing::run(Kernel::Random(Random { distribution }), &[], &[&state, &numbers]);

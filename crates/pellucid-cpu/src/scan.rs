@@ -203,8 +203,7 @@ impl Task<'_> {
                 let go = |line: usize, count: usize, kernel: unsafe fn(Lines<T>, usize)| {
                     let o: [isize; 3] = std::array::from_fn(|k| offsets[k] + starts[k] + line as isize * across[k]);
                     let reverse = self.kernel.reverse;
-                    let lines =
-                        Lines { x: x.at(o[0]), y: y.at(o[1]), at: at.at(o[2]), along, across, len, reverse };
+                    let lines = Lines { x: x.at(o[0]), y: y.at(o[1]), at: at.at(o[2]), along, across, len, reverse };
                     // SAFETY: the operands hold all elements of the shape, and these lines are
                     // within it; no other range has them; the level is this machine's.
                     unsafe { kernel(lines, count) }

@@ -186,7 +186,12 @@ fn run<T: Sortable>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: 
     }
 }
 
-fn lines<T: Sortable, P: Packed>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+fn lines<T: Sortable, P: Packed>(
+    kernel: &Sort,
+    x: &Operand<'_>,
+    y: &Operand<'_>,
+    positions: &Operand<'_>,
+) -> Result<()> {
     let (shape, axis, k) = (x.shape(), kernel.axis, kernel.k);
     let len = shape[axis];
     let layouts = [x.layout, y.layout, positions.layout];
@@ -195,7 +200,8 @@ fn lines<T: Sortable, P: Packed>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>
     let step = space.step();
     let (x, y, positions) = (x.first::<T>(), y.first::<T>(), positions.first::<i64>());
     // Scratch for all parts of the work, so that its failure comes before any write.
-    let parts = if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { rayon::current_num_threads().min(space.len()) };
+    let parts =
+        if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { rayon::current_num_threads().min(space.len()) };
     let few = k < len / 4;
     let room = if few { 2 * k + SHORT } else { 2 * len };
     let scratch = CpuBuffer::scratch(parts.saturating_mul(room).saturating_mul(size_of::<P>()))?;
@@ -332,7 +338,11 @@ mod tests {
 
     fn special(n: usize, range: i64) -> Vec<f64> {
         let odd = [f64::NAN, f64::INFINITY, -0.0, 0.0, f64::NEG_INFINITY];
-        numbers(n, range, 5).into_iter().enumerate().map(|(i, v)| if i % 11 == 3 { odd[i / 11 % 5] } else { v }).collect()
+        numbers(n, range, 5)
+            .into_iter()
+            .enumerate()
+            .map(|(i, v)| if i % 11 == 3 { odd[i / 11 % 5] } else { v })
+            .collect()
     }
 
     #[test]
@@ -342,7 +352,9 @@ mod tests {
             let values = if dtype.is_float() { special(n, range) } else { numbers(n, range, 5) };
             let x = testing::Array::cast([n], Lie::Plain, dtype, &values);
             let reals = x.reals();
-            for (descending, k) in [false, true].into_iter().flat_map(|d| [(d, n), (d, 0), (d, 1), (d, n / 3), (d, n - 1)]) {
+            for (descending, k) in
+                [false, true].into_iter().flat_map(|d| [(d, n), (d, 0), (d, 1), (d, n / 3), (d, n - 1)])
+            {
                 let (y, p) = go(Sort { axis: 0, descending, k }, &x, Lie::Plain);
                 let order = &naive(&reals, descending)[..k];
                 assert!(p.iter().map(|&p| p as usize).eq(order.iter().copied()), "{dtype} {n} {k} {descending}");
@@ -360,7 +372,9 @@ mod tests {
         for axis in 0..3 {
             let kernel = Sort { axis, descending: true, k: 9 };
             let of = |lie, threads| {
-                with_threads(threads, || go(kernel, &testing::Array::cast(shape.clone(), lie, DType::F32, &values), lie).1)
+                with_threads(threads, || {
+                    go(kernel, &testing::Array::cast(shape.clone(), lie, DType::F32, &values), lie).1
+                })
             };
             let plain = of(Lie::Plain, 1);
             Lie::ALL.into_iter().for_each(|lie| assert_eq!(of(lie, 3), plain, "{axis} {lie:?}"));
@@ -378,7 +392,11 @@ mod tests {
         for (dtype, k) in [(DType::F32, 90), (DType::F64, 5), (DType::I16, 40)] {
             let values: Vec<f64> = if dtype.is_float() { values.clone() } else { numbers(shape.size(), 50, 1) };
             for lie in Lie::ALL {
-                let (y, p) = go(Sort { axis: 1, descending: false, k }, &testing::Array::cast(shape.clone(), lie, dtype, &values), lie);
+                let (y, p) = go(
+                    Sort { axis: 1, descending: false, k },
+                    &testing::Array::cast(shape.clone(), lie, dtype, &values),
+                    lie,
+                );
                 let y = y.reals();
                 for (outer, inner) in (0..3).flat_map(|o| (0..7).map(move |i| (o, i))) {
                     let line: Vec<f64> = (0..90).map(|i| values[(outer * 90 + i) * 7 + inner]).collect();

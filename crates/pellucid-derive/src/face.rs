@@ -2,7 +2,9 @@
 
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{Error, FnArg, GenericArgument, ItemFn, Pat, PathArguments, Result, ReturnType, Type, parse2, spanned::Spanned};
+use syn::{
+    Error, FnArg, GenericArgument, ItemFn, Pat, PathArguments, Result, ReturnType, Type, parse2, spanned::Spanned,
+};
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let function: ItemFn = parse2(item)?;

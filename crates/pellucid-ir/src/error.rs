@@ -68,7 +68,9 @@ pub enum Error {
         op: &'static str,
     },
     /// `backward` on a tensor that no tracked tensor led to.
-    #[error("{op}: the tensor of shape {shape} does not require a gradient; set requires_grad on a leaf before the forward pass, outside no_grad()")]
+    #[error(
+        "{op}: the tensor of shape {shape} does not require a gradient; set requires_grad on a leaf before the forward pass, outside no_grad()"
+    )]
     NotTracked {
         /// The operation.
         op: &'static str,
@@ -76,13 +78,17 @@ pub enum Error {
         shape: Shape,
     },
     /// The saved values of a node were freed by an earlier backward pass.
-    #[error("backward: the graph of `{node}` was already freed by an earlier pass; pass retain_graph: true to the first one to run it again")]
+    #[error(
+        "backward: the graph of `{node}` was already freed by an earlier pass; pass retain_graph: true to the first one to run it again"
+    )]
     GraphFreed {
         /// The name of the operation whose node it is.
         node: &'static str,
     },
     /// A value saved for backward was written to afterwards.
-    #[error("backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); clone() it before the write, or write before it is used")]
+    #[error(
+        "backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); clone() it before the write, or write before it is used"
+    )]
     SavedValueModified {
         /// The name of the operation that saved it.
         node: &'static str,
@@ -94,7 +100,9 @@ pub enum Error {
         now: u64,
     },
     /// An in-place write to a tensor whose history is recorded.
-    #[error("{op}: cannot write in place to a tensor of shape {shape} that requires a gradient; do it under no_grad(), or use the operation that returns a new tensor")]
+    #[error(
+        "{op}: cannot write in place to a tensor of shape {shape} that requires a gradient; do it under no_grad(), or use the operation that returns a new tensor"
+    )]
     InPlaceOnTracked {
         /// The operation.
         op: &'static str,
@@ -110,7 +118,9 @@ pub enum Error {
         shape: Shape,
     },
     /// A value was read, or decided a shape, while a step was being recorded.
-    #[error("{op} at {location}: values do not exist while a step is captured; move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead")]
+    #[error(
+        "{op} at {location}: values do not exist while a step is captured; move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead"
+    )]
     ReadInCapture {
         /// The operation that needs the value.
         op: &'static str,
@@ -118,7 +128,9 @@ pub enum Error {
         location: &'static Location<'static>,
     },
     /// A tensor made while a step was captured, used after it.
-    #[error("{op}: this tensor was made inside a captured step and has no value outside; return it from the step and read it from the launch's outputs")]
+    #[error(
+        "{op}: this tensor was made inside a captured step and has no value outside; return it from the step and read it from the launch's outputs"
+    )]
     Poisoned {
         /// The operation that needs the value.
         op: &'static str,
@@ -134,7 +146,9 @@ pub enum Error {
         mend: String,
     },
     /// State that a captured step writes to lies elsewhere than when it was recorded.
-    #[error("launch: {slot} was bound to another storage since the step was captured; write into the tensor in place instead, or capture again")]
+    #[error(
+        "launch: {slot} was bound to another storage since the step was captured; write into the tensor in place instead, or capture again"
+    )]
     Rebound {
         /// The state that moved.
         slot: String,
@@ -190,7 +204,9 @@ pub enum Error {
         reason: String,
     },
     /// A state dict that does not fit the module.
-    #[error("state dict does not fit: missing {missing:?}, unexpected {unexpected:?}, misshaped {misshaped:?}; nothing was loaded")]
+    #[error(
+        "state dict does not fit: missing {missing:?}, unexpected {unexpected:?}, misshaped {misshaped:?}; nothing was loaded"
+    )]
     StateDict {
         /// Names that the module has and the file has not.
         missing: Vec<String>,

@@ -315,7 +315,12 @@ impl Layout {
             return None;
         }
         if self.contiguous {
-            return Some(Layout { strides: shape.contiguous_strides(), shape: shape.clone(), offset: self.offset, contiguous: true });
+            return Some(Layout {
+                strides: shape.contiguous_strides(),
+                shape: shape.clone(),
+                offset: self.offset,
+                contiguous: true,
+            });
         }
         if shape.size() == 0 {
             return Some(Layout::strided(shape.clone(), shape.contiguous_strides(), self.offset));

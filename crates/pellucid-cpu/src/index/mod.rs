@@ -25,7 +25,13 @@ const BLOCK: usize = 256;
 
 /// Refuses shapes and dtypes that do not fit, and indices that are out of bounds. `picked` is what
 /// [`gather`] makes or [`scatter`] takes.
-fn check(op: &'static str, index: &Index, array: &Operand<'_>, picked: &Operand<'_>, indices: &[Operand<'_>]) -> Result<()> {
+fn check(
+    op: &'static str,
+    index: &Index,
+    array: &Operand<'_>,
+    picked: &Operand<'_>,
+    indices: &[Operand<'_>],
+) -> Result<()> {
     let (shape, places) = (array.shape(), indices[0].shape());
     let axes: &[usize] = match index {
         Index::Axes(axes) => axes,
@@ -123,7 +129,9 @@ impl Pairs {
                 Pairs {
                     terms: indexed.iter().zip(indices).map(|(&axis, &index)| term(axis, index)).collect(),
                     places: Space::new((0..rank).map(|a| (shape[a], [0, picked.strides()[a]]))),
-                    rest: Space::new(rest.map(|(k, a)| (array.shape()[a], [array.strides()[a], picked.strides()[rank + k]]))),
+                    rest: Space::new(
+                        rest.map(|(k, a)| (array.shape()[a], [array.strides()[a], picked.strides()[rank + k]])),
+                    ),
                 }
             }
             Index::Along(axis) => {

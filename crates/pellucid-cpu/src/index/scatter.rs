@@ -31,7 +31,9 @@ pub(crate) fn scatter(kernel: &Scatter, values: &Operand<'_>, indices: &[Operand
     let task = Task { index: &kernel.index, first, layout, indices: &located(indices), width };
     let accumulates = matches!(combine, Combine::Add | Combine::Mul);
     match y.dtype {
-        _ if combine == Combine::Set => with_width!(y.dtype.size(), T => task.run(y.layout, y.first(), set::<T>(Level::detect()))),
+        _ if combine == Combine::Set => {
+            with_width!(y.dtype.size(), T => task.run(y.layout, y.first(), set::<T>(Level::detect())))
+        }
         DType::F16 if accumulates => task.in_f32::<F16>(combine, y)?,
         DType::BF16 if accumulates => task.in_f32::<BF16>(combine, y)?,
         dtype => with_number!(dtype, T => task.combine::<T, T>(combine, y.layout, y.first())),
@@ -94,7 +96,9 @@ impl Task<'_> {
         // The axis in y, and in the values (and, for `Along`, the indices).
         let free = |a: usize| match self.index {
             Index::Along(axis) => (a != *axis).then_some((a, a)),
-            Index::Axes(axes) => (!axes.contains(&a)).then(|| (a, places + a - axes.iter().filter(|&&i| i < a).count())),
+            Index::Axes(axes) => {
+                (!axes.contains(&a)).then(|| (a, places + a - axes.iter().filter(|&&i| i < a).count()))
+            }
         };
         let cut = (0..layout.shape().rank()).filter_map(free).max_by_key(|&(_, v)| values.shape()[v]);
         let Some((in_y, in_values)) = cut else {
@@ -108,7 +112,8 @@ impl Task<'_> {
             let moved = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
             let indices: SmallVec<[(Ptr<i64>, Layout); 4]> = match self.index {
                 Index::Along(_) => {
-                    let cut = |&(first, l): &(Ptr<i64>, &Layout)| (Ptr(first.at(moved(l, in_values))), slice(l, in_values));
+                    let cut =
+                        |&(first, l): &(Ptr<i64>, &Layout)| (Ptr(first.at(moved(l, in_values))), slice(l, in_values));
                     self.indices.iter().map(cut).collect()
                 }
                 Index::Axes(_) => self.indices.iter().map(|&(first, l)| (first, l.clone())).collect(),
@@ -120,7 +125,15 @@ impl Task<'_> {
         });
     }
 
-    fn part<S, V>(&self, layout: &Layout, y: Ptr<S>, values: &Layout, first: Ptr<V>, indices: &[(Ptr<i64>, &Layout)], block: Block<S, V>) {
+    fn part<S, V>(
+        &self,
+        layout: &Layout,
+        y: Ptr<S>,
+        values: &Layout,
+        first: Ptr<V>,
+        indices: &[(Ptr<i64>, &Layout)],
+        block: Block<S, V>,
+    ) {
         let pairs = Pairs::new(self.index, layout, values, indices);
         pairs.blocks(0..pairs.places.len(), |in_y, in_values| {
             // SAFETY: the offsets are those of elements of y and the values (`check`), no other
@@ -167,7 +180,14 @@ per_level! {
 /// # Safety
 /// At all places, the rest included, are elements of y and the values, and nobody else uses those of y.
 #[inline(always)]
-unsafe fn each<S, V>(y: *mut S, values: *const V, in_y: &[isize], in_values: &[isize], rest: &Space<2>, f: impl Fn(&mut S, &V)) {
+unsafe fn each<S, V>(
+    y: *mut S,
+    values: *const V,
+    in_y: &[isize],
+    in_values: &[isize],
+    rest: &Space<2>,
+    f: impl Fn(&mut S, &V),
+) {
     let [y_step, v_step] = rest.step();
     for (&in_y, &in_values) in in_y.iter().zip(in_values) {
         // SAFETY: the caller's.
@@ -179,7 +199,8 @@ unsafe fn each<S, V>(y: *mut S, values: *const V, in_y: &[isize], in_values: &[i
                 (0..rest.len()).for_each(|i| f(&mut *y.add(i), &*values.add(i)));
             } else {
                 rest.runs(0..rest.len(), |at, n| {
-                    (0..n as isize).for_each(|i| f(&mut *y.offset(at[0] + i * y_step), &*values.offset(at[1] + i * v_step)));
+                    (0..n as isize)
+                        .for_each(|i| f(&mut *y.offset(at[0] + i * y_step), &*values.offset(at[1] + i * v_step)));
                 });
             }
         }

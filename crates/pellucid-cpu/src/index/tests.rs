@@ -83,7 +83,8 @@ fn gather_picks_what_the_definition_says_in_every_layout_and_width() {
         let picked = naive(&index, &shape, &places, &tables);
         let x: Vec<f64> = (0..shape.size()).map(|i| (i % 100) as f64).collect();
         for (lie, dtype) in Lie::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(1)) {
-            let (from, to) = (Array::cast(shape.clone(), lie, dtype, &x), Array::new(index.shape(&shape, &places), dtype, lie));
+            let (from, to) =
+                (Array::cast(shape.clone(), lie, dtype, &x), Array::new(index.shape(&shape, &places), dtype, lie));
             let tables: Vec<_> = tables.iter().map(|t| Array::of(places.clone(), lie, t)).collect();
             let inputs: Vec<_> = [&from].into_iter().chain(&tables).collect();
             run(Kernel::Gather(Gather { index: index.clone() }), &inputs, &[&to]).unwrap();
@@ -162,9 +163,15 @@ fn out_of_bounds_is_found_before_any_write() {
     }
     let none = Array::new([0, 2], DType::F32, Lie::Plain);
     let (at, y) = (Array::of([1], Lie::Plain, &[0i64]), Array::new([1, 2], DType::F32, Lie::Plain));
-    assert!(matches!(run(Kernel::Gather(Gather { index: axes(&[0]) }), &[&none, &at], &[&y]), Err(Error::IndexOutOfBounds { .. })));
+    assert!(matches!(
+        run(Kernel::Gather(Gather { index: axes(&[0]) }), &[&none, &at], &[&y]),
+        Err(Error::IndexOutOfBounds { .. })
+    ));
     let narrow = Array::new([1, 1], DType::F32, Lie::Plain);
-    assert!(matches!(run(Kernel::Gather(Gather { index: axes(&[0]) }), &[&x, &at], &[&narrow]), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(
+        run(Kernel::Gather(Gather { index: axes(&[0]) }), &[&x, &at], &[&narrow]),
+        Err(Error::ShapeMismatch { .. })
+    ));
 }
 
 #[test]
@@ -179,10 +186,18 @@ fn threads_change_no_bit() {
         let out = index.shape(&shape, &places);
         let run = |threads| {
             with_threads(threads, || {
-                let (into, at) = (Array::cast(shape.clone(), Lie::Plain, DType::F32, &x), Array::of(places.clone(), Lie::Plain, &tables[0]));
+                let (into, at) = (
+                    Array::cast(shape.clone(), Lie::Plain, DType::F32, &x),
+                    Array::of(places.clone(), Lie::Plain, &tables[0]),
+                );
                 let picked = Array::new(out.clone(), DType::F32, Lie::Plain);
                 run(Kernel::Gather(Gather { index: index.clone() }), &[&into, &at], &[&picked]).unwrap();
-                run(Kernel::Scatter(Scatter { index: index.clone(), combine: Combine::Add }), &[&picked, &at], &[&into]).unwrap();
+                run(
+                    Kernel::Scatter(Scatter { index: index.clone(), combine: Combine::Add }),
+                    &[&picked, &at],
+                    &[&into],
+                )
+                .unwrap();
                 (picked.values::<f32>(), into.values::<f32>())
             })
         };

@@ -94,7 +94,7 @@ impl<T: Element> Product<'_, T> {
     fn read_a_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.a.strided().is_some_and(|a| {
             // Rows half a page apart share the sets of an 8-way L1, and 14 of them evict each other.
-            let crowded = a.depth == 1 && a.lane.unsigned_abs() * size_of::<T>() % 2048 == 0 && self.k >= 64;
+            let crowded = a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64;
             cols <= 2 * kernels.width() && !crowded
         })
     }
@@ -109,7 +109,14 @@ impl<T: Element> Product<'_, T> {
     /// # Safety
     ///
     /// As for [`rectangle`](Self::rectangle), with room for one panel of A and one block of B.
-    unsafe fn blocks(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>, a_room: Option<*mut T>, b_room: Option<*mut T>) {
+    unsafe fn blocks(
+        &self,
+        kernels: &Kernels<T>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        a_room: Option<*mut T>,
+        b_room: Option<*mut T>,
+    ) {
         let width = kernels.width();
         // Panels of equal height: a last panel of one row would be bound by latency.
         let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
@@ -154,14 +161,23 @@ impl<T: Element> Product<'_, T> {
     ///
     /// As for [`blocks`](Self::blocks).
     #[inline]
-    unsafe fn panel_of_a(&self, kernels: &Kernels<T>, rows: Range<usize>, depth: Range<usize>, room: Option<*mut T>) -> Strided<T> {
+    unsafe fn panel_of_a(
+        &self,
+        kernels: &Kernels<T>,
+        rows: Range<usize>,
+        depth: Range<usize>,
+        room: Option<*mut T>,
+    ) -> Strided<T> {
         match (self.a.strided(), room) {
             (Some(a), None) => Strided { data: a.at(rows.start, depth.start), ..a },
             // The kernel takes rows as gladly as columns, so rows are copied, not transposed.
             (Some(a @ Strided { depth: 1, .. }), Some(room)) => {
                 for r in 0..rows.len() {
                     // SAFETY: each row has room for the deepest block and the padding.
-                    unsafe { room.add(r * DEPTH_PADDED).copy_from_nonoverlapping(a.at(rows.start + r, depth.start), depth.len()) }
+                    unsafe {
+                        room.add(r * DEPTH_PADDED)
+                            .copy_from_nonoverlapping(a.at(rows.start + r, depth.start), depth.len())
+                    }
                 }
                 Strided { data: room, lane: DEPTH_PADDED as isize, depth: 1 }
             }
@@ -184,7 +200,17 @@ impl<T: Element> Product<'_, T> {
     /// As for [`blocks`](Self::blocks).
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "it is the innermost loop's state")]
-    unsafe fn tile(&self, kernels: &Kernels<T>, i: usize, rows: usize, j: usize, cols: usize, depth: &Range<usize>, a: Strided<T>, b: Strided<T>) {
+    unsafe fn tile(
+        &self,
+        kernels: &Kernels<T>,
+        i: usize,
+        rows: usize,
+        j: usize,
+        cols: usize,
+        depth: &Range<usize>,
+        a: Strided<T>,
+        b: Strided<T>,
+    ) {
         let add = self.accumulate || depth.start > 0;
         let c = self.c.wrapping_offset(i as isize * self.c_row + j as isize * self.c_col);
         let kernel = kernels.tiles[usize::from(cols > kernels.lanes)][rows - 1];
@@ -198,7 +224,8 @@ impl<T: Element> Product<'_, T> {
         let mut aside = [const { MaybeUninit::<T>::uninit() }; TILE];
         let sums: *mut T = aside.as_mut_ptr().cast();
         let width = kernels.width();
-        let tile = Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c: sums, c_row: width as isize, cols, add: false };
+        let tile =
+            Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c: sums, c_row: width as isize, cols, add: false };
         // SAFETY: the caller's; the largest tile fits aside, and the kernel writes all of it that
         // is read here.
         unsafe {

@@ -102,7 +102,14 @@ const TASK: usize = 1 << 19;
 /// writing; elements of C are distinct, and overlap neither A nor B; nobody writes A or B, or
 /// touches C, meanwhile. An epilogue touches nothing of C but its part.
 #[inline]
-pub unsafe fn gemm<T: Element>(shape: &Gemm, a: *const T, b: *const T, c: *mut T, epilogue: Option<Epilogue<'_, T>>, threads: Threads) {
+pub unsafe fn gemm<T: Element>(
+    shape: &Gemm,
+    a: *const T,
+    b: *const T,
+    c: *mut T,
+    epilogue: Option<Epilogue<'_, T>>,
+    threads: Threads,
+) {
     // SAFETY: the caller's.
     unsafe { gemm_batched(shape, &[Offsets::default()], a, b, c, epilogue, threads) }
 }
@@ -113,7 +120,15 @@ pub unsafe fn gemm<T: Element>(shape: &Gemm, a: *const T, b: *const T, c: *mut T
 ///
 /// As for [`gemm`], for every product; no two of them share an element of C.
 #[inline]
-pub unsafe fn gemm_batched<T: Element>(shape: &Gemm, batch: &[Offsets], a: *const T, b: *const T, c: *mut T, epilogue: Option<Epilogue<'_, T>>, threads: Threads) {
+pub unsafe fn gemm_batched<T: Element>(
+    shape: &Gemm,
+    batch: &[Offsets],
+    a: *const T,
+    b: *const T,
+    c: *mut T,
+    epilogue: Option<Epilogue<'_, T>>,
+    threads: Threads,
+) {
     // SAFETY: the caller's; the level is one of this machine.
     unsafe { gemm_at(Level::best(), shape, batch, a, b, c, epilogue, threads) }
 }
@@ -188,10 +203,20 @@ impl<T: Element> Problem<'_, T> {
     ///
     /// As for [`gemm_at`].
     #[inline]
-    unsafe fn run(&self, batch: usize, offsets: impl Fn(usize) -> Offsets + Sync, a: Strided<T>, b: Strided<T>, c: Output<T>, threads: Threads) {
+    unsafe fn run(
+        &self,
+        batch: usize,
+        offsets: impl Fn(usize) -> Offsets + Sync,
+        a: Strided<T>,
+        b: Strided<T>,
+        c: Output<T>,
+        threads: Threads,
+    ) {
         let one = self.m * self.n * self.k.max(1);
         let tasks = match threads {
-            Threads::Pool if one.saturating_mul(batch) >= 2 * TASK => rayon::current_num_threads().min(one * batch / TASK),
+            Threads::Pool if one.saturating_mul(batch) >= 2 * TASK => {
+                rayon::current_num_threads().min(one * batch / TASK)
+            }
             _ => 1,
         };
         if tasks <= 1 {
@@ -225,7 +250,16 @@ impl<T: Element> Problem<'_, T> {
     /// As for [`gemm_at`]; nobody else writes the rectangle.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "three matrices and where to look in them")]
-    unsafe fn rectangle(&self, batch: usize, at: Offsets, a: Strided<T>, b: Strided<T>, c: Output<T>, rows: Range<usize>, cols: Range<usize>) {
+    unsafe fn rectangle(
+        &self,
+        batch: usize,
+        at: Offsets,
+        a: Strided<T>,
+        b: Strided<T>,
+        c: Output<T>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) {
         let a = Strided { data: a.data.wrapping_offset(at.a), ..a };
         let b = Strided { data: b.data.wrapping_offset(at.b), ..b };
         let product = Product {
@@ -273,7 +307,16 @@ impl Grid {
 ///
 /// As for [`gemm_at`].
 #[allow(clippy::too_many_arguments, reason = "a matrix, two vectors, and a range")]
-unsafe fn vector<T: Element>(kernels: &Kernels<T>, a: Strided<T>, x: Strided<T>, y: *mut T, y_step: isize, add: bool, rows: Range<usize>, k: usize) {
+unsafe fn vector<T: Element>(
+    kernels: &Kernels<T>,
+    a: Strided<T>,
+    x: Strided<T>,
+    y: *mut T,
+    y_step: isize,
+    add: bool,
+    rows: Range<usize>,
+    k: usize,
+) {
     let x_room = if x.depth == 1 { 0 } else { k };
     let a_room = match a {
         Strided { depth: 1, .. } => 0,
@@ -291,7 +334,17 @@ unsafe fn vector<T: Element>(kernels: &Kernels<T>, a: Strided<T>, x: Strided<T>,
                     (kernels.by_rows)(&Rows { rows: count, depth: k, a: matrix, a_row, x, y, y_step, add });
                 }
                 Strided { lane: 1, depth: a_col, .. } => {
-                    (kernels.by_columns)(&Columns { rows: count, depth: k, a: matrix, a_col, x, y, y_step, add, partial: room });
+                    (kernels.by_columns)(&Columns {
+                        rows: count,
+                        depth: k,
+                        a: matrix,
+                        a_col,
+                        x,
+                        y,
+                        y_step,
+                        add,
+                        partial: room,
+                    });
                 }
                 _ => {
                     for i in rows.clone() {

@@ -30,7 +30,16 @@ pub unsafe trait Source<T>: Sync {
     ///
     /// The ranges lie in the operand; `to` has room for `depth · width` numbers.
     #[allow(private_interfaces)]
-    unsafe fn pack(&self, kernels: &Kernels<T>, first: usize, lanes: usize, start: usize, depth: usize, width: usize, to: *mut T);
+    unsafe fn pack(
+        &self,
+        kernels: &Kernels<T>,
+        first: usize,
+        lanes: usize,
+        start: usize,
+        depth: usize,
+        width: usize,
+        to: *mut T,
+    );
 }
 
 /// A strided matrix as lanes × depth; strides in elements, of any sign.
@@ -64,7 +73,16 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
     }
 
     #[allow(private_interfaces)]
-    unsafe fn pack(&self, kernels: &Kernels<T>, first: usize, lanes: usize, start: usize, depth: usize, width: usize, to: *mut T) {
+    unsafe fn pack(
+        &self,
+        kernels: &Kernels<T>,
+        first: usize,
+        lanes: usize,
+        start: usize,
+        depth: usize,
+        width: usize,
+        to: *mut T,
+    ) {
         let panel = Panel { from: Strided { data: self.at(first, start), ..*self }, lanes, depth, width, to };
         // SAFETY: the caller's; the level of `kernels` was detected.
         unsafe {

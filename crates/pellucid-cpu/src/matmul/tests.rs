@@ -61,7 +61,16 @@ impl<T: Element> Matrix<T> {
 
 /// C in row-major order, from C = start.
 #[allow(clippy::too_many_arguments)]
-fn product<T: Element>(level: Level, (m, n, k): (usize, usize, usize), storage: [Storage; 3], a: &[T], b: &[T], start: &[T], accumulate: bool, threads: Threads) -> Vec<T> {
+fn product<T: Element>(
+    level: Level,
+    (m, n, k): (usize, usize, usize),
+    storage: [Storage; 3],
+    a: &[T],
+    b: &[T],
+    start: &[T],
+    accumulate: bool,
+    threads: Threads,
+) -> Vec<T> {
     let a = Matrix::new(m, k, storage[0], |i| a[i]);
     let b = Matrix::new(k, n, storage[1], |i| b[i]);
     let mut c = Matrix::new(m, n, storage[2], |i| start[i]);
@@ -171,7 +180,9 @@ fn threads_change_no_bit() {
         for threads in [1, 2, 8] {
             let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for storage in [[Storage::Rows; 3], [Storage::Columns; 3]] {
-                let got = pool.install(|| product(Level::best(), shape, storage, &a, &b, &vec![0.0; m * n], false, Threads::Pool));
+                let got = pool.install(|| {
+                    product(Level::best(), shape, storage, &a, &b, &vec![0.0; m * n], false, Threads::Pool)
+                });
                 assert_eq!(bits(&got), want, "{shape:?} on {threads}");
             }
         }
@@ -180,18 +191,31 @@ fn threads_change_no_bit() {
 
 #[test]
 fn a_batch_is_its_products() {
-    for (count, (m, n, k)) in [(3, (5, 6, 7)), (40, (30, 40, 50)), (2, (120, 130, 90)), (5, (1, 80, 90)), (70, (200, 1, 100))] {
+    for (count, (m, n, k)) in
+        [(3, (5, 6, 7)), (40, (30, 40, 50)), (2, (120, 130, 90)), (5, (1, 80, 90)), (70, (200, 1, 100))]
+    {
         let (a, b) = (numbers(count * m * k, 6), numbers(k * n, 7));
         let each: Vec<f32> = a.chunks(m * k).flat_map(|a| rows(Level::best(), (m, n, k), a, &b)).collect();
         // B is shared by all products: its offset never moves.
-        let batch: Vec<_> = (0..count).map(|i| Offsets { a: (i * m * k) as isize, b: 0, c: (i * m * n) as isize }).collect();
-        let shape = Gemm { m, n, k, a_strides: (k as isize, 1), b_strides: (n as isize, 1), c_strides: (n as isize, 1), accumulate: false };
+        let batch: Vec<_> =
+            (0..count).map(|i| Offsets { a: (i * m * k) as isize, b: 0, c: (i * m * n) as isize }).collect();
+        let shape = Gemm {
+            m,
+            n,
+            k,
+            a_strides: (k as isize, 1),
+            b_strides: (n as isize, 1),
+            c_strides: (n as isize, 1),
+            accumulate: false,
+        };
         for threads in [1, 2, 8] {
             let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let mut c = vec![0.0; count * m * n];
             let (a, b, c_start) = (Shared(a.as_ptr()), Shared(b.as_ptr()), Shared(c.as_mut_ptr()));
             // SAFETY: the vectors hold the batch.
-            pool.install(|| unsafe { gemm_batched(&shape, &batch, a.get(), b.get(), c_start.get(), None, Threads::Pool) });
+            pool.install(|| unsafe {
+                gemm_batched(&shape, &batch, a.get(), b.get(), c_start.get(), None, Threads::Pool)
+            });
             assert_eq!(bits(&c), bits(&each), "{count} of {m}x{n}x{k} on {threads}");
         }
     }
@@ -250,7 +274,8 @@ fn doubles_and_integers() {
         let (a, b) = (numbers(m * k, 8), numbers(k * n, 9));
         let int = |v: &[f32]| v.iter().map(|x| (x * 1e6) as i32).collect::<Vec<_>>();
         let (ia, ib) = (int(&a), int(&b));
-        let sum = |i: usize| (0..k).fold(0i32, |s, p| s.wrapping_add(ia[i / n * k + p].wrapping_mul(ib[p * n + i % n])));
+        let sum =
+            |i: usize| (0..k).fold(0i32, |s, p| s.wrapping_add(ia[i / n * k + p].wrapping_mul(ib[p * n + i % n])));
         let want: Vec<i32> = (0..m * n).map(sum).collect();
         let wide = |v: &[i32]| v.iter().map(|&x| i64::from(x)).collect::<Vec<_>>();
         let double = |v: &[i32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
@@ -271,12 +296,23 @@ fn an_epilogue_sees_each_element_once_finished() {
         for storage in [Storage::Rows, Storage::Columns, Storage::Gaps] {
             let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
             let mut c = Matrix::new(m, n, storage, |_| f32::NAN);
-            let shape = Gemm { m, n, k, a_strides: (k as isize, 1), b_strides: (n as isize, 1), c_strides: c.strides, accumulate: false };
+            let shape = Gemm {
+                m,
+                n,
+                k,
+                a_strides: (k as isize, 1),
+                b_strides: (n as isize, 1),
+                c_strides: c.strides,
+                accumulate: false,
+            };
             let epilogue = |part: Finished<f32>| {
                 for (r, i) in part.rows.clone().enumerate() {
                     for (s, j) in part.cols.clone().enumerate() {
                         // SAFETY: the element belongs to the part.
-                        unsafe { *part.data.offset(r as isize * part.row_stride + s as isize * part.col_stride) += (i * n + j) as f32 }
+                        unsafe {
+                            *part.data.offset(r as isize * part.row_stride + s as isize * part.col_stride) +=
+                                (i * n + j) as f32
+                        }
                     }
                 }
             };

@@ -51,10 +51,12 @@ fn go(scan: Scan, x: &Array, lie: Lie) -> Result<(Array, Array)> {
 
 #[test]
 fn every_operation_axis_and_layout_follows_the_definition() {
-    for shape in [Shape::from([5]), [3, 4].into(), [2, 7, 3].into(), [2, 3, 300].into(), [40, 9].into(), [1, 1].into()] {
+    for shape in [Shape::from([5]), [3, 4].into(), [2, 7, 3].into(), [2, 3, 300].into(), [40, 9].into(), [1, 1].into()]
+    {
         // Small whole numbers: exact in every dtype for all but the longest products.
         let x = numbers(shape.size(), 2, 7);
-        for (axis, op, reverse) in (0..shape.rank()).flat_map(|a| OPS.map(|o| [(a, o, false), (a, o, true)])).flatten() {
+        for (axis, op, reverse) in (0..shape.rank()).flat_map(|a| OPS.map(|o| [(a, o, false), (a, o, true)])).flatten()
+        {
             let scan = Scan { op, axis, reverse };
             for (from, to) in Lie::ALL.into_iter().zip([Lie::Plain, Lie::Turned, Lie::Plain, Lie::Gaps, Lie::Flipped]) {
                 let (y, p) = go(scan, &Array::cast(shape.clone(), from, DType::F32, &x), to).unwrap();
@@ -84,16 +86,19 @@ fn integers_wrap_and_half_types_round_only_what_they_store() {
     let (y, _) = go(scan(ScanOp::Prod), &Array::cast([39], Lie::Plain, DType::I64, &x), Lie::Plain).unwrap();
     assert_eq!(y.values::<i64>()[38], (1..40i64).fold(1, i64::wrapping_mul));
     // 2048 + 1 + 1 is 2048 if every step is rounded to f16.
-    let (y, _) = go(scan(ScanOp::Sum), &Array::cast([3], Lie::Plain, DType::F16, &[2048.0, 1.0, 1.0]), Lie::Plain).unwrap();
+    let (y, _) =
+        go(scan(ScanOp::Sum), &Array::cast([3], Lie::Plain, DType::F16, &[2048.0, 1.0, 1.0]), Lie::Plain).unwrap();
     assert_eq!(y.reals(), [2048.0, 2048.0, 2050.0]);
-    let (y, _) = go(scan(ScanOp::Sum), &Array::cast([3], Lie::Plain, DType::BF16, &[256.0, 1.0, 1.0]), Lie::Plain).unwrap();
+    let (y, _) =
+        go(scan(ScanOp::Sum), &Array::cast([3], Lie::Plain, DType::BF16, &[256.0, 1.0, 1.0]), Lie::Plain).unwrap();
     assert_eq!(y.reals(), [256.0, 256.0, 258.0]);
 }
 
 #[test]
 fn infinities_and_nan_are_no_exception() {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    let same = |a: &[f64], b: &[f64]| assert!(a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan()), "{a:?} {b:?}");
+    let same =
+        |a: &[f64], b: &[f64]| assert!(a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan()), "{a:?} {b:?}");
     for (shape, axis) in [([8, 1], 0), ([1, 8], 1)] {
         for dtype in [DType::F32, DType::F64] {
             let x = Array::cast(shape, Lie::Plain, dtype, &[-inf, -inf, 0.0, 0.0, inf, 1.0, nan, inf]);
@@ -114,7 +119,8 @@ fn threads_and_levels_of_contiguity_change_no_bit() {
     let x: Vec<f64> = numbers(shape.size(), 1000, 3).iter().map(|v| v / 777.0).collect();
     for (op, axis) in OPS.into_iter().flat_map(|op| [(op, 0), (op, 1), (op, 2)]) {
         let scan = Scan { op, axis, reverse: false };
-        let plain = go(scan, &Array::cast(shape.clone(), Lie::Plain, DType::F32, &x), Lie::Plain).unwrap().0.values::<f32>();
+        let plain =
+            go(scan, &Array::cast(shape.clone(), Lie::Plain, DType::F32, &x), Lie::Plain).unwrap().0.values::<f32>();
         let turned = with_threads(3, || {
             go(scan, &Array::cast(shape.clone(), Lie::Turned, DType::F32, &x), Lie::Turned).unwrap().0.values::<f32>()
         });

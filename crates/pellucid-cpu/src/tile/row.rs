@@ -18,11 +18,15 @@ use pellucid_ir::{Error, Result, Shape};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Bytes of buffers for a block of rows: with the operands' rows, far below an L2.
+/// Bytes of buffers for a block of rows; one row alone may take twice as many before it is cut.
 const BLOCK_BYTES: usize = 32 << 10;
 
 /// Rows of at least so many elements are worth being used where they lie, one by one.
 const LONG: usize = 128;
+
+/// Values between buffers: were they a whole number of pages apart, as rows of 1024 values are, loads
+/// would wait for stores to other buffers whose addresses end alike.
+const STAGGER: usize = 64;
 
 /// Rows in a block at most.
 const MAX_ROWS: usize = 64;
@@ -87,7 +91,7 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     let reach: SmallVec<[Reach; 8]> = sizes.enumerate().map(reach).collect();
 
     let fits = BLOCK_BYTES / (linked.width + 8);
-    let phased = length > fits;
+    let phased = length > 2 * fits;
     let one_by_one = length >= LONG && reach.contains(&Reach::Rows);
     let block = if phased || one_by_one { 1 } else { (fits / length.max(1)).clamp(1, MAX_ROWS).min(rows) };
     let job = Job {
@@ -100,7 +104,7 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         reach,
         length,
         block,
-        tile: if phased { tile_of(linked.width + 8) } else { (block * length).next_multiple_of(64) },
+        tile: if phased { tile_of(linked.width + 8) } else { (block * length).next_multiple_of(64) + STAGGER },
         phased,
         staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
     };

@@ -51,7 +51,7 @@ pub(super) unsafe fn run(
     }
     let linked = program.link(|k| if from[k].1 { Class::Once } else { Class::Tile });
     let slots = linked.class.len();
-    let tile = n.next_multiple_of(64);
+    let tile = n.next_multiple_of(64) + 64;
     if slots > SLOTS || n > tile_of(linked.width) {
         return false;
     }

@@ -40,6 +40,11 @@ pub(super) struct Declared {
     pub(super) root: Id,
 }
 
+/// A formula's text: from inputs and parameters to outputs.
+type Text<'a> = &'a mut dyn FnMut(&[Expr], &[Expr]) -> Vec<Expr>;
+/// A derivative's text: from inputs, parameters, outputs and incoming gradients.
+type DerivativeText<'a> = &'a mut dyn FnMut(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr;
+
 impl Formula {
     /// The formula whose outputs `body` writes in terms of its inputs and of `params` parameters.
     ///
@@ -59,12 +64,7 @@ impl Formula {
 
     /// [`Formula::new`], compiled once and not once a text.
     #[track_caller]
-    fn written(
-        name: &'static str,
-        inputs: &[Input],
-        params: usize,
-        body: &mut dyn FnMut(&[Expr], &[Expr]) -> Vec<Expr>,
-    ) -> Formula {
+    fn written(name: &'static str, inputs: &[Input], params: usize, body: Text<'_>) -> Formula {
         assert!(inputs.len() <= MOST && params <= MOST, "formula `{name}`: at most {MOST} inputs and parameters");
         let (builder, roots) = Builder::run(inputs.to_vec(), || {
             let (inputs, params) = leaves(inputs.len(), params);
@@ -139,11 +139,7 @@ impl Formula {
 
     /// [`Formula::with_derivative`], compiled once and not once a text.
     #[track_caller]
-    fn declared(
-        self,
-        input: usize,
-        body: &mut dyn FnMut(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr,
-    ) -> Formula {
+    fn declared(self, input: usize, body: DerivativeText<'_>) -> Formula {
         let inner = &self.inner;
         let name = inner.name;
         assert!(inner.inputs[input].kind == Kind::Number, "formula `{name}`: only a number has a derivative");

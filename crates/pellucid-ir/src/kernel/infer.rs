@@ -48,10 +48,7 @@ impl Kernel {
             Kernel::Gather(k) => one(k.index.shape(&inputs[0].shape, &inputs[1].shape), inputs[0].dtype),
             Kernel::Sort(k) => {
                 let shape = inputs[0].shape.with_axis(k.axis, k.k);
-                Ok(smallvec![
-                    Meta { shape: shape.clone(), dtype: inputs[0].dtype },
-                    Meta { shape, dtype: DType::I64 }
-                ])
+                Ok(smallvec![Meta { shape: shape.clone(), dtype: inputs[0].dtype }, Meta { shape, dtype: DType::I64 }])
             }
             Kernel::Copy => Ok(smallvec![inputs[0].clone()]),
             Kernel::Scatter(_) | Kernel::Random(_) => Ok(Metas::new()),

@@ -91,6 +91,7 @@ pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
 }
 
 /// What backward needs of the forward pass, until it has been used.
+#[allow(clippy::large_enum_variant, reason = "it lies in the node, whose one allocation has room for it")]
 pub(crate) enum State {
     Live(SmallVec<[SavedValue; 2]>),
     Freed,

@@ -312,8 +312,7 @@ impl<'a> Pass<'a> {
             (Some(_), Edge::None) => false,
             (Some((targets, _)), Edge::Leaf(_)) => targets.iter().any(|t| t.edge.same(edge)),
             (Some((targets, leads)), Edge::Node(node, _)) => {
-                leads.get(address(node) as usize).unwrap_or(false)
-                    || targets.iter().any(|t| t.edge.same(edge))
+                leads.get(address(node) as usize).unwrap_or(false) || targets.iter().any(|t| t.edge.same(edge))
             }
         }
     }

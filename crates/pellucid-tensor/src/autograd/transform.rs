@@ -40,11 +40,8 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Ve
         }
     }
     let mut targets: Vec<Target> = inputs.iter().map(|t| Target { edge: t.edge(), gradient: None }).collect();
-    let backward = Backward {
-        create_graph: options.create_graph,
-        retain_graph: options.retain_graph,
-        ..Default::default()
-    };
+    let backward =
+        Backward { create_graph: options.create_graph, retain_graph: options.retain_graph, ..Default::default() };
     let mut seeds = options.grad_outputs.into_iter();
     let mut pass = Pass::new(&backward).toward(&mut targets, outputs);
     for output in outputs {
@@ -159,4 +156,3 @@ pub fn hvp(
     let second = grad(&linked, &refs, Grad { grad_outputs: seeds, create_graph, retain_graph: create_graph })?;
     Ok((value, second))
 }
-

@@ -269,14 +269,14 @@ impl Step {
     }
 
     /// Numbers the buffers in the order in which the kernels meet them.
-    fn lay_out(
-        key: Key,
-        recording: Recording,
-        inputs: Vec<Array>,
-        outputs: Vec<Array>,
-        slots: Slots,
-    ) -> Result<Step> {
-        let mut step = Numbering { at: HashMap::new(), storages: Vec::new(), origins: Vec::new(), inputs: &inputs, constants: &recording.constants };
+    fn lay_out(key: Key, recording: Recording, inputs: Vec<Array>, outputs: Vec<Array>, slots: Slots) -> Result<Step> {
+        let mut step = Numbering {
+            at: HashMap::new(),
+            storages: Vec::new(),
+            origins: Vec::new(),
+            inputs: &inputs,
+            constants: &recording.constants,
+        };
         let mut plan = Plan::default();
         let mut written: Vec<bool> = Vec::new();
         for Recorded { kernel, inputs, outputs } in &recording.kernels {
@@ -285,8 +285,11 @@ impl Step {
                     .map(|a| Ok(Operand { slot: step.slot(a)?, layout: a.layout().clone(), dtype: a.dtype() }))
                     .collect()
             };
-            let launch =
-                Launch { kernel: kernel.clone(), inputs: operands(inputs, &mut step)?, outputs: operands(outputs, &mut step)? };
+            let launch = Launch {
+                kernel: kernel.clone(),
+                inputs: operands(inputs, &mut step)?,
+                outputs: operands(outputs, &mut step)?,
+            };
             written.resize(step.storages.len(), false);
             launch.outputs.iter().for_each(|o| written[o.slot] = true);
             plan.launches.push(launch);
@@ -388,8 +391,13 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
         let change = match (&entry, &exit) {
             (None, None) => None,
             (None, Some(_)) if cleared => None,
-            (None, Some(_)) => Some(("empty before, set after", "call zero_grad() inside the step, before backward; or give the tensor a gradient to accumulate into first")),
-            (Some(_), None) => Some(("set before, empty after", "call zero_grad() before the step is captured, or not at its end")),
+            (None, Some(_)) => Some((
+                "empty before, set after",
+                "call zero_grad() inside the step, before backward; or give the tensor a gradient to accumulate into first",
+            )),
+            (Some(_), None) => {
+                Some(("set before, empty after", "call zero_grad() before the step is captured, or not at its end"))
+            }
             (Some(before), Some(after)) => {
                 if !before.array().shares_storage(after.array()) {
                     let (inputs, outputs) = (vec![after.array().clone()], vec![before.array().clone()]);

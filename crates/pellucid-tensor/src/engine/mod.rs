@@ -12,8 +12,8 @@ mod capture;
 mod list;
 
 pub use capture::{Captured, IntoOutputs, Outputs, capture};
-pub(crate) use list::{Recorded, Recording};
 pub use list::lazy;
+pub(crate) use list::{Recorded, Recording};
 
 use crate::array::Array;
 use pellucid_ir::backend::{POISONED, READY, Storage, View};

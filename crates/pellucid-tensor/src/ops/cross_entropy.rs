@@ -74,7 +74,11 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -
         return Err(Error::shapes(op, [logits.shape(), targets.shape()], mend));
     }
     if targets.dtype() == DType::Bool {
-        return Err(Error::dtypes(op, [targets.dtype()], "targets are class numbers (integers) or probabilities (floats)"));
+        return Err(Error::dtypes(
+            op,
+            [targets.dtype()],
+            "targets are class numbers (integers) or probabilities (floats)",
+        ));
     }
     let classes = ops::unsqueeze(&ops::to_dtype(targets, DType::I64)?, axis as isize)?;
     let Some(ignored) = options.ignore_index else {
@@ -91,9 +95,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -
     let valid = ops::where_(&counts, &classes, 0)?;
     let losses = rows(formula, &[logits, &valid], params, class_axis)?;
     let losses = ops::squeeze(&ops::where_(&counts, &losses, 0.0)?, axis as isize)?;
-    reduced(&losses, options.reduction, |sum| {
-        ops::div(sum, &ops::to_dtype(&ops::sum(&counts, ..)?, logits.dtype())?)
-    })
+    reduced(&losses, options.reduction, |sum| ops::div(sum, &ops::to_dtype(&ops::sum(&counts, ..)?, logits.dtype())?))
 }
 
 fn reduced(losses: &Tensor, reduction: Reduction, mean: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {

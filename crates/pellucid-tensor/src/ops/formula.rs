@@ -173,7 +173,8 @@ impl FormulaOp {
         {
             return formula.uniform_program(first.dtype()).cloned();
         }
-        let numbers = || formula.inputs().iter().zip(inputs).filter(|(i, _)| i.kind == Kind::Number).map(|(_, a)| a.dtype());
+        let numbers =
+            || formula.inputs().iter().zip(inputs).filter(|(i, _)| i.kind == Kind::Number).map(|(_, a)| a.dtype());
         let joined = || {
             let join = numbers().reduce(DType::promote);
             self.params.iter().fold(join.unwrap_or(DType::F32), |d, p| p.promote_into(d))

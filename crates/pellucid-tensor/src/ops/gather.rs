@@ -95,7 +95,8 @@ pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
     let rank = index.rank();
     let picked = gather_axes(x, smallvec![at], &[index])?;
     // The index's axes came first; they belong where the axis was.
-    let order: Vec<isize> = (rank..rank + at).chain(0..rank).chain(rank + at..picked.rank()).map(|a| a as isize).collect();
+    let order: Vec<isize> =
+        (rank..rank + at).chain(0..rank).chain(rank + at..picked.rank()).map(|a| a as isize).collect();
     if at == 0 { Ok(picked) } else { ops::permute(&picked, &order) }
 }
 

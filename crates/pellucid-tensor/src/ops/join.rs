@@ -53,9 +53,8 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
         return Err(Error::invalid("concatenate", "needs at least one tensor"));
     };
     let axis = first.shape().axis("concatenate", axis)?;
-    let fits = |t: &&&Tensor| {
-        t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k])
-    };
+    let fits =
+        |t: &&&Tensor| t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k]);
     if !tensors.iter().all(|t| fits(&t)) {
         let mend = format!("all axes but {axis} must agree");
         return Err(Error::shapes("concatenate", tensors.iter().map(|t| t.shape()), mend));

@@ -36,7 +36,8 @@ pub use scan::cumsum;
 pub use softmax::{log_softmax, softmax};
 pub use sort::{argsort, sort, topk};
 pub use view::{
-    Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, t, transpose, unsqueeze,
+    Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, t, transpose,
+    unsqueeze,
 };
 
 pub(crate) use copy::{identity, writable};

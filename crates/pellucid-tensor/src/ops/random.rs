@@ -12,7 +12,13 @@ use pellucid_ir::kernel::{self, Distribution, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 use std::sync::OnceLock;
 
-fn draw(op: &'static str, shape: Shape, dtype: DType, distribution: Distribution, generator: &Generator) -> Result<Tensor> {
+fn draw(
+    op: &'static str,
+    shape: Shape,
+    dtype: DType,
+    distribution: Distribution,
+    generator: &Generator,
+) -> Result<Tensor> {
     if !dtype.is_float() {
         return Err(Error::dtypes(op, [dtype], "draws floats; randint() draws integers"));
     }

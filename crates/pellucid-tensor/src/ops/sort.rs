@@ -36,7 +36,13 @@ impl Operation for Sort {
     }
 }
 
-fn ordered(name: &'static str, x: &Tensor, axis: isize, k: Option<usize>, descending: bool) -> Result<(Tensor, Tensor)> {
+fn ordered(
+    name: &'static str,
+    x: &Tensor,
+    axis: isize,
+    k: Option<usize>,
+    descending: bool,
+) -> Result<(Tensor, Tensor)> {
     let axis = x.shape().axis(name, axis)?;
     let len = x.shape()[axis];
     let k = k.unwrap_or(len);

@@ -221,7 +221,9 @@ impl Tensor {
             return panic::unwrap(Err(refused));
         }
         let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
-        let at = |i: usize| if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step };
+        let at = |i: usize| {
+            if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step }
+        };
         panic::unwrap(Tensor::counted(count, |i| Scalar::Float(at(i)), dtype))
     }
 

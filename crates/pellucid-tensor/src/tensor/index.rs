@@ -212,7 +212,8 @@ impl Resolved {
             parts.push(Ix::Ellipsis);
         }
         let mut axis = 0;
-        let mut out = Resolved { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
+        let mut out =
+            Resolved { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
         let mut shape: Vec<usize> = Vec::new();
         let with_tensors = parts.iter().any(|ix| matches!(ix, Ix::Tensor(_)));
         let (mut picking, mut gap) = (false, false);
@@ -375,9 +376,10 @@ impl Tensor {
             ops::Operand::Scalar(k) => ops::full((), k, self.dtype())?,
         };
         let resolved = Resolved::of("set", self, index.into_index())?;
-        let layout = resolved.cuts.iter().fold(self.array().layout().clone(), |l, &(axis, start, step, len)| {
-            l.slice(axis, start, step, len)
-        });
+        let layout = resolved
+            .cuts
+            .iter()
+            .fold(self.array().layout().clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len));
         let layout = layout.reshape(&resolved.shape).expect("only axes of length 1 come and go");
         let view: Array = self.array().view(layout);
         if resolved.picks.is_empty() {

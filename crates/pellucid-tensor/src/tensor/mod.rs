@@ -56,9 +56,8 @@ impl Inner {
     }
 
     fn slot(&self) -> &Arc<Slot> {
-        self.slot.get_or_init(|| {
-            Arc::new(Slot::new(Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() }))
-        })
+        self.slot
+            .get_or_init(|| Arc::new(Slot::new(Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() })))
     }
 
     /// The slot of a non-leaf that keeps its gradient, by its own wish or the pass's.

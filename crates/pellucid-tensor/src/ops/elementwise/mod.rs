@@ -146,12 +146,8 @@ fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static Forms) -> Re
             let x = super::full((), *x, x.promote_into(pellucid_ir::DType::Bool))?;
             map(get(&forms.right), &[&x], &[*y])
         }
-        (x, Operand::Scalar(k)) => {
-            map_reusing(get(&forms.right), &[x.tensor().expect("a tensor")], &[*k], given(x, 0))
-        }
-        (Operand::Scalar(k), y) => {
-            map_reusing(get(&forms.left), &[y.tensor().expect("a tensor")], &[*k], given(y, 0))
-        }
+        (x, Operand::Scalar(k)) => map_reusing(get(&forms.right), &[x.tensor().expect("a tensor")], &[*k], given(x, 0)),
+        (Operand::Scalar(k), y) => map_reusing(get(&forms.left), &[y.tensor().expect("a tensor")], &[*k], given(y, 0)),
         (x, y) => {
             let operands = [x.tensor().expect("a tensor"), y.tensor().expect("a tensor")];
             map_reusing(get(&forms.both), &operands, &[], given(x, 0).or(given(y, 1)))
