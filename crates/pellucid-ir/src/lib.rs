@@ -1,5 +1,5 @@
 //! The words of Pellucid: what a tensor's elements are ([`DType`]), how they lie in memory
-//! ([`Shape`], [`Layout`]), what can be computed ([`formula`], [`kernel`]), in which order
+//! ([`Shape`], [`Layout`]), what can be computed ([`formula`](mod@formula), [`kernel`]), in which order
 //! ([`plan`]), and what a device must be able to do ([`backend`]).
 //!
 //! This crate is pure: it executes nothing, reads and writes no file, and contains no `unsafe`.

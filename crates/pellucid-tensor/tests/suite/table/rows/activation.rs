@@ -24,7 +24,7 @@ pub(super) fn rows() -> Vec<Row> {
     vec![
         unary!(sigmoid, sigmoid).rule(Rule::Floats).gradient(Third),
         unary!(relu, |x| if x > 0.0 || x.is_nan() { x } else { 0.0 }).away(&[0.0]),
-        unary!(relu6, |x| between(x, 0.0, 6.0)).within(-3.0..=9.0).away(&[0.0, 6.0]).any_zero(),
+        unary!(relu6, |x| between(x, 0.0, 6.0)).rule(Rule::Numbers).within(-3.0..=9.0).away(&[0.0, 6.0]).any_zero(),
         unary!(leaky_relu(0.1), |x| if x > 0.0 { x } else { 0.1 * x }).rule(Rule::Floats).away(&[0.0]),
         unary!(elu(1.3), |x| elu(x, 1.3)).rule(Rule::Floats).away(&[0.0]).any_zero(),
         unary!(celu(1.3), |x| 1.3 * elu(x / 1.3, 1.0)).rule(Rule::Floats).away(&[0.0]).any_zero(),
