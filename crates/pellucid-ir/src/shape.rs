@@ -7,13 +7,47 @@
 use crate::error::Error;
 use smallvec::SmallVec;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// Axes that are stored inline; arrays of higher rank work, with a heap allocation.
 pub const INLINE_AXES: usize = 6;
 
 /// The length of every axis, outermost first. A 0-d array has the empty shape and one element.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Eq, Default)]
 pub struct Shape(SmallVec<[usize; INLINE_AXES]>);
+
+// Every operation copies and compares shapes: both are written out, because the derived ones go
+// through an iterator per element and a call of `memcmp`.
+impl Clone for Shape {
+    #[inline]
+    fn clone(&self) -> Shape {
+        Shape(copied(&self.0))
+    }
+}
+
+impl PartialEq for Shape {
+    #[inline]
+    fn eq(&self, other: &Shape) -> bool {
+        self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a == b)
+    }
+}
+
+impl Hash for Shape {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+#[inline]
+fn copied<T: Copy + Default>(from: &[T]) -> SmallVec<[T; INLINE_AXES]> {
+    let mut inline = [T::default(); INLINE_AXES];
+    if from.len() <= INLINE_AXES {
+        inline.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        SmallVec::from_buf_and_len(inline, from.len())
+    } else {
+        SmallVec::from_slice(from)
+    }
+}
 
 impl Shape {
     /// The shape of a 0-d array.
@@ -55,7 +89,11 @@ impl Shape {
     /// Row-major (C order) strides, in elements.
     #[inline]
     pub fn contiguous_strides(&self) -> Strides {
-        let mut strides: Strides = SmallVec::from_elem(0, self.rank());
+        let mut strides: Strides = if self.rank() <= INLINE_AXES {
+            SmallVec::from_buf_and_len([0; INLINE_AXES], self.rank())
+        } else {
+            SmallVec::from_elem(0, self.rank())
+        };
         let mut step = 1isize;
         for (stride, &dim) in strides.iter_mut().zip(&self.0).rev() {
             *stride = step;
@@ -208,12 +246,19 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
 pub type Strides = SmallVec<[isize; INLINE_AXES]>;
 
 /// A shape laid over a storage: strides and offset, in elements.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
     shape: Shape,
     strides: Strides,
     offset: usize,
     contiguous: bool,
+}
+
+impl Clone for Layout {
+    #[inline]
+    fn clone(&self) -> Layout {
+        Layout { shape: self.shape.clone(), strides: copied(&self.strides), ..*self }
+    }
 }
 
 impl Layout {

@@ -270,11 +270,12 @@ pub struct Sort {
 /// What a [`Random`] kernel draws.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Distribution {
-    /// Uniform on [0, 1): the upper 24 bits (f64: 53) of a draw, scaled.
+    /// Uniform on [0, 1): the upper 24 bits of a draw (f64: 53, f16: 11, bf16: 8), scaled; as many as the
+    /// dtype holds, so that nothing rounds to 1.
     Uniform,
     /// Standard normal, by the Box–Muller transform (1958).
     Normal,
-    /// Uniform over all bit patterns of an integer dtype.
+    /// Uniform over all bit patterns of an integer dtype, or over both truth values.
     Bits,
 }
 

@@ -328,14 +328,14 @@ pub(crate) fn apply_reusing<O: Operation>(
         }
     }
     let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
-    let outputs = {
+    let mut outputs = {
         let _recording_off = set_grad_enabled(false);
         op.forward(&arrays, &mut saves)?
     };
     let wanted = saves.wanted;
     let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
     if !tracked || !outputs.iter().any(|a| a.dtype().is_float()) {
-        for array in outputs {
+        for array in outputs.drain(..) {
             results.push(Tensor::from(array));
         }
         return Ok(results);
@@ -367,7 +367,7 @@ pub(crate) fn apply_reusing<O: Operation>(
         op,
     });
     let mut handles: SmallVec<[Weak<Inner>; 1]> = SmallVec::new();
-    for (index, array) in outputs.into_iter().enumerate() {
+    for (index, array) in outputs.drain(..).enumerate() {
         let float = array.dtype().is_float();
         let result = if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) };
         handles.push(Arc::downgrade(result.inner()));

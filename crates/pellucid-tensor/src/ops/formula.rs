@@ -89,6 +89,10 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
         let got = format!("takes {m} tensors and {n} parameters, got {} and {}", inputs.len(), params.len());
         return Err(Error::invalid(formula.name(), got));
     }
+    if m > Wanted::MOST_INPUTS {
+        let most = Wanted::MOST_INPUTS;
+        return Err(Error::invalid(formula.name(), format!("takes {m} tensors; a formula can be applied to {most}")));
+    }
     if formula.is_row() && !rows {
         return Err(Error::invalid(formula.name(), "has row reductions; apply it with map_rows()"));
     }
