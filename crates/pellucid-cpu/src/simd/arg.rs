@@ -60,19 +60,17 @@ orders! {
 #[inline(always)]
 fn extremum<T: Elem + PartialOrd, O: Order<T>>(x: &[At<T>]) -> (T, bool) {
     let mut best = [O::WORST; LANES];
-    let mut nan = [0u8; LANES];
+    // The last NaN of each lane: kept as wide as the values, so that no vector changes its width.
+    let mut nan = [O::WORST; LANES];
     let (groups, rest) = x.as_chunks::<LANES>();
     for group in groups {
         for l in 0..LANES {
             let v = group[l].0;
             best[l] = if O::better(v, best[l]) { v } else { best[l] };
-        }
-        for l in 0..LANES {
-            let v = group[l].0;
-            nan[l] |= is_nan(v) as u8;
+            nan[l] = if is_nan(v) { v } else { nan[l] };
         }
     }
-    let mut found = nan.iter().fold(0, |a, b| a | b) != 0;
+    let mut found = nan.iter().fold(false, |found, &v| found | is_nan(v));
     let mut top = O::WORST;
     for v in best.into_iter().chain(rest.iter().map(|v| v.0)) {
         found |= is_nan(v);
@@ -103,7 +101,11 @@ per_level! {
                 (best, home) = (top, i * BLOCK);
             }
         }
-        home + src[home..].iter().position(|v| { v.0 } == best).unwrap_or(0)
+        // Whole groups are compared at once; only the one that has it is searched.
+        let mut groups = src[home..].chunks(LANES).enumerate();
+        let hit = groups.find(|(_, group)| group.iter().fold(false, |hit, v| hit | ({ v.0 } == best)));
+        let (group, values) = hit.unwrap_or((0, &src[home..]));
+        home + group * LANES + values.iter().position(|v| { v.0 } == best).unwrap_or(0)
     }
 }
 

@@ -12,6 +12,7 @@ use super::prepare::{Input, Output, Prepared};
 use super::scratch::{self, Purpose, padded};
 use super::walk::{self, Axes, Axis, Cursor, Lie};
 use crate::operand::Operand;
+use crate::simd;
 use crate::threads::{GRAIN, split};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
@@ -177,6 +178,9 @@ impl Job<'_> {
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
                     let block = Block { first, rows, starts: &cursor.at };
+                    if first + rows < range.end {
+                        self.announce(first + rows);
+                    }
                     self.load_row_inputs(&block, &mut at, raw);
                     if self.phased {
                         self.phases(&block, &places, &mut at, raw);
@@ -193,6 +197,17 @@ impl Job<'_> {
                 }
             }
         });
+    }
+
+    /// Asks for the memory of the next block while this one is computed: rows of a page or so are too
+    /// short for the processor to see a pattern in time.
+    fn announce(&self, first: usize) {
+        for (k, input) in self.program.inputs.iter().enumerate() {
+            let row = self.length * input.size;
+            if !input.per_row && self.reach[k] == Reach::Dense && self.block * row <= BLOCK_BYTES {
+                simd::prefetch(self.bases[k].wrapping_add(first * row), self.block * row);
+            }
+        }
     }
 
     /// Bytes of scratch that [`Job::frame`] lays out.
