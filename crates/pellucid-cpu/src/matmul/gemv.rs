@@ -171,16 +171,16 @@ impl<T: Element> Columns<T> {
             let whole = rows - rows % V::LANES;
             for j in (0..whole).step_by(V::LANES) {
                 let mut sum = if fresh { V::zero() } else { V::load(sums.add(j)) };
-                for c in 0..N {
-                    sum = V::load(column(c).add(j)).mul_add(x[c], sum);
+                for (c, &x) in x.iter().enumerate() {
+                    sum = V::load(column(c).add(j)).mul_add(x, sum);
                 }
                 sum.store(sums.add(j));
             }
             if whole < rows {
                 let mask = V::mask(rows - whole);
                 let mut sum = if fresh { V::zero() } else { V::load(sums.add(whole)) };
-                for c in 0..N {
-                    sum = V::load_part(column(c).add(whole), mask).mul_add(x[c], sum);
+                for (c, &x) in x.iter().enumerate() {
+                    sum = V::load_part(column(c).add(whole), mask).mul_add(x, sum);
                 }
                 sum.store(sums.add(whole));
             }

@@ -212,10 +212,10 @@ impl<T: Element> Problem<'_, T> {
         c: Output<T>,
         threads: Threads,
     ) {
-        let one = self.m * self.n * self.k.max(1);
+        let one = self.m.saturating_mul(self.n).saturating_mul(self.k.max(1));
         let tasks = match threads {
             Threads::Pool if one.saturating_mul(batch) >= 2 * TASK => {
-                rayon::current_num_threads().min(one * batch / TASK)
+                rayon::current_num_threads().min(one.saturating_mul(batch) / TASK)
             }
             _ => 1,
         };

@@ -30,6 +30,7 @@ pub unsafe trait Source<T>: Sync {
     ///
     /// The ranges lie in the operand; `to` has room for `depth · width` numbers.
     #[allow(private_interfaces)]
+    #[allow(clippy::too_many_arguments, reason = "two ranges, a width and a place")]
     unsafe fn pack(
         &self,
         kernels: &Kernels<T>,
@@ -150,7 +151,7 @@ impl<T: Element> Panel<T> {
                 }
             }
             self.gather(whole_lanes, 0);
-            Self { lanes: whole_lanes, width, ..*self }.gather_depth(whole_depth);
+            Self { lanes: whole_lanes, ..*self }.gather_depth(whole_depth);
         }
     }
 

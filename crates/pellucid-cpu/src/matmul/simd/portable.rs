@@ -69,20 +69,20 @@ impl<T: Element> Vector for Lanes<T> {
 
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        let mut lanes = c.0;
-        for i in 0..8 {
-            lanes[i] = self.0[i].mul_add(b.0[i], c.0[i]);
+        let mut sum = c.0;
+        for ((sum, a), b) in sum.iter_mut().zip(self.0).zip(b.0) {
+            *sum = a.mul_add(b, *sum);
         }
-        Self(lanes)
+        Self(sum)
     }
 
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
-        let mut lanes = self.0;
-        for i in 0..8 {
-            lanes[i] = lanes[i].add(b.0[i]);
+        let mut sum = self.0;
+        for (sum, b) in sum.iter_mut().zip(b.0) {
+            *sum = sum.add(b);
         }
-        Self(lanes)
+        Self(sum)
     }
 
     #[inline(always)]
