@@ -3,8 +3,9 @@
 use crate::buffer::CpuBuffer;
 use crate::operand::{self, Operand, Operands};
 use crate::{check, index, pool, product, random, scan, sort, tile};
-use pellucid_ir::backend::{Backend, Buffer, MemoryStats, Prepared, Storage, View};
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::backend::{Backend, Buffer, Dense, MemoryStats, Prepared, Storage, View};
+use pellucid_ir::formula::Program;
+use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan};
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
@@ -24,39 +25,51 @@ impl Backend for Cpu {
     }
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        let op = kernel.name();
         let (needed, made) = arity(kernel);
         if inputs.len() < needed || outputs.len() < made {
-            let reason =
-                format!("needs {needed} inputs and {made} outputs, got {} and {}", inputs.len(), outputs.len());
-            return Err(Error::invalid(op, reason));
+            return Err(too_few(kernel, inputs.len(), outputs.len()));
         }
-        // Built in place: collecting results would move the whole array about, which costs ten
-        // times what a small kernel does.
-        let (mut x, mut y) = (Operands::new(), Operands::new());
-        for view in inputs {
-            let base = operand::input(op, view)?.as_ptr();
-            x.push(Operand { base, layout: view.layout, dtype: view.dtype });
+        let op = kernel.name();
+        // Nearly all kernels are of one of these shapes, and then need no list.
+        match (inputs, outputs) {
+            ([a], [y]) => run(kernel, &[input(op, a)?], &[output(kernel, 0, y)?]),
+            ([a, b], [y]) => run(kernel, &[input(op, a)?, input(op, b)?], &[output(kernel, 0, y)?]),
+            _ => {
+                let (mut x, mut y) = (Operands::new(), Operands::new());
+                for view in inputs {
+                    x.push(input(op, view)?);
+                }
+                for (k, view) in outputs.iter().enumerate() {
+                    y.push(output(kernel, k, view)?);
+                }
+                run(kernel, &x, &y)
+            }
         }
-        // What these two write first, they also read.
-        let in_place = matches!(kernel, Kernel::Scatter(_) | Kernel::Random(_));
-        for (i, view) in outputs.iter().enumerate() {
-            let start = if in_place && i == 0 { operand::state(op, view) } else { operand::output(op, view) };
-            let base = start?.as_ptr();
-            y.push(Operand { base, layout: view.layout, dtype: view.dtype });
+    }
+
+    #[inline]
+    fn map_dense(
+        &self,
+        program: &Arc<Program>,
+        params: &Params,
+        size: usize,
+        inputs: &[Dense<'_>],
+        output: Dense<'_>,
+    ) -> Result<()> {
+        let ([out], true) = (&*program.outputs, inputs.len() == program.inputs.len() && !program.is_row()) else {
+            return Err(Error::invalid(program.name, "not a map of so many inputs and one output"));
+        };
+        let op = program.name;
+        let mut from: SmallVec<[tile::Dense; 4]> = SmallVec::new();
+        for (input, load) in inputs.iter().zip(&program.inputs) {
+            let at = operand::dense_input(op, input, size, load.storage.size())?.as_ptr();
+            from.push(tile::Dense { at, once: input.once });
         }
-        match kernel {
-            Kernel::Map(k) => check::map(k, &x, &y).and_then(|()| tile::map(k, &x, &y)),
-            Kernel::Reduce(k) => check::reduce(k, &x, &y[0]).and_then(|()| tile::reduce(k, &x, &y[0])),
-            Kernel::Row(k) => check::row(k, &x, &y).and_then(|()| tile::row(k, &x, &y)),
-            Kernel::MatMul(k) => product::matmul(k, &x, &y),
-            Kernel::Copy => check::copy(&x[0], &y[0]).and_then(|()| tile::copy(&x[0], &y[0])),
-            Kernel::Scan(k) => scan::scan(k, &x[0], &y),
-            Kernel::Gather(k) => index::gather(k, &x[0], &x[1..], &y[0]),
-            Kernel::Scatter(k) => index::scatter(k, &x[0], &x[1..], &y[0]),
-            Kernel::Sort(k) => sort::sort(k, &x[0], &y[0], &y[1]),
-            Kernel::Random(k) => random::random(k, &y[0], &y[1]),
-        }
+        let at = operand::dense_output(op, &output, size, out.storage.size())?.as_ptr();
+        let to = tile::Dense::full(at);
+        // SAFETY: the operands lie within their buffers, are of the program's dtypes, and the caller
+        // passes no output that overlaps an input other than exactly.
+        unsafe { tile::dense(program, params, size, &from, &[to]) }
     }
 
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
@@ -115,6 +128,38 @@ impl Backend for Cpu {
     }
 }
 
+/// An operand that a kernel reads.
+#[inline]
+fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
+    let base = operand::input(op, view)?.as_ptr();
+    Ok(Operand { base, layout: view.layout, dtype: view.dtype })
+}
+
+/// The operand that a kernel writes as its output `k`.
+#[inline]
+fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>> {
+    // What these two write first, they also read.
+    let state = k == 0 && matches!(kernel, Kernel::Scatter(_) | Kernel::Random(_));
+    let start = if state { operand::state(kernel.name(), view) } else { operand::output(kernel.name(), view) };
+    Ok(Operand { base: start?.as_ptr(), layout: view.layout, dtype: view.dtype })
+}
+
+/// Runs a kernel, of whose operands there are at least as many as its [`arity`] says.
+fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
+    match kernel {
+        Kernel::Map(k) => check::map(k, x, y).and_then(|()| tile::map(k, x, y)),
+        Kernel::Reduce(k) => check::reduce(k, x, &y[0]).and_then(|()| tile::reduce(k, x, &y[0])),
+        Kernel::Row(k) => check::row(k, x, y).and_then(|()| tile::row(k, x, y)),
+        Kernel::MatMul(k) => product::matmul(k, x, y),
+        Kernel::Copy => check::copy(&x[0], &y[0]).and_then(|()| tile::copy(&x[0], &y[0])),
+        Kernel::Scan(k) => scan::scan(k, &x[0], y),
+        Kernel::Gather(k) => index::gather(k, &x[0], &x[1..], &y[0]),
+        Kernel::Scatter(k) => index::scatter(k, &x[0], &x[1..], &y[0]),
+        Kernel::Sort(k) => sort::sort(k, &x[0], &y[0], &y[1]),
+        Kernel::Random(k) => random::random(k, &y[0], &y[1]),
+    }
+}
+
 /// The least number of inputs and outputs that a kernel has.
 fn arity(kernel: &Kernel) -> (usize, usize) {
     match kernel {
@@ -126,6 +171,13 @@ fn arity(kernel: &Kernel) -> (usize, usize) {
         Kernel::Sort(_) => (1, 2),
         Kernel::Random(_) => (0, 2),
     }
+}
+
+#[cold]
+fn too_few(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
+    let (needed, made) = arity(kernel);
+    let reason = format!("needs {needed} inputs and {made} outputs, got {inputs} and {outputs}");
+    Error::invalid(kernel.name(), reason)
 }
 
 /// A plan on the CPU: its kernels, one after the other.

@@ -15,7 +15,7 @@ pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     dtypes(program, inputs, outputs)?;
     let Some(first) = outputs.first() else { return Ok(()) };
     let shape = first.shape();
-    if outputs.iter().all(|o| same(o.shape(), shape)) && inputs.iter().all(|i| broadcasts(i.shape(), shape)) {
+    if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(|i| broadcasts(i.shape(), shape)) {
         return Ok(());
     }
     Err(misshaped(program, inputs, outputs))
@@ -56,16 +56,10 @@ pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
     Err(Error::shapes("copy", [input.shape(), output.shape()], "the source must broadcast to the destination"))
 }
 
-/// Equality of short slices, without a call of `memcmp`.
-#[inline]
-fn same(a: &[usize], b: &[usize]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
-}
-
 /// True if `from` broadcasts to `to` by NumPy's rule.
 #[inline]
-fn broadcasts(from: &[usize], to: &[usize]) -> bool {
-    same(from, to)
+fn broadcasts(from: &Shape, to: &Shape) -> bool {
+    from == to
         || to
             .len()
             .checked_sub(from.len())

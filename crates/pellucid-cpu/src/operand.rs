@@ -2,7 +2,7 @@
 
 use crate::buffer::CpuBuffer;
 use crate::threads::Ptr;
-use pellucid_ir::backend::{Buffer, Storage, View};
+use pellucid_ir::backend::{Buffer, Dense, Storage, View};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -84,6 +84,53 @@ fn writable(op: &'static str, view: &View<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Where the elements of something dense that a kernel reads begin: `size` of them, or one.
+#[inline]
+pub(crate) fn dense_input(op: &'static str, dense: &Dense<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
+    let count = if dense.once { 1 } else { size };
+    match dense_buffer(dense, count, element) {
+        Some((buffer, skip)) => match buffer.start() {
+            // SAFETY: `skip` bytes and more lie in the buffer.
+            Some(start) => Ok(unsafe { start.add(skip) }),
+            None if count == 0 => buffer.ensure(),
+            None => Err(no_value(op)),
+        },
+        None => Err(dense_outside(op, dense, count)),
+    }
+}
+
+/// Where the elements of something dense that a kernel writes begin; it gets memory if it has none.
+#[inline]
+pub(crate) fn dense_output(op: &'static str, dense: &Dense<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
+    match dense_buffer(dense, size, element) {
+        // SAFETY: as above.
+        Some((buffer, skip)) => buffer.ensure().map(|start| unsafe { start.add(skip) }),
+        None => Err(dense_outside(op, dense, size)),
+    }
+}
+
+/// The buffer, and how many of its bytes lie before the first element, if all elements lie within.
+#[inline(always)]
+fn dense_buffer<'a>(dense: &Dense<'a>, count: usize, element: usize) -> Option<(&'a CpuBuffer, usize)> {
+    let buffer = downcast(dense.storage)?;
+    if count == 0 {
+        return Some((buffer, 0));
+    }
+    let end = dense.offset.checked_add(count)?.checked_mul(element)?;
+    (end <= buffer.bytes()).then_some((buffer, dense.offset * element))
+}
+
+#[cold]
+fn dense_outside(op: &'static str, dense: &Dense<'_>, count: usize) -> Error {
+    match downcast(dense.storage) {
+        None => elsewhere(op),
+        Some(buffer) => {
+            let (bytes, offset) = (buffer.bytes(), dense.offset);
+            Error::invalid(op, format!("{count} elements from {offset} on reach beyond a buffer of {bytes} bytes"))
+        }
+    }
+}
+
 /// The buffer of a storage of this backend.
 pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&'a CpuBuffer> {
     downcast(storage).ok_or_else(|| elsewhere(op))
@@ -111,7 +158,7 @@ fn strided_fits(layout: &Layout, room: usize) -> bool {
     let Some(size) = layout.shape().checked_size() else { return false };
     // The lengths' product is below 2⁶⁰, hence the sum of all reaches below 2¹²⁴.
     let (mut low, mut high) = (layout.offset() as i128, layout.offset() as i128);
-    for (&dim, &stride) in layout.shape().iter().zip(layout.strides()) {
+    for (&dim, &stride) in layout.shape().iter().zip(&*layout.strides()) {
         let reach = (dim as i128 - 1) * stride as i128;
         if reach < 0 { low += reach } else { high += reach }
     }

@@ -29,7 +29,7 @@ impl Lie {
         let rank = shape.rank();
         match self {
             Lie::Plain => plain,
-            Lie::Behind => Layout::strided(shape.clone(), plain.strides().into(), 5),
+            Lie::Behind => Layout::strided(shape.clone(), plain.strides(), 5),
             Lie::Turned => {
                 let back: Vec<usize> = (0..rank).rev().collect();
                 Layout::contiguous(back.iter().map(|&a| shape[a]).collect()).permute(&back)
@@ -96,7 +96,7 @@ impl Array {
 
     fn positions(&self) -> Vec<usize> {
         let mut out = vec![self.layout.offset() as isize];
-        for (&dim, &stride) in self.layout.shape().iter().zip(self.layout.strides()) {
+        for (&dim, &stride) in self.layout.shape().iter().zip(&*self.layout.strides()) {
             out = out.iter().flat_map(|&p| (0..dim as isize).map(move |i| p + i * stride)).collect();
         }
         out.into_iter().map(|p| p as usize).collect()

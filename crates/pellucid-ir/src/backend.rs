@@ -5,9 +5,10 @@
 
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::Kernel;
+use crate::formula::Program;
+use crate::kernel::{Kernel, Map, Params};
 use crate::plan::Plan;
-use crate::shape::Layout;
+use crate::shape::{Layout, Shape, Strides};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -123,6 +124,17 @@ pub struct View<'a> {
     pub dtype: DType,
 }
 
+/// An array without gaps, or a single value that stands for one.
+#[derive(Clone, Copy, Debug)]
+pub struct Dense<'a> {
+    /// Where the elements lie.
+    pub storage: &'a Storage,
+    /// The first of them, in elements from the storage's start.
+    pub offset: usize,
+    /// There is only one.
+    pub once: bool,
+}
+
 /// How much memory a device's tensors use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
@@ -150,6 +162,26 @@ pub trait Backend: Send + Sync + 'static {
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>>;
     /// Runs one kernel, giving memory to outputs that have none.
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()>;
+    /// Runs a [`Map`] of one output whose operands are all dense, over `size` elements: what `run`
+    /// does for it, where a shape would say nothing. The output may be one of the inputs.
+    fn map_dense(
+        &self,
+        program: &Arc<Program>,
+        params: &Params,
+        size: usize,
+        inputs: &[Dense<'_>],
+        output: Dense<'_>,
+    ) -> Result<()> {
+        let shape = |once: bool| Shape::from([if once { 1 } else { size }]);
+        let layout = |d: &Dense<'_>| Layout::strided(shape(d.once), Strides::from([1]), d.offset);
+        let layouts: Vec<Layout> = inputs.iter().chain([&output]).map(layout).collect();
+        let dtypes = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
+        let operands = inputs.iter().chain([&output]).zip(&layouts).zip(dtypes);
+        let views: Vec<View<'_>> =
+            operands.map(|((d, layout), dtype)| View { storage: d.storage, layout, dtype }).collect();
+        let (inputs, output) = views.split_at(inputs.len());
+        self.run(&Kernel::Map(Map { program: program.clone(), params: params.clone() }), inputs, output)
+    }
     /// Copies host bytes to the start of a storage, giving it memory.
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
     /// Copies `into.len()` bytes of a storage, from byte `offset` on, to the host.

@@ -254,6 +254,13 @@ pub enum Scalar {
     Float(f64),
 }
 
+impl Default for Scalar {
+    /// The integer 0.
+    fn default() -> Scalar {
+        Scalar::Int(0)
+    }
+}
+
 impl Scalar {
     /// The value as a real number.
     pub const fn to_f64(self) -> f64 {

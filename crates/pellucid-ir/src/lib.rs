@@ -8,6 +8,7 @@
 pub mod backend;
 mod dtype;
 mod error;
+mod few;
 pub mod formula;
 pub mod kernel;
 pub mod plan;
@@ -15,5 +16,6 @@ mod shape;
 
 pub use dtype::{Compute, DType, Element, Scalar};
 pub use error::{Error, Result};
+pub use few::Few;
 pub use half::{bf16, f16};
 pub use shape::{INLINE_AXES, Layout, Shape, Strides};

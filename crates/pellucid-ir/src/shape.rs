@@ -5,49 +5,16 @@
 //! kernel; a stride may be negative (flip) or 0 (broadcast).
 
 use crate::error::Error;
+use crate::few::Few;
 use smallvec::SmallVec;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 
 /// Axes that are stored inline; arrays of higher rank work, with a heap allocation.
 pub const INLINE_AXES: usize = 6;
 
 /// The length of every axis, outermost first. A 0-d array has the empty shape and one element.
-#[derive(Eq, Default)]
-pub struct Shape(SmallVec<[usize; INLINE_AXES]>);
-
-// Every operation copies and compares shapes: both are written out, because the derived ones go
-// through an iterator per element and a call of `memcmp`.
-impl Clone for Shape {
-    #[inline]
-    fn clone(&self) -> Shape {
-        Shape(copied(&self.0))
-    }
-}
-
-impl PartialEq for Shape {
-    #[inline]
-    fn eq(&self, other: &Shape) -> bool {
-        self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a == b)
-    }
-}
-
-impl Hash for Shape {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
-
-#[inline]
-fn copied<T: Copy + Default>(from: &[T]) -> SmallVec<[T; INLINE_AXES]> {
-    let mut inline = [T::default(); INLINE_AXES];
-    if from.len() <= INLINE_AXES {
-        inline.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-        SmallVec::from_buf_and_len(inline, from.len())
-    } else {
-        SmallVec::from_slice(from)
-    }
-}
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Shape(Few<usize, INLINE_AXES>);
 
 impl Shape {
     /// The shape of a 0-d array.
@@ -89,13 +56,9 @@ impl Shape {
     /// Row-major (C order) strides, in elements.
     #[inline]
     pub fn contiguous_strides(&self) -> Strides {
-        let mut strides: Strides = if self.rank() <= INLINE_AXES {
-            SmallVec::from_buf_and_len([0; INLINE_AXES], self.rank())
-        } else {
-            SmallVec::from_elem(0, self.rank())
-        };
+        let mut strides = Strides::repeated(0, self.rank());
         let mut step = 1isize;
-        for (stride, &dim) in strides.iter_mut().zip(&self.0).rev() {
+        for (stride, &dim) in strides.iter_mut().zip(&**self).rev() {
             *stride = step;
             step *= dim.max(1) as isize;
         }
@@ -112,7 +75,7 @@ impl Shape {
         let (long, short) = if self.rank() >= other.rank() { (self, other) } else { (other, self) };
         let lead = long.rank() - short.rank();
         let mut out = long.clone();
-        for (o, &s) in out.0[lead..].iter_mut().zip(&short.0) {
+        for (o, &s) in out.0[lead..].iter_mut().zip(&**short) {
             match (*o, s) {
                 (a, b) if a == b => {}
                 (1, b) => *o = b,
@@ -161,6 +124,12 @@ impl fmt::Debug for Shape {
     }
 }
 
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shape {}, strides {:?}, offset {}", self.shape, self.strides(), self.offset)
+    }
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
@@ -182,19 +151,19 @@ impl FromIterator<usize> for Shape {
 
 impl From<&[usize]> for Shape {
     fn from(dims: &[usize]) -> Shape {
-        Shape(SmallVec::from_slice(dims))
+        Shape(dims.into())
     }
 }
 
 impl<const N: usize> From<[usize; N]> for Shape {
     fn from(dims: [usize; N]) -> Shape {
-        Shape(SmallVec::from_slice(&dims))
+        Shape(dims.as_slice().into())
     }
 }
 
 impl<const N: usize> From<&[usize; N]> for Shape {
     fn from(dims: &[usize; N]) -> Shape {
-        Shape(SmallVec::from_slice(dims))
+        Shape(dims.as_slice().into())
     }
 }
 
@@ -212,7 +181,7 @@ impl From<()> for Shape {
 
 impl From<Vec<usize>> for Shape {
     fn from(dims: Vec<usize>) -> Shape {
-        Shape(SmallVec::from_vec(dims))
+        Shape(dims.as_slice().into())
     }
 }
 
@@ -243,30 +212,23 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
 }
 
 /// Strides in elements, one an axis.
-pub type Strides = SmallVec<[isize; INLINE_AXES]>;
+pub type Strides = Few<isize, INLINE_AXES>;
 
 /// A shape laid over a storage: strides and offset, in elements.
-#[derive(PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Layout {
     shape: Shape,
-    strides: Strides,
     offset: usize,
-    contiguous: bool,
-}
-
-impl Clone for Layout {
-    #[inline]
-    fn clone(&self) -> Layout {
-        Layout { shape: self.shape.clone(), strides: copied(&self.strides), ..*self }
-    }
+    /// `None` where the elements lie in row-major order without gaps, which is nearly always: then
+    /// the shape says all.
+    strides: Option<Box<Strides>>,
 }
 
 impl Layout {
     /// The row-major layout of `shape` from the start of a storage.
     #[inline]
     pub fn contiguous(shape: Shape) -> Layout {
-        let strides = shape.contiguous_strides();
-        Layout { shape, strides, offset: 0, contiguous: true }
+        Layout { shape, offset: 0, strides: None }
     }
 
     /// A layout of explicit strides and offset, in elements.
@@ -275,8 +237,8 @@ impl Layout {
     /// If there is not one stride an axis, or an element would lie before the storage's start.
     pub fn strided(shape: Shape, strides: Strides, offset: usize) -> Layout {
         assert_eq!(shape.rank(), strides.len(), "one stride an axis");
-        let contiguous = is_contiguous(&shape, &strides);
-        let layout = Layout { shape, strides, offset, contiguous };
+        let strides = (!is_contiguous(&shape, &strides)).then(|| Box::new(strides));
+        let layout = Layout { shape, offset, strides };
         assert!(layout.extent().start >= 0, "an element before the start of its storage");
         layout
     }
@@ -289,8 +251,11 @@ impl Layout {
 
     /// Elements from one index of each axis to the next.
     #[inline]
-    pub fn strides(&self) -> &[isize] {
-        &self.strides
+    pub fn strides(&self) -> Strides {
+        match &self.strides {
+            None => self.shape.contiguous_strides(),
+            Some(strides) => (**strides).clone(),
+        }
     }
 
     /// Elements from the storage's start to element (0, 0, ..).
@@ -302,38 +267,38 @@ impl Layout {
     /// True where the elements lie in row-major order without gaps (whatever the offset).
     #[inline]
     pub fn is_contiguous(&self) -> bool {
-        self.contiguous
+        self.strides.is_none()
     }
 
     /// True where two indices may mean the same element: a stride of 0 along a length above 1.
     #[inline]
     pub fn is_broadcast(&self) -> bool {
-        !self.contiguous && self.shape.iter().zip(&self.strides).any(|(&d, &s)| s == 0 && d > 1)
+        let stretched = |strides: &Strides| self.shape.iter().zip(&**strides).any(|(&d, &s)| s == 0 && d > 1);
+        self.strides.as_deref().is_some_and(stretched)
     }
 
-    /// The half-open range of element positions that the layout touches, empty if it has no element.
+    /// The half-open range of element positions that the layout touches, empty if it has no element;
+    /// positions beyond `isize` count as its ends.
     #[inline]
     pub fn extent(&self) -> std::ops::Range<isize> {
         let start = self.offset as isize;
-        if self.contiguous {
-            return start..start + self.shape.size() as isize;
-        }
+        let Some(strides) = &self.strides else { return start..start + self.shape.size() as isize };
         if self.shape.contains(&0) {
             return start..start;
         }
         let (mut low, mut high) = (start, start);
-        for (&dim, &stride) in self.shape.iter().zip(&self.strides) {
-            let reach = (dim as isize - 1) * stride;
-            if reach < 0 { low += reach } else { high += reach }
+        for (&dim, &stride) in self.shape.iter().zip(&***strides) {
+            let reach = (dim as isize - 1).saturating_mul(stride);
+            if reach < 0 { low = low.saturating_add(reach) } else { high = high.saturating_add(reach) }
         }
-        low..high + 1
+        low..high.saturating_add(1)
     }
 
     /// The axes in another order: axis k of the result is axis `order[k]` of this one.
     pub fn permute(&self, order: &[usize]) -> Layout {
         let shape = order.iter().map(|&a| self.shape[a]).collect();
-        let strides = order.iter().map(|&a| self.strides[a]).collect();
-        Layout::strided(shape, strides, self.offset)
+        let strides = self.strides();
+        Layout::strided(shape, order.iter().map(|&a| strides[a]).collect(), self.offset)
     }
 
     /// Stretched to `shape` by NumPy's rule, with strides of 0; `None` if it does not fit.
@@ -342,8 +307,8 @@ impl Layout {
             return Some(self.clone());
         }
         let lead = shape.rank().checked_sub(self.shape.rank())?;
-        let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
-        for (axis, (&dim, &stride)) in self.shape.iter().zip(&self.strides).enumerate() {
+        let mut strides = Strides::repeated(0, shape.rank());
+        for (axis, (&dim, &stride)) in self.shape.iter().zip(&*self.strides()).enumerate() {
             if dim == shape[lead + axis] {
                 strides[lead + axis] = stride;
             } else if dim != 1 {
@@ -359,22 +324,15 @@ impl Layout {
         if self.shape.size() != shape.size() {
             return None;
         }
-        if self.contiguous {
-            return Some(Layout {
-                strides: shape.contiguous_strides(),
-                shape: shape.clone(),
-                offset: self.offset,
-                contiguous: true,
-            });
-        }
-        if shape.size() == 0 {
-            return Some(Layout::strided(shape.clone(), shape.contiguous_strides(), self.offset));
+        if self.is_contiguous() || shape.size() == 0 {
+            return Some(Layout { shape: shape.clone(), offset: self.offset, strides: None });
         }
         // Both shapes are cut into the shortest groups of equal size; a group is free to change
         // where its old axes lie in row-major order among themselves.
+        let own = self.strides();
         let old: SmallVec<[(usize, isize); INLINE_AXES]> =
-            self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(d, _)| d != 1).collect();
-        let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
+            self.shape.iter().copied().zip(own.iter().copied()).filter(|&(d, _)| d != 1).collect();
+        let mut strides = Strides::repeated(0, shape.rank());
         let (mut i, mut j) = (0, 0);
         while j < shape.rank() {
             let (i0, j0) = (i, j);
@@ -405,22 +363,19 @@ impl Layout {
 
     /// Index `start`, `start + step`, .. (`len` of them) of one axis.
     pub fn slice(&self, axis: usize, start: usize, step: isize, len: usize) -> Layout {
-        let mut out = self.clone();
-        if len > 0 {
-            out.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
-        }
-        out.shape[axis] = len;
-        out.strides[axis] *= step;
-        out.contiguous = is_contiguous(&out.shape, &out.strides);
-        out
+        let mut strides = self.strides();
+        let first = if len > 0 { start as isize * strides[axis] } else { 0 };
+        strides[axis] *= step;
+        Layout::strided(self.shape.with_axis(axis, len), strides, (self.offset as isize + first) as usize)
     }
 
     /// The layout without `axis`, at its index `at`.
     pub fn select(&self, axis: usize, at: usize) -> Layout {
-        let offset = (self.offset as isize + at as isize * self.strides[axis]) as usize;
+        let own = self.strides();
+        let offset = (self.offset as isize + at as isize * own[axis]) as usize;
         let keep = |k: &usize| *k != axis;
         let shape = (0..self.shape.rank()).filter(keep).map(|k| self.shape[k]).collect();
-        let strides = (0..self.shape.rank()).filter(keep).map(|k| self.strides[k]).collect();
+        let strides = (0..self.shape.rank()).filter(keep).map(|k| own[k]).collect();
         Layout::strided(shape, strides, offset)
     }
 }
@@ -445,7 +400,7 @@ mod tests {
 
     fn positions(layout: &Layout) -> Vec<isize> {
         let mut out = vec![layout.offset() as isize];
-        for (&dim, &stride) in layout.shape().iter().zip(layout.strides()) {
+        for (&dim, &stride) in layout.shape().iter().zip(&*layout.strides()) {
             out = out.iter().flat_map(|&p| (0..dim as isize).map(move |i| p + i * stride)).collect();
         }
         out

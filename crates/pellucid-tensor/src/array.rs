@@ -88,6 +88,12 @@ impl Array {
         Arc::strong_count(&self.storage) == 1 && !self.layout.is_broadcast()
     }
 
+    /// True for what [`Array::new`] made, until a kernel writes it or another handle is made.
+    #[inline]
+    pub(crate) fn is_new(&self) -> bool {
+        Arc::strong_count(&self.storage) == 1 && !self.storage.buffer().is_allocated()
+    }
+
     /// The same storage under another layout.
     pub fn view(&self, layout: Layout) -> Array {
         Array { storage: self.storage.clone(), layout, dtype: self.dtype, device: self.device }

@@ -6,8 +6,8 @@ use super::turn::turn;
 use super::walk::{self, Axis, Cursor};
 use crate::operand::Operand;
 use crate::threads::{GRAIN, Ptr, split};
+use pellucid_ir::kernel::Params;
 use pellucid_ir::{DType, Result};
-use smallvec::SmallVec;
 use std::sync::OnceLock;
 
 /// Runs at least this long are copied by `memcpy`.
@@ -52,7 +52,7 @@ pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
             _ => {}
         }
     }
-    map::run(cast(input.dtype, output.dtype), &SmallVec::new(), &axes, &bases);
+    map::run(cast(input.dtype, output.dtype), &Params::new(), &axes, &bases);
     Ok(())
 }
 

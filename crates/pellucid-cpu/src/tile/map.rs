@@ -1,15 +1,14 @@
 //! `Map`: a program, element by element.
 
+use super::dense::{self, Dense};
 use super::eval::Evaluator;
 use super::link::Class;
 use super::loader::{fill, scatter};
-use super::prepare::{Call, Prepared};
+use super::prepare::Prepared;
 use super::scratch::{self, Purpose};
-use super::small;
 use super::turn::turn;
 use super::walk::{self, Axes, Axis, Cursor, Lie};
 use crate::operand::Operand;
-use crate::simd::BinaryLoop;
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
@@ -26,41 +25,34 @@ const TURN: usize = 8;
 const PANEL: (usize, usize) = (64, 1024);
 
 /// Elements are dealt out to threads in units of so many.
-const UNIT: usize = 1024;
+pub(super) const UNIT: usize = 1024;
 
 /// Runs `outputs = program(inputs)`, element by element.
 pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let program = Prepared::of(&kernel.program)?;
-    if run_single(program, &kernel.params, inputs, outputs) {
-        return Ok(());
-    }
     let Some(shape) = outputs.first().map(|o| o.layout.shape()) else { return Ok(()) };
     let size = shape.size();
     if size == 0 {
         return Ok(());
     }
-    let place = |o: &Operand<'_>| {
+    let operands = || inputs.iter().chain(outputs);
+    let dense = |o: &Operand<'_>| {
         let full = o.layout.shape() == shape;
-        (o.layout.is_contiguous() && (full || o.layout.shape().size() == 1)).then(|| (walk::start(o), !full))
+        (o.layout.is_contiguous() && (full || o.layout.shape().size() == 1))
+            .then(|| Dense { at: walk::start(o), once: !full })
     };
-    let output = |k: usize| outputs[k].layout.is_contiguous().then(|| walk::start(&outputs[k]));
-    // SAFETY: the addresses of the operands, as their layouts say.
-    if size <= small::MOST && unsafe { small::run(program, &kernel.params, size, |k| place(&inputs[k]), output) } {
+    let mut places: SmallVec<[Dense; 8]> = SmallVec::new();
+    if operands().all(|o| dense(o).map(|d| places.push(d)).is_some()) {
+        let (inputs, outputs) = places.split_at(inputs.len());
+        // SAFETY: the operands are dense over `size` elements, and overlap only where an input and an
+        // output are the same view.
+        unsafe { dense::run(program, &kernel.params, size, inputs, outputs) };
         return Ok(());
     }
-    let operands = || inputs.iter().chain(outputs);
     let mut bases: SmallVec<[*mut u8; 8]> = operands().map(walk::start).collect();
-    let flat =
-        |o: &Operand<'_>| o.layout.is_contiguous() && (o.layout.shape() == shape || o.layout.shape().size() == 1);
-    let axes: Axes = if operands().all(flat) {
-        let step = |o: &Operand<'_>| if o.layout.shape() == shape && size > 1 { o.dtype.size() as isize } else { 0 };
-        [Axis { len: size, steps: operands().map(step).collect() }].into_iter().collect()
-    } else {
-        let mut axes = walk::axes(shape, operands(), |_| true);
-        walk::reorder(&mut axes, inputs.len(), &mut bases);
-        walk::merge(&mut axes);
-        axes
-    };
+    let mut axes = walk::axes(shape, operands(), |_| true);
+    walk::reorder(&mut axes, inputs.len(), &mut bases);
+    walk::merge(&mut axes);
     run(program, &kernel.params, &axes, &bases);
     Ok(())
 }
@@ -225,103 +217,5 @@ impl Job<'_> {
                 }
             }
         }
-    }
-}
-
-/// The commonest kernel, one instruction over contiguous arrays (or single values) of its own type,
-/// runs as one call of its loop. False if this is not such a kernel.
-#[inline]
-fn run_single(program: &Prepared, params: &Params, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> bool {
-    let Some(single) = &program.single else { return false };
-    let out = &outputs[0];
-    if !out.layout.is_contiguous() {
-        return false;
-    }
-    let n = out.layout.shape().size();
-    let mut cells = [0u64; 2];
-    let mut from = [Ptr(std::ptr::null_mut::<u8>()); 2];
-    // Bytes from one element to the next; 0 for a value that holds for all.
-    let mut steps = [0; 2];
-    for (k, arg) in single.args.iter().enumerate() {
-        match *arg {
-            SingleArg::None => {}
-            SingleArg::Input(i, size) => {
-                let x = &inputs[i as usize];
-                if !x.layout.is_contiguous() {
-                    return false;
-                }
-                if x.layout.shape() == out.layout.shape() {
-                    steps[k] = size as usize;
-                } else if x.layout.shape().size() != 1 {
-                    return false;
-                }
-                from[k] = Ptr(walk::start(x));
-            }
-            SingleArg::Uniform(u) => {
-                cells[k] = program.uniform_value(&program.uniforms[u as usize], params, 0);
-                from[k] = Ptr((&raw mut cells[k]).cast());
-            }
-        }
-    }
-    let run: BinaryLoop = match (single.call, steps[0] != 0, steps[1] != 0) {
-        (Call::Unary(f), full, _) if full || n == 1 => {
-            return single.go(n, out, steps, from, |to, a, _, n| {
-                // SAFETY: see `go`.
-                unsafe { f(to, a, n) }
-            });
-        }
-        (Call::Binary(forms), true, true) => forms[0],
-        (Call::Binary(forms), true, false) => forms[1],
-        (Call::Binary(forms), false, true) => forms[2],
-        (Call::Binary(forms), false, false) if n == 1 => forms[0],
-        _ => return false,
-    };
-    single.go(n, out, steps, from, |to, a, b, n| {
-        // SAFETY: see `go`.
-        unsafe { run(to, a, b, n) }
-    })
-}
-
-/// An operand of the only instruction.
-#[derive(Clone, Copy)]
-pub(super) enum SingleArg {
-    None,
-    /// The number of the input, and the bytes of an element.
-    Input(u8, u8),
-    Uniform(u8),
-}
-
-/// A program of one instruction that neither loads nor stores through a conversion.
-pub(super) struct Single {
-    pub(super) call: Call,
-    pub(super) args: [SingleArg; 2],
-    /// Bytes of a result.
-    pub(super) size: usize,
-}
-
-impl Single {
-    /// Calls `run(to, a, b, n)` for all `n` elements, in as many pieces as threads are worth it.
-    #[inline]
-    fn go(
-        &self,
-        n: usize,
-        out: &Operand<'_>,
-        steps: [usize; 2],
-        from: [Ptr<u8>; 2],
-        run: impl Fn(*mut u8, *const u8, *const u8, usize) + Sync,
-    ) -> bool {
-        let to = Ptr(walk::start(out));
-        // The loop is called over ranges of contiguous operands of `n` elements, each range once.
-        let piece = |range: Range<usize>| {
-            let at = |p: &Ptr<u8>, step: usize| p.at((range.start * step) as isize);
-            run(at(&to, self.size), at(&from[0], steps[0]), at(&from[1], steps[1]), range.len());
-        };
-        if n < GRAIN / 16 {
-            piece(0..n);
-        } else {
-            let grain = GRAIN / (self.size + steps[0] + steps[1]).max(1);
-            split(n.div_ceil(UNIT), grain.div_ceil(UNIT), |r| piece(r.start * UNIT..n.min(r.end * UNIT)));
-        }
-        true
     }
 }

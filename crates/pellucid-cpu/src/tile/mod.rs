@@ -8,6 +8,7 @@
 //! reductions accumulate in an order that only the logical shape decides (`fold`).
 
 mod copy;
+mod dense;
 mod eval;
 mod fold;
 mod link;
@@ -24,6 +25,7 @@ mod turn;
 mod walk;
 
 pub(crate) use copy::copy;
+pub(crate) use dense::{Dense, dense};
 pub(crate) use map::map;
 pub(crate) use reduce::reduce;
 pub(crate) use row::row;

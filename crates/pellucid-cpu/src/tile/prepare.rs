@@ -1,9 +1,9 @@
 //! A program, prepared: every instruction resolved to the loop that runs it, every register to the
 //! one instruction that wrote it.
 
+use super::dense::{Single, SingleArg};
 use super::fold::Fold;
 use super::link::{Class, Link, Linked};
-use super::map::{Single, SingleArg};
 use crate::simd::{self, BinaryLoop, Form, Level, TernaryLoop, UnaryLoop};
 use pellucid_ir::formula::{self, Op, Program, Uniform, UniformSource};
 use pellucid_ir::kernel::Params;

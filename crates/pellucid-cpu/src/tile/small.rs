@@ -2,6 +2,7 @@
 //!
 //! Setting up the general walk takes longer than the work; here nothing is set up but the addresses.
 
+use super::dense::Dense;
 use super::eval::tile_of;
 use super::link::{Class, Extent, execute};
 use super::loader::fill;
@@ -16,40 +17,23 @@ const SLOTS: usize = 64;
 /// The most values that make a small map.
 pub(super) const MOST: usize = 1024;
 
-/// Runs `program` on `n` contiguous values; `input(k)` gives the address of input `k` and whether it is
-/// one value for all, or `None` if it lies otherwise, `output(k)` that of output `k`. False, and nothing
-/// written, if the program is not small enough.
+/// Runs `program` on `n` values. False, and nothing written, if the program is not small enough.
 ///
 /// # Safety
-/// The addresses are those of operands of `n` (or one) elements, which overlap only where an input and
-/// an output are the same.
-pub(super) unsafe fn run(
-    program: &Prepared,
-    params: &Params,
-    n: usize,
-    input: impl Fn(usize) -> Option<(*mut u8, bool)>,
-    output: impl Fn(usize) -> Option<*mut u8>,
-) -> bool {
+/// As [`super::dense::run`].
+pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[Dense], to: &[Dense]) -> bool {
     let inputs = program.inputs.len();
-    if n == 0 || n > MOST || program.sizes.len() > SLOTS || inputs > 16 {
+    if n == 0 || n > MOST || program.sizes.len() > SLOTS {
         return false;
     }
-    let mut from = [(std::ptr::null_mut(), false); 16];
-    for (k, from) in from[..inputs].iter_mut().enumerate() {
-        match input(k) {
-            Some(found) => *from = found,
-            None => return false,
-        }
-    }
-    for (o, out) in program.outputs.iter().enumerate() {
-        let Some(to) = output(o) else { return false };
+    for (out, to) in program.outputs.iter().zip(to) {
         // In place, an input must not be read after its memory was written.
         let written = out.direct.unwrap_or(program.steps.len() + 1);
-        if from[..inputs].iter().zip(&program.inputs).any(|(f, i)| f.0 == to && i.last_read > written) {
+        if from.iter().zip(&program.inputs).any(|(f, i)| f.at == to.at && i.last_read > written) {
             return false;
         }
     }
-    let linked = program.link(|k| if from[k].1 { Class::Once } else { Class::Tile });
+    let linked = program.link(|k| if from[k].once { Class::Once } else { Class::Tile });
     let slots = linked.class.len();
     let tile = n.next_multiple_of(64) + 64;
     if slots > SLOTS || n > tile_of(linked.width) {
@@ -72,20 +56,19 @@ pub(super) unsafe fn run(
                 at[slot].cast::<u64>().write(program.uniform_value(uniform, params, 0));
             }
             for (k, input) in program.inputs.iter().enumerate() {
-                let (address, once) = from[k];
                 match input.load {
-                    Some(load) => load(at[k], address, if once { 1 } else { n }),
-                    None => at[k] = address,
+                    Some(load) => load(at[k], from[k].at, if from[k].once { 1 } else { n }),
+                    None => at[k] = from[k].at,
                 }
             }
-            for (o, out) in program.outputs.iter().enumerate() {
-                if let (Some(_), Class::Tile, Some(to)) = (out.direct, linked.class[out.slot as usize], output(o)) {
-                    at[out.slot as usize] = to;
+            for (out, to) in program.outputs.iter().zip(to) {
+                if out.direct.is_some() && linked.class[out.slot as usize] == Class::Tile {
+                    at[out.slot as usize] = to.at;
                 }
             }
             execute(&linked.code, at, Extent::one(n));
-            for (o, out) in program.outputs.iter().enumerate() {
-                let (Some(to), mut value) = (output(o), at[out.slot as usize]) else { continue };
+            for (out, to) in program.outputs.iter().zip(to) {
+                let (to, mut value) = (to.at, at[out.slot as usize]);
                 if linked.class[out.slot as usize] != Class::Tile {
                     let mut one = 0u64;
                     if let Some(store) = out.store {

@@ -3,14 +3,14 @@
 
 use super::definition::{Formula, MOST};
 use super::graph::{Fact, Id, Kind, Literal, Node};
+use super::memo::Memo;
 use super::primitive::{Binary, Unary};
 use super::program::{Load, Op, Operand, Program, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::error::{Error, Result};
 use smallvec::SmallVec;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// The dtypes for which a formula is compiled.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -54,7 +54,7 @@ fn default_dtype(kind: Kind, number: DType) -> DType {
 #[derive(Default)]
 pub(super) struct Programs {
     uniform: [OnceLock<Arc<Program>>; 10],
-    others: Mutex<HashMap<Signature, Arc<Program>>>,
+    others: Memo<Signature, Arc<Program>>,
 }
 
 impl Formula {
@@ -63,13 +63,12 @@ impl Formula {
     /// # Errors
     /// `DTypeMismatch` if a primitive does not exist in the compute type; `InvalidArgument` if the
     /// formula needs more than 255 registers or uniforms, or the signature has not its arity.
-    pub fn program(&self, signature: &Signature) -> Result<Arc<Program>> {
-        let lock = || self.inner.programs.others.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(signature) {
-            return Ok(known.clone());
+    pub fn program(&self, signature: &Signature) -> Result<&Arc<Program>> {
+        let others = &self.inner.programs.others;
+        match others.get(signature) {
+            Some(known) => Ok(known),
+            None => Ok(others.insert(signature.clone(), Arc::new(compile(self, signature)?))),
         }
-        let made = Arc::new(compile(self, signature)?);
-        Ok(lock().entry(signature.clone()).or_insert(made).clone())
     }
 
     /// The program in which every number is `dtype`, in and out, every index `i64` and every mask

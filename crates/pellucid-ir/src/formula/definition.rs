@@ -29,6 +29,8 @@ pub(super) struct Inner {
     /// Per input, the derivative that its text declares.
     pub(super) declared: Vec<Option<Declared>>,
     pub(super) is_row: bool,
+    /// The outputs that are numbers, as bits (of the first 64): others have no gradient to be missing.
+    pub(super) numbers: u64,
     pub(super) gradients: Gradients,
     pub(super) programs: Programs,
 }
@@ -103,6 +105,7 @@ impl Formula {
             input_names: names("x", inputs.len()),
             param_names: names("k", params),
             declared: vec![None; inputs.len()],
+            numbers: numbers(&outputs),
             inputs,
             graph,
             outputs,
@@ -181,6 +184,7 @@ impl Formula {
                 outputs: shared.outputs.clone(),
                 declared: shared.declared.clone(),
                 is_row: shared.is_row,
+                numbers: shared.numbers,
                 gradients: Gradients::default(),
                 programs: Programs::default(),
             },
@@ -246,6 +250,11 @@ impl Formula {
     pub fn same(&self, other: &Formula) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
+}
+
+fn numbers(outputs: &[Output]) -> u64 {
+    let numbers = outputs.iter().take(64).enumerate().filter(|(_, o)| o.kind == Kind::Number);
+    numbers.fold(0, |all, (j, _)| all | 1 << j)
 }
 
 /// Expressions for the inputs and parameters of the formula under construction.

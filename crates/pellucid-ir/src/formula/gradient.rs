@@ -1,10 +1,8 @@
 //! Gradients as formulas: what is asked for, what must be saved for it, and where it is kept.
 
 use super::definition::Formula;
-use super::graph::Kind;
+use super::memo::Memo;
 use smallvec::SmallVec;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Which gradients are wanted, and which of them are added up: four bits per input, the lowest for
 /// input 0. 0 is *not wanted*, k is *added into output k − 1*.
@@ -99,21 +97,8 @@ impl Gradient {
     }
 }
 
-/// The gradients that were asked for so far.
-///
-/// The common requests (up to three inputs, up to three outputs, every incoming gradient there) have
-/// a place of their own, found without hashing or locking; the others share a table.
-#[derive(Default)]
-pub(super) struct Gradients {
-    common: OnceLock<Box<[OnceLock<Arc<Gradient>>; 64]>>,
-    others: Mutex<HashMap<(Wanted, u64), Arc<Gradient>>>,
-}
-
-/// The place of a common request: two bits per input.
-fn common(wanted: Wanted) -> Option<usize> {
-    let w = wanted.0;
-    (w & !0x333 == 0).then_some((w & 3 | w >> 2 & 12 | w >> 4 & 48) as usize)
-}
+/// The gradients that were asked for so far, by what was wanted and which incoming gradients were there.
+pub(super) type Gradients = Memo<(Wanted, u64), Gradient>;
 
 impl Formula {
     /// The gradient of the outputs with respect to the wanted inputs, given the incoming gradients
@@ -123,27 +108,16 @@ impl Formula {
     /// If an input is wanted that the formula does not have.
     #[track_caller]
     #[inline]
-    pub fn gradient(&self, wanted: Wanted) -> Arc<Gradient> {
+    pub fn gradient(&self, wanted: Wanted) -> &Gradient {
         self.gradient_given(wanted, u64::MAX)
     }
 
     /// The same, where incoming gradients are missing and count as zero: bit j of `present` says
     /// that the one of output j is there (outputs beyond the 64th count as there).
     #[track_caller]
-    pub fn gradient_given(&self, wanted: Wanted, present: u64) -> Arc<Gradient> {
-        // Outputs that are no numbers have no gradient to be missing.
-        let numbers = self.inner.outputs.iter().take(64).enumerate().filter(|(_, o)| o.kind == Kind::Number);
-        let all = numbers.fold(0, |all, (j, _)| all | 1 << j);
-        let present = present & all;
-        if let (true, Some(place)) = (present == all, common(wanted)) {
-            let table = self.inner.gradients.common.get_or_init(|| Box::new([const { OnceLock::new() }; 64]));
-            return table[place].get_or_init(|| Arc::new(self.differentiate(wanted, present))).clone();
-        }
-        let lock = || self.inner.gradients.others.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(&(wanted, present)) {
-            return known.clone();
-        }
-        let made = Arc::new(self.differentiate(wanted, present));
-        lock().entry((wanted, present)).or_insert(made).clone()
+    pub fn gradient_given(&self, wanted: Wanted, present: u64) -> &Gradient {
+        let key = (wanted, present & self.inner.numbers);
+        let known = self.inner.gradients.get(&key);
+        known.unwrap_or_else(|| self.inner.gradients.insert(key, self.differentiate(key.0, key.1)))
     }
 }

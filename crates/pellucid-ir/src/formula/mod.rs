@@ -27,6 +27,7 @@
 
 #[macro_use]
 mod macros;
+mod memo;
 
 mod builder;
 mod compile;

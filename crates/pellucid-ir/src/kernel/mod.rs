@@ -8,13 +8,14 @@ mod infer;
 pub use infer::Metas;
 
 use crate::dtype::{DType, Scalar};
+use crate::few::Few;
 use crate::formula::Program;
 use crate::shape::Shape;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Run-time parameters of a program. They are arguments: a new value never makes a new program.
-pub type Params = SmallVec<[Scalar; 2]>;
+pub type Params = Few<Scalar, 2>;
 
 /// A set of axes, bit k for axis k.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

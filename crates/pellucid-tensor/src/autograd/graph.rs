@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 
 /// Where the gradient of a tensor is kept: of a leaf, or of any tensor that was asked to keep it.
 pub(crate) struct Slot {
@@ -72,6 +72,12 @@ pub(crate) enum Edge {
 }
 
 impl Edge {
+    /// True where a gradient may flow.
+    #[inline]
+    pub(crate) fn is_tracked(&self) -> bool {
+        !matches!(self, Edge::None)
+    }
+
     /// True where both lead to the same tensor.
     pub(crate) fn same(&self, other: &Edge) -> bool {
         match (self, other) {
@@ -106,15 +112,11 @@ pub(crate) struct Recorded<O: Operation + ?Sized = dyn Operation> {
     /// An output keeps its gradient, or has hooks.
     pub(crate) observed: AtomicBool,
     pub(crate) hooks: OnceLock<Vec<Arc<Hooks>>>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: RwLock<State>,
     pub(crate) op: O,
 }
 
 impl Recorded {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// The hooks of output `index`; asking for them makes the pass look for them.
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
         self.observed.store(true, Ordering::Release);

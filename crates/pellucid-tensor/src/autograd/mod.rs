@@ -26,6 +26,6 @@ pub use pass::Backward;
 pub use transform::{Grad, grad, hvp, jvp, vjp};
 
 pub(crate) use graph::Slot;
-pub(crate) use graph::{Edge, Recorded};
+pub(crate) use graph::{Edge, Recorded, same_node};
 pub(crate) use operation::apply_reusing;
 pub(crate) use pass::backward;

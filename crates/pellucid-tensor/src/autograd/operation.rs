@@ -8,7 +8,7 @@ use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 /// The results of a forward computation: mostly one.
 pub type Arrays = SmallVec<[Array; 1]>;
@@ -107,7 +107,7 @@ impl Saves<'_> {
 
     /// True if input `index` needs a gradient.
     pub fn needs(&self, index: usize) -> bool {
-        self.edges.get(index).is_some_and(|e| !matches!(e, Edge::None))
+        self.edges.get(index).is_some_and(Edge::is_tracked)
     }
 
     /// True if two inputs are the same tracked tensor.
@@ -117,12 +117,16 @@ impl Saves<'_> {
 
     /// Keeps input `index`.
     pub fn input(&mut self, index: usize) {
-        self.save(Wanted::Input(index));
+        if !self.wanted.iter().any(|w| matches!(w, Wanted::Input(i) if *i == index)) {
+            self.save(Wanted::Input(index));
+        }
     }
 
     /// Keeps output `index`.
     pub fn output(&mut self, index: usize) {
-        self.save(Wanted::Output(index));
+        if !self.wanted.iter().any(|w| matches!(w, Wanted::Output(j) if *j == index)) {
+            self.save(Wanted::Output(index));
+        }
     }
 
     /// Keeps an intermediate value; backward sees it as a constant.
@@ -202,15 +206,6 @@ impl Saved<'_> {
         self.node.edges.len()
     }
 
-    /// True if forward tracked input `index` (it may still not be needed now).
-    pub(crate) fn tracked(&self, index: usize) -> bool {
-        match &self.node.edges[index] {
-            Edge::None => false,
-            Edge::Leaf(_) => self.slots[index].is_some(),
-            Edge::Node(..) => true,
-        }
-    }
-
     /// True if two inputs are the same tracked tensor.
     pub fn same(&self, i: usize, j: usize) -> bool {
         self.node.edges[i].same(&self.node.edges[j])
@@ -223,11 +218,22 @@ impl Saved<'_> {
         }
     }
 
+    /// The elements of input `index`, without its history.
+    pub(crate) fn input_array(&self, index: usize) -> Result<&Array> {
+        self.checked(self.values.iter().find(|v| v.origin == Origin::Input(index))).map(|v| &v.array)
+    }
+
+    /// The elements of output `index`, without its history.
+    pub(crate) fn output_array(&self, index: usize) -> Result<&Array> {
+        self.checked(self.values.iter().find(|v| v.origin == Origin::Output(index))).map(|v| &v.array)
+    }
+
     fn find(&self, origin: Origin) -> Result<Tensor> {
         self.unpack(self.values.iter().find(|v| v.origin == origin))
     }
 
-    fn unpack(&self, value: Option<&SavedValue>) -> Result<Tensor> {
+    /// A saved value that is there and was not written to since.
+    fn checked<'v>(&self, value: Option<&'v SavedValue>) -> Result<&'v SavedValue> {
         let node = self.node.op.name();
         let Some(value) = value else {
             return Err(Error::invalid(node, "backward reads a value that forward did not save"));
@@ -237,6 +243,11 @@ impl Saved<'_> {
             let shape = value.array.shape().clone();
             return Err(Error::SavedValueModified { node, shape, saved: value.version, now });
         }
+        Ok(value)
+    }
+
+    fn unpack(&self, value: Option<&SavedValue>) -> Result<Tensor> {
+        let value = self.checked(value)?;
         let array = value.array.clone();
         if !is_grad_enabled() || !array.dtype().is_float() {
             return Ok(Tensor::from(array));
@@ -317,57 +328,73 @@ pub(crate) fn apply_reusing<O: Operation>(
     for input in inputs {
         arrays.push(input.array());
     }
-    let tracked = is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
-    if tracked && !op.has_gradient() {
+    if is_grad_enabled() && inputs.iter().any(|t| t.requires_grad()) {
+        return record(op, inputs, &arrays, reuse);
+    }
+    let mut saves = Saves { edges: &[], reuse, wanted: SmallVec::new() };
+    let outputs = forward(&op, &arrays, &mut saves)?;
+    let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
+    for array in outputs {
+        results.push(Tensor::from(array));
+    }
+    Ok(results)
+}
+
+/// Runs forward; nothing that is done there is recorded.
+fn forward<O: Operation>(op: &O, arrays: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    let _recording_off = set_grad_enabled(false);
+    op.forward(arrays, saves)
+}
+
+/// [`apply_reusing`] with a tracked input.
+fn record<O: Operation>(
+    op: O,
+    inputs: &[&Tensor],
+    arrays: &[&Array],
+    reuse: Option<usize>,
+) -> Result<SmallVec<[Tensor; 1]>> {
+    if !op.has_gradient() {
         return Err(Error::NoGradient { op: op.name() });
     }
-    let mut edges: SmallVec<[Edge; 2]> = SmallVec::new();
-    if tracked {
-        for input in inputs {
-            edges.push(input.edge());
-        }
-    }
-    let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
-    let mut outputs = {
-        let _recording_off = set_grad_enabled(false);
-        op.forward(&arrays, &mut saves)?
-    };
-    let wanted = saves.wanted;
-    let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
-    if !tracked || !outputs.iter().any(|a| a.dtype().is_float()) {
-        for array in outputs.drain(..) {
-            results.push(Tensor::from(array));
-        }
-        return Ok(results);
-    }
-
-    let mut values: SmallVec<[SavedValue; 2]> = SmallVec::new();
-    for w in wanted {
-        let (array, origin) = match w {
-            Wanted::Input(i) => (arrays[i].clone(), Origin::Input(i)),
-            Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
-            Wanted::Array(array) => (*array, Origin::Constant),
-        };
-        values.push(SavedValue { version: array.storage().version(), array, origin });
-    }
-    let state = Mutex::new(State::Live(values));
-    let generation = inputs.iter().filter(|t| t.requires_grad()).map(|t| t.generation()).max().unwrap_or(0);
-    let mut metas: SmallVec<[Meta; 1]> = SmallVec::new();
-    for array in &outputs {
-        metas.push(Meta { shape: array.shape().clone(), dtype: array.dtype() });
-    }
-    let node: Arc<Recorded> = Arc::new(Recorded {
-        edges,
-        generation,
-        metas,
+    // The node is made where it will be filled: it is too large to be moved from hand to hand.
+    let mut node = Recorded {
+        edges: SmallVec::new(),
+        generation: 0,
+        metas: SmallVec::new(),
         handles: OnceLock::new(),
         observed: AtomicBool::new(false),
         hooks: OnceLock::new(),
-        state,
+        state: RwLock::new(State::Live(SmallVec::new())),
         op,
-    });
+    };
+    for input in inputs {
+        node.edges.push(input.edge());
+        node.generation = node.generation.max(input.generation());
+    }
+    let mut saves = Saves { edges: &node.edges, reuse, wanted: SmallVec::new() };
+    let outputs = forward(&node.op, arrays, &mut saves)?;
+    let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
+    if !outputs.iter().any(|a| a.dtype().is_float()) {
+        results.extend(outputs.into_iter().map(Tensor::from));
+        return Ok(results);
+    }
+    let wanted = saves.wanted;
+    if let Ok(State::Live(values)) = node.state.get_mut() {
+        for w in wanted {
+            let (array, origin) = match w {
+                Wanted::Input(i) => (arrays[i].clone(), Origin::Input(i)),
+                Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
+                Wanted::Array(array) => (*array, Origin::Constant),
+            };
+            values.push(SavedValue { version: array.storage().version(), array, origin });
+        }
+    }
+    for array in &outputs {
+        node.metas.push(Meta { shape: array.shape().clone(), dtype: array.dtype() });
+    }
+    let node: Arc<Recorded> = Arc::new(node);
     let mut handles: SmallVec<[Weak<Inner>; 1]> = SmallVec::new();
-    for (index, array) in outputs.drain(..).enumerate() {
+    for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();
         let result = if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) };
         handles.push(Arc::downgrade(result.inner()));

@@ -11,8 +11,9 @@ use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult};
 
 /// What a backward pass does beside filling the gradients of leaves.
 ///
@@ -163,7 +164,10 @@ impl<'a> Pass<'a> {
                 return Err(Error::shapes(op, [g.shape(), &meta.shape], mend));
             }
         };
-        self.arrive(op, &output.edge(), gradient)
+        match output.edge() {
+            Edge::Node(node, index) => self.arrive_at_node(op, &node, index, gradient),
+            edge => upgraded(&edge).map_or(Ok(()), |slot| self.arrive_at_leaf(op, slot, gradient)),
+        }
     }
 
     /// Works off the graph. Slots are written only when the whole pass has succeeded.
@@ -196,60 +200,60 @@ impl<'a> Pass<'a> {
                 any = true;
             }
         }
-        // The saved values are taken out while the operation runs, so that it may use the graph.
         let keep = self.options.retain_graph || self.options.create_graph;
+        let mut state = Access::to(node, keep)?;
+        let State::Live(values) = &*state else { return Err(Error::GraphFreed { node: node.op.name() }) };
         let name = node.op.name();
-        let state = std::mem::replace(&mut *node.lock(), State::Freed);
-        let State::Live(values) = state else { return Err(Error::GraphFreed { node: name }) };
         let results = if any {
-            let saved = Saved { node, values: &values, slots: &slots };
+            let saved = Saved { node, values, slots: &slots };
             node.op.backward(&saved, &Gradients { node, values: gradients }, needed)
         } else {
             Ok(InputGradients::new())
         };
-        if keep {
-            *node.lock() = State::Live(values);
+        if let Access::Alone(state) = &mut state {
+            **state = State::Freed;
         }
+        drop(state);
         let results = results?;
         for (i, gradient) in results.into_iter().enumerate() {
             if let Some(gradient) = gradient.filter(|_| needed.contains(i) && i < node.edges.len()) {
-                self.arrive(name, &node.edges[i], gradient)?;
+                match (&node.edges[i], slots[i].take()) {
+                    (Edge::Node(producer, index), _) => self.arrive_at_node(name, producer, *index, gradient)?,
+                    (_, Some(slot)) => self.arrive_at_leaf(name, slot, gradient)?,
+                    _ => {}
+                }
             }
         }
         Ok(())
     }
 
-    /// Adds a gradient to what has arrived at the other end of an edge.
-    fn arrive(&mut self, from: &'static str, edge: &Edge, gradient: Tensor) -> Result<()> {
-        match edge {
-            Edge::None => Ok(()),
-            Edge::Leaf(slot) => {
-                let Some(slot) = slot.upgrade() else { return Ok(()) };
-                check(from, &gradient, &slot.meta)?;
-                let address = Arc::as_ptr(&slot) as usize;
-                let at = self.leaf_at.get(address).unwrap_or_else(|| {
-                    self.leaves.push(Arrived { slot, gradient: None });
-                    self.leaf_at.insert(address, self.leaves.len() - 1);
-                    self.leaves.len() - 1
-                });
-                self.options.accumulate(&mut self.leaves[at].gradient, gradient)
-            }
-            Edge::Node(node, index) => {
-                let index = *index as usize;
-                check(from, &gradient, &node.metas[index])?;
-                let key = address(node) as usize;
-                let at = self.node_at.get(key).unwrap_or_else(|| {
-                    let gradients = SmallVec::from_elem(None, node.metas.len());
-                    self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
-                    let at = self.waiting.len() - 1;
-                    self.heap.push((node.generation, std::cmp::Reverse(at)));
-                    self.node_at.insert(key, at);
-                    at
-                });
-                let waiting = self.waiting[at].as_mut().expect("it has not run yet");
-                self.options.accumulate(&mut waiting.gradients[index], gradient)
-            }
-        }
+    /// Adds a gradient to what has arrived for an output of a node.
+    fn arrive_at_node(&mut self, from: &'static str, node: &Arc<Recorded>, index: u32, gradient: Tensor) -> Result<()> {
+        let index = index as usize;
+        check(from, &gradient, &node.metas[index])?;
+        let key = address(node) as usize;
+        let at = self.node_at.get(key).unwrap_or_else(|| {
+            let gradients = SmallVec::from_elem(None, node.metas.len());
+            self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
+            let at = self.waiting.len() - 1;
+            self.heap.push((node.generation, std::cmp::Reverse(at)));
+            self.node_at.insert(key, at);
+            at
+        });
+        let waiting = self.waiting[at].as_mut().expect("it has not run yet");
+        self.options.accumulate(&mut waiting.gradients[index], gradient)
+    }
+
+    /// Adds a gradient to what has arrived for a leaf.
+    fn arrive_at_leaf(&mut self, from: &'static str, slot: Arc<Slot>, gradient: Tensor) -> Result<()> {
+        check(from, &gradient, &slot.meta)?;
+        let address = Arc::as_ptr(&slot) as usize;
+        let at = self.leaf_at.get(address).unwrap_or_else(|| {
+            self.leaves.push(Arrived { slot, gradient: None });
+            self.leaf_at.insert(address, self.leaves.len() - 1);
+            self.leaves.len() - 1
+        });
+        self.options.accumulate(&mut self.leaves[at].gradient, gradient)
     }
 
     /// Shows the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
@@ -314,6 +318,45 @@ impl<'a> Pass<'a> {
             (Some((targets, leads)), Edge::Node(node, _)) => {
                 leads.get(address(node) as usize).unwrap_or(false) || targets.iter().any(|t| t.edge.same(edge))
             }
+        }
+    }
+}
+
+/// Access to what a node saved, for as long as its operation runs backward.
+enum Access<'a> {
+    /// Other passes may read it too, and it stays.
+    Shared(RwLockReadGuard<'a, State>),
+    /// Nobody else reads it: it is freed in the end.
+    Alone(RwLockWriteGuard<'a, State>),
+}
+
+impl<'a> Access<'a> {
+    /// Never waits, because the pass that has access may be this thread's own, further up: where another
+    /// pass frees the values there are none, and where another one reads them this one does not free.
+    fn to(node: &'a Recorded, keep: bool) -> Result<Access<'a>> {
+        if !keep && let Some(state) = free(node.state.try_write()) {
+            return Ok(Access::Alone(state));
+        }
+        let state = free(node.state.try_read()).ok_or(Error::GraphFreed { node: node.op.name() })?;
+        Ok(Access::Shared(state))
+    }
+}
+
+/// The guard, unless somebody is in the way. (Whoever panicked with it has changed nothing.)
+fn free<G>(guard: TryLockResult<G>) -> Option<G> {
+    match guard {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+impl Deref for Access<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        match self {
+            Access::Shared(state) => state,
+            Access::Alone(state) => state,
         }
     }
 }

@@ -231,8 +231,10 @@ struct Step {
     prepared: Box<dyn Prepared>,
     storages: Vec<Arc<Storage>>,
     origins: Vec<Origin>,
-    /// The outside storages, and whether the step writes to them.
-    bound: Vec<(Arc<Storage>, bool)>,
+    /// The outside storages that the step only reads.
+    read: Vec<Arc<Storage>>,
+    /// The outside storages that it writes.
+    written: Vec<Arc<Storage>>,
     inputs: Vec<Array>,
     outputs: Vec<Array>,
     slots: Slots,
@@ -297,9 +299,10 @@ impl Step {
         let Numbering { storages, origins, .. } = step;
         plan.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
         let outside = |i: &usize| matches!(origins[*i], Origin::Bound | Origin::Constant(_));
-        let bound = (0..storages.len()).filter(outside).map(|i| (storages[i].clone(), written[i])).collect();
+        let (write, read): (Vec<usize>, Vec<usize>) = (0..storages.len()).filter(outside).partition(|i| written[*i]);
+        let [read, written] = [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect());
         let prepared = Device::cpu().backend().prepare(&plan)?;
-        Ok(Step { key, plan, prepared, storages, origins, bound, inputs, outputs, slots })
+        Ok(Step { key, plan, prepared, storages, origins, read, written, inputs, outputs, slots })
     }
 
     /// True while the gradients that the step reads and writes lie where they were.
@@ -315,15 +318,15 @@ impl Step {
         if MODE.get() == Mode::Lazy {
             list::flush_current()?;
         }
-        for storage in inputs.iter().map(|t| t.array().storage()).chain(self.bound.iter().map(|(s, _)| s)) {
+        for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
             ready("launch", storage)?;
         }
         for (input, own) in inputs.iter().zip(&self.inputs) {
             run(&Kernel::Copy, &[input.array()], &[own])?;
         }
-        let _held = Held::all(self.bound.iter().map(|(storage, write)| (&**storage, *write)).collect());
+        let _held = Held::new(&self.read, &self.written);
         self.prepared.launch(&self.storages)?;
-        self.bound.iter().filter(|(_, written)| *written).for_each(|(storage, _)| storage.bump());
+        self.written.iter().for_each(|storage| storage.bump());
         Ok(())
     }
 

@@ -16,8 +16,9 @@ pub use list::lazy;
 pub(crate) use list::{Recorded, Recording};
 
 use crate::array::Array;
-use pellucid_ir::backend::{POISONED, READY, Storage, View};
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::backend::{Dense, POISONED, READY, Storage, View};
+use pellucid_ir::formula::Program;
+use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -42,20 +43,56 @@ pub(crate) fn mode() -> Mode {
 
 /// Runs or records one kernel. Shapes and dtypes were checked by the operation.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    if MODE.get() == Mode::Eager {
-        for array in inputs.iter().chain(outputs) {
-            ready(kernel.name(), array.storage())?;
-        }
-        run(kernel, inputs, outputs)?;
-        bump(outputs);
-        Ok(())
-    } else {
-        list::record(kernel.clone(), inputs, outputs)
+    if MODE.get() != Mode::Eager {
+        return list::record(kernel.clone(), inputs, outputs);
     }
+    for array in inputs {
+        ready(kernel.name(), array.storage())?;
+    }
+    // Most outputs are new: they overlap nothing, and nobody counts their first write.
+    if outputs.iter().all(|a| a.is_new()) {
+        return launch(kernel, inputs, outputs);
+    }
+    for array in outputs {
+        ready(kernel.name(), array.storage())?;
+    }
+    run(kernel, inputs, outputs)?;
+    bump(outputs);
+    Ok(())
+}
+
+/// Runs a map of one output at once, all of whose operands are dense: contiguous, and of the output's
+/// shape or a single value. The output is new, or the very view of an input. What [`submit`] does,
+/// with nothing in the way.
+pub(crate) fn map_dense(program: &Arc<Program>, params: &Params, inputs: &[&Array], output: &Array) -> Result<()> {
+    let mut from: SmallVec<[Dense<'_>; 4]> = SmallVec::new();
+    let size = output.shape().size();
+    for array in inputs {
+        let storage: &Storage = array.storage();
+        ready(program.name, storage)?;
+        from.push(Dense { storage, offset: array.layout().offset(), once: array.shape() != output.shape() });
+    }
+    let storage: &Storage = output.storage();
+    let new = output.is_new();
+    let to = Dense { storage, offset: output.layout().offset(), once: false };
+    {
+        let _held = Held::new(&from, std::slice::from_ref(&to));
+        output.device().backend().map_dense(program, params, size, &from, to)?;
+    }
+    if !new {
+        storage.bump();
+    }
+    Ok(())
 }
 
 /// Makes sure that a storage's contents are there, running the list that will fill it if need be.
+#[inline]
 fn ready(op: &'static str, storage: &Storage) -> Result<()> {
+    if storage.pending() == READY { Ok(()) } else { settle(op, storage) }
+}
+
+#[cold]
+fn settle(op: &'static str, storage: &Storage) -> Result<()> {
     match storage.pending() {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
@@ -72,18 +109,23 @@ fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
             inputs.iter().map(|a| if overlaps(a) { a.copy() } else { Ok((*a).clone()) }).collect::<Result<_>>()?;
         return run(kernel, &copies.iter().collect::<SmallVec<[&Array; 4]>>(), outputs);
     }
+    launch(kernel, inputs, outputs)
+}
+
+/// Hands a kernel to its device, holding the borrow words of its operands.
+fn launch(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
-    let _held = Held::operands(inputs, outputs);
-    // One list for all views, inputs first: filled by hand, since this runs for every small operation.
-    let mut views: SmallVec<[View<'_>; 8]> = SmallVec::new();
-    for array in inputs {
+    let (inputs, outputs) = (views(inputs), views(outputs));
+    let _held = Held::new(&inputs, &outputs);
+    device.backend().run(kernel, &inputs, &outputs)
+}
+
+fn views<'a>(arrays: &[&'a Array]) -> SmallVec<[View<'a>; 4]> {
+    let mut views = SmallVec::new();
+    for array in arrays {
         views.push(array.as_view());
     }
-    for array in outputs {
-        views.push(array.as_view());
-    }
-    let (views_in, views_out) = views.split_at(inputs.len());
-    device.backend().run(kernel, views_in, views_out)
+    views
 }
 
 /// Counts a write to every output. A deferred kernel counts when it is recorded, not when it runs:
@@ -101,51 +143,107 @@ fn overlap(output: &Array, input: &Array) -> bool {
     !same && a.start < b.end && b.start < a.end
 }
 
-/// The borrow words of storages, held: as a reader, or as the one writer.
-pub(crate) struct Held<'a>(SmallVec<[(&'a Storage, bool); 6]>);
+/// The borrow words of a kernel's operands, held: of inputs as a reader, of outputs as the one writer.
+/// A storage that is an output too is held once.
+struct Held<'v, V: Named> {
+    inputs: &'v [V],
+    outputs: &'v [V],
+}
 
-impl<'a> Held<'a> {
-    /// The words of a kernel's operands. A storage named twice, or as input and output, is held once;
-    /// a new output, which nobody else can see, needs no word.
-    fn operands(inputs: &[&'a Array], outputs: &[&'a Array]) -> Held<'a> {
-        let mut words: SmallVec<[(&Storage, bool); 6]> = SmallVec::new();
-        let mut add = |array: &'a Array, write: bool| {
-            let storage: &'a Storage = array.storage();
-            if !words.iter().any(|(s, _)| std::ptr::addr_eq(*s, storage)) {
-                words.push((storage, write));
-            }
-        };
-        let new = |a: &Array| Arc::strong_count(a.storage()) == 1 && !a.storage().buffer().is_allocated();
-        outputs.iter().filter(|a| !new(a)).for_each(|a| add(a, true));
-        inputs.iter().for_each(|a| add(a, false));
-        Held::all(words)
-    }
+/// What names a storage.
+pub(crate) trait Named {
+    fn storage(&self) -> &Storage;
+}
 
+impl<'v, V: Named> Held<'v, V> {
     /// Waits for other threads' kernels; takes all words or none, so that two threads that want the
     /// same storages in another order never block each other.
-    fn all(words: SmallVec<[(&'a Storage, bool); 6]>) -> Held<'a> {
-        loop {
-            let taken = words.iter().take_while(|(s, write)| if *write { s.try_write() } else { s.try_read() }).count();
-            if taken == words.len() {
-                return Held(words);
-            }
-            drop(Held(SmallVec::from_slice(&words[..taken])));
+    #[inline]
+    fn new(inputs: &'v [V], outputs: &'v [V]) -> Held<'v, V> {
+        let held = Held { inputs, outputs };
+        while let Err(taken) = held.take() {
+            held.give_back(taken);
             std::thread::yield_now();
+        }
+        held
+    }
+
+    /// Takes all words, or says how many operands it went through before one was not to be had.
+    #[inline]
+    fn take(&self) -> std::result::Result<(), usize> {
+        for (k, output) in self.outputs.iter().enumerate() {
+            if !names(&self.outputs[..k], output.storage()) && !output.storage().try_write() {
+                return Err(k);
+            }
+        }
+        for (k, input) in self.inputs.iter().enumerate() {
+            if !names(self.outputs, input.storage()) && !input.storage().try_read() {
+                return Err(self.outputs.len() + k);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the words of the first `count` operands, outputs first.
+    #[inline]
+    fn give_back(&self, count: usize) {
+        for (k, output) in self.outputs.iter().enumerate().take(count) {
+            if !names(&self.outputs[..k], output.storage()) {
+                output.storage().end_write();
+            }
+        }
+        for input in &self.inputs[..count.saturating_sub(self.outputs.len())] {
+            if !names(self.outputs, input.storage()) {
+                input.storage().end_read();
+            }
         }
     }
 }
 
-impl Drop for Held<'_> {
+impl<V: Named> Drop for Held<'_, V> {
+    #[inline]
     fn drop(&mut self) {
-        for (storage, write) in &self.0 {
-            if *write { storage.end_write() } else { storage.end_read() }
-        }
+        self.give_back(self.outputs.len() + self.inputs.len());
+    }
+}
+
+/// True if an operand of the list lies in `storage`.
+#[inline]
+fn names<V: Named>(list: &[V], storage: &Storage) -> bool {
+    list.iter().any(|v| std::ptr::addr_eq(v.storage(), storage))
+}
+
+impl Named for View<'_> {
+    #[inline]
+    fn storage(&self) -> &Storage {
+        self.storage
+    }
+}
+
+impl Named for Dense<'_> {
+    #[inline]
+    fn storage(&self) -> &Storage {
+        self.storage
+    }
+}
+
+impl Named for Arc<Storage> {
+    #[inline]
+    fn storage(&self) -> &Storage {
+        self
+    }
+}
+
+impl Named for &Storage {
+    #[inline]
+    fn storage(&self) -> &Storage {
+        self
     }
 }
 
 /// Holds a storage as a reader while the host copies out of it.
 pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
-    let _held = Held::all(SmallVec::from_slice(&[(storage, false)]));
+    let _held = Held::new(std::slice::from_ref(&storage), &[]);
     read()
 }
 

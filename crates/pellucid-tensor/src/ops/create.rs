@@ -8,7 +8,6 @@ use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{DType, Result, Scalar, Shape};
-use smallvec::smallvec;
 use std::sync::OnceLock;
 
 /// An array with every element equal to `value`.
@@ -23,7 +22,7 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
     };
     let number = if dtype == DType::Bool { DType::F32 } else { dtype };
     let program = formula.uniform_program(number)?.clone();
-    engine::submit(&Kernel::Map(Map { program, params: smallvec![value] }), &[], &[&out])?;
+    engine::submit(&Kernel::Map(Map { program, params: [value].into() }), &[], &[&out])?;
     Ok(out)
 }
 

@@ -4,13 +4,15 @@
 //! every gradient of every order.
 
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_reusing};
+use crate::autograd::{
+    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_reusing, is_grad_enabled,
+};
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::formula::{Formula, Gradient, Kind, Program, Read, Signature, Wanted};
-use pellucid_ir::kernel::{AxisSet, Kernel, Map, Params, Reduce, ReduceOp, Row};
+use pellucid_ir::kernel::{AxisSet, Kernel, Map, Meta, Params, Reduce, ReduceOp, Row};
 use pellucid_ir::{DType, Error, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
@@ -27,12 +29,21 @@ pub(crate) struct FormulaOp {
     sum: Option<AxisSet>,
     /// The dtype of numbers, if it is not the inputs' join.
     number: Option<DType>,
+    tracked: Tracked,
+}
+
+/// The inputs whose gradients backward will be asked for.
+#[derive(Clone, Copy, Default)]
+struct Tracked {
+    /// Those of full shape: one formula gives their gradients, and one tensor used twice gets one.
+    full: Wanted,
+    /// Those that were stretched, as bits: each has a formula of its own, whose result is summed.
+    stretched: u64,
 }
 
 /// Applies a formula to inputs that broadcast; returns all its outputs.
 pub(crate) fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<SmallVec<[Tensor; 1]>> {
-    let op = FormulaOp::new(formula, inputs, params, AxisSet::default(), None, None)?;
-    apply_reusing(op, inputs, None)
+    FormulaOp::new(formula, inputs, params, AxisSet::default(), None, None)?.apply(inputs, None)
 }
 
 /// Applies a formula of one output to inputs that broadcast.
@@ -47,8 +58,7 @@ pub(crate) fn map_reusing(
     params: &[Scalar],
     reuse: Option<usize>,
 ) -> Result<Tensor> {
-    let op = FormulaOp::new(formula, inputs, params, AxisSet::default(), None, None)?;
-    apply_reusing(op, inputs, reuse).map(only)
+    FormulaOp::new(formula, inputs, params, AxisSet::default(), None, None)?.apply(inputs, reuse).map(only)
 }
 
 /// Applies a formula of one output and sums it over axes, which stay with length 1. The numbers are
@@ -60,14 +70,12 @@ pub(crate) fn map_sum(
     axes: AxisSet,
     number: Option<DType>,
 ) -> Result<Tensor> {
-    let op = FormulaOp::new(formula, inputs, params, AxisSet::default(), Some(axes), number)?;
-    apply_reusing(op, inputs, None).map(only)
+    FormulaOp::new(formula, inputs, params, AxisSet::default(), Some(axes), number)?.apply(inputs, None).map(only)
 }
 
 /// Applies a formula with row reductions; rows run over `axes` of the inputs' common shape.
 pub(crate) fn rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
-    let op = FormulaOp::new(formula, inputs, params, axes, None, None)?;
-    apply_reusing(op, inputs, None).map(only)
+    FormulaOp::new(formula, inputs, params, axes, None, None)?.apply(inputs, None).map(only)
 }
 
 /// All outputs of a formula with row reductions.
@@ -79,7 +87,7 @@ pub(crate) fn rows_all(
 ) -> Result<Vec<Tensor>> {
     let mut op = FormulaOp::new(formula, inputs, params, AxisSet::default(), None, None)?;
     op.rows = axes.resolve(formula.name(), &op.shape)?.set;
-    Ok(apply_reusing(op, inputs, None)?.into_vec())
+    Ok(op.apply(inputs, None)?.into_vec())
 }
 
 /// Whether a user's formula fits what it is applied to.
@@ -117,7 +125,7 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
         return Err(Error::shapes(op, [other.shape(), &node.shape], mend));
     }
     let arrays: SmallVec<[&Array; 6]> = all.iter().map(|t| t.array()).collect();
-    let program = node.program(&arrays)?;
+    let program = node.program(&arrays)?.clone();
     let written: SmallVec<[&Array; 4]> = targets.iter().map(|t| t.array()).collect();
     let fits = program.outputs.len() == targets.len()
         && program.outputs.iter().zip(&written).all(|(o, t)| o.storage == t.dtype());
@@ -134,10 +142,10 @@ fn only(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
 }
 
 /// A part of the backward computation: one gradient formula, which makes the gradients of `inputs`.
-struct Part {
-    gradient: Arc<Gradient>,
+struct Part<'a> {
+    gradient: &'a Gradient,
     /// Output k is the gradient of input `inputs[k]`.
-    inputs: SmallVec<[usize; 4]>,
+    inputs: &'a [u8],
     /// The one input was broadcast: its gradient is summed to its shape.
     broadcast: bool,
 }
@@ -161,12 +169,45 @@ impl FormulaOp {
                 })?;
             }
         }
-        Ok(FormulaOp { formula: formula.clone(), params: SmallVec::from_slice(params), shape, rows, sum, number })
+        let (formula, params, tracked) = (formula.clone(), params.into(), Tracked::default());
+        Ok(FormulaOp { formula, params, shape, rows, sum, number, tracked })
+    }
+
+    /// The results, with their history.
+    fn apply(mut self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
+        if is_grad_enabled() && inputs.iter().any(|t| t.requires_grad()) {
+            self.track(inputs);
+        }
+        apply_reusing(self, inputs, reuse)
+    }
+
+    /// Notes which gradients backward will be asked for.
+    fn track(&mut self, inputs: &[&Tensor]) {
+        let described = self.formula.inputs();
+        let (mut full, mut stretched, mut outputs) = (Wanted::default(), 0, 0);
+        for (i, input) in inputs.iter().enumerate() {
+            if !input.requires_grad() || described[i].kind != Kind::Number {
+                continue;
+            }
+            let whole = if described[i].per_row {
+                *input.shape() == self.rows.keepdims(&self.shape)
+            } else {
+                *input.shape() == self.shape
+            };
+            if !whole {
+                stretched |= 1 << i;
+                continue;
+            }
+            let twin = (0..i).filter(|&j| inputs[j].is_same(input)).find_map(|j| full.output_of(j));
+            full = full.with(i, twin.unwrap_or(outputs));
+            outputs += twin.is_none() as usize;
+        }
+        self.tracked = Tracked { full, stretched };
     }
 
     /// The program for these dtypes. Integers and truth values are taken to the first of `i64` and
     /// `f32` for which the formula is defined, where it is not defined for themselves.
-    fn program(&self, inputs: &[&Array]) -> Result<Arc<Program>> {
+    fn program(&self, inputs: &[&Array]) -> Result<&Arc<Program>> {
         let formula = &self.formula;
         // Floats of one dtype and no index or mask: the common case, decided without more ado.
         if let [first, rest @ ..] = inputs
@@ -175,7 +216,7 @@ impl FormulaOp {
             && rest.iter().all(|a| a.dtype() == first.dtype())
             && formula.inputs().iter().all(|i| i.kind == Kind::Number)
         {
-            return formula.uniform_program(first.dtype()).cloned();
+            return formula.uniform_program(first.dtype());
         }
         let numbers =
             || formula.inputs().iter().zip(inputs).filter(|(i, _)| i.kind == Kind::Number).map(|(_, a)| a.dtype());
@@ -191,7 +232,7 @@ impl FormulaOp {
                 Kind::Index => a.dtype() == DType::I64,
             });
             if plain {
-                return formula.uniform_program(number).cloned();
+                return formula.uniform_program(number);
             }
             formula.program(&Signature::new(inputs.iter().map(|a| a.dtype()), number))
         };
@@ -204,46 +245,53 @@ impl FormulaOp {
         }
     }
 
-    /// What backward has to compute, given which inputs are tracked, which are the same tensor, and
-    /// their shapes. Forward asks too, to know what to save.
-    fn parts<'s>(
-        &self,
-        count: usize,
-        tracked: impl Fn(usize) -> bool,
-        same: impl Fn(usize, usize) -> bool,
-        shape: impl Fn(usize) -> &'s Shape,
-    ) -> SmallVec<[Part; 2]> {
-        let formula = &self.formula;
-        let mut wanted = Wanted::default();
-        let mut together: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut parts: SmallVec<[Part; 2]> = SmallVec::new();
-        for i in (0..count).filter(|&i| tracked(i) && formula.inputs()[i].kind == Kind::Number) {
-            let full = if formula.inputs()[i].per_row {
-                *shape(i) == self.rows.keepdims(&self.shape)
-            } else {
-                *shape(i) == self.shape
-            };
-            if full {
-                // One tensor used twice gets one fused gradient.
-                let k = together.iter().position(|&j| same(i, j)).unwrap_or_else(|| {
-                    together.push(i);
-                    together.len() - 1
-                });
-                wanted = wanted.with(i, k);
-            } else {
-                let gradient = formula.gradient(Wanted::default().with(i, 0));
-                parts.push(Part { gradient, inputs: smallvec![i], broadcast: true });
+    /// Calls `each` with everything that backward has to compute; forward asks too, to know what to
+    /// save. Inputs of full shape come last.
+    fn parts(&self, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+        let Tracked { full, mut stretched } = self.tracked;
+        while stretched != 0 {
+            let i = stretched.trailing_zeros() as usize;
+            stretched &= stretched - 1;
+            let gradient = self.formula.gradient(Wanted::only(i));
+            each(Part { gradient, inputs: &[i as u8], broadcast: true })?;
+        }
+        if full == Wanted::default() {
+            return Ok(());
+        }
+        // The first input of every output; outputs are numbered as their first inputs come.
+        let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
+        for i in 0..self.formula.inputs().len() {
+            if full.output_of(i) == Some(outputs) {
+                firsts[outputs] = i as u8;
+                outputs += 1;
             }
         }
-        if !together.is_empty() {
-            parts.push(Part { gradient: formula.gradient(wanted), inputs: together, broadcast: false });
-        }
-        parts
+        each(Part { gradient: self.formula.gradient(full), inputs: &firsts[..outputs], broadcast: false })
     }
 
-    fn run(&self, program: Arc<Program>, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
-        let params = self.params.clone();
+    fn run(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
+        let program = self.program(inputs)?;
         let device = device_of(self.name(), inputs)?;
+        let eager = engine::mode() == engine::Mode::Eager;
+        let plain = eager && self.sum.is_none() && !program.is_row();
+        if let (true, [store]) = (plain, &program.outputs[..]) {
+            let fits =
+                |a: &&Array| a.dtype() == store.storage && a.layout().is_contiguous() && *a.shape() == self.shape;
+            let out = match reuse.map(|r| inputs[r]).filter(fits) {
+                Some(array) => array.clone(),
+                None => Array::new(device, store.storage, self.shape.clone())?,
+            };
+            // The common case runs without a look at strides.
+            let dense = |a: &&Array| a.layout().is_contiguous() && (*a.shape() == self.shape || a.shape().size() == 1);
+            if inputs.iter().all(dense) {
+                engine::map_dense(program, &self.params, inputs, &out)?;
+            } else {
+                let map = Map { program: program.clone(), params: self.params.clone() };
+                engine::submit(&Kernel::Map(map), inputs, &[&out])?;
+            }
+            return Ok(Arrays::from_buf([out]));
+        }
+        let (program, params) = (program.clone(), self.params.clone());
         if let Some(axes) = self.sum {
             let dtype = program.outputs[0].storage;
             let out = Array::new(device, dtype, axes.keepdims(&self.shape))?;
@@ -261,92 +309,128 @@ impl FormulaOp {
         }
         let mut outputs = Arrays::new();
         for store in &program.outputs {
-            let taken = reuse.map(|r| inputs[r]).filter(|a| {
-                outputs.is_empty()
-                    && program.outputs.len() == 1
-                    && !program.is_row()
-                    && a.dtype() == store.storage
-                    && a.layout().is_contiguous()
-                    && *a.shape() == self.shape
-                    && engine::mode() == engine::Mode::Eager
-            });
-            outputs.push(match taken {
-                Some(array) => array.clone(),
-                None if store.per_row => Array::new(device, store.storage, self.rows.keepdims(&self.shape))?,
-                None => Array::new(device, store.storage, self.shape.clone())?,
-            });
+            let shape = if store.per_row { self.rows.keepdims(&self.shape) } else { self.shape.clone() };
+            outputs.push(Array::new(device, store.storage, shape)?);
         }
         let kernel = if program.is_row() {
             Kernel::Row(Row { axes: self.rows, program, params })
         } else {
             Kernel::Map(Map { program, params })
         };
-        match outputs.as_slice() {
-            [one] => engine::submit(&kernel, inputs, &[one])?,
-            several => engine::submit(&kernel, inputs, &several.iter().collect::<SmallVec<[&Array; 4]>>())?,
-        }
+        engine::submit(&kernel, inputs, &outputs.iter().collect::<SmallVec<[&Array; 4]>>())?;
         Ok(outputs)
     }
 
     /// Output `j` of the formula before it was summed.
     fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
         let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
-        let (formula, params, shape) = (self.formula.clone(), self.params.clone(), self.shape.clone());
-        let op = FormulaOp { formula, params, shape, rows: self.rows, sum: None, number: self.number };
-        Ok(apply_reusing(op, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>(), None)?.swap_remove(j))
+        let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
+        let op = FormulaOp::new(&self.formula, &inputs, &self.params, self.rows, None, self.number)?;
+        Ok(op.apply(&inputs, None)?.swap_remove(j))
     }
 
     /// One part of backward: its gradient formula, applied to what it reads.
-    fn differentiate(&self, part: &Part, saved: &Saved, grads: &Gradients, into: &mut InputGradients) -> Result<()> {
-        let gradient = &part.gradient;
-        // The gradient of a sum is the same for every summand.
-        let incoming = |j: usize| -> Result<Tensor> {
-            let g = grads.get(j)?;
-            if self.sum.is_some() { ops::broadcast_to(&g, &self.shape) } else { Ok(g) }
-        };
-        let mut results: SmallVec<[Option<Tensor>; 2]> = SmallVec::from_elem(None, part.inputs.len());
+    fn differentiate(
+        &self,
+        part: &Part,
+        saved: &Saved,
+        grads: &Gradients,
+        needed: Needed,
+        into: &mut InputGradients,
+    ) -> Result<()> {
+        let gradient = part.gradient;
         let mut computed = false;
-        for (k, result) in results.iter_mut().enumerate() {
+        for (k, &i) in part.inputs.iter().enumerate() {
+            let i = i as usize;
+            if !needed.contains(i) {
+                continue;
+            }
             if gradient.is_zero(k) {
-                *result = Some(ops::zeros(saved.input_shape(part.inputs[k]), saved.input_dtype(part.inputs[k]))?);
+                into[i] = Some(ops::zeros(saved.input_shape(i), saved.input_dtype(i))?);
             } else if let Some(j) = gradient.passes(k) {
-                let g = incoming(j)?;
-                *result = Some(if part.broadcast { ops::sum_to(&g, &saved.input_shape(part.inputs[k]))? } else { g });
+                into[i] = Some(fitted(self.incoming(grads, j)?, saved.meta(i))?);
             } else {
                 computed = true;
             }
         }
         if computed {
+            for (&i, output) in part.inputs.iter().zip(self.apply_gradient(part, saved, grads)?) {
+                let i = i as usize;
+                if needed.contains(i) && into[i].is_none() {
+                    into[i] = Some(fitted(output, saved.meta(i))?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The gradient of output `j` before it was summed: that of a sum is the same for every summand.
+    fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
+        let g = grads.get(j)?;
+        if self.sum.is_some() { ops::broadcast_to(&g, &self.shape) } else { Ok(g) }
+    }
+
+    /// The outputs of a part's gradient formula.
+    fn apply_gradient(&self, part: &Part, saved: &Saved, grads: &Gradients) -> Result<SmallVec<[Tensor; 1]>> {
+        let Part { gradient, inputs, broadcast } = part;
+        let reads = &gradient.reads;
+        // What the formula reads may all be per row; the gradient still has one value an element.
+        let mut op = FormulaOp {
+            formula: gradient.formula.clone(),
+            params: self.params.clone(),
+            shape: self.shape.clone(),
+            rows: self.rows,
+            sum: None,
+            number: None,
+            tracked: Tracked::default(),
+        };
+        if *broadcast && !gradient.formula.is_row() {
+            op.sum = Some(ops::stretched(&saved.meta(inputs[0] as usize).shape, &op.shape));
+        }
+        if is_grad_enabled() || self.sum.is_some() {
             let read = |r: &Read| match *r {
                 Read::Input(i) => saved.input(i),
                 Read::Output(j) if self.sum.is_some() => self.summands(saved, j),
                 Read::Output(j) => saved.output(j),
-                Read::Gradient(j) => incoming(j),
+                Read::Gradient(j) => self.incoming(grads, j),
             };
-            let inputs: SmallVec<[Tensor; 4]> = gradient.reads.iter().map(read).collect::<Result<_>>()?;
-            let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
-            let mut op = FormulaOp::new(&gradient.formula, &inputs, &self.params, self.rows, None, None)?;
-            // What it reads may all be per row; the gradient still has one value an element.
-            op.shape = self.shape.clone();
-            if part.broadcast && !gradient.formula.is_row() {
-                let target = &saved.meta(part.inputs[0]).shape;
-                op.sum = Some(ops::stretched(target, &op.shape));
-            }
-            let outputs = apply_reusing(op, &inputs, None)?;
-            for (result, output) in results.iter_mut().zip(outputs) {
-                if result.is_none() {
-                    *result = Some(output);
-                }
-            }
+            let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
+            return op.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None);
         }
-        for (&i, result) in part.inputs.iter().zip(results) {
-            let result = result.expect("every output was made");
-            let target = saved.meta(i);
-            let fitted = if *result.shape() == target.shape { result } else { ops::sum_to(&result, &target.shape)? };
-            into[i] = Some(ops::to_dtype(&fitted, target.dtype)?);
+        // Nothing is recorded: arrays do, and an incoming gradient that nobody else can see lends its
+        // memory to the result. (The part that is not a broadcast is the last that reads it.)
+        let missing = |r: &Read| match *r {
+            Read::Gradient(j) if grads.try_get(j).is_none() => Some(grads.get(j)),
+            _ => None,
+        };
+        let zeros: SmallVec<[Tensor; 2]> = reads.iter().filter_map(missing).collect::<Result<_>>()?;
+        let (mut zeros, mut lent) = (zeros.iter(), None);
+        let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
+        for (k, read) in reads.iter().enumerate() {
+            arrays.push(match *read {
+                Read::Input(i) => saved.input_array(i)?,
+                Read::Output(j) => saved.output_array(j)?,
+                Read::Gradient(j) => match grads.try_get(j) {
+                    Some(g) => {
+                        if !broadcast && g.is_unique() {
+                            lent = Some(k);
+                        }
+                        g.array()
+                    }
+                    None => zeros.next().expect("made above").array(),
+                },
+            });
         }
-        Ok(())
+        Ok(op.run(&arrays, lent)?.into_iter().map(Tensor::from).collect())
     }
+}
+
+/// A gradient with the shape and dtype of its input.
+fn fitted(gradient: Tensor, target: &Meta) -> Result<Tensor> {
+    if *gradient.shape() == target.shape && gradient.dtype() == target.dtype {
+        return Ok(gradient);
+    }
+    ops::to_dtype(&ops::sum_to(&gradient, &target.shape)?, target.dtype)
 }
 
 fn device_of(op: &'static str, inputs: &[&Array]) -> Result<Device> {
@@ -364,45 +448,31 @@ impl Operation for FormulaOp {
     }
 
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        let program = self.program(inputs)?;
         if saves.any() {
-            let parts = self.parts(inputs.len(), |i| saves.needs(i), |i, j| saves.same(i, j), |i| inputs[i].shape());
-            let mut reads: SmallVec<[Read; 4]> = SmallVec::new();
-            for part in &parts {
+            self.parts(|part| {
                 for read in &part.gradient.reads {
-                    if !reads.contains(read) {
-                        reads.push(*read);
+                    match *read {
+                        // A sum does not keep its summands: backward computes them again, from all inputs.
+                        Read::Output(_) if self.sum.is_some() => (0..inputs.len()).for_each(|i| saves.input(i)),
+                        Read::Input(i) => saves.input(i),
+                        Read::Output(j) => saves.output(j),
+                        Read::Gradient(_) => {}
                     }
                 }
-            }
-            // A sum does not keep its summands: backward computes them again, from all inputs.
-            let again = self.sum.is_some() && reads.iter().any(|r| matches!(r, Read::Output(_)));
-            if again {
-                (0..inputs.len()).for_each(|i| saves.input(i));
-            }
-            for read in reads.into_iter().filter(|_| !again) {
-                match read {
-                    Read::Input(i) => saves.input(i),
-                    Read::Output(j) => saves.output(j),
-                    Read::Gradient(_) => {}
-                }
-            }
+                Ok(())
+            })?;
         }
-        self.run(program, inputs, saves.reusable())
+        self.run(inputs, saves.reusable())
     }
 
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
-        let count = self.formula.inputs().len();
-        // The same parts as in forward, so that they read what was saved.
-        let none = Shape::scalar();
-        let shape = |i: usize| if saved.tracked(i) { &saved.meta(i).shape } else { &none };
-        let parts = self.parts(count, |i| saved.tracked(i), |i, j| saved.same(i, j), shape);
-        let mut gradients: InputGradients = SmallVec::from_elem(None, count);
-        for part in &parts {
-            if part.inputs.iter().any(|&i| needed.contains(i)) {
-                self.differentiate(part, saved, grads, &mut gradients)?;
+        let mut gradients: InputGradients = SmallVec::from_elem(None, self.formula.inputs().len());
+        self.parts(|part| {
+            if part.inputs.iter().any(|&i| needed.contains(i as usize)) {
+                self.differentiate(&part, saved, grads, needed, &mut gradients)?;
             }
-        }
+            Ok(())
+        })?;
         Ok(gradients)
     }
 }

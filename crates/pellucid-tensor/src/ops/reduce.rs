@@ -189,11 +189,13 @@ fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<pellucid
     let truth = TRUTH.get_or_init(|| formula! { truth(x) = x.ne(0); });
     let mask = MASK.get_or_init(|| formula! { truth(x: mask) = x; });
     match op {
-        ReduceOp::Any | ReduceOp::All if dtype == DType::Bool => mask.program(&Signature::new([dtype], DType::F32)),
-        ReduceOp::Any | ReduceOp::All => truth.program(&Signature::new([dtype], dtype)),
-        ReduceOp::Prod => identity_formula().program(&Signature::new([dtype], output)),
+        ReduceOp::Any | ReduceOp::All if dtype == DType::Bool => {
+            mask.program(&Signature::new([dtype], DType::F32)).cloned()
+        }
+        ReduceOp::Any | ReduceOp::All => truth.program(&Signature::new([dtype], dtype)).cloned(),
+        ReduceOp::Prod => identity_formula().program(&Signature::new([dtype], output)).cloned(),
         // Truth values are compared as numbers.
-        _ if dtype == DType::Bool => identity_formula().program(&Signature::new([dtype], DType::I32)),
+        _ if dtype == DType::Bool => identity_formula().program(&Signature::new([dtype], DType::I32)).cloned(),
         _ => identity_formula().uniform_program(dtype).cloned(),
     }
 }

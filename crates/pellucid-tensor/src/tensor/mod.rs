@@ -13,7 +13,7 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::Array;
-use crate::autograd::{Backward, Edge, HookHandle, Node, Recorded, Slot};
+use crate::autograd::{Backward, Edge, HookHandle, Node, Recorded, Slot, same_node};
 use crate::device::Device;
 use crate::panic;
 use pellucid_ir::kernel::Meta;
@@ -104,6 +104,16 @@ impl Tensor {
             Some((node, index)) => Edge::Node(node.clone(), *index),
             None if self.requires_grad() => Edge::Leaf(Arc::downgrade(self.0.slot())),
             None => Edge::None,
+        }
+    }
+
+    /// True if both are handles of one tracked tensor: their gradients are one.
+    pub(crate) fn is_same(&self, other: &Tensor) -> bool {
+        match (&self.0.creator, &other.0.creator) {
+            _ if Arc::ptr_eq(&self.0, &other.0) => true,
+            (Some((a, i)), Some((b, j))) => i == j && same_node(a, b),
+            (None, None) => matches!((self.0.slot.get(), other.0.slot.get()), (Some(a), Some(b)) if Arc::ptr_eq(a, b)),
+            _ => false,
         }
     }
 

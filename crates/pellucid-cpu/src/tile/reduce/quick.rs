@@ -3,6 +3,7 @@
 use super::fold_of;
 use crate::operand::Operand;
 use crate::simd::{LANES, ROWS};
+use crate::tile::dense::Dense;
 use crate::tile::fold::{CHUNK, Fold};
 use crate::tile::prepare::Prepared;
 use crate::tile::scratch::{self, Purpose, padded};
@@ -71,7 +72,7 @@ pub(super) fn run(
                 }
             }
             match finish {
-                Some(f) => small::run(f, &kernel.finish_params, count, |_| Some((into, false)), |_| Some(to)),
+                Some(f) => small::run(f, &kernel.finish_params, count, &[Dense::full(into)], &[Dense::full(to)]),
                 None => true,
             }
         }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::tile::map;
 use pellucid_ir::kernel::{Map, Params};
-use smallvec::smallvec;
 use std::sync::Arc;
 
 fn check(
@@ -52,7 +51,7 @@ fn any_layout_and_dtype_gives_what_the_scalar_walk_gives() {
             let program = mixed(a, b, out);
             let mut inputs = [Array::random(rng, &shape, a, true), Array::random(rng, &shape, b, true)];
             let mut outputs = [out, DType::Bool, DType::F64].map(|dtype| Array::random(rng, &shape, dtype, false));
-            let params = smallvec![rng.value()];
+            let params = [rng.value()].into();
             let what = format!("{round}: {a} {b} {out} {shape:?} {:?}", inputs.each_ref().map(|i| &i.layout));
             check(&program, &params, &mut inputs, &mut outputs, &shape, &what);
         }
@@ -86,7 +85,7 @@ fn single_instructions_broadcast_and_take_parameters() {
         ] {
             let mut out = [Array::contiguous(rng, &shape, DType::F32)];
             check(&binary, &Params::new(), &mut pair.clone(), &mut out, &shape, "binary");
-            check(&scale, &smallvec![Scalar::Float(2.5)], &mut pair[..1].to_vec(), &mut out, &shape, "scale");
+            check(&scale, &[Scalar::Float(2.5)].into(), &mut pair[..1].to_vec(), &mut out, &shape, "scale");
             check(&unary, &Params::new(), &mut pair[..1].to_vec(), &mut out, &shape, "unary");
         }
         let mut strange = [Array::random(rng, &shape, DType::F32, true), Array::random(rng, &shape, DType::F32, true)];
@@ -130,7 +129,7 @@ fn in_place_is_right_even_where_an_input_is_read_after_its_output_is_made() {
         for shape in shapes() {
             let dtype = program.inputs[0].storage;
             let [w, g, m] = [(); 3].map(|()| Array::random(rng, &shape, dtype, false));
-            let params: Params = smallvec![Scalar::Float(0.1)];
+            let params: Params = [Scalar::Float(0.1)].into();
             let expected = naive::map(&program, &params, &[&w, &g, &m], &shape);
             with_threads(|_| {
                 let (w, m) = (w.clone(), m.clone());
@@ -151,5 +150,5 @@ fn sixty_four_axes_work() {
     let program = mixed(DType::F32, DType::F32, DType::F32);
     let mut inputs = [Array::random(rng, &shape, DType::F32, true), Array::random(rng, &shape, DType::F32, true)];
     let mut outputs = [DType::F32, DType::Bool, DType::F64].map(|d| Array::random(rng, &shape, d, false));
-    check(&program, &smallvec![Scalar::Int(2)], &mut inputs, &mut outputs, &shape, "rank 64");
+    check(&program, &[Scalar::Int(2)].into(), &mut inputs, &mut outputs, &shape, "rank 64");
 }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::tile::reduce;
 use pellucid_ir::kernel::{AxisSet, Params, Reduce, ReduceOp};
-use smallvec::smallvec;
 use std::sync::Arc;
 
 fn identity(dtype: DType) -> Program {
@@ -187,11 +186,11 @@ fn a_finishing_program_runs_on_every_result() {
     for (shape, axes) in cases() {
         let mut mean = kernel(ReduceOp::Sum, &axes, product(), DType::F16);
         mean.finish = Some(Arc::new(halve(Compute::F32, DType::F16)));
-        mean.finish_params = smallvec![Scalar::Float(0.01)];
+        mean.finish_params = [Scalar::Float(0.01)].into();
         check(rng, &mean, &shape, &axes);
         let mut position = kernel(ReduceOp::ArgMin, &axes, identity(DType::F32), DType::I32);
         position.finish = Some(Arc::new(halve(Compute::I64, DType::I64)));
-        position.finish_params = smallvec![Scalar::Int(2)];
+        position.finish_params = [Scalar::Int(2)].into();
         check(rng, &position, &shape, &axes);
     }
 }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::tile::row;
 use pellucid_ir::kernel::{AxisSet, Params, Row};
-use smallvec::smallvec;
 use std::sync::Arc;
 
 fn softmax() -> Program {
@@ -135,7 +134,7 @@ fn rows_of_any_length_and_layout() {
                         }
                     })
                     .collect();
-                let params: Params = smallvec![Scalar::Float(1e-5)];
+                let params: Params = [Scalar::Float(1e-5)].into();
                 let expected = expected(&program, &params, &inputs.iter().collect::<Vec<_>>(), &shape, &axes);
                 let kernel = Row { axes: axes.iter().copied().collect::<AxisSet>(), program: program.clone(), params };
                 with_threads(|_| {

@@ -44,7 +44,7 @@ pub(super) fn read(gradient: &Gradient, x: &[Vec<f64>], y: &[Vec<f64>], g: &[Vec
 pub(super) fn gradient_at(f: &Formula, x: &[Vec<f64>], params: &[f64], g: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let gradient = f.gradient(Wanted::all(f.inputs().len()));
     let y = evaluate(f, x, params, elements(x));
-    evaluate(&gradient.formula, &read(&gradient, x, &y, g), params, elements(x))
+    evaluate(&gradient.formula, &read(gradient, x, &y, g), params, elements(x))
 }
 
 /// The derivative of a formula of one input at x.

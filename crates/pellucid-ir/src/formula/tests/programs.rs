@@ -80,7 +80,7 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
     assert_eq!(bits(&run(program, x, params, elements)), bits(&y), "{program}\n{f}");
     if order > 0 {
         let gradient = f.gradient(Wanted::all(f.inputs().len()));
-        let values = read(&gradient, x, &y, &y);
+        let values = read(gradient, x, &y, &y);
         check(&gradient.formula, &values, params, elements, order - 1);
     }
 }
@@ -135,7 +135,7 @@ fn signatures_choose_storage_and_compute_apart() {
     assert_eq!(program.inputs[0], Load { storage: DType::I32, compute: Compute::F32, per_row: false });
     assert_eq!(program.outputs[0].storage, DType::F64);
     assert_eq!(program.outputs[1].compute, Compute::Mask);
-    assert!(std::sync::Arc::ptr_eq(&program, &f.program(&signature).unwrap()));
+    assert!(std::sync::Arc::ptr_eq(program, f.program(&signature).unwrap()));
 }
 
 #[test]

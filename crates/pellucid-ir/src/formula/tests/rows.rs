@@ -88,7 +88,8 @@ fn softmax_declared_and_symbolic_agree() {
     for (a, b) in symbolic[0].iter().zip(&declared[0]) {
         assert!((a - b).abs() < 1e-15, "{a} {b}");
     }
-    let gradient = declared_softmax().gradient(Wanted(1));
+    let softmax = declared_softmax();
+    let gradient = softmax.gradient(Wanted(1));
     assert_eq!(gradient.reads, [Read::Output(0), Read::Gradient(0)]);
     assert_eq!(gradient.to_string(), "softmax'(y, g) = y * (g - row_sum(g * y))");
 }

@@ -1,0 +1,158 @@
+//! Dense maps: every operand is contiguous and of full size, or one value. Nearly all maps are.
+//!
+//! One instruction runs as one call of its loop, a small map in one tile, any other over one axis.
+
+use super::map::{self, UNIT};
+use super::prepare::{Call, Prepared};
+use super::small;
+use super::walk::Axis;
+use crate::simd::BinaryLoop;
+use crate::threads::{GRAIN, Ptr, split};
+use pellucid_ir::Result;
+use pellucid_ir::formula::Program;
+use pellucid_ir::kernel::Params;
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// A dense operand.
+#[derive(Clone, Copy)]
+pub(crate) struct Dense {
+    /// Its first element.
+    pub(crate) at: *mut u8,
+    /// It is one value, which stands for all.
+    pub(crate) once: bool,
+}
+
+impl Dense {
+    /// An operand of full size.
+    pub(crate) fn full(at: *mut u8) -> Dense {
+        Dense { at, once: false }
+    }
+}
+
+/// Runs a program on `n` elements, of which there may be none.
+///
+/// # Safety
+/// As [`run`].
+#[inline]
+pub(crate) unsafe fn dense(
+    program: &Program,
+    params: &Params,
+    n: usize,
+    inputs: &[Dense],
+    outputs: &[Dense],
+) -> Result<()> {
+    let program = Prepared::of(program)?;
+    if n > 0 {
+        // SAFETY: the caller's promise.
+        unsafe { run(program, params, n, inputs, outputs) };
+    }
+    Ok(())
+}
+
+/// Runs a program on `n` elements, at least one.
+///
+/// # Safety
+/// The operands are what the program says, of `n` elements or one, outputs of `n`; they overlap only
+/// where an input and an output are the same.
+#[inline]
+pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if run_single(program, params, n, inputs, outputs)
+            || n <= small::MOST && small::run(program, params, n, inputs, outputs)
+        {
+            return;
+        }
+    }
+    let operands = || program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size));
+    let places = inputs.iter().chain(outputs);
+    let steps = operands().zip(places.clone()).map(|(size, d)| if d.once || n == 1 { 0 } else { size as isize });
+    let axis = Axis { len: n, steps: steps.collect() };
+    map::run(program, params, &[axis], &places.map(|d| d.at).collect::<SmallVec<[*mut u8; 8]>>());
+}
+
+/// Runs a program of one instruction; false if it is not that simple.
+#[inline]
+unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) -> bool {
+    let Some(single) = &program.single else { return false };
+    let mut cells = [0u64; 2];
+    let mut from = [Ptr(std::ptr::null_mut::<u8>()); 2];
+    // Bytes from one element to the next; 0 for a value that holds for all.
+    let mut steps = [0; 2];
+    for (k, arg) in single.args.iter().enumerate() {
+        match *arg {
+            SingleArg::None => {}
+            SingleArg::Input(i, size) => {
+                let x = &inputs[i as usize];
+                steps[k] = if x.once && n > 1 { 0 } else { size as usize };
+                from[k] = Ptr(x.at);
+            }
+            SingleArg::Uniform(u) => {
+                cells[k] = program.uniform_value(&program.uniforms[u as usize], params, 0);
+                from[k] = Ptr((&raw mut cells[k]).cast());
+            }
+        }
+    }
+    let to = outputs[0].at;
+    let run: BinaryLoop = match (single.call, steps[0] != 0, steps[1] != 0) {
+        (Call::Unary(f), true, _) => {
+            single.go(n, to, steps, from, |to, a, _, n| {
+                // SAFETY: see `go`.
+                unsafe { f(to, a, n) }
+            });
+            return true;
+        }
+        (Call::Binary(forms), true, true) => forms[0],
+        (Call::Binary(forms), true, false) => forms[1],
+        (Call::Binary(forms), false, true) => forms[2],
+        _ => return false,
+    };
+    single.go(n, to, steps, from, |to, a, b, n| {
+        // SAFETY: see `go`.
+        unsafe { run(to, a, b, n) }
+    });
+    true
+}
+
+/// An operand of the only instruction.
+#[derive(Clone, Copy)]
+pub(super) enum SingleArg {
+    None,
+    /// The number of the input, and the bytes of an element.
+    Input(u8, u8),
+    Uniform(u8),
+}
+
+/// A program of one instruction that neither loads nor stores through a conversion.
+pub(super) struct Single {
+    pub(super) call: Call,
+    pub(super) args: [SingleArg; 2],
+    /// Bytes of a result.
+    pub(super) size: usize,
+}
+
+impl Single {
+    /// Calls `run(to, a, b, n)` for all `n` elements, in as many pieces as threads are worth it.
+    #[inline]
+    fn go(
+        &self,
+        n: usize,
+        to: *mut u8,
+        steps: [usize; 2],
+        from: [Ptr<u8>; 2],
+        run: impl Fn(*mut u8, *const u8, *const u8, usize) + Sync,
+    ) {
+        if n < GRAIN / 16 {
+            return run(to, from[0].get(), from[1].get(), n);
+        }
+        let to = Ptr(to);
+        // The loop is called over ranges of contiguous operands of `n` elements, each range once.
+        let piece = |range: Range<usize>| {
+            let at = |p: &Ptr<u8>, step: usize| p.at((range.start * step) as isize);
+            run(at(&to, self.size), at(&from[0], steps[0]), at(&from[1], steps[1]), range.len());
+        };
+        let grain = GRAIN / (self.size + steps[0] + steps[1]).max(1);
+        split(n.div_ceil(UNIT), grain.div_ceil(UNIT), |r| piece(r.start * UNIT..n.min(r.end * UNIT)));
+    }
+}

@@ -1,0 +1,153 @@
+//! A few values, stored inline: shapes, strides, the parameters of a kernel.
+
+use std::hash::{Hash, Hasher};
+use std::ops::{Deref, DerefMut};
+
+/// A list of plain values, the first `N` of them inline; longer lists work, with a heap allocation.
+///
+/// Every operation copies shapes and parameters, and moves structures that hold them. These are copied
+/// as they are: a general small vector would be copied value by value, and dropped by a loop.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Few<T, const N: usize>(Values<T, N>);
+
+#[derive(Clone, Eq)]
+enum Values<T, const N: usize> {
+    /// At most `N` values; behind them the array holds defaults, so that equal lists are equal bytes.
+    Inline(u8, [T; N]),
+    Heap(Box<[T]>),
+}
+
+impl<T: PartialEq, const N: usize> PartialEq for Values<T, N> {
+    #[inline]
+    fn eq(&self, other: &Values<T, N>) -> bool {
+        match (self, other) {
+            // All values, whatever the first ones say: a few vector instructions, no call of `memcmp`.
+            (Values::Inline(m, a), Values::Inline(n, b)) => (0..N).fold(m == n, |same, i| same & (a[i] == b[i])),
+            (Values::Heap(a), Values::Heap(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl<T: Hash, const N: usize> Hash for Values<T, N> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Values::Inline(len, values) => values[..*len as usize].hash(state),
+            Values::Heap(values) => values.hash(state),
+        }
+    }
+}
+
+impl<T: Copy + Default, const N: usize> Few<T, N> {
+    /// No values.
+    #[inline]
+    pub fn new() -> Few<T, N> {
+        Few::default()
+    }
+
+    /// `value`, `len` times.
+    #[inline]
+    pub fn repeated(value: T, len: usize) -> Few<T, N> {
+        if len <= N {
+            let mut inline = [T::default(); N];
+            inline[..len].fill(value);
+            Few(Values::Inline(len as u8, inline))
+        } else {
+            Few(Values::Heap(vec![value; len].into()))
+        }
+    }
+}
+
+impl<T: Copy + Default, const N: usize> Default for Few<T, N> {
+    #[inline]
+    fn default() -> Few<T, N> {
+        Few(Values::Inline(0, [T::default(); N]))
+    }
+}
+
+impl<T, const N: usize> Deref for Few<T, N> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Values::Inline(len, values) => &values[..*len as usize],
+            Values::Heap(values) => values,
+        }
+    }
+}
+
+impl<T, const N: usize> DerefMut for Few<T, N> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.0 {
+            Values::Inline(len, values) => &mut values[..*len as usize],
+            Values::Heap(values) => values,
+        }
+    }
+}
+
+impl<T: Copy + Default, const N: usize> From<&[T]> for Few<T, N> {
+    #[inline]
+    fn from(values: &[T]) -> Few<T, N> {
+        if values.len() <= N {
+            let mut inline = [T::default(); N];
+            inline.iter_mut().zip(values).for_each(|(to, from)| *to = *from);
+            Few(Values::Inline(values.len() as u8, inline))
+        } else {
+            Few(Values::Heap(values.into()))
+        }
+    }
+}
+
+impl<T: Copy + Default, const N: usize, const M: usize> From<[T; M]> for Few<T, N> {
+    #[inline]
+    fn from(values: [T; M]) -> Few<T, N> {
+        values.as_slice().into()
+    }
+}
+
+impl<T: Copy + Default, const N: usize> FromIterator<T> for Few<T, N> {
+    #[inline]
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Few<T, N> {
+        let mut values = values.into_iter();
+        let mut inline = [T::default(); N];
+        for len in 0..N {
+            match values.next() {
+                Some(value) => inline[len] = value,
+                None => return Few(Values::Inline(len as u8, inline)),
+            }
+        }
+        match values.next() {
+            None => Few(Values::Inline(N as u8, inline)),
+            Some(next) => Few(Values::Heap(inline.into_iter().chain([next]).chain(values).collect())),
+        }
+    }
+}
+
+impl<T: std::fmt::Debug, const N: usize> std::fmt::Debug for Few<T, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_values_is_held_and_compared() {
+        for len in 0..12 {
+            let values: Vec<usize> = (1..=len).collect();
+            let held: Few<usize, 6> = values.as_slice().into();
+            assert_eq!(*held, *values);
+            assert_eq!(held, values.iter().copied().collect());
+            assert_eq!(held.clone(), held);
+            let mut other = Few::repeated(0, len);
+            assert!(other.iter().all(|&v| v == 0) && other.len() == len);
+            assert!(len == 0 || other != held);
+            other.copy_from_slice(&values);
+            assert_eq!(other, held);
+            assert_ne!(held, Few::repeated(0, len + 1));
+        }
+    }
+}
