@@ -29,9 +29,8 @@ const LONG: usize = 128;
 /// would wait for stores to other buffers whose addresses end alike.
 const STAGGER: usize = 64;
 
-/// Outputs of at least so many bytes pass the caches by: before the last of them is written the first would
-/// have left.
-const STREAM_BYTES: usize = if cfg!(test) { 4 << 10 } else { 8 << 20 };
+/// Outputs of at least so many bytes pass the caches by: with the inputs they would fill the largest.
+const STREAM_BYTES: usize = if cfg!(test) { 256 << 10 } else { 8 << 20 };
 
 /// Rows in a block at most.
 const MAX_ROWS: usize = 64;
