@@ -30,7 +30,7 @@ const LONG: usize = 128;
 const STAGGER: usize = 64;
 
 /// Outputs of at least so many bytes pass the caches by: with the inputs they would fill the largest.
-const STREAM_BYTES: usize = if cfg!(test) { 256 << 10 } else { 8 << 20 };
+const STREAM_BYTES: usize = if cfg!(test) { 256 << 10 } else { 12 << 20 };
 
 /// Rows in a block at most.
 const MAX_ROWS: usize = 64;
