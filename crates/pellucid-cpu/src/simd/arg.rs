@@ -56,6 +56,31 @@ orders! {
     i64 i64::MIN, i64::MAX;
 }
 
+/// The better of both.
+#[inline(always)]
+fn best_of<T: Elem, O: Order<T>>(v: T, best: T) -> T {
+    if O::better(v, best) { v } else { best }
+}
+
+/// A NaN if there is one, the latter first.
+#[inline(always)]
+fn nan_of<T: Elem + PartialOrd>(v: T, nan: T) -> T {
+    if is_nan(v) { v } else { nan }
+}
+
+/// Running extrema and NaNs: each of the first half with its partner of the second.
+#[inline(always)]
+fn halve<T: Elem + PartialOrd, O: Order<T>, const N: usize, const H: usize>(
+    (best, nan): ([T; N], [T; N]),
+) -> ([T; H], [T; H]) {
+    let mut half = ([O::WORST; H], [O::WORST; H]);
+    for l in 0..H {
+        half.0[l] = best_of::<T, O>(best[l + H], best[l]);
+        half.1[l] = nan_of(nan[l + H], nan[l]);
+    }
+    half
+}
+
 /// The extremum of the values that are not NaN, and whether there is one that is.
 #[inline(always)]
 fn extremum<T: Elem + PartialOrd, O: Order<T>>(x: &[At<T>]) -> (T, bool) {
@@ -66,17 +91,21 @@ fn extremum<T: Elem + PartialOrd, O: Order<T>>(x: &[At<T>]) -> (T, bool) {
     for group in groups {
         for l in 0..LANES {
             let v = group[l].0;
-            best[l] = if O::better(v, best[l]) { v } else { best[l] };
-            nan[l] = if is_nan(v) { v } else { nan[l] };
+            best[l] = best_of::<T, O>(v, best[l]);
+            nan[l] = nan_of(v, nan[l]);
         }
     }
-    let mut found = nan.iter().fold(false, |found, &v| found | is_nan(v));
-    let mut top = O::WORST;
-    for v in best.into_iter().chain(rest.iter().map(|v| v.0)) {
-        found |= is_nan(v);
-        top = if O::better(v, top) { v } else { top };
+    let half: ([T; 32], _) = halve::<T, O, _, _>((best, nan));
+    let half: ([T; 16], _) = halve::<T, O, _, _>(half);
+    let half: ([T; 8], _) = halve::<T, O, _, _>(half);
+    let half: ([T; 4], _) = halve::<T, O, _, _>(half);
+    let half: ([T; 2], _) = halve::<T, O, _, _>(half);
+    let ([mut top], [mut nan]) = halve::<T, O, _, _>(half);
+    for v in rest {
+        top = best_of::<T, O>(v.0, top);
+        nan = nan_of(v.0, nan);
     }
-    (top, found)
+    (top, is_nan(nan))
 }
 
 /// Of all numbers only a NaN is not itself.

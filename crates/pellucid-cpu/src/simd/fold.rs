@@ -42,12 +42,21 @@ pub(crate) enum Fold {
     Or,
 }
 
-/// `accumulate(lanes, src, n)`: takes `n` contiguous values into the 16 lanes.
+/// `accumulate(lanes, src, n, first)`: takes `n` contiguous values into the 16 lanes, or into as many identities
+/// if these are the first.
 ///
 /// # Safety
-/// `lanes` holds 16 values, `src` holds `n`, a multiple of 128 except in a reduction's last call; they do
-/// not overlap, and the processor has the level the loop was asked for.
-pub(crate) type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: usize);
+/// `lanes` has room for 16 values and holds them unless these are the first; `src` holds `n`, a multiple of 128
+/// except in a reduction's last call; they do not overlap, and the processor has the level the loop was asked
+/// for.
+pub(crate) type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: usize, first: bool);
+
+/// `accumulate_products(lanes, a, b, n, first)`: takes the `n` products a[i] · b[i], each rounded, into the 16
+/// lanes.
+///
+/// # Safety
+/// As [`AccumulateLoop`], for both sources.
+pub(crate) type ProductsLoop = unsafe fn(lanes: *mut u8, a: *const u8, b: *const u8, n: usize, first: bool);
 
 /// `accumulate_rows(lanes, src, row_stride, cols, rows)`: takes `rows` ≤ 128 rows of `cols` contiguous values,
 /// `row_stride` bytes apart, into 16 lanes per column; lane l of column c is value l·cols + c.
@@ -60,7 +69,8 @@ pub(crate) type RowsLoop = unsafe fn(lanes: *mut u8, src: *const u8, row_stride:
 /// `finish(dst, lanes)`: combines the 16 lanes into one value.
 ///
 /// # Safety
-/// `lanes` holds 16 values and `dst` has room for one.
+/// `lanes` holds 16 values and `dst` has room for one; they do not overlap, and the processor has the level the
+/// loop was asked for.
 pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 
 /// `finish_rows(dst, lanes, cols)`: combines the 16 lanes of each column into one value.
@@ -70,14 +80,16 @@ pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 /// the level the loop was asked for.
 pub(crate) type FinishRowsLoop = unsafe fn(dst: *mut u8, lanes: *const u8, cols: usize);
 
-/// The parts of one reduction. The lanes start as the identity.
+/// The parts of one reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoldLoops {
-    /// One value, the identity: what lanes start from and an empty reduction gives. Its first bytes, as
+    /// One value, the identity: what the lanes of rows start from and an empty reduction gives. Its first bytes, as
     /// many as the type has, count.
     pub identity: [u8; 8],
     /// Takes contiguous values.
     pub accumulate: AccumulateLoop,
+    /// Takes products of contiguous values, without storing them; for sums.
+    pub accumulate_products: Option<ProductsLoop>,
     /// Takes rows, column by column.
     pub accumulate_rows: RowsLoop,
     /// Ends a reduction of contiguous values.
@@ -87,19 +99,43 @@ pub(crate) struct FoldLoops {
 }
 
 /// An operation and its identity.
-trait Monoid<T> {
+trait Monoid<T: Copy> {
     const IDENTITY: T;
     fn combine(a: T, b: T) -> T;
+    /// The fixed tree over eight values.
+    #[inline(always)]
+    fn eight(x: [T; 8]) -> T {
+        tree(x, Self::combine)
+    }
+}
+
+/// The fixed tree over eight values.
+#[inline(always)]
+fn tree<T: Copy>(x: [T; 8], c: impl Fn(T, T) -> T) -> T {
+    c(c(c(x[0], x[1]), c(x[2], x[3])), c(c(x[4], x[5]), c(x[6], x[7])))
+}
+
+/// The tree by comparisons that know no NaN, and NaN if there is one: half the work of minding it at every step.
+#[inline(always)]
+#[expect(clippy::eq_op, reason = "0 / 0 is NaN in every type")]
+fn extreme<T: Real>(x: [T; 8], wins: impl Fn(T, T) -> bool) -> T {
+    let best = tree(x, |a, b| if wins(a, b) { a } else { b });
+    let nan = x.iter().fold(false, |nan, v| nan | v.is_nan());
+    if nan { T::ZERO / T::ZERO } else { best }
 }
 
 macro_rules! monoids {
-    ($($Op:ident for $bound:ident: $identity:expr, |$a:ident, $b:ident| $e:expr;)*) => {$(
+    ($($Op:ident for $bound:ident: $identity:expr, |$a:ident, $b:ident| $e:expr, $eight:expr;)*) => {$(
         struct $Op;
         impl<T: $bound> Monoid<T> for $Op {
             const IDENTITY: T = $identity;
             #[inline(always)]
             fn combine($a: T, $b: T) -> T {
                 $e
+            }
+            #[inline(always)]
+            fn eight(x: [T; 8]) -> T {
+                $eight(x)
             }
         }
     )*};
@@ -111,6 +147,10 @@ trait Ordered: Copy {
     const GREATEST: Self;
     fn larger(self, b: Self) -> Self;
     fn smaller(self, b: Self) -> Self;
+    /// The tree of `larger` over eight.
+    fn largest(x: [Self; 8]) -> Self;
+    /// The tree of `smaller` over eight.
+    fn smallest(x: [Self; 8]) -> Self;
 }
 /// Values that add and multiply.
 trait Ring: Copy {
@@ -120,7 +160,7 @@ trait Ring: Copy {
     fn times(self, b: Self) -> Self;
 }
 macro_rules! number {
-    ($($t:ident: $kind:ident, $least:expr, $greatest:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr;)*) => {$(
+    ($($t:ident: $kind:ident, $least:expr, $greatest:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr, $largest:expr, $smallest:expr;)*) => {$(
         impl Ordered for $t {
             const LEAST: $t = $least;
             const GREATEST: $t = $greatest;
@@ -131,6 +171,14 @@ macro_rules! number {
             #[inline(always)]
             fn smaller(self, b: $t) -> $t {
                 $smaller(self, b)
+            }
+            #[inline(always)]
+            fn largest(x: [$t; 8]) -> $t {
+                $largest(x)
+            }
+            #[inline(always)]
+            fn smallest(x: [$t; 8]) -> $t {
+                $smallest(x)
             }
         }
         impl Ring for $t {
@@ -148,17 +196,21 @@ macro_rules! number {
     )*};
 }
 number! {
-    f32: Real, -f32::INFINITY, f32::INFINITY, |a: f32, b| a + b, |a: f32, b| a * b, <f32 as Real>::max, <f32 as Real>::min;
-    f64: Real, -f64::INFINITY, f64::INFINITY, |a: f64, b| a + b, |a: f64, b| a * b, <f64 as Real>::max, <f64 as Real>::min;
-    i32: Int, i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min;
-    i64: Int, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min;
+    f32: Real, -f32::INFINITY, f32::INFINITY, |a: f32, b| a + b, |a: f32, b| a * b, <f32 as Real>::max, <f32 as Real>::min,
+        |x| extreme(x, |a: f32, b| a > b), |x| extreme(x, |a: f32, b| a < b);
+    f64: Real, -f64::INFINITY, f64::INFINITY, |a: f64, b| a + b, |a: f64, b| a * b, <f64 as Real>::max, <f64 as Real>::min,
+        |x| extreme(x, |a: f64, b| a > b), |x| extreme(x, |a: f64, b| a < b);
+    i32: Int, i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min,
+        |x| tree(x, Ord::max), |x| tree(x, Ord::min);
+    i64: Int, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min,
+        |x| tree(x, Ord::max), |x| tree(x, Ord::min);
 }
 
 monoids! {
-    Sum for Ring: T::ZERO, |a, b| a.plus(b);
-    Prod for Ring: T::ONE, |a, b| a.times(b);
-    Max for Ordered: T::LEAST, |a, b| a.larger(b);
-    Min for Ordered: T::GREATEST, |a, b| a.smaller(b);
+    Sum for Ring: T::ZERO, |a, b| a.plus(b), |x| tree(x, T::plus);
+    Prod for Ring: T::ONE, |a, b| a.times(b), |x| tree(x, T::times);
+    Max for Ordered: T::LEAST, |a, b| a.larger(b), T::largest;
+    Min for Ordered: T::GREATEST, |a, b| a.smaller(b), T::smallest;
 }
 
 struct And;
@@ -178,40 +230,87 @@ impl Monoid<Mask> for Or {
     }
 }
 
-/// The fixed tree over eight values.
-#[inline(always)]
-fn tree<T: Elem, M: Monoid<T>>(x: [T; 8]) -> T {
-    let c = M::combine;
-    c(c(c(x[0], x[1]), c(x[2], x[3])), c(c(x[4], x[5]), c(x[6], x[7])))
+/// Contiguous values, read where they lie or made on the way.
+trait Values<T>: Copy {
+    /// Value number `i`.
+    ///
+    /// # Safety
+    /// There is one.
+    unsafe fn at(self, i: usize) -> T;
+}
+
+/// Values in memory.
+#[derive(Clone, Copy)]
+struct Stored(*const u8);
+impl<T: Elem> Values<T> for Stored {
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.cast::<T>().add(i).read_unaligned() }
+    }
+}
+
+/// Products of values in memory.
+#[derive(Clone, Copy)]
+struct Products(*const u8, *const u8);
+impl<T: Elem + Ring> Values<T> for Products {
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { T::times(Stored(self.0).at(i), Stored(self.1).at(i)) }
+    }
 }
 
 /// One block into the lanes.
 #[inline(always)]
-fn block<T: Elem, M: Monoid<T>>(lanes: &mut [T; LANES], x: &[At<T>; ROWS]) {
+fn block<T: Elem, M: Monoid<T>>(lanes: &mut [T; LANES], x: impl Fn(usize) -> T) {
     for l in 0..LANES {
         let mut own = [M::IDENTITY; 8];
         for j in 0..8 {
-            own[j] = x[j * LANES + l].0;
+            own[j] = x(j * LANES + l);
         }
-        lanes[l] = M::combine(lanes[l], tree::<T, M>(own));
+        lanes[l] = M::combine(lanes[l], M::eight(own));
+    }
+}
+
+/// Takes `n` values into the lanes.
+///
+/// # Safety
+/// As [`AccumulateLoop`], with `n` values of `x`.
+#[inline(always)]
+unsafe fn take<T: Elem, M: Monoid<T>>(lanes: *mut u8, x: impl Values<T>, n: usize, first: bool) {
+    let lanes = lanes.cast::<[T; LANES]>();
+    // SAFETY: the caller's promise.
+    let mut running = if first { [M::IDENTITY; LANES] } else { unsafe { lanes.read_unaligned() } };
+    let whole = n / ROWS * ROWS;
+    for start in (0..whole).step_by(ROWS) {
+        // SAFETY: a whole block of values from `start` on.
+        block::<T, M>(&mut running, |i| unsafe { x.at(start + i) });
+    }
+    if whole < n {
+        let mut last = [M::IDENTITY; ROWS];
+        for i in whole..n {
+            // SAFETY: i < n.
+            last[i - whole] = unsafe { x.at(i) };
+        }
+        block::<T, M>(&mut running, |i| last[i]);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { lanes.write_unaligned(running) };
+}
+
+per_level! {
+    fn accumulate[T: Elem, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, n: usize, first: bool) {
+        // SAFETY: the caller's promise.
+        unsafe { take::<T, M>(lanes, Stored(src), n, first) };
     }
 }
 
 per_level! {
-    fn accumulate[T: Elem, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, n: usize) {
+    fn accumulate_products[T: Elem + Ring, M: Monoid<T>][T, M]
+    (lanes: *mut u8, a: *const u8, b: *const u8, n: usize, first: bool) {
         // SAFETY: the caller's promise.
-        let (mut running, src) = unsafe { (lanes.cast::<[T; LANES]>().read_unaligned(), source::<T>(src, n)) };
-        let (blocks, rest) = src.as_chunks::<ROWS>();
-        for x in blocks {
-            block::<T, M>(&mut running, x);
-        }
-        if !rest.is_empty() {
-            let mut last = [At(M::IDENTITY); ROWS];
-            last[..rest.len()].copy_from_slice(rest);
-            block::<T, M>(&mut running, &last);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { lanes.cast::<[T; LANES]>().write_unaligned(running) };
+        unsafe { take::<T, M>(lanes, Products(a, b), n, first) };
     }
 }
 
@@ -222,7 +321,7 @@ fn lane_of_rows<T: Elem, M: Monoid<T>>(lane: &mut [At<T>], rows: [&[At<T>]; 8]) 
     let [a, b, c, d, e, f, g, h] = rows.map(|r| &r[..n]);
     for i in 0..n {
         let x = [a[i].0, b[i].0, c[i].0, d[i].0, e[i].0, f[i].0, g[i].0, h[i].0];
-        lane[i] = At(M::combine(lane[i].0, tree::<T, M>(x)));
+        lane[i] = At(M::combine(lane[i].0, M::eight(x)));
     }
 }
 
@@ -265,20 +364,30 @@ per_level! {
     }
 }
 
-/// The fixed tree over the lanes.
+/// The first half of the lanes, each combined with its partner of the second.
 #[inline(always)]
-fn meet<T: Elem, M: Monoid<T>>(mut x: [T; LANES]) -> T {
-    for step in [8, 4, 2, 1] {
-        for l in 0..step {
-            x[l] = M::combine(x[l], x[l + step]);
-        }
+fn halve<T: Elem, M: Monoid<T>, const N: usize, const H: usize>(x: [T; N]) -> [T; H] {
+    let mut y = [M::IDENTITY; H];
+    for l in 0..H {
+        y[l] = M::combine(x[l], x[l + H]);
     }
-    x[0]
+    y
 }
 
-unsafe fn finish<T: Elem, M: Monoid<T>>(dst: *mut u8, lanes: *const u8) {
-    // SAFETY: the caller's promise.
-    unsafe { dst.cast::<T>().write_unaligned(meet::<T, M>(lanes.cast::<[T; LANES]>().read_unaligned())) };
+/// The fixed tree over the lanes.
+#[inline(always)]
+fn meet<T: Elem, M: Monoid<T>>(x: [T; LANES]) -> T {
+    let x: [T; 8] = halve::<T, M, _, _>(x);
+    let x: [T; 4] = halve::<T, M, _, _>(x);
+    let x: [T; 2] = halve::<T, M, _, _>(x);
+    M::combine(x[0], x[1])
+}
+
+per_level! {
+    fn finish[T: Elem, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8) {
+        // SAFETY: the caller's promise.
+        unsafe { dst.cast::<T>().write_unaligned(meet::<T, M>(lanes.cast::<[T; LANES]>().read_unaligned())) };
+    }
 }
 
 per_level! {
@@ -305,15 +414,18 @@ fn loops<T: Elem, M: Monoid<T>>(level: Level) -> FoldLoops {
     FoldLoops {
         identity,
         accumulate: accumulate::<T, M>(level),
+        accumulate_products: None,
         accumulate_rows: accumulate_rows::<T, M>(level),
-        finish: finish::<T, M>,
+        finish: finish::<T, M>(level),
         finish_rows: finish_rows::<T, M>(level),
     }
 }
 
 fn numbers<T: Elem + Ring + Ordered>(op: Fold, level: Level) -> Option<FoldLoops> {
     Some(match op {
-        Fold::Sum => loops::<T, Sum>(level),
+        Fold::Sum => {
+            FoldLoops { accumulate_products: Some(accumulate_products::<T, Sum>(level)), ..loops::<T, Sum>(level) }
+        }
         Fold::Prod => loops::<T, Prod>(level),
         Fold::Max => loops::<T, Max>(level),
         Fold::Min => loops::<T, Min>(level),

@@ -19,6 +19,7 @@
 //! | `convert.rs` | dtypes to compute types and back |
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | position of the extremum |
+//! | `stream.rs` | copies past the caches |
 //! | `level.rs`, `stride.rs`, `elem.rs` | what the loops stand on: instruction sets, tails, memory |
 //!
 //! What each primitive *is* stands in one line of the tables of `unary.rs` and `binary.rs`; how it is computed,
@@ -31,6 +32,7 @@ mod binary;
 mod convert;
 mod elem;
 mod fold;
+mod stream;
 mod stride;
 mod ternary;
 mod unary;
@@ -43,6 +45,7 @@ pub(crate) use binary::{BinaryLoop, Form, binary};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use level::Level;
+pub(crate) use stream::{StreamLoop, settle, stream};
 pub(crate) use ternary::{TernaryLoop, mul_add, select};
 pub(crate) use unary::{UnaryLoop, splat, unary};
 

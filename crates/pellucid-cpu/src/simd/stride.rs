@@ -32,10 +32,11 @@ pub(crate) trait Kernel<const S: usize>: Copy {
 }
 
 /// Runs `kernel` on pieces until `n` elements are done, such that each count is a multiple of
-/// `grain` (a power of two, at most [`PIECE`]) and the destination overlaps no source.
+/// `grain` (a power of two, at most [`PIECE`]), or one, and the destination overlaps no source.
 ///
 /// A remainder runs on padded copies, so that it gets the same vector code as the rest; the padding is
-/// zeros, whose results are dropped. An operand at `dst` itself is copied aside piece by piece.
+/// zeros, whose results are dropped. One element alone (one value a row) runs as it is: scalar code gives
+/// the same bits, and copies would cost more than it does. An operand at `dst` itself is copied aside piece by piece.
 ///
 /// `dst_size` and the sizes with the sources are those of an element in bytes.
 ///
@@ -62,7 +63,7 @@ pub(crate) unsafe fn stride<const S: usize>(
             _ if in_place => whole.min(PIECE),
             _ => whole,
         };
-        let run = (count + grain - 1) & !(grain - 1);
+        let run = if n == 1 { 1 } else { (count + grain - 1) & !(grain - 1) };
         let padded = run != count;
         let mut from = [std::ptr::null(); S];
         for s in 0..S {

@@ -374,13 +374,13 @@ fn check_fold<T: Elem>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T
             // SAFETY: n values.
             let row: Vec<T> = unsafe { source::<T>(x.as_ptr(), n) }.iter().map(|v: &At<T>| v.0).collect();
             let want = bytes(canonical(&row, identity, combine));
-            let mut lanes = f.identity[..size].repeat(LANES);
+            let mut lanes = vec![0; LANES * size];
             let mut got = vec![0; size];
             // SAFETY: 16 lanes and n values, taken in two calls, the first of whole blocks.
             unsafe {
                 let first = n / 2 / ROWS * ROWS;
-                (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr(), first);
-                (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr().add(first * size), n - first);
+                (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr(), first, true);
+                (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr().add(first * size), n - first, false);
                 (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
             }
             assert_same(dtype, &got, &want, &format!("{op:?} {ty:?} {level:?} of {n}"));
@@ -458,6 +458,58 @@ fn reductions_keep_the_canonical_order() {
     }
     check_fold::<Mask>(Fold::And, Compute::Mask, Mask(1), |a, b| Mask(a.0 & b.0));
     check_fold::<Mask>(Fold::Or, Compute::Mask, Mask(0), |a, b| Mask(a.0 | b.0));
+}
+
+/// Sums products, in pieces, and compares with sums of products that were stored.
+fn check_products<T: Elem>(ty: Compute) {
+    let (size, dtype) = (size_of::<T>(), ty.storage());
+    each_level(|level| {
+        let f = fold(Fold::Sum, ty, level).unwrap();
+        let products = f.accumulate_products.expect("a sum takes products");
+        for n in [0, 1, 17, 127, 128, 129, 300, 1000] {
+            let (a, b) = (values(dtype, n, n as u64), values(dtype, n, n as u64 + 1));
+            let (a, b) = if n % 2 == 1 { (a, b) } else { (moderate(dtype, a), moderate(dtype, b)) };
+            let mut stored = vec![0; n * size];
+            let (mut want, mut got) = (vec![0; size], vec![0; size]);
+            let (mut plain, mut lanes) = (vec![0; LANES * size], vec![0; LANES * size]);
+            // SAFETY: n values of all, room for 16 lanes, and the second call goes on after whole blocks.
+            unsafe {
+                let mul = binary(Binary::Mul, ty, Form::TileTile, level).unwrap();
+                mul(stored.as_mut_ptr(), a.as_ptr(), b.as_ptr(), n);
+                (f.accumulate)(plain.as_mut_ptr(), stored.as_ptr(), n, true);
+                (f.finish)(want.as_mut_ptr(), plain.as_ptr());
+                let first = n / 2 / ROWS * ROWS;
+                products(lanes.as_mut_ptr(), a.as_ptr(), b.as_ptr(), first, true);
+                let (a, b) = (a.as_ptr().add(first * size), b.as_ptr().add(first * size));
+                products(lanes.as_mut_ptr(), a, b, n - first, false);
+                (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
+            }
+            assert_same(dtype, &got, &want, &format!("{ty:?} {level:?} of {n}"));
+        }
+    });
+}
+
+#[test]
+fn products_are_summed_as_if_they_were_stored() {
+    check_products::<f32>(Compute::F32);
+    check_products::<f64>(Compute::F64);
+    check_products::<i32>(Compute::I32);
+    check_products::<i64>(Compute::I64);
+}
+
+#[test]
+fn streamed_copies_are_copies() {
+    let from: Vec<u8> = (0..2000u32).map(|i| (i * 7) as u8).collect();
+    each_level(|level| {
+        for (start, n) in [(0, 0), (0, 64), (1, 63), (3, 64), (5, 200), (64, 1024), (60, 1500), (17, 1900)] {
+            let mut to = vec![0xEE; 2000];
+            // SAFETY: `n` bytes of both, from `start` on.
+            unsafe { stream(level)(to.as_mut_ptr().add(start), from.as_ptr().add(start), n) };
+            settle();
+            assert_eq!(to[start..start + n], from[start..start + n], "{level:?} {start} {n}");
+            assert!(to[..start].iter().chain(&to[start + n..]).all(|&b| b == 0xEE), "{level:?} {start} {n}");
+        }
+    });
 }
 
 #[test]

@@ -14,8 +14,33 @@ use std::mem::MaybeUninit;
 pub(super) const CHUNK: usize = 4096;
 
 /// Rows at most this long are reduced side by side, so many at once.
-const SHORT: usize = 32;
+pub(super) const SHORT: usize = 32;
 const TOGETHER: usize = 64;
+
+/// Contiguous values to reduce: those at `of` or, with `times`, the products with those there.
+#[derive(Clone, Copy)]
+pub(super) struct Values {
+    pub(super) of: *const u8,
+    pub(super) times: Option<*const u8>,
+}
+
+impl Values {
+    /// The values at `of`.
+    #[inline]
+    pub(super) fn plain(of: *const u8) -> Values {
+        Values { of, times: None }
+    }
+
+    /// The values `bytes` further on.
+    ///
+    /// # Safety
+    /// There are some, or these are their end.
+    #[inline]
+    unsafe fn skip(self, bytes: usize) -> Values {
+        // SAFETY: the caller's promise.
+        unsafe { Values { of: self.of.add(bytes), times: self.times.map(|p| p.add(bytes)) } }
+    }
+}
 
 /// The loops of one reduction.
 #[derive(Clone, Copy)]
@@ -71,17 +96,32 @@ impl Fold {
         unsafe { std::slice::from_raw_parts_mut(into.cast::<u64>(), words).fill(self.identity()) }
     }
 
-    /// Reduces `n` contiguous values.
+    /// Takes `n` values into the 16 lanes, of which nothing is read if they are the `first`.
     ///
     /// # Safety
-    /// `from` holds `n` values and `into` has room for one.
+    /// As [`simd::FoldLoops::accumulate`]; only a sum takes products.
     #[inline]
-    pub(super) unsafe fn reduce(&self, into: *mut u8, from: *const u8, n: usize) {
+    unsafe fn accumulate(&self, lanes: *mut u8, from: Values, n: usize, first: bool) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (from.times, self.loops.accumulate_products) {
+                (Some(times), Some(products)) => products(lanes, from.of, times, n, first),
+                _ => (self.loops.accumulate)(lanes, from.of, n, first),
+            }
+        }
+    }
+
+    /// Reduces `n` values.
+    ///
+    /// # Safety
+    /// `from` holds `n` values and `into` has room for one; only a sum takes products.
+    #[inline]
+    pub(super) unsafe fn reduce(&self, into: *mut u8, from: Values, n: usize) {
         // SAFETY: the caller's promise; the lanes hold sixteen values of up to eight bytes.
         unsafe {
             if n <= CHUNK {
-                let mut lanes = [self.identity(); LANES];
-                (self.loops.accumulate)(lanes.as_mut_ptr().cast(), from, n);
+                let mut lanes = MaybeUninit::<[u64; LANES]>::uninit();
+                self.accumulate(lanes.as_mut_ptr().cast(), from, n, true);
                 return (self.loops.finish)(into, lanes.as_ptr().cast());
             }
             let mut running = Running::new();
@@ -94,15 +134,18 @@ impl Fold {
     /// side, which gives the same bits.
     ///
     /// # Safety
-    /// `from` holds `rows · len` values, `aside` has room for as many, and `into` for `rows`.
-    pub(super) unsafe fn reduce_rows(&self, into: *mut u8, from: *const u8, rows: usize, len: usize, aside: *mut u8) {
+    /// `from` holds `rows · len` values, `aside` has room for as many, and `into` for `rows`; products are of
+    /// rows longer than [`SHORT`].
+    pub(super) unsafe fn reduce_rows(&self, into: *mut u8, from: Values, rows: usize, len: usize, aside: *mut u8) {
         if rows < 8 || len > SHORT || len == 0 {
             for row in 0..rows {
                 // SAFETY: the caller's promise.
-                unsafe { self.reduce(into.add(row * self.size), from.add(row * len * self.size), len) };
+                unsafe { self.reduce(into.add(row * self.size), from.skip(row * len * self.size), len) };
             }
             return;
         }
+        debug_assert!(from.times.is_none());
+        let from = from.of;
         let (mut lanes, mut half) = (Lanes(MaybeUninit::uninit()), Lanes(MaybeUninit::uninit()));
         let (lanes, half) = (lanes.0.as_mut_ptr().cast::<u8>(), half.0.as_mut_ptr().cast::<u8>());
         for first in (0..rows).step_by(TOGETHER) {
@@ -184,17 +227,14 @@ impl Running {
     }
 
     /// # Safety
-    /// `from` holds `n` values of `fold`, which is the same in all calls.
-    pub(super) unsafe fn push(&mut self, fold: &Fold, mut from: *const u8, mut n: usize) {
+    /// `from` holds `n` values of `fold`, which is the same in all calls; only a sum takes products.
+    pub(super) unsafe fn push(&mut self, fold: &Fold, mut from: Values, mut n: usize) {
         while n > 0 {
-            if self.filled == 0 {
-                self.lanes = [fold.identity(); LANES];
-            }
             let count = n.min(CHUNK - self.filled);
             // SAFETY: `count` of the caller's values; the lanes hold sixteen.
             unsafe {
-                (fold.loops.accumulate)(self.lanes.as_mut_ptr().cast(), from, count);
-                from = from.add(count * fold.size);
+                fold.accumulate(self.lanes.as_mut_ptr().cast(), from, count, self.filled == 0);
+                from = from.skip(count * fold.size);
             }
             self.filled += count;
             n -= count;

@@ -5,10 +5,13 @@
 //! classes takes the form of its loop that reads a single value beside a tile.
 //!
 //! Row reductions cut a program into phases: what needs a reduction's result runs in a later phase
-//! than the reduction. Links are found by what they depend on, the classes of the inputs, in a list
+//! than the reduction. Products that are summed and read by nobody else are made by the sum itself, except
+//! in short rows, which are summed side by side.
+//!
+//! Links are found by what they depend on, the classes of the inputs and whether rows are long, in a list
 //! that only grows: no lock, and after the first run of a kind no allocation.
 
-use super::fold::Fold;
+use super::fold::{Fold, Values};
 use super::prepare::{Call, Prepared, Slot};
 use crate::simd::{self, BinaryLoop, Level, TernaryLoop, UnaryLoop};
 use pellucid_ir::Compute;
@@ -57,7 +60,22 @@ pub(super) struct Code {
 pub(super) struct Folding {
     pub(super) fold: Fold,
     pub(super) into: Slot,
+    /// What is reduced: these values or, with `times`, their products with those.
     pub(super) from: Slot,
+    pub(super) times: Option<Slot>,
+}
+
+impl Folding {
+    /// The slots that it reads.
+    pub(super) fn operands(&self) -> impl Iterator<Item = Slot> {
+        std::iter::once(self.from).chain(self.times)
+    }
+
+    /// Where the values to reduce lie.
+    #[inline]
+    pub(super) fn values(&self, at: &[*mut u8]) -> Values {
+        Values { of: at[self.from as usize], times: self.times.map(|t| at[t as usize].cast_const()) }
+    }
 }
 
 /// What runs between two row reductions.
@@ -98,23 +116,24 @@ pub(super) struct Link {
 }
 
 struct Node {
-    /// Two bits an input.
-    key: u128,
+    /// Whether rows are long, and two bits an input.
+    key: (bool, u128),
     linked: Linked,
     next: Link,
 }
 
 impl Link {
-    /// The link of `program` for inputs of these classes (those beyond the 64th are of class `Tile`).
-    pub(super) fn get(&self, program: &Prepared, class: impl Fn(usize) -> Class) -> &Linked {
+    /// The link of `program` for `long` rows or short ones and inputs of these classes (those beyond the 64th
+    /// are of class `Tile`).
+    pub(super) fn get(&self, program: &Prepared, long: bool, class: impl Fn(usize) -> Class) -> &Linked {
         let class = |i: usize| if i < 64 { class(i) } else { Class::Tile };
         let count = program.inputs.len().min(64);
-        let key = (0..count).fold(0u128, |key, i| key << 2 | class(i) as u128);
+        let key = (long, (0..count).fold(0u128, |key, i| key << 2 | class(i) as u128));
         let mut list = self;
         loop {
-            let node = list
-                .first
-                .get_or_init(|| Box::new(Node { key, linked: Linked::new(program, class), next: Link::default() }));
+            let node = list.first.get_or_init(|| {
+                Box::new(Node { key, linked: Linked::new(program, long, class), next: Link::default() })
+            });
             if node.key == key {
                 return &node.linked;
             }
@@ -124,7 +143,7 @@ impl Link {
 }
 
 impl Linked {
-    fn new(program: &Prepared, class_of: impl Fn(usize) -> Class) -> Linked {
+    fn new(program: &Prepared, long: bool, class_of: impl Fn(usize) -> Class) -> Linked {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
         let mut class: Vec<Class> =
@@ -134,9 +153,9 @@ impl Linked {
         let mut ready = vec![0; first_step];
         for step in &program.steps {
             let at = step.args.iter().map(|&a| ready[a as usize]).max().unwrap_or(0);
-            let reduces = matches!(step.call, Call::Reduce(_));
+            let reduces = matches!(step.call, Call::Reduce(..));
             class.push(match step.call {
-                Call::Reduce(_) => Class::Row,
+                Call::Reduce(..) => Class::Row,
                 Call::RowIndex => Class::Tile,
                 _ => step.args.iter().map(|&a| class[a as usize]).max().unwrap_or(Class::Once),
             });
@@ -159,10 +178,15 @@ impl Linked {
         let mut spread: Vec<Option<Slot>> = vec![None; sizes.len()];
         for at in 0..=ready.iter().copied().max().unwrap_or(0) {
             let steps = (0..program.steps.len()).filter(|s| linked.phase[first_step + s] == at);
-            let is_fold = |s: &usize| matches!(program.steps[*s].call, Call::Reduce(_));
+            let is_fold = |s: &usize| matches!(program.steps[*s].call, Call::Reduce(..));
             let (folds, plain): (Vec<usize>, Vec<usize>) = steps.partition(is_fold);
-            let (tile, row): (Vec<usize>, Vec<usize>) =
+            let (mut tile, row): (Vec<usize>, Vec<usize>) =
                 plain.into_iter().partition(|s| linked.class[first_step + s] == Class::Tile);
+            let products = |s: usize| linked.products(program, s).filter(|_| long);
+            let factors: Vec<Option<[Slot; 2]>> = folds.iter().map(|&s| products(s)).collect();
+            for (&s, _) in folds.iter().zip(&factors).filter(|(_, f)| f.is_some()) {
+                tile.retain(|&t| first_step + t != program.steps[s].args[0] as usize);
+            }
             let head = linked.code.len();
             for s in row {
                 let code = linked.resolve(program, s, &sizes);
@@ -178,18 +202,23 @@ impl Linked {
                 }
             }
             let mut endings: Vec<Folding> = Vec::new();
-            for s in folds {
-                let Call::Reduce(fold) = program.steps[s].call else { continue };
+            for (s, factors) in folds.into_iter().zip(factors) {
+                let Call::Reduce(fold, _) = program.steps[s].call else { continue };
+                let into = (first_step + s) as Slot;
+                if let Some([from, times]) = factors {
+                    endings.push(Folding { fold, into, from, times: Some(times) });
+                    continue;
+                }
                 let arg = program.steps[s].args[0];
                 if linked.class[arg as usize] != Class::Tile && spread[arg as usize].is_none() {
                     linked.spread(arg, at, &mut sizes, &mut spread);
                 }
                 let from = spread[arg as usize].unwrap_or(arg);
-                endings.push(Folding { fold, into: (first_step + s) as Slot, from });
+                endings.push(Folding { fold, into, from, times: None });
             }
             let middle = linked.code.len();
             let mut reads: Vec<Slot> = tiles.iter().flat_map(|c| c.operands().to_vec()).collect();
-            reads.extend(endings.iter().map(|f| f.from));
+            reads.extend(endings.iter().flat_map(Folding::operands));
             reads.extend(program.outputs.iter().map(|o| o.slot).filter(|_| at == 0));
             reads.retain(|&s| (s as usize) < inputs && linked.class[s as usize] == Class::Tile);
             reads.sort_unstable();
@@ -206,6 +235,17 @@ impl Linked {
         }
         linked.place_buffers(program, &sizes);
         linked
+    }
+
+    /// The factors of the products that reduction `s` sums, if nobody else reads the products and there is one
+    /// an element of both factors.
+    fn products(&self, program: &Prepared, s: usize) -> Option<[Slot; 2]> {
+        let Call::Reduce(_, Some(factors)) = program.steps[s].call else { return None };
+        let product = program.steps[s].args[0];
+        let reads = program.steps.iter().flat_map(|s| &s.args).filter(|&&a| a == product).count();
+        let stored = program.outputs.iter().any(|o| o.slot == product);
+        let full = factors.iter().all(|&f| self.class[f as usize] == Class::Tile);
+        (full && reads == 1 && !stored).then_some(factors)
     }
 
     /// Step `s` with its operands as they are, if its loop has that form.
@@ -242,7 +282,7 @@ impl Linked {
                 Run::Ternary(form(&args).ok_or_else(|| lower.unwrap_or(args[0]))?)
             }
             Call::RowIndex => Run::RowIndex,
-            Call::Reduce(_) => return Err(args[0]),
+            Call::Reduce(..) => return Err(args[0]),
         };
         Ok(self.code(run, into, args, step.args.len(), sizes))
     }
@@ -289,9 +329,10 @@ impl Linked {
                     last_phase[arg as usize] = p;
                 }
             }
-            for fold in &self.folds[phase.folds.clone()] {
-                last_use[fold.from as usize] = usize::MAX;
-                last_phase[fold.from as usize] = p;
+            for arg in self.folds[phase.folds.clone()].iter().flat_map(Folding::operands) {
+                // The first code of the next phase finds it dead.
+                last_use[arg as usize] = phase.tiles.end;
+                last_phase[arg as usize] = p;
             }
         }
         for output in &program.outputs {
@@ -308,29 +349,46 @@ impl Linked {
         }
         let mut free: Vec<(u8, usize)> = Vec::new();
         let direct = |slot: Slot| program.outputs.iter().any(|o| o.slot == slot && o.direct.is_some());
-        for (i, code) in self.code.iter().enumerate() {
-            let into = code.into as usize;
-            if code.class != Class::Tile || into >= own {
-                self.has_inner |= into >= own;
-                continue;
+        for phase in &self.phases {
+            for i in phase.head.start..phase.tiles.end {
+                let code = &self.code[i];
+                let into = code.into as usize;
+                if code.class != Class::Tile || into >= own {
+                    self.has_inner |= into >= own;
+                    continue;
+                }
+                self.has_inner |= !direct(code.into);
+                let reused = free.iter().position(|f| f.0 == sizes[into]).filter(|_| !self.crosses[into]);
+                self.place[into] = match reused {
+                    Some(k) => free.swap_remove(k).1,
+                    None => {
+                        self.width += sizes[into] as usize;
+                        self.width - sizes[into] as usize
+                    }
+                };
+                self.release(program, sizes, &mut free, code.operands().iter().filter(|&&a| last_use[a as usize] == i));
             }
-            self.has_inner |= !direct(code.into);
-            let reused = free.iter().position(|f| f.0 == sizes[into]).filter(|_| !self.crosses[into]);
-            self.place[into] = match reused {
-                Some(k) => free.swap_remove(k).1,
-                None => {
-                    self.width += sizes[into] as usize;
-                    self.width - sizes[into] as usize
-                }
-            };
-            // What crosses a phase, or is stored, keeps its buffer. A value nobody reads too.
-            for &arg in code.operands() {
-                let a = arg as usize;
-                let is_step = a >= program.first_step() && a < own && self.class[a] == Class::Tile;
-                let dies = last_use[a] == i && !self.crosses[a];
-                if is_step && dies && !free.contains(&(sizes[a], self.place[a])) {
-                    free.push((sizes[a], self.place[a]));
-                }
+            let folded = self.folds[phase.folds.clone()].iter().flat_map(Folding::operands);
+            let dead: Vec<Slot> = folded.filter(|&a| last_use[a as usize] == phase.tiles.end).collect();
+            self.release(program, sizes, &mut free, dead.iter());
+        }
+    }
+
+    /// Frees the buffers of values that nobody reads any more. What is an input, crosses a phase, or is stored,
+    /// keeps its buffer; a value nobody ever reads too.
+    fn release<'a>(
+        &self,
+        program: &Prepared,
+        sizes: &[u8],
+        free: &mut Vec<(u8, usize)>,
+        dead: impl Iterator<Item = &'a Slot>,
+    ) {
+        let steps = program.first_step()..program.sizes.len();
+        for a in dead.map(|&a| a as usize) {
+            let place = (sizes[a], self.place[a]);
+            let own = steps.contains(&a) && self.class[a] == Class::Tile && !self.crosses[a];
+            if own && !free.contains(&place) {
+                free.push(place);
             }
         }
     }
@@ -346,6 +404,26 @@ impl Code {
             Run::RowIndex => 0,
         };
         &self.args[..count]
+    }
+
+    /// Makes `n` results at `into`, of which the first is number `first` of its row.
+    ///
+    /// # Safety
+    /// As the loop that it calls.
+    #[inline]
+    unsafe fn call(&self, into: *mut u8, [a, b, d]: [*mut u8; 3], n: usize, first: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.run {
+                Run::Unary(f) | Run::Spread(f) => f(into, a, n),
+                Run::Binary(f, _) => f(into, a, b, n),
+                Run::Ternary(f) => f(into, a, b, d, n),
+                Run::RowIndex => {
+                    let index = into.cast::<i64>();
+                    (0..n).for_each(|i| *index.add(i) = (first + i) as i64);
+                }
+            }
+        }
     }
 
     /// Bytes from one row's operand to the next's, for rows of `len` elements; 0 is the result.
@@ -393,7 +471,11 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
         let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
         for c in code {
             let (into, [a, b, d]) = (ptr(c.into), c.args.map(ptr));
-            let by_row = c.mixed && tile.rows > 1;
+            if tile.rows == 1 {
+                c.call(into, [a, b, d], if c.class == Class::Tile { tile.len } else { 1 }, tile.first);
+                continue;
+            }
+            let by_row = c.mixed;
             if let (true, Run::Binary(_, tiles)) = (by_row && tile.len < SHORT, c.run) {
                 // The value of each short row is repeated for its elements.
                 let spread = |from: *mut u8, k: usize| match c.advance[k] {
@@ -416,16 +498,7 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
             };
             for row in 0..calls {
                 let on = |p: *mut u8, k: usize| if row == 0 { p } else { p.add(row * c.stride(k, tile.len)) };
-                let (into, a, b, d) = (on(into, 0), on(a, 1), on(b, 2), on(d, 3));
-                match c.run {
-                    Run::Unary(f) | Run::Spread(f) => f(into, a, n),
-                    Run::Binary(f, _) => f(into, a, b, n),
-                    Run::Ternary(f) => f(into, a, b, d, n),
-                    Run::RowIndex => {
-                        let index = into.cast::<i64>();
-                        (0..n).for_each(|i| *index.add(i) = (tile.first + i) as i64);
-                    }
-                }
+                c.call(on(into, 0), [on(a, 1), on(b, 2), on(d, 3)], n, tile.first);
             }
         }
     }

@@ -2,10 +2,10 @@
 //! one instruction that wrote it.
 
 use super::dense::{Single, SingleArg};
-use super::fold::Fold;
+use super::fold::{Fold, SHORT};
 use super::link::{Class, Link, Linked};
 use crate::simd::{self, BinaryLoop, Form, Level, TernaryLoop, UnaryLoop};
-use pellucid_ir::formula::{self, Op, Program, Uniform, UniformSource};
+use pellucid_ir::formula::{self, Binary, Op, Program, Uniform, UniformSource};
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{Compute, DType, Element, Error, Result, Scalar};
 use smallvec::SmallVec;
@@ -48,7 +48,8 @@ pub(super) enum Call {
     Binary([BinaryLoop; 3]),
     /// By which operands are tiles (bit k for operand k); not all exist.
     Ternary([Option<TernaryLoop>; 8]),
-    Reduce(Fold),
+    /// With the two factors, if it sums products.
+    Reduce(Fold, Option<[Slot; 2]>),
     RowIndex,
 }
 
@@ -110,7 +111,13 @@ impl Prepared {
                 Op::MulAdd => return Err(none()),
                 Op::Convert(to) => Call::Unary(simd::convert(compute.storage(), to, level)),
                 Op::Round(dtype) => Call::Unary(simd::round(compute, dtype, level).ok_or_else(none)?),
-                Op::Reduce(op) => Call::Reduce(Fold::of_row(op, compute).ok_or_else(none)?),
+                Op::Reduce(op) => {
+                    let made = (slot_of(step.args[0], &registers, &rows) as usize).checked_sub(first_step);
+                    let product = made.filter(|&m| program.steps[m].op == Op::Binary(Binary::Mul));
+                    let factors = product.map(|m| [steps[m].args[0], steps[m].args[1]]);
+                    let fold = Fold::of_row(op, compute).ok_or_else(none)?;
+                    Call::Reduce(fold, factors.filter(|_| fold.loops.accumulate_products.is_some()))
+                }
                 Op::RowIndex => Call::RowIndex,
             };
             let args = step.args.iter().map(|&a| slot_of(a, &registers, &rows)).collect();
@@ -184,7 +191,12 @@ impl Prepared {
 
     /// The link for inputs of these classes.
     pub(super) fn link(&self, class: impl Fn(usize) -> Class) -> &Linked {
-        self.links.get(self, class)
+        self.links.get(self, false, class)
+    }
+
+    /// The link for rows of `length` elements and inputs of these classes.
+    pub(super) fn link_rows(&self, length: usize, class: impl Fn(usize) -> Class) -> &Linked {
+        self.links.get(self, length > SHORT, class)
     }
 
     /// The value of every uniform, rounded to its compute type.

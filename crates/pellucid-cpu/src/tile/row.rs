@@ -12,7 +12,7 @@ use super::prepare::{Input, Output, Prepared};
 use super::scratch::{self, Purpose, padded};
 use super::walk::{self, Axes, Axis, Cursor, Lie};
 use crate::operand::Operand;
-use crate::simd;
+use crate::simd::{self, Level, StreamLoop};
 use crate::threads::{GRAIN, split};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
@@ -28,6 +28,9 @@ const LONG: usize = 128;
 /// Values between buffers: were they a whole number of pages apart, as rows of 1024 values are, loads
 /// would wait for stores to other buffers whose addresses end alike.
 const STAGGER: usize = 64;
+
+/// Outputs of at least so many bytes pass the caches by: with the inputs they would fill the largest.
+const STREAM_BYTES: usize = if cfg!(test) { 256 << 10 } else { 12 << 20 };
 
 /// Rows in a block at most.
 const MAX_ROWS: usize = 64;
@@ -78,7 +81,7 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     walk::merge(&mut all);
 
     let class = |k: usize| if program.inputs[k].per_row { Class::Row } else { Class::Tile };
-    let linked = program.link(class);
+    let linked = program.link_rows(length, class);
     let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
     let sizes = sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row)));
     let dense = |axes: &[Axis], k: usize, size: usize| walk::count(axes) == 1 || walk::lie(axes, k, size) == Lie::Dense;
@@ -95,6 +98,7 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     let phased = length > 2 * fits;
     let one_by_one = length >= LONG && reach.contains(&Reach::Rows);
     let block = if phased || one_by_one { 1 } else { (fits / length.max(1)).clamp(1, MAX_ROWS).min(rows) };
+    let widest = program.outputs.iter().filter(|o| !o.per_row).map(|o| o.size).max().unwrap_or(0);
     let job = Job {
         program,
         linked,
@@ -106,8 +110,10 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         length,
         block,
         tile: if phased { tile_of(linked.width + 8) } else { (block * length).next_multiple_of(64) + STAGGER },
+        part: (block * length).div_ceil(linked.phases.len()),
         phased,
         staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
+        stream: (rows * length * widest >= STREAM_BYTES).then(|| simd::stream(Level::detect())),
     };
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
     let grain = GRAIN.div_ceil((bytes * length * block).max(64));
@@ -122,7 +128,7 @@ fn must_stage(program: &Prepared, linked: &Linked, bases: &[*mut u8], k: usize) 
     let stored = program.outputs.iter().any(|o| o.slot == slot);
     let last_phase = linked.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
     let last_read = linked.code.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
-    let folded = linked.folds.iter().any(|f| f.from == slot);
+    let folded = linked.folds.iter().any(|f| f.operands().any(|s| s == slot));
     (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
         let output = &program.outputs[o];
         let made = output.slot as usize;
@@ -147,10 +153,14 @@ struct Job<'a> {
     block: usize,
     /// Elements of a tile.
     tile: usize,
+    /// Elements of the next block that are asked for in each phase.
+    part: usize,
     /// True if a row takes several tiles.
     phased: bool,
     /// Inputs that are copied aside before anything is written.
     staged: SmallVec<[bool; 8]>,
+    /// For outputs too large to be kept in any cache.
+    stream: Option<StreamLoop>,
 }
 
 // SAFETY: threads work on disjoint rows, which lie in disjoint memory of every output and, in place,
@@ -162,6 +172,8 @@ struct Block<'a> {
     /// The number of the first row, and how many there are.
     first: usize,
     rows: usize,
+    /// True if no other block follows.
+    last: bool,
     /// Where each operand's first row begins.
     starts: &'a [*mut u8],
 }
@@ -177,10 +189,7 @@ impl Job<'_> {
                 let mut first = range.start;
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
-                    let block = Block { first, rows, starts: &cursor.at };
-                    if first + rows < range.end {
-                        self.announce(first + rows);
-                    }
+                    let block = Block { first, rows, last: first + rows == range.end, starts: &cursor.at };
                     self.load_row_inputs(&block, &mut at, raw);
                     if self.phased {
                         self.phases(&block, &places, &mut at, raw);
@@ -197,15 +206,25 @@ impl Job<'_> {
                 }
             }
         });
+        if self.stream.is_some() {
+            simd::settle();
+        }
     }
 
-    /// Asks for the memory of the next block while this one is computed: rows of a page or so are too
-    /// short for the processor to see a pattern in time.
-    fn announce(&self, first: usize) {
+    /// Asks for the part of the next block's inputs that phase `p` shall bring near while this block is computed:
+    /// rows of a page or so are too short for the processor to see a pattern in time, and a whole block at once
+    /// would have to queue.
+    fn announce(&self, block: &Block<'_>, p: usize) {
+        if block.last {
+            return;
+        }
         for (k, input) in self.program.inputs.iter().enumerate() {
-            let row = self.length * input.size;
-            if !input.per_row && self.reach[k] == Reach::Dense && self.block * row <= BLOCK_BYTES {
-                simd::prefetch(self.bases[k].wrapping_add(first * row), self.block * row);
+            let bytes = self.block * self.length * input.size;
+            if !input.per_row && self.reach[k] == Reach::Dense && bytes <= BLOCK_BYTES {
+                let part = (self.part * input.size).next_multiple_of(64);
+                let done = (p * part).min(bytes);
+                let next = (block.first + block.rows) * self.length * input.size;
+                simd::prefetch(self.bases[k].wrapping_add(next + done), part.min(bytes - done));
             }
         }
     }
@@ -339,7 +358,10 @@ impl Job<'_> {
             let to = place.unwrap_or(raw);
             let size = self.program.sizes[output.slot as usize] as usize;
             match self.linked.class[output.slot as usize] {
-                Class::Tile => store_values(output, to, from, n),
+                Class::Tile => match (self.stream, output.store) {
+                    (Some(stream), None) if place.is_some() && to != from => stream(to, from, n * output.size),
+                    _ => store_values(output, to, from, n),
+                },
                 class => {
                     for row in 0..tile.rows {
                         let value = if class == Class::Row { from.add(row * size) } else { from };
@@ -360,7 +382,7 @@ impl Job<'_> {
     fn direct(&self, o: usize, output: &Output, block: &Block<'_>, first: usize) -> Option<*mut u8> {
         let slot = output.slot as usize;
         let tile = self.linked.class[slot] == Class::Tile && !output.per_row && output.direct.is_some();
-        if !tile {
+        if !tile || self.stream.is_some() {
             return None;
         }
         self.dense(self.program.inputs.len() + o, block, output.size, first)
@@ -387,11 +409,11 @@ impl Job<'_> {
                     at[output.slot as usize] = to;
                 }
             }
-            for phase in &self.linked.phases {
+            for (p, phase) in self.linked.phases.iter().enumerate() {
+                self.announce(block, p);
                 execute(&self.linked.code[phase.head.start..phase.tiles.end], at, tile);
                 for f in &self.linked.folds[phase.folds.clone()] {
-                    let (into, from) = (at[f.into as usize], at[f.from as usize]);
-                    f.fold.reduce_rows(into, from, tile.rows, tile.len, raw);
+                    f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
                 }
             }
             if n > 0 {
@@ -447,7 +469,7 @@ impl Job<'_> {
                     }
                     execute(&self.linked.code[phase.tiles.clone()], at, tile);
                     for (f, running) in folds.iter().zip(&mut running) {
-                        running.push(&f.fold, at[f.from as usize], tile.len);
+                        running.push(&f.fold, f.values(at), tile.len);
                     }
                     for (o, output) in self.full_outputs().filter(|(_, o)| stored(o.slot as usize)) {
                         let from = at[output.slot as usize];

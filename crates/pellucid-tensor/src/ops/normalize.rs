@@ -73,7 +73,7 @@ pub fn layer_norm(
             let affine = AFFINE.get_or_init(|| {
                 formula! { layer_norm(x, w, b; eps) = {
                     let d = x - x.row_mean();
-                    d * ((d * d).row_mean() + eps).sqrt().recip() * w + b
+                    (d * ((d * d).row_mean() + eps).sqrt().recip()).mul_add(w, b)
                 }; }
             });
             rows(affine, &[x, weight, bias], &params, rows_axes)

@@ -4,7 +4,7 @@ use super::fold_of;
 use crate::operand::Operand;
 use crate::simd::{LANES, ROWS};
 use crate::tile::dense::Dense;
-use crate::tile::fold::{CHUNK, Fold};
+use crate::tile::fold::{CHUNK, Fold, Values};
 use crate::tile::prepare::Prepared;
 use crate::tile::scratch::{self, Purpose, padded};
 use crate::tile::{small, walk};
@@ -58,7 +58,7 @@ pub(super) fn run(
         // SAFETY: the operands are contiguous, of the sizes computed; the scratch has the room asked for.
         unsafe {
             if inner == 1 {
-                fold.reduce_rows(into, from, outer, length, room);
+                fold.reduce_rows(into, Values::plain(from), outer, length, room);
             } else {
                 for o in 0..outer {
                     let rows = from.add(o * length * inner * fold.size);

@@ -4,7 +4,7 @@ use super::arg::Best;
 use super::{Action, Job, RESULTS};
 use crate::threads::{GRAIN, Ptr, split};
 use crate::tile::eval::{Evaluator, Frame};
-use crate::tile::fold::{CHUNK, Running};
+use crate::tile::fold::{CHUNK, Running, Values};
 use crate::tile::link::Class;
 use crate::tile::loader::fill;
 use crate::tile::scratch::{self, Purpose, padded};
@@ -118,6 +118,7 @@ impl Job<'_> {
                         let values = self.values(eval, &frame, n, aside);
                         match &self.action {
                             Action::Fold(fold) => {
+                                let values = Values::plain(values);
                                 fold.reduce_rows(results.add(done * fold.size), values, sequences, self.length, turned);
                             }
                             Action::Arg(_) => (0..sequences).for_each(|s| {
@@ -139,7 +140,7 @@ impl Job<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match &self.action {
-                Action::Fold(fold) => fold.reduce(results.add(at * fold.size), from, n),
+                Action::Fold(fold) => fold.reduce(results.add(at * fold.size), Values::plain(from), n),
                 Action::Arg(arg) => {
                     let mut best = Best::NONE;
                     arg.push(&mut best, from, n, 0);
@@ -203,7 +204,7 @@ impl Job<'_> {
                 eval.tile(frame, bases, at, n);
                 let values = self.values(eval, frame, n, aside);
                 match (&self.action, &mut *state) {
-                    (Action::Fold(fold), State::Fold(running)) => running.push(fold, values, n),
+                    (Action::Fold(fold), State::Fold(running)) => running.push(fold, Values::plain(values), n),
                     (Action::Arg(arg), State::Arg(best)) => arg.push(best, values, n, at),
                     _ => {}
                 }

@@ -58,6 +58,24 @@ fn late_reader() -> Program {
     p.build(&[(shifted, c, DType::F32, false), (t, c, DType::F32, true)])
 }
 
+/// Sums of products: of inputs, of one input with itself that is stored too, and with a value a row.
+fn products() -> Program {
+    let c = Compute::F32;
+    let mut p = Builder::new();
+    let (x, y, scale) = (p.x(DType::F32), p.x(DType::F16), p.input(DType::F32, c, true));
+    let xy = p.binary(Binary::Mul, c, x, y);
+    let dot = p.reduce(RowOp::Sum, c, xy);
+    let squares = p.binary(Binary::Mul, c, x, x);
+    let norm = p.reduce(RowOp::Sum, c, squares);
+    let scaled = p.binary(Binary::Mul, c, y, scale);
+    let sum = p.reduce(RowOp::Sum, c, scaled);
+    let shifted = p.binary(Binary::Sub, c, squares, dot);
+    let far = p.binary(Binary::Mul, c, shifted, y);
+    let last = p.reduce(RowOp::Sum, c, far);
+    let outputs = [dot, norm, sum, last].map(|v| (v, c, DType::F32, true));
+    p.build(&[&[(squares, c, DType::F32, false)], &outputs[..]].concat())
+}
+
 fn expected(program: &Program, params: &Params, inputs: &[&Array], shape: &[usize], axes: &[usize]) -> Vec<Vec<u64>> {
     let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
     let rows: usize = kept.iter().product();
@@ -108,7 +126,7 @@ fn rows_of_any_length_and_layout() {
     let rng = &mut Rng(7);
     for round in 0..2 {
         for (shape, axes) in cases() {
-            for program in [softmax(), layer_norm(DType::F32), layer_norm(DType::F16), late_reader()] {
+            for program in [softmax(), layer_norm(DType::F32), layer_norm(DType::F16), late_reader(), products()] {
                 let program = Arc::new(program);
                 let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
                 let of = |per_row: bool| if per_row { &kept } else { &shape };
