@@ -16,9 +16,11 @@
 //! | file | loops |
 //! | --- | --- |
 //! | `unary.rs`, `binary.rs`, `ternary.rs` | primitives of one, two and three operands |
+//! | `chain.rs` | several instructions of arithmetic at once |
 //! | `convert.rs` | dtypes to compute types and back |
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | position of the extremum |
+//! | `stream.rs` | copies past the caches |
 //! | `level.rs`, `stride.rs`, `elem.rs` | what the loops stand on: instruction sets, tails, memory |
 //!
 //! What each primitive *is* stands in one line of the tables of `unary.rs` and `binary.rs`; how it is computed,
@@ -28,9 +30,11 @@
 mod level;
 mod arg;
 mod binary;
+mod chain;
 mod convert;
 mod elem;
 mod fold;
+mod stream;
 mod stride;
 mod ternary;
 mod unary;
@@ -40,9 +44,11 @@ mod tests;
 
 pub(crate) use arg::{ArgLoop, argmax, argmin};
 pub(crate) use binary::{BinaryLoop, Form, binary};
+pub(crate) use chain::{Act, Arithmetic, ChainLoop, Link, chain};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use level::Level;
+pub(crate) use stream::{StreamLoop, settle, stream};
 pub(crate) use ternary::{TernaryLoop, mul_add, select};
 pub(crate) use unary::{UnaryLoop, splat, unary};
 
