@@ -27,7 +27,7 @@ const PANEL: (usize, usize) = (64, 1024);
 
 /// Outputs of at least so many bytes pass the caches by: before the last of them is written the first would
 /// have left. In place nothing is gained: those lines were just read.
-const STREAM_BYTES: usize = 8 << 20;
+const STREAM_BYTES: usize = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 
 /// Values of the only instruction of a program that are made at once, to be streamed.
 const STREAM_TILE: usize = 1024;

@@ -22,7 +22,7 @@ impl<T: Element> Vector for Lanes<T> {
     #[inline(always)]
     unsafe fn splat(p: *const T) -> Self {
         // SAFETY: the caller's pointer is valid for one number.
-        Self([unsafe { *p }; 8])
+        Self([unsafe { p.read_unaligned() }; 8])
     }
 
     #[inline(always)]
@@ -45,7 +45,7 @@ impl<T: Element> Vector for Lanes<T> {
         let mut lanes = [T::ZERO; 8];
         for (i, lane) in lanes.iter_mut().enumerate().take(n) {
             // SAFETY: the caller's pointer is valid for the first `n` numbers.
-            *lane = unsafe { *p.add(i) };
+            *lane = unsafe { p.add(i).read_unaligned() };
         }
         Self(lanes)
     }
@@ -64,7 +64,7 @@ impl<T: Element> Vector for Lanes<T> {
         }
         for (i, &lane) in self.0.iter().enumerate().take(n) {
             // SAFETY: the caller's pointer is valid for the first `n` numbers.
-            unsafe { *p.add(i) = lane }
+            unsafe { p.add(i).write_unaligned(lane) }
         }
     }
 

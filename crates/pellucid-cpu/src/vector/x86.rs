@@ -39,7 +39,7 @@ macro_rules! vector {
             #[inline(always)]
             unsafe fn splat(p: *const $scalar) -> Self {
                 // SAFETY: as above, and `p` is valid for one number.
-                Self(unsafe { $set(*p) })
+                Self(unsafe { $set(p.read_unaligned()) })
             }
 
             #[inline(always)]
