@@ -32,6 +32,7 @@ mod sort;
 mod testing;
 mod threads;
 mod tile;
+mod vector;
 mod walk;
 
 pub use backend::Cpu;

@@ -1,7 +1,7 @@
 //! The numbers a product can be made of.
 
 use super::level::{Kernels, Level, Portable};
-use super::simd::Lanes;
+use crate::vector::Lanes;
 
 mod sealed {
     pub trait Sealed {}
@@ -52,7 +52,7 @@ macro_rules! float {
                 #[cfg(target_arch = "x86_64")]
                 {
                     use super::level::{Avx2, Avx512};
-                    use super::simd::{$half, $wide};
+                    use crate::vector::{$half, $wide};
                     match level {
                         Level::Avx512 => &const { Avx512::<$wide>::KERNELS },
                         Level::Avx2 => &const { Avx2::<$half>::KERNELS },

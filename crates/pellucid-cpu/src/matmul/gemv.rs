@@ -8,7 +8,7 @@
 //! of many rows in cache.
 
 use super::element::Element;
-use super::simd::Vector;
+use crate::vector::Vector;
 
 /// Partial sums per element, the same for every instruction set.
 pub(super) const VIRTUAL_LANES: usize = 16;

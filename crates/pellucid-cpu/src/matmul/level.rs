@@ -2,8 +2,8 @@
 
 use super::gemv::{Columns, Rows};
 use super::pack::Panel;
-use super::simd::Vector;
 use super::tile::Tile;
+use crate::vector::Vector;
 use std::marker::PhantomData;
 
 /// An instruction set with kernels of its own. All give the same bits.

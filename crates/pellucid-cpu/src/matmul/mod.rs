@@ -2,7 +2,7 @@
 //!
 //! The parts, from the inside out:
 //!
-//! - `simd`: the vectors of each instruction set; `level`: which set runs;
+//! - `level`: which instruction set runs; its vectors are in `crate::vector`;
 //! - `tile`: the micro-kernel, one register tile of C;
 //! - `pack`: what an operand is ([`Source`]) and how panels of it are packed;
 //! - `block`: the loops around the micro-kernel, and the store with its [`Epilogue`];
@@ -21,7 +21,6 @@ mod gemv;
 mod level;
 mod pack;
 mod scratch;
-mod simd;
 mod tile;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use super::element::Element;
 use super::level::Kernels;
-use super::simd::Vector;
+use crate::vector::Vector;
 
 /// A matrix seen as lanes × depth: A[m × k] has its rows as lanes, B[k × n] its columns.
 ///

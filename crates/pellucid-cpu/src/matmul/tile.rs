@@ -5,7 +5,7 @@
 //! van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), and Van Zee and
 //! van de Geijn, "BLIS" (2015).
 
-use super::simd::{Vector, prefetch};
+use crate::vector::{Vector, prefetch};
 
 /// `C[rows × cols] (+)= A[rows × depth] · B[depth × cols]` for a tile that fits the registers.
 ///

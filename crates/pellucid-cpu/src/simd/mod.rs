@@ -16,6 +16,7 @@
 //! | file | loops |
 //! | --- | --- |
 //! | `unary.rs`, `binary.rs`, `ternary.rs` | primitives of one, two and three operands |
+//! | `chain.rs` | several instructions of arithmetic at once |
 //! | `convert.rs` | dtypes to compute types and back |
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | position of the extremum |
@@ -29,6 +30,7 @@
 mod level;
 mod arg;
 mod binary;
+mod chain;
 mod convert;
 mod elem;
 mod fold;
@@ -42,6 +44,7 @@ mod tests;
 
 pub(crate) use arg::{ArgLoop, argmax, argmin};
 pub(crate) use binary::{BinaryLoop, Form, binary};
+pub(crate) use chain::{Act, Arithmetic, ChainLoop, Link, chain};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use level::Level;

@@ -540,3 +540,71 @@ fn the_first_extremum_wins_and_nan_before_all() {
     check::<i32>(Compute::I32);
     check::<i64>(Compute::I64);
 }
+
+/// Every act after every other, on whole blocks and tails, kept or not, is the arithmetic one by one.
+#[test]
+fn chains_are_their_instructions_one_by_one() {
+    fn check<T: Real + Elem>(ty: Compute, level: Level) {
+        use Act::*;
+        let acts = [
+            AddTile, AddOne, Double, SubTile, SubOne, TileSub, OneSub, MulTile, MulOne, Square, DivTile, DivOne,
+            TileDiv, OneDiv, Neg,
+        ];
+        let pairs = acts.into_iter().flat_map(|a| acts.map(|b| (a, b)));
+        let run = chain(ty, level).expect("floats have chains");
+        for (k, (first, second)) in pairs.enumerate() {
+            let n = LENGTHS[k % LENGTHS.len()];
+            let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n + 1, seed + 2 * k as u64));
+            let mut kept = [(); 2].map(|()| Odd::new(&vec![0; n * size_of::<T>()], k % 7));
+            let link = |act, into| Link { act, with: tile.as_ptr(), into };
+            let links = [
+                Link { act: Begin, with: from.as_ptr(), into: std::ptr::null_mut() },
+                link(first, if k % 2 == 0 { kept[0].ptr() } else { std::ptr::null_mut() }),
+                link(second, kept[1].ptr()),
+            ];
+            // SAFETY: all buffers hold `n` values and one more; the level is one of this processor.
+            unsafe { run(&links, n) };
+            // SAFETY: as above.
+            let (v, t) = unsafe { (source::<T>(from.as_ptr(), n), source::<T>(tile.as_ptr(), n + 1)) };
+            let u = t[0].0;
+            let apply = |act, v: T, t: T| match act {
+                Begin => v,
+                AddTile => v + t,
+                AddOne => v + u,
+                Double => v + v,
+                SubTile => v - t,
+                SubOne => v - u,
+                TileSub => t - v,
+                OneSub => u - v,
+                MulTile => v * t,
+                MulOne => v * u,
+                Square => v * v,
+                DivTile => v / t,
+                DivOne => v / u,
+                TileDiv => t / v,
+                OneDiv => u / v,
+                Neg => -v,
+            };
+            let (mut once, mut twice) = (vec![0; n * size_of::<T>()], vec![0; n * size_of::<T>()]);
+            for i in 0..n {
+                let one = apply(first, v[i].0, t[i].0);
+                let two = apply(second, one, t[i].0);
+                // SAFETY: the vectors hold `n` values.
+                unsafe {
+                    once.as_mut_ptr().cast::<At<T>>().add(i).write(At(one));
+                    twice.as_mut_ptr().cast::<At<T>>().add(i).write(At(two));
+                }
+            }
+            let what = format!("{first:?}, {second:?} {ty:?} {level:?}");
+            let [a, b] = kept.map(Odd::take);
+            if k % 2 == 0 {
+                assert_same(ty.storage(), &a, &once, &what);
+            }
+            assert_same(ty.storage(), &b, &twice, &what);
+        }
+    }
+    each_level(|level| {
+        check::<f32>(Compute::F32, level);
+        check::<f64>(Compute::F64, level);
+    });
+}

@@ -33,8 +33,6 @@ pub(super) trait Map<T> {
     fn rare(x: T) -> Self::Out {
         Self::at(x)
     }
-    /// True if `is_rare` can be.
-    const HAS_RARE: bool = false;
 }
 
 per_level! {
@@ -63,14 +61,9 @@ impl<T: Elem, F: Map<T>> Kernel<1> for Whole<T, F> {
 
 #[inline(always)]
 fn map_whole<T: Elem, F: Map<T>>(dst: &mut [MaybeUninit<At<F::Out>>], a: &[At<T>]) {
+    let mut any = false;
     for (d, x) in dst.iter_mut().zip(a) {
         d.write(At(F::at(x.0)));
-    }
-    if !F::HAS_RARE {
-        return;
-    }
-    let mut any = false;
-    for x in a {
         any |= F::is_rare(x.0);
     }
     if any {
@@ -119,7 +112,6 @@ macro_rules! table {
                 $e
             }
             $(
-                const HAS_RARE: bool = true;
                 #[inline(always)]
                 fn is_rare($r: $T) -> bool {
                     $is

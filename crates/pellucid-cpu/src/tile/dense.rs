@@ -2,17 +2,21 @@
 //!
 //! One instruction runs as one call of its loop, a small map in one tile, any other over one axis.
 
-use super::map::{self, UNIT};
+use super::map::{self, UNIT, streaming};
 use super::prepare::{Call, Prepared};
+use super::scratch::{self, Purpose};
 use super::small;
 use super::walk::Axis;
-use crate::simd::BinaryLoop;
+use crate::simd::{self, BinaryLoop};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::Params;
 use smallvec::SmallVec;
 use std::ops::Range;
+
+/// Values of the only instruction of a program that are made at once, to be streamed.
+const STREAM_TILE: usize = 1024;
 
 /// A dense operand.
 #[derive(Clone, Copy)]
@@ -147,10 +151,24 @@ impl Single {
             return run(to, from[0].get(), from[1].get(), n);
         }
         let to = Ptr(to);
+        let stream = streaming(n * self.size, || from.iter().any(|f| f.get() == to.get()));
         // The loop is called over ranges of contiguous operands of `n` elements, each range once.
         let piece = |range: Range<usize>| {
-            let at = |p: &Ptr<u8>, step: usize| p.at((range.start * step) as isize);
-            run(at(&to, self.size), at(&from[0], steps[0]), at(&from[1], steps[1]), range.len());
+            let at = |p: &Ptr<u8>, step: usize, index: usize| p.at((index * step) as isize);
+            let from = |index: usize| [at(&from[0], steps[0], index), at(&from[1], steps[1], index)];
+            let Some(stream) = stream else {
+                let [a, b] = from(range.start);
+                return run(at(&to, self.size, range.start), a, b, range.len());
+            };
+            scratch::with(Purpose::Tile, STREAM_TILE * self.size, |tile| {
+                for first in range.clone().step_by(STREAM_TILE) {
+                    let (n, [a, b]) = (STREAM_TILE.min(range.end - first), from(first));
+                    run(tile, a, b, n);
+                    // SAFETY: `n` results, and their place in the output, which no input shares.
+                    unsafe { stream(at(&to, self.size, first), tile, n * self.size) };
+                }
+            });
+            simd::settle();
         };
         let grain = GRAIN / (self.size + steps[0] + steps[1]).max(1);
         split(n.div_ceil(UNIT), grain.div_ceil(UNIT), |r| piece(r.start * UNIT..n.min(r.end * UNIT)));

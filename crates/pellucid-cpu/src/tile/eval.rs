@@ -39,7 +39,7 @@ pub(super) struct Frame {
 /// The number of values for a tile, if each takes `width` bytes in buffers.
 pub(super) fn tile_of(width: usize) -> usize {
     let fits = BUDGET / width.max(1);
-    (fits / 128 * 128).clamp(128, 512)
+    (fits / 128 * 128).clamp(128, 768)
 }
 
 impl<'a> Evaluator<'a> {

@@ -11,6 +11,7 @@
 //! Links are found by what they depend on, the classes of the inputs and whether rows are long, in a list
 //! that only grows: no lock, and after the first run of a kind no allocation.
 
+use super::chain::{self, Member};
 use super::fold::{Fold, Values};
 use super::prepare::{Call, Prepared, Slot};
 use crate::simd::{self, BinaryLoop, Level, TernaryLoop, UnaryLoop};
@@ -54,6 +55,8 @@ pub(super) struct Code {
     /// Bytes from one row's operands to the next, as bytes of one value, for the result and the
     /// operands, and whether that is a row's length of values or one.
     advance: [(u8, Class); 4],
+    /// Its part in a chain.
+    pub(super) member: Option<Member>,
 }
 
 /// A row reduction at the end of a phase.
@@ -234,6 +237,7 @@ impl Linked {
             });
         }
         linked.place_buffers(program, &sizes);
+        chain::form(&mut linked, program);
         linked
     }
 
@@ -295,7 +299,7 @@ impl Linked {
         }
         let class = self.class[into as usize];
         let mixed = class == Class::Tile && advance[1..].iter().any(|a| a.1 == Class::Row);
-        Code { run, class, mixed, into, args, advance }
+        Code { run, class, mixed, into, args, advance, member: None }
     }
 
     /// Emits code that repeats the value of `slot` for every element, at the head of phase `at`.
@@ -469,7 +473,15 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
     // SAFETY: slots are below `at.len()` by construction of the link; the rest is the caller's promise.
     unsafe {
         let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
-        for c in code {
+        let mut rest = code;
+        while let Some((c, others)) = rest.split_first() {
+            if let Some(first) = &c.member {
+                let (members, others) = rest.split_at_unchecked(first.count as usize);
+                chain::run(first.run, members, at, tile.rows * tile.len);
+                rest = others;
+                continue;
+            }
+            rest = others;
             let (into, [a, b, d]) = (ptr(c.into), c.args.map(ptr));
             if tile.rows == 1 {
                 c.call(into, [a, b, d], if c.class == Class::Tile { tile.len } else { 1 }, tile.first);

@@ -7,6 +7,7 @@
 //! equal input bits give equal output bits: elementwise loops do not depend on position, and
 //! reductions accumulate in an order that only the logical shape decides (`fold`).
 
+mod chain;
 mod copy;
 mod dense;
 mod eval;

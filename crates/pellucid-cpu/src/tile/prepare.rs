@@ -4,7 +4,7 @@
 use super::dense::{Single, SingleArg};
 use super::fold::{Fold, SHORT};
 use super::link::{Class, Link, Linked};
-use crate::simd::{self, BinaryLoop, Form, Level, TernaryLoop, UnaryLoop};
+use crate::simd::{self, Arithmetic, BinaryLoop, ChainLoop, Form, Level, TernaryLoop, UnaryLoop};
 use pellucid_ir::formula::{self, Binary, Op, Program, Uniform, UniformSource};
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{Compute, DType, Element, Error, Result, Scalar};
@@ -56,6 +56,8 @@ pub(super) enum Call {
 /// One instruction.
 pub(super) struct Step {
     pub(super) call: Call,
+    /// What it is in a chain, with the loop for chains of its type.
+    pub(super) arithmetic: Option<(Arithmetic, ChainLoop)>,
     pub(super) args: SmallVec<[Slot; 3]>,
 }
 
@@ -121,7 +123,8 @@ impl Prepared {
                 Op::RowIndex => Call::RowIndex,
             };
             let args = step.args.iter().map(|&a| slot_of(a, &registers, &rows)).collect();
-            steps.push(Step { call, args });
+            let arithmetic = Arithmetic::of(step.op, compute).zip(simd::chain(compute, level));
+            steps.push(Step { call, arithmetic, args });
             let slot = (first_step + number) as Slot;
             let compute = match step.into {
                 formula::Operand::Register(r) => {

@@ -32,14 +32,32 @@ fn expm1_reduced(r: f32) -> f32 {
     (p * r).mul_add(r, r)
 }
 
-/// eˣ.
+/// eˣ, to 1 ULP.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     // Beyond these the result is 0 or ∞ anyway; the comparisons let NaN through.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
-    let (_, n, r) = reduce(x);
-    scale(1.0 + expm1_reduced(r), n)
+    // BIAS leaves n + 254 in the low bits: both halves of n come out with the exponent's bias added.
+    const BIAS: f32 = 12_582_912.0 + 254.0;
+    let biased = x.mul_add(LOG2_E, BIAS);
+    let nf = biased - BIAS;
+    let r = nf.mul_add(-LN_2_LOW, nf.mul_add(-LN_2_HIGH, x));
+    let p = polynomial(
+        r,
+        [
+            1.0,
+            1.0,
+            4.999_999_341_250_153_7e-1,
+            1.666_652_010_781_951e-1,
+            4.166_839_421_089_995e-2,
+            8.368_780_411_188_471e-3,
+            1.381_446_705_907_340_5e-3,
+        ],
+    );
+    let (n, half) = (biased.to_bits(), biased.to_bits() >> 1);
+    // Two steps, of which only the last one rounds, where the result is subnormal.
+    p * f32::from_bits(half << 23) * f32::from_bits(n.wrapping_sub(half) << 23)
 }
 
 /// 2ˣ.

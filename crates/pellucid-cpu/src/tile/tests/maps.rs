@@ -152,3 +152,46 @@ fn sixty_four_axes_work() {
     let mut outputs = [DType::F32, DType::Bool, DType::F64].map(|d| Array::random(rng, &shape, d, false));
     check(&program, &[Scalar::Int(2)].into(), &mut inputs, &mut outputs, &shape, "rank 64");
 }
+
+/// Programs of arithmetic at random, in place too: whatever becomes a chain gives what its instructions give.
+#[test]
+fn chains_of_any_shape_give_what_the_scalar_walk_gives() {
+    let rng = &mut Rng(5);
+    for round in 0..150 {
+        let (dtype, c) = if rng.below(4) > 0 { (DType::F32, Compute::F32) } else { (DType::F64, Compute::F64) };
+        let mut p = Builder::new();
+        let mut values = vec![p.x(dtype), p.x(dtype), p.x(dtype), p.uniform(UniformSource::Param(0), c)];
+        values.push(p.literal(0.75, c));
+        for _ in 0..2 + rng.below(if round % 10 == 0 { 90 } else { 20 }) {
+            // The last value is read again more often than not, as in formulas.
+            let last = values.len() - 1;
+            let mut pick = || values[if rng.below(3) > 0 { last } else { rng.below(values.len()) }];
+            let (a, b) = (pick(), pick());
+            values.push(match rng.below(12) {
+                0 => p.unary(Unary::Neg, c, a),
+                1 => p.unary(Unary::Tanh, c, a),
+                2..5 => p.binary(Binary::Add, c, a, b),
+                5..8 => p.binary(Binary::Sub, c, a, b),
+                8..11 => p.binary(Binary::Mul, c, a, b),
+                _ => p.binary(Binary::Div, c, a, b),
+            });
+        }
+        let (last, some) = (values[values.len() - 1], values[rng.below(values.len())]);
+        let program = Arc::new(p.build(&[(last, c, dtype, false), (some, c, dtype, false)]));
+        let params: Params = [rng.value()].into();
+        for shape in [[7], [130], [1000], [2700]] {
+            let [x, y, z] = [(); 3].map(|()| Array::contiguous(rng, &shape, dtype));
+            let expected = naive::map(&program, &params, &[&x, &y, &z], &shape);
+            let kernel = Map { program: program.clone(), params: params.clone() };
+            let apart = [(); 2].map(|()| Array::contiguous(rng, &shape, dtype));
+            let same = [x.clone(), y.clone()];
+            for (inputs, outputs) in [([&x, &y], &apart), ([&same[0], &same[1]], &same)] {
+                let from = [inputs[0].shared(), inputs[1].shared(), z.shared()];
+                map(&kernel, &from, &[outputs[0].shared(), outputs[1].shared()]).unwrap();
+                for (out, expected) in outputs.iter().zip(&expected) {
+                    assert_same(&out.bits(), expected, dtype, &format!("{program} {shape:?}"));
+                }
+            }
+        }
+    }
+}

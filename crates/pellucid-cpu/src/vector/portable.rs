@@ -1,11 +1,12 @@
 //! Vectors as plain arrays, which the compiler turns into whatever registers the target has.
 
-use super::Vector;
-use crate::matmul::element::Element;
+use super::{FloatVector, Vector};
+use crate::math::Real;
+use crate::matmul::Element;
 
 /// Eight numbers in an array: two NEON registers of `f32`, one AVX2 register of `i32`.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Lanes<T>([T; 8]);
+pub(crate) struct Lanes<T>([T; 8]);
 
 impl<T: Element> Vector for Lanes<T> {
     type Scalar = T;
@@ -21,7 +22,7 @@ impl<T: Element> Vector for Lanes<T> {
     #[inline(always)]
     unsafe fn splat(p: *const T) -> Self {
         // SAFETY: the caller's pointer is valid for one number.
-        Self([unsafe { *p }; 8])
+        Self([unsafe { p.read_unaligned() }; 8])
     }
 
     #[inline(always)]
@@ -44,7 +45,7 @@ impl<T: Element> Vector for Lanes<T> {
         let mut lanes = [T::ZERO; 8];
         for (i, lane) in lanes.iter_mut().enumerate().take(n) {
             // SAFETY: the caller's pointer is valid for the first `n` numbers.
-            *lane = unsafe { *p.add(i) };
+            *lane = unsafe { p.add(i).read_unaligned() };
         }
         Self(lanes)
     }
@@ -63,7 +64,7 @@ impl<T: Element> Vector for Lanes<T> {
         }
         for (i, &lane) in self.0.iter().enumerate().take(n) {
             // SAFETY: the caller's pointer is valid for the first `n` numbers.
-            unsafe { *p.add(i) = lane }
+            unsafe { p.add(i).write_unaligned(lane) }
         }
     }
 
@@ -103,5 +104,27 @@ impl<T: Element> Vector for Lanes<T> {
                 unsafe { *to.add(j * to_row + i) = *from.offset(i as isize * from_row).add(j) }
             }
         }
+    }
+}
+
+impl<T: Element + Real> FloatVector for Lanes<T> {
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] - b.0[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] * b.0[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] / b.0[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn neg(self) -> Self {
+        Self(self.0.map(|x| -x))
     }
 }

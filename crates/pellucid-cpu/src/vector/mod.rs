@@ -1,19 +1,18 @@
-//! Vectors: the few instructions that every kernel of the product is written with.
+//! Vectors: the few instructions that the kernels of the matrix product and of chains are written with.
 //!
 //! A kernel is written once, over [`Vector`], and compiled once per instruction set. All sets
-//! compute the same bits: a fused multiply-add rounds once everywhere, and which elements share
-//! a vector never matters, because the only sum across lanes
-//! is the tree of [`fold`](Vector::fold), the same whichever registers hold the lanes.
+//! compute the same bits: every operation rounds once everywhere, and which elements share a vector
+//! never matters, because the only sum across lanes is the tree of [`fold`](Vector::fold), the same whichever registers hold the lanes.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(super) use portable::Lanes;
+pub(crate) use portable::Lanes;
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{F32x8, F32x16, F64x4, F64x8};
+pub(crate) use x86::{F32x8, F32x16, F64x4, F64x8};
 
-use super::element::Element;
+use crate::matmul::Element;
 
 /// A register of `LANES` numbers.
 ///
@@ -22,7 +21,7 @@ use super::element::Element;
 /// All are `#[inline(always)]` and must be inlined into a function that has the instruction set
 /// enabled, on a machine that has it. Pointers need no alignment, and must be valid for the lanes
 /// read or written: all of them, or the first `n` for a `_part` with the mask of `n`.
-pub(super) trait Vector: Copy {
+pub(crate) trait Vector: Copy {
     type Scalar: Element;
     /// Selects the first `n` lanes.
     type Mask: Copy;
@@ -48,9 +47,22 @@ pub(super) trait Vector: Copy {
     unsafe fn transpose(from: *const Self::Scalar, from_row: isize, to: *mut Self::Scalar, to_row: usize);
 }
 
+/// A register of floats, with the rest of their arithmetic.
+///
+/// # Safety of the methods
+///
+/// As those of [`Vector`].
+pub(crate) trait FloatVector: Vector {
+    unsafe fn sub(self, b: Self) -> Self;
+    unsafe fn mul(self, b: Self) -> Self;
+    unsafe fn div(self, b: Self) -> Self;
+    /// Every lane with the other sign.
+    unsafe fn neg(self) -> Self;
+}
+
 /// Asks for the cache line at `p`; any address is allowed.
 #[inline(always)]
-pub(super) fn prefetch<T>(p: *const T) {
+pub(crate) fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing the program can see and never faults; SSE is baseline.
     unsafe {

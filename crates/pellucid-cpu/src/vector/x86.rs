@@ -1,27 +1,27 @@
 //! Vectors of x86-64: 512 bits (AVX-512F) and 256 bits (AVX2 with FMA).
 
-use super::Vector;
+use super::{FloatVector, Vector};
 use std::arch::x86_64::*;
 
 /// Sixteen `f32` in a 512-bit register.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct F32x16(__m512);
+pub(crate) struct F32x16(__m512);
 /// Eight `f64` in a 512-bit register.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct F64x8(__m512d);
+pub(crate) struct F64x8(__m512d);
 /// Eight `f32` in a 256-bit register.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct F32x8(__m256);
+pub(crate) struct F32x8(__m256);
 /// Four `f64` in a 256-bit register.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct F64x4(__m256d);
+pub(crate) struct F64x4(__m256d);
 
 /// Maps the vocabulary of [`Vector`] to intrinsics; what differs in form between the sets (masks)
 /// is given as expressions.
 macro_rules! vector {
     (
         $name:ident, $scalar:ty, lanes $lanes:literal, mask $mask:ty, side $side:literal by $transpose:ident;
-        $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident, $fold:ident;
+        $zero:ident, $set:ident, $load:ident, $store:ident, $fma:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $fold:ident;
         |$n:ident| $make_mask:expr, |$lp:ident, $lm:ident| $load_part:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr
     ) => {
         impl Vector for $name {
@@ -39,7 +39,7 @@ macro_rules! vector {
             #[inline(always)]
             unsafe fn splat(p: *const $scalar) -> Self {
                 // SAFETY: as above, and `p` is valid for one number.
-                Self(unsafe { $splat(*p) })
+                Self(unsafe { $set(p.read_unaligned()) })
             }
 
             #[inline(always)]
@@ -102,12 +102,39 @@ macro_rules! vector {
                 unsafe { $transpose(from, from_row, to, to_row) }
             }
         }
+
+        impl FloatVector for $name {
+            #[inline(always)]
+            unsafe fn sub(self, b: Self) -> Self {
+                // SAFETY: as above.
+                Self(unsafe { $sub(self.0, b.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn mul(self, b: Self) -> Self {
+                // SAFETY: as above.
+                Self(unsafe { $mul(self.0, b.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn div(self, b: Self) -> Self {
+                // SAFETY: as above.
+                Self(unsafe { $div(self.0, b.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn neg(self) -> Self {
+                // SAFETY: as above. −0 − x is −x for every x.
+                Self(unsafe { $sub($set(-0.0), self.0) })
+            }
+        }
     };
 }
 
 vector! {
     F32x16, f32, lanes 16, mask __mmask16, side 8 by transpose_f32;
-    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps, fold512_ps;
+    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps,
+    _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, fold512_ps;
     |n| ((1u32 << n) - 1) as __mmask16,
     |p, mask| _mm512_maskz_loadu_ps(mask, p),
     |p, mask, value| _mm512_mask_storeu_ps(p, mask, value)
@@ -115,7 +142,8 @@ vector! {
 
 vector! {
     F64x8, f64, lanes 8, mask __mmask8, side 4 by transpose_f64;
-    _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd, _mm512_add_pd, fold512_pd;
+    _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd, _mm512_add_pd,
+    _mm512_sub_pd, _mm512_mul_pd, _mm512_div_pd, fold512_pd;
     |n| ((1u32 << n) - 1) as __mmask8,
     |p, mask| _mm512_maskz_loadu_pd(mask, p),
     |p, mask, value| _mm512_mask_storeu_pd(p, mask, value)
@@ -123,7 +151,8 @@ vector! {
 
 vector! {
     F32x8, f32, lanes 8, mask __m256i, side 8 by transpose_f32;
-    _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps, fold256_ps;
+    _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps,
+    _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps, fold256_ps;
     |n| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
     |p, mask| _mm256_maskload_ps(p, mask),
     |p, mask, value| _mm256_maskstore_ps(p, mask, value)
@@ -131,7 +160,8 @@ vector! {
 
 vector! {
     F64x4, f64, lanes 4, mask __m256i, side 4 by transpose_f64;
-    _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_add_pd, fold256_pd;
+    _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_add_pd,
+    _mm256_sub_pd, _mm256_mul_pd, _mm256_div_pd, fold256_pd;
     |n| _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)),
     |p, mask| _mm256_maskload_pd(p, mask),
     |p, mask, value| _mm256_maskstore_pd(p, mask, value)

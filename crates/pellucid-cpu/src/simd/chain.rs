@@ -1,0 +1,201 @@
+//! Chains: arithmetic instructions of which each takes up the result of the one before, run as one loop.
+//!
+//! A block of values stays in registers while every act of the chain is done to it, so that only what
+//! someone else reads is written to memory. Each act rounds once, as the instruction by itself does: a
+//! chain gives the same bits.
+
+use super::Level;
+#[cfg(target_arch = "x86_64")]
+use crate::vector::{F32x8, F32x16, F64x4, F64x8};
+use crate::vector::{FloatVector, Lanes};
+use pellucid_ir::Compute;
+use pellucid_ir::formula::{Binary, Op, Unary};
+
+/// The arithmetic that chains are made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arithmetic {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Neg,
+}
+
+impl Arithmetic {
+    /// The arithmetic that an instruction on floats is.
+    pub(crate) fn of(op: Op, compute: Compute) -> Option<Arithmetic> {
+        Some(match op {
+            _ if !compute.is_float() => return None,
+            Op::Binary(Binary::Add) => Arithmetic::Add,
+            Op::Binary(Binary::Sub) => Arithmetic::Sub,
+            Op::Binary(Binary::Mul) => Arithmetic::Mul,
+            Op::Binary(Binary::Div) => Arithmetic::Div,
+            Op::Unary(Unary::Neg) => Arithmetic::Neg,
+            _ => return None,
+        })
+    }
+}
+
+/// What is done to the block v; t is a tile's block, u one value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Act {
+    /// Nothing: the chain's first values are read.
+    Begin,
+    /// v + t
+    AddTile,
+    /// v + u
+    AddOne,
+    /// v + v
+    Double,
+    /// v − t
+    SubTile,
+    /// v − u
+    SubOne,
+    /// t − v
+    TileSub,
+    /// u − v
+    OneSub,
+    /// v · t
+    MulTile,
+    /// v · u
+    MulOne,
+    /// v · v
+    Square,
+    /// v / t
+    DivTile,
+    /// v / u
+    DivOne,
+    /// t / v
+    TileDiv,
+    /// u / v
+    OneDiv,
+    /// −v
+    Neg,
+}
+
+/// An act with its other operand.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    pub(crate) act: Act,
+    /// A tile or one value, if the act has one.
+    pub(crate) with: *const u8,
+    /// Where the results go; null if only the next act reads them.
+    pub(crate) into: *mut u8,
+}
+
+/// Does all `links` to `n` values; the first one begins.
+///
+/// # Safety
+/// Every tile that is read holds `n` values, every place that is written has room for `n`, two of them
+/// overlap only where they are equal, and the processor has the level the loop was asked for.
+pub(crate) type ChainLoop = unsafe fn(links: &[Link], n: usize);
+
+/// The loop for chains of floats of type `ty`.
+pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
+    match ty {
+        Compute::F32 => Some(match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => avx512::<F32x16>,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => avx2::<F32x8>,
+            _ => run::<Lanes<f32>, 2>,
+        }),
+        Compute::F64 => Some(match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => avx512::<F64x8>,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => avx2::<F64x4>,
+            _ => run::<Lanes<f64>, 1>,
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+unsafe fn avx512<V: FloatVector>(links: &[Link], n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { run::<V, 8>(links, n) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn avx2<V: FloatVector>(links: &[Link], n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { run::<V, 8>(links, n) }
+}
+
+/// Blocks of R vectors, then single ones, then a part of one.
+#[inline(always)]
+unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], n: usize) {
+    let mut done = 0;
+    // SAFETY: the caller's promise; no block reaches beyond the `n` values.
+    unsafe {
+        let all = V::mask(V::LANES);
+        while n - done >= R * V::LANES {
+            block::<V, R, true>(links, done, all);
+            done += R * V::LANES;
+        }
+        while n - done >= V::LANES {
+            block::<V, 1, true>(links, done, all);
+            done += V::LANES;
+        }
+        if done < n {
+            block::<V, 1, false>(links, done, V::mask(n - done));
+        }
+    }
+}
+
+/// Does all `links` to the R vectors from value `start` on, or to the lanes of the mask.
+#[inline(always)]
+unsafe fn block<V: FloatVector, const R: usize, const WHOLE: bool>(links: &[Link], start: usize, mask: V::Mask) {
+    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it.
+    unsafe {
+        let mut v = [V::zero(); R];
+        for link in links {
+            let with = link.with.cast::<V::Scalar>();
+            let tile = |i: usize| {
+                let p = with.add(start + i * V::LANES);
+                if WHOLE { V::load(p) } else { V::load_part(p, mask) }
+            };
+            macro_rules! each {
+                (|$v:ident, $i:ident| $e:expr) => {
+                    for $i in 0..R {
+                        let $v = v[$i];
+                        v[$i] = $e;
+                    }
+                };
+            }
+            macro_rules! one {
+                (|$v:ident, $u:ident| $e:expr) => {{
+                    let $u = V::splat(with);
+                    each!(|$v, i| $e)
+                }};
+            }
+            match link.act {
+                Act::Begin => each!(|_v, i| tile(i)),
+                Act::AddTile => each!(|v, i| v.add(tile(i))),
+                Act::AddOne => one!(|v, u| v.add(u)),
+                Act::Double => each!(|v, i| v.add(v)),
+                Act::SubTile => each!(|v, i| v.sub(tile(i))),
+                Act::SubOne => one!(|v, u| v.sub(u)),
+                Act::TileSub => each!(|v, i| tile(i).sub(v)),
+                Act::OneSub => one!(|v, u| u.sub(v)),
+                Act::MulTile => each!(|v, i| v.mul(tile(i))),
+                Act::MulOne => one!(|v, u| v.mul(u)),
+                Act::Square => each!(|v, i| v.mul(v)),
+                Act::DivTile => each!(|v, i| v.div(tile(i))),
+                Act::DivOne => one!(|v, u| v.div(u)),
+                Act::TileDiv => each!(|v, i| tile(i).div(v)),
+                Act::OneDiv => one!(|v, u| u.div(v)),
+                Act::Neg => each!(|v, i| v.neg()),
+            }
+            if !link.into.is_null() {
+                for i in 0..R {
+                    let p = link.into.cast::<V::Scalar>().add(start + i * V::LANES);
+                    if WHOLE { v[i].store(p) } else { v[i].store_part(p, mask) }
+                }
+            }
+        }
+    }
+}
