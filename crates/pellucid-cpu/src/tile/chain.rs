@@ -3,7 +3,7 @@
 //! An instruction of arithmetic joins the chain of the one before it if it reads that one's result. The
 //! order of instructions is not changed.
 
-use super::link::{Class, Code, Linked};
+use super::link::{Class, Code, Folding, Linked};
 use super::prepare::{Prepared, Slot};
 use crate::simd::{Act, Arithmetic, ChainLoop, Link};
 use std::mem::MaybeUninit;
@@ -60,10 +60,10 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared) {
 /// How often each slot is read, by instructions, reductions and outputs.
 fn reads(linked: &Linked, program: &Prepared) -> Vec<usize> {
     let mut reads = vec![0; linked.class.len()];
-    let by_code = linked.code.iter().flat_map(|c| c.operands());
-    let by_folds = linked.folds.iter().map(|f| &f.from);
-    let by_outputs = program.outputs.iter().map(|o| &o.slot);
-    by_code.chain(by_folds).chain(by_outputs).for_each(|&slot| reads[slot as usize] += 1);
+    let by_code = linked.code.iter().flat_map(|c| c.operands()).copied();
+    let by_folds = linked.folds.iter().flat_map(Folding::operands);
+    let by_outputs = program.outputs.iter().map(|o| o.slot);
+    by_code.chain(by_folds).chain(by_outputs).for_each(|slot| reads[slot as usize] += 1);
     reads
 }
 
