@@ -12,7 +12,7 @@ pub struct Few<T, const N: usize>(Values<T, N>);
 
 #[derive(Clone, Eq)]
 enum Values<T, const N: usize> {
-    /// At most `N` values; behind them the array holds defaults, so that equal lists are equal bytes.
+    /// At most `N` values.
     Inline(u8, [T; N]),
     Heap(Box<[T]>),
 }
@@ -21,8 +21,10 @@ impl<T: PartialEq, const N: usize> PartialEq for Values<T, N> {
     #[inline]
     fn eq(&self, other: &Values<T, N>) -> bool {
         match (self, other) {
-            // All values, whatever the first ones say: a few vector instructions, no call of `memcmp`.
-            (Values::Inline(m, a), Values::Inline(n, b)) => (0..N).fold(m == n, |same, i| same & (a[i] == b[i])),
+            // Written out: `==` of so few values is a call of `memcmp`.
+            (Values::Inline(m, a), Values::Inline(n, b)) => {
+                m == n && a.iter().zip(b).take(*m as usize).all(|(a, b)| a == b)
+            }
             (Values::Heap(a), Values::Heap(b)) => a == b,
             _ => false,
         }

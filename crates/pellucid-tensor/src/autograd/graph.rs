@@ -1,7 +1,8 @@
 //! The recorded graph: nodes, the edges between them, and the slots where gradients land.
 
+use super::applied::Applied;
 use super::hook::Hooks;
-use super::operation::{Operation, SavedValue};
+use super::operation::Operation;
 use crate::engine;
 use crate::tensor::{Inner, Tensor};
 use pellucid_ir::Result;
@@ -10,7 +11,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Where the gradient of a tensor is kept: of a leaf, or of any tensor that was asked to keep it.
 pub(crate) struct Slot {
@@ -96,15 +97,8 @@ pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
     address(a) == address(b)
 }
 
-/// What backward needs of the forward pass, until it has been used.
-#[allow(clippy::large_enum_variant, reason = "it lies in the node, whose one allocation has room for it")]
-pub(crate) enum State {
-    Live(SmallVec<[SavedValue; 2]>),
-    Freed,
-}
-
 /// An applied operation. The trait object is its last field, so a node is one allocation.
-pub(crate) struct Recorded<O: Operation + ?Sized = dyn Operation> {
+pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
     pub(crate) metas: SmallVec<[Meta; 1]>,
@@ -112,11 +106,14 @@ pub(crate) struct Recorded<O: Operation + ?Sized = dyn Operation> {
     /// An output keeps its gradient, or has hooks.
     pub(crate) observed: AtomicBool,
     pub(crate) hooks: OnceLock<Vec<Arc<Hooks>>>,
-    pub(crate) state: RwLock<State>,
-    pub(crate) op: O,
+    pub(crate) applied: A,
 }
 
 impl Recorded {
+    pub(crate) fn op(&self) -> &dyn Operation {
+        self.applied.op()
+    }
+
     /// The hooks of output `index`; asking for them makes the pass look for them.
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
         self.observed.store(true, Ordering::Release);
@@ -129,7 +126,7 @@ thread_local! {
     static DYING: RefCell<Option<Vec<Arc<Recorded>>>> = const { RefCell::new(None) };
 }
 
-impl<O: Operation + ?Sized> Drop for Recorded<O> {
+impl<A: Applied + ?Sized> Drop for Recorded<A> {
     /// Lets go of the producers one after the other: a chain of a million nodes would overflow the
     /// stack if each dropped the next.
     fn drop(&mut self) {
@@ -184,7 +181,7 @@ impl Source {
 impl Node {
     /// The operation's name.
     pub fn name(&self) -> &'static str {
-        self.0.op.name()
+        self.0.op().name()
     }
 
     /// Where each input came from, in the operation's order.

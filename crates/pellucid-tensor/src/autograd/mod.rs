@@ -9,6 +9,7 @@
 //! tensors. So there are no cycles, with `create_graph` neither, and nothing recurses: not the
 //! building, not the pass, not the dropping.
 
+mod applied;
 mod check;
 mod graph;
 mod hook;

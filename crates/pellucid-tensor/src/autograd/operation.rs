@@ -1,6 +1,7 @@
 //! `Operation`, what every operation is, and `apply`, which makes every result.
 
-use super::graph::{Edge, Recorded, Slot, State};
+use super::applied::{Applied, With};
+use super::graph::{Edge, Recorded, Slot};
 use super::mode::{is_grad_enabled, set_grad_enabled};
 use crate::array::Array;
 use crate::tensor::{Inner, Tensor};
@@ -8,7 +9,7 @@ use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The results of a forward computation: mostly one.
 pub type Arrays = SmallVec<[Array; 1]>;
@@ -234,7 +235,7 @@ impl Saved<'_> {
 
     /// A saved value that is there and was not written to since.
     fn checked<'v>(&self, value: Option<&'v SavedValue>) -> Result<&'v SavedValue> {
-        let node = self.node.op.name();
+        let node = self.node.op().name();
         let Some(value) = value else {
             return Err(Error::invalid(node, "backward reads a value that forward did not save"));
         };
@@ -356,43 +357,34 @@ fn record<O: Operation>(
     if !op.has_gradient() {
         return Err(Error::NoGradient { op: op.name() });
     }
-    // The node is made where it will be filled: it is too large to be moved from hand to hand.
-    let mut node = Recorded {
-        edges: SmallVec::new(),
-        generation: 0,
-        metas: SmallVec::new(),
-        handles: OnceLock::new(),
-        observed: AtomicBool::new(false),
-        hooks: OnceLock::new(),
-        state: RwLock::new(State::Live(SmallVec::new())),
-        op,
-    };
+    let (mut edges, mut generation) = (SmallVec::new(), 0);
     for input in inputs {
-        node.edges.push(input.edge());
-        node.generation = node.generation.max(input.generation());
+        edges.push(input.edge());
+        generation = generation.max(input.generation());
     }
-    let mut saves = Saves { edges: &node.edges, reuse, wanted: SmallVec::new() };
-    let outputs = forward(&node.op, arrays, &mut saves)?;
-    let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
-    if !outputs.iter().any(|a| a.dtype().is_float()) {
-        results.extend(outputs.into_iter().map(Tensor::from));
-        return Ok(results);
-    }
+    let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
+    let outputs = forward(&op, arrays, &mut saves)?;
     let wanted = saves.wanted;
-    if let Ok(State::Live(values)) = node.state.get_mut() {
-        for w in wanted {
-            let (array, origin) = match w {
-                Wanted::Input(i) => (arrays[i].clone(), Origin::Input(i)),
-                Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
-                Wanted::Array(array) => (*array, Origin::Constant),
-            };
-            values.push(SavedValue { version: array.storage().version(), array, origin });
-        }
+    if !outputs.iter().any(|a| a.dtype().is_float()) {
+        return Ok(outputs.into_iter().map(Tensor::from).collect());
     }
-    for array in &outputs {
-        node.metas.push(Meta { shape: array.shape().clone(), dtype: array.dtype() });
-    }
-    let node: Arc<Recorded> = Arc::new(node);
+    let count = wanted.len();
+    let mut saved = wanted.into_iter().map(|w| {
+        let (array, origin) = match w {
+            Wanted::Input(i) => (arrays[i].clone(), Origin::Input(i)),
+            Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
+            Wanted::Array(array) => (*array, Origin::Constant),
+        };
+        SavedValue { version: array.storage().version(), array, origin }
+    });
+    let mut next = || saved.next().expect("counted above");
+    let node: Arc<Recorded> = match count {
+        0 => node(edges, generation, &outputs, With::new([], op)),
+        1 => node(edges, generation, &outputs, With::new([next()], op)),
+        2 => node(edges, generation, &outputs, With::new([next(), next()], op)),
+        _ => node(edges, generation, &outputs, With::new(saved.collect::<Vec<_>>(), op)),
+    };
+    let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
     let mut handles: SmallVec<[Weak<Inner>; 1]> = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();
@@ -402,6 +394,28 @@ fn record<O: Operation>(
     }
     node.handles.set(handles).expect("a new node");
     Ok(results)
+}
+
+/// A node whose outputs have no handles yet.
+fn node<A: Applied + 'static>(
+    edges: SmallVec<[Edge; 2]>,
+    generation: u64,
+    outputs: &[Array],
+    applied: A,
+) -> Arc<Recorded> {
+    let mut metas: SmallVec<[Meta; 1]> = SmallVec::new();
+    for array in outputs {
+        metas.push(Meta { shape: array.shape().clone(), dtype: array.dtype() });
+    }
+    Arc::new(Recorded {
+        edges,
+        generation,
+        metas,
+        handles: OnceLock::new(),
+        observed: AtomicBool::new(false),
+        hooks: OnceLock::new(),
+        applied,
+    })
 }
 
 /// So that the compiler sees what crosses threads.

@@ -1,6 +1,6 @@
 //! The backward pass: every node once, after all its consumers, latest generation first.
 
-use super::graph::{Edge, Recorded, Slot, State, address};
+use super::graph::{Edge, Recorded, Slot, address};
 use super::mode::set_grad_enabled;
 use super::operation::{Gradients, InputGradients, Needed, Saved};
 use crate::engine;
@@ -11,9 +11,8 @@ use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult};
 
 /// What a backward pass does beside filling the gradients of leaves.
 ///
@@ -171,7 +170,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Works off the graph. Slots are written only when the whole pass has succeeded.
-    pub(crate) fn run(mut self) -> Result<()> {
+    pub(crate) fn run(&mut self) -> Result<()> {
         let _recording = set_grad_enabled(self.options.create_graph);
         while let Some((_, std::cmp::Reverse(at))) = self.heap.pop() {
             let Waiting { node, mut gradients } = self.waiting[at].take().expect("a node waits once");
@@ -201,19 +200,18 @@ impl<'a> Pass<'a> {
             }
         }
         let keep = self.options.retain_graph || self.options.create_graph;
-        let mut state = Access::to(node, keep)?;
-        let State::Live(values) = &*state else { return Err(Error::GraphFreed { node: node.op.name() }) };
-        let name = node.op.name();
-        let results = if any {
-            let saved = Saved { node, values, slots: &slots };
-            node.op.backward(&saved, &Gradients { node, values: gradients }, needed)
-        } else {
-            Ok(InputGradients::new())
-        };
-        if let Access::Alone(state) = &mut state {
-            **state = State::Freed;
+        let op = node.op();
+        let name = op.name();
+        let mut results = Ok(InputGradients::new());
+        let live = node.applied.with_saved(keep, &mut |values| {
+            if any {
+                let saved = Saved { node, values, slots: &slots };
+                results = op.backward(&saved, &Gradients { node, values: gradients }, needed);
+            }
+        });
+        if !live {
+            return Err(Error::GraphFreed { node: name });
         }
-        drop(state);
         let results = results?;
         for (i, gradient) in results.into_iter().enumerate() {
             if let Some(gradient) = gradient.filter(|_| needed.contains(i) && i < node.edges.len()) {
@@ -286,9 +284,9 @@ impl<'a> Pass<'a> {
     }
 
     /// The end: the leaves' gradients go to their targets or slots.
-    fn finish(self) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         let Pass { options, leaves, targets, .. } = self;
-        let leaves = leaves.into_iter().map(|Arrived { slot, gradient }| {
+        let leaves = leaves.drain(..).map(|Arrived { slot, gradient }| {
             let gradient = gradient.map(|g| slot.hooks.run(g));
             (slot, gradient)
         });
@@ -318,45 +316,6 @@ impl<'a> Pass<'a> {
             (Some((targets, leads)), Edge::Node(node, _)) => {
                 leads.get(address(node) as usize).unwrap_or(false) || targets.iter().any(|t| t.edge.same(edge))
             }
-        }
-    }
-}
-
-/// Access to what a node saved, for as long as its operation runs backward.
-enum Access<'a> {
-    /// Other passes may read it too, and it stays.
-    Shared(RwLockReadGuard<'a, State>),
-    /// Nobody else reads it: it is freed in the end.
-    Alone(RwLockWriteGuard<'a, State>),
-}
-
-impl<'a> Access<'a> {
-    /// Never waits, because the pass that has access may be this thread's own, further up: where another
-    /// pass frees the values there are none, and where another one reads them this one does not free.
-    fn to(node: &'a Recorded, keep: bool) -> Result<Access<'a>> {
-        if !keep && let Some(state) = free(node.state.try_write()) {
-            return Ok(Access::Alone(state));
-        }
-        let state = free(node.state.try_read()).ok_or(Error::GraphFreed { node: node.op.name() })?;
-        Ok(Access::Shared(state))
-    }
-}
-
-/// The guard, unless somebody is in the way. (Whoever panicked with it has changed nothing.)
-fn free<G>(guard: TryLockResult<G>) -> Option<G> {
-    match guard {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
-impl Deref for Access<'_> {
-    type Target = State;
-    fn deref(&self) -> &State {
-        match self {
-            Access::Shared(state) => state,
-            Access::Alone(state) => state,
         }
     }
 }

@@ -62,7 +62,7 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
 }
 
 /// Runs a map of one output at once, all of whose operands are dense: contiguous, and of the output's
-/// shape or a single value. The output is new, or the very view of an input. What [`submit`] does,
+/// size or a single value. The output is new, or the very view of an input. What [`submit`] does,
 /// with nothing in the way.
 pub(crate) fn map_dense(program: &Arc<Program>, params: &Params, inputs: &[&Array], output: &Array) -> Result<()> {
     let mut from: SmallVec<[Dense<'_>; 4]> = SmallVec::new();
@@ -70,7 +70,7 @@ pub(crate) fn map_dense(program: &Arc<Program>, params: &Params, inputs: &[&Arra
     for array in inputs {
         let storage: &Storage = array.storage();
         ready(program.name, storage)?;
-        from.push(Dense { storage, offset: array.layout().offset(), once: array.shape() != output.shape() });
+        from.push(Dense { storage, offset: array.layout().offset(), once: array.shape().size() != size });
     }
     let storage: &Storage = output.storage();
     let new = output.is_new();

@@ -281,8 +281,10 @@ impl FormulaOp {
                 Some(array) => array.clone(),
                 None => Array::new(device, store.storage, self.shape.clone())?,
             };
-            // The common case runs without a look at strides.
-            let dense = |a: &&Array| a.layout().is_contiguous() && (*a.shape() == self.shape || a.shape().size() == 1);
+            // The common case runs without a look at strides: inputs broadcast, so that equal sizes mean
+            // equal elements.
+            let size = self.shape.size();
+            let dense = |a: &&Array| a.layout().is_contiguous() && matches!(a.shape().size(), n if n == size || n == 1);
             if inputs.iter().all(dense) {
                 engine::map_dense(program, &self.params, inputs, &out)?;
             } else {

@@ -1,0 +1,56 @@
+//! What a node is made of: an operation, and the values that it saved, in one allocation with the node.
+
+use super::operation::{Operation, SavedValue};
+use std::sync::{RwLock, TryLockError, TryLockResult};
+
+/// An operation with the values that it saved until they are used, as a node holds it.
+pub(crate) trait Applied: Send + Sync {
+    fn op(&self) -> &dyn Operation;
+
+    /// Calls `run` with the saved values, and frees them afterwards unless they are to be kept; false
+    /// if they are freed already.
+    ///
+    /// Never waits, because whoever has access may be this thread's own pass, further up: where another pass
+    /// is freeing the values there are none, and where one reads them this one does not free.
+    fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool;
+}
+
+/// An operation with its saved values, in an array of as many: a node is no larger than it must be.
+pub(crate) struct With<S, O> {
+    saved: RwLock<Option<S>>,
+    op: O,
+}
+
+impl<S, O> With<S, O> {
+    pub(crate) fn new(saved: S, op: O) -> With<S, O> {
+        With { saved: RwLock::new(Some(saved)), op }
+    }
+}
+
+impl<S: AsRef<[SavedValue]> + Send + Sync, O: Operation> Applied for With<S, O> {
+    fn op(&self) -> &dyn Operation {
+        &self.op
+    }
+
+    fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool {
+        if !keep && let Some(mut saved) = free(self.saved.try_write()) {
+            let Some(values) = &*saved else { return false };
+            run(values.as_ref());
+            *saved = None;
+            return true;
+        }
+        let Some(saved) = free(self.saved.try_read()) else { return false };
+        let Some(values) = &*saved else { return false };
+        run(values.as_ref());
+        true
+    }
+}
+
+/// The guard, unless somebody is in the way. (Whoever panicked with it has changed nothing.)
+fn free<G>(guard: TryLockResult<G>) -> Option<G> {
+    match guard {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
