@@ -1,6 +1,8 @@
 //! Cross-entropy of logits against classes, by one row kernel.
 
 use super::formula::rows;
+use crate::device::Device;
+use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -40,8 +42,9 @@ pub struct CrossEntropy {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing
-/// outside [0, 1], or an `ignore_index` with probabilities. A class number outside 0..C that is not
-/// ignored makes the sample's loss NaN.
+/// outside [0, 1], or an `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class number
+/// outside 0..C that is not ignored. Where work is deferred, numbers are not known yet: then the loss of
+/// such a sample is NaN.
 #[face]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -> Result<Tensor> {
     let op = "cross_entropy";
@@ -82,6 +85,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -
     }
     let classes = ops::unsqueeze(&ops::to_dtype(targets, DType::I64)?, axis as isize)?;
     let Some(ignored) = options.ignore_index else {
+        in_range(op, &classes, axis, logits.shape()[axis])?;
         let formula = if smoothing == 0.0 { hard() } else { smoothed() };
         let params = if smoothing == 0.0 { &[][..] } else { &[smoothing.into()][..] };
         let losses = rows(formula, &[logits, &classes], params, class_axis)?;
@@ -93,9 +97,22 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -
     let params = if smoothing == 0.0 { &[][..] } else { &[smoothing.into()][..] };
     // An ignored class number may lie outside 0..C; class 0 stands in for it.
     let valid = ops::where_(&counts, &classes, 0)?;
+    in_range(op, &valid, axis, logits.shape()[axis])?;
     let losses = rows(formula, &[logits, &valid], params, class_axis)?;
     let losses = ops::squeeze(&ops::where_(&counts, &losses, 0.0)?, axis as isize)?;
     reduced(&losses, options.reduction, |sum| ops::div(sum, &ops::to_dtype(&ops::sum(&counts, ..)?, logits.dtype())?))
+}
+
+/// Checks class numbers, where they are there to be read.
+fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<()> {
+    if engine::mode() != engine::Mode::Eager || classes.device() != Device::cpu() {
+        return Ok(());
+    }
+    let outside = |class: &i64| !(0..len as i64).contains(class);
+    match classes.array().to_vec::<i64>(op)?.into_iter().find(outside) {
+        Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
+        None => Ok(()),
+    }
 }
 
 fn reduced(losses: &Tensor, reduction: Reduction, mean: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 use crate::table::nd::{Nd, with};
 use crate::table::row::{Row, Rule, class, real};
 use ops::{CrossEntropy, Reduction};
-use pellucid_tensor::{Error, Tensor, ops};
+use pellucid_tensor::{Error, Tensor, lazy, ops};
 
 /// −Σ_c p_c·log softmax(x)_c along the class axis, by hand; `target` gives p at an index of x.
 fn losses(x: &Nd, axis: usize, smoothing: f64, target: impl Fn(&[usize]) -> f64) -> Nd {
@@ -128,10 +128,16 @@ fn statements(row: Row) -> Row {
         let x = Tensor::from([[0.0, f64::NEG_INFINITY]]);
         Ok(ops::cross_entropy(&x, &[0i64].into(), CrossEntropy::default())?.item::<f64>() == 0.0)
     })
-    .also("a class that is none gives NaN", || {
+    .also("a class that is none is refused, and gives NaN where work is deferred", || {
         let x = Tensor::from([[0.0, 1.0], [0.0, 1.0]]);
         let each = CrossEntropy { reduction: Reduction::None, ..Default::default() };
-        Ok(ops::cross_entropy(&x, &[2i64, -1].into(), each)?.to_vec::<f64>().iter().all(|v| v.is_nan()))
+        let loss = |classes: [i64; 2]| ops::cross_entropy(&x, &classes.into(), each);
+        let refused = |classes, wrong| {
+            let error = loss(classes).unwrap_err();
+            error == Error::IndexOutOfBounds { op: "cross_entropy", index: wrong, axis: 1, len: 2 }
+        };
+        let deferred = lazy(|| loss([2, -1]))?;
+        Ok(refused([1, 2], 2) && refused([-1, 0], -1) && deferred.to_vec::<f64>().iter().all(|v| v.is_nan()))
     })
     .also("an ignored class may be any number", || {
         let options = CrossEntropy { ignore_index: Some(-100), ..Default::default() };
