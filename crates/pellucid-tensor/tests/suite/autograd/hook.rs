@@ -87,5 +87,5 @@ fn a_wrong_hook_is_a_typed_error() {
     x.register_hook(|_| Some(Tensor::from(1.0)));
     assert!(matches!(x.square().try_backward(Backward::default()), Err(Error::ShapeMismatch { .. })));
     assert!(x.grad().is_none());
-    assert!(matches!(panic_of(|| Tensor::from([1.0]).register_hook(|_| None)), Error::NotTracked { .. }));
+    assert!(panic_of(|| Tensor::from([1.0]).register_hook(|_| None)).contains("does not require a gradient"));
 }

@@ -67,7 +67,7 @@ fn a_tracked_tensor_is_not_written_to() {
     let refused = |e: Error| matches!(e, Error::InPlaceOnTracked { .. });
     assert!(refused(x.try_set(0, 9.0).unwrap_err()));
     assert!(refused(y.try_set(0, 9.0).unwrap_err()));
-    assert!(refused(panic_of(|| x.copy_(&Tensor::from([0.0, 0.0])))));
+    assert!(panic_of(|| x.copy_(&Tensor::from([0.0, 0.0]))).contains("cannot write in place"));
     assert!(refused(x.i(0..1).try_set(0, 9.0).unwrap_err()), "nor through a view");
     {
         let _off = no_grad();

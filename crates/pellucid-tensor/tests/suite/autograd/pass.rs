@@ -38,8 +38,8 @@ fn a_given_gradient_replaces_the_ones() {
 fn an_untracked_tensor_is_refused() {
     let expected = |e| matches!(e, Error::NotTracked { op: "backward", .. });
     assert!(expected(Tensor::from([1.0]).try_backward(Backward::default()).unwrap_err()));
-    assert!(expected(panic_of(|| leaf([1.0]).detach().backward())));
-    assert!(expected(panic_of(|| leaf([1.0]).gt(0.0).backward())));
+    assert!(panic_of(|| leaf([1.0]).detach().backward()).contains("does not require a gradient"));
+    assert!(panic_of(|| leaf([1.0]).gt(0.0).backward()).contains("does not require a gradient"));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn gradients_add_up_over_paths_and_calls() {
     x.set_grad(Some(Tensor::from(100.0)));
     (&x * 2.0).backward();
     assert_eq!(slope(&x), 102.0);
-    assert!(matches!(panic_of(|| x.set_grad(Some(Tensor::from([1.0])))), Error::ShapeMismatch { .. }));
+    assert!(panic_of(|| x.set_grad(Some(Tensor::from([1.0])))).contains("do not fit"));
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn handles_that_escape_are_poisoned() {
     let (input, y) = escaped.take().unwrap();
     for poisoned in [input, y] {
         assert!(matches!(poisoned.try_to_vec::<f32>(), Err(Error::Poisoned { .. })));
-        assert!(matches!(panic_of(|| &poisoned + 1.0), Error::Poisoned { .. }));
+        assert!(panic_of(|| &poisoned + 1.0).contains("made inside a captured step"));
     }
 }
 

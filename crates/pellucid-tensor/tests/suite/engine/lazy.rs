@@ -84,7 +84,7 @@ fn a_long_list_runs_by_itself() {
 #[test]
 fn a_kernel_that_fails_is_an_error_where_it_is_needed() {
     let bad = || wave([3]).index_select(0, &Tensor::from([7i64]));
-    assert!(matches!(panic_of(|| lazy(bad)), Error::IndexOutOfBounds { .. }));
+    assert!(panic_of(|| lazy(bad)).contains("is out of bounds"));
     let inside = lazy(|| {
         let y = bad();
         y.try_to_vec::<f32>().unwrap_err()

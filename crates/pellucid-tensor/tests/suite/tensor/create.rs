@@ -31,8 +31,8 @@ fn slices_fill_a_shape_or_are_refused() {
     let data = vec![1i64, 2, 3, 4, 5, 6];
     assert_eq!(Tensor::new(&data, [3, 2]).i((2, 0)).item::<i64>(), 5);
     assert_eq!(Tensor::new(&data[..2], 2).to_vec::<i64>(), [1, 2]);
-    assert!(matches!(panic_of(|| Tensor::new(data.clone(), [4, 2])), Error::InvalidArgument { .. }));
-    assert!(matches!(panic_of(|| Tensor::zeros([usize::MAX, 4], DType::F32)), Error::OutOfMemory { .. }));
+    assert!(panic_of(|| Tensor::new(data.clone(), [4, 2])).contains("do not fill shape [4, 2]"));
+    assert!(panic_of(|| Tensor::zeros([usize::MAX, 4], DType::F32)).contains("out of memory"));
 }
 
 #[test]
@@ -54,9 +54,9 @@ fn ranges_count_as_numpy_does() {
     assert_eq!(Tensor::arange(0.0f64, 1.0, 0.3).to_vec::<f64>(), [0.0, 0.3, 0.6, 3.0 * 0.3]);
     assert_eq!(Tensor::arange(1.0f32, 0.0, -0.25).to_vec::<f32>(), [1.0, 0.75, 0.5, 0.25]);
     assert_eq!(Tensor::arange(i64::MIN, i64::MAX, i64::MAX).to_vec::<i64>(), [i64::MIN, -1, i64::MAX - 1]);
-    assert!(matches!(panic_of(|| Tensor::arange(0i64, 5, 0)), Error::InvalidArgument { .. }));
-    assert!(matches!(panic_of(|| Tensor::arange(0.0, f64::INFINITY, 1.0)), Error::InvalidArgument { .. }));
-    assert!(matches!(panic_of(|| Tensor::arange(0.0, 1.0, f64::NAN)), Error::InvalidArgument { .. }));
+    assert!(panic_of(|| Tensor::arange(0i64, 5, 0)).starts_with("arange"));
+    assert!(panic_of(|| Tensor::arange(0.0, f64::INFINITY, 1.0)).starts_with("arange"));
+    assert!(panic_of(|| Tensor::arange(0.0, 1.0, f64::NAN)).starts_with("arange"));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn linspace_hits_both_ends() {
     assert_eq!(Tensor::linspace(2.0, 3.0, 0, DType::F32).size(), 0);
     let x = Tensor::linspace(0.1, 0.7, 1001, DType::F64).to_vec::<f64>();
     assert_eq!((x[0], x[1000]), (0.1, 0.7));
-    assert!(matches!(panic_of(|| Tensor::linspace(0.0, 1.0, 3, DType::I64)), Error::DTypeMismatch { .. }));
+    assert!(panic_of(|| Tensor::linspace(0.0, 1.0, 3, DType::I64)).contains("are not supported"));
 }
 
 #[test]

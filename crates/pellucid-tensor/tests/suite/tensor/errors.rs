@@ -9,12 +9,10 @@ thread_local! {
     static PLACE: RefCell<Option<(String, u32)>> = const { RefCell::new(None) };
 }
 
-/// The file and line at which `f` panics with a typed error.
+/// The file and line at which `f` panics.
 fn place_of(f: impl FnOnce()) -> (String, u32) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // The crate wraps the hook at its first refusal; ours goes around it.
-        panic_of(|| Tensor::from([1.0]).reshape(2));
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             let place = info.location().map(|l| (l.file().to_string(), l.line()));
@@ -30,7 +28,7 @@ fn place_of(f: impl FnOnce()) -> (String, u32) {
 fn a_method_panics_at_the_callers_line_with_the_functions_error() {
     let (a, b) = (Tensor::zeros([2, 3], DType::F32), Tensor::zeros([4], DType::F32));
     let expected = ops::matmul(&a, &b).unwrap_err();
-    assert_eq!(panic_of(|| a.matmul(&b)), expected);
+    assert_eq!(panic_of(|| a.matmul(&b)), expected.to_string());
     assert!(matches!(&expected, Error::ShapeMismatch { op: "matmul", shapes, .. } if shapes.len() == 2));
 
     let refusals: [(u32, &dyn Fn()); 8] = [
@@ -50,20 +48,19 @@ fn a_method_panics_at_the_callers_line_with_the_functions_error() {
 
 #[test]
 fn messages_name_the_operation_the_shapes_and_the_mend() {
-    let message = |e: Error| e.to_string();
     let (a, b) = (Tensor::zeros([2, 3], DType::F32), Tensor::zeros([4], DType::F32));
-    let text = message(panic_of(|| &a * &b));
+    let text = panic_of(|| &a * &b);
     assert!(
         text.contains("mul") && text.contains("[2, 3]") && text.contains("[4]") && text.contains("unsqueeze"),
         "{text}"
     );
-    let text = message(panic_of(|| a.bitwise_and(b.zeros_like())));
+    let text = panic_of(|| a.bitwise_and(b.zeros_like()));
     assert!(text.contains("bitwise_and"), "{text}");
-    let text = message(panic_of(|| Tensor::zeros([2], DType::F32) & 1));
+    let text = panic_of(|| Tensor::zeros([2], DType::F32) & 1);
     assert!(text.contains("f32") && text.contains("to_dtype"), "{text}");
-    let text = message(panic_of(|| a.i((.., -4))));
+    let text = panic_of(|| a.i((.., -4)));
     assert!(text.contains("-4") && text.contains("axis 1") && text.contains("length 3"), "{text}");
-    let text = message(panic_of(|| a.clone().requires_grad_(true).i(0).item::<f32>()));
+    let text = panic_of(|| a.clone().requires_grad_(true).i(0).item::<f32>());
     assert!(text.contains("item") && text.contains("[3]"), "{text}");
 }
 
