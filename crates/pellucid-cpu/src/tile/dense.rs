@@ -2,6 +2,7 @@
 //!
 //! One instruction runs as one call of its loop, a small map in one tile, any other over one axis.
 
+use super::loader::fill;
 use super::map::{self, UNIT, streaming};
 use super::prepare::{Call, Prepared};
 use super::scratch::{self, Purpose};
@@ -63,6 +64,12 @@ pub(crate) unsafe fn dense(
 pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) {
     // SAFETY: the caller's promise.
     unsafe {
+        if let Some(uniform) = program.constant
+            && n < GRAIN / 16
+        {
+            let value = program.uniform_value(&program.uniforms[uniform], params, 0);
+            return fill(outputs[0].at, (&raw const value).cast(), program.outputs[0].size, n);
+        }
         if run_single(program, params, n, inputs, outputs)
             || n <= small::MOST && small::run(program, params, n, inputs, outputs)
         {

@@ -26,6 +26,8 @@ pub(super) struct Prepared {
     pub(super) sizes: Vec<u8>,
     /// The program as one loop over contiguous memory, if it is that simple.
     pub(super) single: Option<Single>,
+    /// The number of the uniform that is the only output, as it is stored, of a program without instructions.
+    pub(super) constant: Option<usize>,
     links: Link,
 }
 
@@ -167,7 +169,11 @@ impl Prepared {
         let inputs: Vec<Input> = inputs.collect();
         let uniforms = program.uniforms.clone();
         let single = single(&inputs, &steps, &outputs, &sizes);
-        Ok(Prepared { inputs, uniforms, steps, outputs, sizes, single, links: Link::default() })
+        let constant = match &outputs[..] {
+            [o] if steps.is_empty() && o.store.is_none() => (o.slot as usize).checked_sub(inputs.len()),
+            _ => None,
+        };
+        Ok(Prepared { inputs, uniforms, steps, outputs, sizes, single, constant, links: Link::default() })
     }
 
     /// The conversion of `from` to `to`: what is loaded is exact, what is stored is rounded once.
@@ -183,6 +189,7 @@ impl Prepared {
             outputs: vec![Output { slot: 0, store, size: to.size(), per_row: false, direct: None }],
             sizes: vec![kept as u8],
             single: None,
+            constant: None,
             links: Link::default(),
         }
     }

@@ -320,6 +320,7 @@ pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
 
 /// [`apply`], where the storage of input `reuse` (a temporary that nobody else can see) may become
 /// that of an output.
+#[inline]
 pub(crate) fn apply_reusing<O: Operation>(
     op: O,
     inputs: &[&Tensor],
@@ -348,6 +349,7 @@ fn forward<O: Operation>(op: &O, arrays: &[&Array], saves: &mut Saves) -> Result
 }
 
 /// [`apply_reusing`] with a tracked input.
+#[inline(always)]
 fn record<O: Operation>(
     op: O,
     inputs: &[&Tensor],
@@ -397,6 +399,7 @@ fn record<O: Operation>(
 }
 
 /// A node whose outputs have no handles yet.
+#[inline(always)]
 fn node<A: Applied + 'static>(
     edges: SmallVec<[Edge; 2]>,
     generation: u64,

@@ -18,7 +18,7 @@ pub(crate) use list::{Recorded, Recording};
 use crate::array::Array;
 use pellucid_ir::backend::{Dense, POISONED, READY, Storage, View};
 use pellucid_ir::formula::Program;
-use pellucid_ir::kernel::{Kernel, Params};
+use pellucid_ir::kernel::{Kernel, Map, Params};
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -61,10 +61,14 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
     Ok(())
 }
 
-/// Runs a map of one output at once, all of whose operands are dense: contiguous, and of the output's
-/// size or a single value. The output is new, or the very view of an input. What [`submit`] does,
-/// with nothing in the way.
+/// [`submit`] for a map of one output, all of whose operands are dense: contiguous, and of the output's
+/// size or a single value. The output is new, or the very view of an input. Run
+/// at once, it has nothing in its way.
 pub(crate) fn map_dense(program: &Arc<Program>, params: &Params, inputs: &[&Array], output: &Array) -> Result<()> {
+    if MODE.get() != Mode::Eager {
+        let map = Map { program: program.clone(), params: params.clone() };
+        return list::record(Kernel::Map(map), inputs, &[output]);
+    }
     let mut from: SmallVec<[Dense<'_>; 4]> = SmallVec::new();
     let size = output.shape().size();
     for array in inputs {

@@ -6,7 +6,6 @@ use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
-use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{DType, Result, Scalar, Shape};
 use std::sync::OnceLock;
 
@@ -21,8 +20,7 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
         _ => FILL.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0]])),
     };
     let number = if dtype == DType::Bool { DType::F32 } else { dtype };
-    let program = formula.uniform_program(number)?.clone();
-    engine::submit(&Kernel::Map(Map { program, params: [value].into() }), &[], &[&out])?;
+    engine::map_dense(formula.uniform_program(number)?, &[value].into(), &[], &out)?;
     Ok(out)
 }
 

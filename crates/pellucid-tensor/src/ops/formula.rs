@@ -151,6 +151,7 @@ struct Part<'a> {
 }
 
 impl FormulaOp {
+    #[inline(always)]
     fn new(
         formula: &Formula,
         inputs: &[&Tensor],
@@ -174,6 +175,7 @@ impl FormulaOp {
     }
 
     /// The results, with their history.
+    #[inline(always)]
     fn apply(mut self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
         if is_grad_enabled() && inputs.iter().any(|t| t.requires_grad()) {
             self.track(inputs);
@@ -273,10 +275,11 @@ impl FormulaOp {
         let program = self.program(inputs)?;
         let device = device_of(self.name(), inputs)?;
         let eager = engine::mode() == engine::Mode::Eager;
-        let plain = eager && self.sum.is_none() && !program.is_row();
+        let plain = self.sum.is_none() && !program.is_row();
         if let (true, [store]) = (plain, &program.outputs[..]) {
-            let fits =
-                |a: &&Array| a.dtype() == store.storage && a.layout().is_contiguous() && *a.shape() == self.shape;
+            let fits = |a: &&Array| {
+                eager && a.dtype() == store.storage && a.layout().is_contiguous() && *a.shape() == self.shape
+            };
             let out = match reuse.map(|r| inputs[r]).filter(fits) {
                 Some(array) => array.clone(),
                 None => Array::new(device, store.storage, self.shape.clone())?,
