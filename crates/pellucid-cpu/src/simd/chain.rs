@@ -97,12 +97,14 @@ pub(crate) struct Link {
     pub(crate) into: *mut u8,
 }
 
-/// Does all `links` to `n` values; the first one begins.
+/// `run(links, far, n)`: does all `links` to `n` values; the first one begins. The results also go past the caches to
+/// `far`, if it is not null; other threads see them there after [`settle`](super::settle).
 ///
 /// # Safety
 /// Every tile that is read holds `n` values, every place that is written has room for `n`, two of them
-/// overlap only where they are equal, and the processor has the level the loop was asked for.
-pub(crate) type ChainLoop = unsafe fn(links: &[Link], n: usize);
+/// overlap only where they are equal, `far` is aligned as a value is, and the processor has the level the loop was
+/// asked for.
+pub(crate) type ChainLoop = unsafe fn(links: &[Link], far: *mut u8, n: usize);
 
 /// The loop for chains of floats of type `ty`.
 pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
@@ -127,43 +129,56 @@ pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-unsafe fn avx512<V: FloatVector>(links: &[Link], n: usize) {
+unsafe fn avx512<V: FloatVector>(links: &[Link], far: *mut u8, n: usize) {
     // SAFETY: the caller's promise.
-    unsafe { run::<V, 8>(links, n) }
+    unsafe { run::<V, 8>(links, far, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<V: FloatVector>(links: &[Link], n: usize) {
+unsafe fn avx2<V: FloatVector>(links: &[Link], far: *mut u8, n: usize) {
     // SAFETY: the caller's promise.
-    unsafe { run::<V, 8>(links, n) }
+    unsafe { run::<V, 8>(links, far, n) }
 }
 
-/// Blocks of R vectors, then single ones, then a part of one.
+/// Blocks of R vectors, then single ones, then a part of one; where results pass the caches by, a part of one before
+/// all, to the first place that is aligned as a vector.
 #[inline(always)]
-unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], n: usize) {
-    let mut done = 0;
+unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], far: *mut u8, n: usize) {
+    let (mut done, far) = (0, far.cast::<V::Scalar>());
     // SAFETY: the caller's promise; no block reaches beyond the `n` values.
     unsafe {
         let all = V::mask(V::LANES);
+        if !far.is_null() {
+            done = far.align_offset(size_of::<V>()).min(n);
+            if done > 0 {
+                block::<V, 1, false>(links, far, 0, V::mask(done));
+            }
+        }
         while n - done >= R * V::LANES {
-            block::<V, R, true>(links, done, all);
+            block::<V, R, true>(links, far, done, all);
             done += R * V::LANES;
         }
         while n - done >= V::LANES {
-            block::<V, 1, true>(links, done, all);
+            block::<V, 1, true>(links, far, done, all);
             done += V::LANES;
         }
         if done < n {
-            block::<V, 1, false>(links, done, V::mask(n - done));
+            block::<V, 1, false>(links, far, done, V::mask(n - done));
         }
     }
 }
 
 /// Does all `links` to the R vectors from value `start` on, or to the lanes of the mask.
 #[inline(always)]
-unsafe fn block<V: FloatVector, const R: usize, const WHOLE: bool>(links: &[Link], start: usize, mask: V::Mask) {
-    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it.
+unsafe fn block<V: FloatVector, const R: usize, const WHOLE: bool>(
+    links: &[Link],
+    far: *mut V::Scalar,
+    start: usize,
+    mask: V::Mask,
+) {
+    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it; whole
+    // vectors of `far` are aligned.
     unsafe {
         let mut v = [V::zero(); R];
         for link in links {
@@ -211,6 +226,12 @@ unsafe fn block<V: FloatVector, const R: usize, const WHOLE: bool>(links: &[Link
                     let p = link.into.cast::<V::Scalar>().add(start + i * V::LANES);
                     if WHOLE { v[i].store(p) } else { v[i].store_part(p, mask) }
                 }
+            }
+        }
+        if !far.is_null() {
+            for i in 0..R {
+                let p = far.add(start + i * V::LANES);
+                if WHOLE { v[i].stream(p) } else { v[i].store_part(p, mask) }
             }
         }
     }

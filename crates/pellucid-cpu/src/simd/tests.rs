@@ -541,7 +541,7 @@ fn the_first_extremum_wins_and_nan_before_all() {
     check::<i64>(Compute::I64);
 }
 
-/// Every act after every other, on whole blocks and tails, kept or not, is the arithmetic one by one.
+/// Every act after every other, on whole blocks and tails, kept, passing the caches by or neither, is the arithmetic one by one.
 #[test]
 fn chains_are_their_instructions_one_by_one() {
     fn check<T: Real + Elem>(ty: Compute, level: Level) {
@@ -574,15 +574,19 @@ fn chains_are_their_instructions_one_by_one() {
         for (k, (first, second)) in pairs.enumerate() {
             let n = LENGTHS[k % LENGTHS.len()];
             let [from, tile, more] = [1, 2, 3].map(|seed| values(ty.storage(), n + 1, seed + 3 * k as u64));
-            let mut kept = [(); 2].map(|()| Odd::new(&vec![0; n * size_of::<T>()], k % 7));
+            let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
+            let mut kept = [(); 2].map(|()| Odd::new(&vec![0; n * size_of::<T>()], shift));
+            let to = kept[1].ptr();
+            let far = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
             let link = |act, into| Link { act, with: [tile.as_ptr(), more.as_ptr()], into };
             let links = [
                 Link { act: Begin, with: [from.as_ptr(); 2], into: std::ptr::null_mut() },
                 link(first, if k % 2 == 0 { kept[0].ptr() } else { std::ptr::null_mut() }),
-                link(second, kept[1].ptr()),
+                link(second, if far { std::ptr::null_mut() } else { to }),
             ];
             // SAFETY: all buffers hold `n` values and one more; the level is one of this processor.
-            unsafe { run(&links, n) };
+            unsafe { run(&links, if far { to } else { std::ptr::null_mut() }, n) };
+            settle();
             // SAFETY: as above.
             let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source::<T>(x.as_ptr(), n + 1)) };
             let (u, w) = (t[0].0, s[0].0);

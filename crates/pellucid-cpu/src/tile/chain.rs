@@ -1,7 +1,8 @@
 //! Chains of a linked program: which instructions run as one loop, and how that loop is called.
 //!
 //! An instruction of arithmetic joins the chain of the one before it if it reads that one's result. The
-//! order of instructions is not changed.
+//! order of instructions is not changed. An output that is made by the last of a chain, or by one alone, may pass
+//! the caches by.
 
 use super::link::{Class, Code, Extent, Folding, Linked, Rows};
 use super::prepare::{Prepared, Slot};
@@ -21,17 +22,21 @@ pub(super) struct Member {
     /// True if any of them reads a value a row: several rows run one by one.
     by_row: bool,
     act: Act,
-    /// Which operand's values the chain begins with, in its first instruction.
-    begin: u8,
-    /// Which operands the act has beside.
-    with: [u8; 2],
+    /// The slot whose values the chain begins with, in its first instruction.
+    begin: Slot,
+    /// The slots of the act's other operands, as many as it has, and how often their values are there.
+    with: [Slot; 2],
+    class: [Class; 2],
     /// True if someone beside the next member reads the result.
     kept: bool,
+    /// True if it is the last member and its result is an output that nobody reads.
+    ends: bool,
 }
 
 /// Finds the chains of a program for such rows and marks their members.
 pub(super) fn form(linked: &mut Linked, program: &Prepared, rows: Rows) {
     let reads = reads(linked, program);
+    linked.streams = vec![false; linked.class.len()];
     for phase in 0..linked.phases.len() {
         let tiles = linked.phases[phase].tiles.clone();
         let mut start = tiles.start;
@@ -50,9 +55,15 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared, rows: Rows) {
                 members.push(member);
                 last = Some(code.into);
             }
+            if let (Some(member), Some(last)) = (members.last_mut(), last) {
+                let stored = program.outputs.iter().any(|o| o.slot == last && o.direct.is_some());
+                member.ends = stored && reads[last as usize] == 1;
+                linked.streams[last as usize] = member.ends;
+            }
             let count = members.len();
             let by_row = members.iter().any(|m| m.by_row);
-            for (k, member) in members.into_iter().enumerate().filter(|_| count > 1) {
+            let serves = count > 1 || members.iter().any(|m| m.ends);
+            for (k, member) in members.into_iter().enumerate().filter(|_| serves) {
                 linked.code[start + k].member = Some(Member { count: (count - k) as u8, by_row, ..member });
             }
             start += count.max(1);
@@ -90,8 +101,9 @@ fn member(linked: &Linked, program: &Prepared, rows: Rows, code: &Code, last: Op
         2 if again(1 - begin) => act_with_itself(arithmetic),
         _ => act(arithmetic, begin, with.map(full)),
     };
-    let (begin, with) = (begin as u8, with.map(|k| k as u8));
-    Some(Member { run, count: 0, by_row: code.mixed, act: act?, begin, with, kept: true })
+    let (begin, with) = (args[begin], with.map(|k| args[k]));
+    let class = with.map(|slot| linked.class[slot as usize]);
+    Some(Member { run, count: 0, by_row: code.mixed, act: act?, begin, with, class, kept: true, ends: false })
 }
 
 /// What is done to the values of the chain, which are both operands.
@@ -140,25 +152,49 @@ pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent) {
     let mut links = [const { MaybeUninit::<Link>::uninit() }; MOST];
     // SAFETY: all are members, fewer than there are links; slots are below `at.len()` by construction.
     unsafe {
-        let first = members.get_unchecked(0).member.unwrap_unchecked();
-        let by_row = first.by_row && tile.rows > 1;
-        let (calls, n) = if by_row { (tile.rows, tile.len) } else { (1, tile.rows * tile.len) };
-        for row in 0..calls {
-            let on = |code: &Code, slot: Slot, k: usize| {
-                let start = *at.get_unchecked(slot as usize);
-                if row == 0 { start } else { start.add(row * code.stride(k, tile.len)) }
-            };
-            let operand =
-                |code: &Code, k: u8| on(code, *code.args.get_unchecked(k as usize), k as usize + 1).cast_const();
-            let with = [operand(&members[0], first.begin); 2];
-            links[0].write(Link { act: Act::Begin, with, into: std::ptr::null_mut() });
-            for (link, code) in links[1..].iter_mut().zip(members) {
-                let member = code.member.unwrap_unchecked();
-                let with = member.with.map(|k| operand(code, k));
-                let into = if member.kept { on(code, code.into, 0) } else { std::ptr::null_mut() };
-                link.write(Link { act: member.act, with, into });
+        let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
+        let member = |code: &Code| code.member.unwrap_unchecked();
+        let first = member(members.get_unchecked(0));
+        let with = [ptr(first.begin).cast_const(); 2];
+        links[0].write(Link { act: Act::Begin, with, into: std::ptr::null_mut() });
+        let mut count = 1;
+        for code in members {
+            let member = member(code);
+            let with = member.with.map(|slot| ptr(slot).cast_const());
+            let into = if member.kept { ptr(code.into) } else { std::ptr::null_mut() };
+            links.get_unchecked_mut(count).write(Link { act: member.act, with, into });
+            count += 1;
+        }
+        let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<Link>(), count);
+        let last = links.last_mut().unwrap_unchecked();
+        let end = member(members.last().unwrap_unchecked()).ends && tile.stream;
+        let mut far = if end { std::mem::replace(&mut last.into, std::ptr::null_mut()) } else { std::ptr::null_mut() };
+        if !first.by_row || tile.rows == 1 {
+            return (first.run)(links, far, tile.rows * tile.len);
+        }
+        let size = members[0].size();
+        for row in 0..tile.rows {
+            if row > 0 {
+                let step = |class| match class {
+                    Class::Once => 0,
+                    Class::Row => size,
+                    Class::Tile => size * tile.len,
+                };
+                let next = |p: &mut *mut u8| {
+                    if !p.is_null() {
+                        *p = p.add(step(Class::Tile))
+                    }
+                };
+                links[0].with = links[0].with.map(|p| p.add(step(Class::Tile)));
+                for (link, code) in links[1..].iter_mut().zip(members) {
+                    for (p, class) in link.with.iter_mut().zip(member(code).class) {
+                        *p = p.add(step(class));
+                    }
+                    next(&mut link.into);
+                }
+                next(&mut far);
             }
-            (first.run)(std::slice::from_raw_parts(links.as_ptr().cast(), members.len() + 1), n);
+            (first.run)(links, far, tile.len);
         }
     }
 }

@@ -132,6 +132,8 @@ pub(super) struct Linked {
     pub(super) width: usize,
     /// True for values that are read in a later phase: their buffers must hold a whole row.
     pub(super) crosses: Vec<bool>,
+    /// True for outputs that the end of a chain makes and nobody reads: it can let them pass the caches by.
+    pub(super) streams: Vec<bool>,
     /// True if a value of class `Tile` is neither an input nor a direct output.
     pub(super) has_inner: bool,
 }
@@ -198,6 +200,7 @@ impl Linked {
             place: Vec::new(),
             width: 0,
             crosses: Vec::new(),
+            streams: Vec::new(),
             has_inner: false,
         };
         let mut sizes: Vec<u8> = program.sizes.clone();
@@ -454,9 +457,15 @@ impl Code {
         }
     }
 
+    /// Bytes of a result.
+    #[inline]
+    pub(super) fn size(&self) -> usize {
+        self.advance[0].0 as usize
+    }
+
     /// Bytes from one row's operand to the next's, for rows of `len` elements; 0 is the result.
     #[inline]
-    pub(super) fn stride(&self, k: usize, len: usize) -> usize {
+    fn stride(&self, k: usize, len: usize) -> usize {
         let (size, class) = self.advance[k];
         match class {
             Class::Once => 0,
@@ -476,12 +485,14 @@ pub(super) struct Extent {
     pub(super) first: usize,
     /// Where there are several rows: room for the tile's values of any type.
     pub(super) aside: *mut u8,
+    /// True if results for which [`Linked::streams`] is true pass the caches by.
+    pub(super) stream: bool,
 }
 
 impl Extent {
     /// `n` elements of one row, from the first on.
     pub(super) fn one(n: usize) -> Extent {
-        Extent { rows: 1, len: n, first: 0, aside: std::ptr::null_mut() }
+        Extent { rows: 1, len: n, first: 0, aside: std::ptr::null_mut(), stream: false }
     }
 }
 
@@ -496,7 +507,7 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
         let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
         let mut rest = code;
         while let Some((c, others)) = rest.split_first() {
-            if let Some(first) = &c.member {
+            if let Some(first) = c.member.as_ref().filter(|m| m.count > 1 || tile.stream) {
                 let (members, others) = rest.split_at_unchecked(first.count as usize);
                 chain::run(members, at, tile);
                 rest = others;
