@@ -19,6 +19,7 @@ pub(crate) enum Arithmetic {
     Mul,
     Div,
     Neg,
+    MulAdd,
 }
 
 impl Arithmetic {
@@ -31,12 +32,13 @@ impl Arithmetic {
             Op::Binary(Binary::Mul) => Arithmetic::Mul,
             Op::Binary(Binary::Div) => Arithmetic::Div,
             Op::Unary(Unary::Neg) => Arithmetic::Neg,
+            Op::MulAdd => Arithmetic::MulAdd,
             _ => return None,
         })
     }
 }
 
-/// What is done to the block v; t is a tile's block, u one value.
+/// What is done to the block v; t and t′ are tiles' blocks, u and u′ single values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
     /// Nothing: the chain's first values are read.
@@ -71,24 +73,38 @@ pub(crate) enum Act {
     OneDiv,
     /// −v
     Neg,
+    /// v · t + t′
+    MulTileAddTile,
+    /// v · t + u′
+    MulTileAddOne,
+    /// v · u + t′
+    MulOneAddTile,
+    /// v · u + u′
+    MulOneAddOne,
+    /// t · t′ + v
+    AddTileTile,
+    /// t · u′ + v
+    AddTileOne,
 }
 
-/// An act with its other operand.
+/// An act with its other operands.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) act: Act,
-    /// A tile or one value, if the act has one.
-    pub(crate) with: *const u8,
+    /// Tiles or single values, as many as the act has.
+    pub(crate) with: [*const u8; 2],
     /// Where the results go; null if only the next act reads them.
     pub(crate) into: *mut u8,
 }
 
-/// Does all `links` to `n` values; the first one begins.
+/// `run(links, far, n)`: does all `links` to `n` values; the first one begins. The results also go past the caches to
+/// `far`, if it is not null; other threads see them there after [`settle`](super::settle).
 ///
 /// # Safety
 /// Every tile that is read holds `n` values, every place that is written has room for `n`, two of them
-/// overlap only where they are equal, and the processor has the level the loop was asked for.
-pub(crate) type ChainLoop = unsafe fn(links: &[Link], n: usize);
+/// overlap only where they are equal, `far` is aligned as a value is, and the processor has the level the loop was
+/// asked for.
+pub(crate) type ChainLoop = unsafe fn(links: &[Link], far: *mut u8, n: usize);
 
 /// The loop for chains of floats of type `ty`.
 pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
@@ -113,88 +129,109 @@ pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-unsafe fn avx512<V: FloatVector>(links: &[Link], n: usize) {
+unsafe fn avx512<V: FloatVector>(links: &[Link], far: *mut u8, n: usize) {
     // SAFETY: the caller's promise.
-    unsafe { run::<V, 8>(links, n) }
+    unsafe { run::<V, 8>(links, far, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<V: FloatVector>(links: &[Link], n: usize) {
+unsafe fn avx2<V: FloatVector>(links: &[Link], far: *mut u8, n: usize) {
     // SAFETY: the caller's promise.
-    unsafe { run::<V, 8>(links, n) }
+    unsafe { run::<V, 8>(links, far, n) }
 }
 
-/// Blocks of R vectors, then single ones, then a part of one.
+/// Blocks of R vectors, then single ones, then a part of one; where results pass the caches by, a part of one before
+/// all, to the first place that is aligned as a vector.
 #[inline(always)]
-unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], n: usize) {
-    let mut done = 0;
+unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], far: *mut u8, n: usize) {
+    let (mut done, far) = (0, far.cast::<V::Scalar>());
     // SAFETY: the caller's promise; no block reaches beyond the `n` values.
     unsafe {
         let all = V::mask(V::LANES);
+        if !far.is_null() {
+            done = far.align_offset(size_of::<V>()).min(n);
+            if done > 0 {
+                block::<V, 1, false>(links, far, 0, V::mask(done));
+            }
+        }
         while n - done >= R * V::LANES {
-            block::<V, R, true>(links, done, all);
+            block::<V, R, true>(links, far, done, all);
             done += R * V::LANES;
         }
         while n - done >= V::LANES {
-            block::<V, 1, true>(links, done, all);
+            block::<V, 1, true>(links, far, done, all);
             done += V::LANES;
         }
         if done < n {
-            block::<V, 1, false>(links, done, V::mask(n - done));
+            block::<V, 1, false>(links, far, done, V::mask(n - done));
         }
     }
 }
 
 /// Does all `links` to the R vectors from value `start` on, or to the lanes of the mask.
 #[inline(always)]
-unsafe fn block<V: FloatVector, const R: usize, const WHOLE: bool>(links: &[Link], start: usize, mask: V::Mask) {
-    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it.
+unsafe fn block<V: FloatVector, const R: usize, const WHOLE: bool>(
+    links: &[Link],
+    far: *mut V::Scalar,
+    start: usize,
+    mask: V::Mask,
+) {
+    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it; whole
+    // vectors of `far` are aligned.
     unsafe {
         let mut v = [V::zero(); R];
         for link in links {
-            let with = link.with.cast::<V::Scalar>();
-            let tile = |i: usize| {
-                let p = with.add(start + i * V::LANES);
+            let [a, b] = link.with.map(|p| p.cast::<V::Scalar>());
+            let tile = |p: *const V::Scalar, i: usize| {
+                let p = p.add(start + i * V::LANES);
                 if WHOLE { V::load(p) } else { V::load_part(p, mask) }
             };
+            // The block after the act; `u = a` is the one value of operand a.
             macro_rules! each {
-                (|$v:ident, $i:ident| $e:expr) => {
+                (|$v:ident, $i:ident $(, $u:ident = $p:ident)*| $e:expr) => {{
+                    $(let $u = V::splat($p);)*
                     for $i in 0..R {
                         let $v = v[$i];
                         v[$i] = $e;
                     }
-                };
-            }
-            macro_rules! one {
-                (|$v:ident, $u:ident| $e:expr) => {{
-                    let $u = V::splat(with);
-                    each!(|$v, i| $e)
                 }};
             }
             match link.act {
-                Act::Begin => each!(|_v, i| tile(i)),
-                Act::AddTile => each!(|v, i| v.add(tile(i))),
-                Act::AddOne => one!(|v, u| v.add(u)),
+                Act::Begin => each!(|_v, i| tile(a, i)),
+                Act::AddTile => each!(|v, i| v.add(tile(a, i))),
+                Act::AddOne => each!(|v, i, u = a| v.add(u)),
                 Act::Double => each!(|v, i| v.add(v)),
-                Act::SubTile => each!(|v, i| v.sub(tile(i))),
-                Act::SubOne => one!(|v, u| v.sub(u)),
-                Act::TileSub => each!(|v, i| tile(i).sub(v)),
-                Act::OneSub => one!(|v, u| u.sub(v)),
-                Act::MulTile => each!(|v, i| v.mul(tile(i))),
-                Act::MulOne => one!(|v, u| v.mul(u)),
+                Act::SubTile => each!(|v, i| v.sub(tile(a, i))),
+                Act::SubOne => each!(|v, i, u = a| v.sub(u)),
+                Act::TileSub => each!(|v, i| tile(a, i).sub(v)),
+                Act::OneSub => each!(|v, i, u = a| u.sub(v)),
+                Act::MulTile => each!(|v, i| v.mul(tile(a, i))),
+                Act::MulOne => each!(|v, i, u = a| v.mul(u)),
                 Act::Square => each!(|v, i| v.mul(v)),
-                Act::DivTile => each!(|v, i| v.div(tile(i))),
-                Act::DivOne => one!(|v, u| v.div(u)),
-                Act::TileDiv => each!(|v, i| tile(i).div(v)),
-                Act::OneDiv => one!(|v, u| u.div(v)),
+                Act::DivTile => each!(|v, i| v.div(tile(a, i))),
+                Act::DivOne => each!(|v, i, u = a| v.div(u)),
+                Act::TileDiv => each!(|v, i| tile(a, i).div(v)),
+                Act::OneDiv => each!(|v, i, u = a| u.div(v)),
                 Act::Neg => each!(|v, i| v.neg()),
+                Act::MulTileAddTile => each!(|v, i| v.mul_add(tile(a, i), tile(b, i))),
+                Act::MulTileAddOne => each!(|v, i, u = b| v.mul_add(tile(a, i), u)),
+                Act::MulOneAddTile => each!(|v, i, u = a| v.mul_add(u, tile(b, i))),
+                Act::MulOneAddOne => each!(|v, i, u = a, w = b| v.mul_add(u, w)),
+                Act::AddTileTile => each!(|v, i| tile(a, i).mul_add(tile(b, i), v)),
+                Act::AddTileOne => each!(|v, i, u = b| tile(a, i).mul_add(u, v)),
             }
             if !link.into.is_null() {
                 for i in 0..R {
                     let p = link.into.cast::<V::Scalar>().add(start + i * V::LANES);
                     if WHOLE { v[i].store(p) } else { v[i].store_part(p, mask) }
                 }
+            }
+        }
+        if !far.is_null() {
+            for i in 0..R {
+                let p = far.add(start + i * V::LANES);
+                if WHOLE { v[i].stream(p) } else { v[i].store_part(p, mask) }
             }
         }
     }

@@ -20,7 +20,7 @@
 //! | `convert.rs` | dtypes to compute types and back |
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | position of the extremum |
-//! | `stream.rs` | copies past the caches |
+//! | `stream.rs` | stores past the caches |
 //! | `level.rs`, `stride.rs`, `elem.rs` | what the loops stand on: instruction sets, tails, memory |
 //!
 //! What each primitive *is* stands in one line of the tables of `unary.rs` and `binary.rs`; how it is computed,
@@ -48,7 +48,9 @@ pub(crate) use chain::{Act, Arithmetic, ChainLoop, Link, chain};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use level::Level;
-pub(crate) use stream::{StreamLoop, settle, stream};
+#[cfg(test)]
+use stream::stream;
+pub(crate) use stream::{StreamLoop, settle, streaming};
 pub(crate) use ternary::{TernaryLoop, mul_add, select};
 pub(crate) use unary::{UnaryLoop, splat, unary};
 

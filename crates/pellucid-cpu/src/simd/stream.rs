@@ -1,6 +1,17 @@
-//! Copies that pass the caches by.
+//! Stores that pass the caches by.
 
 use super::Level;
+
+/// Outputs of at least so many bytes pass the caches by: before the last of them is written the first would
+/// have left.
+const LARGE: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
+
+/// The copy by which outputs of so many bytes reach memory, if they are too large to be kept near. In place nothing
+/// is gained: those lines were just read.
+#[inline]
+pub(crate) fn streaming(bytes: usize, in_place: impl FnOnce() -> bool) -> Option<StreamLoop> {
+    (bytes >= LARGE && !in_place()).then(|| stream(Level::detect()))
+}
 
 /// `stream(dst, src, n)`: copies `n` bytes without reading the lines of `dst` and without keeping them near.
 /// Worth it where so much is written that the first of it is gone before anyone reads. Other threads see it
@@ -25,7 +36,7 @@ pub(crate) fn stream(level: Level) -> StreamLoop {
     }
 }
 
-/// Ends a series of such copies: whoever learns of anything later finds them done.
+/// Ends a series of such stores: whoever learns of anything later finds them done.
 #[inline]
 pub(crate) fn settle() {
     #[cfg(target_arch = "x86_64")]

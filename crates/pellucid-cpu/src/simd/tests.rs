@@ -541,33 +541,56 @@ fn the_first_extremum_wins_and_nan_before_all() {
     check::<i64>(Compute::I64);
 }
 
-/// Every act after every other, on whole blocks and tails, kept or not, is the arithmetic one by one.
+/// Every act after every other, on whole blocks and tails, kept, passing the caches by or neither, is the arithmetic one by one.
 #[test]
 fn chains_are_their_instructions_one_by_one() {
     fn check<T: Real + Elem>(ty: Compute, level: Level) {
         use Act::*;
         let acts = [
-            AddTile, AddOne, Double, SubTile, SubOne, TileSub, OneSub, MulTile, MulOne, Square, DivTile, DivOne,
-            TileDiv, OneDiv, Neg,
+            AddTile,
+            AddOne,
+            Double,
+            SubTile,
+            SubOne,
+            TileSub,
+            OneSub,
+            MulTile,
+            MulOne,
+            Square,
+            DivTile,
+            DivOne,
+            TileDiv,
+            OneDiv,
+            Neg,
+            MulTileAddTile,
+            MulTileAddOne,
+            MulOneAddTile,
+            MulOneAddOne,
+            AddTileTile,
+            AddTileOne,
         ];
         let pairs = acts.into_iter().flat_map(|a| acts.map(|b| (a, b)));
         let run = chain(ty, level).expect("floats have chains");
         for (k, (first, second)) in pairs.enumerate() {
             let n = LENGTHS[k % LENGTHS.len()];
-            let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n + 1, seed + 2 * k as u64));
-            let mut kept = [(); 2].map(|()| Odd::new(&vec![0; n * size_of::<T>()], k % 7));
-            let link = |act, into| Link { act, with: tile.as_ptr(), into };
+            let [from, tile, more] = [1, 2, 3].map(|seed| values(ty.storage(), n + 1, seed + 3 * k as u64));
+            let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
+            let mut kept = [(); 2].map(|()| Odd::new(&vec![0; n * size_of::<T>()], shift));
+            let to = kept[1].ptr();
+            let far = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
+            let link = |act, into| Link { act, with: [tile.as_ptr(), more.as_ptr()], into };
             let links = [
-                Link { act: Begin, with: from.as_ptr(), into: std::ptr::null_mut() },
+                Link { act: Begin, with: [from.as_ptr(); 2], into: std::ptr::null_mut() },
                 link(first, if k % 2 == 0 { kept[0].ptr() } else { std::ptr::null_mut() }),
-                link(second, kept[1].ptr()),
+                link(second, if far { std::ptr::null_mut() } else { to }),
             ];
             // SAFETY: all buffers hold `n` values and one more; the level is one of this processor.
-            unsafe { run(&links, n) };
+            unsafe { run(&links, if far { to } else { std::ptr::null_mut() }, n) };
+            settle();
             // SAFETY: as above.
-            let (v, t) = unsafe { (source::<T>(from.as_ptr(), n), source::<T>(tile.as_ptr(), n + 1)) };
-            let u = t[0].0;
-            let apply = |act, v: T, t: T| match act {
+            let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source::<T>(x.as_ptr(), n + 1)) };
+            let (u, w) = (t[0].0, s[0].0);
+            let apply = |act, v: T, t: T, s: T| match act {
                 Begin => v,
                 AddTile => v + t,
                 AddOne => v + u,
@@ -584,11 +607,17 @@ fn chains_are_their_instructions_one_by_one() {
                 TileDiv => t / v,
                 OneDiv => u / v,
                 Neg => -v,
+                MulTileAddTile => v.mul_add(t, s),
+                MulTileAddOne => v.mul_add(t, w),
+                MulOneAddTile => v.mul_add(u, s),
+                MulOneAddOne => v.mul_add(u, w),
+                AddTileTile => t.mul_add(s, v),
+                AddTileOne => t.mul_add(w, v),
             };
             let (mut once, mut twice) = (vec![0; n * size_of::<T>()], vec![0; n * size_of::<T>()]);
             for i in 0..n {
-                let one = apply(first, v[i].0, t[i].0);
-                let two = apply(second, one, t[i].0);
+                let one = apply(first, v[i].0, t[i].0, s[i].0);
+                let two = apply(second, one, t[i].0, s[i].0);
                 // SAFETY: the vectors hold `n` values.
                 unsafe {
                     once.as_mut_ptr().cast::<At<T>>().add(i).write(At(one));

@@ -1,9 +1,10 @@
 //! Chains of a linked program: which instructions run as one loop, and how that loop is called.
 //!
 //! An instruction of arithmetic joins the chain of the one before it if it reads that one's result. The
-//! order of instructions is not changed.
+//! order of instructions is not changed. An output that is made by the last of a chain, or by one alone, may pass
+//! the caches by.
 
-use super::link::{Class, Code, Folding, Linked};
+use super::link::{Class, Code, Extent, Folding, Linked, Rows};
 use super::prepare::{Prepared, Slot};
 use crate::simd::{Act, Arithmetic, ChainLoop, Link};
 use std::mem::MaybeUninit;
@@ -15,21 +16,27 @@ const MOST: usize = 32;
 #[derive(Clone, Copy)]
 pub(super) struct Member {
     /// The loop that runs the chain.
-    pub(super) run: ChainLoop,
+    run: ChainLoop,
     /// How many instructions the chain has from this one on.
     pub(super) count: u8,
+    /// True if any of them reads a value a row: several rows run one by one.
+    by_row: bool,
     act: Act,
     /// The slot whose values the chain begins with, in its first instruction.
     begin: Slot,
-    /// The slot of the other operand, if the act has one.
-    with: Slot,
+    /// The slots of the act's other operands, as many as it has, and how often their values are there.
+    with: [Slot; 2],
+    class: [Class; 2],
     /// True if someone beside the next member reads the result.
     kept: bool,
+    /// True if it is the last member and its result is an output that nobody reads.
+    ends: bool,
 }
 
-/// Finds the chains of a program and marks their members.
-pub(super) fn form(linked: &mut Linked, program: &Prepared) {
+/// Finds the chains of a program for such rows and marks their members.
+pub(super) fn form(linked: &mut Linked, program: &Prepared, rows: Rows) {
     let reads = reads(linked, program);
+    linked.streams = vec![false; linked.class.len()];
     for phase in 0..linked.phases.len() {
         let tiles = linked.phases[phase].tiles.clone();
         let mut start = tiles.start;
@@ -37,7 +44,7 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared) {
             let mut members: Vec<Member> = Vec::new();
             let mut last = None;
             for code in &linked.code[start..tiles.end.min(start + MOST - 1)] {
-                let Some(member) = member(linked, program, code, last) else { break };
+                let Some(member) = member(linked, program, rows, code, last) else { break };
                 if members.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.run, member.run)) {
                     break;
                 }
@@ -48,9 +55,16 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared) {
                 members.push(member);
                 last = Some(code.into);
             }
+            if let (Some(member), Some(last)) = (members.last_mut(), last) {
+                let stored = program.outputs.iter().any(|o| o.slot == last && o.direct.is_some());
+                member.ends = stored && reads[last as usize] == 1;
+                linked.streams[last as usize] = member.ends;
+            }
             let count = members.len();
-            for (k, member) in members.into_iter().enumerate().filter(|_| count > 1) {
-                linked.code[start + k].member = Some(Member { count: (count - k) as u8, ..member });
+            let by_row = members.iter().any(|m| m.by_row);
+            let serves = count > 1 || members.iter().any(|m| m.ends);
+            for (k, member) in members.into_iter().enumerate().filter(|_| serves) {
+                linked.code[start + k].member = Some(Member { count: (count - k) as u8, by_row, ..member });
             }
             start += count.max(1);
         }
@@ -68,73 +82,119 @@ fn reads(linked: &Linked, program: &Prepared) -> Vec<usize> {
 }
 
 /// What `code` is in a chain, as its first member or after the one whose result is `last`.
-fn member(linked: &Linked, program: &Prepared, code: &Code, last: Option<Slot>) -> Option<Member> {
+fn member(linked: &Linked, program: &Prepared, rows: Rows, code: &Code, last: Option<Slot>) -> Option<Member> {
     let step = program.steps.get((code.into as usize).checked_sub(program.first_step())?)?;
-    let (arithmetic, run) = step.arithmetic.filter(|_| !code.mixed)?;
-    let full = |slot: Slot| linked.class[slot as usize] == Class::Tile;
+    let (arithmetic, run) = step.arithmetic.filter(|_| !code.mixed || rows == Rows::Long)?;
     let args = code.operands();
-    let begin = last.or_else(|| args.iter().copied().find(|&a| full(a)))?;
-    let (act, with) = match *args {
-        [a] if a == begin => (act(arithmetic, Other::None), a),
-        [a, b] if a == begin && b == begin => (act(arithmetic, Other::Same), b),
-        [a, b] if a == begin => (act(arithmetic, Other::Second(full(b))), b),
-        [a, b] if b == begin => (act(arithmetic, Other::First(full(a))), a),
-        _ => return None,
+    let full = |k: usize| linked.class[args[k] as usize] == Class::Tile;
+    let begin = (0..args.len()).find(|&k| last.map_or(full(k), |last| args[k] == last))?;
+    let with = match (args.len(), begin) {
+        (3, 0) => [1, 2],
+        (3, 1) => [0, 2],
+        (3, _) => [0, 1],
+        (2, _) => [1 - begin; 2],
+        _ => [begin; 2],
     };
-    Some(Member { run, count: 0, act: act?, begin, with, kept: true })
+    let again = |k: usize| k != begin && args[k] == args[begin];
+    let act = match args.len() {
+        3 if last.is_some() && with.into_iter().any(again) => return None,
+        2 if again(1 - begin) => act_with_itself(arithmetic),
+        _ => act(arithmetic, begin, with.map(full)),
+    };
+    let (begin, with) = (args[begin], with.map(|k| args[k]));
+    let class = with.map(|slot| linked.class[slot as usize]);
+    Some(Member { run, count: 0, by_row: code.mixed, act: act?, begin, with, class, kept: true, ends: false })
 }
 
-/// The operand that the chain does not hand on; `true` if it is a tile.
-enum Other {
-    None,
-    Same,
-    First(bool),
-    Second(bool),
+/// What is done to the values of the chain, which are both operands.
+fn act_with_itself(arithmetic: Arithmetic) -> Option<Act> {
+    match arithmetic {
+        Arithmetic::Add => Some(Act::Double),
+        Arithmetic::Mul => Some(Act::Square),
+        _ => None,
+    }
 }
 
-fn act(arithmetic: Arithmetic, other: Other) -> Option<Act> {
-    use Other::{First, Same, Second};
-    Some(match (arithmetic, other) {
-        (Arithmetic::Neg, Other::None) => Act::Neg,
-        (Arithmetic::Add, Same) => Act::Double,
-        (Arithmetic::Mul, Same) => Act::Square,
-        (Arithmetic::Add, First(true) | Second(true)) => Act::AddTile,
-        (Arithmetic::Add, First(false) | Second(false)) => Act::AddOne,
-        (Arithmetic::Mul, First(true) | Second(true)) => Act::MulTile,
-        (Arithmetic::Mul, First(false) | Second(false)) => Act::MulOne,
-        (Arithmetic::Sub, Second(true)) => Act::SubTile,
-        (Arithmetic::Sub, Second(false)) => Act::SubOne,
-        (Arithmetic::Sub, First(true)) => Act::TileSub,
-        (Arithmetic::Sub, First(false)) => Act::OneSub,
-        (Arithmetic::Div, Second(true)) => Act::DivTile,
-        (Arithmetic::Div, Second(false)) => Act::DivOne,
-        (Arithmetic::Div, First(true)) => Act::TileDiv,
-        (Arithmetic::Div, First(false)) => Act::OneDiv,
-        _ => return None,
+/// What is done to the values of the chain, operand `own`; `tiles` says of the other operands whether they are
+/// tiles or single values.
+fn act(arithmetic: Arithmetic, own: usize, tiles: [bool; 2]) -> Option<Act> {
+    Some(match (arithmetic, own, tiles) {
+        (Arithmetic::Neg, ..) => Act::Neg,
+        (Arithmetic::Add, _, [true, _]) => Act::AddTile,
+        (Arithmetic::Add, _, [false, _]) => Act::AddOne,
+        (Arithmetic::Mul, _, [true, _]) => Act::MulTile,
+        (Arithmetic::Mul, _, [false, _]) => Act::MulOne,
+        (Arithmetic::Sub, 0, [true, _]) => Act::SubTile,
+        (Arithmetic::Sub, 0, [false, _]) => Act::SubOne,
+        (Arithmetic::Sub, _, [true, _]) => Act::TileSub,
+        (Arithmetic::Sub, _, [false, _]) => Act::OneSub,
+        (Arithmetic::Div, 0, [true, _]) => Act::DivTile,
+        (Arithmetic::Div, 0, [false, _]) => Act::DivOne,
+        (Arithmetic::Div, _, [true, _]) => Act::TileDiv,
+        (Arithmetic::Div, _, [false, _]) => Act::OneDiv,
+        (Arithmetic::MulAdd, 0 | 1, [true, true]) => Act::MulTileAddTile,
+        (Arithmetic::MulAdd, 0 | 1, [true, false]) => Act::MulTileAddOne,
+        (Arithmetic::MulAdd, 0 | 1, [false, true]) => Act::MulOneAddTile,
+        (Arithmetic::MulAdd, 0 | 1, [false, false]) => Act::MulOneAddOne,
+        (Arithmetic::MulAdd, _, [true, true]) => Act::AddTileTile,
+        (Arithmetic::MulAdd, _, [true, false]) => Act::AddTileOne,
+        // The link puts a factor that is one value second.
+        (Arithmetic::MulAdd, _, [false, _]) => return None,
     })
 }
 
-/// Runs the chain of `members` on `n` values.
+/// Runs the chain of `members` on a tile.
 ///
 /// # Safety
-/// `members` are a whole chain with `run` for its loop, and `at` is as [`execute`](super::link::execute) wants it.
+/// `members` are a whole chain, and `at` is as [`execute`](super::link::execute) wants it.
 #[inline]
-pub(super) unsafe fn run(run: ChainLoop, members: &[Code], at: &[*mut u8], n: usize) {
+pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent) {
     let mut links = [const { MaybeUninit::<Link>::uninit() }; MOST];
-    let mut count = 1;
-    // SAFETY: a chain has fewer members than there are links; slots are below `at.len()` by construction.
+    // SAFETY: all are members, fewer than there are links; slots are below `at.len()` by construction.
     unsafe {
+        let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
+        let member = |code: &Code| code.member.unwrap_unchecked();
+        let first = member(members.get_unchecked(0));
+        let with = [ptr(first.begin).cast_const(); 2];
+        links[0].write(Link { act: Act::Begin, with, into: std::ptr::null_mut() });
+        let mut count = 1;
         for code in members {
-            let member = code.member.unwrap_unchecked();
-            if count == 1 {
-                let with = *at.get_unchecked(member.begin as usize);
-                links[0].write(Link { act: Act::Begin, with, into: std::ptr::null_mut() });
-            }
-            let with = *at.get_unchecked(member.with as usize);
-            let into = if member.kept { *at.get_unchecked(code.into as usize) } else { std::ptr::null_mut() };
+            let member = member(code);
+            let with = member.with.map(|slot| ptr(slot).cast_const());
+            let into = if member.kept { ptr(code.into) } else { std::ptr::null_mut() };
             links.get_unchecked_mut(count).write(Link { act: member.act, with, into });
             count += 1;
         }
-        run(std::slice::from_raw_parts(links.as_ptr().cast(), count), n);
+        let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<Link>(), count);
+        let last = links.last_mut().unwrap_unchecked();
+        let end = member(members.last().unwrap_unchecked()).ends && tile.stream;
+        let mut far = if end { std::mem::replace(&mut last.into, std::ptr::null_mut()) } else { std::ptr::null_mut() };
+        if !first.by_row || tile.rows == 1 {
+            return (first.run)(links, far, tile.rows * tile.len);
+        }
+        let size = members[0].size();
+        for row in 0..tile.rows {
+            if row > 0 {
+                let step = |class| match class {
+                    Class::Once => 0,
+                    Class::Row => size,
+                    Class::Tile => size * tile.len,
+                };
+                let next = |p: &mut *mut u8| {
+                    if !p.is_null() {
+                        *p = p.add(step(Class::Tile))
+                    }
+                };
+                links[0].with = links[0].with.map(|p| p.add(step(Class::Tile)));
+                for (link, code) in links[1..].iter_mut().zip(members) {
+                    for (p, class) in link.with.iter_mut().zip(member(code).class) {
+                        *p = p.add(step(class));
+                    }
+                    next(&mut link.into);
+                }
+                next(&mut far);
+            }
+            (first.run)(links, far, tile.len);
+        }
     }
 }

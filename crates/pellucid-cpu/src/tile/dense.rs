@@ -3,7 +3,7 @@
 //! One instruction runs as one call of its loop, a small map in one tile, any other over one axis.
 
 use super::loader::fill;
-use super::map::{self, UNIT, streaming};
+use super::map::{self, UNIT};
 use super::prepare::{Call, Prepared};
 use super::scratch::{self, Purpose};
 use super::small;
@@ -158,7 +158,7 @@ impl Single {
             return run(to, from[0].get(), from[1].get(), n);
         }
         let to = Ptr(to);
-        let stream = streaming(n * self.size, || from.iter().any(|f| f.get() == to.get()));
+        let stream = simd::streaming(n * self.size, || from.iter().any(|f| f.get() == to.get()));
         // The loop is called over ranges of contiguous operands of `n` elements, each range once.
         let piece = |range: Range<usize>| {
             let at = |p: &Ptr<u8>, step: usize, index: usize| p.at((index * step) as isize);

@@ -27,6 +27,8 @@ pub(super) struct Evaluator<'a> {
     uniforms: SmallVec<[u64; 8]>,
     /// The most values that may be evaluated at once.
     pub(super) tile: usize,
+    /// True if results pass the caches by, where they can.
+    pub(super) stream: bool,
 }
 
 /// Where every value of a program lies at the moment.
@@ -66,7 +68,16 @@ impl<'a> Evaluator<'a> {
         });
         let unbounded = own_results && in_place && !linked.has_inner;
         let tile = if unbounded { usize::MAX } else { tile_of(linked.width) };
-        Evaluator { program, linked, inner, lies, staged, uniforms: program.uniform_values(params, 0), tile }
+        Evaluator {
+            program,
+            linked,
+            inner,
+            lies,
+            staged,
+            uniforms: program.uniform_values(params, 0),
+            tile,
+            stream: false,
+        }
     }
 
     /// Bytes of scratch that a frame needs.
@@ -148,7 +159,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             let code = &self.linked.code[self.linked.phases[0].tiles.clone()];
-            execute(code, &frame.at, Extent::one(n));
+            execute(code, &frame.at, Extent { stream: self.stream, ..Extent::one(n) });
         }
     }
 }

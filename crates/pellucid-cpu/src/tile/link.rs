@@ -8,16 +8,19 @@
 //! than the reduction. Products that are summed and read by nobody else are made by the sum itself, except
 //! in short rows, which are summed side by side.
 //!
-//! Links are found by what they depend on, the classes of the inputs and whether rows are long, in a list
-//! that only grows: no lock, and after the first run of a kind no allocation.
+//! Links are found by what they depend on, the classes of the inputs and how long rows are, in a list that
+//! only grows: no lock, and after the first run of a kind no allocation.
 
 use super::chain::{self, Member};
-use super::fold::{Fold, Values};
+use super::fold::{Fold, SHORT, Values};
 use super::prepare::{Call, Prepared, Slot};
 use crate::simd::{self, BinaryLoop, Level, TernaryLoop, UnaryLoop};
 use pellucid_ir::Compute;
 use std::ops::Range;
 use std::sync::OnceLock;
+
+/// Rows of at least so many elements are worth calls of their own.
+const LONG: usize = 128;
 
 /// How often a value is there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -28,6 +31,27 @@ pub(super) enum Class {
     Row,
     /// Once an element.
     Tile,
+}
+
+/// How long rows are, as far as links differ.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Rows {
+    /// So short that they are reduced side by side.
+    Short,
+    Medium,
+    /// Worth calls of their own.
+    Long,
+}
+
+impl Rows {
+    /// Rows of `length` elements.
+    pub(super) fn of(length: usize) -> Rows {
+        match length {
+            ..=SHORT => Rows::Short,
+            _ if length < LONG => Rows::Medium,
+            _ => Rows::Long,
+        }
+    }
 }
 
 /// An instruction, down to its loop.
@@ -108,6 +132,8 @@ pub(super) struct Linked {
     pub(super) width: usize,
     /// True for values that are read in a later phase: their buffers must hold a whole row.
     pub(super) crosses: Vec<bool>,
+    /// True for outputs that the end of a chain makes and nobody reads: it can let them pass the caches by.
+    pub(super) streams: Vec<bool>,
     /// True if a value of class `Tile` is neither an input nor a direct output.
     pub(super) has_inner: bool,
 }
@@ -119,23 +145,23 @@ pub(super) struct Link {
 }
 
 struct Node {
-    /// Whether rows are long, and two bits an input.
-    key: (bool, u128),
+    /// The rows, and two bits an input.
+    key: (Rows, u128),
     linked: Linked,
     next: Link,
 }
 
 impl Link {
-    /// The link of `program` for `long` rows or short ones and inputs of these classes (those beyond the 64th
-    /// are of class `Tile`).
-    pub(super) fn get(&self, program: &Prepared, long: bool, class: impl Fn(usize) -> Class) -> &Linked {
+    /// The link of `program` for such rows and inputs of these classes (those beyond the 64th are of class
+    /// `Tile`).
+    pub(super) fn get(&self, program: &Prepared, rows: Rows, class: impl Fn(usize) -> Class) -> &Linked {
         let class = |i: usize| if i < 64 { class(i) } else { Class::Tile };
         let count = program.inputs.len().min(64);
-        let key = (long, (0..count).fold(0u128, |key, i| key << 2 | class(i) as u128));
+        let key = (rows, (0..count).fold(0u128, |key, i| key << 2 | class(i) as u128));
         let mut list = self;
         loop {
             let node = list.first.get_or_init(|| {
-                Box::new(Node { key, linked: Linked::new(program, long, class), next: Link::default() })
+                Box::new(Node { key, linked: Linked::new(program, rows, class), next: Link::default() })
             });
             if node.key == key {
                 return &node.linked;
@@ -146,7 +172,7 @@ impl Link {
 }
 
 impl Linked {
-    fn new(program: &Prepared, long: bool, class_of: impl Fn(usize) -> Class) -> Linked {
+    fn new(program: &Prepared, rows: Rows, class_of: impl Fn(usize) -> Class) -> Linked {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
         let mut class: Vec<Class> =
@@ -174,6 +200,7 @@ impl Linked {
             place: Vec::new(),
             width: 0,
             crosses: Vec::new(),
+            streams: Vec::new(),
             has_inner: false,
         };
         let mut sizes: Vec<u8> = program.sizes.clone();
@@ -185,7 +212,7 @@ impl Linked {
             let (folds, plain): (Vec<usize>, Vec<usize>) = steps.partition(is_fold);
             let (mut tile, row): (Vec<usize>, Vec<usize>) =
                 plain.into_iter().partition(|s| linked.class[first_step + s] == Class::Tile);
-            let products = |s: usize| linked.products(program, s).filter(|_| long);
+            let products = |s: usize| linked.products(program, s).filter(|_| rows > Rows::Short);
             let factors: Vec<Option<[Slot; 2]>> = folds.iter().map(|&s| products(s)).collect();
             for (&s, _) in folds.iter().zip(&factors).filter(|(_, f)| f.is_some()) {
                 tile.retain(|&t| first_step + t != program.steps[s].args[0] as usize);
@@ -237,7 +264,7 @@ impl Linked {
             });
         }
         linked.place_buffers(program, &sizes);
-        chain::form(&mut linked, program);
+        chain::form(&mut linked, program, rows);
         linked
     }
 
@@ -430,6 +457,12 @@ impl Code {
         }
     }
 
+    /// Bytes of a result.
+    #[inline]
+    pub(super) fn size(&self) -> usize {
+        self.advance[0].0 as usize
+    }
+
     /// Bytes from one row's operand to the next's, for rows of `len` elements; 0 is the result.
     #[inline]
     fn stride(&self, k: usize, len: usize) -> usize {
@@ -452,15 +485,14 @@ pub(super) struct Extent {
     pub(super) first: usize,
     /// Where there are several rows: room for the tile's values of any type.
     pub(super) aside: *mut u8,
+    /// True if results for which [`Linked::streams`] is true pass the caches by.
+    pub(super) stream: bool,
 }
-
-/// Rows shorter than this are not worth a call of their own.
-const SHORT: usize = 128;
 
 impl Extent {
     /// `n` elements of one row, from the first on.
     pub(super) fn one(n: usize) -> Extent {
-        Extent { rows: 1, len: n, first: 0, aside: std::ptr::null_mut() }
+        Extent { rows: 1, len: n, first: 0, aside: std::ptr::null_mut(), stream: false }
     }
 }
 
@@ -475,9 +507,9 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
         let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
         let mut rest = code;
         while let Some((c, others)) = rest.split_first() {
-            if let Some(first) = &c.member {
+            if let Some(first) = c.member.as_ref().filter(|m| m.count > 1 || tile.stream) {
                 let (members, others) = rest.split_at_unchecked(first.count as usize);
-                chain::run(first.run, members, at, tile.rows * tile.len);
+                chain::run(members, at, tile);
                 rest = others;
                 continue;
             }
@@ -488,7 +520,7 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
                 continue;
             }
             let by_row = c.mixed;
-            if let (true, Run::Binary(_, tiles)) = (by_row && tile.len < SHORT, c.run) {
+            if let (true, Run::Binary(_, tiles)) = (by_row && tile.len < LONG, c.run) {
                 // The value of each short row is repeated for its elements.
                 let spread = |from: *mut u8, k: usize| match c.advance[k] {
                     (size, Class::Row) => {

@@ -9,7 +9,7 @@ use super::scratch::{self, Purpose};
 use super::turn::turn;
 use super::walk::{self, Axes, Axis, Cursor, Lie};
 use crate::operand::Operand;
-use crate::simd::{self, Level, StreamLoop};
+use crate::simd::{self, StreamLoop};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
@@ -24,10 +24,6 @@ const TURN: usize = 8;
 
 /// Rows and columns of a panel of transposed input: together they stay in L2.
 const PANEL: (usize, usize) = (64, 1024);
-
-/// Outputs of at least so many bytes pass the caches by: before the last of them is written the first would
-/// have left. In place nothing is gained: those lines were just read.
-const STREAM_BYTES: usize = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 
 /// Elements are dealt out to threads in units of so many.
 pub(super) const UNIT: usize = 1024;
@@ -140,19 +136,18 @@ fn run_segments(program: &Prepared, params: &Params, outer: &[Axis], inner: &[Ax
     let lies: SmallVec<[Lie; 4]> = (0..out.len()).map(lie).collect();
     let length = walk::count(inner);
     let total = length * walk::count(outer);
-    let stream = streaming(total * 4, || out.iter().any(|to| inputs.contains(to)));
+    let widest = program.outputs.iter().map(|o| o.size).max().unwrap_or(0);
+    let stream = simd::streaming(total * widest, || out.iter().any(|to| inputs.contains(to)));
     let direct = program.outputs.iter().zip(&lies).all(|(o, &lie)| o.direct.is_some() && lie == Lie::Dense);
-    let eval = Evaluator::new(program, params, inner, staged, direct && stream.is_none());
+    let mut eval = Evaluator::new(program, params, inner, staged, direct && stream.is_none());
+    eval.stream = stream.is_some()
+        && program.outputs.iter().zip(&lies).zip(out).all(|((o, &lie), &to)| {
+            !eval.linked.streams[o.slot as usize] || lie == Lie::Dense && to.addr().is_multiple_of(o.size)
+        });
     let job = Job { eval, outer, lies, bases, length, stream };
     let bytes: usize = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum();
     let grain = GRAIN / (bytes + 2 * program.steps.len()).max(1);
     split(total.div_ceil(UNIT), grain.div_ceil(UNIT), |r| job.range(r.start * UNIT..total.min(r.end * UNIT)));
-}
-
-/// The copy by which outputs of so many bytes reach memory, if they are too large to be kept near.
-#[inline]
-pub(super) fn streaming(bytes: usize, in_place: impl Fn() -> bool) -> Option<StreamLoop> {
-    (bytes >= STREAM_BYTES && !in_place()).then(|| simd::stream(Level::detect()))
 }
 
 struct Job<'a> {
@@ -206,7 +201,10 @@ impl Job<'_> {
         unsafe {
             for ((output, &base), &lie) in program.outputs.iter().zip(out).zip(&self.lies) {
                 let slot = output.slot as usize;
-                if self.stream.is_none() && output.direct.is_some() && lie == Lie::Dense && is_tile(slot) {
+                let direct = output.direct.is_some() && lie == Lie::Dense && is_tile(slot);
+                if direct
+                    && (self.stream.is_none() || self.eval.stream && self.eval.linked.streams[output.slot as usize])
+                {
                     frame.at[slot] = base.add(start * output.size);
                 }
             }
@@ -227,10 +225,11 @@ impl Job<'_> {
                 } else if !dense {
                     scatter(from, output.size, self.eval.inner, program.inputs.len() + o, base, start, n);
                     continue;
-                } else if let Some(stream) = self.stream {
-                    stream(to, from, n * output.size);
                 } else if from != to {
-                    std::ptr::copy(from, to, n * output.size);
+                    match self.stream {
+                        Some(stream) => stream(to, from, n * output.size),
+                        None => std::ptr::copy(from, to, n * output.size),
+                    }
                 }
                 if !dense {
                     scatter(to, output.size, self.eval.inner, program.inputs.len() + o, base, start, n);

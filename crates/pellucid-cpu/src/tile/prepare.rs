@@ -2,8 +2,8 @@
 //! one instruction that wrote it.
 
 use super::dense::{Single, SingleArg};
-use super::fold::{Fold, SHORT};
-use super::link::{Class, Link, Linked};
+use super::fold::Fold;
+use super::link::{Class, Link, Linked, Rows};
 use crate::simd::{self, Arithmetic, BinaryLoop, ChainLoop, Form, Level, TernaryLoop, UnaryLoop};
 use pellucid_ir::formula::{self, Binary, Op, Program, Uniform, UniformSource};
 use pellucid_ir::kernel::Params;
@@ -201,12 +201,12 @@ impl Prepared {
 
     /// The link for inputs of these classes.
     pub(super) fn link(&self, class: impl Fn(usize) -> Class) -> &Linked {
-        self.links.get(self, false, class)
+        self.links.get(self, Rows::Short, class)
     }
 
     /// The link for rows of `length` elements and inputs of these classes.
     pub(super) fn link_rows(&self, length: usize, class: impl Fn(usize) -> Class) -> &Linked {
-        self.links.get(self, length > SHORT, class)
+        self.links.get(self, Rows::of(length), class)
     }
 
     /// The value of every uniform, rounded to its compute type.

@@ -12,7 +12,7 @@ use super::prepare::{Input, Output, Prepared};
 use super::scratch::{self, Purpose, padded};
 use super::walk::{self, Axes, Axis, Cursor, Lie};
 use crate::operand::Operand;
-use crate::simd::{self, Level, StreamLoop};
+use crate::simd::{self, StreamLoop};
 use crate::threads::{GRAIN, split};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
@@ -28,9 +28,6 @@ const LONG: usize = 128;
 /// Values between buffers: were they a whole number of pages apart, as rows of 1024 values are, loads
 /// would wait for stores to other buffers whose addresses end alike.
 const STAGGER: usize = 64;
-
-/// Outputs of at least so many bytes pass the caches by: with the inputs they would fill the largest.
-const STREAM_BYTES: usize = if cfg!(test) { 256 << 10 } else { 12 << 20 };
 
 /// Rows in a block at most.
 const MAX_ROWS: usize = 64;
@@ -99,6 +96,14 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     let one_by_one = length >= LONG && reach.contains(&Reach::Rows);
     let block = if phased || one_by_one { 1 } else { (fits / length.max(1)).clamp(1, MAX_ROWS).min(rows) };
     let widest = program.outputs.iter().filter(|o| !o.per_row).map(|o| o.size).max().unwrap_or(0);
+    let stream = simd::streaming(rows * length * widest, || {
+        bases[inputs.len()..].iter().any(|to| bases[..inputs.len()].contains(to))
+    });
+    let chains_stream = stream.is_some()
+        && (inputs.len()..).zip(&program.outputs).filter(|(_, o)| linked.streams[o.slot as usize]).all(|(k, o)| {
+            let dense = reach[k] == Reach::Dense || block == 1 && reach[k] == Reach::Rows;
+            dense && bases[k].addr().is_multiple_of(o.size)
+        });
     let job = Job {
         program,
         linked,
@@ -113,7 +118,8 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         part: (block * length).div_ceil(linked.phases.len()),
         phased,
         staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
-        stream: (rows * length * widest >= STREAM_BYTES).then(|| simd::stream(Level::detect())),
+        stream,
+        chains_stream,
     };
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
     let grain = GRAIN.div_ceil((bytes * length * block).max(64));
@@ -161,6 +167,8 @@ struct Job<'a> {
     staged: SmallVec<[bool; 8]>,
     /// For outputs too large to be kept in any cache.
     stream: Option<StreamLoop>,
+    /// True if chains write those past the caches themselves.
+    chains_stream: bool,
 }
 
 // SAFETY: threads work on disjoint rows, which lie in disjoint memory of every output and, in place,
@@ -382,7 +390,7 @@ impl Job<'_> {
     fn direct(&self, o: usize, output: &Output, block: &Block<'_>, first: usize) -> Option<*mut u8> {
         let slot = output.slot as usize;
         let tile = self.linked.class[slot] == Class::Tile && !output.per_row && output.direct.is_some();
-        if !tile || self.stream.is_some() {
+        if !tile || self.stream.is_some() && !(self.chains_stream && self.linked.streams[output.slot as usize]) {
             return None;
         }
         self.dense(self.program.inputs.len() + o, block, output.size, first)
@@ -395,7 +403,7 @@ impl Job<'_> {
 
     /// Runs the program on whole rows.
     unsafe fn whole(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
-        let tile = Extent { rows: block.rows, len: self.length, first: 0, aside: raw };
+        let tile = Extent { rows: block.rows, len: self.length, first: 0, aside: raw, stream: self.chains_stream };
         let n = tile.rows * tile.len;
         // SAFETY: every slot has room for its values of the block.
         unsafe {
@@ -448,7 +456,8 @@ impl Job<'_> {
                     if self.linked.class[slot] == Class::Tile { self.linked.phase[slot] == p } else { p == last }
                 };
                 for first in (0..self.length).step_by(self.tile) {
-                    let tile = Extent { first, ..Extent::one(self.tile.min(self.length - first)) };
+                    let len = self.tile.min(self.length - first);
+                    let tile = Extent { first, stream: self.chains_stream, ..Extent::one(len) };
                     for (slot, place) in places
                         .iter()
                         .enumerate()

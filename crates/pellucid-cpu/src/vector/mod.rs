@@ -58,6 +58,8 @@ pub(crate) trait FloatVector: Vector {
     unsafe fn div(self, b: Self) -> Self;
     /// Every lane with the other sign.
     unsafe fn neg(self) -> Self;
+    /// Stores past the caches, where there is a way to; `p` is aligned as the vector is.
+    unsafe fn stream(self, p: *mut Self::Scalar);
 }
 
 /// Asks for the cache line at `p`; any address is allowed.

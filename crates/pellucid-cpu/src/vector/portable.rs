@@ -127,4 +127,10 @@ impl<T: Element + Real> FloatVector for Lanes<T> {
     unsafe fn neg(self) -> Self {
         Self(self.0.map(|x| -x))
     }
+
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut T) {
+        // SAFETY: the caller's pointer is valid for eight numbers.
+        unsafe { self.store(p) }
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) struct F64x4(__m256d);
 macro_rules! vector {
     (
         $name:ident, $scalar:ty, lanes $lanes:literal, mask $mask:ty, side $side:literal by $transpose:ident;
-        $zero:ident, $set:ident, $load:ident, $store:ident, $fma:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $fold:ident;
+        $zero:ident, $set:ident, $load:ident, $store:ident, $stream:ident, $fma:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $fold:ident;
         |$n:ident| $make_mask:expr, |$lp:ident, $lm:ident| $load_part:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr
     ) => {
         impl Vector for $name {
@@ -127,13 +127,19 @@ macro_rules! vector {
                 // SAFETY: as above. −0 − x is −x for every x.
                 Self(unsafe { $sub($set(-0.0), self.0) })
             }
+
+            #[inline(always)]
+            unsafe fn stream(self, p: *mut $scalar) {
+                // SAFETY: as above, and `p` is valid for all lanes and aligned to the vector.
+                unsafe { $stream(p, self.0) }
+            }
         }
     };
 }
 
 vector! {
     F32x16, f32, lanes 16, mask __mmask16, side 8 by transpose_f32;
-    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps,
+    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_stream_ps, _mm512_fmadd_ps, _mm512_add_ps,
     _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, fold512_ps;
     |n| ((1u32 << n) - 1) as __mmask16,
     |p, mask| _mm512_maskz_loadu_ps(mask, p),
@@ -142,7 +148,7 @@ vector! {
 
 vector! {
     F64x8, f64, lanes 8, mask __mmask8, side 4 by transpose_f64;
-    _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd, _mm512_add_pd,
+    _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_stream_pd, _mm512_fmadd_pd, _mm512_add_pd,
     _mm512_sub_pd, _mm512_mul_pd, _mm512_div_pd, fold512_pd;
     |n| ((1u32 << n) - 1) as __mmask8,
     |p, mask| _mm512_maskz_loadu_pd(mask, p),
@@ -151,7 +157,7 @@ vector! {
 
 vector! {
     F32x8, f32, lanes 8, mask __m256i, side 8 by transpose_f32;
-    _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps,
+    _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_stream_ps, _mm256_fmadd_ps, _mm256_add_ps,
     _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps, fold256_ps;
     |n| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
     |p, mask| _mm256_maskload_ps(p, mask),
@@ -160,7 +166,7 @@ vector! {
 
 vector! {
     F64x4, f64, lanes 4, mask __m256i, side 4 by transpose_f64;
-    _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_add_pd,
+    _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_stream_pd, _mm256_fmadd_pd, _mm256_add_pd,
     _mm256_sub_pd, _mm256_mul_pd, _mm256_div_pd, fold256_pd;
     |n| _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)),
     |p, mask| _mm256_maskload_pd(p, mask),

@@ -166,20 +166,21 @@ fn chains_of_any_shape_give_what_the_scalar_walk_gives() {
             // The last value is read again more often than not, as in formulas.
             let last = values.len() - 1;
             let mut pick = || values[if rng.below(3) > 0 { last } else { rng.below(values.len()) }];
-            let (a, b) = (pick(), pick());
-            values.push(match rng.below(12) {
+            let (a, b, d) = (pick(), pick(), pick());
+            values.push(match rng.below(14) {
                 0 => p.unary(Unary::Neg, c, a),
                 1 => p.unary(Unary::Tanh, c, a),
                 2..5 => p.binary(Binary::Add, c, a, b),
                 5..8 => p.binary(Binary::Sub, c, a, b),
                 8..11 => p.binary(Binary::Mul, c, a, b),
-                _ => p.binary(Binary::Div, c, a, b),
+                11 => p.binary(Binary::Div, c, a, b),
+                _ => p.step(Op::MulAdd, c, c, &[a, b, d]),
             });
         }
         let (last, some) = (values[values.len() - 1], values[rng.below(values.len())]);
         let program = Arc::new(p.build(&[(last, c, dtype, false), (some, c, dtype, false)]));
         let params: Params = [rng.value()].into();
-        for shape in [[7], [130], [1000], [2700]] {
+        for shape in [[7], [130], [1000], [9000]] {
             let [x, y, z] = [(); 3].map(|()| Array::contiguous(rng, &shape, dtype));
             let expected = naive::map(&program, &params, &[&x, &y, &z], &shape);
             let kernel = Map { program: program.clone(), params: params.clone() };

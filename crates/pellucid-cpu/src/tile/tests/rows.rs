@@ -116,6 +116,8 @@ fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
         (vec![4, 5], vec![]),
         (vec![300, 33], vec![1]),
         (vec![12, 40, 150], vec![1, 2]),
+        (vec![9, 203], vec![1]),
+        (vec![6000], vec![0]),
     ];
     cases.push((vec![2, 3000, 7], vec![1, 2]));
     cases
@@ -185,6 +187,61 @@ fn in_place_rows() {
             let to: Vec<_> = std::iter::once(x.shared()).chain(rest.iter_mut().map(Array::operand)).collect();
             row(&kernel, &[x.shared()], &to).unwrap();
             assert_same(&x.bits(), &expected[0], DType::F32, &format!("{shape:?} {axes:?} {program}"));
+        }
+    }
+}
+
+/// Programs of arithmetic at random on values an element and values a row, whose reductions cut chains, in place too:
+/// whatever becomes a chain gives what its instructions give.
+#[test]
+fn chains_in_rows_give_what_the_scalar_walk_gives() {
+    let rng = &mut Rng(9);
+    for round in 0..60 {
+        let (dtype, c) = if rng.below(4) > 0 { (DType::F32, Compute::F32) } else { (DType::F64, Compute::F64) };
+        let mut p = Builder::new();
+        let mut values = vec![p.x(dtype), p.x(dtype)];
+        let scale = p.input(dtype, c, true);
+        let mut rows = vec![scale, p.uniform(UniformSource::RowLength, c)];
+        for _ in 0..2 + rng.below(if round % 10 == 0 { 60 } else { 16 }) {
+            let last = values.len() - 1;
+            let mut pick = || match rng.below(6) {
+                0 => rows[rng.below(rows.len())],
+                1 => values[rng.below(values.len())],
+                _ => values[last],
+            };
+            let (a, b, d) = (values[last], pick(), pick());
+            let (a, b) = if rng.flip() { (a, b) } else { (b, a) };
+            match rng.below(12) {
+                0 => rows.push(p.reduce([RowOp::Sum, RowOp::Max, RowOp::Min][rng.below(3)], c, values[last])),
+                1 => {
+                    let square = p.binary(Binary::Mul, c, values[last], values[last]);
+                    rows.push(p.reduce(RowOp::Sum, c, square));
+                }
+                2..4 => values.push(p.binary(Binary::Add, c, a, b)),
+                4..7 => values.push(p.binary(Binary::Sub, c, a, b)),
+                7..9 => values.push(p.binary(Binary::Mul, c, a, b)),
+                9 => values.push(p.binary(Binary::Div, c, a, b)),
+                _ => values.push(p.step(Op::MulAdd, c, c, &[a, b, d])),
+            }
+        }
+        let (last, some) = (values[values.len() - 1], values[rng.below(values.len())]);
+        let program = Arc::new(p.build(&[(last, c, dtype, false), (some, c, dtype, false)]));
+        let params = Params::new();
+        for (count, length) in [(3, 7), (5, 50), (9, 203), (2, 1000), (50, 300), (1, 9000)] {
+            let (shape, kept) = ([count, length], [count, 1]);
+            let [x, y] = [(); 2].map(|()| Array::contiguous(rng, &shape, dtype));
+            let scale = Array::contiguous(rng, &kept, dtype);
+            let expected = expected(&program, &params, &[&x, &y, &scale], &shape, &[1]);
+            let kernel = Row { axes: [1].into_iter().collect(), program: program.clone(), params: params.clone() };
+            let apart = [(); 2].map(|()| Array::contiguous(rng, &shape, dtype));
+            let same = [x.clone(), y.clone()];
+            for (inputs, outputs) in [([&x, &y], &apart), ([&same[0], &same[1]], &same)] {
+                let from = [inputs[0].shared(), inputs[1].shared(), scale.shared()];
+                row(&kernel, &from, &[outputs[0].shared(), outputs[1].shared()]).unwrap();
+                for (out, expected) in outputs.iter().zip(&expected) {
+                    assert_same(&out.bits(), expected, dtype, &format!("{program} {shape:?}"));
+                }
+            }
         }
     }
 }
