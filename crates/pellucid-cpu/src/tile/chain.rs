@@ -28,7 +28,7 @@ pub(super) struct Member {
     with: [Slot; 2],
     class: [Class; 2],
     /// True if someone beside the next member reads the result.
-    kept: bool,
+    pub(super) kept: bool,
     /// True if it is the last member and its result is an output that nobody reads.
     ends: bool,
 }

@@ -52,7 +52,7 @@ impl<'a> Evaluator<'a> {
         params: &Params,
         inner: &'a [Axis],
         staged: impl Fn(usize) -> bool,
-        own_results: bool,
+        own_results: impl Fn(&Linked) -> bool,
     ) -> Evaluator<'a> {
         let staged: SmallVec<[bool; 8]> = (0..program.inputs.len()).map(staged).collect();
         let how = |(k, input): (usize, &super::prepare::Input)| match lie(inner, k, input.size) {
@@ -66,7 +66,7 @@ impl<'a> Evaluator<'a> {
             // A 65th input that is one value is treated as a strided tile of it.
             linked.class[k] == Class::Once || lie == Lie::Dense && input.load.is_none()
         });
-        let unbounded = own_results && in_place && !linked.has_inner;
+        let unbounded = in_place && !linked.has_inner && own_results(linked);
         let tile = if unbounded { usize::MAX } else { tile_of(linked.width) };
         Evaluator {
             program,

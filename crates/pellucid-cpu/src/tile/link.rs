@@ -134,7 +134,8 @@ pub(super) struct Linked {
     pub(super) crosses: Vec<bool>,
     /// True for outputs that the end of a chain makes and nobody reads: it can let them pass the caches by.
     pub(super) streams: Vec<bool>,
-    /// True if a value of class `Tile` is neither an input nor a direct output.
+    /// True if a value of class `Tile` is neither an input nor a direct output, nor handed on in registers: it
+    /// needs a buffer.
     pub(super) has_inner: bool,
 }
 
@@ -265,6 +266,9 @@ impl Linked {
         }
         linked.place_buffers(program, &sizes);
         chain::form(&mut linked, program, rows);
+        let direct = |slot: Slot| program.outputs.iter().any(|o| o.slot == slot && o.direct.is_some());
+        let buffered = |c: &Code| c.class == Class::Tile && !direct(c.into) && c.member.is_none_or(|m| m.kept);
+        linked.has_inner = linked.code.iter().any(buffered);
         linked
     }
 
@@ -379,16 +383,13 @@ impl Linked {
             self.width += sizes[s] as usize;
         }
         let mut free: Vec<(u8, usize)> = Vec::new();
-        let direct = |slot: Slot| program.outputs.iter().any(|o| o.slot == slot && o.direct.is_some());
         for phase in &self.phases {
             for i in phase.head.start..phase.tiles.end {
                 let code = &self.code[i];
                 let into = code.into as usize;
                 if code.class != Class::Tile || into >= own {
-                    self.has_inner |= into >= own;
                     continue;
                 }
-                self.has_inner |= !direct(code.into);
                 let reused = free.iter().position(|f| f.0 == sizes[into]).filter(|_| !self.crosses[into]);
                 self.place[into] = match reused {
                     Some(k) => free.swap_remove(k).1,

@@ -2,7 +2,7 @@
 
 use super::dense::{self, Dense};
 use super::eval::Evaluator;
-use super::link::Class;
+use super::link::{Class, Linked};
 use super::loader::{fill, scatter};
 use super::prepare::Prepared;
 use super::scratch::{self, Purpose};
@@ -139,11 +139,12 @@ fn run_segments(program: &Prepared, params: &Params, outer: &[Axis], inner: &[Ax
     let widest = program.outputs.iter().map(|o| o.size).max().unwrap_or(0);
     let stream = simd::streaming(total * widest, || out.iter().any(|to| inputs.contains(to)));
     let direct = program.outputs.iter().zip(&lies).all(|(o, &lie)| o.direct.is_some() && lie == Lie::Dense);
-    let mut eval = Evaluator::new(program, params, inner, staged, direct && stream.is_none());
-    eval.stream = stream.is_some()
-        && program.outputs.iter().zip(&lies).zip(out).all(|((o, &lie), &to)| {
-            !eval.linked.streams[o.slot as usize] || lie == Lie::Dense && to.addr().is_multiple_of(o.size)
-        });
+    let aligned = (program.outputs.iter().zip(&lies).zip(out))
+        .all(|((o, &lie), &to)| lie == Lie::Dense && to.addr().is_multiple_of(o.size));
+    let streams = |linked: &Linked| program.outputs.iter().all(|o| linked.streams[o.slot as usize]);
+    let own = |linked: &Linked| direct && (stream.is_none() || aligned && streams(linked));
+    let mut eval = Evaluator::new(program, params, inner, staged, own);
+    eval.stream = stream.is_some() && aligned;
     let job = Job { eval, outer, lies, bases, length, stream };
     let bytes: usize = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum();
     let grain = GRAIN / (bytes + 2 * program.steps.len()).max(1);

@@ -42,7 +42,7 @@ impl Job<'_> {
         inner.push(column.clone());
         walk::merge(&mut inner);
         // Values that are not widened are written straight to a block of rows.
-        let eval = Evaluator::new(self.program, self.params, &inner, |_| false, self.widen.is_none());
+        let eval = Evaluator::new(self.program, self.params, &inner, |_| false, |_| self.widen.is_none());
         let slot = self.slot();
         let identity = slot < self.program.inputs.len() && eval.linked.class[slot] == Class::Tile;
         let plain = identity && self.program.inputs[slot].load.is_none() && self.widen.is_none();

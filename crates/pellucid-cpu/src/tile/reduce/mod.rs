@@ -185,7 +185,7 @@ impl Job<'_> {
     /// Bytes of scratch that [`Job::emit`] needs.
     fn emit_scratch(&self) -> usize {
         let axes = self.finish_axes();
-        let finish = self.finish.map_or(0, |(f, p)| Evaluator::new(f, p, &axes, |_| false, false).scratch());
+        let finish = self.finish.map_or(0, |(f, p)| Evaluator::new(f, p, &axes, |_| false, |_| false).scratch());
         padded(RESULTS * 8) + padded(finish)
     }
 
@@ -203,7 +203,7 @@ impl Job<'_> {
         let k = self.program.inputs.len();
         let axes = self.finish_axes();
         let dense = walk::lie(&self.kept, k, self.output) == walk::Lie::Dense;
-        let finish = self.finish.map(|(f, p)| (f, Evaluator::new(f, p, &axes, |_| false, false)));
+        let finish = self.finish.map(|(f, p)| (f, Evaluator::new(f, p, &axes, |_| false, |_| false)));
         let mut done = 0;
         while done < n {
             // SAFETY: the results from `done` on, and the elements of the output that they are.

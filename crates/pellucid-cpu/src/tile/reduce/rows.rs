@@ -36,11 +36,11 @@ impl Job<'_> {
         if self.length < SHORT && self.length > 0 {
             let mut all: Axes = self.kept.iter().chain(&self.reduced).cloned().collect();
             walk::merge(&mut all);
-            let eval = Evaluator::new(self.program, self.params, &all, |_| false, self.program.steps.is_empty());
+            let eval = Evaluator::new(self.program, self.params, &all, |_| false, |_| self.program.steps.is_empty());
             split(self.count, GRAIN.div_ceil(per_sequence), |range| self.short(&eval, range));
         } else {
             let eval =
-                Evaluator::new(self.program, self.params, &self.reduced, |_| false, self.program.steps.is_empty());
+                Evaluator::new(self.program, self.params, &self.reduced, |_| false, |_| self.program.steps.is_empty());
             split(self.count, GRAIN.div_ceil(per_sequence), |range| self.long(&eval, range));
         }
     }
@@ -227,7 +227,8 @@ impl Job<'_> {
     /// A few long sequences, whose chunks several threads share. The tree over the chunks is the
     /// one that a single thread builds as it goes.
     fn rows_by_chunks(&self, chunks: usize) {
-        let eval = Evaluator::new(self.program, self.params, &self.reduced, |_| false, self.program.steps.is_empty());
+        let eval =
+            Evaluator::new(self.program, self.params, &self.reduced, |_| false, |_| self.program.steps.is_empty());
         let total = self.count * chunks;
         let place = size_of::<Best>();
         let bytes = padded(total * place) + padded(RESULTS * 8) + self.emit_scratch();
