@@ -5,6 +5,7 @@
 //! chain gives the same bits.
 
 use super::Level;
+use super::fold::{LANES, ROWS};
 #[cfg(target_arch = "x86_64")]
 use crate::vector::{F32x8, F32x16, F64x4, F64x8};
 use crate::vector::{FloatVector, Lanes};
@@ -97,14 +98,22 @@ pub(crate) struct Link {
     pub(crate) into: *mut u8,
 }
 
-/// `run(links, far, n)`: does all `links` to `n` values; the first one begins. The results also go past the caches to
-/// `far`, if it is not null; other threads see them there after [`settle`](super::settle).
+/// What is done with the last results, beside.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    /// Where they go past the caches, if not null; other threads see them there after [`settle`](super::settle).
+    pub(crate) far: *mut u8,
+    /// The 16 running values of a sum that takes all whole blocks of 128, if not null.
+    pub(crate) sum: *mut u8,
+}
+
+/// `run(links, end, n)`: does all `links` to `n` values; the first one begins.
 ///
 /// # Safety
 /// Every tile that is read holds `n` values, every place that is written has room for `n`, two of them
-/// overlap only where they are equal, `far` is aligned as a value is, and the processor has the level the loop was
-/// asked for.
-pub(crate) type ChainLoop = unsafe fn(links: &[Link], far: *mut u8, n: usize);
+/// overlap only where they are equal, `end` has one place at most, the far one aligned as a value is, and the
+/// processor has the level the loop was asked for.
+pub(crate) type ChainLoop = unsafe fn(links: &[Link], end: End, n: usize);
 
 /// The loop for chains of floats of type `ty`.
 pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
@@ -129,62 +138,94 @@ pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-unsafe fn avx512<V: FloatVector>(links: &[Link], far: *mut u8, n: usize) {
+unsafe fn avx512<V: FloatVector>(links: &[Link], end: End, n: usize) {
     // SAFETY: the caller's promise.
-    unsafe { run::<V, 8>(links, far, n) }
+    unsafe { run::<V, 8>(links, end, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<V: FloatVector>(links: &[Link], far: *mut u8, n: usize) {
+unsafe fn avx2<V: FloatVector>(links: &[Link], end: End, n: usize) {
     // SAFETY: the caller's promise.
-    unsafe { run::<V, 8>(links, far, n) }
+    unsafe { run::<V, 8>(links, end, n) }
 }
 
 /// Blocks of R vectors, then single ones, then a part of one; where results pass the caches by, a part of one before
-/// all, to the first place that is aligned as a vector.
+/// all, to the first place that is aligned as a vector; where they are summed, blocks in the order of reductions
+/// before all.
 #[inline(always)]
-unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], far: *mut u8, n: usize) {
-    let (mut done, far) = (0, far.cast::<V::Scalar>());
+unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], end: End, n: usize) {
+    let (mut done, far, sum) = (0, end.far.cast::<V::Scalar>(), end.sum.cast::<V::Scalar>());
     // SAFETY: the caller's promise; no block reaches beyond the `n` values.
     unsafe {
         let all = V::mask(V::LANES);
         if !far.is_null() {
             done = far.align_offset(size_of::<V>()).min(n);
             if done > 0 {
-                block::<V, 1, false>(links, far, 0, V::mask(done));
+                store::<V, 1, false>(links, far, 0, V::mask(done));
+            }
+        }
+        if !sum.is_null() {
+            while n - done >= ROWS {
+                for lane in (0..LANES).step_by(V::LANES) {
+                    let v = block::<V, 8, LANES, true>(links, done + lane, all);
+                    let eight = v[0].add(v[1]).add(v[2].add(v[3])).add(v[4].add(v[5]).add(v[6].add(v[7])));
+                    V::load(sum.add(lane)).add(eight).store(sum.add(lane));
+                }
+                done += ROWS;
             }
         }
         while n - done >= R * V::LANES {
-            block::<V, R, true>(links, far, done, all);
+            store::<V, R, true>(links, far, done, all);
             done += R * V::LANES;
         }
         while n - done >= V::LANES {
-            block::<V, 1, true>(links, far, done, all);
+            store::<V, 1, true>(links, far, done, all);
             done += V::LANES;
         }
         if done < n {
-            block::<V, 1, false>(links, far, done, V::mask(n - done));
+            store::<V, 1, false>(links, far, done, V::mask(n - done));
         }
     }
 }
 
-/// Does all `links` to the R vectors from value `start` on, or to the lanes of the mask.
+/// Does all `links` to the R vectors from value `start` on, or to the lanes of the mask, and stores the results past
+/// the caches, if they have a place there.
 #[inline(always)]
-unsafe fn block<V: FloatVector, const R: usize, const WHOLE: bool>(
+unsafe fn store<V: FloatVector, const R: usize, const WHOLE: bool>(
     links: &[Link],
     far: *mut V::Scalar,
     start: usize,
     mask: V::Mask,
 ) {
-    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it; whole
-    // vectors of `far` are aligned.
+    // SAFETY: the caller's promise; whole vectors of `far` are aligned.
+    unsafe {
+        let v = block::<V, R, 0, WHOLE>(links, start, mask);
+        if !far.is_null() {
+            for (i, v) in v.into_iter().enumerate() {
+                let p = far.add(start + i * V::LANES);
+                if WHOLE { v.stream(p) } else { v.store_part(p, mask) }
+            }
+        }
+    }
+}
+
+/// Does all `links` to R vectors, or to the lanes of the mask: the first from value `start` on, the others STEP values
+/// further on each, or side by side if that is 0.
+#[inline(always)]
+unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: bool>(
+    links: &[Link],
+    start: usize,
+    mask: V::Mask,
+) -> [V; R] {
+    let step = if STEP == 0 { V::LANES } else { STEP };
+    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it.
     unsafe {
         let mut v = [V::zero(); R];
         for link in links {
             let [a, b] = link.with.map(|p| p.cast::<V::Scalar>());
             let tile = |p: *const V::Scalar, i: usize| {
-                let p = p.add(start + i * V::LANES);
+                let p = p.add(start + i * step);
                 if WHOLE { V::load(p) } else { V::load_part(p, mask) }
             };
             // The block after the act; `u = a` is the one value of operand a.
@@ -223,16 +264,11 @@ unsafe fn block<V: FloatVector, const R: usize, const WHOLE: bool>(
             }
             if !link.into.is_null() {
                 for i in 0..R {
-                    let p = link.into.cast::<V::Scalar>().add(start + i * V::LANES);
+                    let p = link.into.cast::<V::Scalar>().add(start + i * step);
                     if WHOLE { v[i].store(p) } else { v[i].store_part(p, mask) }
                 }
             }
         }
-        if !far.is_null() {
-            for i in 0..R {
-                let p = far.add(start + i * V::LANES);
-                if WHOLE { v[i].stream(p) } else { v[i].store_part(p, mask) }
-            }
-        }
+        v
     }
 }

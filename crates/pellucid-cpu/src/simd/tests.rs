@@ -584,8 +584,9 @@ fn chains_are_their_instructions_one_by_one() {
                 link(first, if k % 2 == 0 { kept[0].ptr() } else { std::ptr::null_mut() }),
                 link(second, if far { std::ptr::null_mut() } else { to }),
             ];
+            let end = End { far: if far { to } else { std::ptr::null_mut() }, sum: std::ptr::null_mut() };
             // SAFETY: all buffers hold `n` values and one more; the level is one of this processor.
-            unsafe { run(&links, if far { to } else { std::ptr::null_mut() }, n) };
+            unsafe { run(&links, end, n) };
             settle();
             // SAFETY: as above.
             let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source::<T>(x.as_ptr(), n + 1)) };
@@ -630,6 +631,41 @@ fn chains_are_their_instructions_one_by_one() {
                 assert_same(ty.storage(), &a, &once, &what);
             }
             assert_same(ty.storage(), &b, &twice, &what);
+        }
+    }
+    each_level(|level| {
+        check::<f32>(Compute::F32, level);
+        check::<f64>(Compute::F64, level);
+    });
+}
+
+/// A sum at a chain's end holds the bits of one that reads what the chain stored.
+#[test]
+fn chains_sum_as_if_the_values_were_read_again() {
+    fn check<T: Elem>(ty: Compute, level: Level) {
+        let run = chain(ty, level).expect("floats have chains");
+        let sum = fold(Fold::Sum, ty, level).expect("floats have sums");
+        for n in LENGTHS {
+            let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
+            let mut kept = Odd::new(&vec![0; n * size_of::<T>()], 3);
+            let [mut got, mut want] = [[0u64; LANES]; 2];
+            let end = End { far: std::ptr::null_mut(), sum: got.as_mut_ptr().cast() };
+            let links = [
+                Link { act: Act::Begin, with: [from.as_ptr(); 2], into: std::ptr::null_mut() },
+                Link { act: Act::MulTile, with: [tile.as_ptr(); 2], into: kept.ptr() },
+            ];
+            // SAFETY: all buffers hold `n` values, the lanes sixteen; the level is one of this processor.
+            unsafe {
+                run(&links, end, n);
+                (sum.accumulate)(want.as_mut_ptr().cast(), kept.ptr(), n / ROWS * ROWS, true);
+            }
+            let bytes = |lanes: [u64; LANES]| lanes.map(u64::to_ne_bytes).concat()[..LANES * size_of::<T>()].to_vec();
+            assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sums of {n} {ty:?} {level:?}"));
+            let product = binary(Binary::Mul, ty, Form::TileTile, Level::Portable).expect("floats have products");
+            let mut products = vec![0; n * size_of::<T>()];
+            // SAFETY: all buffers hold `n` values.
+            unsafe { product(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };
+            assert_same(ty.storage(), &kept.take(), &products, &format!("products of {n} {ty:?} {level:?}"));
         }
     }
     each_level(|level| {

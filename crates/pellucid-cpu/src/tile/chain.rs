@@ -2,14 +2,14 @@
 //!
 //! An instruction of arithmetic joins the chain of the one before it if it reads that one's result. The
 //! order of instructions is not changed. An output that is made by the last of a chain, or by one alone, may pass
-//! the caches by.
+//! the caches by, and a sum over long rows of what the last one makes takes it from the registers.
 
 use super::link::{Class, Code, Extent, Folding, Linked, Rows};
 use super::prepare::{Prepared, Slot};
-use crate::simd::{Act, Arithmetic, ChainLoop, Link};
+use crate::simd::{Act, Arithmetic, ChainLoop, End, LANES, Link, ROWS};
 use std::mem::MaybeUninit;
 
-/// The most links of a chain: one to begin with, and one an instruction.
+/// The most links of a chain: one to begin with, one an instruction, and one for a product that is summed.
 const MOST: usize = 32;
 
 /// An instruction's part in a chain.
@@ -31,6 +31,25 @@ pub(super) struct Member {
     pub(super) kept: bool,
     /// True if it is the last member and its result is an output that nobody reads.
     ends: bool,
+    /// The reduction that takes what the chain makes.
+    fold: Option<Taken>,
+}
+
+impl Member {
+    /// True if the chain has more to give than its instructions by themselves.
+    #[inline]
+    pub(super) fn serves(&self, tile: Extent<'_>) -> bool {
+        self.count > 1 || tile.stream || self.fold.is_some() && !tile.folds.is_empty()
+    }
+}
+
+/// A reduction at a chain's end.
+#[derive(Clone, Copy)]
+struct Taken {
+    /// Its number.
+    index: u16,
+    /// The last act before it, if it sums products: the slot of the other factor.
+    act: Option<(Act, Slot)>,
 }
 
 /// Finds the chains of a program for such rows and marks their members.
@@ -43,7 +62,7 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared, rows: Rows) {
         while start < tiles.end {
             let mut members: Vec<Member> = Vec::new();
             let mut last = None;
-            for code in &linked.code[start..tiles.end.min(start + MOST - 1)] {
+            for code in &linked.code[start..tiles.end.min(start + MOST - 2)] {
                 let Some(member) = member(linked, program, rows, code, last) else { break };
                 if members.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.run, member.run)) {
                     break;
@@ -62,13 +81,33 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared, rows: Rows) {
             }
             let count = members.len();
             let by_row = members.iter().any(|m| m.by_row);
-            let serves = count > 1 || members.iter().any(|m| m.ends);
+            let fold = last.filter(|_| rows == Rows::Long).and_then(|last| taken(linked, phase, start, last));
+            if let Some(fold) = &fold {
+                linked.folds[fold.index as usize].chained = true;
+            }
+            let serves = count > 1 || fold.is_some() || members.iter().any(|m| m.ends);
             for (k, member) in members.into_iter().enumerate().filter(|_| serves) {
-                linked.code[start + k].member = Some(Member { count: (count - k) as u8, by_row, ..member });
+                linked.code[start + k].member = Some(Member { count: (count - k) as u8, by_row, fold, ..member });
             }
             start += count.max(1);
         }
     }
+}
+
+/// The sum at the end of `phase` that can take the values of `last`, which a chain makes that begins at `start`.
+fn taken(linked: &Linked, phase: usize, start: usize, last: Slot) -> Option<Taken> {
+    let folds = linked.phases[phase].folds.clone();
+    let there = |slot: Slot| linked.code[start..].iter().all(|c| c.into != slot);
+    folds.zip(&linked.folds[linked.phases[phase].folds.clone()]).find_map(|(index, fold)| {
+        let act = match (fold.from, fold.times) {
+            (from, None) if from == last => None,
+            (from, Some(times)) if from == last && times == last => Some((Act::Square, last)),
+            (from, Some(times)) if from == last && there(times) => Some((Act::MulTile, times)),
+            (from, Some(times)) if times == last && there(from) => Some((Act::MulTile, from)),
+            _ => return None,
+        };
+        fold.fold.loops.accumulate_products.is_some().then_some(Taken { index: index as u16, act })
+    })
 }
 
 /// How often each slot is read, by instructions, reductions and outputs.
@@ -103,7 +142,18 @@ fn member(linked: &Linked, program: &Prepared, rows: Rows, code: &Code, last: Op
     };
     let (begin, with) = (args[begin], with.map(|k| args[k]));
     let class = with.map(|slot| linked.class[slot as usize]);
-    Some(Member { run, count: 0, by_row: code.mixed, act: act?, begin, with, class, kept: true, ends: false })
+    Some(Member {
+        run,
+        count: 0,
+        by_row: code.mixed,
+        act: act?,
+        begin,
+        with,
+        class,
+        kept: true,
+        ends: false,
+        fold: None,
+    })
 }
 
 /// What is done to the values of the chain, which are both operands.
@@ -148,9 +198,9 @@ fn act(arithmetic: Arithmetic, own: usize, tiles: [bool; 2]) -> Option<Act> {
 /// # Safety
 /// `members` are a whole chain, and `at` is as [`execute`](super::link::execute) wants it.
 #[inline]
-pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent) {
+pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent<'_>) {
     let mut links = [const { MaybeUninit::<Link>::uninit() }; MOST];
-    // SAFETY: all are members, fewer than there are links; slots are below `at.len()` by construction.
+    // SAFETY: all are members, two fewer than there are links; slots are below `at.len()` by construction.
     unsafe {
         let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
         let member = |code: &Code| code.member.unwrap_unchecked();
@@ -165,36 +215,56 @@ pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent) {
             links.get_unchecked_mut(count).write(Link { act: member.act, with, into });
             count += 1;
         }
+        let last = links.get_unchecked_mut(count - 1).assume_init_mut();
+        let mut end = End { far: std::ptr::null_mut(), sum: std::ptr::null_mut() };
+        if tile.stream && member(members.get_unchecked(count - 2)).ends {
+            end.far = std::mem::replace(&mut last.into, std::ptr::null_mut());
+        }
+        let fold = first.fold.filter(|_| !tile.folds.is_empty());
+        if let Some((act, with)) = fold.and_then(|f| f.act) {
+            let with = [ptr(with).cast_const(); 2];
+            links.get_unchecked_mut(count).write(Link { act, with, into: std::ptr::null_mut() });
+            count += 1;
+        }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<Link>(), count);
-        let last = links.last_mut().unwrap_unchecked();
-        let end = member(members.last().unwrap_unchecked()).ends && tile.stream;
-        let mut far = if end { std::mem::replace(&mut last.into, std::ptr::null_mut()) } else { std::ptr::null_mut() };
-        if !first.by_row || tile.rows == 1 {
-            return (first.run)(links, far, tile.rows * tile.len);
+        if fold.is_none() && (!first.by_row || tile.rows == 1) {
+            return (first.run)(links, end, tile.rows * tile.len);
         }
         let size = members[0].size();
         for row in 0..tile.rows {
             if row > 0 {
-                let step = |class| match class {
-                    Class::Once => 0,
-                    Class::Row => size,
-                    Class::Tile => size * tile.len,
-                };
-                let next = |p: &mut *mut u8| {
-                    if !p.is_null() {
-                        *p = p.add(step(Class::Tile))
-                    }
-                };
-                links[0].with = links[0].with.map(|p| p.add(step(Class::Tile)));
-                for (link, code) in links[1..].iter_mut().zip(members) {
-                    for (p, class) in link.with.iter_mut().zip(member(code).class) {
-                        *p = p.add(step(class));
-                    }
-                    next(&mut link.into);
-                }
-                next(&mut far);
+                advance(links, &mut end, members, size, tile.len);
             }
-            (first.run)(links, far, tile.len);
+            let Some(fold) = fold else {
+                (first.run)(links, end, tile.len);
+                continue;
+            };
+            let fold = tile.folds.get_unchecked(fold.index as usize);
+            let (mut lanes, done) = ([0u64; LANES], tile.len / ROWS * ROWS);
+            end.sum = lanes.as_mut_ptr().cast();
+            (first.run)(links, end, tile.len);
+            let rest = fold.values(at).skip((row * tile.len + done) * size);
+            fold.fold.end(ptr(fold.into).add(row * size), end.sum, rest, done, tile.len - done);
         }
     }
+}
+
+/// Takes the links of a chain from one row of `len` values of `size` bytes to the next.
+fn advance(links: &mut [Link], end: &mut End, members: &[Code], size: usize, len: usize) {
+    let step = |class| match class {
+        Class::Once => 0,
+        Class::Row => size,
+        Class::Tile => size * len,
+    };
+    let next = |p: *mut u8| if p.is_null() { p } else { p.wrapping_add(step(Class::Tile)) };
+    let tiles = [Class::Tile; 2];
+    let acts = members.iter().map(|code| code.member.map_or(tiles, |m| m.class));
+    // The first link and the one of a product that is summed, beyond the members, read tiles.
+    for (link, class) in links.iter_mut().zip([tiles].into_iter().chain(acts).chain([tiles])) {
+        for (p, class) in link.with.iter_mut().zip(class) {
+            *p = p.wrapping_add(step(class));
+        }
+        link.into = next(link.into);
+    }
+    end.far = next(end.far);
 }

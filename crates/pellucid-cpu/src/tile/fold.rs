@@ -36,7 +36,7 @@ impl Values {
     /// # Safety
     /// There are some, or these are their end.
     #[inline]
-    unsafe fn skip(self, bytes: usize) -> Values {
+    pub(super) unsafe fn skip(self, bytes: usize) -> Values {
         // SAFETY: the caller's promise.
         unsafe { Values { of: self.of.add(bytes), times: self.times.map(|p| p.add(bytes)) } }
     }
@@ -127,6 +127,21 @@ impl Fold {
             let mut running = Running::new();
             running.push(self, from, n);
             running.finish(self, into);
+        }
+    }
+
+    /// Ends a reduction whose lanes hold the first `done` values, whole blocks of them; `n` are left.
+    ///
+    /// # Safety
+    /// As [`Fold::reduce`]; `lanes` holds sixteen values, and all together make one chunk at most.
+    #[inline]
+    pub(super) unsafe fn end(&self, into: *mut u8, lanes: *mut u8, rest: Values, done: usize, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if n > 0 || done == 0 {
+                self.accumulate(lanes, rest, n, done == 0);
+            }
+            (self.loops.finish)(into, lanes);
         }
     }
 

@@ -90,6 +90,8 @@ pub(super) struct Folding {
     /// What is reduced: these values or, with `times`, their products with those.
     pub(super) from: Slot,
     pub(super) times: Option<Slot>,
+    /// True if a chain can take it: see [`Extent::folds`].
+    pub(super) chained: bool,
 }
 
 impl Folding {
@@ -237,7 +239,7 @@ impl Linked {
                 let Call::Reduce(fold, _) = program.steps[s].call else { continue };
                 let into = (first_step + s) as Slot;
                 if let Some([from, times]) = factors {
-                    endings.push(Folding { fold, into, from, times: Some(times) });
+                    endings.push(Folding { fold, into, from, times: Some(times), chained: false });
                     continue;
                 }
                 let arg = program.steps[s].args[0];
@@ -245,7 +247,7 @@ impl Linked {
                     linked.spread(arg, at, &mut sizes, &mut spread);
                 }
                 let from = spread[arg as usize].unwrap_or(arg);
-                endings.push(Folding { fold, into, from, times: None });
+                endings.push(Folding { fold, into, from, times: None, chained: false });
             }
             let middle = linked.code.len();
             let mut reads: Vec<Slot> = tiles.iter().flat_map(|c| c.operands().to_vec()).collect();
@@ -478,7 +480,7 @@ impl Code {
 
 /// A tile: whole rows, or a piece of one.
 #[derive(Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct Extent<'a> {
     pub(super) rows: usize,
     /// Elements of each row that are in the tile.
     pub(super) len: usize,
@@ -488,12 +490,14 @@ pub(super) struct Extent {
     pub(super) aside: *mut u8,
     /// True if results for which [`Linked::streams`] is true pass the caches by.
     pub(super) stream: bool,
+    /// All reductions, if chains are to take theirs: where rows are whole, and no longer than a chunk.
+    pub(super) folds: &'a [Folding],
 }
 
-impl Extent {
+impl Extent<'_> {
     /// `n` elements of one row, from the first on.
-    pub(super) fn one(n: usize) -> Extent {
-        Extent { rows: 1, len: n, first: 0, aside: std::ptr::null_mut(), stream: false }
+    pub(super) fn one(n: usize) -> Self {
+        Extent { rows: 1, len: n, first: 0, aside: std::ptr::null_mut(), stream: false, folds: &[] }
     }
 }
 
@@ -501,14 +505,14 @@ impl Extent {
 ///
 /// # Safety
 /// `at` holds, for every slot that the code names, memory for as many values as its class says.
-pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
+pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent<'_>) {
     debug_assert!(code.iter().all(|c| c.operands().iter().chain([&c.into]).all(|&s| (s as usize) < at.len())));
     // SAFETY: slots are below `at.len()` by construction of the link; the rest is the caller's promise.
     unsafe {
         let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
         let mut rest = code;
         while let Some((c, others)) = rest.split_first() {
-            if let Some(first) = c.member.as_ref().filter(|m| m.count > 1 || tile.stream) {
+            if let Some(first) = c.member.as_ref().filter(|m| m.serves(tile)) {
                 let (members, others) = rest.split_at_unchecked(first.count as usize);
                 chain::run(members, at, tile);
                 rest = others;
@@ -550,8 +554,8 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent) {
 }
 
 /// Writes every row's value to the places of its elements.
-unsafe fn repeat(to: *mut u8, from: *const u8, size: u8, tile: Extent) {
-    unsafe fn of<T: Copy>(to: *mut T, from: *const T, tile: Extent) {
+unsafe fn repeat(to: *mut u8, from: *const u8, size: u8, tile: Extent<'_>) {
+    unsafe fn of<T: Copy>(to: *mut T, from: *const T, tile: Extent<'_>) {
         for row in 0..tile.rows {
             // SAFETY: the caller's promise.
             unsafe {

@@ -203,9 +203,7 @@ impl Job<'_> {
             for ((output, &base), &lie) in program.outputs.iter().zip(out).zip(&self.lies) {
                 let slot = output.slot as usize;
                 let direct = output.direct.is_some() && lie == Lie::Dense && is_tile(slot);
-                if direct
-                    && (self.stream.is_none() || self.eval.stream && self.eval.linked.streams[output.slot as usize])
-                {
+                if direct && (self.stream.is_none() || self.eval.stream && self.eval.linked.streams[slot]) {
                     frame.at[slot] = base.add(start * output.size);
                 }
             }

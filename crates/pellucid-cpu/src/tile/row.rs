@@ -5,7 +5,7 @@
 //! later phase reads are kept for the whole row.
 
 use super::eval::tile_of;
-use super::fold::Running;
+use super::fold::{CHUNK, Running};
 use super::link::{Class, Extent, Linked, execute};
 use super::loader::{fill, gather, scatter};
 use super::prepare::{Input, Output, Prepared};
@@ -357,7 +357,15 @@ impl Job<'_> {
     }
 
     /// Stores elements `first..first + len` of each of the block's rows of output `o`.
-    unsafe fn store(&self, o: usize, output: &Output, block: &Block<'_>, tile: Extent, from: *mut u8, raw: *mut u8) {
+    unsafe fn store(
+        &self,
+        o: usize,
+        output: &Output,
+        block: &Block<'_>,
+        tile: Extent<'_>,
+        from: *mut u8,
+        raw: *mut u8,
+    ) {
         let k = self.program.inputs.len() + o;
         let n = tile.rows * tile.len;
         // SAFETY: the elements lie within the operand, `raw` has room for `n`.
@@ -390,7 +398,7 @@ impl Job<'_> {
     fn direct(&self, o: usize, output: &Output, block: &Block<'_>, first: usize) -> Option<*mut u8> {
         let slot = output.slot as usize;
         let tile = self.linked.class[slot] == Class::Tile && !output.per_row && output.direct.is_some();
-        if !tile || self.stream.is_some() && !(self.chains_stream && self.linked.streams[output.slot as usize]) {
+        if !tile || self.stream.is_some() && !(self.chains_stream && self.linked.streams[slot]) {
             return None;
         }
         self.dense(self.program.inputs.len() + o, block, output.size, first)
@@ -403,7 +411,9 @@ impl Job<'_> {
 
     /// Runs the program on whole rows.
     unsafe fn whole(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
-        let tile = Extent { rows: block.rows, len: self.length, first: 0, aside: raw, stream: self.chains_stream };
+        let folds = if self.length <= CHUNK { &self.linked.folds[..] } else { &[] };
+        let tile =
+            Extent { rows: block.rows, len: self.length, first: 0, aside: raw, stream: self.chains_stream, folds };
         let n = tile.rows * tile.len;
         // SAFETY: every slot has room for its values of the block.
         unsafe {
@@ -420,7 +430,7 @@ impl Job<'_> {
             for (p, phase) in self.linked.phases.iter().enumerate() {
                 self.announce(block, p);
                 execute(&self.linked.code[phase.head.start..phase.tiles.end], at, tile);
-                for f in &self.linked.folds[phase.folds.clone()] {
+                for f in self.linked.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
                     f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
                 }
             }
