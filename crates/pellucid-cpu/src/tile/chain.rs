@@ -230,21 +230,41 @@ pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent<'_>) {
         if fold.is_none() && (!first.by_row || tile.rows == 1) {
             return (first.run)(links, end, tile.rows * tile.len);
         }
+        run_rows(members, links, end, fold, at, tile);
+    }
+}
+
+/// Runs a chain row by row; `links` are those of the first.
+///
+/// # Safety
+/// As [`run`].
+#[inline(never)]
+unsafe fn run_rows(
+    members: &[Code],
+    links: &mut [Link],
+    mut end: End,
+    fold: Option<Taken>,
+    at: &[*mut u8],
+    tile: Extent<'_>,
+) {
+    // SAFETY: the caller's promise; a reduction that is taken has a number among those of the program.
+    unsafe {
+        let run = members.get_unchecked(0).member.unwrap_unchecked().run;
         let size = members[0].size();
         for row in 0..tile.rows {
             if row > 0 {
                 advance(links, &mut end, members, size, tile.len);
             }
             let Some(fold) = fold else {
-                (first.run)(links, end, tile.len);
+                run(links, end, tile.len);
                 continue;
             };
             let fold = tile.folds.get_unchecked(fold.index as usize);
             let (mut lanes, done) = ([0u64; LANES], tile.len / ROWS * ROWS);
             end.sum = lanes.as_mut_ptr().cast();
-            (first.run)(links, end, tile.len);
+            run(links, end, tile.len);
             let rest = fold.values(at).skip((row * tile.len + done) * size);
-            fold.fold.end(ptr(fold.into).add(row * size), end.sum, rest, done, tile.len - done);
+            fold.fold.end(at[fold.into as usize].add(row * size), end.sum, rest, done, tile.len - done);
         }
     }
 }
