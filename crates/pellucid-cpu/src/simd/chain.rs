@@ -42,7 +42,7 @@ impl Arithmetic {
 /// What is done to the block v; t and t′ are tiles' blocks, u and u′ single values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
-    /// Nothing: the chain's first values are read.
+    /// t, whatever v was: the chain begins, or another one begins after it.
     Begin,
     /// v + t
     AddTile,
@@ -96,24 +96,18 @@ pub(crate) struct Link {
     pub(crate) with: [*const u8; 2],
     /// Where the results go; null if only the next act reads them.
     pub(crate) into: *mut u8,
+    /// True if they go past the caches; other threads see them after [`settle`](super::settle).
+    pub(crate) far: bool,
 }
 
-/// What is done with the last results, beside.
-#[derive(Clone, Copy)]
-pub(crate) struct End {
-    /// Where they go past the caches, if not null; other threads see them there after [`settle`](super::settle).
-    pub(crate) far: *mut u8,
-    /// The 16 running values of a sum that takes all whole blocks of 128, if not null.
-    pub(crate) sum: *mut u8,
-}
-
-/// `run(links, end, n)`: does all `links` to `n` values; the first one begins.
+/// `run(links, sum, n)`: does all `links` to `n` values; the first one begins. `sum`, if not null, is the 16 running
+/// values of a sum that takes all whole blocks of 128 of the last results.
 ///
 /// # Safety
 /// Every tile that is read holds `n` values, every place that is written has room for `n`, two of them
-/// overlap only where they are equal, `end` has one place at most, the far one aligned as a value is, and the
-/// processor has the level the loop was asked for.
-pub(crate) type ChainLoop = unsafe fn(links: &[Link], end: End, n: usize);
+/// overlap only where they are equal, places past the caches are aligned as a value is and all alike to 64 bytes,
+/// there are none beside a sum, and the processor has the level the loop was asked for.
+pub(crate) type ChainLoop = unsafe fn(links: &[Link], sum: *mut u8, n: usize);
 
 /// The loop for chains of floats of type `ty`.
 pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
@@ -138,31 +132,31 @@ pub(crate) fn chain(ty: Compute, level: Level) -> Option<ChainLoop> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-unsafe fn avx512<V: FloatVector>(links: &[Link], end: End, n: usize) {
+unsafe fn avx512<V: FloatVector>(links: &[Link], sum: *mut u8, n: usize) {
     // SAFETY: the caller's promise.
-    unsafe { run::<V, 8>(links, end, n) }
+    unsafe { run::<V, 8>(links, sum, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<V: FloatVector>(links: &[Link], end: End, n: usize) {
+unsafe fn avx2<V: FloatVector>(links: &[Link], sum: *mut u8, n: usize) {
     // SAFETY: the caller's promise.
-    unsafe { run::<V, 8>(links, end, n) }
+    unsafe { run::<V, 8>(links, sum, n) }
 }
 
 /// Blocks of R vectors, then single ones, then a part of one; where results pass the caches by, a part of one before
 /// all, to the first place that is aligned as a vector; where they are summed, blocks in the order of reductions
 /// before all.
 #[inline(always)]
-unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], end: End, n: usize) {
-    let (mut done, far, sum) = (0, end.far.cast::<V::Scalar>(), end.sum.cast::<V::Scalar>());
+unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], sum: *mut u8, n: usize) {
+    let (mut done, sum) = (0, sum.cast::<V::Scalar>());
     // SAFETY: the caller's promise; no block reaches beyond the `n` values.
     unsafe {
         let all = V::mask(V::LANES);
-        if !far.is_null() {
-            done = far.align_offset(size_of::<V>()).min(n);
+        if let Some(far) = links.iter().find(|l| l.far) {
+            done = far.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n);
             if done > 0 {
-                store::<V, 1, false>(links, far, 0, V::mask(done));
+                block::<V, 1, 0, false>(links, 0, V::mask(done));
             }
         }
         if !sum.is_null() {
@@ -176,36 +170,15 @@ unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], end: End, n: usize
             }
         }
         while n - done >= R * V::LANES {
-            store::<V, R, true>(links, far, done, all);
+            block::<V, R, 0, true>(links, done, all);
             done += R * V::LANES;
         }
         while n - done >= V::LANES {
-            store::<V, 1, true>(links, far, done, all);
+            block::<V, 1, 0, true>(links, done, all);
             done += V::LANES;
         }
         if done < n {
-            store::<V, 1, false>(links, far, done, V::mask(n - done));
-        }
-    }
-}
-
-/// Does all `links` to the R vectors from value `start` on, or to the lanes of the mask, and stores the results past
-/// the caches, if they have a place there.
-#[inline(always)]
-unsafe fn store<V: FloatVector, const R: usize, const WHOLE: bool>(
-    links: &[Link],
-    far: *mut V::Scalar,
-    start: usize,
-    mask: V::Mask,
-) {
-    // SAFETY: the caller's promise; whole vectors of `far` are aligned.
-    unsafe {
-        let v = block::<V, R, 0, WHOLE>(links, start, mask);
-        if !far.is_null() {
-            for (i, v) in v.into_iter().enumerate() {
-                let p = far.add(start + i * V::LANES);
-                if WHOLE { v.stream(p) } else { v.store_part(p, mask) }
-            }
+            block::<V, 1, 0, false>(links, done, V::mask(n - done));
         }
     }
 }
@@ -219,7 +192,8 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
     mask: V::Mask,
 ) -> [V; R] {
     let step = if STEP == 0 { V::LANES } else { STEP };
-    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it.
+    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it; whole
+    // vectors past the caches are aligned.
     unsafe {
         let mut v = [V::zero(); R];
         for link in links {
@@ -265,7 +239,11 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
             if !link.into.is_null() {
                 for i in 0..R {
                     let p = link.into.cast::<V::Scalar>().add(start + i * step);
-                    if WHOLE { v[i].store(p) } else { v[i].store_part(p, mask) }
+                    match (WHOLE, link.far) {
+                        (true, false) => v[i].store(p),
+                        (true, true) => v[i].stream(p),
+                        (false, _) => v[i].store_part(p, mask),
+                    }
                 }
             }
         }

@@ -44,7 +44,7 @@ mod tests;
 
 pub(crate) use arg::{ArgLoop, argmax, argmin};
 pub(crate) use binary::{BinaryLoop, Form, binary};
-pub(crate) use chain::{Act, Arithmetic, ChainLoop, End, Link, chain};
+pub(crate) use chain::{Act, Arithmetic, ChainLoop, Link, chain};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use level::Level;

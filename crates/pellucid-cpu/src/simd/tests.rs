@@ -575,18 +575,21 @@ fn chains_are_their_instructions_one_by_one() {
             let n = LENGTHS[k % LENGTHS.len()];
             let [from, tile, more] = [1, 2, 3].map(|seed| values(ty.storage(), n + 1, seed + 3 * k as u64));
             let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
-            let mut kept = [(); 2].map(|()| Odd::new(&vec![0; n * size_of::<T>()], shift));
+            let mut kept = [(); 3].map(|()| Odd::new(&vec![0; n * size_of::<T>()], shift));
             let to = kept[1].ptr();
             let far = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
-            let link = |act, into| Link { act, with: [tile.as_ptr(), more.as_ptr()], into };
+            let nowhere = std::ptr::null_mut();
+            let link = |act, into, far| Link { act, with: [tile.as_ptr(), more.as_ptr()], into, far };
+            let begin = |from: &[u8]| Link { act: Begin, with: [from.as_ptr(); 2], into: nowhere, far: false };
             let links = [
-                Link { act: Begin, with: [from.as_ptr(); 2], into: std::ptr::null_mut() },
-                link(first, if k % 2 == 0 { kept[0].ptr() } else { std::ptr::null_mut() }),
-                link(second, if far { std::ptr::null_mut() } else { to }),
+                begin(&from),
+                link(first, if k % 2 == 0 { kept[0].ptr() } else { nowhere }, false),
+                link(second, to, far),
+                begin(&more),
+                link(AddTile, kept[2].ptr(), far && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64)),
             ];
-            let end = End { far: if far { to } else { std::ptr::null_mut() }, sum: std::ptr::null_mut() };
             // SAFETY: all buffers hold `n` values and one more; the level is one of this processor.
-            unsafe { run(&links, end, n) };
+            unsafe { run(&links, nowhere, n) };
             settle();
             // SAFETY: as above.
             let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source::<T>(x.as_ptr(), n + 1)) };
@@ -615,7 +618,7 @@ fn chains_are_their_instructions_one_by_one() {
                 AddTileTile => t.mul_add(s, v),
                 AddTileOne => t.mul_add(w, v),
             };
-            let (mut once, mut twice) = (vec![0; n * size_of::<T>()], vec![0; n * size_of::<T>()]);
+            let [mut once, mut twice, mut sums] = [(); 3].map(|()| vec![0; n * size_of::<T>()]);
             for i in 0..n {
                 let one = apply(first, v[i].0, t[i].0, s[i].0);
                 let two = apply(second, one, t[i].0, s[i].0);
@@ -623,14 +626,16 @@ fn chains_are_their_instructions_one_by_one() {
                 unsafe {
                     once.as_mut_ptr().cast::<At<T>>().add(i).write(At(one));
                     twice.as_mut_ptr().cast::<At<T>>().add(i).write(At(two));
+                    sums.as_mut_ptr().cast::<At<T>>().add(i).write(At(s[i].0 + t[i].0));
                 }
             }
             let what = format!("{first:?}, {second:?} {ty:?} {level:?}");
-            let [a, b] = kept.map(Odd::take);
+            let [a, b, c] = kept.map(Odd::take);
             if k % 2 == 0 {
                 assert_same(ty.storage(), &a, &once, &what);
             }
             assert_same(ty.storage(), &b, &twice, &what);
+            assert_same(ty.storage(), &c, &sums, &what);
         }
     }
     each_level(|level| {
@@ -649,14 +654,13 @@ fn chains_sum_as_if_the_values_were_read_again() {
             let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
             let mut kept = Odd::new(&vec![0; n * size_of::<T>()], 3);
             let [mut got, mut want] = [[0u64; LANES]; 2];
-            let end = End { far: std::ptr::null_mut(), sum: got.as_mut_ptr().cast() };
             let links = [
-                Link { act: Act::Begin, with: [from.as_ptr(); 2], into: std::ptr::null_mut() },
-                Link { act: Act::MulTile, with: [tile.as_ptr(); 2], into: kept.ptr() },
+                Link { act: Act::Begin, with: [from.as_ptr(); 2], into: std::ptr::null_mut(), far: false },
+                Link { act: Act::MulTile, with: [tile.as_ptr(); 2], into: kept.ptr(), far: false },
             ];
             // SAFETY: all buffers hold `n` values, the lanes sixteen; the level is one of this processor.
             unsafe {
-                run(&links, end, n);
+                run(&links, got.as_mut_ptr().cast(), n);
                 (sum.accumulate)(want.as_mut_ptr().cast(), kept.ptr(), n / ROWS * ROWS, true);
             }
             let bytes = |lanes: [u64; LANES]| lanes.map(u64::to_ne_bytes).concat()[..LANES * size_of::<T>()].to_vec();

@@ -1,15 +1,16 @@
 //! Chains of a linked program: which instructions run as one loop, and how that loop is called.
 //!
-//! An instruction of arithmetic joins the chain of the one before it if it reads that one's result. The
-//! order of instructions is not changed. An output that is made by the last of a chain, or by one alone, may pass
-//! the caches by, and a sum over long rows of what the last one makes takes it from the registers.
+//! An instruction of arithmetic joins the chain of the one before it if it reads that one's result; otherwise it
+//! begins another chain in the same loop, so that all their arrays are walked through together. The order of
+//! instructions is not changed. An output at an end may pass the caches by, and a sum over long rows of what the
+//! last one makes takes it from the registers.
 
 use super::link::{Class, Code, Extent, Folding, Linked, Rows};
 use super::prepare::{Prepared, Slot};
-use crate::simd::{Act, Arithmetic, ChainLoop, End, LANES, Link, ROWS};
+use crate::simd::{Act, Arithmetic, ChainLoop, LANES, Link, ROWS};
 use std::mem::MaybeUninit;
 
-/// The most links of a chain: one to begin with, one an instruction, and one for a product that is summed.
+/// The most links of a loop: one to begin each chain, one an instruction, and one for a product that is summed.
 const MOST: usize = 32;
 
 /// An instruction's part in a chain.
@@ -22,14 +23,14 @@ pub(super) struct Member {
     /// True if any of them reads a value a row: several rows run one by one.
     by_row: bool,
     act: Act,
-    /// The slot whose values the chain begins with, in its first instruction.
-    begin: Slot,
+    /// The slot whose values a chain begins with, if it begins here.
+    begin: Option<Slot>,
     /// The slots of the act's other operands, as many as it has, and how often their values are there.
     with: [Slot; 2],
     class: [Class; 2],
     /// True if someone beside the next member reads the result.
     pub(super) kept: bool,
-    /// True if it is the last member and its result is an output that nobody reads.
+    /// True if its chain ends here, with an output that nobody reads.
     ends: bool,
     /// The reduction that takes what the chain makes.
     fold: Option<Taken>,
@@ -61,23 +62,23 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared, rows: Rows) {
         let mut start = tiles.start;
         while start < tiles.end {
             let mut members: Vec<Member> = Vec::new();
-            let mut last = None;
-            for code in &linked.code[start..tiles.end.min(start + MOST - 2)] {
-                let Some(member) = member(linked, program, rows, code, last) else { break };
-                if members.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.run, member.run)) {
+            let (mut last, mut links) = (None, 0);
+            for code in &linked.code[start..tiles.end] {
+                let joins = member(linked, program, rows, code, last);
+                let Some(member) = joins.or_else(|| member(linked, program, rows, code, None)) else { break };
+                links += 1 + member.begin.is_some() as usize;
+                let other = members.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.run, member.run));
+                if other || links >= MOST {
                     break;
                 }
-                if let (Some(before), Some(last)) = (members.last_mut(), last) {
+                if let (Some(before), Some(last), None) = (members.last_mut(), last, member.begin) {
                     let here = code.operands().iter().filter(|&&a| a == last).count();
                     before.kept = reads[last as usize] > here;
+                    before.ends = false;
                 }
-                members.push(member);
+                let stored = program.outputs.iter().any(|o| o.slot == code.into && o.direct.is_some());
+                members.push(Member { ends: stored && reads[code.into as usize] == 1, ..member });
                 last = Some(code.into);
-            }
-            if let (Some(member), Some(last)) = (members.last_mut(), last) {
-                let stored = program.outputs.iter().any(|o| o.slot == last && o.direct.is_some());
-                member.ends = stored && reads[last as usize] == 1;
-                linked.streams[last as usize] = member.ends;
             }
             let count = members.len();
             let by_row = members.iter().any(|m| m.by_row);
@@ -87,6 +88,8 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared, rows: Rows) {
             }
             let serves = count > 1 || fold.is_some() || members.iter().any(|m| m.ends);
             for (k, member) in members.into_iter().enumerate().filter(|_| serves) {
+                let into = linked.code[start + k].into;
+                linked.streams[into as usize] = member.ends;
                 linked.code[start + k].member = Some(Member { count: (count - k) as u8, by_row, fold, ..member });
             }
             start += count.max(1);
@@ -140,7 +143,7 @@ fn member(linked: &Linked, program: &Prepared, rows: Rows, code: &Code, last: Op
         2 if again(1 - begin) => act_with_itself(arithmetic),
         _ => act(arithmetic, begin, with.map(full)),
     };
-    let (begin, with) = (args[begin], with.map(|k| args[k]));
+    let (begin, with) = (last.is_none().then_some(args[begin]), with.map(|k| args[k]));
     let class = with.map(|slot| linked.class[slot as usize]);
     Some(Member {
         run,
@@ -203,34 +206,36 @@ pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent<'_>) {
     // SAFETY: all are members, two fewer than there are links; slots are below `at.len()` by construction.
     unsafe {
         let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
-        let member = |code: &Code| code.member.unwrap_unchecked();
-        let first = member(members.get_unchecked(0));
-        let with = [ptr(first.begin).cast_const(); 2];
-        links[0].write(Link { act: Act::Begin, with, into: std::ptr::null_mut() });
-        let mut count = 1;
-        for code in members {
-            let member = member(code);
-            let with = member.with.map(|slot| ptr(slot).cast_const());
-            let into = if member.kept { ptr(code.into) } else { std::ptr::null_mut() };
-            links.get_unchecked_mut(count).write(Link { act: member.act, with, into });
+        let first = members.get_unchecked(0).member.unwrap_unchecked();
+        // Where the first results go past the caches; others do only if they are aligned alike.
+        let mut near: *mut u8 = std::ptr::null_mut();
+        let mut count = 0;
+        let mut push = |link: Link| {
+            links.get_unchecked_mut(count).write(link);
             count += 1;
-        }
-        let last = links.get_unchecked_mut(count - 1).assume_init_mut();
-        let mut end = End { far: std::ptr::null_mut(), sum: std::ptr::null_mut() };
-        if tile.stream && member(members.get_unchecked(count - 2)).ends {
-            end.far = std::mem::replace(&mut last.into, std::ptr::null_mut());
+        };
+        for code in members {
+            let member = code.member.unwrap_unchecked();
+            if let Some(begin) = member.begin {
+                push(Link { act: Act::Begin, with: [ptr(begin); 2], into: std::ptr::null_mut(), far: false });
+            }
+            let into = if member.kept { ptr(code.into) } else { std::ptr::null_mut() };
+            let mut far = tile.stream && member.ends;
+            if far && near.is_null() {
+                near = into;
+            }
+            far &= (into.addr() ^ near.addr()).is_multiple_of(64);
+            push(Link { act: member.act, with: member.with.map(|slot| ptr(slot).cast_const()), into, far });
         }
         let fold = first.fold.filter(|_| !tile.folds.is_empty());
         if let Some((act, with)) = fold.and_then(|f| f.act) {
-            let with = [ptr(with).cast_const(); 2];
-            links.get_unchecked_mut(count).write(Link { act, with, into: std::ptr::null_mut() });
-            count += 1;
+            push(Link { act, with: [ptr(with).cast_const(); 2], into: std::ptr::null_mut(), far: false });
         }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<Link>(), count);
         if fold.is_none() && (!first.by_row || tile.rows == 1) {
-            return (first.run)(links, end, tile.rows * tile.len);
+            return (first.run)(links, std::ptr::null_mut(), tile.rows * tile.len);
         }
-        run_rows(members, links, end, fold, at, tile);
+        run_rows(members, links, fold, at, tile);
     }
 }
 
@@ -239,52 +244,46 @@ pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent<'_>) {
 /// # Safety
 /// As [`run`].
 #[inline(never)]
-unsafe fn run_rows(
-    members: &[Code],
-    links: &mut [Link],
-    mut end: End,
-    fold: Option<Taken>,
-    at: &[*mut u8],
-    tile: Extent<'_>,
-) {
+unsafe fn run_rows(members: &[Code], links: &mut [Link], fold: Option<Taken>, at: &[*mut u8], tile: Extent<'_>) {
     // SAFETY: the caller's promise; a reduction that is taken has a number among those of the program.
     unsafe {
         let run = members.get_unchecked(0).member.unwrap_unchecked().run;
         let size = members[0].size();
         for row in 0..tile.rows {
             if row > 0 {
-                advance(links, &mut end, members, size, tile.len);
+                advance(links, members, size, tile.len);
             }
             let Some(fold) = fold else {
-                run(links, end, tile.len);
+                run(links, std::ptr::null_mut(), tile.len);
                 continue;
             };
             let fold = tile.folds.get_unchecked(fold.index as usize);
             let (mut lanes, done) = ([0u64; LANES], tile.len / ROWS * ROWS);
-            end.sum = lanes.as_mut_ptr().cast();
-            run(links, end, tile.len);
+            let sum = lanes.as_mut_ptr().cast();
+            run(links, sum, tile.len);
             let rest = fold.values(at).skip((row * tile.len + done) * size);
-            fold.fold.end(at[fold.into as usize].add(row * size), end.sum, rest, done, tile.len - done);
+            fold.fold.end(at[fold.into as usize].add(row * size), sum, rest, done, tile.len - done);
         }
     }
 }
 
 /// Takes the links of a chain from one row of `len` values of `size` bytes to the next.
-fn advance(links: &mut [Link], end: &mut End, members: &[Code], size: usize, len: usize) {
+fn advance(links: &mut [Link], members: &[Code], size: usize, len: usize) {
     let step = |class| match class {
         Class::Once => 0,
         Class::Row => size,
         Class::Tile => size * len,
     };
-    let next = |p: *mut u8| if p.is_null() { p } else { p.wrapping_add(step(Class::Tile)) };
+    // A link that begins, and the one of a product that is summed, beyond the members, read tiles.
     let tiles = [Class::Tile; 2];
-    let acts = members.iter().map(|code| code.member.map_or(tiles, |m| m.class));
-    // The first link and the one of a product that is summed, beyond the members, read tiles.
-    for (link, class) in links.iter_mut().zip([tiles].into_iter().chain(acts).chain([tiles])) {
+    let members = members.iter().filter_map(|code| code.member);
+    let classes = members.flat_map(|m| m.begin.map(|_| tiles).into_iter().chain([m.class]));
+    for (link, class) in links.iter_mut().zip(classes.chain([tiles])) {
         for (p, class) in link.with.iter_mut().zip(class) {
             *p = p.wrapping_add(step(class));
         }
-        link.into = next(link.into);
+        if !link.into.is_null() {
+            link.into = link.into.wrapping_add(step(Class::Tile));
+        }
     }
-    end.far = next(end.far);
 }
