@@ -253,6 +253,68 @@ mod tests {
         assert!(matches!(run(Kernel::Copy, &[&x], &[&y]), Err(Error::ShapeMismatch { .. })));
     }
 
+    /// The CPU without its own way for dense maps.
+    struct Plain;
+
+    impl Backend for Plain {
+        fn name(&self) -> &str {
+            Cpu.name()
+        }
+        fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
+            Cpu.storage(bytes)
+        }
+        fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+            Cpu.run(kernel, inputs, outputs)
+        }
+        fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
+            Cpu.upload(bytes, to)
+        }
+        fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
+            Cpu.download(from, offset, into)
+        }
+        fn synchronize(&self) -> Result<()> {
+            Cpu.synchronize()
+        }
+        fn prepare(&self, plan: &Plan) -> Result<Box<dyn Prepared>> {
+            Cpu.prepare(plan)
+        }
+        fn memory_stats(&self) -> MemoryStats {
+            Cpu.memory_stats()
+        }
+        fn set_memory_cap(&self, bytes: usize) {
+            Cpu.set_memory_cap(bytes);
+        }
+        fn trim(&self) {
+            Cpu.trim();
+        }
+    }
+
+    #[test]
+    fn dense_maps_are_maps_and_stay_inside() {
+        let Kernel::Map(map) = add() else { unreachable!() };
+        let storage = Cpu.storage(16).unwrap();
+        Cpu.upload(bytemuck::bytes_of(&[1.0f32, 2.0, 3.0, 4.0]), &storage).unwrap();
+        let empty = Cpu.storage(16).unwrap();
+        let at = |offset, once| Dense { storage: &storage, offset, once };
+        let go = |backend: &dyn Backend, size, inputs: &[Dense<'_>], to: &Storage| {
+            backend.map_dense(&map.program, &map.params, size, inputs, Dense { storage: to, offset: 0, once: false })
+        };
+        for backend in [&Cpu as &dyn Backend, &Plain] {
+            let (out, mut bytes) = (Cpu.storage(12).unwrap(), [0; 12]);
+            go(backend, 3, &[at(1, false), at(3, true)], &out).unwrap();
+            Cpu.download(&out, 0, &mut bytes).unwrap();
+            assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
+            for size in [4, usize::MAX / 4, usize::MAX] {
+                assert!(go(backend, size, &[at(0, false); 2], &out).is_err(), "an output of three");
+            }
+            assert!(go(backend, 3, &[at(2, false), at(0, false)], &out).is_err(), "an input of two");
+            assert!(go(backend, 3, &[at(usize::MAX, true), at(0, false)], &out).is_err());
+            assert!(go(backend, 3, &[at(0, false)], &out).is_err(), "one input for two");
+            let unwritten = Dense { storage: &empty, offset: 0, once: false };
+            assert!(go(backend, 3, &[unwritten, at(0, false)], &out).is_err());
+        }
+    }
+
     #[test]
     fn uploads_and_downloads_stay_inside() {
         let storage = Cpu.storage(8).unwrap();

@@ -4,7 +4,7 @@
 //! and get it at the first write, so that recording a list of kernels allocates nothing.
 
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::formula::Program;
 use crate::kernel::{Kernel, Map, Params};
 use crate::plan::Plan;
@@ -172,6 +172,10 @@ pub trait Backend: Send + Sync + 'static {
         inputs: &[Dense<'_>],
         output: Dense<'_>,
     ) -> Result<()> {
+        let absurd = |d: &Dense<'_>| d.offset.saturating_add(size) > isize::MAX as usize / 8;
+        if inputs.iter().chain([&output]).any(absurd) {
+            return Err(Error::invalid(program.name, "an operand reaches beyond any memory"));
+        }
         let shape = |once: bool| Shape::from([if once { 1 } else { size }]);
         let layout = |d: &Dense<'_>| Layout::strided(shape(d.once), Strides::from([1]), d.offset);
         let layouts: Vec<Layout> = inputs.iter().chain([&output]).map(layout).collect();

@@ -4,7 +4,7 @@
 
 use crate::device::Device;
 use crate::engine;
-use pellucid_ir::backend::{Storage, View};
+use pellucid_ir::backend::{READY, Storage, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Element, Error, Layout, Result, Shape};
 use std::sync::Arc;
@@ -88,10 +88,11 @@ impl Array {
         Arc::strong_count(&self.storage) == 1 && !self.layout.is_broadcast()
     }
 
-    /// True for what [`Array::new`] made, until a kernel writes it or another handle is made.
+    /// True for what [`Array::new`] made, until a kernel writes it, a recording promises to, or another handle is made.
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
-        Arc::strong_count(&self.storage) == 1 && !self.storage.buffer().is_allocated()
+        let storage: &Storage = &self.storage;
+        Arc::strong_count(&self.storage) == 1 && !storage.buffer().is_allocated() && storage.pending() == READY
     }
 
     /// The same storage under another layout.

@@ -151,6 +151,7 @@ struct Part<'a> {
 }
 
 impl FormulaOp {
+    // Inlined, as is what it is handed to: a structure of this size that has just been written is dear to move.
     #[inline(always)]
     fn new(
         formula: &Formula,
