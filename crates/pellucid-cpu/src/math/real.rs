@@ -21,6 +21,10 @@ pub(crate) trait Real:
     const ONE: Self;
     /// Beyond this magnitude the fast sine, cosine and tangent no longer hold.
     const TRIG_LIMIT: Self;
+    /// Beyond this magnitude the fast exponential no longer holds.
+    const EXP_LIMIT: Self;
+    /// eˣ for |x| ≤ [`Real::EXP_LIMIT`].
+    fn exp_fast(self) -> Self;
     /// Sine of |x| ≤ [`Real::TRIG_LIMIT`], without branches.
     fn sin_fast(self) -> Self;
     /// Cosine of |x| ≤ [`Real::TRIG_LIMIT`], without branches.
@@ -134,6 +138,7 @@ macro_rules! real {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
             const TRIG_LIMIT: $t = $module::TRIG_LIMIT;
+            const EXP_LIMIT: $t = $module::EXP_LIMIT;
             #[inline(always)]
             fn round(self) -> $t {
                 $t::round_ties_even(self)
@@ -201,7 +206,7 @@ macro_rules! both {
 both!(
     // IEEE operations, exact or correctly rounded in the standard library.
     [sqrt abs floor ceil trunc],
-    [sin_fast cos_fast tan_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan asin acos atan sinh cosh tanh asinh
+    [sin_fast cos_fast tan_fast exp_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan asin acos atan sinh cosh tanh asinh
      acosh atanh sigmoid erf erfc erfinv],
     [floor_div rem atan2 pow]
 );

@@ -1,46 +1,56 @@
-//! Chains: arithmetic instructions of which each takes up the result of the one before, run as one loop.
+//! Chains: instructions on floats of which each takes up the result of the one before, run as one loop.
 //!
 //! A block of values stays in registers while every act of the chain is done to it, so that only what
 //! someone else reads is written to memory. Each act rounds once, as the instruction by itself does: a
-//! chain gives the same bits.
+//! chain gives the same bits. A function of one value, `exp` or `tanh`, is applied to the block by its own loop; that
+//! a block is computed while the next one comes from memory is worth more than the call.
 
 use super::Level;
+use super::convert::round;
 use super::fold::{LANES, ROWS};
+use super::unary::{WholeLoop, float, unary};
 #[cfg(target_arch = "x86_64")]
 use crate::vector::{F32x8, F32x16, F64x4, F64x8};
-use crate::vector::{FloatVector, Lanes};
+use crate::vector::{FloatVector, Function, Lanes};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::{Binary, Op, Unary};
+use std::mem::MaybeUninit;
 
-/// The arithmetic that chains are made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Arithmetic {
+/// What instructions are in chains.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
     Add,
     Sub,
     Mul,
     Div,
     Neg,
     MulAdd,
+    /// A function of one value, with its loop.
+    Function(Unary, WholeLoop),
+    /// Rounding through a narrower type.
+    Round(WholeLoop),
 }
 
-impl Arithmetic {
-    /// The arithmetic that an instruction on floats is.
-    pub(crate) fn of(op: Op, compute: Compute) -> Option<Arithmetic> {
+impl Part {
+    /// What an instruction on floats is in a chain.
+    pub(crate) fn of(op: Op, compute: Compute, level: Level) -> Option<Part> {
         Some(match op {
             _ if !compute.is_float() => return None,
-            Op::Binary(Binary::Add) => Arithmetic::Add,
-            Op::Binary(Binary::Sub) => Arithmetic::Sub,
-            Op::Binary(Binary::Mul) => Arithmetic::Mul,
-            Op::Binary(Binary::Div) => Arithmetic::Div,
-            Op::Unary(Unary::Neg) => Arithmetic::Neg,
-            Op::MulAdd => Arithmetic::MulAdd,
+            Op::Binary(Binary::Add) => Part::Add,
+            Op::Binary(Binary::Sub) => Part::Sub,
+            Op::Binary(Binary::Mul) => Part::Mul,
+            Op::Binary(Binary::Div) => Part::Div,
+            Op::Unary(Unary::Neg) => Part::Neg,
+            Op::Unary(op) if !op.gives_mask() => Part::Function(op, unary(op, compute, level)?.whole()),
+            Op::Round(dtype) => Part::Round(round(compute, dtype, level)?.whole()),
+            Op::MulAdd => Part::MulAdd,
             _ => return None,
         })
     }
 }
 
 /// What is done to the block v; t and t′ are tiles' blocks, u and u′ single values.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Act {
     /// t, whatever v was: the chain begins, or another one begins after it.
     Begin,
@@ -74,6 +84,14 @@ pub(crate) enum Act {
     OneDiv,
     /// −v
     Neg,
+    /// eᵛ in registers, as all that follow up to `Apply`; the loop is for rare values.
+    Exp(WholeLoop),
+    Sigmoid(WholeLoop),
+    Tanh(WholeLoop),
+    Sin(WholeLoop),
+    Cos(WholeLoop),
+    /// f(v)
+    Apply(WholeLoop),
     /// v · t + t′
     MulTileAddTile,
     /// v · t + u′
@@ -229,6 +247,12 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
                 Act::TileDiv => each!(|v, i| tile(a, i).div(v)),
                 Act::OneDiv => each!(|v, i, u = a| u.div(v)),
                 Act::Neg => each!(|v, i| v.neg()),
+                Act::Exp(f) => v = map::<V, R, float::Exp>(v, f),
+                Act::Sigmoid(f) => v = map::<V, R, float::Sigmoid>(v, f),
+                Act::Tanh(f) => v = map::<V, R, float::Tanh>(v, f),
+                Act::Sin(f) => v = map::<V, R, float::Sin>(v, f),
+                Act::Cos(f) => v = map::<V, R, float::Cos>(v, f),
+                Act::Apply(f) => v = apply(v, f),
                 Act::MulTileAddTile => each!(|v, i| v.mul_add(tile(a, i), tile(b, i))),
                 Act::MulTileAddOne => each!(|v, i, u = b| v.mul_add(tile(a, i), u)),
                 Act::MulOneAddTile => each!(|v, i, u = a| v.mul_add(u, tile(b, i))),
@@ -248,5 +272,34 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
             }
         }
         v
+    }
+}
+
+/// F of all values, in registers unless one of them is rare.
+#[inline(always)]
+unsafe fn map<V: FloatVector, const R: usize, F: Function<V::Scalar, Out = V::Scalar>>(
+    v: [V; R],
+    f: WholeLoop,
+) -> [V; R] {
+    let (mut to, mut rare) = (v, false);
+    for i in 0..R {
+        // SAFETY: the caller runs with the instruction set.
+        let (y, any) = unsafe { v[i].map::<F>() };
+        to[i] = y;
+        rare |= any;
+    }
+    // SAFETY: the caller's promise.
+    if rare { unsafe { apply(v, f) } } else { to }
+}
+
+/// f of all values, by its own loop.
+#[inline(always)]
+unsafe fn apply<V: FloatVector, const R: usize>(v: [V; R], f: WholeLoop) -> [V; R] {
+    // A copy, so that the block itself stays in registers.
+    let (from, mut to) = (v, MaybeUninit::<[V; R]>::uninit());
+    // SAFETY: vectors are their lanes, one after the other, and the processor has the loop's level.
+    unsafe {
+        f(to.as_mut_ptr().cast(), (&raw const from).cast(), R * V::LANES);
+        to.assume_init()
     }
 }

@@ -2,8 +2,9 @@
 
 use super::Level;
 use super::elem::{Elem, Mask};
-use super::unary::{Map, UnaryLoop, map};
+use super::unary::{UnaryLoop, map};
 use crate::math::half::{BF16, F16, int_round_to_odd, round_to_odd};
+use crate::vector::Function;
 use pellucid_ir::{Compute, DType};
 use std::marker::PhantomData;
 
@@ -103,7 +104,7 @@ macro_rules! halves {
 halves!(F16 BF16);
 
 struct To<T>(PhantomData<T>);
-impl<S: Elem + Cast<T>, T: Elem> Map<S> for To<T> {
+impl<S: Elem + Cast<T>, T: Elem> Function<S> for To<T> {
     type Out = T;
     #[inline(always)]
     fn at(x: S) -> T {
@@ -112,7 +113,7 @@ impl<S: Elem + Cast<T>, T: Elem> Map<S> for To<T> {
 }
 
 struct Through<S>(PhantomData<S>);
-impl<S: Elem + Cast<T>, T: Elem + Cast<S>> Map<T> for Through<S> {
+impl<S: Elem + Cast<T>, T: Elem + Cast<S>> Function<T> for Through<S> {
     type Out = T;
     #[inline(always)]
     fn at(x: T) -> T {

@@ -16,7 +16,7 @@
 //! | file | loops |
 //! | --- | --- |
 //! | `unary.rs`, `binary.rs`, `ternary.rs` | primitives of one, two and three operands |
-//! | `chain.rs` | several instructions of arithmetic at once |
+//! | `chain.rs` | several instructions on floats at once |
 //! | `convert.rs` | dtypes to compute types and back |
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | position of the extremum |
@@ -44,7 +44,7 @@ mod tests;
 
 pub(crate) use arg::{ArgLoop, argmax, argmin};
 pub(crate) use binary::{BinaryLoop, Form, binary};
-pub(crate) use chain::{Act, Arithmetic, ChainLoop, Link, chain};
+pub(crate) use chain::{Act, ChainLoop, Link, Part, chain};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use level::Level;
@@ -52,7 +52,7 @@ pub(crate) use level::Level;
 use stream::stream;
 pub(crate) use stream::{StreamLoop, settle, streaming};
 pub(crate) use ternary::{TernaryLoop, mul_add, select};
-pub(crate) use unary::{UnaryLoop, splat, unary};
+pub(crate) use unary::{FillLoop, UnaryLoop, splat, unary};
 
 /// Asks the processor to bring these bytes near; it may ignore it, and any address is allowed.
 #[inline]

@@ -146,9 +146,9 @@ fn unary_loops_agree_at_every_level() {
                 let one = unary(op, ty, Level::Portable).unwrap();
                 let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
                 // SAFETY: `check` hands on buffers of the right size.
-                let run = |d, [a]: [*const u8; 1], n| unsafe { run(d, a, n) };
+                let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
                 // SAFETY: as above.
-                let one = |d, [a]: [*const u8; 1], n| unsafe { one(d, a, n) };
+                let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
                 check(&format!("{op:?} {ty:?} {level:?}"), [(ty.storage(), true)], out, &one, &run);
             });
         }
@@ -193,7 +193,7 @@ fn unary_loops_are_the_scalar_functions() {
             let a = values(DType::F32, 999, 7);
             let mut got = vec![0; a.len()];
             // SAFETY: 999 values each.
-            unsafe { unary(op, Compute::F32, level).unwrap()(got.as_mut_ptr(), a.as_ptr(), 999) };
+            unsafe { unary(op, Compute::F32, level).unwrap().run(got.as_mut_ptr(), a.as_ptr(), 999) };
             let want: Vec<u8> =
                 a.chunks(4).flat_map(|b| f(f32::from_ne_bytes(b.try_into().unwrap())).to_ne_bytes()).collect();
             assert_same(DType::F32, &got, &want, &format!("{op:?} {level:?}"));
@@ -261,9 +261,9 @@ fn conversions_agree_at_every_level() {
                 for (run, one, from, to) in pairs {
                     let (Some(run), Some(one)) = (run, one) else { continue };
                     // SAFETY: `check` hands on buffers of the right size.
-                    let run = |d, [a]: [*const u8; 1], n| unsafe { run(d, a, n) };
+                    let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
                     // SAFETY: as above.
-                    let one = |d, [a]: [*const u8; 1], n| unsafe { one(d, a, n) };
+                    let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
                     check(&format!("{from} to {to} {level:?}"), [(from, true)], to, &one, &run);
                 }
             });
@@ -276,7 +276,7 @@ fn conversions_saturate_wrap_and_round() {
     fn run<A: Copy, B: Copy + Default>(f: UnaryLoop, x: A) -> B {
         let mut y = B::default();
         // SAFETY: one value each.
-        unsafe { f((&raw mut y).cast(), (&raw const x).cast(), 1) };
+        unsafe { f.run((&raw mut y).cast(), (&raw const x).cast(), 1) };
         y
     }
     each_level(|level| {

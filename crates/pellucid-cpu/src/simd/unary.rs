@@ -5,85 +5,93 @@ use super::elem::{At, Elem, Mask, one, source, target};
 use super::stride::{GRAIN, Kernel, stride};
 use crate::math::Real;
 use crate::math::integer::Int;
+use crate::vector::Function;
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Unary;
-use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 
-/// `dst[i] = f(a[i])` for `i < n`; see the rules of [`crate::simd`].
+/// Values after which is looked back at the rare ones among them: a multiple of [`GRAIN`].
+const PIECE: usize = 256;
+
+/// A primitive of one operand over a run of values.
+#[derive(Clone, Copy)]
+pub(crate) struct UnaryLoop {
+    /// The loop over vectors.
+    whole: WholeLoop,
+    /// Bytes of a result and of an operand.
+    sizes: (u8, u8),
+}
+
+/// `whole(dst, a, n)`: `dst[i] = f(a[i])` for `i < n`, quick where `n` is a multiple of [`GRAIN`].
 ///
 /// # Safety
-/// `a` holds `n` values, `dst` has room for `n`, they do not overlap unless they are equal and the
-/// element sizes too, and the processor has the level the loop was asked for.
-pub(crate) type UnaryLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
+/// `a` holds `n` values, `dst` has room for `n`, they do not overlap, and the processor has the level the loop was
+/// asked for.
+pub(crate) type WholeLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
 
-/// A function of one value.
-pub(super) trait Map<T> {
-    /// What it gives.
-    type Out: Elem;
-    /// The result, without branches, wherever `is_rare` is false.
-    fn at(x: T) -> Self::Out;
-    /// True for operands that `at` does not cover.
-    #[inline(always)]
-    fn is_rare(_: T) -> bool {
-        false
+impl UnaryLoop {
+    fn new<T: Elem, Out: Elem>(whole: WholeLoop) -> UnaryLoop {
+        UnaryLoop { whole, sizes: (size_of::<Out>() as u8, size_of::<T>() as u8) }
     }
-    /// The result for those, at any cost.
-    #[inline(always)]
-    fn rare(x: T) -> Self::Out {
-        Self::at(x)
-    }
-}
 
-per_level! {
-    /// The loop over F on vectors.
-    pub(super) fn map[T: Elem, F: Map<T>][T, F](dst: *mut u8, a: *const u8, n: usize) {
-        let sizes = (size_of::<F::Out>(), size_of::<T>());
+    /// The loop for operands that do not lie where the results go, and any count.
+    pub(crate) fn whole(self) -> WholeLoop {
+        self.whole
+    }
+
+    /// `dst[i] = f(a[i])` for `i < n`; see the rules of [`crate::simd`].
+    ///
+    /// # Safety
+    /// `a` holds `n` values, `dst` has room for `n`, they do not overlap unless they are equal and the
+    /// element sizes too, and the processor has the level the loop was asked for.
+    pub(crate) unsafe fn run(self, dst: *mut u8, a: *const u8, n: usize) {
         // SAFETY: the caller's promise; `stride` hands on only what lies within it.
-        unsafe { stride(GRAIN, (dst, sizes.0), [(a, sizes.1)], n, Whole::<T, F>(PhantomData)) };
+        unsafe { stride(GRAIN, (dst, self.sizes.0.into()), [(a, self.sizes.1.into())], n, self) };
     }
 }
 
-struct Whole<T, F>(PhantomData<(T, F)>);
-impl<T, F> Clone for Whole<T, F> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T, F> Copy for Whole<T, F> {}
-impl<T: Elem, F: Map<T>> Kernel<1> for Whole<T, F> {
+impl Kernel<1> for UnaryLoop {
     #[inline(always)]
     unsafe fn run(self, to: *mut u8, [a]: [*const u8; 1], n: usize) {
         // SAFETY: the caller's promise.
-        map_whole::<T, F>(unsafe { target(to, n) }, unsafe { source(a, n) });
+        unsafe { (self.whole)(to, a, n) };
     }
 }
 
-#[inline(always)]
-fn map_whole<T: Elem, F: Map<T>>(dst: &mut [MaybeUninit<At<F::Out>>], a: &[At<T>]) {
-    let mut any = false;
-    for (d, x) in dst.iter_mut().zip(a) {
-        d.write(At(F::at(x.0)));
-        any |= F::is_rare(x.0);
-    }
-    if any {
-        for (d, x) in dst.iter_mut().zip(a) {
-            if F::is_rare(x.0) {
-                d.write(At(F::rare(x.0)));
+/// The loop over F on vectors.
+pub(super) fn map<T: Elem, F: Function<T, Out: Elem>>(level: Level) -> UnaryLoop {
+    UnaryLoop::new::<T, F::Out>(whole::<T, F>(level))
+}
+
+per_level! {
+    fn whole[T: Elem, F: Function<T, Out: Elem>][T, F](dst: *mut u8, a: *const u8, n: usize) {
+        // SAFETY: the caller's promise.
+        let (dst, a) = unsafe { (target::<F::Out>(dst, n), source::<T>(a, n)) };
+        for (dst, a) in dst.chunks_mut(PIECE).zip(a.chunks(PIECE)) {
+            let mut any = false;
+            for (d, x) in dst.iter_mut().zip(a) {
+                d.write(At(F::at(x.0)));
+                any |= F::is_rare(x.0);
+            }
+            if any {
+                for (d, x) in dst.iter_mut().zip(a) {
+                    if F::is_rare(x.0) {
+                        d.write(At(F::rare(x.0)));
+                    }
+                }
             }
         }
     }
 }
 
 /// The loop over F lane by lane: for scalar code, which no level makes faster.
-fn each<T: Elem, F: Map<T>>() -> UnaryLoop {
-    unsafe fn each<T: Elem, F: Map<T>>(dst: *mut u8, a: *const u8, n: usize) {
+fn each<T: Elem, F: Function<T, Out: Elem>>() -> UnaryLoop {
+    unsafe fn each<T: Elem, F: Function<T, Out: Elem>>(dst: *mut u8, a: *const u8, n: usize) {
         for i in 0..n {
             // SAFETY: the caller's promise, and i < n.
             unsafe { dst.cast::<F::Out>().add(i).write_unaligned(F::at(one(a.add(i * size_of::<T>())))) };
         }
     }
-    each::<T, F>
+    UnaryLoop::new::<T, F::Out>(each::<T, F>)
 }
 
 /// A type on which primitives of one operand are defined.
@@ -104,8 +112,8 @@ macro_rules! table {
         }
     };
     (@op $T:ident $bound:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?) => {
-        struct $Op;
-        impl<$T: Elem + $bound> Map<$T> for $Op {
+        pub(in crate::simd) struct $Op;
+        impl<$T: $bound> Function<$T> for $Op {
             type Out = table!(@out $Op $T);
             #[inline(always)]
             fn at($x: $T) -> Self::Out {
@@ -134,7 +142,7 @@ macro_rules! table {
     };
 }
 
-mod float {
+pub(super) mod float {
     use super::*;
     table! { T: Real =>
         vector Neg |x| -x;
@@ -146,7 +154,7 @@ mod float {
         vector Trunc |x| x.trunc();
         vector Sqrt |x| x.sqrt();
         vector Recip |x| T::ONE / x;
-        vector Exp |x| x.exp();
+        vector Exp |x| x.exp_fast(), rare |x| !(x.abs() <= T::EXP_LIMIT) => x.exp();
         single Exp2 |x| x.exp2();
         vector Expm1 |x| x.expm1();
         vector Ln |x| x.ln();
@@ -216,7 +224,7 @@ mod integer {
 mod mask {
     use super::*;
     struct Not;
-    impl Map<Mask> for Not {
+    impl Function<Mask> for Not {
         type Out = Mask;
         #[inline(always)]
         fn at(x: Mask) -> Mask {
@@ -254,8 +262,15 @@ per_level! {
     }
 }
 
-/// `dst[i] = a[0]`: the one value at `a` spread over a tile.
-pub(crate) fn splat(ty: Compute, level: Level) -> UnaryLoop {
+/// `fill(dst, a, n)`: `dst[i] = a[0]` for `i < n`, the one value at `a` spread over a tile.
+///
+/// # Safety
+/// There is one value at `a` and room for `n` at `dst`, elsewhere, and the processor has the level the loop was
+/// asked for.
+pub(crate) type FillLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
+
+/// The loop that spreads a value of type `ty`.
+pub(crate) fn splat(ty: Compute, level: Level) -> FillLoop {
     match ty.size() {
         1 => fill::<u8>(level),
         4 => fill::<u32>(level),

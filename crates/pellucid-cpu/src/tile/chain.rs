@@ -1,13 +1,14 @@
 //! Chains of a linked program: which instructions run as one loop, and how that loop is called.
 //!
-//! An instruction of arithmetic joins the chain of the one before it if it reads that one's result; otherwise it
+//! An instruction on floats joins the chain of the one before it if it reads that one's result; otherwise it
 //! begins another chain in the same loop, so that all their arrays are walked through together. The order of
 //! instructions is not changed. An output at an end may pass the caches by, and a sum over long rows of what the
 //! last one makes takes it from the registers.
 
 use super::link::{Class, Code, Extent, Folding, Linked, Rows};
 use super::prepare::{Prepared, Slot};
-use crate::simd::{Act, Arithmetic, ChainLoop, LANES, Link, ROWS};
+use crate::simd::{Act, ChainLoop, LANES, Link, Part, ROWS};
+use pellucid_ir::formula::Unary;
 use std::mem::MaybeUninit;
 
 /// The most links of a loop: one to begin each chain, one an instruction, and one for a product that is summed.
@@ -126,7 +127,7 @@ fn reads(linked: &Linked, program: &Prepared) -> Vec<usize> {
 /// What `code` is in a chain, as its first member or after the one whose result is `last`.
 fn member(linked: &Linked, program: &Prepared, rows: Rows, code: &Code, last: Option<Slot>) -> Option<Member> {
     let step = program.steps.get((code.into as usize).checked_sub(program.first_step())?)?;
-    let (arithmetic, run) = step.arithmetic.filter(|_| !code.mixed || rows == Rows::Long)?;
+    let (part, run) = step.part.filter(|_| !code.mixed || rows == Rows::Long)?;
     let args = code.operands();
     let full = |k: usize| linked.class[args[k] as usize] == Class::Tile;
     let begin = (0..args.len()).find(|&k| last.map_or(full(k), |last| args[k] == last))?;
@@ -140,8 +141,8 @@ fn member(linked: &Linked, program: &Prepared, rows: Rows, code: &Code, last: Op
     let again = |k: usize| k != begin && args[k] == args[begin];
     let act = match args.len() {
         3 if last.is_some() && with.into_iter().any(again) => return None,
-        2 if again(1 - begin) => act_with_itself(arithmetic),
-        _ => act(arithmetic, begin, with.map(full)),
+        2 if again(1 - begin) => act_with_itself(part),
+        _ => act(part, begin, with.map(full)),
     };
     let (begin, with) = (last.is_none().then_some(args[begin]), with.map(|k| args[k]));
     let class = with.map(|slot| linked.class[slot as usize]);
@@ -160,39 +161,48 @@ fn member(linked: &Linked, program: &Prepared, rows: Rows, code: &Code, last: Op
 }
 
 /// What is done to the values of the chain, which are both operands.
-fn act_with_itself(arithmetic: Arithmetic) -> Option<Act> {
-    match arithmetic {
-        Arithmetic::Add => Some(Act::Double),
-        Arithmetic::Mul => Some(Act::Square),
+fn act_with_itself(part: Part) -> Option<Act> {
+    match part {
+        Part::Add => Some(Act::Double),
+        Part::Mul => Some(Act::Square),
         _ => None,
     }
 }
 
 /// What is done to the values of the chain, operand `own`; `tiles` says of the other operands whether they are
 /// tiles or single values.
-fn act(arithmetic: Arithmetic, own: usize, tiles: [bool; 2]) -> Option<Act> {
-    Some(match (arithmetic, own, tiles) {
-        (Arithmetic::Neg, ..) => Act::Neg,
-        (Arithmetic::Add, _, [true, _]) => Act::AddTile,
-        (Arithmetic::Add, _, [false, _]) => Act::AddOne,
-        (Arithmetic::Mul, _, [true, _]) => Act::MulTile,
-        (Arithmetic::Mul, _, [false, _]) => Act::MulOne,
-        (Arithmetic::Sub, 0, [true, _]) => Act::SubTile,
-        (Arithmetic::Sub, 0, [false, _]) => Act::SubOne,
-        (Arithmetic::Sub, _, [true, _]) => Act::TileSub,
-        (Arithmetic::Sub, _, [false, _]) => Act::OneSub,
-        (Arithmetic::Div, 0, [true, _]) => Act::DivTile,
-        (Arithmetic::Div, 0, [false, _]) => Act::DivOne,
-        (Arithmetic::Div, _, [true, _]) => Act::TileDiv,
-        (Arithmetic::Div, _, [false, _]) => Act::OneDiv,
-        (Arithmetic::MulAdd, 0 | 1, [true, true]) => Act::MulTileAddTile,
-        (Arithmetic::MulAdd, 0 | 1, [true, false]) => Act::MulTileAddOne,
-        (Arithmetic::MulAdd, 0 | 1, [false, true]) => Act::MulOneAddTile,
-        (Arithmetic::MulAdd, 0 | 1, [false, false]) => Act::MulOneAddOne,
-        (Arithmetic::MulAdd, _, [true, true]) => Act::AddTileTile,
-        (Arithmetic::MulAdd, _, [true, false]) => Act::AddTileOne,
+fn act(part: Part, own: usize, tiles: [bool; 2]) -> Option<Act> {
+    Some(match (part, own, tiles) {
+        (Part::Neg, ..) => Act::Neg,
+        (Part::Function(op, f), ..) => match op {
+            Unary::Exp => Act::Exp(f),
+            Unary::Sigmoid => Act::Sigmoid(f),
+            Unary::Tanh => Act::Tanh(f),
+            Unary::Sin => Act::Sin(f),
+            Unary::Cos => Act::Cos(f),
+            _ => Act::Apply(f),
+        },
+        (Part::Round(f), ..) => Act::Apply(f),
+        (Part::Add, _, [true, _]) => Act::AddTile,
+        (Part::Add, _, [false, _]) => Act::AddOne,
+        (Part::Mul, _, [true, _]) => Act::MulTile,
+        (Part::Mul, _, [false, _]) => Act::MulOne,
+        (Part::Sub, 0, [true, _]) => Act::SubTile,
+        (Part::Sub, 0, [false, _]) => Act::SubOne,
+        (Part::Sub, _, [true, _]) => Act::TileSub,
+        (Part::Sub, _, [false, _]) => Act::OneSub,
+        (Part::Div, 0, [true, _]) => Act::DivTile,
+        (Part::Div, 0, [false, _]) => Act::DivOne,
+        (Part::Div, _, [true, _]) => Act::TileDiv,
+        (Part::Div, _, [false, _]) => Act::OneDiv,
+        (Part::MulAdd, 0 | 1, [true, true]) => Act::MulTileAddTile,
+        (Part::MulAdd, 0 | 1, [true, false]) => Act::MulTileAddOne,
+        (Part::MulAdd, 0 | 1, [false, true]) => Act::MulOneAddTile,
+        (Part::MulAdd, 0 | 1, [false, false]) => Act::MulOneAddOne,
+        (Part::MulAdd, _, [true, true]) => Act::AddTileTile,
+        (Part::MulAdd, _, [true, false]) => Act::AddTileOne,
         // The link puts a factor that is one value second.
-        (Arithmetic::MulAdd, _, [false, _]) => return None,
+        (Part::MulAdd, _, [false, _]) => return None,
     })
 }
 

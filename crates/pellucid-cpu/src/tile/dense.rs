@@ -110,7 +110,7 @@ unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[De
         (Call::Unary(f), true, _) => {
             single.go(n, to, steps, from, |to, a, _, n| {
                 // SAFETY: see `go`.
-                unsafe { f(to, a, n) }
+                unsafe { f.run(to, a, n) }
             });
             return true;
         }

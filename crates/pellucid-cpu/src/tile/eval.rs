@@ -41,7 +41,7 @@ pub(super) struct Frame {
 /// The number of values for a tile, if each takes `width` bytes in buffers.
 pub(super) fn tile_of(width: usize) -> usize {
     let fits = BUDGET / width.max(1);
-    (fits / 128 * 128).clamp(128, 768)
+    (fits / 128 * 128).clamp(128, 2048)
 }
 
 impl<'a> Evaluator<'a> {
@@ -117,7 +117,7 @@ impl<'a> Evaluator<'a> {
             if self.linked.class[k] == Class::Once {
                 match input.load {
                     // SAFETY: one element at the base, and a cell for it.
-                    Some(load) => unsafe { load(frame.at[k], bases[k], 1) },
+                    Some(load) => unsafe { load.run(frame.at[k], bases[k], 1) },
                     // SAFETY: as above.
                     None if self.staged[k] => unsafe { frame.at[k].copy_from_nonoverlapping(bases[k], input.size) },
                     None => frame.at[k] = bases[k],
@@ -145,7 +145,7 @@ impl<'a> Evaluator<'a> {
                     (Lie::Dense, _) => {
                         let from = bases[k].add(start * input.size);
                         match input.load {
-                            Some(load) => load(frame.at[k], from, n),
+                            Some(load) => load.run(frame.at[k], from, n),
                             None => frame.at[k] = from,
                         }
                     }
@@ -153,7 +153,7 @@ impl<'a> Evaluator<'a> {
                         let to = if input.load.is_some() { frame.raw } else { frame.at[k] };
                         gather(to, input.size, self.inner, k, bases[k], start, n);
                         if let Some(load) = input.load {
-                            load(frame.at[k], to, n);
+                            load.run(frame.at[k], to, n);
                         }
                     }
                 }

@@ -14,7 +14,7 @@
 use super::chain::{self, Member};
 use super::fold::{Fold, SHORT, Values};
 use super::prepare::{Call, Prepared, Slot};
-use crate::simd::{self, BinaryLoop, Level, TernaryLoop, UnaryLoop};
+use crate::simd::{self, BinaryLoop, FillLoop, Level, TernaryLoop, UnaryLoop};
 use pellucid_ir::Compute;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -62,7 +62,7 @@ pub(super) enum Run {
     Binary(BinaryLoop, BinaryLoop),
     Ternary(TernaryLoop),
     /// A value of a lower class, repeated for every element of its row.
-    Spread(UnaryLoop),
+    Spread(FillLoop),
     RowIndex,
 }
 
@@ -449,7 +449,8 @@ impl Code {
         // SAFETY: the caller's promise.
         unsafe {
             match self.run {
-                Run::Unary(f) | Run::Spread(f) => f(into, a, n),
+                Run::Unary(f) => f.run(into, a, n),
+                Run::Spread(f) => f(into, a, n),
                 Run::Binary(f, _) => f(into, a, b, n),
                 Run::Ternary(f) => f(into, a, b, d, n),
                 Run::RowIndex => {

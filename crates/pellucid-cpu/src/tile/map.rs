@@ -215,12 +215,12 @@ impl Job<'_> {
                 if !is_tile(output.slot as usize) {
                     let mut one = 0u64;
                     if let Some(store) = output.store {
-                        store((&raw mut one).cast(), from, 1);
+                        store.run((&raw mut one).cast(), from, 1);
                         from = (&raw mut one).cast();
                     }
                     fill(to, from, output.size, n);
                 } else if let Some(store) = output.store {
-                    store(to, from, n);
+                    store.run(to, from, n);
                 } else if !dense {
                     scatter(from, output.size, self.eval.inner, program.inputs.len() + o, base, start, n);
                     continue;

@@ -4,7 +4,7 @@
 use super::dense::{Single, SingleArg};
 use super::fold::Fold;
 use super::link::{Class, Link, Linked, Rows};
-use crate::simd::{self, Arithmetic, BinaryLoop, ChainLoop, Form, Level, TernaryLoop, UnaryLoop};
+use crate::simd::{self, BinaryLoop, ChainLoop, Form, Level, Part, TernaryLoop, UnaryLoop};
 use pellucid_ir::formula::{self, Binary, Op, Program, Uniform, UniformSource};
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{Compute, DType, Element, Error, Result, Scalar};
@@ -59,7 +59,7 @@ pub(super) enum Call {
 pub(super) struct Step {
     pub(super) call: Call,
     /// What it is in a chain, with the loop for chains of its type.
-    pub(super) arithmetic: Option<(Arithmetic, ChainLoop)>,
+    pub(super) part: Option<(Part, ChainLoop)>,
     pub(super) args: SmallVec<[Slot; 3]>,
 }
 
@@ -125,8 +125,8 @@ impl Prepared {
                 Op::RowIndex => Call::RowIndex,
             };
             let args = step.args.iter().map(|&a| slot_of(a, &registers, &rows)).collect();
-            let arithmetic = Arithmetic::of(step.op, compute).zip(simd::chain(compute, level));
-            steps.push(Step { call, arithmetic, args });
+            let part = Part::of(step.op, compute, level).zip(simd::chain(compute, level));
+            steps.push(Step { call, part, args });
             let slot = (first_step + number) as Slot;
             let compute = match step.into {
                 formula::Operand::Register(r) => {

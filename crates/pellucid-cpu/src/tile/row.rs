@@ -287,7 +287,7 @@ impl Job<'_> {
                     gather(from, input.size, self.outer, k, self.bases[k], block.first, block.rows);
                 }
                 match input.load {
-                    Some(load) => load(cell, from, block.rows),
+                    Some(load) => load.run(cell, from, block.rows),
                     None => std::ptr::copy_nonoverlapping(from, cell, block.rows * input.size),
                 }
             }
@@ -340,7 +340,7 @@ impl Job<'_> {
         // SAFETY: the elements lie within the operand, the buffers have room for `n`.
         unsafe {
             match (self.dense(k, block, input.size, first), input.load) {
-                (Some(from), Some(load)) => load(buffer, from, n),
+                (Some(from), Some(load)) => load.run(buffer, from, n),
                 (Some(from), None) if self.staged[k] => std::ptr::copy_nonoverlapping(from, buffer, n * input.size),
                 (Some(from), None) => return from,
                 (None, load) => {
@@ -348,7 +348,7 @@ impl Job<'_> {
                     let start = block.first * self.length + first;
                     gather(to, input.size, self.all, k, self.bases[k], start, n);
                     if let Some(load) = load {
-                        load(buffer, to, n);
+                        load.run(buffer, to, n);
                     }
                 }
             }
@@ -510,7 +510,7 @@ unsafe fn stored(output: &Output, from: *mut u8, one: &mut u64) -> *const u8 {
     let Some(store) = output.store else { return from };
     let place = (&raw mut *one).cast::<u8>();
     // SAFETY: one value, and room for one of any type.
-    unsafe { store(place, from, 1) };
+    unsafe { store.run(place, from, 1) };
     place
 }
 
@@ -519,7 +519,7 @@ unsafe fn store_values(output: &Output, to: *mut u8, from: *const u8, n: usize) 
     // SAFETY: the caller's promise.
     unsafe {
         match output.store {
-            Some(store) => store(to, from, n),
+            Some(store) => store.run(to, from, n),
             None if std::ptr::eq(to, from) => {}
             None => std::ptr::copy(from, to, n * output.size),
         }

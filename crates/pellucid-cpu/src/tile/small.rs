@@ -57,7 +57,7 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[
             }
             for (k, input) in program.inputs.iter().enumerate() {
                 match input.load {
-                    Some(load) => load(at[k], from[k].at, if from[k].once { 1 } else { n }),
+                    Some(load) => load.run(at[k], from[k].at, if from[k].once { 1 } else { n }),
                     None => at[k] = from[k].at,
                 }
             }
@@ -72,12 +72,12 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[
                 if linked.class[out.slot as usize] != Class::Tile {
                     let mut one = 0u64;
                     if let Some(store) = out.store {
-                        store((&raw mut one).cast(), value, 1);
+                        store.run((&raw mut one).cast(), value, 1);
                         value = (&raw mut one).cast();
                     }
                     fill(to, value, out.size, n);
                 } else if let Some(store) = out.store {
-                    store(to, value, n);
+                    store.run(to, value, n);
                 } else if to != value {
                     std::ptr::copy(value, to, n * out.size);
                 }

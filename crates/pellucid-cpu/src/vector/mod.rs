@@ -12,6 +12,7 @@ pub(crate) use portable::Lanes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{F32x8, F32x16, F64x4, F64x8};
 
+use crate::math::Real;
 use crate::matmul::Element;
 
 /// A register of `LANES` numbers.
@@ -52,14 +53,34 @@ pub(crate) trait Vector: Copy {
 /// # Safety of the methods
 ///
 /// As those of [`Vector`].
-pub(crate) trait FloatVector: Vector {
+pub(crate) trait FloatVector: Vector<Scalar: Real> {
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
     unsafe fn div(self, b: Self) -> Self;
     /// Every lane with the other sign.
     unsafe fn neg(self) -> Self;
+    /// F of every lane as far as [`Function::at`] covers it, and true if some lane is rare.
+    unsafe fn map<F: Function<Self::Scalar, Out = Self::Scalar>>(self) -> (Self, bool);
     /// Stores past the caches, where there is a way to; `p` is aligned as the vector is.
     unsafe fn stream(self, p: *mut Self::Scalar);
+}
+
+/// A function of one value.
+pub(crate) trait Function<T> {
+    /// What it gives.
+    type Out;
+    /// The result, without branches, wherever `is_rare` is false.
+    fn at(x: T) -> Self::Out;
+    /// True for operands that `at` does not cover.
+    #[inline(always)]
+    fn is_rare(_: T) -> bool {
+        false
+    }
+    /// The result for those, at any cost.
+    #[inline(always)]
+    fn rare(x: T) -> Self::Out {
+        Self::at(x)
+    }
 }
 
 /// Asks for the cache line at `p`; any address is allowed.

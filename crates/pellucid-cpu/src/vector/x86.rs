@@ -1,6 +1,6 @@
 //! Vectors of x86-64: 512 bits (AVX-512F) and 256 bits (AVX2 with FMA).
 
-use super::{FloatVector, Vector};
+use super::{FloatVector, Function, Vector};
 use std::arch::x86_64::*;
 
 /// Sixteen `f32` in a 512-bit register.
@@ -126,6 +126,19 @@ macro_rules! vector {
             unsafe fn neg(self) -> Self {
                 // SAFETY: as above. −0 − x is −x for every x.
                 Self(unsafe { $sub($set(-0.0), self.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn map<F: Function<$scalar, Out = $scalar>>(self) -> (Self, bool) {
+                // SAFETY: a vector is its lanes, one after the other. The compiler leaves them in the register.
+                let mut lanes: [$scalar; $lanes] = unsafe { std::mem::transmute(self) };
+                let mut rare = false;
+                for x in &mut lanes {
+                    rare |= F::is_rare(*x);
+                    *x = F::at(*x);
+                }
+                // SAFETY: as above.
+                (unsafe { std::mem::transmute(lanes) }, rare)
             }
 
             #[inline(always)]

@@ -44,6 +44,16 @@ fn expm1_reduced(r: f64) -> f64 {
     (p * r).mul_add(r, r)
 }
 
+/// Within this the result is no more than 2ⁿ times eʳ by its exponent: neither subnormal nor infinite.
+pub(crate) const EXP_LIMIT: f64 = 707.0;
+
+/// eˣ for |x| ≤ [`EXP_LIMIT`].
+#[inline(always)]
+pub(crate) fn exp_fast(x: f64) -> f64 {
+    let (n, r) = reduce(x);
+    f64::from_bits((1.0 + expm1_reduced(r)).to_bits().wrapping_add((n as u64) << 52))
+}
+
 /// eˣ.
 #[inline(always)]
 pub(crate) fn exp(x: f64) -> f64 {

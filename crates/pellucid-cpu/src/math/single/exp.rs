@@ -32,18 +32,10 @@ fn expm1_reduced(r: f32) -> f32 {
     (p * r).mul_add(r, r)
 }
 
-/// eˣ, to 1 ULP.
+/// eʳ for |r| ≤ ln 2 / 2.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    // Beyond these the result is 0 or ∞ anyway; the comparisons let NaN through.
-    let x = if x < -104.0 { -104.0 } else { x };
-    let x = if x > 89.0 { 89.0 } else { x };
-    // BIAS leaves n + 254 in the low bits: both halves of n come out with the exponent's bias added.
-    const BIAS: f32 = 12_582_912.0 + 254.0;
-    let biased = x.mul_add(LOG2_E, BIAS);
-    let nf = biased - BIAS;
-    let r = nf.mul_add(-LN_2_LOW, nf.mul_add(-LN_2_HIGH, x));
-    let p = polynomial(
+fn exp_reduced(r: f32) -> f32 {
+    polynomial(
         r,
         [
             1.0,
@@ -54,10 +46,39 @@ pub(crate) fn exp(x: f32) -> f32 {
             8.368_780_411_188_471e-3,
             1.381_446_705_907_340_5e-3,
         ],
-    );
-    let (n, half) = (biased.to_bits(), biased.to_bits() >> 1);
+    )
+}
+
+/// x = n·ln 2 + r: (n + `BIAS` in the low bits, r). Adding 1.5 · 2²³ leaves an integer there.
+#[inline(always)]
+fn reduce_biased<const BIAS: u32>(x: f32) -> (u32, f32) {
+    let magic = 12_582_912.0 + BIAS as f32;
+    let biased = x.mul_add(LOG2_E, magic);
+    let n = biased - magic;
+    (biased.to_bits(), n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x)))
+}
+
+/// Within this the result is no more than 2ⁿ times eʳ by its exponent: neither subnormal nor infinite.
+pub(crate) const EXP_LIMIT: f32 = 86.0;
+
+/// eˣ for |x| ≤ [`EXP_LIMIT`], to 1 ULP.
+#[inline(always)]
+pub(crate) fn exp_fast(x: f32) -> f32 {
+    let (n, r) = reduce_biased::<0>(x);
+    f32::from_bits(exp_reduced(r).to_bits().wrapping_add(n << 23))
+}
+
+/// eˣ, to 1 ULP.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    // Beyond these the result is 0 or ∞ anyway; the comparisons let NaN through.
+    let x = if x < -104.0 { -104.0 } else { x };
+    let x = if x > 89.0 { 89.0 } else { x };
+    // Both halves of n come out with the exponent's bias added.
+    let (n, r) = reduce_biased::<254>(x);
+    let half = n >> 1;
     // Two steps, of which only the last one rounds, where the result is subnormal.
-    p * f32::from_bits(half << 23) * f32::from_bits(n.wrapping_sub(half) << 23)
+    exp_reduced(r) * f32::from_bits(half << 23) * f32::from_bits(n.wrapping_sub(half) << 23)
 }
 
 /// 2ˣ.

@@ -14,7 +14,7 @@ mod pow;
 mod trig;
 
 pub(crate) use erf::{erf, erfc, erfinv};
-pub(crate) use exp::{exp, exp2, expm1, sigmoid};
+pub(crate) use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, sigmoid};
 pub(crate) use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub(crate) use inverse::{acos, asin, atan, atan2};
 pub(crate) use log::{ln, ln_1p, log2, log10};

@@ -223,12 +223,12 @@ impl Job<'_> {
                 }
                 let mut one = 0u64;
                 if let Some(store) = self.store.filter(|_| once) {
-                    store((&raw mut one).cast(), from, 1);
+                    store.run((&raw mut one).cast(), from, 1);
                     from = (&raw mut one).cast();
                 }
                 match self.store {
                     _ if once => fill(to, from, self.output, count),
-                    Some(store) => store(to, from, count),
+                    Some(store) => store.run(to, from, count),
                     None => std::ptr::copy_nonoverlapping(from, to, count * self.output),
                 }
                 if !dense {

@@ -71,7 +71,7 @@ impl Job<'_> {
                 let mut one = 0u64;
                 let place = (&raw mut one).cast::<u8>();
                 match self.widen {
-                    Some(widen) => widen(place, from, 1),
+                    Some(widen) => widen.run(place, from, 1),
                     None => std::ptr::copy_nonoverlapping(from, place, self.size),
                 }
                 fill(aside, place, self.size, n);
@@ -79,7 +79,7 @@ impl Job<'_> {
             }
             match self.widen {
                 Some(widen) => {
-                    widen(aside, from, n);
+                    widen.run(aside, from, n);
                     aside
                 }
                 None => from,

@@ -77,7 +77,7 @@ pub(super) fn is_nan(bits: u64, dtype: DType) -> bool {
 fn call1(f: simd::UnaryLoop, a: u64) -> u64 {
     let mut out = 0u64;
     // SAFETY: one value of at most eight bytes each.
-    unsafe { f((&raw mut out).cast(), (&raw const a).cast(), 1) };
+    unsafe { f.run((&raw mut out).cast(), (&raw const a).cast(), 1) };
     out
 }
 
