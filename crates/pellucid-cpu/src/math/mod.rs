@@ -19,9 +19,11 @@ pub(crate) mod double;
 pub(crate) mod gamma;
 pub(crate) mod half;
 pub(crate) mod integer;
+mod number;
 mod real;
 pub(crate) mod single;
 #[cfg(test)]
 mod ulp;
 
+pub(crate) use number::Single;
 pub(crate) use real::Real;

@@ -52,8 +52,6 @@ impl Part {
 /// What is done to the block v; t and t′ are tiles' blocks, u and u′ single values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Act {
-    /// t, whatever v was: the chain begins, or another one begins after it.
-    Begin,
     /// v + t
     AddTile,
     /// v + u
@@ -109,6 +107,8 @@ pub(crate) enum Act {
 /// An act with its other operands.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
+    /// The tile that is v before the act, where a chain begins; null where it goes on.
+    pub(crate) begin: *const u8,
     pub(crate) act: Act,
     /// Tiles or single values, as many as the act has.
     pub(crate) with: [*const u8; 2],
@@ -230,8 +230,13 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
                     }
                 }};
             }
+            if !link.begin.is_null() {
+                let begin = link.begin.cast();
+                for i in 0..R {
+                    v[i] = tile(begin, i);
+                }
+            }
             match link.act {
-                Act::Begin => each!(|_v, i| tile(a, i)),
                 Act::AddTile => each!(|v, i| v.add(tile(a, i))),
                 Act::AddOne => each!(|v, i, u = a| v.add(u)),
                 Act::Double => each!(|v, i| v.add(v)),
@@ -247,9 +252,15 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
                 Act::TileDiv => each!(|v, i| tile(a, i).div(v)),
                 Act::OneDiv => each!(|v, i, u = a| u.div(v)),
                 Act::Neg => each!(|v, i| v.neg()),
-                Act::Exp(f) => v = map::<V, R, float::Exp>(v, f),
+                Act::Exp(f) => match V::exp(v) {
+                    Some(y) => v = y,
+                    None => v = apply(v, f),
+                },
                 Act::Sigmoid(f) => v = map::<V, R, float::Sigmoid>(v, f),
-                Act::Tanh(f) => v = map::<V, R, float::Tanh>(v, f),
+                Act::Tanh(f) => match V::tanh(v) {
+                    Some(y) => v = y,
+                    None => v = apply(v, f),
+                },
                 Act::Sin(f) => v = map::<V, R, float::Sin>(v, f),
                 Act::Cos(f) => v = map::<V, R, float::Cos>(v, f),
                 Act::Apply(f) => v = apply(v, f),
@@ -282,11 +293,12 @@ unsafe fn map<V: FloatVector, const R: usize, F: Function<V::Scalar, Out = V::Sc
     f: WholeLoop,
 ) -> [V; R] {
     let (mut to, mut rare) = (v, false);
-    for i in 0..R {
-        // SAFETY: the caller runs with the instruction set.
-        let (y, any) = unsafe { v[i].map::<F>() };
-        to[i] = y;
-        rare |= any;
+    // SAFETY: vectors are their lanes, one after the other.
+    let lanes = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<V::Scalar>(), R * V::LANES) };
+    // One loop over all, which the compiler turns into vectors side by side, and leaves in registers.
+    for x in lanes {
+        rare |= F::is_rare(*x);
+        *x = F::at(*x);
     }
     // SAFETY: the caller's promise.
     if rare { unsafe { apply(v, f) } } else { to }

@@ -11,7 +11,7 @@ use crate::simd::{Act, ChainLoop, LANES, Link, Part, ROWS};
 use pellucid_ir::formula::Unary;
 use std::mem::MaybeUninit;
 
-/// The most links of a loop: one to begin each chain, one an instruction, and one for a product that is summed.
+/// The most links of a loop: one an instruction, and one for a product that is summed.
 const MOST: usize = 32;
 
 /// An instruction's part in a chain.
@@ -40,7 +40,7 @@ pub(super) struct Member {
 impl Member {
     /// True if the chain has more to give than its instructions by themselves.
     #[inline]
-    pub(super) fn serves(&self, tile: Extent<'_>) -> bool {
+    pub(super) fn serves(&self, tile: &Extent<'_>) -> bool {
         self.count > 1 || tile.stream || self.fold.is_some() && !tile.folds.is_empty()
     }
 }
@@ -67,7 +67,7 @@ pub(super) fn form(linked: &mut Linked, program: &Prepared, rows: Rows) {
             for code in &linked.code[start..tiles.end] {
                 let joins = member(linked, program, rows, code, last);
                 let Some(member) = joins.or_else(|| member(linked, program, rows, code, None)) else { break };
-                links += 1 + member.begin.is_some() as usize;
+                links += 1;
                 let other = members.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.run, member.run));
                 if other || links >= MOST {
                     break;
@@ -211,9 +211,9 @@ fn act(part: Part, own: usize, tiles: [bool; 2]) -> Option<Act> {
 /// # Safety
 /// `members` are a whole chain, and `at` is as [`execute`](super::link::execute) wants it.
 #[inline]
-pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent<'_>) {
+pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: &Extent<'_>) {
     let mut links = [const { MaybeUninit::<Link>::uninit() }; MOST];
-    // SAFETY: all are members, two fewer than there are links; slots are below `at.len()` by construction.
+    // SAFETY: all are members, one fewer than there are links; slots are below `at.len()` by construction.
     unsafe {
         let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
         let first = members.get_unchecked(0).member.unwrap_unchecked();
@@ -226,20 +226,19 @@ pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent<'_>) {
         };
         for code in members {
             let member = code.member.unwrap_unchecked();
-            if let Some(begin) = member.begin {
-                push(Link { act: Act::Begin, with: [ptr(begin); 2], into: std::ptr::null_mut(), far: false });
-            }
             let into = if member.kept { ptr(code.into) } else { std::ptr::null_mut() };
             let mut far = tile.stream && member.ends;
             if far && near.is_null() {
                 near = into;
             }
             far &= (into.addr() ^ near.addr()).is_multiple_of(64);
-            push(Link { act: member.act, with: member.with.map(|slot| ptr(slot).cast_const()), into, far });
+            let begin = member.begin.map_or(std::ptr::null(), |slot| ptr(slot).cast_const());
+            push(Link { begin, act: member.act, with: member.with.map(|slot| ptr(slot).cast_const()), into, far });
         }
         let fold = first.fold.filter(|_| !tile.folds.is_empty());
         if let Some((act, with)) = fold.and_then(|f| f.act) {
-            push(Link { act, with: [ptr(with).cast_const(); 2], into: std::ptr::null_mut(), far: false });
+            let with = [ptr(with).cast_const(); 2];
+            push(Link { begin: std::ptr::null(), act, with, into: std::ptr::null_mut(), far: false });
         }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<Link>(), count);
         if fold.is_none() && (!first.by_row || tile.rows == 1) {
@@ -254,7 +253,7 @@ pub(super) unsafe fn run(members: &[Code], at: &[*mut u8], tile: Extent<'_>) {
 /// # Safety
 /// As [`run`].
 #[inline(never)]
-unsafe fn run_rows(members: &[Code], links: &mut [Link], fold: Option<Taken>, at: &[*mut u8], tile: Extent<'_>) {
+unsafe fn run_rows(members: &[Code], links: &mut [Link], fold: Option<Taken>, at: &[*mut u8], tile: &Extent<'_>) {
     // SAFETY: the caller's promise; a reduction that is taken has a number among those of the program.
     unsafe {
         let run = members.get_unchecked(0).member.unwrap_unchecked().run;
@@ -284,11 +283,12 @@ fn advance(links: &mut [Link], members: &[Code], size: usize, len: usize) {
         Class::Row => size,
         Class::Tile => size * len,
     };
-    // A link that begins, and the one of a product that is summed, beyond the members, read tiles.
-    let tiles = [Class::Tile; 2];
-    let members = members.iter().filter_map(|code| code.member);
-    let classes = members.flat_map(|m| m.begin.map(|_| tiles).into_iter().chain([m.class]));
-    for (link, class) in links.iter_mut().zip(classes.chain([tiles])) {
+    // The link of a product that is summed, beyond the members, reads a tile.
+    let classes = members.iter().filter_map(|code| code.member).map(|m| m.class).chain([[Class::Tile; 2]]);
+    for (link, class) in links.iter_mut().zip(classes) {
+        if !link.begin.is_null() {
+            link.begin = link.begin.wrapping_add(step(Class::Tile));
+        }
         for (p, class) in link.with.iter_mut().zip(class) {
             *p = p.wrapping_add(step(class));
         }

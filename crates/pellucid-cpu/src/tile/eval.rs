@@ -127,7 +127,7 @@ impl<'a> Evaluator<'a> {
         let len = if self.tile == usize::MAX { 1 } else { self.tile };
         let head = self.linked.phases[0].head.clone();
         // SAFETY: every slot has its cell or its buffer.
-        unsafe { execute(&self.linked.code[head], &frame.at, Extent::one(len)) };
+        unsafe { execute(&self.linked.code[head], &frame.at, &Extent::one(len)) };
     }
 
     /// Evaluates elements `start..start + n` of the segment; `n` is at most [`Evaluator::tile`].
@@ -159,7 +159,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             let code = &self.linked.code[self.linked.phases[0].tiles.clone()];
-            execute(code, &frame.at, Extent { stream: self.stream, ..Extent::one(n) });
+            execute(code, &frame.at, &Extent { stream: self.stream, ..Extent::one(n) });
         }
     }
 }

@@ -506,7 +506,7 @@ impl Extent<'_> {
 ///
 /// # Safety
 /// `at` holds, for every slot that the code names, memory for as many values as its class says.
-pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent<'_>) {
+pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: &Extent<'_>) {
     debug_assert!(code.iter().all(|c| c.operands().iter().chain([&c.into]).all(|&s| (s as usize) < at.len())));
     // SAFETY: slots are below `at.len()` by construction of the link; the rest is the caller's promise.
     unsafe {
@@ -555,8 +555,8 @@ pub(super) unsafe fn execute(code: &[Code], at: &[*mut u8], tile: Extent<'_>) {
 }
 
 /// Writes every row's value to the places of its elements.
-unsafe fn repeat(to: *mut u8, from: *const u8, size: u8, tile: Extent<'_>) {
-    unsafe fn of<T: Copy>(to: *mut T, from: *const T, tile: Extent<'_>) {
+unsafe fn repeat(to: *mut u8, from: *const u8, size: u8, tile: &Extent<'_>) {
+    unsafe fn of<T: Copy>(to: *mut T, from: *const T, tile: &Extent<'_>) {
         for row in 0..tile.rows {
             // SAFETY: the caller's promise.
             unsafe {

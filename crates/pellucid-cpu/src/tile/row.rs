@@ -120,7 +120,10 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
         stream,
         chains_stream,
+        in_place: false,
     };
+    let in_place = job.can_work_in_place();
+    let job = Job { in_place, ..job };
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
     let grain = GRAIN.div_ceil((bytes * length * block).max(64));
     split(rows.div_ceil(block), grain, |r| job.rows(r.start * block..rows.min(r.end * block)));
@@ -169,6 +172,8 @@ struct Job<'a> {
     stream: Option<StreamLoop>,
     /// True if chains write those past the caches themselves.
     chains_stream: bool,
+    /// True if one row after the other is used and made where it lies, and no value is there once a row.
+    in_place: bool,
 }
 
 // SAFETY: threads work on disjoint rows, which lie in disjoint memory of every output and, in place,
@@ -198,13 +203,17 @@ impl Job<'_> {
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
                     let block = Block { first, rows, last: first + rows == range.end, starts: &cursor.at };
-                    self.load_row_inputs(&block, &mut at, raw);
+                    if !self.in_place {
+                        self.load_row_inputs(&block, &mut at, raw);
+                    }
                     if self.phased {
                         self.phases(&block, &places, &mut at, raw);
                     } else {
                         self.whole(&block, &places, &mut at, raw);
                     }
-                    self.store_row_outputs(&block, &at, raw);
+                    if !self.in_place {
+                        self.store_row_outputs(&block, &at, raw);
+                    }
                     first += rows;
                     if self.block == 1 {
                         cursor.advance();
@@ -362,7 +371,7 @@ impl Job<'_> {
         o: usize,
         output: &Output,
         block: &Block<'_>,
-        tile: Extent<'_>,
+        tile: &Extent<'_>,
         from: *mut u8,
         raw: *mut u8,
     ) {
@@ -404,6 +413,28 @@ impl Job<'_> {
         self.dense(self.program.inputs.len() + o, block, output.size, first)
     }
 
+    /// The slots of inputs and outputs.
+    fn slots(&self) -> impl Iterator<Item = usize> {
+        (0..self.program.inputs.len()).chain(self.program.outputs.iter().map(|o| o.slot as usize))
+    }
+
+    fn can_work_in_place(&self) -> bool {
+        let used = |k: usize| {
+            let input = &self.program.inputs[k];
+            !input.per_row && input.load.is_none() && !self.staged[k]
+        };
+        let made = |output: &Output| {
+            let slot = output.slot as usize;
+            let streams = self.stream.is_none() || self.chains_stream && self.linked.streams[slot];
+            self.linked.class[slot] == Class::Tile && !output.per_row && output.direct.is_some() && streams
+        };
+        self.block == 1
+            && self.length > 0
+            && !self.reach.contains(&Reach::Strided)
+            && (0..self.program.inputs.len()).all(used)
+            && self.program.outputs.iter().all(made)
+    }
+
     /// Full outputs with their numbers.
     fn full_outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
         self.program.outputs.iter().enumerate().filter(|(_, o)| !o.per_row)
@@ -413,18 +444,24 @@ impl Job<'_> {
     unsafe fn whole(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
         let folds = if self.length <= CHUNK { &self.linked.folds[..] } else { &[] };
         let tile =
-            Extent { rows: block.rows, len: self.length, first: 0, aside: raw, stream: self.chains_stream, folds };
+            &Extent { rows: block.rows, len: self.length, first: 0, aside: raw, stream: self.chains_stream, folds };
         let n = tile.rows * tile.len;
         // SAFETY: every slot has room for its values of the block.
         unsafe {
-            if n > 0 {
-                for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| !i.per_row) {
-                    at[k] = self.load(k, input, block, 0, n, places[k], raw);
+            if self.in_place {
+                for (slot, &start) in self.slots().zip(block.starts) {
+                    at[slot] = start;
                 }
-            }
-            for (o, output) in self.full_outputs() {
-                if let Some(to) = self.direct(o, output, block, 0) {
-                    at[output.slot as usize] = to;
+            } else {
+                if n > 0 {
+                    for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| !i.per_row) {
+                        at[k] = self.load(k, input, block, 0, n, places[k], raw);
+                    }
+                }
+                for (o, output) in self.full_outputs() {
+                    if let Some(to) = self.direct(o, output, block, 0) {
+                        at[output.slot as usize] = to;
+                    }
                 }
             }
             for (p, phase) in self.linked.phases.iter().enumerate() {
@@ -434,7 +471,7 @@ impl Job<'_> {
                     f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
                 }
             }
-            if n > 0 {
+            if n > 0 && !self.in_place {
                 for (o, output) in self.full_outputs() {
                     let from = at[output.slot as usize];
                     if self.direct(o, output, block, 0) != Some(from) {
@@ -458,7 +495,7 @@ impl Job<'_> {
             }
             let last = self.linked.phases.len() - 1;
             for (p, phase) in self.linked.phases.iter().enumerate() {
-                let head = Extent::one(self.tile);
+                let head = &Extent::one(self.tile);
                 execute(&self.linked.code[phase.head.clone()], at, head);
                 let folds = &self.linked.folds[phase.folds.clone()];
                 let mut running: SmallVec<[Running; 2]> = folds.iter().map(|_| Running::new()).collect();
@@ -467,7 +504,7 @@ impl Job<'_> {
                 };
                 for first in (0..self.length).step_by(self.tile) {
                     let len = self.tile.min(self.length - first);
-                    let tile = Extent { first, stream: self.chains_stream, ..Extent::one(len) };
+                    let tile = &Extent { first, stream: self.chains_stream, ..Extent::one(len) };
                     for (slot, place) in places
                         .iter()
                         .enumerate()

@@ -66,7 +66,7 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[
                     at[out.slot as usize] = to.at;
                 }
             }
-            execute(&linked.code, at, Extent::one(n));
+            execute(&linked.code, at, &Extent::one(n));
             for (out, to) in program.outputs.iter().zip(to) {
                 let (to, mut value) = (to.at, at[out.slot as usize]);
                 if linked.class[out.slot as usize] != Class::Tile {

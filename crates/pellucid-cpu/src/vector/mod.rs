@@ -4,6 +4,7 @@
 //! compute the same bits: every operation rounds once everywhere, and which elements share a vector
 //! never matters, because the only sum across lanes is the tree of [`fold`](Vector::fold), the same whichever registers hold the lanes.
 
+mod pack;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -59,8 +60,16 @@ pub(crate) trait FloatVector: Vector<Scalar: Real> {
     unsafe fn div(self, b: Self) -> Self;
     /// Every lane with the other sign.
     unsafe fn neg(self) -> Self;
-    /// F of every lane as far as [`Function::at`] covers it, and true if some lane is rare.
-    unsafe fn map<F: Function<Self::Scalar, Out = Self::Scalar>>(self) -> (Self, bool);
+    /// eˣ of every lane, the vectors' steps interleaved; None if some lane is rare or there is no such way.
+    #[inline(always)]
+    unsafe fn exp<const R: usize>(_: [Self; R]) -> Option<[Self; R]> {
+        None
+    }
+    /// tanh x of every lane, as [`exp`](FloatVector::exp).
+    #[inline(always)]
+    unsafe fn tanh<const R: usize>(_: [Self; R]) -> Option<[Self; R]> {
+        None
+    }
     /// Stores past the caches, where there is a way to; `p` is aligned as the vector is.
     unsafe fn stream(self, p: *mut Self::Scalar);
 }

@@ -1,6 +1,6 @@
 //! Vectors as plain arrays, which the compiler turns into whatever registers the target has.
 
-use super::{FloatVector, Function, Vector};
+use super::{FloatVector, Vector};
 use crate::math::Real;
 use crate::matmul::Element;
 
@@ -126,16 +126,6 @@ impl<T: Element + Real> FloatVector for Lanes<T> {
     #[inline(always)]
     unsafe fn neg(self) -> Self {
         Self(self.0.map(|x| -x))
-    }
-
-    #[inline(always)]
-    unsafe fn map<F: Function<T, Out = T>>(self) -> (Self, bool) {
-        let (mut lanes, mut rare) = (self.0, false);
-        for x in &mut lanes {
-            rare |= F::is_rare(*x);
-            *x = F::at(*x);
-        }
-        (Self(lanes), rare)
     }
 
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! Vectors of x86-64: 512 bits (AVX-512F) and 256 bits (AVX2 with FMA).
 
-use super::{FloatVector, Function, Vector};
+use super::pack::{self, SingleVector};
+use super::{FloatVector, Vector};
 use std::arch::x86_64::*;
 
 /// Sixteen `f32` in a 512-bit register.
@@ -23,6 +24,7 @@ macro_rules! vector {
         $name:ident, $scalar:ty, lanes $lanes:literal, mask $mask:ty, side $side:literal by $transpose:ident;
         $zero:ident, $set:ident, $load:ident, $store:ident, $stream:ident, $fma:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $fold:ident;
         |$n:ident| $make_mask:expr, |$lp:ident, $lm:ident| $load_part:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr
+        $(; $functions:ident)?
     ) => {
         impl Vector for $name {
             type Scalar = $scalar;
@@ -129,25 +131,93 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            unsafe fn map<F: Function<$scalar, Out = $scalar>>(self) -> (Self, bool) {
-                // SAFETY: a vector is its lanes, one after the other. The compiler leaves them in the register.
-                let mut lanes: [$scalar; $lanes] = unsafe { std::mem::transmute(self) };
-                let mut rare = false;
-                for x in &mut lanes {
-                    rare |= F::is_rare(*x);
-                    *x = F::at(*x);
-                }
-                // SAFETY: as above.
-                (unsafe { std::mem::transmute(lanes) }, rare)
-            }
-
-            #[inline(always)]
             unsafe fn stream(self, p: *mut $scalar) {
                 // SAFETY: as above, and `p` is valid for all lanes and aligned to the vector.
                 unsafe { $stream(p, self.0) }
             }
+
+            $($functions!();)?
         }
     };
+}
+
+/// The functions that vectors of `f32` have.
+macro_rules! functions {
+    () => {
+        #[inline(always)]
+        unsafe fn exp<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
+            // SAFETY: the caller's promise.
+            unsafe { pack::exp(v) }
+        }
+
+        #[inline(always)]
+        unsafe fn tanh<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
+            // SAFETY: the caller's promise.
+            Some(unsafe { pack::tanh(v) })
+        }
+    };
+}
+
+/// Maps the vocabulary of [`SingleVector`] to intrinsics.
+macro_rules! single {
+    ($name:ident; $cast:ident, $back:ident, $and:ident, $andnot:ident, $or:ident, $shift:ident, $add:ident, $set:ident, $min:ident;
+     |$x:ident, $limit:ident| $beyond:expr) => {
+        impl SingleVector for $name {
+            #[inline(always)]
+            unsafe fn abs(self) -> Self {
+                // SAFETY: the caller runs with the instruction set, as the trait asks.
+                Self(unsafe { $back($and($cast(self.0), $set(i32::MAX))) })
+            }
+
+            #[inline(always)]
+            unsafe fn at_most(self, c: Self) -> Self {
+                // SAFETY: as above. The second operand is taken where one is NaN.
+                Self(unsafe { $min(c.0, self.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn copysign(self, s: Self) -> Self {
+                // SAFETY: as above.
+                unsafe {
+                    let sign = $set(i32::MIN);
+                    Self($back($or($andnot(sign, $cast(self.0)), $and(sign, $cast(s.0)))))
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn low_bits_as_exponent(self) -> Self {
+                // SAFETY: as above.
+                Self(unsafe { $back($shift::<23>($cast(self.0))) })
+            }
+
+            #[inline(always)]
+            unsafe fn add_bits(self, b: Self) -> Self {
+                // SAFETY: as above.
+                Self(unsafe { $back($add($cast(self.0), $cast(b.0))) })
+            }
+
+            #[inline(always)]
+            unsafe fn any_beyond(self, limit: Self) -> bool {
+                // SAFETY: as above.
+                unsafe {
+                    let ($x, $limit) = (self.abs().0, limit.0);
+                    $beyond
+                }
+            }
+        }
+    };
+}
+
+single! {
+    F32x16; _mm512_castps_si512, _mm512_castsi512_ps, _mm512_and_si512, _mm512_andnot_si512, _mm512_or_si512, _mm512_slli_epi32,
+    _mm512_add_epi32, _mm512_set1_epi32, _mm512_min_ps;
+    |x, limit| _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(x, limit) != 0
+}
+
+single! {
+    F32x8; _mm256_castps_si256, _mm256_castsi256_ps, _mm256_and_si256, _mm256_andnot_si256, _mm256_or_si256, _mm256_slli_epi32,
+    _mm256_add_epi32, _mm256_set1_epi32, _mm256_min_ps;
+    |x, limit| _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_NLE_UQ>(x, limit)) != 0
 }
 
 vector! {
@@ -156,7 +226,8 @@ vector! {
     _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, fold512_ps;
     |n| ((1u32 << n) - 1) as __mmask16,
     |p, mask| _mm512_maskz_loadu_ps(mask, p),
-    |p, mask, value| _mm512_mask_storeu_ps(p, mask, value)
+    |p, mask, value| _mm512_mask_storeu_ps(p, mask, value);
+    functions
 }
 
 vector! {
@@ -174,7 +245,8 @@ vector! {
     _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps, fold256_ps;
     |n| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
     |p, mask| _mm256_maskload_ps(p, mask),
-    |p, mask, value| _mm256_maskstore_ps(p, mask, value)
+    |p, mask, value| _mm256_maskstore_ps(p, mask, value);
+    functions
 }
 
 vector! {

@@ -2,6 +2,7 @@
 //! |r| ≤ ln 2 / 2, then 2ⁿ times a polynomial in r.
 
 use super::{nearest, polynomial, power_of_two};
+use crate::math::Single;
 use std::f32::consts::LOG2_E;
 
 /// ln 2 in two parts; the first has few enough bits that n times it is exact.
@@ -34,7 +35,7 @@ fn expm1_reduced(r: f32) -> f32 {
 
 /// eʳ for |r| ≤ ln 2 / 2.
 #[inline(always)]
-fn exp_reduced(r: f32) -> f32 {
+fn exp_reduced<S: Single>(r: S) -> S {
     polynomial(
         r,
         [
@@ -51,11 +52,11 @@ fn exp_reduced(r: f32) -> f32 {
 
 /// x = n·ln 2 + r: (n + `BIAS` in the low bits, r). Adding 1.5 · 2²³ leaves an integer there.
 #[inline(always)]
-fn reduce_biased<const BIAS: u32>(x: f32) -> (u32, f32) {
-    let magic = 12_582_912.0 + BIAS as f32;
-    let biased = x.mul_add(LOG2_E, magic);
+fn reduce_biased<S: Single, const BIAS: u32>(x: S) -> (S, S) {
+    let magic = S::of(12_582_912.0 + BIAS as f32);
+    let biased = x.mul_add(S::of(LOG2_E), magic);
     let n = biased - magic;
-    (biased.to_bits(), n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x)))
+    (biased, n.mul_add(S::of(-LN_2_LOW), n.mul_add(S::of(-LN_2_HIGH), x)))
 }
 
 /// Within this the result is no more than 2ⁿ times eʳ by its exponent: neither subnormal nor infinite.
@@ -63,9 +64,9 @@ pub(crate) const EXP_LIMIT: f32 = 86.0;
 
 /// eˣ for |x| ≤ [`EXP_LIMIT`], to 1 ULP.
 #[inline(always)]
-pub(crate) fn exp_fast(x: f32) -> f32 {
-    let (n, r) = reduce_biased::<0>(x);
-    f32::from_bits(exp_reduced(r).to_bits().wrapping_add(n << 23))
+pub(crate) fn exp_fast<S: Single>(x: S) -> S {
+    let (n, r) = reduce_biased::<S, 0>(x);
+    exp_reduced(r).add_bits(n.low_bits_as_exponent())
 }
 
 /// eˣ, to 1 ULP.
@@ -75,8 +76,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
     // Both halves of n come out with the exponent's bias added.
-    let (n, r) = reduce_biased::<254>(x);
-    let half = n >> 1;
+    let (n, r) = reduce_biased::<f32, 254>(x);
+    let (n, half) = (n.to_bits(), n.to_bits() >> 1);
     // Two steps, of which only the last one rounds, where the result is subnormal.
     exp_reduced(r) * f32::from_bits(half << 23) * f32::from_bits(n.wrapping_sub(half) << 23)
 }

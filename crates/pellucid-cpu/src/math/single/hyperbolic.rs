@@ -2,7 +2,7 @@
 
 use super::exp::{LN_2_HIGH, LN_2_LOW};
 use super::polynomial;
-use crate::math::double;
+use crate::math::{Single, double};
 use std::f32::consts::LOG2_E;
 
 /// tanh x = E/(E + 1) with E = (e^(2|x|) − 1)/2, to 2.5 ULP; beyond 10 it is 1 to the last bit.
@@ -10,14 +10,13 @@ use std::f32::consts::LOG2_E;
 /// As in [`exp`](super::exp), |x| = n·(ln 2)/2 + r. With h = (e^(2r) − 1)/2 and s = 2ⁿ then E = s·h + (s − 1)/2,
 /// which for n = 0 is h itself: nothing cancels near 0.
 #[inline(always)]
-pub(crate) fn tanh(x: f32) -> f32 {
-    let a = x.abs();
-    let a = if a > 10.0 { 10.0 } else { a };
-    // BIAS leaves n + 127 in the low bits, an exponent.
-    const BIAS: f32 = 12_582_912.0 + 127.0;
-    let biased = a.mul_add(2.0 * LOG2_E, BIAS);
-    let n = biased - BIAS;
-    let r = n.mul_add(-0.5 * LN_2_LOW, n.mul_add(-0.5 * LN_2_HIGH, a));
+pub(crate) fn tanh<S: Single>(x: S) -> S {
+    let a = x.abs().at_most(10.0);
+    // This leaves n + 127 in the low bits, an exponent.
+    let magic = S::of(12_582_912.0 + 127.0);
+    let biased = a.mul_add(S::of(2.0 * LOG2_E), magic);
+    let n = biased - magic;
+    let r = n.mul_add(S::of(-0.5 * LN_2_LOW), n.mul_add(S::of(-0.5 * LN_2_HIGH), a));
     let p = polynomial(
         r,
         [
@@ -29,9 +28,9 @@ pub(crate) fn tanh(x: f32) -> f32 {
         ],
     );
     let h = (p * r).mul_add(r, r);
-    let s = f32::from_bits(biased.to_bits() << 23);
-    let e = h.mul_add(s, 0.5 * s - 0.5);
-    (e / (e + 1.0)).copysign(x)
+    let s = biased.low_bits_as_exponent();
+    let e = h.mul_add(s, S::of(0.5) * s - S::of(0.5));
+    (e / (e + S::of(1.0))).copysign(x)
 }
 
 /// sinh x = (E + E/(E + 1))/2, E = e^|x| − 1, in `f64`, where no result of `f32` overflows.

@@ -5,6 +5,8 @@
 //! `f32` whatever their polynomial (`erfc`, `pow`, the inverse hyperbolics, ...) compute in `f64` and
 //! round once: on vectors that costs two to three times as much as `f32` and gives half an ULP.
 
+use super::Single;
+
 mod erf;
 mod exp;
 mod hyperbolic;
@@ -23,12 +25,12 @@ pub(crate) use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
 
 /// c₀ + x·(c₁ + x·(c₂ + …)), by Horner's rule with fused steps.
 #[inline(always)]
-pub(crate) fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
-    let mut y = c[N - 1];
+pub(crate) fn polynomial<S: Single, const N: usize>(x: S, c: [f32; N]) -> S {
+    let mut y = S::of(c[N - 1]);
     let mut i = N - 1;
     while i > 0 {
         i -= 1;
-        y = y.mul_add(x, c[i]);
+        y = y.mul_add(x, S::of(c[i]));
     }
     y
 }
