@@ -9,6 +9,7 @@ use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan};
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The CPU of this machine.
@@ -56,20 +57,24 @@ impl Backend for Cpu {
         inputs: &[Dense<'_>],
         output: Dense<'_>,
     ) -> Result<()> {
-        let ([out], true) = (&*program.outputs, inputs.len() == program.inputs.len() && !program.is_row()) else {
-            return Err(Error::invalid(program.name, "not a map of so many inputs and one output"));
-        };
-        let op = program.name;
-        let mut from: SmallVec<[tile::Dense; 4]> = SmallVec::new();
-        for (input, load) in inputs.iter().zip(&program.inputs) {
-            let at = operand::dense_input(op, input, size, load.storage.size())?.as_ptr();
-            from.push(tile::Dense { at, once: input.once });
-        }
-        let at = operand::dense_output(op, &output, size, out.storage.size())?.as_ptr();
-        let to = tile::Dense::full(at);
-        // SAFETY: the operands lie within their buffers, are of the program's dtypes, and the caller
-        // passes no output that overlaps an input other than exactly.
-        unsafe { tile::dense(program, params, size, &from, &[to]) }
+        let to = operand::dense_output(program.name, &output, size, program.output_bytes(1)?)?;
+        // SAFETY: the output lies within its buffer, and the caller passes none that overlaps an input other
+        // than exactly.
+        unsafe { run_dense(program, params, size, inputs, to) }
+    }
+
+    #[inline]
+    fn map_new(
+        &self,
+        program: &Arc<Program>,
+        params: &Params,
+        size: usize,
+        inputs: &[Dense<'_>],
+    ) -> Result<Arc<Storage>> {
+        let buffer = CpuBuffer::scratch(program.output_bytes(size)?)?;
+        // SAFETY: the output fills a buffer that nobody else knows.
+        unsafe { run_dense(program, params, size, inputs, buffer.ensure()?) }?;
+        Ok(Arc::new(Storage::new(buffer)))
     }
 
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
@@ -126,6 +131,31 @@ impl Backend for Cpu {
     fn trim(&self) {
         pool::trim();
     }
+}
+
+/// Runs a map of one output whose operands are all dense.
+///
+/// # Safety
+/// `to` has room for `size` elements of the program's output, which overlap no input other than exactly.
+#[inline(always)]
+unsafe fn run_dense(
+    program: &Program,
+    params: &Params,
+    size: usize,
+    inputs: &[Dense<'_>],
+    to: NonNull<u8>,
+) -> Result<()> {
+    if program.outputs.len() != 1 || inputs.len() != program.inputs.len() || program.is_row() {
+        return Err(Error::invalid(program.name, "not a map of so many inputs and one output"));
+    }
+    let mut from: SmallVec<[tile::Dense; 4]> = SmallVec::new();
+    for (input, load) in inputs.iter().zip(&program.inputs) {
+        let at = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
+        from.push(tile::Dense { at, once: input.once });
+    }
+    // SAFETY: the inputs lie within their buffers, all operands are of the program's dtypes, and the rest is the
+    // caller's promise.
+    unsafe { tile::dense(program, params, size, &from, &[tile::Dense::full(to.as_ptr())]) }
 }
 
 /// An operand that a kernel reads.
@@ -312,6 +342,13 @@ mod tests {
             assert!(go(backend, 3, &[at(0, false)], &out).is_err(), "one input for two");
             let unwritten = Dense { storage: &empty, offset: 0, once: false };
             assert!(go(backend, 3, &[unwritten, at(0, false)], &out).is_err());
+            let new = |size, inputs: &[Dense<'_>]| backend.map_new(&map.program, &map.params, size, inputs);
+            Cpu.download(&new(3, &[at(1, false), at(3, true)]).unwrap(), 0, &mut bytes).unwrap();
+            assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
+            for size in [5, usize::MAX / 4, usize::MAX] {
+                assert!(new(size, &[at(0, false); 2]).is_err(), "inputs of four");
+                assert!(new(size, &[at(0, true)]).is_err(), "one input for two");
+            }
         }
     }
 

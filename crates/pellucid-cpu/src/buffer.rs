@@ -24,10 +24,10 @@ impl CpuBuffer {
         Ok(CpuBuffer { bytes, start: AtomicPtr::new(ptr::null_mut()) })
     }
 
-    /// A buffer with memory, uninitialised: scratch for a kernel.
+    /// A buffer with memory, uninitialised: scratch for a kernel, or what one is about to fill.
     pub(crate) fn scratch(bytes: usize) -> Result<CpuBuffer> {
-        let buffer = CpuBuffer::new(bytes)?;
-        buffer.ensure()?;
+        let mut buffer = CpuBuffer::new(bytes)?;
+        *buffer.start.get_mut() = buffer.memory()?.as_ptr();
         Ok(buffer)
     }
 
@@ -47,9 +47,14 @@ impl CpuBuffer {
         }
     }
 
+    /// Memory for this buffer; an empty one gets an address that is aligned, and never used.
+    #[inline]
+    fn memory(&self) -> Result<NonNull<u8>> {
+        if self.bytes == 0 { Ok(dangling()) } else { pool::allocate(self.bytes) }
+    }
+
     fn give_memory(&self) -> Result<NonNull<u8>> {
-        // An empty buffer gets an address that is aligned, and never used.
-        let start = if self.bytes == 0 { dangling() } else { pool::allocate(self.bytes)? };
+        let start = self.memory()?;
         match self.start.compare_exchange(ptr::null_mut(), start.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(start),
             Err(other) => {
@@ -85,10 +90,12 @@ impl Drop for CpuBuffer {
 }
 
 impl Buffer for CpuBuffer {
+    #[inline]
     fn bytes(&self) -> usize {
         self.bytes
     }
 
+    #[inline]
     fn is_allocated(&self) -> bool {
         self.start().is_some()
     }

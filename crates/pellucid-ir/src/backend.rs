@@ -186,6 +186,18 @@ pub trait Backend: Send + Sync + 'static {
         let (inputs, output) = views.split_at(inputs.len());
         self.run(&Kernel::Map(Map { program: program.clone(), params: params.clone() }), inputs, output)
     }
+    /// [`Backend::map_dense`] into a new storage, which holds the output and nothing else.
+    fn map_new(
+        &self,
+        program: &Arc<Program>,
+        params: &Params,
+        size: usize,
+        inputs: &[Dense<'_>],
+    ) -> Result<Arc<Storage>> {
+        let storage = self.storage(program.output_bytes(size)?)?;
+        self.map_dense(program, params, size, inputs, Dense { storage: &storage, offset: 0, once: false })?;
+        Ok(storage)
+    }
     /// Copies host bytes to the start of a storage, giving it memory.
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
     /// Copies `into.len()` bytes of a storage, from byte `offset` on, to the host.

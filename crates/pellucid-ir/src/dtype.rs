@@ -256,6 +256,7 @@ pub enum Scalar {
 
 impl Default for Scalar {
     /// The integer 0.
+    #[inline]
     fn default() -> Scalar {
         Scalar::Int(0)
     }

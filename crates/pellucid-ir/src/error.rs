@@ -234,6 +234,12 @@ fn list<T: ToString>(items: &[T]) -> String {
 }
 
 impl Error {
+    /// An array of so many elements that no memory could hold it.
+    #[cold]
+    pub fn absurd_size() -> Error {
+        Error::OutOfMemory { requested: usize::MAX, in_use: 0, cap: usize::MAX }
+    }
+
     /// An [`Error::InvalidArgument`].
     pub fn invalid(op: &'static str, reason: impl Into<String>) -> Error {
         Error::InvalidArgument { op, reason: reason.into() }

@@ -18,6 +18,7 @@ pub struct Shape(Few<usize, INLINE_AXES>);
 
 impl Shape {
     /// The shape of a 0-d array.
+    #[inline]
     pub fn scalar() -> Shape {
         Shape::default()
     }
@@ -46,11 +47,12 @@ impl Shape {
     /// Zero-length axes do not excuse an absurd product of the others.
     #[inline]
     pub fn checked_size(&self) -> Option<usize> {
-        let mut bytes: isize = 8;
-        for &d in self.0.iter().filter(|&&d| d != 0) {
-            bytes = bytes.checked_mul(isize::try_from(d).ok()?)?;
+        let (mut bytes, mut any) = (8isize, true);
+        for &d in self.0.iter() {
+            any &= d != 0;
+            bytes = bytes.checked_mul(isize::try_from(d.max(1)).ok()?)?;
         }
-        Some(self.size())
+        Some(if any { bytes as usize / 8 } else { 0 })
     }
 
     /// Row-major (C order) strides, in elements.
@@ -228,7 +230,13 @@ impl Layout {
     /// The row-major layout of `shape` from the start of a storage.
     #[inline]
     pub fn contiguous(shape: Shape) -> Layout {
-        Layout { shape, offset: 0, strides: None }
+        Layout::contiguous_from(shape, 0)
+    }
+
+    /// The row-major layout of `shape` from element `offset` of a storage.
+    #[inline]
+    pub fn contiguous_from(shape: Shape, offset: usize) -> Layout {
+        Layout { shape, offset, strides: None }
     }
 
     /// A layout of explicit strides and offset, in elements.

@@ -4,7 +4,7 @@
 
 use crate::device::Device;
 use crate::engine;
-use pellucid_ir::backend::{READY, Storage, View};
+use pellucid_ir::backend::{Dense, READY, Storage, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Element, Error, Layout, Result, Shape};
 use std::sync::Arc;
@@ -18,14 +18,23 @@ pub struct Array {
     device: Device,
 }
 
+/// The number of elements, unless no memory could have so many.
+#[inline]
+pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
+    shape.checked_size().ok_or_else(Error::absurd_size)
+}
+
 impl Array {
     /// An array whose elements a kernel is about to write. It has no memory until then.
     pub fn new(device: Device, dtype: DType, shape: Shape) -> Result<Array> {
-        let Some(size) = shape.checked_size() else {
-            return Err(Error::OutOfMemory { requested: usize::MAX, in_use: 0, cap: usize::MAX });
-        };
-        let storage = device.backend().storage(size * dtype.size())?;
-        Ok(Array { storage, layout: Layout::contiguous(shape), dtype, device })
+        let storage = device.backend().storage(checked_size(&shape)? * dtype.size())?;
+        Ok(Array::dense(storage, 0, dtype, shape, device))
+    }
+
+    /// An array of the elements in a storage from `offset` on.
+    #[inline]
+    pub(crate) fn dense(storage: Arc<Storage>, offset: usize, dtype: DType, shape: Shape, device: Device) -> Array {
+        Array { storage, layout: Layout::contiguous_from(shape, offset), dtype, device }
     }
 
     /// An array of these elements, in row-major order.
@@ -159,6 +168,14 @@ impl Array {
     pub fn to_vec<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
         let bytes = if self.dtype == T::DTYPE { self.to_bytes(op)? } else { self.cast(T::DTYPE)?.to_bytes(op)? };
         Ok(T::from_bytes(&bytes))
+    }
+
+    /// The array as a backend takes it where it has no gaps, and `size` elements or one.
+    #[inline]
+    pub(crate) fn as_dense(&self, size: usize) -> Option<Dense<'_>> {
+        let count = self.shape().size();
+        let dense = self.layout.is_contiguous() && (count == size || count == 1);
+        dense.then(|| Dense { storage: &self.storage, offset: self.layout.offset(), once: count != size })
     }
 
     #[inline]

@@ -15,6 +15,7 @@ static CPU: &dyn Backend = &pellucid_cpu::Cpu;
 
 impl Device {
     /// The processor and its memory. Always there.
+    #[inline]
     pub fn cpu() -> Device {
         Device { backend: &CPU }
     }
@@ -62,6 +63,7 @@ impl Device {
         self.backend.trim();
     }
 
+    #[inline]
     pub(crate) fn backend(&self) -> &'static dyn Backend {
         *self.backend
     }
@@ -79,6 +81,7 @@ impl Device {
 }
 
 impl PartialEq for Device {
+    #[inline]
     fn eq(&self, other: &Device) -> bool {
         std::ptr::eq(self.backend, other.backend)
     }

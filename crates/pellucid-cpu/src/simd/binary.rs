@@ -2,7 +2,7 @@
 
 use super::Level;
 use super::elem::{At, Elem, Mask, one, source, target};
-use super::stride::{GRAIN, Kernel, stride};
+use super::stride::{Kernel, VECTOR, stride};
 use crate::math::Real;
 use crate::math::integer::Int;
 use pellucid_ir::Compute;
@@ -107,7 +107,7 @@ per_level! {
         let (out, size) = (size_of::<F::Out>(), size_of::<T>());
         let kernel = Whole::<T, F, ()>((), PhantomData);
         // SAFETY: the caller's promise; `stride` hands on only what lies within it.
-        unsafe { stride(GRAIN, (dst, out), [(a, size), (b, size)], n, kernel) };
+        unsafe { stride(VECTOR, (dst, out), [(a, size), (b, size)], n, kernel) };
     }
 }
 
@@ -117,7 +117,7 @@ per_level! {
         // SAFETY: the caller's promise.
         let kernel = Whole::<T, F, _>(Right(unsafe { one::<T>(b) }), PhantomData);
         // SAFETY: the caller's promise; `stride` hands on only what lies within it.
-        unsafe { stride(GRAIN, (dst, out), [(a, size)], n, kernel) };
+        unsafe { stride(VECTOR, (dst, out), [(a, size)], n, kernel) };
     }
 }
 
@@ -127,7 +127,7 @@ per_level! {
         // SAFETY: the caller's promise.
         let kernel = Whole::<T, F, _>(Left(unsafe { one::<T>(a) }), PhantomData);
         // SAFETY: the caller's promise; `stride` hands on only what lies within it.
-        unsafe { stride(GRAIN, (dst, out), [(b, size)], n, kernel) };
+        unsafe { stride(VECTOR, (dst, out), [(b, size)], n, kernel) };
     }
 }
 

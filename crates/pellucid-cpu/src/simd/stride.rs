@@ -2,8 +2,12 @@
 
 use std::mem::MaybeUninit;
 
-/// Counts of elements that fill vectors at every level, however the loop was unrolled.
+/// Counts of elements that fill vectors at every level, however the loop was unrolled: for polynomials, a remainder
+/// of which takes longer than to pad it.
 pub(crate) const GRAIN: usize = 64;
+
+/// Counts of elements that fill a vector at every level: for loops of little work, where padding is most of it.
+pub(crate) const VECTOR: usize = 16;
 
 /// Elements that are copied aside at once when an operand is overwritten in place.
 const PIECE: usize = 256;

@@ -2,7 +2,7 @@
 
 use super::Level;
 use super::elem::{At, Elem, Mask, one, source, target};
-use super::stride::{GRAIN, Kernel, stride};
+use super::stride::{Kernel, VECTOR, stride};
 use crate::math::Real;
 use pellucid_ir::Compute;
 use std::marker::PhantomData;
@@ -37,7 +37,7 @@ per_level! {
                 return;
             }
             let uniform = (one::<A>(a), one::<T>(b), one::<T>(c));
-            stride(GRAIN, (dst, size), sources, n, Whole::<A, T, F, TA, TB, TC>(uniform, PhantomData));
+            stride(VECTOR, (dst, size), sources, n, Whole::<A, T, F, TA, TB, TC>(uniform, PhantomData));
         }
     }
 }

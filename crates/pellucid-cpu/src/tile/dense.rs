@@ -30,6 +30,7 @@ pub(crate) struct Dense {
 
 impl Dense {
     /// An operand of full size.
+    #[inline]
     pub(crate) fn full(at: *mut u8) -> Dense {
         Dense { at, once: false }
     }

@@ -5,6 +5,7 @@ use super::compile::Programs;
 use super::expr::{Expr, Role};
 use super::gradient::Gradients;
 use super::graph::{Graph, Id, Input, Kind, Output};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// The most inputs, parameters or outputs of a formula.
@@ -16,7 +17,26 @@ pub(super) const MOST: usize = 255;
 /// and kept with it.
 #[derive(Clone)]
 pub struct Formula {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Handle,
+}
+
+/// How a formula is held.
+#[derive(Clone)]
+pub(super) enum Handle {
+    Counted(Arc<Inner>),
+    /// It is never freed, so nobody counts.
+    Eternal(&'static Inner),
+}
+
+impl Deref for Handle {
+    type Target = Inner;
+    #[inline]
+    fn deref(&self) -> &Inner {
+        match self {
+            Handle::Counted(inner) => inner,
+            Handle::Eternal(inner) => inner,
+        }
+    }
 }
 
 pub(super) struct Inner {
@@ -29,6 +49,8 @@ pub(super) struct Inner {
     /// Per input, the derivative that its text declares.
     pub(super) declared: Vec<Option<Declared>>,
     pub(super) is_row: bool,
+    /// Every input is a number.
+    pub(super) is_plain: bool,
     /// The outputs that are numbers, as bits (of the first 64): others have no gradient to be missing.
     pub(super) numbers: u64,
     pub(super) gradients: Gradients,
@@ -106,6 +128,7 @@ impl Formula {
             param_names: names("k", params),
             declared: vec![None; inputs.len()],
             numbers: numbers(&outputs),
+            is_plain: inputs.iter().all(|i| i.kind == Kind::Number),
             inputs,
             graph,
             outputs,
@@ -113,7 +136,22 @@ impl Formula {
             gradients: Gradients::default(),
             programs: Programs::default(),
         };
-        Formula { inner: Arc::new(inner) }
+        Formula { inner: Handle::Counted(Arc::new(inner)) }
+    }
+
+    /// The same formula, never to be freed: its handles, and those of its gradients, then cost no count. For a
+    /// formula that is kept in a `static`.
+    #[must_use]
+    pub fn eternal(self) -> Formula {
+        match self.inner {
+            // A formula that others hold too goes on for them as it was.
+            Handle::Counted(_) => Formula { inner: Handle::Eternal(Box::leak(Box::new(self.into_inner()))) },
+            Handle::Eternal(_) => self,
+        }
+    }
+
+    pub(super) fn is_eternal(&self) -> bool {
+        matches!(self.inner, Handle::Eternal(_))
     }
 
     /// The same formula, printed with these names of inputs and parameters.
@@ -173,25 +211,32 @@ impl Formula {
 
     /// A changed formula, with nothing derived from it yet.
     pub(super) fn changed(self, change: impl FnOnce(&mut Inner)) -> Formula {
-        let mut inner = match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner,
-            Err(shared) => Inner {
-                name: shared.name,
-                inputs: shared.inputs.clone(),
-                input_names: shared.input_names.clone(),
-                param_names: shared.param_names.clone(),
-                graph: shared.graph.clone(),
-                outputs: shared.outputs.clone(),
-                declared: shared.declared.clone(),
-                is_row: shared.is_row,
-                numbers: shared.numbers,
-                gradients: Gradients::default(),
-                programs: Programs::default(),
-            },
-        };
+        let mut inner = self.into_inner();
         change(&mut inner);
         (inner.gradients, inner.programs) = Default::default();
-        Formula { inner: Arc::new(inner) }
+        Formula { inner: Handle::Counted(Arc::new(inner)) }
+    }
+
+    /// What the handle holds, or a copy of it with nothing derived yet.
+    fn into_inner(self) -> Inner {
+        let copy = |shared: &Inner| Inner {
+            name: shared.name,
+            inputs: shared.inputs.clone(),
+            input_names: shared.input_names.clone(),
+            param_names: shared.param_names.clone(),
+            graph: shared.graph.clone(),
+            outputs: shared.outputs.clone(),
+            declared: shared.declared.clone(),
+            is_row: shared.is_row,
+            is_plain: shared.is_plain,
+            numbers: shared.numbers,
+            gradients: Gradients::default(),
+            programs: Programs::default(),
+        };
+        match self.inner {
+            Handle::Counted(inner) => Arc::try_unwrap(inner).unwrap_or_else(|shared| copy(&shared)),
+            Handle::Eternal(inner) => copy(inner),
+        }
     }
 
     /// The outputs for these inputs and parameters, as part of the formula under construction. What
@@ -246,9 +291,15 @@ impl Formula {
         self.inner.is_row
     }
 
+    /// True if every input is a number, and none an index or a mask.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.inner.is_plain
+    }
+
     /// True if `other` is the very same formula (not merely one that says the same).
     pub fn same(&self, other: &Formula) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+        std::ptr::eq(&*self.inner, &*other.inner)
     }
 }
 

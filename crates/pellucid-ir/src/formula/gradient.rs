@@ -22,6 +22,7 @@ impl Wanted {
     }
 
     /// The gradient of one input.
+    #[inline]
     pub fn only(input: usize) -> Wanted {
         Wanted(0).with(input, 0)
     }
@@ -30,6 +31,7 @@ impl Wanted {
     ///
     /// # Panics
     /// For an input beyond the 16th or an output beyond the 15th.
+    #[inline]
     #[must_use]
     pub fn with(self, input: usize, output: usize) -> Wanted {
         assert!(input < Wanted::MOST_INPUTS && output < 15, "only gradients of 16 inputs in 15 outputs can be wanted");
@@ -37,6 +39,7 @@ impl Wanted {
     }
 
     /// The output into which the gradient of `input` is added, if it is wanted.
+    #[inline]
     pub fn output_of(self, input: usize) -> Option<usize> {
         let nibble = if input < Wanted::MOST_INPUTS { self.0 >> (4 * input) & 15 } else { 0 };
         (nibble as usize).checked_sub(1)
@@ -115,9 +118,22 @@ impl Formula {
     /// The same, where incoming gradients are missing and count as zero: bit j of `present` says
     /// that the one of output j is there (outputs beyond the 64th count as there).
     #[track_caller]
+    #[inline]
     pub fn gradient_given(&self, wanted: Wanted, present: u64) -> &Gradient {
         let key = (wanted, present & self.inner.numbers);
-        let known = self.inner.gradients.get(&key);
-        known.unwrap_or_else(|| self.inner.gradients.insert(key, self.differentiate(key.0, key.1)))
+        match self.inner.gradients.get(&key) {
+            Some(known) => known,
+            None => self.new_gradient(key),
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn new_gradient(&self, key: (Wanted, u64)) -> &Gradient {
+        let mut gradient = self.differentiate(key.0, key.1);
+        if self.is_eternal() {
+            gradient.formula = gradient.formula.eternal();
+        }
+        self.inner.gradients.insert(key, gradient)
     }
 }

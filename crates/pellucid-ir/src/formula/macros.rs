@@ -38,7 +38,7 @@ macro_rules! formula {
         static FORMULA: ::std::sync::OnceLock<$crate::formula::Formula> = ::std::sync::OnceLock::new();
         // A function pointer, not a closure: what the text captured would be baked in.
         let build: fn() -> $crate::formula::Formula = || {
-            $crate::formula!(formula($($x $(: $($kind)+)?),* $(; $($k),*)?) = $body)
+            $crate::formula!(formula($($x $(: $($kind)+)?),* $(; $($k),*)?) = $body).eternal()
         };
         FORMULA.get_or_init(build)
     }};

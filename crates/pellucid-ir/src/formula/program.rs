@@ -6,6 +6,7 @@
 
 use super::primitive::{Binary, RowOp, Unary};
 use crate::dtype::{Compute, DType, Scalar};
+use crate::error::{Error, Result};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
@@ -27,6 +28,7 @@ pub struct Program {
     pub row_registers: Vec<Compute>,
     /// What is stored.
     pub outputs: Vec<Store>,
+    is_row: bool,
     prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
 }
 
@@ -134,17 +136,29 @@ impl Program {
         (registers, row_registers): (Vec<Compute>, Vec<Compute>),
         outputs: Vec<Store>,
     ) -> Program {
-        Program { name, inputs, uniforms, steps, registers, row_registers, outputs, prepared: Default::default() }
+        let is_row = !row_registers.is_empty()
+            || inputs.iter().any(|i| i.per_row)
+            || outputs.iter().any(|o| o.per_row)
+            || steps.iter().any(|s| s.op == Op::RowIndex)
+            || uniforms.iter().any(|u| u.source == UniformSource::RowLength);
+        let prepared = Default::default();
+        Program { name, inputs, uniforms, steps, registers, row_registers, outputs, is_row, prepared }
     }
 
     /// True if it reduces over rows, or tells elements of a row apart: it must be run as `Row`.
     #[inline]
     pub fn is_row(&self) -> bool {
-        !self.row_registers.is_empty()
-            || self.inputs.iter().any(|i| i.per_row)
-            || self.outputs.iter().any(|o| o.per_row)
-            || self.steps.iter().any(|s| s.op == Op::RowIndex)
-            || self.uniforms.iter().any(|u| u.source == UniformSource::RowLength)
+        self.is_row
+    }
+
+    /// Bytes of `size` elements of the first output.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if no memory could have so many.
+    #[inline]
+    pub fn output_bytes(&self, size: usize) -> Result<usize> {
+        let element = self.outputs.first().map_or(0, |o| o.storage.size());
+        size.checked_mul(element).ok_or_else(Error::absurd_size)
     }
 
     /// The form that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) keeps of this program, made by

@@ -97,15 +97,46 @@ pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
     address(a) == address(b)
 }
 
+/// The tensors that a node made, none of which it keeps alive.
+pub(crate) enum Handles {
+    /// The only one, which is made together with the node.
+    One(Weak<Inner>),
+    /// Several, which are noted when they are made; none yet.
+    Several(OnceLock<Box<[Weak<Inner>]>>),
+}
+
+impl Default for Handles {
+    fn default() -> Handles {
+        Handles::Several(OnceLock::new())
+    }
+}
+
+impl Handles {
+    /// Notes the outputs of a new node that has several.
+    pub(crate) fn note(&self, outputs: &[Tensor]) {
+        let Handles::Several(handles) = self else { unreachable!("a node with one output is told its handle") };
+        let noted = handles.set(outputs.iter().map(|t| Arc::downgrade(t.inner())).collect());
+        noted.expect("a new node");
+    }
+
+    /// The handles, in the order of the outputs.
+    pub(crate) fn get(&self) -> &[Weak<Inner>] {
+        match self {
+            Handles::One(handle) => std::slice::from_ref(handle),
+            Handles::Several(handles) => handles.get().map_or(&[], |h| h),
+        }
+    }
+}
+
 /// An applied operation. The trait object is its last field, so a node is one allocation.
 pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
     pub(crate) metas: SmallVec<[Meta; 1]>,
-    pub(crate) handles: OnceLock<SmallVec<[Weak<Inner>; 1]>>,
+    pub(crate) handles: Handles,
     /// An output keeps its gradient, or has hooks.
     pub(crate) observed: AtomicBool,
-    pub(crate) hooks: OnceLock<Vec<Arc<Hooks>>>,
+    pub(crate) hooks: OnceLock<Box<[Arc<Hooks>]>>,
     pub(crate) applied: A,
 }
 
@@ -123,19 +154,18 @@ impl Recorded {
 
 thread_local! {
     /// Nodes whose last owner is gone, while the drop of another one is under way.
-    static DYING: RefCell<Option<Vec<Arc<Recorded>>>> = const { RefCell::new(None) };
+    static DYING: RefCell<Option<Dying>> = const { RefCell::new(None) };
 }
+
+type Dying = SmallVec<[Arc<Recorded>; 4]>;
 
 impl<A: Applied + ?Sized> Drop for Recorded<A> {
     /// Lets go of the producers one after the other: a chain of a million nodes would overflow the
     /// stack if each dropped the next.
     fn drop(&mut self) {
-        let producers = self.edges.drain(..).filter_map(|e| match e {
-            Edge::Node(node, _) => Some(node),
-            _ => None,
-        });
-        let mut own: Option<Vec<Arc<Recorded>>> = None;
-        for node in producers {
+        let mut own: Option<Dying> = None;
+        while let Some(edge) = self.edges.pop() {
+            let Edge::Node(node, _) = edge else { continue };
             let mut node = Some(node);
             // Without the thread's list (the thread is ending) the node is dropped right here.
             let queued = DYING.try_with(|dying| match &mut *dying.borrow_mut() {
@@ -146,7 +176,7 @@ impl<A: Applied + ?Sized> Drop for Recorded<A> {
         }
         let Some(own) = own else { return };
         DYING.with(|dying| *dying.borrow_mut() = Some(own));
-        while let Some(node) = DYING.with(|dying| dying.borrow_mut().as_mut().and_then(Vec::pop)) {
+        while let Some(node) = DYING.with(|dying| dying.borrow_mut().as_mut().and_then(SmallVec::pop)) {
             drop(node);
         }
         DYING.with(|dying| *dying.borrow_mut() = None);
@@ -196,8 +226,7 @@ impl Node {
 
     /// The tensors that it made, each unless its last handle is gone.
     pub fn outputs(&self) -> Vec<Option<Tensor>> {
-        let handles = self.0.handles.get();
-        handles.map_or_else(Vec::new, |h| h.iter().map(|w| w.upgrade().map(Tensor::from_inner)).collect())
+        self.0.handles.get().iter().map(|h| h.upgrade().map(Tensor::from_inner)).collect()
     }
 
     /// The largest generation among its inputs; a leaf has 0, an output its node's plus one.

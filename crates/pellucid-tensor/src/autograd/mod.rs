@@ -26,7 +26,8 @@ pub use operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved,
 pub use pass::Backward;
 pub use transform::{Grad, grad, hvp, jvp, vjp};
 
+pub(crate) use applied::Applied;
 pub(crate) use graph::Slot;
-pub(crate) use graph::{Edge, Recorded, same_node};
-pub(crate) use operation::apply_reusing;
+pub(crate) use graph::{Edge, Handles, Recorded, same_node};
+pub(crate) use operation::{is_recorded, record, untracked};
 pub(crate) use pass::backward;

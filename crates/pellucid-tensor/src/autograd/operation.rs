@@ -1,7 +1,7 @@
 //! `Operation`, what every operation is, and `apply`, which makes every result.
 
 use super::applied::{Applied, With};
-use super::graph::{Edge, Recorded, Slot};
+use super::graph::{Edge, Handles, Recorded, Slot};
 use super::mode::{is_grad_enabled, set_grad_enabled};
 use crate::array::Array;
 use crate::tensor::{Inner, Tensor};
@@ -9,7 +9,7 @@ use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 /// The results of a forward computation: mostly one.
 pub type Arrays = SmallVec<[Array; 1]>;
@@ -153,6 +153,18 @@ pub(crate) struct SavedValue {
     array: Array,
     origin: Origin,
     version: u64,
+}
+
+impl SavedValue {
+    #[inline]
+    fn new(wanted: Wanted, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
+        let (array, origin) = match wanted {
+            Wanted::Input(i) => (inputs[i].clone(), Origin::Input(i)),
+            Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
+            Wanted::Array(array) => (*array, Origin::Constant),
+        };
+        SavedValue { version: array.storage().version(), array, origin }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -310,7 +322,12 @@ impl Gradients<'_> {
 /// # Errors
 /// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient.
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    apply_reusing(op, inputs, None)
+    let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
+    if is_recorded(inputs) {
+        return record(op, inputs, &arrays, None);
+    }
+    let mut saves = Saves { edges: &[], reuse: None, wanted: SmallVec::new() };
+    Ok(untracked(forward(&op, &arrays, &mut saves)?))
 }
 
 /// [`apply`], for an operation of one output.
@@ -318,39 +335,31 @@ pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     apply(op, inputs).map(|mut outputs| outputs.pop().expect("an operation of one output"))
 }
 
-/// [`apply`], where the storage of input `reuse` (a temporary that nobody else can see) may become
-/// that of an output.
+/// True if what is done to these inputs has to be recorded.
 #[inline]
-pub(crate) fn apply_reusing<O: Operation>(
-    op: O,
-    inputs: &[&Tensor],
-    reuse: Option<usize>,
-) -> Result<SmallVec<[Tensor; 1]>> {
-    let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
-    for input in inputs {
-        arrays.push(input.array());
+pub(crate) fn is_recorded(inputs: &[&Tensor]) -> bool {
+    is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
+}
+
+/// Results without history.
+#[inline]
+pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
+    match outputs.len() {
+        1 => SmallVec::from_buf([Tensor::from(outputs.pop().expect("one output"))]),
+        _ => outputs.into_iter().map(Tensor::from).collect(),
     }
-    if is_grad_enabled() && inputs.iter().any(|t| t.requires_grad()) {
-        return record(op, inputs, &arrays, reuse);
-    }
-    let mut saves = Saves { edges: &[], reuse, wanted: SmallVec::new() };
-    let outputs = forward(&op, &arrays, &mut saves)?;
-    let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
-    for array in outputs {
-        results.push(Tensor::from(array));
-    }
-    Ok(results)
 }
 
 /// Runs forward; nothing that is done there is recorded.
+#[inline]
 fn forward<O: Operation>(op: &O, arrays: &[&Array], saves: &mut Saves) -> Result<Arrays> {
     let _recording_off = set_grad_enabled(false);
     op.forward(arrays, saves)
 }
 
-/// [`apply_reusing`] with a tracked input.
-#[inline(always)]
-fn record<O: Operation>(
+/// [`apply`] with a tracked input, of which `arrays` are the elements. The storage of input `reuse` (a
+/// temporary that nobody else can see) may become that of an output.
+pub(crate) fn record<O: Operation>(
     op: O,
     inputs: &[&Tensor],
     arrays: &[&Array],
@@ -366,59 +375,61 @@ fn record<O: Operation>(
     }
     let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
     let outputs = forward(&op, arrays, &mut saves)?;
-    let wanted = saves.wanted;
+    let mut wanted = saves.wanted;
     if !outputs.iter().any(|a| a.dtype().is_float()) {
-        return Ok(outputs.into_iter().map(Tensor::from).collect());
+        return Ok(untracked(outputs));
     }
+    let history = (edges, generation);
     let count = wanted.len();
-    let mut saved = wanted.into_iter().map(|w| {
-        let (array, origin) = match w {
-            Wanted::Input(i) => (arrays[i].clone(), Origin::Input(i)),
-            Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
-            Wanted::Array(array) => (*array, Origin::Constant),
-        };
-        SavedValue { version: array.storage().version(), array, origin }
-    });
-    let mut next = || saved.next().expect("counted above");
-    let node: Arc<Recorded> = match count {
-        0 => node(edges, generation, &outputs, With::new([], op)),
-        1 => node(edges, generation, &outputs, With::new([next()], op)),
-        2 => node(edges, generation, &outputs, With::new([next(), next()], op)),
-        _ => node(edges, generation, &outputs, With::new(saved.collect::<Vec<_>>(), op)),
-    };
-    let mut results: SmallVec<[Tensor; 1]> = SmallVec::new();
-    let mut handles: SmallVec<[Weak<Inner>; 1]> = SmallVec::new();
-    for (index, array) in outputs.into_iter().enumerate() {
-        let float = array.dtype().is_float();
-        let result = if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) };
-        handles.push(Arc::downgrade(result.inner()));
-        results.push(result);
-    }
-    node.handles.set(handles).expect("a new node");
-    Ok(results)
+    wanted.reverse();
+    let mut next = |outputs: &[Array]| SavedValue::new(wanted.pop().expect("counted above"), arrays, outputs);
+    Ok(match count {
+        0 => results(history, outputs, With::new([], op)),
+        1 => {
+            let saved = [next(&outputs)];
+            results(history, outputs, With::new(saved, op))
+        }
+        2 => {
+            let saved = [next(&outputs), next(&outputs)];
+            results(history, outputs, With::new(saved, op))
+        }
+        _ => {
+            let saved: Vec<SavedValue> = (0..count).map(|_| next(&outputs)).collect();
+            results(history, outputs, With::new(saved, op))
+        }
+    })
 }
 
-/// A node whose outputs have no handles yet.
+/// The results with their node. A result owns the node, and the node names its results.
 #[inline(always)]
-fn node<A: Applied + 'static>(
-    edges: SmallVec<[Edge; 2]>,
-    generation: u64,
-    outputs: &[Array],
+fn results<A: Applied + 'static>(
+    (edges, generation): (SmallVec<[Edge; 2]>, u64),
+    outputs: Arrays,
     applied: A,
-) -> Arc<Recorded> {
+) -> SmallVec<[Tensor; 1]> {
     let mut metas: SmallVec<[Meta; 1]> = SmallVec::new();
-    for array in outputs {
+    for array in &outputs {
         metas.push(Meta { shape: array.shape().clone(), dtype: array.dtype() });
     }
-    Arc::new(Recorded {
+    let node = Arc::new(Recorded {
         edges,
         generation,
         metas,
-        handles: OnceLock::new(),
+        handles: Handles::default(),
         observed: AtomicBool::new(false),
         hooks: OnceLock::new(),
         applied,
-    })
+    });
+    if outputs.len() == 1 {
+        return SmallVec::from_buf([Tensor::only_output(outputs, node)]);
+    }
+    let (node, mut results): (Arc<Recorded>, _) = (node, SmallVec::new());
+    for (index, array) in outputs.into_iter().enumerate() {
+        let float = array.dtype().is_float();
+        results.push(if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) });
+    }
+    node.handles.note(&results);
+    results
 }
 
 /// So that the compiler sees what crosses threads.

@@ -123,7 +123,7 @@ pub(crate) struct Pass<'a> {
     heap: BinaryHeap<(u64, std::cmp::Reverse<usize>)>,
     waiting: Vec<Option<Waiting>>,
     node_at: ByAddress<usize>,
-    leaves: Vec<Arrived>,
+    leaves: SmallVec<[Arrived; 4]>,
     leaf_at: ByAddress<usize>,
     /// For `grad`: what is asked for, and which nodes lead there.
     targets: Option<(&'a mut [Target], ByAddress<bool>)>,
@@ -133,10 +133,10 @@ impl<'a> Pass<'a> {
     pub(crate) fn new(options: &'a Backward) -> Pass<'a> {
         Pass {
             options,
-            heap: BinaryHeap::new(),
-            waiting: Vec::new(),
+            heap: BinaryHeap::with_capacity(8),
+            waiting: Vec::with_capacity(8),
             node_at: ByAddress::default(),
-            leaves: Vec::new(),
+            leaves: SmallVec::new(),
             leaf_at: ByAddress::default(),
             targets: None,
         }
@@ -231,15 +231,17 @@ impl<'a> Pass<'a> {
         check(from, &gradient, &node.metas[index])?;
         let key = address(node) as usize;
         let at = self.node_at.get(key).unwrap_or_else(|| {
-            let gradients = SmallVec::from_elem(None, node.metas.len());
-            self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
-            let at = self.waiting.len() - 1;
+            let at = self.waiting.len();
+            self.waiting.push(Some(Waiting { node: node.clone(), gradients: SmallVec::new() }));
             self.heap.push((node.generation, std::cmp::Reverse(at)));
             self.node_at.insert(key, at);
             at
         });
-        let waiting = self.waiting[at].as_mut().expect("it has not run yet");
-        self.options.accumulate(&mut waiting.gradients[index], gradient)
+        let gradients = &mut self.waiting[at].as_mut().expect("it has not run yet").gradients;
+        while gradients.len() < node.metas.len() {
+            gradients.push(None);
+        }
+        self.options.accumulate(&mut gradients[index], gradient)
     }
 
     /// Adds a gradient to what has arrived for a leaf.
@@ -272,8 +274,7 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         if self.options.keep_grad || node.observed.load(Ordering::Acquire) {
-            let handles = node.handles.get().expect("an applied node");
-            for (handle, gradient) in handles.iter().zip(&*gradients) {
+            for (handle, gradient) in node.handles.get().iter().zip(&*gradients) {
                 let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
                 if let Some(slot) = inner.kept_slot(self.options.keep_grad) {
                     slot.update(|held| self.options.accumulate(held, gradient.clone()))?;

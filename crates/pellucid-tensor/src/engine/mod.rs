@@ -16,9 +16,10 @@ pub use list::lazy;
 pub(crate) use list::{Recorded, Recording};
 
 use crate::array::Array;
+use crate::device::Device;
 use pellucid_ir::backend::{Dense, POISONED, READY, Storage, View};
 use pellucid_ir::formula::Program;
-use pellucid_ir::kernel::{Kernel, Map, Params};
+use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -37,8 +38,15 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Eager) };
 }
 
+#[inline]
 pub(crate) fn mode() -> Mode {
     MODE.get()
+}
+
+/// True where a kernel runs when it is submitted.
+#[inline]
+pub(crate) fn is_eager() -> bool {
+    MODE.get() == Mode::Eager
 }
 
 /// Runs or records one kernel. Shapes and dtypes were checked by the operation.
@@ -61,32 +69,36 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
     Ok(())
 }
 
-/// [`submit`] for a map of one output, all of whose operands are dense: contiguous, and of the output's
-/// size or a single value. The output is new, or the very view of an input. Run
-/// at once, it has nothing in its way.
-pub(crate) fn map_dense(program: &Arc<Program>, params: &Params, inputs: &[&Array], output: &Array) -> Result<()> {
-    if MODE.get() != Mode::Eager {
-        let map = Map { program: program.clone(), params: params.clone() };
-        return list::record(Kernel::Map(map), inputs, &[output]);
+/// Runs a map of `size` elements now, all of whose inputs are dense. The output is new, or the
+/// very view of an input; its storage is returned.
+///
+/// Nearly every kernel is of this kind, and has nothing in its way: nobody else knows a new output, and
+/// nothing is said of shapes and strides.
+pub(crate) fn map_dense(
+    device: Device,
+    program: &Arc<Program>,
+    params: &Params,
+    size: usize,
+    inputs: &[Dense<'_>],
+    output: Option<&Array>,
+) -> Result<Arc<Storage>> {
+    debug_assert!(MODE.get() == Mode::Eager);
+    for input in inputs {
+        ready(program.name, input.storage)?;
     }
-    let mut from: SmallVec<[Dense<'_>; 4]> = SmallVec::new();
-    let size = output.shape().size();
-    for array in inputs {
-        let storage: &Storage = array.storage();
-        ready(program.name, storage)?;
-        from.push(Dense { storage, offset: array.layout().offset(), once: array.shape().size() != size });
-    }
-    let storage: &Storage = output.storage();
-    let new = output.is_new();
-    let to = Dense { storage, offset: output.layout().offset(), once: false };
-    {
-        let _held = Held::new(&from, std::slice::from_ref(&to));
-        output.device().backend().map_dense(program, params, size, &from, to)?;
-    }
-    if !new {
-        storage.bump();
-    }
-    Ok(())
+    let backend = device.backend();
+    let Some(output) = output else {
+        let held = Held::new(inputs, &[]);
+        let storage = backend.map_new(program, params, size, inputs)?;
+        drop(held);
+        return Ok(storage);
+    };
+    let to = Dense { storage: output.storage(), offset: output.layout().offset(), once: false };
+    let held = Held::new(inputs, std::slice::from_ref(&to));
+    backend.map_dense(program, params, size, inputs, to)?;
+    drop(held);
+    to.storage.bump();
+    Ok(output.storage().clone())
 }
 
 /// Makes sure that a storage's contents are there, running the list that will fill it if need be.

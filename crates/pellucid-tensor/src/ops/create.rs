@@ -1,11 +1,12 @@
 //! New tensors that are filled on the device.
 
-use crate::array::Array;
+use crate::array::{Array, checked_size};
 use crate::device::Device;
 use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
+use pellucid_ir::kernel::{Kernel, Map, Params};
 use pellucid_ir::{DType, Result, Scalar, Shape};
 use std::sync::OnceLock;
 
@@ -13,14 +14,19 @@ use std::sync::OnceLock;
 pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
     static FILL: OnceLock<Formula> = OnceLock::new();
     static FILL_MASK: OnceLock<Formula> = OnceLock::new();
-    let out = Array::new(device, dtype, shape)?;
     // A truth value is not a number: it is the mask value ≠ 0.
     let formula = match dtype {
-        DType::Bool => FILL_MASK.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0].ne(0)])),
-        _ => FILL.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0]])),
+        DType::Bool => FILL_MASK.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0].ne(0)]).eternal()),
+        _ => FILL.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0]]).eternal()),
     };
     let number = if dtype == DType::Bool { DType::F32 } else { dtype };
-    engine::map_dense(formula.uniform_program(number)?, &[value].into(), &[], &out)?;
+    let (program, params) = (formula.uniform_program(number)?, Params::from([value]));
+    if engine::is_eager() {
+        let storage = engine::map_dense(device, program, &params, checked_size(&shape)?, &[], None)?;
+        return Ok(Array::dense(storage, 0, dtype, shape, device));
+    }
+    let out = Array::new(device, dtype, shape)?;
+    engine::submit(&Kernel::Map(Map { program: program.clone(), params }), &[], &[&out])?;
     Ok(out)
 }
 

@@ -3,14 +3,15 @@
 //! One operation serves all three. Its gradients are formulas again, so it is also the operation of
 //! every gradient of every order.
 
-use crate::array::Array;
+use crate::array::{Array, checked_size};
 use crate::autograd::{
-    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_reusing, is_grad_enabled,
+    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, is_grad_enabled, is_recorded, record, untracked,
 };
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
+use pellucid_ir::backend::Dense;
 use pellucid_ir::formula::{Formula, Gradient, Kind, Program, Read, Signature, Wanted};
 use pellucid_ir::kernel::{AxisSet, Kernel, Map, Meta, Params, Reduce, ReduceOp, Row};
 use pellucid_ir::{DType, Error, Result, Scalar, Shape};
@@ -41,14 +42,60 @@ struct Tracked {
     stretched: u64,
 }
 
+/// An application without its history: what a backend has to know.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    formula: &'a Formula,
+    params: &'a Params,
+    shape: &'a Shape,
+    rows: AxisSet,
+    sum: Option<AxisSet>,
+    number: Option<DType>,
+}
+
+/// What an application may say beside its operands.
+#[derive(Clone, Copy, Default)]
+struct How {
+    rows: AxisSet,
+    sum: Option<AxisSet>,
+    number: Option<DType>,
+    reuse: Option<usize>,
+}
+
+/// Applies a formula to inputs that broadcast.
+#[inline]
+fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: How) -> Result<SmallVec<[Tensor; 1]>> {
+    let (params, mut made) = (params.into(), None);
+    let shape = common(formula.name(), inputs, &mut made)?;
+    let How { rows, sum, number, reuse } = how;
+    Call { formula, params: &params, shape, rows, sum, number }.apply(inputs, reuse)
+}
+
+/// The shape to which all inputs broadcast: that of the first, as a rule, or one that is put into `made`.
+#[inline]
+fn common<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shape>) -> Result<&'a Shape> {
+    match inputs {
+        [first, rest @ ..] if rest.iter().all(|t| t.shape() == first.shape()) => Ok(first.shape()),
+        _ => Ok(made.insert(broadcast(op, inputs)?)),
+    }
+}
+
+fn broadcast(op: &'static str, inputs: &[&Tensor]) -> Result<Shape> {
+    let shape = inputs.iter().try_fold(Shape::scalar(), |shape, input| shape.broadcast(input.shape()));
+    shape.ok_or_else(|| {
+        let mend = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
+        Error::shapes(op, inputs.iter().map(|t| t.shape()), mend)
+    })
+}
+
 /// Applies a formula to inputs that broadcast; returns all its outputs.
 pub(crate) fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<SmallVec<[Tensor; 1]>> {
-    FormulaOp::new(formula, inputs, params, AxisSet::default(), None, None)?.apply(inputs, None)
+    apply(formula, inputs, params, How::default())
 }
 
 /// Applies a formula of one output to inputs that broadcast.
 pub(crate) fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
-    map_all(formula, inputs, params).map(only)
+    map_reusing(formula, inputs, params, None)
 }
 
 /// [`map`], writing into input `reuse` if nobody else can see it.
@@ -58,7 +105,7 @@ pub(crate) fn map_reusing(
     params: &[Scalar],
     reuse: Option<usize>,
 ) -> Result<Tensor> {
-    FormulaOp::new(formula, inputs, params, AxisSet::default(), None, None)?.apply(inputs, reuse).map(only)
+    apply(formula, inputs, params, How { reuse, ..How::default() }).map(only)
 }
 
 /// Applies a formula of one output and sums it over axes, which stay with length 1. The numbers are
@@ -70,12 +117,12 @@ pub(crate) fn map_sum(
     axes: AxisSet,
     number: Option<DType>,
 ) -> Result<Tensor> {
-    FormulaOp::new(formula, inputs, params, AxisSet::default(), Some(axes), number)?.apply(inputs, None).map(only)
+    apply(formula, inputs, params, How { sum: Some(axes), number, ..How::default() }).map(only)
 }
 
 /// Applies a formula with row reductions; rows run over `axes` of the inputs' common shape.
 pub(crate) fn rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
-    FormulaOp::new(formula, inputs, params, axes, None, None)?.apply(inputs, None).map(only)
+    apply(formula, inputs, params, How { rows: axes, ..How::default() }).map(only)
 }
 
 /// All outputs of a formula with row reductions.
@@ -85,9 +132,8 @@ pub(crate) fn rows_all(
     params: &[Scalar],
     axes: super::Axes,
 ) -> Result<Vec<Tensor>> {
-    let mut op = FormulaOp::new(formula, inputs, params, AxisSet::default(), None, None)?;
-    op.rows = axes.resolve(formula.name(), &op.shape)?.set;
-    Ok(op.apply(inputs, None)?.into_vec())
+    let rows = axes.resolve(formula.name(), common(formula.name(), inputs, &mut None)?)?.set;
+    Ok(apply(formula, inputs, params, How { rows, ..How::default() })?.into_vec())
 }
 
 /// Whether a user's formula fits what it is applied to.
@@ -119,13 +165,15 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
         super::writable(op, target)?;
     }
     let all: SmallVec<[&Tensor; 6]> = targets.iter().chain(inputs).copied().collect();
-    let node = FormulaOp::new(formula, &all, params, AxisSet::default(), None, None)?;
-    if let Some(other) = targets.iter().find(|t| *t.shape() != node.shape) {
+    let (params, mut made) = (Params::from(params), None);
+    let shape = common(op, &all, &mut made)?;
+    if let Some(other) = targets.iter().find(|t| t.shape() != shape) {
         let mend = "an in-place update cannot change its target's shape";
-        return Err(Error::shapes(op, [other.shape(), &node.shape], mend));
+        return Err(Error::shapes(op, [other.shape(), shape], mend));
     }
     let arrays: SmallVec<[&Array; 6]> = all.iter().map(|t| t.array()).collect();
-    let program = node.program(&arrays)?.clone();
+    let call = Call { formula, params: &params, shape, rows: AxisSet::default(), sum: None, number: None };
+    let program = call.program(&arrays)?.clone();
     let written: SmallVec<[&Array; 4]> = targets.iter().map(|t| t.array()).collect();
     let fits = program.outputs.len() == targets.len()
         && program.outputs.iter().zip(&written).all(|(o, t)| o.storage == t.dtype());
@@ -133,7 +181,7 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
         let mend = "every output overwrites one target, of its dtype";
         return Err(Error::dtypes(op, written.iter().map(|a| a.dtype()), mend));
     }
-    engine::submit(&Kernel::Map(Map { program, params: node.params }), &arrays, &written)
+    engine::submit(&Kernel::Map(Map { program, params }), &arrays, &written)
 }
 
 fn only(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
@@ -150,40 +198,18 @@ struct Part<'a> {
     broadcast: bool,
 }
 
+impl Part<'_> {
+    /// A gradient with the shape and dtype of its input.
+    #[inline]
+    fn fitted(&self, gradient: Tensor, target: &Meta) -> Result<Tensor> {
+        if gradient.dtype() == target.dtype && (!self.broadcast || *gradient.shape() == target.shape) {
+            return Ok(gradient);
+        }
+        ops::to_dtype(&ops::sum_to(&gradient, &target.shape)?, target.dtype)
+    }
+}
+
 impl FormulaOp {
-    // Inlined, as is what it is handed to: a structure of this size that has just been written is dear to move.
-    #[inline(always)]
-    fn new(
-        formula: &Formula,
-        inputs: &[&Tensor],
-        params: &[Scalar],
-        rows: AxisSet,
-        sum: Option<AxisSet>,
-        number: Option<DType>,
-    ) -> Result<FormulaOp> {
-        let name = formula.name();
-        let mut shape = inputs.first().map_or(Shape::scalar(), |t| t.shape().clone());
-        for input in inputs.iter().skip(1) {
-            if *input.shape() != shape {
-                shape = shape.broadcast(input.shape()).ok_or_else(|| {
-                    let mend = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
-                    Error::shapes(name, inputs.iter().map(|t| t.shape()), mend)
-                })?;
-            }
-        }
-        let (formula, params, tracked) = (formula.clone(), params.into(), Tracked::default());
-        Ok(FormulaOp { formula, params, shape, rows, sum, number, tracked })
-    }
-
-    /// The results, with their history.
-    #[inline(always)]
-    fn apply(mut self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
-        if is_grad_enabled() && inputs.iter().any(|t| t.requires_grad()) {
-            self.track(inputs);
-        }
-        apply_reusing(self, inputs, reuse)
-    }
-
     /// Notes which gradients backward will be asked for.
     fn track(&mut self, inputs: &[&Tensor]) {
         let described = self.formula.inputs();
@@ -208,16 +234,163 @@ impl FormulaOp {
         self.tracked = Tracked { full, stretched };
     }
 
+    #[inline]
+    fn call(&self) -> Call<'_> {
+        let FormulaOp { formula, params, shape, rows, sum, number, .. } = self;
+        Call { formula, params, shape, rows: *rows, sum: *sum, number: *number }
+    }
+
+    /// Calls `each` with everything that backward has to compute; forward asks too, to know what to
+    /// save. Inputs of full shape come last.
+    fn parts(&self, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+        let Tracked { full, mut stretched } = self.tracked;
+        while stretched != 0 {
+            let i = stretched.trailing_zeros() as usize;
+            stretched &= stretched - 1;
+            let gradient = self.formula.gradient(Wanted::only(i));
+            each(Part { gradient, inputs: &[i as u8], broadcast: true })?;
+        }
+        if full == Wanted::default() {
+            return Ok(());
+        }
+        // The first input of every output; outputs are numbered as their first inputs come.
+        let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
+        for i in 0..self.formula.inputs().len() {
+            if full.output_of(i) == Some(outputs) {
+                firsts[outputs] = i as u8;
+                outputs += 1;
+            }
+        }
+        each(Part { gradient: self.formula.gradient(full), inputs: &firsts[..outputs], broadcast: false })
+    }
+
+    /// Output `j` of the formula before it was summed.
+    fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
+        let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
+        Ok(Call { sum: None, ..self.call() }.apply(&inputs, None)?.swap_remove(j))
+    }
+
+    /// One part of backward: its gradient formula, applied to what it reads.
+    fn differentiate(
+        &self,
+        part: &Part,
+        saved: &Saved,
+        grads: &Gradients,
+        needed: Needed,
+        into: &mut InputGradients,
+    ) -> Result<()> {
+        let gradient = part.gradient;
+        let mut computed = false;
+        for (k, &i) in part.inputs.iter().enumerate() {
+            let i = i as usize;
+            if !needed.contains(i) {
+                continue;
+            }
+            if gradient.is_zero(k) {
+                into[i] = Some(ops::zeros(saved.input_shape(i), saved.input_dtype(i))?);
+            } else if let Some(j) = gradient.passes(k) {
+                into[i] = Some(part.fitted(self.incoming(grads, j)?, saved.meta(i))?);
+            } else {
+                computed = true;
+            }
+        }
+        if computed {
+            for (&i, output) in part.inputs.iter().zip(self.apply_gradient(part, saved, grads)?) {
+                let i = i as usize;
+                if needed.contains(i) && into[i].is_none() {
+                    into[i] = Some(part.fitted(output, saved.meta(i))?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The gradient of output `j` before it was summed: that of a sum is the same for every summand.
+    fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
+        let g = grads.get(j)?;
+        if self.sum.is_some() { ops::broadcast_to(&g, &self.shape) } else { Ok(g) }
+    }
+
+    /// The outputs of a part's gradient formula.
+    fn apply_gradient(&self, part: &Part, saved: &Saved, grads: &Gradients) -> Result<SmallVec<[Tensor; 1]>> {
+        let Part { gradient, inputs, broadcast } = part;
+        let reads = &gradient.reads;
+        let summed = *broadcast && !gradient.formula.is_row();
+        let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, &self.shape));
+        // What the formula reads may all be per row; the gradient still has one value an element.
+        let call = Call { formula: &gradient.formula, sum, number: None, ..self.call() };
+        if is_grad_enabled() || self.sum.is_some() {
+            let read = |r: &Read| match *r {
+                Read::Input(i) => saved.input(i),
+                Read::Output(j) if self.sum.is_some() => self.summands(saved, j),
+                Read::Output(j) => saved.output(j),
+                Read::Gradient(j) => self.incoming(grads, j),
+            };
+            let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
+            return call.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None);
+        }
+        // Nothing is recorded: arrays do, and an incoming gradient that nobody else can see lends its
+        // memory to the result. (The part that is not a broadcast is the last that reads it.)
+        let missing = |r: &Read| match *r {
+            Read::Gradient(j) if grads.try_get(j).is_none() => Some(grads.get(j)),
+            _ => None,
+        };
+        let zeros: SmallVec<[Tensor; 2]> = reads.iter().filter_map(missing).collect::<Result<_>>()?;
+        let (mut zeros, mut lent) = (zeros.iter(), None);
+        let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
+        for (k, read) in reads.iter().enumerate() {
+            arrays.push(match *read {
+                Read::Input(i) => saved.input_array(i)?,
+                Read::Output(j) => saved.output_array(j)?,
+                Read::Gradient(j) => match grads.try_get(j) {
+                    Some(g) => {
+                        if !broadcast && g.is_unique() {
+                            lent = Some(k);
+                        }
+                        g.array()
+                    }
+                    None => zeros.next().expect("made above").array(),
+                },
+            });
+        }
+        Ok(untracked(call.run(&arrays, lent)?))
+    }
+}
+
+impl<'a> Call<'a> {
+    /// The results, with their history if there is one.
+    #[inline]
+    fn apply(self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
+        let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
+        for input in inputs {
+            arrays.push(input.array());
+        }
+        if is_recorded(inputs) {
+            let mut op = self.recorded();
+            op.track(inputs);
+            return record(op, inputs, &arrays, reuse);
+        }
+        Ok(untracked(self.run(&arrays, reuse)?))
+    }
+
+    /// The same as an operation, which is kept with its results.
+    fn recorded(self) -> FormulaOp {
+        let Call { formula, params, shape, rows, sum, number } = self;
+        let (formula, params, shape) = (formula.clone(), params.clone(), shape.clone());
+        FormulaOp { formula, params, shape, rows, sum, number, tracked: Tracked::default() }
+    }
+
     /// The program for these dtypes. Integers and truth values are taken to the first of `i64` and
     /// `f32` for which the formula is defined, where it is not defined for themselves.
-    fn program(&self, inputs: &[&Array]) -> Result<&Arc<Program>> {
-        let formula = &self.formula;
+    fn program(self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
+        let formula = self.formula;
         // Floats of one dtype and no index or mask: the common case, decided without more ado.
         if let [first, rest @ ..] = inputs
             && first.dtype().is_float()
             && self.number.is_none_or(|n| n == first.dtype())
             && rest.iter().all(|a| a.dtype() == first.dtype())
-            && formula.inputs().iter().all(|i| i.kind == Kind::Number)
+            && formula.is_plain()
         {
             return formula.uniform_program(first.dtype());
         }
@@ -248,59 +421,46 @@ impl FormulaOp {
         }
     }
 
-    /// Calls `each` with everything that backward has to compute; forward asks too, to know what to
-    /// save. Inputs of full shape come last.
-    fn parts(&self, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
-        let Tracked { full, mut stretched } = self.tracked;
-        while stretched != 0 {
-            let i = stretched.trailing_zeros() as usize;
-            stretched &= stretched - 1;
-            let gradient = self.formula.gradient(Wanted::only(i));
-            each(Part { gradient, inputs: &[i as u8], broadcast: true })?;
-        }
-        if full == Wanted::default() {
-            return Ok(());
-        }
-        // The first input of every output; outputs are numbered as their first inputs come.
-        let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
-        for i in 0..self.formula.inputs().len() {
-            if full.output_of(i) == Some(outputs) {
-                firsts[outputs] = i as u8;
-                outputs += 1;
-            }
-        }
-        each(Part { gradient: self.formula.gradient(full), inputs: &firsts[..outputs], broadcast: false })
-    }
-
-    fn run(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
+    fn run(self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let program = self.program(inputs)?;
-        let device = device_of(self.name(), inputs)?;
-        let eager = engine::mode() == engine::Mode::Eager;
+        let device = device_of(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
         if let (true, [store]) = (plain, &program.outputs[..]) {
+            let eager = engine::is_eager();
             let fits = |a: &&Array| {
-                eager && a.dtype() == store.storage && a.layout().is_contiguous() && *a.shape() == self.shape
+                eager && a.dtype() == store.storage && a.layout().is_contiguous() && a.shape() == self.shape
             };
-            let out = match reuse.map(|r| inputs[r]).filter(fits) {
+            let reused = reuse.map(|r| inputs[r]).filter(fits);
+            // The common case runs without a look at strides: inputs broadcast, so that equal sizes mean
+            // equal elements.
+            let (size, mut dense) = (checked_size(self.shape)?, SmallVec::<[Dense<'_>; 4]>::new());
+            for array in inputs {
+                let Some(one) = array.as_dense(size) else { break };
+                dense.push(one);
+            }
+            if eager && dense.len() == inputs.len() {
+                let storage = engine::map_dense(device, program, self.params, size, &dense, reused)?;
+                let offset = reused.map_or(0, |a| a.layout().offset());
+                return Ok(Arrays::from_buf([Array::dense(
+                    storage,
+                    offset,
+                    store.storage,
+                    self.shape.clone(),
+                    device,
+                )]));
+            }
+            let out = match reused {
                 Some(array) => array.clone(),
                 None => Array::new(device, store.storage, self.shape.clone())?,
             };
-            // The common case runs without a look at strides: inputs broadcast, so that equal sizes mean
-            // equal elements.
-            let size = self.shape.size();
-            let dense = |a: &&Array| a.layout().is_contiguous() && matches!(a.shape().size(), n if n == size || n == 1);
-            if inputs.iter().all(dense) {
-                engine::map_dense(program, &self.params, inputs, &out)?;
-            } else {
-                let map = Map { program: program.clone(), params: self.params.clone() };
-                engine::submit(&Kernel::Map(map), inputs, &[&out])?;
-            }
+            let map = Map { program: program.clone(), params: self.params.clone() };
+            engine::submit(&Kernel::Map(map), inputs, &[&out])?;
             return Ok(Arrays::from_buf([out]));
         }
         let (program, params) = (program.clone(), self.params.clone());
         if let Some(axes) = self.sum {
             let dtype = program.outputs[0].storage;
-            let out = Array::new(device, dtype, axes.keepdims(&self.shape))?;
+            let out = Array::new(device, dtype, axes.keepdims(self.shape))?;
             let kernel = Reduce {
                 op: ReduceOp::Sum,
                 axes,
@@ -315,7 +475,7 @@ impl FormulaOp {
         }
         let mut outputs = Arrays::new();
         for store in &program.outputs {
-            let shape = if store.per_row { self.rows.keepdims(&self.shape) } else { self.shape.clone() };
+            let shape = if store.per_row { self.rows.keepdims(self.shape) } else { self.shape.clone() };
             outputs.push(Array::new(device, store.storage, shape)?);
         }
         let kernel = if program.is_row() {
@@ -326,117 +486,6 @@ impl FormulaOp {
         engine::submit(&kernel, inputs, &outputs.iter().collect::<SmallVec<[&Array; 4]>>())?;
         Ok(outputs)
     }
-
-    /// Output `j` of the formula before it was summed.
-    fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
-        let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
-        let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
-        let op = FormulaOp::new(&self.formula, &inputs, &self.params, self.rows, None, self.number)?;
-        Ok(op.apply(&inputs, None)?.swap_remove(j))
-    }
-
-    /// One part of backward: its gradient formula, applied to what it reads.
-    fn differentiate(
-        &self,
-        part: &Part,
-        saved: &Saved,
-        grads: &Gradients,
-        needed: Needed,
-        into: &mut InputGradients,
-    ) -> Result<()> {
-        let gradient = part.gradient;
-        let mut computed = false;
-        for (k, &i) in part.inputs.iter().enumerate() {
-            let i = i as usize;
-            if !needed.contains(i) {
-                continue;
-            }
-            if gradient.is_zero(k) {
-                into[i] = Some(ops::zeros(saved.input_shape(i), saved.input_dtype(i))?);
-            } else if let Some(j) = gradient.passes(k) {
-                into[i] = Some(fitted(self.incoming(grads, j)?, saved.meta(i))?);
-            } else {
-                computed = true;
-            }
-        }
-        if computed {
-            for (&i, output) in part.inputs.iter().zip(self.apply_gradient(part, saved, grads)?) {
-                let i = i as usize;
-                if needed.contains(i) && into[i].is_none() {
-                    into[i] = Some(fitted(output, saved.meta(i))?);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The gradient of output `j` before it was summed: that of a sum is the same for every summand.
-    fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
-        let g = grads.get(j)?;
-        if self.sum.is_some() { ops::broadcast_to(&g, &self.shape) } else { Ok(g) }
-    }
-
-    /// The outputs of a part's gradient formula.
-    fn apply_gradient(&self, part: &Part, saved: &Saved, grads: &Gradients) -> Result<SmallVec<[Tensor; 1]>> {
-        let Part { gradient, inputs, broadcast } = part;
-        let reads = &gradient.reads;
-        // What the formula reads may all be per row; the gradient still has one value an element.
-        let mut op = FormulaOp {
-            formula: gradient.formula.clone(),
-            params: self.params.clone(),
-            shape: self.shape.clone(),
-            rows: self.rows,
-            sum: None,
-            number: None,
-            tracked: Tracked::default(),
-        };
-        if *broadcast && !gradient.formula.is_row() {
-            op.sum = Some(ops::stretched(&saved.meta(inputs[0] as usize).shape, &op.shape));
-        }
-        if is_grad_enabled() || self.sum.is_some() {
-            let read = |r: &Read| match *r {
-                Read::Input(i) => saved.input(i),
-                Read::Output(j) if self.sum.is_some() => self.summands(saved, j),
-                Read::Output(j) => saved.output(j),
-                Read::Gradient(j) => self.incoming(grads, j),
-            };
-            let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
-            return op.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None);
-        }
-        // Nothing is recorded: arrays do, and an incoming gradient that nobody else can see lends its
-        // memory to the result. (The part that is not a broadcast is the last that reads it.)
-        let missing = |r: &Read| match *r {
-            Read::Gradient(j) if grads.try_get(j).is_none() => Some(grads.get(j)),
-            _ => None,
-        };
-        let zeros: SmallVec<[Tensor; 2]> = reads.iter().filter_map(missing).collect::<Result<_>>()?;
-        let (mut zeros, mut lent) = (zeros.iter(), None);
-        let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
-        for (k, read) in reads.iter().enumerate() {
-            arrays.push(match *read {
-                Read::Input(i) => saved.input_array(i)?,
-                Read::Output(j) => saved.output_array(j)?,
-                Read::Gradient(j) => match grads.try_get(j) {
-                    Some(g) => {
-                        if !broadcast && g.is_unique() {
-                            lent = Some(k);
-                        }
-                        g.array()
-                    }
-                    None => zeros.next().expect("made above").array(),
-                },
-            });
-        }
-        Ok(op.run(&arrays, lent)?.into_iter().map(Tensor::from).collect())
-    }
-}
-
-/// A gradient with the shape and dtype of its input.
-fn fitted(gradient: Tensor, target: &Meta) -> Result<Tensor> {
-    if *gradient.shape() == target.shape && gradient.dtype() == target.dtype {
-        return Ok(gradient);
-    }
-    ops::to_dtype(&ops::sum_to(&gradient, &target.shape)?, target.dtype)
 }
 
 fn device_of(op: &'static str, inputs: &[&Array]) -> Result<Device> {
@@ -468,7 +517,7 @@ impl Operation for FormulaOp {
                 Ok(())
             })?;
         }
-        self.run(inputs, saves.reusable())
+        self.call().run(inputs, saves.reusable())
     }
 
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {

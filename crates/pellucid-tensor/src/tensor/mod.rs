@@ -13,7 +13,7 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::Array;
-use crate::autograd::{Backward, Edge, HookHandle, Node, Recorded, Slot, same_node};
+use crate::autograd::{Applied, Arrays, Backward, Edge, Handles, HookHandle, Node, Recorded, Slot, same_node};
 use crate::device::Device;
 use crate::panic;
 use pellucid_ir::kernel::Meta;
@@ -45,6 +45,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    #[inline]
     fn new(array: Array, creator: Option<(Arc<Recorded>, u32)>) -> Inner {
         Inner {
             array,
@@ -74,6 +75,15 @@ impl From<Array> for Tensor {
 }
 
 impl Tensor {
+    /// The one output of a new node, which is told of it: without a lock, since nobody else knows either.
+    #[inline]
+    pub(crate) fn only_output<A: Applied + 'static>(mut outputs: Arrays, mut node: Arc<Recorded<A>>) -> Tensor {
+        Tensor(Arc::new_cyclic(|handle| {
+            Arc::get_mut(&mut node).expect("a new node").handles = Handles::One(handle.clone());
+            Inner::new(outputs.pop().expect("one output"), Some((node, 0)))
+        }))
+    }
+
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Tensor {
         Tensor(inner)
     }

@@ -31,7 +31,7 @@ macro_rules! unary {
         pub fn $name(x: &crate::Tensor $(, $($k: impl Into<crate::Scalar>),+)?) -> crate::Result<crate::Tensor> {
             static FORMULA: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
             let formula = FORMULA.get_or_init(|| {
-                crate::formula! { $name($x $(; $($k),+)?) = $body; $(d $wrt = $d;)? }
+                crate::formula! { $name($x $(; $($k),+)?) = $body; $(d $wrt = $d;)? }.eternal()
             });
             super::super::formula::map(formula, &[x], &[$($($k.into()),+)?])
         }
@@ -134,7 +134,7 @@ struct Forms {
 }
 
 fn get((formula, build): &'static Lazily) -> &'static Formula {
-    formula.get_or_init(build)
+    formula.get_or_init(|| build().eternal())
 }
 
 /// The form that fits the operands, applied. Not generic: what is generic about a binary operation
