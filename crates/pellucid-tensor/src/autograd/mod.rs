@@ -29,4 +29,4 @@ pub use transform::{Grad, grad, hvp, jvp, vjp};
 pub(crate) use graph::Slot;
 pub(crate) use graph::{Edge, Recorded, same_node};
 pub(crate) use operation::apply_reusing;
-pub(crate) use pass::backward;
+pub(crate) use pass::{AddressHasher, backward};
