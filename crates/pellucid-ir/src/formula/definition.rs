@@ -3,7 +3,7 @@
 use super::builder::Builder;
 use super::compile::Programs;
 use super::expr::{Expr, Role};
-use super::gradient::Gradients;
+use super::gradient::{Gradients, Sums};
 use super::graph::{Graph, Id, Input, Kind, Output};
 use std::sync::Arc;
 
@@ -32,6 +32,7 @@ pub(super) struct Inner {
     /// The outputs that are numbers, as bits (of the first 64): others have no gradient to be missing.
     pub(super) numbers: u64,
     pub(super) gradients: Gradients,
+    pub(super) sums: Sums,
     pub(super) programs: Programs,
 }
 
@@ -111,6 +112,7 @@ impl Formula {
             outputs,
             is_row,
             gradients: Gradients::default(),
+            sums: Sums::default(),
             programs: Programs::default(),
         };
         Formula { inner: Arc::new(inner) }
@@ -186,11 +188,12 @@ impl Formula {
                 is_row: shared.is_row,
                 numbers: shared.numbers,
                 gradients: Gradients::default(),
+                sums: Sums::default(),
                 programs: Programs::default(),
             },
         };
         change(&mut inner);
-        (inner.gradients, inner.programs) = Default::default();
+        (inner.gradients, inner.sums, inner.programs) = Default::default();
         Formula { inner: Arc::new(inner) }
     }
 
