@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Alignment of every block: a cache line, and the widest vector.
 pub(crate) const ALIGN: usize = 64;
+/// What most systems call a huge page.
+const HUGE_PAGE: usize = 2 << 20;
 /// The largest request; beyond it, rounding up could overflow.
 const MAX_BYTES: usize = 1 << 62;
 const CLASSES: usize = class_of(MAX_BYTES) + 1;
@@ -286,7 +288,7 @@ fn note_peak(in_use: isize) {
 
 /// A new block; the cache gives way to it, both below a cap and where the system has no more.
 fn from_system(size: usize) -> Option<Block> {
-    let layout = Layout::from_size_align(size, ALIGN).ok()?;
+    let layout = layout_of(size)?;
     if HELD.load(Relaxed).saturating_add(size) > CAP.load(Relaxed) {
         trim();
     }
@@ -296,13 +298,37 @@ fn from_system(size: usize) -> Option<Block> {
         trim();
         ask()
     })?;
+    if layout.align() == HUGE_PAGE {
+        prefer_huge_pages(start, size);
+    }
     HELD.fetch_add(size, Relaxed);
     SYSTEM_ALLOCATIONS.fetch_add(1, Relaxed);
     Some(Block(start))
 }
 
+/// Large blocks start at a huge page, so that they consist of them where the system grants any.
+fn layout_of(size: usize) -> Option<Layout> {
+    Layout::from_size_align(size, if size >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN }).ok()
+}
+
+/// Asks for huge pages under a new block: a kernel that walks through several arrays at once misses fewer
+/// translations, and the first touch faults once in 2 MiB. A wish, which the system may ignore.
+fn prefer_huge_pages(start: NonNull<u8>, size: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        unsafe extern "C" {
+            fn madvise(start: *mut u8, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
+        }
+        const MADV_HUGEPAGE: std::ffi::c_int = 14;
+        // SAFETY: these are pages of the block alone, and this advice changes nothing that is in them.
+        unsafe { madvise(start.as_ptr(), size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, size);
+}
+
 fn to_system(block: Block, size: usize) {
-    let layout = Layout::from_size_align(size, ALIGN).expect("a class that was allocated");
+    let layout = layout_of(size).expect("a class that was allocated");
     // SAFETY: `from_system` got the block with this layout, and its owner gives it up.
     unsafe { alloc::dealloc(block.0.as_ptr(), layout) };
     HELD.fetch_sub(size, Relaxed);

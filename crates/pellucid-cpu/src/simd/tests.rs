@@ -546,6 +546,7 @@ fn the_first_extremum_wins_and_nan_before_all() {
 fn chains_are_their_instructions_one_by_one() {
     fn check<T: Real + Elem>(ty: Compute, level: Level) {
         use Act::*;
+        let whole = |op| unary(op, ty, level).expect("floats have functions").whole();
         let acts = [
             AddTile,
             AddOne,
@@ -568,25 +569,32 @@ fn chains_are_their_instructions_one_by_one() {
             MulOneAddOne,
             AddTileTile,
             AddTileOne,
+            Exp(whole(Unary::Exp)),
+            Sigmoid(whole(Unary::Sigmoid)),
+            Tanh(whole(Unary::Tanh)),
+            Sin(whole(Unary::Sin)),
+            Cos(whole(Unary::Cos)),
+            Apply(whole(Unary::Sqrt)),
         ];
         let pairs = acts.into_iter().flat_map(|a| acts.map(|b| (a, b)));
         let run = chain(ty, level).expect("floats have chains");
         for (k, (first, second)) in pairs.enumerate() {
             let n = LENGTHS[k % LENGTHS.len()];
-            let [from, tile, more] = [1, 2, 3].map(|seed| values(ty.storage(), n + 1, seed + 3 * k as u64));
+            // Rare operands of functions in some blocks, in others none.
+            let operand = |x| if k % 2 == 0 { x } else { moderate(ty.storage(), x) };
+            let [from, tile, more] = [1, 2, 3].map(|seed| operand(values(ty.storage(), n + 1, seed + 3 * k as u64)));
             let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
             let mut kept = [(); 3].map(|()| Odd::new(&vec![0; n * size_of::<T>()], shift));
             let to = kept[1].ptr();
             let far = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
             let nowhere = std::ptr::null_mut();
-            let link = |act, into, far| Link { act, with: [tile.as_ptr(), more.as_ptr()], into, far };
-            let begin = |from: &[u8]| Link { act: Begin, with: [from.as_ptr(); 2], into: nowhere, far: false };
+            let with = [tile.as_ptr(), more.as_ptr()];
+            let aligned = far && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64);
+            let keep = if k % 2 == 0 { kept[0].ptr() } else { nowhere };
             let links = [
-                begin(&from),
-                link(first, if k % 2 == 0 { kept[0].ptr() } else { nowhere }, false),
-                link(second, to, far),
-                begin(&more),
-                link(AddTile, kept[2].ptr(), far && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64)),
+                Link { begin: from.as_ptr(), act: first, with, into: keep, far: false },
+                Link { begin: std::ptr::null(), act: second, with, into: to, far },
+                Link { begin: more.as_ptr(), act: AddTile, with, into: kept[2].ptr(), far: aligned },
             ];
             // SAFETY: all buffers hold `n` values and one more; the level is one of this processor.
             unsafe { run(&links, nowhere, n) };
@@ -595,7 +603,6 @@ fn chains_are_their_instructions_one_by_one() {
             let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source::<T>(x.as_ptr(), n + 1)) };
             let (u, w) = (t[0].0, s[0].0);
             let apply = |act, v: T, t: T, s: T| match act {
-                Begin => v,
                 AddTile => v + t,
                 AddOne => v + u,
                 Double => v + v,
@@ -617,6 +624,12 @@ fn chains_are_their_instructions_one_by_one() {
                 MulOneAddOne => v.mul_add(u, w),
                 AddTileTile => t.mul_add(s, v),
                 AddTileOne => t.mul_add(w, v),
+                Exp(_) => v.exp(),
+                Sigmoid(_) => v.sigmoid(),
+                Tanh(_) => v.tanh(),
+                Sin(_) => v.sin(),
+                Cos(_) => v.cos(),
+                Apply(_) => v.sqrt(),
             };
             let [mut once, mut twice, mut sums] = [(); 3].map(|()| vec![0; n * size_of::<T>()]);
             for i in 0..n {
@@ -654,10 +667,13 @@ fn chains_sum_as_if_the_values_were_read_again() {
             let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
             let mut kept = Odd::new(&vec![0; n * size_of::<T>()], 3);
             let [mut got, mut want] = [[0u64; LANES]; 2];
-            let links = [
-                Link { act: Act::Begin, with: [from.as_ptr(); 2], into: std::ptr::null_mut(), far: false },
-                Link { act: Act::MulTile, with: [tile.as_ptr(); 2], into: kept.ptr(), far: false },
-            ];
+            let links = [Link {
+                begin: from.as_ptr(),
+                act: Act::MulTile,
+                with: [tile.as_ptr(); 2],
+                into: kept.ptr(),
+                far: false,
+            }];
             // SAFETY: all buffers hold `n` values, the lanes sixteen; the level is one of this processor.
             unsafe {
                 run(&links, got.as_mut_ptr().cast(), n);

@@ -3,7 +3,7 @@
 use super::builder::Builder;
 use super::compile::Programs;
 use super::expr::{Expr, Role};
-use super::gradient::Gradients;
+use super::gradient::{Gradients, Sums};
 use super::graph::{Graph, Id, Input, Kind, Output};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -54,6 +54,7 @@ pub(super) struct Inner {
     /// The outputs that are numbers, as bits (of the first 64): others have no gradient to be missing.
     pub(super) numbers: u64,
     pub(super) gradients: Gradients,
+    pub(super) sums: Sums,
     pub(super) programs: Programs,
 }
 
@@ -134,6 +135,7 @@ impl Formula {
             outputs,
             is_row,
             gradients: Gradients::default(),
+            sums: Sums::default(),
             programs: Programs::default(),
         };
         Formula { inner: Handle::Counted(Arc::new(inner)) }
@@ -213,7 +215,7 @@ impl Formula {
     pub(super) fn changed(self, change: impl FnOnce(&mut Inner)) -> Formula {
         let mut inner = self.into_inner();
         change(&mut inner);
-        (inner.gradients, inner.programs) = Default::default();
+        (inner.gradients, inner.sums, inner.programs) = Default::default();
         Formula { inner: Handle::Counted(Arc::new(inner)) }
     }
 
@@ -231,6 +233,7 @@ impl Formula {
             is_plain: shared.is_plain,
             numbers: shared.numbers,
             gradients: Gradients::default(),
+            sums: Sums::default(),
             programs: Programs::default(),
         };
         match self.inner {

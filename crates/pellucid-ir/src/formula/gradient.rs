@@ -1,6 +1,7 @@
 //! Gradients as formulas: what is asked for, what must be saved for it, and where it is kept.
 
 use super::definition::Formula;
+use super::graph::{Input, Kind};
 use super::memo::Memo;
 use smallvec::SmallVec;
 
@@ -100,6 +101,9 @@ impl Gradient {
     }
 }
 
+/// The formulas that add to a sum which were asked for so far, by the outputs that are added.
+pub(super) type Sums = Memo<u64, Formula>;
+
 /// The gradients that were asked for so far, by what was wanted and which incoming gradients were there.
 pub(super) type Gradients = Memo<(Wanted, u64), Gradient>;
 
@@ -135,5 +139,47 @@ impl Formula {
             gradient.formula = gradient.formula.eternal();
         }
         self.inner.gradients.insert(key, gradient)
+    }
+
+    /// The same formula with some outputs added to a sum so far: for every bit k of `outputs` there is one
+    /// more input s, in their order, and output k is s + yₖ. The addition is rounded on its own, so it makes
+    /// the bits of an addition after the formula wherever the compute type is the storage type.
+    ///
+    /// ```
+    /// use pellucid_ir::formula;
+    /// let formula = formula! { parts(x, y) = (x * y, x - y) };
+    /// assert_eq!(formula.adding(0b01).to_string(), "parts(x, y, s) = (s + x * y, x - y)");
+    /// ```
+    ///
+    /// # Panics
+    /// If a bit stands for no output, or for one that is no number.
+    #[track_caller]
+    pub fn adding(&self, outputs: u64) -> &Formula {
+        let sums = &self.inner.sums;
+        sums.get(&outputs).unwrap_or_else(|| {
+            let formula = self.written_adding(outputs);
+            sums.insert(outputs, if self.is_eternal() { formula.eternal() } else { formula })
+        })
+    }
+
+    #[track_caller]
+    fn written_adding(&self, outputs: u64) -> Formula {
+        let (inner, own) = (&self.inner, self.inner.inputs.len());
+        let added = |k: usize| k < 64 && outputs >> k & 1 == 1;
+        let sum = |o: &super::graph::Output| Input { kind: Kind::Number, per_row: o.per_row };
+        let (mut inputs, mut names) = (inner.inputs.clone(), inner.input_names.clone());
+        inputs.extend(inner.outputs.iter().enumerate().filter(|(k, _)| added(*k)).map(|(_, o)| sum(o)));
+        assert!(inputs.len() - own == outputs.count_ones() as usize, "formula `{}`: no such output", inner.name);
+        names.extend(
+            (own..inputs.len()).map(|i| if inputs.len() == own + 1 { "s".into() } else { format!("s{}", i - own) }),
+        );
+        let formula = Formula::new(inner.name, &inputs, inner.param_names.len(), |inputs, params| {
+            let (inputs, sums) = inputs.split_at(own);
+            let mut sums = sums.iter();
+            let mut whole = |(k, y)| if added(k) { *sums.next().expect("counted above") + y } else { y };
+            self.call(inputs, params).into_iter().enumerate().map(&mut whole).collect()
+        });
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        formula.with_names(&names, &inner.param_names.iter().map(String::as_str).collect::<Vec<_>>())
     }
 }

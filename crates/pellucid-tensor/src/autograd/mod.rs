@@ -30,4 +30,4 @@ pub(crate) use applied::Applied;
 pub(crate) use graph::Slot;
 pub(crate) use graph::{Edge, Handles, Recorded, same_node};
 pub(crate) use operation::{is_recorded, record, untracked};
-pub(crate) use pass::backward;
+pub(crate) use pass::{AddressHasher, backward};

@@ -280,6 +280,8 @@ impl Saved<'_> {
 pub struct Gradients<'a> {
     pub(crate) node: &'a Arc<Recorded>,
     pub(crate) values: &'a [Option<Tensor>],
+    /// Takes what has arrived for an input so far.
+    pub(crate) sums: &'a dyn Fn(usize) -> Option<Tensor>,
 }
 
 impl Gradients<'_> {
@@ -297,6 +299,12 @@ impl Gradients<'_> {
     /// The gradient of output `index`, if one arrived.
     pub fn try_get(&self, index: usize) -> Option<&Tensor> {
         self.values[index].as_ref()
+    }
+
+    /// What has arrived for input `index` from other operations, if the same kernel may add to it: whoever
+    /// takes it returns the whole sum. It is not recorded, and has the input's shape and dtype.
+    pub(crate) fn take_sum(&self, index: usize) -> Option<Tensor> {
+        (self.sums)(index)
     }
 
     /// The number of outputs.

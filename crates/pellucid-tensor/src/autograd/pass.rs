@@ -9,6 +9,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -203,10 +204,12 @@ impl<'a> Pass<'a> {
         let op = node.op();
         let name = op.name();
         let mut results = Ok(InputGradients::new());
+        let this = RefCell::new(&mut *self);
+        let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref());
         let live = node.applied.with_saved(keep, &mut |values| {
             if any {
                 let saved = Saved { node, values, slots: &slots };
-                results = op.backward(&saved, &Gradients { node, values: gradients }, needed);
+                results = op.backward(&saved, &Gradients { node, values: gradients, sums: &sums }, needed);
             }
         });
         if !live {
@@ -223,6 +226,19 @@ impl<'a> Pass<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What has arrived for an input, taken out for an operation that adds its part by itself; nothing where
+    /// the sum is to be recorded.
+    fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<Slot>>) -> Option<Tensor> {
+        let held = match edge {
+            Edge::Node(node, index) => {
+                let at = self.node_at.get(address(node) as usize)?;
+                &mut self.waiting[at].as_mut().expect("it has not run yet").gradients[*index as usize]
+            }
+            _ => &mut self.leaves[self.leaf_at.get(Arc::as_ptr(slot?) as usize)?].gradient,
+        };
+        held.take_if(|sum| !sum.requires_grad() && engine::mode() == engine::Mode::Eager)
     }
 
     /// Adds a gradient to what has arrived for an output of a node.

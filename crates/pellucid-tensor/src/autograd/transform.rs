@@ -1,7 +1,11 @@
 //! Gradients as functions: `grad`, `vjp`, `jvp`, `hvp`. None of them touches `.grad`.
+//!
+//! `jvp` and `hvp` differentiate a gradient of which they need the graph and not the values. They do
+//! so deferred: of the first gradient nothing is computed but what the second one reads.
 
 use super::mode::{enable_grad, is_grad_enabled};
 use super::pass::{Backward, Pass, Target};
+use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result};
@@ -111,23 +115,25 @@ pub fn jvp(
     let _on = enable_grad();
     let inputs = tracked(create_graph, inputs)?;
     let outputs = f(&inputs)?;
-    let dual = |y: &Tensor| Ok(ops::zeros(y.shape(), y.dtype())?.requires_grad_(true));
-    let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
-    let gradients = products(&outputs, &inputs, &duals.iter().collect::<Vec<_>>(), true)?;
-    // A gradient that does not depend on the dual belongs to an output that does not depend on the inputs.
-    let (mut linked, mut seeds) = (Vec::new(), Vec::new());
-    for (gradient, tangent) in gradients.iter().zip(tangents) {
-        if gradient.requires_grad() {
-            linked.push(gradient);
-            seeds.push(Some((*tangent).clone()));
-        }
-    }
-    let duals: Vec<&Tensor> = duals.iter().collect();
-    let products = grad(&linked, &duals, Grad { grad_outputs: seeds, create_graph, retain_graph: true })?;
+    let products = engine::deferred(|| {
+        let dual = |y: &Tensor| Ok(ops::zeros(y.shape(), y.dtype())?.requires_grad_(true));
+        let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
+        let duals: Vec<&Tensor> = duals.iter().collect();
+        // A gradient that does not depend on the dual belongs to an output that does not depend on the inputs.
+        again(products(&outputs, &inputs, &duals, true)?, tangents, &duals, create_graph)
+    })?;
     Ok((outputs, products))
 }
 
 /// The Hessian of a scalar function times a vector: (f(inputs), H·v), reverse over reverse.
+///
+/// ```
+/// use pellucid_tensor::{hvp, Tensor};
+/// let (x, v) = (Tensor::from([1.0f64, 2.0]), Tensor::from([1.0f64, -1.0]));
+/// let (value, product) = hvp(|x| Ok(x[0].cube().sum(..)), &[&x], &[&v])?;
+/// assert_eq!((value.item::<f64>(), product[0].to_vec::<f64>()), (9.0, vec![6.0, -12.0]));
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element.
@@ -143,16 +149,18 @@ pub fn hvp(
     if value.size() != 1 {
         return Err(Error::NotAScalar { op: "hvp", shape: value.shape().clone() });
     }
-    let refs: Vec<&Tensor> = inputs.iter().collect();
-    let first = grad(&[&value], &refs, Grad { create_graph: true, ..Default::default() })?;
-    // A first derivative that is constant has no second.
-    let (mut linked, mut seeds) = (Vec::new(), Vec::new());
-    for (gradient, vector) in first.iter().zip(vectors) {
-        if gradient.requires_grad() {
-            linked.push(gradient);
-            seeds.push(Some((*vector).clone()));
-        }
-    }
-    let second = grad(&linked, &refs, Grad { grad_outputs: seeds, create_graph, retain_graph: create_graph })?;
-    Ok((value, second))
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let products = engine::deferred(|| {
+        let first = grad(&[&value], &inputs, Grad { create_graph: true, ..Default::default() })?;
+        // A first derivative that is constant has no second.
+        again(first, vectors, &inputs, create_graph)
+    })?;
+    Ok((value, products))
+}
+
+/// The gradient of first gradients: Σᵢ vᵢᵀ·∂firstᵢ/∂inputⱼ, where one that depends on nothing contributes nothing.
+fn again(first: Vec<Tensor>, vectors: &[&Tensor], inputs: &[&Tensor], create_graph: bool) -> Result<Vec<Tensor>> {
+    let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
+        first.iter().zip(vectors).filter(|(g, _)| g.requires_grad()).map(|(g, &v)| (g, Some(v.clone()))).unzip();
+    grad(&linked, inputs, Grad { grad_outputs: seeds, create_graph, ..Default::default() })
 }

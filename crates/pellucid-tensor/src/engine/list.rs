@@ -1,14 +1,17 @@
 //! The list of recorded kernels, and `lazy`, which runs it when a value is needed.
+//!
+//! A kernel whose results nobody can see any more, and no later kernel reads, is not run.
 
 use super::{MODE, Mode, Switched};
 use crate::array::Array;
-use crate::autograd::Slot;
+use crate::autograd::{AddressHasher, Slot};
 use crate::tensor::Tensor;
 use pellucid_ir::backend::{POISONED, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -79,11 +82,11 @@ impl Recording {
         self.kernels.push(Recorded { kernel, inputs: own(inputs), outputs: own(outputs) });
     }
 
-    /// Runs everything, in order; each operand is let go as soon as it was last needed.
+    /// Runs everything that is wanted, in order; each operand is let go as soon as it was last needed.
     fn flush(&mut self) -> Result<()> {
         // A kernel that must copy an operand first does so at once, not at this list's end.
         let _eager = Switched::to(Mode::Eager);
-        let mut kernels = std::mem::take(&mut self.kernels).into_iter();
+        let mut kernels = wanted(std::mem::take(&mut self.kernels)).into_iter();
         while let Some(k) = kernels.next() {
             let inputs: Vec<&Array> = k.inputs.iter().collect();
             let outputs: Vec<&Array> = k.outputs.iter().collect();
@@ -104,6 +107,28 @@ impl Recording {
         }
         Ok(())
     }
+}
+
+/// The kernels that write what somebody outside of the list holds, and those that they depend on. (A
+/// storage that only the list holds cannot be found by anybody any more.)
+fn wanted(mut kernels: Vec<Recorded>) -> Vec<Recorded> {
+    let address = |a: &Array| Arc::as_ptr(a.storage()).cast::<()>();
+    // Of every storage, the handles outside that are not accounted for yet; what is needed has one for good.
+    let mut held: HashMap<*const (), usize, BuildHasherDefault<AddressHasher>> = HashMap::default();
+    for array in kernels.iter().flat_map(|k| k.inputs.iter().chain(&k.outputs)) {
+        *held.entry(address(array)).or_insert_with(|| Arc::strong_count(array.storage())) -= 1;
+    }
+    let mut keep: Vec<bool> = vec![false; kernels.len()];
+    for (k, keep) in kernels.iter().zip(&mut keep).rev() {
+        *keep = k.outputs.iter().any(|out| held[&address(out)] != 0);
+        if *keep {
+            // Its outputs too: it may write a part of them only.
+            k.inputs.iter().chain(&k.outputs).for_each(|a| *held.get_mut(&address(a)).expect("counted") = 1);
+        }
+    }
+    let mut keep = keep.into_iter();
+    kernels.retain(|_| keep.next().expect("one for every kernel"));
+    kernels
 }
 
 fn poison(list: u64, arrays: &[Array]) {
@@ -181,7 +206,8 @@ impl Drop for Deferred {
 }
 
 /// Runs `f` with every operation deferred: kernels are collected and run when a value is read, when
-/// the list is long, and at the end. The results are those of running eagerly, bit for bit.
+/// the list is long, and at the end. The results are those of running eagerly, bit for bit. What
+/// nobody can see by then is never computed.
 ///
 /// ```
 /// use pellucid_tensor::{lazy, Tensor};
@@ -196,13 +222,16 @@ impl Drop for Deferred {
 /// With the typed error, if a recorded kernel fails at the end (an index out of bounds).
 #[track_caller]
 pub fn lazy<R>(f: impl FnOnce() -> R) -> R {
+    crate::panic::unwrap(deferred(|| Ok(f())))
+}
+
+/// [`lazy`], with the error of `f` or of a recorded kernel as a value.
+pub(crate) fn deferred<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     if MODE.get() != Mode::Eager {
         return f();
     }
     let deferred = Deferred::enter(Mode::Lazy);
     let result = f();
     let flushed = lock(&deferred.shared).flush();
-    drop(deferred);
-    crate::panic::unwrap(flushed);
-    result
+    result.and_then(|value| flushed.map(|()| value))
 }

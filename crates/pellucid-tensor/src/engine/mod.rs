@@ -2,8 +2,8 @@
 //!
 //! - **Eager**: the kernel runs now.
 //! - **Deferred**: it is appended to a list; its outputs have shape and dtype, and no memory yet.
-//!   [`lazy`] flushes the list when a value is read and at its end; [`capture`] refuses the read
-//!   and turns the list into a [`Captured`] step.
+//!   [`lazy`] runs the list when a value is read and at its end, without what nobody can see;
+//!   [`capture`] refuses the read and turns the list into a [`Captured`] step.
 //!
 //! Recording runs no kernel, so it has no side effect. The engine never looks into an operation
 //! and never touches a gradient's history.
@@ -13,7 +13,7 @@ mod list;
 
 pub use capture::{Captured, IntoOutputs, Outputs, capture};
 pub use list::lazy;
-pub(crate) use list::{Recorded, Recording};
+pub(crate) use list::{Recorded, Recording, deferred};
 
 use crate::array::Array;
 use crate::device::Device;

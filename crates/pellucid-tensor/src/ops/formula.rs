@@ -12,7 +12,7 @@ use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::Dense;
-use pellucid_ir::formula::{Formula, Gradient, Kind, Program, Read, Signature, Wanted};
+use pellucid_ir::formula::{Formula, Gradient, Input, Kind, Program, Read, Signature, Wanted};
 use pellucid_ir::kernel::{AxisSet, Kernel, Map, Meta, Params, Reduce, ReduceOp, Row};
 use pellucid_ir::{DType, Error, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -281,7 +281,7 @@ impl FormulaOp {
         into: &mut InputGradients,
     ) -> Result<()> {
         let gradient = part.gradient;
-        let mut computed = false;
+        let mut computed = 0u64;
         for (k, &i) in part.inputs.iter().enumerate() {
             let i = i as usize;
             if !needed.contains(i) {
@@ -292,13 +292,13 @@ impl FormulaOp {
             } else if let Some(j) = gradient.passes(k) {
                 into[i] = Some(part.fitted(self.incoming(grads, j)?, saved.meta(i))?);
             } else {
-                computed = true;
+                computed |= 1 << k;
             }
         }
-        if computed {
-            for (&i, output) in part.inputs.iter().zip(self.apply_gradient(part, saved, grads)?) {
-                let i = i as usize;
-                if needed.contains(i) && into[i].is_none() {
+        if computed != 0 {
+            for (k, output) in self.apply_gradient(part, saved, grads, computed)?.into_iter().enumerate() {
+                if computed >> k & 1 == 1 {
+                    let i = part.inputs[k] as usize;
                     into[i] = Some(part.fitted(output, saved.meta(i))?);
                 }
             }
@@ -312,14 +312,20 @@ impl FormulaOp {
         if self.sum.is_some() { ops::broadcast_to(&g, &self.shape) } else { Ok(g) }
     }
 
-    /// The outputs of a part's gradient formula.
-    fn apply_gradient(&self, part: &Part, saved: &Saved, grads: &Gradients) -> Result<SmallVec<[Tensor; 1]>> {
+    /// The outputs of a part's gradient formula, of which those with a bit in `wanted` are used.
+    fn apply_gradient(
+        &self,
+        part: &Part,
+        saved: &Saved,
+        grads: &Gradients,
+        wanted: u64,
+    ) -> Result<SmallVec<[Tensor; 1]>> {
         let Part { gradient, inputs, broadcast } = part;
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
         let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, &self.shape));
         // What the formula reads may all be per row; the gradient still has one value an element.
-        let call = Call { formula: &gradient.formula, sum, number: None, ..self.call() };
+        let mut call = Call { formula: &gradient.formula, sum, number: None, ..self.call() };
         if is_grad_enabled() || self.sum.is_some() {
             let read = |r: &Read| match *r {
                 Read::Input(i) => saved.input(i),
@@ -337,6 +343,7 @@ impl FormulaOp {
             _ => None,
         };
         let zeros: SmallVec<[Tensor; 2]> = reads.iter().filter_map(missing).collect::<Result<_>>()?;
+        let mut sums: SmallVec<[Tensor; 2]> = SmallVec::new();
         let (mut zeros, mut lent) = (zeros.iter(), None);
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
         for (k, read) in reads.iter().enumerate() {
@@ -353,6 +360,23 @@ impl FormulaOp {
                     None => zeros.next().expect("made above").array(),
                 },
             });
+        }
+        // What has arrived for an input so far is read by the same kernel, which makes the sum.
+        let mut added = 0;
+        for (k, &i) in inputs.iter().enumerate().filter(|(k, _)| !broadcast && wanted >> k & 1 == 1) {
+            if call.adds_exactly(saved.meta(i as usize), &arrays)
+                && let Some(sum) = grads.take_sum(i as usize)
+            {
+                added |= 1 << k;
+                sums.push(sum);
+            }
+        }
+        if let [first, ..] = &sums[..] {
+            call.formula = gradient.formula.adding(added);
+            if first.is_unique() {
+                lent = Some(arrays.len());
+            }
+            arrays.extend(sums.iter().map(|sum| sum.array()));
         }
         Ok(untracked(call.run(&arrays, lent)?))
     }
@@ -372,6 +396,16 @@ impl<'a> Call<'a> {
             return record(op, inputs, &arrays, reuse);
         }
         Ok(untracked(self.run(&arrays, reuse)?))
+    }
+
+    /// True if the formula of these inputs makes elements of this shape and dtype and can add to them what an
+    /// addition afterwards would: nothing is rounded in between.
+    fn adds_exactly(&self, target: &Meta, inputs: &[&Array]) -> bool {
+        let same = |(i, a): (&Input, &&Array)| i.kind != Kind::Number || a.dtype() == target.dtype;
+        matches!(target.dtype, DType::F32 | DType::F64)
+            && !self.formula.is_row()
+            && target.shape == *self.shape
+            && self.formula.inputs().iter().zip(inputs).all(same)
     }
 
     /// The same as an operation, which is kept with its results.

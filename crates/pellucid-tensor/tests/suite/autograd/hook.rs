@@ -21,6 +21,32 @@ fn a_hook_sees_the_sum_of_all_paths_once() {
     assert!((seen.lock().unwrap()[1] - 3f64.cos()).abs() < 1e-15);
 }
 
+/// Whatever a hook keeps or puts in the place of a gradient is not written to by what arrives later.
+#[test]
+fn a_hooks_tensors_stay_as_they_are() {
+    let (x, kept) = (number(3.0), Arc::new(Mutex::new(vec![])));
+    let late = &x * 1.0;
+    let list = kept.clone();
+    late.register_hook(move |g| {
+        let replaced = g * 2.0;
+        list.lock().unwrap().extend([g.clone(), replaced.clone()]);
+        Some(replaced)
+    });
+    let list = kept.clone();
+    x.register_hook(move |g| {
+        list.lock().unwrap().push(g.clone());
+        None
+    });
+    // `late` hands its hook's tensor on to x, and then x's own square adds to it.
+    let early = &x * &x;
+    (late + early).backward();
+    assert_eq!(slope(&x), 8.0);
+    (&x * &x).backward();
+    assert_eq!(slope(&x), 14.0);
+    let kept: Vec<f64> = kept.lock().unwrap().iter().map(Tensor::item).collect();
+    assert_eq!(kept, [1.0, 2.0, 8.0, 6.0]);
+}
+
 #[test]
 fn a_hook_replaces_the_gradient_and_several_run_in_order() {
     let x = number(3.0);

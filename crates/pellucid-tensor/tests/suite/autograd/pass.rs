@@ -1,6 +1,6 @@
 //! One backward pass: where it starts, how gradients add up, what is kept and what is freed.
 
-use crate::support::{assert_close, leaf, number, panic_of, slope};
+use crate::support::{assert_close, bits, leaf, number, panic_of, slope};
 use pellucid_tensor::{Backward, DType, Error, Tensor};
 
 #[test]
@@ -125,6 +125,55 @@ fn accumulation_writes_to_nobodys_array() {
     }
     assert_close(&m.grad().unwrap(), &[2.0]);
     assert_close(&d.grad().unwrap(), &[2.0]);
+}
+
+/// One use after the other adds its part to what has arrived, by the kernel that computes it: the bits are those
+/// of additions afterwards, in the order of arrival.
+#[test]
+fn a_sum_is_the_sum_of_its_parts_bit_by_bit() {
+    let leaf = || Tensor::from([0.3f32, -1.7, 1e-3, 7.1, 1e10, -0.0]).requires_grad_(true);
+    let uses = |x: [&Tensor; 4]| ((x[0].sin() * 3.0 * x[1]).tanh() * x[2]) / (x[3] * x[3] + 0.5);
+    let parts: [Tensor; 4] = std::array::from_fn(|_| leaf());
+    uses(parts.each_ref()).backward();
+    let x = leaf();
+    uses([&x; 4]).backward();
+    // Latest generation first. The product x[2] comes before the square, which lies lower.
+    let [first, second, third, last] = [2, 1, 3, 0].map(|i: usize| parts[i].grad().unwrap());
+    assert_eq!(bits(&[x.grad().unwrap()]), bits(&[((first + second) + third) + last]));
+}
+
+/// What has arrived is written to only where nobody else can see it.
+#[test]
+fn a_sum_on_its_way_is_nobodys_but_the_passes() {
+    // Shared: y = x + z hands one array to both, and x receives more, with it as an operand too.
+    let (x, z) = (leaf([2.0, 3.0]), leaf([1.0, 1.0]));
+    let square = &x * &x;
+    let y = &x + &z * 1.0 + &square;
+    y.keep_grad();
+    square.keep_grad();
+    let seed = Tensor::from([1.0, 2.0]);
+    y.backward_with(Backward { gradient: Some(seed.clone()), ..Default::default() });
+    assert_close(&x.grad().unwrap(), &[5.0, 14.0]);
+    for untouched in [y.grad().unwrap(), square.grad().unwrap(), z.grad().unwrap(), seed] {
+        assert_close(&untouched, &[1.0, 2.0]);
+    }
+
+    // Kept by every tensor on the way, whose gradients are operands and sums at once.
+    let x = leaf([2.0]);
+    let a = &x * 3.0;
+    let b = &a * &a;
+    let c = &b * &a + &b;
+    c.backward_with(Backward { keep_grad: true, ..Default::default() });
+    // c = a³ + a², a = 6
+    assert_close(&b.grad().unwrap(), &[7.0]);
+    assert_close(&a.grad().unwrap(), &[36.0 + 2.0 * 6.0 * 7.0]);
+    assert_close(&x.grad().unwrap(), &[360.0]);
+
+    // A tracked seed: its gradient may be asked for, so nothing is added outside the graph.
+    let (x, seed) = (leaf([2.0]), leaf([1.0]));
+    let y = &x + &x * &x;
+    y.backward_with(Backward { gradient: Some(&seed * 1.0), ..Default::default() });
+    assert_close(&x.grad().unwrap(), &[5.0]);
 }
 
 #[test]

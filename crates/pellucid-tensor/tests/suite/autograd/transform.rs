@@ -1,7 +1,11 @@
 //! Gradients as functions: `grad`, `vjp`, `jvp`, `hvp`, `gradcheck`.
 
-use crate::support::{assert_close, leaf, number};
-use pellucid_tensor::{Check, Error, Grad, Result, Tensor, grad, gradcheck, gradgradcheck, hvp, jvp, no_grad, vjp};
+use crate::engine::programs::wave;
+use crate::support::{assert_close, bits, leaf, number};
+use pellucid_tensor::{
+    Backward, Check, Error, Grad, Result, Tensor, capture, grad, gradcheck, gradgradcheck, hvp, jvp, lazy, no_grad,
+    ops, vjp,
+};
 
 #[test]
 fn grad_never_touches_grad() {
@@ -120,6 +124,105 @@ fn hvp_in_closed_form() {
     let (_, products) = hvp(|x| Ok(x[0].sum(..)), &[&x], &[&dx]).unwrap();
     assert_close(&products[0], &[0.0, 0.0]);
     assert!(matches!(hvp(|x| Ok(x[0].clone()), &[&x], &[&dx]), Err(Error::NotAScalar { op: "hvp", .. })));
+}
+
+/// The loss of a small network, with every parameter used and one of them twice.
+fn network(p: &[Tensor]) -> Result<Tensor> {
+    let x = wave([5, 6]);
+    let hidden = (x.matmul(&p[0].t()) + &p[1]).relu();
+    let logits = hidden.matmul(&p[2].t()) + (&p[1] * &p[1]).sum(..);
+    ops::cross_entropy(&logits, &Tensor::from([0i64, 2, 1, 2, 0]), ops::CrossEntropy::default())
+}
+
+fn parameters() -> ([Tensor; 3], [Tensor; 3]) {
+    let parameters = [wave([4, 6]), wave([4]), wave([3, 4])];
+    let vectors = parameters.each_ref().map(|p| (p * 3.0).cos());
+    (parameters, vectors)
+}
+
+/// The value and H·v as `hvp` defines them, every kernel run when it is submitted.
+fn eager_hvp(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor], vectors: &[Tensor]) -> Vec<Vec<u8>> {
+    let inputs: Vec<Tensor> = inputs.iter().map(|t| t.detach().requires_grad_(true)).collect();
+    let refs: Vec<&Tensor> = inputs.iter().collect();
+    let value = f(&inputs).unwrap();
+    let first = grad(&[&value], &refs, Grad { create_graph: true, ..Default::default() }).unwrap();
+    let seeds = vectors.iter().cloned().map(Some).collect();
+    let outputs: Vec<&Tensor> = first.iter().collect();
+    let second = grad(&outputs, &refs, Grad { grad_outputs: seeds, ..Default::default() }).unwrap();
+    [bits(&[value.detach()]), bits(&second)].concat()
+}
+
+fn hvp_bits(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor], vectors: &[Tensor]) -> Vec<Vec<u8>> {
+    let (inputs, vectors): (Vec<_>, Vec<_>) = (inputs.iter().collect(), vectors.iter().collect());
+    let (value, products) = hvp(f, &inputs, &vectors).unwrap();
+    [bits(&[value.detach()]), bits(&products)].concat()
+}
+
+#[test]
+fn hvp_is_bit_equal_to_the_eager_way_whatever_surrounds_it() {
+    let (inputs, vectors) = parameters();
+    let expected = eager_hvp(network, &inputs, &vectors);
+    assert_eq!(hvp_bits(network, &inputs, &vectors), expected);
+    assert_eq!(lazy(|| hvp_bits(network, &inputs, &vectors)), expected, "in a lazy caller");
+    {
+        let _off = no_grad();
+        assert_eq!(hvp_bits(network, &inputs, &vectors), expected, "under no_grad");
+    }
+    let mut step = capture(
+        |v| {
+            let (inputs, vectors): (Vec<_>, Vec<_>) = (inputs.iter().collect(), v.iter().collect());
+            hvp(network, &inputs, &vectors).unwrap().1
+        },
+        &vectors.iter().collect::<Vec<_>>(),
+    )
+    .unwrap();
+    let replayed = step.launch(&vectors.iter().collect::<Vec<_>>()).unwrap();
+    let products = bits(&(0..3).map(|i| replayed.to_tensor(i).unwrap()).collect::<Vec<_>>());
+    assert_eq!(products, expected[1..], "captured");
+    // Its results can be differentiated, and the graph is theirs to keep.
+    let tracked = inputs.each_ref().map(|t| t.detach().requires_grad_(true));
+    let all: (Vec<_>, Vec<_>) = (tracked.iter().collect(), vectors.iter().collect());
+    let (value, products) = hvp(network, &all.0, &all.1).unwrap();
+    products[0].sum(..).backward_with(Backward { retain_graph: true, ..Default::default() });
+    value.backward();
+    assert!(tracked.iter().all(|t| t.grad().is_some()));
+}
+
+#[test]
+fn hvp_may_read_values_on_its_way() {
+    let (inputs, vectors) = parameters();
+    let expected = eager_hvp(network, &inputs, &vectors);
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let reading = |p: &[Tensor]| {
+        assert!(p[0].sum(..).item::<f32>().is_finite(), "in the function");
+        let value = network(p)?;
+        let seen = seen.clone();
+        value.register_hook(move |g| {
+            seen.lock().unwrap().push(g.item::<f32>());
+            None
+        });
+        Ok(value)
+    };
+    assert_eq!(hvp_bits(reading, &inputs, &vectors), expected);
+    assert_eq!(seen.lock().unwrap()[0], 1.0, "in a hook");
+}
+
+#[test]
+fn hvp_and_jvp_return_errors_and_leave_the_mode() {
+    let (x, v) = (leaf([1.0, 2.0]), Tensor::from([1.0, 0.5]));
+    let cubes = |x: &[Tensor]| Ok(x[0].cube().sum(..));
+    let wrong = Tensor::from([1.0, 2.0, 3.0]);
+    assert!(matches!(hvp(cubes, &[&x], &[&wrong]), Err(Error::ShapeMismatch { op: "grad", .. })));
+    let refused = |x: &[Tensor]| ops::index_select(&x[0], 0, &Tensor::from([9i64])).map(|y| y.sum(..));
+    assert!(matches!(hvp(refused, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
+    let one = |x: &[Tensor]| refused(x).map(|y| vec![y]);
+    assert!(matches!(jvp(one, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
+    let untracked = |x: &[Tensor]| Ok(x[0].detach().sum(..));
+    assert!(matches!(hvp(untracked, &[&x], &[&v]), Err(Error::NotTracked { .. })));
+    // Work is done at once again: a class number is checked where it is given.
+    let classes = Tensor::from([5i64]);
+    let checked = ops::cross_entropy(&wave([1, 3]), &classes, ops::CrossEntropy::default());
+    assert!(matches!(checked, Err(Error::IndexOutOfBounds { .. })));
 }
 
 #[test]

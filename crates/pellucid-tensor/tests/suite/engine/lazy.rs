@@ -2,7 +2,7 @@
 
 use super::programs::{ALL, wave};
 use crate::support::{bits, leaf, panic_of, payload_of};
-use pellucid_tensor::{DType, Error, Tensor, lazy, manual_seed};
+use pellucid_tensor::{DType, Error, Generator, Tensor, lazy, manual_seed, ops};
 
 #[test]
 fn every_program_computes_the_same_bits() {
@@ -36,6 +36,7 @@ fn a_read_inside_decides_what_comes_next() {
         let y = x.i(x.gt(0.0)) * scale;
         assert_eq!(y.size(), y.to_vec::<f32>().len());
         y.to_string();
+        assert_eq!(Tensor::from([[1.0, 2.0], [3.0, 4.0]]).t().to_vec::<f64>(), [1.0, 3.0, 2.0, 4.0], "a view");
         y
     });
     assert!(y.size() > 0);
@@ -108,4 +109,40 @@ fn eval_runs_what_is_recorded() {
     });
     y.eval();
     assert_eq!(bits(&[y]), bits(&[wave([3]) * 2.0]));
+}
+
+#[test]
+fn what_nobody_can_see_is_not_computed() {
+    let generator = Generator::new(5);
+    let (kept, view, behind) = (wave([4]), Tensor::zeros([2, 3], DType::F32), Tensor::zeros([2], DType::F32));
+    let (sum, product) = lazy(|| {
+        // This kernel would fail; its value is gone, and so is that of what was computed from it.
+        let bad = kept.index_select(0, &Tensor::from([7i64]));
+        drop(&bad * 2.0);
+        drop(bad);
+        drop(ops::rand_with([4], DType::F32, &generator));
+        // Seen through another handle, a view, a tensor that was there before, what is saved for backward.
+        view.i((.., 1)).copy_(&behind.exp());
+        let x = wave([3]).requires_grad_(true);
+        let product = (&x * &x.exp()).sum(..);
+        ((&kept + 1.0).i(1..).sum(..), product)
+    });
+    assert_eq!(sum.item::<f32>(), (&kept + 1.0).i(1..).sum(..).item::<f32>());
+    assert_eq!(view.to_vec::<f32>(), [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]);
+    product.backward();
+    assert_eq!(generator.state().to_vec::<i64>(), drawn(5, 4), "a stream goes on, whoever looks at its numbers");
+    // A read runs what is alive at that time.
+    lazy(|| {
+        let bad = kept.index_select(0, &Tensor::from([7i64]));
+        let good = &kept * 2.0;
+        drop(bad);
+        assert_eq!(bits(&[good]), bits(&[&kept * 2.0]));
+    });
+}
+
+/// The state of a generator of this key after it drew so many numbers.
+fn drawn(key: u64, numbers: usize) -> Vec<i64> {
+    let generator = Generator::new(key);
+    ops::rand_with([numbers], DType::F32, &generator).unwrap();
+    generator.state().to_vec()
 }

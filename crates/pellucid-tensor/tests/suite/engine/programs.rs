@@ -12,7 +12,7 @@ pub fn wave<const N: usize>(shape: [usize; N]) -> Tensor {
     Tensor::new(data, shape)
 }
 
-pub const ALL: [Program; 12] = [
+pub const ALL: [Program; 13] = [
     ("elementwise", || vec![(wave([3, 4]) * 2.0 + 1.0).tanh() / (wave([4]).exp() + 1e-3)]),
     ("views and reductions", || {
         let x = wave([4, 6]);
@@ -53,6 +53,20 @@ pub const ALL: [Program; 12] = [
         (&w * &w).backward();
         w.sin().backward();
         vec![w.grad().unwrap()]
+    }),
+    ("a tensor used many times", || {
+        let mut gradients = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            let x = wave([3, 40]).to_dtype(dtype).requires_grad_(true);
+            let row = wave([40]).requires_grad_(true);
+            let inner = (&x + &x * 0.044715 * &x * &x) * 0.797885;
+            let gelu = &x * 0.5 * (inner.tanh() + 1.0);
+            let wide = (&x * &row).exp() - &x / (&row * &row + 2.0) + x.where_(&x.gt(0.0), &row);
+            let turned = (x.t() * (&x * &x).t()).t() + x.softmax(1);
+            (gelu + wide + turned).backward();
+            gradients.extend([x.grad().unwrap(), row.grad().unwrap()]);
+        }
+        gradients
     }),
     ("a second derivative", || {
         let x = wave([5]).requires_grad_(true);
