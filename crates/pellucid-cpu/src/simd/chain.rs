@@ -2,8 +2,9 @@
 //!
 //! A block of values stays in registers while every act of the chain is done to it, so that only what
 //! someone else reads is written to memory. Each act rounds once, as the instruction by itself does: a
-//! chain gives the same bits. A function of one value, `exp` or `tanh`, is applied to the block by its own loop; that
-//! a block is computed while the next one comes from memory is worth more than the call.
+//! chain gives the same bits. The functions that matter most (`exp`, `tanh`, ...) are computed in the registers too, as
+//! long as no value of the block is rare; any other function, and a block with a rare value, goes through memory to the
+//! function's own loop.
 
 use super::Level;
 use super::convert::round;
