@@ -413,3 +413,20 @@ fn gamma_family_and_inverse_error_function() {
         close("polygamma", gamma::polygamma(n, x), want, 16.0);
     }
 }
+
+/// Within its range the short exponential has the bits of the whole one, at its ends too.
+#[test]
+fn the_fast_exponentials_are_the_exponentials() {
+    let limit = f32::EXP_LIMIT;
+    for bits in (0..=limit.to_bits()).step_by(997).chain([limit.to_bits()]) {
+        for x in [f32::from_bits(bits), -f32::from_bits(bits)] {
+            assert_eq!(Real::exp_fast(x).to_bits(), Real::exp(x).to_bits(), "e^{x}");
+        }
+    }
+    let limit = f64::EXP_LIMIT;
+    for k in 0..=1_000_000 {
+        for x in [limit * k as f64 / 1e6, -limit * k as f64 / 1e6] {
+            assert_eq!(Real::exp_fast(x).to_bits(), Real::exp(x).to_bits(), "e^{x}");
+        }
+    }
+}

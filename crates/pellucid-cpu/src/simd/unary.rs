@@ -154,7 +154,7 @@ pub(super) mod float {
         vector Trunc |x| x.trunc();
         vector Sqrt |x| x.sqrt();
         vector Recip |x| T::ONE / x;
-        vector Exp |x| x.exp_fast(), rare |x| !(x.abs() <= T::EXP_LIMIT) => x.exp();
+        vector Exp |x| x.exp_fast(), rare |x| x.abs() > T::EXP_LIMIT || x.is_nan() => x.exp();
         single Exp2 |x| x.exp2();
         vector Expm1 |x| x.expm1();
         vector Ln |x| x.ln();

@@ -81,3 +81,45 @@ pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     };
     concatenate(&columns.iter().collect::<Vec<_>>(), axis)
 }
+
+/// The tensors with at least `rank` axes.
+fn raised(tensors: &[&Tensor], rank: usize) -> Result<SmallVec<[Tensor; 4]>> {
+    let raise = |t: &&Tensor| match (t.rank(), rank) {
+        // A vector is a row of a matrix, and a matrix a layer of a block.
+        (0 | 1, 3) => ops::reshape(t, [1, t.size(), 1]),
+        (2, 3) => ops::unsqueeze(t, 2),
+        (0 | 1, 2) => ops::reshape(t, [1, t.size()]),
+        (0, 1) => ops::reshape(t, [1]),
+        _ => Ok((*t).clone()),
+    };
+    tensors.iter().map(raise).collect()
+}
+
+fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> {
+    concatenate(&raised(tensors, rank)?.iter().collect::<SmallVec<[&Tensor; 4]>>(), axis)
+}
+
+/// Side by side: along the second axis, vectors and numbers along the first.
+///
+/// # Errors
+/// Those of [`concatenate`].
+pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
+    let axis = tensors.first().map_or(0, |t| (t.rank() > 1) as isize);
+    join_raised(tensors, 1, axis)
+}
+
+/// One below the other: along the first axis, where a vector is a row.
+///
+/// # Errors
+/// Those of [`concatenate`].
+pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
+    join_raised(tensors, 2, 0)
+}
+
+/// One behind the other: along the third axis, where a matrix is one layer.
+///
+/// # Errors
+/// Those of [`concatenate`].
+pub fn dstack(tensors: &[&Tensor]) -> Result<Tensor> {
+    join_raised(tensors, 3, 2)
+}

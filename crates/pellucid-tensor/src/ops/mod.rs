@@ -7,13 +7,16 @@ mod axes;
 mod copy;
 mod create;
 mod cross_entropy;
+mod diagonal;
 mod elementwise;
 mod formula;
 mod gather;
 mod join;
 mod matmul;
 mod normalize;
+mod pad;
 mod random;
+mod rearrange;
 mod reduce;
 mod scan;
 mod softmax;
@@ -24,20 +27,26 @@ pub use axes::{Axes, over};
 pub use copy::{contiguous, copy, copy_, to_dtype};
 pub use create::{full, full_like, ones, ones_like, zeros, zeros_like};
 pub use cross_entropy::{CrossEntropy, Reduction, cross_entropy};
+pub use diagonal::{diag, diag_embed, diagonal, tril, triu};
 pub use elementwise::*;
 pub use formula::update;
 pub use gather::{index_select, nonzero, scatter_add_along, take_along_axis};
-pub use join::{concatenate, stack};
+pub use join::{concatenate, dstack, hstack, stack, vstack};
 pub use matmul::{dot, linear, matmul, outer};
 pub use normalize::{layer_norm, rms_norm};
+pub use pad::{PadMode, PadWidth, pad};
 pub use random::{dropout, rand, rand_with, randint, randn, randn_with};
+pub use rearrange::{
+    Indexing, Repeats, Sections, chunk, meshgrid, movedim, ravel, repeat, roll, rot90, tensor_split, tile, unbind,
+    unflatten, windows,
+};
 pub use reduce::{all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
 pub use scan::cumsum;
 pub use softmax::{log_softmax, softmax};
 pub use sort::{argsort, sort, topk};
 pub use view::{
-    Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, t, transpose,
-    unsqueeze,
+    Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, swapaxes, t,
+    transpose, unsqueeze,
 };
 
 pub(crate) use copy::{identity, writable};

@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
-use pellucid_ir::{Error, Layout, Result, Shape};
+use pellucid_ir::{Error, Layout, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
 
 /// A list of axes.
@@ -73,6 +73,21 @@ impl From<()> for Target {
     }
 }
 
+impl Target {
+    /// The lengths, where the open one follows from the size.
+    pub(crate) fn resolve(&self, op: &'static str, size: usize) -> Result<Shape> {
+        let Target(dims) = self;
+        let open = dims.iter().filter(|&&d| d == -1).count();
+        if open > 1 || dims.iter().any(|&d| d < -1) {
+            let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}");
+            return Err(Error::invalid(op, reason));
+        }
+        let known = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
+        let rest = size.checked_div(known).unwrap_or(0);
+        Ok(dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect())
+    }
+}
+
 /// The same elements, in row-major order, under another shape of the same size. One length may be
 /// −1: it follows from the others. A view where the strides allow it, else a copy.
 ///
@@ -80,16 +95,7 @@ impl From<()> for Target {
 /// [`Error::ShapeMismatch`] if the sizes differ, [`Error::InvalidArgument`] for two open lengths.
 #[face]
 pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
-    let Target(dims) = shape.into();
-    let open = dims.iter().filter(|&&d| d == -1).count();
-    if open > 1 || dims.iter().any(|&d| d < -1) {
-        let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}");
-        return Err(Error::invalid("reshape", reason));
-    }
-    let known: usize = dims.iter().filter(|&&d| d >= 0).map(|&d| d as usize).product();
-    let rest = x.size().checked_div(known).unwrap_or(0);
-    let shape: Shape = dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect();
-    reshape_to(x, &shape)
+    reshape_to(x, &shape.into().resolve("reshape", x.size())?)
 }
 
 pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
@@ -199,6 +205,24 @@ pub fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
     apply_one(Permute { order }, &[x])
 }
 
+/// [`transpose`] by NumPy's name.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn swapaxes(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
+    transpose(x, axis0, axis1)
+}
+
+/// Two different axes of a shape.
+pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1: isize) -> Result<(usize, usize)> {
+    let (a, b) = (shape.axis(op, axis0)?, shape.axis(op, axis1)?);
+    if a == b {
+        return Err(Error::invalid(op, format!("axes {axis0} and {axis1} are the same")));
+    }
+    Ok((a, b))
+}
+
 /// All axes in reverse order: the matrix transpose of a 2-D tensor.
 ///
 /// # Errors
@@ -272,15 +296,16 @@ impl Operation for Cut {
         Ok(smallvec![inputs[0].view(cut(inputs[0].layout(), &self.cuts))])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        let embed = Embed { cuts: self.cuts.clone(), shape: saved.input_shape(0) };
+        let embed = Embed { cuts: self.cuts.clone(), shape: saved.input_shape(0), rest: 0.into() };
         Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
     }
 }
 
-/// The transpose of [`Cut`]: zeros of the whole shape, with x where the cut was.
+/// The transpose of [`Cut`] where the rest is 0: one number of the whole shape, with x where the cut was.
 struct Embed {
     cuts: Cuts,
     shape: Shape,
+    rest: Scalar,
 }
 
 impl Operation for Embed {
@@ -289,7 +314,7 @@ impl Operation for Embed {
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let x = inputs[0];
-        let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
+        let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
         super::copy::write(x, &whole.view(cut(whole.layout(), &self.cuts)))?;
         Ok(smallvec![whole])
     }
@@ -300,6 +325,11 @@ impl Operation for Embed {
 
 pub(crate) fn cuts(x: &Tensor, cuts: Cuts) -> Result<Tensor> {
     if cuts.is_empty() { Ok(x.clone()) } else { apply_one(Cut { cuts }, &[x]) }
+}
+
+/// A tensor of this shape, x in a part of it and one number in the rest.
+pub(crate) fn embed(x: &Tensor, shape: Shape, cuts: Cuts, rest: Scalar) -> Result<Tensor> {
+    apply_one(Embed { cuts, shape, rest }, &[x])
 }
 
 /// Indices `start..start + len` of an axis, as a view.

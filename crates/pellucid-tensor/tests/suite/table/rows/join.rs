@@ -64,5 +64,41 @@ pub(super) fn rows() -> Vec<Row> {
             .also("shapes must be equal", move || {
                 Ok(matches!(ops::stack(&[&zeros([2, 3]), &zeros([1, 3])], 0), Err(Error::ShapeMismatch { .. })))
             }),
+        Row::new("hstack")
+            .case("of unequal widths", [real([2, 3]), real([2, 1])], |x| ops::hstack(&[&x[0], &x[1]]), |x| joined(x, 1))
+            .case("vectors", [real([2]), real([3])], |x| ops::hstack(&[&x[0], &x[1]]), |x| joined(x, 0))
+            .floats_only()
+            .case("numbers", [real([]), real([])], |x| ops::hstack(&[&x[0], &x[1]]), |x| stacked(x, 0))
+            .floats_only()
+            .also("none", || Ok(matches!(ops::hstack(&[]), Err(Error::InvalidArgument { .. })))),
+        Row::new("vstack")
+            .case(
+                "of unequal heights",
+                [real([2, 3]), real([1, 3])],
+                |x| ops::vstack(&[&x[0], &x[1]]),
+                |x| joined(x, 0),
+            )
+            .case(
+                "a vector is a row",
+                [real([3]), real([2, 3])],
+                |x| ops::vstack(&[&x[0], &x[1]]),
+                |x| joined(&[x[0].reshape(&[1, 3]), x[1].clone()], 0),
+            )
+            .floats_only()
+            .case("numbers", [real([]), real([])], |x| ops::vstack(&[&x[0], &x[1]]), |x| stacked(x, 0).reshape(&[2, 1]))
+            .floats_only()
+            .also("none", || Ok(matches!(ops::vstack(&[]), Err(Error::InvalidArgument { .. })))),
+        Row::new("dstack")
+            .case("matrices", [real([2, 3]), real([2, 3])], |x| ops::dstack(&[&x[0], &x[1]]), |x| stacked(x, 2))
+            .case("blocks", [real([1, 2, 2]), real([1, 2, 1])], |x| ops::dstack(&[&x[0], &x[1]]), |x| joined(x, 2))
+            .floats_only()
+            .case(
+                "vectors",
+                [real([3]), real([3])],
+                |x| ops::dstack(&[&x[0], &x[1]]),
+                |x| stacked(x, 1).reshape(&[1, 3, 2]),
+            )
+            .floats_only()
+            .also("none", || Ok(matches!(ops::dstack(&[]), Err(Error::InvalidArgument { .. })))),
     ]
 }

@@ -4,12 +4,15 @@ mod activation;
 mod arithmetic;
 mod compare;
 mod create;
+mod diagonal;
 mod gather;
 mod join;
 mod loss;
 mod matmul;
 mod normalize;
+mod pad;
 mod random;
+mod rearrange;
 mod reduce;
 mod sort;
 mod transcendental;
@@ -65,12 +68,15 @@ tables!(
     arithmetic,
     compare,
     create,
+    diagonal,
     gather,
     join,
     loss,
     matmul,
     normalize,
+    pad,
     random,
+    rearrange,
     reduce,
     sort,
     transcendental,

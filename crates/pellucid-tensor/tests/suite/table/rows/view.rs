@@ -98,6 +98,9 @@ fn orders() -> Vec<Row> {
             .case("itself", [real([2, 3])], |x| ops::transpose(&x[0], 1, 1), |x| x[0].clone())
             .floats_only()
             .also("no such axis", || axis_refused(ops::transpose(&matrix(), 0, 2))),
+        Row::new("swapaxes")
+            .case("the ends", [real([2, 3, 2])], |x| ops::swapaxes(&x[0], 0, -1), |x| x[0].permute(&[2, 1, 0]))
+            .also("no such axis", || axis_refused(ops::swapaxes(&matrix(), 0, 2))),
         Row::new("t")
             .case("a matrix", [real([2, 3])], |x| ops::t(&x[0]), |x| x[0].permute(&[1, 0]))
             .case("three axes", [real([2, 1, 3])], |x| ops::t(&x[0]), |x| x[0].permute(&[2, 1, 0]))

@@ -1,0 +1,143 @@
+//! Diagonals and triangles of matrices.
+
+use super::view::checked_axes;
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use smallvec::smallvec;
+
+/// A diagonal of the matrices of two axes, `offset` places above the main one.
+#[derive(Clone, Copy)]
+struct Place {
+    axes: (usize, usize),
+    offset: isize,
+}
+
+impl Place {
+    /// The layout of the diagonal: the other axes, then one along it.
+    fn view(self, layout: &Layout) -> Layout {
+        let Place { axes: (row, column), offset } = self;
+        let (shape, strides) = (layout.shape(), layout.strides());
+        // The first element lies `down` rows below the corner, or `right` columns beside it.
+        let (down, right) = (offset.min(0).unsigned_abs(), offset.max(0) as usize);
+        let len = shape[row].saturating_sub(down).min(shape[column].saturating_sub(right));
+        let first = if len == 0 { 0 } else { down as isize * strides[row] + right as isize * strides[column] };
+        let others = || (0..shape.rank()).filter(|&k| k != row && k != column);
+        let dims = others().map(|k| shape[k]).chain([len]).collect();
+        let steps = others().map(|k| strides[k]).chain([strides[row] + strides[column]]).collect();
+        Layout::strided(dims, steps, (layout.offset() as isize + first) as usize)
+    }
+}
+
+struct Diagonal(Place);
+
+impl Operation for Diagonal {
+    fn name(&self) -> &'static str {
+        "diagonal"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(smallvec![inputs[0].view(self.0.view(inputs[0].layout()))])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let embed = EmbedDiagonal { place: self.0, shape: saved.input_shape(0) };
+        Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
+    }
+}
+
+/// The transpose of [`Diagonal`]: zeros of the whole shape, with x on the diagonal.
+struct EmbedDiagonal {
+    place: Place,
+    shape: Shape,
+}
+
+impl Operation for EmbedDiagonal {
+    fn name(&self) -> &'static str {
+        "diag_embed"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        let x = inputs[0];
+        let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
+        super::copy::write(x, &whole.view(self.place.view(whole.layout())))?;
+        Ok(smallvec![whole])
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(smallvec![Some(apply_one(Diagonal(self.place), &[&grads.get(0)?])?)])
+    }
+}
+
+/// The diagonal of the matrices of two axes, `offset` places above the main one (below it, if negative), as a view:
+/// the axes disappear, the diagonal is a new last one.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are one.
+#[face]
+pub fn diagonal(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
+    let axes = checked_axes("diagonal", x.shape(), axis0, axis1)?;
+    apply_one(Diagonal(Place { axes, offset }), &[x])
+}
+
+/// Zeros with the last axis of x on a diagonal, `offset` places above the main one, of the matrices of two new axes.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], where the two axes count, or if x is a number; [`Error::InvalidArgument`] if the axes are
+/// one.
+#[face]
+pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
+    let last = x.shape().axis("diag_embed", -1)?;
+    let side = x.shape()[last] + offset.unsigned_abs();
+    let dims = &x.shape()[..last];
+    let square: Shape = std::iter::repeat_n(side, x.rank() + 1).collect();
+    let axes = checked_axes("diag_embed", &square, axis0, axis1)?;
+    let mut others = dims.iter().copied();
+    let length = |k: usize| if k == axes.0 || k == axes.1 { side } else { others.next().expect("an axis of x") };
+    let shape = (0..x.rank() + 1).map(length).collect();
+    apply_one(EmbedDiagonal { place: Place { axes, offset }, shape }, &[x])
+}
+
+/// Of a vector, the matrix with it on a diagonal; of a matrix, that diagonal.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for any other rank.
+#[face]
+pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
+    match x.rank() {
+        1 => diag_embed(x, offset, 0, 1),
+        2 => diagonal(x, offset, 0, 1),
+        _ => Err(Error::shapes("diag", [x.shape()], "takes a vector or a matrix; diagonal() takes any rank")),
+    }
+}
+
+/// The lower triangles of the matrices of the last two axes: what lies at most `offset` places above the main diagonal; zeros elsewhere.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] below rank 2.
+#[face]
+pub fn tril(x: &Tensor, offset: isize) -> Result<Tensor> {
+    ops::where_(&triangle("tril", x, offset)?, x, zero(x))
+}
+
+/// The upper triangles of the matrices of the last two axes: what lies at least `offset` places above the main diagonal; zeros elsewhere.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] below rank 2.
+#[face]
+pub fn triu(x: &Tensor, offset: isize) -> Result<Tensor> {
+    ops::where_(&triangle("triu", x, offset.saturating_sub(1))?, zero(x), x)
+}
+
+fn zero(x: &Tensor) -> pellucid_ir::Scalar {
+    if x.dtype() == DType::Bool { false.into() } else { 0.into() }
+}
+
+/// Where column − row ≤ offset.
+fn triangle(op: &'static str, x: &Tensor, offset: isize) -> Result<Tensor> {
+    let [.., rows, columns] = *x.shape().dims() else {
+        return Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes"));
+    };
+    let row = ops::reshape(&Tensor::arange(0, rows as i64, 1), [rows, 1])?;
+    let column = Tensor::arange(0, columns as i64, 1);
+    ops::le(&column, &ops::add(&row, offset as i64)?)
+}

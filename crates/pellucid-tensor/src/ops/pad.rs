@@ -1,0 +1,140 @@
+//! Padding: more indices at the ends of axes, or fewer.
+
+use super::view::{Cuts, cuts, embed};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result, Scalar};
+
+/// How much is added before and after: the same everywhere, one pair for all axes, or one pair an axis, the first axis
+/// first. A negative number takes away.
+///
+/// ```
+/// use pellucid_tensor::{Tensor, ops::{PadMode, PadWidth}};
+/// let x = Tensor::from([[1.0, 2.0]]);
+/// assert_eq!(x.pad(1, PadMode::Constant(0.into())).shape().dims(), [3, 4]);
+/// assert_eq!(x.pad((0, 2), PadMode::Constant(0.into())).shape().dims(), [3, 4]);
+/// assert_eq!(x.pad([(0, 0), (2, -1)], PadMode::Replicate).to_vec::<f64>(), [1.0, 1.0, 1.0]);
+/// ```
+///
+/// A flat list of numbers is not taken: is it axis by axis, or before and after, and from which end?
+///
+/// ```compile_fail
+/// pellucid_tensor::ops::PadWidth::from([1, 2]);
+/// ```
+#[derive(Clone, Debug)]
+pub enum PadWidth {
+    /// So many at every end.
+    Same(isize),
+    /// Before and after, on every axis.
+    Both(isize, isize),
+    /// Before and after each axis.
+    Each(Vec<(isize, isize)>),
+}
+
+impl From<i32> for PadWidth {
+    fn from(n: i32) -> PadWidth {
+        PadWidth::Same(n as isize)
+    }
+}
+
+impl From<isize> for PadWidth {
+    fn from(n: isize) -> PadWidth {
+        PadWidth::Same(n)
+    }
+}
+
+impl From<(isize, isize)> for PadWidth {
+    fn from((before, after): (isize, isize)) -> PadWidth {
+        PadWidth::Both(before, after)
+    }
+}
+
+impl From<&[(isize, isize)]> for PadWidth {
+    fn from(pairs: &[(isize, isize)]) -> PadWidth {
+        PadWidth::Each(pairs.to_vec())
+    }
+}
+
+impl<const N: usize> From<[(isize, isize); N]> for PadWidth {
+    fn from(pairs: [(isize, isize); N]) -> PadWidth {
+        PadWidth::Each(pairs.to_vec())
+    }
+}
+
+/// What is put into new places.
+#[derive(Clone, Copy, Debug)]
+pub enum PadMode {
+    /// This number.
+    Constant(Scalar),
+    /// The elements beyond the edge mirrored at it, without the edge itself: c b | a b c | b a.
+    Reflect,
+    /// The edge: a a | a b c | c c.
+    Replicate,
+    /// The other end: b c | a b c | a b.
+    Circular,
+}
+
+/// With more indices at the ends of axes (a negative width takes away), filled as the mode says.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if there is not one pair an axis, if more is taken away than there is, or if an axis is too
+/// short for what the mode takes from it: `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
+#[face]
+pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tensor> {
+    let pairs = match width.into() {
+        PadWidth::Same(n) => vec![(n, n); x.rank()],
+        PadWidth::Both(before, after) => vec![(before, after); x.rank()],
+        PadWidth::Each(pairs) => pairs,
+    };
+    if pairs.len() != x.rank() {
+        let reason = format!("takes one (before, after) an axis of {}, got {pairs:?}", x.shape());
+        return Err(Error::invalid("pad", reason));
+    }
+    // What is taken away goes first.
+    let mut kept = Cuts::new();
+    for (axis, &(before, after)) in pairs.iter().enumerate() {
+        let (len, start, end) = (x.shape()[axis], before.min(0).unsigned_abs(), after.min(0).unsigned_abs());
+        let rest = len.checked_sub(start).and_then(|l| l.checked_sub(end));
+        let grown = rest.and_then(|l| l.checked_add(before.max(0) as usize)?.checked_add(after.max(0) as usize));
+        let (Some(rest), Some(_)) = (rest, grown) else {
+            return Err(Error::invalid("pad", format!("({before}, {after}) cannot be added to axis {axis} of {len}")));
+        };
+        if rest < len {
+            kept.push((axis, start, 1, rest));
+        }
+    }
+    let x = cuts(x, kept)?;
+    let added: Vec<(usize, usize)> = pairs.iter().map(|&(b, a)| (b.max(0) as usize, a.max(0) as usize)).collect();
+    if let PadMode::Constant(value) = mode {
+        if added.iter().all(|&(b, a)| b + a == 0) {
+            return Ok(x);
+        }
+        let shape = x.shape().iter().zip(&added).map(|(&len, &(b, a))| b + len + a).collect();
+        let place = added.iter().enumerate().map(|(axis, &(before, _))| (axis, before, 1, x.shape()[axis])).collect();
+        return embed(&x, shape, place, value);
+    }
+    let mut padded = x.clone();
+    for (axis, &(before, after)) in added.iter().enumerate().filter(|(_, (b, a))| b + a > 0) {
+        let len = x.shape()[axis];
+        let most = match mode {
+            PadMode::Reflect => len.saturating_sub(1),
+            PadMode::Circular => len,
+            _ if len == 0 => 0,
+            _ => usize::MAX,
+        };
+        if before.max(after) > most {
+            let reason = format!("axis {axis} of {len} is too short for {mode:?} padding of ({before}, {after})");
+            return Err(Error::invalid("pad", reason));
+        }
+        let last = len as isize - 1;
+        let from = |i: isize| match mode {
+            PadMode::Reflect => last - (last - i.abs()).abs(),
+            PadMode::Circular => i.rem_euclid(len as isize),
+            _ => i.clamp(0, last),
+        };
+        let index: Vec<i64> = (-(before as isize)..(len + after) as isize).map(|i| from(i) as i64).collect();
+        padded = ops::index_select(&padded, axis as isize, &Tensor::new(&index[..], [index.len()]))?;
+    }
+    Ok(padded)
+}

@@ -1,0 +1,313 @@
+//! Rearrangements: elements at other places, or several times, and cut into parts.
+//!
+//! Each is a few views and joins, from which its gradient follows: what is repeated is summed.
+
+use super::view::{Target, cuts, reshape_to};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result, Shape};
+use smallvec::smallvec;
+
+/// Elements moved `shifts[k]` places towards the end of axis `axes[k]`; those that leave it come in again at its start.
+/// Without axes, one shift moves all elements in row-major order.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if there is not one shift an axis; [`Error::AxisOutOfRange`].
+#[face]
+pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
+    if axes.is_empty() && shifts.len() == 1 {
+        return reshape_to(&roll(&ravel(x)?, shifts, &[0])?, x.shape());
+    }
+    if shifts.len() != axes.len() {
+        let reason = format!("takes one shift an axis, got {shifts:?} for {axes:?}");
+        return Err(Error::invalid("roll", reason));
+    }
+    let axes: Vec<usize> = axes.iter().map(|&a| x.shape().axis("roll", a)).collect::<Result<_>>()?;
+    let mut y = x.clone();
+    for (axis, &shift) in axes.into_iter().zip(shifts) {
+        let len = x.shape()[axis];
+        let shift = if len == 0 { 0 } else { shift.rem_euclid(len as isize) as usize };
+        if shift != 0 {
+            let tail = cuts(&y, smallvec![(axis, len - shift, 1, shift)])?;
+            let head = cuts(&y, smallvec![(axis, 0, 1, len - shift)])?;
+            y = ops::concatenate(&[&tail, &head], axis as isize)?;
+        }
+    }
+    Ok(y)
+}
+
+/// Turned `times` quarter turns in the plane of two axes, from the first towards the second.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are one.
+#[face]
+pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
+    let [a, b] = axes;
+    let (first, second) = (x.shape().axis("rot90", a)?, x.shape().axis("rot90", b)?);
+    if first == second {
+        return Err(Error::invalid("rot90", format!("axes {a} and {b} are the same")));
+    }
+    match times.rem_euclid(4) {
+        0 => Ok(x.clone()),
+        1 => ops::flip(&ops::transpose(x, a, b)?, a),
+        2 => ops::flip(x, axes),
+        _ => ops::transpose(&ops::flip(x, a)?, a, b),
+    }
+}
+
+/// The axes `from` at places `to`; the others keep their order.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the lists differ in length or name an axis twice; [`Error::AxisOutOfRange`].
+#[face]
+pub fn movedim(x: &Tensor, from: &[isize], to: &[isize]) -> Result<Tensor> {
+    let axes = |list: &[isize]| -> Result<Vec<usize>> {
+        let axes: Vec<usize> = list.iter().map(|&a| x.shape().axis("movedim", a)).collect::<Result<_>>()?;
+        let twice = (1..axes.len()).any(|k| axes[..k].contains(&axes[k]));
+        if twice { Err(Error::invalid("movedim", format!("{list:?} names an axis twice"))) } else { Ok(axes) }
+    };
+    if from.len() != to.len() {
+        return Err(Error::invalid("movedim", format!("takes one place an axis, got {from:?} to {to:?}")));
+    }
+    let (from, to) = (axes(from)?, axes(to)?);
+    let mut rest = (0..x.rank()).filter(|a| !from.contains(a));
+    let place = |k: usize| match to.iter().position(|&t| t == k) {
+        Some(i) => from[i] as isize,
+        None => rest.next().expect("as many axes as places") as isize,
+    };
+    ops::permute(x, &(0..x.rank()).map(place).collect::<Vec<_>>())
+}
+
+/// All elements in row-major order along one axis. A view where the strides allow it, else a copy.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+#[face]
+pub fn ravel(x: &Tensor) -> Result<Tensor> {
+    reshape_to(x, &[x.size()].into())
+}
+
+/// One axis as several, of these lengths; one of them may be −1.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not the axis's;
+/// [`Error::InvalidArgument`] for two open lengths.
+#[face]
+pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<Target>) -> Result<Tensor> {
+    let axis = x.shape().axis("unflatten", axis)?;
+    let lengths = lengths.into().resolve("unflatten", x.shape()[axis])?;
+    if lengths.checked_size() != Some(x.shape()[axis]) {
+        let mend = format!("axis {axis} of length {} cannot be cut into {lengths}", x.shape()[axis]);
+        return Err(Error::shapes("unflatten", [x.shape()], mend));
+    }
+    let dims = x.shape();
+    let shape: Shape = dims[..axis].iter().chain(lengths.dims()).chain(&dims[axis + 1..]).copied().collect();
+    reshape_to(x, &shape)
+}
+
+/// How often each element is repeated.
+#[derive(Clone, Debug)]
+pub enum Repeats {
+    /// All as often.
+    Each(usize),
+    /// Every index of the axis as often as its number says.
+    List(Vec<usize>),
+}
+
+impl From<usize> for Repeats {
+    fn from(times: usize) -> Repeats {
+        Repeats::Each(times)
+    }
+}
+
+impl From<&[usize]> for Repeats {
+    fn from(times: &[usize]) -> Repeats {
+        Repeats::List(times.to_vec())
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Repeats {
+    fn from(times: [usize; N]) -> Repeats {
+        Repeats::List(times.to_vec())
+    }
+}
+
+/// Every element several times in a row along an axis (NumPy's `repeat`, PyTorch's `repeat_interleave`);
+/// without an axis, in row-major order. [`tile`] repeats the whole.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if there is not one number an index.
+#[face]
+pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Result<Tensor> {
+    let Some(axis) = axis else {
+        return repeat(&ravel(x)?, times, Some(0));
+    };
+    let axis = x.shape().axis("repeat", axis)?;
+    let len = x.shape()[axis];
+    match times.into() {
+        Repeats::Each(times) => {
+            let column = ops::unsqueeze(x, axis as isize + 1)?;
+            let whole = ops::broadcast_to(&column, column.shape().with_axis(axis + 1, times))?;
+            reshape_to(&whole, &x.shape().with_axis(axis, len * times))
+        }
+        Repeats::List(times) if times.len() == len => {
+            let each = times.iter().enumerate();
+            let index: Vec<i64> = each.flat_map(|(i, &n)| std::iter::repeat_n(i as i64, n)).collect();
+            ops::index_select(x, axis as isize, &Tensor::new(&index[..], [index.len()]))
+        }
+        Repeats::List(times) => {
+            let reason = format!("takes one number an index of axis {axis}, {len}, got {}", times.len());
+            Err(Error::invalid("repeat", reason))
+        }
+    }
+}
+
+/// The whole tensor several times along every axis. Of `times` and the axes, the shorter list is filled with 1 in
+/// front.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+#[face]
+pub fn tile(x: &Tensor, times: &[usize]) -> Result<Tensor> {
+    let rank = x.rank().max(times.len());
+    let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |own| x.shape()[own]);
+    let count = |k: usize| (k + times.len()).checked_sub(rank).map_or(1, |own| times[own]);
+    // Beside every axis one for the repetitions; neighbours are then joined.
+    let apart: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
+    let whole: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
+    let joined: Shape = (0..rank).map(|k| count(k).saturating_mul(length(k))).collect();
+    reshape_to(&ops::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)
+}
+
+/// Which of the axes of [`meshgrid`] comes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Indexing {
+    /// That of the first tensor: matrix coordinates (i, j).
+    Ij,
+    /// That of the second: plane coordinates (x, y).
+    Xy,
+}
+
+/// The coordinates of a grid: tensor k of the result holds at every point the value of vector k.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for a tensor that is neither a vector nor a number.
+pub fn meshgrid(vectors: &[&Tensor], indexing: Indexing) -> Result<Vec<Tensor>> {
+    if vectors.iter().any(|v| v.rank() > 1) {
+        let mend = "takes vectors; reshape or ravel the others";
+        return Err(Error::shapes("meshgrid", vectors.iter().map(|v| v.shape()), mend));
+    }
+    let rank = vectors.len();
+    let place = |k: usize| if indexing == Indexing::Xy && rank > 1 && k < 2 { 1 - k } else { k };
+    let mut shape = Shape::from(vec![1; rank]);
+    for (k, v) in vectors.iter().enumerate() {
+        shape = shape.with_axis(place(k), v.size());
+    }
+    let spread = |(k, v): (usize, &&Tensor)| {
+        let own = Shape::from(vec![1; rank]).with_axis(place(k), v.size());
+        ops::broadcast_to(&reshape_to(v, &own)?, shape.clone())
+    };
+    vectors.iter().enumerate().map(spread).collect()
+}
+
+/// All windows of `size` indices of an axis, every `step`-th: the axis counts the windows, and a new last axis the
+/// places in each (PyTorch's `unfold`).
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0, or a window longer than the axis.
+#[face]
+pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tensor> {
+    let axis = x.shape().axis("windows", axis)?;
+    let len = x.shape()[axis];
+    if step == 0 || size > len {
+        let reason = format!("takes a step above 0 and windows of at most {len}, got step {step} and size {size}");
+        return Err(Error::invalid("windows", reason));
+    }
+    let count = (len - size) / step + 1;
+    let index: Vec<i64> = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64)).collect();
+    let index = Tensor::new(&index[..], [count, size]);
+    movedim(&ops::index_select(x, axis as isize, &index)?, &[axis as isize + 1], &[-1])
+}
+
+/// Cut along an axis into `count` parts of ⌈length/count⌉ indices, the last ones shorter, as views; they may be fewer
+/// than `count`.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part.
+#[face]
+pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
+    let at = x.shape().axis("chunk", axis)?;
+    if count == 0 {
+        return Err(Error::invalid("chunk", "takes at least one part"));
+    }
+    let len = x.shape()[at];
+    let size = len.div_ceil(count);
+    if size == 0 {
+        return ops::split(x, &vec![0; count], axis);
+    }
+    let lengths: Vec<usize> = (0..len.div_ceil(size)).map(|k| size.min(len - k * size)).collect();
+    ops::split(x, &lengths, axis)
+}
+
+/// Where [`tensor_split`] cuts.
+#[derive(Clone, Debug)]
+pub enum Sections {
+    /// Into so many parts, the first ones longer by one where it does not come out even.
+    Count(usize),
+    /// Before these indices, which may be negative, or lie beyond the end.
+    At(Vec<isize>),
+}
+
+impl From<usize> for Sections {
+    fn from(count: usize) -> Sections {
+        Sections::Count(count)
+    }
+}
+
+impl From<&[isize]> for Sections {
+    fn from(at: &[isize]) -> Sections {
+        Sections::At(at.to_vec())
+    }
+}
+
+impl<const N: usize> From<[isize; N]> for Sections {
+    fn from(at: [isize; N]) -> Sections {
+        Sections::At(at.to_vec())
+    }
+}
+
+/// Cut along an axis into as many parts as asked for, or before given indices, as views (NumPy's `array_split`).
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part.
+#[face]
+pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> Result<Vec<Tensor>> {
+    let at = x.shape().axis("tensor_split", axis)?;
+    let len = x.shape()[at];
+    let bounds: Vec<(usize, usize)> = match sections.into() {
+        Sections::Count(0) => return Err(Error::invalid("tensor_split", "takes at least one part")),
+        Sections::Count(count) => {
+            let (size, longer) = (len / count, len % count);
+            let start = |k: usize| k * size + k.min(longer);
+            (0..count).map(|k| (start(k), start(k + 1))).collect()
+        }
+        Sections::At(indices) => {
+            let place = |i: &isize| if *i < 0 { len.saturating_sub(i.unsigned_abs()) } else { len.min(*i as usize) };
+            let places: Vec<usize> = indices.iter().map(place).collect();
+            let starts = std::iter::once(0).chain(places.iter().copied());
+            starts.zip(places.iter().copied().chain([len])).map(|(a, b)| (a, b.max(a))).collect()
+        }
+    };
+    bounds.into_iter().map(|(start, end)| cuts(x, smallvec![(at, start, 1, end - start)])).collect()
+}
+
+/// The slices at every index of an axis, which disappears, as views.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
+    let at = x.shape().axis("unbind", axis)?;
+    (0..x.shape()[at]).map(|i| ops::select(x, at as isize, i as isize)).collect()
+}
