@@ -21,12 +21,21 @@ binary! {
     floor_div(a, b) = a.floor_div(b);
     /// a − b·⌊a / b⌋, of b's sign, as Python's `%`; an integer modulo 0 is 0.
     rem(a, b) = a.rem(b);
+    /// a − b·trunc(a / b), of a's sign, as C's `fmod`; an integer modulo 0 is 0.
+    fmod(a, b) = {
+        let r = a.abs().rem(b.abs());
+        a.lt(0.0).select(-r, r)
+    };
     /// aᵇ. For integers by multiplication, wrapping; a negative power of an integer is 0 unless |a| = 1.
     pow(a, b) = a.pow(b);
     /// The larger; NaN if either is. Of equal ones each gets half the gradient.
     maximum(a, b) = a.max(b);
     /// The smaller; NaN if either is. Of equal ones each gets half the gradient.
     minimum(a, b) = a.min(b);
+    /// The larger, of a number and NaN the number. Of equal ones each gets half the gradient.
+    fmax(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.max(b)));
+    /// The smaller, of a number and NaN the number. Of equal ones each gets half the gradient.
+    fmin(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.min(b)));
     /// The angle of the point (b, a), in (−π, π].
     atan2(a, b) = a.atan2(b);
     /// a with the sign of b.
@@ -74,6 +83,11 @@ unary! {
     cube(x) = x * x * x;
     /// The bits of an integer complemented; a truth value negated.
     bitwise_not(x) = !x;
+    /// Numbers in the place of NaN, +∞ and −∞.
+    nan_to_num(x; nan, highest, lowest) = {
+        let finite = x.eq(f64::INFINITY).select(highest, x.eq(f64::NEG_INFINITY).select(lowest, x));
+        x.is_nan().select(nan, finite)
+    };
     /// x limited to [low, high]; its derivative is 1 on the closed range. NaN stays NaN.
     clamp(x; low, high) = x.clamp(low, high);
 }

@@ -32,4 +32,8 @@ unary! {
     isfinite(x) = x.is_finite();
     /// x is +∞ or −∞.
     isinf(x) = x.abs().eq(f64::INFINITY);
+    /// x is +∞.
+    isposinf(x) = x.eq(f64::INFINITY);
+    /// x is −∞.
+    isneginf(x) = x.eq(f64::NEG_INFINITY);
 }

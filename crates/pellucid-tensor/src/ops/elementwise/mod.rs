@@ -40,7 +40,7 @@ macro_rules! unary {
 
 /// Operations of two operands, each a tensor or a number.
 macro_rules! binary {
-    ($($(#[$doc:meta])* $name:ident ($a:ident, $b:ident) = $body:expr ;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident ($a:ident, $b:ident) = $body:expr $(, d $wa:ident = $da:expr, d $wb:ident = $db:expr)? ;)*) => {$(
         $(#[$doc])*
         ///
         /// Each operand is a tensor or a number; tensors broadcast, and numbers never widen a dtype.
@@ -53,9 +53,11 @@ macro_rules! binary {
             b: impl Into<super::Operand<'a>>,
         ) -> crate::Result<crate::Tensor> {
             static FORMS: super::Forms = super::Forms {
-                both: (std::sync::OnceLock::new(), || crate::formula! { $name($a, $b) = $body; }),
-                right: (std::sync::OnceLock::new(), || crate::formula! { $name($a; $b) = $body; }),
-                left: (std::sync::OnceLock::new(), || crate::formula! { $name($b; $a) = $body; }),
+                both: (std::sync::OnceLock::new(), || crate::formula! {
+                    $name($a, $b) = $body; $(d $wa = $da; d $wb = $db;)?
+                }),
+                right: (std::sync::OnceLock::new(), || crate::formula! { $name($a; $b) = $body; $(d $wa = $da;)? }),
+                left: (std::sync::OnceLock::new(), || crate::formula! { $name($b; $a) = $body; $(d $wb = $db;)? }),
             };
             super::apply_binary(a.into(), b.into(), &FORMS)
         }

@@ -1,6 +1,6 @@
 //! Exponentials, logarithms, trigonometric, hyperbolic and special functions.
 
-use super::unary;
+use super::{binary, unary};
 
 unary! {
     /// eˣ
@@ -61,4 +61,25 @@ unary! {
     };
     /// ln(x / (1 − x)), the inverse of `sigmoid`.
     logit(x) = (x / (1.0 - x)).ln();
+    /// An angle in degrees, in radians.
+    deg2rad(x) = x * (std::f64::consts::PI / 180.0);
+    /// An angle in radians, in degrees.
+    rad2deg(x) = x * (180.0 / std::f64::consts::PI);
+    /// The entropy of one probability: −x·ln x, 0 at 0, −∞ below.
+    entr(x) = x.gt(0.0).select(-x * x.max(0.0).ln(), x.eq(0.0).select(0.0, x.is_nan().select(x, f64::NEG_INFINITY))),
+        d x = g * (-1.0 - x.ln());
+}
+
+binary! {
+    /// ln(eᵃ + eᵇ), where neither power overflows.
+    logaddexp(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp().ln_1p(),
+        d a = g * (a - b).sigmoid(), d b = g * (b - a).sigmoid();
+    /// a·ln b; 0 where a is 0, unless b is NaN.
+    xlogy(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln()),
+        d a = g * (a.eq(0.0) & b.le(0.0)).select(0.0, b.ln()), d b = g * a / b;
+    /// a·ln(1 + b); 0 where a is 0, unless b is NaN.
+    xlog1py(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln_1p()),
+        d a = g * (a.eq(0.0) & b.le(-1.0)).select(0.0, b.ln_1p()), d b = g * a / (1.0 + b);
+    /// a·2ᵇ
+    ldexp(a, b) = a * b.exp2();
 }

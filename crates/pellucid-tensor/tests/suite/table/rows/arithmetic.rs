@@ -44,6 +44,12 @@ fn two() -> Vec<Row> {
                     .iter()
                     .all(|x| x.is_nan()))
             }),
+        binary!(fmod, |a, b| a % b)
+            .rule(Rule::Numbers)
+            .integers(|x| if x[1] == 0 { 0 } else { x[0].wrapping_rem(x[1]) })
+            .input_within(0, -2.6..=-2.3)
+            .input_within(1, 1.3..=2.0)
+            .ordinary(),
         binary!(pow, f64::powf)
             .rule(Rule::Numbers)
             .integers(|x| integer_pow(x[0], x[1]))
@@ -51,6 +57,8 @@ fn two() -> Vec<Row> {
             .gradient(Third),
         binary!(maximum, |a: f64, b: f64| nan_or(a, b, a.max(b))).any_zero(),
         binary!(minimum, |a: f64, b: f64| nan_or(a, b, a.min(b))).any_zero(),
+        binary!(fmax, f64::max).any_zero(),
+        binary!(fmin, f64::min).any_zero(),
         binary!(atan2, f64::atan2).rule(Rule::Floats).input_within(0, 0.3..=2.0),
         binary!(copysign, f64::copysign).rule(Rule::Floats).away(&[0.0]),
         // The squares of infinities and NaN: NaN wins, unlike in C's hypot.
@@ -91,6 +99,13 @@ fn one() -> Vec<Row> {
         unary!(cube, |x| x * x * x).gradient(Third),
         // Of truth values the negation, of integers the complement.
         unary!(bitwise_not, |x| 1.0 - x).rule(Rule::Bits).untracked().integers(|x| !x[0]),
+        unary!(nan_to_num(0.5, 7.0, -7.0), |x| match x {
+            _ if x.is_nan() => 0.5,
+            f64::INFINITY => 7.0,
+            f64::NEG_INFINITY => -7.0,
+            _ => x,
+        })
+        .rule(Rule::Floats),
         unary!(clamp(-0.5, 0.75), |x: f64| x.clamp(-0.5, 0.75)).rule(Rule::Floats).away(&[-0.5, 0.75]),
     ]
 }

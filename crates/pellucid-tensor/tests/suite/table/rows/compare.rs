@@ -21,6 +21,8 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(isnan, truth(f64::is_nan)),
         unary!(isfinite, truth(f64::is_finite)),
         unary!(isinf, truth(f64::is_infinite)),
+        unary!(isposinf, truth(|x| x == f64::INFINITY)),
+        unary!(isneginf, truth(|x| x == f64::NEG_INFINITY)),
     ];
     rows.into_iter().map(|row| row.rule(Rule::Always(DType::Bool)).untracked()).collect()
 }

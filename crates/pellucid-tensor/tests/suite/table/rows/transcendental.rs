@@ -1,9 +1,10 @@
 //! Exponentials, logarithms, trigonometric, hyperbolic and special functions.
 
-use super::unary_row as unary;
+use super::{binary_row as binary, unary_row as unary};
 use crate::table::row::{Gradient::Third, Row, Rule};
 use crate::table::special::{digamma, erfinv};
-use std::f64::consts::PI;
+use pellucid_tensor::{Tensor, ops};
+use std::f64::consts::{LN_2, PI};
 
 pub(super) fn rows() -> Vec<Row> {
     let rows = vec![
@@ -34,6 +35,28 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(digamma, digamma).within(0.3..=6.0).scale(2.0),
         unary!(sinc, |x| if x == 0.0 { 1.0 } else { (PI * x).sin() / (PI * x) }),
         unary!(logit, |x| (x / (1.0 - x)).ln()).within(0.1..=0.9),
+        unary!(deg2rad, f64::to_radians),
+        unary!(rad2deg, f64::to_degrees),
+        unary!(entr, |x| match x {
+            0.0 => 0.0,
+            x if x < 0.0 => f64::NEG_INFINITY,
+            x => -x * x.ln(),
+        })
+        .within(0.2..=3.0)
+        .gradient(Third),
+        binary!(logaddexp, |a, b| if a == b { a + LN_2 } else { f64::max(a, b) + (-(a - b).abs()).exp().ln_1p() })
+            .gradient(Third)
+            .also("equal operands, infinite ones too", || {
+                let x = Tensor::from([1.0, f64::INFINITY, f64::NEG_INFINITY]);
+                Ok(ops::logaddexp(&x, &x)?.to_vec::<f64>() == [1.0 + LN_2, f64::INFINITY, f64::NEG_INFINITY])
+            }),
+        binary!(xlogy, |a, b| if a == 0.0 && !b.is_nan() { 0.0 } else { a * b.ln() })
+            .input_within(1, 0.3..=3.0)
+            .any_zero(),
+        binary!(xlog1py, |a, b| if a == 0.0 && !b.is_nan() { 0.0 } else { a * b.ln_1p() })
+            .input_within(1, -0.6..=3.0)
+            .any_zero(),
+        binary!(ldexp, |a, b| a * b.exp2()),
     ];
     rows.into_iter().map(|row| row.rule(Rule::Floats)).collect()
 }
