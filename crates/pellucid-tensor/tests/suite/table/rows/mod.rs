@@ -5,6 +5,7 @@ mod arithmetic;
 mod compare;
 mod create;
 mod diagonal;
+mod einsum;
 mod gather;
 mod join;
 mod loss;
@@ -69,6 +70,7 @@ tables!(
     compare,
     create,
     diagonal,
+    einsum,
     gather,
     join,
     loss,

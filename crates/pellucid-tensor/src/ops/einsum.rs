@@ -1,0 +1,338 @@
+//! Contractions: sums of products over named axes, each taken to matrix products.
+
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::{Error, Result, Shape};
+use std::collections::BTreeMap;
+
+/// The name of an axis: a letter, or the place of an axis under `...`, counted from the right.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Label {
+    Under(usize),
+    Letter(char),
+}
+
+/// A factor with its axes' names, each there once.
+#[derive(Clone)]
+struct Factor {
+    tensor: Tensor,
+    labels: Vec<Label>,
+}
+
+/// The most factors for which every order of products is looked at.
+const ALL_ORDERS: usize = 8;
+
+/// Einstein's summation: `einsum("ij,jk->ik", &[a, b])` sums the product of the factors over every letter that the
+/// result does not name.
+///
+/// A letter names an axis of every factor in which it stands; twice in one factor, it means the diagonal. `...` stands for
+/// axes without names, which broadcast. Without `->`, the result has the axes of `...`, then the letters that stand
+/// once, in the order of the alphabet. The order of the products is the one with the fewest multiplications (of up to
+/// 8 factors; beyond, the cheapest pair goes first), and each becomes a matrix product.
+///
+/// ```
+/// use pellucid_tensor::{Tensor, ops};
+/// let a = Tensor::from([[1.0, 2.0], [3.0, 4.0]]);
+/// assert_eq!(ops::einsum("ii", &[&a])?.item::<f64>(), 5.0);
+/// assert_eq!(ops::einsum("ij,kj->ik", &[&a, &a])?.to_vec::<f64>(), [5.0, 11.0, 11.0, 25.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an equation that cannot be read or does not fit the number of factors and axes;
+/// [`Error::ShapeMismatch`] if axes of one name have different lengths, apart from 1.
+pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
+    let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
+    let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+    let (inputs, output) = match text.split_once("->") {
+        Some((inputs, output)) => (inputs, Some(output)),
+        None => (&text[..], None),
+    };
+    let terms: Vec<&str> = inputs.split(',').collect();
+    if terms.len() != factors.len() {
+        return Err(invalid(format!("{} terms for {} factors", terms.len(), factors.len())));
+    }
+    let mut named: Vec<Vec<Label>> = Vec::new();
+    for (term, factor) in terms.iter().zip(factors) {
+        let labels = read(term, Some(factor.rank())).map_err(invalid)?;
+        if labels.len() != factor.rank() {
+            return Err(invalid(format!("term `{term}` for {} axes", factor.rank())));
+        }
+        named.push(labels);
+    }
+    let under = named.iter().flatten().filter(|l| matches!(l, Label::Under(_))).max().copied();
+    let under = under.map_or(0, |l| if let Label::Under(k) = l { k + 1 } else { 0 });
+    let result = match output {
+        Some(output) => read(output, None).map_err(invalid)?,
+        None => {
+            let mut count: BTreeMap<char, usize> = BTreeMap::new();
+            named.iter().flatten().for_each(|l| {
+                if let Label::Letter(c) = l {
+                    *count.entry(*c).or_default() += 1;
+                }
+            });
+            let once = count.into_iter().filter(|&(_, n)| n == 1).map(|(c, _)| Label::Letter(c));
+            (0..under).rev().map(Label::Under).chain(once).collect()
+        }
+    };
+    let result: Vec<Label> = if output.is_some_and(|o| o.contains("...")) {
+        let (before, after) = output.and_then(|o| o.split_once("...")).expect("it is there");
+        let letters = |text: &str| text.chars().map(Label::Letter).collect::<Vec<_>>();
+        [letters(before), (0..under).rev().map(Label::Under).collect(), letters(after)].concat()
+    } else {
+        result
+    };
+    if let Some(twice) = (1..result.len()).find(|&k| result[..k].contains(&result[k])) {
+        return Err(invalid(format!("the result names {:?} twice", result[twice])));
+    }
+    if let Some(unknown) = result.iter().find(|l| !named.iter().flatten().any(|n| n == *l)) {
+        return Err(invalid(format!("the result names {unknown:?}, which no factor has,")));
+    }
+    contract(factors, named, &result)
+}
+
+/// The labels of one term; `rank` says how many axes it has, which tells the number under `...`.
+fn read(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
+    let (before, after) = term.split_once("...").unwrap_or((term, ""));
+    let letters = |text: &str| -> Result<Vec<Label>, String> {
+        let letter = |c: char| {
+            if c.is_ascii_alphabetic() { Ok(Label::Letter(c)) } else { Err(format!("`{c}` is not a letter")) }
+        };
+        text.chars().map(letter).collect()
+    };
+    let (mut labels, after) = (letters(before)?, letters(after)?);
+    if let (true, Some(rank)) = (term.contains("..."), rank) {
+        let under = rank.saturating_sub(labels.len() + after.len());
+        labels.extend((0..under).rev().map(Label::Under));
+    }
+    labels.extend(after);
+    Ok(labels)
+}
+
+/// The sum of products over all labels but those of the result.
+fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Result<Tensor> {
+    let mut length: BTreeMap<Label, usize> = BTreeMap::new();
+    for (factor, labels) in factors.iter().zip(&named) {
+        for (&label, &len) in labels.iter().zip(factor.shape().iter()) {
+            let known = length.entry(label).or_insert(len);
+            if *known == 1 {
+                *known = len;
+            }
+            if len != *known && len != 1 {
+                let mend = format!("axes named {label:?} must have one length, or 1");
+                return Err(Error::shapes("einsum", factors.iter().map(|f| f.shape()), mend));
+            }
+        }
+    }
+    let mut terms: Vec<Factor> = Vec::new();
+    for (factor, labels) in factors.iter().zip(named) {
+        terms.push(Factor::new(factor, labels, &length)?);
+    }
+    // An axis that only one factor has, and the result has not, is summed at once.
+    for k in 0..terms.len() {
+        let others: Vec<Label> =
+            terms.iter().enumerate().filter(|(j, _)| *j != k).flat_map(|(_, t)| t.labels.clone()).collect();
+        terms[k] = terms[k].clone().sum_all_but(|l| result.contains(&l) || others.contains(&l))?;
+    }
+    while terms.len() > 1 {
+        let (i, j) = cheapest(&terms, result, &length);
+        let (b, a) = (terms.swap_remove(i.max(j)), terms.swap_remove(i.min(j)));
+        let keep = |l: Label| result.contains(&l) || terms.iter().any(|t| t.labels.contains(&l));
+        terms.push(a.times(b, keep)?);
+    }
+    let Some(last) = terms.pop() else { return Err(Error::invalid("einsum", "needs at least one factor")) };
+    last.arranged(result)
+}
+
+/// The pair that is multiplied first: of the best order, or the cheapest one.
+fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>) -> (usize, usize) {
+    let n = terms.len();
+    let cost = |labels: &[Label]| labels.iter().map(|l| length[l] as f64).product::<f64>();
+    let labels_of = |set: u32| -> Vec<Label> {
+        // What is left of a product of these terms: labels that the result or another term names.
+        let inside = |k: &usize| set >> k & 1 == 1;
+        let mut labels: Vec<Label> = (0..n).filter(inside).flat_map(|k| terms[k].labels.clone()).collect();
+        labels.sort_unstable();
+        labels.dedup();
+        labels.retain(|l| result.contains(l) || (0..n).filter(|k| !inside(k)).any(|k| terms[k].labels.contains(l)));
+        labels
+    };
+    let both = |a: u32, b: u32| {
+        let mut labels = [labels_of(a), labels_of(b)].concat();
+        labels.sort_unstable();
+        labels.dedup();
+        cost(&labels)
+    };
+    let pairs = || (0..n).flat_map(move |j| (0..j).map(move |i| (i, j)));
+    if n == 2 {
+        return (0, 1);
+    }
+    if n > ALL_ORDERS {
+        let price = |&(i, j): &(usize, usize)| both(1 << i, 1 << j);
+        return pairs().min_by(|a, b| price(a).total_cmp(&price(b))).expect("two terms");
+    }
+    // The best order of every set of terms, from its best cut in two; smaller sets have smaller numbers.
+    let all = (1u32 << n) - 1;
+    let mut best = vec![(0.0f64, 0u32); 1 << n];
+    for set in 1..=all {
+        if set.count_ones() < 2 {
+            continue;
+        }
+        let mut choice = (f64::INFINITY, 0);
+        let mut part = (set - 1) & set;
+        while part > 0 {
+            let rest = set & !part;
+            if part < rest {
+                let total = best[part as usize].0 + best[rest as usize].0 + both(part, rest);
+                if total < choice.0 {
+                    choice = (total, part);
+                }
+            }
+            part = (part - 1) & set;
+        }
+        best[set as usize] = choice;
+    }
+    // Down to a pair of single terms.
+    let mut set = all;
+    while set.count_ones() > 2 {
+        let part = best[set as usize].1;
+        set = if part.count_ones() > 1 { part } else { set & !part };
+    }
+    (set.trailing_zeros() as usize, (31 - set.leading_zeros()) as usize)
+}
+
+impl Factor {
+    /// A factor whose axes of equal names are one, their diagonal; what broadcasts along a name has no axis of it.
+    fn new(tensor: &Tensor, labels: Vec<Label>, length: &BTreeMap<Label, usize>) -> Result<Factor> {
+        let mut factor = Factor { tensor: tensor.clone(), labels };
+        for k in (0..factor.labels.len()).rev() {
+            if factor.tensor.shape()[k] == 1 && length[&factor.labels[k]] != 1 {
+                factor.tensor = ops::squeeze(&factor.tensor, k as isize)?;
+                factor.labels.remove(k);
+            }
+        }
+        let twice = |labels: &[Label]| {
+            (1..labels.len()).find_map(|j| Some((labels[..j].iter().position(|l| *l == labels[j])?, j)))
+        };
+        while let Some((i, j)) = twice(&factor.labels) {
+            factor.tensor = ops::diagonal(&factor.tensor, 0, i as isize, j as isize)?;
+            let label = factor.labels.remove(j);
+            factor.labels.remove(i);
+            factor.labels.push(label);
+        }
+        Ok(factor)
+    }
+
+    /// Summed over the labels that are not kept.
+    fn sum_all_but(self, keep: impl Fn(Label) -> bool) -> Result<Factor> {
+        let gone: Vec<isize> = (0..self.labels.len()).filter(|&k| !keep(self.labels[k])).map(|k| k as isize).collect();
+        if gone.is_empty() {
+            return Ok(self);
+        }
+        let labels = self.labels.into_iter().filter(|&l| keep(l)).collect();
+        Ok(Factor { tensor: ops::sum(&self.tensor, gone)?, labels })
+    }
+
+    fn len(&self, label: Label) -> usize {
+        let at = self.labels.iter().position(|&l| l == label).expect("a label of this factor");
+        self.tensor.shape()[at]
+    }
+
+    /// The axes in this order; all labels are there.
+    fn arranged(&self, order: &[Label]) -> Result<Tensor> {
+        if self.labels == order {
+            return Ok(self.tensor.clone());
+        }
+        let place = |l: &Label| self.labels.iter().position(|own| own == l).expect("a label of this factor") as isize;
+        ops::permute(&self.tensor, &order.iter().map(place).collect::<Vec<_>>())
+    }
+
+    /// The product, summed over what both have and nobody needs any more: one product of stacks of matrices.
+    fn times(self, other: Factor, keep: impl Fn(Label) -> bool) -> Result<Factor> {
+        let shared = |l: &Label| self.labels.contains(l) && other.labels.contains(l);
+        let only = |a: &Factor| a.labels.iter().copied().filter(|l| !shared(l)).collect::<Vec<_>>();
+        let (left, right) = (only(&self), only(&other));
+        let (stack, summed): (Vec<Label>, Vec<Label>) =
+            self.labels.iter().copied().filter(|l| shared(l)).partition(|&l| keep(l));
+        let labels = [&stack[..], &left[..], &right[..]].concat();
+        let lengths = |of: &Factor, labels: &[Label]| labels.iter().map(|&l| of.len(l)).collect::<Vec<_>>();
+        let (stacks, rows, columns) = (lengths(&self, &stack), lengths(&self, &left), lengths(&other, &right));
+        let inner: usize = lengths(&self, &summed).iter().product();
+        let shape: Shape = [&stacks[..], &rows[..], &columns[..]].concat().into();
+        if summed.is_empty() {
+            // Nothing to sum: each factor gets axes of length 1 for what only the other has.
+            let ones = |n: usize| vec![1usize; n];
+            let a = self.arranged(&[&stack[..], &left[..]].concat())?;
+            let a = ops::reshape(&a, &Shape::from([&stacks[..], &rows[..], &ones(right.len())[..]].concat()))?;
+            let b = other.arranged(&[&stack[..], &right[..]].concat())?;
+            let b = ops::reshape(&b, &Shape::from([&stacks[..], &ones(left.len())[..], &columns[..]].concat()))?;
+            return Ok(Factor { tensor: ops::mul(&a, &b)?, labels });
+        }
+        let matrix = |stack: &[usize], m: usize, n: usize| Shape::from([stack, &[m, n]].concat());
+        let (m, n) = (rows.iter().product(), columns.iter().product());
+        let a = self.arranged(&[&stack[..], &left[..], &summed[..]].concat())?;
+        let b = other.arranged(&[&stack[..], &summed[..], &right[..]].concat())?;
+        let a = ops::reshape(&a, &matrix(&stacks, m, inner))?;
+        let b = ops::reshape(&b, &matrix(&stacks, inner, n))?;
+        Ok(Factor { tensor: ops::reshape(&ops::matmul(&a, &b)?, &shape)?, labels })
+    }
+}
+
+/// The sum of products over `axes_a` of a and, one by one, `axes_b` of b; the result has the other axes of a, then
+/// those of b.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the lists differ in length or name an axis twice; [`Error::AxisOutOfRange`];
+/// [`Error::ShapeMismatch`] if two axes differ in length.
+pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> Result<Tensor> {
+    let op = "tensordot";
+    let resolve = |t: &Tensor, axes: &[isize]| -> Result<Vec<usize>> {
+        let axes: Vec<usize> = axes.iter().map(|&k| t.shape().axis(op, k)).collect::<Result<_>>()?;
+        let twice = (1..axes.len()).any(|k| axes[..k].contains(&axes[k]));
+        if twice { Err(Error::invalid(op, format!("{axes:?} names an axis twice"))) } else { Ok(axes) }
+    };
+    let (from, to) = (resolve(a, axes_a)?, resolve(b, axes_b)?);
+    if from.len() != to.len() {
+        return Err(Error::invalid(
+            op,
+            format!("takes as many axes of one as of the other, got {axes_a:?} and {axes_b:?}"),
+        ));
+    }
+    if from.iter().zip(&to).any(|(&i, &j)| a.shape()[i] != b.shape()[j]) {
+        return Err(Error::shapes(op, [a.shape(), b.shape()], "axes that are summed together have one length"));
+    }
+    // The axes of a are 0, 1, ..; those of b follow, or are a's where they are summed.
+    let left: Vec<Label> = (0..a.rank()).map(Label::Under).collect();
+    let partner = |k: usize| to.iter().position(|&t| t == k).map_or(a.rank() + k, |i| from[i]);
+    let right: Vec<Label> = (0..b.rank()).map(|k| Label::Under(partner(k))).collect();
+    let once = |labels: &[Label], gone: &[usize]| -> Vec<Label> {
+        labels.iter().enumerate().filter(|(k, _)| !gone.contains(k)).map(|(_, &l)| l).collect()
+    };
+    let result = [once(&left, &from), once(&right, &to)].concat();
+    contract(&[a, b], vec![left, right], &result)
+}
+
+/// The sum of products over the last axis of both (NumPy's `inner`); a number multiplies.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the last axes differ in length.
+pub fn inner(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.rank() == 0 || b.rank() == 0 {
+        return ops::mul(a, b);
+    }
+    tensordot(a, b, &[-1], &[-1])
+}
+
+/// The Kronecker product: every element of a times the whole of b; the shorter shape gets 1s in front.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let rank = a.rank().max(b.rank());
+    let length = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |own| t.shape()[own]);
+    let outer: Shape = (0..rank).flat_map(|k| [length(a, k), 1]).collect();
+    let inner: Shape = (0..rank).flat_map(|k| [1, length(b, k)]).collect();
+    let product = ops::mul(&ops::reshape(a, &outer)?, &ops::reshape(b, &inner)?)?;
+    let shape: Shape = (0..rank).map(|k| length(a, k) * length(b, k)).collect();
+    ops::reshape(&product, &shape)
+}
