@@ -34,6 +34,11 @@ impl Axes {
         self
     }
 
+    /// True for `..`.
+    pub(crate) fn is_all(&self) -> bool {
+        self.list.is_none()
+    }
+
     /// The axes of `shape` that are meant, for an operation without degrees of freedom.
     pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<Resolved> {
         if self.ddof != 0 {

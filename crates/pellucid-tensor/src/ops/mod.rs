@@ -43,7 +43,7 @@ pub use rearrange::{
     unflatten, windows,
 };
 pub use reduce::{all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
-pub use scan::cumsum;
+pub use scan::{cummax, cummin, cumprod, cumsum, diff, logcumsumexp};
 pub use softmax::{log_softmax, softmax};
 pub use sort::{argsort, sort, topk};
 pub use view::{

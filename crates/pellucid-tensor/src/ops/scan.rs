@@ -1,13 +1,15 @@
 //! Running reductions along an axis.
 
+use super::Axes;
+use super::gather::scatter_add_along;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{self, Kernel, ScanOp};
-use pellucid_ir::{DType, Result};
+use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
 /// yᵢ = Σ_{j ≤ i} xⱼ, or from the other end. Its gradient is itself from the other end.
@@ -16,16 +18,23 @@ struct CumSum {
     reverse: bool,
 }
 
+/// The kernel's values, and its positions if it has any.
+fn scan(op: ScanOp, axis: usize, reverse: bool, x: &Array) -> Result<Arrays> {
+    let mut outputs: Arrays = smallvec![Array::new(x.device(), x.dtype(), x.shape().clone())?];
+    if matches!(op, ScanOp::Max | ScanOp::Min) {
+        outputs.push(Array::new(x.device(), DType::I64, x.shape().clone())?);
+    }
+    let kernel = Kernel::Scan(kernel::Scan { op, axis, reverse });
+    engine::submit(&kernel, &[x], &outputs.iter().collect::<Vec<_>>())?;
+    Ok(outputs)
+}
+
 impl Operation for CumSum {
     fn name(&self) -> &'static str {
         "cumsum"
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        let x = inputs[0];
-        let out = Array::new(x.device(), x.dtype(), x.shape().clone())?;
-        let kernel = kernel::Scan { op: ScanOp::Sum, axis: self.axis, reverse: self.reverse };
-        engine::submit(&Kernel::Scan(kernel), inputs, &[&out])?;
-        Ok(smallvec![out])
+        scan(ScanOp::Sum, self.axis, self.reverse, inputs[0])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let reversed = CumSum { axis: self.axis, reverse: !self.reverse };
@@ -33,13 +42,159 @@ impl Operation for CumSum {
     }
 }
 
-/// The running sum along an axis; integers and truth values sum in `i64`.
+/// A running reduction whose gradient is that of its definition.
+struct Running {
+    name: &'static str,
+    op: ScanOp,
+    axis: usize,
+    combine: fn(&Tensor, &Tensor) -> Result<Tensor>,
+}
+
+impl Running {
+    /// y by doubling (Hillis & Steele 1986): after step k every yᵢ combines the last 2ᵏ elements up to i. No division,
+    /// so that zeros are as good as other numbers.
+    fn definition(&self, x: &Tensor) -> Result<Tensor> {
+        let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
+        let mut y = x.clone();
+        let mut step = 1;
+        while step < len {
+            let head = ops::narrow(&y, axis, 0, step)?;
+            let (near, far) = (ops::narrow(&y, axis, step, len - step)?, ops::narrow(&y, axis, 0, len - step)?);
+            y = ops::concatenate(&[&head, &(self.combine)(&far, &near)?], axis)?;
+            step *= 2;
+        }
+        Ok(y)
+    }
+}
+
+impl Operation for Running {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(0);
+        scan(self.op, self.axis, false, inputs[0])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let x = saved.input(0)?;
+        let gradients = ops::via_definition(&[&x], &[&grads.get(0)?], |x| Ok(vec![self.definition(&x[0])?]))?;
+        Ok(gradients.into_iter().map(Some).collect())
+    }
+}
+
+/// The largest or smallest so far, and where it stands: there goes its gradient.
+struct Extreme {
+    name: &'static str,
+    op: ScanOp,
+    axis: usize,
+}
+
+impl Operation for Extreme {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.output(1);
+        scan(self.op, self.axis, false, inputs[0])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let positions = saved.output(1)?;
+        let shape = saved.input_shape(0);
+        Ok(smallvec![Some(scatter_add_along(&grads.get(0)?, &positions, self.axis as isize, shape)?)])
+    }
+}
+
+/// The tensor and the axis that is meant: one, or all as one, in row-major order.
+fn along(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
+    if axis.is_all() {
+        return Ok((ops::ravel(x)?, 0));
+    }
+    let axes = axis.resolve(op, x.shape())?.set;
+    match axes.iter().collect::<Vec<_>>()[..] {
+        [axis] => Ok((x.clone(), axis)),
+        ref axes => Err(Error::invalid(op, format!("runs along one axis, got {axes:?}; .. takes all as one"))),
+    }
+}
+
+fn counted(x: &Tensor) -> Result<Tensor> {
+    if x.dtype().is_float() { Ok(x.clone()) } else { ops::to_dtype(x, DType::I64) }
+}
+
+/// The running sum along an axis, or (`..`) over all elements in row-major order; integers and truth values sum in `i64`.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[face]
-pub fn cumsum(x: &Tensor, axis: isize) -> Result<Tensor> {
-    let axis = x.shape().axis("cumsum", axis)?;
-    let x = if x.dtype().is_float() { x.clone() } else { ops::to_dtype(x, DType::I64)? };
-    apply_one(CumSum { axis, reverse: false }, &[&x])
+pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
+    let (x, axis) = along("cumsum", x, axis.into())?;
+    apply_one(CumSum { axis, reverse: false }, &[&counted(&x)?])
+}
+
+/// The running product along an axis, or (`..`) over all elements; integers and truth values multiply in `i64`. The
+/// gradient is right where elements are zero.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
+#[face]
+pub fn cumprod(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
+    let (x, axis) = along("cumprod", x, axis.into())?;
+    let running = Running { name: "cumprod", op: ScanOp::Prod, axis, combine: |a, b| ops::mul(a, b) };
+    apply_one(running, &[&counted(&x)?])
+}
+
+/// ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, where no power overflows.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes; [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn logcumsumexp(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes("logcumsumexp", [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    let (x, axis) = along("logcumsumexp", x, axis.into())?;
+    let combine = |a: &Tensor, b: &Tensor| ops::logaddexp(a, b);
+    apply_one(Running { name: "logcumsumexp", op: ScanOp::LogSumExp, axis, combine }, &[&x])
+}
+
+fn extreme(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Tensor, Tensor)> {
+    let (x, axis) = along(name, x, axis)?;
+    let mut outputs = apply(Extreme { name, op, axis }, &[&x])?;
+    let positions = outputs.pop().expect("positions");
+    Ok((outputs.pop().expect("values"), positions))
+}
+
+/// The largest element so far along an axis, or (`..`) over all, and its `i64` position, the last among equals. NaN is the
+/// largest. The gradient goes to that position.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
+#[face]
+pub fn cummax(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
+    extreme("cummax", ScanOp::Max, x, axis.into())
+}
+
+/// The smallest element so far along an axis, or (`..`) over all, and its `i64` position, the last among equals. NaN is the
+/// smallest. The gradient goes to that position.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
+#[face]
+pub fn cummin(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
+    extreme("cummin", ScanOp::Min, x, axis.into())
+}
+
+/// The differences xᵢ₊₁ − xᵢ along an axis, `order` times over; of truth values whether they differ.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn diff(x: &Tensor, order: usize, axis: isize) -> Result<Tensor> {
+    let at = x.shape().axis("diff", axis)?;
+    let mut y = x.clone();
+    for _ in 0..order {
+        let len = y.shape()[at].saturating_sub(1);
+        let (low, high) = (ops::narrow(&y, axis, 0, len)?, ops::narrow(&y, axis, y.shape()[at] - len, len)?);
+        y = if x.dtype() == DType::Bool { ops::logical_xor(&high, &low)? } else { ops::sub(&high, &low)? };
+    }
+    Ok(y)
 }

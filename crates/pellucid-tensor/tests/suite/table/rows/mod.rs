@@ -15,6 +15,7 @@ mod pad;
 mod random;
 mod rearrange;
 mod reduce;
+mod scan;
 mod sort;
 mod transcendental;
 mod user;
@@ -80,6 +81,7 @@ tables!(
     random,
     rearrange,
     reduce,
+    scan,
     sort,
     transcendental,
     user,

@@ -1,6 +1,6 @@
-//! Reductions and running reductions.
+//! Reductions.
 
-use crate::table::nd::{Nd, keepdims};
+use crate::table::nd::keepdims;
 use crate::table::row::{Gradient::Third, Row, Rule, real};
 use ops::{Axes, over};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
@@ -10,7 +10,6 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(extrema());
     rows.extend(truths());
     rows.extend(norms());
-    rows.push(cumsum());
     rows
 }
 
@@ -89,7 +88,13 @@ fn sums() -> Vec<Row> {
             .ulps(32.0)
     };
     vec![
-        reduction("sum", ops::sum, |x| x.iter().sum(), true).rule(Rule::Counts).ulps(32.0),
+        reduction("sum", ops::sum, |x| x.iter().sum(), true).rule(Rule::Counts).ulps(32.0).also(
+            "keepdims keeps the rank",
+            || {
+                let x = Tensor::zeros([2, 3, 4], DType::F32);
+                Ok(ops::sum(&x, over([0, 2]).keepdims())?.shape()[..] == keepdims(&[2, 3, 4], &[0, 2])[..])
+            },
+        ),
         reduction("mean", ops::mean, mean, true).rule(Rule::Floats).ulps(32.0),
         ddof("var", ops::var, false)
             .also("no degree of freedom: NaN of 0/0", || {
@@ -216,36 +221,4 @@ fn norms() -> Vec<Row> {
                 Ok(ops::logsumexp(&Tensor::from([f64::NEG_INFINITY; 2]), ..)?.item::<f64>() == f64::NEG_INFINITY)
             }),
     ]
-}
-
-/// The sum of a row's first elements, up to each.
-fn running(x: &[f64]) -> Vec<f64> {
-    x.iter()
-        .scan(0.0, |sum, v| {
-            *sum += v;
-            Some(*sum)
-        })
-        .collect()
-}
-
-fn cumsum() -> Row {
-    let along = |axis: usize| move |x: &[Nd]| x[0].rows(&[axis], running);
-    Row::new("cumsum")
-        .rule(Rule::Counts)
-        .ulps(32.0)
-        .scale(4.0)
-        .case("the last axis", [real([2, 4])], |x| ops::cumsum(&x[0], -1), along(1))
-        .case("the first axis", [real([4, 2])], |x| ops::cumsum(&x[0], 0), along(0))
-        .floats_only()
-        .case("the middle axis", [real([2, 3, 2])], |x| ops::cumsum(&x[0], 1), along(1))
-        .floats_only()
-        .case("long", [real([1500])], |x| ops::cumsum(&x[0], 0), along(0))
-        .long()
-        .case("nothing", [real([0, 3])], |x| ops::cumsum(&x[0], 0), along(0))
-        .floats_only()
-        .also("a number has no axis", || Ok(ops::cumsum(&Tensor::from(1.0), 0).is_err()))
-        .also("keepdims keeps the rank", || {
-            let x = Tensor::zeros([2, 3, 4], DType::F32);
-            Ok(ops::sum(&x, over([0, 2]).keepdims())?.shape()[..] == keepdims(&[2, 3, 4], &[0, 2])[..])
-        })
 }
