@@ -162,3 +162,58 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
         Some(bias) => ops::add(product, bias),
     }
 }
+
+/// The sum of a matrix's main diagonal.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if x is no matrix.
+#[face]
+pub fn trace(x: &Tensor) -> Result<Tensor> {
+    if x.rank() != 2 {
+        return Err(Error::shapes("trace", [x.shape()], "takes a matrix; sum a diagonal() of a stack of them"));
+    }
+    ops::sum(&ops::diagonal(x, 0, 0, 1)?, ..)
+}
+
+/// The vector product a × b along an axis of length 3 of both, with broadcasting; the axis counts in the result.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the axis is not 3 long in both.
+#[face]
+pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
+    let mismatch = |mend: &str| Error::shapes("cross", [a.shape(), b.shape()], mend);
+    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("they must broadcast"))?;
+    let at = shape.axis("cross", axis)? as isize - shape.rank() as isize;
+    let fits = |t: &Tensor| t.rank() as isize + at >= 0 && t.shape()[(t.rank() as isize + at) as usize] == 3;
+    if !fits(a) || !fits(b) {
+        return Err(mismatch("the axis must have length 3 in both"));
+    }
+    // (a × b)ᵢ = aᵢ₊₁·bᵢ₊₂ − aᵢ₊₂·bᵢ₊₁, indices modulo 3.
+    let next = |t: &Tensor, by: isize| ops::roll(t, &[-by], &[at]);
+    ops::sub(&ops::mul(&next(a, 1)?, &next(b, 2)?)?, &ops::mul(&next(a, 2)?, &next(b, 1)?)?)
+}
+
+/// The square matrices of the last two axes, multiplied with themselves n times; the identity for n = 0.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if they are not square.
+#[face]
+pub fn matrix_power(x: &Tensor, n: usize) -> Result<Tensor> {
+    let square = x.rank() >= 2 && x.shape()[x.rank() - 1] == x.shape()[x.rank() - 2];
+    if !square {
+        return Err(Error::shapes("matrix_power", [x.shape()], "takes square matrices"));
+    }
+    if n == 0 {
+        let ones = ops::ones(&x.shape()[..x.rank() - 1], x.dtype())?;
+        return ops::diag_embed(&ones, 0, -2, -1);
+    }
+    // By the binary digits of n, the highest first.
+    let mut power = x.clone();
+    for digit in (0..n.ilog2()).rev() {
+        power = matmul(&power, &power)?;
+        if n >> digit & 1 == 1 {
+            power = matmul(&power, x)?;
+        }
+    }
+    Ok(power)
+}

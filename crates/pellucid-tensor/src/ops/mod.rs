@@ -13,6 +13,7 @@ mod elementwise;
 mod formula;
 mod gather;
 mod join;
+mod masked;
 mod matmul;
 mod normalize;
 mod pad;
@@ -34,7 +35,8 @@ pub use elementwise::*;
 pub use formula::update;
 pub use gather::{index_select, nonzero, scatter_add_along, take_along_axis};
 pub use join::{concatenate, dstack, hstack, stack, vstack};
-pub use matmul::{dot, linear, matmul, outer};
+pub use masked::{masked_fill, masked_select, one_hot, take};
+pub use matmul::{cross, dot, linear, matmul, matrix_power, outer, trace};
 pub use normalize::{layer_norm, rms_norm};
 pub use pad::{PadMode, PadWidth, pad};
 pub use random::{dropout, rand, rand_with, randint, randn, randn_with};
@@ -42,10 +44,13 @@ pub use rearrange::{
     Indexing, Repeats, Sections, chunk, meshgrid, movedim, ravel, repeat, roll, rot90, tensor_split, tile, unbind,
     unflatten, windows,
 };
-pub use reduce::{all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
+pub use reduce::{
+    all, aminmax, any, argmax, argmin, count_nonzero, logsumexp, max, mean, min, nanmean, nansum, norm, prod, std, sum,
+    var,
+};
 pub use scan::{cummax, cummin, cumprod, cumsum, diff, logcumsumexp};
 pub use softmax::{log_softmax, softmax};
-pub use sort::{argsort, sort, topk};
+pub use sort::{argsort, kthvalue, sort, topk};
 pub use view::{
     Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, swapaxes, t,
     transpose, unsqueeze,

@@ -384,3 +384,48 @@ pub fn logsumexp(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let kept = rows(formula, &[x], &[], axes.set)?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
+
+/// The number of elements that are not zero, in `i64`.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn count_nonzero(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    sum(&ops::ne(x, 0)?, axes)
+}
+
+/// The smallest and the largest element; each splits its gradient among equal ones. NaN if there is one.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for the extremum of nothing.
+#[face]
+pub fn aminmax(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
+    let axes = axes.into();
+    Ok((min(x, axes.clone())?, max(x, axes)?))
+}
+
+/// The sum of the elements that are not NaN.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn nansum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return sum(x, axes);
+    }
+    sum(&ops::masked_fill(x, &ops::isnan(x)?, 0)?, axes)
+}
+
+/// The mean of the elements that are not NaN; NaN if there is none.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[face]
+pub fn nanmean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return mean(x, axes);
+    }
+    let axes = axes.into();
+    let count = sum(&ops::logical_not(&ops::isnan(x)?)?, axes.clone())?;
+    ops::div(&nansum(x, axes)?, &ops::to_dtype(&count, x.dtype())?)
+}

@@ -81,3 +81,17 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
 pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor, Tensor)> {
     ordered("topk", x, axis, Some(k), largest)
 }
+
+/// The `k`-th smallest element of an axis, counted from 1, and its `i64` position; NaN is the largest. The axis
+/// disappears.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` is 0 or exceeds the axis.
+#[face]
+pub fn kthvalue(x: &Tensor, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {
+    if k == 0 {
+        return Err(Error::invalid("kthvalue", "counts from 1, got k = 0"));
+    }
+    let (values, positions) = ordered("kthvalue", x, axis, Some(k), false)?;
+    Ok((crate::ops::select(&values, axis, k as isize - 1)?, crate::ops::select(&positions, axis, k as isize - 1)?))
+}

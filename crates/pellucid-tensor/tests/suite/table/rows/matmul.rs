@@ -97,8 +97,59 @@ pub(super) fn rows() -> Vec<Row> {
         )
         .floats_only()
         .also("the weight is a matrix", || mismatch(ops::linear(&zeros([3]), &zeros([3]), None)));
+    let square = |x: &Nd, n: usize| (1..n).fold(x.clone(), |power, _| product(&power, x));
+    let trace = Row::new("trace")
+        .case("a rectangle", [real([2, 3])], |x| ops::trace(&x[0]), |x| Nd::scalar(x[0].at(&[0, 0]) + x[0].at(&[1, 1])))
+        .floats_only()
+        .also("integers sum in i64", || Ok(ops::trace(&Tensor::from([[1i32, 2], [3, 4]]))?.item::<i64>() == 5))
+        .also("a vector is refused", || mismatch(ops::trace(&zeros([3]))));
+    let vector = |x: &[Nd]| {
+        let shape = broadcast_shape(&[&x[0].shape, &x[1].shape]);
+        let (a, b) = (x[0].broadcast(&shape), x[1].broadcast(&shape));
+        Nd::from_fn(&shape, |ix| {
+            let at = |t: &Nd, i: usize| t.at(&[&ix[..ix.len() - 1], &[i % 3]].concat());
+            let i = ix[ix.len() - 1];
+            at(&a, i + 1) * at(&b, i + 2) - at(&a, i + 2) * at(&b, i + 1)
+        })
+    };
+    let cross = Row::new("cross")
+        .case("vectors", [real([3]), real([3])], |x| ops::cross(&x[0], &x[1], -1), vector)
+        .case("broadcast", [real([2, 3]), real([3])], |x| ops::cross(&x[0], &x[1], 1), vector)
+        .floats_only()
+        .case(
+            "along the first axis",
+            [real([3, 2]), real([3, 2])],
+            |x| ops::cross(&x[0], &x[1], 0),
+            move |x| vector(&[x[0].permute(&[1, 0]), x[1].permute(&[1, 0])]).permute(&[1, 0]),
+        )
+        .floats_only()
+        .ordinary()
+        .any_zero()
+        .also("three numbers", || mismatch(ops::cross(&zeros([2]), &zeros([2]), 0)))
+        .also("three numbers in both", || mismatch(ops::cross(&zeros([3]), &zeros([1]), 0)));
+    let power = Row::new("matrix_power")
+        .case("squared", [real([3, 3])], |x| ops::matrix_power(&x[0], 2), move |x| square(&x[0], 2))
+        .case("to the fifth", [real([2, 2, 2])], |x| ops::matrix_power(&x[0], 5), move |x| square(&x[0], 5))
+        .floats_only()
+        .case("itself", [real([2, 2])], |x| ops::matrix_power(&x[0], 1), |x| x[0].clone())
+        .floats_only()
+        .ordinary()
+        .any_zero()
+        .also("the identity", || {
+            let y = ops::matrix_power(&zeros([2, 2, 2]), 0)?;
+            Ok(y.to_vec::<f32>() == [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0])
+        })
+        .also("square matrices only", || mismatch(ops::matrix_power(&zeros([2, 3]), 2)));
     let rule = |row: Row, rule| row.rule(rule).ulps(32.0).scale(4.0);
-    vec![rule(matmul, Rule::NoTruth), rule(dot, Rule::NoTruth), rule(outer, Rule::Any), rule(linear, Rule::NoTruth)]
+    let more = [rule(trace, Rule::Counts), rule(cross, Rule::Numbers), rule(power, Rule::NoTruth).scale(64.0)];
+    let mut rows = vec![
+        rule(matmul, Rule::NoTruth),
+        rule(dot, Rule::NoTruth),
+        rule(outer, Rule::Any),
+        rule(linear, Rule::NoTruth),
+    ];
+    rows.extend(more);
+    rows
 }
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {

@@ -9,6 +9,7 @@ mod einsum;
 mod gather;
 mod join;
 mod loss;
+mod masked;
 mod matmul;
 mod normalize;
 mod pad;
@@ -75,6 +76,7 @@ tables!(
     gather,
     join,
     loss,
+    masked,
     matmul,
     normalize,
     pad,

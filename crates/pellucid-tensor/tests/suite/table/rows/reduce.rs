@@ -95,6 +95,14 @@ fn sums() -> Vec<Row> {
                 Ok(ops::sum(&x, over([0, 2]).keepdims())?.shape()[..] == keepdims(&[2, 3, 4], &[0, 2])[..])
             },
         ),
+        reduction("nansum", ops::nansum, |x| x.iter().filter(|v| !v.is_nan()).sum(), true)
+            .rule(Rule::Counts)
+            .ulps(32.0)
+            .any_zero(),
+        reduction("nanmean", ops::nanmean, |x| mean(&numbers(x)), true).rule(Rule::Floats).ulps(32.0),
+        reduction("count_nonzero", ops::count_nonzero, |x| x.iter().filter(|&&v| v != 0.0).count() as f64, true)
+            .rule(Rule::Always(DType::I64))
+            .untracked(),
         reduction("mean", ops::mean, mean, true).rule(Rule::Floats).ulps(32.0),
         ddof("var", ops::var, false)
             .also("no degree of freedom: NaN of 0/0", || {
@@ -130,6 +138,11 @@ fn extremum(x: &[f64], better: fn(f64, f64) -> bool) -> f64 {
     x[position(x, better)]
 }
 
+/// What is not NaN.
+fn numbers(x: &[f64]) -> Vec<f64> {
+    x.iter().copied().filter(|v| !v.is_nan()).collect()
+}
+
 fn extrema() -> Vec<Row> {
     fn refused(result: Result<Tensor>) -> Result<bool> {
         Ok(matches!(result, Err(Error::InvalidArgument { .. })))
@@ -149,6 +162,21 @@ fn extrema() -> Vec<Row> {
                 let x = Tensor::from([[1.0, 1.0], [0.0, 5.0]]).requires_grad_(true);
                 ops::min(&x, 1)?.backward();
                 Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
+            }),
+        Row::new("aminmax")
+            .outputs(
+                "an axis",
+                [real([2, 3])],
+                |x| ops::aminmax(&x[0], 1).map(|(a, b)| vec![a, b]),
+                |x| {
+                    vec![
+                        x[0].reduce(&[1], |x| extremum(x, |a, b| a < b)),
+                        x[0].reduce(&[1], |x| extremum(x, |a, b| a > b)),
+                    ]
+                },
+            )
+            .also("refused over zero elements", || {
+                Ok(matches!(ops::aminmax(&Tensor::zeros([0], DType::F32), ..), Err(Error::InvalidArgument { .. })))
             }),
         positions(reduction("argmax", ops::argmax, |x| position(x, |a, b| a > b) as f64, false))
             .also("refused over zero elements", || refused(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),

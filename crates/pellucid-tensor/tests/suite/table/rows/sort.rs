@@ -82,5 +82,20 @@ pub(super) fn rows() -> Vec<Row> {
             .also("more than there are", || {
                 Ok(matches!(ops::topk(&Tensor::from([1.0]), 2, 0, true), Err(Error::InvalidArgument { .. })))
             }),
+        Row::new("kthvalue")
+            .rules(both)
+            .outputs(
+                "the second",
+                [real([2, 5])],
+                |x| pair(ops::kthvalue(&x[0], 2, -1)),
+                |x| {
+                    vec![
+                        values(&x[0], 1, false).narrow(1, 1, 1).reshape(&[2]),
+                        positions(&x[0], 1, false).narrow(1, 1, 1).reshape(&[2]),
+                    ]
+                },
+            )
+            .also("counted from 1", || Ok(ops::kthvalue(&Tensor::from([1.0]), 0, 0).is_err()))
+            .also("beyond the axis", || Ok(ops::kthvalue(&Tensor::from([1.0]), 2, 0).is_err())),
     ]
 }
