@@ -139,6 +139,88 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
     apply_one(ScatterAdd { index: Index::Along(axis), shape }, &[x, &index])
 }
 
+/// x with values put, or added, at an index along an axis; inputs are x, the values and the index.
+#[derive(Clone, Copy)]
+struct ScatterInto {
+    axis: usize,
+    combine: Combine,
+}
+
+impl Operation for ScatterInto {
+    fn name(&self) -> &'static str {
+        if self.combine == Combine::Add { "scatter_add" } else { "scatter" }
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(2);
+        let out = inputs[0].copy()?;
+        let kernel = kernel::Scatter { index: Index::Along(self.axis), combine: self.combine };
+        engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let (g, index) = (grads.get(0)?, saved.input(2)?);
+        let axis = self.axis as isize;
+        let mut gradients: InputGradients = smallvec![None, None, None];
+        if self.combine == Combine::Add {
+            gradients[1] = needed.contains(1).then(|| take_along_axis(&g, &index, axis)).transpose()?;
+            gradients[0] = Some(g);
+            return Ok(gradients);
+        }
+        if needed.contains(0) {
+            let zeros = ops::zeros(index.shape().clone(), g.dtype())?;
+            gradients[0] = Some(apply_one(*self, &[&g, &zeros, &index])?);
+        }
+        if needed.contains(1) {
+            // Of values for one place only the last is there: it finds its own number again.
+            let numbers = Tensor::arange(0, index.size() as i64, 1);
+            let numbers = ops::reshape(&numbers, index.shape())?;
+            let places = ops::zeros(g.shape().clone(), DType::I64)?;
+            let put = apply_one(*self, &[&places, &numbers, &index])?;
+            let stayed = ops::eq(&take_along_axis(&put, &index, axis)?, &numbers)?;
+            gradients[1] = Some(ops::where_(&stayed, &take_along_axis(&g, &index, axis)?, 0)?);
+        }
+        Ok(gradients)
+    }
+}
+
+fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combine: Combine) -> Result<Tensor> {
+    let op = if combine == Combine::Add { "scatter_add" } else { "scatter" };
+    let axis = x.shape().axis(op, axis)?;
+    let index = as_index(op, index)?;
+    along(op, x.shape(), index.shape(), axis)?;
+    let fits = values.rank() == index.rank() && (0..index.rank()).all(|k| index.shape()[k] <= values.shape()[k]);
+    if !fits {
+        let mend = "there is a value for every index: no axis of the values is shorter";
+        return Err(Error::shapes(op, [values.shape(), index.shape()], mend));
+    }
+    let mut values = ops::to_dtype(values, x.dtype())?;
+    for k in 0..index.rank() {
+        if values.shape()[k] > index.shape()[k] {
+            values = ops::narrow(&values, k as isize, 0, index.shape()[k])?;
+        }
+    }
+    apply_one(ScatterInto { axis, combine }, &[x, &values, &index])
+}
+
+/// x with each value put at its index along `axis`; of several for one place, the last in row-major order stays (NumPy's
+/// `put_along_axis`, PyTorch's `scatter`). The index has x's rank; values beyond its axes are not used.
+///
+/// # Errors
+/// Those of [`take_along_axis`]; [`Error::ShapeMismatch`] if there are fewer values than indices.
+#[face]
+pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
+    scatter_into(x, index, values, axis, Combine::Set)
+}
+
+/// x with each value added at its index along `axis`; values for one place accumulate.
+///
+/// # Errors
+/// Those of [`scatter`].
+#[face]
+pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
+    scatter_into(x, index, values, axis, Combine::Add)
+}
+
 /// Writes `values` (broadcast, converted) at index tensors for several axes, in place.
 /// `view` is a view of the leaf x.
 pub(crate) fn put_axes(

@@ -33,7 +33,7 @@ pub use diagonal::{diag, diag_embed, diagonal, tril, triu};
 pub use einsum::{einsum, inner, kron, tensordot};
 pub use elementwise::*;
 pub use formula::update;
-pub use gather::{index_select, nonzero, scatter_add_along, take_along_axis};
+pub use gather::{index_select, nonzero, scatter, scatter_add, scatter_add_along, take_along_axis};
 pub use join::{concatenate, dstack, hstack, stack, vstack};
 pub use masked::{masked_fill, masked_select, one_hot, take};
 pub use matmul::{cross, dot, linear, matmul, matrix_power, outer, trace};

@@ -59,6 +59,20 @@ pub(super) fn rows() -> Vec<Row> {
     let take = |axis| move |x: &[Tensor]| ops::take_along_axis(&x[0], &x[1], axis);
     let add = |axis, shape: [usize; 2]| move |x: &[Tensor]| ops::scatter_add_along(&x[0], &x[1], axis, shape);
     let x = || Tensor::zeros([2, 3], DType::F32);
+    let into = |axis, set: bool| {
+        move |x: &[Tensor]| match set {
+            true => ops::scatter(&x[0], &x[2], &x[1], axis),
+            false => ops::scatter_add(&x[0], &x[2], &x[1], axis),
+        }
+    };
+    let put = |x: &[Nd], axis: usize, set: bool| {
+        let mut y = x[0].clone();
+        for ix in indices(&x[2].shape) {
+            let to = with(&ix, axis, place(x[2].at(&ix), y.shape[axis]));
+            y.set(&to, if set { x[1].at(&ix) } else { y.at(&to) + x[1].at(&ix) });
+        }
+        y
+    };
     vec![
         Row::new("index_select")
             .case("rows", [real([3, 2]), index([4], 3)], select(0), |x| selected(x, 0))
@@ -104,6 +118,48 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .also("out of bounds", || {
                 out_of_bounds(ops::scatter_add_along(&Tensor::from([[1.0]]), &[[2i64]].into(), 1, [1, 2]))
+            }),
+        Row::new("scatter")
+            .case("repeated places", [real([2, 3]), real([2, 4]), index([2, 4], 3)], into(1, true), move |x| {
+                put(x, 1, true)
+            })
+            .floats_only()
+            .case("a shorter index", [real([3, 4]), real([3, 3]), index([2, 2], 4)], into(-1, true), move |x| {
+                put(x, 1, true)
+            })
+            .floats_only()
+            .case("along the first", [real([3, 2]), real([2, 2]), index([2, 2], 3)], into(0, true), move |x| {
+                put(x, 0, true)
+            })
+            .floats_only()
+            .case("nothing", [real([3, 2]), real([0, 2]), index([0, 2], 3)], into(0, true), |x| x[0].clone())
+            .floats_only()
+            .also("every dtype, that of the target", || {
+                DType::ALL.into_iter().try_fold(true, |all, dtype| {
+                    let x = Tensor::zeros([2], dtype);
+                    let y = ops::scatter(&x, &[1i64].into(), &Tensor::from([1.0]), 0)?;
+                    Ok(all && y.dtype() == dtype && y.to_dtype(DType::I64).to_vec::<i64>() == [0, 1])
+                })
+            })
+            .also("fewer values than indices", move || {
+                let result = ops::scatter(&x(), &[[0i64, 1]].into(), &Tensor::from([[1.0]]), 1);
+                Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
+            })
+            .also("out of bounds", move || {
+                out_of_bounds(ops::scatter(&x(), &[[3i64]].into(), &Tensor::from([[1.0]]), 1))
+            }),
+        Row::new("scatter_add")
+            .scale(4.0)
+            .case("repeated places", [real([2, 3]), real([2, 4]), index([2, 4], 3)], into(1, false), move |x| {
+                put(x, 1, false)
+            })
+            .floats_only()
+            .case("a shorter index", [real([3, 4]), real([3, 3]), index([2, 2], 4)], into(-1, false), move |x| {
+                put(x, 1, false)
+            })
+            .floats_only()
+            .also("out of bounds", move || {
+                out_of_bounds(ops::scatter_add(&x(), &[[-4i64]].into(), &Tensor::from([[1.0]]), 1))
             }),
         nonzero(),
     ]
