@@ -21,8 +21,8 @@ mod tensor;
 pub use array::Array;
 pub use autograd::{
     Arrays, Backward, Check, Grad, GradMode, Gradients, HookHandle, InputGradients, Needed, Node, Operation, Saved,
-    Saves, Source, apply, apply_one, enable_grad, grad, gradcheck, gradgradcheck, hvp, is_grad_enabled, jvp, no_grad,
-    set_grad_enabled, vjp,
+    Saves, Source, apply, apply_one, enable_grad, grad, gradcheck, gradgradcheck, hessian, hvp, is_grad_enabled,
+    jacobian, jvp, no_grad, set_grad_enabled, vjp,
 };
 pub use device::Device;
 pub use engine::{Captured, IntoOutputs, Outputs, capture, lazy, submit};

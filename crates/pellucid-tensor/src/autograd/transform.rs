@@ -64,7 +64,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Ve
 }
 
 /// Fresh tracked handles of the same values; `linked` ones carry gradients on to the originals.
-fn tracked(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+pub(super) fn tracked(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let fresh = |t: &&Tensor| {
         if linked && t.requires_grad() { ops::identity(t) } else { Ok(t.detach().requires_grad_(true)) }
     };

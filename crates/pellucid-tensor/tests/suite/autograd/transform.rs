@@ -3,8 +3,8 @@
 use crate::engine::programs::wave;
 use crate::support::{assert_close, bits, leaf, number};
 use pellucid_tensor::{
-    Backward, Check, Error, Grad, Result, Tensor, capture, grad, gradcheck, gradgradcheck, hvp, jvp, lazy, no_grad,
-    ops, vjp,
+    Backward, Check, Error, Grad, Result, Tensor, capture, grad, gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp,
+    lazy, no_grad, ops, vjp,
 };
 
 #[test]
@@ -252,4 +252,45 @@ fn gradcheck_finds_a_wrong_gradient() {
     assert!(matches!(gradcheck(apply(false), &[&narrow], Check::default()), Err(Error::DTypeMismatch { .. })));
     // A detached result is a silently missing gradient.
     assert!(gradcheck(|x| Ok(vec![x[0].detach().square()]), &[&x], Check::default()).is_err());
+}
+
+#[test]
+fn a_jacobian_has_the_axes_of_both() {
+    let (x, w) = (Tensor::from([[1.0, 2.0], [3.0, 4.0]]), Tensor::from([[1.0, 0.5, 2.0], [0.0, 1.0, 1.0]]));
+    let (y, j) = jacobian(|x| ops::matmul(x, &w), &x).unwrap();
+    assert_eq!((y.shape().dims(), j.shape().dims()), (&[2, 3][..], &[2, 3, 2, 2][..]));
+    for (k, &d) in j.to_vec::<f64>().iter().enumerate() {
+        let (row, column, from, inner) = (k / 12, k / 4 % 3, k / 2 % 2, k % 2);
+        let want = if row == from { w.to_vec::<f64>()[3 * inner + column] } else { 0.0 };
+        assert_eq!(d, want, "element {k}");
+    }
+    // Of a number by a number, of nothing, and of what does not depend on x.
+    let (_, j) = jacobian(|x| Ok(x.sin()), &Tensor::from(0.5)).unwrap();
+    assert_eq!((j.rank(), j.item::<f64>()), (0, 0.5f64.cos()));
+    assert_eq!(jacobian(|x| ops::narrow(x, 0, 0, 0), &x).unwrap().1.shape().dims(), [0, 2, 2, 2]);
+    assert_close(&jacobian(|_| Ok(Tensor::from([1.0])), &Tensor::from(2.0)).unwrap().1, &[0.0]);
+}
+
+#[test]
+fn a_hessian_is_that_of_its_vector_products_and_is_differentiable() {
+    let f = |x: &Tensor| Ok((x.sin() * x.prod(..)).sum(..));
+    let x = leaf([0.3, -0.7, 1.1]);
+    let (value, h) = hessian(f, &x).unwrap();
+    assert_eq!(value.item::<f64>(), f(&x).unwrap().item::<f64>());
+    for k in 0..3 {
+        let v = Tensor::arange(0i64, 3, 1).eq(k as i64).to_dtype(h.dtype());
+        let column = hvp(|x| f(&x[0]), &[&x], &[&v]).unwrap().1.remove(0);
+        assert_close(&h.select(1, k), &column.to_vec::<f64>());
+    }
+    // Third order: d/dx of the second derivative of x³.
+    let x = number(2.0);
+    let (_, h) = hessian(|x| Ok(x.cube()), &x).unwrap();
+    assert_close(&grad(&[&h], &[&x], Grad::default()).unwrap()[0], &[6.0]);
+    assert!(!no_grad_hessian(&x).requires_grad());
+    assert!(matches!(hessian(|x| Ok(x.sin()), &leaf([1.0, 2.0])), Err(Error::NotAScalar { op: "hessian", .. })));
+}
+
+fn no_grad_hessian(x: &Tensor) -> Tensor {
+    let _off = no_grad();
+    hessian(|x| Ok(x.cube()), x).unwrap().1
 }

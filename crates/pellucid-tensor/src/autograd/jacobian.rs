@@ -1,0 +1,76 @@
+//! Whole matrices of derivatives, row by row: `jacobian`, `hessian`.
+
+use super::mode::{enable_grad, is_grad_enabled};
+use super::transform::{Grad, grad, tracked};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::{Error, Result, Shape};
+
+/// The derivative of every element of f(x) by every element of x: (f(x), J) with J of shape `[f(x)'s axes.., x's axes..]`.
+///
+/// One backward pass for each element of f(x). Where grad mode is on and x requires a gradient, the result is itself
+/// differentiable.
+///
+/// ```
+/// use pellucid_tensor::{jacobian, Tensor};
+/// let x = Tensor::from([1.0f64, 2.0]);
+/// let (_, j) = jacobian(|x| Ok(x.square()), &x)?;
+/// assert_eq!(j.to_vec::<f64>(), [2.0, 0.0, 0.0, 4.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of `f` and of [`grad`].
+pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    let create_graph = is_grad_enabled();
+    let _on = enable_grad();
+    let x = tracked(create_graph, &[x])?.remove(0);
+    let y = f(&x)?;
+    let shape: Shape = y.shape().iter().chain(x.shape().iter()).copied().collect();
+    if !y.requires_grad() || y.size() == 0 {
+        let zeros = ops::zeros(shape, x.dtype())?;
+        return Ok((y, zeros));
+    }
+    let numbers = ops::reshape(&Tensor::arange(0, y.size() as i64, 1), y.shape())?;
+    let row = |k: usize| {
+        let seed = ops::to_dtype(&ops::eq(&numbers, k as i64)?, y.dtype())?;
+        let retain_graph = k + 1 < y.size();
+        let options = Grad { grad_outputs: vec![Some(seed)], create_graph, retain_graph };
+        Ok(grad(&[&y], &[&x], options)?.remove(0))
+    };
+    let rows: Vec<Tensor> = (0..y.size()).map(row).collect::<Result<_>>()?;
+    let matrix = ops::stack(&rows.iter().collect::<Vec<_>>(), 0)?;
+    Ok((y, ops::reshape(&matrix, &shape)?))
+}
+
+/// The second derivatives of a scalar function by every pair of elements of x: (f(x), H) with H of shape `[x's axes.., x's
+/// axes..]`. The Jacobian of the gradient.
+///
+/// ```
+/// use pellucid_tensor::{hessian, Tensor};
+/// let x = Tensor::from([1.0f64, 2.0]);
+/// let (value, h) = hessian(|x| Ok(x.prod(..) + x.cube().sum(..)), &x)?;
+/// assert_eq!(value.item::<f64>(), 11.0);
+/// assert_eq!(h.to_vec::<f64>(), [6.0, 1.0, 1.0, 12.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element.
+pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    let mut value = None;
+    let gradient = |x: &Tensor| {
+        let y = f(x)?;
+        if y.size() != 1 {
+            return Err(Error::NotAScalar { op: "hessian", shape: y.shape().clone() });
+        }
+        let first = match y.requires_grad() {
+            true => grad(&[&y], &[x], Grad { create_graph: true, ..Default::default() })?.remove(0),
+            false => ops::zeros(x.shape(), x.dtype())?,
+        };
+        value = Some(y);
+        Ok(first)
+    };
+    let (_, hessian) = jacobian(gradient, x)?;
+    Ok((value.expect("the gradient was taken"), hessian))
+}
