@@ -71,10 +71,11 @@ impl Backend for Cpu {
         size: usize,
         inputs: &[Dense<'_>],
     ) -> Result<Arc<Storage>> {
-        let buffer = CpuBuffer::scratch(program.output_bytes(size)?)?;
+        // The storage comes first, while the little that goes into it is in registers.
+        let storage = Arc::new(Storage::new(CpuBuffer::scratch(program.output_bytes(size)?)?));
         // SAFETY: the output fills a buffer that nobody else knows.
-        unsafe { run_dense(program, params, size, inputs, buffer.ensure()?) }?;
-        Ok(Arc::new(Storage::new(buffer)))
+        unsafe { run_dense(program, params, size, inputs, storage.buffer().ensure()?) }?;
+        Ok(storage)
     }
 
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {

@@ -3,7 +3,6 @@
 use crate::pool;
 use pellucid_ir::backend::Buffer;
 use pellucid_ir::{Error, Result};
-use std::any::Any;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -25,6 +24,7 @@ impl CpuBuffer {
     }
 
     /// A buffer with memory, uninitialised: scratch for a kernel, or what one is about to fill.
+    #[inline]
     pub(crate) fn scratch(bytes: usize) -> Result<CpuBuffer> {
         let mut buffer = CpuBuffer::new(bytes)?;
         *buffer.start.get_mut() = buffer.memory()?.as_ptr();
@@ -98,9 +98,5 @@ impl Buffer for CpuBuffer {
     #[inline]
     fn is_allocated(&self) -> bool {
         self.start().is_some()
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

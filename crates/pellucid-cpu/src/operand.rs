@@ -5,7 +5,7 @@ use crate::threads::Ptr;
 use pellucid_ir::backend::{Buffer, Dense, Storage, View};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::SmallVec;
-use std::any::Any;
+use std::any::TypeId;
 use std::ptr::NonNull;
 
 /// An array with its memory: where the storage begins, how the elements lie in it, what they are.
@@ -138,8 +138,9 @@ pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&
 
 #[inline(always)]
 fn downcast(storage: &Storage) -> Option<&CpuBuffer> {
-    let buffer: &dyn Any = storage.buffer();
-    buffer.downcast_ref()
+    let buffer = storage.buffer();
+    // SAFETY: the buffer is of this type; nobody can implement `Typed` to say so of another.
+    buffer.is_of(&TypeId::of::<CpuBuffer>()).then(|| unsafe { &*(&raw const *buffer).cast::<CpuBuffer>() })
 }
 
 /// True if every element of `layout` lies within `bytes` bytes; absurd layouts, whose positions

@@ -9,19 +9,33 @@ use crate::formula::Program;
 use crate::kernel::{Kernel, Map, Params};
 use crate::plan::Plan;
 use crate::shape::{Layout, Shape, Strides};
-use std::any::Any;
+use std::any::TypeId;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Memory of a device, given when it is first needed and returned when it is dropped.
-pub trait Buffer: Any + Send + Sync {
+pub trait Buffer: Typed + Send + Sync {
     /// The number of bytes, memory present or not.
     fn bytes(&self) -> usize;
     /// True once there is memory behind it.
     fn is_allocated(&self) -> bool;
-    /// The buffer as its backend's own type.
-    fn as_any(&self) -> &dyn Any;
+}
+
+/// What knows its own type. Every type does, and none can say something else.
+///
+/// Every operand of every kernel is asked: [`Any`](std::any::Any) would answer with an id in memory, which is read
+/// back before it is written.
+pub trait Typed: 'static {
+    /// True if this is the type of `id`.
+    fn is_of(&self, id: &TypeId) -> bool;
+}
+
+impl<T: 'static> Typed for T {
+    #[inline]
+    fn is_of(&self, id: &TypeId) -> bool {
+        *id == TypeId::of::<T>()
+    }
 }
 
 /// A buffer with the bookkeeping that every view of it shares.

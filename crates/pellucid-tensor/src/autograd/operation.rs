@@ -415,14 +415,14 @@ fn results<A: Applied + 'static>(
     outputs: Arrays,
     applied: A,
 ) -> SmallVec<[Tensor; 1]> {
-    let mut metas: SmallVec<[Meta; 1]> = SmallVec::new();
-    for array in &outputs {
-        metas.push(Meta { shape: array.shape().clone(), dtype: array.dtype() });
-    }
+    let meta = |array: &Array| Meta { shape: array.shape().clone(), dtype: array.dtype() };
     let node = Arc::new(Recorded {
         edges,
         generation,
-        metas,
+        metas: match &outputs[..] {
+            [one] => SmallVec::from_buf([meta(one)]),
+            several => several.iter().map(meta).collect(),
+        },
         handles: Handles::default(),
         observed: AtomicBool::new(false),
         hooks: OnceLock::new(),

@@ -10,6 +10,7 @@ use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -105,6 +106,41 @@ struct Waiting {
     gradients: SmallVec<[Option<Tensor>; 1]>,
 }
 
+/// Which node is next: the latest generation first, and of one generation in the order of arrival.
+#[derive(Default)]
+struct Queue {
+    /// The next one, beside the heap: in a chain nobody else waits, and the heap needs no memory.
+    first: Option<Turn>,
+    rest: BinaryHeap<Turn>,
+    arrivals: usize,
+}
+
+/// A node's generation, its number of arrival, and where it waits.
+type Turn = (u64, Reverse<usize>, usize);
+
+impl Queue {
+    fn push(&mut self, generation: u64, at: usize) {
+        let turn = (generation, Reverse(self.arrivals), at);
+        self.arrivals += 1;
+        match &mut self.first {
+            None => self.first = Some(turn),
+            Some(first) => {
+                let later = std::mem::replace(first, turn.max(*first)).min(turn);
+                self.rest.push(later);
+            }
+        }
+    }
+
+    /// Where the next node waits.
+    fn pop(&mut self) -> Option<usize> {
+        let (.., at) = self.first.take()?;
+        if !self.rest.is_empty() {
+            self.first = self.rest.pop();
+        }
+        Some(at)
+    }
+}
+
 /// A leaf with the gradient that this pass brings.
 struct Arrived {
     slot: Arc<Slot>,
@@ -120,8 +156,8 @@ pub(crate) struct Target {
 /// One run over the graph.
 pub(crate) struct Pass<'a> {
     options: &'a Backward,
-    /// Latest generation first; the number breaks ties in the order of arrival.
-    heap: BinaryHeap<(u64, std::cmp::Reverse<usize>)>,
+    queue: Queue,
+    /// Places are used again from the end: in a chain there is one.
     waiting: Vec<Option<Waiting>>,
     node_at: ByAddress<usize>,
     leaves: SmallVec<[Arrived; 4]>,
@@ -134,8 +170,8 @@ impl<'a> Pass<'a> {
     pub(crate) fn new(options: &'a Backward) -> Pass<'a> {
         Pass {
             options,
-            heap: BinaryHeap::with_capacity(8),
-            waiting: Vec::with_capacity(8),
+            queue: Queue::default(),
+            waiting: Vec::new(),
             node_at: ByAddress::default(),
             leaves: SmallVec::new(),
             leaf_at: ByAddress::default(),
@@ -155,13 +191,12 @@ impl<'a> Pass<'a> {
         if !output.requires_grad() {
             return Err(Error::NotTracked { op, shape: output.shape().clone() });
         }
-        let meta = Meta { shape: output.shape().clone(), dtype: output.dtype() };
         let gradient = match gradient {
-            None => ops::ones(&meta.shape, meta.dtype)?,
-            Some(g) if *g.shape() == meta.shape => ops::to_dtype(&g, meta.dtype)?,
+            None => ops::ones_like(output)?,
+            Some(g) if g.shape() == output.shape() => ops::to_dtype(&g, output.dtype())?,
             Some(g) => {
                 let mend = "the gradient must have the output's shape";
-                return Err(Error::shapes(op, [g.shape(), &meta.shape], mend));
+                return Err(Error::shapes(op, [g.shape(), output.shape()], mend));
             }
         };
         match output.edge() {
@@ -173,8 +208,11 @@ impl<'a> Pass<'a> {
     /// Works off the graph. Slots are written only when the whole pass has succeeded.
     pub(crate) fn run(&mut self) -> Result<()> {
         let _recording = set_grad_enabled(self.options.create_graph);
-        while let Some((_, std::cmp::Reverse(at))) = self.heap.pop() {
+        while let Some(at) = self.queue.pop() {
             let Waiting { node, mut gradients } = self.waiting[at].take().expect("a node waits once");
+            if at + 1 == self.waiting.len() {
+                self.waiting.pop();
+            }
             self.node_at.remove(address(&node) as usize);
             self.observe(&node, &mut gradients)?;
             self.step(&node, &gradients)?;
@@ -249,7 +287,7 @@ impl<'a> Pass<'a> {
         let at = self.node_at.get(key).unwrap_or_else(|| {
             let at = self.waiting.len();
             self.waiting.push(Some(Waiting { node: node.clone(), gradients: SmallVec::new() }));
-            self.heap.push((node.generation, std::cmp::Reverse(at)));
+            self.queue.push(node.generation, at);
             self.node_at.insert(key, at);
             at
         });

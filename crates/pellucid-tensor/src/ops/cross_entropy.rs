@@ -141,6 +141,7 @@ fn hard() -> &'static Formula {
                 g * (e * e.row_sum().recip() - row_index().eq(t).to_number())
             };
         }
+        .eternal()
     })
 }
 
@@ -164,6 +165,7 @@ fn smoothed() -> &'static Formula {
                 g * (e * e.row_sum().recip() - p)
             };
         }
+        .eternal()
     })
 }
 
@@ -179,5 +181,6 @@ fn probabilities() -> &'static Formula {
                 (p * (lse - x)).row_sum()
             };
         }
+        .eternal()
     })
 }

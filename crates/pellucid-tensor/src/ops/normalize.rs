@@ -53,6 +53,7 @@ pub fn layer_norm(
                     let d = x - x.row_mean();
                     d * ((d * d).row_mean() + eps).sqrt().recip()
                 }; }
+                .eternal()
             });
             let y = rows(plain, &[x], &params, rows_axes)?;
             match bias {
@@ -66,6 +67,7 @@ pub fn layer_norm(
                     let d = x - x.row_mean();
                     d * ((d * d).row_mean() + eps).sqrt().recip() * w
                 }; }
+                .eternal()
             });
             rows(scaled, &[x, weight], &params, rows_axes)
         }
@@ -75,6 +77,7 @@ pub fn layer_norm(
                     let d = x - x.row_mean();
                     (d * ((d * d).row_mean() + eps).sqrt().recip()).mul_add(w, b)
                 }; }
+                .eternal()
             });
             rows(affine, &[x, weight, bias], &params, rows_axes)
         }
@@ -96,13 +99,15 @@ pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, ep
     let params = [eps.into()];
     match weight {
         None => {
-            let plain =
-                PLAIN.get_or_init(|| formula! { rms_norm(x; eps) = x * ((x * x).row_mean() + eps).sqrt().recip(); });
+            let plain = PLAIN.get_or_init(|| {
+                formula! { rms_norm(x; eps) = x * ((x * x).row_mean() + eps).sqrt().recip(); }.eternal()
+            });
             rows(plain, &[x], &params, rows_axes)
         }
         Some(weight) => {
-            let scaled = SCALED
-                .get_or_init(|| formula! { rms_norm(x, w; eps) = x * ((x * x).row_mean() + eps).sqrt().recip() * w; });
+            let scaled = SCALED.get_or_init(|| {
+                formula! { rms_norm(x, w; eps) = x * ((x * x).row_mean() + eps).sqrt().recip() * w; }.eternal()
+            });
             rows(scaled, &[x, weight], &params, rows_axes)
         }
     }

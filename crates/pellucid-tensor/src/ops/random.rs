@@ -70,7 +70,7 @@ pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
     if !(1..=1 << 53).contains(&count) {
         return Err(Error::invalid("randint", format!("{low}..{high} must hold between 1 and 2^53 integers")));
     }
-    let scale = SCALE.get_or_init(|| formula! { randint(u; count) = (u * count).floor(); });
+    let scale = SCALE.get_or_init(|| formula! { randint(u; count) = (u * count).floor(); }.eternal());
     let u = rand(shape, DType::F64)?;
     let offset = super::formula::map(scale, &[&u], &[(count as f64).into()])?;
     ops::add(&ops::to_dtype(&offset, DType::I64)?, low)
@@ -88,7 +88,8 @@ pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
         return Err(Error::invalid("dropout", format!("p must be in [0, 1], got {p}")));
     }
     let u = draw("dropout", x.shape().clone(), x.dtype(), Distribution::Uniform, &Generator::default())?;
-    let formula = DROPOUT.get_or_init(|| formula! { dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); });
+    let formula =
+        DROPOUT.get_or_init(|| formula! { dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); }.eternal());
     // With p = 1 nothing is kept, and the scale is never used.
     let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
     super::formula::map(formula, &[x, &u], &[p.into(), scale.into()])

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 fn identity_formula() -> &'static Formula {
     static IDENTITY: OnceLock<Formula> = OnceLock::new();
-    IDENTITY.get_or_init(|| formula! { sum(x) = x; })
+    IDENTITY.get_or_init(|| formula! { sum(x) = x; }.eternal())
 }
 
 /// Integers and truth values are counted in `i64`.
@@ -106,6 +106,7 @@ fn moments(op: &'static str, x: &Tensor, axes: Axes) -> Result<Tensor> {
             let d = x - x.row_mean();
             (d * d).row_sum() / free
         }; }
+        .eternal()
     });
     // With N ≤ ddof there is no such estimate: x/0 gives NaN or infinity, as in NumPy.
     let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
@@ -160,6 +161,7 @@ impl Operation for Extremum {
                 let ties = x.eq(y).to_number();
                 ties * (g / ties.row_sum())
             }; }
+            .eternal()
         });
         let (x, y) = (saved.input(0)?, saved.output(0)?);
         Ok(smallvec![Some(rows(share, &[&x, &y, &grads.get(0)?], &[], self.axes.set)?)])
@@ -186,8 +188,8 @@ fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<pellucid
     static MASK: OnceLock<Formula> = OnceLock::new();
     static TRUTH: OnceLock<Formula> = OnceLock::new();
     use pellucid_ir::formula::Signature;
-    let truth = TRUTH.get_or_init(|| formula! { truth(x) = x.ne(0); });
-    let mask = MASK.get_or_init(|| formula! { truth(x: mask) = x; });
+    let truth = TRUTH.get_or_init(|| formula! { truth(x) = x.ne(0); }.eternal());
+    let mask = MASK.get_or_init(|| formula! { truth(x: mask) = x; }.eternal());
     match op {
         ReduceOp::Any | ReduceOp::All if dtype == DType::Bool => {
             mask.program(&Signature::new([dtype], DType::F32)).cloned()
@@ -351,9 +353,10 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
         return sum(&ops::abs(x)?, axes);
     }
     if p == 2.0 {
-        let squares = SQUARES.get_or_init(|| formula! { square(x) = x * x; });
+        let squares = SQUARES.get_or_init(|| formula! { square(x) = x * x; }.eternal());
         // √s has an infinite slope at 0, where the norm's subgradient of least length is 0.
-        let root = ROOT.get_or_init(|| formula! { root(s) = s.sqrt(); d s = y.gt(0.0).select(g * 0.5 / y, 0.0); });
+        let root =
+            ROOT.get_or_init(|| formula! { root(s) = s.sqrt(); d s = y.gt(0.0).select(g * 0.5 / y, 0.0); }.eternal());
         return super::formula::map(root, &[&sum_of(squares, x, resolved)?], &[]);
     }
     ops::pow(&sum(&ops::pow(&ops::abs(x)?, p)?, axes)?, 1.0 / p)
@@ -376,6 +379,7 @@ pub fn logsumexp(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
             };
             d x = g * (x - y).exp();
         }
+        .eternal()
     });
     if !x.dtype().is_float() {
         return Err(Error::dtypes("logsumexp", [x.dtype()], "takes floats; use to_dtype()"));

@@ -29,6 +29,7 @@ pub fn softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
             };
             d x = y * (g - (g * y).row_sum());
         }
+        .eternal()
     });
     let axes = axes.into().resolve("softmax", x.shape())?;
     rows(formula, &[&floats(x)?], &[], axes.set)
@@ -50,6 +51,7 @@ pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
             };
             d x = g - y.exp() * g.row_sum();
         }
+        .eternal()
     });
     let axes = axes.into().resolve("log_softmax", x.shape())?;
     rows(formula, &[&floats(x)?], &[], axes.set)

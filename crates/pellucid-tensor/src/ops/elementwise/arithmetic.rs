@@ -115,7 +115,7 @@ pub fn where_<'a>(
             (tensor, _) => Ok(tensor.tensor().expect("a tensor").clone()),
         }
     };
-    let formula = WHERE.get_or_init(|| formula! { where_(c: mask, a, b) = c.select(a, b); });
+    let formula = WHERE.get_or_init(|| formula! { where_(c: mask, a, b) = c.select(a, b); }.eternal());
     super::map(formula, &[condition, &filled(&a, &b)?, &filled(&b, &a)?], &[])
 }
 
@@ -137,5 +137,5 @@ impl Tensor {
 #[face]
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
     static LERP: OnceLock<Formula> = OnceLock::new();
-    super::map(LERP.get_or_init(|| formula! { lerp(a, b, w) = a + w * (b - a); }), &[a, b, weight], &[])
+    super::map(LERP.get_or_init(|| formula! { lerp(a, b, w) = a + w * (b - a); }.eternal()), &[a, b, weight], &[])
 }
