@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A line has `peer` ("pellucid"), `workload`, `variant` ("" for separate eager operations, "formula"
-//! for one `formula!`, "captured" for a replayed step), `median_us`, `min_us`, `p25_us`, `p75_us`,
+//! for one `formula!`, "captured" for a replayed step, "steps" for a Hessian-vector product by two calls of `grad`
+//! instead of `hvp`), `median_us`, `min_us`, `p25_us`, `p75_us`,
 //! `n`, `first_call_s`, `threads`, `peak_rss_mb`; and `share`, the part of a ceiling of this very
 //! machine that the lower quartile reaches: `ceiling` is "fma" (arithmetic), "copy" or "read"
 //! (bandwidth), measured at the start of the run. Every workload runs in a fresh process. The

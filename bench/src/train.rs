@@ -12,8 +12,8 @@ pub(crate) fn workloads() -> Vec<Workload> {
         Workload::new("W3a", "captured", || captured(64, adamw)),
         Workload::new("W3b", "", || eager(1024, sgd)),
         Workload::new("W3b", "captured", || captured(1024, sgd)),
-        Workload::new("W10-hvp", "", product_of_gradients),
-        Workload::new("W10-hvp", "hvp", hessian_product),
+        Workload::new("W10-hvp", "", hessian_product),
+        Workload::new("W10-hvp", "steps", product_of_gradients),
     ]
 }
 
