@@ -9,30 +9,36 @@ use crate::call::Call;
 use crate::data::Case;
 use crate::index::{Level, Refusal, Sample};
 use crate::steps;
-use pellucid::{DType, Error, Grad, Tensor, grad, jvp};
+use pellucid::{DType, Error, Grad, Tensor, grad, jvp, lazy, ops};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The precision in which a sample runs, and what may differ there.
+/// How a sample runs, and what may differ there.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) name: &'static str,
     pub(crate) float: DType,
+    /// Inputs lie column by column, with NaN between their elements.
+    strided: bool,
+    /// Kernels run when values are read.
+    deferred: bool,
     outputs: f64,
     gradients: f64,
 }
 
 /// The data's own precision.
-const DOUBLE: Run = Run { name: "f64", float: DType::F64, outputs: 1e-9, gradients: 1e-7 };
-/// The same for linear algebra.
-const DOUBLE_ALGEBRA: Run = Run { name: "f64", float: DType::F64, outputs: 1e-6, gradients: 1e-6 };
+const DOUBLE: Run =
+    Run { name: "f64", float: DType::F64, strided: false, deferred: false, outputs: 1e-9, gradients: 1e-7 };
 /// The same samples, cast.
-const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4 };
+const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
 
 /// The runs of an operation.
-pub(crate) fn runs(operation: &str) -> [Run; 2] {
+pub(crate) fn runs(operation: &str) -> [Run; 4] {
     let algebra = ["linalg.", "cholesky", "logdet", "matrix_exp"].iter().any(|prefix| operation.starts_with(prefix));
-    [if algebra { DOUBLE_ALGEBRA } else { DOUBLE }, SINGLE]
+    let double = if algebra { Run { outputs: 1e-6, gradients: 1e-6, ..DOUBLE } } else { DOUBLE };
+    let strided = Run { name: "f64 strided", strided: true, ..double };
+    let deferred = Run { name: "f64 deferred", deferred: true, ..double };
+    [double, strided, deferred, SINGLE]
 }
 
 /// Runs what may panic: a panic is a failure with its text.
@@ -55,9 +61,10 @@ pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Resu
     })
 }
 
-/// A sample in one precision.
+/// A sample in one run.
 pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample, run: Run) -> Result<(), String> {
-    guarded(|| Check { binding, case, sample, run }.all())
+    let check = || Check { binding, case, sample, run }.all();
+    guarded(|| if run.deferred { lazy(check) } else { check() })
 }
 
 struct Check<'a> {
@@ -107,7 +114,8 @@ impl Check<'_> {
         for (name, tensor) in &self.case.tensors {
             if let Some(path) = name.strip_prefix(&prefix) {
                 // Its own copy: a call may write into its arguments.
-                let leaf = pellucid::ops::copy(&self.cast(tensor)?).map_err(refuse)?;
+                let copied = ops::copy(&self.cast(tensor)?).map_err(refuse)?;
+                let leaf = if self.run.strided { strided(&copied).map_err(refuse)? } else { copied };
                 leaf.set_requires_grad(self.sample.tracked.iter().any(|t| t == path)).map_err(refuse)?;
                 leaves.insert(path.to_string(), leaf);
             }
@@ -119,7 +127,7 @@ impl Check<'_> {
         if tensor.dtype() != DType::F64 {
             return Ok(tensor.clone());
         }
-        pellucid::ops::to_dtype(tensor, self.run.float).map_err(refuse)
+        ops::to_dtype(tensor, self.run.float).map_err(refuse)
     }
 
     /// The outputs, after the preparation of the input and before the derivatives.
@@ -174,7 +182,7 @@ impl Check<'_> {
         let inputs: Vec<&Tensor> = tracked.iter().map(|path| &leaves[path]).collect();
         let directions = self.directions("v")?.unwrap_or_default().into_iter().zip(&inputs);
         let tangents: Vec<Tensor> = directions
-            .map(|(v, x)| v.map_or_else(|| pellucid::ops::zeros_like(x), Ok))
+            .map(|(v, x)| v.map_or_else(|| ops::zeros_like(x), Ok))
             .collect::<pellucid::Result<_>>()
             .map_err(refuse)?;
         let mut failure = None;
@@ -201,7 +209,7 @@ impl Check<'_> {
             let expected = match self.stored(kind, path) {
                 Some(expected) if level == Level::Known => expected,
                 _ => {
-                    zeros = pellucid::ops::zeros_like(gradient).map_err(refuse)?;
+                    zeros = ops::zeros_like(gradient).map_err(refuse)?;
                     &zeros
                 }
             };
@@ -249,7 +257,15 @@ fn gradients(outputs: &[&Tensor], seeds: Vec<Option<Tensor>>, inputs: &[&Tensor]
     let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
         outputs.iter().zip(seeds).filter(|(output, seed)| output.requires_grad() && seed.is_some()).unzip();
     if linked.is_empty() {
-        return inputs.iter().map(|x| pellucid::ops::zeros_like(x)).collect::<pellucid::Result<_>>().map_err(refuse);
+        return inputs.iter().map(|x| ops::zeros_like(x)).collect::<pellucid::Result<_>>().map_err(refuse);
     }
     grad(&linked, inputs, Grad { grad_outputs: seeds, create_graph: true, retain_graph: true }).map_err(refuse)
+}
+
+/// The same values in a storage where they lie column by column, with others between them.
+fn strided(x: &Tensor) -> pellucid::Result<Tensor> {
+    let columns = ops::contiguous(&ops::t(x)?)?;
+    let other = if x.dtype().is_float() { ops::full_like(&columns, f64::NAN)? } else { ops::ones_like(&columns)? };
+    let between = ops::select(&ops::stack(&[&columns, &other], -1)?, -1, 0)?;
+    Ok(ops::t(&between)?.detach())
 }

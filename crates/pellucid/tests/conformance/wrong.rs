@@ -5,7 +5,7 @@ use crate::check::{refused, runs, sample};
 use crate::data::{self, Case};
 use pellucid::{Result, Tensor, ops};
 
-/// What the check says about a binding of `sin`, in both runs.
+/// What the check says about a binding of `sin`, in every run.
 fn verdicts(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Vec<Result<(), String>> {
     let binding: Binding = Box::new(move |c| Ok(vec![f(c.x()?)?]));
     let case = case("sin");
@@ -18,7 +18,7 @@ fn case(name: &str) -> Case {
 
 #[test]
 fn what_is_right_passes() {
-    assert_eq!(verdicts(ops::sin), [Ok(()), Ok(())]);
+    assert!(verdicts(ops::sin).iter().all(Result::is_ok));
 }
 
 #[test]

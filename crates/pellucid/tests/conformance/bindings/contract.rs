@@ -20,6 +20,21 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("addr", |c| weighted(c, ops::outer(c.tensor(1, "vec1")?, c.tensor(2, "vec2")?)?));
     table.one("baddbmm", |c| weighted(c, ops::matmul(c.tensor(1, "batch1")?, c.tensor(2, "batch2")?)?));
     table.one("nn.functional.linear", |c| ops::linear(c.x()?, c.tensor(1, "weight")?, c.optional(2, "bias")));
+    table.one("nn.functional.bilinear", |c| {
+        let (a, b, weight) = (c.x()?, c.tensor(1, "input2")?, c.tensor(2, "weight")?);
+        let rows = |x: &Tensor| ops::reshape(x, [-1, x.shape()[x.rank() - 1] as isize]);
+        let halves = ops::matmul(&rows(a)?, weight)?;
+        let y = ops::t(&ops::sum(&ops::mul(&halves, &rows(b)?)?, -1)?)?;
+        let y = ops::reshape(&y, &[&a.shape()[..a.rank() - 1], &weight.shape()[..1]].concat()[..])?;
+        c.optional(3, "bias").map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
+    });
+    table.one("cross", |c| {
+        let (a, b, axis) = (c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1));
+        let turned = |x: &Tensor, order: [i64; 3]| ops::index_select(x, axis, &Tensor::from(order));
+        let (first, second) = ([1, 2, 0], [2, 0, 1]);
+        let ahead = ops::mul(turned(a, first)?, turned(b, second)?)?;
+        ops::sub(ahead, ops::mul(turned(a, second)?, turned(b, first)?)?)
+    });
     table.one("linalg.multi_dot", |c| {
         let tensors = c.tensors(0)?;
         let Some((first, rest)) = tensors.split_first() else { return Err(Error::invalid("multi_dot", "needs some")) };

@@ -161,6 +161,13 @@ fn distances(table: &mut Binder) {
         let axes = if c.flag(4, "keepdim") { over(-1).keepdims() } else { over(-1) };
         ops::norm(&difference, c.float(2, "p").unwrap_or(2.0), axes)
     });
+    table.one("nn.functional.pdist", |c| {
+        let (x, p) = (c.x()?, c.float(1, "p").unwrap_or(2.0));
+        let index = Tensor::arange(0, x.shape()[0] as i64, 1);
+        let pairs = ops::nonzero(&ops::lt(&ops::unsqueeze(&index, 1)?, &index)?)?;
+        let row = |k: usize| ops::index_select(x, 0, &pairs[k]);
+        ops::norm(&ops::sub(row(0)?, row(1)?)?, p, -1)
+    });
     table.one("cdist", |c| {
         let (a, b) = (ops::unsqueeze(c.x()?, -2)?, ops::unsqueeze(c.tensor(1, "x2")?, -3)?);
         ops::norm(&ops::sub(a, b)?, c.float(2, "p").unwrap_or(2.0), -1)

@@ -67,6 +67,40 @@ pub(super) fn bind(table: &mut Binder) {
         let (x, mask) = (ops::broadcast_to(x, &both)?, ops::broadcast_to(mask, &both)?);
         ops::flatten(&x, 0, -1)?.try_i(&ops::flatten(&mask, 0, -1)?)
     });
+    table.one("select_scatter", |c| {
+        let (x, source) = (c.x()?, c.tensor(1, "src")?);
+        let (axis, index) = (c.int(2, "dim").unwrap_or(0), c.int(3, "index").unwrap_or(0));
+        let at = x.shape().axis("select_scatter", axis)?;
+        let row = Tensor::new([index.rem_euclid(x.shape()[at] as isize) as i64].as_slice(), [1]);
+        ops::where_(&mask(x, at, &row)?, &ops::unsqueeze(source, axis)?, x)
+    });
+    table.one("slice_scatter", |c| {
+        let (x, source, axis) = (c.x()?, c.tensor(1, "src")?, c.int(2, "dim").unwrap_or(0));
+        let len = x.shape()[x.shape().axis("slice_scatter", axis)?];
+        let (start, end) = (c.int(3, "start").unwrap_or(0) as usize, c.int(4, "end").map_or(len, |end| end as usize));
+        if c.int(5, "step").unwrap_or(1) != 1 {
+            return Err(Error::invalid("slice_scatter", "only without gaps"));
+        }
+        let parts = [&ops::narrow(x, axis, 0, start)?, source, &ops::narrow(x, axis, end, len - end)?];
+        ops::concatenate(&parts, axis)
+    });
+    table.one("index_fill", |c| {
+        let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
+        let value = c.operand(3, "value")?;
+        along(c.x()?, |x| ops::where_(&mask(x, x.shape().axis("index_fill", axis)?, index)?, value, x))
+    });
+    table.one("bincount", |c| {
+        let (x, least) = (c.x()?, c.count(2, "minlength")?);
+        let classes = if x.size() == 0 { 0 } else { ops::max(x, ..)?.item::<i64>() as usize + 1 };
+        let weights = c.optional(1, "weights").map_or_else(|| ops::ones_like(x), |w| Ok(w.clone()))?;
+        let weights = if weights.dtype().is_int() && c.optional(1, "weights").is_some() {
+            // Weights are counted in floats.
+            ops::to_dtype(&weights, c.float)?
+        } else {
+            weights
+        };
+        ops::scatter_add_along(&weights, x, 0, [classes.max(least)])
+    });
     table.many("nonzero", |c| match (c.flag(1, "as_tuple"), ops::nonzero(c.x()?)?) {
         (true, positions) => Ok(positions),
         (false, positions) => Ok(vec![rows(c.x()?, &positions)?]),
@@ -84,6 +118,13 @@ pub(super) fn bind(table: &mut Binder) {
         let hit = ops::eq(ops::unsqueeze(x, -1)?, Tensor::arange(0, classes, 1))?;
         ops::to_dtype(&hit, DType::I64)
     });
+}
+
+/// True at these indices of an axis, with length 1 along the others.
+fn mask(x: &Tensor, axis: usize, index: &Tensor) -> Result<Tensor> {
+    let hits = ops::eq(Tensor::arange(0, x.shape()[axis] as i64, 1), &ops::reshape(index, [-1, 1])?)?;
+    let beside: Vec<isize> = (0..x.rank()).map(|k| if k == axis { -1 } else { 1 }).collect();
+    ops::reshape(&ops::any(&hits, 0)?, &beside[..])
 }
 
 fn lifted(x: &Tensor) -> Result<Tensor> {

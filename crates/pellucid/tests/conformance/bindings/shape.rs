@@ -9,6 +9,7 @@ pub(super) fn bind(table: &mut Binder) {
     views(table);
     orders(table);
     joins(table);
+    tables(table);
     cuts(table);
     pads(table);
     triangles(table);
@@ -187,6 +188,47 @@ fn joins(table: &mut Binder) {
         let column = |x: &Tensor| if x.rank() <= 1 { ops::reshape(x, [-1, 1]) } else { Ok(x.clone()) };
         let columns = c.tensors(0)?.into_iter().map(column).collect::<Result<Vec<_>>>()?;
         ops::concatenate(&columns.iter().collect::<Vec<_>>(), 1)
+    });
+}
+
+fn tables(table: &mut Binder) {
+    table.one("block_diag", |c| {
+        let blocks = c.tensors(0)?.into_iter().map(|x| at_least(x, 2)).collect::<Result<Vec<_>>>()?;
+        let width: usize = blocks.iter().map(|block| block.shape()[1]).sum();
+        let mut left = 0;
+        let rows: Vec<Tensor> = blocks
+            .iter()
+            .map(|block| {
+                let right = width - left - block.shape()[1];
+                let row = padded(block, &[(left as isize, right as isize)], 0.0);
+                left += block.shape()[1];
+                row
+            })
+            .collect::<Result<_>>()?;
+        ops::concatenate(&rows.iter().collect::<Vec<_>>(), 0)
+    });
+    table.one("cartesian_prod", |c| {
+        let vectors = c.tensors(0)?;
+        if let [alone] = vectors[..] {
+            return Ok(alone.clone());
+        }
+        let lengths: Vec<usize> = vectors.iter().map(|x| x.size()).collect();
+        let column = |(k, x): (usize, &&Tensor)| {
+            let beside: Vec<isize> = (0..vectors.len()).map(|i| if i == k { -1 } else { 1 }).collect();
+            ops::flatten(&ops::broadcast_to(&ops::reshape(x, &beside[..])?, &lengths)?, 0, -1)
+        };
+        let columns = vectors.iter().enumerate().map(column).collect::<Result<Vec<_>>>()?;
+        ops::stack(&columns.iter().collect::<Vec<_>>(), 1)
+    });
+    table.one("combinations", |c| {
+        let (x, count) = (c.x()?, c.count(1, "r")?);
+        let mut rows: Vec<Vec<i64>> = vec![Vec::new()];
+        for _ in 0..count {
+            let next = |row: &Vec<i64>| row.last().map_or(0, |&i| i + i64::from(!c.flag(2, "with_replacement")));
+            let longer = |row: Vec<i64>| (next(&row)..x.size() as i64).map(move |i| [&row[..], &[i]].concat());
+            rows = rows.into_iter().flat_map(longer).collect();
+        }
+        ops::index_select(x, 0, &Tensor::new(rows.concat(), [rows.len(), count]))
     });
 }
 
