@@ -107,9 +107,9 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
     let x = if a.rank() == 1 { ops::unsqueeze(&x, 0)? } else { x };
     let y = if b.rank() == 1 { ops::unsqueeze(&y, 1)? } else { y };
-    // A batch of rows times one matrix is one product of more rows.
-    let joined = (x.rank() > 2 && y.rank() == 2 && x.array().layout().is_contiguous())
-        .then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
+    // A batch of rows times one matrix is one product of more rows: in any layout, since a product of
+    // one row may add in another order than one of many.
+    let joined = (x.rank() > 2 && y.rank() == 2).then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
     let product = match joined {
         Some(rows) => {
             let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y)?;
