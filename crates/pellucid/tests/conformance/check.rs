@@ -7,38 +7,53 @@
 use crate::bindings::Binding;
 use crate::call::Call;
 use crate::data::Case;
+use crate::differences;
 use crate::index::{Level, Refusal, Sample};
 use crate::steps;
-use pellucid::{DType, Error, Grad, Tensor, grad, jvp, lazy, ops};
+use pellucid::{DType, Error, Grad, Tensor, capture, grad, jvp, lazy, ops};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// When kernels run.
+#[derive(Clone, Copy)]
+enum Engine {
+    /// At once.
+    Eager,
+    /// When values are read.
+    Deferred,
+    /// When the whole sample, recorded as one step, is launched.
+    Captured,
+}
+
 /// How a sample runs, and what may differ there.
 #[derive(Clone, Copy)]
-pub(crate) struct Run {
-    pub(crate) name: &'static str,
-    pub(crate) float: DType,
+struct Run {
+    name: &'static str,
+    float: DType,
     /// Inputs lie column by column, with NaN between their elements.
     strided: bool,
-    /// Kernels run when values are read.
-    deferred: bool,
+    engine: Engine,
     outputs: f64,
     gradients: f64,
 }
 
 /// The data's own precision.
 const DOUBLE: Run =
-    Run { name: "f64", float: DType::F64, strided: false, deferred: false, outputs: 1e-9, gradients: 1e-7 };
+    Run { name: "f64", float: DType::F64, strided: false, engine: Engine::Eager, outputs: 1e-9, gradients: 1e-7 };
 /// The same samples, cast.
 const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
 
 /// The runs of an operation.
-pub(crate) fn runs(operation: &str) -> [Run; 4] {
+fn runs(operation: &str) -> Vec<Run> {
     let algebra = ["linalg.", "cholesky", "logdet", "matrix_exp"].iter().any(|prefix| operation.starts_with(prefix));
     let double = if algebra { Run { outputs: 1e-6, gradients: 1e-6, ..DOUBLE } } else { DOUBLE };
     let strided = Run { name: "f64 strided", strided: true, ..double };
-    let deferred = Run { name: "f64 deferred", deferred: true, ..double };
-    [double, strided, deferred, SINGLE]
+    let deferred = Run { name: "f64 deferred", engine: Engine::Deferred, ..double };
+    let captured = Run { name: "f64 captured", engine: Engine::Captured, ..double };
+    let mut runs = vec![double, strided, deferred, captured, SINGLE];
+    runs.retain(|run| !(matches!(run.engine, Engine::Captured) && differences::reads(operation)));
+    runs
 }
 
 /// Runs what may panic: a panic is a failure with its text.
@@ -61,10 +76,37 @@ pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Resu
     })
 }
 
-/// A sample in one run.
-pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample, run: Run) -> Result<(), String> {
-    let check = || Check { binding, case, sample, run }.all();
-    guarded(|| if run.deferred { lazy(check) } else { check() })
+/// A sample in every run: the runs' names and what is wrong in each.
+pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'static str, Result<(), String>)> {
+    let mut first: Option<Vec<Tensor>> = None;
+    let verdict = |run: Run| {
+        let check = Check { binding, case, sample, run };
+        let values = guarded(|| match run.engine {
+            Engine::Eager => check.eager(),
+            Engine::Deferred => lazy(|| check.eager()),
+            Engine::Captured => check.captured(),
+        });
+        let verdict = values.and_then(|values| match &first {
+            // Derivatives of a product follow its operands' layouts: a sum of them may have another order.
+            Some(first) if run.strided => same_bits(&first[..sample.outputs], &values),
+            Some(first) if run.float == DType::F64 => same_bits(first, &values),
+            _ => {
+                first = Some(values);
+                Ok(())
+            }
+        });
+        (run.name, verdict)
+    };
+    runs(&case.operation.name).into_iter().map(verdict).collect()
+}
+
+/// Layout and engine change no bit.
+fn same_bits(first: &[Tensor], again: &[Tensor]) -> Result<(), String> {
+    let same = |(a, b): (&Tensor, &Tensor)| a.to_bytes().ok() == b.to_bytes().ok();
+    match first.iter().zip(again).position(|pair| !same(pair)) {
+        Some(at) => Err(format!("value {at} has other bits than from contiguous inputs, at once")),
+        None => Ok(()),
+    }
 }
 
 struct Check<'a> {
@@ -74,43 +116,89 @@ struct Check<'a> {
     run: Run,
 }
 
+/// Something that was computed, and what the data has for it (`None` for zeros).
+struct Computed<'a> {
+    what: String,
+    value: Tensor,
+    expected: Option<&'a Tensor>,
+    tolerance: f64,
+}
+
+type Leaves = BTreeMap<String, Tensor>;
+
 fn refuse(e: Error) -> String {
     format!("refused: {e}")
 }
 
-impl Check<'_> {
-    fn all(&self) -> Result<(), String> {
+impl<'a> Check<'a> {
+    /// Everything that was computed, after it was compared.
+    fn eager(&self) -> Result<Vec<Tensor>, String> {
         let leaves = self.inputs()?;
-        let outputs = self.call(&leaves)?;
+        let computed = self.all(&leaves)?;
+        computed.iter().try_for_each(|computed| self.compare(computed, &computed.value))?;
+        Ok(computed.into_iter().map(|computed| computed.value).collect())
+    }
+
+    /// Everything as one captured step of the inputs, launched twice.
+    fn captured(&self) -> Result<Vec<Tensor>, String> {
+        let leaves = self.inputs()?;
+        let (last, values) = (RefCell::new(Ok(Vec::new())), leaves.values().collect::<Vec<_>>());
+        let step = |inputs: &[Tensor]| {
+            let fresh = leaves.iter().zip(inputs).map(|((path, leaf), input)| {
+                (path.clone(), if leaf.requires_grad() { input.detach().requires_grad_(true) } else { input.clone() })
+            });
+            let computed = self.all(&fresh.collect());
+            let values = computed.iter().flatten().map(|computed| computed.value.clone()).collect::<Vec<_>>();
+            *last.borrow_mut() = computed;
+            values
+        };
+        let mut step = capture(step, &values).map_err(refuse)?;
+        step.launch(&values).map_err(refuse)?;
+        let outputs = step.launch(&values).map_err(refuse)?;
+        let computed = last.replace(Ok(Vec::new()))?;
+        let values: Vec<Tensor> =
+            (0..outputs.len()).map(|j| outputs.to_tensor(j)).collect::<pellucid::Result<_>>().map_err(refuse)?;
+        computed.iter().zip(&values).try_for_each(|(computed, value)| self.compare(computed, value))?;
+        Ok(values)
+    }
+
+    /// Outputs and derivatives. Reads no values.
+    fn all(&self, leaves: &Leaves) -> Result<Vec<Computed<'a>>, String> {
+        let outputs = self.call(leaves)?;
         let stored = if self.sample.post.is_some() { "pout" } else { "out" };
         if self.sample.post.is_none() && outputs.len() != self.sample.outputs {
             return Err(format!("{} outputs, expected {}", outputs.len(), self.sample.outputs));
         }
+        let mut all = Vec::new();
         for (j, output) in outputs.iter().enumerate() {
             let Some(expected) = self.stored(stored, j) else {
                 return Err(format!("output {j} is not in the data"));
             };
             let float = |dtype: DType| if dtype == DType::F64 { self.run.float } else { dtype };
             if output.dtype() != float(expected.dtype()) {
-                return Err(format!("output {j} is {}, expected {}", output.dtype(), expected.dtype()));
+                return Err(format!("output {j} is {}, expected {}", output.dtype(), float(expected.dtype())));
             }
-            self.compare(&format!("output {j}"), output, expected, self.run.outputs)?;
+            all.push(self.output(format!("output {j}"), output, expected));
         }
-        for (path, leaf) in &leaves {
+        for (path, leaf) in leaves {
             if let Some(expected) = self.stored("after", path) {
-                self.compare(&format!("{path} afterwards"), leaf, expected, self.run.outputs)?;
+                all.push(self.output(format!("{path} afterwards"), leaf, expected));
             }
         }
-        if !self.sample.comparable || self.sample.levels[0] == Level::Absent || self.sample.tracked.is_empty() {
-            return Ok(());
+        if self.sample.comparable && self.sample.levels[0] != Level::Absent && !self.sample.tracked.is_empty() {
+            self.derivatives(leaves, &outputs, &mut all)?;
         }
-        self.derivatives(&leaves, &outputs)
+        Ok(all)
+    }
+
+    fn output(&self, what: String, value: &Tensor, expected: &'a Tensor) -> Computed<'a> {
+        Computed { what, value: value.clone(), expected: Some(expected), tolerance: self.run.outputs }
     }
 
     /// The tensors of the call, cast; the ones that have gradients are leaves that require them.
-    fn inputs(&self) -> Result<BTreeMap<String, Tensor>, String> {
+    fn inputs(&self) -> Result<Leaves, String> {
         let prefix = format!("{}.in.", self.sample.key);
-        let mut leaves = BTreeMap::new();
+        let mut leaves = Leaves::new();
         for (name, tensor) in &self.case.tensors {
             if let Some(path) = name.strip_prefix(&prefix) {
                 // Its own copy: a call may write into its arguments.
@@ -123,15 +211,14 @@ impl Check<'_> {
         Ok(leaves)
     }
 
+    /// A handle of its own, in the run's precision.
     fn cast(&self, tensor: &Tensor) -> Result<Tensor, String> {
-        if tensor.dtype() != DType::F64 {
-            return Ok(tensor.clone());
-        }
-        ops::to_dtype(tensor, self.run.float).map_err(refuse)
+        let dtype = if tensor.dtype() == DType::F64 { self.run.float } else { tensor.dtype() };
+        Ok(ops::to_dtype(tensor, dtype).map_err(refuse)?.detach())
     }
 
     /// The outputs, after the preparation of the input and before the derivatives.
-    fn call(&self, leaves: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, String> {
+    fn call(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
         let prepared = steps::prepare(self.sample, leaves).map_err(refuse)?;
         let call = Call { arguments: &self.sample.arguments, tensors: &prepared, float: self.run.float };
         let outputs = (self.binding)(&call).map_err(refuse)?;
@@ -139,12 +226,12 @@ impl Check<'_> {
     }
 
     /// What the data holds for this sample under `kind` at a path or an output.
-    fn stored(&self, kind: &str, at: impl std::fmt::Display) -> Option<&Tensor> {
+    fn stored(&self, kind: &str, at: impl std::fmt::Display) -> Option<&'a Tensor> {
         self.case.tensors.get(&format!("{}.{kind}.{at}", self.sample.key))
     }
 
     /// Every derivative that the data has.
-    fn derivatives(&self, leaves: &BTreeMap<String, Tensor>, outputs: &[Tensor]) -> Result<(), String> {
+    fn derivatives(&self, leaves: &Leaves, outputs: &[Tensor], all: &mut Vec<Computed<'a>>) -> Result<(), String> {
         let sample = self.sample;
         let inputs: Vec<&Tensor> = sample.tracked.iter().map(|path| &leaves[path]).collect();
         let mut cotangents = Vec::new();
@@ -155,18 +242,19 @@ impl Check<'_> {
         let outputs: Vec<&Tensor> = sample.cotangents.iter().map(|&j| &outputs[j]).collect();
         let seeds = cotangents.iter().cloned().map(Some).collect();
         let first = gradients(&outputs, seeds, &inputs)?;
-        self.order("grad", sample.levels[0], &first)?;
+        self.order("grad", sample.levels[0], &first, all);
         let Some(directions) = self.directions("v")? else { return Ok(()) };
 
         let by: Vec<&Tensor> = inputs.iter().copied().chain(&cotangents).collect();
         let second = gradients(&first.iter().collect::<Vec<_>>(), directions, &by)?;
-        self.order("ggrad", sample.levels[1], &second[..inputs.len()])?;
-        self.forward("jvp", &second[inputs.len()..])?;
-        self.forward("jvp()", &self.transformed(leaves)?)?;
+        self.order("ggrad", sample.levels[1], &second[..inputs.len()], all);
+        self.forward("jvp", &second[inputs.len()..], all);
+        self.forward("jvp()", &self.transformed(leaves)?, all);
         let Some(directions) = self.directions("w")? else { return Ok(()) };
 
         let third = gradients(&second[..inputs.len()].iter().collect::<Vec<_>>(), directions, &inputs)?;
-        self.order("g3", sample.levels[2], &third)
+        self.order("g3", sample.levels[2], &third, all);
+        Ok(())
     }
 
     /// The directions that the data has for the next order, `None` where it has none at all.
@@ -177,7 +265,7 @@ impl Check<'_> {
     }
 
     /// Forward mode by the public transform, at the same directions.
-    fn transformed(&self, leaves: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, String> {
+    fn transformed(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
         let tracked = &self.sample.tracked;
         let inputs: Vec<&Tensor> = tracked.iter().map(|path| &leaves[path]).collect();
         let directions = self.directions("v")?.unwrap_or_default().into_iter().zip(&inputs);
@@ -185,64 +273,58 @@ impl Check<'_> {
             .map(|(v, x)| v.map_or_else(|| ops::zeros_like(x), Ok))
             .collect::<pellucid::Result<_>>()
             .map_err(refuse)?;
-        let mut failure = None;
         let f = |fresh: &[Tensor]| {
             let mut leaves = leaves.clone();
             leaves.extend(tracked.iter().cloned().zip(fresh.iter().cloned()));
-            let outputs = self.call(&leaves).map_err(|e| {
-                failure = Some(e);
-                Error::invalid("jvp", "the call was refused")
-            })?;
+            let outputs = self.call(&leaves).map_err(|e| Error::invalid("jvp", e))?;
             Ok(self.sample.cotangents.iter().map(|&j| outputs[j].clone()).collect())
         };
         let (_, products) = jvp(f, &inputs, &tangents.iter().collect::<Vec<_>>()).map_err(refuse)?;
         Ok(products)
     }
 
-    /// The gradients of one order against the data.
-    fn order(&self, kind: &str, level: Level, gradients: &[Tensor]) -> Result<(), String> {
+    /// The gradients of one order, and what the data has for them.
+    fn order(&self, kind: &str, level: Level, gradients: &[Tensor], all: &mut Vec<Computed<'a>>) {
         if level == Level::Absent {
-            return Ok(());
+            return;
         }
         for (path, gradient) in self.sample.tracked.iter().zip(gradients) {
-            let zeros;
-            let expected = match self.stored(kind, path) {
-                Some(expected) if level == Level::Known => expected,
-                _ => {
-                    zeros = ops::zeros_like(gradient).map_err(refuse)?;
-                    &zeros
-                }
-            };
-            self.compare(&format!("{kind} of {path}"), gradient, expected, self.run.gradients)?;
+            let expected = self.stored(kind, path).filter(|_| level == Level::Known);
+            let (what, value) = (format!("{kind} of {path}"), gradient.clone());
+            all.push(Computed { what, value, expected, tolerance: self.run.gradients });
         }
-        Ok(())
     }
 
-    fn forward(&self, what: &str, products: &[Tensor]) -> Result<(), String> {
+    fn forward(&self, kind: &str, products: &[Tensor], all: &mut Vec<Computed<'a>>) {
         for (&j, product) in self.sample.cotangents.iter().zip(products) {
-            if let Some(expected) = self.stored("jvp", j) {
-                self.compare(&format!("{what} of output {j}"), product, expected, self.run.gradients)?;
+            let expected = self.stored("jvp", j);
+            if expected.is_some() {
+                let (what, value) = (format!("{kind} of output {j}"), product.clone());
+                all.push(Computed { what, value, expected, tolerance: self.run.gradients });
             }
         }
-        Ok(())
     }
 
     /// Shapes, then every element: equal, or both NaN, or close relative to the expected one and to
     /// the size of the whole.
-    fn compare(&self, what: &str, got: &Tensor, expected: &Tensor, tolerance: f64) -> Result<(), String> {
-        if got.shape() != expected.shape() {
-            return Err(format!("{what} has shape {}, expected {}", got.shape(), expected.shape()));
-        }
-        let (values, wanted) = (got.to_vec::<f64>(), expected.to_vec::<f64>());
+    fn compare(&self, computed: &Computed, value: &Tensor) -> Result<(), String> {
+        let Computed { what, expected, tolerance, .. } = computed;
+        let wanted = match expected {
+            Some(expected) if expected.shape() != value.shape() => {
+                return Err(format!("{what} has shape {}, expected {}", value.shape(), expected.shape()));
+            }
+            Some(expected) => expected.to_vec::<f64>(),
+            None => vec![0.0; value.size()],
+        };
         let size = wanted.iter().filter(|e| e.is_finite()).fold(0.0, |m: f64, e| m.max(e.abs()));
         // Gradients are sums of larger terms, and so are all results in the smaller precision: what is
         // left where these cancel is noise.
         let floor = match self.run.float {
-            DType::F64 if tolerance == self.run.outputs => size.min(1.0),
+            DType::F64 if *tolerance == self.run.outputs => size.min(1.0),
             DType::F64 => size.clamp(1e-3, 1.0),
             _ => size.max(1e-2),
         };
-        for (i, (&value, &expected)) in values.iter().zip(&wanted).enumerate() {
+        for (i, (&value, &expected)) in value.to_vec::<f64>().iter().zip(&wanted).enumerate() {
             let close = (value - expected).abs() <= tolerance * (expected.abs() + floor);
             if !(value == expected || (value.is_nan() && expected.is_nan()) || (close && expected.is_finite())) {
                 return Err(format!("{what}: element {i} is {value}, expected {expected}"));

@@ -16,3 +16,20 @@ const DELIBERATE: &[Difference] = &[
 pub(crate) fn is_deliberate(operation: &str, key: &str) -> bool {
     DELIBERATE.iter().any(|&(name, case, _)| name == operation && case == key)
 }
+
+/// Operations, or their bindings, that read values: a captured step refuses them.
+const READERS: &[&str] = &[
+    "argwhere",
+    "bincount",
+    "masked_select",
+    "nn.functional.one_hot",
+    "nonzero",
+    "tensor_split",
+    "tril_indices",
+    "triu_indices",
+];
+
+/// True for an operation that reads values.
+pub(crate) fn reads(operation: &str) -> bool {
+    READERS.contains(&operation)
+}

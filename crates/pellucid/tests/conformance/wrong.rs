@@ -1,19 +1,20 @@
 //! The check itself: what is wrong in one order only is found in that order.
 
 use crate::bindings::Binding;
-use crate::check::{refused, runs, sample};
-use crate::data::{self, Case};
+use crate::cases;
+use crate::check::{refused, sample};
+use crate::data::Case;
 use pellucid::{Result, Tensor, ops};
 
 /// What the check says about a binding of `sin`, in every run.
 fn verdicts(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Vec<Result<(), String>> {
     let binding: Binding = Box::new(move |c| Ok(vec![f(c.x()?)?]));
     let case = case("sin");
-    runs("sin").map(|run| sample(&binding, &case, &case.operation.samples[0], run)).into()
+    sample(&binding, case, &case.operation.samples[0]).into_iter().map(|(_, verdict)| verdict).collect()
 }
 
-fn case(name: &str) -> Case {
-    data::load().into_iter().find(|case| case.operation.name == name).expect("it is in the data")
+fn case(name: &str) -> &'static Case {
+    cases().iter().find(|case| case.operation.name == name).expect("it is in the data")
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn a_wrong_value_is_found_in_either_precision() {
 fn a_call_that_is_not_refused_is_found() {
     let accepts: Binding = Box::new(|c| Ok(vec![c.x()?.clone()]));
     let case = case("dot");
-    assert!(refused(&accepts, &case, &case.operation.refusals[0]).is_err_and(|why| why.starts_with("accepted")));
+    assert!(refused(&accepts, case, &case.operation.refusals[0]).is_err_and(|why| why.starts_with("accepted")));
 }
 
 #[test]

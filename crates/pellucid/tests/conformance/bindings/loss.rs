@@ -163,10 +163,10 @@ fn distances(table: &mut Binder) {
     });
     table.one("nn.functional.pdist", |c| {
         let (x, p) = (c.x()?, c.float(1, "p").unwrap_or(2.0));
-        let index = Tensor::arange(0, x.shape()[0] as i64, 1);
-        let pairs = ops::nonzero(&ops::lt(&ops::unsqueeze(&index, 1)?, &index)?)?;
-        let row = |k: usize| ops::index_select(x, 0, &pairs[k]);
-        ops::norm(&ops::sub(row(0)?, row(1)?)?, p, -1)
+        let count = x.shape()[0] as i64;
+        let (a, b): (Vec<i64>, Vec<i64>) = (0..count).flat_map(|i| (i + 1..count).map(move |j| (i, j))).unzip();
+        let rows = |index: &[i64]| ops::index_select(x, 0, &Tensor::new(index, [index.len()]));
+        ops::norm(&ops::sub(rows(&a)?, rows(&b)?)?, p, -1)
     });
     table.one("cdist", |c| {
         let (a, b) = (ops::unsqueeze(c.x()?, -2)?, ops::unsqueeze(c.tensor(1, "x2")?, -3)?);
