@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, broadcast_shape};
 use crate::table::row::{Gradient::Third, Input, Row, Rule, real};
-use pellucid_tensor::{DType, Error, Tensor, ops};
+use pellucid_tensor::{DType, Error, Tensor, jvp, ops};
 
 /// A·B by three loops, with NumPy's rules for ranks.
 fn product(a: &Nd, b: &Nd) -> Nd {
@@ -97,9 +97,26 @@ pub(super) fn rows() -> Vec<Row> {
             with_bias,
         )
         .floats_only()
-        .also("the weight is a matrix", || mismatch(ops::linear(&zeros([3]), &zeros([3]), None)));
+        .also("the weight is a matrix", || mismatch(ops::linear(&zeros([3]), &zeros([3]), None)))
+        .also("the same bits forward from a weight in any layout", || {
+            let dense = numbers([4, 3], 0.3)?;
+            let columns = ops::t(&ops::contiguous(&ops::t(&dense)?)?)?;
+            let bits = |weight: &Tensor| {
+                let (x, bias) = (numbers([8, 3], 0.7)?, numbers([4], 1.1)?);
+                let tangents = [numbers([8, 3], 1.3)?, numbers([4, 3], 1.7)?, numbers([4], 1.9)?];
+                let f = |x: &[Tensor]| Ok(vec![ops::linear(&x[0], &x[1], Some(&x[2]))?]);
+                jvp(f, &[&x, weight, &bias], &tangents.each_ref())?.1[0].to_bytes()
+            };
+            Ok(bits(&dense)? == bits(&columns)?)
+        });
     let rule = |row: Row, rule| row.rule(rule).ulps(32.0).scale(4.0);
     vec![rule(matmul, Rule::NoTruth), rule(dot, Rule::NoTruth), rule(outer, Rule::Any), rule(linear, Rule::NoTruth)]
+}
+
+/// Numbers between −1 and 1.
+fn numbers<const N: usize>(shape: [usize; N], by: f64) -> pellucid_tensor::Result<Tensor> {
+    let count = shape.iter().product::<usize>() as f64;
+    ops::sin(&ops::reshape(&Tensor::arange(by, by * (count + 0.5), by), shape)?)
 }
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
