@@ -38,20 +38,33 @@ struct Run {
     gradients: f64,
 }
 
+impl Run {
+    /// From contiguous inputs, at once.
+    fn is_plain(self) -> bool {
+        matches!(self.engine, Engine::Eager) && !self.strided
+    }
+}
+
 /// The data's own precision.
 const DOUBLE: Run =
     Run { name: "f64", float: DType::F64, strided: false, engine: Engine::Eager, outputs: 1e-9, gradients: 1e-7 };
 /// The same samples, cast.
 const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
 
-/// The runs of an operation.
+/// The runs of an operation; a plain one comes before those that must have its bits.
 fn runs(operation: &str) -> Vec<Run> {
     let algebra = ["linalg.", "cholesky", "logdet", "matrix_exp"].iter().any(|prefix| operation.starts_with(prefix));
     let double = if algebra { Run { outputs: 1e-6, gradients: 1e-6, ..DOUBLE } } else { DOUBLE };
-    let strided = Run { name: "f64 strided", strided: true, ..double };
-    let deferred = Run { name: "f64 deferred", engine: Engine::Deferred, ..double };
-    let captured = Run { name: "f64 captured", engine: Engine::Captured, ..double };
-    let mut runs = vec![double, strided, deferred, captured, SINGLE];
+    let mut runs = vec![
+        double,
+        Run { name: "f64 strided", strided: true, ..double },
+        Run { name: "f64 deferred", engine: Engine::Deferred, ..double },
+        Run { name: "f64 captured", engine: Engine::Captured, ..double },
+        SINGLE,
+        Run { name: "f32 strided", strided: true, ..SINGLE },
+        Run { name: "f32 deferred", engine: Engine::Deferred, ..SINGLE },
+        Run { name: "f32 captured", engine: Engine::Captured, ..SINGLE },
+    ];
     runs.retain(|run| !(matches!(run.engine, Engine::Captured) && differences::reads(operation)));
     runs
 }
@@ -78,7 +91,7 @@ pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Resu
 
 /// A sample in every run: the runs' names and what is wrong in each.
 pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'static str, Result<(), String>)> {
-    let mut first: Option<Vec<Tensor>> = None;
+    let mut plain: Option<Vec<Tensor>> = None;
     let verdict = |run: Run| {
         let check = Check { binding, case, sample, run };
         let values = guarded(|| match run.engine {
@@ -86,14 +99,12 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
             Engine::Deferred => lazy(|| check.eager()),
             Engine::Captured => check.captured(),
         });
-        let verdict = values.and_then(|values| match &first {
-            // Derivatives of a product follow its operands' layouts: a sum of them may have another order.
-            Some(first) if run.strided => same_bits(&first[..sample.outputs], &values),
-            Some(first) if run.float == DType::F64 => same_bits(first, &values),
-            _ => {
-                first = Some(values);
-                Ok(())
+        let verdict = values.and_then(|values| {
+            if run.is_plain() {
+                plain = Some(values);
+                return Ok(());
             }
+            plain.as_ref().map_or(Ok(()), |plain| same_bits(plain, &values))
         });
         (run.name, verdict)
     };
@@ -101,9 +112,9 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
 }
 
 /// Layout and engine change no bit.
-fn same_bits(first: &[Tensor], again: &[Tensor]) -> Result<(), String> {
+fn same_bits(plain: &[Tensor], again: &[Tensor]) -> Result<(), String> {
     let same = |(a, b): (&Tensor, &Tensor)| a.to_bytes().ok() == b.to_bytes().ok();
-    match first.iter().zip(again).position(|pair| !same(pair)) {
+    match plain.iter().zip(again).position(|pair| !same(pair)) {
         Some(at) => Err(format!("value {at} has other bits than from contiguous inputs, at once")),
         None => Ok(()),
     }

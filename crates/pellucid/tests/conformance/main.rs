@@ -1,5 +1,5 @@
 //! Operations against reference data: outputs, gradients of three orders, forward mode and refused
-//! calls, in `f64` (again from inputs that lie scattered, deferred, and captured) and in `f32`.
+//! calls, in `f64` and `f32`, and again with the same bits from inputs that lie scattered, deferred, and captured.
 //!
 //! `data/README.md` says what the data is. Bindings say which of Pellucid's operations is meant by a
 //! name of the data; what has none is missing. `expected.txt` lists the operations of which every

@@ -40,7 +40,7 @@ fn a_wrong_derivative_is_found_in_its_order() {
 fn a_wrong_value_is_found_in_either_precision() {
     let scaled = |by: f64| verdicts(move |x| ops::mul(ops::sin(x)?, by));
     let wrong = |verdict: &Result<(), String>| verdict.as_ref().is_err_and(|why| why.starts_with("output 0"));
-    assert!(scaled(1.0 + 1e-8).first().is_some_and(wrong));
+    assert!(scaled(1.0 + 1e-8).iter().take(4).all(wrong));
     assert!(scaled(1.0 + 1e-3).iter().all(wrong));
 }
 
