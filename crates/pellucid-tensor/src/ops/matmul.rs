@@ -10,15 +10,18 @@ use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{Kernel, MatMul, Meta};
 use pellucid_ir::{DType, Error, Result};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 /// C = A·B over the last two axes; the axes before them broadcast.
 ///
 /// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over the batch axes that were stretched. The gradient of an
 /// operand that is a transposed view is computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ, so that it lies in
-/// memory as the operand does: a weight's gradient is dense where the weight is.
+/// memory as the operand does: a weight's gradient is dense where the weight is. The graph is the same
+/// either way, and with it the order in which gradients of gradients are added.
 struct Product {
     transposed: [bool; 2],
+    /// The result is to lie column by column: it is the view (Bᵀ·Aᵀ)ᵀ.
+    columns: bool,
 }
 
 impl Operation for Product {
@@ -26,18 +29,17 @@ impl Operation for Product {
         "matmul"
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        let kernel = Kernel::MatMul(MatMul::default());
-        let metas = [meta(inputs[0]), meta(inputs[1])];
         let device = Device::common("matmul", inputs.iter().map(|a| a.device()))?;
-        let out = kernel.infer(&metas)?.pop().expect("one product");
         if saves.needs(1) {
             saves.input(0);
         }
         if saves.needs(0) {
             saves.input(1);
         }
-        let out = Array::new(device, out.dtype, out.shape)?;
-        engine::submit(&kernel, inputs, &[&out])?;
+        let out = match self.columns {
+            true => flipped(&multiply(device, [&flipped(inputs[1]), &flipped(inputs[0])])?),
+            false => multiply(device, [inputs[0], inputs[1]])?,
+        };
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
@@ -46,14 +48,14 @@ impl Operation for Product {
         let mut gradients: InputGradients = smallvec![None, None];
         if needed.contains(0) {
             let b = saved.input(1)?;
-            let whole = if self.transposed[0] { flip(&product(&b, &flip(&g)?)?)? } else { product(&g, &flip(&b)?)? };
+            let whole = product(&g, &flip(&b)?, self.transposed[0])?;
             gradients[0] = Some(sum_to(&whole, &saved.input_shape(0))?);
         }
         if needed.contains(1) {
             let a = saved.input(0)?;
             // A matrix shared by the whole batch: one product sums over it.
             let (a, g) = folded(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
-            let whole = if self.transposed[1] { flip(&product(&flip(&g)?, &a)?)? } else { product(&flip(&a)?, &g)? };
+            let whole = product(&flip(&a)?, &g, self.transposed[1])?;
             gradients[1] = Some(sum_to(&whole, &saved.input_shape(1))?);
         }
         Ok(gradients)
@@ -64,12 +66,29 @@ fn meta(array: &Array) -> Meta {
     Meta { shape: array.shape().clone(), dtype: array.dtype() }
 }
 
-fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+/// The kernel, into a new array.
+fn multiply(device: Device, [a, b]: [&Array; 2]) -> Result<Array> {
+    let kernel = Kernel::MatMul(MatMul::default());
+    let out = kernel.infer(&[meta(a), meta(b)])?.pop().expect("one product");
+    let out = Array::new(device, out.dtype, out.shape)?;
+    engine::submit(&kernel, &[a, b], &[&out])?;
+    Ok(out)
+}
+
+/// A view with the last two axes exchanged.
+fn flipped(x: &Array) -> Array {
+    let mut order: SmallVec<[usize; 6]> = (0..x.shape().rank()).collect();
+    let last = order.len() - 1;
+    order.swap(last - 1, last);
+    x.view(x.layout().permute(&order))
+}
+
+fn product(a: &Tensor, b: &Tensor, columns: bool) -> Result<Tensor> {
     let column_by_column = |x: &Tensor| {
         let layout = x.array().layout();
         !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
     };
-    apply_one(Product { transposed: [column_by_column(a), column_by_column(b)] }, &[a, b])
+    apply_one(Product { transposed: [column_by_column(a), column_by_column(b)], columns }, &[a, b])
 }
 
 /// A and g with their batch axes folded into the rows, if B (of rank 2) is shared by the batch.
@@ -107,16 +126,16 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
     let x = if a.rank() == 1 { ops::unsqueeze(&x, 0)? } else { x };
     let y = if b.rank() == 1 { ops::unsqueeze(&y, 1)? } else { y };
-    // A batch of rows times one matrix is one product of more rows.
-    let joined = (x.rank() > 2 && y.rank() == 2 && x.array().layout().is_contiguous())
-        .then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
+    // A batch of rows times one matrix is one product of more rows: in any layout, since a product of
+    // one row may add in another order than one of many.
+    let joined = (x.rank() > 2 && y.rank() == 2).then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
     let product = match joined {
         Some(rows) => {
-            let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y)?;
+            let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y, false)?;
             let shape = x.shape().with_axis(x.rank() - 1, y.shape()[1]);
             reshape_to(&flat, &shape)?
         }
-        None => product(&x, &y)?,
+        None => product(&x, &y, false)?,
     };
     let product = if a.rank() == 1 { ops::squeeze(&product, -2)? } else { product };
     if b.rank() == 1 { ops::squeeze(&product, -1) } else { Ok(product) }

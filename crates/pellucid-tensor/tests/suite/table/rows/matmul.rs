@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, broadcast_shape};
 use crate::table::row::{Gradient::Third, Input, Row, Rule, real};
-use pellucid_tensor::{DType, Error, Tensor, ops};
+use pellucid_tensor::{DType, Error, Tensor, jvp, ops};
 
 /// A·B by three loops, with NumPy's rules for ranks.
 fn product(a: &Nd, b: &Nd) -> Nd {
@@ -34,12 +34,13 @@ fn with_bias(x: &[Nd]) -> Nd {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    let shapes: [(&[usize], &[usize]); 15] = [
+    let shapes: [(&[usize], &[usize]); 16] = [
         (&[2, 3], &[3, 2]),
         (&[3], &[3]),
         (&[3], &[3, 2]),
         (&[2, 3], &[3]),
         (&[2, 2, 3], &[3, 2]),
+        (&[4, 1, 5], &[5, 4]),
         (&[2, 3], &[2, 3, 2]),
         (&[2, 2, 3], &[2, 3, 2]),
         (&[2, 1, 2, 3], &[3, 3, 1]),
@@ -96,7 +97,18 @@ pub(super) fn rows() -> Vec<Row> {
             with_bias,
         )
         .floats_only()
-        .also("the weight is a matrix", || mismatch(ops::linear(&zeros([3]), &zeros([3]), None)));
+        .also("the weight is a matrix", || mismatch(ops::linear(&zeros([3]), &zeros([3]), None)))
+        .also("the same bits forward from a weight in any layout", || {
+            let dense = numbers([4, 3], 0.3)?;
+            let columns = ops::t(&ops::contiguous(&ops::t(&dense)?)?)?;
+            let bits = |weight: &Tensor| {
+                let (x, bias) = (numbers([8, 3], 0.7)?, numbers([4], 1.1)?);
+                let tangents = [numbers([8, 3], 1.3)?, numbers([4, 3], 1.7)?, numbers([4], 1.9)?];
+                let f = |x: &[Tensor]| Ok(vec![ops::linear(&x[0], &x[1], Some(&x[2]))?]);
+                jvp(f, &[&x, weight, &bias], &tangents.each_ref())?.1[0].to_bytes()
+            };
+            Ok(bits(&dense)? == bits(&columns)?)
+        });
     let square = |x: &Nd, n: usize| (1..n).fold(x.clone(), |power, _| product(&power, x));
     let trace = Row::new("trace")
         .case("a rectangle", [real([2, 3])], |x| ops::trace(&x[0]), |x| Nd::scalar(x[0].at(&[0, 0]) + x[0].at(&[1, 1])))
@@ -150,6 +162,12 @@ pub(super) fn rows() -> Vec<Row> {
     ];
     rows.extend(more);
     rows
+}
+
+/// Numbers between −1 and 1.
+fn numbers<const N: usize>(shape: [usize; N], by: f64) -> pellucid_tensor::Result<Tensor> {
+    let count = shape.iter().product::<usize>() as f64;
+    ops::sin(&ops::reshape(&Tensor::arange(by, by * (count + 0.5), by), shape)?)
 }
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {

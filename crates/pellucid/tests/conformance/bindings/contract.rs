@@ -1,0 +1,108 @@
+//! Products, and attention.
+
+use super::Binder;
+use crate::call::{Call, KEY};
+use crate::index::Argument;
+use pellucid::{Error, Result, Tensor, ops};
+
+pub(super) fn bind(table: &mut Binder) {
+    table.binary("matmul", ops::matmul);
+    table.binary("mm", ops::matmul);
+    table.binary("bmm", ops::matmul);
+    table.binary("__rmatmul__", |a, b| ops::matmul(b, a));
+    table.binary("dot", ops::dot);
+    table.binary("vdot", ops::dot);
+    table.binary("inner", |a, b| match a.rank() == 0 || b.rank() == 0 {
+        true => ops::mul(a, b),
+        false => contracted(a, b, &[-1], &[-1]),
+    });
+    table.one("addmv", |c| weighted(c, ops::matmul(c.tensor(1, "mat")?, c.tensor(2, "vec")?)?));
+    table.one("addr", |c| weighted(c, ops::outer(c.tensor(1, "vec1")?, c.tensor(2, "vec2")?)?));
+    table.one("baddbmm", |c| weighted(c, ops::matmul(c.tensor(1, "batch1")?, c.tensor(2, "batch2")?)?));
+    table.one("nn.functional.linear", |c| ops::linear(c.x()?, c.tensor(1, "weight")?, c.optional(2, "bias")));
+    table.one("nn.functional.bilinear", |c| {
+        let (a, b, weight) = (c.x()?, c.tensor(1, "input2")?, c.tensor(2, "weight")?);
+        let rows = |x: &Tensor| ops::reshape(x, [-1, x.shape()[x.rank() - 1] as isize]);
+        let halves = ops::matmul(&rows(a)?, weight)?;
+        let y = ops::t(&ops::sum(&ops::mul(&halves, &rows(b)?)?, -1)?)?;
+        let y = ops::reshape(&y, &[&a.shape()[..a.rank() - 1], &weight.shape()[..1]].concat()[..])?;
+        c.optional(3, "bias").map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
+    });
+    table.one("cross", |c| {
+        let (a, b, axis) = (c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1));
+        let turned = |x: &Tensor, order: [i64; 3]| ops::index_select(x, axis, &Tensor::from(order));
+        let (first, second) = ([1, 2, 0], [2, 0, 1]);
+        let ahead = ops::mul(turned(a, first)?, turned(b, second)?)?;
+        ops::sub(ahead, ops::mul(turned(a, second)?, turned(b, first)?)?)
+    });
+    table.one("linalg.multi_dot", |c| {
+        let tensors = c.tensors(0)?;
+        let Some((first, rest)) = tensors.split_first() else { return Err(Error::invalid("multi_dot", "needs some")) };
+        rest.iter().try_fold((*first).clone(), |product, x| ops::matmul(&product, x))
+    });
+    table.one("tensordot", |c| {
+        let (a, b) = (c.x()?, c.y()?);
+        if let Some(count) = c.int(KEY, "dims") {
+            let axes: Vec<isize> = (0..count).collect();
+            let last: Vec<isize> = axes.iter().map(|k| k - count).collect();
+            return contracted(a, b, &last, &axes);
+        }
+        let Some(Argument::List(pair)) = c.get(KEY, "dims") else { return Err(Error::invalid("tensordot", "axes")) };
+        let axes = |argument: &Argument| match argument {
+            Argument::List(items) => {
+                items.iter().map(|i| if let Argument::Int(i) = i { *i as isize } else { 0 }).collect()
+            }
+            _ => Vec::new(),
+        };
+        contracted(a, b, &axes(&pair[0]), &axes(&pair[1]))
+    });
+    table.one("nn.functional.scaled_dot_product_attention", attention);
+}
+
+/// beta·x + alpha·product
+fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
+    let (beta, alpha) = (c.float(KEY, "beta").unwrap_or(1.0), c.float(KEY, "alpha").unwrap_or(1.0));
+    ops::add(ops::mul(c.x()?, beta)?, ops::mul(&product, alpha)?)
+}
+
+/// The product summed over these axes of both, as one product of matrices.
+fn contracted(a: &Tensor, b: &Tensor, of_a: &[isize], of_b: &[isize]) -> Result<Tensor> {
+    let at =
+        |x: &Tensor, axes: &[isize]| axes.iter().map(|&k| x.shape().axis("tensordot", k)).collect::<Result<Vec<_>>>();
+    let (of_a, of_b) = (at(a, of_a)?, at(b, of_b)?);
+    // Length 1 stretches to the other's.
+    let (mut long_a, mut long_b) = (a.shape().clone(), b.shape().clone());
+    for (&i, &j) in of_a.iter().zip(&of_b) {
+        let len = a.shape()[i].max(b.shape()[j]);
+        (long_a, long_b) = (long_a.with_axis(i, len), long_b.with_axis(j, len));
+    }
+    let (a, b) = (&ops::broadcast_to(a, long_a)?, &ops::broadcast_to(b, long_b)?);
+    let rest = |x: &Tensor, axes: &[usize]| (0..x.rank()).filter(|k| !axes.contains(k)).collect::<Vec<_>>();
+    let (rest_a, rest_b) = (rest(a, &of_a), rest(b, &of_b));
+    let order = |axes: [&[usize]; 2]| axes.concat().iter().map(|&k| k as isize).collect::<Vec<_>>();
+    let lengths = |x: &Tensor, axes: &[usize]| axes.iter().map(|&k| x.shape()[k]).collect::<Vec<_>>();
+    let (rows, columns) = (lengths(a, &rest_a), lengths(b, &rest_b));
+    let inner: usize = lengths(a, &of_a).iter().product();
+    let x = ops::reshape(&ops::permute(a, &order([&rest_a, &of_a]))?, [rows.iter().product(), inner])?;
+    let y = ops::reshape(&ops::permute(b, &order([&of_b, &rest_b]))?, [inner, columns.iter().product()])?;
+    ops::reshape(&ops::matmul(&x, &y)?, &[rows, columns].concat()[..])
+}
+
+/// softmax(Q·Kᵀ/√d)·V, with the upper triangle masked if it is causal.
+fn attention(c: &Call) -> Result<Tensor> {
+    let (q, k, v) = (c.x()?, c.tensor(1, "key")?, c.tensor(2, "value")?);
+    if c.get(3, "attn_mask").is_some() || c.float(4, "dropout_p").unwrap_or(0.0) != 0.0 {
+        return Err(Error::invalid("attention", "no mask and no dropout here"));
+    }
+    let width = q.shape()[q.rank() - 1] as f64;
+    let scores =
+        ops::mul(ops::matmul(q, &ops::transpose(k, -2, -1)?)?, c.float(KEY, "scale").unwrap_or(width.powf(-0.5)))?;
+    let scores = if c.flag(5, "is_causal") {
+        let (rows, columns) = (q.shape()[q.rank() - 2] as i64, k.shape()[k.rank() - 2] as i64);
+        let hidden = ops::gt(Tensor::arange(0, columns, 1), &ops::unsqueeze(&Tensor::arange(0, rows, 1), 1)?)?;
+        ops::where_(&hidden, f64::NEG_INFINITY, &scores)?
+    } else {
+        scores
+    };
+    ops::matmul(&ops::softmax(&scores, -1)?, v)
+}

@@ -1,0 +1,181 @@
+//! Elementwise operations of one, two and three operands; comparisons and logic.
+
+use super::Binder;
+use crate::call::{Call, KEY};
+use pellucid::{DType, Error, Result, Tensor, ops};
+use std::f64::consts::PI;
+
+pub(super) fn bind(table: &mut Binder) {
+    one_operand(table);
+    compositions(table);
+    two_operands(table);
+    comparisons(table);
+    three_operands(table);
+}
+
+fn one_operand(table: &mut Binder) {
+    table.unary("abs", ops::abs);
+    table.unary("acosh", ops::acosh);
+    table.unary("asin", ops::asin);
+    table.unary("asinh", ops::asinh);
+    table.unary("bitwise_not", ops::bitwise_not);
+    table.unary("ceil", ops::ceil);
+    table.unary("clone", ops::copy);
+    table.unary("cosh", ops::cosh);
+    table.unary("digamma", ops::digamma);
+    table.unary("erf", ops::erf);
+    table.unary("erfc", ops::erfc);
+    table.unary("erfinv", ops::erfinv);
+    table.unary("exp", ops::exp);
+    table.unary("exp2", ops::exp2);
+    table.unary("floor", ops::floor);
+    table.unary("frac", ops::frac);
+    table.unary("isfinite", ops::isfinite);
+    table.unary("isinf", ops::isinf);
+    table.unary("isnan", ops::isnan);
+    table.unary("log", ops::log);
+    table.unary("log1p", ops::log1p);
+    table.unary("log2", ops::log2);
+    table.unary("logical_not", ops::logical_not);
+    table.unary("neg", ops::neg);
+    table.unary("reciprocal", ops::reciprocal);
+    table.unary("round", ops::round);
+    table.unary("rsqrt", ops::rsqrt);
+    table.unary("sgn", ops::sign);
+    table.unary("sigmoid", ops::sigmoid);
+    table.unary("sign", ops::sign);
+    table.unary("sin", ops::sin);
+    table.unary("sinc", ops::sinc);
+    table.unary("sinh", ops::sinh);
+    table.unary("sqrt", ops::sqrt);
+    table.unary("square", ops::square);
+    table.unary("tan", ops::tan);
+    table.unary("tanh", ops::tanh);
+    table.unary("trunc", ops::trunc);
+}
+
+fn compositions(table: &mut Binder) {
+    table.unary("deg2rad", |x| ops::mul(x, PI / 180.0));
+    table.unary("rad2deg", |x| ops::mul(x, 180.0 / PI));
+    table.unary("positive", |x| Ok(x.clone()));
+    table.unary("isposinf", |x| ops::eq(x, f64::INFINITY));
+    table.unary("signbit", |x| ops::lt(&ops::copysign(1.0, x)?, 0.0));
+    table.one("fill", |c| {
+        let value = c.float(1, "value").unwrap_or(f64::from(u8::from(c.flag(1, "value"))));
+        ops::full_like(c.x()?, value)
+    });
+    table.unary("nan_to_num", |x| {
+        let most = if x.dtype() == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
+        ops::where_(&ops::isnan(x)?, 0.0, &ops::clamp(x, -most, most)?)
+    });
+    table.one("round.decimals_3", |c| {
+        let scale = 10f64.powi(c.int(1, "decimals").unwrap_or(0) as i32);
+        ops::div(ops::round(&ops::mul(c.x()?, scale)?)?, scale)
+    });
+    table.one("logit", |c| match c.float(1, "eps") {
+        Some(eps) => {
+            let below = ops::lt(c.x()?, eps)?;
+            ops::logit(&ops::where_(&below, eps, &ops::minimum(c.x()?, 1.0 - eps)?)?)
+        }
+        None => ops::logit(c.x()?),
+    });
+}
+
+fn two_operands(table: &mut Binder) {
+    table.one("add", |c| ops::add(c.x()?, scaled(c, c.y()?)?));
+    table.one("rsub", |c| ops::sub(c.y()?, scaled(c, c.x()?)?));
+    table.one("mul", |c| ops::mul(c.x()?, c.operand(1, "other")?));
+    table.binary("div.no_rounding_mode", |a, b| ops::div(a, b));
+    table.binary("div.floor_rounding", |a, b| ops::floor_div(a, b));
+    table.binary("div.trunc_rounding", |a, b| ops::trunc(&ops::div(a, b)?));
+    table.binary("true_divide", |a, b| ops::div(a, b));
+    table.binary("floor_divide", |a, b| ops::floor_div(a, b));
+    table.binary("remainder", |a, b| ops::rem(a, b));
+    table.binary("fmod", |a, b| ops::sub(a, ops::mul(b, ops::trunc(&ops::div(a, b)?)?)?));
+    table.binary("float_power", |a, b| ops::pow(a, b));
+    table.binary("minimum", |a, b| ops::minimum(a, b));
+    table.binary("fmax", |a, b| numbers_first(a, b, &ops::maximum(a, b)?));
+    table.binary("fmin", |a, b| numbers_first(a, b, &ops::minimum(a, b)?));
+    table.binary("clamp_min", |a, b| ops::maximum(a, b));
+    table.binary("clamp_max", |a, b| ops::minimum(a, b));
+    table.binary("copysign", |a, b| ops::copysign(a, b));
+    table.binary("ldexp", |a, b| ops::mul(a, ops::exp2(b)?));
+    table.binary("logaddexp", |a, b| {
+        let shape = shape_of_both(a, b)?;
+        let both = [&ops::broadcast_to(a, &shape)?, &ops::broadcast_to(b, &shape)?];
+        ops::logsumexp(&ops::stack(&both, 0)?, 0)
+    });
+    table.binary("heaviside", |a, b| {
+        let step = ops::to_dtype(&ops::gt(a, 0.0)?, a.dtype())?;
+        ops::where_(&ops::eq(a, 0.0)?, b.detach(), &step)
+    });
+    table.one("__radd__", |c| ops::add(c.operand(1, "other")?, c.x()?));
+    table.one("__rdiv__", |c| ops::div(c.operand(1, "other")?, c.x()?));
+    table.one("__rpow__", |c| ops::pow(c.operand(1, "other")?, c.x()?));
+    table.one("__rmod__", |c| ops::rem(c.operand(1, "other")?, c.x()?));
+    table.binary("bitwise_and", |a, b| ops::bitwise_and(a, b));
+    table.binary("bitwise_or", |a, b| ops::bitwise_or(a, b));
+    table.binary("bitwise_left_shift", |a, b| ops::shift_left(a, b));
+    table.binary("bitwise_right_shift", |a, b| ops::shift_right(a, b));
+}
+
+/// alpha·x
+fn scaled(c: &Call, x: &Tensor) -> Result<Tensor> {
+    match c.float(KEY, "alpha") {
+        Some(alpha) => ops::mul(x, alpha),
+        None => Ok(x.clone()),
+    }
+}
+
+fn shape_of_both(a: &Tensor, b: &Tensor) -> Result<pellucid::Shape> {
+    let mend = "the shapes must broadcast";
+    a.shape().broadcast(b.shape()).ok_or_else(|| Error::shapes("broadcast", [a.shape(), b.shape()], mend))
+}
+
+/// The one that is a number where the other is NaN, else `chosen`.
+fn numbers_first(a: &Tensor, b: &Tensor, chosen: &Tensor) -> Result<Tensor> {
+    ops::where_(&ops::isnan(a)?, b, &ops::where_(&ops::isnan(b)?, a, chosen)?)
+}
+
+fn comparisons(table: &mut Binder) {
+    table.one("eq", |c| ops::eq(c.x()?, c.operand(1, "other")?));
+    table.one("lt", |c| ops::lt(c.x()?, c.operand(1, "other")?));
+    table.one("le", |c| ops::le(c.x()?, c.operand(1, "other")?));
+    table.one("gt", |c| ops::gt(c.x()?, c.operand(1, "other")?));
+    table.one("ge", |c| ops::ge(c.x()?, c.operand(1, "other")?));
+    table.binary("logical_or", |a, b| ops::logical_or(a, b));
+    table.binary("logical_xor", |a, b| ops::logical_xor(a, b));
+    table.binary("equal", |a, b| match a.shape() == b.shape() {
+        true => ops::all(&ops::eq(a, b)?, ..),
+        false => ops::full((), false, DType::Bool),
+    });
+    table.binary("isin", |a, b| ops::any(&ops::eq(ops::unsqueeze(a, -1)?, &ops::flatten(b, 0, -1)?)?, -1));
+    table.one("isclose", |c| {
+        let (rtol, atol) = (c.float(2, "rtol").unwrap_or(1e-5), c.float(3, "atol").unwrap_or(1e-8));
+        if rtol < 0.0 || atol < 0.0 || c.flag(4, "equal_nan") {
+            return Err(Error::invalid("isclose", "tolerances are not negative, and NaN is equal to nothing"));
+        }
+        let (a, b) = (c.x()?, c.y()?);
+        let near = ops::le(ops::abs(&ops::sub(a, b)?)?, ops::add(ops::mul(ops::abs(b)?, rtol)?, atol)?)?;
+        ops::logical_or(ops::eq(a, b)?, ops::logical_and(near, ops::isfinite(b)?)?)
+    });
+}
+
+fn three_operands(table: &mut Binder) {
+    table.one("lerp", |c| {
+        let weight = match c.optional(2, "weight") {
+            Some(weight) => weight.clone(),
+            None => ops::full((), c.float(2, "weight").unwrap_or(0.0), c.float)?,
+        };
+        ops::lerp(c.x()?, c.tensor(1, "end")?, &weight)
+    });
+    table.one("addcmul", |c| {
+        let value = c.float(KEY, "value").unwrap_or(1.0);
+        ops::add(c.x()?, ops::mul(ops::mul(c.tensor(1, "tensor1")?, c.tensor(2, "tensor2")?)?, value)?)
+    });
+    table.one("addcdiv", |c| {
+        let value = c.float(KEY, "value").unwrap_or(1.0);
+        ops::add(c.x()?, ops::mul(ops::div(c.tensor(1, "tensor1")?, c.tensor(2, "tensor2")?)?, value)?)
+    });
+    table.one("where", |c| ops::where_(c.tensor(1, "condition")?, c.x()?, c.operand(2, "other")?));
+}

@@ -1,0 +1,73 @@
+//! Which of Pellucid's operations is meant by a name of the data: one line each, or a few.
+
+mod activation;
+mod contract;
+mod create;
+mod elementwise;
+mod linalg;
+mod loss;
+mod normalize;
+mod reduce;
+mod select;
+mod shape;
+
+use crate::call::Call;
+use pellucid::{Result, Tensor};
+use std::collections::BTreeMap;
+
+/// A call as Pellucid makes it.
+pub(crate) type Binding = Box<dyn Fn(&Call) -> Result<Vec<Tensor>> + Send + Sync>;
+
+/// Every binding, by the data's name of the operation (with its variant).
+pub(crate) type Table = BTreeMap<&'static str, Binding>;
+
+/// Every area's bindings.
+pub(crate) fn all() -> Table {
+    let mut table = Table::new();
+    for bind in [
+        activation::bind,
+        contract::bind,
+        create::bind,
+        elementwise::bind,
+        linalg::bind,
+        loss::bind,
+        normalize::bind,
+        reduce::bind,
+        select::bind,
+        shape::bind,
+    ] {
+        bind(&mut Binder(&mut table));
+    }
+    table
+}
+
+/// Where an area puts its bindings.
+struct Binder<'a>(&'a mut Table);
+
+impl Binder<'_> {
+    /// Any call.
+    fn many(&mut self, name: &'static str, f: impl Fn(&Call) -> Result<Vec<Tensor>> + Send + Sync + 'static) {
+        let twice = self.0.insert(name, Box::new(f)).is_some();
+        assert!(!twice, "{name} is bound twice");
+    }
+
+    /// A call with one output.
+    fn one(&mut self, name: &'static str, f: impl Fn(&Call) -> Result<Tensor> + Send + Sync + 'static) {
+        self.many(name, move |c| Ok(vec![f(c)?]));
+    }
+
+    /// A call with two outputs.
+    fn two(&mut self, name: &'static str, f: impl Fn(&Call) -> Result<(Tensor, Tensor)> + Send + Sync + 'static) {
+        self.many(name, move |c| f(c).map(|(a, b)| vec![a, b]));
+    }
+
+    /// A function of the input alone.
+    fn unary(&mut self, name: &'static str, f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) {
+        self.one(name, move |c| f(c.x()?));
+    }
+
+    /// A function of two tensors.
+    fn binary(&mut self, name: &'static str, f: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + 'static) {
+        self.one(name, move |c| f(c.x()?, c.y()?));
+    }
+}

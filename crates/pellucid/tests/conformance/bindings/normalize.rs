@@ -1,0 +1,62 @@
+//! Normalisation.
+
+use super::Binder;
+use crate::call::KEY;
+use pellucid::{DType, Error, Result, Tensor, ops};
+
+pub(super) fn bind(table: &mut Binder) {
+    table.one("nn.functional.layer_norm", |c| {
+        let shape = shape(c.ints(1, "normalized_shape"));
+        let eps = c.float(4, "eps").unwrap_or(1e-5);
+        ops::layer_norm(c.x()?, shape, c.optional(2, "weight"), c.optional(3, "bias"), eps)
+    });
+    table.one("nn.functional.rms_norm", |c| {
+        let least = if c.float == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON };
+        let eps = c.float(3, "eps").unwrap_or(least);
+        ops::rms_norm(c.x()?, shape(c.ints(1, "normalized_shape")), c.optional(2, "weight"), eps)
+    });
+    table.one("nn.functional.group_norm", |c| {
+        let (x, groups) = (c.x()?, c.count(1, "num_groups")?);
+        if x.rank() < 2 || x.shape()[1] == 0 || !x.shape()[1].is_multiple_of(groups) {
+            return Err(Error::shapes("group_norm", [x.shape()], "takes [N, C, ..], C a multiple of the groups"));
+        }
+        let inside = x.shape()[1..].iter().product::<usize>() / groups;
+        let grouped = ops::reshape(x, [x.shape()[0], groups, inside])?;
+        let normal = ops::layer_norm(&grouped, [inside], None, None, c.float(4, "eps").unwrap_or(1e-5))?;
+        let normal = ops::reshape(&normal, x.shape())?;
+        let scaled = match c.optional(2, "weight") {
+            Some(weight) => ops::mul(&normal, beside(weight, x.rank())?)?,
+            None => normal,
+        };
+        match c.optional(3, "bias") {
+            Some(bias) => ops::add(&scaled, beside(bias, x.rank())?),
+            None => Ok(scaled),
+        }
+    });
+    table.one("nn.functional.normalize", |c| {
+        let (p, axis) = (c.float(1, "p").unwrap_or(2.0), c.int(2, "dim").unwrap_or(1));
+        let length = ops::norm(c.x()?, p, ops::over(axis).keepdims())?;
+        ops::div(c.x()?, ops::maximum(&length, c.float(KEY, "eps").unwrap_or(1e-12))?)
+    });
+    table.one("renorm", |c| {
+        let (x, p, most) = (c.x()?, c.float(1, "p").unwrap_or(2.0), c.float(3, "maxnorm").unwrap_or(1.0));
+        if x.rank() < 2 {
+            return Err(Error::shapes("renorm", [x.shape()], "takes at least two axes"));
+        }
+        let kept = x.shape().axis("renorm", c.int(2, "dim").unwrap_or(0))?;
+        let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
+        let length = ops::norm(x, p, ops::over(others).keepdims())?;
+        let scale = ops::div(most, ops::add(&length, 1e-7)?)?;
+        ops::mul(x, ops::where_(&ops::gt(&length, most)?, &scale, 1.0)?)
+    });
+}
+
+fn shape(lengths: Option<Vec<isize>>) -> Vec<usize> {
+    lengths.unwrap_or_default().iter().map(|&d| d as usize).collect()
+}
+
+/// One value a channel, of axis 1.
+pub(super) fn beside(values: &Tensor, rank: usize) -> Result<Tensor> {
+    let shape: Vec<isize> = (0..rank).map(|k| if k == 1 { -1 } else { 1 }).collect();
+    ops::reshape(values, &shape[..])
+}

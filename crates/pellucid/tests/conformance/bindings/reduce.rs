@@ -1,0 +1,99 @@
+//! Reductions, running reductions and softmax.
+
+use super::Binder;
+use crate::call::{Call, KEY};
+use pellucid::{Error, Result, Tensor, ops};
+
+pub(super) fn bind(table: &mut Binder) {
+    table.one("sum", |c| ops::sum(c.x()?, c.reduced(1, "dim")));
+    table.one("mean", |c| ops::mean(c.x()?, c.reduced(1, "dim")));
+    table.one("nansum", |c| ops::sum(&ops::where_(&ops::isnan(c.x()?)?, 0.0, c.x()?)?, c.reduced(1, "dim")));
+    table.one("prod", |c| ops::prod(c.x()?, c.reduced(1, "dim")));
+    table.one("amax", |c| ops::max(c.x()?, c.reduced(1, "dim")));
+    table.one("amin", |c| ops::min(c.x()?, c.reduced(1, "dim")));
+    table.two("aminmax", |c| Ok((ops::min(c.x()?, kept(c, KEY))?, ops::max(c.x()?, kept(c, KEY))?)));
+    table.one("argmax", |c| ops::argmax(c.x()?, c.reduced(1, "dim")));
+    table.one("argmin", |c| ops::argmin(c.x()?, c.reduced(1, "dim")));
+    table.two("max.reduction_with_dim", |c| Ok((ops::max(c.x()?, kept(c, 1))?, ops::argmax(c.x()?, kept(c, 1))?)));
+    table.two("min.reduction_with_dim", |c| Ok((ops::min(c.x()?, kept(c, 1))?, ops::argmin(c.x()?, kept(c, 1))?)));
+    table.unary("max.reduction_no_dim", |x| ops::max(x, ..));
+    table.unary("min.reduction_no_dim", |x| ops::min(x, ..));
+    table.one("all", |c| ops::all(c.x()?, c.reduced(1, "dim")));
+    table.one("any", |c| ops::any(c.x()?, c.reduced(1, "dim")));
+    table.one("count_nonzero", |c| ops::sum(&ops::ne(c.x()?, 0)?, c.axes(1, "dim")));
+    table.one("logsumexp", |c| ops::logsumexp(c.x()?, c.reduced(1, "dim")));
+    table.one("norm.fro", |c| ops::norm(c.x()?, 2.0, c.axes(2, "dim")));
+    table.one("norm.inf", |c| ops::norm(c.x()?, c.float(1, "p").unwrap_or(2.0), c.axes(2, "dim")));
+    table.one("dist", |c| ops::norm(&ops::sub(c.x()?, c.y()?)?, c.float(2, "p").unwrap_or(2.0), ..));
+    moments(table);
+    table.one("cumsum", |c| along(c.x()?, |x| ops::cumsum(x, c.int(1, "dim").unwrap_or(0))));
+    table.one("softmax", |c| ops::softmax(c.x()?, c.axes(1, "dim")));
+    table.one("softmax.with_dtype", |c| {
+        ops::softmax(&ops::to_dtype(c.x()?, c.dtype(KEY, "dtype").unwrap_or(c.float))?, c.axes(1, "dim"))
+    });
+    table.one("log_softmax", |c| ops::log_softmax(c.x()?, c.axes(1, "dim")));
+    table.one("nn.functional.softmin", |c| ops::softmax(&ops::neg(c.x()?)?, c.axes(1, "dim")));
+    table.unary("trace", |x| {
+        let &[rows, columns] = &x.shape()[..] else {
+            return Err(Error::shapes("trace", [x.shape()], "takes a matrix"));
+        };
+        let diagonal = Tensor::arange(0, rows.min(columns) as i64, 1);
+        ops::sum(&x.try_i((&diagonal, &diagonal))?, ..)
+    });
+    table.one("diff", differences);
+}
+
+/// The axes of an operation that names none for all, with `keepdim` behind them.
+fn kept(c: &Call, at: usize) -> ops::Axes {
+    let axes = c.axes(at, "dim");
+    if c.flag(at.saturating_add(1), "keepdim") { axes.keepdims() } else { axes }
+}
+
+/// What works along an axis, for a 0-d tensor as for a tensor of one element.
+pub(super) fn along(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    if x.rank() > 0 { f(x) } else { ops::squeeze(&f(&ops::unsqueeze(x, 0)?)?, 0) }
+}
+
+fn moments(table: &mut Binder) {
+    let mean = |c: &Call| ops::mean(c.x()?, kept_by_name(c));
+    table.one("var", variance);
+    table.one("var.unbiased", variance);
+    table.one("std", |c| ops::sqrt(&variance(c)?));
+    table.one("std.unbiased", |c| ops::sqrt(&variance(c)?));
+    table.two("var_mean", move |c| Ok((variance(c)?, mean(c)?)));
+    table.two("std_mean", move |c| Ok((ops::sqrt(&variance(c)?)?, mean(c)?)));
+}
+
+fn kept_by_name(c: &Call) -> ops::Axes {
+    let axes = c.axes(KEY, "dim");
+    if c.flag(KEY, "keepdim") { axes.keepdims() } else { axes }
+}
+
+/// The data's corrections are any numbers; Pellucid's degrees of freedom are counts.
+fn variance(c: &Call) -> Result<Tensor> {
+    let x = c.x()?;
+    let biased = matches!(c.get(KEY, "unbiased"), Some(crate::index::Argument::Bool(false)));
+    let correction = c.float(KEY, "correction").unwrap_or(if biased { 0.0 } else { 1.0 });
+    let axes = kept_by_name(c);
+    if correction >= 0.0 && correction.fract() == 0.0 {
+        return ops::var(x, axes.ddof(correction as usize));
+    }
+    let population = ops::var(x, axes)?;
+    let count = x.size() as f64 / ops::sum(x, c.axes(KEY, "dim"))?.size() as f64;
+    ops::mul(&population, count / (count - correction))
+}
+
+/// The n-th difference along an axis, of what is prepended, the tensor and what is appended.
+fn differences(c: &Call) -> Result<Tensor> {
+    let (order, axis) = (c.count(1, "n").or(if c.len() > 1 { Err(()) } else { Ok(1) }), c.int(2, "dim").unwrap_or(-1));
+    let order = order.map_err(|()| Error::invalid("diff", "the order is not negative"))?;
+    let parts = [c.optional(3, "prepend"), Some(c.x()?), c.optional(4, "append")];
+    let mut y = ops::concatenate(&parts.into_iter().flatten().collect::<Vec<_>>(), axis)?;
+    for _ in 0..order {
+        let at = y.shape().axis("diff", axis)?;
+        let shorter = y.shape()[at].saturating_sub(1);
+        let later = ops::narrow(&y, axis, y.shape()[at] - shorter, shorter)?;
+        y = ops::sub(&later, &ops::narrow(&y, axis, 0, shorter)?)?;
+    }
+    Ok(y)
+}

@@ -1,0 +1,366 @@
+//! Views, copies in another order, joining and cutting.
+
+use super::Binder;
+use super::reduce::along;
+use crate::call::Call;
+use pellucid::{Error, Result, Shape, Tensor, ops};
+
+pub(super) fn bind(table: &mut Binder) {
+    views(table);
+    orders(table);
+    joins(table);
+    tables(table);
+    cuts(table);
+    pads(table);
+    triangles(table);
+}
+
+fn views(table: &mut Binder) {
+    for name in ["reshape", "view"] {
+        table.one(name, |c| ops::reshape(c.x()?, &c.lengths(1, "shape")?[..]));
+    }
+    for name in ["reshape_as", "view_as"] {
+        table.binary(name, |x, like| ops::reshape(x, like.shape()));
+    }
+    table.one("expand", |c| ops::expand(c.x()?, &c.lengths(1, "shape")?[..]));
+    table.one("broadcast_to", |c| ops::broadcast_to(c.x()?, sizes(&c.lengths(1, "shape")?)));
+    table.many("broadcast_tensors", |c| {
+        let tensors = c.tensors(0)?;
+        let mut shape = Shape::scalar();
+        for x in &tensors {
+            let both = shape.broadcast(x.shape());
+            shape = both.ok_or_else(|| Error::shapes("broadcast", [&shape, x.shape()], "they must broadcast"))?;
+        }
+        tensors.iter().map(|x| ops::broadcast_to(x, &shape)).collect()
+    });
+    table.one("squeeze", |c| squeezed(c.x()?, c.ints(1, "dim")));
+    table.one("squeeze.multiple", |c| squeezed(c.x()?, c.ints(1, "dim")));
+    table.one("unsqueeze", |c| ops::unsqueeze(c.x()?, c.int(1, "dim").unwrap_or(0)));
+    table.one("flatten", |c| {
+        ops::flatten(c.x()?, c.int(1, "start_dim").unwrap_or(0), c.int(2, "end_dim").unwrap_or(-1))
+    });
+    table.one("unflatten", |c| {
+        let (x, axis) = (c.x()?, c.int(1, "dim").unwrap_or(0));
+        let at = x.shape().axis("unflatten", axis)?;
+        let lengths = |range: &[usize]| range.iter().map(|&d| d as isize).collect::<Vec<_>>();
+        let inside = c.ints(2, "sizes").unwrap_or_default();
+        ops::reshape(x, &[lengths(&x.shape()[..at]), inside, lengths(&x.shape()[at + 1..])].concat()[..])
+    });
+    table.unary("ravel", |x| ops::flatten(x, 0, -1));
+    table.unary("atleast_2d", |x| at_least(x, 2));
+    table.one("sum_to_size", |c| {
+        let (x, shape) = (c.x()?, Shape::from(sizes(&c.lengths(1, "size")?)));
+        if shape.broadcast(x.shape()).as_ref() != Some(x.shape()) {
+            return Err(Error::shapes("sum_to_size", [x.shape(), &shape], "the size must broadcast to the shape"));
+        }
+        let lead = x.rank() - shape.rank();
+        let summed = |&axis: &usize| axis < lead || shape[axis - lead] != x.shape()[axis];
+        let axes: Vec<isize> = (0..x.rank()).filter(summed).map(|axis| axis as isize).collect();
+        ops::reshape(&ops::sum(x, axes)?, &shape)
+    });
+}
+
+fn sizes(lengths: &[isize]) -> Vec<usize> {
+    lengths.iter().map(|&d| d as usize).collect()
+}
+
+/// Without the named axes that have length 1, or without all of them.
+fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
+    let axes: Vec<usize> = match axes {
+        Some(axes) => axes.iter().map(|&axis| x.shape().axis("squeeze", axis)).collect::<Result<_>>()?,
+        None => (0..x.rank()).collect(),
+    };
+    let goes = |&axis: &usize| axes.contains(&axis) && x.shape()[axis] == 1;
+    (0..x.rank()).rev().filter(goes).try_fold(x.clone(), |x, axis| ops::squeeze(&x, axis as isize))
+}
+
+/// With new first axes up to this rank; the third comes last.
+pub(super) fn at_least(x: &Tensor, rank: usize) -> Result<Tensor> {
+    let mut x = x.clone();
+    while x.rank() < rank {
+        x = ops::unsqueeze(&x, if x.rank() == 2 { -1 } else { 0 })?;
+    }
+    Ok(x)
+}
+
+fn orders(table: &mut Binder) {
+    table.one("permute", |c| ops::permute(c.x()?, &c.lengths(1, "dims")?));
+    table.unary("mT", |x| ops::transpose(x, -2, -1));
+    table.unary("T", ops::t);
+    table.unary("fliplr", |x| ops::flip(x, 1));
+    table.one("movedim", |c| {
+        let (x, refuse) = (c.x()?, |reason| Err(Error::invalid("movedim", reason)));
+        let at = |axes: Vec<isize>| axes.iter().map(|&a| x.shape().axis("movedim", a)).collect::<Result<Vec<_>>>();
+        let from = at(c.ints(1, "source").unwrap_or_default())?;
+        let to = at(c.ints(2, "destination").unwrap_or_default())?;
+        if from.len() != to.len() {
+            return refuse("as many destinations as sources");
+        }
+        let mut order = vec![None; x.rank()];
+        for (&from, &to) in from.iter().zip(&to) {
+            order[to] = Some(from);
+        }
+        let mut rest = (0..x.rank()).filter(|axis| !from.contains(axis));
+        let order: Option<Vec<isize>> = order.iter().map(|o| o.or_else(|| rest.next()).map(|a| a as isize)).collect();
+        order.map_or_else(|| refuse("an axis is named twice"), |order| ops::permute(x, &order))
+    });
+    table.one("roll", |c| {
+        let (x, shifts) = (c.x()?, c.ints(1, "shifts").unwrap_or_default());
+        let axes = c.ints(2, "dims").unwrap_or_default();
+        if shifts.is_empty() || shifts.len() != axes.len() {
+            return Err(Error::invalid("roll", "one shift an axis"));
+        }
+        axes.iter().zip(shifts).try_fold(x.clone(), |x, (&axis, shift)| {
+            let len = x.shape()[x.shape().axis("roll", axis)?];
+            let cut = if len == 0 { 0 } else { (-shift).rem_euclid(len as isize) as usize };
+            let [head, tail] = &ops::split(&x, &[cut, len - cut], axis)?[..] else { unreachable!("two parts") };
+            ops::concatenate(&[tail, head], axis)
+        })
+    });
+    table.one("rot90", |c| {
+        let (x, axes) = (c.x()?, c.ints(2, "dims").unwrap_or(vec![0, 1]));
+        let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "takes two axes")) };
+        if x.shape().axis("rot90", a)? == x.shape().axis("rot90", b)? {
+            return Err(Error::invalid("rot90", "the two axes differ"));
+        }
+        match c.int(1, "k").unwrap_or(1).rem_euclid(4) {
+            0 => Ok(x.clone()),
+            1 => ops::transpose(&ops::flip(x, b)?, a, b),
+            2 => ops::flip(x, [a, b]),
+            _ => ops::flip(&ops::transpose(x, a, b)?, b),
+        }
+    });
+    for name in ["repeat", "tile"] {
+        table.one(name, |c| repeated(c.x()?, &sizes(&c.lengths(1, "dims")?)));
+    }
+    table.one("nn.functional.pixel_shuffle", |c| {
+        let (x, r) = (c.x()?, c.count(1, "upscale_factor")?);
+        let &[n, channels, h, w] = &x.shape()[..] else { return Err(Error::invalid("pixel_shuffle", "[N, C, H, W]")) };
+        let split = ops::reshape(x, [n, channels / (r * r), r, r, h, w])?;
+        ops::reshape(&ops::permute(&split, &[0, 1, 4, 2, 5, 3])?, [n, channels / (r * r), h * r, w * r])
+    });
+    table.one("nn.functional.pixel_unshuffle", |c| {
+        let (x, r) = (c.x()?, c.count(1, "downscale_factor")?);
+        let &[n, channels, h, w] = &x.shape()[..] else {
+            return Err(Error::invalid("pixel_unshuffle", "[N, C, H, W]"));
+        };
+        let split = ops::reshape(x, [n, channels, h / r, r, w / r, r])?;
+        ops::reshape(&ops::permute(&split, &[0, 1, 3, 5, 2, 4])?, [n, channels * r * r, h / r, w / r])
+    });
+    table.one("nn.functional.channel_shuffle", |c| {
+        let (x, groups) = (c.x()?, c.count(1, "groups")?);
+        let (n, channels) = (x.shape()[0], x.shape()[1]);
+        let shape = [&[n, groups, channels / groups], &x.shape()[2..]].concat();
+        ops::reshape(&ops::transpose(&ops::reshape(x, &shape[..])?, 1, 2)?, x.shape())
+    });
+}
+
+/// The tensor side by side with itself, so often along every axis.
+fn repeated(x: &Tensor, times: &[usize]) -> Result<Tensor> {
+    let mut x = x.clone();
+    while x.rank() < times.len() {
+        x = ops::unsqueeze(&x, 0)?;
+    }
+    let lead = x.rank() - times.len();
+    times.iter().enumerate().try_fold(x, |x, (k, &n)| match n {
+        0 => ops::narrow(&x, (lead + k) as isize, 0, 0),
+        n => ops::concatenate(&vec![&x; n], (lead + k) as isize),
+    })
+}
+
+fn joins(table: &mut Binder) {
+    table.one("cat", |c| {
+        // The data's own exception: an empty vector fits anything.
+        let tensors = c.tensors(0)?;
+        let rank = tensors.iter().map(|t| t.rank()).max().unwrap_or(0);
+        let kept: Vec<&Tensor> = tensors.into_iter().filter(|t| t.rank() == rank || t.shape()[..] != [0]).collect();
+        ops::concatenate(&kept, c.int(1, "dim").unwrap_or(0))
+    });
+    let at_least_all =
+        |c: &Call, rank: usize| c.tensors(0)?.into_iter().map(|x| at_least(x, rank)).collect::<Result<Vec<_>>>();
+    table.one("hstack", move |c| {
+        let tensors = at_least_all(c, 1)?;
+        ops::concatenate(&tensors.iter().collect::<Vec<_>>(), if tensors[0].rank() == 1 { 0 } else { 1 })
+    });
+    table.one("vstack", move |c| ops::concatenate(&at_least_all(c, 2)?.iter().collect::<Vec<_>>(), 0));
+    table.one("dstack", move |c| ops::concatenate(&at_least_all(c, 3)?.iter().collect::<Vec<_>>(), 2));
+    table.one("column_stack", |c| {
+        let column = |x: &Tensor| if x.rank() <= 1 { ops::reshape(x, [-1, 1]) } else { Ok(x.clone()) };
+        let columns = c.tensors(0)?.into_iter().map(column).collect::<Result<Vec<_>>>()?;
+        ops::concatenate(&columns.iter().collect::<Vec<_>>(), 1)
+    });
+}
+
+fn tables(table: &mut Binder) {
+    table.one("block_diag", |c| {
+        let blocks = c.tensors(0)?.into_iter().map(|x| at_least(x, 2)).collect::<Result<Vec<_>>>()?;
+        let width: usize = blocks.iter().map(|block| block.shape()[1]).sum();
+        let mut left = 0;
+        let rows: Vec<Tensor> = blocks
+            .iter()
+            .map(|block| {
+                let right = width - left - block.shape()[1];
+                let row = padded(block, &[(left as isize, right as isize)], 0.0);
+                left += block.shape()[1];
+                row
+            })
+            .collect::<Result<_>>()?;
+        ops::concatenate(&rows.iter().collect::<Vec<_>>(), 0)
+    });
+    table.one("cartesian_prod", |c| {
+        let vectors = c.tensors(0)?;
+        if let [alone] = vectors[..] {
+            return Ok(alone.clone());
+        }
+        let lengths: Vec<usize> = vectors.iter().map(|x| x.size()).collect();
+        let column = |(k, x): (usize, &&Tensor)| {
+            let beside: Vec<isize> = (0..vectors.len()).map(|i| if i == k { -1 } else { 1 }).collect();
+            ops::flatten(&ops::broadcast_to(&ops::reshape(x, &beside[..])?, &lengths)?, 0, -1)
+        };
+        let columns = vectors.iter().enumerate().map(column).collect::<Result<Vec<_>>>()?;
+        ops::stack(&columns.iter().collect::<Vec<_>>(), 1)
+    });
+    table.one("combinations", |c| {
+        let (x, count) = (c.x()?, c.count(1, "r")?);
+        let mut rows: Vec<Vec<i64>> = vec![Vec::new()];
+        for _ in 0..count {
+            let next = |row: &Vec<i64>| row.last().map_or(0, |&i| i + i64::from(!c.flag(2, "with_replacement")));
+            let longer = |row: Vec<i64>| (next(&row)..x.size() as i64).map(move |i| [&row[..], &[i]].concat());
+            rows = rows.into_iter().flat_map(longer).collect();
+        }
+        ops::index_select(x, 0, &Tensor::new(rows.concat(), [rows.len(), count]))
+    });
+}
+
+fn cuts(table: &mut Binder) {
+    for name in ["split", "split.list_args", "split_with_sizes"] {
+        table.many(name, |c| {
+            let (x, axis) = (c.x()?, c.int(2, "dim").unwrap_or(0));
+            match c.int(1, "split_size") {
+                Some(size) => ops::split(x, &pieces(length(x, axis)?, size as usize), axis),
+                None => ops::split(x, &sizes(&c.ints(1, "split_sizes").unwrap_or_default()), axis),
+            }
+        });
+    }
+    table.many("chunk", |c| {
+        let (x, axis) = (c.x()?, c.int(2, "dim").unwrap_or(0));
+        let len = length(x, axis)?;
+        ops::split(x, &pieces(len, len.div_ceil(c.count(1, "chunks")?)), axis)
+    });
+    table.many("tensor_split", |c| {
+        let (x, axis) = (c.x()?, c.int(2, "dim").unwrap_or(0));
+        let len = length(x, axis)?;
+        if let Some(count) = c.int(1, "sections") {
+            let count = count as usize;
+            let lengths: Vec<usize> = (0..count).map(|i| len / count + usize::from(i < len % count)).collect();
+            return ops::split(x, &lengths, axis);
+        }
+        let ends = sizes(&c.ints(1, "indices").unwrap_or_default()).into_iter().chain([len]);
+        let mut start = 0;
+        ends.map(|end| {
+            let (from, to) = (start.min(len), end.min(len));
+            start = end;
+            ops::narrow(x, axis, from, to.saturating_sub(from))
+        })
+        .collect()
+    });
+    table.many("unbind", |c| {
+        let (x, axis) = (c.x()?, c.int(1, "dim").unwrap_or(0));
+        (0..length(x, axis)?).map(|i| ops::select(x, axis, i as isize)).collect()
+    });
+    table.one("narrow", |c| {
+        ops::narrow(c.x()?, c.int(1, "dim").unwrap_or(0), c.count(2, "start")?, c.count(3, "length")?)
+    });
+    table.one("select", |c| ops::select(c.x()?, c.int(1, "dim").unwrap_or(0), c.int(2, "index").unwrap_or(0)));
+    table.one("slice", |c| {
+        let (x, axis) = (c.x()?, c.int(1, "dim").unwrap_or(0));
+        let mut index = vec![pellucid::Ix::from(..); x.shape().axis("slice", axis)?];
+        index.push(pellucid::slice(c.int(2, "start"), c.int(3, "end"), c.int(4, "step").unwrap_or(1)).into());
+        x.try_i(index)
+    });
+}
+
+fn length(x: &Tensor, axis: isize) -> Result<usize> {
+    Ok(x.shape()[x.shape().axis("split", axis)?])
+}
+
+/// The lengths of pieces of `size`, the last one shorter.
+fn pieces(len: usize, size: usize) -> Vec<usize> {
+    (0..len.div_ceil(size.max(1)).max(1)).map(|i| size.min(len - i * size)).collect()
+}
+
+fn pads(table: &mut Binder) {
+    table.one("constant_pad_nd", |c| padded(c.x()?, &c.lengths_of_pad()?, c.float(2, "value").unwrap_or(0.0)));
+    table.one("nn.functional.pad.constant", |c| {
+        padded(c.x()?, &c.lengths_of_pad()?, c.float(3, "value").unwrap_or(0.0))
+    });
+    for name in ["nn.functional.pad.replicate", "nn.functional.pad.replicate_negative"] {
+        table.one(name, |c| indexed(c.x()?, &c.lengths_of_pad()?, |i, len| i.clamp(0, len - 1)));
+    }
+    table.one("nn.functional.pad.circular", |c| indexed(c.x()?, &c.lengths_of_pad()?, |i, len| i.rem_euclid(len)));
+}
+
+impl Call<'_> {
+    /// The widths of a padding: before and after, last axis first.
+    fn lengths_of_pad(&self) -> Result<Vec<(isize, isize)>> {
+        let widths = self.ints(1, "pad").unwrap_or_default();
+        match self.x()?.rank() * 2 >= widths.len() && widths.len().is_multiple_of(2) {
+            true => Ok(widths.chunks(2).map(|pair| (pair[0], pair[1])).collect()),
+            false => Err(Error::invalid("pad", "two widths an axis")),
+        }
+    }
+}
+
+/// With `value` before and after every axis; negative widths cut.
+fn padded(x: &Tensor, widths: &[(isize, isize)], value: f64) -> Result<Tensor> {
+    widths.iter().enumerate().try_fold(x.clone(), |x, (k, &(before, after))| {
+        let axis = x.rank() - 1 - k;
+        let len = x.shape()[axis] as isize;
+        let (from, to) = ((-before).max(0), len - (-after).max(0));
+        let inner = ops::narrow(&x, axis as isize, from as usize, (to - from) as usize)?;
+        let block = |width: isize| ops::full(inner.shape().with_axis(axis, width.max(0) as usize), value, x.dtype());
+        ops::concatenate(&[&block(before)?, &inner, &block(after)?], axis as isize)
+    })
+}
+
+/// With elements of every axis before and after it, picked by their position beyond it.
+fn indexed(x: &Tensor, widths: &[(isize, isize)], pick: fn(i64, i64) -> i64) -> Result<Tensor> {
+    widths.iter().enumerate().try_fold(x.clone(), |x, (k, &(before, after))| {
+        let axis = x.rank() - 1 - k;
+        let len = x.shape()[axis] as i64;
+        let index: Vec<i64> = (-(before as i64)..len + after as i64).map(|i| pick(i, len)).collect();
+        ops::index_select(&x, axis as isize, &Tensor::new(&index, [index.len()]))
+    })
+}
+
+fn triangles(table: &mut Binder) {
+    table.one("triu", |c| {
+        let (x, k) = (c.x()?, c.int(1, "diagonal").unwrap_or(0) as i64);
+        if x.rank() < 2 {
+            return Err(Error::shapes("triu", [x.shape()], "takes matrices"));
+        }
+        let (rows, columns) = (x.shape()[x.rank() - 2] as i64, x.shape()[x.rank() - 1] as i64);
+        let rows = ops::unsqueeze(&Tensor::arange(k, rows + k, 1), 1)?;
+        ops::where_(&ops::ge(Tensor::arange(0, columns, 1), &rows)?, x, 0.0)
+    });
+    table.one("msort", |c| along(c.x()?, |x| Ok(ops::sort(x, 0, false)?.0)));
+    table.two("sort", |c| {
+        let (axis, descending) = (c.int(1, "dim").unwrap_or(-1), c.flag(2, "descending"));
+        let x = c.x()?;
+        let (values, positions) = ops::sort(&at_least(x, 1)?, axis, descending)?;
+        Ok((ops::reshape(&values, x.shape())?, ops::reshape(&positions, x.shape())?))
+    });
+    table.two("kthvalue", |c| {
+        let (x, k, axis) = (at_least(c.x()?, 1)?, c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
+        if k == 0 {
+            return Err(Error::invalid("kthvalue", "the first is 1"));
+        }
+        let (values, positions) = ops::topk(&x, k, axis, false)?;
+        let last = |t: &Tensor| ops::narrow(t, axis, k - 1, 1);
+        let (values, positions) = (last(&values)?, last(&positions)?);
+        if c.flag(3, "keepdim") {
+            return Ok((values, positions));
+        }
+        Ok((ops::squeeze(&values, axis)?, ops::squeeze(&positions, axis)?))
+    });
+}

@@ -1,0 +1,207 @@
+//! A sample as a call: arguments by position or keyword, with the types that bindings ask for.
+
+use crate::index::{Argument, Arguments};
+use pellucid::ops::{Axes, Operand, Reduction, over};
+use pellucid::{DType, Error, Ix, Result, Tensor, slice};
+use std::collections::BTreeMap;
+
+/// The position of an argument that only has a keyword.
+pub(crate) const KEY: usize = usize::MAX;
+
+/// A call of an operation. Position 0 is its input.
+pub(crate) struct Call<'a> {
+    pub(crate) arguments: &'a Arguments,
+    /// The tensors, by the paths that the arguments name.
+    pub(crate) tensors: &'a BTreeMap<String, Tensor>,
+    /// What the data's `float64` stands for: another dtype where the samples were cast.
+    pub(crate) float: DType,
+}
+
+impl Call<'_> {
+    /// The argument at a position, or of this keyword; `None` is an absent one.
+    pub(crate) fn get(&self, at: usize, name: &str) -> Option<&Argument> {
+        let Arguments { positional, keywords } = self.arguments;
+        positional.get(at).or_else(|| keywords.get(name)).filter(|argument| **argument != Argument::None)
+    }
+
+    /// The number of positional arguments.
+    pub(crate) fn len(&self) -> usize {
+        self.arguments.positional.len()
+    }
+
+    /// The input.
+    pub(crate) fn x(&self) -> Result<&Tensor> {
+        self.tensor(0, "input")
+    }
+
+    /// The second argument of a binary operation.
+    pub(crate) fn y(&self) -> Result<&Tensor> {
+        self.tensor(1, "other")
+    }
+
+    /// The tensor at a position. Anything else is refused, as the type of a parameter refuses it.
+    pub(crate) fn tensor(&self, at: usize, name: &str) -> Result<&Tensor> {
+        self.optional(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is no tensor")))
+    }
+
+    /// The tensor at a position, if there is one.
+    pub(crate) fn optional(&self, at: usize, name: &str) -> Option<&Tensor> {
+        match self.get(at, name)? {
+            Argument::Tensor(path) => self.tensors.get(path),
+            _ => None,
+        }
+    }
+
+    /// All tensors from a position on, or those of the list that is there.
+    pub(crate) fn tensors(&self, at: usize) -> Result<Vec<&Tensor>> {
+        let arguments = match self.arguments.positional.get(at) {
+            Some(Argument::List(items)) => items,
+            _ => self.arguments.positional.get(at..).unwrap_or(&[]),
+        };
+        let tensor = |argument: &Argument| match argument {
+            Argument::Tensor(path) => self.tensors.get(path),
+            _ => None,
+        };
+        arguments.iter().map(|a| tensor(a).ok_or_else(|| Error::invalid("call", "a list of tensors"))).collect()
+    }
+
+    /// A tensor or a number.
+    pub(crate) fn operand(&self, at: usize, name: &str) -> Result<Operand<'_>> {
+        match self.get(at, name) {
+            Some(Argument::Int(number)) => Ok((*number).into()),
+            Some(Argument::Float(number)) => Ok((*number).into()),
+            Some(Argument::Bool(flag)) => Ok((*flag).into()),
+            _ => self.tensor(at, name).map(Operand::from),
+        }
+    }
+
+    pub(crate) fn int(&self, at: usize, name: &str) -> Option<isize> {
+        match self.get(at, name)? {
+            Argument::Int(number) => Some(*number as isize),
+            Argument::Bool(flag) => Some(isize::from(*flag)),
+            Argument::Tensor(path) => self.tensors.get(path)?.try_item::<i64>().ok().map(|number| number as isize),
+            _ => None,
+        }
+    }
+
+    /// A count or another number that cannot be negative.
+    pub(crate) fn count(&self, at: usize, name: &str) -> Result<usize> {
+        let number = self.int(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is no integer")))?;
+        usize::try_from(number).map_err(|_| Error::invalid("call", format!("{name} is negative")))
+    }
+
+    pub(crate) fn float(&self, at: usize, name: &str) -> Option<f64> {
+        match self.get(at, name)? {
+            Argument::Float(number) => Some(*number),
+            _ => self.int(at, name).map(|number| number as f64),
+        }
+    }
+
+    pub(crate) fn flag(&self, at: usize, name: &str) -> bool {
+        matches!(self.get(at, name), Some(Argument::Bool(true)))
+    }
+
+    pub(crate) fn text(&self, at: usize, name: &str) -> Option<&str> {
+        match self.get(at, name)? {
+            Argument::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A list of integers; a single one is a list of one.
+    pub(crate) fn ints(&self, at: usize, name: &str) -> Option<Vec<isize>> {
+        match self.get(at, name)? {
+            Argument::List(items) => items.iter().map(integer).collect(),
+            Argument::Tensor(path) => {
+                let numbers = self.tensors.get(path)?.try_to_vec::<i64>().ok()?;
+                Some(numbers.into_iter().map(|number| number as isize).collect())
+            }
+            single => Some(vec![integer(single)?]),
+        }
+    }
+
+    /// The integers from a position on, or those of the list that is there: lengths, mostly.
+    pub(crate) fn lengths(&self, at: usize, name: &str) -> Result<Vec<isize>> {
+        let spread = || self.arguments.positional.get(at..)?.iter().map(integer).collect();
+        self.ints(at, name)
+            .filter(|_| self.len() <= at + 1 || matches!(self.get(at, name), Some(Argument::List(_))))
+            .or_else(spread)
+            .ok_or_else(|| Error::invalid("call", format!("{name} is no list of integers")))
+    }
+
+    /// The axes of a reduction: all, if none are named. Axis 0 and −1 of a 0-d tensor are none: the
+    /// data allows them, Pellucid does not.
+    pub(crate) fn axes(&self, at: usize, name: &str) -> Axes {
+        let mut axes = self.ints(at, name).unwrap_or_default();
+        if self.x().is_ok_and(|x| x.rank() == 0) {
+            axes.retain(|axis| !matches!(axis, 0 | -1));
+        }
+        if axes.is_empty() { over(..) } else { axes.into() }
+    }
+
+    /// The axes of a reduction, and whether they are kept.
+    pub(crate) fn reduced(&self, at: usize, name: &str) -> Axes {
+        let axes = self.axes(at, name);
+        if self.flag(at + 1, "keepdim") { axes.keepdims() } else { axes }
+    }
+
+    /// The dtype that an argument names.
+    pub(crate) fn dtype(&self, at: usize, name: &str) -> Option<DType> {
+        match self.get(at, name)? {
+            Argument::DType(dtype) if dtype == "float64" => Some(self.float),
+            Argument::DType(dtype) if dtype == "float32" => Some(DType::F32),
+            Argument::DType(dtype) if dtype == "int64" => Some(DType::I64),
+            Argument::DType(dtype) if dtype == "int32" => Some(DType::I32),
+            _ => None,
+        }
+    }
+
+    /// What a loss does with its values.
+    pub(crate) fn reduction(&self) -> Result<Reduction> {
+        match self.text(KEY, "reduction") {
+            None | Some("mean") => Ok(Reduction::Mean),
+            Some("sum") => Ok(Reduction::Sum),
+            Some("none") => Ok(Reduction::None),
+            Some(other) => Err(Error::invalid("call", format!("no such reduction: {other}"))),
+        }
+    }
+
+    /// An index expression.
+    pub(crate) fn index(&self, at: usize) -> Result<Vec<Ix>> {
+        match self.get(at, "index") {
+            // A list of numbers alone is one index tensor; any other list is one part an axis.
+            Some(list @ Argument::List(items)) if items.iter().all(|i| integer(i).is_some()) => {
+                Ok(vec![self.part(list)?])
+            }
+            Some(Argument::List(items)) => items.iter().map(|item| self.part(item)).collect(),
+            Some(single) => Ok(vec![self.part(single)?]),
+            None => Err(Error::invalid("call", "no index")),
+        }
+    }
+
+    fn part(&self, argument: &Argument) -> Result<Ix> {
+        match argument {
+            Argument::Int(at) => Ok(Ix::At(*at as isize)),
+            Argument::Slice([start, stop, step]) => {
+                let bound = |b: &Option<i64>| b.map(|b| b as isize);
+                Ok(slice(bound(start), bound(stop), step.unwrap_or(1) as isize).into())
+            }
+            Argument::Ellipsis => Ok(Ix::Ellipsis),
+            Argument::None => Ok(Ix::NewAxis),
+            Argument::Tensor(path) => Ok(Ix::Tensor(self.tensors[path].clone())),
+            Argument::List(items) => {
+                let numbers: Option<Vec<i64>> = items.iter().map(|i| integer(i).map(|i| i as i64)).collect();
+                let numbers = numbers.ok_or_else(|| Error::invalid("call", "a list of indices"))?;
+                Ok(Ix::Tensor(Tensor::new(&numbers, [numbers.len()])))
+            }
+            other => Err(Error::invalid("call", format!("no index: {other:?}"))),
+        }
+    }
+}
+
+fn integer(argument: &Argument) -> Option<isize> {
+    match argument {
+        Argument::Int(number) => Some(*number as isize),
+        _ => None,
+    }
+}

@@ -1,0 +1,364 @@
+//! One sample against the data: outputs, then the derivatives of three orders.
+//!
+//! With cotangents c and directions v and w: L1 = Σ ⟨c, out⟩, its gradient is `grad`;
+//! L2 = Σ ⟨grad, v⟩, its gradient by the inputs is `ggrad`, by the cotangents J·v (`jvp`);
+//! L3 = Σ ⟨ggrad, w⟩, its gradient is `g3`.
+
+use crate::bindings::Binding;
+use crate::call::Call;
+use crate::data::Case;
+use crate::differences;
+use crate::index::{Level, Refusal, Sample};
+use crate::steps;
+use pellucid::{DType, Error, Grad, Tensor, capture, grad, jvp, lazy, ops};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// When kernels run.
+#[derive(Clone, Copy)]
+enum Engine {
+    /// At once.
+    Eager,
+    /// When values are read.
+    Deferred,
+    /// When the whole sample, recorded as one step, is launched.
+    Captured,
+}
+
+/// How a sample runs, and what may differ there.
+#[derive(Clone, Copy)]
+struct Run {
+    name: &'static str,
+    float: DType,
+    /// Inputs lie column by column, with NaN between their elements.
+    strided: bool,
+    engine: Engine,
+    outputs: f64,
+    gradients: f64,
+}
+
+impl Run {
+    /// From contiguous inputs, at once.
+    fn is_plain(self) -> bool {
+        matches!(self.engine, Engine::Eager) && !self.strided
+    }
+}
+
+/// The data's own precision.
+const DOUBLE: Run =
+    Run { name: "f64", float: DType::F64, strided: false, engine: Engine::Eager, outputs: 1e-9, gradients: 1e-7 };
+/// The same samples, cast.
+const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
+
+/// The runs of an operation; a plain one comes before those that must have its bits.
+fn runs(operation: &str) -> Vec<Run> {
+    let algebra = ["linalg.", "cholesky", "logdet", "matrix_exp"].iter().any(|prefix| operation.starts_with(prefix));
+    let double = if algebra { Run { outputs: 1e-6, gradients: 1e-6, ..DOUBLE } } else { DOUBLE };
+    let mut runs = vec![
+        double,
+        Run { name: "f64 strided", strided: true, ..double },
+        Run { name: "f64 deferred", engine: Engine::Deferred, ..double },
+        Run { name: "f64 captured", engine: Engine::Captured, ..double },
+        SINGLE,
+        Run { name: "f32 strided", strided: true, ..SINGLE },
+        Run { name: "f32 deferred", engine: Engine::Deferred, ..SINGLE },
+        Run { name: "f32 captured", engine: Engine::Captured, ..SINGLE },
+    ];
+    runs.retain(|run| !(matches!(run.engine, Engine::Captured) && differences::reads(operation)));
+    runs
+}
+
+/// Runs what may panic: a panic is a failure with its text.
+fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|cause| {
+        let text = cause.downcast_ref::<String>().map(String::as_str).or(cause.downcast_ref::<&str>().copied());
+        Err(format!("panicked: {}", text.unwrap_or("?")))
+    })
+}
+
+/// A call that must be refused, with a typed error.
+pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Result<(), String> {
+    let prefix = format!("{}.in.", refusal.key);
+    let inside = |(name, tensor): (&String, &Tensor)| Some((name.strip_prefix(&prefix)?.to_string(), tensor.clone()));
+    let tensors = case.tensors.iter().filter_map(inside).collect();
+    let call = Call { arguments: &refusal.arguments, tensors: &tensors, float: DType::F64 };
+    guarded(|| match binding(&call) {
+        Ok(_) => Err(format!("accepted, though: {}", refusal.message.lines().next().unwrap_or_default())),
+        Err(_) => Ok(()),
+    })
+}
+
+/// A sample in every run: the runs' names and what is wrong in each.
+pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'static str, Result<(), String>)> {
+    let mut plain: Option<Vec<Tensor>> = None;
+    let verdict = |run: Run| {
+        let check = Check { binding, case, sample, run };
+        let values = guarded(|| match run.engine {
+            Engine::Eager => check.eager(),
+            Engine::Deferred => lazy(|| check.eager()),
+            Engine::Captured => check.captured(),
+        });
+        let verdict = values.and_then(|values| {
+            if run.is_plain() {
+                plain = Some(values);
+                return Ok(());
+            }
+            plain.as_ref().map_or(Ok(()), |plain| same_bits(plain, &values))
+        });
+        (run.name, verdict)
+    };
+    runs(&case.operation.name).into_iter().map(verdict).collect()
+}
+
+/// Layout and engine change no bit.
+fn same_bits(plain: &[Tensor], again: &[Tensor]) -> Result<(), String> {
+    let same = |(a, b): (&Tensor, &Tensor)| a.to_bytes().ok() == b.to_bytes().ok();
+    match plain.iter().zip(again).position(|pair| !same(pair)) {
+        Some(at) => Err(format!("value {at} has other bits than from contiguous inputs, at once")),
+        None => Ok(()),
+    }
+}
+
+struct Check<'a> {
+    binding: &'a Binding,
+    case: &'a Case,
+    sample: &'a Sample,
+    run: Run,
+}
+
+/// Something that was computed, and what the data has for it (`None` for zeros).
+struct Computed<'a> {
+    what: String,
+    value: Tensor,
+    expected: Option<&'a Tensor>,
+    tolerance: f64,
+}
+
+type Leaves = BTreeMap<String, Tensor>;
+
+fn refuse(e: Error) -> String {
+    format!("refused: {e}")
+}
+
+impl<'a> Check<'a> {
+    /// Everything that was computed, after it was compared.
+    fn eager(&self) -> Result<Vec<Tensor>, String> {
+        let leaves = self.inputs()?;
+        let computed = self.all(&leaves)?;
+        computed.iter().try_for_each(|computed| self.compare(computed, &computed.value))?;
+        Ok(computed.into_iter().map(|computed| computed.value).collect())
+    }
+
+    /// Everything as one captured step of the inputs, launched twice.
+    fn captured(&self) -> Result<Vec<Tensor>, String> {
+        let leaves = self.inputs()?;
+        let (last, values) = (RefCell::new(Ok(Vec::new())), leaves.values().collect::<Vec<_>>());
+        let step = |inputs: &[Tensor]| {
+            let fresh = leaves.iter().zip(inputs).map(|((path, leaf), input)| {
+                (path.clone(), if leaf.requires_grad() { input.detach().requires_grad_(true) } else { input.clone() })
+            });
+            let computed = self.all(&fresh.collect());
+            let values = computed.iter().flatten().map(|computed| computed.value.clone()).collect::<Vec<_>>();
+            *last.borrow_mut() = computed;
+            values
+        };
+        let mut step = capture(step, &values).map_err(refuse)?;
+        step.launch(&values).map_err(refuse)?;
+        let outputs = step.launch(&values).map_err(refuse)?;
+        let computed = last.replace(Ok(Vec::new()))?;
+        let values: Vec<Tensor> =
+            (0..outputs.len()).map(|j| outputs.to_tensor(j)).collect::<pellucid::Result<_>>().map_err(refuse)?;
+        computed.iter().zip(&values).try_for_each(|(computed, value)| self.compare(computed, value))?;
+        Ok(values)
+    }
+
+    /// Outputs and derivatives. Reads no values.
+    fn all(&self, leaves: &Leaves) -> Result<Vec<Computed<'a>>, String> {
+        let outputs = self.call(leaves)?;
+        let stored = if self.sample.post.is_some() { "pout" } else { "out" };
+        if self.sample.post.is_none() && outputs.len() != self.sample.outputs {
+            return Err(format!("{} outputs, expected {}", outputs.len(), self.sample.outputs));
+        }
+        let mut all = Vec::new();
+        for (j, output) in outputs.iter().enumerate() {
+            let Some(expected) = self.stored(stored, j) else {
+                return Err(format!("output {j} is not in the data"));
+            };
+            let float = |dtype: DType| if dtype == DType::F64 { self.run.float } else { dtype };
+            if output.dtype() != float(expected.dtype()) {
+                return Err(format!("output {j} is {}, expected {}", output.dtype(), float(expected.dtype())));
+            }
+            all.push(self.output(format!("output {j}"), output, expected));
+        }
+        for (path, leaf) in leaves {
+            if let Some(expected) = self.stored("after", path) {
+                all.push(self.output(format!("{path} afterwards"), leaf, expected));
+            }
+        }
+        if self.sample.comparable && self.sample.levels[0] != Level::Absent && !self.sample.tracked.is_empty() {
+            self.derivatives(leaves, &outputs, &mut all)?;
+        }
+        Ok(all)
+    }
+
+    fn output(&self, what: String, value: &Tensor, expected: &'a Tensor) -> Computed<'a> {
+        Computed { what, value: value.clone(), expected: Some(expected), tolerance: self.run.outputs }
+    }
+
+    /// The tensors of the call, cast; the ones that have gradients are leaves that require them.
+    fn inputs(&self) -> Result<Leaves, String> {
+        let prefix = format!("{}.in.", self.sample.key);
+        let mut leaves = Leaves::new();
+        for (name, tensor) in &self.case.tensors {
+            if let Some(path) = name.strip_prefix(&prefix) {
+                // Its own copy: a call may write into its arguments.
+                let copied = ops::copy(&self.cast(tensor)?).map_err(refuse)?;
+                let leaf = if self.run.strided { strided(&copied).map_err(refuse)? } else { copied };
+                leaf.set_requires_grad(self.sample.tracked.iter().any(|t| t == path)).map_err(refuse)?;
+                leaves.insert(path.to_string(), leaf);
+            }
+        }
+        Ok(leaves)
+    }
+
+    /// A handle of its own, in the run's precision.
+    fn cast(&self, tensor: &Tensor) -> Result<Tensor, String> {
+        let dtype = if tensor.dtype() == DType::F64 { self.run.float } else { tensor.dtype() };
+        Ok(ops::to_dtype(tensor, dtype).map_err(refuse)?.detach())
+    }
+
+    /// The outputs, after the preparation of the input and before the derivatives.
+    fn call(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
+        let prepared = steps::prepare(self.sample, leaves).map_err(refuse)?;
+        let call = Call { arguments: &self.sample.arguments, tensors: &prepared, float: self.run.float };
+        let outputs = (self.binding)(&call).map_err(refuse)?;
+        steps::post(self.sample, outputs).map_err(refuse)
+    }
+
+    /// What the data holds for this sample under `kind` at a path or an output.
+    fn stored(&self, kind: &str, at: impl std::fmt::Display) -> Option<&'a Tensor> {
+        self.case.tensors.get(&format!("{}.{kind}.{at}", self.sample.key))
+    }
+
+    /// Every derivative that the data has.
+    fn derivatives(&self, leaves: &Leaves, outputs: &[Tensor], all: &mut Vec<Computed<'a>>) -> Result<(), String> {
+        let sample = self.sample;
+        let inputs: Vec<&Tensor> = sample.tracked.iter().map(|path| &leaves[path]).collect();
+        let mut cotangents = Vec::new();
+        for &j in &sample.cotangents {
+            let stored = self.stored("cot", j).ok_or_else(|| format!("cotangent {j} is not in the data"))?;
+            cotangents.push(self.cast(stored)?.requires_grad_(true));
+        }
+        let outputs: Vec<&Tensor> = sample.cotangents.iter().map(|&j| &outputs[j]).collect();
+        let seeds = cotangents.iter().cloned().map(Some).collect();
+        let first = gradients(&outputs, seeds, &inputs)?;
+        self.order("grad", sample.levels[0], &first, all);
+        let Some(directions) = self.directions("v")? else { return Ok(()) };
+
+        let by: Vec<&Tensor> = inputs.iter().copied().chain(&cotangents).collect();
+        let second = gradients(&first.iter().collect::<Vec<_>>(), directions, &by)?;
+        self.order("ggrad", sample.levels[1], &second[..inputs.len()], all);
+        self.forward("jvp", &second[inputs.len()..], all);
+        self.forward("jvp()", &self.transformed(leaves)?, all);
+        let Some(directions) = self.directions("w")? else { return Ok(()) };
+
+        let third = gradients(&second[..inputs.len()].iter().collect::<Vec<_>>(), directions, &inputs)?;
+        self.order("g3", sample.levels[2], &third, all);
+        Ok(())
+    }
+
+    /// The directions that the data has for the next order, `None` where it has none at all.
+    fn directions(&self, kind: &str) -> Result<Option<Vec<Option<Tensor>>>, String> {
+        let cast = |path| self.stored(kind, path).map(|t| self.cast(t)).transpose();
+        let found: Vec<Option<Tensor>> = self.sample.tracked.iter().map(cast).collect::<Result<_, String>>()?;
+        Ok(found.iter().any(Option::is_some).then_some(found))
+    }
+
+    /// Forward mode by the public transform, at the same directions.
+    fn transformed(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
+        let tracked = &self.sample.tracked;
+        let inputs: Vec<&Tensor> = tracked.iter().map(|path| &leaves[path]).collect();
+        let directions = self.directions("v")?.unwrap_or_default().into_iter().zip(&inputs);
+        let tangents: Vec<Tensor> = directions
+            .map(|(v, x)| v.map_or_else(|| ops::zeros_like(x), Ok))
+            .collect::<pellucid::Result<_>>()
+            .map_err(refuse)?;
+        let f = |fresh: &[Tensor]| {
+            let mut leaves = leaves.clone();
+            leaves.extend(tracked.iter().cloned().zip(fresh.iter().cloned()));
+            let outputs = self.call(&leaves).map_err(|e| Error::invalid("jvp", e))?;
+            Ok(self.sample.cotangents.iter().map(|&j| outputs[j].clone()).collect())
+        };
+        let (_, products) = jvp(f, &inputs, &tangents.iter().collect::<Vec<_>>()).map_err(refuse)?;
+        Ok(products)
+    }
+
+    /// The gradients of one order, and what the data has for them.
+    fn order(&self, kind: &str, level: Level, gradients: &[Tensor], all: &mut Vec<Computed<'a>>) {
+        if level == Level::Absent {
+            return;
+        }
+        for (path, gradient) in self.sample.tracked.iter().zip(gradients) {
+            let expected = self.stored(kind, path).filter(|_| level == Level::Known);
+            let (what, value) = (format!("{kind} of {path}"), gradient.clone());
+            all.push(Computed { what, value, expected, tolerance: self.run.gradients });
+        }
+    }
+
+    fn forward(&self, kind: &str, products: &[Tensor], all: &mut Vec<Computed<'a>>) {
+        for (&j, product) in self.sample.cotangents.iter().zip(products) {
+            let expected = self.stored("jvp", j);
+            if expected.is_some() {
+                let (what, value) = (format!("{kind} of output {j}"), product.clone());
+                all.push(Computed { what, value, expected, tolerance: self.run.gradients });
+            }
+        }
+    }
+
+    /// Shapes, then every element: equal, or both NaN, or close relative to the expected one and to
+    /// the size of the whole.
+    fn compare(&self, computed: &Computed, value: &Tensor) -> Result<(), String> {
+        let Computed { what, expected, tolerance, .. } = computed;
+        let wanted = match expected {
+            Some(expected) if expected.shape() != value.shape() => {
+                return Err(format!("{what} has shape {}, expected {}", value.shape(), expected.shape()));
+            }
+            Some(expected) => expected.to_vec::<f64>(),
+            None => vec![0.0; value.size()],
+        };
+        let size = wanted.iter().filter(|e| e.is_finite()).fold(0.0, |m: f64, e| m.max(e.abs()));
+        // Gradients are sums of larger terms, and so are all results in the smaller precision: what is
+        // left where these cancel is noise.
+        let floor = match self.run.float {
+            DType::F64 if *tolerance == self.run.outputs => size.min(1.0),
+            DType::F64 => size.clamp(1e-3, 1.0),
+            _ => size.max(1e-2),
+        };
+        for (i, (&value, &expected)) in value.to_vec::<f64>().iter().zip(&wanted).enumerate() {
+            let close = (value - expected).abs() <= tolerance * (expected.abs() + floor);
+            if !(value == expected || (value.is_nan() && expected.is_nan()) || (close && expected.is_finite())) {
+                return Err(format!("{what}: element {i} is {value}, expected {expected}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Σⱼ ∂⟨seedⱼ, outputⱼ⟩ by every input, recorded; outputs without history or seed contribute nothing.
+fn gradients(outputs: &[&Tensor], seeds: Vec<Option<Tensor>>, inputs: &[&Tensor]) -> Result<Vec<Tensor>, String> {
+    let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
+        outputs.iter().zip(seeds).filter(|(output, seed)| output.requires_grad() && seed.is_some()).unzip();
+    if linked.is_empty() {
+        return inputs.iter().map(|x| ops::zeros_like(x)).collect::<pellucid::Result<_>>().map_err(refuse);
+    }
+    grad(&linked, inputs, Grad { grad_outputs: seeds, create_graph: true, retain_graph: true }).map_err(refuse)
+}
+
+/// The same values in a storage where they lie column by column, with others between them.
+fn strided(x: &Tensor) -> pellucid::Result<Tensor> {
+    let columns = ops::contiguous(&ops::t(x)?)?;
+    let other = if x.dtype().is_float() { ops::full_like(&columns, f64::NAN)? } else { ops::ones_like(&columns)? };
+    let between = ops::select(&ops::stack(&[&columns, &other], -1)?, -1, 0)?;
+    Ok(ops::t(&between)?.detach())
+}

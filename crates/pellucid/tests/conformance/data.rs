@@ -1,0 +1,104 @@
+//! Where the reference data comes from: a directory of safetensors files that the environment names,
+//! or the archive in the repository, which is the same in one compressed file.
+
+use crate::index::{self, Operation};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use pellucid::{DType, Tensor};
+use safetensors::tensor::{TensorView, serialize};
+use safetensors::{Dtype, SafeTensors};
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// The variable that names a directory with `index.json` and the files that it lists.
+const DIRECTORY: &str = "PELLUCID_OPINFO";
+/// The key of the index among an archive's metadata.
+const INDEX: &str = "index";
+
+/// An operation and the tensors of its samples, by their names in its file.
+pub(crate) struct Case {
+    pub(crate) operation: Operation,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
+}
+
+fn archive() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/data/opinfo.safetensors.gz")
+}
+
+/// Every operation of the data.
+pub(crate) fn load() -> Vec<Case> {
+    match env::var_os(DIRECTORY) {
+        Some(directory) => from_directory(Path::new(&directory)),
+        None => from_archive(),
+    }
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn from_directory(directory: &Path) -> Vec<Case> {
+    let index = String::from_utf8(read(&directory.join("index.json"))).expect("the index is UTF-8");
+    let case = |operation: Operation| {
+        let bytes = read(&directory.join(&operation.file));
+        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let tensors = file.iter().map(|(name, view)| (name.to_string(), tensor(&view))).collect();
+        Case { operation, tensors }
+    };
+    index::parse(&index).into_iter().map(case).collect()
+}
+
+fn from_archive() -> Vec<Case> {
+    let mut bytes = Vec::new();
+    GzDecoder::new(&read(&archive())[..]).read_to_end(&mut bytes).expect("the archive is gzip");
+    let (_, header) = SafeTensors::read_metadata(&bytes).expect("a safetensors file");
+    let index = &header.metadata().as_ref().expect("metadata")[INDEX];
+    let mut tensors: HashMap<String, BTreeMap<String, Tensor>> = HashMap::new();
+    for (name, view) in SafeTensors::deserialize(&bytes).expect("a safetensors file").iter() {
+        let (file, name) = name.split_once('/').expect("a file and a name");
+        tensors.entry(file.to_string()).or_default().insert(name.to_string(), tensor(&view));
+    }
+    let case = |operation: Operation| {
+        let tensors = tensors.remove(&operation.file).unwrap_or_default();
+        Case { operation, tensors }
+    };
+    index::parse(index).into_iter().map(case).collect()
+}
+
+fn tensor(view: &TensorView<'_>) -> Tensor {
+    let dtype = match view.dtype() {
+        Dtype::BOOL => DType::Bool,
+        Dtype::U8 => DType::U8,
+        Dtype::I32 => DType::I32,
+        Dtype::I64 => DType::I64,
+        Dtype::F16 => DType::F16,
+        Dtype::F32 => DType::F32,
+        Dtype::F64 => DType::F64,
+        other => panic!("no dtype for {other:?}"),
+    };
+    Tensor::from_bytes(view.data(), dtype, view.shape()).expect("as many bytes as the shape needs")
+}
+
+/// Writes the archive again, from the directory that the environment names:
+/// `PELLUCID_OPINFO=DIRECTORY cargo test -p pellucid --test conformance -- --ignored pack`.
+#[test]
+#[ignore = "writes the archive in the repository"]
+fn pack() {
+    let directory = PathBuf::from(env::var_os(DIRECTORY).expect("PELLUCID_OPINFO names the data"));
+    let index = String::from_utf8(read(&directory.join("index.json"))).expect("the index is UTF-8");
+    let files: Vec<(String, Vec<u8>)> =
+        index::parse(&index).into_iter().map(|o| (o.file.clone(), read(&directory.join(&o.file)))).collect();
+    let mut views = Vec::new();
+    for (file, bytes) in &files {
+        let parsed = SafeTensors::deserialize(bytes).expect("a safetensors file");
+        views.extend(parsed.tensors().into_iter().map(|(name, view)| (format!("{file}/{name}"), view)));
+    }
+    let metadata = [(INDEX.to_string(), index)].into_iter().collect();
+    let bytes = serialize(views, Some(metadata)).expect("tensors that fit a file");
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(&bytes).expect("memory");
+    fs::write(archive(), encoder.finish().expect("memory")).expect("the archive is written");
+}

@@ -1,0 +1,91 @@
+//! Operations against reference data: outputs, gradients of three orders, forward mode and refused
+//! calls, in `f64` and `f32`, and again with the same bits from inputs that lie scattered, deferred, and captured.
+//!
+//! `data/README.md` says what the data is. Bindings say which of Pellucid's operations is meant by a
+//! name of the data; what has none is missing. `expected.txt` lists the operations of which every
+//! case passes: the test fails when one of them does not, and when another one does.
+//!
+//! The table: `cargo test -p pellucid --test conformance -- --nocapture`.
+
+mod bindings;
+mod call;
+mod check;
+mod data;
+mod differences;
+mod index;
+mod steps;
+mod table;
+mod wrong;
+
+use bindings::Table;
+use data::Case;
+use differences::is_deliberate;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use table::Line;
+
+/// The data, without what differs on purpose in third order.
+fn cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(|| {
+        let mut cases = data::load();
+        for operation in cases.iter_mut().map(|case| &mut case.operation) {
+            for sample in &mut operation.samples {
+                if ["g3".to_string(), format!("{}.g3", sample.key)]
+                    .iter()
+                    .any(|key| is_deliberate(&operation.name, key))
+                {
+                    sample.levels[2] = index::Level::Absent;
+                }
+            }
+        }
+        cases
+    })
+}
+
+#[test]
+fn operations_agree_with_the_data() {
+    let (cases, bindings) = (cases(), bindings::all());
+    let (next, lines) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let line = line(case, &bindings);
+                    lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                }
+            });
+        }
+    });
+    let mut lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
+    lines.sort_by(|a, b| a.name.cmp(&b.name));
+    table::print(&lines);
+    let mut wrong = table::differences(&lines, include_str!("expected.txt"));
+    let unknown = bindings.keys().filter(|name| !lines.iter().any(|line| line.name == **name));
+    wrong.extend(unknown.map(|name| format!("{name} has a binding, but is not in the data")));
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Every case of an operation.
+fn line(case: &Case, bindings: &Table) -> Line {
+    let operation = &case.operation;
+    let mut line = Line { name: operation.name.clone(), bound: false, cases: 0, failures: Vec::new() };
+    let Some(binding) = bindings.get(operation.name.as_str()) else { return line };
+    line.bound = true;
+    let mut count = |label: String, result: Result<(), String>| {
+        line.cases += 1;
+        line.failures.extend(result.err().map(|why| format!("{label}: {why}")));
+    };
+    for sample in operation.samples.iter().filter(|sample| !is_deliberate(&operation.name, &sample.key)) {
+        for (run, verdict) in check::sample(binding, case, sample) {
+            count(format!("{} {run}", sample.key), verdict);
+        }
+    }
+    for refusal in &operation.refusals {
+        if !is_deliberate(&operation.name, &refusal.key) {
+            count(refusal.key.clone(), check::refused(binding, case, refusal));
+        }
+    }
+    line
+}
