@@ -283,7 +283,7 @@ impl Factor {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or name an axis twice; [`Error::AxisOutOfRange`];
-/// [`Error::ShapeMismatch`] if two axes differ in length.
+/// [`Error::ShapeMismatch`] if two axes differ in length, apart from 1, which broadcasts.
 pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> Result<Tensor> {
     let op = "tensordot";
     let resolve = |t: &Tensor, axes: &[isize]| -> Result<Vec<usize>> {
@@ -298,8 +298,9 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
             format!("takes as many axes of one as of the other, got {axes_a:?} and {axes_b:?}"),
         ));
     }
-    if from.iter().zip(&to).any(|(&i, &j)| a.shape()[i] != b.shape()[j]) {
-        return Err(Error::shapes(op, [a.shape(), b.shape()], "axes that are summed together have one length"));
+    let fits = |(&i, &j): (&usize, &usize)| a.shape()[i] == b.shape()[j] || a.shape()[i] == 1 || b.shape()[j] == 1;
+    if !from.iter().zip(&to).all(fits) {
+        return Err(Error::shapes(op, [a.shape(), b.shape()], "axes that are summed together have one length, or 1"));
     }
     // The axes of a are 0, 1, ..; those of b follow, or are a's where they are summed.
     let left: Vec<Label> = (0..a.rank()).map(Label::Under).collect();

@@ -193,7 +193,10 @@ fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combin
         let mend = "there is a value for every index: no axis of the values is shorter";
         return Err(Error::shapes(op, [values.shape(), index.shape()], mend));
     }
-    let mut values = ops::to_dtype(values, x.dtype())?;
+    if values.dtype() != x.dtype() {
+        return Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values have the tensor's dtype; use to_dtype()"));
+    }
+    let mut values = values.clone();
     for k in 0..index.rank() {
         if values.shape()[k] > index.shape()[k] {
             values = ops::narrow(&values, k as isize, 0, index.shape()[k])?;

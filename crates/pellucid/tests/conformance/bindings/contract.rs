@@ -12,10 +12,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.binary("__rmatmul__", |a, b| ops::matmul(b, a));
     table.binary("dot", ops::dot);
     table.binary("vdot", ops::dot);
-    table.binary("inner", |a, b| match a.rank() == 0 || b.rank() == 0 {
-        true => ops::mul(a, b),
-        false => contracted(a, b, &[-1], &[-1]),
-    });
+    table.binary("inner", ops::inner);
     table.one("addmv", |c| weighted(c, ops::matmul(c.tensor(1, "mat")?, c.tensor(2, "vec")?)?));
     table.one("addr", |c| weighted(c, ops::outer(c.tensor(1, "vec1")?, c.tensor(2, "vec2")?)?));
     table.one("baddbmm", |c| weighted(c, ops::matmul(c.tensor(1, "batch1")?, c.tensor(2, "batch2")?)?));
@@ -28,13 +25,7 @@ pub(super) fn bind(table: &mut Binder) {
         let y = ops::reshape(&y, &[&a.shape()[..a.rank() - 1], &weight.shape()[..1]].concat()[..])?;
         c.optional(3, "bias").map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
     });
-    table.one("cross", |c| {
-        let (a, b, axis) = (c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1));
-        let turned = |x: &Tensor, order: [i64; 3]| ops::index_select(x, axis, &Tensor::from(order));
-        let (first, second) = ([1, 2, 0], [2, 0, 1]);
-        let ahead = ops::mul(turned(a, first)?, turned(b, second)?)?;
-        ops::sub(ahead, ops::mul(turned(a, second)?, turned(b, first)?)?)
-    });
+    table.one("cross", |c| ops::cross(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1)));
     table.one("linalg.multi_dot", |c| {
         let tensors = c.tensors(0)?;
         let Some((first, rest)) = tensors.split_first() else { return Err(Error::invalid("multi_dot", "needs some")) };
@@ -45,7 +36,7 @@ pub(super) fn bind(table: &mut Binder) {
         if let Some(count) = c.int(KEY, "dims") {
             let axes: Vec<isize> = (0..count).collect();
             let last: Vec<isize> = axes.iter().map(|k| k - count).collect();
-            return contracted(a, b, &last, &axes);
+            return ops::tensordot(a, b, &last, &axes);
         }
         let Some(Argument::List(pair)) = c.get(KEY, "dims") else { return Err(Error::invalid("tensordot", "axes")) };
         let axes = |argument: &Argument| match argument {
@@ -54,7 +45,7 @@ pub(super) fn bind(table: &mut Binder) {
             }
             _ => Vec::new(),
         };
-        contracted(a, b, &axes(&pair[0]), &axes(&pair[1]))
+        ops::tensordot(a, b, &axes(&pair[0]), &axes(&pair[1]))
     });
     table.one("nn.functional.scaled_dot_product_attention", attention);
 }
@@ -63,29 +54,6 @@ pub(super) fn bind(table: &mut Binder) {
 fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
     let (beta, alpha) = (c.float(KEY, "beta").unwrap_or(1.0), c.float(KEY, "alpha").unwrap_or(1.0));
     ops::add(ops::mul(c.x()?, beta)?, ops::mul(&product, alpha)?)
-}
-
-/// The product summed over these axes of both, as one product of matrices.
-fn contracted(a: &Tensor, b: &Tensor, of_a: &[isize], of_b: &[isize]) -> Result<Tensor> {
-    let at =
-        |x: &Tensor, axes: &[isize]| axes.iter().map(|&k| x.shape().axis("tensordot", k)).collect::<Result<Vec<_>>>();
-    let (of_a, of_b) = (at(a, of_a)?, at(b, of_b)?);
-    // Length 1 stretches to the other's.
-    let (mut long_a, mut long_b) = (a.shape().clone(), b.shape().clone());
-    for (&i, &j) in of_a.iter().zip(&of_b) {
-        let len = a.shape()[i].max(b.shape()[j]);
-        (long_a, long_b) = (long_a.with_axis(i, len), long_b.with_axis(j, len));
-    }
-    let (a, b) = (&ops::broadcast_to(a, long_a)?, &ops::broadcast_to(b, long_b)?);
-    let rest = |x: &Tensor, axes: &[usize]| (0..x.rank()).filter(|k| !axes.contains(k)).collect::<Vec<_>>();
-    let (rest_a, rest_b) = (rest(a, &of_a), rest(b, &of_b));
-    let order = |axes: [&[usize]; 2]| axes.concat().iter().map(|&k| k as isize).collect::<Vec<_>>();
-    let lengths = |x: &Tensor, axes: &[usize]| axes.iter().map(|&k| x.shape()[k]).collect::<Vec<_>>();
-    let (rows, columns) = (lengths(a, &rest_a), lengths(b, &rest_b));
-    let inner: usize = lengths(a, &of_a).iter().product();
-    let x = ops::reshape(&ops::permute(a, &order([&rest_a, &of_a]))?, [rows.iter().product(), inner])?;
-    let y = ops::reshape(&ops::permute(b, &order([&of_b, &rest_b]))?, [inner, columns.iter().product()])?;
-    ops::reshape(&ops::matmul(&x, &y)?, &[rows, columns].concat()[..])
 }
 
 /// softmax(Q·Kᵀ/√d)·V, with the upper triangle masked if it is causal.

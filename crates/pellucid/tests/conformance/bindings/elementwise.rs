@@ -3,7 +3,6 @@
 use super::Binder;
 use crate::call::{Call, KEY};
 use pellucid::{DType, Error, Result, Tensor, ops};
-use std::f64::consts::PI;
 
 pub(super) fn bind(table: &mut Binder) {
     one_operand(table);
@@ -55,10 +54,11 @@ fn one_operand(table: &mut Binder) {
 }
 
 fn compositions(table: &mut Binder) {
-    table.unary("deg2rad", |x| ops::mul(x, PI / 180.0));
-    table.unary("rad2deg", |x| ops::mul(x, 180.0 / PI));
+    table.unary("deg2rad", ops::deg2rad);
+    table.unary("rad2deg", ops::rad2deg);
+    table.unary("special.entr", ops::entr);
     table.unary("positive", |x| Ok(x.clone()));
-    table.unary("isposinf", |x| ops::eq(x, f64::INFINITY));
+    table.unary("isposinf", ops::isposinf);
     table.unary("signbit", |x| ops::lt(&ops::copysign(1.0, x)?, 0.0));
     table.one("fill", |c| {
         let value = c.float(1, "value").unwrap_or(f64::from(u8::from(c.flag(1, "value"))));
@@ -66,7 +66,7 @@ fn compositions(table: &mut Binder) {
     });
     table.unary("nan_to_num", |x| {
         let most = if x.dtype() == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
-        ops::where_(&ops::isnan(x)?, 0.0, &ops::clamp(x, -most, most)?)
+        ops::nan_to_num(x, 0.0, most, -most)
     });
     table.one("round.decimals_3", |c| {
         let scale = 10f64.powi(c.int(1, "decimals").unwrap_or(0) as i32);
@@ -91,20 +91,18 @@ fn two_operands(table: &mut Binder) {
     table.binary("true_divide", |a, b| ops::div(a, b));
     table.binary("floor_divide", |a, b| ops::floor_div(a, b));
     table.binary("remainder", |a, b| ops::rem(a, b));
-    table.binary("fmod", |a, b| ops::sub(a, ops::mul(b, ops::trunc(&ops::div(a, b)?)?)?));
+    table.binary("fmod", |a, b| ops::fmod(a, b));
     table.binary("float_power", |a, b| ops::pow(a, b));
     table.binary("minimum", |a, b| ops::minimum(a, b));
-    table.binary("fmax", |a, b| numbers_first(a, b, &ops::maximum(a, b)?));
-    table.binary("fmin", |a, b| numbers_first(a, b, &ops::minimum(a, b)?));
+    table.binary("fmax", |a, b| ops::fmax(a, b));
+    table.binary("fmin", |a, b| ops::fmin(a, b));
     table.binary("clamp_min", |a, b| ops::maximum(a, b));
     table.binary("clamp_max", |a, b| ops::minimum(a, b));
     table.binary("copysign", |a, b| ops::copysign(a, b));
-    table.binary("ldexp", |a, b| ops::mul(a, ops::exp2(b)?));
-    table.binary("logaddexp", |a, b| {
-        let shape = shape_of_both(a, b)?;
-        let both = [&ops::broadcast_to(a, &shape)?, &ops::broadcast_to(b, &shape)?];
-        ops::logsumexp(&ops::stack(&both, 0)?, 0)
-    });
+    table.binary("ldexp", |a, b| ops::ldexp(a, b));
+    table.binary("xlogy", |a, b| ops::xlogy(a, b));
+    table.binary("special.xlog1py", |a, b| ops::xlog1py(a, b));
+    table.binary("logaddexp", |a, b| ops::logaddexp(a, b));
     table.binary("heaviside", |a, b| {
         let step = ops::to_dtype(&ops::gt(a, 0.0)?, a.dtype())?;
         ops::where_(&ops::eq(a, 0.0)?, b.detach(), &step)
@@ -125,16 +123,6 @@ fn scaled(c: &Call, x: &Tensor) -> Result<Tensor> {
         Some(alpha) => ops::mul(x, alpha),
         None => Ok(x.clone()),
     }
-}
-
-fn shape_of_both(a: &Tensor, b: &Tensor) -> Result<pellucid::Shape> {
-    let mend = "the shapes must broadcast";
-    a.shape().broadcast(b.shape()).ok_or_else(|| Error::shapes("broadcast", [a.shape(), b.shape()], mend))
-}
-
-/// The one that is a number where the other is NaN, else `chosen`.
-fn numbers_first(a: &Tensor, b: &Tensor, chosen: &Tensor) -> Result<Tensor> {
-    ops::where_(&ops::isnan(a)?, b, &ops::where_(&ops::isnan(b)?, a, chosen)?)
 }
 
 fn comparisons(table: &mut Binder) {

@@ -7,11 +7,11 @@ use pellucid::{Error, Result, Tensor, ops};
 pub(super) fn bind(table: &mut Binder) {
     table.one("sum", |c| ops::sum(c.x()?, c.reduced(1, "dim")));
     table.one("mean", |c| ops::mean(c.x()?, c.reduced(1, "dim")));
-    table.one("nansum", |c| ops::sum(&ops::where_(&ops::isnan(c.x()?)?, 0.0, c.x()?)?, c.reduced(1, "dim")));
+    table.one("nansum", |c| ops::nansum(c.x()?, c.reduced(1, "dim")));
     table.one("prod", |c| ops::prod(c.x()?, c.reduced(1, "dim")));
     table.one("amax", |c| ops::max(c.x()?, c.reduced(1, "dim")));
     table.one("amin", |c| ops::min(c.x()?, c.reduced(1, "dim")));
-    table.two("aminmax", |c| Ok((ops::min(c.x()?, kept(c, KEY))?, ops::max(c.x()?, kept(c, KEY))?)));
+    table.two("aminmax", |c| ops::aminmax(c.x()?, kept(c, KEY)));
     table.one("argmax", |c| ops::argmax(c.x()?, c.reduced(1, "dim")));
     table.one("argmin", |c| ops::argmin(c.x()?, c.reduced(1, "dim")));
     table.two("max.reduction_with_dim", |c| Ok((ops::max(c.x()?, kept(c, 1))?, ops::argmax(c.x()?, kept(c, 1))?)));
@@ -20,26 +20,24 @@ pub(super) fn bind(table: &mut Binder) {
     table.unary("min.reduction_no_dim", |x| ops::min(x, ..));
     table.one("all", |c| ops::all(c.x()?, c.reduced(1, "dim")));
     table.one("any", |c| ops::any(c.x()?, c.reduced(1, "dim")));
-    table.one("count_nonzero", |c| ops::sum(&ops::ne(c.x()?, 0)?, c.axes(1, "dim")));
+    table.one("count_nonzero", |c| ops::count_nonzero(c.x()?, c.axes(1, "dim")));
     table.one("logsumexp", |c| ops::logsumexp(c.x()?, c.reduced(1, "dim")));
     table.one("norm.fro", |c| ops::norm(c.x()?, 2.0, c.axes(2, "dim")));
     table.one("norm.inf", |c| ops::norm(c.x()?, c.float(1, "p").unwrap_or(2.0), c.axes(2, "dim")));
     table.one("dist", |c| ops::norm(&ops::sub(c.x()?, c.y()?)?, c.float(2, "p").unwrap_or(2.0), ..));
     moments(table);
     table.one("cumsum", |c| along(c.x()?, |x| ops::cumsum(x, c.int(1, "dim").unwrap_or(0))));
+    table.one("cumprod", |c| along(c.x()?, |x| ops::cumprod(x, c.int(1, "dim").unwrap_or(0))));
+    table.one("logcumsumexp", |c| along(c.x()?, |x| ops::logcumsumexp(x, c.int(1, "dim").unwrap_or(0))));
+    table.two("cummax", |c| along_both(c.x()?, |x| ops::cummax(x, c.int(1, "dim").unwrap_or(0))));
+    table.two("cummin", |c| along_both(c.x()?, |x| ops::cummin(x, c.int(1, "dim").unwrap_or(0))));
     table.one("softmax", |c| ops::softmax(c.x()?, c.axes(1, "dim")));
     table.one("softmax.with_dtype", |c| {
         ops::softmax(&ops::to_dtype(c.x()?, c.dtype(KEY, "dtype").unwrap_or(c.float))?, c.axes(1, "dim"))
     });
     table.one("log_softmax", |c| ops::log_softmax(c.x()?, c.axes(1, "dim")));
     table.one("nn.functional.softmin", |c| ops::softmax(&ops::neg(c.x()?)?, c.axes(1, "dim")));
-    table.unary("trace", |x| {
-        let &[rows, columns] = &x.shape()[..] else {
-            return Err(Error::shapes("trace", [x.shape()], "takes a matrix"));
-        };
-        let diagonal = Tensor::arange(0, rows.min(columns) as i64, 1);
-        ops::sum(&x.try_i((&diagonal, &diagonal))?, ..)
-    });
+    table.unary("trace", ops::trace);
     table.one("diff", differences);
 }
 
@@ -52,6 +50,15 @@ fn kept(c: &Call, at: usize) -> ops::Axes {
 /// What works along an axis, for a 0-d tensor as for a tensor of one element.
 pub(super) fn along(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     if x.rank() > 0 { f(x) } else { ops::squeeze(&f(&ops::unsqueeze(x, 0)?)?, 0) }
+}
+
+/// [`along`], for two outputs.
+fn along_both(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<(Tensor, Tensor)>) -> Result<(Tensor, Tensor)> {
+    if x.rank() > 0 {
+        return f(x);
+    }
+    let (a, b) = f(&ops::unsqueeze(x, 0)?)?;
+    Ok((ops::squeeze(&a, 0)?, ops::squeeze(&b, 0)?))
 }
 
 fn moments(table: &mut Binder) {

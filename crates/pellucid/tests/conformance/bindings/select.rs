@@ -2,6 +2,7 @@
 
 use super::Binder;
 use super::reduce::along;
+use crate::call::KEY;
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -29,15 +30,20 @@ pub(super) fn bind(table: &mut Binder) {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
         along(c.x()?, |x| ops::take_along_axis(x, &lifted(index)?, axis))
     });
+    table.one("scatter", |c| {
+        let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
+        if c.text(KEY, "reduce").is_some() {
+            return Err(Error::invalid("scatter", "a reduction is scatter_reduce's"));
+        }
+        let values = match c.optional(3, "src") {
+            Some(source) => source.clone(),
+            None => ops::full(index.shape(), c.float(3, "value").unwrap_or(0.0), c.x()?.dtype())?,
+        };
+        along(c.x()?, |x| ops::scatter(x, &lifted(index)?, &lifted(&values)?, axis))
+    });
     table.one("scatter_add", |c| {
         let (axis, index, source) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.tensor(3, "src")?);
-        if c.x()?.dtype() != source.dtype() {
-            return Err(Error::dtypes("scatter_add", [c.x()?.dtype(), source.dtype()], "one dtype"));
-        }
-        along(c.x()?, |x| {
-            let added = ops::scatter_add_along(&lifted(source)?, &lifted(index)?, axis, x.shape())?;
-            ops::add(x, &added)
-        })
+        along(c.x()?, |x| ops::scatter_add(x, &lifted(index)?, &lifted(source)?, axis))
     });
     table.one("take_along_dim", |c| {
         let (x, index, axis) = (c.x()?, c.tensor(1, "indices")?, c.int(2, "dim").unwrap_or(0));
@@ -59,14 +65,7 @@ pub(super) fn bind(table: &mut Binder) {
         let added = ops::scatter_add_along(&source, &index, 0, [x.size()])?;
         ops::add(x, &ops::reshape(&added, x.shape())?)
     });
-    table.one("masked_select", |c| {
-        let (x, mask) = (c.x()?, c.tensor(1, "mask")?);
-        let both = x.shape().broadcast(mask.shape());
-        let mend = "the shapes must broadcast";
-        let both = both.ok_or_else(|| Error::shapes("masked_select", [x.shape(), mask.shape()], mend))?;
-        let (x, mask) = (ops::broadcast_to(x, &both)?, ops::broadcast_to(mask, &both)?);
-        ops::flatten(&x, 0, -1)?.try_i(&ops::flatten(&mask, 0, -1)?)
-    });
+    table.one("masked_select", |c| ops::masked_select(c.x()?, c.tensor(1, "mask")?));
     table.one("select_scatter", |c| {
         let (x, source) = (c.x()?, c.tensor(1, "src")?);
         let (axis, index) = (c.int(2, "dim").unwrap_or(0), c.int(3, "index").unwrap_or(0));

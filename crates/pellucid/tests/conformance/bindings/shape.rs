@@ -2,7 +2,7 @@
 
 use super::Binder;
 use super::reduce::along;
-use crate::call::Call;
+use crate::call::{Call, KEY};
 use pellucid::{Error, Result, Shape, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -334,14 +334,20 @@ fn indexed(x: &Tensor, widths: &[(isize, isize)], pick: fn(i64, i64) -> i64) -> 
 }
 
 fn triangles(table: &mut Binder) {
-    table.one("triu", |c| {
-        let (x, k) = (c.x()?, c.int(1, "diagonal").unwrap_or(0) as i64);
-        if x.rank() < 2 {
-            return Err(Error::shapes("triu", [x.shape()], "takes matrices"));
-        }
-        let (rows, columns) = (x.shape()[x.rank() - 2] as i64, x.shape()[x.rank() - 1] as i64);
-        let rows = ops::unsqueeze(&Tensor::arange(k, rows + k, 1), 1)?;
-        ops::where_(&ops::ge(Tensor::arange(0, columns, 1), &rows)?, x, 0.0)
+    let offset = |c: &Call, at| c.int(at, "offset").unwrap_or(0);
+    let axes = |c: &Call, at, default: [isize; 2]| {
+        [c.int(at, "dim1").unwrap_or(default[0]), c.int(at + 1, "dim2").unwrap_or(default[1])]
+    };
+    table.one("triu", |c| ops::triu(c.x()?, c.int(1, "diagonal").unwrap_or(0)));
+    table.one("diag", |c| ops::diag(c.x()?, c.int(1, "diagonal").unwrap_or(0)));
+    table.one("diagflat", move |c| ops::diag(&ops::ravel(c.x()?)?, offset(c, 1)));
+    table.one("diag_embed", move |c| {
+        let [a, b] = axes(c, 2, [-2, -1]);
+        ops::diag_embed(c.x()?, offset(c, 1), a, b)
+    });
+    table.one("linalg.diagonal", move |c| {
+        let axis = |name, default| c.int(KEY, name).unwrap_or(default);
+        ops::diagonal(c.x()?, c.int(KEY, "offset").unwrap_or(0), axis("dim1", -2), axis("dim2", -1))
     });
     table.one("msort", |c| along(c.x()?, |x| Ok(ops::sort(x, 0, false)?.0)));
     table.two("sort", |c| {
@@ -352,15 +358,10 @@ fn triangles(table: &mut Binder) {
     });
     table.two("kthvalue", |c| {
         let (x, k, axis) = (at_least(c.x()?, 1)?, c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
-        if k == 0 {
-            return Err(Error::invalid("kthvalue", "the first is 1"));
-        }
-        let (values, positions) = ops::topk(&x, k, axis, false)?;
-        let last = |t: &Tensor| ops::narrow(t, axis, k - 1, 1);
-        let (values, positions) = (last(&values)?, last(&positions)?);
-        if c.flag(3, "keepdim") {
+        let (values, positions) = ops::kthvalue(&x, k, axis)?;
+        if !c.flag(3, "keepdim") {
             return Ok((values, positions));
         }
-        Ok((ops::squeeze(&values, axis)?, ops::squeeze(&positions, axis)?))
+        Ok((ops::unsqueeze(&values, axis)?, ops::unsqueeze(&positions, axis)?))
     });
 }

@@ -61,8 +61,8 @@ pub(super) fn rows() -> Vec<Row> {
     let x = || Tensor::zeros([2, 3], DType::F32);
     let into = |axis, set: bool| {
         move |x: &[Tensor]| match set {
-            true => ops::scatter(&x[0], &x[2], &x[1], axis),
-            false => ops::scatter_add(&x[0], &x[2], &x[1], axis),
+            true => ops::scatter(&x[0], &x[2], &x[1].to_dtype(x[0].dtype()), axis),
+            false => ops::scatter_add(&x[0], &x[2], &x[1].to_dtype(x[0].dtype()), axis),
         }
     };
     let put = |x: &[Nd], axis: usize, set: bool| {
@@ -134,19 +134,23 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([3, 2]), real([0, 2]), index([0, 2], 3)], into(0, true), |x| x[0].clone())
             .floats_only()
-            .also("every dtype, that of the target", || {
+            .also("every dtype", || {
                 DType::ALL.into_iter().try_fold(true, |all, dtype| {
-                    let x = Tensor::zeros([2], dtype);
-                    let y = ops::scatter(&x, &[1i64].into(), &Tensor::from([1.0]), 0)?;
+                    let (x, one) = (Tensor::zeros([2], dtype), Tensor::ones([1], dtype));
+                    let y = ops::scatter(&x, &[1i64].into(), &one, 0)?;
                     Ok(all && y.dtype() == dtype && y.to_dtype(DType::I64).to_vec::<i64>() == [0, 1])
                 })
             })
+            .also("values of another dtype", move || {
+                let result = ops::scatter(&x(), &[[0i64]].into(), &Tensor::from([[1.0f64]]), 1);
+                Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
+            })
             .also("fewer values than indices", move || {
-                let result = ops::scatter(&x(), &[[0i64, 1]].into(), &Tensor::from([[1.0]]), 1);
+                let result = ops::scatter(&x(), &[[0i64, 1]].into(), &Tensor::from([[1f32]]), 1);
                 Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
             })
             .also("out of bounds", move || {
-                out_of_bounds(ops::scatter(&x(), &[[3i64]].into(), &Tensor::from([[1.0]]), 1))
+                out_of_bounds(ops::scatter(&x(), &[[3i64]].into(), &Tensor::from([[1f32]]), 1))
             }),
         Row::new("scatter_add")
             .scale(4.0)
@@ -159,7 +163,7 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .floats_only()
             .also("out of bounds", move || {
-                out_of_bounds(ops::scatter_add(&x(), &[[-4i64]].into(), &Tensor::from([[1.0]]), 1))
+                out_of_bounds(ops::scatter_add(&x(), &[[-4i64]].into(), &Tensor::from([[1f32]]), 1))
             }),
         nonzero(),
     ]
