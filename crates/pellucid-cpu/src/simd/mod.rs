@@ -53,16 +53,3 @@ use stream::stream;
 pub(crate) use stream::{StreamLoop, settle, streaming};
 pub(crate) use ternary::{TernaryLoop, mul_add, select};
 pub(crate) use unary::{FillLoop, UnaryLoop, splat, unary};
-
-/// Asks the processor to bring these bytes near; it may ignore it, and any address is allowed.
-#[inline]
-pub(crate) fn prefetch(start: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes).step_by(64) {
-        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program could see, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(line).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, bytes);
-}

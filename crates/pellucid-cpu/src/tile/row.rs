@@ -115,7 +115,6 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         length,
         block,
         tile: if phased { tile_of(linked.width + 8) } else { (block * length).next_multiple_of(64) + STAGGER },
-        part: (block * length).div_ceil(linked.phases.len()),
         phased,
         staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
         stream,
@@ -162,8 +161,6 @@ struct Job<'a> {
     block: usize,
     /// Elements of a tile.
     tile: usize,
-    /// Elements of the next block that are asked for in each phase.
-    part: usize,
     /// True if a row takes several tiles.
     phased: bool,
     /// Inputs that are copied aside before anything is written.
@@ -185,8 +182,6 @@ struct Block<'a> {
     /// The number of the first row, and how many there are.
     first: usize,
     rows: usize,
-    /// True if no other block follows.
-    last: bool,
     /// Where each operand's first row begins.
     starts: &'a [*mut u8],
 }
@@ -202,7 +197,7 @@ impl Job<'_> {
                 let mut first = range.start;
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
-                    let block = Block { first, rows, last: first + rows == range.end, starts: &cursor.at };
+                    let block = Block { first, rows, starts: &cursor.at };
                     if !self.in_place {
                         self.load_row_inputs(&block, &mut at, raw);
                     }
@@ -225,24 +220,6 @@ impl Job<'_> {
         });
         if self.stream.is_some() {
             simd::settle();
-        }
-    }
-
-    /// Asks for the part of the next block's inputs that phase `p` shall bring near while this block is computed:
-    /// rows of a page or so are too short for the processor to see a pattern in time, and a whole block at once
-    /// would have to queue.
-    fn announce(&self, block: &Block<'_>, p: usize) {
-        if block.last {
-            return;
-        }
-        for (k, input) in self.program.inputs.iter().enumerate() {
-            let bytes = self.block * self.length * input.size;
-            if !input.per_row && self.reach[k] == Reach::Dense && bytes <= BLOCK_BYTES {
-                let part = (self.part * input.size).next_multiple_of(64);
-                let done = (p * part).min(bytes);
-                let next = (block.first + block.rows) * self.length * input.size;
-                simd::prefetch(self.bases[k].wrapping_add(next + done), part.min(bytes - done));
-            }
         }
     }
 
@@ -464,8 +441,7 @@ impl Job<'_> {
                     }
                 }
             }
-            for (p, phase) in self.linked.phases.iter().enumerate() {
-                self.announce(block, p);
+            for phase in &self.linked.phases {
                 execute(&self.linked.code[phase.head.start..phase.tiles.end], at, tile);
                 for f in self.linked.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
                     f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
