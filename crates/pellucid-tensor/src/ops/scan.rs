@@ -109,8 +109,11 @@ fn along(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
     if axis.is_all() {
         return Ok((ops::ravel(x)?, 0));
     }
-    let axes = axis.resolve(op, x.shape())?.set;
-    match axes.iter().collect::<Vec<_>>()[..] {
+    let axes = axis.resolve(op, x.shape())?;
+    if axes.keepdims {
+        return Err(Error::invalid(op, "keeps every axis as it is; leave out keepdims()"));
+    }
+    match axes.set.iter().collect::<Vec<_>>()[..] {
         [axis] => Ok((x.clone(), axis)),
         ref axes => Err(Error::invalid(op, format!("runs along one axis, got {axes:?}; .. takes all as one"))),
     }

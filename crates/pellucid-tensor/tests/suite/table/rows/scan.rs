@@ -43,6 +43,10 @@ fn row(name: &'static str, call: fn(&Tensor, Axes) -> Result<Tensor>, value: fn(
         .case("nothing", [real([0, 3])], move |x| call(&x[0], 0.into()), along(0))
         .floats_only()
         .also("a number has no axis", move || Ok(call(&Tensor::from(1.0), 0.into()).is_err()))
+        .also("no keepdims", move || {
+            let x = Tensor::zeros([2, 3], DType::F32);
+            Ok(matches!(call(&x, ops::over(1).keepdims()), Err(Error::InvalidArgument { .. })))
+        })
         .also("one axis", move || {
             let x = Tensor::zeros([2, 3], DType::F32);
             Ok(matches!(call(&x, [0, 1].into()), Err(Error::InvalidArgument { .. })))
