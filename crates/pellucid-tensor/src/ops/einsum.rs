@@ -54,7 +54,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     }
     let mut named: Vec<Vec<Label>> = Vec::new();
     for (term, factor) in terms.iter().zip(factors) {
-        let labels = read(term, Some(factor.rank())).map_err(invalid)?;
+        let labels = read(term, factor.rank()).map_err(invalid)?;
         if labels.len() != factor.rank() {
             return Err(invalid(format!("term `{term}` for {} axes", factor.rank())));
         }
@@ -62,8 +62,9 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     }
     let under = named.iter().flatten().filter(|l| matches!(l, Label::Under(_))).max().copied();
     let under = under.map_or(0, |l| if let Label::Under(k) = l { k + 1 } else { 0 });
-    let result = match output {
-        Some(output) => read(output, None).map_err(invalid)?,
+    let result: Vec<Label> = match output {
+        // As many axes as it has letters, and those of the dots.
+        Some(output) => read(output, output.replace("...", "").len() + under).map_err(invalid)?,
         None => {
             let mut count: BTreeMap<char, usize> = BTreeMap::new();
             named.iter().flatten().for_each(|l| {
@@ -75,13 +76,6 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
             (0..under).rev().map(Label::Under).chain(once).collect()
         }
     };
-    let result: Vec<Label> = if output.is_some_and(|o| o.contains("...")) {
-        let (before, after) = output.and_then(|o| o.split_once("...")).expect("it is there");
-        let letters = |text: &str| text.chars().map(Label::Letter).collect::<Vec<_>>();
-        [letters(before), (0..under).rev().map(Label::Under).collect(), letters(after)].concat()
-    } else {
-        result
-    };
     if let Some(twice) = (1..result.len()).find(|&k| result[..k].contains(&result[k])) {
         return Err(invalid(format!("the result names {:?} twice", result[twice])));
     }
@@ -91,8 +85,8 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     contract(factors, named, &result)
 }
 
-/// The labels of one term; `rank` says how many axes it has, which tells the number under `...`.
-fn read(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
+/// The labels of one term of `rank` axes, which tells the number under `...`.
+fn read(term: &str, rank: usize) -> Result<Vec<Label>, String> {
     let (before, after) = term.split_once("...").unwrap_or((term, ""));
     let letters = |text: &str| -> Result<Vec<Label>, String> {
         let letter = |c: char| {
@@ -101,7 +95,7 @@ fn read(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
         text.chars().map(letter).collect()
     };
     let (mut labels, after) = (letters(before)?, letters(after)?);
-    if let (true, Some(rank)) = (term.contains("..."), rank) {
+    if term.contains("...") {
         let under = rank.saturating_sub(labels.len() + after.len());
         labels.extend((0..under).rev().map(Label::Under));
     }

@@ -91,31 +91,44 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
         let reason = format!("takes one (before, after) an axis of {}, got {pairs:?}", x.shape());
         return Err(Error::invalid("pad", reason));
     }
-    // What is taken away goes first.
+    for (axis, &(before, after)) in pairs.iter().enumerate() {
+        let (len, far) = (x.shape()[axis] as i128, 1 << 60);
+        let (before, after) = (before as i128, after as i128);
+        // Of a replicated axis everything may go: its edges stay known.
+        let kept = if matches!(mode, PadMode::Replicate) { 0 } else { len + before.min(0) + after.min(0) };
+        if kept < 0 || len + before + after < 0 || before.abs().max(after.abs()) > far {
+            return Err(Error::invalid("pad", format!("({before}, {after}) cannot be added to axis {axis} of {len}")));
+        }
+    }
+    match mode {
+        PadMode::Constant(value) => constant(x, &pairs, value),
+        _ => picked(x, &pairs, mode),
+    }
+}
+
+/// What is taken away goes, and a number comes to the rest.
+fn constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tensor> {
     let mut kept = Cuts::new();
     for (axis, &(before, after)) in pairs.iter().enumerate() {
-        let (len, start, end) = (x.shape()[axis], before.min(0).unsigned_abs(), after.min(0).unsigned_abs());
-        let rest = len.checked_sub(start).and_then(|l| l.checked_sub(end));
-        let grown = rest.and_then(|l| l.checked_add(before.max(0) as usize)?.checked_add(after.max(0) as usize));
-        let (Some(rest), Some(_)) = (rest, grown) else {
-            return Err(Error::invalid("pad", format!("({before}, {after}) cannot be added to axis {axis} of {len}")));
-        };
-        if rest < len {
-            kept.push((axis, start, 1, rest));
+        let (start, end) = (before.min(0).unsigned_abs(), after.min(0).unsigned_abs());
+        if start + end > 0 {
+            kept.push((axis, start, 1, x.shape()[axis] - start - end));
         }
     }
     let x = cuts(x, kept)?;
     let added: Vec<(usize, usize)> = pairs.iter().map(|&(b, a)| (b.max(0) as usize, a.max(0) as usize)).collect();
-    if let PadMode::Constant(value) = mode {
-        if added.iter().all(|&(b, a)| b + a == 0) {
-            return Ok(x);
-        }
-        let shape = x.shape().iter().zip(&added).map(|(&len, &(b, a))| b + len + a).collect();
-        let place = added.iter().enumerate().map(|(axis, &(before, _))| (axis, before, 1, x.shape()[axis])).collect();
-        return embed(&x, shape, place, value);
+    if added.iter().all(|&(b, a)| b + a == 0) {
+        return Ok(x);
     }
+    let shape = x.shape().iter().zip(&added).map(|(&len, &(b, a))| b + len + a).collect();
+    let place = added.iter().enumerate().map(|(axis, &(before, _))| (axis, before, 1, x.shape()[axis])).collect();
+    embed(&x, shape, place, value)
+}
+
+/// Every index of the result is one of x's, those before its start and beyond its end by the mode.
+fn picked(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
     let mut padded = x.clone();
-    for (axis, &(before, after)) in added.iter().enumerate().filter(|(_, (b, a))| b + a > 0) {
+    for (axis, &(before, after)) in pairs.iter().enumerate().filter(|(_, pair)| **pair != (0, 0)) {
         let len = x.shape()[axis];
         let most = match mode {
             PadMode::Reflect => len.saturating_sub(1),
@@ -123,7 +136,7 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
             _ if len == 0 => 0,
             _ => usize::MAX,
         };
-        if before.max(after) > most {
+        if before.max(after).max(0) as usize > most {
             let reason = format!("axis {axis} of {len} is too short for {mode:?} padding of ({before}, {after})");
             return Err(Error::invalid("pad", reason));
         }
@@ -133,7 +146,10 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
             PadMode::Circular => i.rem_euclid(len as isize),
             _ => i.clamp(0, last),
         };
-        let index: Vec<i64> = (-(before as isize)..(len + after) as isize).map(|i| from(i) as i64).collect();
+        let places = -before..len as isize + after;
+        let mut index: Vec<i64> = Vec::new();
+        index.try_reserve_exact(places.len()).map_err(|_| Error::absurd_size())?;
+        index.extend(places.map(|i| from(i) as i64));
         padded = ops::index_select(&padded, axis as isize, &Tensor::new(&index[..], [index.len()]))?;
     }
     Ok(padded)

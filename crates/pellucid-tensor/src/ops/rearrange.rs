@@ -13,13 +13,13 @@ use smallvec::smallvec;
 /// Without axes, one shift moves all elements in row-major order.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if there is not one shift an axis; [`Error::AxisOutOfRange`].
+/// [`Error::InvalidArgument`] if there is no shift, or not one an axis; [`Error::AxisOutOfRange`].
 #[face]
 pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
     if axes.is_empty() && shifts.len() == 1 {
         return reshape_to(&roll(&ravel(x)?, shifts, &[0])?, x.shape());
     }
-    if shifts.len() != axes.len() {
+    if shifts.is_empty() || shifts.len() != axes.len() {
         let reason = format!("takes one shift an axis, got {shifts:?} for {axes:?}");
         return Err(Error::invalid("roll", reason));
     }

@@ -1,7 +1,7 @@
 //! What a row of the table says.
 
 use super::nd::{Nd, zip};
-use pellucid_tensor::{DType, Result, Scalar, Tensor};
+use pellucid_tensor::{DType, Error, Result, Scalar, Tensor};
 use std::ops::RangeInclusive;
 
 /// An operation: its name in `ops`, and the cases in which it is tried.
@@ -160,6 +160,21 @@ pub fn mask<const N: usize>(shape: [usize; N]) -> Input {
 /// An operation's one result, as the list that a row's call returns.
 pub fn one(result: Result<Tensor>) -> Result<Vec<Tensor>> {
     result.map(|t| vec![t])
+}
+
+/// True for an error of the shapes, as a statement of a row.
+pub fn shape_refused<T>(result: Result<T>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
+}
+
+/// True for an error of an argument.
+pub fn argument_refused<T>(result: Result<T>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::InvalidArgument { .. })))
+}
+
+/// True for an axis that is not there.
+pub fn axis_refused<T>(result: Result<T>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::AxisOutOfRange { .. })))
 }
 
 impl Row {

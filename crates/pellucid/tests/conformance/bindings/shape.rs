@@ -3,6 +3,7 @@
 use super::Binder;
 use super::reduce::along;
 use crate::call::{Call, KEY};
+use ops::PadMode;
 use pellucid::{Error, Result, Shape, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -40,13 +41,9 @@ fn views(table: &mut Binder) {
         ops::flatten(c.x()?, c.int(1, "start_dim").unwrap_or(0), c.int(2, "end_dim").unwrap_or(-1))
     });
     table.one("unflatten", |c| {
-        let (x, axis) = (c.x()?, c.int(1, "dim").unwrap_or(0));
-        let at = x.shape().axis("unflatten", axis)?;
-        let lengths = |range: &[usize]| range.iter().map(|&d| d as isize).collect::<Vec<_>>();
-        let inside = c.ints(2, "sizes").unwrap_or_default();
-        ops::reshape(x, &[lengths(&x.shape()[..at]), inside, lengths(&x.shape()[at + 1..])].concat()[..])
+        ops::unflatten(c.x()?, c.int(1, "dim").unwrap_or(0), &c.ints(2, "sizes").unwrap_or_default()[..])
     });
-    table.unary("ravel", |x| ops::flatten(x, 0, -1));
+    table.unary("ravel", ops::ravel);
     table.unary("atleast_2d", |x| at_least(x, 2));
     table.one("sum_to_size", |c| {
         let (x, shape) = (c.x()?, Shape::from(sizes(&c.lengths(1, "size")?)));
@@ -89,49 +86,18 @@ fn orders(table: &mut Binder) {
     table.unary("T", ops::t);
     table.unary("fliplr", |x| ops::flip(x, 1));
     table.one("movedim", |c| {
-        let (x, refuse) = (c.x()?, |reason| Err(Error::invalid("movedim", reason)));
-        let at = |axes: Vec<isize>| axes.iter().map(|&a| x.shape().axis("movedim", a)).collect::<Result<Vec<_>>>();
-        let from = at(c.ints(1, "source").unwrap_or_default())?;
-        let to = at(c.ints(2, "destination").unwrap_or_default())?;
-        if from.len() != to.len() {
-            return refuse("as many destinations as sources");
-        }
-        let mut order = vec![None; x.rank()];
-        for (&from, &to) in from.iter().zip(&to) {
-            order[to] = Some(from);
-        }
-        let mut rest = (0..x.rank()).filter(|axis| !from.contains(axis));
-        let order: Option<Vec<isize>> = order.iter().map(|o| o.or_else(|| rest.next()).map(|a| a as isize)).collect();
-        order.map_or_else(|| refuse("an axis is named twice"), |order| ops::permute(x, &order))
+        ops::movedim(c.x()?, &c.ints(1, "source").unwrap_or_default(), &c.ints(2, "destination").unwrap_or_default())
     });
     table.one("roll", |c| {
-        let (x, shifts) = (c.x()?, c.ints(1, "shifts").unwrap_or_default());
-        let axes = c.ints(2, "dims").unwrap_or_default();
-        if shifts.is_empty() || shifts.len() != axes.len() {
-            return Err(Error::invalid("roll", "one shift an axis"));
-        }
-        axes.iter().zip(shifts).try_fold(x.clone(), |x, (&axis, shift)| {
-            let len = x.shape()[x.shape().axis("roll", axis)?];
-            let cut = if len == 0 { 0 } else { (-shift).rem_euclid(len as isize) as usize };
-            let [head, tail] = &ops::split(&x, &[cut, len - cut], axis)?[..] else { unreachable!("two parts") };
-            ops::concatenate(&[tail, head], axis)
-        })
+        ops::roll(c.x()?, &c.ints(1, "shifts").unwrap_or_default(), &c.ints(2, "dims").unwrap_or_default())
     });
     table.one("rot90", |c| {
         let (x, axes) = (c.x()?, c.ints(2, "dims").unwrap_or(vec![0, 1]));
         let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "takes two axes")) };
-        if x.shape().axis("rot90", a)? == x.shape().axis("rot90", b)? {
-            return Err(Error::invalid("rot90", "the two axes differ"));
-        }
-        match c.int(1, "k").unwrap_or(1).rem_euclid(4) {
-            0 => Ok(x.clone()),
-            1 => ops::transpose(&ops::flip(x, b)?, a, b),
-            2 => ops::flip(x, [a, b]),
-            _ => ops::flip(&ops::transpose(x, a, b)?, b),
-        }
+        ops::rot90(x, c.int(1, "k").unwrap_or(1), [a, b])
     });
     for name in ["repeat", "tile"] {
-        table.one(name, |c| repeated(c.x()?, &sizes(&c.lengths(1, "dims")?)));
+        table.one(name, |c| ops::tile(c.x()?, &sizes(&c.lengths(1, "dims")?)));
     }
     table.one("nn.functional.pixel_shuffle", |c| {
         let (x, r) = (c.x()?, c.count(1, "upscale_factor")?);
@@ -155,19 +121,6 @@ fn orders(table: &mut Binder) {
     });
 }
 
-/// The tensor side by side with itself, so often along every axis.
-fn repeated(x: &Tensor, times: &[usize]) -> Result<Tensor> {
-    let mut x = x.clone();
-    while x.rank() < times.len() {
-        x = ops::unsqueeze(&x, 0)?;
-    }
-    let lead = x.rank() - times.len();
-    times.iter().enumerate().try_fold(x, |x, (k, &n)| match n {
-        0 => ops::narrow(&x, (lead + k) as isize, 0, 0),
-        n => ops::concatenate(&vec![&x; n], (lead + k) as isize),
-    })
-}
-
 fn joins(table: &mut Binder) {
     table.one("cat", |c| {
         // The data's own exception: an empty vector fits anything.
@@ -176,14 +129,9 @@ fn joins(table: &mut Binder) {
         let kept: Vec<&Tensor> = tensors.into_iter().filter(|t| t.rank() == rank || t.shape()[..] != [0]).collect();
         ops::concatenate(&kept, c.int(1, "dim").unwrap_or(0))
     });
-    let at_least_all =
-        |c: &Call, rank: usize| c.tensors(0)?.into_iter().map(|x| at_least(x, rank)).collect::<Result<Vec<_>>>();
-    table.one("hstack", move |c| {
-        let tensors = at_least_all(c, 1)?;
-        ops::concatenate(&tensors.iter().collect::<Vec<_>>(), if tensors[0].rank() == 1 { 0 } else { 1 })
-    });
-    table.one("vstack", move |c| ops::concatenate(&at_least_all(c, 2)?.iter().collect::<Vec<_>>(), 0));
-    table.one("dstack", move |c| ops::concatenate(&at_least_all(c, 3)?.iter().collect::<Vec<_>>(), 2));
+    table.one("hstack", |c| ops::hstack(&c.tensors(0)?));
+    table.one("vstack", |c| ops::vstack(&c.tensors(0)?));
+    table.one("dstack", |c| ops::dstack(&c.tensors(0)?));
     table.one("column_stack", |c| {
         let column = |x: &Tensor| if x.rank() <= 1 { ops::reshape(x, [-1, 1]) } else { Ok(x.clone()) };
         let columns = c.tensors(0)?.into_iter().map(column).collect::<Result<Vec<_>>>()?;
@@ -200,7 +148,7 @@ fn tables(table: &mut Binder) {
             .iter()
             .map(|block| {
                 let right = width - left - block.shape()[1];
-                let row = padded(block, &[(left as isize, right as isize)], 0.0);
+                let row = ops::pad(block, [(0, 0), (left as isize, right as isize)], PadMode::Constant(0.into()));
                 left += block.shape()[1];
                 row
             })
@@ -242,32 +190,15 @@ fn cuts(table: &mut Binder) {
             }
         });
     }
-    table.many("chunk", |c| {
-        let (x, axis) = (c.x()?, c.int(2, "dim").unwrap_or(0));
-        let len = length(x, axis)?;
-        ops::split(x, &pieces(len, len.div_ceil(c.count(1, "chunks")?)), axis)
-    });
+    table.many("chunk", |c| ops::chunk(c.x()?, c.count(1, "chunks")?, c.int(2, "dim").unwrap_or(0)));
     table.many("tensor_split", |c| {
         let (x, axis) = (c.x()?, c.int(2, "dim").unwrap_or(0));
-        let len = length(x, axis)?;
-        if let Some(count) = c.int(1, "sections") {
-            let count = count as usize;
-            let lengths: Vec<usize> = (0..count).map(|i| len / count + usize::from(i < len % count)).collect();
-            return ops::split(x, &lengths, axis);
+        match c.int(1, "sections") {
+            Some(count) => ops::tensor_split(x, count as usize, axis),
+            None => ops::tensor_split(x, &c.ints(1, "indices").unwrap_or_default()[..], axis),
         }
-        let ends = sizes(&c.ints(1, "indices").unwrap_or_default()).into_iter().chain([len]);
-        let mut start = 0;
-        ends.map(|end| {
-            let (from, to) = (start.min(len), end.min(len));
-            start = end;
-            ops::narrow(x, axis, from, to.saturating_sub(from))
-        })
-        .collect()
     });
-    table.many("unbind", |c| {
-        let (x, axis) = (c.x()?, c.int(1, "dim").unwrap_or(0));
-        (0..length(x, axis)?).map(|i| ops::select(x, axis, i as isize)).collect()
-    });
+    table.many("unbind", |c| ops::unbind(c.x()?, c.int(1, "dim").unwrap_or(0)));
     table.one("narrow", |c| {
         ops::narrow(c.x()?, c.int(1, "dim").unwrap_or(0), c.count(2, "start")?, c.count(3, "length")?)
     });
@@ -290,47 +221,28 @@ fn pieces(len: usize, size: usize) -> Vec<usize> {
 }
 
 fn pads(table: &mut Binder) {
-    table.one("constant_pad_nd", |c| padded(c.x()?, &c.lengths_of_pad()?, c.float(2, "value").unwrap_or(0.0)));
-    table.one("nn.functional.pad.constant", |c| {
-        padded(c.x()?, &c.lengths_of_pad()?, c.float(3, "value").unwrap_or(0.0))
-    });
+    let constant = |c: &Call, at| PadMode::Constant(c.float(at, "value").unwrap_or(0.0).into());
+    table.one("constant_pad_nd", move |c| ops::pad(c.x()?, &c.pads()?[..], constant(c, 2)));
+    table.one("nn.functional.pad.constant", move |c| ops::pad(c.x()?, &c.pads()?[..], constant(c, 3)));
     for name in ["nn.functional.pad.replicate", "nn.functional.pad.replicate_negative"] {
-        table.one(name, |c| indexed(c.x()?, &c.lengths_of_pad()?, |i, len| i.clamp(0, len - 1)));
+        table.one(name, |c| ops::pad(c.x()?, &c.pads()?[..], PadMode::Replicate));
     }
-    table.one("nn.functional.pad.circular", |c| indexed(c.x()?, &c.lengths_of_pad()?, |i, len| i.rem_euclid(len)));
+    table.one("nn.functional.pad.circular", |c| ops::pad(c.x()?, &c.pads()?[..], PadMode::Circular));
 }
 
 impl Call<'_> {
-    /// The widths of a padding: before and after, last axis first.
-    fn lengths_of_pad(&self) -> Result<Vec<(isize, isize)>> {
-        let widths = self.ints(1, "pad").unwrap_or_default();
-        match self.x()?.rank() * 2 >= widths.len() && widths.len().is_multiple_of(2) {
-            true => Ok(widths.chunks(2).map(|pair| (pair[0], pair[1])).collect()),
-            false => Err(Error::invalid("pad", "two widths an axis")),
+    /// The widths of a padding, which the data has from the last axis on, for every axis.
+    fn pads(&self) -> Result<Vec<(isize, isize)>> {
+        let (rank, widths) = (self.x()?.rank(), self.ints(1, "pad").unwrap_or_default());
+        if rank * 2 < widths.len() || !widths.len().is_multiple_of(2) {
+            return Err(Error::invalid("pad", "two widths an axis"));
         }
+        let mut pairs = vec![(0, 0); rank];
+        for (axis, pair) in pairs.iter_mut().rev().zip(widths.chunks(2)) {
+            *axis = (pair[0], pair[1]);
+        }
+        Ok(pairs)
     }
-}
-
-/// With `value` before and after every axis; negative widths cut.
-fn padded(x: &Tensor, widths: &[(isize, isize)], value: f64) -> Result<Tensor> {
-    widths.iter().enumerate().try_fold(x.clone(), |x, (k, &(before, after))| {
-        let axis = x.rank() - 1 - k;
-        let len = x.shape()[axis] as isize;
-        let (from, to) = ((-before).max(0), len - (-after).max(0));
-        let inner = ops::narrow(&x, axis as isize, from as usize, (to - from) as usize)?;
-        let block = |width: isize| ops::full(inner.shape().with_axis(axis, width.max(0) as usize), value, x.dtype());
-        ops::concatenate(&[&block(before)?, &inner, &block(after)?], axis as isize)
-    })
-}
-
-/// With elements of every axis before and after it, picked by their position beyond it.
-fn indexed(x: &Tensor, widths: &[(isize, isize)], pick: fn(i64, i64) -> i64) -> Result<Tensor> {
-    widths.iter().enumerate().try_fold(x.clone(), |x, (k, &(before, after))| {
-        let axis = x.rank() - 1 - k;
-        let len = x.shape()[axis] as i64;
-        let index: Vec<i64> = (-(before as i64)..len + after as i64).map(|i| pick(i, len)).collect();
-        ops::index_select(&x, axis as isize, &Tensor::new(&index, [index.len()]))
-    })
 }
 
 fn triangles(table: &mut Binder) {

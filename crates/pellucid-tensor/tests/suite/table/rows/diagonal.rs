@@ -1,23 +1,11 @@
 //! Diagonals and triangles.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, real};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use crate::table::row::{Row, argument_refused, axis_refused, real, shape_refused};
+use pellucid_tensor::{DType, Tensor, ops};
 
 fn matrix() -> Tensor {
     Tensor::zeros([2, 3], DType::F32)
-}
-
-fn shape_refused(result: Result<Tensor>) -> Result<bool> {
-    Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
-}
-
-fn argument_refused(result: Result<Tensor>) -> Result<bool> {
-    Ok(matches!(result, Err(Error::InvalidArgument { .. })))
-}
-
-fn axis_refused(result: Result<Tensor>) -> Result<bool> {
-    Ok(matches!(result, Err(Error::AxisOutOfRange { .. })))
 }
 
 /// The elements of matrices whose column lies `offset` beyond their row, or 0.

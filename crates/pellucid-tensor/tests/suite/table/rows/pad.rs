@@ -83,6 +83,11 @@ pub(super) fn rows() -> Vec<Row> {
             .also("more than there is", || refused([(-2, -1), (0, 0)], zero_mode()))
             .also("absurdly much", || refused(isize::MAX, zero_mode()))
             .also("absurdly little", || refused(isize::MIN, zero_mode()))
+            .also("absurd both ways", || refused([(isize::MIN, isize::MAX), (0, 0)], Replicate))
+            .also("an edge beyond any memory", || {
+                let x = Tensor::zeros([2], DType::F32);
+                Ok(matches!(ops::pad(&x, (0, 1 << 60), Replicate), Err(Error::OutOfMemory { .. })))
+            })
             .also("reflected beyond the other end", || refused([(2, 0), (0, 0)], Reflect))
             .also("more than once around", || refused([(3, 0), (0, 0)], Circular))
             .also("an edge of nothing", || {

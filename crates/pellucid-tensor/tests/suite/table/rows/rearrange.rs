@@ -1,20 +1,12 @@
 //! Rearrangements: elements at other places, or several times, and cut into parts.
 
 use crate::table::nd::{Nd, with};
-use crate::table::row::{Row, real};
+use crate::table::row::{Row, argument_refused, axis_refused, real};
 use pellucid_tensor::ops::{Indexing, Repeats};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use pellucid_tensor::{DType, Error, Tensor, ops};
 
 fn matrix() -> Tensor {
     Tensor::zeros([2, 3], DType::F32)
-}
-
-fn argument_refused<T>(result: Result<T>) -> Result<bool> {
-    Ok(matches!(result, Err(Error::InvalidArgument { .. })))
-}
-
-fn axis_refused<T>(result: Result<T>) -> Result<bool> {
-    Ok(matches!(result, Err(Error::AxisOutOfRange { .. })))
 }
 
 /// Index i of an axis comes from index `(i − shift) mod len`.
@@ -59,6 +51,7 @@ fn moved() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::roll(&x[0], &[1], &[0]), |x| x[0].clone())
             .floats_only()
+            .also("no shift", || argument_refused(ops::roll(&matrix(), &[], &[])))
             .also("one shift an axis", || argument_refused(ops::roll(&matrix(), &[1, 2], &[0])))
             .also("no such axis", || axis_refused(ops::roll(&matrix(), &[1], &[2]))),
         Row::new("rot90")

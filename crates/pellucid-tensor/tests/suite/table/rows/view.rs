@@ -1,23 +1,11 @@
 //! Views: the same elements under other shapes.
 
 use crate::table::nd::{Nd, with};
-use crate::table::row::{Row, real};
+use crate::table::row::{Row, argument_refused, axis_refused, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 fn matrix() -> Tensor {
     Tensor::zeros([2, 3], DType::F32)
-}
-
-fn shape_refused(result: Result<Tensor>) -> Result<bool> {
-    Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
-}
-
-fn argument_refused(result: Result<Tensor>) -> Result<bool> {
-    Ok(matches!(result, Err(Error::InvalidArgument { .. })))
-}
-
-fn axis_refused(result: Result<Tensor>) -> Result<bool> {
-    Ok(matches!(result, Err(Error::AxisOutOfRange { .. })))
 }
 
 fn index_refused(result: Result<Tensor>) -> Result<bool> {
