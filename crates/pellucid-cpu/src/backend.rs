@@ -2,7 +2,7 @@
 
 use crate::buffer::CpuBuffer;
 use crate::operand::{self, Operand, Operands};
-use crate::{check, index, pool, product, random, scan, sort, tile};
+use crate::{check, conv, index, maxpool, pool, product, random, scan, sort, tile};
 use pellucid_ir::backend::{Backend, Buffer, Dense, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
@@ -183,6 +183,8 @@ fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
         Kernel::Row(k) => check::row(k, x, y).and_then(|()| tile::row(k, x, y)),
         Kernel::MatMul(k) => product::matmul(k, x, y),
         Kernel::Copy => check::copy(&x[0], &y[0]).and_then(|()| tile::copy(&x[0], &y[0])),
+        Kernel::Conv(k) => conv::conv(k, &x[0], &x[1], &y[0]),
+        Kernel::Pool(k) => maxpool::pool(k, &x[0], &y[0], &y[1]),
         Kernel::Scan(k) => scan::scan(k, &x[0], y),
         Kernel::Gather(k) => index::gather(k, &x[0], &x[1..], &y[0]),
         Kernel::Scatter(k) => index::scatter(k, &x[0], &x[1..], &y[0]),
@@ -198,8 +200,8 @@ fn arity(kernel: &Kernel) -> (usize, usize) {
         Kernel::Row(k) => (k.program.inputs.len(), k.program.outputs.len()),
         Kernel::Reduce(k) => (k.program.inputs.len(), 1),
         Kernel::Scan(_) | Kernel::Copy => (1, 1),
-        Kernel::MatMul(_) | Kernel::Gather(_) | Kernel::Scatter(_) => (2, 1),
-        Kernel::Sort(_) => (1, 2),
+        Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Gather(_) | Kernel::Scatter(_) => (2, 1),
+        Kernel::Sort(_) | Kernel::Pool(_) => (1, 2),
         Kernel::Random(_) => (0, 2),
     }
 }

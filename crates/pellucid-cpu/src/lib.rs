@@ -13,15 +13,12 @@ mod number;
 mod backend;
 mod buffer;
 mod check;
+mod conv;
 mod index;
 mod math;
-#[allow(
-    dead_code,
-    unused_imports,
-    unreachable_pub,
-    reason = "epilogues and sources are what convolution will build on"
-)]
+#[allow(dead_code, unused_imports, unreachable_pub, reason = "an epilogue can be added to every product")]
 mod matmul;
+mod maxpool;
 mod operand;
 mod pool;
 mod product;

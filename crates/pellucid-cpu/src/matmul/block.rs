@@ -168,29 +168,22 @@ impl<T: Element> Product<'_, T> {
         depth: Range<usize>,
         room: Option<*mut T>,
     ) -> Strided<T> {
-        match (self.a.strided(), room) {
-            (Some(a), None) => Strided { data: a.at(rows.start, depth.start), ..a },
-            // The kernel takes rows as gladly as columns, so rows are copied, not transposed.
-            (Some(a @ Strided { depth: 1, .. }), Some(room)) => {
-                for r in 0..rows.len() {
-                    // SAFETY: each row has room for the deepest block and the padding.
-                    unsafe {
-                        room.add(r * DEPTH_PADDED)
-                            .copy_from_nonoverlapping(a.at(rows.start + r, depth.start), depth.len())
-                    }
-                }
-                Strided { data: room, lane: DEPTH_PADDED as isize, depth: 1 }
-            }
-            (_, room) => {
-                let width = kernels.rows.next_multiple_of(kernels.lanes);
-                // SAFETY: without a strided view there always is room.
-                unsafe {
-                    let room = room.unwrap_unchecked();
-                    self.a.pack(kernels, rows.start, rows.len(), depth.start, depth.len(), width, room);
-                    Strided { data: room, lane: 1, depth: width as isize }
-                }
+        let Some(room) = room else {
+            let a = self.a.strided().expect("without a strided view there is room");
+            return Strided { data: a.at(rows.start, depth.start), ..a };
+        };
+        // The kernel takes rows as gladly as columns, so rows are copied, not transposed. Without, it is columns.
+        let (lane, step) =
+            if self.a.in_rows() { (DEPTH_PADDED, 1) } else { (1, kernels.rows.next_multiple_of(kernels.lanes)) };
+        // SAFETY: the room is for the deepest block and the padding of so many rows.
+        unsafe {
+            let (first, lanes, start, depth) = (rows.start, rows.len(), depth.start, depth.len());
+            match step {
+                1 => self.a.pack_rows(kernels, first, lanes, start, depth, lane, room),
+                _ => self.a.pack(kernels, first, lanes, start, depth, step, room),
             }
         }
+        Strided { data: room, lane: lane as isize, depth: step as isize }
     }
 
     /// Multiplies one register tile into C.

@@ -11,7 +11,7 @@ use super::element::Element;
 use crate::vector::Vector;
 
 /// Partial sums per element, the same for every instruction set.
-pub(super) const VIRTUAL_LANES: usize = 16;
+pub(crate) const VIRTUAL_LANES: usize = 16;
 
 /// Columns multiplied at once by [`Columns`]: they share the traffic of the partial sums.
 const AT_ONCE: usize = 4;

@@ -1,7 +1,9 @@
 //! Instruction sets: which one runs, and the kernels compiled for each.
 
+use super::direct::{Direct, Dots};
 use super::gemv::{Columns, Rows};
 use super::pack::Panel;
+use super::table::Spread;
 use super::tile::Tile;
 use crate::vector::Vector;
 use std::marker::PhantomData;
@@ -60,6 +62,12 @@ pub(super) struct Kernels<T: 'static> {
     pub(super) copy: unsafe fn(&Panel<T>),
     /// Packs a panel whose depth is contiguous in the source.
     pub(super) turn: unsafe fn(&Panel<T>),
+    /// Packs runs of lanes, or of the depth, from many places.
+    pub(super) spread: unsafe fn(&Spread<'_, T>),
+    /// One row of a product, from where its operand lies.
+    pub(super) direct: unsafe fn(&Direct<'_, T>),
+    /// Sums of products along runs.
+    pub(super) dots: unsafe fn(&Dots<'_, T>),
     /// Matrix times vector, rows contiguous.
     pub(super) by_rows: unsafe fn(&Rows<T>),
     /// Matrix times vector, columns contiguous.
@@ -87,6 +95,9 @@ macro_rules! level {
                 tiles: [&[$(Self::tile::<$r, 1>),*], &[$(Self::tile::<$r, 2>),*]],
                 copy: Self::copy,
                 turn: Self::turn,
+                spread: Self::spread,
+                direct: Self::direct,
+                dots: Self::dots,
                 by_rows: Self::by_rows,
                 by_columns: Self::by_columns,
             };
@@ -107,6 +118,24 @@ macro_rules! level {
             unsafe fn turn(panel: &Panel<V::Scalar>) {
                 // SAFETY: as above.
                 unsafe { panel.turn::<V>() }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn spread(spread: &Spread<'_, V::Scalar>) {
+                // SAFETY: as above.
+                unsafe { spread.copy::<V>() }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn direct(direct: &Direct<'_, V::Scalar>) {
+                // SAFETY: as above.
+                unsafe { direct.multiply::<V>() }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn dots(dots: &Dots<'_, V::Scalar>) {
+                // SAFETY: as above.
+                unsafe { dots.add::<V>() }
             }
 
             $(#[target_feature(enable = $feature)])?

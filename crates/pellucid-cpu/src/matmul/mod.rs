@@ -6,6 +6,8 @@
 //! - `tile`: the micro-kernel, one register tile of C;
 //! - `pack`: what an operand is ([`Source`]) and how panels of it are packed;
 //! - `block`: the loops around the micro-kernel, and the store with its [`Epilogue`];
+//! - `table`: operands whose elements lie at sums of two offsets, as the windows of a convolution do;
+//! - `direct`: products of one row with such operands, which are not worth packing;
 //! - `gemv`: matrix times vector, which is bound by memory;
 //! - this file: shapes, orientation, and the grid over threads.
 //!
@@ -16,19 +18,24 @@
 //! is skipped, so NaN and infinity arrive.
 
 mod block;
+mod direct;
 mod element;
 mod gemv;
 mod level;
 mod pack;
 mod scratch;
+mod table;
 mod tile;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use direct::{Direct, Dots, folded};
 pub use element::Element;
+pub(crate) use gemv::VIRTUAL_LANES;
 pub use level::Level;
 pub use pack::{Source, Strided};
+pub(crate) use table::{Places, Table};
 
 use block::Product;
 use gemv::{Columns, Rows};
@@ -170,6 +177,65 @@ pub unsafe fn gemm_at<T: Element>(
             problem.run(batch.len(), |i| batch[i], a, b, c, threads);
         }
     }
+}
+
+/// C[rows × n] = A[rows × k]·B[k × n], or C + A·B, for any operands, on this thread; C's rows are contiguous and
+/// `row` apart.
+///
+/// # Safety
+///
+/// The operands have so many lanes and steps, C is valid for the rows and nobody else touches them; the machine has
+/// the instruction set.
+#[allow(clippy::too_many_arguments, reason = "two operands, a place, and what to do")]
+pub(crate) unsafe fn multiply<T: Element>(
+    level: Level,
+    a: &dyn Source<T>,
+    b: &dyn Source<T>,
+    (rows, n, k): (Range<usize>, usize, usize),
+    c: *mut T,
+    row: isize,
+    accumulate: bool,
+) {
+    let product = Product { a, b, k, c, c_row: row, c_col: 1, accumulate, epilogue: None, batch: 0, transposed: false };
+    // SAFETY: the caller's.
+    unsafe { product.rectangle(T::kernels(level), rows, 0..n) }
+}
+
+/// One row of a product.
+///
+/// # Safety
+///
+/// As for [`Direct::multiply`]; the machine has the instruction set.
+pub(crate) unsafe fn direct<T: Element>(level: Level, work: &Direct<'_, T>) {
+    // SAFETY: the caller's.
+    unsafe { (T::kernels(level).direct)(work) }
+}
+
+/// Sums of products along runs.
+///
+/// # Safety
+///
+/// As for [`Dots::add`]; the machine has the instruction set.
+pub(crate) unsafe fn dots<T: Element>(level: Level, work: &Dots<'_, T>) {
+    // SAFETY: the caller's.
+    unsafe { (T::kernels(level).dots)(work) }
+}
+
+/// `to[p·width + i] = from[i, p]`: a matrix with its depth outermost.
+///
+/// # Safety
+///
+/// The matrix has so many lanes and steps, and there is room for `depth` rows of `width ≥ lanes`; the machine has the
+/// instruction set.
+pub(crate) unsafe fn turned<T: Element>(
+    level: Level,
+    from: Strided<T>,
+    (lanes, depth): (usize, usize),
+    width: usize,
+    to: *mut T,
+) {
+    // SAFETY: the caller's.
+    unsafe { from.pack(T::kernels(level), 0, lanes, 0, depth, width, to) }
 }
 
 /// Where results go.

@@ -41,6 +41,31 @@ pub unsafe trait Source<T>: Sync {
         width: usize,
         to: *mut T,
     );
+
+    /// Whether the depth of a lane lies in runs, so that lanes are better packed as rows.
+    fn in_rows(&self) -> bool {
+        false
+    }
+
+    /// Writes the same elements to `to[i·step + p]`: only for an operand that says [`in_rows`](Self::in_rows).
+    ///
+    /// # Safety
+    ///
+    /// As for [`pack`](Self::pack), with room for `lanes · step` numbers; `depth ≤ step`.
+    #[allow(private_interfaces)]
+    #[allow(clippy::too_many_arguments, reason = "two ranges, a step and a place")]
+    unsafe fn pack_rows(
+        &self,
+        _: &Kernels<T>,
+        _first: usize,
+        _lanes: usize,
+        _start: usize,
+        _depth: usize,
+        _step: usize,
+        _to: *mut T,
+    ) {
+        unreachable!("the operand is not packed in rows")
+    }
 }
 
 /// A strided matrix as lanes × depth; strides in elements, of any sign.
@@ -92,6 +117,27 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
                 Self { depth: 1, .. } => (kernels.turn)(&panel),
                 _ => panel.gather(0, 0),
             }
+        }
+    }
+
+    fn in_rows(&self) -> bool {
+        self.depth == 1
+    }
+
+    #[allow(private_interfaces)]
+    unsafe fn pack_rows(
+        &self,
+        _: &Kernels<T>,
+        first: usize,
+        lanes: usize,
+        start: usize,
+        depth: usize,
+        step: usize,
+        to: *mut T,
+    ) {
+        for i in 0..lanes {
+            // SAFETY: each row has room for the depth.
+            unsafe { to.add(i * step).copy_from_nonoverlapping(self.at(first + i, start), depth) }
         }
     }
 }

@@ -10,8 +10,8 @@ use smallvec::{SmallVec, smallvec};
 pub type Metas = SmallVec<[Meta; 2]>;
 
 impl Kernel {
-    /// Shape and dtype of every output for these inputs, or why they do not fit. `Scatter` and
-    /// `Random` write into arrays that exist, and infer nothing.
+    /// Shape and dtype of every output for these inputs, or why they do not fit. `Scatter`,
+    /// `Random`, `Conv` and `Pool` write into arrays of a shape that the caller chooses, and infer nothing.
     pub fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         let op = self.name();
         let one = |shape, dtype| -> Result<Metas> { Ok(smallvec![Meta { shape, dtype }]) };
@@ -51,7 +51,7 @@ impl Kernel {
                 Ok(smallvec![Meta { shape: shape.clone(), dtype: inputs[0].dtype }, Meta { shape, dtype: DType::I64 }])
             }
             Kernel::Copy => Ok(smallvec![inputs[0].clone()]),
-            Kernel::Scatter(_) | Kernel::Random(_) => Ok(Metas::new()),
+            Kernel::Scatter(_) | Kernel::Random(_) | Kernel::Conv(_) | Kernel::Pool(_) => Ok(Metas::new()),
         }
     }
 }

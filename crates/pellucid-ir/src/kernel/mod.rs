@@ -4,8 +4,10 @@
 //! few: a new one needs a reason in its documentation.
 
 mod infer;
+mod window;
 
 pub use infer::Metas;
+pub use window::{Conv, ConvPart, Pool, Window};
 
 use crate::dtype::{DType, Scalar};
 use crate::few::Few;
@@ -83,6 +85,10 @@ pub enum Kernel {
     Scan(Scan),
     /// A batched matrix product.
     MatMul(MatMul),
+    /// A convolution, or one of its derivatives.
+    Conv(Conv),
+    /// The largest element of each window.
+    Pool(Pool),
     /// Elements picked by integer indices.
     Gather(Gather),
     /// Elements written or accumulated at integer indices.
@@ -311,6 +317,8 @@ impl Kernel {
             Kernel::Row(_) => "row",
             Kernel::Scan(_) => "scan",
             Kernel::MatMul(_) => "matmul",
+            Kernel::Conv(_) => "conv",
+            Kernel::Pool(_) => "pool",
             Kernel::Gather(_) => "gather",
             Kernel::Scatter(_) => "scatter",
             Kernel::Sort(_) => "sort",

@@ -82,6 +82,17 @@ pub(crate) fn gather_axes(x: &Tensor, axes: SmallVec<[usize; 4]>, indices: &[Ten
     apply_one(Gather { index: Index::Axes(axes) }, &operands)
 }
 
+/// Zeros, with every slice of x along an axis added at its index in an axis of `len`: the transpose of
+/// [`index_select`] by a vector of indices.
+pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usize) -> Result<Tensor> {
+    let front = ops::movedim(x, &[axis as isize], &[0])?;
+    let rest = front.shape()[1..].iter().copied();
+    // An index into the first axis: the indices' axis comes first in x, and the rest follows.
+    let shape = std::iter::once(len).chain(rest).collect();
+    let scatter = ScatterAdd { index: Index::Axes(smallvec![0]), shape };
+    ops::movedim(&apply_one(scatter, &[&front, index])?, &[0], &[axis as isize])
+}
+
 /// The slices of x at these indices of an axis (PyTorch's `index_select`, for index tensors of any
 /// rank): the axis is replaced by the index tensor's axes. Negative indices count from the end.
 ///

@@ -24,6 +24,7 @@ mod scan;
 mod softmax;
 mod sort;
 mod view;
+mod window;
 
 pub use axes::{Axes, over};
 pub use copy::{contiguous, copy, copy_, to_dtype};
@@ -37,7 +38,9 @@ pub use gather::{index_select, nonzero, scatter, scatter_add, scatter_add_along,
 pub use join::{concatenate, dstack, hstack, stack, vstack};
 pub use masked::{masked_fill, masked_select, one_hot, take};
 pub use matmul::{cross, dot, linear, matmul, matrix_power, outer, trace};
-pub use normalize::{layer_norm, rms_norm};
+pub use normalize::{
+    BatchNorm, RunningStatistics, batch_norm, group_norm, instance_norm, layer_norm, local_response_norm, rms_norm,
+};
 pub use pad::{PadMode, PadWidth, pad};
 pub use random::{dropout, rand, rand_with, randint, randn, randn_with};
 pub use rearrange::{
@@ -54,6 +57,15 @@ pub use sort::{argsort, kthvalue, sort, topk};
 pub use view::{
     Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, swapaxes, t,
     transpose, unsqueeze,
+};
+
+pub use window::{
+    Conv, Divisor, Interpolation, Outside, Padding, Pool, Resize, Sampling, Spatial, adaptive_avg_pool1d,
+    adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d,
+    affine_grid, avg_pool1d, avg_pool2d, avg_pool3d, channel_shuffle, conv_transpose1d, conv_transpose2d,
+    conv_transpose3d, conv1d, conv2d, conv3d, fold, grid_sample, interpolate, lp_pool1d, lp_pool2d, lp_pool3d,
+    max_pool1d, max_pool2d, max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d, pixel_shuffle, pixel_unshuffle,
+    unfold,
 };
 
 pub(crate) use copy::{identity, writable};

@@ -97,6 +97,33 @@ impl Call<'_> {
         }
     }
 
+    /// A list of numbers; a single one is a list of one.
+    pub(crate) fn floats(&self, at: usize, name: &str) -> Option<Vec<f64>> {
+        let number = |argument: &Argument| match argument {
+            Argument::Float(number) => Some(*number),
+            Argument::Int(number) => Some(*number as f64),
+            _ => None,
+        };
+        match self.get(at, name)? {
+            Argument::List(items) => items.iter().map(number).collect(),
+            single => Some(vec![number(single)?]),
+        }
+    }
+
+    /// A list of counts, some of which may be left open; a single one is a list of one.
+    pub(crate) fn optional_counts(&self, at: usize, name: &str) -> Result<Vec<Option<usize>>> {
+        let no_count = || Error::invalid("call", format!("{name} is no list of counts"));
+        let count = |argument: &Argument| match argument {
+            Argument::None => Ok(None),
+            other => integer(other).and_then(|n| usize::try_from(n).ok()).map(Some).ok_or_else(no_count),
+        };
+        match self.get(at, name) {
+            Some(Argument::List(items)) => items.iter().map(count).collect(),
+            Some(single) => Ok(vec![count(single)?]),
+            None => Err(no_count()),
+        }
+    }
+
     pub(crate) fn flag(&self, at: usize, name: &str) -> bool {
         matches!(self.get(at, name), Some(Argument::Bool(true)))
     }

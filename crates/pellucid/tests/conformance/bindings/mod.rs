@@ -10,6 +10,7 @@ mod normalize;
 mod reduce;
 mod select;
 mod shape;
+mod window;
 
 use crate::call::Call;
 use pellucid::{Result, Tensor};
@@ -35,6 +36,7 @@ pub(crate) fn all() -> Table {
         reduce::bind,
         select::bind,
         shape::bind,
+        window::bind,
     ] {
         bind(&mut Binder(&mut table));
     }

@@ -1,8 +1,9 @@
 //! Normalisation.
 
 use super::Binder;
-use crate::call::KEY;
-use pellucid::{DType, Error, Result, Tensor, ops};
+use crate::call::{Call, KEY};
+use pellucid::ops::{self, BatchNorm, RunningStatistics};
+use pellucid::{DType, Error, Result, Tensor};
 
 pub(super) fn bind(table: &mut Binder) {
     table.one("nn.functional.layer_norm", |c| {
@@ -16,22 +17,21 @@ pub(super) fn bind(table: &mut Binder) {
         ops::rms_norm(c.x()?, shape(c.ints(1, "normalized_shape")), c.optional(2, "weight"), eps)
     });
     table.one("nn.functional.group_norm", |c| {
-        let (x, groups) = (c.x()?, c.count(1, "num_groups")?);
-        if x.rank() < 2 || x.shape()[1] == 0 || !x.shape()[1].is_multiple_of(groups) {
-            return Err(Error::shapes("group_norm", [x.shape()], "takes [N, C, ..], C a multiple of the groups"));
-        }
-        let inside = x.shape()[1..].iter().product::<usize>() / groups;
-        let grouped = ops::reshape(x, [x.shape()[0], groups, inside])?;
-        let normal = ops::layer_norm(&grouped, [inside], None, None, c.float(4, "eps").unwrap_or(1e-5))?;
-        let normal = ops::reshape(&normal, x.shape())?;
-        let scaled = match c.optional(2, "weight") {
-            Some(weight) => ops::mul(&normal, beside(weight, x.rank())?)?,
-            None => normal,
-        };
-        match c.optional(3, "bias") {
-            Some(bias) => ops::add(&scaled, beside(bias, x.rank())?),
-            None => Ok(scaled),
-        }
+        let eps = c.float(4, "eps").unwrap_or(1e-5);
+        ops::group_norm(c.x()?, c.count(1, "num_groups")?, c.optional(2, "weight"), c.optional(3, "bias"), eps)
+    });
+    table.one("nn.functional.batch_norm", |c| {
+        let options = options(c, c.flag(5, "training"));
+        ops::batch_norm(c.x()?, running(c), c.optional(3, "weight"), c.optional(4, "bias"), options)
+    });
+    table.one("nn.functional.instance_norm", |c| {
+        let own = c.get(5, "use_input_stats").is_none() || c.flag(5, "use_input_stats");
+        ops::instance_norm(c.x()?, running(c), c.optional(3, "weight"), c.optional(4, "bias"), options(c, own))
+    });
+    table.one("nn.functional.local_response_norm", |c| {
+        let number = |at, name, other| c.float(at, name).unwrap_or(other);
+        let (alpha, beta, k) = (number(2, "alpha", 1e-4), number(3, "beta", 0.75), number(4, "k", 1.0));
+        ops::local_response_norm(c.x()?, c.count(1, "size")?, alpha, beta, k)
     });
     table.one("nn.functional.normalize", |c| {
         let (p, axis) = (c.float(1, "p").unwrap_or(2.0), c.int(2, "dim").unwrap_or(1));
@@ -53,6 +53,17 @@ pub(super) fn bind(table: &mut Binder) {
 
 fn shape(lengths: Option<Vec<isize>>) -> Vec<usize> {
     lengths.unwrap_or_default().iter().map(|&d| d as usize).collect()
+}
+
+/// The running statistics of a call.
+fn running<'a>(c: &'a Call<'_>) -> Option<RunningStatistics<'a>> {
+    let pair = c.optional(1, "running_mean").zip(c.optional(2, "running_var"));
+    pair.map(|(mean, var)| RunningStatistics { mean, var })
+}
+
+fn options(c: &Call, training: bool) -> BatchNorm {
+    let (momentum, eps) = (c.float(6, "momentum").unwrap_or(0.1), c.float(7, "eps").unwrap_or(1e-5));
+    BatchNorm { training, momentum, eps }
 }
 
 /// One value a channel, of axis 1.

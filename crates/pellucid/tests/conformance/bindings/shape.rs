@@ -99,26 +99,6 @@ fn orders(table: &mut Binder) {
     for name in ["repeat", "tile"] {
         table.one(name, |c| ops::tile(c.x()?, &sizes(&c.lengths(1, "dims")?)));
     }
-    table.one("nn.functional.pixel_shuffle", |c| {
-        let (x, r) = (c.x()?, c.count(1, "upscale_factor")?);
-        let &[n, channels, h, w] = &x.shape()[..] else { return Err(Error::invalid("pixel_shuffle", "[N, C, H, W]")) };
-        let split = ops::reshape(x, [n, channels / (r * r), r, r, h, w])?;
-        ops::reshape(&ops::permute(&split, &[0, 1, 4, 2, 5, 3])?, [n, channels / (r * r), h * r, w * r])
-    });
-    table.one("nn.functional.pixel_unshuffle", |c| {
-        let (x, r) = (c.x()?, c.count(1, "downscale_factor")?);
-        let &[n, channels, h, w] = &x.shape()[..] else {
-            return Err(Error::invalid("pixel_unshuffle", "[N, C, H, W]"));
-        };
-        let split = ops::reshape(x, [n, channels, h / r, r, w / r, r])?;
-        ops::reshape(&ops::permute(&split, &[0, 1, 3, 5, 2, 4])?, [n, channels * r * r, h / r, w / r])
-    });
-    table.one("nn.functional.channel_shuffle", |c| {
-        let (x, groups) = (c.x()?, c.count(1, "groups")?);
-        let (n, channels) = (x.shape()[0], x.shape()[1]);
-        let shape = [&[n, groups, channels / groups], &x.shape()[2..]].concat();
-        ops::reshape(&ops::transpose(&ops::reshape(x, &shape[..])?, 1, 2)?, x.shape())
-    });
 }
 
 fn joins(table: &mut Binder) {

@@ -1,7 +1,7 @@
-//! Normalisation of rows.
+//! Normalisation over the last axes.
 
-use super::formula::rows;
-use crate::ops;
+use super::standardized;
+use crate::ops::formula::rows;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
@@ -41,47 +41,8 @@ pub fn layer_norm(
     bias: Option<&Tensor>,
     eps: f64,
 ) -> Result<Tensor> {
-    static PLAIN: OnceLock<Formula> = OnceLock::new();
-    static WEIGHT: OnceLock<Formula> = OnceLock::new();
-    static AFFINE: OnceLock<Formula> = OnceLock::new();
-    let rows_axes = trailing("layer_norm", x, &shape.into(), &[weight, bias])?;
-    let params = [eps.into()];
-    match (weight, bias) {
-        (None, _) => {
-            let plain = PLAIN.get_or_init(|| {
-                formula! { layer_norm(x; eps) = {
-                    let d = x - x.row_mean();
-                    d * ((d * d).row_mean() + eps).sqrt().recip()
-                }; }
-                .eternal()
-            });
-            let y = rows(plain, &[x], &params, rows_axes)?;
-            match bias {
-                Some(bias) => ops::add(&y, bias),
-                None => Ok(y),
-            }
-        }
-        (Some(weight), None) => {
-            let scaled = WEIGHT.get_or_init(|| {
-                formula! { layer_norm(x, w; eps) = {
-                    let d = x - x.row_mean();
-                    d * ((d * d).row_mean() + eps).sqrt().recip() * w
-                }; }
-                .eternal()
-            });
-            rows(scaled, &[x, weight], &params, rows_axes)
-        }
-        (Some(weight), Some(bias)) => {
-            let affine = AFFINE.get_or_init(|| {
-                formula! { layer_norm(x, w, b; eps) = {
-                    let d = x - x.row_mean();
-                    (d * ((d * d).row_mean() + eps).sqrt().recip()).mul_add(w, b)
-                }; }
-                .eternal()
-            });
-            rows(affine, &[x, weight, bias], &params, rows_axes)
-        }
-    }
+    let axes = trailing("layer_norm", x, &shape.into(), &[weight, bias])?;
+    standardized(x, weight, bias, eps, axes)
 }
 
 /// Root-mean-square normalisation (Zhang & Sennrich 2019): over the last axes, of shape `shape`,

@@ -1,0 +1,175 @@
+//! `Conv`: convolutions and their derivatives, as matrix products with windows that are never laid out.
+//!
+//! - `stage`: the images with their padding, so that an element of a window lies at the sum of two offsets;
+//! - `product`: outputs and input gradients, `weights × windows`, packed straight into the matrix product, or, for one
+//!   or two rows, without packing;
+//! - `weight`: weight gradients, `windows × outputs`;
+//! - this file: what fits, and the dtypes.
+//!
+//! A window matrix has a lane for every position and a step of the depth for every channel and tap. The bits of a
+//! result depend on the shapes and the values only.
+
+mod product;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod weight;
+
+use crate::buffer::CpuBuffer;
+use crate::matmul::{Element, Level};
+use crate::operand::{Array, Operand};
+use crate::threads::Ptr;
+use crate::tile;
+use pellucid_ir::kernel::{Conv, ConvPart, Window};
+use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use rayon::prelude::*;
+use smallvec::SmallVec;
+
+/// Channels and spatial lengths of the images of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    channels: usize,
+    dims: [usize; 3],
+}
+
+impl Sizes {
+    fn of(shape: &Shape) -> Sizes {
+        Sizes { channels: shape[1], dims: [shape[2], shape[3], shape[4]] }
+    }
+
+    /// Elements of one channel.
+    fn plane(&self) -> usize {
+        self.dims.iter().product()
+    }
+}
+
+/// What is convolved, whichever of the three arrays is computed.
+#[derive(Clone, Copy, Debug)]
+struct Problem {
+    level: Level,
+    window: Window,
+    images: usize,
+    groups: usize,
+    x: Sizes,
+    y: Sizes,
+}
+
+impl Problem {
+    /// Channels of x, and of y, in one group.
+    fn channels(&self) -> (usize, usize) {
+        (self.x.channels / self.groups, self.y.channels / self.groups)
+    }
+}
+
+/// Runs a convolution: of x, w and y, `a` and `b` are those that are given, in this order.
+pub(crate) fn conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
+    let (x, w, y) = match kernel.part {
+        ConvPart::Output => (a, b, out),
+        ConvPart::Input => (out, a, b),
+        ConvPart::Weight => (a, out, b),
+    };
+    check(kernel, x, w, y)?;
+    if out.shape().size() == 0 {
+        return Ok(());
+    }
+    let compute = match out.dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        DType::U8 | DType::I8 | DType::I16 => DType::I32,
+        other => other,
+    };
+    let problem = Problem {
+        level: Level::best(),
+        window: kernel.window,
+        images: x.shape()[0],
+        groups: kernel.groups,
+        x: Sizes::of(x.shape()),
+        y: Sizes::of(y.shape()),
+    };
+    dense(compute, [a, b], out, |a, b, out| match compute {
+        DType::F32 => run::<f32>(&problem, kernel.part, a, b, out),
+        DType::F64 => run::<f64>(&problem, kernel.part, a, b, out),
+        DType::I32 => run::<i32>(&problem, kernel.part, a, b, out),
+        _ => run::<i64>(&problem, kernel.part, a, b, out),
+    })
+}
+
+fn check(kernel: &Conv, x: &Operand<'_>, w: &Operand<'_>, y: &Operand<'_>) -> Result<()> {
+    let (window, groups) = (&kernel.window, kernel.groups);
+    let shapes = || [x.shape(), w.shape(), y.shape()];
+    if x.dtype != w.dtype || x.dtype != y.dtype || x.dtype == DType::Bool {
+        return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], "all have one dtype, of numbers"));
+    }
+    let fits = shapes().iter().all(|s| s.rank() == 5)
+        && x.shape()[0] == y.shape()[0]
+        && w.shape()[0] == y.shape()[1]
+        && groups > 0
+        && w.shape()[0] % groups == 0
+        && w.shape()[1].checked_mul(groups) == Some(x.shape()[1])
+        && w.shape()[2..] == window.size;
+    if !fits {
+        let mend = format!("x is [n, c, ...], w [k, c/{groups}, {:?}], y [n, k, ...]", window.size);
+        return Err(Error::shapes("conv", shapes(), mend));
+    }
+    // Positions must be numbers that can be added and subtracted without thought.
+    let limit = isize::MAX as usize / 8;
+    let reach = |a: usize| {
+        let last = window.stride[a].checked_mul(y.shape()[2 + a])?;
+        let taps = window.dilation[a].checked_mul(window.size[a])?;
+        last.checked_add(taps)?.checked_add(window.before[a])?.checked_add(x.shape()[2 + a])
+    };
+    let sane = |a: usize| window.stride[a] > 0 && window.dilation[a] > 0 && reach(a).is_some_and(|r| r < limit);
+    if (0..3).all(sane) { Ok(()) } else { Err(Error::invalid("conv", format!("an impossible window {window:?}"))) }
+}
+
+/// Calls `work` with row-major operands of dtype `compute`: they themselves, or copies.
+fn dense(
+    compute: DType,
+    inputs: [&Operand<'_>; 2],
+    out: &Operand<'_>,
+    work: impl FnOnce(*mut u8, *mut u8, *mut u8) -> Result<()>,
+) -> Result<()> {
+    let layouts = [inputs[0], inputs[1], out].map(|o| Layout::contiguous(o.shape().clone()));
+    let mut rooms: SmallVec<[CpuBuffer; 3]> = SmallVec::new();
+    let mut own = |o: &Operand<'_>, i: usize| -> Result<Option<Operand<'_>>> {
+        if o.dtype == compute && o.layout.is_contiguous() {
+            return Ok(None);
+        }
+        let room = CpuBuffer::scratch(o.shape().size().saturating_mul(compute.size()))?;
+        let base = room.ensure()?.as_ptr();
+        rooms.push(room);
+        Ok(Some(Operand { base, layout: &layouts[i], dtype: compute }))
+    };
+    let copies = [own(inputs[0], 0)?, own(inputs[1], 1)?, own(out, 2)?];
+    for (copy, input) in copies.iter().zip(inputs) {
+        copy.as_ref().map_or(Ok(()), |copy| tile::copy(input, copy))?;
+    }
+    let first = |o: &Operand<'_>| o.base.wrapping_add(o.layout.offset() * o.dtype.size());
+    let [a, b, c] = [0, 1, 2].map(|i| first(copies[i].as_ref().unwrap_or([inputs[0], inputs[1], out][i])));
+    work(a, b, c)?;
+    copies[2].as_ref().map_or(Ok(()), |copy| tile::copy(copy, out))
+}
+
+/// Computes one of the three arrays from the two others; all are row-major.
+fn run<T: Element>(problem: &Problem, part: ConvPart, a: *mut u8, b: *mut u8, out: *mut u8) -> Result<()> {
+    let (a, b, out) = (Ptr(a.cast::<T>()), Ptr(b.cast::<T>()), Ptr(out.cast::<T>()));
+    // SAFETY: `check` has seen that the arrays have the shapes of the problem.
+    unsafe {
+        match part {
+            ConvPart::Output => product::output(problem, a, b, out),
+            ConvPart::Input => product::input(problem, b, a, out),
+            ConvPart::Weight => weight::weight(problem, a, b, out),
+        }
+    }
+}
+
+/// Multiply-adds that are worth a task of their own.
+const TASK: usize = 1 << 19;
+
+/// Runs `work` for every number below `count`, each of so many multiply-adds, on the threads of the pool if it is
+/// worth it.
+fn each(count: usize, cost: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    if count < 2 || cost.saturating_mul(count) < 2 * TASK || rayon::current_num_threads() == 1 {
+        return (0..count).try_for_each(work);
+    }
+    (0..count).into_par_iter().with_min_len((TASK / cost.max(1)).clamp(1, count)).try_for_each(&work)
+}

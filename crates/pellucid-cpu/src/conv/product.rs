@@ -1,0 +1,296 @@
+//! Outputs and input gradients: weights times windows.
+//!
+//! An output is the product of the weights `[outputs, channels·taps]` with the windows of x. An input gradient is
+//! one too, of windows over y: the input's positions q with the same remainder ρ of `q + before` by the stride see the
+//! same taps (those with `dilation·t ≡ ρ`), and tap t sees output `(q + before − dilation·t) / stride`. One product
+//! for each remainder; for stride 1 there is one.
+
+use super::stage::{Frame, Stage};
+use super::{Problem, Sizes, each};
+use crate::buffer::CpuBuffer;
+use crate::matmul::{self, Direct, Element, Places, Source, Strided, Table};
+use crate::threads::Ptr;
+use crate::walk::Space;
+use pellucid_ir::Result;
+
+/// Lanes that are computed at once: a block of columns of the matrix product.
+const LANES: usize = 512;
+
+/// Bytes of staged images at a time.
+const STAGED: usize = 8 << 20;
+
+/// Up to so many rows a product is not worth packing.
+const FEW_ROWS: usize = 2;
+
+/// The weights as a product reads them: element (row, depth).
+struct Weights<T> {
+    data: Ptr<T>,
+    /// From one group to the next.
+    group: isize,
+    rows: Places,
+    depths: Places,
+    /// Whether a row lies in memory as it is.
+    plain: bool,
+}
+
+/// One product for every group and image: where lanes come from and where they go.
+struct Product<'a, T> {
+    problem: &'a Problem,
+    weights: Weights<T>,
+    /// Image, and the three axes: how many, the step in the stage, the step in the result.
+    axes: [(usize, [isize; 2]); 4],
+    /// Where the first lane comes from, and goes.
+    start: [isize; 2],
+    /// Places of channels and taps in the stage.
+    depths: Places,
+    /// From the images of one group to those of the next.
+    group: isize,
+    /// From one row of the result to the next, and from one group to the next.
+    row: isize,
+    out_group: isize,
+}
+
+/// Convolves x with w to y.
+///
+/// # Safety
+/// The arrays have the shapes of the problem, row-major; nobody else touches y.
+pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>, y: Ptr<T>) -> Result<()> {
+    let Problem { window, images, .. } = *problem;
+    let (cin, cout) = problem.channels();
+    let [oz, oy, ox] = problem.y.dims;
+    let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
+    let len = [0, 1, 2].map(|a| window.stride[a] * (problem.y.dims[a] - 1) + window.reach(a) + 1);
+    // One window along the last axis needs no neighbours.
+    let classes = if ox == 1 { 1 } else { window.stride[2] };
+    let frame = Frame { low, len, classes };
+    let (taps, plane) = (window.taps(), problem.y.plane());
+    let (whole, size) = (problem.x.channels * problem.x.plane(), problem.y.channels * plane);
+    // SAFETY: the caller's; the stage has every element that a window reads, and each lane and row is a place in y.
+    unsafe {
+        staged(&problem.x, images, &frame, x, whole, |first, images, stage| {
+            let depths = depths(cin, stage, taps_of(problem, stage).into_iter().map(|(_, at)| at).collect());
+            let [sz, sy, _] = window.stride.map(|s| s as isize);
+            let axes = [
+                (images, [stage.image, size as isize]),
+                (oz, [sz * stage.steps[0], (oy * ox) as isize]),
+                (oy, [sy * stage.steps[1], ox as isize]),
+                (ox, [1, 1]),
+            ];
+            let rows = (0..cout).map(|o| (o * cin * taps) as isize).collect();
+            let weights = Weights {
+                data: w,
+                group: (cout * cin * taps) as isize,
+                rows: Places::new(rows),
+                depths: Places::new((0..(cin * taps) as isize).collect()),
+                plain: true,
+            };
+            let group = cin as isize * stage.channel;
+            let (row, out_group) = (plane as isize, (cout * plane) as isize);
+            Product { problem, weights, axes, start: [0, 0], depths, group, row, out_group }
+                .run(stage, Ptr(y.at((first * size) as isize)))
+        })
+    }
+}
+
+/// Gives each x what the windows over it have made of w and y.
+///
+/// # Safety
+/// The arrays have the shapes of the problem, row-major; nobody else touches x.
+pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, x: Ptr<T>) -> Result<()> {
+    let Problem { window, images, .. } = *problem;
+    let (cin, cout) = problem.channels();
+    let dims = problem.x.dims.map(|d| d as isize);
+    let (stride, before) = (window.stride.map(|s| s as isize), window.before.map(|b| b as isize));
+    let dilation = window.dilation.map(|d| d as isize);
+    // The outputs that the first and the last position see.
+    let low = [0, 1, 2].map(|a| (before[a] - window.reach(a) as isize).div_euclid(stride[a]));
+    let high = [0, 1, 2].map(|a| (dims[a] - 1 + before[a]).div_euclid(stride[a]));
+    let len = [0, 1, 2].map(|a| (high[a] - low[a] + 1).max(1) as usize);
+    let frame = Frame { low, len, classes: 1 };
+    let (taps, plane) = (window.taps(), problem.x.plane());
+    let (whole, size) = (problem.y.channels * problem.y.plane(), problem.x.channels * plane);
+    // Along one axis, for a remainder: the taps, each with the output it sees from position 0 of the remainder's own
+    // counting, the first such position, and how many there are.
+    let class = |a: usize, rest: isize| {
+        let taps = (0..window.size[a] as isize).filter(move |t| (rest - dilation[a] * t).rem_euclid(stride[a]) == 0);
+        let taps: Vec<(usize, isize)> =
+            taps.map(|t| (t as usize, (rest - dilation[a] * t).div_euclid(stride[a]) - low[a])).collect();
+        let first = (before[a] - rest + stride[a] - 1).div_euclid(stride[a]);
+        let last = (dims[a] - 1 + before[a] - rest).div_euclid(stride[a]);
+        (taps, first, (last - first + 1).max(0) as usize)
+    };
+    // SAFETY: as in `output`; the positions of all remainders together are those of x.
+    unsafe {
+        staged(&problem.y, images, &frame, y, whole, |first, images, stage| {
+            for rest in 0..stride.iter().product::<isize>() {
+                let rest = [rest / (stride[1] * stride[2]), rest / stride[2] % stride[1], rest % stride[2]];
+                let [z, y, c] = [0, 1, 2].map(|a| class(a, rest[a]));
+                let mut numbers = vec![];
+                let mut places = vec![];
+                for &(tz, pz) in &z.0 {
+                    for &(ty, py) in &y.0 {
+                        for &(tx, px) in &c.0 {
+                            numbers.push((tz * window.size[1] + ty) * window.size[2] + tx);
+                            places.push(pz * stage.steps[0] + py * stage.steps[1] + px);
+                        }
+                    }
+                }
+                let to = [dims[1] * dims[2], dims[2], 1];
+                let begin = [z.1, y.1, c.1];
+                let start = [
+                    begin[0] * stage.steps[0] + begin[1] * stage.steps[1] + begin[2],
+                    (0..3).map(|a| (rest[a] + stride[a] * begin[a] - before[a]) * to[a]).sum(),
+                ];
+                let axes = [
+                    (images, [stage.image, size as isize]),
+                    (z.2, [stage.steps[0], stride[0] * to[0]]),
+                    (y.2, [stage.steps[1], stride[1] * to[1]]),
+                    (c.2, [1, stride[2] * to[2]]),
+                ];
+                let of_output = |o: usize| numbers.iter().map(move |t| (o * cin * taps + t) as isize);
+                let weights = Weights {
+                    data: w,
+                    group: (cout * cin * taps) as isize,
+                    rows: Places::new((0..cin).map(|c| (c * taps) as isize).collect()),
+                    depths: Places::new((0..cout).flat_map(of_output).collect()),
+                    plain: false,
+                };
+                let depths = depths(cout, stage, places);
+                let group = cout as isize * stage.channel;
+                let (row, out_group) = (plane as isize, (cin * plane) as isize);
+                Product { problem, weights, axes, start, depths, group, row, out_group }
+                    .run(stage, Ptr(x.at(first as isize * size as isize)))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Stages a part of the batch after the other, and calls `work` with the first image, their number and the stage.
+///
+/// # Safety
+/// There are so many images of these sizes at `data`, `whole` elements apart.
+unsafe fn staged<T: Element>(
+    sizes: &Sizes,
+    images: usize,
+    frame: &Frame,
+    data: Ptr<T>,
+    whole: usize,
+    work: impl Fn(usize, usize, &Stage<T>) -> Result<()>,
+) -> Result<()> {
+    let one = frame.len.iter().fold(sizes.channels * size_of::<T>(), |all, &len| all.saturating_mul(len));
+    let step = (STAGED / one.max(1)).max(1);
+    for first in (0..images).step_by(step) {
+        let count = step.min(images - first);
+        // SAFETY: the caller's.
+        let stage = unsafe { Stage::new(data.at((first * whole) as isize), count, sizes, frame)? };
+        work(first, count, &stage)?;
+    }
+    Ok(())
+}
+
+/// Every tap's number with its offset in the stage of the input.
+pub(super) fn taps_of<T: Element>(problem: &Problem, stage: &Stage<T>) -> Vec<(usize, isize)> {
+    let [kz, ky, kx] = problem.window.size;
+    let [dz, dy, dx] = problem.window.dilation.map(|d| d as isize);
+    let offset = |t: usize| {
+        let [z, y, x] = [t / (ky * kx), t / kx % ky, t % kx].map(|t| t as isize);
+        (t, z * dz * stage.steps[0] + y * dy * stage.steps[1] + stage.along(x * dx))
+    };
+    (0..kz * ky * kx).map(offset).collect()
+}
+
+/// The offsets of the same taps in so many channels.
+pub(super) fn depths<T>(channels: usize, stage: &Stage<T>, taps: Vec<isize>) -> Places {
+    let taps = &taps;
+    Places::new((0..channels as isize).flat_map(|c| taps.iter().map(move |t| c * stage.channel + t)).collect())
+}
+
+impl<T: Element> Product<'_, T> {
+    /// Computes all groups, in blocks of lanes.
+    ///
+    /// # Safety
+    /// All lanes, steps and rows lie in the stage, the weights and the result.
+    unsafe fn run(&self, stage: &Stage<T>, out: Ptr<T>) -> Result<()> {
+        let space = Space::new(self.axes);
+        let one: usize = self.axes[1..].iter().map(|axis| axis.0).product();
+        // Blocks of whole images, or parts of one: then its rows are written where they belong.
+        let (parts, lanes) = match LANES / one.max(1) {
+            0 | 1 => (one.div_ceil(one.div_ceil(LANES).max(1)).next_multiple_of(32), one),
+            several => (several * one, several * one),
+        };
+        let blocks: Vec<(usize, usize)> = (0..space.len())
+            .step_by(lanes.max(1))
+            .flat_map(|first| {
+                let end = space.len().min(first + lanes);
+                (first..end).step_by(parts).map(move |at| (at, end.min(at + parts)))
+            })
+            .collect();
+        let (rows, data) = (self.weights.rows.len(), Ptr(stage.data.cast_mut()));
+        let cost = rows * self.depths.len() * parts.min(lanes);
+        each(blocks.len() * self.problem.groups, cost, |task| {
+            let (group, (first, end)) = (task / blocks.len(), blocks[task % blocks.len()]);
+            let mut places = [vec![], vec![]];
+            let step = space.step();
+            space.runs(first..end, |at, count| {
+                for (k, places) in places.iter_mut().enumerate() {
+                    places.extend((0..count as isize).map(|i| self.start[k] + at[k] + i * step[k]));
+                }
+            });
+            let [from, to] = places.map(Places::new);
+            // SAFETY: the caller's.
+            unsafe {
+                let data = data.at(group as isize * self.group);
+                self.block(group, data, &from, &to, out.at(group as isize * self.out_group))
+            }
+        })
+    }
+
+    /// Computes all rows of some lanes of one group, and brings them where they belong.
+    ///
+    /// # Safety
+    /// As for [`run`](Self::run).
+    unsafe fn block(&self, group: usize, data: *const T, from: &Places, to: &Places, out: *mut T) -> Result<()> {
+        let (level, lanes) = (self.problem.level, from.len());
+        let (rows, depth) = (self.weights.rows.len(), self.depths.len());
+        let weights: *const T = self.weights.data.at(group as isize * self.weights.group);
+        let whole = to.runs(0..lanes).next().filter(|run| run.2 == lanes);
+        let room = if whole.is_some() { None } else { Some(CpuBuffer::scratch(rows * lanes * size_of::<T>())?) };
+        let (c, row) = match (whole, &room) {
+            (Some((_, at, _)), _) => (out.wrapping_offset(at), self.row),
+            (None, Some(room)) => (room.ensure()?.as_ptr().cast::<T>(), lanes as isize),
+            (None, None) => unreachable!("either there is a room, or the lanes are one run"),
+        };
+        // SAFETY: the caller's.
+        unsafe {
+            if rows <= FEW_ROWS {
+                for (r, &at) in self.weights.rows.all().iter().enumerate() {
+                    let at = weights.wrapping_offset(at);
+                    let weights: Vec<T> = self.weights.depths.all().iter().map(|&d| *at.wrapping_offset(d)).collect();
+                    let to = c.wrapping_offset(r as isize * row);
+                    let work = Direct { data, lanes: from, depths: &self.depths, weights: &weights, to };
+                    matmul::direct(level, &work);
+                }
+            } else {
+                let table = Table { data: weights, lanes: &self.weights.rows, depths: &self.weights.depths };
+                let strided = Strided { data: weights, lane: depth as isize, depth: 1 };
+                let weights: &dyn Source<T> = if self.weights.plain { &strided } else { &table };
+                let windows = Table { data, lanes: from, depths: &self.depths };
+                matmul::multiply(level, weights, &windows, (0..rows, lanes, depth), c, row, false);
+            }
+            if room.is_some() {
+                for r in 0..rows {
+                    let (from, to_row) =
+                        (c.wrapping_offset(r as isize * row), out.wrapping_offset(r as isize * self.row));
+                    for (first, at, count) in to.runs(0..lanes) {
+                        let to = to_row.wrapping_offset(at);
+                        for i in 0..count {
+                            *to.add(i) = *from.add(first + i);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

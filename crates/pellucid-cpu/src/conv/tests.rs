@@ -1,0 +1,201 @@
+use crate::testing::{self, Lie, numbers};
+use crate::with_threads;
+use pellucid_ir::kernel::{Conv, ConvPart, Kernel, Window};
+use pellucid_ir::{DType, Error, Shape};
+
+/// One convolution with its sizes.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    images: usize,
+    groups: usize,
+    /// Channels and outputs of a group.
+    channels: [usize; 2],
+    x: [usize; 3],
+    after: [usize; 3],
+    window: Window,
+}
+
+impl Case {
+    fn shapes(&self) -> [Shape; 3] {
+        let Window { size: k, stride, before, .. } = self.window;
+        let y = [0, 1, 2].map(|a| (self.x[a] + before[a] + self.after[a] - self.window.reach(a) - 1) / stride[a] + 1);
+        let [c, o] = self.channels;
+        let whole =
+            |channels: usize, d: [usize; 3]| Shape::from([self.images, channels * self.groups, d[0], d[1], d[2]]);
+        [whole(c, self.x), Shape::from([o * self.groups, c, k[0], k[1], k[2]]), whole(o, y)]
+    }
+
+    /// The part, by the trilinear form, from the values of all three.
+    fn naive(&self, part: ConvPart, [x, w, y]: [&[f64]; 3]) -> Vec<f64> {
+        let [xs, ws, ys] = self.shapes();
+        let size = match part {
+            ConvPart::Output => ys.size(),
+            ConvPart::Input => xs.size(),
+            ConvPart::Weight => ws.size(),
+        };
+        let mut out = vec![0.0; size];
+        let [c, o] = self.channels;
+        let k = self.window.size;
+        for yi in 0..ys.size() {
+            let at = [yi / ys[4] / ys[3] % ys[2], yi / ys[4] % ys[3], yi % ys[4]];
+            let (image, channel) = (yi / (ys[1] * ys[2] * ys[3] * ys[4]), yi / (ys[2] * ys[3] * ys[4]) % ys[1]);
+            for wi in 0..c * k.iter().product::<usize>() {
+                let t = [wi / k[2] / k[1] % k[0], wi / k[2] % k[1], wi % k[2]];
+                let from = [0, 1, 2].map(|a| {
+                    (self.window.stride[a] * at[a] + self.window.dilation[a] * t[a]).wrapping_sub(self.window.before[a])
+                });
+                if (0..3).any(|a| from[a] >= self.x[a]) {
+                    continue;
+                }
+                let source = channel / o * c + wi / k.iter().product::<usize>();
+                let xi = (((image * xs[1] + source) * xs[2] + from[0]) * xs[3] + from[1]) * xs[4] + from[2];
+                let wi = channel * c * k.iter().product::<usize>() + wi;
+                match part {
+                    ConvPart::Output => out[yi] += x[xi] * w[wi],
+                    ConvPart::Input => out[xi] += w[wi] * y[yi],
+                    ConvPart::Weight => out[wi] += x[xi] * y[yi],
+                }
+            }
+        }
+        out
+    }
+
+    fn run(&self, part: ConvPart, arrays: &[testing::Array; 3], lie: Lie) -> testing::Array {
+        let of = |part| match part {
+            ConvPart::Input => 0,
+            ConvPart::Weight => 1,
+            ConvPart::Output => 2,
+        };
+        let inputs: Vec<&testing::Array> = (0..3).filter(|&i| i != of(part)).map(|i| &arrays[i]).collect();
+        let out = testing::Array::new(self.shapes()[of(part)].clone(), arrays[0].dtype, lie);
+        let kernel = Conv { window: self.window, groups: self.groups, part };
+        testing::run(Kernel::Conv(kernel), &inputs, &[&out]).unwrap();
+        out
+    }
+}
+
+const PARTS: [ConvPart; 3] = [ConvPart::Output, ConvPart::Input, ConvPart::Weight];
+
+fn window(size: [usize; 3], stride: [usize; 3], dilation: [usize; 3], before: [usize; 3]) -> Window {
+    Window { size, stride, dilation, before }
+}
+
+fn cases() -> Vec<Case> {
+    let case = |images, groups, channels, x, after, window| Case { images, groups, channels, x, after, window };
+    let one = [1; 3];
+    vec![
+        case(2, 1, [3, 5], [1, 6, 7], [0, 1, 1], window([1, 3, 3], one, one, [0, 1, 1])),
+        case(3, 1, [16, 20], [1, 14, 14], [0, 1, 1], window([1, 3, 3], one, one, [0, 1, 1])),
+        case(2, 1, [4, 3], [1, 9, 11], [0, 2, 0], window([1, 3, 2], [1, 2, 3], [1, 2, 1], [0, 1, 3])),
+        case(5, 1, [3, 4], [1, 1, 40], [0, 0, 2], window([1, 1, 5], [1, 1, 2], [1, 1, 3], [0, 0, 4])),
+        case(1, 1, [2, 40], [1, 30, 37], [0, 0, 0], window([1, 2, 2], one, one, [0; 3])),
+        case(2, 2, [3, 4], [4, 5, 6], [1, 0, 2], window([2, 3, 2], [2, 1, 2], [1, 1, 2], [1, 0, 1])),
+        // Depthwise, and with a multiplier.
+        case(2, 6, [1, 1], [1, 14, 21], [0, 1, 1], window([1, 3, 3], one, one, [0, 1, 1])),
+        case(2, 3, [1, 2], [1, 9, 70], [0, 2, 0], window([1, 5, 3], [1, 2, 2], one, [0, 2, 1])),
+        case(2, 3, [2, 1], [1, 5, 8], [0, 0, 0], window([1, 2, 2], one, one, [0; 3])),
+        // One by one, and with a stride; windows that leave something out; stride beyond the window.
+        case(3, 1, [8, 9], [1, 7, 7], [0; 3], window(one, one, one, [0; 3])),
+        case(3, 1, [8, 9], [1, 7, 7], [0; 3], window(one, [1, 2, 2], one, [0; 3])),
+        case(1, 1, [3, 4], [1, 10, 10], [0; 3], window([1, 2, 2], [1, 4, 5], one, [0, 1, 0])),
+        // The window is the image; padding larger than the window.
+        case(9, 1, [5, 6], [1, 4, 4], [0; 3], window([1, 4, 4], one, one, [0; 3])),
+        case(2, 1, [2, 3], [1, 2, 2], [0, 3, 4], window([1, 2, 2], one, one, [0, 4, 3])),
+        case(2, 1, [300, 3], [1, 1, 3], [0, 0, 1], window([1, 1, 2], one, one, [0, 0, 0])),
+        case(1, 1, [1, 1], [1, 1, 1], [0; 3], window(one, one, one, [0; 3])),
+    ]
+}
+
+#[test]
+fn every_part_of_every_case_in_every_layout_and_dtype() {
+    let mut which = 0;
+    for case in cases() {
+        let shapes = case.shapes();
+        let values = [0, 1, 2].map(|i| numbers(shapes[i].size(), 2, i as u64 + 7));
+        for part in PARTS {
+            let expected = case.naive(part, [&values[0], &values[1], &values[2]]);
+            for (k, dtype) in [DType::F32, DType::F64, DType::I64, DType::I8, DType::BF16].into_iter().enumerate() {
+                which += 1;
+                let lie = if k == 0 { Lie::Plain } else { Lie::ALL[which % 5] };
+                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), lie, dtype, &values[i]));
+                let found = case.run(part, &arrays, lie).reals();
+                let round = |v: f64| match dtype {
+                    DType::I8 => v as i64 as i8 as f64,
+                    DType::BF16 => pellucid_ir::bf16::from_f64(v).to_f64(),
+                    _ => v,
+                };
+                let expected: Vec<f64> = expected.iter().map(|&v| round(v)).collect();
+                assert_eq!(found, expected, "{part:?} {dtype} {lie:?} {case:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_depend_on_shapes_only() {
+    for case in [cases()[1], cases()[2], cases()[7]] {
+        let shapes = case.shapes();
+        let reals = |i: usize| -> Vec<f64> {
+            numbers(shapes[i].size(), 1000, i as u64 + 3).into_iter().map(|v| v / 777.0).collect()
+        };
+        for part in PARTS {
+            let run = |threads: usize, lie: Lie| {
+                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), lie, DType::F32, &reals(i)));
+                with_threads(threads, || case.run(part, &arrays, lie).values::<f32>())
+            };
+            let one = run(1, Lie::Plain);
+            for threads in [2, 8] {
+                Lie::ALL.into_iter().for_each(|lie| assert_eq!(run(threads, lie), one, "{part:?} {threads} {lie:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn padding_multiplies_nothing_and_nan_stays_in_its_windows() {
+    let case = Case {
+        images: 1,
+        groups: 1,
+        channels: [1, 3],
+        x: [1, 5, 5],
+        after: [0, 1, 1],
+        window: window([1, 3, 3], [1; 3], [1; 3], [0, 1, 1]),
+    };
+    let mut x = vec![0.0f32; 25];
+    x[0] = f32::NAN;
+    let ones = |shape: &Shape| testing::Array::of(shape.clone(), Lie::Plain, &vec![1.0f32; shape.size()]);
+    let [xs, ws, ys] = case.shapes();
+    let arrays = [testing::Array::of(xs, Lie::Plain, &x), ones(&ws), ones(&ys)];
+    let y = case.run(ConvPart::Output, &arrays, Lie::Plain).values::<f32>();
+    let nan: Vec<usize> = (0..25).filter(|&i| y[i].is_nan()).collect();
+    assert_eq!(nan, [0, 1, 5, 6]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let of =
+        |shape: &[usize], dtype| testing::Array::cast(shape, Lie::Plain, dtype, &vec![1.0; shape.iter().product()]);
+    let conv = |size, stride, groups| {
+        let window = Window { size: [1, 1, size], stride: [1, 1, stride], dilation: [1; 3], before: [0; 3] };
+        Kernel::Conv(Conv { window, groups, part: ConvPart::Output })
+    };
+    let (x, w, y) =
+        (of(&[2, 4, 1, 1, 8], DType::F32), of(&[6, 2, 1, 1, 3], DType::F32), of(&[2, 6, 1, 1, 6], DType::F32));
+    testing::run(conv(3, 1, 2), &[&x, &w], &[&y]).unwrap();
+    let refused = |kernel: Kernel, x, w, y| testing::run(kernel, &[x, w], &[y]).unwrap_err();
+    assert!(matches!(refused(conv(2, 1, 2), &x, &w, &y), Error::ShapeMismatch { .. }));
+    assert!(matches!(refused(conv(3, 1, 1), &x, &w, &y), Error::ShapeMismatch { .. }));
+    assert!(matches!(refused(conv(3, 1, 0), &x, &w, &y), Error::ShapeMismatch { .. }));
+    assert!(matches!(refused(conv(3, 0, 2), &x, &w, &y), Error::InvalidArgument { .. }));
+    assert!(matches!(refused(conv(3, usize::MAX, 2), &x, &w, &y), Error::InvalidArgument { .. }));
+    assert!(matches!(refused(conv(3, 1, 2), &w, &x, &y), Error::ShapeMismatch { .. }));
+    let wide = of(&[6, 2, 1, 1, 3], DType::F64);
+    assert!(matches!(refused(conv(3, 1, 2), &x, &wide, &y), Error::DTypeMismatch { .. }));
+    let mask = |shape: &[usize]| of(shape, DType::Bool);
+    let masks = [mask(&[2, 4, 1, 1, 8]), mask(&[6, 2, 1, 1, 3]), mask(&[2, 6, 1, 1, 6])];
+    assert!(matches!(refused(conv(3, 1, 2), &masks[0], &masks[1], &masks[2]), Error::DTypeMismatch { .. }));
+    // An output far beyond the input reads zeros only.
+    let far = of(&[2, 6, 1, 1, 40], DType::F32);
+    testing::run(conv(3, 1, 2), &[&x, &w], &[&far]).unwrap();
+    assert!(far.reals()[39] == 0.0);
+}

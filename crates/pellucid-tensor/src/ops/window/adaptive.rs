@@ -1,0 +1,127 @@
+//! Adaptive pools: a given number of windows, as equal as can be.
+//!
+//! Of L elements and O windows, window o has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
+
+use super::Images;
+use super::resample::{Taps, resampled};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{DType, Error, Result, Shape};
+use std::ops::Range;
+
+/// The elements of window o.
+fn window(len: usize, outputs: usize, o: usize) -> Range<usize> {
+    let at = |o: usize| (o as u128 * len as u128 / outputs as u128) as usize;
+    at(o)..((o + 1) as u128 * len as u128).div_ceil(outputs as u128) as usize
+}
+
+/// One length for each spatial axis; none keeps that of x.
+fn lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usize) -> Result<Vec<usize>> {
+    let rank = x.rank();
+    if rank != spatial + 1 && rank != spatial + 2 {
+        let mend = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+        return Err(Error::shapes(op, [x.shape()], mend));
+    }
+    let outputs = if outputs.len() == 1 { vec![outputs[0]; spatial] } else { outputs.to_vec() };
+    if outputs.len() != spatial {
+        return Err(Error::invalid(op, format!("takes one length, or {spatial}; got {outputs:?}")));
+    }
+    let dims = &x.shape()[rank - spatial..];
+    if dims.contains(&0) {
+        return Err(Error::shapes(op, [x.shape()], "there is no mean and no maximum of nothing"));
+    }
+    Ok(outputs.iter().zip(dims).map(|(output, &len)| output.unwrap_or(len)).collect())
+}
+
+/// The means of as many windows along an axis.
+pub(crate) fn averaged(x: &Tensor, axis: usize, outputs: usize) -> Result<Tensor> {
+    let len = x.shape()[axis];
+    if len == outputs {
+        return Ok(x.clone());
+    }
+    if outputs > 0 && len.is_multiple_of(outputs) {
+        let parts = ops::unflatten(x, axis as isize, [outputs as isize, (len / outputs) as isize])?;
+        return ops::mean(&parts, axis as isize + 1);
+    }
+    let windows: Vec<Range<usize>> = (0..outputs).map(|o| window(len, outputs, o)).collect();
+    let most = windows.iter().map(|w| w.len()).max().unwrap_or(1);
+    let mut taps = Taps::new(most);
+    for window in windows {
+        let weight = 1.0 / window.len() as f64;
+        taps.push(window.map(|i| (i, weight)));
+    }
+    resampled(x, axis, &taps)
+}
+
+fn adaptive_avg(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    let outputs = lengths(op, x, outputs, spatial)?;
+    let first = x.rank() - spatial;
+    outputs.iter().enumerate().try_fold(x.clone(), |y, (a, &outputs)| averaged(&y, first + a, outputs))
+}
+
+fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<usize>]) -> Result<(Tensor, Tensor)> {
+    let outputs = lengths(op, x, outputs, spatial)?;
+    let images = Images::new(op, x, spatial)?;
+    let dims = images.dims();
+    let mut counts = [1; 3];
+    counts[3 - spatial..].copy_from_slice(&outputs);
+    // The positions of every window, row-major; shorter windows repeat their last ones.
+    let axes = [0, 1, 2].map(|a| (0..counts[a]).map(|o| window(dims[a], counts[a], o)).collect::<Vec<_>>());
+    let most = [0, 1, 2].map(|a| axes[a].iter().map(|w| w.len()).max().unwrap_or(1));
+    let at = |a: usize, o: usize, t: usize| axes[a][o].start + t.min(axes[a][o].len() - 1);
+    let mut positions: Vec<i64> = vec![];
+    let (windows, taps) = (counts.iter().product::<usize>(), most.iter().product::<usize>());
+    for o in 0..windows {
+        let o = [o / (counts[1] * counts[2]), o / counts[2] % counts[1], o % counts[2]];
+        for t in 0..taps {
+            let t = [t / (most[1] * most[2]), t / most[2] % most[1], t % most[2]];
+            let [z, y, x] = [0, 1, 2].map(|a| at(a, o[a], t[a]));
+            positions.push(((z * dims[1] + y) * dims[2] + x) as i64);
+        }
+    }
+    let positions = Tensor::new(&positions[..], [windows, taps]);
+    let (n, c) = (images.x.shape()[0], images.x.shape()[1]);
+    let flat = ops::flatten(&images.x, 2, -1)?;
+    let seen = ops::index_select(&flat.detach(), 2, &positions)?;
+    let largest = if windows == 0 { ops::zeros([n, c, 0], DType::I64)? } else { ops::argmax(&seen, 3)? };
+    let all = ops::broadcast_to(&positions, [n, c, windows, taps])?;
+    let chosen = ops::take_along_axis(&all, &ops::unsqueeze(&largest, 3)?, 3)?;
+    let chosen = ops::reshape_to(&chosen, &[n, c, windows].into())?;
+    let values = ops::take_along_axis(&flat, &chosen, 2)?;
+    let shape: Shape = [n, c].iter().chain(&counts).copied().collect();
+    Ok((images.back(&ops::reshape_to(&values, &shape)?)?, images.back(&ops::reshape_to(&chosen, &shape)?)?))
+}
+
+macro_rules! adaptive {
+    ($($avg:ident, $max:ident: $spatial:literal, $size:literal;)*) => {$(
+        #[doc = concat!("The means of so many windows along each spatial axis of x, `[N, C, ", $size, "]` or `[C, ", $size, "]`; `None` leaves an axis as it is.")]
+        /// Window o of O has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another number of lengths.
+        #[face]
+        pub fn $avg(x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
+            adaptive_avg(stringify!($avg), $spatial, x, outputs)
+        }
+
+        #[doc = concat!("The largest elements of the windows of [`", stringify!($avg), "`], and their `i64` positions in the spatial axes (row-major);")]
+        /// there goes the gradient.
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($avg), "`], but integers are taken.")]
+        #[face]
+        pub fn $max(x: &Tensor, outputs: &[Option<usize>]) -> Result<(Tensor, Tensor)> {
+            adaptive_max(stringify!($max), $spatial, x, outputs)
+        }
+    )*};
+}
+
+adaptive! {
+    adaptive_avg_pool1d, adaptive_max_pool1d: 1, "L";
+    adaptive_avg_pool2d, adaptive_max_pool2d: 2, "H, W";
+    adaptive_avg_pool3d, adaptive_max_pool3d: 3, "D, H, W";
+}

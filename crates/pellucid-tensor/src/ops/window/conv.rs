@@ -1,0 +1,324 @@
+//! Convolutions, and transposed ones.
+
+use super::{Images, Spatial, positive};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::device::Device;
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::{self, ConvPart, Kernel, Window};
+use pellucid_ir::{DType, Error, Result, Shape};
+use smallvec::smallvec;
+
+/// A derivative of T(x, w, y) = Σ x[n, c, s·o + d·t − b]·w[k, c, t]·y[n, k, o] by one of its arguments: the inputs are
+/// the two others.
+///
+/// T is linear in each, so the gradient of a derivative is again one: ∂y of x is the derivative by x, with g in the place
+/// of y, and so on for all six pairs. Every order follows.
+#[derive(Clone)]
+struct Convolution {
+    window: Window,
+    groups: usize,
+    part: ConvPart,
+    /// The result's.
+    shape: Shape,
+}
+
+impl Convolution {
+    fn by(&self, part: ConvPart, shape: Shape) -> Convolution {
+        Convolution { part, shape, ..self.clone() }
+    }
+}
+
+impl Operation for Convolution {
+    fn name(&self) -> &'static str {
+        "conv"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        let device = Device::common("conv", inputs.iter().map(|a| a.device()))?;
+        for i in 0..2 {
+            if saves.needs(1 - i) {
+                saves.input(i);
+            }
+        }
+        let out = Array::new(device, inputs[0].dtype(), self.shape.clone())?;
+        let kernel = kernel::Conv { window: self.window, groups: self.groups, part: self.part };
+        engine::submit(&Kernel::Conv(kernel), inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        use ConvPart::{Input, Output, Weight};
+        let g = grads.get(0)?;
+        // The parts that the two inputs are, in the order x, w, y.
+        let parts = match self.part {
+            Output => [Input, Weight],
+            Input => [Weight, Output],
+            Weight => [Input, Output],
+        };
+        let place = |part| match part {
+            Input => 0,
+            Weight => 1,
+            Output => 2,
+        };
+        let gradient = |i: usize| {
+            let other = saved.input(1 - i)?;
+            let operation = self.by(parts[i], saved.input_shape(i));
+            let first = place(parts[1 - i]) < place(self.part);
+            apply_one(operation, &if first { [&other, &g] } else { [&g, &other] })
+        };
+        Ok((0..2).map(|i| needed.contains(i).then(|| gradient(i)).transpose()).collect::<Result<_>>()?)
+    }
+}
+
+/// How far a convolution reaches out of its input; what is there is 0.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Padding {
+    /// So far before and after every axis.
+    Both(Spatial),
+    /// So far that outputs are as many as inputs; where it is odd, one more after. For stride 1.
+    Same,
+}
+
+impl<T: Into<Spatial>> From<T> for Padding {
+    fn from(both: T) -> Padding {
+        Padding::Both(both.into())
+    }
+}
+
+/// How a convolution slides. The default is PyTorch's: stride 1, no padding, dilation 1, one group.
+///
+/// ```
+/// use pellucid_tensor::{Tensor, ops::{Conv, Padding}};
+/// let (x, w) = (Tensor::ones([1, 4, 8, 8]), Tensor::ones([6, 2, 3, 3]));
+/// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2)).shape().dims(), [1, 6, 6, 6]);
+/// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2).stride(2).padding(1)).shape().dims(), [1, 6, 4, 4]);
+/// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2).padding(Padding::Same)).shape().dims(), [1, 6, 8, 8]);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Conv {
+    /// From one window to the next.
+    pub stride: Spatial,
+    /// Zeros around the input.
+    pub padding: Padding,
+    /// From one tap of a window to the next.
+    pub dilation: Spatial,
+    /// Into how many parts channels are cut; output channels of a part see its input channels alone.
+    pub groups: usize,
+    /// For transposed convolutions: how many more outputs there are at the end of every axis.
+    pub output_padding: Spatial,
+}
+
+impl Default for Conv {
+    fn default() -> Conv {
+        let one = Spatial::from(1);
+        Conv { stride: one.clone(), padding: 0.into(), dilation: one, groups: 1, output_padding: 0.into() }
+    }
+}
+
+impl Conv {
+    /// With another stride.
+    pub fn stride(self, stride: impl Into<Spatial>) -> Conv {
+        Conv { stride: stride.into(), ..self }
+    }
+
+    /// With padding.
+    pub fn padding(self, padding: impl Into<Padding>) -> Conv {
+        Conv { padding: padding.into(), ..self }
+    }
+
+    /// With another dilation.
+    pub fn dilation(self, dilation: impl Into<Spatial>) -> Conv {
+        Conv { dilation: dilation.into(), ..self }
+    }
+
+    /// With channels in groups.
+    pub fn groups(self, groups: usize) -> Conv {
+        Conv { groups, ..self }
+    }
+
+    /// With more outputs, of a transposed convolution.
+    pub fn output_padding(self, output_padding: impl Into<Spatial>) -> Conv {
+        Conv { output_padding: output_padding.into(), ..self }
+    }
+}
+
+/// What a convolution and its transpose begin with: images and weights with three spatial axes, and the window.
+struct Start {
+    images: Images,
+    w: Tensor,
+    window: Window,
+    /// Padding after each axis.
+    after: [usize; 3],
+}
+
+impl Start {
+    fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &Conv) -> Result<Start> {
+        let images = Images::new(op, x, spatial)?;
+        if w.rank() != spatial + 2 || options.groups == 0 {
+            let mend = format!("the weight has {} axes, and there is at least one group", spatial + 2);
+            return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
+        }
+        if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
+            return Err(Error::dtypes(op, [x.dtype(), w.dtype()], "both have one dtype, of numbers; use to_dtype()"));
+        }
+        let size = Spatial::from(&w.shape()[2..]).three(op, "the weight", spatial, 1)?;
+        let stride = positive(op, "stride", options.stride.three(op, "stride", spatial, 1)?)?;
+        let dilation = positive(op, "dilation", options.dilation.three(op, "dilation", spatial, 1)?)?;
+        let mut window = Window { size: positive(op, "the weight's size", size)?, stride, dilation, before: [0; 3] };
+        let after = match &options.padding {
+            Padding::Both(both) => {
+                window.before = both.three(op, "padding", spatial, 0)?;
+                window.before
+            }
+            Padding::Same if stride == [1; 3] => {
+                let total = [0, 1, 2].map(|a| window.reach(a));
+                window.before = total.map(|t| t / 2);
+                [0, 1, 2].map(|a| total[a] - window.before[a])
+            }
+            Padding::Same => return Err(Error::invalid(op, "padding \"same\" is for stride 1")),
+        };
+        let lead = std::iter::repeat_n(1, 3 - spatial);
+        let shape: Shape = w.shape()[..2].iter().copied().chain(lead).chain(w.shape()[2..].iter().copied()).collect();
+        Ok(Start { images, w: ops::reshape_to(w, &shape)?, window, after })
+    }
+
+    /// The channels, and the bias for each, if any.
+    fn finish(&self, op: &'static str, y: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let y = self.images.back(y)?;
+        let Some(bias) = bias else { return Ok(y) };
+        let channels = y.shape()[y.rank() - self.images.spatial - 1];
+        if bias.shape()[..] != [channels] {
+            return Err(Error::shapes(
+                op,
+                [y.shape(), bias.shape()],
+                "the bias has one number a channel of the output",
+            ));
+        }
+        if bias.dtype() != y.dtype() {
+            return Err(Error::dtypes(
+                op,
+                [y.dtype(), bias.dtype()],
+                "the bias has the dtype of the input; use to_dtype()",
+            ));
+        }
+        let shape: Shape = std::iter::once(channels).chain(std::iter::repeat_n(1, self.images.spatial)).collect();
+        ops::add(&y, &ops::reshape_to(bias, &shape)?)
+    }
+}
+
+fn conv(
+    op: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    options: &Conv,
+) -> Result<Tensor> {
+    let start = Start::new(op, spatial, x, w, options)?;
+    let (images, window, groups) = (&start.images, start.window, options.groups);
+    let (channels, outputs) = (images.x.shape()[1], start.w.shape()[0]);
+    if start.w.shape()[1].checked_mul(groups) != Some(channels) || !outputs.is_multiple_of(groups) {
+        let mend =
+            format!("the weight is [outputs, channels / {groups}, ..], outputs a multiple of the {groups} groups");
+        return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
+    }
+    let dims = images.dims();
+    let mut shape = [images.x.shape()[0], outputs, 0, 0, 0];
+    for a in 0..3 {
+        let padded = dims[a].saturating_add(window.before[a]).saturating_add(start.after[a]);
+        let Some(room) = padded.checked_sub(window.reach(a).saturating_add(1)) else {
+            let mend = format!("a window of {} does not fit an axis of {padded} with its padding", window.reach(a) + 1);
+            return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
+        };
+        shape[2 + a] = room / window.stride[a] + 1;
+    }
+    let operation = Convolution { window, groups, part: ConvPart::Output, shape: shape.into() };
+    start.finish(op, &apply_one(operation, &[&images.x, &start.w])?, bias)
+}
+
+fn conv_transpose(
+    op: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    options: &Conv,
+) -> Result<Tensor> {
+    let start = Start::new(op, spatial, x, w, options)?;
+    let (images, window, groups) = (&start.images, start.window, options.groups);
+    let channels = images.x.shape()[1];
+    if start.w.shape()[0] != channels || !channels.is_multiple_of(groups) {
+        let mend =
+            format!("the weight is [channels, outputs / {groups}, ..], channels a multiple of the {groups} groups");
+        return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
+    }
+    let more = options.output_padding.three(op, "output_padding", spatial, 0)?;
+    let dims = images.dims();
+    let mut shape = [images.x.shape()[0], start.w.shape()[1].saturating_mul(groups), 0, 0, 0];
+    for a in 0..3 {
+        if more[a] > 0 && more[a] >= window.stride[a].max(window.dilation[a]) {
+            return Err(Error::invalid(op, "output_padding is less than the stride or the dilation"));
+        }
+        let full = dims[a].saturating_sub(1).checked_mul(window.stride[a]);
+        let full = full.and_then(|f| f.checked_add(window.reach(a))?.checked_add(more[a] + 1));
+        let len = full.and_then(|f| f.checked_sub(window.before[a].saturating_add(start.after[a])));
+        match len.filter(|&len| len > 0) {
+            Some(len) => shape[2 + a] = len,
+            None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding leaves nothing of the output")),
+        }
+    }
+    let operation = Convolution { window, groups, part: ConvPart::Input, shape: shape.into() };
+    start.finish(op, &apply_one(operation, &[&start.w, &images.x])?, bias)
+}
+
+macro_rules! convolutions {
+    ($($conv:ident, $transpose:ident: $spatial:literal, $axes:literal, $size:literal, $out:literal;)*) => {$(
+        #[doc = concat!("Cross-correlation over ", $axes, ": y[n, k, o] = Σ x[n, c, stride·o + dilation·t − padding]·w[k, c, t] + bias[k], the sum over")]
+        /// the channels c of k's group and the taps t of the window.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[K, C / groups, taps..]`, the bias `[K]`; y is `[N, K, ", $size, "']` with")]
+        /// `L' = ⌊(L + 2·padding − dilation·(taps − 1) − 1) / stride⌋ + 1`. Half types accumulate in `f32`.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded input;
+        /// [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
+        #[face]
+        pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
+            conv(stringify!($conv), $spatial, x, weight, bias, &options)
+        }
+
+        #[doc = concat!("The transposed convolution over ", $axes, " (Zeiler et al. 2010), the transpose of the linear map of [`", stringify!($conv), "`]:")]
+        /// y[n, k, stride·i + dilation·t − padding] = Σ x[n, c, i]·w[c, k, t] + bias[k].
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[C, K / groups, taps..]`, the bias `[K]`; an axis of L becomes")]
+        /// `(L − 1)·stride − 2·padding + dilation·(taps − 1) + output_padding + 1`.
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding` is neither below the stride nor below the")]
+        /// dilation.
+        #[face]
+        pub fn $transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
+            conv_transpose(stringify!($transpose), $spatial, x, weight, bias, &options)
+        }
+    )*};
+}
+
+convolutions! {
+    conv1d, conv_transpose1d: 1, "one axis", "L", "L'";
+    conv2d, conv_transpose2d: 2, "two axes", "H, W", "H', W'";
+    conv3d, conv_transpose3d: 3, "three axes", "D, H, W", "D', H', W'";
+}
+
+/// Σ over each window, one by one for all planes: `[.., z, y, x]` as images of one channel, convolved with ones.
+pub(crate) fn window_sums(x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
+    let shape = x.shape().clone();
+    let lead = shape.rank() - 3;
+    let planes: usize = shape[..lead].iter().product();
+    let flat = |count, dims: &[usize]| -> Shape { [count, 1].iter().chain(dims).copied().collect() };
+    let ones = ops::ones(flat(1, &window.size), x.dtype())?;
+    let operation = Convolution { window, groups: 1, part: ConvPart::Output, shape: flat(planes, &outputs) };
+    let sums = apply_one(operation, &[&ops::reshape_to(x, &flat(planes, &shape[lead..]))?, &ones])?;
+    ops::reshape_to(&sums, &shape[..lead].iter().chain(&outputs).copied().collect())
+}

@@ -1,0 +1,198 @@
+//! Images read at given places.
+
+use super::resample::cubic_at;
+use crate::ops;
+use crate::ops::reshape_to;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{DType, Error, Result, Shape};
+
+/// How [`grid_sample`] finds what lies between elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sampling {
+    /// The nearest element; of two the even one.
+    Nearest,
+    /// Between the neighbours along every axis.
+    Linear,
+    /// Cubics through four neighbours along both axes (Keys 1981, a = −0.75); for two spatial axes.
+    Cubic,
+}
+
+/// What [`grid_sample`] finds outside the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outside {
+    /// Zeros.
+    Zeros,
+    /// The nearest element of the border.
+    Border,
+    /// The image, mirrored at its border.
+    Reflection,
+}
+
+/// x `[N, C, H, W]` (or `[N, C, D, H, W]`) at places `grid` `[N, H', W', 2]` (`[N, D', H', W', 3]`): the result is
+/// `[N, C, H', W']` (`[N, C, D', H', W']`). A place is (x, y) or (x, y, z), the last spatial axis first, from −1 to 1:
+/// with `align_corners` −1 and 1 are the middles of the first and the last element, otherwise their outer edges.
+///
+/// Jaderberg et al., "Spatial Transformer Networks" (2015). The gradient with respect to the grid is that of the weights
+/// between elements.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for cubics in three axes.
+#[face]
+pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, align_corners: bool) -> Result<Tensor> {
+    let op = "grid_sample";
+    let spatial = x.rank().wrapping_sub(2);
+    let fits = (2..=3).contains(&spatial)
+        && grid.rank() == x.rank()
+        && grid.shape()[0] == x.shape()[0]
+        && grid.shape()[spatial + 1] == spatial
+        && !x.shape()[1..].contains(&0);
+    if !fits {
+        let mend =
+            "x is [N, C, H, W] and the grid [N, H', W', 2], or both have one axis more and the grid 3 at its end";
+        return Err(Error::shapes(op, [x.shape(), grid.shape()], mend));
+    }
+    if x.dtype() != grid.dtype() || !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], "both have one float dtype"));
+    }
+    if mode == Sampling::Cubic && spatial == 3 {
+        return Err(Error::invalid(op, "cubics are for two spatial axes"));
+    }
+    let (n, channels) = (x.shape()[0], x.shape()[1]);
+    let dims = &x.shape()[2..];
+    let places = grid.shape()[1..=spatial].iter().product::<usize>();
+    let flat = reshape_to(grid, &[n, places, spatial].into())?;
+    let axes: Vec<Axis> = (0..spatial).map(|a| Axis { len: dims[a], outside, align: align_corners }).collect();
+    // Where each place lies along each axis, in elements, as [N, P].
+    let at: Vec<Tensor> = axes
+        .iter()
+        .enumerate()
+        .map(|(a, axis)| axis.place(&ops::select(&flat, 2, (spatial - 1 - a) as isize)?))
+        .collect::<Result<_>>()?;
+    // What is seen along each axis: elements, each with its weight.
+    let seen: Vec<Vec<(Tensor, Option<Tensor>)>> = axes
+        .iter()
+        .zip(&at)
+        .map(|(axis, at)| match mode {
+            Sampling::Nearest => Ok(vec![(ops::round(&axis.bounded(at)?.detach())?, None)]),
+            Sampling::Linear => {
+                let at = axis.bounded(at)?;
+                let low = ops::floor(&at.detach())?;
+                let far = ops::sub(&at, &low)?;
+                let near = ops::sub(1.0, &far)?;
+                Ok(vec![(low.clone(), Some(near)), (ops::add(&low, 1.0)?, Some(far))])
+            }
+            Sampling::Cubic => {
+                let low = ops::floor(&at.detach())?;
+                let weights = cubic_at(&ops::sub(at, &low)?)?;
+                let taps = weights.into_iter().enumerate();
+                // Elements outside are replaced one by one.
+                taps.map(|(k, w)| Ok((axis.bounded(&ops::add(&low, k as f64 - 1.0)?)?, Some(w)))).collect()
+            }
+        })
+        .collect::<Result<_>>()?;
+    let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
+    let mut sum: Option<Tensor> = None;
+    for taps in 0..seen.iter().map(Vec::len).product() {
+        let mut rest = taps;
+        let (mut index, mut inside, mut weight): (Option<Tensor>, Option<Tensor>, Option<Tensor>) = (None, None, None);
+        for (axis, seen) in axes.iter().zip(&seen) {
+            let (element, own) = &seen[rest % seen.len()];
+            rest /= seen.len();
+            let last = (axis.len - 1) as f64;
+            let within = ops::logical_and(&ops::ge(element, 0.0)?, &ops::le(element, last)?)?;
+            let number = ops::to_dtype(&ops::clamp(element, 0.0, last)?, DType::I64)?;
+            index = Some(match index {
+                None => number,
+                Some(index) => ops::add(&ops::mul(&index, axis.len as i64)?, &number)?,
+            });
+            inside = Some(inside.map_or(Ok(within.clone()), |inside| ops::logical_and(&inside, &within))?);
+            weight = match (weight, own) {
+                (Some(weight), Some(own)) => Some(ops::mul(&weight, own)?),
+                (weight, own) => weight.or(own.clone()),
+            };
+        }
+        let (index, inside) = (index.expect("an axis"), inside.expect("an axis"));
+        let each = ops::broadcast_to(&ops::unsqueeze(&index, 1)?, [n, channels, places])?;
+        let found = ops::take_along_axis(&image, &each, 2)?;
+        let found = ops::where_(&ops::unsqueeze(&inside, 1)?, &found, 0.0)?;
+        let part = weight.map_or(Ok(found.clone()), |w| ops::mul(&found, &ops::unsqueeze(&w, 1)?))?;
+        sum = Some(sum.map_or(Ok(part.clone()), |sum| ops::add(&sum, &part))?);
+    }
+    let shape: Shape = [n, channels].iter().chain(&grid.shape()[1..=spatial]).copied().collect();
+    reshape_to(&sum.expect("a tap"), &shape)
+}
+
+/// One axis of the image.
+struct Axis {
+    len: usize,
+    outside: Outside,
+    align: bool,
+}
+
+impl Axis {
+    /// From −1 .. 1 to elements.
+    fn place(&self, at: &Tensor) -> Result<Tensor> {
+        let len = self.len as f64;
+        let half = if self.align { (len - 1.0) / 2.0 } else { len / 2.0 };
+        ops::add(&ops::mul(&ops::add(at, 1.0)?, half)?, if self.align { 0.0 } else { -0.5 })
+    }
+
+    /// Brought into the image, if that is asked for.
+    fn bounded(&self, at: &Tensor) -> Result<Tensor> {
+        let last = (self.len - 1) as f64;
+        match self.outside {
+            Outside::Zeros => Ok(at.clone()),
+            Outside::Border => ops::clamp(at, 0.0, last),
+            Outside::Reflection => {
+                let (low, span) = if self.align { (0.0, last) } else { (-0.5, self.len as f64) };
+                if span == 0.0 {
+                    return ops::mul(at, 0.0);
+                }
+                let far = ops::abs(&ops::sub(at, low)?)?;
+                let times = ops::floor(&ops::div(&far.detach(), span)?)?;
+                let extra = ops::sub(&far, &ops::mul(&times, span)?)?;
+                let odd = ops::ne(&ops::fmod(&times, 2.0)?, 0.0)?;
+                let folded = ops::where_(&odd, &ops::sub(span, &extra)?, &extra)?;
+                ops::clamp(&ops::add(&folded, low)?, 0.0, last)
+            }
+        }
+    }
+}
+
+/// Places for [`grid_sample`] from affine maps `theta` `[N, 2, 3]` (`[N, 3, 4]`): the grid of the outputs' places, of
+/// spatial lengths `dims`, mapped by each.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Result<Tensor> {
+    let (op, spatial) = ("affine_grid", dims.len());
+    let fits = (2..=3).contains(&spatial) && theta.rank() == 3 && theta.shape()[1..] == [spatial, spatial + 1];
+    if !fits {
+        return Err(Error::shapes(op, [theta.shape()], "takes [N, 2, 3] for two lengths, or [N, 3, 4] for three"));
+    }
+    if !theta.dtype().is_float() {
+        return Err(Error::dtypes(op, [theta.dtype()], "takes floats; use to_dtype()"));
+    }
+    let place = |i: usize, len: usize| match (align_corners, len) {
+        (true, 1) => 0.0,
+        (true, _) => 2.0 * i as f64 / (len - 1) as f64 - 1.0,
+        (false, _) => (2 * i + 1) as f64 / len as f64 - 1.0,
+    };
+    let places: usize = dims.iter().product();
+    let mut base = Vec::with_capacity(places * (spatial + 1));
+    for flat in 0..places {
+        let mut rest = flat;
+        // The last axis first, and a one for the shift.
+        for &len in dims.iter().rev() {
+            base.push(place(rest % len, len));
+            rest /= len;
+        }
+        base.push(1.0);
+    }
+    let base = ops::to_dtype(&Tensor::new(&base[..], [places, spatial + 1]), theta.dtype())?;
+    let grid = ops::matmul(&base, &ops::transpose(theta, 1, 2)?)?;
+    let shape: Shape = [theta.shape()[0]].iter().chain(dims).chain(&[spatial]).copied().collect();
+    reshape_to(&grid, &shape)
+}

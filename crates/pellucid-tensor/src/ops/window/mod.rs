@@ -1,0 +1,122 @@
+//! Sliding windows over one, two or three spatial axes: convolutions, pools, and what stands behind them.
+//!
+//! Images are `[N, C, spatial..]`, or `[C, spatial..]` for one alone. The kernels know three spatial axes; fewer are
+//! preceded by axes of length 1 on the way in, and lose them on the way out.
+
+mod adaptive;
+mod conv;
+mod fold;
+mod grid;
+mod pool;
+mod resample;
+mod shuffle;
+
+pub use adaptive::{
+    adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d,
+    adaptive_max_pool3d,
+};
+pub use conv::{Conv, Padding, conv_transpose1d, conv_transpose2d, conv_transpose3d, conv1d, conv2d, conv3d};
+pub use fold::{fold, unfold};
+pub use grid::{Outside, Sampling, affine_grid, grid_sample};
+pub use pool::{
+    Divisor, Pool, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d,
+    max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d,
+};
+pub use resample::{Interpolation, Resize, interpolate};
+pub use shuffle::{channel_shuffle, pixel_shuffle, pixel_unshuffle};
+
+pub(crate) use conv::window_sums;
+
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::{Error, Result, Shape};
+
+/// A number for every spatial axis: one for all, or one each, the first axis first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spatial(Vec<usize>);
+
+impl Spatial {
+    /// Three numbers: `one` for axes that are not there, then one for each of `count` axes.
+    fn three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
+        let mut all = [one; 3];
+        match self.0[..] {
+            [single] => all[3 - count..].fill(single),
+            ref each if each.len() == count => all[3 - count..].copy_from_slice(each),
+            ref each => {
+                let reason = format!("{what} has one number, or one for each of {count} spatial axes; got {each:?}");
+                return Err(Error::invalid(op, reason));
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl From<usize> for Spatial {
+    fn from(all: usize) -> Spatial {
+        Spatial(vec![all])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Spatial {
+    fn from(each: [usize; N]) -> Spatial {
+        Spatial(each.to_vec())
+    }
+}
+
+impl From<&[usize]> for Spatial {
+    fn from(each: &[usize]) -> Spatial {
+        Spatial(each.to_vec())
+    }
+}
+
+impl From<Vec<usize>> for Spatial {
+    fn from(each: Vec<usize>) -> Spatial {
+        Spatial(each)
+    }
+}
+
+/// A batch of images with three spatial axes, and how to come back.
+struct Images {
+    /// `[N, C, z, y, x]`.
+    x: Tensor,
+    /// Whether there was an axis of images.
+    batched: bool,
+    spatial: usize,
+}
+
+impl Images {
+    /// `[N, C, spatial..]`, or one image without N.
+    fn new(op: &'static str, x: &Tensor, spatial: usize) -> Result<Images> {
+        let batched = x.rank() == spatial + 2;
+        if !batched && x.rank() != spatial + 1 {
+            let mend = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+            return Err(Error::shapes(op, [x.shape()], mend));
+        }
+        let n = if batched { x.shape()[0] } else { 1 };
+        let rest = x.shape().iter().skip(usize::from(batched));
+        let (channels, dims): (usize, Vec<usize>) = {
+            let mut rest = rest.copied();
+            (rest.next().expect("channels"), rest.collect())
+        };
+        let shape = [n, channels].into_iter().chain(std::iter::repeat_n(1, 3 - spatial)).chain(dims);
+        let x = ops::reshape_to(x, &shape.collect())?;
+        Ok(Images { x, batched, spatial })
+    }
+
+    /// The three spatial lengths.
+    fn dims(&self) -> [usize; 3] {
+        [2, 3, 4].map(|a| self.x.shape()[a])
+    }
+
+    /// A result `[N, C', z, y, x]` without the axes that were added.
+    fn back(&self, y: &Tensor) -> Result<Tensor> {
+        let lead = y.shape()[..2].iter().skip(usize::from(!self.batched));
+        let shape: Shape = lead.chain(&y.shape()[5 - self.spatial..]).copied().collect();
+        ops::reshape_to(y, &shape)
+    }
+}
+
+/// Strides and dilations are at least 1.
+fn positive(op: &'static str, what: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
+    if numbers.contains(&0) { Err(Error::invalid(op, format!("{what} is at least 1"))) } else { Ok(numbers) }
+}

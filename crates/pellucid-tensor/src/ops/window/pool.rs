@@ -1,0 +1,262 @@
+//! Pools: the largest, the mean, or the p-norm of every window.
+
+use super::conv::window_sums;
+use super::{Images, Spatial, positive};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::{self, Kernel, Window};
+use pellucid_ir::{DType, Error, Result, Shape};
+use smallvec::smallvec;
+
+/// How a pool slides: windows of a size, by default next to each other.
+///
+/// ```
+/// use pellucid_tensor::{Tensor, ops::Pool};
+/// let x = Tensor::ones([1, 4, 7, 7]);
+/// assert_eq!(x.max_pool2d(Pool::new(2)).0.shape().dims(), [1, 4, 3, 3]);
+/// assert_eq!(x.max_pool2d(Pool::new(2).ceil()).0.shape().dims(), [1, 4, 4, 4]);
+/// assert_eq!(x.max_pool2d(Pool::new([3, 2]).stride(1).padding([1, 0])).0.shape().dims(), [1, 4, 7, 6]);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pool {
+    /// The size of a window.
+    pub size: Spatial,
+    /// From one window to the next; the size, if none is given.
+    pub stride: Option<Spatial>,
+    /// How far windows reach out of the input, at most half their size.
+    pub padding: Spatial,
+    /// From one element of a window to the next.
+    pub dilation: Spatial,
+    /// Whether a last window that sticks out counts, if it begins inside.
+    pub ceil: bool,
+}
+
+impl Pool {
+    /// Windows of this size, next to each other.
+    pub fn new(size: impl Into<Spatial>) -> Pool {
+        Pool { size: size.into(), stride: None, padding: 0.into(), dilation: 1.into(), ceil: false }
+    }
+
+    /// With another stride.
+    pub fn stride(self, stride: impl Into<Spatial>) -> Pool {
+        Pool { stride: Some(stride.into()), ..self }
+    }
+
+    /// With padding.
+    pub fn padding(self, padding: impl Into<Spatial>) -> Pool {
+        Pool { padding: padding.into(), ..self }
+    }
+
+    /// With dilation.
+    pub fn dilation(self, dilation: impl Into<Spatial>) -> Pool {
+        Pool { dilation: dilation.into(), ..self }
+    }
+
+    /// With a last window that may stick out.
+    pub fn ceil(self) -> Pool {
+        Pool { ceil: true, ..self }
+    }
+
+    /// The window, and the number of windows along each axis.
+    fn window(&self, op: &'static str, spatial: usize, dims: [usize; 3]) -> Result<(Window, [usize; 3])> {
+        let size = positive(op, "the size", self.size.three(op, "size", spatial, 1)?)?;
+        let stride = self.stride.as_ref().map_or(Ok(size), |s| s.three(op, "stride", spatial, 1))?;
+        let stride = positive(op, "stride", stride)?;
+        let dilation = positive(op, "dilation", self.dilation.three(op, "dilation", spatial, 1)?)?;
+        let before = self.padding.three(op, "padding", spatial, 0)?;
+        let window = Window { size, stride, dilation, before };
+        let mut outputs = [0; 3];
+        for a in 0..3 {
+            if before[a] > (window.reach(a) + 1) / 2 {
+                let reason = format!("padding {} is more than half of a window of {}", before[a], window.reach(a) + 1);
+                return Err(Error::invalid(op, reason));
+            }
+            let more = if self.ceil { stride[a] - 1 } else { 0 };
+            let room = (dims[a] + 2 * before[a] + more).checked_sub(window.reach(a) + 1);
+            let Some(room) = room.filter(|_| dims[a] > 0) else {
+                let reason = format!("a window of {} does not fit an axis of {}", window.reach(a) + 1, dims[a]);
+                return Err(Error::invalid(op, reason));
+            };
+            outputs[a] = room / stride[a] + 1;
+            // The last window begins inside the input, or in the padding before it.
+            if self.ceil && (outputs[a] - 1) * stride[a] >= dims[a] + before[a] {
+                outputs[a] -= 1;
+            }
+        }
+        Ok((window, outputs))
+    }
+}
+
+/// The largest of every window, and its position in the three spatial axes: there goes the gradient.
+struct MaxPool {
+    window: Window,
+    outputs: [usize; 3],
+}
+
+impl Operation for MaxPool {
+    fn name(&self) -> &'static str {
+        "max_pool"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        let x = inputs[0];
+        let shape: Shape = x.shape()[..2].iter().chain(&self.outputs).copied().collect();
+        let values = Array::new(x.device(), x.dtype(), shape.clone())?;
+        let positions = Array::new(x.device(), DType::I64, shape)?;
+        engine::submit(&Kernel::Pool(kernel::Pool { window: self.window }), inputs, &[&values, &positions])?;
+        saves.output(1);
+        Ok(smallvec![values, positions])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(smallvec![Some(spread(&grads.get(0)?, &saved.output(1)?, &saved.input_shape(0))?)])
+    }
+}
+
+/// Zeros of `shape`, with every value added at its position in the last three axes.
+fn spread(values: &Tensor, positions: &Tensor, shape: &Shape) -> Result<Tensor> {
+    let flat = |t: &Tensor| ops::flatten(t, 2, -1);
+    let planes = [shape[0], shape[1], shape[2..].iter().product()];
+    let sum = ops::scatter_add_along(&flat(values)?, &flat(positions)?, 2, planes)?;
+    ops::reshape_to(&sum, shape)
+}
+
+fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool) -> Result<(Tensor, Tensor)> {
+    let images = Images::new(op, x, spatial)?;
+    let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    let y = apply(MaxPool { window, outputs }, &[&images.x])?;
+    Ok((images.back(&y[0])?, images.back(&y[1])?))
+}
+
+fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
+    let (values, places) = (Images::new(op, x, spatial)?, Images::new(op, positions, spatial)?);
+    if values.x.shape() != places.x.shape() || dims.len() != spatial {
+        let mend = "values and positions have one shape, and there is a length for every spatial axis";
+        return Err(Error::shapes(op, [x.shape(), positions.shape()], mend));
+    }
+    let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
+    shape[5 - spatial..].copy_from_slice(dims);
+    let flat = |t: &Tensor| ops::flatten(t, 2, -1);
+    let zeros = ops::zeros([shape[0], shape[1], dims.iter().product()], x.dtype())?;
+    let y = ops::scatter(&zeros, &flat(&places.x)?, &flat(&values.x)?, 2)?;
+    values.back(&ops::reshape_to(&y, &shape.into())?)
+}
+
+/// By what an average is divided.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum Divisor {
+    /// The size of the window, padding included (but not what sticks out beyond the padding).
+    #[default]
+    Window,
+    /// The number of elements of the window that lie inside.
+    Inside,
+    /// This number.
+    Number(f64),
+}
+
+fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: Divisor) -> Result<Tensor> {
+    let images = Images::new(op, x, spatial)?;
+    let dims = images.dims();
+    if pool.dilation.three(op, "dilation", spatial, 1)? != [1; 3] {
+        return Err(Error::invalid(op, "an average has no dilation"));
+    }
+    if divisor == Divisor::Number(0.0) {
+        return Err(Error::invalid(op, "the divisor is not 0"));
+    }
+    let (window, outputs) = pool.window(op, spatial, dims)?;
+    let sums = window_sums(&images.x, window, outputs)?;
+    // How many elements a window has along an axis.
+    let count = |a: usize, o: usize| {
+        let (start, before) = (window.stride[a] * o, window.before[a]);
+        let end = (start + window.size[a]).min(dims[a] + 2 * before);
+        match divisor {
+            Divisor::Inside => end.min(dims[a] + before) - start.max(before).min(end),
+            _ => end - start,
+        }
+    };
+    let counts = [0, 1, 2].map(|a| (0..outputs[a]).map(|o| count(a, o)).collect::<Vec<_>>());
+    let mean = match divisor {
+        Divisor::Number(number) => ops::div(&sums, number)?,
+        _ if counts.iter().all(|c| c.iter().all(|n| *n == c[0])) => {
+            ops::div(&sums, counts.iter().map(|c| c[0]).product::<usize>() as f64)?
+        }
+        _ => {
+            let [z, y, x] = &counts;
+            let pairs: Vec<usize> = y.iter().flat_map(|y| x.iter().map(move |x| y * x)).collect();
+            let numbers: Vec<f64> = z.iter().flat_map(|z| pairs.iter().map(move |n| (z * n) as f64)).collect();
+            let numbers = ops::to_dtype(&Tensor::new(&numbers[..], outputs), sums.dtype())?;
+            ops::div(&sums, &numbers)?
+        }
+    };
+    images.back(&mean)
+}
+
+fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) -> Result<Tensor> {
+    let images = Images::new(op, x, spatial)?;
+    if p == 0.0 {
+        return Err(Error::invalid(op, "p is not 0"));
+    }
+    let plain = pool.padding.three(op, "padding", spatial, 0)? == [0; 3]
+        && pool.dilation.three(op, "dilation", spatial, 1)? == [1; 3];
+    if !plain {
+        return Err(Error::invalid(op, "a norm has neither padding nor dilation"));
+    }
+    let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    let sums = window_sums(&ops::pow(&images.x, p)?, window, outputs)?;
+    images.back(&ops::pow(&sums, 1.0 / p)?)
+}
+
+macro_rules! pools {
+    ($($max:ident, $unpool:ident, $avg:ident, $lp:ident: $spatial:literal, $size:literal;)*) => {$(
+        /// The largest element of every window, and its `i64` position in the spatial axes of x (row-major); NaN is the largest,
+        /// and of equals the first is taken: there goes the gradient.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; an axis of L becomes")]
+        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`Pool::ceil`]. Padding is never taken.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for an impossible window.
+        #[face]
+        pub fn $max(x: &Tensor, pool: Pool) -> Result<(Tensor, Tensor)> {
+            max_pool(stringify!($max), $spatial, x, &pool)
+        }
+
+        #[doc = concat!("Zeros with every element of x put at its position, as [`", stringify!($max), "`] gives them; `dims` are the spatial lengths")]
+        /// of the result. Of several for one place the last stays.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`].
+        #[face]
+        pub fn $unpool(x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
+            max_unpool(stringify!($unpool), $spatial, x, positions, dims)
+        }
+
+        #[doc = concat!("The mean of every window; x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, and lengths are those of [`", stringify!($max), "`].")]
+        /// Padding counts as zeros; `divisor` says by what is divided.
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for a dilation or a divisor of 0.")]
+        #[face]
+        pub fn $avg(x: &Tensor, pool: Pool, divisor: Divisor) -> Result<Tensor> {
+            avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
+        }
+
+        /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum); lengths are those of
+        #[doc = concat!("[`", stringify!($max), "`].")]
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for padding, dilation, or p = 0.")]
+        #[face]
+        pub fn $lp(x: &Tensor, p: f64, pool: Pool) -> Result<Tensor> {
+            lp_pool(stringify!($lp), $spatial, x, p, &pool)
+        }
+    )*};
+}
+
+pools! {
+    max_pool1d, max_unpool1d, avg_pool1d, lp_pool1d: 1, "L";
+    max_pool2d, max_unpool2d, avg_pool2d, lp_pool2d: 2, "H, W";
+    max_pool3d, max_unpool3d, avg_pool3d, lp_pool3d: 3, "D, H, W";
+}

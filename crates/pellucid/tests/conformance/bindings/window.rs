@@ -1,0 +1,258 @@
+//! Convolutions, pools, and other windows over images.
+
+use super::Binder;
+use crate::call::Call;
+use pellucid::ops::{self, Conv, Divisor, Interpolation, Outside, Padding, Pool, Resize, Sampling, Spatial};
+use pellucid::{Error, Result, Tensor};
+
+type Convolution = fn(&Tensor, &Tensor, Option<&Tensor>, Conv) -> Result<Tensor>;
+type MaxPool = fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>;
+type AvgPool = fn(&Tensor, Pool, Divisor) -> Result<Tensor>;
+type LpPool = fn(&Tensor, f64, Pool) -> Result<Tensor>;
+type Unpool = fn(&Tensor, &Tensor, &[usize]) -> Result<Tensor>;
+type AdaptiveAvg = fn(&Tensor, &[Option<usize>]) -> Result<Tensor>;
+type AdaptiveMax = fn(&Tensor, &[Option<usize>]) -> Result<(Tensor, Tensor)>;
+
+pub(super) fn bind(table: &mut Binder) {
+    convolutions(table);
+    pools(table);
+    adaptive(table);
+    resampled(table);
+    table.one("nn.functional.unfold", |c| {
+        let [size, dilation, padding, stride] = folds(c, 1)?;
+        ops::unfold(c.x()?, size, dilation, padding, stride, 2)
+    });
+    table.one("nn.functional.fold", |c| {
+        let dims = numbers(c.ints(1, "output_size").unwrap_or_default())?;
+        let dims = if dims.len() == 1 { vec![dims[0]; 2] } else { dims };
+        let [size, dilation, padding, stride] = folds(c, 2)?;
+        ops::fold(c.x()?, &dims, size, dilation, padding, stride)
+    });
+    table.one("nn.functional.pixel_shuffle", |c| ops::pixel_shuffle(c.x()?, c.count(1, "upscale_factor")?));
+    table.one("nn.functional.pixel_unshuffle", |c| ops::pixel_unshuffle(c.x()?, c.count(1, "downscale_factor")?));
+    table.one("nn.functional.channel_shuffle", |c| ops::channel_shuffle(c.x()?, c.count(1, "groups")?));
+}
+
+fn numbers(list: Vec<isize>) -> Result<Vec<usize>> {
+    let number = |n: &isize| usize::try_from(*n).map_err(|_| Error::invalid("call", format!("{n} is negative")));
+    list.iter().map(number).collect()
+}
+
+/// One number for each spatial axis, or one for all.
+fn spatial(c: &Call, at: usize, name: &str) -> Result<Option<Spatial>> {
+    Ok(match c.ints(at, name) {
+        Some(list) if !list.is_empty() => Some(numbers(list)?.into()),
+        _ => None,
+    })
+}
+
+fn folds(c: &Call, at: usize) -> Result<[Spatial; 4]> {
+    let of = |k, name, other: usize| Ok(spatial(c, at + k, name)?.unwrap_or(other.into()));
+    Ok([of(0, "kernel_size", 1)?, of(1, "dilation", 1)?, of(2, "padding", 0)?, of(3, "stride", 1)?])
+}
+
+fn convolutions(table: &mut Binder) {
+    let plain: [(&str, Convolution); 3] = [
+        ("nn.functional.conv1d", ops::conv1d),
+        ("nn.functional.conv2d", ops::conv2d),
+        ("nn.functional.conv3d", ops::conv3d),
+    ];
+    for (name, conv) in plain {
+        table.one(name, move |c| {
+            let padding = match c.text(4, "padding") {
+                Some("same") => Padding::Same,
+                Some("valid") => 0.into(),
+                _ => spatial(c, 4, "padding")?.map_or(0.into(), Padding::Both),
+            };
+            let options = Conv {
+                stride: spatial(c, 3, "stride")?.unwrap_or(1.into()),
+                padding,
+                dilation: spatial(c, 5, "dilation")?.unwrap_or(1.into()),
+                groups: c.int(6, "groups").unwrap_or(1) as usize,
+                output_padding: 0.into(),
+            };
+            conv(c.x()?, c.tensor(1, "weight")?, c.optional(2, "bias"), options)
+        });
+    }
+    let transposed: [(&str, Convolution); 3] = [
+        ("nn.functional.conv_transpose1d", ops::conv_transpose1d),
+        ("nn.functional.conv_transpose2d", ops::conv_transpose2d),
+        ("nn.functional.conv_transpose3d", ops::conv_transpose3d),
+    ];
+    for (name, conv) in transposed {
+        table.one(name, move |c| {
+            let options = Conv {
+                stride: spatial(c, 3, "stride")?.unwrap_or(1.into()),
+                padding: spatial(c, 4, "padding")?.map_or(0.into(), Padding::Both),
+                output_padding: spatial(c, 5, "output_padding")?.unwrap_or(0.into()),
+                groups: c.int(6, "groups").unwrap_or(1) as usize,
+                dilation: spatial(c, 7, "dilation")?.unwrap_or(1.into()),
+            };
+            conv(c.x()?, c.tensor(1, "weight")?, c.optional(2, "bias"), options)
+        });
+    }
+}
+
+/// Size, stride, padding and rounding, as all pools have them, from a position on.
+fn pool(c: &Call, at: usize, with_padding: bool) -> Result<Pool> {
+    let size = spatial(c, at, "kernel_size")?.ok_or_else(|| Error::invalid("call", "no size"))?;
+    let mut pool = Pool::new(size);
+    pool.stride = spatial(c, at + 1, "stride")?;
+    if with_padding && let Some(padding) = spatial(c, at + 2, "padding")? {
+        pool.padding = padding;
+    }
+    Ok(pool)
+}
+
+fn pools(table: &mut Binder) {
+    let max: [(&str, MaxPool); 3] = [
+        ("nn.functional.max_pool1d", ops::max_pool1d),
+        ("nn.functional.max_pool2d", ops::max_pool2d),
+        ("nn.functional.max_pool3d", ops::max_pool3d),
+    ];
+    for (name, max) in max {
+        table.many(name, move |c| {
+            let mut pool = pool(c, 1, true)?;
+            pool.dilation = spatial(c, 4, "dilation")?.unwrap_or(1.into());
+            pool.ceil = c.flag(5, "ceil_mode");
+            let (values, positions) = max(c.x()?, pool)?;
+            Ok(if c.flag(6, "return_indices") { vec![values, positions] } else { vec![values] })
+        });
+    }
+    let avg: [(&str, AvgPool); 3] = [
+        ("nn.functional.avg_pool1d", ops::avg_pool1d),
+        ("nn.functional.avg_pool2d", ops::avg_pool2d),
+        ("nn.functional.avg_pool3d", ops::avg_pool3d),
+    ];
+    for (name, avg) in avg {
+        table.one(name, move |c| {
+            let mut pool = pool(c, 1, true)?;
+            pool.ceil = c.flag(4, "ceil_mode");
+            let inside = c.get(5, "count_include_pad").is_some() && !c.flag(5, "count_include_pad");
+            let divisor = match c.float(6, "divisor_override") {
+                Some(number) => Divisor::Number(number),
+                None if inside => Divisor::Inside,
+                None => Divisor::Window,
+            };
+            avg(c.x()?, pool, divisor)
+        });
+    }
+    let lp: [(&str, LpPool); 3] = [
+        ("nn.functional.lp_pool1d", ops::lp_pool1d),
+        ("nn.functional.lp_pool2d", ops::lp_pool2d),
+        ("nn.functional.lp_pool3d", ops::lp_pool3d),
+    ];
+    for (name, lp) in lp {
+        table.one(name, move |c| {
+            let mut pool = pool(c, 2, false)?;
+            pool.ceil = c.flag(4, "ceil_mode");
+            lp(c.x()?, c.float(1, "norm_type").unwrap_or(2.0), pool)
+        });
+    }
+    let unpool: [(&str, usize, Unpool); 3] = [
+        ("nn.functional.max_unpool1d", 1, ops::max_unpool1d),
+        ("nn.functional.max_unpool2d", 2, ops::max_unpool2d),
+        ("nn.functional.max_unpool3d", 3, ops::max_unpool3d),
+    ];
+    for (name, axes, unpool) in unpool {
+        let both = move |c: &Call| -> Result<Tensor> {
+            let (x, positions) = (c.x()?, c.tensor(1, "indices")?);
+            let all = |list: Option<Vec<isize>>| list.map(|l| if l.len() == 1 { vec![l[0]; axes] } else { l });
+            let dims = match c.ints(5, "output_size") {
+                Some(dims) => numbers(dims)?,
+                None => {
+                    let size = all(c.ints(2, "kernel_size")).unwrap_or_default();
+                    let stride = all(c.ints(3, "stride")).filter(|s| !s.is_empty()).unwrap_or(size.clone());
+                    let padding = all(c.ints(4, "padding")).unwrap_or(vec![0; axes]);
+                    let given = &x.shape()[x.rank().saturating_sub(axes)..];
+                    let dim = |a: usize| (given[a] as isize - 1) * stride[a] - 2 * padding[a] + size[a];
+                    numbers((0..given.len().min(size.len())).map(dim).collect())?
+                }
+            };
+            unpool(x, positions, &dims[dims.len().saturating_sub(axes)..])
+        };
+        table.one(name, both);
+    }
+}
+
+fn adaptive(table: &mut Binder) {
+    let lengths = |c: &Call| -> Result<Vec<Option<usize>>> { c.optional_counts(1, "output_size") };
+    let avg: [(&str, AdaptiveAvg); 3] = [
+        ("nn.functional.adaptive_avg_pool1d", ops::adaptive_avg_pool1d),
+        ("nn.functional.adaptive_avg_pool2d", ops::adaptive_avg_pool2d),
+        ("nn.functional.adaptive_avg_pool3d", ops::adaptive_avg_pool3d),
+    ];
+    for (name, avg) in avg {
+        table.one(name, move |c| avg(c.x()?, &lengths(c)?));
+    }
+    let max: [(&str, AdaptiveMax); 3] = [
+        ("nn.functional.adaptive_max_pool1d", ops::adaptive_max_pool1d),
+        ("nn.functional.adaptive_max_pool2d", ops::adaptive_max_pool2d),
+        ("nn.functional.adaptive_max_pool3d", ops::adaptive_max_pool3d),
+    ];
+    for (name, max) in max {
+        table.many(name, move |c| {
+            let (values, positions) = max(c.x()?, &lengths(c)?)?;
+            Ok(if c.flag(2, "return_indices") { vec![values, positions] } else { vec![values] })
+        });
+    }
+}
+
+fn resampled(table: &mut Binder) {
+    for name in [
+        "nn.functional.interpolate.nearest",
+        "nn.functional.interpolate.nearest-exact",
+        "nn.functional.interpolate.linear",
+        "nn.functional.interpolate.bilinear",
+        "nn.functional.interpolate.trilinear",
+        "nn.functional.interpolate.bicubic",
+        "nn.functional.interpolate.area",
+        "nn.functional.upsample_nearest",
+        "nn.functional.upsample_bilinear",
+    ] {
+        table.one(name, move |c| {
+            let x = c.x()?;
+            let axes = x.rank().saturating_sub(2);
+            let align_corners = c.flag(4, "align_corners") || name.ends_with("upsample_bilinear");
+            let mode = match c.text(3, "mode").unwrap_or(name.rsplit(['.', '_']).next().unwrap_or_default()) {
+                "nearest-exact" => Interpolation::NearestExact,
+                "linear" | "bilinear" | "trilinear" => Interpolation::Linear { align_corners },
+                "bicubic" => Interpolation::Cubic { align_corners },
+                "area" => Interpolation::Area,
+                _ => Interpolation::Nearest,
+            };
+            let size = match c.ints(1, "size") {
+                Some(size) if size.len() == 1 => Resize::To(numbers(vec![size[0]; axes])?),
+                Some(size) => Resize::To(numbers(size)?),
+                None => {
+                    let factors = c.floats(2, "scale_factor").unwrap_or_default();
+                    let factors = if factors.len() == 1 { vec![factors[0]; axes] } else { factors };
+                    if c.flag(5, "recompute_scale_factor") {
+                        let len = |(f, &len): (&f64, &usize)| (len as f64 * f).floor() as usize;
+                        Resize::To(factors.iter().zip(&x.shape()[2..]).map(len).collect())
+                    } else {
+                        Resize::By(factors)
+                    }
+                }
+            };
+            ops::interpolate(x, size, mode)
+        });
+    }
+    table.one("nn.functional.grid_sample", |c| {
+        let mode = match c.text(2, "mode") {
+            Some("nearest") => Sampling::Nearest,
+            Some("bicubic") => Sampling::Cubic,
+            _ => Sampling::Linear,
+        };
+        let outside = match c.text(3, "padding_mode") {
+            Some("border") => Outside::Border,
+            Some("reflection") => Outside::Reflection,
+            _ => Outside::Zeros,
+        };
+        ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
+    });
+    table.one("nn.functional.affine_grid", |c| {
+        let dims = numbers(c.ints(1, "size").unwrap_or_default())?;
+        ops::affine_grid(c.x()?, dims.get(2..).unwrap_or(&[]), c.flag(2, "align_corners"))
+    });
+}
