@@ -23,6 +23,7 @@ mod ceilings;
 mod elementwise;
 mod harness;
 mod matmul;
+mod operations;
 mod rows;
 mod small;
 mod train;
@@ -73,7 +74,15 @@ impl Arguments {
 }
 
 fn workloads() -> Vec<Workload> {
-    [small::workloads(), train::workloads(), elementwise::workloads(), rows::workloads(), matmul::workloads()].concat()
+    let groups = [
+        small::workloads(),
+        train::workloads(),
+        elementwise::workloads(),
+        rows::workloads(),
+        matmul::workloads(),
+        operations::workloads(),
+    ];
+    groups.concat()
 }
 
 fn main() -> ExitCode {

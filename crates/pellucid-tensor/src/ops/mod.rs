@@ -3,6 +3,7 @@
 //! The functions return typed errors and are for servers, importers and bindings; the methods of
 //! [`Tensor`] of the same names are their faces, and panic with the same error.
 
+mod attention;
 mod axes;
 mod copy;
 mod create;
@@ -26,6 +27,7 @@ mod sort;
 mod view;
 mod window;
 
+pub use attention::{Attention, scaled_dot_product_attention};
 pub use axes::{Axes, over};
 pub use copy::{contiguous, copy, copy_, to_dtype};
 pub use create::{full, full_like, ones, ones_like, zeros, zeros_like};

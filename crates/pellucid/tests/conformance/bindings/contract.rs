@@ -3,7 +3,8 @@
 use super::Binder;
 use crate::call::{Call, KEY};
 use crate::index::Argument;
-use pellucid::{Error, Result, Tensor, ops};
+use pellucid::ops::{self, Attention};
+use pellucid::{Error, Result, Tensor};
 
 pub(super) fn bind(table: &mut Binder) {
     table.binary("matmul", ops::matmul);
@@ -56,21 +57,13 @@ fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
     ops::add(ops::mul(c.x()?, beta)?, ops::mul(&product, alpha)?)
 }
 
-/// softmax(Q·Kᵀ/√d)·V, with the upper triangle masked if it is causal.
+/// Attention with PyTorch's arguments.
 fn attention(c: &Call) -> Result<Tensor> {
-    let (q, k, v) = (c.x()?, c.tensor(1, "key")?, c.tensor(2, "value")?);
-    if c.get(3, "attn_mask").is_some() || c.float(4, "dropout_p").unwrap_or(0.0) != 0.0 {
-        return Err(Error::invalid("attention", "no mask and no dropout here"));
-    }
-    let width = q.shape()[q.rank() - 1] as f64;
-    let scores =
-        ops::mul(ops::matmul(q, &ops::transpose(k, -2, -1)?)?, c.float(KEY, "scale").unwrap_or(width.powf(-0.5)))?;
-    let scores = if c.flag(5, "is_causal") {
-        let (rows, columns) = (q.shape()[q.rank() - 2] as i64, k.shape()[k.rank() - 2] as i64);
-        let hidden = ops::gt(Tensor::arange(0, columns, 1), &ops::unsqueeze(&Tensor::arange(0, rows, 1), 1)?)?;
-        ops::where_(&hidden, f64::NEG_INFINITY, &scores)?
-    } else {
-        scores
+    let options = Attention {
+        mask: c.optional(3, "attn_mask"),
+        dropout: c.float(4, "dropout_p").unwrap_or(0.0),
+        causal: c.flag(5, "is_causal"),
+        scale: c.float(KEY, "scale"),
     };
-    ops::matmul(&ops::softmax(&scores, -1)?, v)
+    ops::scaled_dot_product_attention(c.x()?, c.tensor(1, "key")?, c.tensor(2, "value")?, options)
 }

@@ -1,0 +1,99 @@
+"""PyTorch's side of the workloads in src/operations.rs: one JSON line each.
+
+    pellucid-bench --only conv-3x3,attention --vs "python bench/torch_operations.py {}"
+
+Timing is that of src/harness.rs: two warm-up calls and 0.3 s, then calls until BUDGET_S (2) seconds are spent.
+"""
+import json
+import os
+import statistics
+import sys
+import time
+
+THREADS = int(os.environ.get("THREADS", "1"))
+os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+os.environ.setdefault("MKL_NUM_THREADS", str(THREADS))
+import torch
+import torch.nn.functional as F
+
+torch.set_num_threads(THREADS)
+torch.manual_seed(0)
+
+
+def backward(f, *leaves):
+    def run():
+        for leaf in leaves:
+            leaf.grad = None
+        f().sum().backward()
+    return run
+
+
+def conv(each, groups):
+    x = torch.randn(64, 64, 14, 14, requires_grad=True)
+    w = torch.randn(64, each, 3, 3, requires_grad=True)
+    return backward(lambda: F.conv2d(x, w, padding=1, groups=groups), x, w)
+
+
+def conv_forward():
+    x, w = torch.randn(64, 64, 14, 14), torch.randn(64, 64, 3, 3)
+    return lambda: F.conv2d(x, w, padding=1)
+
+
+def attention(tokens):
+    q, k, v = (torch.randn(1, 8, tokens, 64, requires_grad=True) for _ in range(3))
+    return backward(lambda: F.scaled_dot_product_attention(q, k, v), q, k, v)
+
+
+def embedding():
+    table = torch.randn(4096, 1024, requires_grad=True)
+    index = torch.randint(0, 4096, (4096,))
+    return backward(lambda: F.embedding(index, table), table)
+
+
+def along(f):
+    x = torch.randn(4096, 1024)
+    return lambda: f(x)
+
+
+def einsum():
+    a, b = torch.randn(8, 256, 256), torch.randn(8, 256, 256)
+    return lambda: torch.einsum("bij,bjk->bik", a, b)
+
+
+WORKLOADS = {
+    "conv-3x3": lambda: conv(64, 1),
+    "conv-forward": conv_forward,
+    "conv-depthwise": lambda: conv(1, 64),
+    "attention-128": lambda: attention(128),
+    "attention-1024": lambda: attention(1024),
+    "embedding": embedding,
+    "sort": lambda: along(lambda x: x.sort(dim=-1, stable=True)),
+    "topk": lambda: along(lambda x: x.topk(10, -1)),
+    "cumsum": lambda: along(lambda x: x.cumsum(-1)),
+    "cumsum-0": lambda: along(lambda x: x.cumsum(0)),
+    "einsum": einsum,
+}
+
+
+def measure(body):
+    start, calls = time.perf_counter(), 0
+    while calls < 2 or (time.perf_counter() - start < 0.3 and calls < 500):
+        body()
+        calls += 1
+    budget, times = float(os.environ.get("BUDGET_S", "2")), []
+    start = time.perf_counter()
+    while len(times) < 5 or (time.perf_counter() - start < budget and len(times) < 3000):
+        before = time.perf_counter_ns()
+        body()
+        times.append((time.perf_counter_ns() - before) / 1e3)
+    return times
+
+
+for name in sys.argv[1:] or WORKLOADS:
+    times = measure(WORKLOADS[name]())
+    quarters = statistics.quantiles(times, n=4)
+    print(json.dumps({
+        "peer": "torch", "workload": name, "median_us": round(statistics.median(times), 3),
+        "min_us": round(min(times), 3), "n": len(times), "p25_us": round(quarters[0], 3),
+        "p75_us": round(quarters[2], 3), "threads": THREADS,
+    }), flush=True)
