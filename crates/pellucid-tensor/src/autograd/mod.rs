@@ -31,5 +31,5 @@ pub use transform::{Grad, grad, hvp, jvp, vjp};
 pub(crate) use applied::Applied;
 pub(crate) use graph::Slot;
 pub(crate) use graph::{Edge, Handles, Recorded, same_node};
-pub(crate) use operation::{is_recorded, record, untracked};
+pub(crate) use operation::{Derivative, is_recorded, record, untracked};
 pub(crate) use pass::{AddressHasher, backward};
