@@ -243,6 +243,7 @@ impl Saved<'_> {
         self.node.edges[i].same(&self.node.edges[j])
     }
 
+    #[inline]
     pub(crate) fn meta(&self, index: usize) -> &Meta {
         match &self.node.edges[index] {
             Edge::Node(node, output) => &node.metas[*output as usize],
@@ -395,11 +396,11 @@ pub(crate) fn record<W, D: Derivative>(
     forward: impl FnOnce(&W, &mut Saves) -> Result<Arrays>,
     derivative: impl FnOnce(W, &[Array]) -> D,
 ) -> Result<SmallVec<[Tensor; 1]>> {
-    let (mut edges, mut generation) = (SmallVec::new(), 0);
-    for input in inputs {
-        edges.push(input.edge());
-        generation = generation.max(input.generation());
-    }
+    let edges = match inputs {
+        [a, b] => SmallVec::from_buf([a.edge(), b.edge()]),
+        _ => inputs.iter().map(|input| input.edge()).collect(),
+    };
+    let generation = inputs.iter().map(|input| input.generation()).max().unwrap_or(0);
     let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
     let outputs = {
         let _recording_off = set_grad_enabled(false);
@@ -428,26 +429,27 @@ pub(crate) fn record<W, D: Derivative>(
 #[inline(always)]
 fn results<A: Applied + 'static>(
     (edges, generation): (SmallVec<[Edge; 2]>, u64),
-    outputs: Arrays,
+    mut outputs: Arrays,
     applied: impl FnOnce(&[Array]) -> A,
 ) -> SmallVec<[Tensor; 1]> {
     let meta = |array: &Array| Meta { shape: array.shape().clone(), dtype: array.dtype() };
-    let node = Arc::new(Recorded {
+    let node = |outputs: &[Array], metas, handles| Recorded {
         edges,
         generation,
-        metas: match &outputs[..] {
-            [one] => SmallVec::from_buf([meta(one)]),
-            several => several.iter().map(meta).collect(),
-        },
-        handles: Handles::default(),
+        metas,
+        handles,
         observed: AtomicBool::new(false),
         hooks: OnceLock::new(),
-        applied: applied(&outputs),
-    });
+        applied: applied(outputs),
+    };
     if outputs.len() == 1 {
-        return SmallVec::from_buf([Tensor::only_output(outputs, node)]);
+        let node = |one: &Array, handle| {
+            Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), Handles::One(handle)))
+        };
+        return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("one output"), node)]);
     }
-    let (node, mut results): (Arc<Recorded>, _) = (node, SmallVec::new());
+    let node: Arc<Recorded> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Handles::default()));
+    let mut results = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();
         results.push(if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) });

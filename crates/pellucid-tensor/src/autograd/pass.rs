@@ -286,7 +286,7 @@ impl<'a> Pass<'a> {
         let key = address(node) as usize;
         let at = self.node_at.get(key).unwrap_or_else(|| {
             let at = self.waiting.len();
-            let gradients = node.metas.iter().map(|_| None).collect();
+            let gradients = SmallVec::from_elem(None, node.metas.len());
             self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
             self.queue.push(node.generation, at);
             self.node_at.insert(key, at);

@@ -322,11 +322,14 @@ impl Call<'_> {
         }
         // Nothing is recorded: arrays do, and an incoming gradient that nobody else can see lends its
         // memory to the result. (The part that is not a broadcast is the last that reads it.)
-        let missing = |r: &Read| match *r {
-            Read::Gradient(j) if grads.try_get(j).is_none() => Some(grads.get(j)),
-            _ => None,
-        };
-        let zeros: SmallVec<[Tensor; 2]> = reads.iter().filter_map(missing).collect::<Result<_>>()?;
+        let mut zeros: SmallVec<[Tensor; 2]> = SmallVec::new();
+        for read in reads {
+            if let Read::Gradient(j) = *read
+                && grads.try_get(j).is_none()
+            {
+                zeros.push(grads.get(j)?);
+            }
+        }
         let mut sums: SmallVec<[Tensor; 2]> = SmallVec::new();
         let (mut zeros, mut lent) = (zeros.iter(), None);
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
