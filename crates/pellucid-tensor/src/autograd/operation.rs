@@ -177,12 +177,12 @@ pub(crate) struct SavedValue {
 impl SavedValue {
     #[inline]
     fn new(wanted: Wanted, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
-        let (array, origin) = match wanted {
-            Wanted::Input(i) => (inputs[i].clone(), Origin::Input(i)),
-            Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
-            Wanted::Array(array) => (*array, Origin::Constant),
+        let (array, origin) = match &wanted {
+            Wanted::Input(i) => (inputs[*i], Origin::Input(*i)),
+            Wanted::Output(j) => (&outputs[*j], Origin::Output(*j)),
+            Wanted::Array(array) => (&**array, Origin::Constant),
         };
-        SavedValue { version: array.storage().version(), array, origin }
+        SavedValue { array: array.clone(), origin, version: array.storage().version() }
     }
 }
 

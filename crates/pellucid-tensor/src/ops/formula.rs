@@ -64,7 +64,7 @@ struct How {
 }
 
 /// Applies a formula to inputs that broadcast.
-#[inline]
+#[inline(always)]
 fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: How) -> Result<SmallVec<[Tensor; 1]>> {
     let (params, mut made) = (params.into(), None);
     let shape = common(formula.name(), inputs, &mut made)?;
@@ -249,15 +249,15 @@ impl FormulaDerivative {
 /// The way back.
 impl Call<'_> {
     /// Output `j` of the formula before it was summed.
-    fn summands(self, saved: &Saved, j: usize) -> Result<Tensor> {
+    fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
         let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
-        Ok(Call { sum: None, ..self }.apply(&inputs, None)?.swap_remove(j))
+        Ok(Call { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
     }
 
     /// One part of backward: its gradient formula, applied to what it reads.
     fn differentiate(
-        self,
+        &self,
         part: &Part,
         saved: &Saved,
         grads: &Gradients,
@@ -291,14 +291,14 @@ impl Call<'_> {
     }
 
     /// The gradient of output `j` before it was summed: that of a sum is the same for every summand.
-    fn incoming(self, grads: &Gradients, j: usize) -> Result<Tensor> {
+    fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
         let g = grads.get(j)?;
         if self.sum.is_some() { ops::broadcast_to(&g, self.shape) } else { Ok(g) }
     }
 
     /// The outputs of a part's gradient formula, of which those with a bit in `wanted` are used.
     fn apply_gradient(
-        self,
+        &self,
         part: &Part,
         saved: &Saved,
         grads: &Gradients,
@@ -309,7 +309,7 @@ impl Call<'_> {
         let summed = *broadcast && !gradient.formula.is_row();
         let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, self.shape));
         // What the formula reads may all be per row; the gradient still has one value an element.
-        let mut call = Call { formula: &gradient.formula, sum, number: None, ..self };
+        let mut call = Call { formula: &gradient.formula, sum, number: None, ..*self };
         if is_grad_enabled() || self.sum.is_some() {
             let read = |r: &Read| match *r {
                 Read::Input(i) => saved.input(i),
@@ -372,14 +372,14 @@ impl Call<'_> {
 impl<'a> Call<'a> {
     /// The results, with their history if there is one.
     #[inline]
-    fn apply(self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
+    fn apply(&self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
         for input in inputs {
             arrays.push(input.array());
         }
         if is_recorded(inputs) {
             let tracked = self.tracked(inputs);
-            let forward = |call: &Call, saves: &mut Saves| call.saving(tracked, &arrays, saves);
+            let forward = |call: &&Call, saves: &mut Saves| call.saving(tracked, &arrays, saves);
             return record(self, inputs, &arrays, reuse, forward, |call, results| call.derivative(tracked, results));
         }
         Ok(untracked(self.run(&arrays, reuse)?))
@@ -396,7 +396,7 @@ impl<'a> Call<'a> {
     }
 
     /// Which gradients backward will be asked for.
-    fn tracked(self, inputs: &[&Tensor]) -> Tracked {
+    fn tracked(&self, inputs: &[&Tensor]) -> Tracked {
         let described = self.formula.inputs();
         let (mut full, mut stretched, mut outputs) = (Wanted::default(), 0, 0);
         for (i, input) in inputs.iter().enumerate() {
@@ -420,7 +420,7 @@ impl<'a> Call<'a> {
     }
 
     /// Runs it, and says what the gradients of these inputs read.
-    fn saving(self, tracked: Tracked, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn saving(&self, tracked: Tracked, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         tracked.parts(self.formula, |part| {
             for read in &part.gradient.reads {
                 match *read {
@@ -438,15 +438,15 @@ impl<'a> Call<'a> {
 
     /// What its node keeps.
     #[inline]
-    fn derivative(self, tracked: Tracked, results: &[Array]) -> FormulaDerivative {
-        let Call { formula, params, shape, rows, sum, number } = self;
+    fn derivative(&self, tracked: Tracked, results: &[Array]) -> FormulaDerivative {
+        let Call { formula, params, shape, rows, sum, number } = *self;
         let shape = (results[0].shape() != shape).then(|| Box::new(shape.clone()));
         FormulaDerivative { formula: formula.clone(), params: params.clone(), shape, rows, sum, number, tracked }
     }
 
     /// The program for these dtypes. Integers and truth values are taken to the first of `i64` and
     /// `f32` for which the formula is defined, where it is not defined for themselves.
-    fn program(self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
+    fn program(&self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
         let formula = self.formula;
         // Floats of one dtype and no index or mask: the common case, decided without more ado.
         if let [first, rest @ ..] = inputs
@@ -484,7 +484,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn run(self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
+    fn run(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let program = self.program(inputs)?;
         let device = device_of(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
