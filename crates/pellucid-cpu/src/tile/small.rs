@@ -47,7 +47,7 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[
             at.write(if *class == Class::Tile { buffers.wrapping_add(place * tile) } else { cell });
             cell = cell.wrapping_add(8);
         }
-        // SAFETY: the first `slots` are written above.
+        // SAFETY: the first `slots` are written above: every slot has a class and a place.
         let at = unsafe { &mut *(&raw mut at[..slots] as *mut [*mut u8]) };
         // SAFETY: every slot has its cell or its buffer; operands are as the caller promises.
         unsafe {

@@ -5,7 +5,8 @@
 
 use crate::array::{Array, checked_size};
 use crate::autograd::{
-    Arrays, Derivative, Gradients, InputGradients, Needed, Saved, Saves, is_grad_enabled, is_recorded, record, untracked,
+    Arrays, Derivative, Gradients, InputGradients, Needed, Saved, Saves, is_grad_enabled, is_recorded, record,
+    untracked,
 };
 use crate::device::Device;
 use crate::engine;
