@@ -8,6 +8,7 @@
 use crate::buffer::CpuBuffer;
 use crate::math::half::{BF16, F16};
 use crate::operand::{Array, Operand};
+use crate::simd::Level;
 use crate::threads::{GRAIN, Ptr, split};
 use crate::tile;
 use crate::walk::{Space, axes};
@@ -203,9 +204,13 @@ fn lines<T: Sortable, P: Packed>(
     let parts =
         if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { rayon::current_num_threads().min(space.len()) };
     let few = k < len / 4;
-    let room = if few { 2 * k + SHORT } else { 2 * len };
+    let room = if few { len } else { 2 * len };
     let scratch = CpuBuffer::scratch(parts.saturating_mul(room).saturating_mul(size_of::<P>()))?;
     let scratch = Ptr(scratch_start::<P>(&scratch)?);
+    let each_keys = if few { len + 2 * len.div_ceil(TOGETHER) } else { 0 };
+    let all_keys = CpuBuffer::scratch(parts.saturating_mul(each_keys).saturating_mul(size_of::<u64>()))?;
+    let all_keys = Ptr(scratch_start::<u64>(&all_keys)?);
+    let find = keys::<T>(Level::detect());
     split(parts, 1, |part| {
         for part in part {
             // SAFETY: every part has `room` elements of its own, which are initialised here.
@@ -214,14 +219,28 @@ fn lines<T: Sortable, P: Packed>(
                 (0..room).for_each(|i| start.add(i).write(P::default()));
                 std::slice::from_raw_parts_mut(start, room)
             };
+            let keys = all_keys.at((part * each_keys) as isize);
             let range = space.len() * part / parts..space.len() * (part + 1) / parts;
             space.runs(range, |at, n| {
                 for line in 0..n as isize {
                     let at: [isize; 3] = std::array::from_fn(|o| at[o] + line * step[o]);
                     // SAFETY: line and position are within the operand's shape.
                     let value = |i: usize| unsafe { *x.at(at[0] + i as isize * x_along) };
-                    let packed = |i: usize| P::pack(directed(value(i), kernel.descending), i);
-                    let sorted = if few { first(k, len, packed, room) } else { all(len, packed, room, T::BITS) };
+                    let sorted = if few {
+                        // SAFETY: the line is within the operand's shape, the level is this machine's, and there is
+                        // room for all keys and twice their chunks.
+                        unsafe { find(x.at(at[0]), x_along, len, kernel.descending, keys, keys.add(len)) }
+                        // SAFETY: as above; they are initialised, the second half of the chunks' by zeros.
+                        let (keys, least) = unsafe {
+                            let chunks = len.div_ceil(TOGETHER);
+                            keys.add(len + chunks).write_bytes(0, chunks);
+                            let least = std::slice::from_raw_parts_mut(keys.add(len), 2 * chunks);
+                            (std::slice::from_raw_parts(keys, len), least)
+                        };
+                        first(k, keys, least, room)
+                    } else {
+                        all(len, |i| P::pack(directed(value(i), kernel.descending), i), room, T::BITS)
+                    };
                     for (i, position) in sorted[..k].iter().map(|p| p.position()).enumerate() {
                         let i = i as isize;
                         // SAFETY: as above; no other part has this line.
@@ -283,23 +302,40 @@ fn radix<'a, P: Packed>(mut from: &'a mut [P], mut to: &'a mut [P], bits: u32) -
     from
 }
 
-/// The first `k` in order. Candidates are kept in a buffer of more than 2k; whenever it is full, the
-/// least k stay, and the largest of them becomes the bound that newcomers must beat.
-fn first<P: Packed>(k: usize, len: usize, packed: impl Fn(usize) -> P, room: &mut [P]) -> &[P] {
-    let capacity = room.len();
-    let mut kept = 0;
-    let mut bound = None;
-    for i in 0..len {
-        let p = packed(i);
-        if bound.is_some_and(|bound| p > bound) {
-            continue;
+/// Elements that are compared with the bound together.
+const TOGETHER: usize = 16;
+
+per_level! {
+    /// The keys of `len` elements, and the least of each [`TOGETHER`] of them.
+    fn keys[T: Sortable][T](line: *const T, step: isize, len: usize, descending: bool, keys: *mut u64, least: *mut u64) {
+        // SAFETY: there are so many elements, and room for their keys, the caller says.
+        unsafe {
+            for (chunk, start) in (0..len).step_by(TOGETHER).enumerate() {
+                let mut smallest = u64::MAX;
+                for i in start..len.min(start + TOGETHER) {
+                    let key = directed(*line.wrapping_offset(i as isize * step), descending);
+                    *keys.add(i) = key;
+                    smallest = smallest.min(key);
+                }
+                *least.add(chunk) = smallest;
+            }
         }
-        room[kept] = p;
-        kept += 1;
-        if kept == capacity {
-            let (_, largest, _) = room.select_nth_unstable(k - 1);
-            bound = Some(*largest);
-            kept = k;
+    }
+}
+
+/// The first `k` in order. Of the chunks' least keys, k are not above the k-th of them: nor are the first k of all. What
+/// is above is passed chunk by chunk.
+fn first<'a, P: Packed>(k: usize, keys: &[u64], least: &mut [u64], room: &'a mut [P]) -> &'a [P] {
+    let chunks = least.len() / 2;
+    let (least, ordered) = least.split_at_mut(chunks);
+    ordered.copy_from_slice(least);
+    let bound = if k <= chunks { *ordered.select_nth_unstable(k - 1).1 } else { u64::MAX };
+    let mut kept = 0;
+    for (chunk, _) in least.iter().enumerate().filter(|(_, least)| **least <= bound) {
+        let start = chunk * TOGETHER;
+        for (i, &key) in keys[start..keys.len().min(start + TOGETHER)].iter().enumerate() {
+            room[kept] = P::pack(key, start + i);
+            kept += usize::from(key <= bound);
         }
     }
     let room = &mut room[..kept];

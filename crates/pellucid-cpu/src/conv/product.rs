@@ -8,7 +8,7 @@
 use super::stage::{Frame, Stage};
 use super::{Problem, Sizes, each};
 use crate::buffer::CpuBuffer;
-use crate::matmul::{self, Direct, Element, Places, Source, Strided, Table};
+use crate::matmul::{self, Direct, Element, Places, Strided, Table};
 use crate::threads::Ptr;
 use crate::walk::Space;
 use pellucid_ir::Result;
@@ -22,15 +22,44 @@ const STAGED: usize = 8 << 20;
 /// Up to so many rows a product is not worth packing.
 const FEW_ROWS: usize = 2;
 
-/// The weights as a product reads them: element (row, depth).
+/// The weights of all groups as products read them, `[group, row, depth]`.
 struct Weights<T> {
     data: Ptr<T>,
-    /// From one group to the next.
-    group: isize,
-    rows: Places,
-    depths: Places,
-    /// Whether a row lies in memory as it is.
-    plain: bool,
+    rows: usize,
+    _room: Option<CpuBuffer>,
+}
+
+impl<T: Element> Weights<T> {
+    /// The weights `w`, `[group, outputs, channels, taps]`, turned to `[group, channels, outputs, these taps]`.
+    ///
+    /// # Safety
+    /// There are so many weights.
+    unsafe fn turned(
+        w: Ptr<T>,
+        groups: usize,
+        (outputs, channels, taps): (usize, usize, usize),
+        these: &[usize],
+    ) -> Result<Weights<T>> {
+        let count = groups * outputs * channels * these.len();
+        let room = CpuBuffer::scratch(count.saturating_mul(size_of::<T>()))?;
+        let data = Ptr(room.ensure()?.as_ptr().cast::<T>());
+        let mut to = data.get();
+        for group in 0..groups {
+            for channel in 0..channels {
+                for output in 0..outputs {
+                    let from = w.at((((group * outputs + output) * channels + channel) * taps) as isize);
+                    for &tap in these {
+                        // SAFETY: both lie in their arrays, the caller says, and the room is as large as what is written.
+                        unsafe {
+                            *to = *from.add(tap);
+                            to = to.add(1);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Weights { data, rows: channels, _room: Some(room) })
+    }
 }
 
 /// One product for every group and image: where lanes come from and where they go.
@@ -63,7 +92,7 @@ pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>,
     // One window along the last axis needs no neighbours.
     let classes = if ox == 1 { 1 } else { window.stride[2] };
     let frame = Frame { low, len, classes };
-    let (taps, plane) = (window.taps(), problem.y.plane());
+    let plane = problem.y.plane();
     let (whole, size) = (problem.x.channels * problem.x.plane(), problem.y.channels * plane);
     // SAFETY: the caller's; the stage has every element that a window reads, and each lane and row is a place in y.
     unsafe {
@@ -76,14 +105,7 @@ pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>,
                 (oy, [sy * stage.steps[1], ox as isize]),
                 (ox, [1, 1]),
             ];
-            let rows = (0..cout).map(|o| (o * cin * taps) as isize).collect();
-            let weights = Weights {
-                data: w,
-                group: (cout * cin * taps) as isize,
-                rows: Places::new(rows),
-                depths: Places::new((0..(cin * taps) as isize).collect()),
-                plain: true,
-            };
+            let weights = Weights { data: w, rows: cout, _room: None };
             let group = cin as isize * stage.channel;
             let (row, out_group) = (plane as isize, (cout * plane) as isize);
             Product { problem, weights, axes, start: [0, 0], depths, group, row, out_group }
@@ -147,14 +169,7 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
                     (y.2, [stage.steps[1], stride[1] * to[1]]),
                     (c.2, [1, stride[2] * to[2]]),
                 ];
-                let of_output = |o: usize| numbers.iter().map(move |t| (o * cin * taps + t) as isize);
-                let weights = Weights {
-                    data: w,
-                    group: (cout * cin * taps) as isize,
-                    rows: Places::new((0..cin).map(|c| (c * taps) as isize).collect()),
-                    depths: Places::new((0..cout).flat_map(of_output).collect()),
-                    plain: false,
-                };
+                let weights = Weights::turned(w, problem.groups, (cout, cin, taps), &numbers)?;
                 let depths = depths(cout, stage, places);
                 let group = cout as isize * stage.channel;
                 let (row, out_group) = (plane as isize, (cin * plane) as isize);
@@ -212,25 +227,31 @@ impl<T: Element> Product<'_, T> {
     /// # Safety
     /// All lanes, steps and rows lie in the stage, the weights and the result.
     unsafe fn run(&self, stage: &Stage<T>, out: Ptr<T>) -> Result<()> {
-        let space = Space::new(self.axes);
+        let (space, groups) = (Space::new(self.axes), self.problem.groups);
         let one: usize = self.axes[1..].iter().map(|axis| axis.0).product();
-        // Blocks of whole images, or parts of one: then its rows are written where they belong.
-        let (parts, lanes) = match LANES / one.max(1) {
-            0 | 1 => (one.div_ceil(one.div_ceil(LANES).max(1)).next_multiple_of(32), one),
-            several => (several * one, several * one),
+        let (rows, data) = (self.weights.rows, Ptr(stage.data.cast_mut()));
+        // Blocks of whole images, or parts of one: then its rows are written where they belong. Without packing
+        // nothing is gained by several images.
+        let lanes = match LANES / one.max(1) {
+            0 => one.div_ceil(one.div_ceil(LANES)).next_multiple_of(32),
+            _ if rows <= FEW_ROWS => one,
+            several => several * one,
         };
+        let whole = lanes.max(one) / one.max(1) * one;
         let blocks: Vec<(usize, usize)> = (0..space.len())
-            .step_by(lanes.max(1))
+            .step_by(whole.max(1))
             .flat_map(|first| {
-                let end = space.len().min(first + lanes);
-                (first..end).step_by(parts).map(move |at| (at, end.min(at + parts)))
+                let end = space.len().min(first + whole);
+                (first..end).step_by(lanes).map(move |at| (at, end.min(at + lanes)))
             })
             .collect();
-        let (rows, data) = (self.weights.rows.len(), Ptr(stage.data.cast_mut()));
-        let cost = rows * self.depths.len() * parts.min(lanes);
-        each(blocks.len() * self.problem.groups, cost, |task| {
-            let (group, (first, end)) = (task / blocks.len(), blocks[task % blocks.len()]);
-            let mut places = [vec![], vec![]];
+        // A block's lanes are the same in all groups: many groups are several tasks only where blocks are few.
+        let parts = if blocks.len() >= 16 { 1 } else { groups.min(16) };
+        let each_part = groups.div_ceil(parts);
+        let cost = rows * self.depths.len() * lanes * each_part;
+        each(blocks.len() * parts, cost, |task| {
+            let (part, (first, end)) = (task / blocks.len(), blocks[task % blocks.len()]);
+            let mut places = [Vec::with_capacity(end - first), Vec::with_capacity(end - first)];
             let step = space.step();
             space.runs(first..end, |at, count| {
                 for (k, places) in places.iter_mut().enumerate() {
@@ -238,11 +259,14 @@ impl<T: Element> Product<'_, T> {
                 }
             });
             let [from, to] = places.map(Places::new);
-            // SAFETY: the caller's.
-            unsafe {
-                let data = data.at(group as isize * self.group);
-                self.block(group, data, &from, &to, out.at(group as isize * self.out_group))
+            for group in part * each_part..groups.min((part + 1) * each_part) {
+                // SAFETY: the caller's.
+                unsafe {
+                    let data = data.at(group as isize * self.group);
+                    self.block(group, data, &from, &to, out.at(group as isize * self.out_group))?;
+                }
             }
+            Ok(())
         })
     }
 
@@ -252,8 +276,8 @@ impl<T: Element> Product<'_, T> {
     /// As for [`run`](Self::run).
     unsafe fn block(&self, group: usize, data: *const T, from: &Places, to: &Places, out: *mut T) -> Result<()> {
         let (level, lanes) = (self.problem.level, from.len());
-        let (rows, depth) = (self.weights.rows.len(), self.depths.len());
-        let weights: *const T = self.weights.data.at(group as isize * self.weights.group);
+        let (rows, depth) = (self.weights.rows, self.depths.len());
+        let weights: *const T = self.weights.data.at((group * rows * depth) as isize);
         let whole = to.runs(0..lanes).next().filter(|run| run.2 == lanes);
         let room = if whole.is_some() { None } else { Some(CpuBuffer::scratch(rows * lanes * size_of::<T>())?) };
         let (c, row) = match (whole, &room) {
@@ -264,29 +288,22 @@ impl<T: Element> Product<'_, T> {
         // SAFETY: the caller's.
         unsafe {
             if rows <= FEW_ROWS {
-                for (r, &at) in self.weights.rows.all().iter().enumerate() {
-                    let at = weights.wrapping_offset(at);
-                    let weights: Vec<T> = self.weights.depths.all().iter().map(|&d| *at.wrapping_offset(d)).collect();
+                for r in 0..rows {
+                    let weights = std::slice::from_raw_parts(weights.add(r * depth), depth);
                     let to = c.wrapping_offset(r as isize * row);
-                    let work = Direct { data, lanes: from, depths: &self.depths, weights: &weights, to };
-                    matmul::direct(level, &work);
+                    matmul::direct(level, &Direct { data, lanes: from, depths: &self.depths, weights, to });
                 }
             } else {
-                let table = Table { data: weights, lanes: &self.weights.rows, depths: &self.weights.depths };
-                let strided = Strided { data: weights, lane: depth as isize, depth: 1 };
-                let weights: &dyn Source<T> = if self.weights.plain { &strided } else { &table };
+                let weights = Strided { data: weights, lane: depth as isize, depth: 1 };
                 let windows = Table { data, lanes: from, depths: &self.depths };
-                matmul::multiply(level, weights, &windows, (0..rows, lanes, depth), c, row, false);
+                matmul::multiply(level, &weights, &windows, (0..rows, lanes, depth), c, row, false);
             }
             if room.is_some() {
                 for r in 0..rows {
                     let (from, to_row) =
                         (c.wrapping_offset(r as isize * row), out.wrapping_offset(r as isize * self.row));
                     for (first, at, count) in to.runs(0..lanes) {
-                        let to = to_row.wrapping_offset(at);
-                        for i in 0..count {
-                            *to.add(i) = *from.add(first + i);
-                        }
+                        to_row.wrapping_offset(at).copy_from_nonoverlapping(from.add(first), count);
                     }
                 }
             }

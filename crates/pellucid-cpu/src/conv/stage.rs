@@ -67,18 +67,18 @@ impl<T: Element> Stage<T> {
         let inner = Row::new(frame, w, class);
         split(planes, GRAIN / (rows * row * size_of::<T>()).max(1) + 1, |range| {
             for plane in range {
+                // SAFETY: each plane has its own part of the room.
+                unsafe { std::slice::from_raw_parts_mut(to.get().add(plane * rows * row), rows * row) }.fill(T::ZERO);
                 for r in 0..rows {
                     let (z, y) =
                         (frame.low[0] + (r / frame.len[1]) as isize, frame.low[1] + (r % frame.len[1]) as isize);
                     let there = (0..dims[0] as isize).contains(&z) && (0..h as isize).contains(&y);
-                    // SAFETY: each plane and row has its own part of the room; the row of the image exists.
-                    unsafe {
-                        let to = std::slice::from_raw_parts_mut(to.get().add((plane * rows + r) * row), row);
-                        if there {
+                    if there {
+                        // SAFETY: as above; the row of the image exists.
+                        unsafe {
+                            let to = std::slice::from_raw_parts_mut(to.get().add((plane * rows + r) * row), row);
                             let from = from.get().add(plane * whole + (z as usize * h + y as usize) * w);
                             inner.copy(std::slice::from_raw_parts(from, w), to);
-                        } else {
-                            to.fill(T::ZERO);
                         }
                     }
                 }
@@ -103,7 +103,7 @@ impl<T: Element> Stage<T> {
     }
 }
 
-/// How one row is staged: the part of the image's row that is in the frame, and zeros around it.
+/// How one row is staged: the part of the image's row that is in the frame; around it are zeros.
 struct Row {
     low: isize,
     class: usize,
@@ -126,8 +126,6 @@ impl Row {
 
     fn copy<T: Element>(&self, from: &[T], to: &mut [T]) {
         for (c, (&(start, end), to)) in self.inside.iter().zip(to.chunks_exact_mut(self.class.max(1))).enumerate() {
-            to[..start].fill(T::ZERO);
-            to[end.max(start)..].fill(T::ZERO);
             if start >= end {
                 continue;
             }

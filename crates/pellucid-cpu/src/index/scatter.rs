@@ -180,7 +180,7 @@ per_level! {
 /// # Safety
 /// At all places, the rest included, are elements of y and the values, and nobody else uses those of y.
 #[inline(always)]
-unsafe fn each<S, V>(
+unsafe fn each<S, V: Copy>(
     y: *mut S,
     values: *const V,
     in_y: &[isize],
@@ -197,6 +197,10 @@ unsafe fn each<S, V>(
                 f(&mut *y, &*values);
             } else if rest.run() == rest.len() && y_step == 1 && v_step == 1 {
                 (0..rest.len()).for_each(|i| f(&mut *y.add(i), &*values.add(i)));
+            } else if rest.run() == rest.len() && y_step == 1 && v_step == 0 {
+                // One value for all, as the gradient of a sum is.
+                let value = *values;
+                (0..rest.len()).for_each(|i| f(&mut *y.add(i), &value));
             } else {
                 rest.runs(0..rest.len(), |at, n| {
                     (0..n as isize)

@@ -80,8 +80,10 @@ unsafe impl<T: Element> Source<T> for Table<'_, T> {
             let to = to.wrapping_add(skip * width);
             for (i, at, len) in self.lanes.runs(first..first + lanes) {
                 let data = self.data.wrapping_offset(at);
+                // What is overwritten in the same row of the panel is written later.
+                let (to, slack) = (to.wrapping_add(i - first), width - (i - first) - len);
                 // SAFETY: the elements exist, the caller says; the panel has room for them.
-                unsafe { (kernels.spread)(&Spread { data, offsets, len, to: to.wrapping_add(i - first), step: width }) }
+                unsafe { (kernels.spread)(&Spread { data, offsets, len, to, step: width, slack }) }
             }
             if lanes < width {
                 for p in 0..offsets.len() {
@@ -110,8 +112,9 @@ unsafe impl<T: Element> Source<T> for Table<'_, T> {
         let offsets = &self.lanes.at[first..first + lanes];
         for (p, at, len) in self.depths.runs(start..start + depth) {
             let data = self.data.wrapping_offset(at);
+            let (to, slack) = (to.wrapping_add(p - start), step - (p - start) - len);
             // SAFETY: as above.
-            unsafe { (kernels.spread)(&Spread { data, offsets, len, to: to.wrapping_add(p - start), step }) }
+            unsafe { (kernels.spread)(&Spread { data, offsets, len, to, step, slack }) }
         }
     }
 }
@@ -123,6 +126,8 @@ pub(super) struct Spread<'a, T> {
     len: usize,
     to: *mut T,
     step: usize,
+    /// So many numbers after the last of a row, up to a whole vector, may be overwritten: whole vectors are stored faster.
+    slack: usize,
 }
 
 impl<T: Element> Spread<'_, T> {
@@ -132,7 +137,7 @@ impl<T: Element> Spread<'_, T> {
     #[inline(always)]
     pub(super) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
         let whole = self.len - self.len % V::LANES;
-        // SAFETY: `i` stays below `len`, the last vector under a mask.
+        // SAFETY: `i` stays below `len`, the last vector under a mask, or within the slack.
         unsafe {
             for i in (0..whole).step_by(V::LANES) {
                 for (k, &offset) in self.offsets.iter().enumerate() {
@@ -141,9 +146,15 @@ impl<T: Element> Spread<'_, T> {
             }
             if whole < self.len {
                 let mask = V::mask(self.len - whole);
-                for (k, &offset) in self.offsets.iter().enumerate() {
-                    let part = V::load_part(self.data.wrapping_offset(offset).add(whole), mask);
-                    part.store_part(self.to.add(k * self.step + whole), mask);
+                let from = |offset: isize| self.data.wrapping_offset(offset).add(whole);
+                if whole + V::LANES <= self.len + self.slack {
+                    for (k, &offset) in self.offsets.iter().enumerate() {
+                        V::load_part(from(offset), mask).store(self.to.add(k * self.step + whole));
+                    }
+                } else {
+                    for (k, &offset) in self.offsets.iter().enumerate() {
+                        V::load_part(from(offset), mask).store_part(self.to.add(k * self.step + whole), mask);
+                    }
                 }
             }
         }

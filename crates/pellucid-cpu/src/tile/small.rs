@@ -42,13 +42,12 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[
     let cells = padded(slots * 8);
     scratch::with(Purpose::Tile, cells + tile * linked.width, |scratch| {
         let mut at = [const { MaybeUninit::<*mut u8>::uninit() }; SLOTS];
-        for (slot, at) in at[..slots].iter_mut().enumerate() {
-            at.write(match linked.class[slot] {
-                Class::Tile => scratch.wrapping_add(cells + linked.place[slot] * tile),
-                _ => scratch.wrapping_add(slot * 8),
-            });
+        let (mut cell, buffers) = (scratch, scratch.wrapping_add(cells));
+        for ((at, class), place) in at.iter_mut().zip(&linked.class).zip(&linked.place) {
+            at.write(if *class == Class::Tile { buffers.wrapping_add(place * tile) } else { cell });
+            cell = cell.wrapping_add(8);
         }
-        // SAFETY: the first `slots` are written above.
+        // SAFETY: the first `slots` are written above: every slot has a class and a place.
         let at = unsafe { &mut *(&raw mut at[..slots] as *mut [*mut u8]) };
         // SAFETY: every slot has its cell or its buffer; operands are as the caller promises.
         unsafe {

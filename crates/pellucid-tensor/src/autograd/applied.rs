@@ -1,11 +1,11 @@
-//! What a node is made of: an operation, and the values that it saved, in one allocation with the node.
+//! What a node is made of: an operation's derivative, and the values that it saved, in one allocation with the node.
 
-use super::operation::{Operation, SavedValue};
+use super::operation::{Derivative, SavedValue};
 use std::sync::{RwLock, TryLockError, TryLockResult};
 
-/// An operation with the values that it saved until they are used, as a node holds it.
+/// A derivative with the values that the operation saved, until they are used, as a node holds it.
 pub(crate) trait Applied: Send + Sync {
-    fn op(&self) -> &dyn Operation;
+    fn derivative(&self) -> &dyn Derivative;
 
     /// Calls `run` with the saved values, and frees them afterwards unless they are to be kept; false
     /// if they are freed already.
@@ -15,21 +15,22 @@ pub(crate) trait Applied: Send + Sync {
     fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool;
 }
 
-/// An operation with its saved values, in an array of as many: a node is no larger than it must be.
-pub(crate) struct With<S, O> {
+/// A derivative with its saved values, in an array of as many: a node is no larger than it must be.
+pub(crate) struct With<S, D> {
     saved: RwLock<Option<S>>,
-    op: O,
+    derivative: D,
 }
 
-impl<S, O> With<S, O> {
-    pub(crate) fn new(saved: S, op: O) -> With<S, O> {
-        With { saved: RwLock::new(Some(saved)), op }
+impl<S, D> With<S, D> {
+    #[inline(always)]
+    pub(crate) fn new(saved: S, derivative: D) -> With<S, D> {
+        With { saved: RwLock::new(Some(saved)), derivative }
     }
 }
 
-impl<S: AsRef<[SavedValue]> + Send + Sync, O: Operation> Applied for With<S, O> {
-    fn op(&self) -> &dyn Operation {
-        &self.op
+impl<S: AsRef<[SavedValue]> + Send + Sync, D: Derivative> Applied for With<S, D> {
+    fn derivative(&self) -> &dyn Derivative {
+        &self.derivative
     }
 
     fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool {

@@ -2,7 +2,7 @@
 
 use super::applied::Applied;
 use super::hook::Hooks;
-use super::operation::Operation;
+use super::operation::Derivative;
 use crate::engine;
 use crate::tensor::{Inner, Tensor};
 use pellucid_ir::Result;
@@ -141,8 +141,8 @@ pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
 }
 
 impl Recorded {
-    pub(crate) fn op(&self) -> &dyn Operation {
-        self.applied.op()
+    pub(crate) fn derivative(&self) -> &dyn Derivative {
+        self.applied.derivative()
     }
 
     /// The hooks of output `index`; asking for them makes the pass look for them.
@@ -211,7 +211,7 @@ impl Source {
 impl Node {
     /// The operation's name.
     pub fn name(&self) -> &'static str {
-        self.0.op().name()
+        self.0.derivative().name()
     }
 
     /// Where each input came from, in the operation's order.

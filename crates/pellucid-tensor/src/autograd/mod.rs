@@ -30,6 +30,6 @@ pub use transform::{Grad, grad, hvp, jvp, vjp};
 
 pub(crate) use applied::Applied;
 pub(crate) use graph::Slot;
-pub(crate) use graph::{Edge, Handles, Recorded, same_node};
-pub(crate) use operation::{is_recorded, record, untracked};
+pub(crate) use graph::{Edge, Recorded, same_node};
+pub(crate) use operation::{Derivative, is_recorded, record, untracked};
 pub(crate) use pass::{AddressHasher, backward};

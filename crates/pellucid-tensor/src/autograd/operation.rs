@@ -70,6 +70,25 @@ pub trait Operation: Send + Sync + 'static {
     }
 }
 
+/// What a node keeps of an operation: the way back.
+pub(crate) trait Derivative: Send + Sync + 'static {
+    /// The operation's name.
+    fn name(&self) -> &'static str;
+
+    /// See [`Operation::backward`].
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients>;
+}
+
+impl<O: Operation> Derivative for O {
+    fn name(&self) -> &'static str {
+        Operation::name(self)
+    }
+
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        Operation::backward(self, saved, grads, needed)
+    }
+}
+
 /// Which inputs need a gradient. Inputs beyond the 64th always do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needed(pub(crate) u64);
@@ -158,12 +177,12 @@ pub(crate) struct SavedValue {
 impl SavedValue {
     #[inline]
     fn new(wanted: Wanted, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
-        let (array, origin) = match wanted {
-            Wanted::Input(i) => (inputs[i].clone(), Origin::Input(i)),
-            Wanted::Output(j) => (outputs[j].clone(), Origin::Output(j)),
-            Wanted::Array(array) => (*array, Origin::Constant),
+        let (array, origin) = match &wanted {
+            Wanted::Input(i) => (inputs[*i], Origin::Input(*i)),
+            Wanted::Output(j) => (&outputs[*j], Origin::Output(*j)),
+            Wanted::Array(array) => (&**array, Origin::Constant),
         };
-        SavedValue { version: array.storage().version(), array, origin }
+        SavedValue { array: array.clone(), origin, version: array.storage().version() }
     }
 }
 
@@ -224,6 +243,7 @@ impl Saved<'_> {
         self.node.edges[i].same(&self.node.edges[j])
     }
 
+    #[inline]
     pub(crate) fn meta(&self, index: usize) -> &Meta {
         match &self.node.edges[index] {
             Edge::Node(node, output) => &node.metas[*output as usize],
@@ -247,7 +267,7 @@ impl Saved<'_> {
 
     /// A saved value that is there and was not written to since.
     fn checked<'v>(&self, value: Option<&'v SavedValue>) -> Result<&'v SavedValue> {
-        let node = self.node.op().name();
+        let node = self.node.derivative().name();
         let Some(value) = value else {
             return Err(Error::invalid(node, "backward reads a value that forward did not save"));
         };
@@ -332,10 +352,14 @@ impl Gradients<'_> {
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
     if is_recorded(inputs) {
-        return record(op, inputs, &arrays, None);
+        if !op.has_gradient() {
+            return Err(Error::NoGradient { op: Operation::name(&op) });
+        }
+        return record(op, inputs, &arrays, None, |op, saves| op.forward(&arrays, saves), |op, _| op);
     }
     let mut saves = Saves { edges: &[], reuse: None, wanted: SmallVec::new() };
-    Ok(untracked(forward(&op, &arrays, &mut saves)?))
+    let _recording_off = set_grad_enabled(false);
+    Ok(untracked(op.forward(&arrays, &mut saves)?))
 }
 
 /// [`apply`], for an operation of one output.
@@ -358,31 +382,30 @@ pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     }
 }
 
-/// Runs forward; nothing that is done there is recorded.
+/// Applies `what` to inputs of which one is tracked and whose elements are `arrays`: runs `forward`, where nothing
+/// is recorded, and gives its results a node. The storage of input `reuse` (a temporary that nobody else can see) may
+/// become that of an output.
+///
+/// The `derivative` is made when the node is, so that it is written where it stays.
 #[inline]
-fn forward<O: Operation>(op: &O, arrays: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-    let _recording_off = set_grad_enabled(false);
-    op.forward(arrays, saves)
-}
-
-/// [`apply`] with a tracked input, of which `arrays` are the elements. The storage of input `reuse` (a
-/// temporary that nobody else can see) may become that of an output.
-pub(crate) fn record<O: Operation>(
-    op: O,
+pub(crate) fn record<W, D: Derivative>(
+    what: W,
     inputs: &[&Tensor],
     arrays: &[&Array],
     reuse: Option<usize>,
+    forward: impl FnOnce(&W, &mut Saves) -> Result<Arrays>,
+    derivative: impl FnOnce(W, &[Array]) -> D,
 ) -> Result<SmallVec<[Tensor; 1]>> {
-    if !op.has_gradient() {
-        return Err(Error::NoGradient { op: op.name() });
-    }
-    let (mut edges, mut generation) = (SmallVec::new(), 0);
-    for input in inputs {
-        edges.push(input.edge());
-        generation = generation.max(input.generation());
-    }
+    let edges = match inputs {
+        [a, b] => SmallVec::from_buf([a.edge(), b.edge()]),
+        _ => inputs.iter().map(|input| input.edge()).collect(),
+    };
+    let generation = inputs.iter().map(|input| input.generation()).max().unwrap_or(0);
     let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
-    let outputs = forward(&op, arrays, &mut saves)?;
+    let outputs = {
+        let _recording_off = set_grad_enabled(false);
+        forward(&what, &mut saves)?
+    };
     let mut wanted = saves.wanted;
     if !outputs.iter().any(|a| a.dtype().is_float()) {
         return Ok(untracked(outputs));
@@ -392,19 +415,13 @@ pub(crate) fn record<O: Operation>(
     wanted.reverse();
     let mut next = |outputs: &[Array]| SavedValue::new(wanted.pop().expect("counted above"), arrays, outputs);
     Ok(match count {
-        0 => results(history, outputs, With::new([], op)),
-        1 => {
-            let saved = [next(&outputs)];
-            results(history, outputs, With::new(saved, op))
-        }
-        2 => {
-            let saved = [next(&outputs), next(&outputs)];
-            results(history, outputs, With::new(saved, op))
-        }
-        _ => {
-            let saved: Vec<SavedValue> = (0..count).map(|_| next(&outputs)).collect();
-            results(history, outputs, With::new(saved, op))
-        }
+        0 => results(history, outputs, |outputs| With::new([], derivative(what, outputs))),
+        1 => results(history, outputs, |outputs| With::new([next(outputs)], derivative(what, outputs))),
+        2 => results(history, outputs, |outputs| With::new([next(outputs), next(outputs)], derivative(what, outputs))),
+        _ => results(history, outputs, |outputs| {
+            let saved: Vec<SavedValue> = (0..count).map(|_| next(outputs)).collect();
+            With::new(saved, derivative(what, outputs))
+        }),
     })
 }
 
@@ -412,26 +429,27 @@ pub(crate) fn record<O: Operation>(
 #[inline(always)]
 fn results<A: Applied + 'static>(
     (edges, generation): (SmallVec<[Edge; 2]>, u64),
-    outputs: Arrays,
-    applied: A,
+    mut outputs: Arrays,
+    applied: impl FnOnce(&[Array]) -> A,
 ) -> SmallVec<[Tensor; 1]> {
     let meta = |array: &Array| Meta { shape: array.shape().clone(), dtype: array.dtype() };
-    let node = Arc::new(Recorded {
+    let node = |outputs: &[Array], metas, handles| Recorded {
         edges,
         generation,
-        metas: match &outputs[..] {
-            [one] => SmallVec::from_buf([meta(one)]),
-            several => several.iter().map(meta).collect(),
-        },
-        handles: Handles::default(),
+        metas,
+        handles,
         observed: AtomicBool::new(false),
         hooks: OnceLock::new(),
-        applied,
-    });
+        applied: applied(outputs),
+    };
     if outputs.len() == 1 {
-        return SmallVec::from_buf([Tensor::only_output(outputs, node)]);
+        let node = |one: &Array, handle| {
+            Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), Handles::One(handle)))
+        };
+        return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("one output"), node)]);
     }
-    let (node, mut results): (Arc<Recorded>, _) = (node, SmallVec::new());
+    let node: Arc<Recorded> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Handles::default()));
+    let mut results = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();
         results.push(if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) });

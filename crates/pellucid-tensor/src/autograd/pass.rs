@@ -158,7 +158,7 @@ pub(crate) struct Pass<'a> {
     options: &'a Backward,
     queue: Queue,
     /// Places are used again from the end: in a chain there is one.
-    waiting: Vec<Option<Waiting>>,
+    waiting: SmallVec<[Option<Waiting>; 2]>,
     node_at: ByAddress<usize>,
     leaves: SmallVec<[Arrived; 4]>,
     leaf_at: ByAddress<usize>,
@@ -171,7 +171,7 @@ impl<'a> Pass<'a> {
         Pass {
             options,
             queue: Queue::default(),
-            waiting: Vec::new(),
+            waiting: SmallVec::new(),
             node_at: ByAddress::default(),
             leaves: SmallVec::new(),
             leaf_at: ByAddress::default(),
@@ -239,15 +239,15 @@ impl<'a> Pass<'a> {
             }
         }
         let keep = self.options.retain_graph || self.options.create_graph;
-        let op = node.op();
-        let name = op.name();
+        let derivative = node.derivative();
+        let name = derivative.name();
         let mut results = Ok(InputGradients::new());
         let this = RefCell::new(&mut *self);
         let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref());
         let live = node.applied.with_saved(keep, &mut |values| {
             if any {
                 let saved = Saved { node, values, slots: &slots };
-                results = op.backward(&saved, &Gradients { node, values: gradients, sums: &sums }, needed);
+                results = derivative.backward(&saved, &Gradients { node, values: gradients, sums: &sums }, needed);
             }
         });
         if !live {
@@ -286,15 +286,13 @@ impl<'a> Pass<'a> {
         let key = address(node) as usize;
         let at = self.node_at.get(key).unwrap_or_else(|| {
             let at = self.waiting.len();
-            self.waiting.push(Some(Waiting { node: node.clone(), gradients: SmallVec::new() }));
+            let gradients = SmallVec::from_elem(None, node.metas.len());
+            self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
             self.queue.push(node.generation, at);
             self.node_at.insert(key, at);
             at
         });
         let gradients = &mut self.waiting[at].as_mut().expect("it has not run yet").gradients;
-        while gradients.len() < node.metas.len() {
-            gradients.push(None);
-        }
         self.options.accumulate(&mut gradients[index], gradient)
     }
 

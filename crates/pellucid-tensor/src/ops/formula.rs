@@ -5,7 +5,8 @@
 
 use crate::array::{Array, checked_size};
 use crate::autograd::{
-    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, is_grad_enabled, is_recorded, record, untracked,
+    Arrays, Derivative, Gradients, InputGradients, Needed, Saved, Saves, is_grad_enabled, is_recorded, record,
+    untracked,
 };
 use crate::device::Device;
 use crate::engine;
@@ -18,12 +19,12 @@ use pellucid_ir::{DType, Error, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// An application of a formula.
-pub(crate) struct FormulaOp {
+/// What a node keeps of an application: the [`Call`], without the operands.
+struct FormulaDerivative {
     formula: Formula,
     params: Params,
-    /// The common shape of all inputs.
-    shape: Shape,
+    /// The common shape of all inputs, where it is not that of the first result (which the node knows).
+    shape: Option<Box<Shape>>,
     /// The axes of a row, for a formula with row reductions.
     rows: AxisSet,
     /// Sum the result over these axes, keeping them with length 1.
@@ -42,11 +43,12 @@ struct Tracked {
     stretched: u64,
 }
 
-/// An application without its history: what a backend has to know.
+/// An application of a formula, without its history: what a backend has to know.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     formula: &'a Formula,
     params: &'a Params,
+    /// The common shape of all inputs.
     shape: &'a Shape,
     rows: AxisSet,
     sum: Option<AxisSet>,
@@ -63,7 +65,7 @@ struct How {
 }
 
 /// Applies a formula to inputs that broadcast.
-#[inline]
+#[inline(always)]
 fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: How) -> Result<SmallVec<[Tensor; 1]>> {
     let (params, mut made) = (params.into(), None);
     let shape = common(formula.name(), inputs, &mut made)?;
@@ -209,45 +211,15 @@ impl Part<'_> {
     }
 }
 
-impl FormulaOp {
-    /// Notes which gradients backward will be asked for.
-    fn track(&mut self, inputs: &[&Tensor]) {
-        let described = self.formula.inputs();
-        let (mut full, mut stretched, mut outputs) = (Wanted::default(), 0, 0);
-        for (i, input) in inputs.iter().enumerate() {
-            if !input.requires_grad() || described[i].kind != Kind::Number {
-                continue;
-            }
-            let whole = if described[i].per_row {
-                *input.shape() == self.rows.keepdims(&self.shape)
-            } else {
-                *input.shape() == self.shape
-            };
-            if !whole {
-                stretched |= 1 << i;
-                continue;
-            }
-            let twin = (0..i).filter(|&j| inputs[j].is_same(input)).find_map(|j| full.output_of(j));
-            full = full.with(i, twin.unwrap_or(outputs));
-            outputs += twin.is_none() as usize;
-        }
-        self.tracked = Tracked { full, stretched };
-    }
-
-    #[inline]
-    fn call(&self) -> Call<'_> {
-        let FormulaOp { formula, params, shape, rows, sum, number, .. } = self;
-        Call { formula, params, shape, rows: *rows, sum: *sum, number: *number }
-    }
-
+impl Tracked {
     /// Calls `each` with everything that backward has to compute; forward asks too, to know what to
     /// save. Inputs of full shape come last.
-    fn parts(&self, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
-        let Tracked { full, mut stretched } = self.tracked;
+    fn parts(self, formula: &Formula, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+        let Tracked { full, mut stretched } = self;
         while stretched != 0 {
             let i = stretched.trailing_zeros() as usize;
             stretched &= stretched - 1;
-            let gradient = self.formula.gradient(Wanted::only(i));
+            let gradient = formula.gradient(Wanted::only(i));
             each(Part { gradient, inputs: &[i as u8], broadcast: true })?;
         }
         if full == Wanted::default() {
@@ -255,20 +227,33 @@ impl FormulaOp {
         }
         // The first input of every output; outputs are numbered as their first inputs come.
         let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
-        for i in 0..self.formula.inputs().len() {
+        for i in 0..formula.inputs().len() {
             if full.output_of(i) == Some(outputs) {
                 firsts[outputs] = i as u8;
                 outputs += 1;
             }
         }
-        each(Part { gradient: self.formula.gradient(full), inputs: &firsts[..outputs], broadcast: false })
+        each(Part { gradient: formula.gradient(full), inputs: &firsts[..outputs], broadcast: false })
     }
+}
 
+impl FormulaDerivative {
+    /// The application again; `result` is the shape of its first result.
+    #[inline]
+    fn call<'a>(&'a self, result: &'a Shape) -> Call<'a> {
+        let FormulaDerivative { formula, params, rows, sum, number, .. } = self;
+        let shape = self.shape.as_deref().unwrap_or(result);
+        Call { formula, params, shape, rows: *rows, sum: *sum, number: *number }
+    }
+}
+
+/// The way back.
+impl Call<'_> {
     /// Output `j` of the formula before it was summed.
     fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
         let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
-        Ok(Call { sum: None, ..self.call() }.apply(&inputs, None)?.swap_remove(j))
+        Ok(Call { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
     }
 
     /// One part of backward: its gradient formula, applied to what it reads.
@@ -309,7 +294,7 @@ impl FormulaOp {
     /// The gradient of output `j` before it was summed: that of a sum is the same for every summand.
     fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
         let g = grads.get(j)?;
-        if self.sum.is_some() { ops::broadcast_to(&g, &self.shape) } else { Ok(g) }
+        if self.sum.is_some() { ops::broadcast_to(&g, self.shape) } else { Ok(g) }
     }
 
     /// The outputs of a part's gradient formula, of which those with a bit in `wanted` are used.
@@ -323,9 +308,9 @@ impl FormulaOp {
         let Part { gradient, inputs, broadcast } = part;
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
-        let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, &self.shape));
+        let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, self.shape));
         // What the formula reads may all be per row; the gradient still has one value an element.
-        let mut call = Call { formula: &gradient.formula, sum, number: None, ..self.call() };
+        let mut call = Call { formula: &gradient.formula, sum, number: None, ..*self };
         if is_grad_enabled() || self.sum.is_some() {
             let read = |r: &Read| match *r {
                 Read::Input(i) => saved.input(i),
@@ -338,11 +323,14 @@ impl FormulaOp {
         }
         // Nothing is recorded: arrays do, and an incoming gradient that nobody else can see lends its
         // memory to the result. (The part that is not a broadcast is the last that reads it.)
-        let missing = |r: &Read| match *r {
-            Read::Gradient(j) if grads.try_get(j).is_none() => Some(grads.get(j)),
-            _ => None,
-        };
-        let zeros: SmallVec<[Tensor; 2]> = reads.iter().filter_map(missing).collect::<Result<_>>()?;
+        let mut zeros: SmallVec<[Tensor; 2]> = SmallVec::new();
+        for read in reads {
+            if let Read::Gradient(j) = *read
+                && grads.try_get(j).is_none()
+            {
+                zeros.push(grads.get(j)?);
+            }
+        }
         let mut sums: SmallVec<[Tensor; 2]> = SmallVec::new();
         let (mut zeros, mut lent) = (zeros.iter(), None);
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
@@ -385,15 +373,15 @@ impl FormulaOp {
 impl<'a> Call<'a> {
     /// The results, with their history if there is one.
     #[inline]
-    fn apply(self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
+    fn apply(&self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
         for input in inputs {
             arrays.push(input.array());
         }
         if is_recorded(inputs) {
-            let mut op = self.recorded();
-            op.track(inputs);
-            return record(op, inputs, &arrays, reuse);
+            let tracked = self.tracked(inputs);
+            let forward = |call: &&Call, saves: &mut Saves| call.saving(tracked, &arrays, saves);
+            return record(self, inputs, &arrays, reuse, forward, |call, results| call.derivative(tracked, results));
         }
         Ok(untracked(self.run(&arrays, reuse)?))
     }
@@ -408,16 +396,58 @@ impl<'a> Call<'a> {
             && self.formula.inputs().iter().zip(inputs).all(same)
     }
 
-    /// The same as an operation, which is kept with its results.
-    fn recorded(self) -> FormulaOp {
-        let Call { formula, params, shape, rows, sum, number } = self;
-        let (formula, params, shape) = (formula.clone(), params.clone(), shape.clone());
-        FormulaOp { formula, params, shape, rows, sum, number, tracked: Tracked::default() }
+    /// Which gradients backward will be asked for.
+    fn tracked(&self, inputs: &[&Tensor]) -> Tracked {
+        let described = self.formula.inputs();
+        let (mut full, mut stretched, mut outputs) = (Wanted::default(), 0, 0);
+        for (i, input) in inputs.iter().enumerate() {
+            if !input.requires_grad() || described[i].kind != Kind::Number {
+                continue;
+            }
+            let whole = if described[i].per_row {
+                *input.shape() == self.rows.keepdims(self.shape)
+            } else {
+                input.shape() == self.shape
+            };
+            if !whole {
+                stretched |= 1 << i;
+                continue;
+            }
+            let twin = (0..i).filter(|&j| inputs[j].is_same(input)).find_map(|j| full.output_of(j));
+            full = full.with(i, twin.unwrap_or(outputs));
+            outputs += twin.is_none() as usize;
+        }
+        Tracked { full, stretched }
+    }
+
+    /// Runs it, and says what the gradients of these inputs read.
+    fn saving(&self, tracked: Tracked, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        tracked.parts(self.formula, |part| {
+            for read in &part.gradient.reads {
+                match *read {
+                    // A sum does not keep its summands: backward computes them again, from all inputs.
+                    Read::Output(_) if self.sum.is_some() => (0..inputs.len()).for_each(|i| saves.input(i)),
+                    Read::Input(i) => saves.input(i),
+                    Read::Output(j) => saves.output(j),
+                    Read::Gradient(_) => {}
+                }
+            }
+            Ok(())
+        })?;
+        self.run(inputs, saves.reusable())
+    }
+
+    /// What its node keeps.
+    #[inline]
+    fn derivative(&self, tracked: Tracked, results: &[Array]) -> FormulaDerivative {
+        let Call { formula, params, shape, rows, sum, number } = *self;
+        let shape = (results[0].shape() != shape).then(|| Box::new(shape.clone()));
+        FormulaDerivative { formula: formula.clone(), params: params.clone(), shape, rows, sum, number, tracked }
     }
 
     /// The program for these dtypes. Integers and truth values are taken to the first of `i64` and
     /// `f32` for which the formula is defined, where it is not defined for themselves.
-    fn program(self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
+    fn program(&self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
         let formula = self.formula;
         // Floats of one dtype and no index or mask: the common case, decided without more ado.
         if let [first, rest @ ..] = inputs
@@ -455,7 +485,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn run(self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
+    fn run(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let program = self.program(inputs)?;
         let device = device_of(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
@@ -531,34 +561,17 @@ fn device_of(op: &'static str, inputs: &[&Array]) -> Result<Device> {
     }
 }
 
-impl Operation for FormulaOp {
+impl Derivative for FormulaDerivative {
     fn name(&self) -> &'static str {
         self.formula.name()
     }
 
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        if saves.any() {
-            self.parts(|part| {
-                for read in &part.gradient.reads {
-                    match *read {
-                        // A sum does not keep its summands: backward computes them again, from all inputs.
-                        Read::Output(_) if self.sum.is_some() => (0..inputs.len()).for_each(|i| saves.input(i)),
-                        Read::Input(i) => saves.input(i),
-                        Read::Output(j) => saves.output(j),
-                        Read::Gradient(_) => {}
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        self.call().run(inputs, saves.reusable())
-    }
-
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let call = self.call(grads.shape(0));
         let mut gradients: InputGradients = SmallVec::from_elem(None, self.formula.inputs().len());
-        self.parts(|part| {
+        self.tracked.parts(&self.formula, |part| {
             if part.inputs.iter().any(|&i| needed.contains(i as usize)) {
-                self.differentiate(&part, saved, grads, needed, &mut gradients)?;
+                call.differentiate(&part, saved, grads, needed, &mut gradients)?;
             }
             Ok(())
         })?;

@@ -13,13 +13,13 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::Array;
-use crate::autograd::{Applied, Arrays, Backward, Edge, Handles, HookHandle, Node, Recorded, Slot, same_node};
+use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, same_node};
 use crate::device::Device;
 use crate::panic;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, which remembers how it was computed.
 ///
@@ -75,12 +75,15 @@ impl From<Array> for Tensor {
 }
 
 impl Tensor {
-    /// The one output of a new node, which is told of it: without a lock, since nobody else knows either.
+    /// The one output of a new node, which is made with it and is told its handle.
     #[inline]
-    pub(crate) fn only_output<A: Applied + 'static>(mut outputs: Arrays, mut node: Arc<Recorded<A>>) -> Tensor {
+    pub(crate) fn only_output<A: Applied + 'static>(
+        array: Array,
+        node: impl FnOnce(&Array, Weak<Inner>) -> Arc<Recorded<A>>,
+    ) -> Tensor {
         Tensor(Arc::new_cyclic(|handle| {
-            Arc::get_mut(&mut node).expect("a new node").handles = Handles::One(handle.clone());
-            Inner::new(outputs.pop().expect("one output"), Some((node, 0)))
+            let node = node(&array, handle.clone());
+            Inner::new(array, Some((node, 0)))
         }))
     }
 
