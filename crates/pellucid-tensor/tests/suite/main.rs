@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `table` | every operation: a row each, and the driver that runs them |
 //! | `autograd` | the graph, the pass, gradients of any order, what is refused |
+//! | `by_name` | what such systems are known to get wrong, a short test each |
 //! | `engine` | eager, lazy and captured: the same bits, and the contract of capture |
 //! | `tensor` | creation, indexing, printing, operators, promotion |
 //! | `robust` | long chains, threads |
@@ -14,6 +15,7 @@
 #![allow(unreachable_pub)]
 
 mod autograd;
+mod by_name;
 mod engine;
 mod robust;
 mod support;

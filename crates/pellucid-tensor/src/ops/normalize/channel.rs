@@ -81,8 +81,12 @@ fn fixed(
     }
 }
 
-/// Brings running statistics nearer to those over `axes`, averaged over what is left beside the channels.
+/// Brings running statistics nearer to those over `axes`, averaged over what is left beside the channels. Nothing has
+/// none, and leaves them alone.
 fn observe(x: &Tensor, running: RunningStatistics<'_>, axes: &[isize], momentum: f64) -> Result<()> {
+    if x.size() == 0 {
+        return Ok(());
+    }
     let _off = no_grad();
     let x = x.detach();
     let over = || ops::over(axes);

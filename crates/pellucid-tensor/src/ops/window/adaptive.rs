@@ -2,8 +2,8 @@
 //!
 //! Of L elements and O windows, window o has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
 
-use super::Images;
 use super::resample::{Taps, resampled};
+use super::{Images, affordable};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -31,7 +31,9 @@ fn lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usi
     if dims.contains(&0) {
         return Err(Error::shapes(op, [x.shape()], "there is no mean and no maximum of nothing"));
     }
-    Ok(outputs.iter().zip(dims).map(|(output, &len)| output.unwrap_or(len)).collect())
+    let outputs: Vec<usize> = outputs.iter().zip(dims).map(|(output, &len)| output.unwrap_or(len)).collect();
+    affordable(&outputs)?;
+    Ok(outputs)
 }
 
 /// The means of as many windows along an axis.
@@ -102,7 +104,8 @@ macro_rules! adaptive {
         /// Window o of O has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another number of lengths.
+        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another number of lengths;
+        /// [`Error::OutOfMemory`].
         #[face]
         pub fn $avg(x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
             adaptive_avg(stringify!($avg), $spatial, x, outputs)

@@ -227,8 +227,8 @@ fn conv(
     let dims = images.dims();
     let mut shape = [images.x.shape()[0], outputs, 0, 0, 0];
     for a in 0..3 {
-        let padded = dims[a].saturating_add(window.before[a]).saturating_add(start.after[a]);
-        let Some(room) = padded.checked_sub(window.reach(a).saturating_add(1)) else {
+        let padded = dims[a] + window.before[a] + start.after[a];
+        let Some(room) = padded.checked_sub(window.reach(a) + 1) else {
             let mend = format!("a window of {} does not fit an axis of {padded} with its padding", window.reach(a) + 1);
             return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
         };
@@ -280,6 +280,7 @@ macro_rules! convolutions {
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[K, C / groups, taps..]`, the bias `[K]`; y is `[N, K, ", $size, "']` with")]
         /// `L' = ⌊(L + 2·padding − dilation·(taps − 1) − 1) / stride⌋ + 1`. Half types accumulate in `f32`.
+        /// Padding is zeros like others: a weight of NaN or ∞ makes NaN of them.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded input;

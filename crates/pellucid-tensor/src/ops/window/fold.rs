@@ -1,6 +1,6 @@
 //! Windows laid out as columns, and their sum back into an image.
 
-use super::{Spatial, positive};
+use super::{Spatial, affordable, positive};
 use crate::ops;
 use crate::ops::gather::scatter_add_axis;
 use crate::tensor::Tensor;
@@ -24,6 +24,7 @@ fn axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> Result<Vec<
     if !(1..=3).contains(&count) {
         return Err(Error::invalid(op, format!("takes one to three spatial axes, not {count}")));
     }
+    affordable(dims)?;
     let [size, dilation, padding, stride] = options;
     let size = positive(op, "the size", size.three(op, "size", count, 1)?)?;
     let dilation = positive(op, "dilation", dilation.three(op, "dilation", count, 1)?)?;
@@ -32,8 +33,8 @@ fn axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> Result<Vec<
     (3 - count..3)
         .zip(dims)
         .map(|(a, &len)| {
-            let padded = len.saturating_add(padding[a].saturating_mul(2));
-            let reach = dilation[a].saturating_mul(size[a] - 1).saturating_add(1);
+            let padded = len + 2 * padding[a];
+            let reach = dilation[a] * (size[a] - 1) + 1;
             let Some(room) = padded.checked_sub(reach) else {
                 let reason = format!("a window of {reach} does not fit an axis of {padded} with its padding");
                 return Err(Error::invalid(op, reason));
@@ -90,7 +91,7 @@ pub fn unfold(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the rows are no multiple of the taps, or the columns not as many as the windows;
-/// [`Error::InvalidArgument`] for impossible windows.
+/// [`Error::InvalidArgument`] for impossible windows; [`Error::OutOfMemory`].
 #[face]
 pub fn fold(
     x: &Tensor,

@@ -1,5 +1,6 @@
 //! Images read at given places.
 
+use super::affordable;
 use super::resample::cubic_at;
 use crate::ops;
 use crate::ops::reshape_to;
@@ -34,7 +35,7 @@ pub enum Outside {
 /// with `align_corners` −1 and 1 are the middles of the first and the last element, otherwise their outer edges.
 ///
 /// Jaderberg et al., "Spatial Transformer Networks" (2015). The gradient with respect to the grid is that of the weights
-/// between elements.
+/// between elements; [`Sampling::Nearest`] has none.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for cubics in three axes.
@@ -164,7 +165,7 @@ impl Axis {
 /// spatial lengths `dims`, mapped by each.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::OutOfMemory`].
 #[face]
 pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Result<Tensor> {
     let (op, spatial) = ("affine_grid", dims.len());
@@ -175,6 +176,7 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
     if !theta.dtype().is_float() {
         return Err(Error::dtypes(op, [theta.dtype()], "takes floats; use to_dtype()"));
     }
+    affordable(dims)?;
     let place = |i: usize, len: usize| match (align_corners, len) {
         (true, 1) => 0.0,
         (true, _) => 2.0 * i as f64 / (len - 1) as f64 - 1.0,

@@ -31,6 +31,9 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape};
 
+/// Beyond this nothing is a length, a stride or a padding; below it sums and products of a few cannot overflow.
+const MOST: usize = 1 << 31;
+
 /// A number for every spatial axis: one for all, or one each, the first axis first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spatial(Vec<usize>);
@@ -38,6 +41,9 @@ pub struct Spatial(Vec<usize>);
 impl Spatial {
     /// Three numbers: `one` for axes that are not there, then one for each of `count` axes.
     fn three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
+        if let Some(number) = self.0.iter().find(|&&number| number > MOST) {
+            return Err(Error::invalid(op, format!("{what} of {number} is beyond any axis")));
+        }
         let mut all = [one; 3];
         match self.0[..] {
             [single] => all[3 - count..].fill(single),
@@ -119,4 +125,11 @@ impl Images {
 /// Strides and dilations are at least 1.
 fn positive(op: &'static str, what: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
     if numbers.contains(&0) { Err(Error::invalid(op, format!("{what} is at least 1"))) } else { Ok(numbers) }
+}
+
+/// Refuses spatial lengths of a result that no memory holds, before anything is laid out for each of their places.
+fn affordable(lengths: &[usize]) -> Result<()> {
+    let places = lengths.iter().fold(1usize, |places, &len| places.saturating_mul(len));
+    let fits = places <= 1 << 40 && lengths.iter().all(|&len| len <= MOST);
+    if fits { Ok(()) } else { Err(Error::absurd_size()) }
 }

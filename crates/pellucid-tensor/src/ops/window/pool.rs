@@ -1,7 +1,7 @@
 //! Pools: the largest, the mean, or the p-norm of every window.
 
 use super::conv::window_sums;
-use super::{Images, Spatial, positive};
+use super::{Images, Spatial, affordable, positive};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::engine;
@@ -136,6 +136,7 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
         let mend = "values and positions have one shape, and there is a length for every spatial axis";
         return Err(Error::shapes(op, [x.shape(), positions.shape()], mend));
     }
+    affordable(dims)?;
     let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
     shape[5 - spatial..].copy_from_slice(dims);
     let flat = |t: &Tensor| ops::flatten(t, 2, -1);
@@ -227,7 +228,7 @@ macro_rules! pools {
         /// of the result. Of several for one place the last stays.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`].
+        /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`]; [`Error::OutOfMemory`].
         #[face]
         pub fn $unpool(x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
             max_unpool(stringify!($unpool), $spatial, x, positions, dims)

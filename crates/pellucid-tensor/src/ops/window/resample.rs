@@ -4,6 +4,7 @@
 //! their weights.
 
 use super::adaptive::averaged;
+use super::affordable;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -92,7 +93,8 @@ pub enum Interpolation {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers (but for the nearest element);
-/// [`Error::InvalidArgument`] if there is not one length or factor a spatial axis, or nothing would be left.
+/// [`Error::InvalidArgument`] if there is not one length or factor a spatial axis, or nothing would be left;
+/// [`Error::OutOfMemory`].
 #[face]
 pub fn interpolate(x: &Tensor, size: Resize, mode: Interpolation) -> Result<Tensor> {
     let op = "interpolate";
@@ -123,6 +125,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: Interpolation) -> Result<Tens
     if axes.iter().any(|&(to, scale)| to == 0 || !scale.is_finite() || scale <= 0.0) {
         return Err(Error::invalid(op, format!("leaves nothing of {} by {size:?}", x.shape())));
     }
+    affordable(&axes.iter().map(|axis| axis.0).collect::<Vec<_>>())?;
     let mut y = x.clone();
     for (k, &(to, scale)) in axes.iter().enumerate() {
         y = along(&y, k + 2, to, scale, mode)?;

@@ -9,24 +9,30 @@ use std::path::Path;
 const NO_OPERATIONS: [(&str, &str); 1] = [("over", "writes down axes with their options")];
 
 /// The operations that a file defines: its public functions, and the lines of its tables.
+///
+/// A table is a call of a macro at the margin. Its lines are `tanh(x) = ..;` with a formula, or `conv1d, conv_transpose1d: ..;`
+/// with what several operations share; documentation and the deeper lines of a formula are neither.
 fn operations(source: &str, into: &mut BTreeSet<String>) {
     let name = |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
     let mut in_table = false;
     for line in source.lines() {
-        match line {
-            "unary! {" | "binary! {" => in_table = true,
-            "}" => in_table = false,
-            _ => {}
+        if line.starts_with(char::is_alphabetic) && line.ends_with("! {") {
+            in_table = true;
+        } else if line == "}" {
+            in_table = false;
         }
         if let Some(rest) = line.strip_prefix("pub fn ") {
             into.insert(name(rest));
         }
-        // `    tanh(x) = x.tanh();`, but not the deeper lines of a formula or a derivative.
-        if let Some(rest) = line.strip_prefix("    ").filter(|_| in_table) {
-            let name = name(rest);
-            if !name.is_empty() && rest[name.len()..].starts_with('(') && rest.contains(") =") {
-                into.insert(name);
-            }
+        let Some(rest) = line.strip_prefix("    ").filter(|_| in_table) else { continue };
+        let first = name(rest);
+        if first.is_empty() {
+            continue;
+        }
+        if rest[first.len()..].starts_with('(') && rest.contains(") =") {
+            into.insert(first);
+        } else if let Some((names, _)) = rest.split_once(": ") {
+            into.extend(names.split(", ").map(name));
         }
     }
 }

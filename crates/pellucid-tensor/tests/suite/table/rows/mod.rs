@@ -21,6 +21,7 @@ mod sort;
 mod transcendental;
 mod user;
 mod view;
+mod window;
 
 use super::driver::run;
 use super::row::Row;
@@ -87,5 +88,6 @@ tables!(
     sort,
     transcendental,
     user,
-    view
+    view,
+    window
 );

@@ -1,11 +1,21 @@
 //! Softmax and the normalisations.
 
 use crate::table::nd::{Nd, zip};
-use crate::table::row::{Gradient::Third, Row, Rule, real};
-use pellucid_tensor::{DType, Tensor, ops};
+use crate::table::row::{Gradient::Third, Input, Row, Rule, argument_refused, real, shape_refused};
+use ops::{BatchNorm, RunningStatistics};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
-    vec![softmax(), log_softmax(), layer_norm(), rms_norm()]
+    vec![
+        softmax(),
+        log_softmax(),
+        layer_norm(),
+        rms_norm(),
+        batch_norm(),
+        instance_norm(),
+        group_norm(),
+        local_response_norm(),
+    ]
 }
 
 /// The largest element; NaN if there is one.
@@ -161,4 +171,267 @@ fn rms_norm() -> Row {
         .floats_only()
         .case("no row", [real([0, 3]), real([3])], |x| ops::rms_norm(&x[0], 3, Some(&x[1]), EPS), |x| rms_norm_of(x, 1))
         .floats_only()
+}
+
+/// One number a channel, beside `[N, C, ..]`.
+fn beside(values: &Nd, rank: usize) -> Nd {
+    let shape: Vec<usize> = (0..rank).map(|a| if a == 1 { values.data.len() } else { 1 }).collect();
+    values.reshape(&shape)
+}
+
+/// (x − mean) / √(square + EPS)·weight + bias; whatever is there, one number a channel.
+fn scaled(centred: &Nd, square: &Nd, rest: &[Option<&Nd>; 2]) -> Nd {
+    let rank = centred.shape.len();
+    let [weight, bias] = rest.map(|values| values.map(|v| beside(v, rank)));
+    let y = zip(&[centred.clone(), square.clone()], |v| v[0] / (v[1] + EPS).sqrt());
+    let y = weight.map_or(y.clone(), |w| zip(&[y, w], |v| v[0] * v[1]));
+    bias.map_or(y.clone(), |b| zip(&[y, b], |v| v[0] + v[1]))
+}
+
+/// By x's own mean and biased variance over `axes`.
+fn standard(x: &Nd, axes: &[usize], rest: &[Option<&Nd>; 2]) -> Nd {
+    let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len() as f64;
+    let centred = zip(&[x.clone(), x.fold(axes, mean)], |v| v[0] - v[1]);
+    let square = centred.map(|v| v * v).fold(axes, mean);
+    scaled(&centred, &square, rest)
+}
+
+/// By given means and variances.
+fn by_running(x: &[Nd], rest: &[Option<&Nd>; 2]) -> Nd {
+    let [mean, var] = [1, 2].map(|i| beside(&x[i], x[0].shape.len()));
+    scaled(&zip(&[x[0].clone(), mean], |v| v[0] - v[1]), &var, rest)
+}
+
+const TRAINING: BatchNorm = BatchNorm { training: true, momentum: 0.25, eps: EPS };
+const FIXED: BatchNorm = BatchNorm { training: false, ..TRAINING };
+
+type OverChannels =
+    fn(&Tensor, Option<RunningStatistics<'_>>, Option<&Tensor>, Option<&Tensor>, BatchNorm) -> Result<Tensor>;
+
+/// A row of a normalisation by the statistics over `axes` of each shape, or by running ones.
+fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<usize>) -> Row {
+    let own = move |x: &Nd, rest: [Option<&Nd>; 2]| standard(x, &axes(x.shape.len()), &rest);
+    let shapes: [&'static [usize]; 4] = [&[2, 2, 3], &[2, 1, 2, 2], &[1, 2, 1, 2, 2], &[2, 0, 3]];
+    let mut row = Row::new(name).rule(Rule::FloatsOnly).ulps(64.0).scale(4.0);
+    for shape in shapes {
+        let inputs = [Input { shape: shape.to_vec(), ..real([]) }];
+        row = row
+            .case(
+                format!("plain, {shape:?}"),
+                inputs,
+                move |x| call(&x[0], None, None, None, TRAINING),
+                move |x| own(&x[0], [None, None]),
+            )
+            .floats_only();
+    }
+    row.case(
+        "weight and bias",
+        [real([2, 2, 3]), real([2]), real([2])],
+        move |x| call(&x[0], None, Some(&x[1]), Some(&x[2]), TRAINING),
+        move |x| own(&x[0], [Some(&x[1]), Some(&x[2])]),
+    )
+    .floats_only()
+    .case(
+        "weight",
+        [real([2, 2, 2]), real([2])],
+        move |x| call(&x[0], None, Some(&x[1]), None, TRAINING),
+        move |x| own(&x[0], [Some(&x[1]), None]),
+    )
+    .floats_only()
+    .case(
+        "bias",
+        [real([2, 2, 2]), real([2])],
+        move |x| call(&x[0], None, None, Some(&x[1]), TRAINING),
+        move |x| own(&x[0], [None, Some(&x[1])]),
+    )
+    .floats_only()
+    .case(
+        "running statistics",
+        [real([2, 2, 2]), real([2]), real([2]).within(0.5..=2.0)],
+        move |x| call(&x[0], Some(RunningStatistics { mean: &x[1], var: &x[2] }), None, None, FIXED),
+        |x| by_running(x, &[None, None]),
+    )
+    .floats_only()
+    .case(
+        "running statistics, weight and bias",
+        [real([2, 2, 1]), real([2]), real([2]).within(0.5..=2.0), real([2]), real([2])],
+        move |x| call(&x[0], Some(RunningStatistics { mean: &x[1], var: &x[2] }), Some(&x[3]), Some(&x[4]), FIXED),
+        |x| by_running(x, &[Some(&x[3]), Some(&x[4])]),
+    )
+    .floats_only()
+    .also("without training there are running statistics", move || {
+        argument_refused(call(&Tensor::ones([2, 2, 2], DType::F64), None, None, None, FIXED))
+    })
+    .also("the weight has one number a channel", move || {
+        shape_refused(call(
+            &Tensor::ones([2, 2, 2], DType::F64),
+            None,
+            Some(&Tensor::ones([3], DType::F64)),
+            None,
+            TRAINING,
+        ))
+    })
+    .also("the running mean has one number a channel", move || {
+        let (mean, var) = (Tensor::ones([3], DType::F64), Tensor::ones([2], DType::F64));
+        let running = Some(RunningStatistics { mean: &mean, var: &var });
+        shape_refused(call(&Tensor::ones([2, 2, 2], DType::F64), running, None, None, TRAINING))
+    })
+    .also("one value a channel teaches nothing", move || {
+        argument_refused(call(&Tensor::ones([1, 2, 1], DType::F64), None, None, None, TRAINING))
+    })
+    .also("a number has no channels", move || shape_refused(call(&Tensor::from(1.0), None, None, None, TRAINING)))
+    .also("nothing leaves running statistics alone", move || {
+        let (mean, var) = (Tensor::from([0.5, 1.5]), Tensor::from([1.0, 2.0]));
+        let running = Some(RunningStatistics { mean: &mean, var: &var });
+        let y = call(&Tensor::ones([0, 2, 3], DType::F64), running, None, None, TRAINING)?;
+        Ok(y.shape()[..] == [0, 2, 3] && mean.to_vec::<f64>() == [0.5, 1.5] && var.to_vec::<f64>() == [1.0, 2.0])
+    })
+}
+
+fn batch_norm() -> Row {
+    over_channels("batch_norm", ops::batch_norm, |rank| (0..rank).filter(|&a| a != 1).collect())
+        .case(
+            "vectors",
+            [real([3, 2])],
+            |x| ops::batch_norm(&x[0], None, None, None, TRAINING),
+            |x| standard(&x[0], &[0], &[None, None]),
+        )
+        .floats_only()
+        .also("running statistics come nearer to those of the batch", || {
+            // Channel 0 has 1, 3, 5, 7: mean 4, variance 20 / 3; channel 1 has fours.
+            let x = Tensor::from([[[1.0, 3.0], [4.0, 4.0]], [[5.0, 7.0], [4.0, 4.0]]]);
+            let (mean, var) = (Tensor::from([0.0, 8.0]), Tensor::from([1.0, 2.0]));
+            let running = Some(RunningStatistics { mean: &mean, var: &var });
+            ops::batch_norm(&x, running, None, None, TRAINING)?;
+            let near = |t: &Tensor, want: [f64; 2]| {
+                t.to_vec::<f64>().iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-12)
+            };
+            Ok(near(&mean, [1.0, 7.0]) && near(&var, [0.75 + 5.0 / 3.0, 1.5]))
+        })
+        .also("a refused call leaves running statistics alone", || {
+            let (mean, var) = (Tensor::from([0.5]), Tensor::from([1.0]));
+            let running = Some(RunningStatistics { mean: &mean, var: &var });
+            let refused = ops::batch_norm(&Tensor::ones([1, 1], DType::F64), running, None, None, TRAINING);
+            Ok(refused.is_err() && mean.item::<f64>() == 0.5 && var.item::<f64>() == 1.0)
+        })
+}
+
+fn instance_norm() -> Row {
+    over_channels("instance_norm", ops::instance_norm, |rank| (2..rank).collect()).also(
+        "running statistics come nearer to the mean of those of the images",
+        || {
+            // Means 2 and 6, variances 2 and 8.
+            let x = Tensor::from([[[1.0, 3.0]], [[4.0, 8.0]]]);
+            let (mean, var) = (Tensor::from([0.0]), Tensor::from([1.0]));
+            let running = Some(RunningStatistics { mean: &mean, var: &var });
+            ops::instance_norm(&x, running, None, None, TRAINING)?;
+            Ok(mean.item::<f64>() == 1.0 && var.item::<f64>() == 2.0)
+        },
+    )
+}
+
+/// Channels in groups: every group of every image standardised.
+fn grouped(x: &Nd, groups: usize, rest: &[Option<&Nd>; 2]) -> Nd {
+    let inside: usize = x.shape[2..].iter().product();
+    let parts = x.reshape(&[x.shape[0], groups, x.shape[1] / groups * inside]);
+    let y = standard(&parts, &[2], &[None, None]).reshape(&x.shape);
+    let [weight, bias] = rest.map(|values| values.map(|v| beside(v, x.shape.len())));
+    let y = weight.map_or(y.clone(), |w| zip(&[y, w], |v| v[0] * v[1]));
+    bias.map_or(y.clone(), |b| zip(&[y, b], |v| v[0] + v[1]))
+}
+
+fn group_norm() -> Row {
+    let ones = || Tensor::ones([1, 4, 2], DType::F64);
+    Row::new("group_norm")
+        .rule(Rule::FloatsOnly)
+        .ulps(64.0)
+        .scale(4.0)
+        .case(
+            "two groups",
+            [real([2, 4, 2])],
+            |x| ops::group_norm(&x[0], 2, None, None, EPS),
+            |x| grouped(&x[0], 2, &[None, None]),
+        )
+        .case(
+            "weight and bias",
+            [real([1, 4, 2]), real([4]), real([4])],
+            |x| ops::group_norm(&x[0], 2, Some(&x[1]), Some(&x[2]), EPS),
+            |x| grouped(&x[0], 2, &[Some(&x[1]), Some(&x[2])]),
+        )
+        .floats_only()
+        .case(
+            "weight",
+            [real([1, 4, 2]), real([4])],
+            |x| ops::group_norm(&x[0], 1, Some(&x[1]), None, EPS),
+            |x| grouped(&x[0], 1, &[Some(&x[1]), None]),
+        )
+        .floats_only()
+        .case(
+            "bias, no spatial axis",
+            [real([2, 4]), real([4])],
+            |x| ops::group_norm(&x[0], 2, None, Some(&x[1]), EPS),
+            |x| grouped(&x[0], 2, &[None, Some(&x[1])]),
+        )
+        .floats_only()
+        .case(
+            "a group a channel, a plane",
+            [real([1, 2, 2, 2])],
+            |x| ops::group_norm(&x[0], 2, None, None, EPS),
+            |x| grouped(&x[0], 2, &[None, None]),
+        )
+        .floats_only()
+        .case(
+            "no image",
+            [real([0, 4, 2]), real([4])],
+            |x| ops::group_norm(&x[0], 2, Some(&x[1]), None, EPS),
+            |x| x[0].clone(),
+        )
+        .floats_only()
+        .also("groups that do not divide", move || shape_refused(ops::group_norm(&ones(), 3, None, None, EPS)))
+        .also("no groups", move || shape_refused(ops::group_norm(&ones(), 0, None, None, EPS)))
+        .also("another rank", || shape_refused(ops::group_norm(&Tensor::ones([4], DType::F64), 2, None, None, EPS)))
+        .also("the bias has one number a channel", move || {
+            shape_refused(ops::group_norm(&ones(), 2, None, Some(&Tensor::ones([2], DType::F64)), EPS))
+        })
+}
+
+/// x / (k + alpha·m)^beta with the mean m of x² over the channels from c − ⌊size / 2⌋ on, `size` of them.
+fn responses(x: &Nd, size: usize, [alpha, beta, k]: [f64; 3]) -> Nd {
+    Nd::from_fn(&x.shape, |ix| {
+        let neighbours = (0..size).filter_map(|d| (ix[1] + d).checked_sub(size / 2)).filter(|&c| c < x.shape[1]);
+        let squares = neighbours.map(|c| x.at(&[&ix[..1], &[c], &ix[2..]].concat()).powi(2));
+        x.at(ix) / (k + alpha * squares.sum::<f64>() / size as f64).powf(beta)
+    })
+}
+
+fn local_response_norm() -> Row {
+    let mut row = Row::new("local_response_norm").rule(Rule::FloatsOnly).ulps(32.0);
+    let cases: [(&str, &'static [usize], usize, [f64; 3]); 6] = [
+        ("three neighbours", &[1, 4, 2], 3, [0.5, 0.75, 1.0]),
+        ("an even number", &[1, 4, 2], 2, [0.5, 0.75, 1.0]),
+        ("more than there are", &[1, 2, 2], 5, [0.5, 0.5, 2.0]),
+        ("itself", &[2, 2, 1], 1, [0.5, 2.0, 1.5]),
+        ("a plane", &[1, 3, 1, 2], 3, [1.0, 1.0, 1.0]),
+        ("no image", &[0, 3, 2], 3, [0.5, 0.75, 1.0]),
+    ];
+    for (label, shape, size, [alpha, beta, k]) in cases {
+        let input = Input { shape: shape.to_vec(), ..real([]) };
+        row = row
+            .case(
+                label,
+                [input],
+                move |x| ops::local_response_norm(&x[0], size, alpha, beta, k),
+                move |x| responses(&x[0], size, [alpha, beta, k]),
+            )
+            .floats_only();
+    }
+    let ones = || Tensor::ones([1, 2, 2], DType::F64);
+    row.also("no neighbour", move || argument_refused(ops::local_response_norm(&ones(), 0, 1.0, 1.0, 1.0)))
+        .also("another rank", || {
+            shape_refused(ops::local_response_norm(&Tensor::ones([2, 2], DType::F64), 3, 1.0, 1.0, 1.0))
+        })
+        .also("integers", move || {
+            let refused = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);
+            Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+        })
 }

@@ -1,0 +1,120 @@
+//! Nothing reads or writes out of bounds, however large or negative an index is.
+
+use crate::support::payload_of;
+use pellucid_tensor::ops::{self, CrossEntropy, Pool};
+use pellucid_tensor::{DType, Error, Result, Tensor};
+
+/// Far out, and just beyond the ends of an axis of three.
+const WRONG: [i64; 8] = [3, -4, 1 << 31, -(1 << 31), 1 << 32, i64::MAX - 1, i64::MAX, i64::MIN];
+
+#[track_caller]
+fn refused<T>(index: i64, result: Result<T>) {
+    match result {
+        Err(Error::IndexOutOfBounds { index: named, len, .. }) => assert_eq!((named, len), (index, 3)),
+        Err(other) => panic!("{index}: another error: {other}"),
+        Ok(_) => panic!("{index} was taken"),
+    }
+}
+
+fn line() -> Tensor {
+    Tensor::from([1.0, 2.0, 3.0])
+}
+
+#[test]
+fn picking() {
+    for wrong in WRONG {
+        let at = Tensor::from([0, wrong, 1]);
+        refused(wrong, ops::index_select(&line(), 0, &at));
+        refused(wrong, ops::take_along_axis(&line(), &at, 0));
+        refused(wrong, ops::take(&line(), &at));
+        refused(wrong, line().try_i(&at));
+        refused(wrong, ops::select(&line(), 0, wrong as isize));
+        refused(wrong, line().try_i(wrong as isize));
+    }
+}
+
+#[test]
+fn the_ends_are_in_bounds() {
+    let at = Tensor::from([-3i64, 2, -1, 0]);
+    assert_eq!(line().index_select(0, &at).to_vec::<f64>(), [1.0, 3.0, 3.0, 1.0]);
+    assert_eq!(line().take_along_axis(&at, 0).to_vec::<f64>(), [1.0, 3.0, 3.0, 1.0]);
+    assert_eq!(line().take(&at).to_vec::<f64>(), [1.0, 3.0, 3.0, 1.0]);
+    assert_eq!(line().select(0, -3).item::<f64>(), 1.0);
+}
+
+#[test]
+fn putting() {
+    let one = Tensor::from([7.0, 8.0, 9.0]);
+    for wrong in WRONG {
+        let at = Tensor::from([0, wrong, 1]);
+        refused(wrong, ops::scatter(&line(), &at, &one, 0));
+        refused(wrong, ops::scatter_add(&line(), &at, &one, 0));
+        refused(wrong, ops::scatter_add_along(&one, &at, 0, 3));
+        let positions = at.reshape([1, 1, 3]);
+        refused(wrong, ops::max_unpool1d(&one.reshape([1, 1, 3]), &positions, &[3]));
+    }
+}
+
+#[test]
+fn a_refused_assignment_writes_nothing() {
+    for wrong in WRONG {
+        let x = line();
+        let payload = payload_of(|| x.set(&Tensor::from([0, wrong]), 7.0));
+        let error = payload.downcast_ref::<Error>().map(|e| e.to_string());
+        let error = error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("a message");
+        assert!(error.contains(&wrong.to_string()), "{error}");
+        assert_eq!(x.to_vec::<f64>(), [1.0, 2.0, 3.0]);
+    }
+}
+
+#[test]
+fn ranges() {
+    for (start, len) in [(0, 4), (3, 1), (4, 0), (usize::MAX, 1), (1, usize::MAX), (usize::MAX, usize::MAX)] {
+        let result = ops::narrow(&line(), 0, start, len);
+        assert!(matches!(result, Err(Error::IndexOutOfBounds { .. })), "{start}, {len}: {result:?}");
+    }
+    assert_eq!(line().narrow(0, 3, 0).size(), 0);
+    assert!(ops::split(&line(), &[usize::MAX, 4], 0).is_err());
+}
+
+#[test]
+fn axes() {
+    for axis in [1, -2, isize::MAX, isize::MIN] {
+        let refused = |result: Result<Tensor>| matches!(result, Err(Error::AxisOutOfRange { .. }));
+        assert!(refused(ops::sum(&line(), axis)), "sum over {axis}");
+        assert!(refused(ops::softmax(&line(), axis)), "softmax over {axis}");
+        assert!(refused(ops::cumsum(&line(), axis)), "cumsum along {axis}");
+        assert!(refused(ops::select(&line(), axis, 0)), "select along {axis}");
+        assert!(refused(ops::index_select(&line(), axis, &Tensor::from([0i64]))), "index_select along {axis}");
+        assert!(refused(ops::sort(&line(), axis, false).map(|(values, _)| values)), "sort along {axis}");
+        assert!(refused(ops::concatenate(&[&line()], axis)), "concatenate along {axis}");
+        assert!(refused(ops::flip(&line(), axis)), "flip along {axis}");
+    }
+}
+
+#[test]
+fn classes() {
+    for wrong in WRONG {
+        let one = ops::one_hot(&Tensor::from([wrong, 1]), 3).unwrap();
+        assert_eq!(one.to_vec::<i64>(), [0, 0, 0, 0, 1, 0], "{wrong} is no class");
+        let logits = Tensor::from([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]);
+        let loss = ops::cross_entropy(&logits, &Tensor::from([0, wrong]), CrossEntropy::default());
+        assert!(matches!(loss, Err(Error::IndexOutOfBounds { .. })), "{wrong}: {loss:?}");
+    }
+}
+
+#[test]
+fn windows_stay_inside() {
+    let image = Tensor::ones([1, 1, 3], DType::F64);
+    for size in [4, usize::MAX] {
+        assert!(ops::max_pool1d(&image, Pool::new(size)).is_err());
+        assert!(ops::avg_pool1d(&image, Pool::new(size), Default::default()).is_err());
+        assert!(ops::unfold(&image, size, 1, 0, 1, 1).is_err());
+        assert!(ops::windows(&image, 2, size, 1).is_err());
+    }
+    assert!(ops::max_pool1d(&image, Pool::new(2).dilation(usize::MAX)).is_err());
+    // A window that sticks out at the end, and one that begins in the padding, see what is there.
+    let line = Tensor::from([[[-1.0, -2.0, -3.0]]]);
+    let (values, positions) = line.max_pool1d(Pool::new(2).padding(1).ceil());
+    assert_eq!((values.to_vec::<f64>(), positions.to_vec::<i64>()), (vec![-1.0, -2.0], vec![0, 1]));
+}

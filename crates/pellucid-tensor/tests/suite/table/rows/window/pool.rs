@@ -1,0 +1,286 @@
+//! Pools, against a visit to every element of every window.
+
+use super::{Slide, batched, largest};
+use crate::table::nd::{Nd, indices};
+use crate::table::row::{Input, Row, Rule, argument_refused, real, shape_refused};
+use pellucid_tensor::ops::{Divisor, Pool};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+const LINE: Slide = Slide { size: &[2], stride: &[2], padding: &[0], dilation: &[1], ceil: false };
+const PLANE: Slide = Slide { size: &[2, 2], stride: &[2, 2], padding: &[0, 0], dilation: &[1, 1], ceil: false };
+const SPACE: Slide =
+    Slide { size: &[2, 2, 1], stride: &[2, 2, 1], padding: &[0, 0, 0], dilation: &[1, 1, 1], ceil: false };
+
+/// The windows of the two axes differ in everything.
+const UNEVEN: Slide = Slide { size: &[2, 3], stride: &[1, 2], padding: &[1, 0], dilation: &[2, 1], ceil: false };
+/// The same, as averages and norms have it.
+const DENSE: Slide = Slide { padding: &[1, 1], dilation: &[1, 1], ..UNEVEN };
+
+impl Slide {
+    fn pool(&self) -> Pool {
+        let pool = Pool::new(self.size).padding(self.padding).dilation(self.dilation);
+        // Windows next to each other are the default.
+        let pool = if self.stride == self.size { pool } else { pool.stride(self.stride) };
+        if self.ceil { pool.ceil() } else { pool }
+    }
+}
+
+fn input(shape: &[usize]) -> [Input; 1] {
+    [Input { shape: shape.to_vec(), ..real([]) }]
+}
+
+fn ones(spatial: usize, len: usize) -> Tensor {
+    let shape: Vec<usize> = [1, 2].into_iter().chain(std::iter::repeat_n(len, spatial)).collect();
+    Tensor::ones(shape, DType::F64)
+}
+
+/// What every pool refuses.
+fn refusing(row: Row, spatial: usize, call: fn(&Tensor, Pool) -> Result<Tensor>) -> Row {
+    row.also("another rank", move || shape_refused(call(&Tensor::ones([2], DType::F64), Pool::new(1))))
+        .also("no size", move || argument_refused(call(&ones(spatial, 3), Pool::new(0))))
+        .also("no stride", move || argument_refused(call(&ones(spatial, 3), Pool::new(2).stride(0))))
+        .also("a window larger than the axis", move || argument_refused(call(&ones(spatial, 3), Pool::new(4))))
+        .also("as many numbers as axes", move || argument_refused(call(&ones(spatial, 3), Pool::new([1, 1, 1, 1]))))
+        .also("an empty axis", move || Ok(call(&ones(spatial, 0), Pool::new(1)).is_err()))
+        .also("a size beyond any number", move || Ok(call(&ones(spatial, 3), Pool::new(usize::MAX)).is_err()))
+        .also("a stride beyond any number", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(3).stride(usize::MAX).ceil()))
+        })
+        .also("a dilation beyond any number", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(3).dilation(1 << 63)))
+        })
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    [max_pools(), avg_pools(), lp_pools()].into_iter().flatten().collect()
+}
+
+/// A case of a pool that returns values and positions.
+fn max_case(
+    row: Row,
+    label: &str,
+    call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>,
+    shape: &[usize],
+    slide: Slide,
+) -> Row {
+    row.outputs(
+        label,
+        input(shape),
+        move |x| call(&x[0], slide.pool()).map(|(values, positions)| vec![values, positions]),
+        move |x| {
+            let spatial = slide.size.len();
+            let values = batched(&x[0], spatial, |x| slide.windows(x, |_, all| largest(all).1));
+            let positions = batched(&x[0], spatial, |x| slide.windows(x, |_, all| largest(all).0 as f64));
+            vec![values, positions]
+        },
+    )
+    .floats_only()
+}
+
+/// What only pools of the largest say.
+fn maximal(row: Row, call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>, spatial: usize) -> Row {
+    row.rules([Rule::Any, Rule::Always(DType::I64)])
+        .also("no dilation", move || argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(0))))
+        .also("a padding of more than half a window", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2)))
+        })
+        .also("a padding beyond any number", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(usize::MAX)))
+        })
+        .also("integers keep their dtype", move || {
+            let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), Pool::new(2))?;
+            Ok(values.dtype() == DType::I32 && values.to_vec::<i32>() == [1, 1] && positions.to_vec::<i64>() == [0, 0])
+        })
+}
+
+fn max_pools() -> Vec<Row> {
+    let line = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool1d(x, p), shape, slide);
+    let row = Row::new("max_pool1d");
+    let row = line(row, "next to each other", &[2, 2, 5], LINE);
+    let row = line(row, "overlapping", &[1, 2, 6], Slide { size: &[3], stride: &[1], ..LINE });
+    let row = line(row, "apart", &[1, 2, 7], Slide { stride: &[3], ..LINE });
+    let row = line(row, "padding", &[1, 2, 4], Slide { size: &[3], padding: &[1], ..LINE });
+    let row = line(row, "dilation", &[1, 2, 6], Slide { stride: &[1], dilation: &[3], ..LINE });
+    let row = line(row, "ceil", &[1, 2, 5], Slide { ceil: true, ..LINE });
+    let row =
+        line(row, "ceil, begun in the padding", &[1, 1, 4], Slide { padding: &[1], stride: &[3], ceil: true, ..LINE });
+    let row = line(row, "one image", &[2, 4], LINE);
+    let row = line(row, "no image", &[0, 2, 4], LINE);
+    let row = line(row, "no channel", &[2, 0, 4], LINE);
+    let line = maximal(refusing(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), |x, p| ops::max_pool1d(x, p), 1);
+
+    let plane = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool2d(x, p), shape, slide);
+    let row = Row::new("max_pool2d");
+    let row = plane(row, "next to each other", &[1, 2, 4, 4], PLANE);
+    let row = plane(row, "a number for each axis", &[1, 1, 3, 5], UNEVEN);
+    let row = plane(row, "ceil", &[1, 1, 3, 5], Slide { ceil: true, ..UNEVEN });
+    let row = plane(row, "one image", &[2, 3, 3], Slide { stride: &[1, 1], ..PLANE });
+    let row = plane(row, "no image", &[0, 1, 4, 4], PLANE);
+    let overlapping = Slide { size: &[3, 3], padding: &[1, 1], ..PLANE };
+    let row = plane(row, "large", &[2, 5, 23, 37], overlapping).long();
+    let plane = maximal(refusing(row, 2, |x, p| Ok(ops::max_pool2d(x, p)?.0)), |x, p| ops::max_pool2d(x, p), 2);
+
+    let space = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool3d(x, p), shape, slide);
+    let row = Row::new("max_pool3d");
+    let row = space(row, "next to each other", &[1, 2, 2, 2, 3], SPACE);
+    let uneven = Slide { size: &[2, 1, 3], stride: &[1, 2, 2], padding: &[1, 0, 1], dilation: &[2, 1, 1], ceil: true };
+    let row = space(row, "a number for each axis", &[1, 1, 3, 2, 4], uneven);
+    let row = space(row, "one image", &[1, 2, 3, 2], SPACE);
+    let row = space(row, "no image", &[0, 1, 2, 2, 2], SPACE);
+    let space = maximal(refusing(row, 3, |x, p| Ok(ops::max_pool3d(x, p)?.0)), |x, p| ops::max_pool3d(x, p), 3);
+    vec![line, plane, space]
+}
+
+/// By what the mean of the window at `o` is divided.
+fn divided_by(slide: Slide, divisor: Divisor, o: &[usize], dims: &[usize], inside: usize) -> f64 {
+    match divisor {
+        Divisor::Number(number) => number,
+        Divisor::Inside => inside as f64,
+        Divisor::Window => {
+            // Taps that lie in the axes with their padding on both sides, one by one.
+            let within = |tap: &&Vec<usize>| {
+                (0..dims.len()).all(|a| o[a] * slide.stride[a] + tap[a] < dims[a] + 2 * slide.padding[a])
+            };
+            indices(slide.size).iter().filter(within).count() as f64
+        }
+    }
+}
+
+type Average = fn(&Tensor, Pool, Divisor) -> Result<Tensor>;
+
+fn avg_case(row: Row, label: &str, call: Average, shape: &[usize], slide: Slide, divisor: Divisor) -> Row {
+    let mean = move |x: &Nd| {
+        slide.windows(x, |o, all| {
+            let sum: f64 = all.iter().map(|(_, v)| v).sum();
+            sum / divided_by(slide, divisor, o, &x.shape[2..], all.len())
+        })
+    };
+    row.case(
+        label,
+        input(shape),
+        move |x| call(&x[0], slide.pool(), divisor),
+        move |x| batched(&x[0], slide.size.len(), mean),
+    )
+    .floats_only()
+}
+
+/// What only averages refuse.
+fn averaging(row: Row, call: Average, spatial: usize) -> Row {
+    row.scale(2.0)
+        .also("a dilation", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(2), Divisor::Window))
+        })
+        .also("a divisor of 0", move || argument_refused(call(&ones(spatial, 3), Pool::new(2), Divisor::Number(0.0))))
+        .also("a padding of more than half a window", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2), Divisor::Window))
+        })
+        .also("a padding beyond any number", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(usize::MAX), Divisor::Window))
+        })
+}
+
+fn avg_pools() -> Vec<Row> {
+    use Divisor::{Inside, Number, Window};
+    let call: Average = |x, p, d| ops::avg_pool1d(x, p, d);
+    let line = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
+    let row = Row::new("avg_pool1d");
+    let row = line(row, "next to each other", &[2, 2, 5], LINE, Window);
+    let row = line(row, "overlapping", &[1, 2, 6], Slide { size: &[3], stride: &[1], ..LINE }, Window);
+    let padded = Slide { size: &[3], padding: &[1], ..LINE };
+    let row = line(row, "padding counts", &[1, 2, 4], padded, Window);
+    let row = line(row, "padding does not count", &[1, 2, 4], padded, Inside);
+    let row = line(row, "another divisor", &[1, 2, 4], padded, Number(-2.5));
+    let row = line(row, "ceil", &[1, 1, 5], Slide { ceil: true, ..LINE }, Window);
+    let row = line(row, "ceil and padding", &[1, 1, 6], Slide { ceil: true, ..padded }, Window);
+    let row = line(row, "ceil, inside", &[1, 1, 6], Slide { ceil: true, ..padded }, Inside);
+    let row = line(row, "one image", &[2, 4], LINE, Window);
+    let row = line(row, "no image", &[0, 2, 4], LINE, Window);
+    let line = averaging(refusing(row, 1, |x, p| ops::avg_pool1d(x, p, Window)), call, 1);
+
+    let call: Average = |x, p, d| ops::avg_pool2d(x, p, d);
+    let plane = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
+    let row = Row::new("avg_pool2d");
+    let row = plane(row, "next to each other", &[1, 2, 4, 4], PLANE, Window);
+    let row = plane(row, "a number for each axis", &[1, 1, 3, 4], DENSE, Window);
+    let row = plane(row, "inside", &[1, 1, 3, 4], DENSE, Inside);
+    let row = plane(row, "ceil, inside", &[1, 1, 3, 4], Slide { ceil: true, ..DENSE }, Inside);
+    let row = plane(row, "another divisor", &[1, 1, 3, 4], DENSE, Number(3.0));
+    let row = plane(row, "one image", &[2, 3, 3], Slide { stride: &[1, 1], ..PLANE }, Window);
+    let row = plane(row, "no image", &[0, 1, 4, 4], PLANE, Inside);
+    let plane = averaging(refusing(row, 2, |x, p| ops::avg_pool2d(x, p, Window)), call, 2);
+
+    let call: Average = |x, p, d| ops::avg_pool3d(x, p, d);
+    let space = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
+    let row = Row::new("avg_pool3d");
+    let row = space(row, "next to each other", &[1, 2, 2, 2, 3], SPACE, Window);
+    let uneven = Slide { size: &[2, 1, 3], stride: &[1, 2, 2], padding: &[1, 0, 1], dilation: &[1, 1, 1], ceil: true };
+    let row = space(row, "a number for each axis", &[1, 1, 2, 2, 4], uneven, Window);
+    let row = space(row, "inside", &[1, 1, 2, 2, 4], uneven, Inside);
+    let row = space(row, "another divisor", &[1, 1, 2, 2, 4], uneven, Number(2.0));
+    let row = space(row, "one image", &[1, 2, 3, 2], SPACE, Window);
+    let space = averaging(refusing(row, 3, |x, p| ops::avg_pool3d(x, p, Window)), call, 3);
+    vec![line, plane, space]
+}
+
+type Norm = fn(&Tensor, f64, Pool) -> Result<Tensor>;
+
+fn lp_case(row: Row, label: &str, call: Norm, shape: &[usize], slide: Slide, p: f64) -> Row {
+    let norm = move |x: &Nd| slide.windows(x, |_, all| all.iter().map(|(_, v)| v.powf(p)).sum::<f64>().powf(1.0 / p));
+    row.case(
+        label,
+        input(shape).map(|i| i.within(0.3..=2.0)),
+        move |x| call(&x[0], p, slide.pool()),
+        move |x| batched(&x[0], slide.size.len(), norm),
+    )
+    .floats_only()
+}
+
+/// What only norms refuse.
+fn measuring(row: Row, call: Norm, spatial: usize) -> Row {
+    // A window of −0 or with a NaN and an infinity is what the powers make of it.
+    row.scale(2.0)
+        .ulps(16.0)
+        .also("p of 0", move || argument_refused(call(&ones(spatial, 3), 0.0, Pool::new(2))))
+        .also("padding", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).padding(1))))
+        .also("dilation", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).dilation(2))))
+        .also("the root of a negative sum", move || {
+            let y: Vec<f64> = call(&-ones(spatial, 2), 3.0, Pool::new(2))?.to_vec();
+            Ok(y.iter().all(|v| v.is_nan()))
+        })
+}
+
+fn lp_pools() -> Vec<Row> {
+    let call: Norm = |x, p, pool| ops::lp_pool1d(x, p, pool);
+    let row = lp_case(Row::new("lp_pool1d"), "p = 2", call, &[2, 2, 5], LINE, 2.0);
+    let row = lp_case(row, "p = 1", call, &[1, 2, 5], LINE, 1.0);
+    let row = lp_case(row, "p = 3, overlapping", call, &[1, 2, 5], Slide { size: &[3], stride: &[1], ..LINE }, 3.0);
+    let row = lp_case(row, "a broken p", call, &[1, 2, 4], LINE, 1.5);
+    let row = lp_case(row, "ceil", call, &[1, 2, 5], Slide { ceil: true, ..LINE }, 2.0);
+    let row = lp_case(row, "one image", call, &[2, 4], LINE, 2.0);
+    let row = lp_case(row, "no image", call, &[0, 2, 4], LINE, 2.0);
+    let line = measuring(refusing(row, 1, |x, p| ops::lp_pool1d(x, 2.0, p)), call, 1);
+
+    let call: Norm = |x, p, pool| ops::lp_pool2d(x, p, pool);
+    let row = lp_case(Row::new("lp_pool2d"), "p = 2", call, &[1, 2, 4, 4], PLANE, 2.0);
+    let uneven = Slide { padding: &[0, 0], ceil: true, ..DENSE };
+    let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 4], uneven, 3.0);
+    let row = lp_case(row, "one image", call, &[1, 3, 3], PLANE, 2.0);
+    let plane = measuring(refusing(row, 2, |x, p| ops::lp_pool2d(x, 2.0, p)), call, 2);
+
+    let call: Norm = |x, p, pool| ops::lp_pool3d(x, p, pool);
+    let row = lp_case(Row::new("lp_pool3d"), "p = 2", call, &[1, 1, 2, 2, 3], SPACE, 2.0);
+    let uneven = Slide { size: &[2, 1, 2], stride: &[1, 2, 2], ..SPACE };
+    let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 2, 4], uneven, 3.0);
+    let row = lp_case(row, "one image", call, &[1, 2, 2, 2], SPACE, 2.0);
+    let space = measuring(refusing(row, 3, |x, p| ops::lp_pool3d(x, 2.0, p)), call, 3);
+    let dtype = |row: Row| {
+        row.also("integers become floats or are refused", || {
+            let x = Tensor::from([[[3i64, 4]]]);
+            Ok(match ops::lp_pool1d(&x, 2.0, Pool::new(2)) {
+                Ok(y) => y.dtype().is_float() && y.to_vec::<f32>() == [5.0],
+                Err(error) => matches!(error, Error::DTypeMismatch { .. }),
+            })
+        })
+    };
+    vec![dtype(line), plane, space]
+}

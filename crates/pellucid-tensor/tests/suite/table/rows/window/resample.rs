@@ -1,0 +1,138 @@
+//! Interpolation, against the weights of every element in every output.
+
+use crate::table::nd::{Nd, indices};
+use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
+use pellucid_tensor::ops::{Interpolation, Resize};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+/// Elements with their weights.
+type Seen = Vec<(usize, f64)>;
+
+/// Keys's cubic with a = −0.75 at a distance.
+pub fn keys(distance: f64) -> f64 {
+    let (a, d) = (-0.75, distance.abs());
+    match d {
+        d if d <= 1.0 => (a + 2.0) * d.powi(3) - (a + 3.0) * d.powi(2) + 1.0,
+        d if d < 2.0 => a * (d.powi(3) - 5.0 * d.powi(2) + 8.0 * d - 4.0),
+        _ => 0.0,
+    }
+}
+
+/// What output o of `to` sees of an axis of `len`; from one to the next it is `scale` elements.
+fn seen(o: usize, len: usize, to: usize, scale: f64, mode: Interpolation) -> Seen {
+    let last = len as f64 - 1.0;
+    let place = |align: bool| match (align, to) {
+        (true, 1) => 0.0,
+        (true, _) => o as f64 * last / (to as f64 - 1.0),
+        (false, _) => (o as f64 + 0.5) * scale - 0.5,
+    };
+    let nearest = |at: f64| vec![(at.floor().min(last) as usize, 1.0)];
+    match mode {
+        Interpolation::Nearest => nearest(o as f64 * scale),
+        Interpolation::NearestExact => nearest((o as f64 + 0.5) * scale),
+        Interpolation::Linear { align_corners } => {
+            let at = place(align_corners).clamp(0.0, last);
+            (0..len).map(|i| (i, (1.0 - (at - i as f64).abs()).max(0.0))).collect()
+        }
+        Interpolation::Cubic { align_corners } => {
+            let at = place(align_corners);
+            let element = |k: i64| (k as f64).clamp(0.0, last) as usize;
+            (at.floor() as i64 - 1..=at.floor() as i64 + 2).map(|k| (element(k), keys(at - k as f64))).collect()
+        }
+        Interpolation::Area => {
+            let overlaps = |i: &usize| (i + 1) * to > o * len && i * to < (o + 1) * len;
+            let all: Vec<usize> = (0..len).filter(overlaps).collect();
+            all.iter().map(|&i| (i, 1.0 / all.len() as f64)).collect()
+        }
+    }
+}
+
+/// Lengths and scales of the spatial axes.
+fn ends(x: &Nd, size: &Resize) -> Vec<(usize, f64)> {
+    let dims = x.shape[2..].iter().enumerate();
+    dims.map(|(a, &len)| match size {
+        Resize::To(to) => (to[a], len as f64 / to[a] as f64),
+        Resize::By(by) => ((len as f64 * by[a]).floor() as usize, 1.0 / by[a]),
+    })
+    .collect()
+}
+
+fn interpolated(x: &Nd, size: &Resize, mode: Interpolation) -> Nd {
+    let ends = ends(x, size);
+    let lengths: Vec<usize> = ends.iter().map(|e| e.0).collect();
+    Nd::from_fn(&[&x.shape[..2], &lengths[..]].concat(), |ix| {
+        let axes: Vec<Seen> =
+            ends.iter().enumerate().map(|(a, &(to, scale))| seen(ix[2 + a], x.shape[2 + a], to, scale, mode)).collect();
+        let counts: Vec<usize> = axes.iter().map(Vec::len).collect();
+        let parts = indices(&counts).into_iter().map(|taps| {
+            let place: Vec<usize> = taps.iter().zip(&axes).map(|(&t, seen)| seen[t].0).collect();
+            let weight: f64 = taps.iter().zip(&axes).map(|(&t, seen)| seen[t].1).product();
+            // What is seen with no weight is not seen, be it infinite.
+            if weight == 0.0 { 0.0 } else { weight * x.at(&[&ix[..2], &place[..]].concat()) }
+        });
+        parts.sum()
+    })
+}
+
+fn case(row: Row, label: &str, shape: &[usize], size: Resize, mode: Interpolation) -> Row {
+    let to = size.clone();
+    row.case(
+        label,
+        [Input { shape: shape.to_vec(), ..real([]) }],
+        move |x| ops::interpolate(&x[0], to.clone(), mode),
+        move |x| interpolated(&x[0], &size, mode),
+    )
+    .floats_only()
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let to = |lengths: &[usize]| Resize::To(lengths.to_vec());
+    let by = |factors: &[f64]| Resize::By(factors.to_vec());
+    let [linear, corners] = [false, true].map(|align_corners| Interpolation::Linear { align_corners });
+    let [cubic, cubic_corners] = [false, true].map(|align_corners| Interpolation::Cubic { align_corners });
+    let (nearest, exact, area) = (Interpolation::Nearest, Interpolation::NearestExact, Interpolation::Area);
+    let mut row = Row::new("interpolate").scale(4.0).ulps(16.0);
+    for (label, mode) in [
+        ("nearest", nearest),
+        ("nearest, exactly", exact),
+        ("linear", linear),
+        ("linear, corners", corners),
+        ("cubic", cubic),
+        ("cubic, corners", cubic_corners),
+        ("area", area),
+    ] {
+        row = case(row, &format!("{label}: more"), &[1, 2, 3], to(&[7]), mode);
+        row = case(row, &format!("{label}: fewer"), &[1, 2, 5], to(&[3]), mode);
+        row = case(row, &format!("{label}: one of several"), &[1, 1, 4], to(&[1]), mode);
+        row = case(row, &format!("{label}: several of one"), &[1, 1, 1], to(&[3]), mode);
+        row = case(row, &format!("{label}: two axes"), &[1, 1, 3, 4], to(&[4, 3]), mode);
+        row = case(row, &format!("{label}: three axes"), &[1, 1, 2, 1, 3], to(&[3, 2, 2]), mode);
+        row = case(row, &format!("{label}: by a factor"), &[1, 1, 4], by(&[1.6]), mode);
+        row = case(row, &format!("{label}: by factors"), &[1, 1, 3, 4], by(&[2.0, 0.6]), mode);
+        row = case(row, &format!("{label}: no image"), &[0, 2, 3], to(&[2]), mode);
+    }
+    let image = || Tensor::ones([1, 1, 3], DType::F64);
+    let result = |size: Resize| ops::interpolate(&Tensor::ones([1, 1, 3], DType::F64), size, Interpolation::Nearest);
+    vec![
+        row.also("a length for every axis", move || argument_refused(result(to(&[2, 2]))))
+            .also("a factor for every axis", move || argument_refused(result(by(&[]))))
+            .also("no length", move || argument_refused(result(to(&[0]))))
+            .also("a factor that leaves nothing", move || argument_refused(result(by(&[0.2]))))
+            .also("a negative factor", move || argument_refused(result(by(&[-1.0]))))
+            .also("a factor that is no number", move || argument_refused(result(by(&[f64::NAN]))))
+            .also("an infinite factor", move || argument_refused(result(by(&[f64::INFINITY]))))
+            .also("beyond any memory", move || Ok(matches!(result(to(&[usize::MAX])), Err(Error::OutOfMemory { .. }))))
+            .also("another rank", move || {
+                shape_refused(ops::interpolate(&Tensor::ones([1, 2], DType::F64), to(&[]), nearest))
+            })
+            .also("an empty axis", move || {
+                shape_refused(ops::interpolate(&Tensor::ones([1, 2, 0], DType::F64), to(&[2]), nearest))
+            })
+            .also("integers are picked, not mixed", move || {
+                let x = image().to_dtype(DType::U8);
+                let picked: Result<Tensor> = ops::interpolate(&x, to(&[2]), nearest);
+                let mixed = ops::interpolate(&x, to(&[2]), linear);
+                Ok(picked?.to_vec::<u8>() == [1, 1] && matches!(mixed, Err(Error::DTypeMismatch { .. })))
+            }),
+    ]
+}

@@ -1,0 +1,74 @@
+//! Unpooling: values back at their positions.
+
+use super::batched;
+use crate::table::nd::{Nd, indices};
+use crate::table::row::{Input, Row, class, real, shape_refused};
+use pellucid_tensor::ops::Pool;
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+type Call = fn(&Tensor, &Tensor, &[usize]) -> Result<Tensor>;
+
+fn unpooled(x: &Nd, positions: &Nd, dims: &[usize]) -> Nd {
+    let mut flat = Nd::from_fn(&[x.shape[0], x.shape[1], dims.iter().product()], |_| 0.0);
+    for ix in indices(&x.shape) {
+        flat.set(&[ix[0], ix[1], positions.at(&ix) as usize], x.at(&ix));
+    }
+    flat.reshape(&[&x.shape[..2], dims].concat())
+}
+
+fn case(row: Row, label: &str, call: Call, shape: &[usize], dims: &'static [usize]) -> Row {
+    let places = dims.iter().product();
+    let inputs = [Input { shape: shape.to_vec(), ..real([]) }, Input { shape: shape.to_vec(), ..class([], places) }];
+    row.case(
+        label,
+        inputs,
+        move |x| call(&x[0], &x[1], dims),
+        move |x| batched(&x[0], dims.len(), |image| unpooled(image, &x[1].reshape(&image.shape), dims)),
+    )
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let positions = |at: i64| Tensor::from([[[at]]]);
+    let one = || Tensor::from([[[1.5]]]);
+    let out_of_bounds = |at: i64| {
+        let refused = ops::max_unpool1d(&Tensor::from([[[1.5]]]), &Tensor::from([[[at]]]), &[4]);
+        Ok(matches!(refused, Err(Error::IndexOutOfBounds { .. })))
+    };
+    let call: Call = |x, at, dims| ops::max_unpool1d(x, at, dims);
+    let row = case(Row::new("max_unpool1d"), "a line", call, &[1, 2, 2], &[5]);
+    let row = case(row, "one image", call, &[2, 2], &[5]).floats_only();
+    let row = case(row, "no image", call, &[0, 2, 2], &[5]).floats_only();
+    let line = row
+        .also("beyond the end", move || out_of_bounds(4))
+        .also("absurdly beyond the end", move || out_of_bounds(i64::MAX))
+        .also("absurdly before the start", move || out_of_bounds(i64::MIN))
+        .also("positions of another shape", move || {
+            shape_refused(ops::max_unpool1d(&Tensor::from([[[1.0, 2.0]]]), &positions(0), &[4]))
+        })
+        .also("a length for every axis", move || shape_refused(ops::max_unpool1d(&one(), &positions(0), &[4, 4])))
+        .also("positions that are no integers", move || {
+            Ok(matches!(ops::max_unpool1d(&one(), &one(), &[4]), Err(Error::DTypeMismatch { .. })))
+        });
+
+    let call: Call = |x, at, dims| ops::max_unpool2d(x, at, dims);
+    let row = case(Row::new("max_unpool2d"), "a plane", call, &[1, 2, 1, 2], &[2, 3]);
+    let row = case(row, "one image", call, &[2, 2, 1], &[2, 3]).floats_only();
+    let plane = row
+        .also("beyond any memory", || {
+            let (x, at) = (Tensor::ones([1, 1, 1], DType::F64), Tensor::zeros([1, 1, 1], DType::I64));
+            Ok(matches!(ops::max_unpool2d(&x, &at, &[1 << 40, 1 << 40]), Err(Error::OutOfMemory { .. })))
+        })
+        .also("undoes a pool, but for what was lost", || {
+            let x = Tensor::from([[[[1.0, 4.0], [3.0, 2.0]]]]);
+            let (values, positions) = ops::max_pool2d(&x, Pool::new(2))?;
+            Ok(ops::max_unpool2d(&values, &positions, &[2, 2])?.to_vec::<f64>() == [0.0, 4.0, 0.0, 0.0])
+        });
+
+    let call: Call = |x, at, dims| ops::max_unpool3d(x, at, dims);
+    let row = case(Row::new("max_unpool3d"), "a space", call, &[1, 1, 1, 2, 1], &[2, 1, 3]);
+    let row = case(row, "one image", call, &[1, 1, 2, 1], &[2, 2, 1]).floats_only();
+    let space = row.also("another rank", || {
+        shape_refused(ops::max_unpool3d(&Tensor::ones([2], DType::F64), &Tensor::zeros([2], DType::I64), &[1, 1, 1]))
+    });
+    vec![line, plane, space]
+}
