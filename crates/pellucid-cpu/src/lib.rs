@@ -13,6 +13,7 @@ mod number;
 mod backend;
 mod buffer;
 mod check;
+mod factor;
 mod index;
 mod math;
 #[allow(

@@ -61,9 +61,7 @@ fn operations_agree_with_the_data() {
     let mut lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
     lines.sort_by(|a, b| a.name.cmp(&b.name));
     table::print(&lines);
-    let mut wrong = table::differences(&lines, include_str!("expected.txt"));
-    let unknown = bindings.keys().filter(|name| !lines.iter().any(|line| line.name == **name));
-    wrong.extend(unknown.map(|name| format!("{name} has a binding, but is not in the data")));
+    let wrong = table::differences(&lines, include_str!("expected.txt"));
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
