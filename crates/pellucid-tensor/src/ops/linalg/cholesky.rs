@@ -1,7 +1,7 @@
 //! Cholesky factors, and equations solved with them.
 
 use super::triangular::{solve_triangular, triangular};
-use super::{common_batch, eye, factor, matrices, mt, precise, regular, square};
+use super::{common_batch, eye, factor, matrices, mt, promoted, regular, square};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::ops;
@@ -73,7 +73,7 @@ fn factored(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tensor, Tensor
 #[face]
 pub fn cholesky_solve(b: &Tensor, l: &Tensor, upper: bool) -> Result<Tensor> {
     let op = "cholesky_solve";
-    precise(op, &[b, l])?;
+    let (b, l) = &promoted(op, b, l)?;
     if square(op, l)? != matrices(op, b)?.0 {
         return Err(Error::shapes(op, [b.shape(), l.shape()], "B has as many rows as L"));
     }

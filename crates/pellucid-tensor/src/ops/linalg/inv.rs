@@ -1,6 +1,6 @@
 //! Inverses, and equations with square matrices.
 
-use super::{common_batch, eye, invertible, lu, matrices, mt, plain, precise, square};
+use super::{common_batch, eye, invertible, lu, matrices, mt, plain, precise, promoted, square};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::ops;
@@ -116,7 +116,7 @@ pub fn solve_ex(a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> 
 }
 
 fn equations(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
-    precise(op, &[a, b])?;
+    let (a, b) = &promoted(op, a, b)?;
     let n = square(op, a)?;
     let vectors = b.rank() == 1 || b.shape()[..] == a.shape()[..a.rank() - 1];
     if vectors && !left {
@@ -152,7 +152,7 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     if ind == 0 {
         return Err(Error::invalid(op, "ind counts axes, and must not be 0"));
     }
-    precise(op, &[a])?;
+    precise(op, a)?;
     let (first, last) = a.shape().split_at(ind.min(a.rank()));
     let (rows, columns) = (first.iter().product::<usize>(), last.iter().product::<usize>());
     if rows != columns {
@@ -170,7 +170,7 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
 #[face]
 pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let op = "tensorsolve";
-    precise(op, &[a, b])?;
+    let (a, b) = &promoted(op, a, b)?;
     let ends: Vec<isize> = (0..axes.len()).map(|k| k as isize - axes.len() as isize).collect();
     let a = ops::movedim(a, axes, &ends)?;
     let unknown = &a.shape()[b.rank().min(a.rank())..];

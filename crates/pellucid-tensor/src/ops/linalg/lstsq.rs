@@ -2,7 +2,7 @@
 
 use super::pinv::{Cutoff, matrix_rank, pinv};
 use super::svd::svdvals;
-use super::{common_batch, matrices, precise};
+use super::{common_batch, matrices, promoted};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -32,7 +32,7 @@ pub struct Lstsq {
 #[face]
 pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     let op = "lstsq";
-    precise(op, &[a, b])?;
+    let (a, b) = &promoted(op, a, b)?;
     let (m, n) = matrices(op, a)?;
     let vectors = b.rank() + 1 == a.rank();
     let right = if vectors { super::column(b)? } else { b.clone() };

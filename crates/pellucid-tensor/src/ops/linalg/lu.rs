@@ -1,7 +1,7 @@
 //! LU factors, and equations solved with them.
 
 use super::triangular::triangular;
-use super::{block, column, common_batch, eye, factor, invertible, matrices, mt, plain, precise, stretch};
+use super::{block, column, common_batch, eye, factor, invertible, matrices, mt, plain, promoted, stretch};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::ops;
@@ -162,7 +162,7 @@ pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 #[face]
 pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "lu_solve";
-    precise(op, &[packed, b])?;
+    let (packed, b) = &promoted(op, packed, b)?;
     let n = super::square(op, packed)?;
     let (rows, columns) = matrices(op, b)?;
     if n != if left { rows } else { columns } {

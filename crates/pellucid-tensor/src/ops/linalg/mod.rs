@@ -1,7 +1,7 @@
 //! Linear algebra: decompositions of the matrices of the last two axes, and what follows from them. The axes before
 //! those two are a batch.
 //!
-//! Tensors are `f32` or `f64`; other dtypes are refused. A matrix with NaN or infinity gives NaN. Gradients have every
+//! Tensors are `f32` or `f64`, where two meet the wider one; other dtypes are refused. A matrix with NaN or infinity gives NaN. Gradients have every
 //! order; where they are not defined (equal singular values, matrices that are not of full rank) the documentation of the
 //! operation says so, and they are NaN or infinite.
 //!
@@ -64,7 +64,7 @@ fn plain(array: &Array) -> Tensor {
 
 /// The rows and columns of matrices of a dtype that can be factored.
 fn matrices(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
-    precise(op, &[x])?;
+    precise(op, x)?;
     match x.shape().dims() {
         [.., m, n] => Ok((*m, *n)),
         _ => Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes")),
@@ -80,13 +80,20 @@ fn square(op: &'static str, x: &Tensor) -> Result<usize> {
     Ok(n)
 }
 
-/// Refuses dtypes other than `f32` and `f64`, and several at once.
-fn precise(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
-    let dtypes = || tensors.iter().map(|t| t.dtype());
-    if dtypes().all(|d| matches!(d, DType::F32 | DType::F64) && d == tensors[0].dtype()) {
-        return Ok(());
+/// Refuses dtypes other than `f32` and `f64`.
+fn precise(op: &'static str, x: &Tensor) -> Result<()> {
+    match x.dtype() {
+        DType::F32 | DType::F64 => Ok(()),
+        other => Err(Error::dtypes(op, [other], "takes f32 or f64; use to_dtype()")),
     }
-    Err(Error::dtypes(op, dtypes(), "takes f32 or f64, one of them throughout; use to_dtype()"))
+}
+
+/// Both in their common dtype, which is `f32` or `f64`.
+fn promoted(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
+    match a.dtype().promote(b.dtype()) {
+        dtype @ (DType::F32 | DType::F64) => Ok((ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?)),
+        _ => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes f32 or f64; use to_dtype()")),
+    }
 }
 
 /// The transposes of matrices.

@@ -1,7 +1,7 @@
 //! Norms of matrices, and their condition.
 
 use super::inv::inv_ex;
-use super::{square, svdvals};
+use super::{precise, square, svdvals};
 use crate::ops::{self, over};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -42,9 +42,7 @@ impl From<i32> for MatrixNorm {
 pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], keepdims: bool) -> Result<Tensor> {
     let op = "matrix_norm";
     let order = order.into();
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    precise(op, x)?;
     let (rows, columns) = (x.shape().axis(op, axes[0])?, x.shape().axis(op, axes[1])?);
     if rows == columns {
         return Err(Error::invalid(op, format!("a matrix has two axes, got {rows} twice")));

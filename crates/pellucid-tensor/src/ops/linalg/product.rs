@@ -38,16 +38,13 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for other ranks, and where inner lengths differ; [`Error::InvalidArgument`] for fewer than two;
-/// [`Error::DTypeMismatch`] for several dtypes.
+/// [`Error::DTypeMismatch`] for truth values.
 pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     let op = "multi_dot";
     let shapes = || matrices.iter().map(|m| m.shape());
     let [first, .., last] = matrices else {
         return Err(Error::invalid(op, format!("takes two matrices or more, got {}", matrices.len())));
     };
-    if matrices.iter().any(|m| m.dtype() != first.dtype()) {
-        return Err(Error::dtypes(op, matrices.iter().map(|m| m.dtype()), "takes one dtype; use to_dtype()"));
-    }
     let count = matrices.len();
     let mut factors: Vec<Tensor> = matrices.iter().map(|&m| m.clone()).collect();
     if first.rank() == 1 {
@@ -114,8 +111,7 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
 /// Σ aᵢ·bᵢ along an axis, with broadcasting; the axis counts in the common shape, and disappears.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the shapes do not broadcast, or the axis is not equally long in both;
-/// [`Error::AxisOutOfRange`].
+/// [`Error::ShapeMismatch`] if the shapes do not broadcast; [`Error::AxisOutOfRange`].
 #[face]
 pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let op = "vecdot";

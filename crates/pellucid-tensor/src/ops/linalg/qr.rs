@@ -1,7 +1,7 @@
 //! QR factors, and the reflections that make them up.
 
 use super::triangular::triangular;
-use super::{block, column, eye, factor, matrices, mt, plain, precise};
+use super::{block, column, eye, factor, matrices, mt, plain, promoted};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, is_recorded};
 use crate::ops;
@@ -23,10 +23,10 @@ pub enum QrMode {
     R,
 }
 
-/// Q and R of matrices with at least as many rows as columns.
+/// Q `[.., m, k]` and R `[.., k, n]`, k = min(m, n), R₁ the first square of R.
 ///
-/// ∂A = (∂Q + Q·sym(M))·R⁻ᵀ with M = the upper triangle of ∂R·Rᵀ − Qᵀ·∂Q, and sym(M) = M + its strict part transposed
-/// (Walter & Lehmann 2010; Seeger et al. 2017).
+/// ∂A = Q·(∂R + [L·R₁⁻ᵀ, 0]) + (I − Q·Qᵀ)·∂Q·R⁻ᵀ, L the strict lower triangle of W − Wᵀ, W = Qᵀ·∂Q − ∂R·Rᵀ; the last
+/// term is there where m > n (Walter & Lehmann 2010; Seeger et al. 2017).
 struct Qr;
 
 impl Operation for Qr {
@@ -38,17 +38,27 @@ impl Operation for Qr {
         saves.output(1);
         let outputs = factor(Factor::Qr, inputs)?;
         let (packed, tau) = (plain(&outputs[0]), plain(&outputs[1]));
-        let (_, n) = matrices("qr", &packed)?;
-        let q = Reflections::new(&packed, &tau)?.basis(n)?;
-        let r = ops::triu(&block(&packed, (0, 0), n, n)?, 0)?;
+        let (m, n) = matrices("qr", &packed)?;
+        let q = Reflections::new(&packed, &tau)?.basis(m.min(n))?;
+        let r = ops::triu(&block(&packed, (0, 0), m.min(n), n)?, 0)?;
         Ok(smallvec![q.array().clone(), r.array().clone()])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let (q, r, gq, gr) = (saved.output(0)?, saved.output(1)?, grads.get(0)?, grads.get(1)?);
-        let inner = ops::sub(&ops::matmul(&gr, &mt(&r)?)?, &ops::matmul(&mt(&q)?, &gq)?)?;
-        let symmetric = ops::add(&ops::triu(&inner, 0)?, &mt(&ops::triu(&inner, 1)?)?)?;
-        let whole = ops::add(&gq, &ops::matmul(&q, &symmetric)?)?;
-        Ok(smallvec![Some(mt(&triangular(&r, &mt(&whole)?, true, false)?)?)])
+        let (m, n) = (q.shape()[q.rank() - 2], r.shape()[r.rank() - 1]);
+        let k = m.min(n);
+        let first = block(&r, (0, 0), k, k)?;
+        let divided = |x: &Tensor| mt(&triangular(&first, &mt(x)?, true, false)?);
+        let inside = ops::matmul(&mt(&q)?, &gq)?;
+        let w = ops::sub(&inside, &ops::matmul(&gr, &mt(&r)?)?)?;
+        let turned = divided(&ops::tril(&ops::sub(&w, &mt(&w)?)?, -1)?)?;
+        let square = ops::add(&block(&gr, (0, 0), k, k)?, &turned)?;
+        let inner = ops::concatenate(&[&square, &block(&gr, (0, k), k, n - k)?], -1)?;
+        let whole = ops::matmul(&q, &inner)?;
+        Ok(smallvec![Some(match m > n {
+            true => ops::add(&whole, &divided(&ops::sub(&gq, &ops::matmul(&q, &inside)?)?)?)?,
+            false => whole,
+        })])
     }
 }
 
@@ -129,15 +139,9 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
         let q = Reflections::new(&outputs[0], &outputs[1])?.basis(m)?;
         return Ok((q, ops::triu(&outputs[0], 0)?));
     }
-    // Where there are more columns than rows, the first square has Q, and R = [R₁, Qᵀ·A₂].
-    let outputs = apply(Qr, &[&block(a, (0, 0), m, m.min(n))?])?;
-    let (q, r) = (outputs[0].clone(), outputs[1].clone());
-    let r = match m < n {
-        true => ops::concatenate(&[&r, &ops::matmul(&mt(&q)?, &block(a, (0, m), m, n - m)?)?], -1)?,
-        false => r,
-    };
-    let q = if mode == QrMode::R { ops::zeros([0], a.dtype())? } else { q };
-    Ok((q, r))
+    let outputs = apply(Qr, &[a])?;
+    let q = if mode == QrMode::R { ops::zeros([0], a.dtype())? } else { outputs[0].clone() };
+    Ok((q, outputs[1].clone()))
 }
 
 /// R, and below it the vectors vᵢ, whose element on the diagonal is 1, in one matrix; and the factors τ: Q is the product
@@ -159,6 +163,7 @@ pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[face]
 pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
+    let (v, tau) = &promoted("householder_product", v, tau)?;
     let (m, n) = checked("householder_product", v, tau)?;
     if n > m {
         return Err(Error::shapes(
@@ -178,7 +183,9 @@ pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
 #[face]
 pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "ormqr";
-    precise(op, &[v, c])?;
+    let (v, c) = &promoted(op, v, c)?;
+    let (v, tau) = &promoted(op, v, tau)?;
+    let c = &ops::to_dtype(c, v.dtype())?;
     let (m, _) = checked(op, v, tau)?;
     let (rows, columns) = matrices(op, c)?;
     if m != if left { rows } else { columns } {
@@ -197,7 +204,6 @@ pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool)
 
 /// The rows and columns of matrices of reflections, of which there are as many as factors or more.
 fn checked(op: &'static str, v: &Tensor, tau: &Tensor) -> Result<(usize, usize)> {
-    precise(op, &[v, tau])?;
     let (m, n) = matrices(op, v)?;
     let batch = super::batch(v);
     match tau.shape().dims() {

@@ -1,6 +1,6 @@
 //! Equations with triangular matrices.
 
-use super::{common_batch, factor, matrices, mt, plain, precise, regular, square, stretch};
+use super::{common_batch, factor, matrices, mt, plain, promoted, regular, square, stretch};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
@@ -64,7 +64,7 @@ pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Res
 #[face]
 pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: bool) -> Result<Tensor> {
     let op = "solve_triangular";
-    precise(op, &[a, b])?;
+    let (a, b) = &promoted(op, a, b)?;
     let n = square(op, a)?;
     let (rows, columns) = matrices(op, b)?;
     if n != if left { rows } else { columns } {

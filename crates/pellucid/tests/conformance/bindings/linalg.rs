@@ -43,15 +43,17 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("linalg.tensorsolve", |c| ops::tensorsolve(c.x()?, c.y()?, &c.ints(2, "dims").unwrap_or_default()));
 
     table.many("linalg.lstsq", least_squares);
-    table.one("linalg.lstsq.grad_oriented", |c| Ok(ops::lstsq(c.x()?, c.y()?, None)?.solution));
+    table.many("linalg.lstsq.grad_oriented", |c| Ok(least_squares(c)?.into_iter().take(2).collect()));
 
     table.many("linalg.lu", |c| ops::lu(c.x()?).map(|(p, l, u)| vec![p, l, u]));
-    for name in ["lu", "linalg.lu_factor"] {
-        table.two(name, |c| ops::lu_factor_ex(c.x()?).map(|(packed, pivots, _)| (packed, pivots)));
+    table.two("linalg.lu_factor", |c| ops::lu_factor_ex(c.x()?).map(|(packed, pivots, _)| (packed, pivots)));
+    for name in ["lu", "linalg.lu_factor_ex"] {
+        table.many(name, move |c| {
+            let (packed, pivots, info) = ops::lu_factor_ex(c.x()?)?;
+            let short = name == "lu" && !c.flag(KEY, "get_infos");
+            Ok(if short { vec![packed, pivots] } else { vec![packed, pivots, info] })
+        });
     }
-    table.many("linalg.lu_factor_ex", |c| {
-        ops::lu_factor_ex(c.x()?).map(|(packed, pivots, info)| vec![packed, pivots, info])
-    });
     table.one("lu_solve", |c| ops::lu_solve(c.tensor(1, "LU_data")?, c.tensor(2, "LU_pivots")?, c.x()?, true, false));
     table.one("linalg.lu_solve", |c| {
         ops::lu_solve(c.x()?, c.tensor(1, "pivots")?, c.tensor(2, "B")?, left(c), c.flag(KEY, "adjoint"))
@@ -111,17 +113,16 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.one("linalg.vector_norm", |c| vector_norm(c, c.ints(2, "dim")));
     table.one("norm.nuc", |c| {
-        ops::matrix_norm(
-            c.x()?,
-            MatrixNorm::Nuclear,
-            pair(c.ints(2, "dim").unwrap_or(vec![0, 1]))?,
-            c.flag(3, "keepdim"),
-        )
+        let axes = pair(c.ints(2, "dim").unwrap_or(vec![0, 1]))?;
+        ops::matrix_norm(c.x()?, MatrixNorm::Nuclear, axes, c.flag(3, "keepdim"))
     });
+    table.one("norm", |c| ops::norm(c.x()?, c.float(1, "p").unwrap_or(2.0), c.reduced(2, "dim")));
 
     table.one("linalg.matrix_power", |c| ops::matrix_power(c.x()?, c.int(1, "n").unwrap_or(0)));
     table.one("linalg.multi_dot", |c| ops::multi_dot(&c.tensors(0)?));
-    table.one("linalg.vander", |c| ops::vander(c.x()?, c.int(KEY, "N").map(|n| n as usize)));
+    table.one("linalg.vander", |c| {
+        ops::vander(&super::shape::at_least(c.x()?, 1)?, c.int(KEY, "N").map(|n| n as usize))
+    });
     table.one("linalg.vecdot", |c| ops::vecdot(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1)));
     table.one("linalg.cross", |c| ops::cross(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1)));
     table.binary("outer", ops::outer);
@@ -139,10 +140,11 @@ fn is_upper(c: &Call) -> bool {
 fn least_squares(c: &Call) -> Result<Vec<Tensor>> {
     let found = ops::lstsq(c.x()?, c.y()?, c.float(2, "rcond"))?;
     let driver = c.text(KEY, "driver").unwrap_or("gelsy");
+    let residuals = if driver == "gelsy" { ops::zeros([0], c.x()?.dtype())? } else { found.residuals };
     let rank = if driver == "gels" { ops::zeros([0], DType::I64)? } else { found.rank };
     let values =
         if matches!(driver, "gelsd" | "gelss") { found.singular_values } else { ops::zeros([0], c.x()?.dtype())? };
-    Ok(vec![found.solution, found.residuals, rank, values])
+    Ok(vec![found.solution, residuals, rank, values])
 }
 
 fn cutoff(c: &Call) -> Result<Cutoff> {

@@ -8,6 +8,7 @@ mod diagonal;
 mod einsum;
 mod gather;
 mod join;
+mod linalg;
 mod loss;
 mod masked;
 mod matmul;
@@ -75,6 +76,7 @@ tables!(
     einsum,
     gather,
     join,
+    linalg,
     loss,
     masked,
     matmul,
