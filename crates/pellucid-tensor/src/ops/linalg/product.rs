@@ -34,7 +34,7 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
 }
 
 /// The product of two or more matrices, multiplied in the order that takes the fewest multiplications (Cormen et al., 15.2).
-/// The first may be a vector, a row, and the last one, a column; that axis then disappears.
+/// The first may be a vector, a row, and the last one, a column; that axis then disappears. Dtypes are promoted.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for other ranks, and where inner lengths differ; [`Error::InvalidArgument`] for fewer than two;
@@ -46,12 +46,13 @@ pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
         return Err(Error::invalid(op, format!("takes two matrices or more, got {}", matrices.len())));
     };
     let count = matrices.len();
-    let mut factors: Vec<Tensor> = matrices.iter().map(|&m| m.clone()).collect();
+    let dtype = matrices.iter().fold(first.dtype(), |dtype, m| dtype.promote(m.dtype()));
+    let mut factors: Vec<Tensor> = matrices.iter().map(|m| ops::to_dtype(m, dtype)).collect::<Result<_>>()?;
     if first.rank() == 1 {
-        factors[0] = ops::unsqueeze(first, 0)?;
+        factors[0] = ops::unsqueeze(&factors[0], 0)?;
     }
     if last.rank() == 1 {
-        factors[count - 1] = ops::unsqueeze(last, 1)?;
+        factors[count - 1] = ops::unsqueeze(&factors[count - 1], 1)?;
     }
     let fits = |pair: &[Tensor]| pair[0].shape()[1] == pair[1].shape()[0];
     if factors.iter().any(|f| f.rank() != 2) || !factors.windows(2).all(fits) {

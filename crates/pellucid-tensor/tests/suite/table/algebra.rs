@@ -92,8 +92,7 @@ pub fn each(x: &[Nd], f: impl Fn(&[Mat]) -> Mat) -> Nd {
         let [.., m, n] = x.shape[..] else { unreachable!("matrices") };
         mat(m, n, |i, j| x.at(&[b, &[i, j]].concat()))
     };
-    let all: Vec<Mat> =
-        indices(&batch).iter().map(|b| f(&x.iter().map(|x| at(x, b)).collect::<Vec<_>>())).collect();
+    let all: Vec<Mat> = indices(&batch).iter().map(|b| f(&x.iter().map(|x| at(x, b)).collect::<Vec<_>>())).collect();
     let (rows, columns) = all.first().map_or((0, 0), |m| (m.len(), m.first().map_or(0, Vec::len)));
     Nd { shape: [&batch[..], &[rows, columns]].concat(), data: all.into_iter().flatten().flatten().collect() }
 }

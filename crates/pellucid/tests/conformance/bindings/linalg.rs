@@ -50,7 +50,7 @@ pub(super) fn bind(table: &mut Binder) {
     for name in ["lu", "linalg.lu_factor_ex"] {
         table.many(name, move |c| {
             let (packed, pivots, info) = ops::lu_factor_ex(c.x()?)?;
-            let short = name == "lu" && !c.flag(KEY, "get_infos");
+            let short = name == "lu" && !c.flag(2, "get_infos");
             Ok(if short { vec![packed, pivots] } else { vec![packed, pivots, info] })
         });
     }

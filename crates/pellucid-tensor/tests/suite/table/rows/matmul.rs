@@ -109,7 +109,6 @@ pub(super) fn rows() -> Vec<Row> {
             };
             Ok(bits(&dense)? == bits(&columns)?)
         });
-    let square = |x: &Nd, n: usize| (1..n).fold(x.clone(), |power, _| product(&power, x));
     let trace = Row::new("trace")
         .case("a rectangle", [real([2, 3])], |x| ops::trace(&x[0]), |x| Nd::scalar(x[0].at(&[0, 0]) + x[0].at(&[1, 1])))
         .floats_only()
