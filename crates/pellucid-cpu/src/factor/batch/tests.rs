@@ -19,7 +19,7 @@ struct Stack {
 impl Stack {
     fn from_fn(rows: usize, columns: usize, f: impl Fn(usize, usize, usize) -> f64) -> Stack {
         let at = |k: usize| (k / (rows * columns), k / columns % rows, k % columns);
-        let data = (0..6 * rows * columns).map(|k| at(k)).map(|(b, i, j)| f(b, i, j)).collect();
+        let data = (0..6 * rows * columns).map(at).map(|(b, i, j)| f(b, i, j)).collect();
         Stack { rows, columns, data }
     }
 

@@ -100,6 +100,11 @@ pub(super) fn bind(table: &mut Binder) {
         let full = c.get(1, "full_matrices").is_none() || c.flag(1, "full_matrices");
         ops::svd(c.x()?, full).map(|(u, s, vt)| vec![u, s, vt])
     });
+    table.many("svd", |c| {
+        let some = c.get(1, "some").is_none() || c.flag(1, "some");
+        let (u, s, vt) = ops::svd(c.x()?, !some)?;
+        Ok(vec![u, s, ops::transpose(&vt, -2, -1)?])
+    });
     table.unary("linalg.svdvals", ops::svdvals);
     table.two("linalg.polar", |c| ops::polar(c.x()?));
 
@@ -124,7 +129,13 @@ pub(super) fn bind(table: &mut Binder) {
         ops::vander(&super::shape::at_least(c.x()?, 1)?, c.int(KEY, "N").map(|n| n as usize))
     });
     table.one("linalg.vecdot", |c| ops::vecdot(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1)));
-    table.one("linalg.cross", |c| ops::cross(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1)));
+    table.one("linalg.cross", |c| {
+        // Pellucid broadcasts over missing axes, too.
+        if c.x()?.rank() != c.y()?.rank() {
+            return Err(Error::shapes("cross", [c.x()?.shape(), c.y()?.shape()], "equal ranks"));
+        }
+        ops::cross(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1))
+    });
     table.binary("outer", ops::outer);
 }
 
