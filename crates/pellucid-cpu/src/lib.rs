@@ -14,6 +14,7 @@ mod backend;
 mod buffer;
 mod check;
 mod conv;
+mod factor;
 mod index;
 mod math;
 #[allow(dead_code, unused_imports, unreachable_pub, reason = "an epilogue can be added to every product")]

@@ -61,6 +61,26 @@ pub enum Error {
         /// What is wrong and what would be right.
         reason: String,
     },
+    /// A matrix without an inverse, or one that is not positive definite.
+    #[error("{op}: matrix {batch} of the batch is {what}{mend}")]
+    Singular {
+        /// The operation.
+        op: &'static str,
+        /// The first such matrix, counted in row-major order over the batch axes; 0 where there are none.
+        batch: usize,
+        /// What it is, and where this was found.
+        what: String,
+        /// How to go on.
+        mend: &'static str,
+    },
+    /// The operation is in a part of the library that was left out of this build.
+    #[error("{op}: left out of this build; turn on the feature `{feature}`")]
+    MissingFeature {
+        /// The operation.
+        op: &'static str,
+        /// The Cargo feature that brings it.
+        feature: &'static str,
+    },
     /// A float result whose derivative exists but is not implemented met a tracked input.
     #[error("{op}: has no gradient, but an input requires one; detach() it, or compute under no_grad()")]
     NoGradient {

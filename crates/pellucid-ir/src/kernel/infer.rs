@@ -50,6 +50,7 @@ impl Kernel {
                 let shape = inputs[0].shape.with_axis(k.axis, k.k);
                 Ok(smallvec![Meta { shape: shape.clone(), dtype: inputs[0].dtype }, Meta { shape, dtype: DType::I64 }])
             }
+            Kernel::Factor(k) => k.infer(inputs),
             Kernel::Copy => Ok(smallvec![inputs[0].clone()]),
             Kernel::Scatter(_) | Kernel::Random(_) | Kernel::Conv(_) | Kernel::Pool(_) => Ok(Metas::new()),
         }

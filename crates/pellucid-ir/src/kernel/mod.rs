@@ -3,9 +3,11 @@
 //! A family is a shape rule and a meaning; operations choose a family and its arguments. Keep them
 //! few: a new one needs a reason in its documentation.
 
+mod factor;
 mod infer;
 mod window;
 
+pub use factor::{Factor, Vectors};
 pub use infer::Metas;
 pub use window::{Conv, ConvPart, Pool, Window};
 
@@ -95,6 +97,8 @@ pub enum Kernel {
     Scatter(Scatter),
     /// The elements of an axis in order, and where they came from.
     Sort(Sort),
+    /// A decomposition of matrices, or what is solved with one.
+    Factor(Factor),
     /// Random numbers from a counter.
     Random(Random),
     /// The same values in another layout or dtype.
@@ -322,18 +326,20 @@ impl Kernel {
             Kernel::Gather(_) => "gather",
             Kernel::Scatter(_) => "scatter",
             Kernel::Sort(_) => "sort",
+            Kernel::Factor(_) => "factor",
             Kernel::Random(_) => "random",
             Kernel::Copy => "copy",
         }
     }
 
-    /// The name of its program, or of the family where it has none.
+    /// The name of its program or factorisation, or of the family where it has none.
     #[inline]
     pub fn name(&self) -> &'static str {
         match self {
             Kernel::Map(k) => k.program.name,
             Kernel::Reduce(k) => k.program.name,
             Kernel::Row(k) => k.program.name,
+            Kernel::Factor(k) => k.name(),
             other => other.family(),
         }
     }

@@ -211,28 +211,3 @@ pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let next = |t: &Tensor, by: isize| ops::roll(t, &[-by], &[at]);
     ops::sub(&ops::mul(&next(a, 1)?, &next(b, 2)?)?, &ops::mul(&next(a, 2)?, &next(b, 1)?)?)
 }
-
-/// The square matrices of the last two axes, multiplied with themselves n times; the identity for n = 0.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`] if they are not square.
-#[face]
-pub fn matrix_power(x: &Tensor, n: usize) -> Result<Tensor> {
-    let square = x.rank() >= 2 && x.shape()[x.rank() - 1] == x.shape()[x.rank() - 2];
-    if !square {
-        return Err(Error::shapes("matrix_power", [x.shape()], "takes square matrices"));
-    }
-    if n == 0 {
-        let ones = ops::ones(&x.shape()[..x.rank() - 1], x.dtype())?;
-        return ops::diag_embed(&ones, 0, -2, -1);
-    }
-    // By the binary digits of n, the highest first.
-    let mut power = x.clone();
-    for digit in (0..n.ilog2()).rev() {
-        power = matmul(&power, &power)?;
-        if n >> digit & 1 == 1 {
-            power = matmul(&power, x)?;
-        }
-    }
-    Ok(power)
-}

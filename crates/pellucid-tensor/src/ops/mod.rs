@@ -14,6 +14,7 @@ mod elementwise;
 mod formula;
 mod gather;
 mod join;
+mod linalg;
 mod masked;
 mod matmul;
 mod normalize;
@@ -38,8 +39,14 @@ pub use elementwise::*;
 pub use formula::update;
 pub use gather::{index_select, nonzero, scatter, scatter_add, scatter_add_along, take_along_axis};
 pub use join::{concatenate, dstack, hstack, stack, vstack};
+pub use linalg::{
+    Cutoff, Lstsq, MatrixNorm, QrMode, cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, cond, det, eigh,
+    eigvalsh, geqrf, householder_product, inv, inv_ex, logdet, lstsq, lu, lu_factor, lu_factor_ex, lu_solve, lu_unpack,
+    matrix_exp, matrix_norm, matrix_power, matrix_rank, matrix_sqrth, multi_dot, ormqr, pinv, polar, qr, slogdet,
+    solve, solve_ex, solve_triangular, svd, svdvals, tensorinv, tensorsolve, vander, vecdot,
+};
 pub use masked::{masked_fill, masked_select, one_hot, take};
-pub use matmul::{cross, dot, linear, matmul, matrix_power, outer, trace};
+pub use matmul::{cross, dot, linear, matmul, outer, trace};
 pub use normalize::{
     BatchNorm, RunningStatistics, batch_norm, group_norm, instance_norm, layer_norm, local_response_norm, rms_norm,
 };

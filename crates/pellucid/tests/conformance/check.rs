@@ -133,6 +133,8 @@ struct Computed<'a> {
     value: Tensor,
     expected: Option<&'a Tensor>,
     tolerance: f64,
+    /// The least size of the whole, in `f64`, to which a difference counts as relative.
+    least: f64,
 }
 
 type Leaves = BTreeMap<String, Tensor>;
@@ -205,7 +207,7 @@ impl<'a> Check<'a> {
     }
 
     fn output(&self, what: String, value: &Tensor, expected: &'a Tensor) -> Computed<'a> {
-        Computed { what, value: value.clone(), expected: Some(expected), tolerance: self.run.outputs }
+        Computed { what, value: value.clone(), expected: Some(expected), tolerance: self.run.outputs, least: 0.0 }
     }
 
     /// The tensors of the call, cast; the ones that have gradients are leaves that require them.
@@ -304,7 +306,7 @@ impl<'a> Check<'a> {
         for (path, gradient) in self.sample.tracked.iter().zip(gradients) {
             let expected = self.stored(kind, path).filter(|_| level == Level::Known);
             let (what, value) = (format!("{kind} of {path}"), gradient.clone());
-            all.push(Computed { what, value, expected, tolerance: self.run.gradients });
+            all.push(Computed { what, value, expected, tolerance: self.run.gradients, least: 1e-3 });
         }
     }
 
@@ -313,7 +315,7 @@ impl<'a> Check<'a> {
             let expected = self.stored("jvp", j);
             if expected.is_some() {
                 let (what, value) = (format!("{kind} of output {j}"), product.clone());
-                all.push(Computed { what, value, expected, tolerance: self.run.gradients });
+                all.push(Computed { what, value, expected, tolerance: self.run.gradients, least: 1e-3 });
             }
         }
     }
@@ -321,7 +323,7 @@ impl<'a> Check<'a> {
     /// Shapes, then every element: equal, or both NaN, or close relative to the expected one and to
     /// the size of the whole.
     fn compare(&self, computed: &Computed, value: &Tensor) -> Result<(), String> {
-        let Computed { what, expected, tolerance, .. } = computed;
+        let Computed { what, expected, tolerance, least, .. } = computed;
         let wanted = match expected {
             Some(expected) if expected.shape() != value.shape() => {
                 return Err(format!("{what} has shape {}, expected {}", value.shape(), expected.shape()));
@@ -333,8 +335,7 @@ impl<'a> Check<'a> {
         // Gradients are sums of larger terms, and so are all results in the smaller precision: what is
         // left where these cancel is noise.
         let floor = match self.run.float {
-            DType::F64 if *tolerance == self.run.outputs => size.min(1.0),
-            DType::F64 => size.clamp(1e-3, 1.0),
+            DType::F64 => size.clamp(*least, 1.0),
             _ => size.max(1e-2),
         };
         for (i, (&value, &expected)) in value.to_vec::<f64>().iter().zip(&wanted).enumerate() {

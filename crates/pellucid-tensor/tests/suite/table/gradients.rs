@@ -4,6 +4,7 @@ use super::data::{operands, tensor, values};
 use super::driver::Report;
 use super::nd::Nd;
 use super::row::{Case, Gradient, Kind, Row};
+use crate::tensor::promotion::join;
 use pellucid_tensor::{Check, DType, Grad, Result, Scalar, Tensor, grad, gradcheck, gradgradcheck};
 
 /// Everything that a differentiable row must stand.
@@ -101,7 +102,9 @@ fn metadata(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     if numbers > 1 {
         choices.extend([vec![DType::F32, DType::F64], vec![DType::F64, DType::F32], vec![DType::BF16, DType::F32]]);
     }
-    for dtypes in choices {
+    // Some operations refuse narrow types.
+    let taken = |dtype: &DType| row.rules.iter().all(|rule| rule.result(*dtype).is_some());
+    for dtypes in choices.into_iter().filter(|dtypes| dtypes.iter().copied().reduce(join).is_some_and(|d| taken(&d))) {
         let (exact, tensors) = operands(row.name, case, &dtypes);
         let which: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
         let wide: Vec<Tensor> = exact

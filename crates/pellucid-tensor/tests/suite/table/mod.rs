@@ -14,6 +14,7 @@
 //! `coverage` compares the rows with the source of `ops`: an operation without a row fails. `kinks`
 //! has the conventions at corners and limits, by hand.
 
+mod algebra;
 mod coverage;
 mod data;
 mod driver;

@@ -68,6 +68,10 @@ pub enum Rule {
     FloatsOnly,
     /// All but truth values.
     NoTruth,
+    /// `f32` and `f64`; the others are refused.
+    Precise,
+    /// This dtype, of `f32` and `f64`; the others are refused.
+    OfPrecise(DType),
 }
 
 impl Rule {
@@ -85,6 +89,8 @@ impl Rule {
             Rule::Shifts => (!float).then_some(counted),
             Rule::FloatsOnly => float.then_some(dtype),
             Rule::NoTruth => (dtype != DType::Bool).then_some(dtype),
+            Rule::Precise => matches!(dtype, DType::F32 | DType::F64).then_some(dtype),
+            Rule::OfPrecise(fixed) => Rule::Precise.result(dtype).map(|_| fixed),
         }
     }
 }

@@ -27,11 +27,6 @@ pub(super) fn bind(table: &mut Binder) {
         c.optional(3, "bias").map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
     });
     table.one("cross", |c| ops::cross(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1)));
-    table.one("linalg.multi_dot", |c| {
-        let tensors = c.tensors(0)?;
-        let Some((first, rest)) = tensors.split_first() else { return Err(Error::invalid("multi_dot", "needs some")) };
-        rest.iter().try_fold((*first).clone(), |product, x| ops::matmul(&product, x))
-    });
     table.one("tensordot", |c| {
         let (a, b) = (c.x()?, c.y()?);
         if let Some(count) = c.int(KEY, "dims") {

@@ -8,6 +8,7 @@ mod diagonal;
 mod einsum;
 mod gather;
 mod join;
+mod linalg;
 mod loss;
 mod masked;
 mod matmul;
@@ -76,6 +77,7 @@ tables!(
     einsum,
     gather,
     join,
+    linalg,
     loss,
     masked,
     matmul,

@@ -1,0 +1,18 @@
+//! Factorisations: every matrix of a batch is copied out in `f64`, worked on by one thread in `pellucid-linalg`, and
+//! its factors are copied back. Threads share out the batch.
+
+#[cfg(feature = "linalg")]
+mod batch;
+
+#[cfg(feature = "linalg")]
+pub(crate) use batch::factor;
+
+/// Without the feature `linalg` there is nothing to run.
+#[cfg(not(feature = "linalg"))]
+pub(crate) fn factor(
+    kernel: &pellucid_ir::kernel::Factor,
+    _: &[crate::operand::Operand<'_>],
+    _: &[crate::operand::Operand<'_>],
+) -> pellucid_ir::Result<()> {
+    Err(pellucid_ir::Error::MissingFeature { op: kernel.name(), feature: "linalg" })
+}

@@ -1,0 +1,155 @@
+//! The family [`Factor`]: what it computes, and the shapes of what comes out.
+
+use super::{Meta, Metas};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::shape::Shape;
+use smallvec::smallvec;
+
+/// A decomposition of the matrices of the last two axes, or what is solved with one; the axes before
+/// them are a batch.
+///
+/// It is a family of its own because its algorithms look at values as they go: pivots are searched,
+/// iterations end when they have converged. Nothing else in the list of families does.
+///
+/// Matrices are `f32` or `f64`. Each is worked on in `f64` by one thread, and rounded once. A matrix with
+/// NaN or infinity in what is read of it has factors of NaN.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Factor {
+    /// A = L·Lᵀ for symmetric positive definite A, of which the lower triangle is read.
+    ///
+    /// Outputs: L; and, `i32` of the batch's shape, 0 or the order of the first leading minor that is not
+    /// positive. L is NaN there.
+    Cholesky,
+    /// P·A = L·U, pivoting by rows; A is `[m, n]`, k = min(m, n).
+    ///
+    /// Outputs: L below the diagonal (its own is 1) and U on and above it, `[m, n]`; the pivots, `i32 [k]`: row
+    /// i was exchanged with row pivotᵢ − 1, in order, as LAPACK has it; and, `i32`, 0 or the place, from
+    /// 1, of the first zero on U's diagonal.
+    Lu,
+    /// The row order that pivots (`i32 [k]`, as of [`Factor::Lu`]) make of `rows` rows: `i64 [rows]`, row i of P·A
+    /// is row orderᵢ of A. Pivots outside 1..=rows are an error.
+    RowOrder {
+        /// The rows of the matrix that was factored, at least k.
+        rows: usize,
+    },
+    /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
+    ///
+    /// Outputs, as LAPACK's `geqrf` has them: R on and above the diagonal and, below it, vectors vᵢ (whose
+    /// element on the diagonal is 1); and factors τ `[k]`: Q is the product of all I − τᵢ·vᵢ·vᵢᵀ.
+    Qr,
+    /// A = U·diag(S)·Vᵀ, S descending.
+    ///
+    /// Outputs: S, or, with vectors, U, S and Vᵀ.
+    Svd(Vectors),
+    /// A = V·diag(w)·Vᵀ for symmetric A, of which the lower triangle is read; w ascending.
+    ///
+    /// Outputs: w, and, with vectors, V.
+    Eigh {
+        /// Whether V is computed.
+        vectors: bool,
+    },
+    /// X with A·X = B, where A is `[n, n]` and a triangle, B `[n, k]`; their batch axes are equal. The other
+    /// triangle is not read. A zero on the diagonal makes all of X NaN.
+    TriangularSolve {
+        /// The upper triangle.
+        upper: bool,
+        /// The diagonal is taken to be 1, and not read.
+        unit: bool,
+    },
+    /// The exponential Σ Aᵏ/k!, by scaling, a Padé approximant and squaring (Higham 2005).
+    Exp,
+}
+
+/// Which singular vectors are computed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Vectors {
+    /// None.
+    Without,
+    /// As many as there are singular values: U is `[m, k]`, Vᵀ `[k, n]`.
+    Thin,
+    /// Whole orthonormal bases: U is `[m, m]`, Vᵀ `[n, n]`.
+    Full,
+}
+
+impl Factor {
+    /// The decomposition's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Factor::Cholesky => "cholesky",
+            Factor::Lu => "lu",
+            Factor::RowOrder { .. } => "row_order",
+            Factor::Qr => "qr",
+            Factor::Svd(_) => "svd",
+            Factor::Eigh { .. } => "eigh",
+            Factor::TriangularSolve { .. } => "solve_triangular",
+            Factor::Exp => "matrix_exp",
+        }
+    }
+
+    /// The number of inputs.
+    pub fn inputs(self) -> usize {
+        if matches!(self, Factor::TriangularSolve { .. }) { 2 } else { 1 }
+    }
+
+    /// The number of outputs.
+    pub fn outputs(self) -> usize {
+        match self {
+            Factor::Lu | Factor::Svd(Vectors::Thin | Vectors::Full) => 3,
+            Factor::Cholesky | Factor::Qr | Factor::Eigh { vectors: true } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Shape and dtype of every output.
+    pub(super) fn infer(self, inputs: &[Meta]) -> Result<Metas> {
+        let (op, a) = (self.name(), &inputs[0]);
+        if let Factor::RowOrder { rows } = self {
+            return row_order(op, a, rows);
+        }
+        if let Some(other) = inputs.iter().find(|m| !matches!(m.dtype, DType::F32 | DType::F64) || m.dtype != a.dtype) {
+            return Err(Error::dtypes(op, [a.dtype, other.dtype], "takes f32 or f64; use to_dtype()"));
+        }
+        let [batch @ .., m, n] = a.shape.dims() else {
+            return Err(Error::shapes(op, [&a.shape], "takes matrices: at least two axes"));
+        };
+        let (m, n, k) = (*m, *n, *m.min(n));
+        let shaped = |last: &[usize]| batch.iter().chain(last).copied().collect::<Shape>();
+        let of = |last: &[usize]| Meta { shape: shaped(last), dtype: a.dtype };
+        let counts = |last: &[usize]| Meta { shape: shaped(last), dtype: DType::I32 };
+        if !matches!(self, Factor::Lu | Factor::Qr | Factor::Svd(_)) && m != n {
+            return Err(Error::shapes(op, [&a.shape], "the matrices must be square"));
+        }
+        Ok(match self {
+            Factor::Cholesky => smallvec![a.clone(), counts(&[])],
+            Factor::Lu => smallvec![a.clone(), counts(&[k]), counts(&[])],
+            Factor::Qr => smallvec![a.clone(), of(&[k])],
+            Factor::Svd(Vectors::Without) => smallvec![of(&[k])],
+            Factor::Svd(Vectors::Thin) => smallvec![of(&[m, k]), of(&[k]), of(&[k, n])],
+            Factor::Svd(Vectors::Full) => smallvec![of(&[m, m]), of(&[k]), of(&[n, n])],
+            Factor::Eigh { vectors: false } => smallvec![of(&[n])],
+            Factor::Eigh { vectors: true } => smallvec![of(&[n]), a.clone()],
+            Factor::TriangularSolve { .. } => match inputs[1].shape.dims() {
+                [own @ .., rows, _] if own == batch && *rows == n => smallvec![inputs[1].clone()],
+                _ => {
+                    let mend = "B has the rows and the batch axes of A";
+                    return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], mend));
+                }
+            },
+            Factor::Exp => smallvec![a.clone()],
+            Factor::RowOrder { .. } => unreachable!("answered above"),
+        })
+    }
+}
+
+fn row_order(op: &'static str, pivots: &Meta, rows: usize) -> Result<Metas> {
+    if pivots.dtype != DType::I32 {
+        return Err(Error::dtypes(op, [pivots.dtype], "pivots are i32; use to_dtype()"));
+    }
+    match pivots.shape.dims() {
+        [batch @ .., k] if *k <= rows => {
+            Ok(smallvec![Meta { shape: batch.iter().copied().chain([rows]).collect(), dtype: DType::I64 }])
+        }
+        _ => Err(Error::shapes(op, [&pivots.shape], format!("takes at most as many pivots as rows, {rows}"))),
+    }
+}

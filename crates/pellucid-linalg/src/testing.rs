@@ -1,0 +1,35 @@
+//! What the tests of several files need: plain products, and numbers that are always the same.
+
+use crate::Matrix;
+
+/// Numbers between −1 and 1.
+pub(crate) fn numbers(rows: usize, columns: usize, seed: u64) -> Matrix {
+    let mut state = seed;
+    Matrix::from_fn(rows, columns, |_, _| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    })
+}
+
+pub(crate) fn product(a: &Matrix, b: &Matrix) -> Matrix {
+    assert_eq!(a.columns(), b.rows());
+    Matrix::from_fn(a.rows(), b.columns(), |i, j| (0..a.columns()).map(|k| a[(i, k)] * b[(k, j)]).sum())
+}
+
+pub(crate) fn transpose(a: &Matrix) -> Matrix {
+    Matrix::from_fn(a.columns(), a.rows(), |i, j| a[(j, i)])
+}
+
+/// Asserts that two matrices agree, relative to the size of the larger one.
+#[track_caller]
+pub(crate) fn close(got: &Matrix, expected: &Matrix, tolerance: f64) {
+    assert_eq!((got.rows(), got.columns()), (expected.rows(), expected.columns()));
+    let size = expected.data().iter().fold(f64::MIN_POSITIVE, |m: f64, x| m.max(x.abs()));
+    let slack = tolerance * (1 + got.rows().max(got.columns())) as f64;
+    let far = got
+        .data()
+        .iter()
+        .zip(expected.data())
+        .find(|(a, b)| (*a - *b).abs().partial_cmp(&(slack * size)) != Some(std::cmp::Ordering::Less));
+    assert!(far.is_none(), "{far:?} of {got:?} and {expected:?}");
+}

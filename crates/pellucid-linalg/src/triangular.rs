@@ -1,0 +1,66 @@
+//! A·X = B for a triangle A.
+
+use crate::Matrix;
+use faer::Par;
+use faer::linalg::triangular_solve as solve;
+
+/// What is read of a matrix that is a triangle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Triangle {
+    /// The upper one.
+    pub upper: bool,
+    /// The diagonal is 1, and not read.
+    pub unit: bool,
+}
+
+/// Replaces B by X with A·X = B; the other triangle of A is not read. A zero on the diagonal makes all of X NaN.
+pub fn solve_triangular(a: &Matrix, b: &mut Matrix, Triangle { upper, unit }: Triangle) {
+    let (n, view) = (a.rows(), a.view());
+    if !unit && (0..n).any(|i| a[(i, i)] == 0.0) {
+        return b.fill(f64::NAN);
+    }
+    let x = b.view_mut();
+    match (upper, unit) {
+        (false, false) => solve::solve_lower_triangular_in_place(view, x, Par::Seq),
+        (false, true) => solve::solve_unit_lower_triangular_in_place(view, x, Par::Seq),
+        (true, false) => solve::solve_upper_triangular_in_place(view, x, Par::Seq),
+        (true, true) => solve::solve_unit_upper_triangular_in_place(view, x, Par::Seq),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{close, numbers, product};
+
+    #[test]
+    fn a_times_x_is_b_and_nothing_else_is_read() {
+        for (n, k) in [(0, 0), (0, 2), (3, 0), (1, 1), (5, 3), (40, 1), (33, 40)] {
+            for (upper, unit) in [(false, false), (false, true), (true, false), (true, true)] {
+                let numbers_of = numbers(n, n, 10);
+                let a = Matrix::from_fn(n, n, |i, j| match i.cmp(&j) {
+                    std::cmp::Ordering::Equal if unit => 1.0,
+                    std::cmp::Ordering::Equal => 3.0 + numbers_of[(i, i)],
+                    side if (side == std::cmp::Ordering::Less) == upper => numbers_of[(i, j)] / n as f64,
+                    _ => 0.0,
+                });
+                let read = Matrix::from_fn(n, n, |i, j| {
+                    let other = (i < j) != upper && i != j;
+                    if other || (unit && i == j) { f64::NAN } else { a[(i, j)] }
+                });
+                let b = numbers(n, k, 11);
+                let mut x = b.clone();
+                solve_triangular(&read, &mut x, Triangle { upper, unit });
+                close(&product(&a, &x), &b, 1e-13);
+            }
+        }
+    }
+
+    #[test]
+    fn no_solution_is_nan() {
+        let a = Matrix::from_fn(2, 2, |i, j| [[1.0, 0.0], [1.0, 0.0]][i][j]);
+        let mut x = Matrix::full(2, 3, 1.0);
+        solve_triangular(&a, &mut x, Triangle { upper: false, unit: false });
+        assert!(x.data().iter().all(|x| x.is_nan()));
+    }
+}

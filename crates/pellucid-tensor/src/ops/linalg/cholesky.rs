@@ -1,0 +1,96 @@
+//! Cholesky factors, and equations solved with them.
+
+use super::triangular::{solve_triangular, triangular};
+use super::{common_batch, eye, factor, matrices, mt, promoted, regular, square};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::Factor;
+use pellucid_ir::{Error, Result};
+use smallvec::smallvec;
+
+/// L with A = L·Lᵀ: ∂A = L⁻ᵀ·sym(Φ(Lᵀ·g))·L⁻¹ for symmetric A, Φ the lower triangle (Murray 2016).
+struct Cholesky;
+
+impl Operation for Cholesky {
+    fn name(&self) -> &'static str {
+        "cholesky"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.output(0);
+        factor(Factor::Cholesky, inputs)
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let l = saved.output(0)?;
+        let inner = ops::matmul(&mt(&l)?, &grads.get(0)?)?;
+        let (whole, strict) = (ops::tril(&inner, 0)?, ops::tril(&inner, -1)?);
+        let middle = ops::mul(&ops::add(&whole, &mt(&strict)?)?, 0.5)?;
+        let right = mt(&triangular(&mt(&l)?, &middle, true, false)?)?;
+        Ok(smallvec![Some(triangular(&mt(&l)?, &right, true, false)?)])
+    }
+}
+
+/// The lower triangular L with A = L·Lᵀ, or (`upper`) Lᵀ, of symmetric positive definite matrices `[.., n, n]`, of which the
+/// lower (upper) triangle is read.
+///
+/// The gradient is that of a function of symmetric matrices, and symmetric (Murray 2016).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite (where
+/// work is deferred, L is NaN).
+#[face]
+pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
+    let (l, info) = factored("cholesky", a, upper)?;
+    let what = |minor: i32| format!("not positive definite (its leading minor of order {minor} is not positive)");
+    regular("cholesky", &info, what, "; cholesky_ex() goes on")?;
+    Ok(l)
+}
+
+/// [`cholesky`] that goes on: matrices that are not positive definite have factors of NaN, and in the second result (`i32`)
+/// the order of the first leading minor that is not positive, where others have 0.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn cholesky_ex(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
+    factored("cholesky_ex", a, upper)
+}
+
+fn factored(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
+    square(op, a)?;
+    let a = if upper { mt(a)? } else { a.clone() };
+    let outputs = apply(Cholesky, &[&a])?;
+    let l = if upper { mt(&outputs[0])? } else { outputs[0].clone() };
+    Ok((l, outputs[1].clone()))
+}
+
+/// X with A·X = B for A = L·Lᵀ (`upper`: A = Lᵀ·L), B `[.., n, k]`; batch axes broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on L's diagonal.
+#[face]
+pub fn cholesky_solve(b: &Tensor, l: &Tensor, upper: bool) -> Result<Tensor> {
+    let op = "cholesky_solve";
+    let (b, l) = &promoted(op, b, l)?;
+    if square(op, l)? != matrices(op, b)?.0 {
+        return Err(Error::shapes(op, [b.shape(), l.shape()], "B has as many rows as L"));
+    }
+    common_batch(op, l, b)?;
+    let (first, second) = if upper { (mt(l)?, l.clone()) } else { (l.clone(), mt(l)?) };
+    solve_triangular(&second, &solve_triangular(&first, b, false, true, false)?, true, true, false)
+}
+
+/// The inverse of A = L·Lᵀ (`upper`: A = Lᵀ·L).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on L's diagonal.
+#[face]
+pub fn cholesky_inverse(l: &Tensor, upper: bool) -> Result<Tensor> {
+    let n = square("cholesky_inverse", l)?;
+    // A⁻¹ = L⁻ᵀ·L⁻¹.
+    let lower = if upper { mt(l)? } else { l.clone() };
+    let inverse = solve_triangular(&lower, &eye(n, n, l.dtype())?, false, true, false)?;
+    ops::matmul(&mt(&inverse)?, &inverse)
+}

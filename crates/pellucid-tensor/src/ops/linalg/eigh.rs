@@ -1,0 +1,101 @@
+//! Eigenvalues and eigenvectors of symmetric matrices.
+
+use super::{column, eye, factor, mt, row, square};
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
+};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::Factor;
+use pellucid_ir::{Error, Result};
+use smallvec::smallvec;
+
+/// w and V. With E_ij = w_j − w_i: ∂A = V·[½·skew(Vᵀ·∂V)/E + diag(∂w)]·Vᵀ, skew(X) = X − Xᵀ (Giles 2008), which is
+/// symmetric.
+struct Eigh;
+
+impl Operation for Eigh {
+    fn name(&self) -> &'static str {
+        "eigh"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.output(0);
+        saves.output(1);
+        factor(Factor::Eigh { vectors: true }, inputs)
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let (w, v) = (saved.output(0)?, saved.output(1)?);
+        let mut middle = ops::diag_embed(&grads.get(0)?, 0, -2, -1)?;
+        if let Some(g) = grads.try_get(1) {
+            let n = w.shape()[w.rank() - 1];
+            let gaps = ops::add(&ops::sub(&row(&w)?, &column(&w)?)?, &eye(n, n, w.dtype())?)?;
+            let inside = ops::matmul(&mt(&v)?, g)?;
+            let rotation = ops::div(&ops::sub(&inside, &mt(&inside)?)?, &ops::mul(&gaps, 2.0)?)?;
+            middle = ops::add(&middle, &rotation)?;
+        }
+        Ok(smallvec![Some(ops::matmul(&ops::matmul(&v, &middle)?, &mt(&v)?)?)])
+    }
+}
+
+/// w alone, of untracked matrices.
+struct Values;
+
+impl Operation for Values {
+    fn name(&self) -> &'static str {
+        "eigvalsh"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        factor(Factor::Eigh { vectors: false }, inputs)
+    }
+    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+        Err(Error::NoGradient { op: "eigvalsh" })
+    }
+    fn has_gradient(&self) -> bool {
+        false
+    }
+}
+
+/// w (ascending) and V, column by column, with A = V·diag(w)·Vᵀ, of symmetric matrices `[.., n, n]`, of which the lower (`upper`: the
+/// upper) triangle is read.
+///
+/// The signs of the vectors are anything that fits. The gradient (Giles 2008) is that of a function of symmetric
+/// matrices, symmetric, and, of the vectors, defined where all eigenvalues differ.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
+    square("eigh", a)?;
+    let a = if upper { mt(a)? } else { a.clone() };
+    let outputs = apply(Eigh, &[&a])?;
+    Ok((outputs[0].clone(), outputs[1].clone()))
+}
+
+/// The eigenvalues of [`eigh`]. ∂A = V·diag(g)·Vᵀ.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
+    square("eigvalsh", a)?;
+    let a = if upper { mt(a)? } else { a.clone() };
+    if is_recorded(&[&a]) {
+        return Ok(apply(Eigh, &[&a])?[0].clone());
+    }
+    apply_one(Values, &[&a])
+}
+
+/// The symmetric positive semidefinite X with X·X = A, V·diag(√w)·Vᵀ, of symmetric positive semidefinite matrices, of which the
+/// lower triangle is read; eigenvalues below zero, as rounding makes them, count as zero.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn matrix_sqrth(a: &Tensor) -> Result<Tensor> {
+    square("matrix_sqrth", a)?;
+    let (w, v) = eigh(a, false)?;
+    let roots = ops::sqrt(&ops::relu(&w)?)?;
+    ops::matmul(&ops::mul(&v, &row(&roots)?)?, &mt(&v)?)
+}

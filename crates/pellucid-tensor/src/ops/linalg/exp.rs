@@ -1,0 +1,43 @@
+//! The exponential of matrices.
+
+use super::{block, factor, mt, square};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::Result;
+use pellucid_ir::kernel::Factor;
+use smallvec::smallvec;
+
+/// exp(A). ∂A is the upper right block of exp([Aᵀ, g; 0, Aᵀ]) (Mathias 1996).
+struct Exp;
+
+impl Operation for Exp {
+    fn name(&self) -> &'static str {
+        "matrix_exp"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(0);
+        factor(Factor::Exp, inputs)
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let (a, g) = (mt(&saved.input(0)?)?, grads.get(0)?);
+        let n = a.shape()[a.rank() - 1];
+        let above = ops::concatenate(&[&a, &g], -1)?;
+        let below = ops::concatenate(&[&ops::zeros_like(&a)?, &a], -1)?;
+        let whole = apply_one(Exp, &[&ops::concatenate(&[&above, &below], -2)?])?;
+        Ok(smallvec![Some(block(&whole, (0, n), n, n)?)])
+    }
+}
+
+/// Σ Aᵏ/k! of square matrices `[.., n, n]`, by scaling, a Padé approximant and squaring (Higham 2005). The gradient is the
+/// exponential of a matrix twice as large (Mathias 1996).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
+#[face]
+pub fn matrix_exp(a: &Tensor) -> Result<Tensor> {
+    square("matrix_exp", a)?;
+    apply_one(Exp, &[a])
+}

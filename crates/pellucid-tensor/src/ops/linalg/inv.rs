@@ -1,0 +1,185 @@
+//! Inverses, and equations with square matrices.
+
+use super::{common_batch, eye, invertible, lu, matrices, mt, plain, precise, promoted, square};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result};
+use smallvec::smallvec;
+
+/// A⁻¹, and where its LU factorisation has a zero pivot: ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
+struct Inverse;
+
+impl Operation for Inverse {
+    fn name(&self) -> &'static str {
+        "inv"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.output(0);
+        let (factors, side) = (lu::factors(inputs[0])?, inputs[0].shape()[inputs[0].shape().rank() - 1]);
+        let x = lu::solved(&factors.packed, &factors.pivots, &eye(side, side, inputs[0].dtype())?, false)?;
+        Ok(smallvec![x.array().clone(), factors.info.array().clone()])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let transposed = mt(&saved.output(0)?)?;
+        let inner = ops::matmul(&transposed, &grads.get(0)?)?;
+        Ok(smallvec![Some(ops::neg(&ops::matmul(&inner, &transposed)?)?)])
+    }
+}
+
+/// X with A·X = B, and where A's LU factorisation has a zero pivot: ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008).
+struct Solve;
+
+impl Operation for Solve {
+    fn name(&self) -> &'static str {
+        "solve"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(0);
+        if saves.needs(0) {
+            saves.output(0);
+        }
+        let factors = lu::factors(inputs[0])?;
+        let x = lu::solved(&factors.packed, &factors.pivots, &plain(inputs[1]), false)?;
+        Ok(smallvec![x.array().clone(), factors.info.array().clone()])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let a = saved.input(0)?;
+        let whole = apply(Solve, &[&mt(&a)?, &grads.get(0)?])?[0].clone();
+        let mut gradients: InputGradients = smallvec![None, None];
+        if needed.contains(0) {
+            let full = ops::neg(&ops::matmul(&whole, &mt(&saved.output(0)?)?)?)?;
+            gradients[0] = Some(ops::sum_to(&full, a.shape())?);
+        }
+        if needed.contains(1) {
+            gradients[1] = Some(ops::sum_to(&whole, &saved.input_shape(1))?);
+        }
+        Ok(gradients)
+    }
+}
+
+/// A⁻¹; NaN if A is singular.
+pub(super) fn inverse(a: &Tensor) -> Result<Tensor> {
+    Ok(apply(Inverse, &[a])?[0].clone())
+}
+
+/// The inverses of square matrices `[.., n, n]`. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix without an inverse (where work is
+/// deferred, the result is NaN).
+#[face]
+pub fn inv(a: &Tensor) -> Result<Tensor> {
+    square("inv", a)?;
+    let outputs = apply(Inverse, &[a])?;
+    invertible("inv", &outputs[1])?;
+    Ok(outputs[0].clone())
+}
+
+/// [`inv`] that goes on: singular matrices give NaN, and in the second result (`i32`) the place, from 1, of the zero pivot,
+/// where others have 0.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
+    square("inv_ex", a)?;
+    let outputs = apply(Inverse, &[a])?;
+    Ok((outputs[0].clone(), outputs[1].clone()))
+}
+
+/// X with A·X = B (or X·A = B, where not `left`), A `[.., n, n]`. B is a stack of matrices `[.., n, k]` (`[.., k, n]`), or one of
+/// vectors `[.., n]`: the latter if it is 1-D, or has A's shape without the last axis. Batch axes broadcast.
+///
+/// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for vectors on the other side;
+/// [`Error::Singular`] for a matrix without an inverse (where work is deferred, X is NaN).
+#[face]
+pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
+    let (x, info) = equations("solve", a, b, left)?;
+    invertible("solve", &info)?;
+    Ok(x)
+}
+
+/// [`solve`] that goes on: of singular matrices X is NaN, and the second result (`i32`) has the place, from 1, of the zero
+/// pivot, where others have 0.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn solve_ex(a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
+    equations("solve_ex", a, b, left)
+}
+
+fn equations(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
+    let (a, b) = &promoted(op, a, b)?;
+    let n = square(op, a)?;
+    let vectors = b.rank() == 1 || b.shape()[..] == a.shape()[..a.rank() - 1];
+    if vectors && !left {
+        return Err(Error::invalid(op, "vectors stand on the right of A; unsqueeze() them to rows"));
+    }
+    let right = if vectors { super::column(b)? } else { b.clone() };
+    let (rows, columns) = matrices(op, &right)?;
+    if n != if left { rows } else { columns } {
+        let mend = format!("A has {n} rows; B must have as many {}", if left { "rows" } else { "columns" });
+        return Err(Error::shapes(op, [a.shape(), b.shape()], mend));
+    }
+    common_batch(op, a, &right)?;
+    let outputs = match left {
+        true => apply(Solve, &[a, &right])?,
+        false => apply(Solve, &[&mt(a)?, &mt(&right)?])?,
+    };
+    let x = match (vectors, left) {
+        (true, _) => ops::squeeze(&outputs[0], -1)?,
+        (false, true) => outputs[0].clone(),
+        (false, false) => mt(&outputs[0])?,
+    };
+    Ok((x, outputs[1].clone()))
+}
+
+/// The inverse of a tensor as a linear map from its last axes to its first `ind`: `tensordot(tensorinv(A), A, ind)` is the
+/// identity. The product of the first `ind` lengths must be that of the others; the result has the others first.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for `ind` 0; [`Error::Singular`].
+#[face]
+pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
+    let op = "tensorinv";
+    if ind == 0 {
+        return Err(Error::invalid(op, "ind counts axes, and must not be 0"));
+    }
+    precise(op, a)?;
+    let (first, last) = a.shape().split_at(ind.min(a.rank()));
+    let (rows, columns) = (first.iter().product::<usize>(), last.iter().product::<usize>());
+    if rows != columns {
+        let mend = format!("the first {ind} axes have {rows} elements, the others {columns}; they must be as many");
+        return Err(Error::shapes(op, [a.shape()], mend));
+    }
+    let inverse = inv(&ops::reshape(a, [rows as isize, columns as isize])?)?;
+    ops::reshape_to(&inverse, &last.iter().chain(first).copied().collect())
+}
+
+/// X with `tensordot(A, X, rank of X) = B`: the axes of A beyond B's rank are X's; `axes` of A are moved to the end first.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::AxisOutOfRange`]; [`Error::Singular`].
+#[face]
+pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
+    let op = "tensorsolve";
+    let (a, b) = &promoted(op, a, b)?;
+    let ends: Vec<isize> = (0..axes.len()).map(|k| k as isize - axes.len() as isize).collect();
+    let a = ops::movedim(a, axes, &ends)?;
+    let unknown = &a.shape()[b.rank().min(a.rank())..];
+    let size = unknown.iter().product::<usize>();
+    if size != b.size() || size * size != a.size() {
+        let mend =
+            format!("A has {} elements; B and the axes of A beyond B's rank must have the root of that", a.size());
+        return Err(Error::shapes(op, [a.shape(), b.shape()], mend));
+    }
+    let matrix = ops::reshape(&a, [size as isize, size as isize])?;
+    ops::reshape_to(&solve(&matrix, &ops::ravel(b)?, true)?, &unknown.iter().copied().collect())
+}

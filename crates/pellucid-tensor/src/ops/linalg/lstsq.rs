@@ -1,0 +1,54 @@
+//! Least squares.
+
+use super::pinv::{Cutoff, matrix_rank, pinv};
+use super::svd::svdvals;
+use super::{common_batch, matrices, promoted};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result};
+
+/// The result of [`lstsq`].
+#[derive(Clone, Debug)]
+pub struct Lstsq {
+    /// X, `[.., n, k]`.
+    pub solution: Tensor,
+    /// The sums of squares of the columns of A·X − B, `[.., k]`; without elements where there are not more rows than columns.
+    pub residuals: Tensor,
+    /// The rank of A, `i64` of A's batch shape.
+    pub rank: Tensor,
+    /// The singular values of A, descending.
+    pub singular_values: Tensor,
+}
+
+/// The X of least ‖X‖ among those of least ‖A·X − B‖, X = A⁺·B: A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A
+/// (X is then `[.., n]`); batch axes broadcast. Singular values up to `rcond` times the largest count as zero; by default max(m, n)·ε of
+/// the dtype.
+///
+/// The gradients are those of [`pinv`] and of the product.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
+    let op = "lstsq";
+    let (a, b) = &promoted(op, a, b)?;
+    let (m, n) = matrices(op, a)?;
+    let vectors = b.rank() + 1 == a.rank();
+    let right = if vectors { super::column(b)? } else { b.clone() };
+    if matrices(op, &right)?.0 != m {
+        return Err(Error::shapes(op, [a.shape(), b.shape()], "B has as many rows as A"));
+    }
+    common_batch(op, a, &right)?;
+    let cutoff = rcond.map_or_else(Cutoff::default, Cutoff::relative);
+    let solution = ops::matmul(&pinv(a, &cutoff)?, &right)?;
+    let residuals = match m > n {
+        true => {
+            let rest = ops::sub(&ops::matmul(a, &solution)?, &right)?;
+            ops::sum(&ops::square(&rest)?, -2)?
+        }
+        false => ops::zeros([0], a.dtype())?,
+    };
+    let solution = if vectors { ops::squeeze(&solution, -1)? } else { solution };
+    Ok(Lstsq { solution, residuals, rank: matrix_rank(a, &cutoff)?, singular_values: svdvals(a)? })
+}

@@ -1,0 +1,167 @@
+//! Linear algebra: decompositions of the matrices of the last two axes, and what follows from them. The axes before
+//! those two are a batch.
+//!
+//! Tensors are `f32` or `f64`, where two meet the wider one; other dtypes are refused. A matrix with NaN or infinity gives NaN. Gradients have every
+//! order; where they are not defined (equal singular values, matrices that are not of full rank) the documentation of the
+//! operation says so, and they are NaN or infinite.
+//!
+//! Whether a matrix is singular shows only when kernels run: where that is at once, it is an [`Error::Singular`] that
+//! names the matrix; where work is deferred, its result is NaN. General (complex) eigenvalues are not here: there are no
+//! complex dtypes.
+
+mod cholesky;
+mod det;
+mod eigh;
+mod exp;
+mod inv;
+mod lstsq;
+mod lu;
+mod norm;
+mod pinv;
+mod product;
+mod qr;
+mod svd;
+mod triangular;
+
+pub use cholesky::{cholesky, cholesky_ex, cholesky_inverse, cholesky_solve};
+pub use det::{det, logdet, slogdet};
+pub use eigh::{eigh, eigvalsh, matrix_sqrth};
+pub use exp::matrix_exp;
+pub use inv::{inv, inv_ex, solve, solve_ex, tensorinv, tensorsolve};
+pub use lstsq::{Lstsq, lstsq};
+pub use lu::{lu, lu_factor, lu_factor_ex, lu_solve, lu_unpack};
+pub use norm::{MatrixNorm, cond, matrix_norm};
+pub use pinv::{Cutoff, matrix_rank, pinv};
+pub use product::{matrix_power, multi_dot, vander, vecdot};
+pub use qr::{QrMode, geqrf, householder_product, ormqr, qr};
+pub use svd::{polar, svd, svdvals};
+pub use triangular::solve_triangular;
+
+use crate::array::Array;
+use crate::autograd::Arrays;
+use crate::device::Device;
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::kernel::{Factor, Kernel, Meta};
+use pellucid_ir::{DType, Error, Result, Shape};
+
+/// Runs a factorisation, into new arrays.
+fn factor(kernel: Factor, inputs: &[&Array]) -> Result<Arrays> {
+    let kernel = Kernel::Factor(kernel);
+    let device = Device::common(kernel.name(), inputs.iter().map(|a| a.device()))?;
+    let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect();
+    let new = |m: Meta| Array::new(device, m.dtype, m.shape);
+    let outputs: Arrays = kernel.infer(&metas)?.into_iter().map(new).collect::<Result<_>>()?;
+    engine::submit(&kernel, inputs, &outputs.iter().collect::<Vec<_>>())?;
+    Ok(outputs)
+}
+
+/// An array as a tensor without history.
+fn plain(array: &Array) -> Tensor {
+    Tensor::from(array.clone())
+}
+
+/// The rows and columns of matrices of a dtype that can be factored.
+fn matrices(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
+    precise(op, x)?;
+    match x.shape().dims() {
+        [.., m, n] => Ok((*m, *n)),
+        _ => Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes")),
+    }
+}
+
+/// The side of square matrices of a dtype that can be factored.
+fn square(op: &'static str, x: &Tensor) -> Result<usize> {
+    let (m, n) = matrices(op, x)?;
+    if m != n {
+        return Err(Error::shapes(op, [x.shape()], "the matrices must be square"));
+    }
+    Ok(n)
+}
+
+/// Refuses dtypes other than `f32` and `f64`.
+fn precise(op: &'static str, x: &Tensor) -> Result<()> {
+    match x.dtype() {
+        DType::F32 | DType::F64 => Ok(()),
+        other => Err(Error::dtypes(op, [other], "takes f32 or f64; use to_dtype()")),
+    }
+}
+
+/// Both in their common dtype, which is `f32` or `f64`.
+fn promoted(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
+    match a.dtype().promote(b.dtype()) {
+        dtype @ (DType::F32 | DType::F64) => Ok((ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?)),
+        _ => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes f32 or f64; use to_dtype()")),
+    }
+}
+
+/// The transposes of matrices.
+fn mt(x: &Tensor) -> Result<Tensor> {
+    ops::transpose(x, -2, -1)
+}
+
+/// A list as a matrix of one column.
+fn column(x: &Tensor) -> Result<Tensor> {
+    ops::unsqueeze(x, -1)
+}
+
+/// A list as a matrix of one row.
+fn row(x: &Tensor) -> Result<Tensor> {
+    ops::unsqueeze(x, -2)
+}
+
+/// Numbers as matrices of one element.
+fn single(x: &Tensor) -> Result<Tensor> {
+    column(&column(x)?)
+}
+
+fn main_diagonal(x: &Tensor) -> Result<Tensor> {
+    ops::diagonal(x, 0, -2, -1)
+}
+
+/// The first `rows` rows and `columns` columns from row and column `at` on.
+fn block(x: &Tensor, at: (usize, usize), rows: usize, columns: usize) -> Result<Tensor> {
+    ops::narrow(&ops::narrow(x, -2, at.0, rows)?, -1, at.1, columns)
+}
+
+/// Ones on the diagonal of one `[rows, columns]` matrix.
+fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
+    let (i, j) = (Tensor::arange(0, rows as i64, 1), Tensor::arange(0, columns as i64, 1));
+    ops::to_dtype(&ops::eq(&column(&i)?, &j)?, dtype)
+}
+
+/// The shape of the batch axes.
+fn batch(x: &Tensor) -> Shape {
+    Shape::from(&x.shape()[..x.rank() - 2])
+}
+
+/// x with its batch axes stretched to `batch`.
+fn stretch(x: &Tensor, batch: &Shape) -> Result<Tensor> {
+    let shape: Shape = batch.iter().chain(&x.shape()[x.rank() - 2..]).copied().collect();
+    ops::broadcast_to(x, shape)
+}
+
+/// The batch axes to which two stacks of matrices broadcast.
+fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
+    let mend = "the axes before the last two must be equal or 1";
+    batch(a).broadcast(&batch(b)).ok_or_else(|| Error::shapes(op, [a.shape(), b.shape()], mend))
+}
+
+/// Refuses a matrix for which a factorisation left a number other than 0, where numbers are there to be read.
+fn regular(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, mend: &'static str) -> Result<()> {
+    if !engine::is_eager() || info.device() != Device::cpu() {
+        return Ok(());
+    }
+    let found = info.array().to_vec::<i32>(op)?.into_iter().enumerate().find(|(_, info)| *info != 0);
+    match found {
+        Some((batch, info)) => Err(Error::Singular { op, batch, what: what(info), mend }),
+        None => Ok(()),
+    }
+}
+
+/// [`regular`], of a factorisation that found a pivot of zero.
+fn invertible(op: &'static str, info: &Tensor) -> Result<()> {
+    let what = |place: i32| format!("singular (pivot {place} of its LU factorisation is 0)");
+    regular(op, info, what, "; pinv() and lstsq() take it")
+}

@@ -1,0 +1,98 @@
+//! Norms of matrices, and their condition.
+
+use super::inv::inv_ex;
+use super::{precise, square, svdvals};
+use crate::ops::{self, over};
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result};
+
+/// A norm of matrices. From a number (`1`, `-1`, `2`, `-2`, or infinite ones), or by its name.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum MatrixNorm {
+    /// √Σ aᵢⱼ².
+    #[default]
+    Frobenius,
+    /// The sum of the singular values.
+    Nuclear,
+    /// ±1: the largest (smallest) sum of a column's sizes; ±∞: of a row's; ±2: the largest (smallest) singular value.
+    Order(f64),
+}
+
+impl From<f64> for MatrixNorm {
+    fn from(order: f64) -> MatrixNorm {
+        MatrixNorm::Order(order)
+    }
+}
+
+impl From<i32> for MatrixNorm {
+    fn from(order: i32) -> MatrixNorm {
+        MatrixNorm::Order(f64::from(order))
+    }
+}
+
+/// The norm of the matrices of two axes (rows, columns), which disappear or (`keepdims`) stay with length 1.
+///
+/// The gradients of those by singular values need these to differ; ties between columns or rows share theirs.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for axes that are one, and
+/// for the largest or smallest of nothing.
+#[face]
+pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], keepdims: bool) -> Result<Tensor> {
+    let op = "matrix_norm";
+    let order = order.into();
+    precise(op, x)?;
+    let (rows, columns) = (x.shape().axis(op, axes[0])?, x.shape().axis(op, axes[1])?);
+    if rows == columns {
+        return Err(Error::invalid(op, format!("a matrix has two axes, got {rows} twice")));
+    }
+    let both = over([rows as isize, columns as isize]).keepdims();
+    let along = |axis: usize| over(axis as isize).keepdims();
+    let sums = |axis: usize| ops::sum(&ops::abs(x)?, along(axis));
+    let values = || svdvals(&ops::movedim(x, &[rows as isize, columns as isize], &[-2, -1])?);
+    // Singular values stand on one axis, which comes last.
+    let placed = |norm: Tensor| {
+        let kept: pellucid_ir::Shape =
+            (0..x.rank()).map(|k| if k == rows || k == columns { 1 } else { x.shape()[k] }).collect();
+        ops::reshape_to(&norm, &kept)
+    };
+    let norm = match order {
+        MatrixNorm::Frobenius => ops::norm(x, 2.0, both)?,
+        MatrixNorm::Nuclear => placed(ops::sum(&values()?, -1)?)?,
+        MatrixNorm::Order(1.0) => ops::max(&sums(rows)?, along(columns))?,
+        MatrixNorm::Order(-1.0) => ops::min(&sums(rows)?, along(columns))?,
+        MatrixNorm::Order(f64::INFINITY) => ops::max(&sums(columns)?, along(rows))?,
+        MatrixNorm::Order(f64::NEG_INFINITY) => ops::min(&sums(columns)?, along(rows))?,
+        MatrixNorm::Order(2.0) => placed(ops::max(&values()?, over(-1))?)?,
+        MatrixNorm::Order(-2.0) => placed(ops::min(&values()?, -1)?)?,
+        MatrixNorm::Order(p) => {
+            return Err(Error::invalid(op, format!("matrices have norms of order ±1, ±2 and ±inf, got {p}")));
+        }
+    };
+    if keepdims {
+        return Ok(norm);
+    }
+    let (first, second) = (rows.max(columns) as isize, rows.min(columns) as isize);
+    ops::squeeze(&ops::squeeze(&norm, first)?, second)
+}
+
+/// How much a solution of A·X = B can magnify an error of B: ‖A‖·‖A⁻¹‖. For ±2 it is the largest (smallest) singular value over
+/// the smallest (largest), and A may have any shape; other norms take square matrices. Infinite if A is singular.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order.
+#[face]
+pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
+    let order = order.into();
+    if let MatrixNorm::Order(p @ (2.0 | -2.0)) = order {
+        super::matrices("cond", a)?;
+        let s = svdvals(a)?;
+        let (first, last) = (ops::select(&s, -1, 0)?, ops::select(&s, -1, -1)?);
+        return if p > 0.0 { ops::div(&first, &last) } else { ops::div(&last, &first) };
+    }
+    square("cond", a)?;
+    let (inverse, info) = inv_ex(a)?;
+    let product = ops::mul(&matrix_norm(a, order, [-2, -1], false)?, &matrix_norm(&inverse, order, [-2, -1], false)?)?;
+    ops::where_(&ops::ne(&info, 0)?, f64::INFINITY, &product)
+}

@@ -1,0 +1,142 @@
+//! Pseudo-inverses and ranks: which singular values count as zero.
+
+use super::eigh::eigh;
+use super::svd::{svdvals, thin};
+use super::{column, matrices, mt, plain, row, square};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{DType, Error, Result};
+use smallvec::smallvec;
+
+/// Singular values up to max(atol, rtol·the largest) count as zero.
+///
+/// Both are 0-d or of the batch's shape, and no gradient flows to them. Without `rtol` it is max(m, n)·ε of the dtype, or 0 if
+/// `atol` is given.
+#[derive(Clone, Debug, Default)]
+pub struct Cutoff {
+    /// The absolute bound.
+    pub atol: Option<Tensor>,
+    /// The bound relative to the largest singular value.
+    pub rtol: Option<Tensor>,
+    /// The matrices are symmetric, and eigenvalues stand for singular values; the lower triangle is read.
+    pub hermitian: bool,
+}
+
+impl Cutoff {
+    /// Up to `rtol` times the largest singular value.
+    pub fn relative(rtol: f64) -> Cutoff {
+        Cutoff { rtol: Some(Tensor::from(rtol)), ..Cutoff::default() }
+    }
+
+    /// Both bounds as tensors of the matrices' dtype.
+    fn bounds(&self, a: &Tensor) -> Result<[Tensor; 2]> {
+        let cast = |t: &Tensor| ops::to_dtype(&t.detach(), a.dtype());
+        let number = |x: f64| ops::full((), x, a.dtype());
+        let (m, n) = (a.shape()[a.rank() - 2], a.shape()[a.rank() - 1]);
+        let epsilon = if a.dtype() == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON };
+        let given = match &self.atol {
+            // Bounds that are zero are none.
+            Some(atol) => ops::to_dtype(&ops::gt(atol, 0.0)?, a.dtype())?,
+            None => number(0.0)?,
+        };
+        let usual = ops::mul(&ops::sub(1.0, &given)?, m.max(n) as f64 * epsilon)?;
+        Ok([self.atol.as_ref().map_or_else(|| number(0.0), cast)?, self.rtol.as_ref().map_or(Ok(usual), cast)?])
+    }
+}
+
+/// Where values (not negative) exceed the bound.
+fn above(values: &Tensor, [atol, rtol]: &[Tensor; 2]) -> Result<Tensor> {
+    let largest = ops::max(values, ops::over(-1).keepdims())?;
+    let bound = ops::maximum(&column(atol)?, &ops::mul(&column(rtol)?, &largest)?)?;
+    ops::gt(values, &bound)
+}
+
+/// A⁺ (Moore & Penrose), of constant rank (Golub & Pereyra 1973):
+/// ∂A = −A⁺ᵀ·g·A⁺ᵀ + (I − A·A⁺)·gᵀ·A⁺·A⁺ᵀ + A⁺ᵀ·A⁺·gᵀ·(I − A⁺·A).
+struct PseudoInverse {
+    hermitian: bool,
+}
+
+impl Operation for PseudoInverse {
+    fn name(&self) -> &'static str {
+        "pinv"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(0);
+        saves.output(0);
+        let bounds = [plain(inputs[1]), plain(inputs[2])];
+        let a = plain(inputs[0]);
+        let (u, s, vt) = if self.hermitian {
+            let (w, v) = eigh(&a, false)?;
+            (v.clone(), w, mt(&v)?)
+        } else {
+            let [u, s, vt] = thin(&a)?;
+            (u, s, vt)
+        };
+        let counts = above(&ops::abs(&s)?, &bounds)?;
+        // NaN is not above any bound, and is no zero either.
+        let inverse = ops::where_(&ops::logical_or(&counts, &ops::isnan(&s)?)?, &ops::reciprocal(&s)?, 0.0)?;
+        let whole = ops::matmul(&ops::mul(&mt(&vt)?, &row(&inverse)?)?, &mt(&u)?)?;
+        Ok(smallvec![whole.array().clone()])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let (a, x, g) = (saved.input(0)?, saved.output(0)?, grads.get(0)?);
+        let (xt, gt) = (mt(&x)?, mt(&g)?);
+        let inner = ops::neg(&ops::matmul(&ops::matmul(&xt, &g)?, &xt)?)?;
+        let columns = ops::matmul(&gt, &ops::matmul(&x, &xt)?)?;
+        let columns = ops::sub(&columns, &ops::matmul(&a, &ops::matmul(&x, &columns)?)?)?;
+        let rows = ops::matmul(&ops::matmul(&xt, &x)?, &gt)?;
+        let rows = ops::sub(&rows, &ops::matmul(&ops::matmul(&rows, &x)?, &a)?)?;
+        Ok(smallvec![Some(ops::add(&inner, &ops::add(&columns, &rows)?)?), None, None])
+    }
+}
+
+/// The pseudo-inverse A⁺ `[.., n, m]` of A `[.., m, n]` (Moore 1920, Penrose 1955), by singular values; those below the cutoff count as
+/// zero.
+///
+/// The gradient (Golub & Pereyra 1973) is that among matrices of equal rank.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
+    let (m, n) = checked("pinv", a, cutoff)?;
+    if a.size() == 0 {
+        // Nothing to invert: no element either, or all of them zero.
+        return mt(&ops::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
+    }
+    let [atol, rtol] = cutoff.bounds(a)?;
+    apply_one(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])
+}
+
+/// The number of singular values (or sizes of eigenvalues) above the cutoff, `i64` of the batch's shape.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
+    let (m, n) = checked("matrix_rank", a, cutoff)?;
+    if m.min(n) == 0 {
+        return ops::zeros(super::batch(a), DType::I64);
+    }
+    let a = a.detach();
+    let values = if cutoff.hermitian { ops::abs(&super::eigvalsh(&a, false)?)? } else { svdvals(&a)? };
+    ops::sum(&above(&values, &cutoff.bounds(&a)?)?, -1)
+}
+
+fn checked(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {
+    let (m, n) = if cutoff.hermitian { square(op, a).map(|n| (n, n))? } else { matrices(op, a)? };
+    let batch = super::batch(a);
+    for bound in [&cutoff.atol, &cutoff.rtol].into_iter().flatten() {
+        if !bound.dtype().is_float() {
+            return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds are floats"));
+        }
+        if bound.shape().broadcast(&batch).is_none() {
+            return Err(Error::shapes(op, [a.shape(), bound.shape()], "a bound is a number, or one for each matrix"));
+        }
+    }
+    Ok((m, n))
+}

@@ -1,0 +1,123 @@
+//! Products and powers of matrices.
+
+use super::inv::inv;
+use crate::ops::{self, matmul};
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result};
+
+/// The square matrices of the last two axes, multiplied with themselves n times; the identity for n = 0, and the inverse
+/// multiplied |n| times for n < 0.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if they are not square; for n < 0 the errors of [`inv`].
+#[face]
+pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
+    let square = x.rank() >= 2 && x.shape()[x.rank() - 1] == x.shape()[x.rank() - 2];
+    if !square {
+        return Err(Error::shapes("matrix_power", [x.shape()], "takes square matrices"));
+    }
+    if n == 0 {
+        let ones = ops::ones(&x.shape()[..x.rank() - 1], x.dtype())?;
+        return ops::diag_embed(&ones, 0, -2, -1);
+    }
+    // By the binary digits of n, the highest first.
+    let (base, n) = (if n < 0 { inv(x)? } else { x.clone() }, n.unsigned_abs());
+    let mut power = base.clone();
+    for digit in (0..n.ilog2()).rev() {
+        power = matmul(&power, &power)?;
+        if n >> digit & 1 == 1 {
+            power = matmul(&power, &base)?;
+        }
+    }
+    Ok(power)
+}
+
+/// The product of two or more matrices, multiplied in the order that takes the fewest multiplications (Cormen et al., 15.2).
+/// The first may be a vector, a row, and the last one, a column; that axis then disappears. Dtypes are promoted.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for other ranks, and where inner lengths differ; [`Error::InvalidArgument`] for fewer than two;
+/// [`Error::DTypeMismatch`] for truth values.
+pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
+    let op = "multi_dot";
+    let shapes = || matrices.iter().map(|m| m.shape());
+    let [first, .., last] = matrices else {
+        return Err(Error::invalid(op, format!("takes two matrices or more, got {}", matrices.len())));
+    };
+    let count = matrices.len();
+    let dtype = matrices.iter().fold(first.dtype(), |dtype, m| dtype.promote(m.dtype()));
+    let mut factors: Vec<Tensor> = matrices.iter().map(|m| ops::to_dtype(m, dtype)).collect::<Result<_>>()?;
+    if first.rank() == 1 {
+        factors[0] = ops::unsqueeze(&factors[0], 0)?;
+    }
+    if last.rank() == 1 {
+        factors[count - 1] = ops::unsqueeze(&factors[count - 1], 1)?;
+    }
+    let fits = |pair: &[Tensor]| pair[0].shape()[1] == pair[1].shape()[0];
+    if factors.iter().any(|f| f.rank() != 2) || !factors.windows(2).all(fits) {
+        return Err(Error::shapes(op, shapes(), "matrices whose inner lengths are equal; vectors only at the ends"));
+    }
+    let lengths: Vec<usize> = factors.iter().map(|f| f.shape()[0]).chain([factors[count - 1].shape()[1]]).collect();
+    let product = chain(&factors, &cuts(&lengths), 0, count - 1)?;
+    let product = if first.rank() == 1 { ops::squeeze(&product, 0)? } else { product };
+    if last.rank() == 1 { ops::squeeze(&product, -1) } else { Ok(product) }
+}
+
+/// Where the product of the factors i..=j is best cut, in two: `cuts[i][j]`, the last factor of the left one.
+fn cuts(lengths: &[usize]) -> Vec<Vec<usize>> {
+    let count = lengths.len() - 1;
+    let (mut cost, mut cut) = (vec![vec![0u128; count]; count], vec![vec![0; count]; count]);
+    for span in 1..count {
+        for i in 0..count - span {
+            let j = i + span;
+            let of = |k: usize| {
+                cost[i][k] + cost[k + 1][j] + [i, k + 1, j + 1].map(|a| lengths[a] as u128).iter().product::<u128>()
+            };
+            let (best, at) = (i..j).map(|k| (of(k), k)).min().expect("at least one cut");
+            (cost[i][j], cut[i][j]) = (best, at);
+        }
+    }
+    cut
+}
+
+fn chain(factors: &[Tensor], cuts: &[Vec<usize>], i: usize, j: usize) -> Result<Tensor> {
+    if i == j {
+        return Ok(factors[i].clone());
+    }
+    let k = cuts[i][j];
+    matmul(&chain(factors, cuts, i, k)?, &chain(factors, cuts, k + 1, j)?)
+}
+
+/// The powers 0, 1, .., n − 1 of every element, along a new last axis (Vandermonde); n is the last axis's length by default.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for a number; [`Error::InvalidArgument`] for n = 0.
+#[face]
+pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
+    let Some(&len) = x.shape().last() else {
+        return Err(Error::shapes("vander", [x.shape()], "takes vectors: at least one axis"));
+    };
+    let n = n.unwrap_or(len);
+    if n == 0 && len != 0 {
+        return Err(Error::invalid("vander", "takes at least one power"));
+    }
+    let mut powers = vec![ops::ones_like(x)?];
+    for k in 1..n {
+        powers.push(ops::mul(&powers[k - 1], x)?);
+    }
+    ops::stack(&powers.iter().take(n.max(1)).collect::<Vec<_>>(), -1)
+}
+
+/// Σ aᵢ·bᵢ along an axis, with broadcasting; the axis counts in the common shape, and disappears.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the shapes do not broadcast; [`Error::AxisOutOfRange`].
+#[face]
+pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
+    let op = "vecdot";
+    let mismatch = |mend: &str| Error::shapes(op, [a.shape(), b.shape()], mend);
+    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("they must broadcast"))?;
+    let at = shape.axis(op, axis)? as isize - shape.rank() as isize;
+    ops::sum(&ops::mul(a, b)?, at)
+}

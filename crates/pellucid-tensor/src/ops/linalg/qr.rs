@@ -1,0 +1,216 @@
+//! QR factors, and the reflections that make them up.
+
+use super::triangular::triangular;
+use super::{block, column, eye, factor, matrices, mt, plain, promoted};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, is_recorded};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::Factor;
+use pellucid_ir::{Error, Result};
+use smallvec::{SmallVec, smallvec};
+
+/// Which factors [`qr`] computes; k = min(m, n).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum QrMode {
+    /// Q `[.., m, k]` and R `[.., k, n]`.
+    #[default]
+    Reduced,
+    /// Q `[.., m, m]` and R `[.., m, n]`.
+    Complete,
+    /// R `[.., k, n]`; Q is empty.
+    R,
+}
+
+/// Q `[.., m, k]` and R `[.., k, n]`, k = min(m, n), R₁ the first square of R.
+///
+/// ∂A = Q·(∂R + [L·R₁⁻ᵀ, 0]) + (I − Q·Qᵀ)·∂Q·R⁻ᵀ, L the strict lower triangle of W − Wᵀ, W = Qᵀ·∂Q − ∂R·Rᵀ; the last
+/// term is there where m > n (Walter & Lehmann 2010; Seeger et al. 2017).
+struct Qr;
+
+impl Operation for Qr {
+    fn name(&self) -> &'static str {
+        "qr"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.output(0);
+        saves.output(1);
+        let outputs = factor(Factor::Qr, inputs)?;
+        let (packed, tau) = (plain(&outputs[0]), plain(&outputs[1]));
+        let (m, n) = matrices("qr", &packed)?;
+        let q = Reflections::new(&packed, &tau)?.basis(m.min(n))?;
+        let r = ops::triu(&block(&packed, (0, 0), m.min(n), n)?, 0)?;
+        Ok(smallvec![q.array().clone(), r.array().clone()])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let (q, r, gq, gr) = (saved.output(0)?, saved.output(1)?, grads.get(0)?, grads.get(1)?);
+        let (m, n) = (q.shape()[q.rank() - 2], r.shape()[r.rank() - 1]);
+        let k = m.min(n);
+        let first = block(&r, (0, 0), k, k)?;
+        let divided = |x: &Tensor| mt(&triangular(&first, &mt(x)?, true, false)?);
+        let inside = ops::matmul(&mt(&q)?, &gq)?;
+        let w = ops::sub(&inside, &ops::matmul(&gr, &mt(&r)?)?)?;
+        let turned = divided(&ops::tril(&ops::sub(&w, &mt(&w)?)?, -1)?)?;
+        let square = ops::add(&block(&gr, (0, 0), k, k)?, &turned)?;
+        let inner = ops::concatenate(&[&square, &block(&gr, (0, k), k, n - k)?], -1)?;
+        let whole = ops::matmul(&q, &inner)?;
+        Ok(smallvec![Some(match m > n {
+            true => ops::add(&whole, &divided(&ops::sub(&gq, &ops::matmul(&q, &inside)?)?)?)?,
+            false => whole,
+        })])
+    }
+}
+
+/// LAPACK's form of Q: no gradient.
+struct Geqrf;
+
+impl Operation for Geqrf {
+    fn name(&self) -> &'static str {
+        "geqrf"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        factor(Factor::Qr, inputs)
+    }
+    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(SmallVec::from_elem(None, 1))
+    }
+    fn has_gradient(&self) -> bool {
+        false
+    }
+}
+
+/// The product of I − τᵢ·vᵢ·vᵢᵀ as I − V·T·Vᵀ, where T⁻¹ = D⁻¹ + S, D = diag(τ), S the strict upper triangle of Vᵀ·V (Puglisi
+/// 1992): T = (I + D·S)⁻¹·D, which takes τ = 0 too.
+struct Reflections {
+    /// V, `[.., m, k]`.
+    v: Tensor,
+    /// τ as a column.
+    tau: Tensor,
+    /// D·S; the triangle I + D·S has a diagonal of ones, which is not read.
+    triangle: Tensor,
+}
+
+impl Reflections {
+    /// From the columns of a matrix, of which what lies below the diagonal is read.
+    fn new(packed: &Tensor, tau: &Tensor) -> Result<Reflections> {
+        let (m, _) = matrices("householder_product", packed)?;
+        let k = tau.shape()[tau.rank() - 1];
+        let v = ops::add(&ops::tril(&block(packed, (0, 0), m, k)?, -1)?, &eye(m, k, packed.dtype())?)?;
+        let tau = column(tau)?;
+        let triangle = ops::mul(&ops::triu(&ops::matmul(&mt(&v)?, &v)?, 1)?, &tau)?;
+        Ok(Reflections { v, tau, triangle })
+    }
+
+    /// Q·C.
+    fn times(&self, c: &Tensor) -> Result<Tensor> {
+        let inner = ops::mul(&ops::matmul(&mt(&self.v)?, c)?, &self.tau)?;
+        ops::sub(c, &ops::matmul(&self.v, &triangular(&self.triangle, &inner, true, true)?)?)
+    }
+
+    /// Qᵀ·C.
+    fn transposed_times(&self, c: &Tensor) -> Result<Tensor> {
+        let inner = triangular(&mt(&self.triangle)?, &ops::matmul(&mt(&self.v)?, c)?, false, true)?;
+        ops::sub(c, &ops::matmul(&self.v, &ops::mul(&inner, &self.tau)?)?)
+    }
+
+    /// The first columns of Q.
+    fn basis(&self, columns: usize) -> Result<Tensor> {
+        let m = self.v.shape()[self.v.rank() - 2];
+        self.times(&eye(m, columns, self.v.dtype())?)
+    }
+}
+
+/// Q with orthonormal columns and upper triangular R with A = Q·R, A `[.., m, n]`; the signs are LAPACK's.
+///
+/// The gradient (Walter & Lehmann 2010; Seeger et al. 2017) needs the first min(m, n) columns to be independent.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] for a tracked matrix with more rows than columns
+/// whose complete Q is asked for: its last columns are anything that completes a basis.
+#[face]
+pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
+    let (m, n) = matrices("qr", a)?;
+    if mode == QrMode::Complete && m > n {
+        if is_recorded(&[a]) {
+            return Err(Error::NoGradient { op: "qr" });
+        }
+        let outputs = apply(Geqrf, &[a])?;
+        let q = Reflections::new(&outputs[0], &outputs[1])?.basis(m)?;
+        return Ok((q, ops::triu(&outputs[0], 0)?));
+    }
+    let outputs = apply(Qr, &[a])?;
+    let q = if mode == QrMode::R { ops::zeros([0], a.dtype())? } else { outputs[0].clone() };
+    Ok((q, outputs[1].clone()))
+}
+
+/// R, and below it the vectors vᵢ, whose element on the diagonal is 1, in one matrix; and the factors τ: Q is the product
+/// of all I − τᵢ·vᵢ·vᵢᵀ (LAPACK's form; [`householder_product`] and [`ormqr`] take it).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A is tracked.
+#[face]
+pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
+    matrices("geqrf", a)?;
+    let outputs = apply(Geqrf, &[a])?;
+    Ok((outputs[0].clone(), outputs[1].clone()))
+}
+
+/// The first n columns of the product of the reflections I − τᵢ·vᵢ·vᵢᵀ, where vᵢ is column i of V `[.., m, n]` with 1 on the
+/// diagonal and 0 above it (not read); τ is `[.., k]`, k ≤ n ≤ m. With the result of [`geqrf`] this is Q.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
+    let (v, tau) = &promoted("householder_product", v, tau)?;
+    let (m, n) = checked("householder_product", v, tau)?;
+    if n > m {
+        return Err(Error::shapes(
+            "householder_product",
+            [v.shape(), tau.shape()],
+            "takes at least as many rows as columns",
+        ));
+    }
+    Reflections::new(v, tau)?.basis(n)
+}
+
+/// Q·C, or (`transposed`) Qᵀ·C, or from the right (not `left`) C·Q or C·Qᵀ, where Q `[.., m, m]` is the product of the reflections
+/// of [`householder_product`].
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
+    let op = "ormqr";
+    let (v, c) = &promoted(op, v, c)?;
+    let (v, tau) = &promoted(op, v, tau)?;
+    let c = &ops::to_dtype(c, v.dtype())?;
+    let (m, _) = checked(op, v, tau)?;
+    let (rows, columns) = matrices(op, c)?;
+    if m != if left { rows } else { columns } {
+        return Err(Error::shapes(
+            op,
+            [v.shape(), tau.shape(), c.shape()],
+            format!("Q has {m} rows and columns; C must fit"),
+        ));
+    }
+    super::common_batch(op, v, c)?;
+    let q = Reflections::new(v, tau)?;
+    // C·Q = (Qᵀ·Cᵀ)ᵀ.
+    let apply = |c: &Tensor, transposed: bool| if transposed { q.transposed_times(c) } else { q.times(c) };
+    if left { apply(c, transposed) } else { mt(&apply(&mt(c)?, !transposed)?) }
+}
+
+/// The rows and columns of matrices of reflections, of which there are as many as factors or more.
+fn checked(op: &'static str, v: &Tensor, tau: &Tensor) -> Result<(usize, usize)> {
+    let (m, n) = matrices(op, v)?;
+    let batch = super::batch(v);
+    match tau.shape().dims() {
+        [own @ .., k] if *own == batch[..] && *k <= n.min(m) => Ok((m, n)),
+        _ => {
+            let mend = "one factor for each of the first columns, with the same batch axes";
+            Err(Error::shapes(op, [v.shape(), tau.shape()], mend))
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Singular values and vectors.
+
+use super::{block, column, eye, factor, matrices, mt, row};
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
+};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::{Factor, Vectors};
+use pellucid_ir::{Error, Result};
+use smallvec::smallvec;
+
+/// U, S and Vᵀ. With E_ij = S_j² − S_i² (Townsend 2016):
+///
+/// ∂A = U·[skew(Uᵀ·∂U)/E·S + S·skew(Vᵀ·∂V)/E + diag(∂S)]·Vᵀ + (I − U·Uᵀ)·∂U·S⁻¹·Vᵀ + U·S⁻¹·∂Vᵀ·(I − V·Vᵀ),
+///
+/// skew(X) = X − Xᵀ. Columns that only complete a basis have no derivative, and what arrives for them is left out.
+struct Svd {
+    vectors: Vectors,
+}
+
+impl Operation for Svd {
+    fn name(&self) -> &'static str {
+        "svd"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        (0..3).for_each(|k| saves.output(k));
+        factor(Factor::Svd(self.vectors), inputs)
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let (u, s, vt) = (saved.output(0)?, saved.output(1)?, saved.output(2)?);
+        let (m, n) = (u.shape()[u.rank() - 2], vt.shape()[vt.rank() - 1]);
+        let k = m.min(n);
+        let (u, vt) = (block(&u, (0, 0), m, k)?, block(&vt, (0, 0), k, n)?);
+        let (across, down) = (row(&s)?, column(&s)?);
+        let difference = ops::mul(&ops::sub(&across, &down)?, &ops::add(&across, &down)?)?;
+        let gaps = ops::add(&difference, &eye(k, k, s.dtype())?)?;
+        let rotation = |x: &Tensor| ops::div(&ops::sub(x, &mt(x)?)?, &gaps);
+        let mut middle = ops::diag_embed(&grads.get(1)?, 0, -2, -1)?;
+        let mut beyond = None;
+        if let Some(g) = grads.try_get(0) {
+            let g = block(g, (0, 0), m, k)?;
+            let inside = ops::matmul(&mt(&u)?, &g)?;
+            middle = ops::add(&middle, &ops::mul(&rotation(&inside)?, &across)?)?;
+            if m > k {
+                let outside = ops::div(&ops::sub(&g, &ops::matmul(&u, &inside)?)?, &across)?;
+                beyond = Some(ops::matmul(&outside, &vt)?);
+            }
+        }
+        if let Some(g) = grads.try_get(2) {
+            let g = block(g, (0, 0), k, n)?;
+            let inside = ops::matmul(&vt, &mt(&g)?)?;
+            middle = ops::add(&middle, &ops::mul(&rotation(&inside)?, &down)?)?;
+            if n > k {
+                let outside = ops::div(&ops::sub(&g, &ops::matmul(&mt(&inside)?, &vt)?)?, &down)?;
+                beyond = Some(ops::matmul(&u, &outside)?);
+            }
+        }
+        let whole = ops::matmul(&ops::matmul(&u, &middle)?, &vt)?;
+        Ok(smallvec![Some(match beyond {
+            Some(beyond) => ops::add(&whole, &beyond)?,
+            None => whole,
+        })])
+    }
+}
+
+/// S alone, of untracked matrices.
+struct Values;
+
+impl Operation for Values {
+    fn name(&self) -> &'static str {
+        "svdvals"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        factor(Factor::Svd(Vectors::Without), inputs)
+    }
+    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+        Err(Error::NoGradient { op: "svdvals" })
+    }
+    fn has_gradient(&self) -> bool {
+        false
+    }
+}
+
+/// U, S and Vᵀ, with as many vectors as values.
+pub(super) fn thin(a: &Tensor) -> Result<[Tensor; 3]> {
+    let outputs = apply(Svd { vectors: Vectors::Thin }, &[a])?;
+    Ok([outputs[0].clone(), outputs[1].clone(), outputs[2].clone()])
+}
+
+/// U, S (descending) and Vᵀ with A = U·diag(S)·Vᵀ, A `[.., m, n]`, k = min(m, n): U is `[.., m, k]`, S `[.., k]`, Vᵀ `[.., k, n]`. With
+/// `full_matrices` U is `[.., m, m]` and Vᵀ `[.., n, n]`; what completes the bases has no derivative.
+///
+/// The signs of the vectors are anything that fits. The gradient (Giles 2008; Townsend 2016) of what does not depend on
+/// them is defined where all singular values differ; zeros among them count if m ≠ n.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> {
+    matrices("svd", a)?;
+    let vectors = if full_matrices { Vectors::Full } else { Vectors::Thin };
+    let outputs = apply(Svd { vectors }, &[a])?;
+    Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
+}
+
+/// The singular values, descending: `[.., k]`, k = min(m, n). ∂A = U·diag(g)·Vᵀ.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn svdvals(a: &Tensor) -> Result<Tensor> {
+    matrices("svdvals", a)?;
+    if is_recorded(&[a]) {
+        let [_, s, _] = thin(a)?;
+        return Ok(s);
+    }
+    apply_one(Values, &[a])
+}
+
+/// Q and H with A = Q·H: Q `[.., m, n]` with orthonormal columns, H `[.., n, n]` symmetric and positive semidefinite; m ≥ n. By
+/// the singular value decomposition Q = U·Vᵀ, H = V·diag(S)·Vᵀ.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[face]
+pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (m, n) = matrices("polar", a)?;
+    if m < n {
+        return Err(Error::shapes("polar", [a.shape()], "takes at least as many rows as columns; transpose()?"));
+    }
+    let [u, s, vt] = thin(a)?;
+    Ok((ops::matmul(&u, &vt)?, ops::matmul(&mt(&vt)?, &ops::mul(&column(&s)?, &vt)?)?))
+}

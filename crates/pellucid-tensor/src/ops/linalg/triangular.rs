@@ -1,0 +1,84 @@
+//! Equations with triangular matrices.
+
+use super::{common_batch, factor, matrices, mt, plain, promoted, regular, square, stretch};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::kernel::Factor;
+use pellucid_ir::{Error, Result};
+use smallvec::smallvec;
+
+/// X with A·X = B, A a triangle: ∂B = A⁻ᵀ·g and ∂A = the triangle of −∂B·Xᵀ (Giles 2008).
+struct SolveTriangular {
+    upper: bool,
+    unit: bool,
+}
+
+impl Operation for SolveTriangular {
+    fn name(&self) -> &'static str {
+        "solve_triangular"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(0);
+        if saves.needs(0) {
+            saves.output(0);
+        }
+        let (a, b) = (plain(inputs[0]), plain(inputs[1]));
+        let batch = common_batch("solve_triangular", &a, &b)?;
+        let (a, b) = (stretch(&a, &batch)?, stretch(&b, &batch)?);
+        let kernel = Factor::TriangularSolve { upper: self.upper, unit: self.unit };
+        factor(kernel, &[a.array(), b.array()])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let a = saved.input(0)?;
+        let whole = triangular(&mt(&a)?, &grads.get(0)?, !self.upper, self.unit)?;
+        let mut gradients: InputGradients = smallvec![None, None];
+        if needed.contains(0) {
+            let full = ops::neg(&ops::matmul(&whole, &mt(&saved.output(0)?)?)?)?;
+            let inside = isize::from(self.unit);
+            let triangle = if self.upper { ops::triu(&full, inside)? } else { ops::tril(&full, -inside)? };
+            gradients[0] = Some(ops::sum_to(&triangle, a.shape())?);
+        }
+        if needed.contains(1) {
+            gradients[1] = Some(ops::sum_to(&whole, &saved.input_shape(1))?);
+        }
+        Ok(gradients)
+    }
+}
+
+/// X with A·X = B for matrices that fit; zeros on the diagonal give NaN.
+pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Result<Tensor> {
+    apply_one(SolveTriangular { upper, unit }, &[a, b])
+}
+
+/// X with A·X = B (or X·A = B, where not `left`), A `[.., n, n]` a triangle: the other one is not read, nor is the diagonal
+/// where `unit` says that it is 1. B is `[.., n, k]` (`[.., k, n]`); batch axes broadcast.
+///
+/// ∂B = A⁻ᵀ·g, ∂A = the triangle of −∂B·Xᵀ (Giles 2008).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal (where work is
+/// deferred, X is NaN).
+#[face]
+pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: bool) -> Result<Tensor> {
+    let op = "solve_triangular";
+    let (a, b) = &promoted(op, a, b)?;
+    let n = square(op, a)?;
+    let (rows, columns) = matrices(op, b)?;
+    if n != if left { rows } else { columns } {
+        let mend = if left { "B has as many rows as A" } else { "B has as many columns as A" };
+        return Err(Error::shapes(op, [a.shape(), b.shape()], mend));
+    }
+    common_batch(op, a, b)?;
+    if !unit {
+        let zeros = ops::eq(&super::main_diagonal(&a.detach())?, 0.0)?;
+        let any = ops::to_dtype(&ops::any(&zeros, -1)?, pellucid_ir::DType::I32)?;
+        regular(op, &any, |_| "singular (a zero on its diagonal)".into(), "")?;
+    }
+    match left {
+        true => triangular(a, b, upper, unit),
+        false => mt(&triangular(&mt(a)?, &mt(b)?, !upper, unit)?),
+    }
+}

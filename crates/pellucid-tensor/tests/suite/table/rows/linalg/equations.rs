@@ -1,0 +1,176 @@
+//! Inverses and equations.
+
+use super::{
+    names_the_second, not_square, promotes, regular, regular_of, row, second_is_nan, singular, square, triangle, zeros,
+};
+use crate::table::algebra::{each, inverse, solved};
+use crate::table::nd::Nd;
+use crate::table::row::{Row, Rule, argument_refused, real, shape_refused};
+use pellucid_tensor::{DType, Tensor, ops};
+
+pub(super) fn rows() -> Vec<Row> {
+    let both = |x: &[Tensor], left| ops::solve(&regular(&x[0])?, &x[1], left);
+    let of = |x: &[Nd]| each(x, |a| solved(&regular_of(&a[0]), &a[1]).0);
+    let ones = || Tensor::ones([2, 2, 1], DType::F64);
+    let tri = |x: &[Tensor], upper, left, unit| ops::solve_triangular(&regular(&x[0])?, &x[1], upper, left, unit);
+    let tri_of = |x: &[Nd], upper, unit| each(x, |a| solved(&triangle(&regular_of(&a[0]), upper, unit), &a[1]).0);
+    vec![
+        square("inv", |x| ops::inv(&regular(x)?), |x| inverse(&regular_of(x)))
+            .also("singular", || names_the_second(ops::inv(&singular())))
+            .also("singular, deferred", || second_is_nan(|| ops::inv(&singular())))
+            .also("NaN is no reason to refuse", || {
+                Ok(ops::inv(&Tensor::full([2, 2], f64::NAN, DType::F64))?.to_vec::<f64>().iter().all(|x| x.is_nan()))
+            })
+            .also("square matrices only", || not_square(ops::inv)),
+        row("inv_ex")
+            .rules([Rule::Precise, Rule::OfPrecise(DType::I32)])
+            .outputs(
+                "regular",
+                [real([2, 2])],
+                |x| ops::inv_ex(&regular(&x[0])?).map(|(x, info)| vec![x, info]),
+                |x| vec![each(x, |a| inverse(&regular_of(&a[0]))), Nd::scalar(0.0)],
+            )
+            .also("singular", || {
+                let (x, info) = ops::inv_ex(&singular())?;
+                Ok(info.to_vec::<i32>() == [0, 2] && x.to_vec::<f64>()[4..].iter().all(|x| x.is_nan()))
+            }),
+        row("solve")
+            .case("matrices", [real([3, 3]), real([3, 2])], move |x| both(x, true), of)
+            .floats_only()
+            .also("dtypes", || {
+                promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| ops::solve(a, b, true))
+            })
+            .case("a batch", [real([2, 2, 2]), real([2, 2, 1])], move |x| both(x, true), of)
+            .floats_only()
+            .case(
+                "broadcast",
+                [real([2, 2]), real([3, 2, 1])],
+                move |x| both(x, true),
+                move |x| of(&[Nd::from_fn(&[3, 2, 2], |ix| x[0].at(&ix[1..])), x[1].clone()]),
+            )
+            .floats_only()
+            .case(
+                "a vector",
+                [real([2, 2]), real([2])],
+                move |x| both(x, true),
+                move |x| of(&[x[0].clone(), x[1].reshape(&[2, 1])]).reshape(&[2]),
+            )
+            .floats_only()
+            .case(
+                "from the right",
+                [real([2, 2]), real([3, 2])],
+                move |x| both(x, false),
+                move |x| of(&[x[0].permute(&[1, 0]), x[1].permute(&[1, 0])]).permute(&[1, 0]),
+            )
+            .floats_only()
+            .case("nothing", [real([0, 2, 2]), real([0, 2, 3])], |x| ops::solve(&x[0], &x[1], true), |x| x[1].clone())
+            .floats_only()
+            .also("singular", move || names_the_second(ops::solve(&singular(), &ones(), true)))
+            .also("singular, deferred", move || second_is_nan(|| ops::solve(&singular(), &ones(), true)))
+            .also("vectors from the right", || {
+                argument_refused(ops::solve(&regular(&zeros(&[2, 2]))?, &zeros(&[2]), false))
+            })
+            .also("lengths that differ", || shape_refused(ops::solve(&zeros(&[2, 2]), &zeros(&[3, 1]), true)))
+            .also("batches that differ", || shape_refused(ops::solve(&zeros(&[2, 2, 2]), &zeros(&[3, 2, 1]), true))),
+        row("solve_ex")
+            .rules([Rule::Precise, Rule::OfPrecise(DType::I32)])
+            .outputs(
+                "regular",
+                [real([2, 2]), real([2, 1])],
+                |x| ops::solve_ex(&regular(&x[0])?, &x[1], true).map(|(x, info)| vec![x, info]),
+                move |x| vec![of(x), Nd::scalar(0.0)],
+            )
+            .floats_only()
+            .also("dtypes", || {
+                promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
+                    Ok(ops::solve_ex(a, b, true)?.0)
+                })
+            })
+            .also("singular", move || Ok(ops::solve_ex(&singular(), &ones(), true)?.1.to_vec::<i32>() == [0, 2])),
+        row("solve_triangular")
+            .case(
+                "upper",
+                [real([3, 3]), real([3, 2])],
+                move |x| tri(x, true, true, false),
+                move |x| tri_of(x, true, false),
+            )
+            .floats_only()
+            .also("dtypes", || {
+                promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
+                    ops::solve_triangular(a, b, true, true, false)
+                })
+            })
+            .case(
+                "lower",
+                [real([2, 2]), real([2, 1])],
+                move |x| tri(x, false, true, false),
+                move |x| tri_of(x, false, false),
+            )
+            .floats_only()
+            .case(
+                "a diagonal of ones",
+                [real([2, 2]), real([2, 1])],
+                move |x| tri(x, false, true, true),
+                move |x| tri_of(x, false, true),
+            )
+            .floats_only()
+            .case(
+                "from the right",
+                [real([2, 2]), real([1, 2])],
+                move |x| tri(x, true, false, false),
+                move |x| tri_of(&[x[0].permute(&[1, 0]), x[1].permute(&[1, 0])], false, false).permute(&[1, 0]),
+            )
+            .floats_only()
+            .case(
+                "broadcast",
+                [real([2, 2]), real([3, 2, 1])],
+                move |x| tri(x, true, true, false),
+                move |x| tri_of(&[Nd::from_fn(&[3, 2, 2], |ix| x[0].at(&ix[1..])), x[1].clone()], true, false),
+            )
+            .floats_only()
+            .also("a zero on the diagonal", move || {
+                let a = Tensor::from([[[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [5.0, 0.0]]]);
+                let go = || ops::solve_triangular(&a, &ones(), true, true, false);
+                Ok(names_the_second(go())? && second_is_nan(go)?)
+            })
+            .also("lengths that differ", || {
+                shape_refused(ops::solve_triangular(&zeros(&[2, 2]), &zeros(&[3, 1]), true, true, false))
+            }),
+        row("tensorinv")
+            .case(
+                "two axes to one",
+                [real([2, 2, 4])],
+                |x| {
+                    let y = regular(&ops::reshape(&x[0], [4, 4])?)?;
+                    ops::tensorinv(&ops::reshape(&y, [2, 2, 4])?, 2)
+                },
+                |x| each(&[x[0].reshape(&[4, 4])], |a| inverse(&regular_of(&a[0]))).reshape(&[4, 2, 2]),
+            )
+            .also("lengths that differ", || shape_refused(ops::tensorinv(&zeros(&[2, 3]), 1)))
+            .also("no axes", || argument_refused(ops::tensorinv(&zeros(&[2, 2]), 0))),
+        row("tensorsolve")
+            .case(
+                "two axes",
+                [real([2, 1, 2]), real([2, 1])],
+                |x| {
+                    let y = regular(&ops::reshape(&x[0], [2, 2])?)?;
+                    ops::tensorsolve(&ops::reshape(&y, [2, 1, 2])?, &x[1], &[])
+                },
+                move |x| of(&[x[0].reshape(&[2, 2]), x[1].clone()]).reshape(&[2]),
+            )
+            .floats_only()
+            .also("dtypes", || {
+                promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
+                    ops::tensorsolve(a, &ops::squeeze(b, 1)?, &[])
+                })
+            })
+            .case(
+                "moved ones",
+                [real([2, 2]), real([2])],
+                |x| ops::tensorsolve(&ops::t(&regular(&x[0])?)?, &x[1], &[0]),
+                move |x| of(&[x[0].clone(), x[1].reshape(&[2, 1])]).reshape(&[2]),
+            )
+            .floats_only()
+            .also("sizes that differ", || shape_refused(ops::tensorsolve(&zeros(&[2, 3]), &zeros(&[2]), &[]))),
+    ]
+}

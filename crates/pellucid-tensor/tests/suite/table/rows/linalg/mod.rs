@@ -1,0 +1,121 @@
+//! Linear algebra, against elimination and Jacobi's rotations in plain loops.
+
+mod determinant;
+mod equations;
+mod norm;
+mod product;
+mod reflections;
+mod spectrum;
+mod triangles;
+
+use crate::table::algebra::{Mat, each, mat, times, transposed};
+use crate::table::row::{Gradient, Row, Rule, real, shape_refused};
+use pellucid_tensor::{DType, Error, Result, Tensor, lazy, ops};
+
+pub(super) fn rows() -> Vec<Row> {
+    let factors = [triangles::cholesky_rows(), triangles::lu_rows(), reflections::qr_rows()];
+    let spectra = [spectrum::singular_rows(), spectrum::symmetric_rows()];
+    let others = [determinant::rows(), equations::rows(), norm::rows(), product::rows()];
+    factors.into_iter().chain(spectra).chain(others).flatten().collect()
+}
+
+/// A row of an operation that takes `f32` and `f64`; some of its results lost a few digits on their way.
+fn row(name: &'static str) -> Row {
+    Row::new(name).rule(Rule::Precise).gradient(Gradient::Third).ulps(4096.0).scale(1.0).ordinary().any_zero()
+}
+
+/// x + 4·I: far from singular.
+fn regular(x: &Tensor) -> Result<Tensor> {
+    let ones = ops::ones(&x.shape()[..x.rank() - 1], x.dtype())?;
+    ops::add(x, ops::mul(&ops::diag_embed(&ones, 0, -2, -1)?, 4)?)
+}
+
+fn regular_of(x: &Mat) -> Mat {
+    mat(x.len(), x.len(), |i, j| x[i][j] + if i == j { 4.0 } else { 0.0 })
+}
+
+/// x + xᵀ.
+fn symmetric(x: &Tensor) -> Result<Tensor> {
+    ops::add(x, ops::transpose(x, -2, -1)?)
+}
+
+fn symmetric_of(x: &Mat) -> Mat {
+    mat(x.len(), x.len(), |i, j| x[i][j] + x[j][i])
+}
+
+/// x·xᵀ + 4·I: positive definite.
+fn positive(x: &Tensor) -> Result<Tensor> {
+    regular(&ops::matmul(x, &ops::transpose(x, -2, -1)?)?)
+}
+
+fn positive_of(x: &Mat) -> Mat {
+    regular_of(&times(x, &transposed(x)))
+}
+
+fn mt(x: &Tensor) -> Result<Tensor> {
+    ops::transpose(x, -2, -1)
+}
+
+fn zeros(shape: &[usize]) -> Tensor {
+    Tensor::zeros(shape, DType::F64)
+}
+
+/// Two matrices of which the second is singular.
+fn singular() -> Tensor {
+    Tensor::from([[[2.0, 1.0], [1.0, 2.0]], [[1.0, 2.0], [2.0, 4.0]]])
+}
+
+/// True if the second matrix of a batch is named.
+fn names_the_second<T>(result: Result<T>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::Singular { batch: 1, .. })))
+}
+
+/// True if, where work is deferred, the first matrix of two has numbers, and the second NaN.
+fn second_is_nan(f: impl Fn() -> Result<Tensor>) -> Result<bool> {
+    let values = lazy(f)?.to_vec::<f64>();
+    let (first, second) = values.split_at(values.len() / 2);
+    Ok(first.iter().all(|x| x.is_finite()) && second.iter().all(|x| x.is_nan()))
+}
+
+fn not_square<T>(f: impl Fn(&Tensor) -> Result<T>) -> Result<bool> {
+    Ok(shape_refused(f(&zeros(&[2, 3])))? && shape_refused(f(&zeros(&[3])))?)
+}
+
+/// Adds what every operation of one square matrix stands: a batch, and nothing at all.
+fn square(
+    name: &'static str,
+    call: impl Fn(&Tensor) -> Result<Tensor> + Copy + 'static,
+    reference: impl Fn(&Mat) -> Mat + Copy + 'static,
+) -> Row {
+    row(name)
+        .case("one", [real([3, 3])], move |x| call(&x[0]), move |x| each(x, |a| reference(&a[0])))
+        .case("a batch", [real([2, 1, 2, 2])], move |x| call(&x[0]), move |x| each(x, |a| reference(&a[0])))
+        .floats_only()
+        .case("an empty batch", [real([0, 2, 2])], move |x| call(&x[0]), |x| x[0].clone())
+        .floats_only()
+        .case("empty matrices", [real([2, 0, 0])], move |x| call(&x[0]), |x| x[0].clone())
+        .floats_only()
+}
+
+/// True if an operation of two takes them in their common dtype, and refuses half precision; both are made of
+/// the numbers 1 and 0.
+fn promotes(a: Tensor, b: Tensor, f: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<bool> {
+    let of = |x, y| f(&a.to_dtype(x), &b.to_dtype(y)).map(|t| t.dtype());
+    let wide = of(DType::F32, DType::F64)? == DType::F64 && of(DType::I32, DType::F32)? == DType::F32;
+    let refused = |x, y| matches!(of(x, y), Err(Error::DTypeMismatch { .. }));
+    Ok(wide && refused(DType::F16, DType::F16) && refused(DType::I64, DType::I64) && refused(DType::Bool, DType::BF16))
+}
+
+fn triangle(a: &Mat, upper: bool, unit: bool) -> Mat {
+    mat(a.len(), a.len(), |i, j| match i == j {
+        true if unit => 1.0,
+        true => a[i][j],
+        false => {
+            if (i < j) == upper {
+                a[i][j]
+            } else {
+                0.0
+            }
+        }
+    })
+}
