@@ -10,6 +10,8 @@ mod normalize;
 mod reduce;
 mod select;
 mod shape;
+mod special;
+mod statistics;
 
 use crate::call::Call;
 use pellucid::{Result, Tensor};
@@ -35,6 +37,8 @@ pub(crate) fn all() -> Table {
         reduce::bind,
         select::bind,
         shape::bind,
+        special::bind,
+        statistics::bind,
     ] {
         bind(&mut Binder(&mut table));
     }

@@ -1,7 +1,6 @@
 //! Normalisation.
 
 use super::Binder;
-use crate::call::KEY;
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -32,22 +31,6 @@ pub(super) fn bind(table: &mut Binder) {
             Some(bias) => ops::add(&scaled, beside(bias, x.rank())?),
             None => Ok(scaled),
         }
-    });
-    table.one("nn.functional.normalize", |c| {
-        let (p, axis) = (c.float(1, "p").unwrap_or(2.0), c.int(2, "dim").unwrap_or(1));
-        let length = ops::norm(c.x()?, p, ops::over(axis).keepdims())?;
-        ops::div(c.x()?, ops::maximum(&length, c.float(KEY, "eps").unwrap_or(1e-12))?)
-    });
-    table.one("renorm", |c| {
-        let (x, p, most) = (c.x()?, c.float(1, "p").unwrap_or(2.0), c.float(3, "maxnorm").unwrap_or(1.0));
-        if x.rank() < 2 {
-            return Err(Error::shapes("renorm", [x.shape()], "takes at least two axes"));
-        }
-        let kept = x.shape().axis("renorm", c.int(2, "dim").unwrap_or(0))?;
-        let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
-        let length = ops::norm(x, p, ops::over(others).keepdims())?;
-        let scale = ops::div(most, ops::add(&length, 1e-7)?)?;
-        ops::mul(x, ops::where_(&ops::gt(&length, most)?, &scale, 1.0)?)
     });
 }
 
