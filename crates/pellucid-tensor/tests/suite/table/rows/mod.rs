@@ -5,19 +5,27 @@ mod arithmetic;
 mod compare;
 mod create;
 mod diagonal;
+mod distance;
 mod einsum;
+mod gate;
 mod gather;
 mod join;
 mod loss;
+mod losses;
 mod masked;
 mod matmul;
 mod normalize;
 mod pad;
+mod quantile;
 mod random;
 mod rearrange;
 mod reduce;
 mod scan;
+mod scatter;
+mod search;
 mod sort;
+mod special;
+mod statistics;
 mod transcendental;
 mod user;
 mod view;
@@ -72,19 +80,27 @@ tables!(
     compare,
     create,
     diagonal,
+    distance,
     einsum,
+    gate,
     gather,
     join,
     loss,
+    losses,
     masked,
     matmul,
     normalize,
     pad,
+    quantile,
     random,
     rearrange,
     reduce,
     scan,
+    scatter,
+    search,
     sort,
+    special,
+    statistics,
     transcendental,
     user,
     view
