@@ -99,25 +99,34 @@ pub(crate) fn polygamma(n: f64, x: f64) -> f64 {
         return f64::NAN;
     }
     let odd = n * 0.5 != (n * 0.5).floor();
-    let s = n + 1.0;
     let factorial: f64 = (2..=n as u64).map(|k| k as f64).product();
     if x <= 0.0 && x == x.floor() {
         return if odd { f64::INFINITY } else { f64::NAN };
     }
-    let zeta = if x > 0.0 {
-        hurwitz_zeta(s, x)
-    } else {
-        // Σ over k ≥ 0 of (x + k)⁻ˢ is the sum over all whole k, a function of the fraction alone, less
-        // that over k < 0.
-        let (left, right) = (x - x.floor(), x.ceil() - x);
-        let mirror = if odd { 1.0 } else { -1.0 };
-        (hurwitz_zeta(s, left) + mirror * hurwitz_zeta(s, right)) - mirror * hurwitz_zeta(s, 1.0 - x)
-    };
-    let y = factorial * zeta;
+    let y = factorial * zeta(n + 1.0, x);
     if odd { y } else { -y }
 }
 
-/// ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0, for s ≥ 2 and q > 0: some terms, then the Euler–Maclaurin formula.
+/// Hurwitz' ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0; ∞ for s = 1 and at q = 0, −1, −2, ..., NaN for s < 1, and for q < 0 unless s is
+/// whole.
+pub(crate) fn zeta(s: f64, q: f64) -> f64 {
+    if s <= 1.0 || s.is_nan() || q.is_nan() {
+        return if s == 1.0 { f64::INFINITY } else { f64::NAN };
+    }
+    if q > 0.0 {
+        return hurwitz_zeta(s, q);
+    }
+    if q == q.floor() || s != s.floor() {
+        return if q == q.floor() { f64::INFINITY } else { f64::NAN };
+    }
+    // Σ over k ≥ 0 of (q + k)⁻ˢ is the sum over all whole k, a function of the fraction alone, less
+    // that over k < 0.
+    let (left, right) = (q - q.floor(), q.ceil() - q);
+    let mirror = if s * 0.5 == (s * 0.5).floor() { 1.0 } else { -1.0 };
+    (hurwitz_zeta(s, left) + mirror * hurwitz_zeta(s, right)) - mirror * hurwitz_zeta(s, 1.0 - q)
+}
+
+/// ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0, for s > 1 and q > 0: some terms, then the Euler–Maclaurin formula.
 fn hurwitz_zeta(s: f64, q: f64) -> f64 {
     // B₂ⱼ/(2j)!
     const BERNOULLI: [f64; 8] = [
@@ -137,7 +146,8 @@ fn hurwitz_zeta(s: f64, q: f64) -> f64 {
     while a < 10.0 + s {
         let term = libm::pow(a, -s);
         sum += term;
-        if term < sum * 1e-18 {
+        // True too where both are 0, or both infinite.
+        if !(term > sum * 1e-18) {
             return sum;
         }
         a += 1.0;

@@ -15,6 +15,7 @@
 // Coefficients stand here with all the digits they were computed or published with.
 #![allow(clippy::excessive_precision)]
 
+pub(crate) mod bessel;
 pub(crate) mod double;
 pub(crate) mod gamma;
 pub(crate) mod half;

@@ -1,6 +1,6 @@
 //! [`Real`]: both float types under one set of names, so that a primitive's line is written once.
 
-use super::{double, gamma, single};
+use super::{bessel, double, gamma, single};
 
 /// A float type with every primitive of one or two numbers.
 ///
@@ -121,6 +121,10 @@ pub(crate) trait Real:
     fn erfc(self) -> Self;
     /// erf⁻¹ x
     fn erfinv(self) -> Self;
+    /// e^(x²)·erfc x
+    fn erfcx(self) -> Self;
+    /// Φ⁻¹ x
+    fn ndtri(self) -> Self;
     /// selfᵇ
     fn pow(self, b: Self) -> Self;
     /// ln |Γ(x)|
@@ -129,6 +133,31 @@ pub(crate) trait Real:
     fn digamma(self) -> Self;
     /// ψ⁽ⁿ⁾(x), n = self
     fn polygamma(self, x: Self) -> Self;
+    /// Hurwitz' ζ(s, x), s = self
+    fn zeta(self, x: Self) -> Self;
+    /// J_n(x), n = self
+    fn bessel_j(self, x: Self) -> Self;
+    /// Y_n(x), n = self
+    fn bessel_y(self, x: Self) -> Self;
+    /// I_n(x), n = self
+    fn bessel_i(self, x: Self) -> Self;
+    /// e^(−|x|)·I_n(x), n = self
+    fn bessel_ie(self, x: Self) -> Self;
+    /// K_n(x), n = self
+    fn bessel_k(self, x: Self) -> Self;
+    /// eˣ·K_n(x), n = self
+    fn bessel_ke(self, x: Self) -> Self;
+}
+
+/// Methods that are computed in `f64`.
+macro_rules! wide {
+    ($t:ident, |$wide:ident| $round:expr; $($module:ident: $($name:ident($($x:ident)?)),*;)*) => {$($(
+        #[inline(always)]
+        fn $name(self $(, $x: $t)?) -> $t {
+            let $wide = $module::$name(self as f64 $(, $x as f64)?);
+            $round
+        }
+    )*)*};
 }
 
 /// Forwards each method to the free function of the same name.
@@ -159,21 +188,10 @@ macro_rules! real {
             fn is_finite(self) -> bool {
                 $t::abs(self) < $t::INFINITY
             }
-            // The gamma family and erf⁻¹ exist in f64 only; f32 rounds their result.
-            #[inline(always)]
-            fn lgamma(self) -> $t {
-                let $wide = gamma::lgamma(self as f64);
-                $round
-            }
-            #[inline(always)]
-            fn digamma(self) -> $t {
-                let $wide = gamma::digamma(self as f64);
-                $round
-            }
-            #[inline(always)]
-            fn polygamma(self, x: $t) -> $t {
-                let $wide = gamma::polygamma(self as f64, x as f64);
-                $round
+            // The gamma family and Bessel's functions exist in f64 only; f32 rounds their result.
+            wide! { $t, |$wide| $round;
+                gamma: lgamma(), digamma(), polygamma(x), zeta(x);
+                bessel: bessel_j(x), bessel_y(x), bessel_i(x), bessel_ie(x), bessel_k(x), bessel_ke(x);
             }
             $(
                 #[inline(always)]
@@ -207,6 +225,6 @@ both!(
     // IEEE operations, exact or correctly rounded in the standard library.
     [sqrt abs floor ceil trunc],
     [sin_fast cos_fast tan_fast exp_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan asin acos atan sinh cosh tanh asinh
-     acosh atanh sigmoid erf erfc erfinv],
+     acosh atanh sigmoid erf erfc erfcx erfinv ndtri],
     [floor_div rem atan2 pow]
 );

@@ -6,7 +6,7 @@
 // The figures are the point of these tests; they are seen with `--nocapture`.
 #![allow(clippy::print_stdout, clippy::type_complexity, clippy::approx_constant)]
 
-use super::{Real, double, gamma, single};
+use super::{Real, bessel, double, gamma, single};
 use std::fmt::Debug;
 
 /// Distance of `got` from `want` in units of the last place of an `f32` near `want`.
@@ -412,6 +412,94 @@ fn gamma_family_and_inverse_error_function() {
     ] {
         close("polygamma", gamma::polygamma(n, x), want, 16.0);
     }
+    for (x, want) in [
+        (-20.0, 1.0442939379528289e+174),
+        (-3.5, 417962.4224457703),
+        (-0.5, 1.952360489182557),
+        (0.25, 0.7703465477309968),
+        (1.0, 0.427583576155807),
+        (4.0, 0.13699945762506138),
+        (27.5, 0.0205024473846148),
+        (29.0, 0.019443267318222844),
+        (1000.0, 0.0005641893014533876),
+        (10000000000.0, 5.641895835477563e-11),
+    ] {
+        close("erfcx", double::erfcx(x), want, 6.0);
+    }
+    for (x, want) in [
+        (1e-300, -37.0470962993612),
+        (1e-12, -7.034483825301132),
+        (0.001, -3.0902323061678136),
+        (0.074, -1.4466320671589785),
+        (0.2, -0.8416212335729142),
+        (0.5, 0.0),
+        (0.8, 0.8416212335729144),
+        (0.93, 1.475791028179171),
+        (0.999, 3.090232306167813),
+    ] {
+        close("ndtri", double::ndtri(x), want, 6.0);
+    }
+}
+
+/// (order, x, value), computed in 40 digits.
+#[test]
+fn known_values_of_bessel_functions_and_zeta() {
+    type Function = fn(f64, f64) -> f64;
+    let check = |name: &str, f: Function, values: &[(f64, f64, f64)]| {
+        for &(n, x, want) in values {
+            let got = f(n, x);
+            assert!((got - want).abs() <= 40.0 * f64::EPSILON * want.abs(), "{name} {n} {x}: {got:e}, not {want:e}");
+        }
+    };
+    let zeta = [
+        (1.5, 0.5, 4.776537947554833),
+        (2.0, 1.0, 1.6449340668482264),
+        (3.0, -2.5, 0.0541020258208637),
+        (2.5, 40.0, 0.002685156581146319),
+        (1.01, 3.0, 99.08139709077827),
+        (30.0, 0.7, 44366.870862485186),
+        (1e30, 2.0, 0.0),
+    ];
+    check("zeta", gamma::zeta, &zeta);
+    let scaled = [
+        (0.0, 0.1, 0.9071009257823011),
+        (0.0, 5.0, 0.18354081260932836),
+        (0.0, 19.9, 0.0900085888643896),
+        (0.0, 20.1, 0.08955376362061344),
+        (1.0, -3.0, -0.19682671329730086),
+        (1.0, 300.0, 0.02300412204026895),
+        (2.0, 0.001, 1.2487507288542742e-07),
+        (3.0, 24.0, 0.06761253759970373),
+        (5.0, 40.0, 0.04612998291495681),
+        (30.0, 100.0, 0.00044869877569209864),
+        (0.0, 1000000.0, 0.00039894233026924577),
+    ];
+    check("bessel_ie", bessel::bessel_ie, &scaled);
+    let first =
+        [(0.0, 700.0, 1.5295933476718737e+302), (1.0, -0.7, -0.37187967777700864), (4.0, 12.0, 9508.920698040949)];
+    check("bessel_i", bessel::bessel_i, &first);
+    let scaled = [
+        (0.0, 1e-300, 690.8914594138721),
+        (0.0, 0.01, 4.768694028544462),
+        (0.0, 1.0, 1.144463079806895),
+        (1.0, 2.5, 0.900174423907878),
+        (1.0, 9.9, 0.41297840031680255),
+        (2.0, 10.1, 0.4706412434161406),
+        (0.0, 300.0, 0.0723300317396073),
+        (3.0, 100000.0, 0.003963500696101345),
+        (1.0, 1e-10, 10000000001.0),
+    ];
+    check("bessel_ke", bessel::bessel_ke, &scaled);
+    check("bessel_k", bessel::bessel_k, &[(0.0, 600.0, 1.3558285309948523e-262), (1.0, 0.3, 3.055992033457325)]);
+    let first = [(0.0, 1.0, 0.7651976865579666), (1.0, 7.5, 0.1352484275797055), (-3.0, 2.0, -0.12894324947440206)];
+    check("bessel_j", bessel::bessel_j, &first);
+    let second = [(0.0, 1.0, 0.08825696421567696), (1.0, 7.5, -0.25912851048611624), (-3.0, 2.0, 1.1277837768404277)];
+    check("bessel_y", bessel::bessel_y, &second);
+    assert!(
+        bessel::bessel_i(0.5, 1.0).is_nan() && bessel::bessel_k(0.0, -1.0).is_nan() && gamma::zeta(0.5, 1.0).is_nan()
+    );
+    assert_eq!(bessel::bessel_i(1.0, f64::NEG_INFINITY), f64::NEG_INFINITY);
+    assert_eq!(bessel::bessel_k(1.0, 0.0), f64::INFINITY);
 }
 
 /// Within its range the short exponential has the bits of the whole one, at its ends too.

@@ -216,6 +216,13 @@ mod float {
         vector Min |a, b| a.min(b);
         vector Copysign |a, b| a.copysign(b);
         each Polygamma |a, b| a.polygamma(b);
+        each Zeta |a, b| a.zeta(b);
+        each BesselJ |a, b| a.bessel_j(b);
+        each BesselY |a, b| a.bessel_y(b);
+        each BesselI |a, b| a.bessel_i(b);
+        each BesselIe |a, b| a.bessel_ie(b);
+        each BesselK |a, b| a.bessel_k(b);
+        each BesselKe |a, b| a.bessel_ke(b);
         vector Lt |a, b| (a < b).into();
         vector Le |a, b| (a <= b).into();
         vector Gt |a, b| (a > b).into();
@@ -285,7 +292,7 @@ mod mask {
 /// The loop of `op` on operands of type `ty`; None where the primitive is not defined there.
 ///
 /// Comparisons write masks, all others the operands' type. Floats lack the bitwise primitives and
-/// shifts; integers lack Div, Atan2, Copysign and Polygamma; masks have And, Or, Xor, Max, Min and the
+/// shifts; integers lack Div, Atan2, Copysign and the special functions; masks have And, Or, Xor, Max, Min and the
 /// comparisons, with false < true.
 pub(crate) fn binary(op: Binary, ty: Compute, form: Form, level: Level) -> Option<BinaryLoop> {
     match ty {

@@ -158,7 +158,7 @@ fn unary_loops_agree_at_every_level() {
 /// What the loops compute is what `math` computes.
 #[test]
 fn unary_loops_are_the_scalar_functions() {
-    let functions: [(Unary, fn(f32) -> f32); 28] = [
+    let functions: [(Unary, fn(f32) -> f32); 30] = [
         (Unary::Sign, f32::sign),
         (Unary::Floor, f32::floor),
         (Unary::Ceil, f32::ceil),
@@ -184,7 +184,9 @@ fn unary_loops_are_the_scalar_functions() {
         (Unary::Sigmoid, Real::sigmoid),
         (Unary::Erf, Real::erf),
         (Unary::Erfc, Real::erfc),
+        (Unary::Erfcx, Real::erfcx),
         (Unary::Erfinv, Real::erfinv),
+        (Unary::Ndtri, Real::ndtri),
         (Unary::Lgamma, Real::lgamma),
         (Unary::Digamma, Real::digamma),
     ];

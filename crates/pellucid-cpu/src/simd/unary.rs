@@ -176,7 +176,9 @@ pub(super) mod float {
         vector Sigmoid |x| x.sigmoid();
         vector Erf |x| x.erf();
         vector Erfc |x| x.erfc();
+        vector Erfcx |x| x.erfcx();
         vector Erfinv |x| x.erfinv();
+        vector Ndtri |x| x.ndtri();
         each Lgamma |x| x.lgamma();
         each Digamma |x| x.digamma();
         vector IsNan |x| x.is_nan().into();

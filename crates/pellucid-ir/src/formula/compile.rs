@@ -319,7 +319,7 @@ impl Lowering<'_> {
         use Binary::*;
         let exists = match compute {
             Compute::F32 | Compute::F64 => !matches!(op, And | Or | Xor | Shl | Shr),
-            Compute::I32 | Compute::I64 => !matches!(op, Div | Atan2 | Copysign | Polygamma),
+            Compute::I32 | Compute::I64 => !op.is_real(),
             Compute::Mask => return self.logic(op, id, a, b),
         };
         match exists {

@@ -15,7 +15,7 @@ use super::gradient::{Gradient, Wanted};
 use super::graph::{Id, Kind, Node};
 use super::primitive::{Binary, RowOp, Unary};
 use super::save;
-use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
+use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10, PI};
 
 /// The adjoint of x from the adjoint g of y = op(x); none where op is flat.
 fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
@@ -47,7 +47,9 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
         Sigmoid => g * y * (1 - y),
         Erf => FRAC_2_SQRT_PI * (g * (-(x * x)).exp()),
         Erfc => -FRAC_2_SQRT_PI * (g * (-(x * x)).exp()),
+        Erfcx => g * (2 * x * y - FRAC_2_SQRT_PI),
         Erfinv => FRAC_2_SQRT_PI.recip() * (g * (y * y).exp()),
+        Ndtri => (2.0 * PI).sqrt() * (g * (0.5 * y * y).exp()),
         Lgamma => g * x.digamma(),
         Digamma => g * x.polygamma(1),
         Sign | Floor | Ceil | Round | Trunc | Not | IsNan | IsFinite => return None,
@@ -72,6 +74,19 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
         Min => [wins(a.gt(b), a.eq(b)), wins(a.lt(b), a.eq(b))],
         Copysign => [Some(g * (a.signum() * y.signum())), None],
         Polygamma => [None, Some(g * b.polygamma(a + 1))],
+        Zeta => [None, Some(-(g * a * Expr::binary(Zeta, a + 1, b)))],
+        // The neighbouring orders; a scaled function also has the derivative of its scale.
+        BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe => {
+            let (below, above) = (Expr::binary(op, a - 1, b), Expr::binary(op, a + 1, b));
+            let db = match op {
+                BesselJ | BesselY => 0.5 * (below - above),
+                BesselI => 0.5 * (below + above),
+                BesselIe => 0.5 * (below + above) - b.signum() * y,
+                BesselK => -0.5 * (below + above),
+                _ => y - 0.5 * (below + above),
+            };
+            [None, Some(g * db)]
+        }
         FloorDiv | And | Or | Xor | Shl | Shr | Lt | Le | Gt | Ge | Eq | Ne => [None, None],
     }
 }

@@ -317,6 +317,20 @@ impl Expr {
         Expr::binary(Binary::Polygamma, n.lift(Kind::Number), self)
     }
 
+    /// Hurwitz' ζ(s, x) = Σ (x + k)⁻ˢ over k ≥ 0, for s > 1.
+    #[track_caller]
+    #[must_use]
+    pub fn zeta(self, s: impl IntoExpr) -> Expr {
+        Expr::binary(Binary::Zeta, s.lift(Kind::Number), self)
+    }
+
+    /// A Bessel function of whole order n (at most 30 for the modified ones): J, Y, I, K, or e^(−|x|)·I and eˣ·K.
+    #[track_caller]
+    #[must_use]
+    pub fn bessel(self, function: Binary, n: impl IntoExpr) -> Expr {
+        Expr::binary(function, n.lift(Kind::Number), self)
+    }
+
     /// `self ? a : b`, of a mask. The derivative reaches only the side that was taken: what the other
     /// one would be does not matter, even if it is NaN.
     #[track_caller]

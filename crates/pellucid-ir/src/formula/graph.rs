@@ -194,7 +194,7 @@ impl Node {
     pub(super) fn is_expensive(&self) -> bool {
         match self {
             Node::Unary(op, _) => op.is_transcendental(),
-            Node::Binary(op, ..) => matches!(op, Binary::Pow | Binary::Atan2 | Binary::Polygamma),
+            Node::Binary(op, ..) => op.is_special() || matches!(op, Binary::Pow | Binary::Atan2),
             Node::RowReduce(..) => true,
             _ => false,
         }
@@ -290,9 +290,7 @@ impl Graph {
                 match op {
                     Binary::And | Binary::Or | Binary::Xor => both,
                     Binary::Eq | Binary::Ne => Mask,
-                    Binary::Div | Binary::Atan2 | Binary::Copysign | Binary::Polygamma => {
-                        takes(op.name(), both, &[Number])?
-                    }
+                    _ if op.is_real() => takes(op.name(), both, &[Number])?,
                     _ if op.gives_mask() => takes(op.name(), both, &[Number, Index]).map(|_| Mask)?,
                     _ => takes(op.name(), both, &[Number, Index])?,
                 }

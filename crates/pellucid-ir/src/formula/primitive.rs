@@ -70,8 +70,12 @@ pub enum Unary {
     Erf,
     /// 1 − erf(x), accurate for large x.
     Erfc,
+    /// e^(x²)·erfc(x)
+    Erfcx,
     /// Inverse of `erf` on (−1, 1).
     Erfinv,
+    /// Inverse of the standard normal distribution function, on (0, 1).
+    Ndtri,
     /// ln |Γ(x)|
     Lgamma,
     /// ψ(x) = d/dx ln Γ(x)
@@ -112,6 +116,20 @@ pub enum Binary {
     Copysign,
     /// The n-th polygamma function ψ⁽ⁿ⁾(x), n = a (a whole number ≥ 0), x = b.
     Polygamma,
+    /// Hurwitz' ζ(a, b) = Σ (b + k)⁻ᵃ over k ≥ 0, for a > 1.
+    Zeta,
+    /// The Bessel function of the first kind of whole order a, J_a(b).
+    BesselJ,
+    /// The Bessel function of the second kind of whole order a, Y_a(b).
+    BesselY,
+    /// The modified Bessel function of the first kind of whole order a, I_a(b).
+    BesselI,
+    /// e^(−|b|)·I_a(b)
+    BesselIe,
+    /// The modified Bessel function of the second kind of whole order a, K_a(b).
+    BesselK,
+    /// eᵇ·K_a(b)
+    BesselKe,
     /// Bitwise and of integers, logical and of masks.
     And,
     /// Bitwise or of integers, logical or of masks.
@@ -150,12 +168,12 @@ pub enum RowOp {
 
 impl Unary {
     /// Every primitive of one number.
-    pub const ALL: [Unary; 37] = {
+    pub const ALL: [Unary; 39] = {
         use Unary::*;
         [
             Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Sqrt, Recip, Exp, Exp2, Expm1, Ln, Log2, Log10, Ln1p, Sin, Cos,
-            Tan, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh, Acosh, Atanh, Sigmoid, Erf, Erfc, Erfinv, Lgamma, Digamma,
-            Not, IsNan, IsFinite,
+            Tan, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh, Acosh, Atanh, Sigmoid, Erf, Erfc, Erfcx, Erfinv, Ndtri,
+            Lgamma, Digamma, Not, IsNan, IsFinite,
         ]
     };
 
@@ -193,7 +211,9 @@ impl Unary {
             Unary::Sigmoid => "sigmoid",
             Unary::Erf => "erf",
             Unary::Erfc => "erfc",
+            Unary::Erfcx => "erfcx",
             Unary::Erfinv => "erfinv",
+            Unary::Ndtri => "ndtri",
             Unary::Lgamma => "lgamma",
             Unary::Digamma => "digamma",
             Unary::Not => "not",
@@ -215,11 +235,11 @@ impl Unary {
 
 impl Binary {
     /// Every primitive of two numbers.
-    pub const ALL: [Binary; 23] = {
+    pub const ALL: [Binary; 30] = {
         use Binary::*;
         [
-            Add, Sub, Mul, Div, FloorDiv, Rem, Pow, Atan2, Max, Min, Copysign, Polygamma, And, Or, Xor, Shl, Shr, Lt,
-            Le, Gt, Ge, Eq, Ne,
+            Add, Sub, Mul, Div, FloorDiv, Rem, Pow, Atan2, Max, Min, Copysign, Polygamma, Zeta, BesselJ, BesselY,
+            BesselI, BesselIe, BesselK, BesselKe, And, Or, Xor, Shl, Shr, Lt, Le, Gt, Ge, Eq, Ne,
         ]
     };
 
@@ -238,6 +258,13 @@ impl Binary {
             Binary::Min => "min",
             Binary::Copysign => "copysign",
             Binary::Polygamma => "polygamma",
+            Binary::Zeta => "zeta",
+            Binary::BesselJ => "bessel_j",
+            Binary::BesselY => "bessel_y",
+            Binary::BesselI => "bessel_i",
+            Binary::BesselIe => "bessel_ie",
+            Binary::BesselK => "bessel_k",
+            Binary::BesselKe => "bessel_ke",
             Binary::And => "and",
             Binary::Or => "or",
             Binary::Xor => "xor",
@@ -255,6 +282,17 @@ impl Binary {
     /// True where the result is a mask whatever the operands are.
     pub const fn gives_mask(self) -> bool {
         (self as u8) >= (Binary::Lt as u8)
+    }
+
+    /// True for a function that is defined for floats only.
+    pub const fn is_real(self) -> bool {
+        use Binary::*;
+        matches!(self, Div | Atan2 | Copysign) || self.is_special()
+    }
+
+    /// True for a function of a parameter a, by which there is no derivative, and a number b.
+    pub const fn is_special(self) -> bool {
+        (self as u8) >= (Binary::Polygamma as u8) && (self as u8) <= (Binary::BesselKe as u8)
     }
 
     /// True where a ∘ b = b ∘ a in every bit.

@@ -90,6 +90,10 @@ macro_rules! each_unary {
             erfc => Erfc;
             /// Inverse of `erf` on (−1, 1).
             erfinv => Erfinv;
+            /// e^(x²)·erfc(x)
+            erfcx => Erfcx;
+            /// Inverse of the standard normal distribution function, on (0, 1).
+            ndtri => Ndtri;
             /// ln |Γ(x)|
             lgamma => Lgamma;
             /// ψ(x) = d/dx ln Γ(x)

@@ -1,5 +1,7 @@
 //! The axes of a reduction, as users write them.
 
+use crate::ops;
+use crate::tensor::Tensor;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape};
 use smallvec::SmallVec;
@@ -80,6 +82,15 @@ impl Resolved {
     /// The shape of the result of reducing `shape`.
     pub(crate) fn shape(self, shape: &Shape) -> Shape {
         if self.keepdims { self.set.keepdims(shape) } else { self.set.remove(shape) }
+    }
+
+    /// x with these axes as one, in row-major order, behind the others.
+    pub(crate) fn behind(self, x: &Tensor) -> Result<Tensor> {
+        let others = (0..x.rank()).filter(|&k| !self.set.contains(k));
+        let order: SmallVec<[isize; 6]> = others.chain(self.set.iter()).map(|k| k as isize).collect();
+        let mut shape = self.set.remove(x.shape()).to_vec();
+        shape.push(self.set.count(x.shape()));
+        ops::reshape_to(&ops::permute(x, &order)?, &shape.into())
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::array::{Array, checked_size};
 use crate::device::Device;
 use crate::engine;
+use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
@@ -52,6 +53,45 @@ pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     full(shape, 1, dtype)
+}
+
+/// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ numbers, each computed as start + i·step.
+///
+/// # Errors
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite.
+pub fn arange(
+    start: impl Into<Scalar>,
+    end: impl Into<Scalar>,
+    step: impl Into<Scalar>,
+    dtype: DType,
+) -> Result<Tensor> {
+    Tensor::try_arange(start.into(), end.into(), step.into(), dtype)
+}
+
+/// `count` numbers from `start` to `end`, both included, evenly spaced: element i is
+/// start + i·(end − start)/(count − 1), computed from the nearer end, so that both ends are exact.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if `dtype` is not a float.
+pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
+    Tensor::try_linspace("linspace", start, end, count, dtype, |x| x)
+}
+
+/// The powers of `base` with the exponents that [`linspace`] gives.
+///
+/// # Errors
+/// Those of [`linspace`].
+pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> Result<Tensor> {
+    Tensor::try_linspace("logspace", start, end, count, dtype, |x| base.powf(x))
+}
+
+/// Ones on the diagonal of an `n × m` matrix of zeros.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+pub fn eye(n: usize, m: usize, dtype: DType) -> Result<Tensor> {
+    let rows = ops::unsqueeze(&arange(0, n as i64, 1, DType::I64)?, 1)?;
+    ops::to_dtype(&ops::eq(&arange(0, m as i64, 1, DType::I64)?, &rows)?, dtype)
 }
 
 /// Zeros of x's shape, dtype and device.

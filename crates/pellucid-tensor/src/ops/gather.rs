@@ -69,7 +69,7 @@ impl Operation for ScatterAdd {
     }
 }
 
-fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
+pub(super) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
     if !index.dtype().is_int() {
         return Err(Error::dtypes(op, [index.dtype()], "index tensors have an integer dtype"));
     }
@@ -126,7 +126,7 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
     apply_one(Gather { index: Index::Along(axis) }, &[x, &index])
 }
 
-fn along(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
+pub(super) fn along(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
     let fits = shape.rank() == index.rank() && (0..shape.rank()).all(|k| k == axis || index[k] <= shape[k]);
     let mend = format!("the index has the tensor's rank, and apart from axis {axis} no longer axes");
     if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], mend)) }
@@ -199,6 +199,11 @@ fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combin
     let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     along(op, x.shape(), index.shape(), axis)?;
+    apply_one(ScatterInto { axis, combine }, &[x, &fitted(op, x, &index, values)?, &index])
+}
+
+/// The values that an index uses: one for each of its elements.
+pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tensor) -> Result<Tensor> {
     let fits = values.rank() == index.rank() && (0..index.rank()).all(|k| index.shape()[k] <= values.shape()[k]);
     if !fits {
         let mend = "there is a value for every index: no axis of the values is shorter";
@@ -213,7 +218,7 @@ fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combin
             values = ops::narrow(&values, k as isize, 0, index.shape()[k])?;
         }
     }
-    apply_one(ScatterInto { axis, combine }, &[x, &values, &index])
+    Ok(values)
 }
 
 /// x with each value put at its index along `axis`; of several for one place, the last in row-major order stays (NumPy's

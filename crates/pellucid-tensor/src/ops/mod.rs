@@ -7,37 +7,52 @@ mod attention;
 mod axes;
 mod copy;
 mod create;
-mod cross_entropy;
 mod diagonal;
+mod distance;
+mod dropout;
 mod einsum;
 mod elementwise;
+mod embedding_bag;
 mod formula;
+mod gate;
 mod gather;
+mod integrate;
 mod join;
 mod linalg;
+mod loss;
 mod masked;
 mod matmul;
 mod normalize;
 mod pad;
+mod put;
+mod quantile;
 mod random;
 mod rearrange;
 mod reduce;
 mod scan;
+mod scatter_reduce;
+mod search;
 mod softmax;
 mod sort;
+mod statistics;
+mod unique;
 mod view;
 mod window;
 
 pub use attention::{Attention, scaled_dot_product_attention};
 pub use axes::{Axes, over};
 pub use copy::{contiguous, copy, copy_, to_dtype};
-pub use create::{full, full_like, ones, ones_like, zeros, zeros_like};
-pub use cross_entropy::{CrossEntropy, Reduction, cross_entropy};
+pub use create::{arange, eye, full, full_like, linspace, logspace, ones, ones_like, zeros, zeros_like};
 pub use diagonal::{diag, diag_embed, diagonal, tril, triu};
+pub use distance::{cdist, cosine_similarity, normalize, pairwise_distance, pdist, renorm};
+pub use dropout::{alpha_dropout, dropout, feature_alpha_dropout, feature_dropout};
 pub use einsum::{einsum, inner, kron, tensordot};
 pub use elementwise::*;
+pub use embedding_bag::{EmbeddingBag, embedding_bag};
 pub use formula::update;
+pub use gate::{glu, prelu, rrelu};
 pub use gather::{index_select, nonzero, scatter, scatter_add, scatter_add_along, take_along_axis};
+pub use integrate::{Spacing, cumulative_trapezoid, trapezoid};
 pub use join::{concatenate, dstack, hstack, stack, vstack};
 pub use linalg::{
     Cutoff, Lstsq, MatrixNorm, QrMode, cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, cond, det, eigh,
@@ -45,13 +60,22 @@ pub use linalg::{
     matrix_exp, matrix_norm, matrix_power, matrix_rank, matrix_sqrth, multi_dot, ormqr, pinv, polar, qr, slogdet,
     solve, solve_ex, solve_triangular, svd, svdvals, tensorinv, tensorsolve, vander, vecdot,
 };
+pub use loss::{
+    CrossEntropy, Ctc, MultiMargin, NllLoss, PoissonNll, Reduction, Triplet, binary_cross_entropy,
+    binary_cross_entropy_with_logits, cosine_embedding_loss, cross_entropy, ctc_loss, gaussian_nll_loss,
+    hinge_embedding_loss, huber_loss, kl_div, l1_loss, margin_ranking_loss, mse_loss, multi_margin_loss,
+    multilabel_margin_loss, multilabel_soft_margin_loss, nll_loss, poisson_nll_loss, smooth_l1_loss, soft_margin_loss,
+    triplet_margin_loss, triplet_margin_with_distance_loss,
+};
 pub use masked::{masked_fill, masked_select, one_hot, take};
 pub use matmul::{cross, dot, linear, matmul, outer, trace};
 pub use normalize::{
     BatchNorm, RunningStatistics, batch_norm, group_norm, instance_norm, layer_norm, local_response_norm, rms_norm,
 };
 pub use pad::{PadMode, PadWidth, pad};
-pub use random::{dropout, rand, rand_with, randint, randn, randn_with};
+pub use put::{diagonal_scatter, index_put, masked_scatter, put, select_scatter, slice_scatter};
+pub use quantile::{Interpolation, median, mode, nanmedian, nanquantile, quantile};
+pub use random::{bernoulli, multinomial, normal, rand, rand_with, randint, randn, randn_with, randperm};
 pub use rearrange::{
     Indexing, Repeats, Sections, chunk, meshgrid, movedim, ravel, repeat, roll, rot90, tensor_split, tile, unbind,
     unflatten, windows,
@@ -61,15 +85,19 @@ pub use reduce::{
     var,
 };
 pub use scan::{cummax, cummin, cumprod, cumsum, diff, logcumsumexp};
-pub use softmax::{log_softmax, softmax};
-pub use sort::{argsort, kthvalue, sort, topk};
+pub use scatter_reduce::{Meeting, index_add, index_copy, index_fill, index_reduce, scatter_reduce};
+pub use search::{Bins, bincount, bucketize, histc, histogram, searchsorted};
+pub use softmax::{gumbel_softmax, log_softmax, softmax, softmin};
+pub use sort::{argsort, kthvalue, msort, sort, topk};
+pub use statistics::{Cov, corrcoef, cov, std_mean, var_mean};
+pub use unique::{Unique, unique, unique_consecutive};
 pub use view::{
     Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, swapaxes, t,
     transpose, unsqueeze,
 };
 
 pub use window::{
-    Conv, Divisor, Interpolation, Outside, Padding, Pool, Resize, Sampling, Spatial, adaptive_avg_pool1d,
+    Conv, Divisor, Outside, Padding, Pool, Resample, Resize, Sampling, Spatial, adaptive_avg_pool1d,
     adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d,
     affine_grid, avg_pool1d, avg_pool2d, avg_pool3d, channel_shuffle, conv_transpose1d, conv_transpose2d,
     conv_transpose3d, conv1d, conv2d, conv3d, fold, grid_sample, interpolate, lp_pool1d, lp_pool2d, lp_pool3d,

@@ -76,21 +76,69 @@ pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
     ops::add(&ops::to_dtype(&offset, DType::I64)?, low)
 }
 
-/// Dropout (Srivastava et al. 2014): each element is kept with probability 1 − p and divided by it,
-/// else 0. The mask is drawn on the device, so a replayed step draws a new one.
+/// Normal of these means and standard deviations, which broadcast and have gradients: mean + std·z.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if `p` is not in [0, 1]; [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
 #[face]
-pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
-    static DROPOUT: OnceLock<Formula> = OnceLock::new();
-    if !(0.0..=1.0).contains(&p) {
-        return Err(Error::invalid("dropout", format!("p must be in [0, 1], got {p}")));
+pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
+    let mend = "mean and deviation must broadcast";
+    let shape = mean.shape().broadcast(std.shape());
+    let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], mend))?;
+    ops::add(mean, &ops::mul(std, &randn(&shape, mean.dtype().promote(std.dtype()))?)?)
+}
+
+/// 1 with probability p, else 0, for every probability of a tensor; without gradient.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
+    let u = draw("bernoulli", p.shape().clone(), p.dtype(), Distribution::Uniform, &Generator::default())?;
+    ops::to_dtype(&ops::lt(&u, &p.detach())?, p.dtype())
+}
+
+/// The integers 0..n (`i64`) in random order, every one as likely as another.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub fn randperm(n: usize) -> Result<Tensor> {
+    // 53 random bits a key: two of ten million are equal once in two hundred shuffles, and then keep their order.
+    ops::argsort(&rand([n], DType::F64)?, 0, false)
+}
+
+/// `samples` classes (`i64`) drawn with probabilities in proportion to the weights of the last axis, `[.., C]` or `[C]`: `[.., samples]`. Without
+/// replacement no class comes twice: the classes with the largest ln w + G, G drawn from Gumbel's distribution (Efraimidis &
+/// Spirakis 2006), a class of weight 0 last.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for no axis or no class; [`Error::InvalidArgument`] for more samples than classes without replacement;
+/// [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
+    let op = "multinomial";
+    let Some(&classes) = weights.shape().last().filter(|&&classes| classes > 0) else {
+        return Err(Error::shapes(op, [weights.shape()], "weights are [.., C], of at least one class"));
+    };
+    let weights = weights.detach();
+    if replacement {
+        // The class in whose share of the running sum a uniform number falls.
+        let sums = ops::cumsum(&weights, -1)?;
+        let total = ops::narrow(&sums, -1, classes - 1, 1)?;
+        let u = draw(
+            op,
+            sums.shape().with_axis(sums.rank() - 1, samples),
+            weights.dtype(),
+            Distribution::Uniform,
+            &Generator::default(),
+        )?;
+        return ops::minimum(&ops::searchsorted(&sums, &ops::mul(&u, &total)?, true)?, classes as i64 - 1);
     }
-    let u = draw("dropout", x.shape().clone(), x.dtype(), Distribution::Uniform, &Generator::default())?;
-    let formula =
-        DROPOUT.get_or_init(|| formula! { dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); }.eternal());
-    // With p = 1 nothing is kept, and the scale is never used.
-    let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
-    super::formula::map(formula, &[x, &u], &[p.into(), scale.into()])
+    if samples > classes {
+        return Err(Error::invalid(op, format!("draws {samples} of {classes} classes without replacement")));
+    }
+    let u = draw(op, weights.shape().clone(), weights.dtype(), Distribution::Uniform, &Generator::default())?;
+    // −ln u / w grows as −(ln w + G) does.
+    let keys = ops::div(&ops::neg(&ops::log1p(&ops::neg(&u)?)?)?, &weights)?;
+    Ok(ops::topk(&keys, samples, -1, false)?.1)
 }

@@ -360,7 +360,12 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
         });
         return super::formula::map(root, &[&sum_of(squares, x, resolved)?], &[]);
     }
-    ops::pow(&sum(&ops::pow(&ops::abs(x)?, p)?, axes)?, 1.0 / p)
+    static POWER: OnceLock<Formula> = OnceLock::new();
+    // The same for other powers.
+    let power = POWER.get_or_init(|| {
+        formula! { root(s; p) = s.pow(p); d s = y.gt(0.0).select(g * p * y / y.gt(0.0).select(s, 1.0), 0.0); }.eternal()
+    });
+    super::formula::map(power, &[&sum(&ops::pow(&ops::abs(x)?, p)?, axes)?], &[(1.0 / p).into()])
 }
 
 /// ln Σ exp x over `axes`, stable for any size of x. The gradient is the softmax.

@@ -6,7 +6,7 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
-use pellucid_ir::{DType, Result, formula};
+use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
 
 fn floats(x: &Tensor) -> Result<Tensor> {
@@ -55,4 +55,41 @@ pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     });
     let axes = axes.into().resolve("log_softmax", x.shape())?;
     rows(formula, &[&floats(x)?], &[], axes.set)
+}
+
+/// The softmax of −x over `axes`.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
+#[face]
+pub fn softmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    softmax(&ops::neg(&floats(x)?)?, axes)
+}
+
+/// softmax((x + G)/τ) along an axis, G drawn from Gumbel's distribution: a sample of the classes with the probabilities softmax(x)
+/// that has a gradient (Jang et al. 2017). With `hard` the sample itself, 1 at one class and 0 elsewhere, and the gradient of the soft
+/// one.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a τ that is not
+/// positive; [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
+#[face]
+pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<Tensor> {
+    let op = "gumbel_softmax";
+    if tau.is_nan() || tau <= 0.0 {
+        return Err(Error::invalid(op, format!("tau is positive, got {tau}")));
+    }
+    let at = x.shape().axis(op, axis)?;
+    // −ln(−ln u), with u away from 0.
+    let u = ops::clamp(&ops::rand(x.shape(), x.dtype())?, 1e-7, 1.0)?;
+    let noise = ops::neg(&ops::log(&ops::neg(&ops::log(&u)?)?)?)?;
+    let soft = softmax(&ops::div(&ops::add(x, &noise)?, tau)?, axis)?;
+    if !hard {
+        return Ok(soft);
+    }
+    let best = ops::argmax(&soft, ops::over(axis).keepdims())?;
+    let beside: Vec<isize> = (0..x.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
+    let numbers = ops::reshape(&Tensor::arange(0, x.shape()[at] as i64, 1), &beside[..])?;
+    let sample = ops::to_dtype(&ops::eq(&best, &numbers)?, x.dtype())?;
+    ops::add(&ops::sub(&sample, &soft.detach())?, &soft)
 }

@@ -64,6 +64,15 @@ pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor
     ordered("sort", x, axis, None, descending)
 }
 
+/// The elements of the first axis in ascending order, NaN last.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`] for a tensor of no axis.
+#[face]
+pub fn msort(x: &Tensor) -> Result<Tensor> {
+    Ok(ordered("msort", x, 0, None, false)?.0)
+}
+
 /// The positions that sort an axis; stable, NaN last.
 ///
 /// # Errors

@@ -175,9 +175,7 @@ impl Tensor {
     /// Where [`ops::zeros`] returns an error.
     #[track_caller]
     pub fn eye(n: usize, dtype: DType) -> Tensor {
-        let rows = panic::unwrap(Tensor::counted(n, |i| Scalar::Int(i as i64), DType::I64));
-        let columns = panic::unwrap(ops::unsqueeze(&rows, 1));
-        panic::unwrap(ops::eq(&rows, &columns).and_then(|mask| ops::to_dtype(&mask, dtype)))
+        panic::unwrap(ops::eye(n, n, dtype))
     }
 
     /// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ elements,
@@ -191,7 +189,7 @@ impl Tensor {
         panic::unwrap(Tensor::try_arange(start, end, step, T::DTYPE))
     }
 
-    fn try_arange(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<Tensor> {
+    pub(crate) fn try_arange(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<Tensor> {
         let reason = |why: &str| Error::invalid("arange", format!("{why}: {start}..{end} by {step}"));
         if dtype.is_float() {
             let (a, b, s) = (start.to_f64(), end.to_f64(), step.to_f64());
@@ -216,15 +214,26 @@ impl Tensor {
     /// If `dtype` is not a float.
     #[track_caller]
     pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Tensor {
+        panic::unwrap(ops::linspace(start, end, count, dtype))
+    }
+
+    /// f of evenly spaced numbers.
+    pub(crate) fn try_linspace(
+        op: &'static str,
+        start: f64,
+        end: f64,
+        count: usize,
+        dtype: DType,
+        f: impl Fn(f64) -> f64,
+    ) -> Result<Tensor> {
         if !dtype.is_float() {
-            let refused = Error::dtypes("linspace", [dtype], "gives floats; arange() gives integers");
-            return panic::unwrap(Err(refused));
+            return Err(Error::dtypes(op, [dtype], "gives floats; arange() gives integers"));
         }
         let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
         let at = |i: usize| {
             if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step }
         };
-        panic::unwrap(Tensor::counted(count, |i| Scalar::Float(at(i)), dtype))
+        Tensor::counted(count, |i| Scalar::Float(f(at(i))), dtype)
     }
 
     /// `count` numbers by rule, made on the host.

@@ -28,6 +28,8 @@ const READERS: &[&str] = &[
     "tensor_split",
     "tril_indices",
     "triu_indices",
+    "unique",
+    "unique_consecutive",
 ];
 
 /// True for an operation that reads values.

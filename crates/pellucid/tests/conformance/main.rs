@@ -2,7 +2,7 @@
 //! calls, in `f64` and `f32`, and again with the same bits from inputs that lie scattered, deferred, and captured.
 //!
 //! `data/README.md` says what the data is. Bindings say which of Pellucid's operations is meant by a
-//! name of the data; what has none is missing. `expected.txt` lists the operations of which every
+//! name of the data, or of other data of its kind; what has none is missing. `expected.txt` lists the operations of which every
 //! case passes: the test fails when one of them does not, and when another one does.
 //!
 //! The table: `cargo test -p pellucid --test conformance -- --nocapture`.

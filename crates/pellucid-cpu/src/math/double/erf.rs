@@ -28,12 +28,12 @@ fn erf_near(x: f64) -> f64 {
     .mul_add(x, x)
 }
 
-/// erfc x for 0 ≤ x ≤ 28: e^(−x²)·P(q)/(1 + 2x), q = (x − 4)/(x + 4), the form of Shepherd & Laframboise
-/// (1981), minimax to 2⁻⁵⁶.
+/// (1 + 2x)·e^(x²)·erfc x for 0 ≤ x ≤ 28: P(q), q = (x − 4)/(x + 4), the form of Shepherd & Laframboise (1981),
+/// minimax to 2⁻⁵⁶.
 #[inline(always)]
-fn erfc_far(x: f64) -> f64 {
+fn scaled_far(x: f64) -> f64 {
     let q = (x - 4.0) / (x + 4.0);
-    let p = polynomial(
+    polynomial(
         q,
         [
             1.232_995_118_625_552_509_8,
@@ -60,7 +60,13 @@ fn erfc_far(x: f64) -> f64 {
             -1.338_636_162_889_703_970_7e-8,
             -1.717_668_191_596_880_236_4e-9,
         ],
-    );
+    )
+}
+
+/// erfc x for 0 ≤ x ≤ 28.
+#[inline(always)]
+fn erfc_far(x: f64) -> f64 {
+    let p = scaled_far(x);
     // The rounding error of x² is carried along: e^(−x²) = e^(−s)·(1 − d).
     let s = x * x;
     let d = x.mul_add(x, -s);
@@ -91,12 +97,30 @@ pub(crate) fn erfc(x: f64) -> f64 {
     if a < 0.5 { 1.0 - erf_near(x) } else { y }
 }
 
-/// erf⁻¹ x = Φ⁻¹((1 + x)/2)/√2, by the rational functions of Wichura (AS 241, 1988), which hold to 10⁻¹⁶.
+/// e^(x²)·erfc x; beyond 28 the asymptotic series (Abramowitz & Stegun 7.1.23).
 #[inline(always)]
-pub(crate) fn erfinv(x: f64) -> f64 {
+pub(crate) fn erfcx(x: f64) -> f64 {
     let a = x.abs();
-    // |Φ − ½| ≤ 0.425
-    let q = 0.5 * x;
+    let c = if a > 28.0 { 28.0 } else { a };
+    let near = scaled_far(c) / (1.0 + 2.0 * c);
+    let v = 0.5 / (a * a);
+    let series = polynomial(v, [1.0, -1.0, 3.0, -15.0, 105.0, -945.0, 10395.0]);
+    let y = if a > 28.0 { series * FRAC_1_SQRT_PI / a } else { near };
+    // Left of 0 it is 2·e^(x²) − e^(x²)·erfc |x|; the rounding error of x² is carried along.
+    let s = x * x;
+    let d = x.mul_add(x, -s);
+    let e = 2.0 * exp(s);
+    let left = if s < 750.0 { e.mul_add(d, e) - y } else { f64::INFINITY };
+    let y = if x < 0.0 { left } else { y };
+    if x.is_nan() { x } else { y }
+}
+
+const FRAC_1_SQRT_PI: f64 = 0.564_189_583_547_756_286_9;
+
+/// The y with Φ(y) = ½ + q, of which min(Φ, 1 − Φ) = `tail`, by the rational functions of Wichura (AS 241, 1988), which hold
+/// to 10⁻¹⁶.
+#[inline(always)]
+fn quantile(q: f64, tail: f64) -> f64 {
     let r = q.mul_add(-q, 0.180625);
     let middle = q * polynomial(
         r,
@@ -123,8 +147,8 @@ pub(crate) fn erfinv(x: f64) -> f64 {
             5.226_495_278_852_854_561_0e3,
         ],
     );
-    // The tails, in r = √(−ln min(Φ, 1 − Φ)).
-    let r = (-ln(0.5 * (1.0 - a))).sqrt();
+    // The tails, in r = √(−ln tail).
+    let r = (-ln(tail)).sqrt();
     let t = r - 1.6;
     let near = polynomial(
         t,
@@ -177,8 +201,25 @@ pub(crate) fn erfinv(x: f64) -> f64 {
             2.044_263_103_389_939_785_64e-15,
         ],
     );
-    let tail = if r <= 5.0 { near } else { far }.copysign(x);
-    let y = if a <= 0.85 { middle } else { tail } * std::f64::consts::FRAC_1_SQRT_2;
+    let far = if r <= 5.0 { near } else { far }.copysign(q);
+    if q.abs() <= 0.425 { middle } else { far }
+}
+
+/// erf⁻¹ x = Φ⁻¹((1 + x)/2)/√2.
+#[inline(always)]
+pub(crate) fn erfinv(x: f64) -> f64 {
+    let a = x.abs();
+    let y = quantile(0.5 * x, 0.5 * (1.0 - a)) * std::f64::consts::FRAC_1_SQRT_2;
     let y = if a == 1.0 { f64::INFINITY.copysign(x) } else { y };
     if a <= 1.0 { y } else { f64::NAN }
+}
+
+/// Φ⁻¹ x, the inverse of the standard normal distribution function.
+#[inline(always)]
+pub(crate) fn ndtri(x: f64) -> f64 {
+    let (q, rest) = (x - 0.5, 1.0 - x);
+    let tail = if x < rest { x } else { rest };
+    let y = quantile(q, tail);
+    let y = if tail == 0.0 { f64::INFINITY.copysign(q) } else { y };
+    if tail >= 0.0 { y } else { f64::NAN }
 }

@@ -10,7 +10,7 @@ mod log;
 mod pow;
 mod trig;
 
-pub(crate) use erf::{erf, erfc, erfinv};
+pub(crate) use erf::{erf, erfc, erfcx, erfinv, ndtri};
 pub(crate) use exp::{EXP_LIMIT, exp, exp_fast, expm1, sigmoid, tanh};
 pub(crate) use libm::{acos, asin, asinh, atan, atan2, atanh, cosh, exp2, log2, log10, sinh};
 pub(crate) use log::{ln, ln_1p};

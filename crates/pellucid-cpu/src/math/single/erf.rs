@@ -36,3 +36,15 @@ pub(crate) fn erfc(x: f32) -> f32 {
 pub(crate) fn erfinv(x: f32) -> f32 {
     double::erfinv(x as f64) as f32
 }
+
+/// e^(x²)·erfc x, computed in `f64` and rounded once.
+#[inline(always)]
+pub(crate) fn erfcx(x: f32) -> f32 {
+    double::erfcx(x as f64) as f32
+}
+
+/// Φ⁻¹ x, computed in `f64` and rounded once.
+#[inline(always)]
+pub(crate) fn ndtri(x: f32) -> f32 {
+    double::ndtri(x as f64) as f32
+}

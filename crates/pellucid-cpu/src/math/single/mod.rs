@@ -15,7 +15,7 @@ mod log;
 mod pow;
 mod trig;
 
-pub(crate) use erf::{erf, erfc, erfinv};
+pub(crate) use erf::{erf, erfc, erfcx, erfinv, ndtri};
 pub(crate) use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, sigmoid};
 pub(crate) use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub(crate) use inverse::{acos, asin, atan, atan2};

@@ -70,6 +70,7 @@ fn primitives() -> Vec<Case> {
         let points = match op {
             Sqrt | Ln | Log2 | Log10 | Ln1p | Lgamma | Digamma => positive,
             Asin | Acos | Atanh | Erfinv => inside,
+            Ndtri => &[0.1, 0.35, 0.5, 0.8, 0.95],
             Acosh => &[1.1, 1.5, 2.0, 3.0, 5.0],
             _ => everywhere,
         };
@@ -80,7 +81,8 @@ fn primitives() -> Vec<Case> {
         let (a, b): (&[f64], &[f64]) = match op {
             And | Or | Xor | Shl | Shr => continue,
             Pow => (positive, &[2.3, -1.4, 0.7, 1.2, 3.4]),
-            Polygamma => (&[0.0, 1.0, 2.0, 3.0, 1.0], positive),
+            Zeta => (&[2.0, 3.0, 1.5, 4.0, 2.5], positive),
+            _ if op.is_special() => (&[0.0, 1.0, 2.0, 3.0, 1.0], positive),
             _ => (&[0.7, -2.3, 3.8, 1.1, -4.2], &[1.9, 0.4, -1.3, 2.7, -0.8]),
         };
         let f = Formula::new(op.name(), &[Input::NUMBER; 2], 0, |x, _| vec![Expr::binary(op, x[0], x[1])]);

@@ -35,12 +35,18 @@ unary! {
         };
     /// Smooth approximation of relu, ln(1 + eˣ), stable for large |x|.
     softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), d x = g * x.sigmoid();
+    /// ln(1 + e^(βx))/β, and x where βx exceeds t: a relu whose corner is rounded over a width of 1/β.
+    softplus_beta(x; beta, t) = {
+        let steep = beta * x;
+        steep.gt(t).select(x, (steep.max(0.0) + (-steep.abs()).exp().ln_1p()) / beta)
+    },
+        d x = g * (beta * x).gt(t).select(1.0, (beta * x).sigmoid());
     /// ln sigmoid(x) = −softplus(−x), stable for large |x|.
     logsigmoid(x) = x.min(0.0) - (-x.abs()).exp().ln_1p(), d x = g * (-x).sigmoid();
     /// x / (1 + |x|)
     softsign(x) = x / (1.0 + x.abs());
-    /// x limited to [−1, 1]; the derivative is 0 at both ends.
-    hardtanh(x) = x.gt(-1.0).select(x.lt(1.0).select(x, 1.0), x.is_nan().select(x, -1.0));
+    /// x limited to [low, high]; the derivative is 0 at both ends. NaN stays NaN.
+    hardtanh(x; low, high) = x.gt(low).select(x.lt(high).select(x, high), x.is_nan().select(x, low));
     /// relu6(x + 3)/6, a sigmoid of straight lines (Courbariaux et al. 2015).
     hardsigmoid(x) = x.gt(-3.0).select(x.lt(3.0).select((x + 3.0) / 6.0, 1.0), x.is_nan().select(x, 0.0));
     /// x·hardsigmoid(x) (Howard et al. 2019).

@@ -5,7 +5,7 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
-use pellucid_ir::{DType, Error, Result, formula};
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
 use std::sync::OnceLock;
 
 binary! {
@@ -40,6 +40,8 @@ binary! {
     atan2(a, b) = a.atan2(b);
     /// a with the sign of b.
     copysign(a, b) = a.copysign(b);
+    /// Heaviside's step: 0 for a < 0, 1 for a > 0, and b for a = 0; NaN stays NaN.
+    heaviside(a, b) = a.eq(0.0).select(b, a.is_nan().select(a, a.gt(0.0).to_number()));
     /// √(a² + b²); overflows where the squares do.
     hypot(a, b) = (a * a + b * b).sqrt();
     /// Bitwise and of integers, logical of truth values.
@@ -77,6 +79,8 @@ unary! {
     rsqrt(x) = x.sqrt().recip();
     /// 1/x
     reciprocal(x) = x.recip();
+    /// The angle of a number on the real line: 0, or π below 0; NaN stays NaN. The gradient is zero.
+    angle(x) = x.is_nan().select(x, x.lt(0.0).select(std::f64::consts::PI, 0.0));
     /// x²
     square(x) = x * x;
     /// x³
@@ -138,4 +142,26 @@ impl Tensor {
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
     static LERP: OnceLock<Formula> = OnceLock::new();
     super::map(LERP.get_or_init(|| formula! { lerp(a, b, w) = a + w * (b - a); }.eternal()), &[a, b, weight], &[])
+}
+
+/// x + value·a·b. All three tensors broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`].
+#[face]
+pub fn addcmul(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
+    static ADDCMUL: OnceLock<Formula> = OnceLock::new();
+    let formula = ADDCMUL.get_or_init(|| formula! { addcmul(x, a, b; value) = x + value * (a * b); }.eternal());
+    super::map(formula, &[x, a, b], &[value.into()])
+}
+
+/// x + value·a/b. All three tensors broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`].
+#[face]
+pub fn addcdiv(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
+    static ADDCDIV: OnceLock<Formula> = OnceLock::new();
+    let formula = ADDCDIV.get_or_init(|| formula! { addcdiv(x, a, b; value) = x + value * (a / b); }.eternal());
+    super::map(formula, &[x, a, b], &[value.into()])
 }

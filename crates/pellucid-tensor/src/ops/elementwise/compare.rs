@@ -1,6 +1,10 @@
 //! Comparisons and logic: results are of dtype bool, and untracked.
 
 use super::{binary, unary};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{DType, Error, Result};
 
 binary! {
     /// a = b
@@ -36,4 +40,49 @@ unary! {
     isposinf(x) = x.eq(f64::INFINITY);
     /// x is −∞.
     isneginf(x) = x.eq(f64::NEG_INFINITY);
+}
+
+/// |a − b| ≤ atol + rtol·|b|, or both are the same infinity, or (`equal_nan`) both are NaN. Both broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for a negative tolerance.
+#[face]
+pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
+    if !(rtol >= 0.0 && atol >= 0.0) {
+        return Err(Error::invalid("isclose", format!("tolerances are not negative, got {rtol} and {atol}")));
+    }
+    let (a, b) = (a.detach(), b.detach());
+    let near = ops::le(&ops::abs(&ops::sub(&a, &b)?)?, &ops::add(&ops::mul(&ops::abs(&b)?, rtol)?, atol)?)?;
+    let close = ops::logical_or(&ops::eq(&a, &b)?, &ops::logical_and(&near, &ops::isfinite(&b)?)?)?;
+    match equal_nan {
+        true => ops::logical_or(&close, &ops::logical_and(&ops::isnan(&a)?, &ops::isnan(&b)?)?),
+        false => Ok(close),
+    }
+}
+
+/// Whether all elements are close (see [`isclose`]): one truth value.
+///
+/// # Errors
+/// Those of [`isclose`].
+#[face]
+pub fn allclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
+    ops::all(&isclose(a, b, rtol, atol, equal_nan)?, ..)
+}
+
+/// Whether both have one shape and equal elements: one truth value (NumPy's `array_equal`).
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+#[face]
+pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.shape() == b.shape() { ops::all(&ops::eq(a, b)?, ..) } else { ops::full((), false, DType::Bool) }
+}
+
+/// Whether each element is one of these.
+///
+/// # Errors
+/// [`Error::OutOfMemory`]: every element is compared with all of them.
+#[face]
+pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
+    ops::any(&ops::eq(&ops::unsqueeze(x, -1)?, &ops::ravel(elements)?)?, -1)
 }

@@ -7,11 +7,13 @@
 mod activation;
 mod arithmetic;
 mod compare;
+mod special;
 mod transcendental;
 
 pub use activation::*;
 pub use arithmetic::*;
 pub use compare::*;
+pub use special::*;
 pub use transcendental::*;
 
 use super::formula::{map, map_reusing};

@@ -22,7 +22,7 @@ pub use pool::{
     Divisor, Pool, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d,
     max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d,
 };
-pub use resample::{Interpolation, Resize, interpolate};
+pub use resample::{Resample, Resize, interpolate};
 pub use shuffle::{channel_shuffle, pixel_shuffle, pixel_unshuffle};
 
 pub(crate) use conv::window_sums;

@@ -70,7 +70,7 @@ pub enum Resize {
 /// Where `align_corners` is set, the first and the last element stay where they are; otherwise the edges of the image
 /// do, elements being little squares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Interpolation {
+pub enum Resample {
     /// The element at ⌊o·scale⌋ (in `f32`, as PyTorch and OpenCV have it).
     Nearest,
     /// The element whose middle is nearest.
@@ -96,13 +96,13 @@ pub enum Interpolation {
 /// [`Error::InvalidArgument`] if there is not one length or factor a spatial axis, or nothing would be left;
 /// [`Error::OutOfMemory`].
 #[face]
-pub fn interpolate(x: &Tensor, size: Resize, mode: Interpolation) -> Result<Tensor> {
+pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
     let op = "interpolate";
     let spatial = x.rank().wrapping_sub(2);
     if !(1..=3).contains(&spatial) || x.shape()[2..].contains(&0) {
         return Err(Error::shapes(op, [x.shape()], "takes [N, C, ..] with one to three spatial axes, none empty"));
     }
-    let picks = matches!(mode, Interpolation::Nearest | Interpolation::NearestExact);
+    let picks = matches!(mode, Resample::Nearest | Resample::NearestExact);
     if x.dtype() == DType::Bool || !x.dtype().is_float() && !picks {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
@@ -133,7 +133,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: Interpolation) -> Result<Tens
     Ok(y)
 }
 
-fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpolation) -> Result<Tensor> {
+fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample) -> Result<Tensor> {
     let len = x.shape()[axis];
     let last = len - 1;
     let clamped = |i: isize| i.clamp(0, last as isize) as usize;
@@ -144,14 +144,14 @@ fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpolation) ->
         false => (o as f64 + 0.5) * scale - 0.5,
     };
     let taps = match mode {
-        Interpolation::Area => return averaged(x, axis, to),
-        Interpolation::Nearest | Interpolation::NearestExact => {
-            let shift = if mode == Interpolation::Nearest { 0.0 } else { 0.5 };
+        Resample::Area => return averaged(x, axis, to),
+        Resample::Nearest | Resample::NearestExact => {
+            let shift = if mode == Resample::Nearest { 0.0 } else { 0.5 };
             let mut taps = Taps::new(1);
             (0..to).for_each(|o| taps.push([(clamped(((o as f32 + shift) * scale as f32) as isize), 1.0)]));
             taps
         }
-        Interpolation::Linear { align_corners } => {
+        Resample::Linear { align_corners } => {
             let mut taps = Taps::new(2);
             for o in 0..to {
                 let at = place(o, align_corners).max(0.0);
@@ -161,7 +161,7 @@ fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpolation) ->
             }
             taps
         }
-        Interpolation::Cubic { align_corners } => {
+        Resample::Cubic { align_corners } => {
             let mut taps = Taps::new(4);
             for o in 0..to {
                 let at = place(o, align_corners);

@@ -1,7 +1,7 @@
 //! Tensors without elements work wherever there is an answer, and are refused where there is none.
 
 use crate::support::leaf;
-use pellucid_tensor::ops::{self, Conv, Indexing, Interpolation, PadMode, Pool, Resize, over};
+use pellucid_tensor::ops::{self, Conv, Indexing, PadMode, Pool, Resample, Resize, over};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
 fn none(shape: impl Into<pellucid_tensor::Shape>) -> Tensor {
@@ -137,6 +137,6 @@ fn windows() {
     assert_eq!(w.grad().unwrap().to_vec::<f64>(), [0.0; 12]);
     assert_eq!(x.max_pool1d(Pool::new(2)).0.shape()[..], [0, 2, 2]);
     assert_eq!(x.avg_pool1d(Pool::new(2), Default::default()).shape()[..], [0, 2, 2]);
-    assert_eq!(x.interpolate(Resize::To(vec![3]), Interpolation::Area).shape()[..], [0, 2, 3]);
+    assert_eq!(x.interpolate(Resize::To(vec![3]), Resample::Area).shape()[..], [0, 2, 3]);
     assert_eq!(x.batch_norm(None, None, None, Default::default()).shape()[..], [0, 2, 5]);
 }

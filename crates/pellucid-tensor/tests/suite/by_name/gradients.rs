@@ -2,7 +2,7 @@
 
 use super::{gradients, matrix};
 use crate::support::{assert_close, leaf, number};
-use pellucid_tensor::ops::{self, Indexing, Interpolation, Pool, Resize, over};
+use pellucid_tensor::ops::{self, Indexing, Pool, Resample, Resize, over};
 use pellucid_tensor::{Grad, Tensor, grad};
 
 #[test]
@@ -308,17 +308,17 @@ fn max_pool_whose_kernel_is_not_its_stride() {
 fn upsampling_accumulates() {
     let x = Tensor::from([[[5.0, 7.0]]]).requires_grad_(true);
     let to = |len: usize| Resize::To(vec![len]);
-    let nearest = x.interpolate(to(4), Interpolation::Nearest);
+    let nearest = x.interpolate(to(4), Resample::Nearest);
     assert_eq!(nearest.to_vec::<f64>(), [5.0, 5.0, 7.0, 7.0]);
     assert_eq!(gradients(&nearest, Tensor::from([[[1.0, 10.0, 100.0, 1000.0]]]), [&x]), [[11.0, 1100.0]]);
-    let linear = x.interpolate(to(3), Interpolation::Linear { align_corners: true });
+    let linear = x.interpolate(to(3), Resample::Linear { align_corners: true });
     assert_eq!(linear.to_vec::<f64>(), [5.0, 6.0, 7.0]);
     assert_eq!(gradients(&linear, Tensor::from([[[1.0, 10.0, 100.0]]]), [&x]), [[6.0, 105.0]]);
-    let edges = x.interpolate(to(4), Interpolation::Linear { align_corners: false });
+    let edges = x.interpolate(to(4), Resample::Linear { align_corners: false });
     assert_eq!(edges.to_vec::<f64>(), [5.0, 5.5, 6.5, 7.0]);
     assert_eq!(gradients(&edges, Tensor::from([[[1.0, 4.0, 8.0, 16.0]]]), [&x]), [[6.0, 23.0]]);
     let plane = Tensor::from([[[[1.0, 2.0]]]]).requires_grad_(true);
-    let doubled = plane.interpolate(Resize::By(vec![2.0, 2.0]), Interpolation::Nearest);
+    let doubled = plane.interpolate(Resize::By(vec![2.0, 2.0]), Resample::Nearest);
     assert_eq!(doubled.shape()[..], [1, 1, 2, 4]);
     let weights = Tensor::from([[[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]]]);
     assert_eq!(gradients(&doubled, weights, [&plane]), [[14.0, 22.0]]);

@@ -1,7 +1,7 @@
 //! Activation functions.
 
 use super::Binder;
-use super::normalize::beside;
+use crate::call::KEY;
 use pellucid::{Error, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -11,29 +11,43 @@ pub(super) fn bind(table: &mut Binder) {
     table.unary("nn.functional.silu", ops::silu);
     table.unary("nn.functional.mish", ops::mish);
     table.unary("nn.functional.hardsigmoid", ops::hardsigmoid);
+    table.unary("nn.functional.hardswish", ops::hardswish);
+    table.unary("nn.functional.logsigmoid", ops::logsigmoid);
+    table.unary("nn.functional.softsign", ops::softsign);
     table.unary("nn.functional.tanhshrink", ops::tanhshrink);
     table.one("nn.functional.leaky_relu", |c| ops::leaky_relu(c.x()?, c.float(1, "negative_slope").unwrap_or(0.01)));
     table.one("nn.functional.celu", |c| ops::celu(c.x()?, c.float(1, "alpha").unwrap_or(1.0)));
+    table.one("nn.functional.elu", |c| ops::elu(c.x()?, c.float(1, "alpha").unwrap_or(1.0)));
     table.one("nn.functional.gelu", |c| match c.text(1, "approximate") {
         None | Some("none") => ops::gelu(c.x()?),
         Some("tanh") => ops::gelu_tanh(c.x()?),
         Some(other) => Err(Error::invalid("gelu", format!("no such approximation: {other}"))),
     });
     table.one("nn.functional.softplus", |c| {
-        let (beta, threshold) = (c.float(1, "beta").unwrap_or(1.0), c.float(2, "threshold").unwrap_or(20.0));
-        let steep = ops::mul(c.x()?, beta)?;
-        ops::where_(&ops::gt(&steep, threshold)?, c.x()?, &ops::div(ops::softplus(&steep)?, beta)?)
+        ops::softplus_beta(c.x()?, c.float(1, "beta").unwrap_or(1.0), c.float(2, "threshold").unwrap_or(20.0))
+    });
+    table.one("nn.functional.hardtanh", |c| {
+        ops::hardtanh(c.x()?, c.float(1, "min_val").unwrap_or(-1.0), c.float(2, "max_val").unwrap_or(1.0))
     });
     table.one("nn.functional.hardshrink", |c| ops::hardshrink(c.x()?, c.float(1, "lambd").unwrap_or(0.5)));
+    table.one("nn.functional.softshrink", |c| ops::softshrink(c.x()?, c.float(1, "lambd").unwrap_or(0.5)));
     table.one("nn.functional.threshold", |c| {
         ops::threshold(c.x()?, c.float(1, "threshold").unwrap_or(0.0), c.float(2, "value").unwrap_or(0.0))
     });
-    table.one("nn.functional.prelu", |c| {
-        let (x, weight) = (c.x()?, c.tensor(1, "weight")?);
-        if weight.rank() > 1 || (weight.size() > 1 && (x.rank() < 2 || x.shape()[1] != weight.size())) {
-            return Err(Error::shapes("prelu", [x.shape(), weight.shape()], "one weight, or one a channel"));
+    table.one("nn.functional.prelu", |c| ops::prelu(c.x()?, c.tensor(1, "weight")?));
+    table.one("nn.functional.glu", |c| ops::glu(c.x()?, c.int(1, "dim").unwrap_or(-1)));
+    table.one("nn.functional.rrelu", |c| {
+        let (lower, upper) = (c.float(1, "lower").unwrap_or(0.125), c.float(2, "upper").unwrap_or(1.0 / 3.0));
+        match c.flag(3, "training") {
+            true => ops::rrelu(c.x()?, lower, upper),
+            false => ops::leaky_relu(c.x()?, 0.5 * (lower + upper)),
         }
-        let slope = if x.rank() < 2 { weight.clone() } else { beside(weight, x.rank())? };
-        ops::where_(&ops::gt(x, 0.0)?, x, &ops::mul(x, &slope)?)
+    });
+    table.one("nn.functional.softmin", |c| ops::softmin(c.x()?, c.axes(1, "dim")));
+    table.one("nn.functional.softmin.with_dtype", |c| {
+        ops::softmin(&ops::to_dtype(c.x()?, c.dtype(KEY, "dtype").unwrap_or(c.float))?, c.axes(1, "dim"))
+    });
+    table.one("log_softmax.with_dtype", |c| {
+        ops::log_softmax(&ops::to_dtype(c.x()?, c.dtype(KEY, "dtype").unwrap_or(c.float))?, c.axes(1, "dim"))
     });
 }

@@ -2,7 +2,7 @@
 
 use super::Binder;
 use crate::call::{Call, KEY};
-use pellucid::{DType, Error, Result, Tensor, ops};
+use pellucid::{DType, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
     one_operand(table);
@@ -51,12 +51,19 @@ fn one_operand(table: &mut Binder) {
     table.unary("tan", ops::tan);
     table.unary("tanh", ops::tanh);
     table.unary("trunc", ops::trunc);
+    table.unary("acos", ops::acos);
+    table.unary("angle", ops::angle);
+    table.unary("atan", ops::atan);
+    table.unary("atanh", ops::atanh);
+    table.unary("cos", ops::cos);
+    table.unary("expm1", ops::expm1);
+    table.unary("isneginf", ops::isneginf);
+    table.unary("log10", ops::log10);
 }
 
 fn compositions(table: &mut Binder) {
     table.unary("deg2rad", ops::deg2rad);
     table.unary("rad2deg", ops::rad2deg);
-    table.unary("special.entr", ops::entr);
     table.unary("positive", |x| Ok(x.clone()));
     table.unary("isposinf", ops::isposinf);
     table.unary("signbit", |x| ops::lt(&ops::copysign(1.0, x)?, 0.0));
@@ -68,10 +75,9 @@ fn compositions(table: &mut Binder) {
         let most = if x.dtype() == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
         ops::nan_to_num(x, 0.0, most, -most)
     });
-    table.one("round.decimals_3", |c| {
-        let scale = 10f64.powi(c.int(1, "decimals").unwrap_or(0) as i32);
-        ops::div(ops::round(&ops::mul(c.x()?, scale)?)?, scale)
-    });
+    for name in ["round.decimals_0", "round.decimals_3", "round.decimals_neg_3"] {
+        table.one(name, decimals);
+    }
     table.one("logit", |c| match c.float(1, "eps") {
         Some(eps) => {
             let below = ops::lt(c.x()?, eps)?;
@@ -79,6 +85,11 @@ fn compositions(table: &mut Binder) {
         }
         None => ops::logit(c.x()?),
     });
+}
+
+fn decimals(c: &Call) -> Result<Tensor> {
+    let scale = 10f64.powi(c.int(1, "decimals").unwrap_or(0) as i32);
+    ops::div(ops::round(&ops::mul(c.x()?, scale)?)?, scale)
 }
 
 fn two_operands(table: &mut Binder) {
@@ -103,10 +114,21 @@ fn two_operands(table: &mut Binder) {
     table.binary("xlogy", |a, b| ops::xlogy(a, b));
     table.binary("special.xlog1py", |a, b| ops::xlog1py(a, b));
     table.binary("logaddexp", |a, b| ops::logaddexp(a, b));
-    table.binary("heaviside", |a, b| {
-        let step = ops::to_dtype(&ops::gt(a, 0.0)?, a.dtype())?;
-        ops::where_(&ops::eq(a, 0.0)?, b.detach(), &step)
-    });
+    table.binary("heaviside", |a, b| ops::heaviside(a, b));
+    table.one("sub", |c| ops::sub(c.operand(0, "input")?, scaled(c, c.y()?)?));
+    table.one("pow", |c| ops::pow(c.x()?, c.operand(1, "other")?));
+    table.binary("maximum", |a, b| ops::maximum(a, b));
+    table.binary("max.binary", |a, b| ops::maximum(a, b));
+    table.binary("min.binary", |a, b| ops::minimum(a, b));
+    table.binary("atan2", |a, b| ops::atan2(a, b));
+    table.binary("hypot", |a, b| ops::hypot(a, b));
+    table.binary("logaddexp2", |a, b| ops::logaddexp2(a, b));
+    table.binary("bitwise_xor", |a, b| ops::bitwise_xor(a, b));
+    table.one("__rmul__", |c| ops::mul(c.operand(1, "other")?, c.x()?));
+    table.one("__rsub__", |c| ops::sub(c.operand(1, "other")?, c.x()?));
+    table.one("__rand__", |c| ops::bitwise_and(c.operand(1, "other")?, c.x()?));
+    table.one("__ror__", |c| ops::bitwise_or(c.operand(1, "other")?, c.x()?));
+    table.one("__rxor__", |c| ops::bitwise_xor(c.operand(1, "other")?, c.x()?));
     table.one("__radd__", |c| ops::add(c.operand(1, "other")?, c.x()?));
     table.one("__rdiv__", |c| ops::div(c.operand(1, "other")?, c.x()?));
     table.one("__rpow__", |c| ops::pow(c.operand(1, "other")?, c.x()?));
@@ -133,19 +155,18 @@ fn comparisons(table: &mut Binder) {
     table.one("ge", |c| ops::ge(c.x()?, c.operand(1, "other")?));
     table.binary("logical_or", |a, b| ops::logical_or(a, b));
     table.binary("logical_xor", |a, b| ops::logical_xor(a, b));
-    table.binary("equal", |a, b| match a.shape() == b.shape() {
-        true => ops::all(&ops::eq(a, b)?, ..),
-        false => ops::full((), false, DType::Bool),
+    table.one("ne", |c| ops::ne(c.x()?, c.operand(1, "other")?));
+    table.binary("logical_and", |a, b| ops::logical_and(a, b));
+    table.binary("equal", ops::equal);
+    table.binary("isin", ops::isin);
+    let tolerances = |c: &Call| (c.float(2, "rtol").unwrap_or(1e-5), c.float(3, "atol").unwrap_or(1e-8));
+    table.one("isclose", move |c| {
+        let (rtol, atol) = tolerances(c);
+        ops::isclose(c.x()?, c.y()?, rtol, atol, c.flag(4, "equal_nan"))
     });
-    table.binary("isin", |a, b| ops::any(&ops::eq(ops::unsqueeze(a, -1)?, &ops::flatten(b, 0, -1)?)?, -1));
-    table.one("isclose", |c| {
-        let (rtol, atol) = (c.float(2, "rtol").unwrap_or(1e-5), c.float(3, "atol").unwrap_or(1e-8));
-        if rtol < 0.0 || atol < 0.0 || c.flag(4, "equal_nan") {
-            return Err(Error::invalid("isclose", "tolerances are not negative, and NaN is equal to nothing"));
-        }
-        let (a, b) = (c.x()?, c.y()?);
-        let near = ops::le(ops::abs(&ops::sub(a, b)?)?, ops::add(ops::mul(ops::abs(b)?, rtol)?, atol)?)?;
-        ops::logical_or(ops::eq(a, b)?, ops::logical_and(near, ops::isfinite(b)?)?)
+    table.one("allclose", move |c| {
+        let (rtol, atol) = tolerances(c);
+        ops::allclose(c.x()?, c.y()?, rtol, atol, c.flag(4, "equal_nan"))
     });
 }
 
@@ -157,13 +178,13 @@ fn three_operands(table: &mut Binder) {
         };
         ops::lerp(c.x()?, c.tensor(1, "end")?, &weight)
     });
-    table.one("addcmul", |c| {
-        let value = c.float(KEY, "value").unwrap_or(1.0);
-        ops::add(c.x()?, ops::mul(ops::mul(c.tensor(1, "tensor1")?, c.tensor(2, "tensor2")?)?, value)?)
-    });
-    table.one("addcdiv", |c| {
-        let value = c.float(KEY, "value").unwrap_or(1.0);
-        ops::add(c.x()?, ops::mul(ops::div(c.tensor(1, "tensor1")?, c.tensor(2, "tensor2")?)?, value)?)
+    let value = |c: &Call| c.float(KEY, "value").unwrap_or(1.0);
+    table.one("addcmul", move |c| ops::addcmul(c.x()?, c.tensor(1, "tensor1")?, c.tensor(2, "tensor2")?, value(c)));
+    table.one("addcdiv", move |c| ops::addcdiv(c.x()?, c.tensor(1, "tensor1")?, c.tensor(2, "tensor2")?, value(c)));
+    table.one("clamp", |c| {
+        let low = c.get(1, "min").map(|_| ops::maximum(c.x()?, c.operand(1, "min")?)).transpose()?;
+        let raised = low.map_or_else(|| c.x().cloned(), Ok)?;
+        c.get(2, "max").map_or(Ok(raised.clone()), |_| ops::minimum(&raised, c.operand(2, "max")?))
     });
     table.one("where", |c| ops::where_(c.tensor(1, "condition")?, c.x()?, c.operand(2, "other")?));
 }

@@ -10,6 +10,8 @@ mod normalize;
 mod reduce;
 mod select;
 mod shape;
+mod special;
+mod statistics;
 mod window;
 
 use crate::call::Call;
@@ -36,6 +38,8 @@ pub(crate) fn all() -> Table {
         reduce::bind,
         select::bind,
         shape::bind,
+        special::bind,
+        statistics::bind,
         window::bind,
     ] {
         bind(&mut Binder(&mut table));

@@ -1,7 +1,7 @@
 //! Normalisation.
 
 use super::Binder;
-use crate::call::{Call, KEY};
+use crate::call::Call;
 use pellucid::ops::{self, BatchNorm, RunningStatistics};
 use pellucid::{DType, Error, Result, Tensor};
 
@@ -32,22 +32,6 @@ pub(super) fn bind(table: &mut Binder) {
         let number = |at, name, other| c.float(at, name).unwrap_or(other);
         let (alpha, beta, k) = (number(2, "alpha", 1e-4), number(3, "beta", 0.75), number(4, "k", 1.0));
         ops::local_response_norm(c.x()?, c.count(1, "size")?, alpha, beta, k)
-    });
-    table.one("nn.functional.normalize", |c| {
-        let (p, axis) = (c.float(1, "p").unwrap_or(2.0), c.int(2, "dim").unwrap_or(1));
-        let length = ops::norm(c.x()?, p, ops::over(axis).keepdims())?;
-        ops::div(c.x()?, ops::maximum(&length, c.float(KEY, "eps").unwrap_or(1e-12))?)
-    });
-    table.one("renorm", |c| {
-        let (x, p, most) = (c.x()?, c.float(1, "p").unwrap_or(2.0), c.float(3, "maxnorm").unwrap_or(1.0));
-        if x.rank() < 2 {
-            return Err(Error::shapes("renorm", [x.shape()], "takes at least two axes"));
-        }
-        let kept = x.shape().axis("renorm", c.int(2, "dim").unwrap_or(0))?;
-        let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
-        let length = ops::norm(x, p, ops::over(others).keepdims())?;
-        let scale = ops::div(most, ops::add(&length, 1e-7)?)?;
-        ops::mul(x, ops::where_(&ops::gt(&length, most)?, &scale, 1.0)?)
     });
 }
 

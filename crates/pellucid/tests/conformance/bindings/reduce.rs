@@ -8,6 +8,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("sum", |c| ops::sum(c.x()?, c.reduced(1, "dim")));
     table.one("mean", |c| ops::mean(c.x()?, c.reduced(1, "dim")));
     table.one("nansum", |c| ops::nansum(c.x()?, c.reduced(1, "dim")));
+    table.one("nanmean", |c| ops::nanmean(c.x()?, c.reduced(1, "dim")));
     table.one("prod", |c| ops::prod(c.x()?, c.reduced(1, "dim")));
     table.one("amax", |c| ops::max(c.x()?, c.reduced(1, "dim")));
     table.one("amin", |c| ops::min(c.x()?, c.reduced(1, "dim")));
@@ -36,7 +37,6 @@ pub(super) fn bind(table: &mut Binder) {
         ops::softmax(&ops::to_dtype(c.x()?, c.dtype(KEY, "dtype").unwrap_or(c.float))?, c.axes(1, "dim"))
     });
     table.one("log_softmax", |c| ops::log_softmax(c.x()?, c.axes(1, "dim")));
-    table.one("nn.functional.softmin", |c| ops::softmax(&ops::neg(c.x()?)?, c.axes(1, "dim")));
     table.unary("trace", ops::trace);
     table.one("diff", differences);
 }
@@ -53,7 +53,7 @@ pub(super) fn along(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Re
 }
 
 /// [`along`], for two outputs.
-fn along_both(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<(Tensor, Tensor)>) -> Result<(Tensor, Tensor)> {
+pub(super) fn along_both(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<(Tensor, Tensor)>) -> Result<(Tensor, Tensor)> {
     if x.rank() > 0 {
         return f(x);
     }
@@ -67,8 +67,18 @@ fn moments(table: &mut Binder) {
     table.one("var.unbiased", variance);
     table.one("std", |c| ops::sqrt(&variance(c)?));
     table.one("std.unbiased", |c| ops::sqrt(&variance(c)?));
-    table.two("var_mean", move |c| Ok((variance(c)?, mean(c)?)));
-    table.two("std_mean", move |c| Ok((ops::sqrt(&variance(c)?)?, mean(c)?)));
+    for name in ["var_mean", "var_mean.unbiased"] {
+        table.two(name, move |c| match whole(c) {
+            Some(axes) => ops::var_mean(c.x()?, axes),
+            None => Ok((variance(c)?, mean(c)?)),
+        });
+    }
+    for name in ["std_mean", "std_mean.unbiased"] {
+        table.two(name, move |c| match whole(c) {
+            Some(axes) => ops::std_mean(c.x()?, axes),
+            None => Ok((ops::sqrt(&variance(c)?)?, mean(c)?)),
+        });
+    }
 }
 
 fn kept_by_name(c: &Call) -> ops::Axes {
@@ -76,16 +86,23 @@ fn kept_by_name(c: &Call) -> ops::Axes {
     if c.flag(KEY, "keepdim") { axes.keepdims() } else { axes }
 }
 
-/// The data's corrections are any numbers; Pellucid's degrees of freedom are counts.
-fn variance(c: &Call) -> Result<Tensor> {
-    let x = c.x()?;
+fn correction(c: &Call) -> f64 {
     let biased = matches!(c.get(KEY, "unbiased"), Some(crate::index::Argument::Bool(false)));
-    let correction = c.float(KEY, "correction").unwrap_or(if biased { 0.0 } else { 1.0 });
-    let axes = kept_by_name(c);
-    if correction >= 0.0 && correction.fract() == 0.0 {
-        return ops::var(x, axes.ddof(correction as usize));
+    c.float(KEY, "correction").unwrap_or(if biased { 0.0 } else { 1.0 })
+}
+
+/// The axes, if the correction is a number of degrees of freedom: the data's are any numbers, Pellucid's are counts.
+fn whole(c: &Call) -> Option<ops::Axes> {
+    let correction = correction(c);
+    (correction >= 0.0 && correction.fract() == 0.0).then(|| kept_by_name(c).ddof(correction as usize))
+}
+
+fn variance(c: &Call) -> Result<Tensor> {
+    let (x, correction) = (c.x()?, correction(c));
+    if let Some(axes) = whole(c) {
+        return ops::var(x, axes);
     }
-    let population = ops::var(x, axes)?;
+    let population = ops::var(x, kept_by_name(c))?;
     let count = x.size() as f64 / ops::sum(x, c.axes(KEY, "dim"))?.size() as f64;
     ops::mul(&population, count / (count - correction))
 }

@@ -2,7 +2,9 @@
 
 use super::Binder;
 use super::reduce::along;
-use crate::call::KEY;
+use crate::call::{Call, KEY};
+use crate::index::Argument;
+use ops::{EmbeddingBag, Meeting};
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -11,20 +13,23 @@ pub(super) fn bind(table: &mut Binder) {
         along(c.x()?, |x| ops::index_select(x, axis, index))
     });
     table.one("index_add", |c| {
-        let (axis, index, source) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.tensor(3, "source")?);
-        if c.x()?.rank() != source.rank() {
-            return Err(Error::shapes("index_add", [c.x()?.shape(), source.shape()], "the source has the same rank"));
-        }
-        along(c.x()?, |x| {
-            let source = if source.rank() == 0 { ops::unsqueeze(source, 0)? } else { source.clone() };
-            let at = x.shape().axis("index_add", axis)?;
-            let beside: Vec<usize> = (0..x.rank()).map(|k| if k == at { index.size() } else { 1 }).collect();
-            let index = ops::broadcast_to(&ops::reshape(index, &beside[..])?, source.shape())?;
-            let alpha = c.float(4, "alpha").unwrap_or(1.0);
-            let added = ops::scatter_add_along(&ops::mul(&source, alpha)?, &index, axis, x.shape())?;
-            ops::add(x, &added)
-        })
+        let (axis, index, alpha) =
+            (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.float(4, "alpha").unwrap_or(1.0));
+        let source = c.tensor(3, "source")?;
+        same_rank(c.x()?, source)?;
+        along(c.x()?, |x| ops::index_add(x, axis, index, &lifted(source)?, alpha))
     });
+    table.one("index_copy", |c| {
+        let (axis, index, source) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.tensor(3, "source")?);
+        along(c.x()?, |x| ops::index_copy(x, axis, index, &lifted(source)?))
+    });
+    for name in ["index_reduce.amax", "index_reduce.amin", "index_reduce.mean", "index_reduce.prod"] {
+        table.one(name, |c| {
+            let (axis, index, source) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.tensor(3, "source")?);
+            along(c.x()?, |x| ops::index_reduce(x, axis, index, &lifted(source)?, c.meeting(4)?, c.includes_self()))
+        });
+    }
+    table.one("index_put", |c| ops::index_put(c.x()?, c.index(1)?, c.tensor(2, "values")?, c.flag(3, "accumulate")));
     table.one("__getitem__", |c| c.x()?.try_i(c.index(1)?));
     table.one("gather", |c| {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
@@ -32,19 +37,35 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.one("scatter", |c| {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
-        if c.text(KEY, "reduce").is_some() {
-            return Err(Error::invalid("scatter", "a reduction is scatter_reduce's"));
-        }
         let values = match c.optional(3, "src") {
             Some(source) => source.clone(),
             None => ops::full(index.shape(), c.float(3, "value").unwrap_or(0.0), c.x()?.dtype())?,
         };
-        along(c.x()?, |x| ops::scatter(x, &lifted(index)?, &lifted(&values)?, axis))
+        let (index, values) = (lifted(index)?, lifted(&values)?);
+        along(c.x()?, |x| match c.text(KEY, "reduce") {
+            None => ops::scatter(x, &index, &values, axis),
+            Some("add") => ops::scatter_add(x, &index, &values, axis),
+            Some("multiply") => ops::scatter_reduce(x, &index, &values, axis, Meeting::Prod, true),
+            Some(other) => Err(Error::invalid("scatter", format!("no such reduction: {other}"))),
+        })
     });
     table.one("scatter_add", |c| {
         let (axis, index, source) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.tensor(3, "src")?);
         along(c.x()?, |x| ops::scatter_add(x, &lifted(index)?, &lifted(source)?, axis))
     });
+    for name in [
+        "scatter_reduce.amax",
+        "scatter_reduce.amin",
+        "scatter_reduce.mean",
+        "scatter_reduce.prod",
+        "scatter_reduce.sum",
+    ] {
+        table.one(name, |c| {
+            let (axis, index, source) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.tensor(3, "src")?);
+            let (meeting, with_self) = (c.meeting(4)?, c.includes_self());
+            along(c.x()?, |x| ops::scatter_reduce(x, &lifted(index)?, &lifted(source)?, axis, meeting, with_self))
+        });
+    }
     table.one("take_along_dim", |c| {
         let (x, index, axis) = (c.x()?, c.tensor(1, "indices")?, c.int(2, "dim").unwrap_or(0));
         let at = x.shape().axis("take_along_dim", axis)?;
@@ -56,49 +77,45 @@ pub(super) fn bind(table: &mut Binder) {
         let x = ops::broadcast_to(x, beside.with_axis(at, x.shape()[at]))?;
         ops::take_along_axis(&x, &ops::broadcast_to(index, beside.with_axis(at, index.shape()[at]))?, axis)
     });
-    table.one("put", |c| {
-        let (x, index, source) = (c.x()?, c.tensor(1, "index")?, c.tensor(2, "source")?);
-        if !c.flag(3, "accumulate") {
-            return Err(Error::invalid("put", "only accumulating"));
-        }
-        let (index, source) = (ops::flatten(index, 0, -1)?, ops::flatten(source, 0, -1)?);
-        let added = ops::scatter_add_along(&source, &index, 0, [x.size()])?;
-        ops::add(x, &ops::reshape(&added, x.shape())?)
-    });
+    table.one("put", |c| ops::put(c.x()?, c.tensor(1, "index")?, c.tensor(2, "source")?, c.flag(3, "accumulate")));
+    table.one("take", |c| ops::take(c.x()?, c.tensor(1, "index")?));
+    table.one("masked_scatter", |c| ops::masked_scatter(c.x()?, c.tensor(1, "mask")?, c.tensor(2, "source")?));
+    table.one("masked_fill", |c| ops::where_(c.tensor(1, "mask")?, c.operand(2, "value")?, c.x()?));
     table.one("masked_select", |c| ops::masked_select(c.x()?, c.tensor(1, "mask")?));
     table.one("select_scatter", |c| {
-        let (x, source) = (c.x()?, c.tensor(1, "src")?);
-        let (axis, index) = (c.int(2, "dim").unwrap_or(0), c.int(3, "index").unwrap_or(0));
-        let at = x.shape().axis("select_scatter", axis)?;
-        let row = Tensor::new([index.rem_euclid(x.shape()[at] as isize) as i64].as_slice(), [1]);
-        ops::where_(&mask(x, at, &row)?, &ops::unsqueeze(source, axis)?, x)
+        ops::select_scatter(c.x()?, c.tensor(1, "src")?, c.int(2, "dim").unwrap_or(0), c.int(3, "index").unwrap_or(0))
     });
     table.one("slice_scatter", |c| {
         let (x, source, axis) = (c.x()?, c.tensor(1, "src")?, c.int(2, "dim").unwrap_or(0));
-        let len = x.shape()[x.shape().axis("slice_scatter", axis)?];
-        let (start, end) = (c.int(3, "start").unwrap_or(0) as usize, c.int(4, "end").map_or(len, |end| end as usize));
-        if c.int(5, "step").unwrap_or(1) != 1 {
-            return Err(Error::invalid("slice_scatter", "only without gaps"));
-        }
-        let parts = [&ops::narrow(x, axis, 0, start)?, source, &ops::narrow(x, axis, end, len - end)?];
-        ops::concatenate(&parts, axis)
+        ops::slice_scatter(x, source, axis, c.int(3, "start"), c.int(4, "end"), c.int(5, "step").unwrap_or(1))
+    });
+    table.one("diagonal_scatter", |c| {
+        let (a, b) = (c.int(3, "dim1").unwrap_or(0), c.int(4, "dim2").unwrap_or(1));
+        ops::diagonal_scatter(c.x()?, c.tensor(1, "src")?, c.int(2, "offset").unwrap_or(0), a, b)
     });
     table.one("index_fill", |c| {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
         let value = c.operand(3, "value")?;
-        along(c.x()?, |x| ops::where_(&mask(x, x.shape().axis("index_fill", axis)?, index)?, value, x))
+        along(c.x()?, |x| ops::index_fill(x, axis, index, value))
     });
-    table.one("bincount", |c| {
-        let (x, least) = (c.x()?, c.count(2, "minlength")?);
-        let classes = if x.size() == 0 { 0 } else { ops::max(x, ..)?.item::<i64>() as usize + 1 };
-        let weights = c.optional(1, "weights").map_or_else(|| ops::ones_like(x), |w| Ok(w.clone()))?;
-        let weights = if weights.dtype().is_int() && c.optional(1, "weights").is_some() {
-            // Weights are counted in floats.
-            ops::to_dtype(&weights, c.float)?
-        } else {
-            weights
+    table.one("nn.functional.embedding_bag", |c| {
+        let mode = match c.text(KEY, "mode") {
+            None | Some("mean") => Meeting::Mean,
+            Some("sum") => Meeting::Sum,
+            Some("max") => Meeting::Max,
+            Some(other) => return Err(Error::invalid("embedding_bag", format!("no such mode: {other}"))),
         };
-        ops::scatter_add_along(&weights, x, 0, [classes.max(least)])
+        if c.get(KEY, "max_norm").is_some() {
+            return Err(Error::invalid("embedding_bag", "does not write to the table"));
+        }
+        let options = EmbeddingBag {
+            offsets: c.optional(KEY, "offsets"),
+            include_last_offset: c.flag(KEY, "include_last_offset"),
+            mode,
+            weights: c.optional(KEY, "per_sample_weights"),
+            padding_index: c.int(KEY, "padding_idx"),
+        };
+        ops::embedding_bag(c.x()?, c.tensor(1, "input")?, options)
     });
     table.many("nonzero", |c| match (c.flag(1, "as_tuple"), ops::nonzero(c.x()?)?) {
         (true, positions) => Ok(positions),
@@ -119,11 +136,28 @@ pub(super) fn bind(table: &mut Binder) {
     });
 }
 
-/// True at these indices of an axis, with length 1 along the others.
-fn mask(x: &Tensor, axis: usize, index: &Tensor) -> Result<Tensor> {
-    let hits = ops::eq(Tensor::arange(0, x.shape()[axis] as i64, 1), &ops::reshape(index, [-1, 1])?)?;
-    let beside: Vec<isize> = (0..x.rank()).map(|k| if k == axis { -1 } else { 1 }).collect();
-    ops::reshape(&ops::any(&hits, 0)?, &beside[..])
+impl Call<'_> {
+    fn meeting(&self, at: usize) -> Result<Meeting> {
+        match self.text(at, "reduce") {
+            Some("sum") => Ok(Meeting::Sum),
+            Some("prod") => Ok(Meeting::Prod),
+            Some("mean") => Ok(Meeting::Mean),
+            Some("amax") => Ok(Meeting::Max),
+            Some("amin") => Ok(Meeting::Min),
+            other => Err(Error::invalid("call", format!("no such reduction: {other:?}"))),
+        }
+    }
+
+    fn includes_self(&self) -> bool {
+        !matches!(self.get(5, "include_self"), Some(Argument::Bool(false)))
+    }
+}
+
+fn same_rank(x: &Tensor, source: &Tensor) -> Result<()> {
+    if x.rank() == source.rank() {
+        return Ok(());
+    }
+    Err(Error::shapes("index_add", [x.shape(), source.shape()], "the source has the same rank"))
 }
 
 fn lifted(x: &Tensor) -> Result<Tensor> {

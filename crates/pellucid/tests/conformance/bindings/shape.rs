@@ -1,7 +1,6 @@
 //! Views, copies in another order, joining and cutting.
 
 use super::Binder;
-use super::reduce::along;
 use crate::call::{Call, KEY};
 use ops::PadMode;
 use pellucid::{Error, Result, Shape, Tensor, ops};
@@ -241,7 +240,6 @@ fn triangles(table: &mut Binder) {
         let axis = |name, default| c.int(KEY, name).unwrap_or(default);
         ops::diagonal(c.x()?, c.int(KEY, "offset").unwrap_or(0), axis("dim1", -2), axis("dim2", -1))
     });
-    table.one("msort", |c| along(c.x()?, |x| Ok(ops::sort(x, 0, false)?.0)));
     table.two("sort", |c| {
         let (axis, descending) = (c.int(1, "dim").unwrap_or(-1), c.flag(2, "descending"));
         let x = c.x()?;

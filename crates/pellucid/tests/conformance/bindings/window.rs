@@ -2,7 +2,7 @@
 
 use super::Binder;
 use crate::call::Call;
-use pellucid::ops::{self, Conv, Divisor, Interpolation, Outside, Padding, Pool, Resize, Sampling, Spatial};
+use pellucid::ops::{self, Conv, Divisor, Outside, Padding, Pool, Resample, Resize, Sampling, Spatial};
 use pellucid::{Error, Result, Tensor};
 
 type Convolution = fn(&Tensor, &Tensor, Option<&Tensor>, Conv) -> Result<Tensor>;
@@ -215,11 +215,11 @@ fn resampled(table: &mut Binder) {
             let axes = x.rank().saturating_sub(2);
             let align_corners = c.flag(4, "align_corners") || name.ends_with("upsample_bilinear");
             let mode = match c.text(3, "mode").unwrap_or(name.rsplit(['.', '_']).next().unwrap_or_default()) {
-                "nearest-exact" => Interpolation::NearestExact,
-                "linear" | "bilinear" | "trilinear" => Interpolation::Linear { align_corners },
-                "bicubic" => Interpolation::Cubic { align_corners },
-                "area" => Interpolation::Area,
-                _ => Interpolation::Nearest,
+                "nearest-exact" => Resample::NearestExact,
+                "linear" | "bilinear" | "trilinear" => Resample::Linear { align_corners },
+                "bicubic" => Resample::Cubic { align_corners },
+                "area" => Resample::Area,
+                _ => Resample::Nearest,
             };
             let size = match c.ints(1, "size") {
                 Some(size) if size.len() == 1 => Resize::To(numbers(vec![size[0]; axes])?),

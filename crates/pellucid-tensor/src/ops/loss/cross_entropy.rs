@@ -1,44 +1,34 @@
 //! Cross-entropy of logits against classes, by one row kernel.
 
-use super::formula::rows;
-use crate::device::Device;
-use crate::engine;
+use super::super::formula::rows;
+use super::{Reduction, in_range};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::{Formula, row_index, row_len};
 use pellucid_ir::kernel::AxisSet;
-use pellucid_ir::{DType, Error, Result, formula};
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
 use std::sync::OnceLock;
 
-/// What a loss does with the values of its samples.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Reduction {
-    /// Their mean (over the samples that count).
-    #[default]
-    Mean,
-    /// Their sum.
-    Sum,
-    /// One value a sample.
-    None,
-}
-
 /// Options of [`cross_entropy`].
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct CrossEntropy {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CrossEntropy<'a> {
     /// The share of the target that is spread evenly over all classes, in [0, 1] (Szegedy et al. 2016).
     pub label_smoothing: f64,
     /// Samples of this class contribute nothing, and do not count in the mean.
     pub ignore_index: Option<i64>,
     /// What happens with the values of the samples.
     pub reduction: Reduction,
+    /// How much each class counts, `[C]`, of the logits' dtype. The mean over class numbers is one over their weights.
+    pub weight: Option<&'a Tensor>,
 }
 
 /// −Σ_c p_c·log softmax(logits)_c over axis 1 (the last axis if there is only one).
 ///
 /// Logits are `[N, C]`, `[C]` or `[N, C, d..]`. Targets are either class numbers, of an integer dtype
 /// and the logits' shape without the class axis, or probabilities of the logits' shape. With label
-/// smoothing s, p = (1 − s)·target + s/C. The gradient is softmax(logits) − p, scaled by the reduction.
+/// smoothing s, p = (1 − s)·target + s/C. The gradient is softmax(logits) − p, scaled by the reduction. With weights w of the
+/// classes, a sample's value is −Σ_c w_c·p_c·log softmax(logits)_c.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing
@@ -46,7 +36,7 @@ pub struct CrossEntropy {
 /// outside 0..C that is not ignored. Where work is deferred, numbers are not known yet: then the loss of
 /// such a sample is NaN.
 #[face]
-pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -> Result<Tensor> {
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_>) -> Result<Tensor> {
     let op = "cross_entropy";
     if !logits.dtype().is_float() {
         return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], "logits are floats; use to_dtype()"));
@@ -60,6 +50,10 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -
     let axis = logits.rank().min(2) - 1;
     let class_axis: AxisSet = [axis].into_iter().collect();
     let smoothing = options.label_smoothing;
+    let weight = options.weight.map(|weight| beside(weight, logits, axis)).transpose()?;
+    let of_rows = |formula, operands: &[&Tensor], params: &[Scalar]| {
+        ops::squeeze(&rows(formula, operands, params, class_axis)?, axis as isize)
+    };
     if targets.dtype().is_float() {
         if options.ignore_index.is_some() {
             return Err(Error::invalid(op, "ignore_index needs class numbers as targets"));
@@ -67,9 +61,11 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -
         if targets.shape() != logits.shape() {
             return Err(Error::shapes(op, [logits.shape(), targets.shape()], "probabilities have the logits' shape"));
         }
-        let losses = rows(probabilities(), &[logits, targets], &[smoothing.into()], class_axis)?;
-        let count = losses.size() as f64;
-        return reduced(&ops::squeeze(&losses, axis as isize)?, options.reduction, |sum| ops::div(sum, count));
+        let losses = match &weight {
+            Some(weight) => of_rows(weighted(), &[logits, targets, weight], &[smoothing.into()])?,
+            None => of_rows(probabilities(), &[logits, targets], &[smoothing.into()])?,
+        };
+        return options.reduction.of(&losses);
     }
     let expected = class_axis.remove(logits.shape());
     if *targets.shape() != expected {
@@ -84,43 +80,53 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy) -
         ));
     }
     let classes = ops::unsqueeze(&ops::to_dtype(targets, DType::I64)?, axis as isize)?;
-    let Some(ignored) = options.ignore_index else {
-        in_range(op, &classes, axis, logits.shape()[axis])?;
-        let formula = if smoothing == 0.0 { hard() } else { smoothed() };
-        let params = if smoothing == 0.0 { &[][..] } else { &[smoothing.into()][..] };
-        let losses = rows(formula, &[logits, &classes], params, class_axis)?;
-        let count = losses.size() as f64;
-        return reduced(&ops::squeeze(&losses, axis as isize)?, options.reduction, |sum| ops::div(sum, count));
-    };
-    let counts = ops::ne(&classes, ignored)?;
-    let formula = if smoothing == 0.0 { hard() } else { smoothed() };
-    let params = if smoothing == 0.0 { &[][..] } else { &[smoothing.into()][..] };
+    let counts = options.ignore_index.map(|ignored| ops::ne(&classes, ignored)).transpose()?;
     // An ignored class number may lie outside 0..C; class 0 stands in for it.
-    let valid = ops::where_(&counts, &classes, 0)?;
+    let valid = counts.as_ref().map_or(Ok(classes.clone()), |counts| ops::where_(counts, &classes, 0))?;
     in_range(op, &valid, axis, logits.shape()[axis])?;
-    let losses = rows(formula, &[logits, &valid], params, class_axis)?;
-    let losses = ops::squeeze(&ops::where_(&counts, &losses, 0.0)?, axis as isize)?;
-    reduced(&losses, options.reduction, |sum| ops::div(sum, &ops::to_dtype(&ops::sum(&counts, ..)?, logits.dtype())?))
+    let (formula, params) = if smoothing == 0.0 { (hard(), None) } else { (smoothed(), Some(smoothing.into())) };
+    // A class number outside 0..C, of which nothing is known yet, meets the last class's weight; its loss is NaN.
+    let weights = |weight: &Tensor| {
+        let weight = ops::broadcast_to(weight, logits.shape())?;
+        let near = ops::clamp(&valid, 0, logits.shape()[axis] as i64 - 1)?;
+        ops::squeeze(&ops::take_along_axis(&weight, &near, axis as isize)?, axis as isize)
+    };
+    let losses = match &weight {
+        None => of_rows(formula, &[logits, &valid], params.as_slice())?,
+        Some(weight) => {
+            let picked = ops::mul(&of_rows(hard(), &[logits, &valid], &[])?, &weights(weight)?)?;
+            match smoothing {
+                0.0 => picked,
+                s => {
+                    let none = ops::zeros(logits.shape(), logits.dtype())?;
+                    let spread = of_rows(weighted(), &[logits, &none, weight], &[s.into()])?;
+                    ops::add(&ops::mul(&picked, 1.0 - s)?, &spread)?
+                }
+            }
+        }
+    };
+    let counts = counts.map(|counts| ops::squeeze(&counts, axis as isize)).transpose()?;
+    let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| ops::where_(counts, &losses, 0.0))?;
+    let shares = match (&weight, &counts) {
+        (None, None) => return options.reduction.of(&losses),
+        (None, Some(counts)) => ops::to_dtype(counts, logits.dtype())?,
+        (Some(weight), None) => weights(weight)?,
+        (Some(weight), Some(counts)) => ops::where_(counts, &weights(weight)?, 0.0)?,
+    };
+    options.reduction.weighted(&losses, &shares)
 }
 
-/// Checks class numbers, where they are there to be read.
-fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<()> {
-    if engine::mode() != engine::Mode::Eager || classes.device() != Device::cpu() {
-        return Ok(());
+/// The weights of the classes, beside the axes of the logits that are not the classes'.
+fn beside(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
+    let op = "cross_entropy";
+    if weight.shape()[..] != [logits.shape()[axis]] {
+        return Err(Error::shapes(op, [logits.shape(), weight.shape()], "there is one weight for every class"));
     }
-    let outside = |class: &i64| !(0..len as i64).contains(class);
-    match classes.array().to_vec::<i64>(op)?.into_iter().find(outside) {
-        Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
-        None => Ok(()),
+    if weight.dtype() != logits.dtype() {
+        return Err(Error::dtypes(op, [logits.dtype(), weight.dtype()], "weights have the logits' dtype"));
     }
-}
-
-fn reduced(losses: &Tensor, reduction: Reduction, mean: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-    match reduction {
-        Reduction::None => Ok(losses.clone()),
-        Reduction::Sum => ops::sum(losses, ..),
-        Reduction::Mean => mean(&ops::sum(losses, ..)?),
-    }
+    let shape: Vec<usize> = (0..logits.rank()).map(|k| if k == axis { weight.size() } else { 1 }).collect();
+    ops::reshape(weight, &shape[..])
 }
 
 /// ln Σ exp x − x_t: of class numbers without smoothing.
@@ -179,6 +185,22 @@ fn probabilities() -> &'static Formula {
                 let lse = (x - m).exp().row_sum().ln() + m;
                 let p = (1.0 - s) * q + s / row_len();
                 (p * (lse - x)).row_sum()
+            };
+        }
+        .eternal()
+    })
+}
+
+/// Against probabilities q, every class with its weight.
+fn weighted() -> &'static Formula {
+    static WEIGHTED: OnceLock<Formula> = OnceLock::new();
+    WEIGHTED.get_or_init(|| {
+        formula! {
+            cross_entropy(x, q, w; s) = {
+                let m = x.row_max();
+                let lse = (x - m).exp().row_sum().ln() + m;
+                let p = (1.0 - s) * q + s / row_len();
+                (w * p * (lse - x)).row_sum()
             };
         }
         .eternal()

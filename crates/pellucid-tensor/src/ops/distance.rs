@@ -1,0 +1,90 @@
+//! Lengths and distances: of pairs, of all pairs, and tensors brought to a length.
+
+use super::axes::over;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result};
+
+/// The p-norm of the difference of vectors, the last axis, of which `eps` is added to every element: (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p). Both
+/// broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: bool) -> Result<Tensor> {
+    let axes = if keepdims { over(-1).keepdims() } else { over(-1) };
+    ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, axes)
+}
+
+/// The p-norms of the differences of every row of a `[.., N, D]` and every row of b `[.., M, D]`: `[.., N, M]`. Leading axes
+/// broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
+    if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
+        return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
+    }
+    ops::norm(&ops::sub(&ops::unsqueeze(a, -2)?, &ops::unsqueeze(b, -3)?)?, p, -1)
+}
+
+/// The p-norms of the differences of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..: `[N(N − 1)/2]`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
+    if x.rank() != 2 {
+        return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
+    }
+    let count = x.shape()[0] as i64;
+    let (a, b): (Vec<i64>, Vec<i64>) = (0..count).flat_map(|i| (i + 1..count).map(move |j| (i, j))).unzip();
+    let rows = |index: &[i64]| ops::index_select(x, 0, &Tensor::new(index, [index.len()]));
+    ops::norm(&ops::sub(&rows(&a)?, &rows(&b)?)?, p, -1)
+}
+
+/// a·b / (max(‖a‖, ε)·max(‖b‖, ε)) along an axis, the cosine of the angle between vectors. Both broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
+    let mend = "both must broadcast";
+    let shape = a.shape().broadcast(b.shape());
+    let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], mend))?;
+    let (a, b) = (ops::broadcast_to(a, &shape)?, ops::broadcast_to(b, &shape)?);
+    ops::sum(&ops::mul(&normalize(&a, 2.0, axis, eps)?, &normalize(&b, 2.0, axis, eps)?)?, axis)
+}
+
+/// x / max(‖x‖_p, ε) along an axis: vectors of length 1.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
+    ops::div(x, &ops::maximum(&ops::norm(x, p, over(axis).keepdims())?, eps)?)
+}
+
+/// x with every slice along an axis whose p-norm exceeds `most` scaled down to it.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for less than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
+/// [`Error::InvalidArgument`] for p ≤ 0 or a negative length.
+#[face]
+pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
+    let op = "renorm";
+    if x.rank() < 2 {
+        return Err(Error::shapes(op, [x.shape()], "takes at least two axes"));
+    }
+    if p <= 0.0 || most < 0.0 {
+        return Err(Error::invalid(op, format!("takes p > 0 and a length ≥ 0, got {p} and {most}")));
+    }
+    let kept = x.shape().axis(op, axis)?;
+    let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
+    let length = ops::norm(x, p, over(others).keepdims())?;
+    // The small number is the field's: a length of 0 divides nothing.
+    let scale = ops::div(most, &ops::add(&length, 1e-7)?)?;
+    ops::mul(x, &ops::where_(&ops::gt(&length, most)?, &scale, 1.0)?)
+}

@@ -1,0 +1,89 @@
+//! Dropout: elements, or whole channels, left out at random.
+
+use super::formula::map;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{Error, Result, Shape, formula};
+use std::sync::OnceLock;
+
+/// Uniform numbers of a shape, one for each that is kept or not.
+fn drawn(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
+    if !(0.0..=1.0).contains(&p) {
+        return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}")));
+    }
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    ops::rand(shape, x.dtype())
+}
+
+/// One number for every channel of `[N, C, d..]`.
+fn channels(op: &'static str, x: &Tensor) -> Result<Shape> {
+    if x.rank() < 2 {
+        return Err(Error::shapes(op, [x.shape()], "takes [N, C, ..]; dropout() leaves out elements"));
+    }
+    Ok(x.shape().iter().enumerate().map(|(k, &len)| if k < 2 { len } else { 1 }).collect())
+}
+
+/// x/(1 − p) where the number is not below p, else 0.
+fn scaled(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
+    static DROPOUT: OnceLock<Formula> = OnceLock::new();
+    let formula =
+        DROPOUT.get_or_init(|| formula! { dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); }.eternal());
+    // With p = 1 nothing is kept, and the scale is never used.
+    let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
+    map(formula, &[x, u], &[p.into(), scale.into()])
+}
+
+/// What [`alpha_dropout`] makes of an element whose number is given.
+fn saturated(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
+    static ALPHA: OnceLock<Formula> = OnceLock::new();
+    let formula = ALPHA
+        .get_or_init(|| formula! { alpha_dropout(x, u; p, a, b, low) = u.ge(p).select(x, low) * a + b; }.eternal());
+    // −λα of `selu`: its value at −∞.
+    let low = -1.7580993408473766;
+    let a = if p < 1.0 { ((1.0 - p) * (1.0 + p * low * low)).sqrt().recip() } else { 0.0 };
+    map(formula, &[x, u], &[p.into(), a.into(), (-a * low * p).into(), low.into()])
+}
+
+/// Dropout (Srivastava et al. 2014): each element is kept with probability 1 − p and divided by it,
+/// else 0. The mask is drawn on the device, so a replayed step draws a new one.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if `p` is not in [0, 1]; [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
+    scaled(x, &drawn("dropout", x, x.shape().clone(), p)?, p)
+}
+
+/// [`dropout`] of whole channels of `[N, C, d..]` (Tompson et al. 2015).
+///
+/// # Errors
+/// Those of [`dropout`]; [`Error::ShapeMismatch`] for less than two axes.
+#[face]
+pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
+    let op = "feature_dropout";
+    scaled(x, &drawn(op, x, channels(op, x)?, p)?, p)
+}
+
+/// Dropout for self-normalising networks (Klambauer et al. 2017): what is left out gets the value of `selu` at −∞, and all is scaled and
+/// moved so that a mean of 0 and a variance of 1 stay.
+///
+/// # Errors
+/// Those of [`dropout`].
+#[face]
+pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
+    saturated(x, &drawn("alpha_dropout", x, x.shape().clone(), p)?, p)
+}
+
+/// [`alpha_dropout`] of whole channels of `[N, C, d..]`.
+///
+/// # Errors
+/// Those of [`feature_dropout`].
+#[face]
+pub fn feature_alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
+    let op = "feature_alpha_dropout";
+    saturated(x, &drawn(op, x, channels(op, x)?, p)?, p)
+}

@@ -1,0 +1,103 @@
+//! Special functions: of Bessel, Gamma's family, and the normal distribution.
+
+use super::{binary, unary};
+use crate::autograd::is_recorded;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::{Binary, Formula};
+use pellucid_ir::{Error, Result, formula};
+use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
+use std::sync::OnceLock;
+
+unary! {
+    /// ψ⁽ⁿ⁾(x), the n-th derivative of `digamma`, for a whole n from 0 to 170 (else NaN).
+    polygamma(x; n) = x.polygamma(n);
+    /// e^(x²)·erfc(x), which falls as 1/(x√π).
+    erfcx(x) = x.erfcx();
+    /// Φ(x), the standard normal distribution function.
+    ndtr(x) = 0.5 * (x * -FRAC_1_SQRT_2).erfc();
+    /// Φ⁻¹(x), the inverse of `ndtr`, for 0 < x < 1 (Wichura 1988).
+    ndtri(x) = x.ndtri();
+    /// ln Φ(x), accurate where Φ is small or near 1.
+    log_ndtr(x) = {
+        let left = x.lt(-1.0).select(x, -1.0);
+        let tail = (0.5 * (left * -FRAC_1_SQRT_2).erfcx()).ln() - 0.5 * left * left;
+        x.lt(-1.0).select(tail, (-0.5 * (x * FRAC_1_SQRT_2).erfc()).ln_1p())
+    },
+        d x = {
+            // φ/Φ: far to the left by the continued fraction of Laplace, in which nothing cancels, differentiated or not.
+            let t = x.lt(-3.0).select(-x, 3.0);
+            let tail = t + (2..=24).rev().fold(t, |f, k| t + f64::from(k) / f).recip();
+            g * x.lt(-3.0).select(tail, 0.3989422804014327 * (-0.5 * x * x - y).exp())
+        };
+    /// I₀(x), the modified Bessel function of the first kind of order 0.
+    i0(x) = x.bessel(Binary::BesselI, 0.0);
+    /// e^(−|x|)·I₀(x)
+    i0e(x) = x.bessel(Binary::BesselIe, 0.0);
+    /// I₁(x), the modified Bessel function of the first kind of order 1.
+    i1(x) = x.bessel(Binary::BesselI, 1.0);
+    /// e^(−|x|)·I₁(x)
+    i1e(x) = x.bessel(Binary::BesselIe, 1.0);
+    /// K₀(x), the modified Bessel function of the second kind of order 0; ∞ at 0, NaN below.
+    k0(x) = x.bessel(Binary::BesselK, 0.0);
+    /// eˣ·K₀(x)
+    k0e(x) = x.bessel(Binary::BesselKe, 0.0);
+    /// K₁(x), the modified Bessel function of the second kind of order 1; ∞ at 0, NaN below.
+    k1(x) = x.bessel(Binary::BesselK, 1.0);
+    /// eˣ·K₁(x)
+    k1e(x) = x.bessel(Binary::BesselKe, 1.0);
+    /// J₀(x), the Bessel function of the first kind of order 0.
+    bessel_j0(x) = x.bessel(Binary::BesselJ, 0.0);
+    /// J₁(x), the Bessel function of the first kind of order 1.
+    bessel_j1(x) = x.bessel(Binary::BesselJ, 1.0);
+    /// Y₀(x), the Bessel function of the second kind of order 0; −∞ at 0, NaN below.
+    bessel_y0(x) = x.bessel(Binary::BesselY, 0.0);
+    /// Y₁(x), the Bessel function of the second kind of order 1; −∞ at 0, NaN below.
+    bessel_y1(x) = x.bessel(Binary::BesselY, 1.0);
+    /// sin(x)/x, the spherical Bessel function of order 0; 1 at 0.
+    spherical_bessel_j0(x) = {
+        let safe = x.eq(0.0).select(1.0, x);
+        x.eq(0.0).select(1.0 - x * x / 6.0, safe.sin() / safe)
+    };
+}
+
+binary! {
+    /// log₂(2ᵃ + 2ᵇ), where neither power overflows.
+    logaddexp2(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp2().ln_1p() * LN_2.recip(),
+        d a = g * ((a - b) * LN_2).sigmoid(), d b = g * ((b - a) * LN_2).sigmoid();
+}
+
+/// Hurwitz' ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0; ∞ for s = 1 and at the poles q = 0, −1, .., NaN for s < 1, and for q < 0 unless s is
+/// whole. Both broadcast. The gradient is that by q, −s·ζ(s + 1, q).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if s requires a gradient.
+#[face]
+pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
+    static ZETA: OnceLock<Formula> = OnceLock::new();
+    if is_recorded(&[s]) {
+        return Err(Error::NoGradient { op: "zeta" });
+    }
+    let formula = ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal());
+    super::map(formula, &[s, q], &[])
+}
+
+/// ln Γ_p(x) = p(p − 1)/4·ln π + Σ ln Γ(x − i/2) over 0 ≤ i < p, for x > (p − 1)/2 (torch's `mvlgamma`).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for p = 0; [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
+    let op = "multigammaln";
+    if p == 0 {
+        return Err(Error::invalid(op, "the dimension is at least 1"));
+    }
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    let shifts: Vec<f64> = (0..p).map(|i| -0.5 * i as f64).collect();
+    let shifts = ops::to_dtype(&Tensor::new(shifts, [p]), x.dtype())?;
+    let terms = ops::lgamma(&ops::add(&ops::unsqueeze(x, -1)?, &shifts)?)?;
+    ops::add(&ops::sum(&terms, -1)?, 0.25 * (p * (p - 1)) as f64 * PI.ln())
+}

@@ -1,0 +1,107 @@
+//! Sums, means and maxima of rows of a table, bag by bag.
+
+use super::scatter_reduce::{Meeting, index_add, index_reduce};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{DType, Error, Result};
+
+/// Options of [`embedding_bag`].
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingBag<'a> {
+    /// Where in a vector of indices each bag starts; a matrix of indices has one bag a row.
+    pub offsets: Option<&'a Tensor>,
+    /// The last offset is the end of the last bag, and starts none.
+    pub include_last_offset: bool,
+    /// What becomes of a bag's rows: their sum, mean or maximum. A bag without rows gives zeros.
+    pub mode: Meeting,
+    /// Numbers by which the rows are multiplied, of the shape of the indices; for sums.
+    pub weights: Option<&'a Tensor>,
+    /// A row that does not count; negative numbers count from the end.
+    pub padding_index: Option<isize>,
+}
+
+impl Default for EmbeddingBag<'_> {
+    fn default() -> Self {
+        EmbeddingBag {
+            offsets: None,
+            include_last_offset: false,
+            mode: Meeting::Mean,
+            weights: None,
+            padding_index: None,
+        }
+    }
+}
+
+/// The rows of a table `[R, D]` at the indices of each of B bags, combined: `[B, D]`. Never materialises more than the rows.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
+/// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a mode other than these three, or weights
+/// without a sum.
+#[face]
+pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
+    let op = "embedding_bag";
+    if table.rank() != 2 {
+        return Err(Error::shapes(op, [table.shape()], "the table is [R, D]"));
+    }
+    if !index.dtype().is_int() {
+        return Err(Error::dtypes(op, [index.dtype()], "indices have an integer dtype"));
+    }
+    if !matches!(options.mode, Meeting::Sum | Meeting::Mean | Meeting::Max) {
+        return Err(Error::invalid(op, "combines rows by their sum, mean or maximum"));
+    }
+    if let Some(weights) = options.weights {
+        if options.mode != Meeting::Sum {
+            return Err(Error::invalid(op, "weighs the rows of sums only"));
+        }
+        if weights.shape() != index.shape() {
+            return Err(Error::shapes(op, [index.shape(), weights.shape()], "there is a weight for every index"));
+        }
+    }
+    let (bags, bag) = bags(op, index, &options)?;
+    let flat = ops::ravel(&ops::to_dtype(index, DType::I64)?)?;
+    let counts = match options.padding_index {
+        Some(padding) => {
+            let len = table.shape()[0] as isize;
+            let padding = if padding < 0 { padding + len } else { padding };
+            ops::ne(&flat, padding as i64)?
+        }
+        None => ops::ones([flat.size()], DType::Bool)?,
+    };
+    // What does not count goes into a bag of its own, behind the others.
+    let bag = ops::where_(&counts, &bag, bags as i64)?;
+    let rows = ops::index_select(table, 0, &flat)?;
+    let rows = match options.weights {
+        Some(weights) => ops::mul(&rows, &ops::reshape(weights, [flat.size(), 1])?)?,
+        None => rows,
+    };
+    let start = ops::zeros([bags + 1, table.shape()[1]], table.dtype())?;
+    let all = match options.mode {
+        Meeting::Sum => index_add(&start, 0, &bag, &rows, 1)?,
+        mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
+    };
+    ops::narrow(&all, 0, 0, bags)
+}
+
+/// The number of bags, and the bag of every index.
+fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<(usize, Tensor)> {
+    match (index.rank(), options.offsets) {
+        (2, None) => {
+            let numbers = Tensor::arange(0, index.shape()[0] as i64, 1);
+            Ok((index.shape()[0], ops::ravel(&ops::broadcast_to(&ops::unsqueeze(&numbers, 1)?, index.shape())?)?))
+        }
+        (1, Some(offsets)) if offsets.rank() == 1 && offsets.dtype().is_int() => {
+            let bags = offsets.size().saturating_sub(usize::from(options.include_last_offset));
+            let starts = ops::to_dtype(&ops::narrow(offsets, 0, 0, bags)?, DType::I64)?;
+            let places = Tensor::arange(0, index.size() as i64, 1);
+            // Bags that start at one place: all but the last are empty.
+            Ok((bags, ops::sub(&ops::searchsorted(&starts, &places, true)?, 1)?))
+        }
+        _ => {
+            let mend = "indices are a matrix, or a vector with a vector of integers as offsets";
+            let shapes = [Some(index.shape()), options.offsets.map(|o| o.shape())];
+            Err(Error::shapes(op, shapes.into_iter().flatten(), mend))
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Integrals of sampled functions by the trapezoidal rule.
+
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result, Scalar};
+
+/// How far apart samples lie.
+#[derive(Clone, Copy, Debug)]
+pub enum Spacing<'a> {
+    /// So far, everywhere.
+    Step(f64),
+    /// At these points: a vector as long as the axis, or a tensor that broadcasts to the samples.
+    Points(&'a Tensor),
+}
+
+/// ∫ y dx along an axis, Σ (xᵢ₊₁ − xᵢ)·(yᵢ + yᵢ₊₁)/2.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for points that do not fit the samples.
+#[face]
+pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+    ops::sum(&areas("trapezoid", y, spacing, axis)?, last(y, axis)?)
+}
+
+/// The integral up to every sample but the first, by [`trapezoid`].
+///
+/// # Errors
+/// Those of [`trapezoid`].
+#[face]
+pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+    ops::cumsum(&areas("cumulative_trapezoid", y, spacing, axis)?, last(y, axis)?)
+}
+
+/// The axis, counted from the end: points may have more axes in front than the samples.
+fn last(y: &Tensor, axis: isize) -> Result<isize> {
+    Ok(y.shape().axis("trapezoid", axis)? as isize - y.rank() as isize)
+}
+
+/// The area between neighbouring samples.
+fn areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+    let at = y.shape().axis(op, axis)?;
+    let len = y.shape()[at];
+    let neighbours = |x: &Tensor, axis: isize| {
+        let rest = len.saturating_sub(1);
+        Ok::<_, Error>((ops::narrow(x, axis, 0, rest)?, ops::narrow(x, axis, len - rest, rest)?))
+    };
+    let (low, high) = neighbours(y, axis)?;
+    let sums = ops::add(&low, &high)?;
+    let points = match spacing {
+        Spacing::Step(step) => return ops::mul(&sums, Scalar::from(0.5 * step)),
+        Spacing::Points(points) if points.rank() == 1 => {
+            let beside: Vec<isize> = (0..y.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
+            ops::reshape(points, &beside[..])?
+        }
+        Spacing::Points(points) => points.clone(),
+    };
+    let from_end = last(y, axis)?;
+    let along = points.shape().axis(op, from_end).ok().filter(|&k| points.shape()[k] == len);
+    if along.is_none() || points.shape().broadcast(y.shape()).is_none() {
+        let mend = format!("points are a vector of {len}, or broadcast to the samples");
+        return Err(Error::shapes(op, [y.shape(), points.shape()], mend));
+    }
+    let (low, high) = neighbours(&points, from_end)?;
+    ops::mul(&ops::mul(&ops::sub(&high, &low)?, &sums)?, 0.5)
+}

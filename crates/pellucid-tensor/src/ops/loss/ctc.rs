@@ -1,0 +1,156 @@
+//! Connectionist temporal classification: the probability of a labelling, over all its alignments.
+
+use super::{Reduction, class_numbers, floats};
+use crate::ops;
+use crate::ops::formula::map;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{DType, Error, Result, formula};
+use std::sync::OnceLock;
+
+/// Options of [`ctc_loss`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ctc {
+    /// The class that stands for nothing.
+    pub blank: usize,
+    /// Labellings without an alignment cost 0, and have no gradient, instead of ∞.
+    pub zero_infinity: bool,
+    /// What happens with the values: the mean is over the samples, each divided by its number of labels.
+    pub reduction: Reduction,
+}
+
+/// −ln of the probability of each labelling (Graves et al. 2006): the sum, over all ways to write it as one class a step with
+/// repetitions and blanks, of the products of their probabilities.
+///
+/// Logarithms of probabilities are `[T, N, C]` (or `[T, C]`, one sample), labels `[N, S]`, or all of them one after the other;
+/// lengths are `i64 [N]`. Labels behind a sample's length, and steps behind it, do not count. The sum runs step by step over the
+/// prefixes, by logarithms.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank that is no class;
+/// [`Error::ReadInCapture`] for labels one after the other, which are cut by their lengths.
+#[face]
+pub fn ctc_loss(
+    log_probs: &Tensor,
+    targets: &Tensor,
+    input_lengths: &Tensor,
+    target_lengths: &Tensor,
+    options: Ctc,
+) -> Result<Tensor> {
+    let op = "ctc_loss";
+    floats(op, &[log_probs])?;
+    let single = log_probs.rank() == 2;
+    let probs = if single { ops::unsqueeze(log_probs, 1)? } else { log_probs.clone() };
+    let &[steps, samples, classes] = &probs.shape()[..] else {
+        return Err(Error::shapes(op, [log_probs.shape()], "logarithms of probabilities are [T, N, C] or [T, C]"));
+    };
+    if options.blank >= classes {
+        return Err(Error::invalid(op, format!("blank = {} is no class of 0..{classes}", options.blank)));
+    }
+    if input_lengths.size() != samples || target_lengths.size() != samples || steps == 0 {
+        let shapes = [log_probs.shape(), input_lengths.shape(), target_lengths.shape()];
+        return Err(Error::shapes(op, shapes, "there are two lengths for every sample, and at least one step"));
+    }
+    let lengths = |t: &Tensor| ops::reshape(&class_numbers(op, t)?, [samples, 1]);
+    let (steps_of, labels_of) = (lengths(input_lengths)?, lengths(target_lengths)?);
+    let labels = padded(op, &class_numbers(op, targets)?, &labels_of, samples)?;
+
+    // The labels with blanks between them and around: [N, 2S + 1].
+    let width = 2 * labels.shape()[1] + 1;
+    let blank = ops::full([samples, labels.shape()[1], 1], options.blank as i64, DType::I64)?;
+    let with_blanks =
+        ops::reshape(&ops::concatenate(&[&blank, &ops::unsqueeze(&labels, 2)?], 2)?, [samples, width - 1])?;
+    let path = ops::concatenate(&[&with_blanks, &ops::full([samples, 1], options.blank as i64, DType::I64)?], 1)?;
+    let scores =
+        ops::take_along_axis(&probs, &ops::broadcast_to(&ops::unsqueeze(&path, 0)?, [steps, samples, width])?, 2)?;
+    // A place is reached from itself, from the one before, and, unless that would skip a blank between equal labels, from
+    // the one before that.
+    let skips = ops::logical_and(
+        &ops::ne(&path, options.blank as i64)?,
+        &ops::ne(&path, &shifted(&path, 2, options.blank as i64)?)?,
+    )?;
+    let places = Tensor::arange(0, width as i64, 1);
+    let start = ops::lt(&places, 2)?;
+    let mut prefixes = ops::where_(&start, &ops::select(&scores, 0, 0)?, f64::NEG_INFINITY)?;
+    for step in 1..steps {
+        let one = shifted(&prefixes, 1, f64::NEG_INFINITY)?;
+        let two = ops::where_(&skips, &shifted(&prefixes, 2, f64::NEG_INFINITY)?, f64::NEG_INFINITY)?;
+        let next = ops::add(&map(log_sum(), &[&prefixes, &one, &two], &[])?, &ops::select(&scores, 0, step as isize)?)?;
+        prefixes = ops::where_(&ops::gt(&steps_of, step as i64)?, &next, &prefixes)?;
+    }
+    // The whole labelling ends with its last label, or with a blank behind it.
+    let end = ops::mul(&labels_of, 2)?;
+    let blank_end = ops::take_along_axis(&prefixes, &end, 1)?;
+    let label_end = ops::take_along_axis(&prefixes, &ops::maximum(&ops::sub(&end, 1)?, 0)?, 1)?;
+    let label_end = ops::where_(&ops::gt(&labels_of, 0)?, &label_end, f64::NEG_INFINITY)?;
+    let nothing = ops::full((), f64::NEG_INFINITY, probs.dtype())?;
+    let total = ops::neg(&map(log_sum(), &[&blank_end, &label_end, &nothing], &[])?)?;
+    let losses = match options.zero_infinity {
+        true => ops::where_(&ops::isinf(&total)?, 0.0, &total)?,
+        false => total,
+    };
+    let losses = ops::squeeze(&losses, 1)?;
+    let losses = match options.reduction {
+        Reduction::Mean => {
+            ops::div(&losses, &ops::to_dtype(&ops::maximum(&ops::ravel(&labels_of)?, 1)?, probs.dtype())?)?
+        }
+        _ => losses,
+    };
+    options.reduction.of(&if single && options.reduction == Reduction::None {
+        ops::squeeze(&losses, 0)?
+    } else {
+        losses
+    })
+}
+
+/// The labels as a matrix.
+#[track_caller]
+fn padded(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: usize) -> Result<Tensor> {
+    if targets.rank() == 2 && targets.shape()[0] == samples {
+        return Ok(targets.clone());
+    }
+    if targets.rank() != 1 {
+        return Err(Error::shapes(op, [targets.shape()], "labels are [N, S], or one after the other"));
+    }
+    let counts = lengths.array().to_vec::<i64>(op)?;
+    if counts.iter().any(|&n| n < 0) || counts.iter().sum::<i64>() > targets.size() as i64 {
+        let reason = format!("the lengths {counts:?} of labels add up to more than their number, {}", targets.size());
+        return Err(Error::invalid(op, reason));
+    }
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let mut first = 0;
+    let mut index = Vec::new();
+    for count in counts {
+        // Places behind a sample's labels hold any label: they do not count.
+        index.extend((0..most).map(|i| if i < count { first + i } else { 0 }));
+        first += count;
+    }
+    ops::take(targets, &Tensor::new(index, [samples, most as usize]))
+}
+
+/// The elements of a matrix's rows moved to the right.
+fn shifted(x: &Tensor, by: usize, fill: impl Into<pellucid_ir::Scalar>) -> Result<Tensor> {
+    let width = x.shape()[1];
+    let by = by.min(width);
+    let first = ops::full([x.shape()[0], by], fill, x.dtype())?;
+    ops::concatenate(&[&first, &ops::narrow(x, 1, 0, width - by)?], 1)
+}
+
+/// ln(eᵃ + eᵇ + eᶜ); −∞ of three −∞, without gradient.
+fn log_sum() -> &'static Formula {
+    static LOG_SUM: OnceLock<Formula> = OnceLock::new();
+    LOG_SUM.get_or_init(|| {
+        formula! {
+            log_sum(a, b, c) = {
+                let m = a.max(b).max(c);
+                let safe = m.eq(f64::NEG_INFINITY).select(0.0, m);
+                ((a - safe).exp() + (b - safe).exp() + (c - safe).exp()).ln() + safe
+            };
+            d a = y.eq(f64::NEG_INFINITY).select(0.0, g * (a - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+            d b = y.eq(f64::NEG_INFINITY).select(0.0, g * (b - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+            d c = y.eq(f64::NEG_INFINITY).select(0.0, g * (c - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+        }
+        .eternal()
+    })
+}

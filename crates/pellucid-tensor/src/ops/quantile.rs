@@ -1,0 +1,184 @@
+//! Order statistics: medians, quantiles, and the most frequent value.
+
+use super::axes::{Axes, Resolved, over};
+use super::reshape_to;
+use crate::device::Device;
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{DType, Error, Result};
+
+/// The rows of x in order, NaN last, where their elements came from, and how many are NaN, `[.., 1]`.
+struct Ranked {
+    axes: Resolved,
+    len: usize,
+    values: Tensor,
+    positions: Tensor,
+    nans: Tensor,
+}
+
+impl Ranked {
+    fn new(op: &'static str, x: &Tensor, axes: Axes) -> Result<Ranked> {
+        let axes = axes.resolve(op, x.shape())?;
+        let rows = axes.behind(x)?;
+        let len = axes.set.count(x.shape());
+        if len == 0 && axes.shape(x.shape()).size() != 0 {
+            return Err(Error::invalid(op, format!("takes at least one element, got shape {}", x.shape())));
+        }
+        let (values, positions) = ops::sort(&rows, -1, false)?;
+        let nans = ops::count_nonzero(&ops::isnan(&rows)?, over(-1).keepdims())?;
+        Ok(Ranked { axes, len, values, positions, nans })
+    }
+
+    /// The elements of these ranks, `[.., 1]`, and their positions, under the shape of the reduction of x.
+    fn pick(&self, x: &Tensor, ranks: &Tensor) -> Result<(Tensor, Tensor)> {
+        let shape = self.axes.shape(x.shape());
+        let of = |rows: &Tensor| reshape_to(&ops::take_along_axis(rows, ranks, -1)?, &shape);
+        Ok((of(&self.values)?, of(&self.positions)?))
+    }
+}
+
+/// The median over `axes` and its `i64` position, counted in row-major order over them: of an even number of elements the
+/// lower of the two in the middle. NaN if there is one. The gradient goes to that position.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
+#[face]
+pub fn median(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
+    let ranked = Ranked::new("median", x, axes.into())?;
+    let (middle, first_nan) = (ranked.len.saturating_sub(1) as i64 / 2, ops::sub(ranked.len as i64, &ranked.nans)?);
+    ranked.pick(x, &ops::where_(&ops::gt(&ranked.nans, 0)?, &first_nan, middle)?)
+}
+
+/// The [`median`] of the elements that are not NaN; NaN where there is none.
+///
+/// # Errors
+/// Those of [`median`].
+#[face]
+pub fn nanmedian(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
+    let ranked = Ranked::new("nanmedian", x, axes.into())?;
+    let last = ops::sub(ranked.len as i64 - 1, &ranked.nans)?;
+    ranked.pick(x, &ops::maximum(&ops::floor_div(&last, 2)?, 0)?)
+}
+
+/// The most frequent element over `axes`, the smallest of several, and the `i64` position of its last occurrence. No NaN is
+/// equal to another. The gradient goes to that position.
+///
+/// # Errors
+/// Those of [`median`].
+#[face]
+pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
+    let ranked = Ranked::new("mode", x, axes.into())?;
+    let rest = ranked.len.saturating_sub(1);
+    let (low, high) =
+        (ops::narrow(&ranked.values, -1, 0, rest)?, ops::narrow(&ranked.values, -1, ranked.len - rest, rest)?);
+    // A run of equal elements starts where one differs from the one before; its length so far is the distance.
+    let numbers = Tensor::arange(0, ranked.len as i64, 1);
+    let starts = ops::where_(&ops::ne(&high, &low)?, &ops::narrow(&numbers, 0, ranked.len - rest, rest)?, 0)?;
+    let first = ops::zeros(starts.shape().with_axis(starts.rank() - 1, ranked.len - rest), DType::I64)?;
+    let (starts, _) = ops::cummax(&ops::concatenate(&[&first, &starts], -1)?, -1)?;
+    let longest = ops::argmax(&ops::sub(&numbers, &starts)?, over(-1).keepdims())?;
+    ranked.pick(x, &longest)
+}
+
+/// What a quantile is between two elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Interpolation {
+    /// On the straight line between them.
+    #[default]
+    Linear,
+    /// The lower one.
+    Lower,
+    /// The higher one.
+    Higher,
+    /// Half the way.
+    Midpoint,
+    /// The nearer one; in the middle that of even rank.
+    Nearest,
+}
+
+/// The q-quantiles over `axes`: of n elements in order, what stands at rank q·(n − 1), counted from 0. For a vector of
+/// probabilities q their axis comes first in the result. NaN if there is one.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of two or more
+/// axes; [`Error::InvalidArgument`] over zero elements, or for one outside [0, 1].
+#[face]
+pub fn quantile<'a>(
+    x: &Tensor,
+    q: impl Into<ops::Operand<'a>>,
+    axes: impl Into<Axes>,
+    interpolation: Interpolation,
+) -> Result<Tensor> {
+    between("quantile", x, q.into(), axes.into(), interpolation, false)
+}
+
+/// The [`quantile`] of the elements that are not NaN; NaN where there is none.
+///
+/// # Errors
+/// Those of [`quantile`].
+#[face]
+pub fn nanquantile<'a>(
+    x: &Tensor,
+    q: impl Into<ops::Operand<'a>>,
+    axes: impl Into<Axes>,
+    interpolation: Interpolation,
+) -> Result<Tensor> {
+    between("nanquantile", x, q.into(), axes.into(), interpolation, true)
+}
+
+fn between(
+    op: &'static str,
+    x: &Tensor,
+    q: ops::Operand<'_>,
+    axes: Axes,
+    interpolation: Interpolation,
+    but_nan: bool,
+) -> Result<Tensor> {
+    let q = match q {
+        ops::Operand::Borrowed(tensor) => tensor.clone(),
+        ops::Operand::Owned(tensor) => tensor,
+        ops::Operand::Scalar(number) => ops::full((), number, x.dtype())?,
+    };
+    if !x.dtype().is_float() || q.dtype() != x.dtype() {
+        return Err(Error::dtypes(op, [x.dtype(), q.dtype()], "takes floats, and probabilities of their dtype"));
+    }
+    if q.rank() > 1 {
+        return Err(Error::shapes(op, [q.shape()], "probabilities are a number or a vector"));
+    }
+    if engine::mode() == engine::Mode::Eager && q.device() == Device::cpu() {
+        let outside = |p: &f64| !(0.0..=1.0).contains(p);
+        if let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(outside) {
+            return Err(Error::invalid(op, format!("a probability is in [0, 1], got {p}")));
+        }
+    }
+    let ranked = Ranked::new(op, x, axes)?;
+    let last = match but_nan {
+        true => ops::maximum(&ops::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,
+        false => ops::full((), ranked.len.saturating_sub(1) as i64, DType::I64)?,
+    };
+    let last = ops::to_dtype(&last, x.dtype())?;
+    let ranks = ops::mul(&ops::reshape(&q, [q.size()])?, &last)?;
+    let ranks = if but_nan { ranks } else { ops::where_(&ops::gt(&ranked.nans, 0)?, &last, &ranks)? };
+    let shape = ranked.nans.shape().with_axis(ranked.nans.rank() - 1, q.size());
+    let ranks = ops::broadcast_to(&ranks, &shape)?;
+    let at = |ranks: &Tensor| ops::take_along_axis(&ranked.values, &ops::to_dtype(ranks, DType::I64)?, -1);
+    let (low, high) = (|| ops::floor(&ranks), || ops::ceil(&ranks));
+    let y = match interpolation {
+        Interpolation::Lower => at(&low()?)?,
+        Interpolation::Higher => at(&high()?)?,
+        Interpolation::Nearest => at(&ops::round(&ranks)?)?,
+        Interpolation::Linear => {
+            let low = low()?;
+            ops::lerp(&at(&low)?, &at(&high()?)?, &ops::sub(&ranks, &low)?)?
+        }
+        Interpolation::Midpoint => ops::lerp(&at(&low()?)?, &at(&high()?)?, &ops::full((), 0.5, x.dtype())?)?,
+    };
+    let reduced = ranked.axes.shape(x.shape());
+    if q.rank() == 0 {
+        return reshape_to(&y, &reduced);
+    }
+    let shape: Vec<usize> = std::iter::once(q.size()).chain(reduced.iter().copied()).collect();
+    reshape_to(&ops::movedim(&y, &[-1], &[0])?, &shape.into())
+}

@@ -1,0 +1,174 @@
+//! Where numbers belong among others: binary search, and what is counted with it.
+
+use super::axes::Axes;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{DType, Error, Result};
+
+/// The number of elements of a sorted row before each value: those less than it, or (`right`) not greater. In other words
+/// the `i64` index at which the value, put before (behind) equal ones, keeps the row sorted; that of NaN is the length.
+///
+/// The rows are the last axis of `sorted`: one vector for all values, or one row for every row of values, with equal leading
+/// axes.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for other leading axes, or a `sorted` of no axis.
+#[face]
+pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Tensor> {
+    let op = "searchsorted";
+    let rank = sorted.rank();
+    let fits = match rank {
+        0 => false,
+        1 => true,
+        _ => rank == values.rank() && sorted.shape()[..rank - 1] == values.shape()[..rank - 1],
+    };
+    if !fits {
+        let mend = "sorted is one vector, or has the leading axes of the values";
+        return Err(Error::shapes(op, [sorted.shape(), values.shape()], mend));
+    }
+    let (len, shape) = (sorted.shape()[rank - 1], values.shape().clone());
+    let (sorted, values) = (sorted.detach(), values.detach());
+    let values = if rank == 1 { ops::ravel(&values)? } else { values };
+    // The place is in low..=high, which every step halves.
+    let mut low = ops::zeros(values.shape(), DType::I64)?;
+    let mut high = ops::full(values.shape(), len as i64, DType::I64)?;
+    for _ in 0..usize::BITS - len.leading_zeros() {
+        let middle = ops::shift_right(&ops::add(&low, &high)?, 1)?;
+        let there = ops::take_along_axis(&sorted, &ops::minimum(&middle, len as i64 - 1)?, -1)?;
+        let stays = if right { ops::gt(&there, &values)? } else { ops::ge(&there, &values)? };
+        let open = ops::lt(&low, &high)?;
+        let above = ops::logical_and(&open, ops::logical_not(&stays)?)?;
+        high = ops::where_(&ops::logical_and(&open, &stays)?, &middle, &high)?;
+        low = ops::where_(&above, &ops::add(&middle, 1)?, &low)?;
+    }
+    ops::reshape_to(&low, &shape)
+}
+
+/// The number of the bucket, between ascending boundaries, into which each element falls: [`searchsorted`] with the operands
+/// exchanged. Bucket i is boundary i − 1 < x ≤ boundary i, or (`right`) boundary i − 1 ≤ x < boundary i.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for boundaries that are no vector.
+#[face]
+pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor> {
+    if boundaries.rank() != 1 {
+        return Err(Error::shapes("bucketize", [boundaries.shape()], "boundaries are a vector"));
+    }
+    searchsorted(boundaries, x, right)
+}
+
+/// How often each of the numbers 0, 1, .. up to the largest (at least `least` of them) occurs in a vector, in `i64`; with
+/// weights, which have gradients, the sum of those of its occurrences. The length depends on values, so a captured step refuses it.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights have its
+/// shape; [`Error::InvalidArgument`] for a negative number; [`Error::ReadInCapture`].
+#[face]
+#[track_caller]
+pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Tensor> {
+    let op = "bincount";
+    if !x.dtype().is_int() {
+        return Err(Error::dtypes(op, [x.dtype()], "counts integers"));
+    }
+    if x.rank() != 1 || weights.is_some_and(|w| w.shape() != x.shape()) {
+        let shapes = [Some(x.shape()), weights.map(|w| w.shape())];
+        return Err(Error::shapes(op, shapes.into_iter().flatten(), "takes a vector, and weights of its shape"));
+    }
+    let numbers = x.array().to_vec::<i64>(op)?;
+    if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
+        return Err(Error::invalid(op, format!("counts numbers ≥ 0, got {negative}")));
+    }
+    let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(least);
+    match weights {
+        Some(weights) => ops::scatter_add_along(weights, x, 0, [len]),
+        None => ops::scatter_add_along(&ops::ones(x.shape(), DType::I64)?, x, 0, [len]),
+    }
+}
+
+/// The bins of a [`histogram`].
+#[derive(Clone, Copy, Debug)]
+pub enum Bins<'a> {
+    /// So many of one width, from the smallest element to the largest.
+    Count(usize),
+    /// So many of one width, between these ends.
+    Between(usize, f64, f64),
+    /// Between these ascending edges, a vector.
+    Edges(&'a Tensor),
+}
+
+/// How many elements fall into each bin, as floats, and the bins' edges (one more). A bin has its lower edge, the last one
+/// both; elements beyond are not counted. With weights of x's shape their sums, with gradients; with `density` divided by the
+/// total and the bin's width, so that the integral is 1.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] unless all are floats of one dtype; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for no bin, or
+/// ends that are not finite and ascending.
+#[face]
+pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
+    let op = "histogram";
+    let edges = edges(op, x, bins)?;
+    if let Some(weights) = weights
+        && (weights.shape() != x.shape() || weights.dtype() != x.dtype())
+    {
+        return Err(Error::shapes(
+            op,
+            [x.shape(), weights.shape()],
+            "weights have the shape and dtype of what they weigh",
+        ));
+    }
+    let count = edges.size() - 1;
+    let x = ops::ravel(&x.detach())?;
+    let (first, last) = (ops::select(&edges, 0, 0)?, ops::select(&edges, 0, -1)?);
+    let inside = ops::logical_and(&ops::ge(&x, &first)?, ops::le(&x, &last)?)?;
+    let bin = ops::sub(&searchsorted(&edges, &x, true)?, 1)?;
+    let bin = ops::clamp(&bin, 0, count as i64 - 1)?;
+    let weights = weights.map_or_else(|| ops::ones_like(&x), ops::ravel)?;
+    let counts = ops::scatter_add_along(&ops::where_(&inside, &weights, 0)?, &bin, 0, [count])?;
+    if !density {
+        return Ok((counts, edges));
+    }
+    let total = ops::mul(&ops::diff(&edges, 1, 0)?, &ops::sum(&counts, Axes::from(..))?)?;
+    Ok((ops::div(&counts, &total)?, edges))
+}
+
+fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; bincount() counts integers"));
+    }
+    let (count, low, high) = match bins {
+        Bins::Edges(edges) if edges.rank() != 1 || edges.size() < 2 => {
+            return Err(Error::shapes(op, [edges.shape()], "edges are a vector of two or more"));
+        }
+        Bins::Edges(edges) if edges.dtype() != x.dtype() => {
+            return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges have the dtype of the elements"));
+        }
+        Bins::Edges(edges) => return Ok(edges.detach()),
+        Bins::Between(_, low, high) if !(low.is_finite() && high.is_finite() && low <= high) => {
+            return Err(Error::invalid(op, format!("ends are finite and ascending, got {low} and {high}")));
+        }
+        Bins::Between(count, low, high) => (count, ops::full((), low, x.dtype())?, ops::full((), high, x.dtype())?),
+        Bins::Count(count) if x.size() == 0 => (count, ops::zeros((), x.dtype())?, ops::ones((), x.dtype())?),
+        Bins::Count(count) => (count, ops::min(&x.detach(), ..)?, ops::max(&x.detach(), ..)?),
+    };
+    if count == 0 {
+        return Err(Error::invalid(op, "takes at least one bin"));
+    }
+    // Ends that are equal are half a unit away on both sides.
+    let apart = ops::mul(&ops::to_dtype(&ops::eq(&low, &high)?, x.dtype())?, 0.5)?;
+    let (low, high) = (ops::sub(&low, &apart)?, ops::add(&high, &apart)?);
+    let parts = Tensor::linspace(0.0, 1.0, count + 1, x.dtype());
+    let inner = ops::lerp(&low, &high, &parts)?;
+    ops::where_(&ops::eq(&parts, 1.0)?, &high, &inner)
+}
+
+/// The counts of a [`histogram`] of bins of one width between two numbers, or, if these are equal, from the smallest element
+/// to the largest.
+///
+/// # Errors
+/// Those of [`histogram`].
+#[face]
+pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
+    let bins = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
+    Ok(histogram(x, bins, None, false)?.0)
+}

@@ -1,0 +1,111 @@
+//! Moments of several variables, and pairs of moments.
+
+use super::axes::Axes;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result};
+
+/// Options of [`cov`].
+#[derive(Clone, Copy, Debug)]
+pub struct Cov<'a> {
+    /// What is subtracted from the number of observations.
+    pub correction: f64,
+    /// How often each observation was made: a vector of integers.
+    pub frequencies: Option<&'a Tensor>,
+    /// How much each observation counts: a vector of floats ≥ 0.
+    pub weights: Option<&'a Tensor>,
+}
+
+impl Default for Cov<'_> {
+    fn default() -> Self {
+        Cov { correction: 1.0, frequencies: None, weights: None }
+    }
+}
+
+/// The covariances Σₖ wₖ·(xᵢₖ − x̄ᵢ)(xⱼₖ − x̄ⱼ) / n of variables `[V, N]`, one a row, as `[V, V]`; of one variable (`[N]` or
+/// `[1, N]`) its variance, 0-d. With frequencies f and weights a, w = f·a and n = Σ w − correction·Σ w·a / Σ w (NumPy's `cov`).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for more than two axes, or frequencies or weights that are no vector of N;
+/// [`Error::DTypeMismatch`] for integer variables.
+#[face]
+pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
+    let op = "cov";
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    if x.rank() > 2 {
+        return Err(Error::shapes(op, [x.shape()], "variables are [V, N] or [N]"));
+    }
+    let rows = if x.rank() < 2 { ops::reshape(x, [1, x.size()])? } else { x.clone() };
+    let (single, count) = (rows.shape()[0] == 1, rows.shape()[1]);
+    for vector in [options.frequencies, options.weights].into_iter().flatten() {
+        if vector.rank() > 1 || vector.size() != count {
+            let mend = format!("there is one frequency and one weight an observation, {count}");
+            return Err(Error::shapes(op, [x.shape(), vector.shape()], mend));
+        }
+    }
+    if let Some(frequencies) = options.frequencies.filter(|f| !f.dtype().is_int()) {
+        return Err(Error::dtypes(op, [frequencies.dtype()], "frequencies are integers; weights are floats"));
+    }
+    if let Some(weights) = options.weights.filter(|a| !a.dtype().is_float()) {
+        return Err(Error::dtypes(op, [weights.dtype()], "weights are floats; frequencies are integers"));
+    }
+    // What weighs stays of its own dtype, and meets the observations as any operand does.
+    let dtype = options.weights.map_or(x.dtype(), |a| a.dtype());
+    let frequencies = options.frequencies.map(|f| ops::to_dtype(&ops::reshape(f, [count])?, dtype)).transpose()?;
+    let weights = options.weights.map(|a| ops::reshape(a, [count])).transpose()?;
+    let w = match (&frequencies, &weights) {
+        (Some(f), Some(a)) => ops::mul(f, a)?,
+        (Some(w), None) | (None, Some(w)) => w.clone(),
+        (None, None) => ops::ones([count], dtype)?,
+    };
+    let total = ops::sum(&w, ..)?;
+    let centred = ops::sub(&rows, &ops::div(&ops::sum(&ops::mul(&rows, &w)?, ops::over(1).keepdims())?, &total)?)?;
+    let lost = match &weights {
+        Some(a) => ops::div(&ops::mul(&ops::sum(&ops::mul(&w, a)?, ..)?, options.correction)?, &total)?,
+        None => ops::full((), options.correction, dtype)?,
+    };
+    // With as many observations as are subtracted, or fewer, there is no such estimate.
+    let free = ops::maximum(&ops::sub(&total, &lost)?, 0.0)?;
+    let weighted = ops::mul(&centred, &w)?;
+    let products = ops::matmul(&weighted, &ops::to_dtype(&ops::transpose(&centred, 0, 1)?, weighted.dtype())?)?;
+    let covariances = ops::to_dtype(&ops::div(&products, &free)?, x.dtype())?;
+    if single { ops::reshape(&covariances, ()) } else { Ok(covariances) }
+}
+
+/// The correlation coefficients covᵢⱼ / √(covᵢᵢ·covⱼⱼ) of variables `[V, N]`, within [−1, 1]; of one variable `[N]` 1.
+///
+/// # Errors
+/// Those of [`cov`].
+#[face]
+pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
+    let covariances = cov(x, Cov::default())?;
+    if covariances.rank() == 0 {
+        return ops::div(&covariances, &covariances);
+    }
+    let deviations = ops::sqrt(&ops::diagonal(&covariances, 0, 0, 1)?)?;
+    let scaled = ops::div(&ops::div(&covariances, &ops::unsqueeze(&deviations, 1)?)?, &deviations)?;
+    ops::clamp(&scaled, -1.0, 1.0)
+}
+
+/// The variance and the mean over `axes` (see [`var`](ops::var)).
+///
+/// # Errors
+/// Those of [`var`](ops::var).
+#[face]
+pub fn var_mean(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
+    let axes = axes.into();
+    Ok((ops::var(x, axes.clone())?, ops::mean(x, axes.ddof(0))?))
+}
+
+/// The standard deviation and the mean over `axes` (see [`std`](ops::std)).
+///
+/// # Errors
+/// Those of [`var`](ops::var).
+#[face]
+pub fn std_mean(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
+    let axes = axes.into();
+    Ok((ops::std(x, axes.clone())?, ops::mean(x, axes.ddof(0))?))
+}

@@ -1,0 +1,131 @@
+//! Lengths and distances.
+
+use crate::table::nd::Nd;
+use crate::table::row::{Row, Rule, real, shape_refused};
+use pellucid_tensor::{DType, Tensor, ops};
+
+fn norm(x: impl Iterator<Item = f64>, p: f64) -> f64 {
+    x.map(|v| v.abs().powf(p)).sum::<f64>().powf(1.0 / p)
+}
+
+fn row(x: &Nd, i: usize) -> impl Iterator<Item = f64> {
+    let width = x.shape[x.shape.len() - 1];
+    x.data[i * width..(i + 1) * width].iter().copied()
+}
+
+fn apart(a: &Nd, i: usize, b: &Nd, j: usize, p: f64) -> f64 {
+    norm(row(a, i).zip(row(b, j)).map(|(a, b)| a - b), p)
+}
+
+fn cosine(a: &Nd, b: &Nd, i: usize) -> f64 {
+    row(a, i).zip(row(b, i)).map(|(a, b)| a * b).sum::<f64>() / (norm(row(a, i), 2.0) * norm(row(b, i), 2.0))
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let pairs = || [real([2, 3]), real([2, 3])];
+    let zero = || Tensor::zeros([2, 3], DType::F64);
+    let rows = vec![
+        Row::new("pairwise_distance")
+            .case(
+                "of order 2",
+                pairs(),
+                |x| ops::pairwise_distance(&x[0], &x[1], 2.0, 0.0, false),
+                |x| Nd::from_fn(&[2], |ix| apart(&x[0], ix[0], &x[1], ix[0], 2.0)),
+            )
+            .floats_only()
+            .case(
+                "of order 3, kept",
+                pairs(),
+                |x| ops::pairwise_distance(&x[0], &x[1], 3.0, 0.0, true),
+                |x| Nd::from_fn(&[2, 1], |ix| apart(&x[0], ix[0], &x[1], ix[0], 3.0)),
+            )
+            .floats_only()
+            .also("a small number is added to every difference", move || {
+                Ok((ops::pairwise_distance(&zero(), &zero(), 1.0, 0.5, false)?.to_vec::<f64>()[0] - 1.5).abs() < 1e-15)
+            }),
+        Row::new("cdist")
+            .case(
+                "of order 2",
+                [real([2, 3]), real([4, 3])],
+                |x| ops::cdist(&x[0], &x[1], 2.0),
+                |x| Nd::from_fn(&[2, 4], |ix| apart(&x[0], ix[0], &x[1], ix[1], 2.0)),
+            )
+            .floats_only()
+            .case(
+                "of order 1.5",
+                [real([2, 3]), real([1, 3])],
+                |x| ops::cdist(&x[0], &x[1], 1.5),
+                |x| Nd::from_fn(&[2, 1], |ix| apart(&x[0], ix[0], &x[1], ix[1], 1.5)),
+            )
+            .floats_only()
+            .case(
+                "of none",
+                [real([0, 3]), real([2, 3])],
+                |x| ops::cdist(&x[0], &x[1], 2.0),
+                |_| Nd::from_fn(&[0, 2], |_| 0.0),
+            )
+            .floats_only()
+            .also("widths differ", move || shape_refused(ops::cdist(&zero(), &Tensor::zeros([2, 2], DType::F64), 2.0))),
+        Row::new("pdist")
+            .case(
+                "of order 2",
+                [real([4, 2])],
+                |x| ops::pdist(&x[0], 2.0),
+                |x| {
+                    let pairs: Vec<f64> = (0..4)
+                        .flat_map(|i| (i + 1..4).map(move |j| (i, j)))
+                        .map(|(i, j)| apart(&x[0], i, &x[0], j, 2.0))
+                        .collect();
+                    Nd { shape: vec![6], data: pairs }
+                },
+            )
+            .floats_only()
+            .also("of one there is none", || Ok(ops::pdist(&Tensor::zeros([1, 2], DType::F32), 2.0)?.size() == 0))
+            .also("of a vector", || shape_refused(ops::pdist(&Tensor::zeros([2], DType::F32), 2.0))),
+        Row::new("cosine_similarity")
+            .case(
+                "of rows",
+                pairs(),
+                |x| ops::cosine_similarity(&x[0], &x[1], -1, 1e-8),
+                |x| Nd::from_fn(&[2], |ix| cosine(&x[0], &x[1], ix[0])),
+            )
+            .floats_only()
+            .also("of nothing 0", move || {
+                Ok(ops::cosine_similarity(&zero(), &zero(), 1, 1e-8)?.to_vec::<f64>() == [0.0, 0.0])
+            })
+            .also("shapes that do not broadcast", move || {
+                shape_refused(ops::cosine_similarity(&zero(), &Tensor::zeros([4], DType::F64), 1, 1e-8))
+            }),
+        Row::new("normalize")
+            .case(
+                "rows",
+                [real([2, 3])],
+                |x| ops::normalize(&x[0], 2.0, 1, 1e-12),
+                |x| Nd::from_fn(&[2, 3], |ix| x[0].at(ix) / norm(row(&x[0], ix[0]), 2.0)),
+            )
+            .floats_only()
+            .case(
+                "rows, of order 3",
+                [real([2, 3])],
+                |x| ops::normalize(&x[0], 3.0, -1, 1e-12),
+                |x| Nd::from_fn(&[2, 3], |ix| x[0].at(ix) / norm(row(&x[0], ix[0]), 3.0)),
+            )
+            .floats_only(),
+        Row::new("renorm")
+            .case(
+                "the longer rows",
+                [real([3, 3])],
+                |x| ops::renorm(&x[0], 2.0, 0, 1.5),
+                |x| {
+                    Nd::from_fn(&[3, 3], |ix| {
+                        let length = norm(row(&x[0], ix[0]), 2.0);
+                        x[0].at(ix) * if length > 1.5 { 1.5 / (length + 1e-7) } else { 1.0 }
+                    })
+                },
+            )
+            .floats_only()
+            .also("a vector has no slices", || shape_refused(ops::renorm(&Tensor::from([1.0]), 2.0, 0, 1.0)))
+            .also("no negative length", || Ok(ops::renorm(&Tensor::zeros([1, 1], DType::F32), 2.0, 0, -1.0).is_err())),
+    ];
+    rows.into_iter().map(|row| row.rule(Rule::FloatsOnly).ordinary().ulps(64.0).scale(2.0)).collect()
+}

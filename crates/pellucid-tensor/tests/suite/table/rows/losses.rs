@@ -1,0 +1,501 @@
+//! Losses, each with every reduction.
+
+use crate::table::nd::{Nd, zip};
+use crate::table::row::{Input, Row, Rule, argument_refused, class, mask, real, shape_refused};
+use crate::table::special::softplus;
+use ops::{Ctc, MultiMargin, NllLoss, PoissonNll, Reduction, Triplet};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use std::f64::consts::PI;
+
+const EACH: [Reduction; 3] = [Reduction::Mean, Reduction::Sum, Reduction::None];
+
+fn reduced(values: &Nd, reduction: Reduction) -> Nd {
+    let sum: f64 = values.data.iter().sum();
+    match reduction {
+        Reduction::Mean => Nd::scalar(sum / values.data.len() as f64),
+        Reduction::Sum => Nd::scalar(sum),
+        Reduction::None => values.clone(),
+    }
+}
+
+/// A row of a loss: its values by hand, and what the reductions make of them.
+fn loss<const N: usize>(
+    name: &'static str,
+    inputs: [Input; N],
+    call: impl Fn(&[Tensor], Reduction) -> Result<Tensor> + Copy + 'static,
+    values: impl Fn(&[Nd]) -> Nd + Copy + 'static,
+) -> Row {
+    let row = Row::new(name).rule(Rule::FloatsOnly).ulps(64.0).scale(8.0).ordinary();
+    EACH.into_iter()
+        .fold(row, |row, reduction| more(row, format!("{reduction:?}"), inputs.clone(), call, values, reduction))
+}
+
+/// Another case of a loss.
+fn more<const N: usize>(
+    row: Row,
+    label: String,
+    inputs: [Input; N],
+    call: impl Fn(&[Tensor], Reduction) -> Result<Tensor> + 'static,
+    values: impl Fn(&[Nd]) -> Nd + 'static,
+    reduction: Reduction,
+) -> Row {
+    row.case(label, inputs, move |x| call(x, reduction), move |x| reduced(&values(x), reduction)).floats_only()
+}
+
+/// Truths of 1 and −1, of a mask.
+fn signs(mask: &Tensor, dtype: DType) -> Result<Tensor> {
+    ops::sub(&ops::mul(&ops::to_dtype(mask, dtype)?, 2)?, 1)
+}
+
+fn share(shape: [usize; 2]) -> Input {
+    real(shape).within(0.1..=0.9)
+}
+
+fn integers_refused<T>(result: Result<T>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
+}
+
+fn regression() -> Vec<Row> {
+    let apart = || [real([2, 3]).within(-2.0..=-0.7), real([2, 3]).within(-0.5..=1.0)];
+    let near = || [real([2, 3]).within(0.0..=0.4), real([3]).within(-0.3..=-0.1)];
+    let (int, one) = (|| Tensor::from([1i64]), || Tensor::from([1.0]));
+    let huber = |d: f64, w: f64| if d.abs() < w { 0.5 * d * d } else { w * (d.abs() - 0.5 * w) };
+    let stirling = |t: f64| if t > 1.0 { t * t.ln() - t + 0.5 * (2.0 * PI * t).ln() } else { 0.0 };
+    let full = PoissonNll { log_input: false, full: true, eps: 1e-3, reduction: Reduction::None };
+    vec![
+        loss("l1_loss", apart(), |x, r| ops::l1_loss(&x[0], &x[1], r), |x| zip(x, |v| (v[0] - v[1]).abs()))
+            .also("integers", move || integers_refused(ops::l1_loss(&int(), &int(), Reduction::Mean)))
+            .also("shapes that do not broadcast", move || {
+                shape_refused(ops::l1_loss(&Tensor::from([1.0, 2.0]), &Tensor::from([1.0, 2.0, 3.0]), Reduction::Mean))
+            }),
+        loss(
+            "mse_loss",
+            [real([2, 3]), real([3])],
+            |x, r| ops::mse_loss(&x[0], &x[1], r),
+            |x| zip(x, |v| (v[0] - v[1]).powi(2)),
+        )
+        .also("integers", move || integers_refused(ops::mse_loss(&int(), &int(), Reduction::Mean))),
+        more(
+            loss(
+                "huber_loss",
+                apart(),
+                |x, r| ops::huber_loss(&x[0], &x[1], 0.15, r),
+                move |x| zip(x, |v| huber(v[0] - v[1], 0.15)),
+            ),
+            "near".into(),
+            near(),
+            |x, r| ops::huber_loss(&x[0], &x[1], 0.9, r),
+            move |x| zip(x, |v| huber(v[0] - v[1], 0.9)),
+            Reduction::Mean,
+        )
+        .also("a positive width", move || argument_refused(ops::huber_loss(&one(), &one(), 0.0, Reduction::Mean))),
+        more(
+            loss(
+                "smooth_l1_loss",
+                apart(),
+                |x, r| ops::smooth_l1_loss(&x[0], &x[1], 0.15, r),
+                move |x| zip(x, |v| huber(v[0] - v[1], 0.15) / 0.15),
+            ),
+            "of no width".into(),
+            apart(),
+            |x, r| ops::smooth_l1_loss(&x[0], &x[1], 0.0, r),
+            |x| zip(x, |v| (v[0] - v[1]).abs()),
+            Reduction::Sum,
+        )
+        .also("no negative width", move || {
+            argument_refused(ops::smooth_l1_loss(&one(), &one(), -1.0, Reduction::Mean))
+        }),
+        more(
+            loss(
+                "kl_div",
+                [real([2, 3]), share([2, 3])],
+                |x, r| ops::kl_div(&x[0], &x[1], false, r),
+                |x| zip(x, |v| v[1] * (v[1].ln() - v[0])),
+            ),
+            "of logarithms".into(),
+            [real([2, 3]), real([2, 3])],
+            |x, r| ops::kl_div(&x[0], &x[1], true, r),
+            |x| zip(x, |v| v[1].exp() * (v[1] - v[0])),
+            Reduction::None,
+        )
+        .also("what has no probability costs nothing", || {
+            Ok(ops::kl_div(&Tensor::from([-1.0]), &Tensor::from([0.0]), false, Reduction::Sum)?.item::<f64>() == 0.0)
+        }),
+        more(
+            loss(
+                "poisson_nll_loss",
+                [real([2, 3]), real([2, 3]).within(0.2..=4.0)],
+                |x, reduction| ops::poisson_nll_loss(&x[0], &x[1], PoissonNll { reduction, ..Default::default() }),
+                |x| zip(x, |v| v[0].exp() - v[1] * v[0]),
+            ),
+            "of rates, with ln t!".into(),
+            [real([4]).within(0.2..=2.0), real([4]).within(1.2..=4.0)],
+            move |x, _| ops::poisson_nll_loss(&x[0], &x[1], full),
+            move |x| zip(x, |v| v[0] - v[1] * (v[0] + 1e-3).ln() + stirling(v[1])),
+            Reduction::None,
+        )
+        .also("integers", move || integers_refused(ops::poisson_nll_loss(&int(), &int(), PoissonNll::default()))),
+        more(
+            loss(
+                "gaussian_nll_loss",
+                [real([2, 3]), real([2, 3]), share([2, 3])],
+                |x, r| ops::gaussian_nll_loss(&x[0], &x[1], &x[2], false, 1e-6, r),
+                |x| zip(x, |v| 0.5 * (v[2].ln() + (v[0] - v[1]).powi(2) / v[2])),
+            ),
+            "one variance a row, with the constant".into(),
+            [real([2, 3]), real([2, 3]), real([2]).within(0.3..=2.0)],
+            |x, r| ops::gaussian_nll_loss(&x[0], &x[1], &x[2], true, 1e-6, r),
+            |x| {
+                let v = Nd { shape: vec![2, 1], data: x[2].data.clone() };
+                zip(&[x[0].clone(), x[1].clone(), v], |v| 0.5 * ((2.0 * PI * v[2]).ln() + (v[0] - v[1]).powi(2) / v[2]))
+            },
+            Reduction::Mean,
+        )
+        .also("a variance is no less than the least", || {
+            let zero = || Tensor::from([0.0]);
+            let y = ops::gaussian_nll_loss(&Tensor::from([2.0]), &zero(), &zero(), false, 0.5, Reduction::Sum)?;
+            Ok((y.item::<f64>() - (4.0 + 0.5 * 0.5f64.ln())).abs() < 1e-14)
+        }),
+    ]
+}
+
+fn truths() -> Vec<Row> {
+    let entropy = |x: f64, t: f64| -(t * x.ln() + (1.0 - t) * (1.0 - x).ln());
+    let logits = |x: f64, t: f64, p: f64| p * t * softplus(-x) + (1.0 - t) * softplus(x);
+    let int = || Tensor::from([1i64]);
+    vec![
+        more(
+            loss(
+                "binary_cross_entropy",
+                [share([2, 3]), share([2, 3])],
+                |x, r| ops::binary_cross_entropy(&x[0], &x[1], None, r),
+                move |x| zip(x, |v| entropy(v[0], v[1])),
+            ),
+            "weighted".into(),
+            [share([2, 3]), share([2, 3]), real([3])],
+            |x, r| ops::binary_cross_entropy(&x[0], &x[1], Some(&x[2]), r),
+            move |x| zip(x, |v| v[2] * entropy(v[0], v[1])),
+            Reduction::Sum,
+        )
+        .also("certainty costs no more than 100", || {
+            let y =
+                ops::binary_cross_entropy(&Tensor::from([0.0, 1.0]), &Tensor::from([1.0, 1.0]), None, Reduction::None)?;
+            Ok(y.to_vec::<f64>() == [100.0, 0.0])
+        })
+        .also("integers", move || integers_refused(ops::binary_cross_entropy(&int(), &int(), None, Reduction::Mean))),
+        more(
+            loss(
+                "binary_cross_entropy_with_logits",
+                [real([2, 3]), share([2, 3])],
+                |x, r| ops::binary_cross_entropy_with_logits(&x[0], &x[1], None, None, r),
+                move |x| zip(x, |v| logits(v[0], v[1], 1.0)),
+            ),
+            "weighted".into(),
+            [real([2, 3]), share([2, 3]), share([2, 3]), real([3]).within(0.5..=2.0)],
+            |x, r| ops::binary_cross_entropy_with_logits(&x[0], &x[1], Some(&x[2]), Some(&x[3]), r),
+            move |x| zip(x, |v| v[2] * logits(v[0], v[1], v[3])),
+            Reduction::Mean,
+        )
+        .also("large logits", || {
+            let (x, t) = (Tensor::from([1e4, -1e4]), Tensor::from([0.0, 1.0]));
+            Ok(ops::binary_cross_entropy_with_logits(&x, &t, None, None, Reduction::None)?.to_vec::<f64>()
+                == [1e4, 1e4])
+        }),
+        loss(
+            "multilabel_soft_margin_loss",
+            [real([2, 3]), share([2, 3]), real([3])],
+            |x, r| ops::multilabel_soft_margin_loss(&x[0], &x[1], Some(&x[2]), r),
+            move |x| zip(x, |v| v[2] * logits(v[0], v[1], 1.0)).reduce(&[1], |row| row.iter().sum::<f64>() / 3.0),
+        )
+        .also("integers", move || {
+            integers_refused(ops::multilabel_soft_margin_loss(&int(), &int(), None, Reduction::Mean))
+        }),
+        loss(
+            "soft_margin_loss",
+            [real([2, 3]), real([2, 3])],
+            |x, r| ops::soft_margin_loss(&x[0], &x[1], r),
+            |x| zip(x, |v| softplus(-v[0] * v[1])),
+        )
+        .also("integers", move || integers_refused(ops::soft_margin_loss(&int(), &int(), Reduction::Mean))),
+        loss(
+            "hinge_embedding_loss",
+            [real([2, 3]).within(0.1..=1.4), mask([2, 3])],
+            |x, r| ops::hinge_embedding_loss(&x[0], &signs(&x[1], x[0].dtype())?, 1.5, r),
+            |x| zip(x, |v| if v[1] != 0.0 { v[0] } else { f64::max(0.0, 1.5 - v[0]) }),
+        )
+        .also("beyond the margin nothing", || {
+            Ok(ops::hinge_embedding_loss(&Tensor::from([2.0]), &Tensor::from([-1.0]), 1.0, Reduction::Sum)?
+                .item::<f64>()
+                == 0.0)
+        })
+        .also("integers", move || integers_refused(ops::hinge_embedding_loss(&int(), &int(), 1.0, Reduction::Mean))),
+    ]
+}
+
+fn picked(x: &[Nd], weight: impl Fn(usize) -> f64 + Copy) -> Nd {
+    Nd::from_fn(&x[1].shape, |ix| {
+        let class = x[1].at(ix) as usize;
+        let at: Vec<usize> = [&ix[..1], &[class], &ix[1..]].concat();
+        -weight(class) * x[0].at(&at)
+    })
+}
+
+fn classes() -> Vec<Row> {
+    const W: [f64; 3] = [0.5, 1.0, 2.0];
+    let weights = |x: &Tensor| Tensor::from(W).to_dtype(x.dtype());
+    let nll = Row::new("nll_loss").rule(Rule::FloatsOnly).ulps(64.0).scale(8.0).ordinary();
+    let nll = EACH.into_iter().fold(nll, |row, reduction| {
+        more(
+            row,
+            format!("further axes, {reduction:?}"),
+            [real([2, 3, 2]), class([2, 2], 3)],
+            |x, reduction| ops::nll_loss(&x[0], &x[1], NllLoss { reduction, ..Default::default() }),
+            |x| picked(x, |_| 1.0),
+            reduction,
+        )
+    });
+    let margin = |x: &[Nd], p: f64, w: fn(usize) -> f64| {
+        Nd::from_fn(&[3], |ix| {
+            let class = x[1].data[ix[0]] as usize;
+            let short = |i: usize| f64::max(0.0, 1.0 - x[0].at(&[ix[0], class]) + x[0].at(&[ix[0], i])).powf(p);
+            w(class) * (0..3).filter(|&i| i != class).map(short).sum::<f64>() / 3.0
+        })
+    };
+    let labels = || Tensor::from([[2i64, 0, -1, 1], [-1, 3, 1, 0], [1, 1, -1, -1]]);
+    let multilabel = |x: &[Nd]| {
+        let sets: [&[usize]; 3] = [&[2, 0], &[], &[1, 1]];
+        Nd::from_fn(&[3], |ix| {
+            let s = |i: usize| x[0].at(&[ix[0], i]);
+            let has = sets[ix[0]];
+            let pairs = has.iter().flat_map(|&j| (0..4).filter(|i| !has.contains(i)).map(move |i| (i, j)));
+            pairs.map(|(i, j)| f64::max(0.0, 1.0 - (s(j) - s(i)))).sum::<f64>() / 4.0
+        })
+    };
+    let x = || Tensor::from([[0.1, 0.2, 0.7]]);
+    let bounds = |result: Result<Tensor>| Ok(matches!(result, Err(Error::IndexOutOfBounds { .. })));
+    vec![
+        nll.case(
+            "the mean is one over the weights",
+            [real([4, 3]), class([4], 3)],
+            move |x| ops::nll_loss(&x[0], &x[1], NllLoss { weight: Some(&weights(&x[0])), ..Default::default() }),
+            |x| {
+                let total: f64 = x[1].data.iter().map(|&c| W[c as usize]).sum();
+                Nd::scalar(picked(x, |c| W[c]).data.iter().sum::<f64>() / total)
+            },
+        )
+        .floats_only()
+        .case(
+            "but one class",
+            [real([4, 3]), class([4], 3)],
+            |x| {
+                ops::nll_loss(
+                    &x[0],
+                    &x[1],
+                    NllLoss { ignore_index: Some(1), reduction: Reduction::None, ..Default::default() },
+                )
+            },
+            |x| picked(x, |c| f64::from(c != 1)).map(|v| v + 0.0),
+        )
+        .floats_only()
+        .any_zero()
+        .also("one sample", move || {
+            Ok(ops::nll_loss(&Tensor::from([0.25, 0.5]), &Tensor::from(1i64), NllLoss::default())?.item::<f64>()
+                == -0.5)
+        })
+        .also("a class that is none", move || bounds(ops::nll_loss(&x(), &[-1i64].into(), NllLoss::default())))
+        .also("as many classes as samples", move || {
+            shape_refused(ops::nll_loss(&x(), &[0i64, 1].into(), NllLoss::default()))
+        })
+        .also("classes are integers", move || integers_refused(ops::nll_loss(&x(), &[0.0].into(), NllLoss::default()))),
+        more(
+            loss(
+                "multi_margin_loss",
+                [real([3, 3]), class([3], 3)],
+                |x, reduction| ops::multi_margin_loss(&x[0], &x[1], MultiMargin { reduction, ..Default::default() }),
+                move |x| margin(x, 1.0, |_| 1.0),
+            ),
+            "squares, weighted".into(),
+            [real([3, 3]), class([3], 3)],
+            move |x, reduction| {
+                let weight = weights(&x[0]);
+                ops::multi_margin_loss(
+                    &x[0],
+                    &x[1],
+                    MultiMargin { p: 2.0, weight: Some(&weight), reduction, ..Default::default() },
+                )
+            },
+            move |x| margin(x, 2.0, |c| W[c]),
+            Reduction::None,
+        )
+        .also("a class that is none", move || {
+            bounds(ops::multi_margin_loss(&x(), &[3i64].into(), MultiMargin::default()))
+        })
+        .also("one class a sample", move || {
+            shape_refused(ops::multi_margin_loss(&x(), &[0i64, 1].into(), MultiMargin::default()))
+        }),
+        loss(
+            "multilabel_margin_loss",
+            [real([3, 4])],
+            move |x, r| ops::multilabel_margin_loss(&x[0], &labels(), r),
+            multilabel,
+        )
+        .also("a class that is none", move || {
+            bounds(ops::multilabel_margin_loss(&x(), &[[3i64, -1, -1]].into(), Reduction::Mean))
+        })
+        .also("targets of another shape", move || {
+            shape_refused(ops::multilabel_margin_loss(&x(), &[0i64, -1, -1].into(), Reduction::Mean))
+        }),
+    ]
+}
+
+fn comparisons() -> Vec<Row> {
+    let length = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let row = |x: &Nd, i: usize| x.data[3 * i..3 * i + 3].to_vec();
+    let cosine = move |x: &[Nd], i: usize| {
+        let (a, b) = (row(&x[0], i), row(&x[1], i));
+        a.iter().zip(&b).map(|(a, b)| a * b).sum::<f64>() / (length(&a) * length(&b))
+    };
+    let apart = move |a: &Nd, b: &Nd, i: usize| {
+        length(&row(a, i).iter().zip(row(b, i)).map(|(a, b)| a - b).collect::<Vec<_>>())
+    };
+    let triple = || [real([2, 3]), real([2, 3]), real([2, 3])];
+    let no_eps = |reduction| Triplet { margin: 3.0, eps: 0.0, reduction, ..Default::default() };
+    let one = || Tensor::from([1.0]);
+    vec![
+        loss(
+            "margin_ranking_loss",
+            [real([2, 3]), real([2, 3]), mask([2, 3])],
+            |x, r| ops::margin_ranking_loss(&x[0], &x[1], &signs(&x[2], x[0].dtype())?, 0.3, r),
+            |x| zip(x, |v| f64::max(0.0, (v[1] - v[0]) * (2.0 * v[2] - 1.0) + 0.3)),
+        )
+        .also("one rank", move || {
+            shape_refused(ops::margin_ranking_loss(&one(), &Tensor::from(1.0), &one(), 0.0, Reduction::Mean))
+        }),
+        loss(
+            "cosine_embedding_loss",
+            [real([2, 3]), real([2, 3]), mask([2])],
+            |x, r| ops::cosine_embedding_loss(&x[0], &x[1], &signs(&x[2], x[0].dtype())?, -1.5, r),
+            move |x| {
+                let value = |cos: f64, near: f64| if near != 0.0 { 1.0 - cos } else { f64::max(0.0, cos + 1.5) };
+                Nd::from_fn(&[2], |ix| value(cosine(x, ix[0]), x[2].data[ix[0]]))
+            },
+        )
+        .also("one truth a pair", move || {
+            let x = Tensor::zeros([2, 3], DType::F32);
+            shape_refused(ops::cosine_embedding_loss(&x, &x, &x, 0.0, Reduction::Mean))
+        }),
+        loss(
+            "triplet_margin_loss",
+            triple(),
+            move |x, r| ops::triplet_margin_loss(&x[0], &x[1], &x[2], no_eps(r)),
+            move |x| {
+                Nd::from_fn(&[2], |ix| f64::max(0.0, apart(&x[0], &x[1], ix[0]) - apart(&x[0], &x[2], ix[0]) + 3.0))
+            },
+        )
+        .case(
+            "the nearer pair",
+            triple(),
+            move |x| ops::triplet_margin_loss(&x[0], &x[1], &x[2], Triplet { swap: true, ..no_eps(Reduction::Sum) }),
+            move |x| {
+                let far = |i| f64::min(apart(&x[0], &x[2], i), apart(&x[1], &x[2], i));
+                Nd::scalar((0..2).map(|i| f64::max(0.0, apart(&x[0], &x[1], i) - far(i) + 3.0)).sum())
+            },
+        )
+        .floats_only()
+        .also("one rank", move || {
+            shape_refused(ops::triplet_margin_loss(&one(), &Tensor::from(1.0), &one(), Triplet::default()))
+        }),
+        loss(
+            "triplet_margin_with_distance_loss",
+            [real([4]), real([4]), real([4])],
+            |x, r| ops::triplet_margin_with_distance_loss(&x[0], &x[1], &x[2], |a, b| ops::mul(a, b), 0.7, false, r),
+            |x| zip(x, |v| f64::max(0.0, v[0] * v[1] - v[0] * v[2] + 0.7)),
+        )
+        .also("the distance's error", move || {
+            let refused = |_: &Tensor, _: &Tensor| Err(Error::invalid("distance", "is none"));
+            let result =
+                ops::triplet_margin_with_distance_loss(&one(), &one(), &one(), refused, 1.0, false, Reduction::Mean);
+            argument_refused(result)
+        }),
+    ]
+}
+
+/// −ln Σ over every path of `steps` classes that says the labels: all paths are tried.
+fn alignments(x: &Nd, sample: usize, steps: usize, labels: &[usize]) -> f64 {
+    let classes = x.shape[2];
+    let mut total = 0.0;
+    for code in 0..classes.pow(steps as u32) {
+        let path: Vec<usize> = (0..steps).map(|t| code / classes.pow(t as u32) % classes).collect();
+        let mut said = path.clone();
+        said.dedup();
+        said.retain(|&class| class != 0);
+        if said == labels {
+            total += path.iter().enumerate().map(|(t, &class)| x.at(&[t, sample, class])).sum::<f64>().exp();
+        }
+    }
+    -total.ln()
+}
+
+fn ctc() -> Row {
+    let lengths = || (Tensor::from([4i64, 3]), Tensor::from([2i64, 1]));
+    let call = move |x: &Tensor, reduction| {
+        let (steps, labels) = lengths();
+        ops::ctc_loss(x, &Tensor::from([[1i64, 1], [2, 1]]), &steps, &labels, Ctc { reduction, ..Default::default() })
+    };
+    let each = |x: &Nd| Nd { shape: vec![2], data: vec![alignments(x, 0, 4, &[1, 1]), alignments(x, 1, 3, &[2])] };
+    let logs = || real([4, 2, 3]).within(-2.0..=-0.5);
+    let uniform = || Tensor::full([2, 1, 2], 0.5f64.ln(), DType::F64);
+    let of = move |labels: [i64; 2], zero_infinity| -> Result<f64> {
+        let options = Ctc { zero_infinity, ..Default::default() };
+        Ok(ops::ctc_loss(&uniform(), &[labels].into(), &[2i64].into(), &[2i64].into(), options)?.item())
+    };
+    Row::new("ctc_loss")
+        .rule(Rule::FloatsOnly)
+        .ulps(64.0)
+        .scale(4.0)
+        .ordinary()
+        .case("each", [logs()], move |x| call(&x[0], Reduction::None), move |x| each(&x[0]))
+        .floats_only()
+        .case("the sum", [logs()], move |x| call(&x[0], Reduction::Sum), move |x| reduced(&each(&x[0]), Reduction::Sum))
+        .floats_only()
+        .case(
+            "the mean, by the labels",
+            [logs()],
+            move |x| call(&x[0], Reduction::Mean),
+            move |x| {
+                let y = each(&x[0]).data;
+                Nd::scalar(0.5 * (y[0] / 2.0 + y[1]))
+            },
+        )
+        .floats_only()
+        .also("labels one after the other, and no label", || {
+            let x = Tensor::full([2, 2, 2], 0.5f64.ln(), DType::F64);
+            let options = Ctc { reduction: Reduction::None, ..Default::default() };
+            let y = ops::ctc_loss(&x, &[1i64].into(), &[2i64, 2].into(), &[1i64, 0].into(), options)?.to_vec::<f64>();
+            Ok((y[0] + 0.75f64.ln()).abs() < 1e-14 && (y[1] + 0.25f64.ln()).abs() < 1e-14)
+        })
+        .also("a labelling that does not fit costs ∞, or nothing and has no gradient", move || {
+            let x = uniform().requires_grad_(true);
+            let options = Ctc { zero_infinity: true, ..Default::default() };
+            ops::ctc_loss(&x, &[[1i64, 1]].into(), &[2i64].into(), &[2i64].into(), options)?.backward();
+            let flat = x.grad().expect("a gradient").to_vec::<f64>() == [0.0; 4];
+            Ok(of([1, 1], false)? == f64::INFINITY && of([1, 1], true)? == 0.0 && flat)
+        })
+        .also("blank is a class", move || {
+            let options = Ctc { blank: 2, ..Default::default() };
+            argument_refused(ops::ctc_loss(&uniform(), &[[1i64]].into(), &[2i64].into(), &[1i64].into(), options))
+        })
+        .also("two lengths a sample", move || {
+            shape_refused(ops::ctc_loss(
+                &uniform(),
+                &[[1i64]].into(),
+                &[2i64, 2].into(),
+                &[1i64].into(),
+                Ctc::default(),
+            ))
+        })
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    regression().into_iter().chain(truths()).chain(classes()).chain(comparisons()).chain([ctc()]).collect()
+}

@@ -1,0 +1,369 @@
+//! Values that meet at an index, and tensors with other values in a part of them.
+
+use crate::table::nd::{Nd, indices, with};
+use crate::table::row::{Row, axis_refused, class, index, real, shape_refused};
+use ops::{EmbeddingBag, Meeting};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+/// What becomes of an element and the values that are sent to it.
+fn met(meeting: Meeting, own: f64, with_self: bool, sent: &[f64]) -> f64 {
+    if sent.is_empty() {
+        return own;
+    }
+    let all: Vec<f64> = with_self.then_some(own).into_iter().chain(sent.iter().copied()).collect();
+    match meeting {
+        Meeting::Sum => all.iter().sum(),
+        Meeting::Prod => all.iter().product(),
+        Meeting::Mean => all.iter().sum::<f64>() / all.len() as f64,
+        Meeting::Max => all.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        Meeting::Min => all.iter().copied().fold(f64::INFINITY, f64::min),
+    }
+}
+
+/// x, with the values at `places` sent along an axis by the index there.
+fn sent(x: &Nd, values: &Nd, axis: usize, to: impl Fn(&[usize]) -> f64, places: &[usize], m: Meeting, own: bool) -> Nd {
+    let len = x.shape[axis] as f64;
+    Nd::from_fn(&x.shape, |ix| {
+        let here = |at: &Vec<usize>| with(at, axis, ix[axis]) == ix && (to(at) + len) % len == ix[axis] as f64;
+        let sent: Vec<f64> = indices(places).iter().filter(|at| here(at)).map(|at| values.at(at)).collect();
+        met(m, x.at(ix), own, &sent)
+    })
+}
+
+const MEETINGS: [(Meeting, bool); 6] = [
+    (Meeting::Sum, false),
+    (Meeting::Prod, true),
+    (Meeting::Mean, true),
+    (Meeting::Mean, false),
+    (Meeting::Max, true),
+    (Meeting::Min, false),
+];
+
+fn out_of_bounds<T>(result: Result<T>) -> Result<bool> {
+    Ok(matches!(result, Err(Error::IndexOutOfBounds { .. })))
+}
+
+fn reductions() -> Vec<Row> {
+    let mut scattered = Row::new("scatter_reduce").scale(8.0).ordinary();
+    let mut indexed = Row::new("index_reduce").scale(8.0).ordinary();
+    for (m, own) in MEETINGS {
+        scattered = scattered
+            .case(
+                format!("{m:?}, {own}"),
+                [real([3, 3]), real([2, 4]), index([2, 4], 3)],
+                move |x| ops::scatter_reduce(&x[0], &x[2], &x[1].to_dtype(x[0].dtype()), 1, m, own),
+                move |x| sent(&x[0], &x[1], 1, |at| x[2].at(at), &[2, 4], m, own),
+            )
+            .floats_only();
+        indexed = indexed
+            .case(
+                format!("{m:?}, {own}"),
+                [real([3, 2]), real([4, 2]), index([4], 3)],
+                move |x| ops::index_reduce(&x[0], 0, &x[2], &x[1].to_dtype(x[0].dtype()), m, own),
+                move |x| sent(&x[0], &x[1], 0, |at| x[2].at(&at[..1]), &[4, 2], m, own),
+            )
+            .floats_only();
+    }
+    let slopes = |values: Tensor, m| -> Result<Vec<f64>> {
+        let (x, v) = (Tensor::from([2.0]).requires_grad_(true), values.requires_grad_(true));
+        ops::scatter_reduce(&x, &[0i64, 0].into(), &v, 0, m, true)?.backward();
+        Ok([x.grad(), v.grad()].into_iter().flat_map(|g| g.expect("a gradient").to_vec::<f64>()).collect())
+    };
+    let scattered = scattered
+        .also("equal extrema share the gradient", move || {
+            Ok(slopes(Tensor::from([2.0, 1.0]), Meeting::Max)? == [0.5, 0.5, 0.0])
+        })
+        .also("a product's gradient at zeros is that of the other factors", move || {
+            Ok(slopes(Tensor::from([0.0, 3.0]), Meeting::Prod)? == [0.0, 6.0, 0.0])
+        })
+        .also("integers, and their smallest", || {
+            let x = Tensor::from([5i8, 5]);
+            let least = ops::scatter_reduce(&x, &[0i64].into(), &Tensor::from([-128i8]), 0, Meeting::Max, false)?;
+            let mean = ops::scatter_reduce(&x, &[0i64, 0].into(), &Tensor::from([-2i8, -2]), 0, Meeting::Mean, true)?;
+            Ok(least.to_vec::<i8>() == [-128, 5] && mean.to_vec::<i8>() == [0, 5])
+        })
+        .also("NaN stays", || {
+            let y = ops::scatter_reduce(
+                &Tensor::from([1.0]),
+                &[0i64].into(),
+                &Tensor::from([f64::NAN]),
+                0,
+                Meeting::Max,
+                true,
+            );
+            Ok(y?.item::<f64>().is_nan())
+        })
+        .also("out of bounds", || {
+            let x = Tensor::from([1.0]);
+            out_of_bounds(ops::scatter_reduce(&x, &[1i64].into(), &x, 0, Meeting::Sum, true))
+        });
+    let indexed = indexed.also("a source of another shape", || {
+        let x = Tensor::zeros([2, 2], DType::F32);
+        shape_refused(ops::index_reduce(&x, 0, &[0i64].into(), &x, Meeting::Max, true))
+    });
+    vec![scattered, indexed]
+}
+
+fn slices() -> Vec<Row> {
+    let inputs = || [real([3, 2]), real([4, 2]), index([4], 3)];
+    let place = |v: f64| (v as isize).rem_euclid(3) as usize;
+    let zeros = || Tensor::zeros([3, 2], DType::F64);
+    vec![
+        Row::new("index_add")
+            .scale(8.0)
+            .case(
+                "twice",
+                inputs(),
+                |x| ops::index_add(&x[0], 0, &x[2], &x[1].to_dtype(x[0].dtype()), 2),
+                |x| sent(&x[0], &x[1].map(|v| 2.0 * v), 0, |at| x[2].at(&at[..1]), &[4, 2], Meeting::Sum, true),
+            )
+            .floats_only()
+            .also("no such axis", move || axis_refused(ops::index_add(&zeros(), 2, &[0i64].into(), &zeros(), 1)))
+            .also("out of bounds", move || {
+                out_of_bounds(ops::index_add(&zeros(), 0, &[3i64].into(), &Tensor::zeros([1, 2], DType::F64), 1))
+            }),
+        Row::new("index_copy")
+            .case(
+                "slices",
+                inputs(),
+                |x| ops::index_copy(&x[0], 0, &x[2], &x[1].to_dtype(x[0].dtype())),
+                move |x| {
+                    Nd::from_fn(&[3, 2], |ix| {
+                        let last = (0..4).rev().find(|&k| place(x[2].data[k]) == ix[0]);
+                        last.map_or(x[0].at(ix), |k| x[1].at(&[k, ix[1]]))
+                    })
+                },
+            )
+            .floats_only()
+            .also("fewer slices than indices", move || {
+                shape_refused(ops::index_copy(&zeros(), 0, &[0i64, 1].into(), &Tensor::zeros([1, 2], DType::F64)))
+            }),
+        Row::new("index_fill")
+            .case(
+                "a number",
+                [real([3, 2]), index([2], 3)],
+                |x| ops::index_fill(&x[0], 0, &x[1], 1),
+                move |x| {
+                    let hit = |i| x[1].data.iter().any(|&v| place(v) == i);
+                    Nd::from_fn(&[3, 2], |ix| if hit(ix[0]) { 1.0 } else { x[0].at(ix) })
+                },
+            )
+            .also("a tensor has a gradient", || {
+                let value = Tensor::from(5.0).requires_grad_(true);
+                ops::sum(&ops::index_fill(&Tensor::zeros([3, 2], DType::F64), 1, &[0i64].into(), &value)?, ..)?
+                    .backward();
+                Ok(value.grad().expect("a gradient").item::<f64>() == 3.0)
+            })
+            .also("of one element", move || {
+                shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), &Tensor::from([1.0, 2.0])))
+            }),
+    ]
+}
+
+/// x with the k-th of the values where `place` says k.
+fn replaced(x: &[Nd], place: impl Fn(&[usize]) -> Option<usize>) -> Nd {
+    Nd::from_fn(&x[0].shape, |ix| place(ix).map_or(x[0].at(ix), |k| x[1].data[k]))
+}
+
+fn parts() -> Vec<Row> {
+    let cast = |x: &[Tensor]| x[1].to_dtype(x[0].dtype());
+    let zeros = || Tensor::zeros([3, 4], DType::F64);
+    vec![
+        Row::new("put")
+            .case(
+                "positions",
+                [real([2, 3]), real([2])],
+                move |x| ops::put(&x[0], &[-1i64, 1].into(), &cast(x), false),
+                |x| {
+                    replaced(x, |ix| match ix {
+                        [1, 2] => Some(0),
+                        [0, 1] => Some(1),
+                        _ => None,
+                    })
+                },
+            )
+            .floats_only()
+            .case(
+                "added",
+                [real([2, 3]), real([2])],
+                move |x| ops::put(&x[0], &[1i64, 1].into(), &cast(x), true),
+                |x| {
+                    Nd::from_fn(&[2, 3], |ix| {
+                        x[0].at(ix) + if ix == [0, 1] { x[1].data[0] + x[1].data[1] } else { 0.0 }
+                    })
+                },
+            )
+            .floats_only()
+            .scale(4.0)
+            .also("one position a value", move || {
+                shape_refused(ops::put(&zeros(), &[0i64].into(), &Tensor::from([1.0, 2.0]), false))
+            })
+            .also("out of bounds", move || {
+                out_of_bounds(ops::put(&zeros(), &[12i64].into(), &Tensor::from([1.0]), false))
+            }),
+        Row::new("index_put")
+            .case(
+                "rows, broadcast",
+                [real([3, 2]), real([2])],
+                move |x| ops::index_put(&x[0], Tensor::from([2i64, 0]), &cast(x), false),
+                |x| Nd::from_fn(&[3, 2], |ix| if ix[0] == 1 { x[0].at(ix) } else { x[1].data[ix[1]] }),
+            )
+            .floats_only()
+            .case(
+                "repeated places, added",
+                [real([3]), real([3])],
+                move |x| ops::index_put(&x[0], Tensor::from([1i64, 1, -1]), &cast(x), true),
+                |x| {
+                    let v = &x[1].data;
+                    Nd { shape: vec![3], data: vec![x[0].data[0], x[0].data[1] + v[0] + v[1], x[0].data[2] + v[2]] }
+                },
+            )
+            .floats_only()
+            .scale(4.0)
+            .also("a mask", || {
+                let y = ops::index_put(
+                    &Tensor::from([1.0, 2.0, 3.0]),
+                    Tensor::from([true, false, true]),
+                    &Tensor::from(9.0),
+                    false,
+                );
+                Ok(y?.to_vec::<f64>() == [9.0, 2.0, 9.0])
+            })
+            .also("values that do not broadcast", move || {
+                shape_refused(ops::index_put(&zeros(), Tensor::from([0i64]), &Tensor::from([1.0, 2.0]), false))
+            }),
+        Row::new("masked_scatter")
+            .case(
+                "in order",
+                [real([2, 3]), real([4])],
+                move |x| {
+                    ops::masked_scatter(&x[0], &Tensor::from([[true, false, true], [false, true, false]]), &cast(x))
+                },
+                |x| replaced(x, |ix| [[0, 0], [0, 2], [1, 1]].iter().position(|at| ix == at)),
+            )
+            .floats_only()
+            .also("a source of too few elements", move || {
+                out_of_bounds(ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::from([1.0])))
+            })
+            .also("of none, where nothing is true", move || {
+                let y = ops::masked_scatter(
+                    &zeros(),
+                    &Tensor::zeros([3, 4], DType::Bool),
+                    &Tensor::zeros([0], DType::F64),
+                )?;
+                let refused =
+                    ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::zeros([0], DType::F64));
+                Ok(y.shape()[..] == [3, 4] && out_of_bounds(refused)?)
+            })
+            .also("the mask is bool", move || {
+                Ok(matches!(ops::masked_scatter(&zeros(), &zeros(), &zeros()), Err(Error::DTypeMismatch { .. })))
+            }),
+        Row::new("select_scatter")
+            .case(
+                "the last row",
+                [real([2, 3]), real([3])],
+                move |x| ops::select_scatter(&x[0], &cast(x), 0, -1),
+                |x| replaced(x, |ix| (ix[0] == 1).then_some(ix[1])),
+            )
+            .floats_only()
+            .also("out of bounds", move || {
+                out_of_bounds(ops::select_scatter(&zeros(), &Tensor::zeros([4], DType::F64), 0, 3))
+            })
+            .also("another shape", move || {
+                shape_refused(ops::select_scatter(&zeros(), &Tensor::zeros([3], DType::F64), 0, 0))
+            }),
+        Row::new("slice_scatter")
+            .case(
+                "every second",
+                [real([2, 5]), real([2, 2])],
+                move |x| ops::slice_scatter(&x[0], &cast(x), 1, Some(1), None, 2),
+                |x| replaced(x, |ix| (ix[1] % 2 == 1).then_some(2 * ix[0] + ix[1] / 2)),
+            )
+            .floats_only()
+            .also("no axis more", move || axis_refused(ops::slice_scatter(&zeros(), &zeros(), 2, None, None, 1)))
+            .also("another shape", move || shape_refused(ops::slice_scatter(&zeros(), &zeros(), 0, Some(1), None, 1))),
+        Row::new("diagonal_scatter")
+            .case(
+                "above the main one",
+                [real([3, 4]), real([3])],
+                move |x| ops::diagonal_scatter(&x[0], &cast(x), 1, 0, 1),
+                |x| replaced(x, |ix| (ix[1] == ix[0] + 1).then_some(ix[0])),
+            )
+            .floats_only()
+            .also("another length", move || {
+                shape_refused(ops::diagonal_scatter(&zeros(), &Tensor::from([1.0]), 0, 0, 1))
+            }),
+    ]
+}
+
+fn bags() -> Row {
+    let offsets = || Tensor::from([0i64, 2, 2]);
+    let of = move |mode| {
+        move |x: &[Tensor]| {
+            ops::embedding_bag(&x[0], &x[1], EmbeddingBag { mode, offsets: Some(&offsets()), ..Default::default() })
+        }
+    };
+    // Two rows, none, and the other three.
+    let bag = |x: &[Nd], b: usize| -> Vec<usize> {
+        let rows = [0..2, 2..2, 2..5][b].clone();
+        rows.map(|k| x[1].data[k] as usize).collect()
+    };
+    let combined = move |meeting| {
+        move |x: &[Nd]| {
+            Nd::from_fn(&[3, 2], |ix| {
+                let rows: Vec<f64> = bag(x, ix[0]).into_iter().map(|r| x[0].at(&[r, ix[1]])).collect();
+                met(meeting, 0.0, false, &rows)
+            })
+        }
+    };
+    let table = || Tensor::from([[1.0, 2.0], [4.0, 8.0]]);
+    [Meeting::Sum, Meeting::Mean, Meeting::Max]
+        .into_iter()
+        .fold(Row::new("embedding_bag").scale(4.0).ordinary(), move |row, mode| {
+            row.case(format!("{mode:?}"), [real([4, 2]), class([5], 4)], of(mode), combined(mode)).floats_only()
+        })
+        .case(
+            "weighted rows of a matrix, but one",
+            [real([4, 2]), real([2, 2])],
+            |x| {
+                let index = Tensor::from([[0i64, 3], [1, 0]]);
+                let options = EmbeddingBag {
+                    mode: Meeting::Sum,
+                    weights: Some(&x[1]),
+                    padding_index: Some(-1),
+                    ..Default::default()
+                };
+                ops::embedding_bag(&x[0], &index, options)
+            },
+            |x| {
+                let (row, w) = (|r, k| x[0].at(&[r, k]), &x[1].data);
+                Nd::from_fn(&[2, 2], |ix| match ix[0] {
+                    0 => w[0] * row(0, ix[1]),
+                    _ => w[2] * row(1, ix[1]) + w[3] * row(0, ix[1]),
+                })
+            },
+        )
+        .floats_only()
+        .also("the last offset may be an end", move || {
+            let options = EmbeddingBag {
+                offsets: Some(&Tensor::from([0i64, 1, 2])),
+                include_last_offset: true,
+                ..Default::default()
+            };
+            Ok(ops::embedding_bag(&table(), &[1i64, 0].into(), options)?.to_vec::<f64>() == [4.0, 8.0, 1.0, 2.0])
+        })
+        .also("a vector needs offsets", move || {
+            shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBag::default()))
+        })
+        .also("no row beyond", move || {
+            out_of_bounds(ops::embedding_bag(&table(), &[[2i64]].into(), EmbeddingBag::default()))
+        })
+        .also("no product", move || {
+            let options = EmbeddingBag { mode: Meeting::Prod, ..Default::default() };
+            Ok(matches!(ops::embedding_bag(&table(), &[[0i64]].into(), options), Err(Error::InvalidArgument { .. })))
+        })
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    reductions().into_iter().chain(slices()).chain(parts()).chain([bags()]).collect()
+}

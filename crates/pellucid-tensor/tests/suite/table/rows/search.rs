@@ -1,0 +1,175 @@
+//! Binary search, counts, and elements without repetition.
+
+use crate::table::nd::Nd;
+use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_refused};
+use ops::Bins;
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+fn before(row: &[f64], value: f64, right: bool) -> f64 {
+    row.iter().filter(|&&v| v < value || (right && v == value)).count() as f64
+}
+
+fn numbers(x: &Tensor) -> Vec<i64> {
+    x.to_vec::<i64>()
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let edges = || Tensor::from([-1.0, 0.0, 0.5, 2.0]);
+    let counted = |x: &Nd, edges: &[f64]| {
+        let bins = edges.len() - 1;
+        let inside = |v: f64, b: usize| edges[b] <= v && (v < edges[b + 1] || (b + 1 == bins && v == edges[bins]));
+        Nd::from_fn(&[bins], |ix| x.data.iter().filter(|&&v| inside(v, ix[0])).count() as f64)
+    };
+    vec![
+        Row::new("searchsorted")
+            .rule(Rule::Always(DType::I64))
+            .untracked()
+            .case(
+                "left",
+                [real([2, 4])],
+                move |x| ops::searchsorted(&edges().to_dtype(x[0].dtype()), &x[0], false),
+                |x| x[0].map(|v| before(&[-1.0, 0.0, 0.5, 2.0], v, false)),
+            )
+            .floats_only()
+            .ordinary()
+            .also("equal ones, and NaN", move || {
+                let values = Tensor::from([-1.0, 0.5, 2.0, 3.0, -2.0, f64::NAN]);
+                let (left, right) =
+                    (ops::searchsorted(&edges(), &values, false)?, ops::searchsorted(&edges(), &values, true)?);
+                Ok(numbers(&left) == [0, 2, 3, 4, 0, 4] && numbers(&right) == [1, 3, 4, 4, 0, 4])
+            })
+            .also("row by row", || {
+                let sorted = Tensor::from([[1i64, 3, 5], [2, 4, 6]]);
+                Ok(numbers(&ops::searchsorted(&sorted, &Tensor::from([[3i64], [3]]), false)?) == [1, 1])
+            })
+            .also("among none", || {
+                Ok(numbers(&ops::searchsorted(&Tensor::zeros([0], DType::F32), &Tensor::from(1f32), true)?) == [0])
+            })
+            .also("rows of another number", move || {
+                shape_refused(ops::searchsorted(
+                    &Tensor::zeros([2, 3], DType::F32),
+                    &Tensor::zeros([3, 1], DType::F32),
+                    false,
+                ))
+            }),
+        Row::new("bucketize")
+            .rule(Rule::Always(DType::I64))
+            .untracked()
+            .case(
+                "right",
+                [real([5])],
+                move |x| ops::bucketize(&x[0], &edges().to_dtype(x[0].dtype()), true),
+                |x| x[0].map(|v| before(&[-1.0, 0.0, 0.5, 2.0], v, true)),
+            )
+            .floats_only()
+            .ordinary()
+            .also("boundaries are a vector", || {
+                shape_refused(ops::bucketize(&Tensor::from([1.0]), &Tensor::from([[1.0]]), false))
+            }),
+        Row::new("bincount")
+            .also("how often", || Ok(numbers(&ops::bincount(&[1i64, 3, 1].into(), None, 0)?) == [0, 2, 0, 1]))
+            .also("at least so many", || {
+                Ok(numbers(&ops::bincount(&Tensor::zeros([0], DType::I32), None, 2)?) == [0, 0])
+            })
+            .also("weights, with gradients", || {
+                let weights = Tensor::from([0.5, 2.0, 4.0]).requires_grad_(true);
+                let y = ops::bincount(&[1i64, 0, 1].into(), Some(&weights), 0)?;
+                ops::sum(&ops::mul(&y, &Tensor::from([3.0, 5.0]))?, ..)?.backward();
+                Ok(y.to_vec::<f64>() == [2.0, 4.5]
+                    && weights.grad().expect("a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
+            })
+            .also("no negative number", || argument_refused(ops::bincount(&[-1i64].into(), None, 0)))
+            .also("no matrix", || shape_refused(ops::bincount(&[[1i64]].into(), None, 0)))
+            .also("no floats", || {
+                Ok(matches!(ops::bincount(&[1.0].into(), None, 0), Err(Error::DTypeMismatch { .. })))
+            }),
+        Row::new("histogram")
+            .rule(Rule::FloatsOnly)
+            .untracked()
+            .outputs(
+                "edges",
+                [real([3, 4])],
+                move |x| {
+                    let (counts, edges) =
+                        ops::histogram(&x[0], Bins::Edges(&edges().to_dtype(x[0].dtype())), None, false)?;
+                    Ok(vec![counts, edges])
+                },
+                move |x| {
+                    vec![counted(&x[0], &[-1.0, 0.0, 0.5, 2.0]), Nd { shape: vec![4], data: vec![-1.0, 0.0, 0.5, 2.0] }]
+                },
+            )
+            .floats_only()
+            .ordinary()
+            .also("of the elements' range", || {
+                let (counts, edges) = ops::histogram(&Tensor::from([1.0, 2.0, 2.0, 5.0]), Bins::Count(4), None, false)?;
+                Ok(counts.to_vec::<f64>() == [1.0, 2.0, 0.0, 1.0] && edges.to_vec::<f64>() == [1.0, 2.0, 3.0, 4.0, 5.0])
+            })
+            .also("one value lies in the middle", || {
+                let (counts, edges) = ops::histogram(&Tensor::from([2.0]), Bins::Count(2), None, false)?;
+                Ok(counts.to_vec::<f64>() == [0.0, 1.0] && edges.to_vec::<f64>() == [1.5, 2.0, 2.5])
+            })
+            .also("densities of weights, with gradients", || {
+                let weights = Tensor::from([1.0, 3.0]).requires_grad_(true);
+                let bins = Bins::Between(2, 0.0, 4.0);
+                let (density, _) = ops::histogram(&Tensor::from([1.0, 3.0]), bins, Some(&weights), true)?;
+                ops::select(&density, 0, 0)?.backward();
+                let slopes = weights.grad().expect("a gradient").to_vec::<f64>();
+                Ok(density.to_vec::<f64>() == [0.125, 0.375]
+                    && (slopes[0] - 0.09375).abs() < 1e-15
+                    && (slopes[1] + 0.03125).abs() < 1e-15)
+            })
+            .also("no bin", || argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Count(0), None, false)))
+            .also("ends in order", || {
+                argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Between(2, 1.0, 0.0), None, false))
+            })
+            .also("one edge is no bin", || {
+                shape_refused(ops::histogram(&Tensor::from([1.0]), Bins::Edges(&Tensor::from([1.0])), None, false))
+            }),
+        Row::new("histc")
+            .also("between two numbers", || {
+                Ok(ops::histc(&Tensor::from([0.5, 1.0, 2.0, 3.0]), 2, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 2.0])
+            })
+            .also("of the elements' range", || {
+                Ok(ops::histc(&Tensor::from([0.0, 1.0, 2.0]), 2, 0.0, 0.0)?.to_vec::<f64>() == [1.0, 2.0])
+            }),
+        unique("unique", ops::unique, [1, 2, 3], [1, 2, 0, 0, 1], [2, 2, 1])
+            .also("slices", || {
+                let x = Tensor::from([[2i64, 1], [1, 9], [2, 1], [1, 3]]);
+                let found = ops::unique(&x, Some(0))?;
+                let right = numbers(&found.values) == [1, 3, 1, 9, 2, 1] && numbers(&found.inverse) == [2, 1, 2, 0];
+                Ok(right
+                    && numbers(&found.counts) == [1, 1, 2]
+                    && ops::unique(&x, Some(-1))?.values.shape()[..] == [4, 2])
+            })
+            .also("no NaN equals another", || {
+                Ok(ops::unique(&Tensor::from([f64::NAN, 1.0, f64::NAN]), None)?.counts.size() == 3)
+            }),
+        unique("unique_consecutive", ops::unique_consecutive, [2, 3, 1, 2], [0, 1, 2, 2, 3], [1, 1, 2, 1]),
+    ]
+}
+
+/// Of 2, 3, 1, 1, 2.
+fn unique<const N: usize>(
+    name: &'static str,
+    call: fn(&Tensor, Option<isize>) -> Result<ops::Unique>,
+    values: [i64; N],
+    inverse: [i64; 5],
+    counts: [i64; N],
+) -> Row {
+    Row::new(name)
+        .also("values, where they are, and how often", move || {
+            let found = call(&Tensor::from([2i64, 3, 1, 1, 2]), None)?;
+            let (v, i, c) = (numbers(&found.values), numbers(&found.inverse), numbers(&found.counts));
+            Ok(v == values && i == inverse && c == counts)
+        })
+        .also("of nothing", move || {
+            let found = call(&Tensor::zeros([0, 2], DType::F32), None)?;
+            Ok(found.values.size() == 0 && found.inverse.shape()[..] == [0, 2])
+        })
+        .also("the gradient goes to the first", move || {
+            let x = Tensor::from([4.0, 4.0]).requires_grad_(true);
+            ops::sum(&call(&x, None)?.values, ..)?.backward();
+            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [1.0, 0.0])
+        })
+        .also("no such axis", move || axis_refused(call(&Tensor::from([1.0]), Some(1))))
+}

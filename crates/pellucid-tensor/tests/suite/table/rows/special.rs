@@ -1,0 +1,121 @@
+//! Special functions, against series and integrals.
+
+use super::{binary_row as binary, unary_row as unary};
+use crate::table::nd::zip;
+use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
+use crate::table::special::{digamma, hurwitz, mean_over_circle, series_j, series_y, tail_integral};
+use pellucid_tensor::{DType, Error, Tensor, ops};
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
+fn i(n: i32) -> impl Fn(f64) -> f64 + Copy {
+    move |x| mean_over_circle(|t| (x * t.cos()).exp() * (n as f64 * t).cos())
+}
+
+fn k(n: i32) -> impl Fn(f64) -> f64 + Copy {
+    move |x| match x {
+        x if x < 0.0 => f64::NAN,
+        0.0 => f64::INFINITY,
+        _ => tail_integral(|t| (-x * t.cosh()).exp() * (n as f64 * t).cosh()),
+    }
+}
+
+/// By bisection, on the side where the function is small.
+fn quantile(p: f64) -> f64 {
+    match p {
+        0.0 => return f64::NEG_INFINITY,
+        1.0 => return f64::INFINITY,
+        p if !(0.0..=1.0).contains(&p) => return f64::NAN,
+        p if p > 0.5 => return -quantile(1.0 - p),
+        _ => {}
+    }
+    let (mut low, mut high) = (-40.0, 0.0);
+    for _ in 0..200 {
+        let middle = 0.5 * (low + high);
+        if 0.5 * libm::erfc(-middle * FRAC_1_SQRT_2) < p { low = middle } else { high = middle }
+    }
+    low
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let scaled = |x: f64, y: f64| y * (-x.abs()).exp();
+    let rows = vec![
+        unary!(polygamma(0.0), digamma).within(0.4..=2.0).ulps(32.0).also("of order 1 and 3 too", || {
+            let close = |n: f64, want: f64| -> pellucid_tensor::Result<bool> {
+                Ok((ops::polygamma(&Tensor::from(0.5), n)?.item::<f64>() - want).abs() < 1e-13 * want)
+            };
+            Ok(close(1.0, PI * PI / 2.0)? && close(3.0, PI.powi(4))?)
+        }),
+        unary!(erfcx, |x| (x * x).exp() * libm::erfc(x)).ulps(64.0).gradient(Third),
+        unary!(ndtr, |x| 0.5 * libm::erfc(-x * FRAC_1_SQRT_2)).gradient(Third),
+        unary!(ndtri, quantile).within(0.05..=0.95).ulps(32.0),
+        unary!(log_ndtr, |x| (0.5 * libm::erfc(-x * FRAC_1_SQRT_2)).ln()).within(-4.5..=2.0).ulps(32.0).gradient(Third),
+        unary!(i0, i(0)).ulps(32.0).gradient(Third),
+        unary!(i0e, move |x| scaled(x, i(0)(x))).ulps(32.0).away(&[0.0]),
+        unary!(i1, i(1)).ulps(32.0).scale(1.0).gradient(Third),
+        unary!(i1e, move |x| scaled(x, i(1)(x))).ulps(32.0).scale(1.0).away(&[0.0]),
+        unary!(k0, k(0)).within(0.4..=2.0).ulps(64.0),
+        unary!(k0e, |x| k(0)(x) * x.exp()).within(0.4..=2.0).ulps(64.0),
+        unary!(k1, k(1)).within(0.4..=2.0).ulps(64.0),
+        unary!(k1e, |x| k(1)(x) * x.exp()).within(0.4..=2.0).ulps(64.0),
+        unary!(bessel_j0, |x| series_j(0, x)).within(-1.3..=1.3).scale(1.0).gradient(Third),
+        unary!(bessel_j1, |x| series_j(1, x)).within(-1.3..=1.3).scale(1.0).gradient(Third),
+        unary!(bessel_y0, |x| series_y(0, x)).within(0.4..=1.3).ulps(64.0).scale(1.0),
+        unary!(bessel_y1, |x| series_y(1, x)).within(0.4..=1.3).ulps(64.0).scale(1.0),
+        unary!(spherical_bessel_j0, |x| if x == 0.0 { 1.0 } else { x.sin() / x }),
+        binary!(logaddexp2, |a, b| (a.exp2() + b.exp2()).log2()).gradient(Third).also("equal infinities", || {
+            let x = Tensor::from([f64::INFINITY, f64::NEG_INFINITY]);
+            Ok(ops::logaddexp2(&x, &x)?.to_vec::<f64>() == [f64::INFINITY, f64::NEG_INFINITY])
+        }),
+    ];
+    rows.into_iter().map(|row| row.rule(Rule::Floats).ordinary()).chain(others()).collect()
+}
+
+fn others() -> Vec<Row> {
+    let s = || Tensor::from([1.5, 2.0, 4.0]);
+    vec![
+        Row::new("zeta")
+            .ulps(64.0)
+            .case(
+                "of q",
+                [real([2, 3]).within(0.3..=4.0)],
+                move |x| ops::zeta(&s().to_dtype(x[0].dtype()), &x[0]),
+                |x| {
+                    zip(&[crate::table::nd::Nd { shape: vec![3], data: vec![1.5, 2.0, 4.0] }, x[0].clone()], |v| {
+                        hurwitz(v[0], v[1])
+                    })
+                },
+            )
+            .floats_only()
+            .ordinary()
+            .also("poles, and what is not defined", || {
+                let (s, q) = (Tensor::from([1.0, 0.5, 2.0, 3.0, 2.5]), Tensor::from([3.0, 1.0, -1.0, -2.5, -0.5]));
+                let y = ops::zeta(&s, &q)?.to_vec::<f64>();
+                Ok(y[0] == f64::INFINITY
+                    && y[1].is_nan()
+                    && y[2] == f64::INFINITY
+                    && y[4].is_nan()
+                    && (y[3] - 0.054_102_025_820_863_7).abs() < 1e-12)
+            })
+            .also("no gradient by s", || {
+                let s = Tensor::from(2.0).requires_grad_(true);
+                Ok(matches!(ops::zeta(&s, &Tensor::from(1.0)), Err(Error::NoGradient { op: "zeta" })))
+            })
+            .also("shapes that do not broadcast", || {
+                shape_refused(ops::zeta(&Tensor::from([2.0, 3.0]), &Tensor::from([1.0, 2.0, 3.0])))
+            }),
+        Row::new("multigammaln")
+            .rule(Rule::FloatsOnly)
+            .ulps(64.0)
+            .scale(4.0)
+            .case(
+                "of dimension 3",
+                [real([2, 3]).within(1.3..=6.0)],
+                |x| ops::multigammaln(&x[0], 3),
+                |x| x[0].map(|x| 1.5 * PI.ln() + libm::lgamma(x) + libm::lgamma(x - 0.5) + libm::lgamma(x - 1.0)),
+            )
+            .ordinary()
+            .also("of no dimension", || {
+                Ok(matches!(ops::multigammaln(&Tensor::zeros([1], DType::F32), 0), Err(Error::InvalidArgument { .. })))
+            }),
+    ]
+}

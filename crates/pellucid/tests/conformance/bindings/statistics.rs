@@ -1,0 +1,132 @@
+//! Order, counts, covariances and integrals.
+
+use super::Binder;
+use super::reduce::{along, along_both};
+use crate::call::{Call, KEY};
+use ops::{Bins, Cov, Interpolation, Spacing, over};
+use pellucid::{DType, Error, Result, Tensor, ops};
+
+pub(super) fn bind(table: &mut Binder) {
+    order(table);
+    counts(table);
+    table.one("cov", |c| {
+        let options = Cov {
+            correction: c.float(KEY, "correction").unwrap_or(1.0),
+            frequencies: c.optional(KEY, "fweights"),
+            weights: c.optional(KEY, "aweights"),
+        };
+        ops::cov(c.x()?, options)
+    });
+    table.unary("corrcoef", ops::corrcoef);
+    for name in ["trapezoid", "trapz"] {
+        table.one(name, |c| ops::trapezoid(c.x()?, c.spacing(), c.int(2, "dim").unwrap_or(-1)));
+    }
+    table
+        .one("cumulative_trapezoid", |c| ops::cumulative_trapezoid(c.x()?, c.spacing(), c.int(2, "dim").unwrap_or(-1)));
+}
+
+/// A reduction to one element, with its position only where an axis is named.
+fn middle(c: &Call, f: impl Fn(&Tensor, ops::Axes) -> Result<(Tensor, Tensor)>) -> Result<Vec<Tensor>> {
+    let (value, position) = f(c.x()?, c.reduced(1, "dim"))?;
+    Ok(if c.get(1, "dim").is_some() { vec![value, position] } else { vec![value] })
+}
+
+fn order(table: &mut Binder) {
+    table.many("median", |c| middle(c, |x, axes| ops::median(x, axes)));
+    table.many("nanmedian", |c| middle(c, |x, axes| ops::nanmedian(x, axes)));
+    table.two("mode", |c| {
+        let x = c.x()?;
+        let axes = if x.rank() == 0 { over(..) } else { over(c.int(1, "dim").unwrap_or(-1)) };
+        ops::mode(x, if c.flag(2, "keepdim") { axes.keepdims() } else { axes })
+    });
+    table.one("quantile", |c| ops::quantile(c.x()?, c.operand(1, "q")?, c.reduced(2, "dim"), c.interpolation()?));
+    table.one("nanquantile", |c| ops::nanquantile(c.x()?, c.operand(1, "q")?, c.reduced(2, "dim"), c.interpolation()?));
+    table.one("msort", |c| along(c.x()?, ops::msort));
+    table
+        .one("argsort", |c| along(c.x()?, |x| ops::argsort(x, c.int(1, "dim").unwrap_or(-1), c.flag(2, "descending"))));
+    table.two("topk", |c| {
+        let (k, axis) = (c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
+        let largest = !matches!(c.get(3, "largest"), Some(crate::index::Argument::Bool(false)));
+        along_both(c.x()?, |x| ops::topk(x, k, axis, largest))
+    });
+    table.many("unique", |c| {
+        let found = ops::unique(c.x()?, c.int(KEY, "dim"))?;
+        Ok(c.asked(found))
+    });
+    table.many("unique_consecutive", |c| {
+        let found = ops::unique_consecutive(c.x()?, c.int(KEY, "dim"))?;
+        Ok(c.asked(found))
+    });
+}
+
+fn counts(table: &mut Binder) {
+    table.one("searchsorted", |c| {
+        let (x, values) = (c.x()?, c.values(1, "values")?);
+        let sorted = match c.optional(KEY, "sorter") {
+            Some(order) => ops::take_along_axis(x, order, -1)?,
+            None => x.clone(),
+        };
+        c.positions(ops::searchsorted(&sorted, &values, c.flag(KEY, "right") || c.text(KEY, "side") == Some("right"))?)
+    });
+    table.one("bucketize", |c| {
+        c.positions(ops::bucketize(&c.values(0, "input")?, c.tensor(1, "boundaries")?, c.flag(KEY, "right"))?)
+    });
+    table.one("bincount", |c| {
+        // Weights are counted in floats.
+        let weights = c.optional(1, "weights");
+        let float = |w: &Tensor| if w.dtype().is_int() { ops::to_dtype(w, c.float) } else { Ok(w.clone()) };
+        ops::bincount(c.x()?, weights.map(float).transpose()?.as_ref(), c.int(2, "minlength").unwrap_or(0) as usize)
+    });
+    table.one("histc", |c| {
+        let bins = c.int(1, "bins").unwrap_or(100) as usize;
+        ops::histc(c.x()?, bins, c.float(2, "min").unwrap_or(0.0), c.float(3, "max").unwrap_or(0.0))
+    });
+    table.two("histogram", |c| {
+        let bins = match c.optional(1, "bins") {
+            Some(edges) => Bins::Edges(edges),
+            None => Bins::Count(c.count(1, "bins")?),
+        };
+        ops::histogram(c.x()?, bins, c.optional(KEY, "weight"), c.flag(KEY, "density"))
+    });
+}
+
+impl Call<'_> {
+    fn interpolation(&self) -> Result<Interpolation> {
+        match self.text(KEY, "interpolation") {
+            None | Some("linear") => Ok(Interpolation::Linear),
+            Some("lower") => Ok(Interpolation::Lower),
+            Some("higher") => Ok(Interpolation::Higher),
+            Some("midpoint") => Ok(Interpolation::Midpoint),
+            Some("nearest") => Ok(Interpolation::Nearest),
+            Some(other) => Err(Error::invalid("call", format!("no such interpolation: {other}"))),
+        }
+    }
+
+    /// A tensor, or a number as one.
+    fn values(&self, at: usize, name: &str) -> Result<Tensor> {
+        match self.float(at, name).filter(|_| self.optional(at, name).is_none()) {
+            Some(number) => ops::full((), number, self.float),
+            None => self.tensor(at, name).cloned(),
+        }
+    }
+
+    /// Positions in the dtype that is asked for.
+    fn positions(&self, positions: Tensor) -> Result<Tensor> {
+        if self.flag(KEY, "out_int32") { ops::to_dtype(&positions, DType::I32) } else { Ok(positions) }
+    }
+
+    /// What is asked for of the different elements.
+    fn asked(&self, found: ops::Unique) -> Vec<Tensor> {
+        let mut outputs = vec![found.values];
+        outputs.extend(self.flag(KEY, "return_inverse").then_some(found.inverse));
+        outputs.extend(self.flag(KEY, "return_counts").then_some(found.counts));
+        outputs
+    }
+
+    fn spacing(&self) -> Spacing<'_> {
+        match self.optional(1, "x") {
+            Some(points) => Spacing::Points(points),
+            None => Spacing::Step(self.float(KEY, "dx").unwrap_or(1.0)),
+        }
+    }
+}
