@@ -51,8 +51,8 @@ const DOUBLE: Run =
 /// The same samples, cast.
 const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
 
-/// The runs of an operation; a plain one comes before those that must have its bits.
-fn runs(operation: &str) -> Vec<Run> {
+/// The runs of an operation, of arguments with or without a mask; a plain one comes before those that must have its bits.
+fn runs(operation: &str, with_mask: bool) -> Vec<Run> {
     let algebra = ["linalg.", "cholesky", "logdet", "matrix_exp"].iter().any(|prefix| operation.starts_with(prefix));
     let double = if algebra { Run { outputs: 1e-6, gradients: 1e-6, ..DOUBLE } } else { DOUBLE };
     let mut runs = vec![
@@ -65,7 +65,7 @@ fn runs(operation: &str) -> Vec<Run> {
         Run { name: "f32 deferred", engine: Engine::Deferred, ..SINGLE },
         Run { name: "f32 captured", engine: Engine::Captured, ..SINGLE },
     ];
-    runs.retain(|run| !(matches!(run.engine, Engine::Captured) && differences::reads(operation)));
+    runs.retain(|run| !(matches!(run.engine, Engine::Captured) && differences::reads(operation, with_mask)));
     runs
 }
 
@@ -108,7 +108,9 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
         });
         (run.name, verdict)
     };
-    runs(&case.operation.name).into_iter().map(verdict).collect()
+    let prefix = format!("{}.in.", sample.key);
+    let mask = |(name, tensor): (&String, &Tensor)| name.starts_with(&prefix) && tensor.dtype() == DType::Bool;
+    runs(&case.operation.name, case.tensors.iter().any(mask)).into_iter().map(verdict).collect()
 }
 
 /// Layout and engine change no bit.

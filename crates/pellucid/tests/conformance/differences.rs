@@ -32,7 +32,10 @@ const READERS: &[&str] = &[
     "unique_consecutive",
 ];
 
-/// True for an operation that reads values.
-pub(crate) fn reads(operation: &str) -> bool {
-    READERS.contains(&operation)
+/// Operations that read the values of an index that is a mask.
+const READERS_OF_MASKS: &[&str] = &["__getitem__", "index_put"];
+
+/// True for an operation that reads values, of arguments with or without a mask.
+pub(crate) fn reads(operation: &str, with_mask: bool) -> bool {
+    READERS.contains(&operation) || (with_mask && READERS_OF_MASKS.contains(&operation))
 }

@@ -112,7 +112,7 @@ fn nan_propagates_through_elements() {
         ("minimum, second", ops::minimum(1.0, &x).unwrap()),
         ("relu", x.relu()),
         ("relu6", x.relu6()),
-        ("hardtanh", x.hardtanh()),
+        ("hardtanh", x.hardtanh(-1.0, 1.0)),
         ("leaky_relu", x.leaky_relu(0.1)),
         ("clamp", x.clamp(-1.0, 1.0)),
         ("abs", x.abs()),

@@ -79,3 +79,51 @@ pub fn integer_pow(a: i64, b: i64) -> i64 {
         (a, b) => (0..b).fold(1i64, |p, _| p.wrapping_mul(a)),
     }
 }
+
+/// The mean of a function of an angle over the circle.
+pub fn mean_over_circle(f: impl Fn(f64) -> f64) -> f64 {
+    let points = 64;
+    (0..points).map(|k| f(2.0 * std::f64::consts::PI * k as f64 / points as f64)).sum::<f64>() / points as f64
+}
+
+/// ∫ f over t > 0, of an even function that falls faster than exponentially, by the trapezoidal rule.
+pub fn tail_integral(f: impl Fn(f64) -> f64) -> f64 {
+    let step = 1.0 / 32.0;
+    step * (0.5 * f(0.0) + (1..320).rev().map(|k| f(step * k as f64)).sum::<f64>())
+}
+
+/// The terms (−1)ᵏ·(x/2)²ᵏ⁺ⁿ/(k!·(k + n)!) of a Bessel function of the first kind.
+fn terms(n: i32, x: f64) -> Vec<f64> {
+    let first = (1..=n).fold(1.0, |t, k| t * 0.5 * x / k as f64);
+    let next = |t: &f64, k: i32| -t * 0.25 * x * x / (k as f64 * (k + n) as f64);
+    (1..40).fold(vec![first], |mut all, k| {
+        all.push(next(&all[all.len() - 1], k));
+        all
+    })
+}
+
+/// J_n(x) by its series (Abramowitz & Stegun 9.1.10), for x of a few units.
+pub fn series_j(n: i32, x: f64) -> f64 {
+    terms(n, x).iter().rev().sum()
+}
+
+/// Y_n(x) of order 0 or 1 by its series (Abramowitz & Stegun 9.1.11), for x of a few units.
+pub fn series_y(n: i32, x: f64) -> f64 {
+    if x <= 0.0 {
+        return if x == 0.0 { f64::NEG_INFINITY } else { f64::NAN };
+    }
+    let weighed = terms(n, x)
+        .into_iter()
+        .enumerate()
+        .map(|(k, t)| t * (digamma(k as f64 + 1.0) + digamma((k as i32 + n) as f64 + 1.0)));
+    let logarithm = 2.0 * (0.5 * x).ln() * series_j(n, x);
+    let pole = if n == 1 { 2.0 / x } else { 0.0 };
+    (logarithm - pole - weighed.sum::<f64>()) / std::f64::consts::PI
+}
+
+/// ζ(s, q) for q > 0: a thousand terms, and the integral of the rest.
+pub fn hurwitz(s: f64, q: f64) -> f64 {
+    let end = q + 1000.0;
+    let rest = end.powf(1.0 - s) / (s - 1.0) + 0.5 * end.powf(-s) + s * end.powf(-s - 1.0) / 12.0;
+    rest + (0..1000).rev().map(|k| (q + k as f64).powf(-s)).sum::<f64>()
+}

@@ -130,7 +130,12 @@ fn margins(table: &mut Binder) {
 fn distances(table: &mut Binder) {
     table.one("nn.functional.cosine_similarity", |c| {
         let (axis, eps) = (c.int(2, "dim").unwrap_or(1), c.float(3, "eps").unwrap_or(1e-8));
-        ops::cosine_similarity(c.x()?, c.tensor(1, "x2")?, axis, eps)
+        let (a, b) = (c.x()?, c.tensor(1, "x2")?);
+        match (a.rank(), b.rank()) {
+            // A number is a vector of one element.
+            (0, 0) => ops::cosine_similarity(&ops::unsqueeze(a, 0)?, &ops::unsqueeze(b, 0)?, 0, eps),
+            _ => ops::cosine_similarity(a, b, axis, eps),
+        }
     });
     table.one("nn.functional.pairwise_distance", |c| {
         let (p, eps) = (c.float(2, "p").unwrap_or(2.0), c.float(3, "eps").unwrap_or(1e-6));

@@ -3,7 +3,7 @@
 use super::Binder;
 use crate::call::Call;
 use pellucid::ops::{self, BatchNorm, RunningStatistics};
-use pellucid::{DType, Error, Result, Tensor};
+use pellucid::DType;
 
 pub(super) fn bind(table: &mut Binder) {
     table.one("nn.functional.layer_norm", |c| {
@@ -48,10 +48,4 @@ fn running<'a>(c: &'a Call<'_>) -> Option<RunningStatistics<'a>> {
 fn options(c: &Call, training: bool) -> BatchNorm {
     let (momentum, eps) = (c.float(6, "momentum").unwrap_or(0.1), c.float(7, "eps").unwrap_or(1e-5));
     BatchNorm { training, momentum, eps }
-}
-
-/// One value a channel, of axis 1.
-pub(super) fn beside(values: &Tensor, rank: usize) -> Result<Tensor> {
-    let shape: Vec<isize> = (0..rank).map(|k| if k == 1 { -1 } else { 1 }).collect();
-    ops::reshape(values, &shape[..])
 }

@@ -82,12 +82,15 @@ fn moments(table: &mut Binder) {
 }
 
 fn kept_by_name(c: &Call) -> ops::Axes {
-    let axes = c.axes(KEY, "dim");
-    if c.flag(KEY, "keepdim") { axes.keepdims() } else { axes }
+    let at = if matches!(c.get(1, "dim"), Some(crate::index::Argument::Bool(_))) { KEY } else { 1 };
+    let axes = c.axes(at, "dim");
+    if c.flag(if at == 1 { 3 } else { KEY }, "keepdim") { axes.keepdims() } else { axes }
 }
 
 fn correction(c: &Call) -> f64 {
-    let biased = matches!(c.get(KEY, "unbiased"), Some(crate::index::Argument::Bool(false)));
+    let biased = [(1, "unbiased"), (2, "unbiased")]
+        .into_iter()
+        .any(|(at, name)| matches!(c.get(at, name), Some(crate::index::Argument::Bool(false))));
     c.float(KEY, "correction").unwrap_or(if biased { 0.0 } else { 1.0 })
 }
 

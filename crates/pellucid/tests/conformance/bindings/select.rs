@@ -67,7 +67,8 @@ pub(super) fn bind(table: &mut Binder) {
         });
     }
     table.one("take_along_dim", |c| {
-        let (x, index, axis) = (c.x()?, c.tensor(1, "indices")?, c.int(2, "dim").unwrap_or(0));
+        let (x, index) = (c.x()?, c.tensor(1, "indices")?);
+        let Some(axis) = c.int(2, "dim") else { return ops::take(x, &ops::ravel(index)?) };
         let at = x.shape().axis("take_along_dim", axis)?;
         // All axes but the picked one broadcast.
         let one = |t: &Tensor| t.shape().with_axis(at, 1);
@@ -129,10 +130,12 @@ pub(super) fn bind(table: &mut Binder) {
         }
         ops::index_select(weight, 0, c.tensor(1, "input")?)
     });
-    table.unary("nn.functional.one_hot", |x| {
-        let classes = ops::max(x, ..)?.item::<i64>() + 1;
-        let hit = ops::eq(ops::unsqueeze(x, -1)?, Tensor::arange(0, classes, 1))?;
-        ops::to_dtype(&hit, DType::I64)
+    table.one("nn.functional.one_hot", |c| {
+        let x = c.x()?;
+        match c.int(1, "num_classes").filter(|&count| count >= 0) {
+            Some(classes) => ops::one_hot(x, classes as usize),
+            None => ops::one_hot(x, ops::max(x, ..)?.item::<i64>() as usize + 1),
+        }
     });
 }
 

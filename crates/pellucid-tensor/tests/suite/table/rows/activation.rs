@@ -37,7 +37,10 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(softplus, softplus).rule(Rule::Floats).gradient(Third),
         unary!(logsigmoid, |x| -softplus(-x)).rule(Rule::Floats).any_zero(),
         unary!(softsign, |x| x / (1.0 + x.abs())).rule(Rule::Floats),
-        unary!(hardtanh, |x| between(x, -1.0, 1.0)).rule(Rule::Numbers).away(&[-1.0, 1.0]).any_zero(),
+        unary!(hardtanh(-1.0, 1.0), |x| between(x, -1.0, 1.0)).rule(Rule::Floats).away(&[-1.0, 1.0]).any_zero(),
+        unary!(softplus_beta(2.0, 3.0), |x| if 2.0 * x > 3.0 { x } else { softplus(2.0 * x) / 2.0 })
+            .rule(Rule::Floats)
+            .away(&[1.5]),
         unary!(hardsigmoid, |x| between(x / 6.0 + 0.5, 0.0, 1.0))
             .rule(Rule::Floats)
             .within(-5.0..=5.0)

@@ -44,6 +44,13 @@ fn two() -> Vec<Row> {
                     .iter()
                     .all(|x| x.is_nan()))
             }),
+        binary!(heaviside, |a, b| match a {
+            0.0 => b,
+            a if a.is_nan() => a,
+            a => f64::from(a > 0.0),
+        })
+        .away(&[0.0])
+        .any_zero(),
         binary!(fmod, |a, b| a % b)
             .rule(Rule::Numbers)
             .integers(|x| if x[1] == 0 { 0 } else { x[0].wrapping_rem(x[1]) })
@@ -85,6 +92,10 @@ fn one() -> Vec<Row> {
     let sign = |x: f64| if x == 0.0 || x.is_nan() { x } else { x.signum() };
     vec![
         unary!(neg, |x| -x).rule(Rule::Numbers),
+        unary!(angle, |x| if x.is_nan() { x } else { f64::from(x < 0.0) * std::f64::consts::PI })
+            .rule(Rule::Floats)
+            .gradient(Zero)
+            .any_zero(),
         unary!(abs, f64::abs).away(&[0.0]),
         unary!(sign, sign).away(&[0.0]).gradient(Zero),
         unary!(floor, f64::floor).away(WHOLE).gradient(Zero),
@@ -160,5 +171,15 @@ fn choices() -> Vec<Row> {
             move |x| zip(x, line),
         )
         .floats_only();
-    vec![where_, lerp]
+    let triple = || [real([2, 3]), real([3]), real([2, 1]).within(0.5..=2.0)];
+    let with = |name, call: fn(&[Tensor]) -> pellucid_tensor::Result<Tensor>, value: fn(&[f64]) -> f64| {
+        Row::new(name)
+            .case("broadcast", triple(), call, move |x| zip(x, value))
+            .floats_only()
+            .gradient(Third)
+            .ordinary()
+    };
+    let addcmul = with("addcmul", |x| ops::addcmul(&x[0], &x[1], &x[2], 1.5), |v| v[0] + 1.5 * v[1] * v[2]);
+    let addcdiv = with("addcdiv", |x| ops::addcdiv(&x[0], &x[1], &x[2], 1.5), |v| v[0] + 1.5 * v[1] / v[2]);
+    vec![where_, lerp, addcmul.scale(4.0), addcdiv.scale(4.0)]
 }

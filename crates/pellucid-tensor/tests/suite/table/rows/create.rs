@@ -48,6 +48,32 @@ fn filled() -> Vec<Row> {
                 let result = ops::full([usize::MAX, 2], 0, DType::F32);
                 Ok(matches!(result, Err(Error::OutOfMemory { .. })))
             }),
+        Row::new("arange")
+            .also("numbers below the end", || {
+                let (up, down) = (ops::arange(0, 5, 2, DType::I32)?, ops::arange(1.0, 0.0, -0.25, DType::F64)?);
+                Ok(up.to_vec::<i64>() == [0, 2, 4] && down.to_vec::<f64>() == [1.0, 0.75, 0.5, 0.25])
+            })
+            .also("none", || Ok(ops::arange(3, 1, 1, DType::F32)?.size() == 0))
+            .also("a step that leads nowhere", || {
+                Ok(matches!(ops::arange(0, 1, 0, DType::I64), Err(Error::InvalidArgument { .. })))
+            }),
+        Row::new("linspace")
+            .also("both ends", || {
+                let (some, one) = (ops::linspace(0.0, 1.0, 5, DType::F64)?, ops::linspace(2.0, 9.0, 1, DType::F64)?);
+                Ok(some.to_vec::<f64>() == [0.0, 0.25, 0.5, 0.75, 1.0] && one.to_vec::<f64>() == [2.0])
+            })
+            .also("integers", || {
+                Ok(matches!(ops::linspace(0.0, 1.0, 2, DType::I64), Err(Error::DTypeMismatch { .. })))
+            }),
+        Row::new("logspace")
+            .also("powers", || Ok(ops::logspace(0.0, 3.0, 4, 2.0, DType::F64)?.to_vec::<f64>() == [1.0, 2.0, 4.0, 8.0]))
+            .also("integers", || {
+                Ok(matches!(ops::logspace(0.0, 1.0, 2, 2.0, DType::I8), Err(Error::DTypeMismatch { .. })))
+            }),
+        Row::new("eye").also("wider than high", || {
+            Ok(ops::eye(2, 3, DType::I64)?.to_vec::<i64>() == [1, 0, 0, 0, 1, 0]
+                && ops::eye(0, 0, DType::F32)?.size() == 0)
+        }),
         Row::new("zeros").also("every dtype", || holds(|d| ops::zeros([2, 3], d), 0.0)),
         Row::new("ones").also("every dtype", || holds(|d| ops::ones([2, 3], d), 1.0)),
     ]

@@ -58,8 +58,28 @@ fn ignoring(x: &[Nd], ignored: f64, smoothing: f64) -> (Nd, f64) {
     (Nd { shape: each.shape, data }, count as f64)
 }
 
-fn options(label_smoothing: f64, ignore_index: Option<i64>, reduction: Reduction) -> CrossEntropy {
-    CrossEntropy { label_smoothing, ignore_index, reduction }
+fn options(label_smoothing: f64, ignore_index: Option<i64>, reduction: Reduction) -> CrossEntropy<'static> {
+    CrossEntropy { label_smoothing, ignore_index, reduction, weight: None }
+}
+
+const WEIGHTS: [f64; 3] = [0.5, 1.0, 3.0];
+
+/// −Σ_c w_c·p_c·log softmax(x)_c of a matrix of logits.
+fn heavy(x: &[Nd], smoothing: f64, target: impl Fn(&[usize]) -> f64) -> Nd {
+    Nd::from_fn(&x[0].shape[..1], |ix| {
+        let row: Vec<f64> = (0..3).map(|c| x[0].at(&[ix[0], c])).collect();
+        let sum = row.iter().map(|v| v.exp()).sum::<f64>().ln();
+        let p = |c| (1.0 - smoothing) * target(&[ix[0], c]) + smoothing / 3.0;
+        (0..3).map(|c| WEIGHTS[c] * p(c) * (sum - row[c])).sum()
+    })
+}
+
+fn weighed(label_smoothing: f64, reduction: Reduction) -> impl Fn(&[Tensor]) -> pellucid_tensor::Result<Tensor> {
+    move |x| {
+        let weight = Tensor::from(WEIGHTS).to_dtype(x[0].dtype());
+        let options = CrossEntropy { label_smoothing, reduction, weight: Some(&weight), ..Default::default() };
+        ops::cross_entropy(&x[0], &x[1], options)
+    }
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -95,6 +115,22 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .case("further axes, mean", [real([2, 3, 2]), class([2, 2], 3)], smooth(Mean), |x| mean(&hard(x, 0.2)))
         .floats_only()
+        .case("weighted classes, smoothed, mean", [real([4, 3]), class([4], 3)], weighed(0.2, Mean), |x| {
+            let weights: f64 = x[1].data.iter().map(|&c| WEIGHTS[c as usize]).sum();
+            Nd::scalar(total(&heavy(x, 0.2, one_hot(&x[1], 1))).data[0] / weights)
+        })
+        .floats_only()
+        .case("weighted classes, each", [real([4, 3]), class([4], 3)], weighed(0.0, Each), |x| {
+            heavy(x, 0.0, one_hot(&x[1], 1))
+        })
+        .floats_only()
+        .case(
+            "weighted probabilities, mean",
+            [real([2, 3]), real([2, 3]).within(0.05..=0.95)],
+            weighed(0.1, Mean),
+            |x| mean(&heavy(x, 0.1, |ix| x[1].at(ix))),
+        )
+        .floats_only()
         .case("no sample, sum", [real([0, 3]), class([0], 3)], plain(Sum), |x| total(&hard(x, 0.0)))
         .floats_only()
         .case("probabilities, mean", shares(), plain(Mean), |x| mean(&soft(x, 0.0)))
@@ -111,7 +147,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn statements(row: Row) -> Row {
-    fn refused(logits: Tensor, targets: Tensor, options: CrossEntropy) -> Option<Error> {
+    fn refused(logits: Tensor, targets: Tensor, options: CrossEntropy<'_>) -> Option<Error> {
         ops::cross_entropy(&logits, &targets, options).err()
     }
     let logits = || Tensor::from([[1.0, 2.0, 3.0]]);

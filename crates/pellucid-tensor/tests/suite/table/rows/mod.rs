@@ -5,20 +5,28 @@ mod arithmetic;
 mod compare;
 mod create;
 mod diagonal;
+mod distance;
 mod einsum;
+mod gate;
 mod gather;
 mod join;
 mod linalg;
 mod loss;
+mod losses;
 mod masked;
 mod matmul;
 mod normalize;
 mod pad;
+mod quantile;
 mod random;
 mod rearrange;
 mod reduce;
 mod scan;
+mod scatter;
+mod search;
 mod sort;
+mod special;
+mod statistics;
 mod transcendental;
 mod user;
 mod view;
@@ -74,20 +82,28 @@ tables!(
     compare,
     create,
     diagonal,
+    distance,
     einsum,
+    gate,
     gather,
     join,
     linalg,
     loss,
+    losses,
     masked,
     matmul,
     normalize,
     pad,
+    quantile,
     random,
     rearrange,
     reduce,
     scan,
+    scatter,
+    search,
     sort,
+    special,
+    statistics,
     transcendental,
     user,
     view,

@@ -88,6 +88,129 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         dropout(),
     ]
+    .into_iter()
+    .chain(draws())
+    .chain(channels())
+    .collect()
+}
+
+/// Draws from other distributions.
+fn draws() -> Vec<Row> {
+    let sorted = |mut x: Vec<i64>| {
+        x.sort_unstable();
+        x
+    };
+    let shares = |x: &Tensor, n: i64| -> Vec<f64> {
+        let values = x.to_vec::<i64>();
+        (0..n).map(|k| values.iter().filter(|&&v| v == k).count() as f64 / values.len() as f64).collect()
+    };
+    let near = |got: &[f64], want: &[f64]| got.iter().zip(want).all(|(a, b)| (a - b).abs() < 0.02);
+    vec![
+        Row::new("normal")
+            .also("of means and deviations", || {
+                manual_seed(6);
+                let (mean, std) = (Tensor::from([[5.0], [-1.0]]), Tensor::full([1, N], 2, DType::F64));
+                let y = ops::normal(&mean, &std)?;
+                let both = [moments(&y.i(0)), moments(&y.i(1))];
+                Ok(both.iter().zip([5.0, -1.0]).all(|((m, v), want)| (m - want).abs() < 0.07 && (v - 4.0).abs() < 0.25))
+            })
+            .also("with gradients", || {
+                let std = Tensor::from([1.0, 2.0]).requires_grad_(true);
+                let y = ops::normal(&Tensor::from([0.0, 0.0]), &std)?;
+                y.backward();
+                let z = std.grad().expect("a gradient").to_vec::<f64>();
+                Ok(y.to_vec::<f64>() == [z[0], 2.0 * z[1]])
+            })
+            .also("shapes that do not broadcast", || {
+                Ok(matches!(
+                    ops::normal(&Tensor::from([0.0, 0.0]), &Tensor::from([1.0; 3])),
+                    Err(Error::ShapeMismatch { .. })
+                ))
+            }),
+        Row::new("bernoulli")
+            .also("as often as likely", move || {
+                manual_seed(7);
+                let y = ops::bernoulli(&Tensor::full([N], 0.3, DType::F32))?;
+                Ok(near(&shares(&y.to_dtype(DType::I64), 2), &[0.7, 0.3]) && y.dtype() == DType::F32)
+            })
+            .also("never and always", || Ok(ops::bernoulli(&Tensor::from([0.0, 1.0]))?.to_vec::<f64>() == [0.0, 1.0]))
+            .also(
+                "without gradient",
+                || Ok(!ops::bernoulli(&Tensor::from([0.5]).requires_grad_(true))?.requires_grad()),
+            )
+            .also("integers", || Ok(matches!(ops::bernoulli(&Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))),
+        Row::new("randperm")
+            .also("each once", move || Ok(sorted(ops::randperm(100)?.to_vec::<i64>()) == (0..100).collect::<Vec<_>>()))
+            .also("seeded", || seeded(|| ops::randperm(50)))
+            .also("of none", || Ok(ops::randperm(0)?.size() == 0)),
+        Row::new("multinomial")
+            .also("with replacement", move || {
+                manual_seed(9);
+                let weights = Tensor::from([[1.0, 0.0, 3.0], [0.0, 2.0, 2.0]]);
+                let y = ops::multinomial(&weights, N, true)?;
+                Ok(near(&shares(&y.i(0), 3), &[0.25, 0.0, 0.75]) && near(&shares(&y.i(1), 3), &[0.0, 0.5, 0.5]))
+            })
+            .also("without replacement no class comes twice", move || {
+                let y = ops::multinomial(&Tensor::from([0.5, 1.0, 2.0, 4.0]), 4, false)?.to_vec::<i64>();
+                Ok(sorted(y) == [0, 1, 2, 3])
+            })
+            .also("the first is as often as likely", move || {
+                manual_seed(10);
+                let weights = Tensor::from([1.0, 3.0]).broadcast_to([N, 2]);
+                let first = ops::multinomial(&weights, 1, false)?;
+                Ok(near(&shares(&first, 2), &[0.25, 0.75]))
+            })
+            .also("more than there are", || {
+                Ok(matches!(ops::multinomial(&Tensor::from([1.0]), 2, false), Err(Error::InvalidArgument { .. })))
+            })
+            .also("of no class", || {
+                Ok(matches!(
+                    ops::multinomial(&Tensor::zeros([0], DType::F32), 1, true),
+                    Err(Error::ShapeMismatch { .. })
+                ))
+            }),
+    ]
+}
+
+/// Dropout of channels, and the kind that keeps moments.
+fn channels() -> Vec<Row> {
+    let ones = || Tensor::ones([50, 40, 3], DType::F64);
+    // Whole channels are one or the other.
+    let whole = |y: &Tensor| y.to_vec::<f64>().chunks(3).all(|c| c[0] == c[1] && c[1] == c[2]);
+    let vector = || Tensor::from([1.0, 2.0]);
+    let refused = |result: Result<Tensor>| Ok(matches!(result, Err(Error::ShapeMismatch { .. })));
+    let unlikely = |result: Result<Tensor>| Ok(matches!(result, Err(Error::InvalidArgument { .. })));
+    let kept = |y: Tensor, low: f64| {
+        let y = y.to_vec::<f64>();
+        y.iter().filter(|v| (**v - low).abs() > 1e-9).count() as f64 / y.len() as f64
+    };
+    vec![
+        Row::new("feature_dropout")
+            .also("whole channels, scaled", move || {
+                let y = ops::feature_dropout(&ones(), 0.25)?;
+                let scaled = y.to_vec::<f64>().iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-12);
+                Ok(whole(&y) && scaled && (kept(y, 0.0) - 0.75).abs() < 0.05)
+            })
+            .also("a vector has no channels", move || refused(ops::feature_dropout(&vector(), 0.5)))
+            .also("p is a probability", move || unlikely(ops::feature_dropout(&ones(), -0.5))),
+        Row::new("alpha_dropout")
+            .also("moments stay", || {
+                manual_seed(12);
+                let (mean, variance) = moments(&ops::alpha_dropout(&ops::randn([N], DType::F64)?, 0.3)?);
+                Ok(mean.abs() < 0.04 && (variance - 1.0).abs() < 0.06)
+            })
+            .also("the gradient passes where elements do", || {
+                let x = Tensor::full([100], 5, DType::F64).requires_grad_(true);
+                let y = ops::alpha_dropout(&x, 0.5)?;
+                y.backward();
+                let slopes = x.grad().expect("a gradient").to_vec::<f64>();
+                Ok(y.to_vec::<f64>().iter().zip(slopes).all(|(&y, slope)| (y > 1.0) == (slope > 0.0)))
+            })
+            .also("p is a probability", move || unlikely(ops::alpha_dropout(&vector(), 1.5))),
+        Row::new("feature_alpha_dropout")
+            .also("whole channels", move || Ok(whole(&ops::feature_alpha_dropout(&ones(), 0.5)?)))
+            .also("a vector has no channels", move || refused(ops::feature_alpha_dropout(&vector(), 0.5))),
+    ]
 }
 
 fn dropout() -> Row {

@@ -57,6 +57,9 @@ pub(super) fn rows() -> Vec<Row> {
             .outputs("nothing", [real([0, 2])], sort(0, false), sorted(0, false))
             .floats_only()
             .also("a number has no axis", || Ok(ops::sort(&Tensor::from(1.0), 0, false).is_err())),
+        Row::new("msort")
+            .case("the first axis", [real([4, 2])], |x| ops::msort(&x[0]), |x| values(&x[0], 0, false))
+            .also("a number has no axis", || Ok(ops::msort(&Tensor::from(1.0)).is_err())),
         Row::new("argsort")
             .rule(Rule::Always(DType::I64))
             .untracked()
