@@ -119,6 +119,19 @@ pub enum Error {
         /// Its version now.
         now: u64,
     },
+    /// In anomaly mode, something made a NaN of numbers.
+    #[error(
+        "{op}: made a NaN, in a result of shape {shape}, of inputs without one{}",
+        node.map_or(String::new(), |node| format!(", in the backward pass of `{node}`"))
+    )]
+    Anomaly {
+        /// What made it.
+        op: &'static str,
+        /// The shape of the result.
+        shape: Shape,
+        /// In a backward pass, the operation whose gradient it is part of.
+        node: Option<&'static str>,
+    },
     /// An in-place write to a tensor whose history is recorded.
     #[error(
         "{op}: cannot write in place to a tensor of shape {shape} that requires a gradient; do it under no_grad(), or use the operation that returns a new tensor"

@@ -20,9 +20,9 @@ mod tensor;
 
 pub use array::Array;
 pub use autograd::{
-    Arrays, Backward, Check, Grad, GradMode, Gradients, HookHandle, InputGradients, Needed, Node, Operation, Saved,
-    Saves, Source, apply, apply_one, enable_grad, grad, gradcheck, gradgradcheck, hessian, hvp, is_grad_enabled,
-    jacobian, jvp, no_grad, set_grad_enabled, vjp,
+    AnomalyMode, Arrays, Backward, Check, Grad, GradMode, Gradients, HookHandle, InputGradients, Needed, Node,
+    Operation, Saved, Saves, Source, apply, apply_one, checkpoint, detect_anomaly, enable_grad, grad, gradcheck,
+    gradgradcheck, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, set_grad_enabled, vjp,
 };
 pub use device::Device;
 pub use engine::{Captured, IntoOutputs, Outputs, capture, lazy, submit};

@@ -9,8 +9,10 @@
 //! tensors. So there are no cycles, with `create_graph` neither, and nothing recurses: not the
 //! building, not the pass, not the dropping.
 
+mod anomaly;
 mod applied;
 mod check;
+mod checkpoint;
 mod graph;
 mod hook;
 mod jacobian;
@@ -19,7 +21,9 @@ mod operation;
 mod pass;
 mod transform;
 
+pub use anomaly::{AnomalyMode, detect_anomaly};
 pub use check::{Check, gradcheck, gradgradcheck};
+pub use checkpoint::checkpoint;
 pub use graph::{Node, Source};
 pub use hook::HookHandle;
 pub use jacobian::{hessian, jacobian};

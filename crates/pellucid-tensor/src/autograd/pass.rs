@@ -253,7 +253,10 @@ impl<'a> Pass<'a> {
         if !live {
             return Err(Error::GraphFreed { node: name });
         }
-        let results = results?;
+        let results = results.map_err(|error| match error {
+            Error::Anomaly { op, shape, node: None } => Error::Anomaly { op, shape, node: Some(name) },
+            other => other,
+        })?;
         for (i, gradient) in results.into_iter().enumerate() {
             if let Some(gradient) = gradient.filter(|_| needed.contains(i) && i < node.edges.len()) {
                 match (&node.edges[i], slots[i].take()) {

@@ -30,6 +30,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     Eager,
+    /// Eager, and results are looked at.
+    Watched,
     Lazy,
     Capture,
 }
@@ -46,14 +48,20 @@ pub(crate) fn mode() -> Mode {
 /// True where a kernel runs when it is submitted.
 #[inline]
 pub(crate) fn is_eager() -> bool {
-    MODE.get() == Mode::Eager
+    matches!(MODE.get(), Mode::Eager | Mode::Watched)
 }
 
 /// Runs or records one kernel. Shapes and dtypes were checked by the operation.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    if MODE.get() != Mode::Eager {
-        return list::record(kernel.clone(), inputs, outputs);
+    match MODE.get() {
+        Mode::Eager => now(kernel, inputs, outputs),
+        Mode::Watched => watched(kernel, inputs, outputs),
+        Mode::Lazy | Mode::Capture => list::record(kernel.clone(), inputs, outputs),
     }
+}
+
+/// Runs one kernel.
+fn now(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
         ready(kernel.name(), array.storage())?;
     }
@@ -99,6 +107,31 @@ pub(crate) fn map_dense(
     drop(held);
     to.storage.bump();
     Ok(output.storage().clone())
+}
+
+/// Runs one kernel, and refuses a NaN that it makes.
+fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+    let _eager = Switched::to(Mode::Eager);
+    let nan = |array: &&&Array| {
+        array.dtype().is_float()
+            && crate::ops::any(&crate::ops::isnan(&(**array).clone().into()).unwrap_or_else(|_| true.into()), ..)
+                .is_ok_and(|any| any.item())
+    };
+    // An output may be the very memory of an input: who has a NaN is asked first.
+    let before = inputs.iter().any(|array| nan(&array));
+    now(kernel, inputs, outputs)?;
+    match outputs.iter().find(nan).filter(|_| !before) {
+        Some(array) => Err(Error::Anomaly { op: kernel.name(), shape: array.shape().clone(), node: None }),
+        None => Ok(()),
+    }
+}
+
+/// Anomaly mode while it lives.
+pub(crate) struct Watch(#[allow(dead_code, reason = "its end is what it is for")] Switched);
+
+/// Has this thread's kernels looked at, unless they are deferred.
+pub(crate) fn watch() -> Option<Watch> {
+    (MODE.get() == Mode::Eager).then(|| Watch(Switched::to(Mode::Watched)))
 }
 
 /// Makes sure that a storage's contents are there, running the list that will fill it if need be.
@@ -284,7 +317,7 @@ pub(crate) fn eval(array: &Array) -> Result<()> {
     match MODE.get() {
         Mode::Capture => Ok(()),
         Mode::Lazy => list::flush_current(),
-        Mode::Eager => ready("eval", array.storage()),
+        Mode::Eager | Mode::Watched => ready("eval", array.storage()),
     }
 }
 

@@ -490,7 +490,7 @@ impl<'a> Call<'a> {
         let device = device_of(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
         if let (true, [store]) = (plain, &program.outputs[..]) {
-            let eager = engine::is_eager();
+            let eager = engine::mode() == engine::Mode::Eager;
             let fits = |a: &&Array| {
                 eager && a.dtype() == store.storage && a.layout().is_contiguous() && a.shape() == self.shape
             };

@@ -147,7 +147,7 @@ fn between(
     if q.rank() > 1 {
         return Err(Error::shapes(op, [q.shape()], "probabilities are a number or a vector"));
     }
-    if engine::mode() == engine::Mode::Eager && q.device() == Device::cpu() {
+    if engine::is_eager() && q.device() == Device::cpu() {
         let outside = |p: &f64| !(0.0..=1.0).contains(p);
         if let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(outside) {
             return Err(Error::invalid(op, format!("a probability is in [0, 1], got {p}")));

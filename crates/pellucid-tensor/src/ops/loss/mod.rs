@@ -81,7 +81,7 @@ fn class_numbers(op: &'static str, targets: &Tensor) -> Result<Tensor> {
 
 /// Checks class numbers, where they are there to be read.
 fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<()> {
-    if engine::mode() != engine::Mode::Eager || classes.device() != Device::cpu() {
+    if !engine::is_eager() || classes.device() != Device::cpu() {
         return Ok(());
     }
     let outside = |class: &i64| !(0..len as i64).contains(class);

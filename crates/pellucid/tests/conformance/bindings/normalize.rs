@@ -2,8 +2,8 @@
 
 use super::Binder;
 use crate::call::Call;
-use pellucid::ops::{self, BatchNorm, RunningStatistics};
 use pellucid::DType;
+use pellucid::ops::{self, BatchNorm, RunningStatistics};
 
 pub(super) fn bind(table: &mut Binder) {
     table.one("nn.functional.layer_norm", |c| {

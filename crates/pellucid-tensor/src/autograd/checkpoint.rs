@@ -1,0 +1,206 @@
+//! `checkpoint`: memory for time. Of a part of the computation only the inputs are kept, and backward computes the
+//! part again (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+//!
+//! Order by order: with F₀ = f, the function Fₖ₊₁(x, g) is the gradient of Fₖ at x against g, computed in a graph of
+//! its own whose leaves are x and g. A checkpoint of Fₖ has a checkpoint of Fₖ₊₁ for its gradient, so every order is
+//! there, and none keeps more than its inputs.
+
+use super::graph::{Edge, Recorded, address};
+use super::mode::enable_grad;
+use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use super::pass::ByAddress;
+use super::transform::{Grad, grad};
+use crate::array::Array;
+use crate::ops;
+use crate::random::Generator;
+use crate::tensor::{Inner, Tensor};
+use pellucid_ir::{Error, Result};
+use std::sync::{Arc, Weak};
+
+/// f(inputs), which keeps none of the values that f computes on its way: backward runs f again, with the thread's
+/// random generator as it was, so that dropout drops the same.
+///
+/// f may use leaves that it does not get as arguments, such as a layer's parameters, if they are among the inputs: every
+/// tensor through which gradients flow must be. It runs once now, once in every backward pass of its results, and must
+/// compute the same each time. Derivatives of every order are right.
+///
+/// ```
+/// use pellucid_tensor::{checkpoint, Tensor};
+/// let x = Tensor::from([0.5f64]).requires_grad_(true);
+/// let y = checkpoint(|x| Ok(vec![x[0].sin().exp()]), &[&x])?;
+/// y[0].backward();
+/// assert_eq!(x.grad().unwrap().item::<f64>(), 0.5f64.cos() * 0.5f64.sin().exp());
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of f; [`Error::InvalidArgument`] if f's results depend on a tracked tensor that is not among the inputs, whose
+/// gradient would be lost, or if a result is not of floats.
+pub fn checkpoint(
+    f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'static,
+    inputs: &[&Tensor],
+) -> Result<Vec<Tensor>> {
+    let operation = Checkpoint {
+        f: Arc::new(f),
+        random: ops::copy(Generator::default().state())?,
+        leaves: inputs.iter().map(|t| Leaf::of(t)).collect(),
+        inputs: vec![inputs.len()],
+    };
+    Ok(apply(operation, inputs)?.into_vec())
+}
+
+type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
+
+/// What an input of f is outside.
+#[derive(Clone)]
+enum Leaf {
+    /// Nothing that has a gradient.
+    Untracked,
+    /// A result: f sees a leaf of the same values in its place.
+    Result,
+    /// A leaf, which f may know by itself.
+    Own(Weak<Inner>),
+}
+
+impl Leaf {
+    fn of(t: &Tensor) -> Leaf {
+        match t.edge() {
+            Edge::None => Leaf::Untracked,
+            Edge::Node(..) => Leaf::Result,
+            Edge::Leaf(_) => Leaf::Own(Arc::downgrade(t.inner())),
+        }
+    }
+}
+
+/// Fₖ, whose inputs are those of f and then the incoming gradients of F₀, F₁, ..
+struct Checkpoint {
+    f: Arc<Function>,
+    /// The random generator's state before f ran for the first time.
+    random: Tensor,
+    leaves: Vec<Leaf>,
+    /// The number of inputs of F₀, F₁, .. Fₖ.
+    inputs: Vec<usize>,
+}
+
+impl Checkpoint {
+    fn level(&self) -> usize {
+        self.inputs.len() - 1
+    }
+
+    /// Whether input i has a gradient: incoming gradients do.
+    fn is_tracked(&self, i: usize) -> bool {
+        !matches!(self.leaves.get(i), Some(Leaf::Untracked))
+    }
+
+    /// The inputs of Fₖ that have gradients.
+    fn tracked(&self, level: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.inputs[level]).filter(|&i| self.is_tracked(i))
+    }
+
+    /// Leaves of a graph of its own, one an input.
+    fn fresh(&self, inputs: &[&Array]) -> Vec<Tensor> {
+        let leaf = |(i, array): (usize, &&Array)| match self.leaves.get(i) {
+            Some(Leaf::Untracked) => Tensor::from((*array).clone()),
+            Some(Leaf::Own(own)) if let Some(own) = own.upgrade() => Tensor::from_inner(own),
+            _ => Tensor::from((*array).clone()).requires_grad_(true),
+        };
+        inputs.iter().enumerate().map(leaf).collect()
+    }
+
+    /// Fₖ(x), recorded.
+    fn evaluate(&self, level: usize, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        let Some(below) = level.checked_sub(1) else { return (self.f)(&x[..self.inputs[0]]) };
+        let outputs = self.evaluate(below, x)?;
+        let incoming = &x[self.inputs[below]..];
+        let targets: Vec<&Tensor> = self.tracked(below).map(|i| &x[i]).collect();
+        let of: Vec<(&Tensor, &Tensor)> =
+            outputs.iter().zip(incoming).filter(|(output, _)| output.requires_grad()).collect();
+        if of.is_empty() {
+            return targets.iter().map(|t| ops::zeros_like(t)).collect();
+        }
+        let (outputs, incoming): (Vec<&Tensor>, Vec<&Tensor>) = of.into_iter().unzip();
+        let grad_outputs = incoming.into_iter().map(|g| Some(g.clone())).collect();
+        grad(&outputs, &targets, Grad { grad_outputs, create_graph: true, retain_graph: true })
+    }
+
+    /// [`evaluate`](Self::evaluate) with the random numbers of the first time.
+    fn again(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        let generator = Generator::default();
+        let now = ops::copy(generator.state())?;
+        ops::copy_(generator.state(), &self.random)?;
+        let outputs = self.evaluate(self.level(), x);
+        ops::copy_(generator.state(), &now)?;
+        outputs
+    }
+}
+
+impl Operation for Checkpoint {
+    fn name(&self) -> &'static str {
+        "checkpoint"
+    }
+
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        (0..inputs.len()).for_each(|i| saves.input(i));
+        let _on = enable_grad();
+        let x = self.fresh(inputs);
+        let outputs = if self.level() == 0 { self.evaluate(0, &x)? } else { self.again(&x)? };
+        if self.level() == 0 {
+            known(&outputs, &x)?;
+        }
+        Ok(outputs.iter().map(|output| output.array().clone()).collect())
+    }
+
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let mut x: Vec<Tensor> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        for j in 0..grads.len() {
+            x.push(grads.get(j)?);
+        }
+        let gradient = Checkpoint {
+            f: self.f.clone(),
+            random: self.random.clone(),
+            leaves: self.leaves.clone(),
+            inputs: self.inputs.iter().copied().chain([x.len()]).collect(),
+        };
+        let results = apply(gradient, &x.iter().collect::<Vec<_>>())?;
+        let mut gradients = InputGradients::from_elem(None, saved.inputs());
+        for (i, result) in self.tracked(self.level()).zip(results) {
+            gradients[i] = Some(result);
+        }
+        Ok(gradients)
+    }
+}
+
+/// Refuses results that depend on a leaf which is none of `inputs`: nobody would give it its gradient.
+fn known(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
+    let refused = |reason: String| Err(Error::invalid("checkpoint", reason));
+    let allowed: Vec<Edge> = inputs.iter().map(|x| x.edge()).collect();
+    let mut seen: ByAddress<()> = ByAddress::default();
+    let mut next: Vec<Arc<Recorded>> = vec![];
+    let mut edges: Vec<Edge> = vec![];
+    for output in outputs {
+        if !output.dtype().is_float() {
+            return refused(format!("a result is {}; compute what is not of floats outside", output.dtype()));
+        }
+        edges.push(output.edge());
+    }
+    loop {
+        for edge in edges.drain(..) {
+            match edge {
+                Edge::Node(node, _) if seen.get(address(&node) as usize).is_none() => {
+                    seen.insert(address(&node) as usize, ());
+                    next.push(node);
+                }
+                Edge::Leaf(_) if !allowed.iter().any(|a| a.same(&edge)) => {
+                    return refused(
+                        "its function uses a tracked tensor that is not among its inputs: pass it, or its leaf, \
+                                    as one, or detach() it"
+                            .into(),
+                    );
+                }
+                _ => {}
+            }
+        }
+        let Some(node) = next.pop() else { return Ok(()) };
+        edges.extend(node.edges.iter().cloned());
+    }
+}
