@@ -92,7 +92,7 @@ fn observe(x: &Tensor, running: RunningStatistics<'_>, axes: &[isize], momentum:
     let over = || ops::over(axes);
     let rest = |t: &Tensor| if t.rank() > 1 { ops::mean(t, 0) } else { Ok(t.clone()) };
     for (slot, new) in [(running.mean, ops::mean(&x, over())?), (running.var, ops::var(&x, over().ddof(1))?)] {
-        let kept = ops::mul(&slot.detach(), 1.0 - momentum)?;
+        let kept = ops::mul(slot.detach(), 1.0 - momentum)?;
         ops::copy_(slot, &ops::add(&kept, &ops::mul(&rest(&new)?, momentum)?)?)?;
     }
     Ok(())

@@ -151,7 +151,7 @@ impl Axis {
                     return ops::mul(at, 0.0);
                 }
                 let far = ops::abs(&ops::sub(at, low)?)?;
-                let times = ops::floor(&ops::div(&far.detach(), span)?)?;
+                let times = ops::floor(&ops::div(far.detach(), span)?)?;
                 let extra = ops::sub(&far, &ops::mul(&times, span)?)?;
                 let odd = ops::ne(&ops::fmod(&times, 2.0)?, 0.0)?;
                 let folded = ops::where_(&odd, &ops::sub(span, &extra)?, &extra)?;

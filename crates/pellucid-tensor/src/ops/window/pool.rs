@@ -71,7 +71,7 @@ impl Pool {
         let window = Window { size, stride, dilation, before };
         let mut outputs = [0; 3];
         for a in 0..3 {
-            if before[a] > (window.reach(a) + 1) / 2 {
+            if 2 * before[a] > window.reach(a) + 1 {
                 let reason = format!("padding {} is more than half of a window of {}", before[a], window.reach(a) + 1);
                 return Err(Error::invalid(op, reason));
             }

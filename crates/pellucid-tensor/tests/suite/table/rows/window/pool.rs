@@ -94,7 +94,7 @@ fn maximal(row: Row, call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>, spatia
 }
 
 fn max_pools() -> Vec<Row> {
-    let line = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool1d(x, p), shape, slide);
+    let line = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool1d, shape, slide);
     let row = Row::new("max_pool1d");
     let row = line(row, "next to each other", &[2, 2, 5], LINE);
     let row = line(row, "overlapping", &[1, 2, 6], Slide { size: &[3], stride: &[1], ..LINE });
@@ -107,9 +107,9 @@ fn max_pools() -> Vec<Row> {
     let row = line(row, "one image", &[2, 4], LINE);
     let row = line(row, "no image", &[0, 2, 4], LINE);
     let row = line(row, "no channel", &[2, 0, 4], LINE);
-    let line = maximal(refusing(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), |x, p| ops::max_pool1d(x, p), 1);
+    let line = maximal(refusing(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), ops::max_pool1d, 1);
 
-    let plane = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool2d(x, p), shape, slide);
+    let plane = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool2d, shape, slide);
     let row = Row::new("max_pool2d");
     let row = plane(row, "next to each other", &[1, 2, 4, 4], PLANE);
     let row = plane(row, "a number for each axis", &[1, 1, 3, 5], UNEVEN);
@@ -118,16 +118,16 @@ fn max_pools() -> Vec<Row> {
     let row = plane(row, "no image", &[0, 1, 4, 4], PLANE);
     let overlapping = Slide { size: &[3, 3], padding: &[1, 1], ..PLANE };
     let row = plane(row, "large", &[2, 5, 23, 37], overlapping).long();
-    let plane = maximal(refusing(row, 2, |x, p| Ok(ops::max_pool2d(x, p)?.0)), |x, p| ops::max_pool2d(x, p), 2);
+    let plane = maximal(refusing(row, 2, |x, p| Ok(ops::max_pool2d(x, p)?.0)), ops::max_pool2d, 2);
 
-    let space = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool3d(x, p), shape, slide);
+    let space = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool3d, shape, slide);
     let row = Row::new("max_pool3d");
     let row = space(row, "next to each other", &[1, 2, 2, 2, 3], SPACE);
     let uneven = Slide { size: &[2, 1, 3], stride: &[1, 2, 2], padding: &[1, 0, 1], dilation: &[2, 1, 1], ceil: true };
     let row = space(row, "a number for each axis", &[1, 1, 3, 2, 4], uneven);
     let row = space(row, "one image", &[1, 2, 3, 2], SPACE);
     let row = space(row, "no image", &[0, 1, 2, 2, 2], SPACE);
-    let space = maximal(refusing(row, 3, |x, p| Ok(ops::max_pool3d(x, p)?.0)), |x, p| ops::max_pool3d(x, p), 3);
+    let space = maximal(refusing(row, 3, |x, p| Ok(ops::max_pool3d(x, p)?.0)), ops::max_pool3d, 3);
     vec![line, plane, space]
 }
 
@@ -181,7 +181,7 @@ fn averaging(row: Row, call: Average, spatial: usize) -> Row {
 
 fn avg_pools() -> Vec<Row> {
     use Divisor::{Inside, Number, Window};
-    let call: Average = |x, p, d| ops::avg_pool1d(x, p, d);
+    let call: Average = ops::avg_pool1d;
     let line = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool1d");
     let row = line(row, "next to each other", &[2, 2, 5], LINE, Window);
@@ -197,7 +197,7 @@ fn avg_pools() -> Vec<Row> {
     let row = line(row, "no image", &[0, 2, 4], LINE, Window);
     let line = averaging(refusing(row, 1, |x, p| ops::avg_pool1d(x, p, Window)), call, 1);
 
-    let call: Average = |x, p, d| ops::avg_pool2d(x, p, d);
+    let call: Average = ops::avg_pool2d;
     let plane = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool2d");
     let row = plane(row, "next to each other", &[1, 2, 4, 4], PLANE, Window);
@@ -209,7 +209,7 @@ fn avg_pools() -> Vec<Row> {
     let row = plane(row, "no image", &[0, 1, 4, 4], PLANE, Inside);
     let plane = averaging(refusing(row, 2, |x, p| ops::avg_pool2d(x, p, Window)), call, 2);
 
-    let call: Average = |x, p, d| ops::avg_pool3d(x, p, d);
+    let call: Average = ops::avg_pool3d;
     let space = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool3d");
     let row = space(row, "next to each other", &[1, 2, 2, 2, 3], SPACE, Window);
@@ -250,7 +250,7 @@ fn measuring(row: Row, call: Norm, spatial: usize) -> Row {
 }
 
 fn lp_pools() -> Vec<Row> {
-    let call: Norm = |x, p, pool| ops::lp_pool1d(x, p, pool);
+    let call: Norm = ops::lp_pool1d;
     let row = lp_case(Row::new("lp_pool1d"), "p = 2", call, &[2, 2, 5], LINE, 2.0);
     let row = lp_case(row, "p = 1", call, &[1, 2, 5], LINE, 1.0);
     let row = lp_case(row, "p = 3, overlapping", call, &[1, 2, 5], Slide { size: &[3], stride: &[1], ..LINE }, 3.0);
@@ -260,14 +260,14 @@ fn lp_pools() -> Vec<Row> {
     let row = lp_case(row, "no image", call, &[0, 2, 4], LINE, 2.0);
     let line = measuring(refusing(row, 1, |x, p| ops::lp_pool1d(x, 2.0, p)), call, 1);
 
-    let call: Norm = |x, p, pool| ops::lp_pool2d(x, p, pool);
+    let call: Norm = ops::lp_pool2d;
     let row = lp_case(Row::new("lp_pool2d"), "p = 2", call, &[1, 2, 4, 4], PLANE, 2.0);
     let uneven = Slide { padding: &[0, 0], ceil: true, ..DENSE };
     let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 4], uneven, 3.0);
     let row = lp_case(row, "one image", call, &[1, 3, 3], PLANE, 2.0);
     let plane = measuring(refusing(row, 2, |x, p| ops::lp_pool2d(x, 2.0, p)), call, 2);
 
-    let call: Norm = |x, p, pool| ops::lp_pool3d(x, p, pool);
+    let call: Norm = ops::lp_pool3d;
     let row = lp_case(Row::new("lp_pool3d"), "p = 2", call, &[1, 1, 2, 2, 3], SPACE, 2.0);
     let uneven = Slide { size: &[2, 1, 2], stride: &[1, 2, 2], ..SPACE };
     let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 2, 4], uneven, 3.0);
