@@ -119,6 +119,10 @@ pub(super) fn rows() -> Vec<Row> {
             .also("integers", || {
                 let x = Tensor::from([[[1i64, 2, 3]]]);
                 Ok(ops::unfold(&x, 2, 1, 0, 1, 1)?.to_vec::<i64>() == [1, 2, 2, 3])
+            })
+            .also("truth values", || {
+                let x = Tensor::from([[[true, false]]]);
+                Ok(ops::unfold(&x, 2, 1, 1, 1, 1)?.to_vec::<bool>() == [false, true, false, true, false, false])
             }),
         fold.also("rows that are no multiple of the taps", move || {
             shape_refused(ops::fold(&Tensor::ones([1, 7, 4], DType::F64), &[3, 3], 2, 1, 0, 1))

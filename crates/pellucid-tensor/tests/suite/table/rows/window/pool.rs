@@ -91,6 +91,9 @@ fn maximal(row: Row, call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>, spatia
             let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), Pool::new(2))?;
             Ok(values.dtype() == DType::I32 && values.to_vec::<i32>() == [1, 1] && positions.to_vec::<i64>() == [0, 0])
         })
+        .also("truth values stay", move || {
+            Ok(call(&ones(spatial, 2).to_dtype(DType::Bool), Pool::new(2))?.0.to_vec::<bool>() == [true, true])
+        })
 }
 
 fn max_pools() -> Vec<Row> {
@@ -170,6 +173,12 @@ fn averaging(row: Row, call: Average, spatial: usize) -> Row {
         .also("a dilation", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(2), Divisor::Window))
         })
+        .also("integers give floats, truth values are refused", move || {
+            let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
+            let y = call(&x, Pool::new(2), Divisor::Window)?;
+            let refused = call(&truth, Pool::new(2), Divisor::Window);
+            Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(refused, Err(Error::DTypeMismatch { .. })))
+        })
         .also("a divisor of 0", move || argument_refused(call(&ones(spatial, 3), Pool::new(2), Divisor::Number(0.0))))
         .also("a padding of more than half a window", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2), Divisor::Window))
@@ -243,6 +252,12 @@ fn measuring(row: Row, call: Norm, spatial: usize) -> Row {
         .also("p of 0", move || argument_refused(call(&ones(spatial, 3), 0.0, Pool::new(2))))
         .also("padding", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).padding(1))))
         .also("dilation", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).dilation(2))))
+        .also("integers give floats, truth values too", move || {
+            let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
+            let (y, z) = (call(&x, 1.0, Pool::new(2))?, call(&truth, 1.0, Pool::new(2))?);
+            let taps = f32::powi(2.0, spatial as i32);
+            Ok(y.to_vec::<f32>() == [3.0 * taps; 2] && z.to_vec::<f32>() == [taps; 2])
+        })
         .also("the root of a negative sum", move || {
             let y: Vec<f64> = call(&-ones(spatial, 2), 3.0, Pool::new(2))?.to_vec();
             Ok(y.iter().all(|v| v.is_nan()))
@@ -273,14 +288,5 @@ fn lp_pools() -> Vec<Row> {
     let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 2, 4], uneven, 3.0);
     let row = lp_case(row, "one image", call, &[1, 2, 2, 2], SPACE, 2.0);
     let space = measuring(refusing(row, 3, |x, p| ops::lp_pool3d(x, 2.0, p)), call, 3);
-    let dtype = |row: Row| {
-        row.also("integers become floats or are refused", || {
-            let x = Tensor::from([[[3i64, 4]]]);
-            Ok(match ops::lp_pool1d(&x, 2.0, Pool::new(2)) {
-                Ok(y) => y.dtype().is_float() && y.to_vec::<f32>() == [5.0],
-                Err(error) => matches!(error, Error::DTypeMismatch { .. }),
-            })
-        })
-    };
-    vec![dtype(line), plane, space]
+    vec![line, plane, space]
 }
