@@ -90,8 +90,8 @@ impl<T: Into<Spatial>> From<T> for Padding {
 /// How a convolution slides. The default is PyTorch's: stride 1, no padding, dilation 1, one group.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, ops::{Conv, Padding}};
-/// let (x, w) = (Tensor::ones([1, 4, 8, 8]), Tensor::ones([6, 2, 3, 3]));
+/// use pellucid_tensor::{DType, Tensor, ops::{Conv, Padding}};
+/// let (x, w) = (Tensor::ones([1, 4, 8, 8], DType::F32), Tensor::ones([6, 2, 3, 3], DType::F32));
 /// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2)).shape().dims(), [1, 6, 6, 6]);
 /// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2).stride(2).padding(1)).shape().dims(), [1, 6, 4, 4]);
 /// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2).padding(Padding::Same)).shape().dims(), [1, 6, 8, 8]);

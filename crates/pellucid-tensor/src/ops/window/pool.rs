@@ -15,8 +15,8 @@ use smallvec::smallvec;
 /// How a pool slides: windows of a size, by default next to each other.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, ops::Pool};
-/// let x = Tensor::ones([1, 4, 7, 7]);
+/// use pellucid_tensor::{DType, Tensor, ops::Pool};
+/// let x = Tensor::ones([1, 4, 7, 7], DType::F32);
 /// assert_eq!(x.max_pool2d(Pool::new(2)).0.shape().dims(), [1, 4, 3, 3]);
 /// assert_eq!(x.max_pool2d(Pool::new(2).ceil()).0.shape().dims(), [1, 4, 4, 4]);
 /// assert_eq!(x.max_pool2d(Pool::new([3, 2]).stride(1).padding([1, 0])).0.shape().dims(), [1, 4, 7, 6]);
