@@ -235,7 +235,7 @@ macro_rules! pools {
         }
 
         #[doc = concat!("The mean of every window; x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, and lengths are those of [`", stringify!($max), "`].")]
-        /// Padding counts as zeros; `divisor` says by what is divided.
+        /// Padding counts as zeros; `divisor` says by what is divided. Integers give `f32`.
         ///
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for a dilation or a divisor of 0.")]
@@ -244,7 +244,7 @@ macro_rules! pools {
             avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
         }
 
-        /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum); lengths are those of
+        /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum), of integers and truth values in `f32`; lengths are those of
         #[doc = concat!("[`", stringify!($max), "`].")]
         ///
         /// # Errors
