@@ -83,16 +83,19 @@ fn fixed(
 
 /// Brings running statistics nearer to those over `axes`, averaged over what is left beside the channels. Nothing has
 /// none, and leaves them alone.
-fn observe(x: &Tensor, running: RunningStatistics<'_>, axes: &[isize], momentum: f64) -> Result<()> {
+fn observe(op: &'static str, x: &Tensor, running: RunningStatistics<'_>, axes: &[isize], momentum: f64) -> Result<()> {
     if x.size() == 0 {
         return Ok(());
     }
     let _off = no_grad();
+    // Both can be written, or neither is.
+    ops::writable(op, running.mean)?;
+    ops::writable(op, running.var)?;
     let x = x.detach();
     let over = || ops::over(axes);
     let rest = |t: &Tensor| if t.rank() > 1 { ops::mean(t, 0) } else { Ok(t.clone()) };
     for (slot, new) in [(running.mean, ops::mean(&x, over())?), (running.var, ops::var(&x, over().ddof(1))?)] {
-        let kept = ops::mul(&slot.detach(), 1.0 - momentum)?;
+        let kept = ops::mul(slot.detach(), 1.0 - momentum)?;
         ops::copy_(slot, &ops::add(&kept, &ops::mul(&rest(&new)?, momentum)?)?)?;
     }
     Ok(())
@@ -130,7 +133,7 @@ pub fn batch_norm(
     let rows: AxisSet = axes.iter().map(|&a| a as usize).collect();
     let y = standardized(x, beside(weight, x.rank())?.as_ref(), beside(bias, x.rank())?.as_ref(), eps, rows)?;
     if let Some(running) = running {
-        observe(x, running, &axes, momentum)?;
+        observe(op, x, running, &axes, momentum)?;
     }
     Ok(y)
 }
@@ -161,7 +164,7 @@ pub fn instance_norm(
     let rows: AxisSet = (2..x.rank()).collect();
     let y = standardized(x, beside(weight, x.rank())?.as_ref(), beside(bias, x.rank())?.as_ref(), eps, rows)?;
     if let Some(running) = running {
-        observe(x, running, &axes, momentum)?;
+        observe(op, x, running, &axes, momentum)?;
     }
     Ok(y)
 }

@@ -68,7 +68,7 @@ impl Operation for Convolution {
             let first = place(parts[1 - i]) < place(self.part);
             apply_one(operation, &if first { [&other, &g] } else { [&g, &other] })
         };
-        Ok((0..2).map(|i| needed.contains(i).then(|| gradient(i)).transpose()).collect::<Result<_>>()?)
+        (0..2).map(|i| needed.contains(i).then(|| gradient(i)).transpose()).collect()
     }
 }
 
@@ -90,8 +90,8 @@ impl<T: Into<Spatial>> From<T> for Padding {
 /// How a convolution slides. The default is PyTorch's: stride 1, no padding, dilation 1, one group.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, ops::{Conv, Padding}};
-/// let (x, w) = (Tensor::ones([1, 4, 8, 8]), Tensor::ones([6, 2, 3, 3]));
+/// use pellucid_tensor::{DType, Tensor, ops::{Conv, Padding}};
+/// let (x, w) = (Tensor::ones([1, 4, 8, 8], DType::F32), Tensor::ones([6, 2, 3, 3], DType::F32));
 /// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2)).shape().dims(), [1, 6, 6, 6]);
 /// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2).stride(2).padding(1)).shape().dims(), [1, 6, 4, 4]);
 /// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2).padding(Padding::Same)).shape().dims(), [1, 6, 8, 8]);
@@ -275,10 +275,10 @@ fn conv_transpose(
 
 macro_rules! convolutions {
     ($($conv:ident, $transpose:ident: $spatial:literal, $axes:literal, $size:literal, $out:literal;)*) => {$(
-        #[doc = concat!("Cross-correlation over ", $axes, ": y[n, k, o] = Σ x[n, c, stride·o + dilation·t − padding]·w[k, c, t] + bias[k], the sum over")]
-        /// the channels c of k's group and the taps t of the window.
+        #[doc = concat!("Cross-correlation over ", $axes, ": `y[n, k, o] = Σ x[n, c, stride·o + dilation·t − padding]·w[k, c, t] + bias[k]`, the sum")]
+        /// over the channels c of k's group and the taps t of the window.
         ///
-        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[K, C / groups, taps..]`, the bias `[K]`; y is `[N, K, ", $size, "']` with")]
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[K, C / groups, taps..]`, the bias `[K]`; y is `[N, K, ", $out, "]` with")]
         /// `L' = ⌊(L + 2·padding − dilation·(taps − 1) − 1) / stride⌋ + 1`. Half types accumulate in `f32`.
         /// Padding is zeros like others: a weight of NaN or ∞ makes NaN of them.
         ///
@@ -291,7 +291,7 @@ macro_rules! convolutions {
         }
 
         #[doc = concat!("The transposed convolution over ", $axes, " (Zeiler et al. 2010), the transpose of the linear map of [`", stringify!($conv), "`]:")]
-        /// y[n, k, stride·i + dilation·t − padding] = Σ x[n, c, i]·w[c, k, t] + bias[k].
+        /// `y[n, k, stride·i + dilation·t − padding] = Σ x[n, c, i]·w[c, k, t] + bias[k]`.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[C, K / groups, taps..]`, the bias `[K]`; an axis of L becomes")]
         /// `(L − 1)·stride − 2·padding + dilation·(taps − 1) + output_padding + 1`.

@@ -35,7 +35,7 @@ pub enum Outside {
 /// with `align_corners` −1 and 1 are the middles of the first and the last element, otherwise their outer edges.
 ///
 /// Jaderberg et al., "Spatial Transformer Networks" (2015). The gradient with respect to the grid is that of the weights
-/// between elements; [`Sampling::Nearest`] has none.
+/// between elements, and 0 for the nearest. A place that is NaN holds NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for cubics in three axes.
@@ -92,6 +92,13 @@ pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, 
             }
         })
         .collect::<Result<_>>()?;
+    // What is found outside: 0, or NaN at a place that is none. By this way the nearest element has the gradient of rounding.
+    let zero = ops::zeros((), x.dtype())?;
+    let held = |at: &Tensor| ops::clamp(&ops::round(&ops::unsqueeze(at, 1)?)?, 0.0, 0.0);
+    let beyond = match mode {
+        Sampling::Nearest => at.iter().try_fold(zero, |sum, at| ops::add(&sum, &held(at)?))?,
+        Sampling::Linear | Sampling::Cubic => zero,
+    };
     let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
     let mut sum: Option<Tensor> = None;
     for taps in 0..seen.iter().map(Vec::len).product() {
@@ -116,7 +123,7 @@ pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, 
         let (index, inside) = (index.expect("an axis"), inside.expect("an axis"));
         let each = ops::broadcast_to(&ops::unsqueeze(&index, 1)?, [n, channels, places])?;
         let found = ops::take_along_axis(&image, &each, 2)?;
-        let found = ops::where_(&ops::unsqueeze(&inside, 1)?, &found, 0.0)?;
+        let found = ops::where_(&ops::unsqueeze(&inside, 1)?, &found, &beyond)?;
         let part = weight.map_or(Ok(found.clone()), |w| ops::mul(&found, &ops::unsqueeze(&w, 1)?))?;
         sum = Some(sum.map_or(Ok(part.clone()), |sum| ops::add(&sum, &part))?);
     }
@@ -151,7 +158,7 @@ impl Axis {
                     return ops::mul(at, 0.0);
                 }
                 let far = ops::abs(&ops::sub(at, low)?)?;
-                let times = ops::floor(&ops::div(&far.detach(), span)?)?;
+                let times = ops::floor(&ops::div(far.detach(), span)?)?;
                 let extra = ops::sub(&far, &ops::mul(&times, span)?)?;
                 let odd = ops::ne(&ops::fmod(&times, 2.0)?, 0.0)?;
                 let folded = ops::where_(&odd, &ops::sub(span, &extra)?, &extra)?;

@@ -15,8 +15,8 @@ use smallvec::smallvec;
 /// How a pool slides: windows of a size, by default next to each other.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, ops::Pool};
-/// let x = Tensor::ones([1, 4, 7, 7]);
+/// use pellucid_tensor::{DType, Tensor, ops::Pool};
+/// let x = Tensor::ones([1, 4, 7, 7], DType::F32);
 /// assert_eq!(x.max_pool2d(Pool::new(2)).0.shape().dims(), [1, 4, 3, 3]);
 /// assert_eq!(x.max_pool2d(Pool::new(2).ceil()).0.shape().dims(), [1, 4, 4, 4]);
 /// assert_eq!(x.max_pool2d(Pool::new([3, 2]).stride(1).padding([1, 0])).0.shape().dims(), [1, 4, 7, 6]);
@@ -71,7 +71,7 @@ impl Pool {
         let window = Window { size, stride, dilation, before };
         let mut outputs = [0; 3];
         for a in 0..3 {
-            if before[a] > (window.reach(a) + 1) / 2 {
+            if 2 * before[a] > window.reach(a) + 1 {
                 let reason = format!("padding {} is more than half of a window of {}", before[a], window.reach(a) + 1);
                 return Err(Error::invalid(op, reason));
             }
@@ -235,7 +235,7 @@ macro_rules! pools {
         }
 
         #[doc = concat!("The mean of every window; x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, and lengths are those of [`", stringify!($max), "`].")]
-        /// Padding counts as zeros; `divisor` says by what is divided.
+        /// Padding counts as zeros; `divisor` says by what is divided. Integers give `f32`.
         ///
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for a dilation or a divisor of 0.")]
@@ -244,7 +244,7 @@ macro_rules! pools {
             avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
         }
 
-        /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum); lengths are those of
+        /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum), of integers and truth values in `f32`; lengths are those of
         #[doc = concat!("[`", stringify!($max), "`].")]
         ///
         /// # Errors

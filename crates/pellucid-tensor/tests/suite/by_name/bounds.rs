@@ -59,7 +59,7 @@ fn putting() {
 fn a_refused_assignment_writes_nothing() {
     for wrong in WRONG {
         let x = line();
-        let payload = payload_of(|| x.set(&Tensor::from([0, wrong]), 7.0));
+        let payload = payload_of(|| x.set(Tensor::from([0, wrong]), 7.0));
         let error = payload.downcast_ref::<Error>().map(|e| e.to_string());
         let error = error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("a message");
         assert!(error.contains(&wrong.to_string()), "{error}");

@@ -97,7 +97,7 @@ fn rows_of(
 pub(super) fn rows() -> Vec<Row> {
     let line = rows_of(
         ["adaptive_avg_pool1d", "adaptive_max_pool1d"],
-        (|x, o| ops::adaptive_avg_pool1d(x, o), |x, o| ops::adaptive_max_pool1d(x, o)),
+        (ops::adaptive_avg_pool1d, ops::adaptive_max_pool1d),
         1,
         &[
             ("equal windows", &[2, 2, 6], &[Some(3)]),
@@ -111,7 +111,7 @@ pub(super) fn rows() -> Vec<Row> {
     );
     let plane = rows_of(
         ["adaptive_avg_pool2d", "adaptive_max_pool2d"],
-        (|x, o| ops::adaptive_avg_pool2d(x, o), |x, o| ops::adaptive_max_pool2d(x, o)),
+        (ops::adaptive_avg_pool2d, ops::adaptive_max_pool2d),
         2,
         &[
             ("one length for both", &[1, 2, 4, 3], &[Some(2)]),
@@ -123,7 +123,7 @@ pub(super) fn rows() -> Vec<Row> {
     );
     let space = rows_of(
         ["adaptive_avg_pool3d", "adaptive_max_pool3d"],
-        (|x, o| ops::adaptive_avg_pool3d(x, o), |x, o| ops::adaptive_max_pool3d(x, o)),
+        (ops::adaptive_avg_pool3d, ops::adaptive_max_pool3d),
         3,
         &[
             ("one length for all", &[1, 1, 3, 2, 3], &[Some(2)]),

@@ -159,7 +159,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn conv1d() -> Row {
-    let call: Call = |x, w, b, options| ops::conv1d(x, w, b, options);
+    let call: Call = ops::conv1d;
     let case = |row, label, shapes, way| with(row, label, call, shapes, way);
     let row = row("conv1d");
     let row = case(row, "plain", [&[2, 2, 5], &[3, 2, 3], &[]], LINE);
@@ -192,7 +192,7 @@ fn conv1d() -> Row {
 }
 
 fn conv2d() -> Row {
-    let call: Call = |x, w, b, options| ops::conv2d(x, w, b, options);
+    let call: Call = ops::conv2d;
     let case = |row, label, shapes, way| with(row, label, call, shapes, way);
     let row = row("conv2d");
     let row = case(row, "plain", [&[1, 2, 3, 3], &[2, 2, 2, 2], &[2]], PLANE);
@@ -213,7 +213,7 @@ fn conv2d() -> Row {
 }
 
 fn conv3d() -> Row {
-    let call: Call = |x, w, b, options| ops::conv3d(x, w, b, options);
+    let call: Call = ops::conv3d;
     let case = |row, label, shapes, way| with(row, label, call, shapes, way);
     let row = row("conv3d");
     let row = case(row, "plain", [&[1, 1, 2, 2, 3], &[2, 1, 2, 1, 2], &[2]], SPACE);
@@ -249,7 +249,7 @@ fn refusing_more(row: Row, call: Call, spatial: usize) -> Row {
 }
 
 fn conv_transpose1d() -> Row {
-    let call: Call = |x, w, b, options| ops::conv_transpose1d(x, w, b, options);
+    let call: Call = ops::conv_transpose1d;
     let case = |row, label, shapes, way| with(row, label, call, shapes, way);
     let row = row("conv_transpose1d");
     let row = case(row, "plain", [&[2, 2, 3], &[2, 3, 2], &[3]], LINE);
@@ -267,7 +267,7 @@ fn conv_transpose1d() -> Row {
 }
 
 fn conv_transpose2d() -> Row {
-    let call: Call = |x, w, b, options| ops::conv_transpose2d(x, w, b, options);
+    let call: Call = ops::conv_transpose2d;
     let case = |row, label, shapes, way| with(row, label, call, shapes, way);
     let row = row("conv_transpose2d");
     let row = case(row, "plain", [&[1, 2, 2, 2], &[2, 2, 2, 2], &[2]], PLANE);
@@ -282,7 +282,7 @@ fn conv_transpose2d() -> Row {
 }
 
 fn conv_transpose3d() -> Row {
-    let call: Call = |x, w, b, options| ops::conv_transpose3d(x, w, b, options);
+    let call: Call = ops::conv_transpose3d;
     let case = |row, label, shapes, way| with(row, label, call, shapes, way);
     let row = row("conv_transpose3d");
     let row = case(row, "plain", [&[1, 1, 2, 1, 2], &[1, 2, 1, 2, 2], &[2]], SPACE);

@@ -53,8 +53,11 @@ fn folded(x: &Nd, dims: &[usize], slide: Slide) -> Nd {
     y
 }
 
-/// Both rows have the same cases: images of these channels and spatial lengths, with N images or one without N.
-fn cases() -> [(&'static str, Option<usize>, usize, &'static [usize], Slide); 8] {
+/// A label, N images or one without N, their channels and spatial lengths, and the windows.
+type Case = (&'static str, Option<usize>, usize, &'static [usize], Slide);
+
+/// Both rows have the same cases.
+fn cases() -> [Case; 8] {
     const PLAIN: Slide = Slide { size: &[2, 2], stride: &[1, 1], padding: &[0, 0], dilation: &[1, 1], ceil: false };
     const LINE: Slide = Slide { size: &[2], stride: &[1], padding: &[1], dilation: &[2], ceil: false };
     const SPACE: Slide =
@@ -116,6 +119,10 @@ pub(super) fn rows() -> Vec<Row> {
             .also("integers", || {
                 let x = Tensor::from([[[1i64, 2, 3]]]);
                 Ok(ops::unfold(&x, 2, 1, 0, 1, 1)?.to_vec::<i64>() == [1, 2, 2, 3])
+            })
+            .also("truth values", || {
+                let x = Tensor::from([[[true, false]]]);
+                Ok(ops::unfold(&x, 2, 1, 1, 1, 1)?.to_vec::<bool>() == [false, true, false, true, false, false])
             }),
         fold.also("rows that are no multiple of the taps", move || {
             shape_refused(ops::fold(&Tensor::ones([1, 7, 4], DType::F64), &[3, 3], 2, 1, 0, 1))

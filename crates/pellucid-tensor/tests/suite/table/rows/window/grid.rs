@@ -104,18 +104,21 @@ fn case(row: Row, label: String, inputs: [Input; 2], how: Reading) -> Row {
     .floats_only()
 }
 
+/// Every way to read, with corners in their places or not.
+fn modes() -> impl Iterator<Item = (Sampling, Outside, bool)> {
+    let each = |mode| [Zeros, Border, Reflection].into_iter().map(move |outside| (mode, outside));
+    let all = [Nearest, Linear, Cubic].into_iter().flat_map(each);
+    all.flat_map(|(mode, outside)| [false, true].map(|align| (mode, outside, align)))
+}
+
 fn grid_sample() -> Row {
     // Products with a weight of 0, and places that are no numbers, promise nothing.
     let mut row = Row::new("grid_sample").scale(8.0).ulps(64.0).ordinary();
-    for mode in [Nearest, Linear, Cubic] {
-        for outside in [Zeros, Border, Reflection] {
-            for align in [false, true] {
-                let how = Reading { mode, outside, align };
-                row = case(row, format!("a plane, {how:?}"), [real([1, 2, 3, 2]), places([1, 1, 3, 2])], how);
-                if mode != Cubic {
-                    row = case(row, format!("a space, {how:?}"), [real([1, 1, 2, 3, 2]), places([1, 1, 2, 1, 3])], how);
-                }
-            }
+    for (mode, outside, align) in modes() {
+        let how = Reading { mode, outside, align };
+        row = case(row, format!("a plane, {how:?}"), [real([1, 2, 3, 2]), places([1, 1, 3, 2])], how);
+        if mode != Cubic {
+            row = case(row, format!("a space, {how:?}"), [real([1, 1, 2, 3, 2]), places([1, 1, 2, 1, 3])], how);
         }
     }
     let how = Reading { mode: Linear, outside: Zeros, align: false };
@@ -150,17 +153,21 @@ fn grid_sample() -> Row {
         let (x, grid) = (Tensor::ones([1, 1, 2, 2, 2], DType::F64), Tensor::zeros([1, 1, 1, 1, 3], DType::F64));
         argument_refused(ops::grid_sample(&x, &grid, Cubic, Zeros, false))
     })
-    .also("no place is read out of bounds", move || {
+    .also("no place is read out of bounds, and NaN holds NaN", move || {
+        let mut fits = true;
         for place in [1e300, -1e300, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
             let grid = Tensor::full([1, 1, 1, 2], place, DType::F64);
-            for mode in [Nearest, Linear, Cubic] {
-                for outside in [Zeros, Border, Reflection] {
-                    ops::grid_sample(&image(), &grid, mode, outside, true)?;
-                    ops::grid_sample(&image(), &grid, mode, outside, false)?;
-                }
+            for (mode, outside, align) in modes() {
+                let y = ops::grid_sample(&image(), &grid, mode, outside, align)?;
+                fits &= !place.is_nan() || y.item::<f64>().is_nan();
             }
         }
-        Ok(true)
+        Ok(fits)
+    })
+    .also("the nearest element has the gradient 0 with respect to the grid", move || {
+        let grid = Tensor::zeros([1, 1, 1, 2], DType::F64).requires_grad_(true);
+        ops::grid_sample(&image(), &grid, Nearest, Zeros, true)?.backward();
+        Ok(grid.grad().is_some_and(|g| g.to_vec::<f64>() == [0.0, 0.0]))
     })
 }
 

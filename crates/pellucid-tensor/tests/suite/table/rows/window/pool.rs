@@ -91,10 +91,13 @@ fn maximal(row: Row, call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>, spatia
             let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), Pool::new(2))?;
             Ok(values.dtype() == DType::I32 && values.to_vec::<i32>() == [1, 1] && positions.to_vec::<i64>() == [0, 0])
         })
+        .also("truth values stay", move || {
+            Ok(call(&ones(spatial, 2).to_dtype(DType::Bool), Pool::new(2))?.0.to_vec::<bool>() == [true, true])
+        })
 }
 
 fn max_pools() -> Vec<Row> {
-    let line = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool1d(x, p), shape, slide);
+    let line = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool1d, shape, slide);
     let row = Row::new("max_pool1d");
     let row = line(row, "next to each other", &[2, 2, 5], LINE);
     let row = line(row, "overlapping", &[1, 2, 6], Slide { size: &[3], stride: &[1], ..LINE });
@@ -107,9 +110,9 @@ fn max_pools() -> Vec<Row> {
     let row = line(row, "one image", &[2, 4], LINE);
     let row = line(row, "no image", &[0, 2, 4], LINE);
     let row = line(row, "no channel", &[2, 0, 4], LINE);
-    let line = maximal(refusing(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), |x, p| ops::max_pool1d(x, p), 1);
+    let line = maximal(refusing(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), ops::max_pool1d, 1);
 
-    let plane = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool2d(x, p), shape, slide);
+    let plane = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool2d, shape, slide);
     let row = Row::new("max_pool2d");
     let row = plane(row, "next to each other", &[1, 2, 4, 4], PLANE);
     let row = plane(row, "a number for each axis", &[1, 1, 3, 5], UNEVEN);
@@ -118,16 +121,16 @@ fn max_pools() -> Vec<Row> {
     let row = plane(row, "no image", &[0, 1, 4, 4], PLANE);
     let overlapping = Slide { size: &[3, 3], padding: &[1, 1], ..PLANE };
     let row = plane(row, "large", &[2, 5, 23, 37], overlapping).long();
-    let plane = maximal(refusing(row, 2, |x, p| Ok(ops::max_pool2d(x, p)?.0)), |x, p| ops::max_pool2d(x, p), 2);
+    let plane = maximal(refusing(row, 2, |x, p| Ok(ops::max_pool2d(x, p)?.0)), ops::max_pool2d, 2);
 
-    let space = |row, label, shape: &[usize], slide| max_case(row, label, |x, p| ops::max_pool3d(x, p), shape, slide);
+    let space = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool3d, shape, slide);
     let row = Row::new("max_pool3d");
     let row = space(row, "next to each other", &[1, 2, 2, 2, 3], SPACE);
     let uneven = Slide { size: &[2, 1, 3], stride: &[1, 2, 2], padding: &[1, 0, 1], dilation: &[2, 1, 1], ceil: true };
     let row = space(row, "a number for each axis", &[1, 1, 3, 2, 4], uneven);
     let row = space(row, "one image", &[1, 2, 3, 2], SPACE);
     let row = space(row, "no image", &[0, 1, 2, 2, 2], SPACE);
-    let space = maximal(refusing(row, 3, |x, p| Ok(ops::max_pool3d(x, p)?.0)), |x, p| ops::max_pool3d(x, p), 3);
+    let space = maximal(refusing(row, 3, |x, p| Ok(ops::max_pool3d(x, p)?.0)), ops::max_pool3d, 3);
     vec![line, plane, space]
 }
 
@@ -170,6 +173,12 @@ fn averaging(row: Row, call: Average, spatial: usize) -> Row {
         .also("a dilation", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(2), Divisor::Window))
         })
+        .also("integers give floats, truth values are refused", move || {
+            let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
+            let y = call(&x, Pool::new(2), Divisor::Window)?;
+            let refused = call(&truth, Pool::new(2), Divisor::Window);
+            Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(refused, Err(Error::DTypeMismatch { .. })))
+        })
         .also("a divisor of 0", move || argument_refused(call(&ones(spatial, 3), Pool::new(2), Divisor::Number(0.0))))
         .also("a padding of more than half a window", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2), Divisor::Window))
@@ -181,7 +190,7 @@ fn averaging(row: Row, call: Average, spatial: usize) -> Row {
 
 fn avg_pools() -> Vec<Row> {
     use Divisor::{Inside, Number, Window};
-    let call: Average = |x, p, d| ops::avg_pool1d(x, p, d);
+    let call: Average = ops::avg_pool1d;
     let line = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool1d");
     let row = line(row, "next to each other", &[2, 2, 5], LINE, Window);
@@ -197,7 +206,7 @@ fn avg_pools() -> Vec<Row> {
     let row = line(row, "no image", &[0, 2, 4], LINE, Window);
     let line = averaging(refusing(row, 1, |x, p| ops::avg_pool1d(x, p, Window)), call, 1);
 
-    let call: Average = |x, p, d| ops::avg_pool2d(x, p, d);
+    let call: Average = ops::avg_pool2d;
     let plane = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool2d");
     let row = plane(row, "next to each other", &[1, 2, 4, 4], PLANE, Window);
@@ -209,7 +218,7 @@ fn avg_pools() -> Vec<Row> {
     let row = plane(row, "no image", &[0, 1, 4, 4], PLANE, Inside);
     let plane = averaging(refusing(row, 2, |x, p| ops::avg_pool2d(x, p, Window)), call, 2);
 
-    let call: Average = |x, p, d| ops::avg_pool3d(x, p, d);
+    let call: Average = ops::avg_pool3d;
     let space = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool3d");
     let row = space(row, "next to each other", &[1, 2, 2, 2, 3], SPACE, Window);
@@ -243,6 +252,12 @@ fn measuring(row: Row, call: Norm, spatial: usize) -> Row {
         .also("p of 0", move || argument_refused(call(&ones(spatial, 3), 0.0, Pool::new(2))))
         .also("padding", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).padding(1))))
         .also("dilation", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).dilation(2))))
+        .also("integers give floats, truth values too", move || {
+            let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
+            let (y, z) = (call(&x, 1.0, Pool::new(2))?, call(&truth, 1.0, Pool::new(2))?);
+            let taps = f32::powi(2.0, spatial as i32);
+            Ok(y.to_vec::<f32>() == [3.0 * taps; 2] && z.to_vec::<f32>() == [taps; 2])
+        })
         .also("the root of a negative sum", move || {
             let y: Vec<f64> = call(&-ones(spatial, 2), 3.0, Pool::new(2))?.to_vec();
             Ok(y.iter().all(|v| v.is_nan()))
@@ -250,7 +265,7 @@ fn measuring(row: Row, call: Norm, spatial: usize) -> Row {
 }
 
 fn lp_pools() -> Vec<Row> {
-    let call: Norm = |x, p, pool| ops::lp_pool1d(x, p, pool);
+    let call: Norm = ops::lp_pool1d;
     let row = lp_case(Row::new("lp_pool1d"), "p = 2", call, &[2, 2, 5], LINE, 2.0);
     let row = lp_case(row, "p = 1", call, &[1, 2, 5], LINE, 1.0);
     let row = lp_case(row, "p = 3, overlapping", call, &[1, 2, 5], Slide { size: &[3], stride: &[1], ..LINE }, 3.0);
@@ -260,27 +275,18 @@ fn lp_pools() -> Vec<Row> {
     let row = lp_case(row, "no image", call, &[0, 2, 4], LINE, 2.0);
     let line = measuring(refusing(row, 1, |x, p| ops::lp_pool1d(x, 2.0, p)), call, 1);
 
-    let call: Norm = |x, p, pool| ops::lp_pool2d(x, p, pool);
+    let call: Norm = ops::lp_pool2d;
     let row = lp_case(Row::new("lp_pool2d"), "p = 2", call, &[1, 2, 4, 4], PLANE, 2.0);
     let uneven = Slide { padding: &[0, 0], ceil: true, ..DENSE };
     let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 4], uneven, 3.0);
     let row = lp_case(row, "one image", call, &[1, 3, 3], PLANE, 2.0);
     let plane = measuring(refusing(row, 2, |x, p| ops::lp_pool2d(x, 2.0, p)), call, 2);
 
-    let call: Norm = |x, p, pool| ops::lp_pool3d(x, p, pool);
+    let call: Norm = ops::lp_pool3d;
     let row = lp_case(Row::new("lp_pool3d"), "p = 2", call, &[1, 1, 2, 2, 3], SPACE, 2.0);
     let uneven = Slide { size: &[2, 1, 2], stride: &[1, 2, 2], ..SPACE };
     let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 2, 4], uneven, 3.0);
     let row = lp_case(row, "one image", call, &[1, 2, 2, 2], SPACE, 2.0);
     let space = measuring(refusing(row, 3, |x, p| ops::lp_pool3d(x, 2.0, p)), call, 3);
-    let dtype = |row: Row| {
-        row.also("integers become floats or are refused", || {
-            let x = Tensor::from([[[3i64, 4]]]);
-            Ok(match ops::lp_pool1d(&x, 2.0, Pool::new(2)) {
-                Ok(y) => y.dtype().is_float() && y.to_vec::<f32>() == [5.0],
-                Err(error) => matches!(error, Error::DTypeMismatch { .. }),
-            })
-        })
-    };
-    vec![dtype(line), plane, space]
+    vec![line, plane, space]
 }

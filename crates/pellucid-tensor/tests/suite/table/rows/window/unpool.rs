@@ -34,7 +34,7 @@ pub(super) fn rows() -> Vec<Row> {
         let refused = ops::max_unpool1d(&Tensor::from([[[1.5]]]), &Tensor::from([[[at]]]), &[4]);
         Ok(matches!(refused, Err(Error::IndexOutOfBounds { .. })))
     };
-    let call: Call = |x, at, dims| ops::max_unpool1d(x, at, dims);
+    let call: Call = ops::max_unpool1d;
     let row = case(Row::new("max_unpool1d"), "a line", call, &[1, 2, 2], &[5]);
     let row = case(row, "one image", call, &[2, 2], &[5]).floats_only();
     let row = case(row, "no image", call, &[0, 2, 2], &[5]).floats_only();
@@ -50,7 +50,7 @@ pub(super) fn rows() -> Vec<Row> {
             Ok(matches!(ops::max_unpool1d(&one(), &one(), &[4]), Err(Error::DTypeMismatch { .. })))
         });
 
-    let call: Call = |x, at, dims| ops::max_unpool2d(x, at, dims);
+    let call: Call = ops::max_unpool2d;
     let row = case(Row::new("max_unpool2d"), "a plane", call, &[1, 2, 1, 2], &[2, 3]);
     let row = case(row, "one image", call, &[2, 2, 1], &[2, 3]).floats_only();
     let plane = row
@@ -64,7 +64,7 @@ pub(super) fn rows() -> Vec<Row> {
             Ok(ops::max_unpool2d(&values, &positions, &[2, 2])?.to_vec::<f64>() == [0.0, 4.0, 0.0, 0.0])
         });
 
-    let call: Call = |x, at, dims| ops::max_unpool3d(x, at, dims);
+    let call: Call = ops::max_unpool3d;
     let row = case(Row::new("max_unpool3d"), "a space", call, &[1, 1, 1, 2, 1], &[2, 1, 3]);
     let row = case(row, "one image", call, &[1, 1, 2, 1], &[2, 2, 1]).floats_only();
     let space = row.also("another rank", || {
