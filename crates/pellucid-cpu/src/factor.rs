@@ -16,3 +16,17 @@ pub(crate) fn factor(
 ) -> pellucid_ir::Result<()> {
     Err(pellucid_ir::Error::MissingFeature { op: kernel.name(), feature: "linalg" })
 }
+
+#[cfg(all(test, not(feature = "linalg")))]
+mod tests {
+    use crate::testing::{Array, Lie, run};
+    use pellucid_ir::Error;
+    use pellucid_ir::kernel::{Factor, Kernel};
+
+    #[test]
+    fn the_missing_feature_is_named() {
+        let a = Array::of([1, 1], Lie::Plain, &[1.0f64]);
+        let refused = run(Kernel::Factor(Factor::Exp), &[&a], &[&a]);
+        assert_eq!(refused, Err(Error::MissingFeature { op: "matrix_exp", feature: "linalg" }));
+    }
+}

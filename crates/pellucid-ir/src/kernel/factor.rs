@@ -12,7 +12,8 @@ use smallvec::smallvec;
 /// It is a family of its own because its algorithms look at values as they go: pivots are searched,
 /// iterations end when they have converged. Nothing else in the list of families does.
 ///
-/// Matrices are `f32` or `f64`. Each is worked on in `f64` by one thread, and rounded once. A matrix with
+/// Matrices are `f32` or `f64`. Each is worked on in `f64` by one thread, and rounded once: layout and threads change no
+/// bit, another instruction set may change the last one. A matrix with
 /// NaN or infinity in what is read of it has factors of NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Factor {

@@ -78,7 +78,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
 }
 
 /// How much a solution of A·X = B can magnify an error of B: ‖A‖·‖A⁻¹‖. For ±2 it is the largest (smallest) singular value over
-/// the smallest (largest), and A may have any shape; other norms take square matrices. Infinite if A is singular.
+/// the smallest (largest), and A may have any shape; other norms take square matrices. Infinite if A is singular, 0 if it has no elements.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order.
@@ -87,6 +87,9 @@ pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
     let order = order.into();
     if let MatrixNorm::Order(p @ (2.0 | -2.0)) = order {
         super::matrices("cond", a)?;
+        if a.size() == 0 {
+            return ops::zeros(super::batch(a), a.dtype());
+        }
         let s = svdvals(a)?;
         let (first, last) = (ops::select(&s, -1, 0)?, ops::select(&s, -1, -1)?);
         return if p > 0.0 { ops::div(&first, &last) } else { ops::div(&last, &first) };

@@ -10,10 +10,12 @@
 //! | `hook` | hooks |
 //! | `operation` | users' own operations |
 //! | `none` | what has no gradient |
+//! | `linalg` | gradients of linear algebra that are known in closed form |
 
 mod graph;
 mod hook;
 mod in_place;
+mod linalg;
 mod none;
 mod operation;
 mod order;

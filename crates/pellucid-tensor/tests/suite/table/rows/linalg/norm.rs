@@ -61,6 +61,12 @@ pub(super) fn rows() -> Vec<Row> {
                 };
                 Ok(infinite(1.into())? && infinite(MatrixNorm::Frobenius)?)
             })
+            .also("of no elements", || {
+                let zero = |order: MatrixNorm| {
+                    Ok::<_, Error>(ops::cond(&zeros(&[2, 0, 0]), order)?.to_vec::<f64>() == [0.0, 0.0])
+                };
+                Ok(zero(2.into())? && zero(MatrixNorm::Frobenius)?)
+            })
             .also("of any shape, by singular values", || {
                 Ok(ops::cond(&Tensor::from([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), 2)?.item::<f64>() == 2.0)
             }),

@@ -1,0 +1,151 @@
+//! Gradients of linear algebra that are known in closed form.
+
+use crate::support::assert_close;
+use pellucid_tensor::ops::{self, Cutoff, MatrixNorm, QrMode};
+use pellucid_tensor::{Grad, Tensor, grad};
+
+/// A matrix that is neither symmetric nor near the identity, and its inverse.
+fn matrix() -> (Tensor, [f64; 4]) {
+    // det = 2·3 − 1·(−4) = 10.
+    (Tensor::from([[2.0, 1.0], [-4.0, 3.0]]).requires_grad_(true), [0.3, -0.1, 0.4, 0.2])
+}
+
+fn symmetric() -> Tensor {
+    Tensor::from([[4.0, 2.0], [2.0, 5.0]]).requires_grad_(true)
+}
+
+/// The gradient of a number.
+#[track_caller]
+fn slope(y: &Tensor, x: &Tensor) -> Tensor {
+    grad(&[y], &[x], Grad { retain_graph: true, ..Default::default() }).expect("a gradient").remove(0)
+}
+
+#[test]
+fn of_det_it_is_the_cofactors() {
+    let (x, _) = matrix();
+    assert_close(&slope(&x.det(), &x), &[3.0, 4.0, -1.0, 2.0]);
+}
+
+#[test]
+fn of_det_of_a_singular_matrix_too() {
+    let x = Tensor::from([[1.0, 2.0], [2.0, 4.0]]).requires_grad_(true);
+    assert_close(&slope(&x.det(), &x), &[4.0, -2.0, -2.0, 1.0]);
+}
+
+#[test]
+fn of_logdet_and_slogdet_it_is_the_inverse_transposed() {
+    let (x, [a, b, c, d]) = matrix();
+    assert_close(&slope(&x.logdet(), &x), &[a, c, b, d]);
+    assert_close(&slope(&x.slogdet().1, &x), &[a, c, b, d]);
+}
+
+#[test]
+fn of_inv_each_column_meets_each_row() {
+    // ∂ Σ X⁻¹ / ∂xᵢⱼ = −(column sum i of X⁻¹)·(row sum j of X⁻¹).
+    let (x, [a, b, c, d]) = matrix();
+    let (columns, rows) = ([a + c, b + d], [a + b, c + d]);
+    let expected = [columns[0] * rows[0], columns[0] * rows[1], columns[1] * rows[0], columns[1] * rows[1]].map(|g| -g);
+    assert_close(&slope(&x.inv().sum(..), &x), &expected);
+    assert_close(&slope(&x.pinv(&Cutoff::default()).sum(..), &x), &expected);
+    assert_close(&slope(&x.matrix_power(-1).sum(..), &x), &expected);
+}
+
+#[test]
+fn of_solve_it_is_that_of_the_inverse_times_the_right_hand_side() {
+    let (x, [a, b, c, d]) = matrix();
+    let right = Tensor::from([1.0, 1.0]).requires_grad_(true);
+    let by_right = [a + c, b + d];
+    let solution = [a + b, c + d];
+    let by_x =
+        [by_right[0] * solution[0], by_right[0] * solution[1], by_right[1] * solution[0], by_right[1] * solution[1]];
+    for y in [x.solve(&right, true), x.lstsq(&right, None).solution, {
+        let (packed, pivots) = x.lu_factor();
+        packed.lu_solve(&pivots, &right.unsqueeze(1), true, false)
+    }] {
+        assert_close(&slope(&y.sum(..), &x), &by_x.map(|g| -g));
+        assert_close(&slope(&y.sum(..), &right), &by_right);
+    }
+}
+
+#[test]
+fn of_solve_triangular_the_other_triangle_has_none() {
+    let x = Tensor::from([[2.0, 7.0], [1.0, 4.0]]).requires_grad_(true);
+    let y = x.solve_triangular(&Tensor::from([[2.0], [5.0]]), false, true, false);
+    // y = (1, (5 − y₀)/4): its sum by the elements of the lower triangle.
+    assert_close(&slope(&y.sum(..), &x), &[-0.375, 0.0, -0.25, -0.25]);
+}
+
+#[test]
+fn of_the_trace_of_a_power_of_eigenvalues_it_is_the_power() {
+    // Σ wᵢ² = tr X², whose gradient is 2·X.
+    let x = symmetric();
+    let expected = [8.0, 4.0, 4.0, 10.0];
+    assert_close(&slope(&x.eigvalsh(false).square().sum(..), &x), &expected);
+    let (w, v) = x.eigh(false);
+    let again = (&v * &w).matmul(&v.t());
+    assert_close(&slope(&(&again * &again).sum(..), &x), &expected);
+}
+
+#[test]
+fn of_the_squares_of_singular_values_it_is_the_matrix_twice() {
+    let (x, _) = matrix();
+    let expected = [4.0, 2.0, -8.0, 6.0];
+    assert_close(&slope(&x.svdvals().square().sum(..), &x), &expected);
+    let (u, s, vt) = x.svd(false);
+    let again = u.matmul(&(s.unsqueeze(1) * vt));
+    assert_close(&slope(&(&again * &again).sum(..), &x), &expected);
+}
+
+#[test]
+fn of_the_squares_of_factors_it_is_that_of_the_product() {
+    // Σ Lᵢⱼ² = tr X, and Σ Rᵢⱼ² = Σ Xᵢⱼ².
+    let x = symmetric();
+    assert_close(&slope(&x.cholesky(false).square().sum(..), &x), &[1.0, 0.0, 0.0, 1.0]);
+    let (x, _) = matrix();
+    let (q, r) = x.qr(QrMode::Reduced);
+    assert_close(&slope(&r.square().sum(..), &x), &[4.0, 2.0, -8.0, 6.0]);
+    assert_close(&slope(&q.square().sum(..), &x), &[0.0; 4]);
+}
+
+#[test]
+fn of_lu_it_is_that_of_its_elements() {
+    // No exchange of rows: −4 is the pivot of the first column, so L = 2/−4 and U = (−4, 3; 0, 1 + 3/2).
+    let (x, _) = matrix();
+    let (_, l, u) = x.lu();
+    assert_close(&slope(&l.sum(..), &x), &[-0.25, 0.0, -0.125, 0.0]);
+    assert_close(&slope(&u.select(0, 1).select(0, 1), &x), &[0.75, 1.0, 0.375, 0.5]);
+}
+
+#[test]
+fn of_the_trace_of_the_exponential_it_is_the_exponential_transposed() {
+    let (x, _) = matrix();
+    let y = x.matrix_exp();
+    let expected = y.t().to_vec::<f64>();
+    let got = slope(&y.trace(), &x);
+    assert_close(&(got / expected[0].abs()), &expected.iter().map(|e| e / expected[0].abs()).collect::<Vec<_>>());
+}
+
+#[test]
+fn of_norms_it_is_a_matrix_of_norm_one_in_the_dual() {
+    let x = Tensor::from([[3.0, 0.0], [0.0, -4.0]]).requires_grad_(true);
+    for (order, expected) in [
+        (MatrixNorm::Frobenius, [0.6, 0.0, 0.0, -0.8]),
+        (MatrixNorm::Nuclear, [1.0, 0.0, 0.0, -1.0]),
+        (MatrixNorm::Order(2.0), [0.0, 0.0, 0.0, -1.0]),
+        (MatrixNorm::Order(-2.0), [1.0, 0.0, 0.0, 0.0]),
+        (MatrixNorm::Order(1.0), [0.0, 0.0, 0.0, -1.0]),
+        (MatrixNorm::Order(f64::NEG_INFINITY), [1.0, 0.0, 0.0, 0.0]),
+    ] {
+        assert_close(&slope(&x.matrix_norm(order, [0, 1], false), &x), &expected);
+    }
+    // 4/3, by both singular values.
+    assert_close(&slope(&x.cond(2), &x), &[-4.0 / 9.0, 0.0, 0.0, -1.0 / 3.0]);
+}
+
+#[test]
+fn of_multi_dot_it_is_the_product_of_the_others() {
+    let (a, b) = (Tensor::from([[1.0, 2.0]]), Tensor::from([[5.0], [7.0]]));
+    let (x, _) = matrix();
+    let y = ops::multi_dot(&[&a, &x, &b]).unwrap();
+    assert_close(&slope(&y.sum(..), &x), &[5.0, 7.0, 10.0, 14.0]);
+}
