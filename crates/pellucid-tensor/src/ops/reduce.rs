@@ -355,8 +355,9 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
     if p == 2.0 {
         let squares = SQUARES.get_or_init(|| formula! { square(x) = x * x; }.eternal());
         // √s has an infinite slope at 0, where the norm's subgradient of least length is 0.
-        let root =
-            ROOT.get_or_init(|| formula! { root(s) = s.sqrt(); d s = y.gt(0.0).select(g * 0.5 / y, 0.0); }.eternal());
+        let root = ROOT.get_or_init(|| {
+            formula! { root(s) = s.sqrt(); d s = y.gt(0.0).select(g * 0.5 / y.gt(0.0).select(y, 1.0), 0.0); }.eternal()
+        });
         return super::formula::map(root, &[&sum_of(squares, x, resolved)?], &[]);
     }
     static POWER: OnceLock<Formula> = OnceLock::new();
