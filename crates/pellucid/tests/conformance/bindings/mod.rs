@@ -10,6 +10,7 @@ mod normalize;
 mod reduce;
 mod select;
 mod shape;
+mod siblings;
 mod special;
 mod statistics;
 
@@ -37,6 +38,7 @@ pub(crate) fn all() -> Table {
         reduce::bind,
         select::bind,
         shape::bind,
+        siblings::bind,
         special::bind,
         statistics::bind,
     ] {

@@ -16,6 +16,7 @@ mod masked;
 mod matmul;
 mod normalize;
 mod pad;
+mod polynomial;
 mod quantile;
 mod random;
 mod rearrange;
@@ -91,6 +92,7 @@ tables!(
     matmul,
     normalize,
     pad,
+    polynomial,
     quantile,
     random,
     rearrange,
