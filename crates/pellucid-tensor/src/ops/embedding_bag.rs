@@ -73,7 +73,10 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     let bag = ops::where_(&counts, &bag, bags as i64)?;
     let rows = ops::index_select(table, 0, &flat)?;
     let rows = match options.weights {
-        Some(weights) => ops::mul(&rows, &ops::reshape(weights, [flat.size(), 1])?)?,
+        Some(weights) => {
+            let weighed = ops::mul(&rows, &ops::reshape(weights, [flat.size(), 1])?)?;
+            ops::to_dtype(&weighed, table.dtype())?
+        }
         None => rows,
     };
     let start = ops::zeros([bags + 1, table.shape()[1]], table.dtype())?;

@@ -24,6 +24,7 @@ mod masked;
 mod matmul;
 mod normalize;
 mod pad;
+mod polynomial;
 mod put;
 mod quantile;
 mod random;
@@ -73,6 +74,10 @@ pub use normalize::{
     BatchNorm, RunningStatistics, batch_norm, group_norm, instance_norm, layer_norm, local_response_norm, rms_norm,
 };
 pub use pad::{PadMode, PadWidth, pad};
+pub use polynomial::{
+    chebyshev_t, chebyshev_u, chebyshev_v, chebyshev_w, hermite_h, hermite_he, laguerre_l, legendre_p,
+    shifted_chebyshev_t, shifted_chebyshev_u, shifted_chebyshev_v, shifted_chebyshev_w,
+};
 pub use put::{diagonal_scatter, index_put, masked_scatter, put, select_scatter, slice_scatter};
 pub use quantile::{Interpolation, median, mode, nanmedian, nanquantile, quantile};
 pub use random::{bernoulli, multinomial, normal, rand, rand_with, randint, randn, randn_with, randperm};

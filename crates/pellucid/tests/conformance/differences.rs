@@ -37,5 +37,7 @@ const READERS_OF_MASKS: &[&str] = &["__getitem__", "index_put"];
 
 /// True for an operation that reads values, of arguments with or without a mask.
 pub(crate) fn reads(operation: &str, with_mask: bool) -> bool {
-    READERS.contains(&operation) || (with_mask && READERS_OF_MASKS.contains(&operation))
+    READERS.contains(&operation)
+        || operation.contains("_polynomial_")
+        || (with_mask && READERS_OF_MASKS.contains(&operation))
 }

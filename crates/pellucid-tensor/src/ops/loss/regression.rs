@@ -10,37 +10,54 @@ use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::PI;
 use std::sync::OnceLock;
 
-/// Losses that are a formula of x and its target, which broadcast.
-macro_rules! losses {
-    ($($(#[$doc:meta])* $name:ident($x:ident, $t:ident $(; $k:ident)?) = $body:expr $(, d $wrt:ident = $d:expr)* ;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Errors
-        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a width that is not
-        /// positive.
-        #[face]
-        pub fn $name($x: &Tensor, target: &Tensor, $($k: f64,)? reduction: Reduction) -> Result<Tensor> {
-            static FORMULA: OnceLock<Formula> = OnceLock::new();
-            floats(stringify!($name), &[$x, target])?;
-            $(if !($k > 0.0) {
-                return Err(Error::invalid(stringify!($name), format!("{} is positive, got {}", stringify!($k), $k)));
-            })?
-            let formula = FORMULA.get_or_init(|| formula! { $name($x, $t $(; $k)?) = $body; $(d $wrt = $d;)* }.eternal());
-            reduction.of(&map(formula, &[$x, target], &[$(Scalar::from($k))?])?)
-        }
-    )*};
+/// A loss that is a formula of x and its target, which broadcast.
+fn of_pairs(formula: &Formula, x: &Tensor, target: &Tensor, params: &[Scalar], reduction: Reduction) -> Result<Tensor> {
+    floats(formula.name(), &[x, target])?;
+    reduction.of(&map(formula, &[x, target], params)?)
 }
 
-losses! {
-    /// |x − t|
-    l1_loss(x, t) = (x - t).abs();
-    /// (x − t)²
-    mse_loss(x, t) = (x - t).square();
-    /// ½(x − t)² where |x − t| < δ, else δ·(|x − t| − ½δ) (Huber 1964).
-    huber_loss(x, t; delta) = {
-        let d = (x - t).abs();
-        d.lt(delta).select(0.5 * d * d, delta * (d - 0.5 * delta))
-    };
+/// |x − t|
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    static L1: OnceLock<Formula> = OnceLock::new();
+    let formula = L1.get_or_init(|| formula! { l1_loss(x, t) = (x - t).abs(); }.eternal());
+    of_pairs(formula, x, target, &[], reduction)
+}
+
+/// (x − t)²
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[face]
+pub fn mse_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    static MSE: OnceLock<Formula> = OnceLock::new();
+    let formula = MSE.get_or_init(|| formula! { mse_loss(x, t) = (x - t).square(); }.eternal());
+    of_pairs(formula, x, target, &[], reduction)
+}
+
+/// ½(x − t)² where |x − t| < δ, else δ·(|x − t| − ½δ) (Huber 1964).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a width that is not positive.
+#[face]
+pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
+    static HUBER: OnceLock<Formula> = OnceLock::new();
+    if delta.is_nan() || delta <= 0.0 {
+        return Err(Error::invalid("huber_loss", format!("delta is positive, got {delta}")));
+    }
+    let formula = HUBER.get_or_init(|| {
+        formula! {
+            huber_loss(x, t; delta) = {
+                let d = (x - t).abs();
+                d.lt(delta).select(0.5 * d * d, delta * (d - 0.5 * delta))
+            };
+        }
+        .eternal()
+    });
+    of_pairs(formula, x, target, &[delta.into()], reduction)
 }
 
 /// The [`huber_loss`] of width β divided by β: slope 1 beyond it (Girshick 2015). For β = 0 the [`l1_loss`].

@@ -10,6 +10,7 @@ mod normalize;
 mod reduce;
 mod select;
 mod shape;
+mod siblings;
 mod special;
 mod statistics;
 mod window;
@@ -38,6 +39,7 @@ pub(crate) fn all() -> Table {
         reduce::bind,
         select::bind,
         shape::bind,
+        siblings::bind,
         special::bind,
         statistics::bind,
         window::bind,

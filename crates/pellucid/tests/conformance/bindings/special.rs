@@ -26,6 +26,18 @@ pub(super) fn bind(table: &mut Binder) {
     table.unary("special.entr", ops::entr);
     table.unary("lgamma", ops::lgamma);
     table.binary("special.zeta", ops::zeta);
+    table.binary("special.chebyshev_polynomial_t", ops::chebyshev_t);
+    table.binary("special.chebyshev_polynomial_u", ops::chebyshev_u);
+    table.binary("special.chebyshev_polynomial_v", ops::chebyshev_v);
+    table.binary("special.chebyshev_polynomial_w", ops::chebyshev_w);
+    table.binary("special.shifted_chebyshev_polynomial_t", ops::shifted_chebyshev_t);
+    table.binary("special.shifted_chebyshev_polynomial_u", ops::shifted_chebyshev_u);
+    table.binary("special.shifted_chebyshev_polynomial_v", ops::shifted_chebyshev_v);
+    table.binary("special.shifted_chebyshev_polynomial_w", ops::shifted_chebyshev_w);
+    table.binary("special.hermite_polynomial_h", ops::hermite_h);
+    table.binary("special.hermite_polynomial_he", ops::hermite_he);
+    table.binary("special.laguerre_polynomial_l", ops::laguerre_l);
+    table.binary("special.legendre_polynomial_p", ops::legendre_p);
     for name in [
         "polygamma.polygamma_n_0",
         "polygamma.polygamma_n_1",

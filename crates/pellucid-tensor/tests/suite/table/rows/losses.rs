@@ -350,10 +350,11 @@ fn classes() -> Vec<Row> {
 
 fn comparisons() -> Vec<Row> {
     let length = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let raised = |v: &[f64]| (v.iter().map(|x| x * x).sum::<f64>() + 1e-12).sqrt();
     let row = |x: &Nd, i: usize| x.data[3 * i..3 * i + 3].to_vec();
     let cosine = move |x: &[Nd], i: usize| {
         let (a, b) = (row(&x[0], i), row(&x[1], i));
-        a.iter().zip(&b).map(|(a, b)| a * b).sum::<f64>() / (length(&a) * length(&b))
+        a.iter().zip(&b).map(|(a, b)| a * b).sum::<f64>() / (raised(&a) * raised(&b))
     };
     let apart = move |a: &Nd, b: &Nd, i: usize| {
         length(&row(a, i).iter().zip(row(b, i)).map(|(a, b)| a - b).collect::<Vec<_>>())

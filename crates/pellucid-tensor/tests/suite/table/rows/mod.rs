@@ -17,6 +17,7 @@ mod masked;
 mod matmul;
 mod normalize;
 mod pad;
+mod polynomial;
 mod quantile;
 mod random;
 mod rearrange;
@@ -94,6 +95,7 @@ tables!(
     matmul,
     normalize,
     pad,
+    polynomial,
     quantile,
     random,
     rearrange,

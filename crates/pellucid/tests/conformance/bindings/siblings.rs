@@ -1,0 +1,134 @@
+//! Names of the data's own for what other operations do: copies of views, conversions, constants.
+
+use super::Binder;
+use super::reduce::along;
+use super::shape::at_least;
+use crate::call::{Call, KEY};
+use pellucid::{DType, Error, Result, Shape, Tensor, ops};
+
+pub(super) fn bind(table: &mut Binder) {
+    views(table);
+    cuts(table);
+    constants(table);
+    for name in ["contiguous", "alias_copy", "conj", "conj_physical", "resolve_conj", "resolve_neg", "real"] {
+        table.unary(name, ops::copy);
+    }
+    for (name, dtype) in [
+        ("bfloat16", DType::BF16),
+        ("bool", DType::Bool),
+        ("byte", DType::U8),
+        ("char", DType::I8),
+        ("float", DType::F32),
+        ("half", DType::F16),
+        ("int", DType::I32),
+        ("long", DType::I64),
+        ("short", DType::I16),
+    ] {
+        table.unary(name, move |x| ops::to_dtype(x, dtype));
+    }
+    table.one("double", |c| ops::to_dtype(c.x()?, c.float));
+    table.binary("kron", ops::kron);
+    table.one("einsum", |c| {
+        let equation = c.text(1, "equation").ok_or_else(|| Error::invalid("einsum", "takes an equation"))?;
+        ops::einsum(equation, &c.tensors(0)?)
+    });
+}
+
+fn sizes(lengths: &[isize]) -> Vec<usize> {
+    lengths.iter().map(|&d| d as usize).collect()
+}
+
+fn views(table: &mut Binder) {
+    for name in ["t", "t_copy", "H"] {
+        table.unary(name, ops::t);
+    }
+    table.unary("mH", |x| ops::transpose(x, -2, -1));
+    for name in ["transpose", "transpose_copy"] {
+        table.one(name, |c| {
+            let (a, b) = (c.int(1, "dim0").unwrap_or(0), c.int(2, "dim1").unwrap_or(0));
+            along(c.x()?, |x| ops::transpose(x, a, b))
+        });
+    }
+    table.one("permute_copy", |c| ops::permute(c.x()?, &c.lengths(1, "dims")?));
+    table.one("view_copy", |c| ops::reshape(c.x()?, &c.lengths(1, "shape")?[..]));
+    table.one("unsqueeze_copy", |c| ops::unsqueeze(c.x()?, c.int(1, "dim").unwrap_or(0)));
+    table.one("expand_copy", |c| ops::expand(c.x()?, &c.lengths(1, "shape")?[..]));
+    table.binary("expand_as", |x, like| ops::broadcast_to(x, like.shape()));
+    table.unary("flipud", |x| ops::flip(x, 0));
+    table.one("flip", |c| ops::flip(c.x()?, &c.lengths(1, "dims")?[..]));
+    table.one("atleast_1d", |c| at_least(c.x()?, 1));
+    table.one("atleast_3d", |c| at_least(c.x()?, 3));
+    table.one("tril", |c| ops::tril(c.x()?, c.int(1, "diagonal").unwrap_or(0)));
+    table.one("diagonal_copy", |c| {
+        let (a, b) = (c.int(2, "dim1").unwrap_or(0), c.int(3, "dim2").unwrap_or(1));
+        ops::diagonal(c.x()?, c.int(1, "offset").unwrap_or(0), a, b)
+    });
+    table.one("stack", |c| ops::stack(&c.tensors(0)?, c.int(1, "dim").unwrap_or(0)));
+    for name in ["unfold", "unfold_copy"] {
+        table.one(name, |c| {
+            let (axis, size, step) = (c.int(1, "dimension").unwrap_or(0), c.count(2, "size")?, c.count(3, "step")?);
+            match c.x()?.rank() {
+                // The windows of a number are the number itself.
+                0 => ops::expand(c.x()?, [size]),
+                _ => ops::windows(c.x()?, axis, size, step),
+            }
+        });
+    }
+}
+
+fn cuts(table: &mut Binder) {
+    table.one("narrow_copy", |c| {
+        ops::narrow(c.x()?, c.int(1, "dim").unwrap_or(0), c.count(2, "start")?, c.count(3, "length")?)
+    });
+    table.many("unbind_copy", |c| ops::unbind(c.x()?, c.int(1, "dim").unwrap_or(0)));
+    table.many("unsafe_chunk", |c| ops::chunk(c.x()?, c.count(1, "chunks")?, c.int(2, "dim").unwrap_or(0)));
+    table.many("split_with_sizes_copy", |c| {
+        ops::split(c.x()?, &sizes(&c.ints(1, "split_sizes").unwrap_or_default()), c.int(2, "dim").unwrap_or(0))
+    });
+    for (name, axis) in [("hsplit", 1), ("vsplit", 0), ("dsplit", 2)] {
+        table.many(name, move |c| {
+            let axis = if c.x()?.rank() == 1 { 0 } else { axis };
+            match c.int(1, "sections") {
+                Some(count) => ops::tensor_split(c.x()?, count as usize, axis),
+                None => ops::tensor_split(c.x()?, &c.ints(1, "indices").unwrap_or_default()[..], axis),
+            }
+        });
+    }
+}
+
+/// A tensor of one number, whose shape is the argument at a position.
+fn filled(c: &Call, at: usize, value: f64) -> Result<Tensor> {
+    let shape = Shape::from(sizes(&c.ints(at, "size").unwrap_or_default()));
+    ops::full(shape, value, c.dtype(KEY, "dtype").unwrap_or(c.float))
+}
+
+fn constants(table: &mut Binder) {
+    table.one("zeros", |c| filled(c, 0, 0.0));
+    table.one("ones", |c| filled(c, 0, 1.0));
+    table.one("new_zeros", |c| filled(c, 1, 0.0));
+    table.one("new_ones", |c| filled(c, 1, 1.0));
+    table.one("new_full", |c| filled(c, 1, c.float(2, "value").unwrap_or(0.0)));
+    let like = |c: &Call, value: f64| -> Result<Tensor> {
+        let y = ops::full_like(c.x()?, value)?;
+        c.dtype(KEY, "dtype").map_or(Ok(y.clone()), |dtype| ops::to_dtype(&y, dtype))
+    };
+    table.one("zeros_like", move |c| like(c, 0.0));
+    table.one("ones_like", move |c| like(c, 1.0));
+    table.one("full_like", move |c| like(c, c.float(1, "value").unwrap_or(0.0)));
+    table.one("scalar_tensor", |c| {
+        ops::full((), c.float(0, "value").unwrap_or(0.0), c.dtype(KEY, "dtype").unwrap_or(c.float))
+    });
+    table.one("eye", |c| {
+        let n = c.count(0, "n")?;
+        let columns = c.int(1, "m").map_or(n, |m| m as usize);
+        ops::eye(n, columns, c.dtype(KEY, "dtype").unwrap_or(c.float))
+    });
+    table.one("logspace", |c| {
+        let number = |at, name: &str| c.float(at, name).ok_or_else(|| Error::invalid("logspace", "takes numbers"));
+        let base = c.float(3, "base").unwrap_or(10.0);
+        let dtype = c.dtype(KEY, "dtype").unwrap_or(c.float);
+        let float = if dtype.is_float() { dtype } else { DType::F64 };
+        let y = ops::logspace(number(0, "start")?, number(1, "end")?, c.count(2, "steps")?, base, float)?;
+        ops::to_dtype(&y, dtype)
+    });
+}
