@@ -227,7 +227,7 @@ pub fn lazy<R>(f: impl FnOnce() -> R) -> R {
 
 /// [`lazy`], with the error of `f` or of a recorded kernel as a value.
 pub(crate) fn deferred<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
-    if MODE.get() != Mode::Eager {
+    if !super::is_eager() {
         return f();
     }
     let deferred = Deferred::enter(Mode::Lazy);

@@ -22,7 +22,7 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
     };
     let number = if dtype == DType::Bool { DType::F32 } else { dtype };
     let (program, params) = (formula.uniform_program(number)?, Params::from([value]));
-    if engine::is_eager() {
+    if engine::mode() == engine::Mode::Eager {
         let storage = engine::map_dense(device, program, &params, checked_size(&shape)?, &[], None)?;
         return Ok(Array::dense(storage, 0, dtype, shape, device));
     }

@@ -10,6 +10,7 @@ mod create;
 mod diagonal;
 mod distance;
 mod dropout;
+pub mod einops;
 mod einsum;
 mod elementwise;
 mod embedding_bag;
@@ -47,6 +48,7 @@ pub use create::{arange, eye, full, full_like, linspace, logspace, ones, ones_li
 pub use diagonal::{diag, diag_embed, diagonal, tril, triu};
 pub use distance::{cdist, cosine_similarity, normalize, pairwise_distance, pdist, renorm};
 pub use dropout::{alpha_dropout, dropout, feature_alpha_dropout, feature_dropout};
+pub use einops::{rearrange, reduce};
 pub use einsum::{einsum, inner, kron, tensordot};
 pub use elementwise::*;
 pub use embedding_bag::{EmbeddingBag, embedding_bag};

@@ -9,9 +9,11 @@
 //! | `in_place` | versions |
 //! | `hook` | hooks |
 //! | `operation` | users' own operations |
+//! | `checkpoint` | parts that are computed again; anomaly mode |
 //! | `none` | what has no gradient |
 //! | `linalg` | gradients of linear algebra that are known in closed form |
 
+mod checkpoint;
 mod graph;
 mod hook;
 mod in_place;

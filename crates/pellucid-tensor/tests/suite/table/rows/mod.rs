@@ -2,10 +2,12 @@
 
 mod activation;
 mod arithmetic;
+mod attention;
 mod compare;
 mod create;
 mod diagonal;
 mod distance;
+mod einops;
 mod einsum;
 mod gate;
 mod gather;
@@ -80,10 +82,12 @@ macro_rules! tables {
 tables!(
     activation,
     arithmetic,
+    attention,
     compare,
     create,
     diagonal,
     distance,
+    einops,
     einsum,
     gate,
     gather,

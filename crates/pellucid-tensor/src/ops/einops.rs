@@ -1,0 +1,327 @@
+//! Rearrangements that are written down: `"b (h 2) w -> b h w 2"` (Rogozhnikov, "Einops", 2022).
+//!
+//! The left side names the axes of x, the right side those of the result; a pair of brackets is one axis made of
+//! several, the last one fastest. `...` stands for any number of axes, `1` for one of length 1, another number for an
+//! axis without a name. Lengths follow from x, but for at most one of each pair of brackets they must be given.
+
+use super::reshape_to;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result, Shape};
+
+/// x with its axes split, joined and in another order, as the pattern says; every axis is on both sides.
+///
+/// ```
+/// use pellucid_tensor::{DType, Tensor};
+/// let x = Tensor::zeros([2, 8, 6, 3], DType::F32);
+/// assert_eq!(x.rearrange("b h w c -> b c h w", &[]).shape().dims(), [2, 3, 8, 6]);
+/// assert_eq!(x.rearrange("b (h s) (w t) c -> b (h w) (s t c)", &[("s", 2), ("t", 2)]).shape().dims(), [2, 12, 12]);
+/// assert_eq!(x.rearrange("... c -> c (...)", &[]).shape().dims(), [3, 96]);
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a pattern that cannot be read, or that loses or invents an axis;
+/// [`Error::ShapeMismatch`] if x does not fit it.
+#[face]
+pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
+    let plan = Plan::new("rearrange", x, pattern, lengths)?;
+    if let Some(axis) = plan.lost().next() {
+        return Err(plan.invalid(format!("{} is lost: reduce() sums or averages it", plan.name(axis))));
+    }
+    if let Some(axis) = plan.new_axes().next() {
+        return Err(plan.invalid(format!("{} is new: einops::repeat() repeats along it", plan.name(axis))));
+    }
+    plan.finish(&plan.apart(x)?, &plan.left)
+}
+
+/// What [`reduce`] does with the elements along axes that the result does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fold {
+    /// Their sum.
+    Sum,
+    /// Their mean.
+    Mean,
+    /// The largest.
+    Max,
+    /// The smallest.
+    Min,
+    /// Their product.
+    Prod,
+}
+
+/// [`rearrange`], but axes that are on the left alone are folded.
+///
+/// ```
+/// use pellucid_tensor::{DType, Tensor, ops::einops::Fold};
+/// let x = Tensor::ones([2, 3, 8, 6], DType::F32);
+/// assert_eq!(x.reduce("b c (h 2) (w 2) -> b c h w", Fold::Max, &[]).shape().dims(), [2, 3, 4, 3]);
+/// assert_eq!(x.reduce("b c h w -> c", Fold::Sum, &[]).to_vec::<f32>(), [96.0; 3]);
+/// ```
+///
+/// # Errors
+/// Those of [`rearrange`], and of the reduction.
+#[face]
+pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) -> Result<Tensor> {
+    let plan = Plan::new("reduce", x, pattern, lengths)?;
+    if let Some(axis) = plan.new_axes().next() {
+        return Err(plan.invalid(format!("{} is new: einops::repeat() repeats along it", plan.name(axis))));
+    }
+    let lost: Vec<isize> =
+        (0..plan.left.len()).filter(|&k| !plan.right.contains(&plan.left[k])).map(|k| k as isize).collect();
+    let apart = plan.apart(x)?;
+    let kept: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
+    let folded = match fold {
+        _ if lost.is_empty() => apart,
+        Fold::Sum => ops::sum(&apart, &lost[..])?,
+        Fold::Mean => ops::mean(&apart, &lost[..])?,
+        Fold::Max => ops::max(&apart, &lost[..])?,
+        Fold::Min => ops::min(&apart, &lost[..])?,
+        Fold::Prod => ops::prod(&apart, &lost[..])?,
+    };
+    plan.finish(&folded, &kept)
+}
+
+/// [`rearrange`], but axes that are on the right alone are new: x is repeated along them.
+///
+/// ```
+/// use pellucid_tensor::{ops::einops, Tensor};
+/// let x = Tensor::from([1.0f32, 2.0]);
+/// assert_eq!(einops::repeat(&x, "a -> (a 2)", &[])?.to_vec::<f32>(), [1.0, 1.0, 2.0, 2.0]);
+/// assert_eq!(einops::repeat(&x, "a -> (r a)", &[("r", 2)])?.to_vec::<f32>(), [1.0, 2.0, 1.0, 2.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`rearrange`].
+pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
+    let plan = Plan::new("repeat", x, pattern, lengths)?;
+    if let Some(axis) = plan.lost().next() {
+        return Err(plan.invalid(format!("{} is lost: reduce() sums or averages it", plan.name(axis))));
+    }
+    let new: Vec<usize> = plan.new_axes().collect();
+    let apart = plan.apart(x)?;
+    let shape: Shape = new.iter().map(|&axis| plan.axes[axis].len).chain(apart.shape().iter().copied()).collect();
+    let all: Vec<usize> = new.iter().chain(&plan.left).copied().collect();
+    plan.finish(&ops::broadcast_to(&apart, shape)?, &all)
+}
+
+/// An elementary axis.
+struct Axis {
+    /// Empty for one without a name.
+    name: String,
+    len: usize,
+}
+
+/// A pattern, with all lengths.
+struct Plan {
+    op: &'static str,
+    pattern: String,
+    axes: Vec<Axis>,
+    /// The axes of x, apart, and those of the result, by their numbers.
+    left: Vec<usize>,
+    right: Vec<usize>,
+    /// How many of those of the result become one axis each.
+    joined: Vec<usize>,
+}
+
+/// One axis of a side: the parts that it is made of.
+struct Group<'a> {
+    parts: Vec<&'a str>,
+    bracketed: bool,
+}
+
+impl Group<'_> {
+    /// Whether it is `...` by itself: not one axis, but any number of them.
+    fn is_rest(&self) -> bool {
+        !self.bracketed && self.parts == ["..."]
+    }
+}
+
+impl Plan {
+    fn new(op: &'static str, x: &Tensor, pattern: &str, given: &[(&str, usize)]) -> Result<Plan> {
+        let invalid = |reason: String| Error::invalid(op, format!("{reason}, in \"{pattern}\""));
+        let Some((left, right)) = pattern.split_once("->") else {
+            return Err(invalid("there is no arrow ->".into()));
+        };
+        let (left, right) = (groups(left).map_err(invalid)?, groups(right).map_err(invalid)?);
+        let mut plan = Plan { op, pattern: pattern.into(), axes: vec![], left: vec![], right: vec![], joined: vec![] };
+        // The axes that the ellipsis stands for.
+        let named = left.iter().filter(|group| !group.is_rest()).count();
+        let dots = left.iter().any(Group::is_rest);
+        if left.iter().flat_map(|group| &group.parts).filter(|part| **part == "...").count() != usize::from(dots) {
+            return Err(plan.invalid("... on the left stands by itself, once".into()));
+        }
+        let more = x.rank().checked_sub(named).filter(|&more| dots || more == 0);
+        let Some(more) = more else {
+            let mend = format!("\"{pattern}\" names {named} axes");
+            return Err(Error::shapes(op, [x.shape()], mend));
+        };
+        let mut lengths = x.shape().iter().copied();
+        let mut rest = vec![];
+        for group in &left {
+            if group.is_rest() {
+                for _ in 0..more {
+                    rest.push(plan.add("", lengths.next().expect("counted above")));
+                }
+                plan.left.extend(&rest);
+                continue;
+            }
+            let len = lengths.next().expect("counted above");
+            let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
+            let known: usize = parts.iter().flatten().product();
+            let open = parts.iter().filter(|part| part.is_none()).count();
+            let fits = match open {
+                0 => known == len,
+                1 => known > 0 && len.is_multiple_of(known),
+                _ => {
+                    return Err(
+                        plan.invalid(format!("of ({}) at most one length can follow from x", group.parts.join(" ")))
+                    );
+                }
+            };
+            if !fits {
+                let mend = format!("({}) of \"{pattern}\" cannot have length {len}", group.parts.join(" "));
+                return Err(Error::shapes(op, [x.shape()], mend));
+            }
+            for (part, own) in group.parts.iter().zip(parts) {
+                if is_name(part) && plan.find(part).is_some() {
+                    return Err(plan.invalid(format!("{part} is there twice")));
+                }
+                let axis = plan.add(if is_name(part) { part } else { "" }, own.unwrap_or(len / known.max(1)));
+                plan.left.push(axis);
+            }
+        }
+        for group in &right {
+            let before = plan.right.len();
+            for part in &group.parts {
+                match *part {
+                    "..." if !dots => return Err(plan.invalid("... is on the right alone".into())),
+                    "..." if group.is_rest() => {
+                        plan.right.extend(&rest);
+                        plan.joined.extend(rest.iter().map(|_| 1));
+                    }
+                    "..." => plan.right.extend(&rest),
+                    part if is_name(part) => {
+                        let axis = match (plan.find(part), length(part, given)) {
+                            (Some(axis), _) => axis,
+                            (None, Some(len)) => plan.add(part, len),
+                            (None, None) => return Err(plan.invalid(format!("nothing says how long {part} is"))),
+                        };
+                        plan.right.push(axis);
+                    }
+                    number => {
+                        let axis = plan.add("", length(number, given).expect("a number"));
+                        plan.right.push(axis);
+                    }
+                }
+            }
+            if !group.is_rest() {
+                plan.joined.push(plan.right.len() - before);
+            }
+        }
+        let twice = (0..plan.right.len()).find(|&k| plan.right[..k].contains(&plan.right[k]));
+        if let Some(k) = twice {
+            return Err(plan.invalid(format!("{} is on the right twice", plan.name(plan.right[k]))));
+        }
+        if let Some((name, _)) = given.iter().find(|(name, _)| plan.find(name).is_none()) {
+            return Err(plan.invalid(format!("there is no axis {name}")));
+        }
+        Ok(plan)
+    }
+
+    fn invalid(&self, reason: String) -> Error {
+        Error::invalid(self.op, format!("{reason}, in \"{}\"", self.pattern))
+    }
+
+    fn add(&mut self, name: &str, len: usize) -> usize {
+        self.axes.push(Axis { name: name.into(), len });
+        self.axes.len() - 1
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.axes.iter().position(|axis| axis.name == name)
+    }
+
+    /// What an axis is called in an error.
+    fn name(&self, axis: usize) -> String {
+        let Axis { name, len } = &self.axes[axis];
+        if name.is_empty() { format!("the axis of {len}") } else { format!("axis {name}") }
+    }
+
+    /// Axes of x that the result does not have; those of length 1 without a name just go.
+    fn lost(&self) -> impl Iterator<Item = usize> + '_ {
+        self.left.iter().copied().filter(|&axis| !self.right.contains(&axis) && !self.is_nothing(axis))
+    }
+
+    /// Axes of the result that x does not have; those of length 1 without a name just come.
+    fn new_axes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.right.iter().copied().filter(|&axis| !self.left.contains(&axis) && !self.is_nothing(axis))
+    }
+
+    fn is_nothing(&self, axis: usize) -> bool {
+        self.axes[axis].name.is_empty() && self.axes[axis].len == 1
+    }
+
+    /// x with every elementary axis by itself.
+    fn apart(&self, x: &Tensor) -> Result<Tensor> {
+        reshape_to(x, &self.left.iter().map(|&axis| self.axes[axis].len).collect())
+    }
+
+    /// From a tensor of these elementary axes to the result.
+    fn finish(&self, x: &Tensor, has: &[usize]) -> Result<Tensor> {
+        // Axes of length 1 without a name may be on one side only.
+        let order: Vec<usize> = self.right.iter().filter_map(|axis| has.iter().position(|h| h == axis)).collect();
+        let gone: Vec<usize> = (0..has.len()).filter(|k| !order.contains(k)).collect();
+        let order: Vec<isize> = order.iter().chain(&gone).map(|&k| k as isize).collect();
+        let mut lengths = self.right.iter().map(|&axis| self.axes[axis].len);
+        let shape: Shape = self.joined.iter().map(|&count| lengths.by_ref().take(count).product()).collect();
+        reshape_to(&ops::permute(x, &order)?, &shape)
+    }
+}
+
+/// Whether a part of a pattern is a name.
+fn is_name(part: &str) -> bool {
+    part != "..." && !part.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// The length that is known of a part beforehand.
+fn length(part: &str, given: &[(&str, usize)]) -> Option<usize> {
+    if is_name(part) { given.iter().find(|(name, _)| name == &part).map(|(_, len)| *len) } else { part.parse().ok() }
+}
+
+/// The axes of one side, each with its parts.
+fn groups(side: &str) -> std::result::Result<Vec<Group<'_>>, String> {
+    let mut groups: Vec<Group<'_>> = vec![];
+    let (mut inside, mut rest) = (false, side.trim_start());
+    while let Some(first) = rest.chars().next() {
+        let len = match first {
+            '(' if inside => return Err("brackets do not stand in brackets".into()),
+            ')' if !inside => return Err("a bracket is closed that was not opened".into()),
+            '(' | ')' => {
+                inside = first == '(';
+                if inside {
+                    groups.push(Group { parts: vec![], bracketed: true });
+                }
+                1
+            }
+            '.' if rest.starts_with("...") => 3,
+            c if c.is_alphanumeric() || c == '_' => {
+                rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len())
+            }
+            other => return Err(format!("'{other}' is no part of a pattern")),
+        };
+        let part = &rest[..len];
+        if !matches!(part, "(" | ")") {
+            if part.starts_with(|c: char| c.is_ascii_digit()) && part.parse::<usize>().is_err() {
+                return Err(format!("{part} is neither a name nor a number"));
+            }
+            match groups.last_mut().filter(|_| inside) {
+                Some(group) => group.parts.push(part),
+                None => groups.push(Group { parts: vec![part], bracketed: false }),
+            }
+        }
+        rest = rest[len..].trim_start();
+    }
+    if inside { Err("a bracket is not closed".into()) } else { Ok(groups) }
+}

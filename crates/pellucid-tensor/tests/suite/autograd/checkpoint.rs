@@ -1,0 +1,148 @@
+//! Checkpoints: the same numbers as without, for less memory; and anomaly mode.
+
+use pellucid_tensor::{
+    Backward, DType, Error, Grad, Tensor, capture, checkpoint, detect_anomaly, grad, lazy, manual_seed, ops,
+};
+
+fn cubed(x: &[Tensor]) -> pellucid_tensor::Result<Vec<Tensor>> {
+    Ok(vec![x[0].pow(3.0) * &x[1], x[0].sin()])
+}
+
+#[test]
+fn derivatives_of_every_order_are_those_of_the_function() {
+    let x = Tensor::from([0.7f64, -0.4]).requires_grad_(true);
+    let w = Tensor::from([1.3f64, 0.2]).requires_grad_(true);
+    let orders = |through: bool| -> Vec<Vec<f64>> {
+        // Not leaves: gradients go on through them.
+        let (a, b) = (&x * 2.0, w.exp());
+        let y = if through { checkpoint(cubed, &[&a, &b]).unwrap() } else { cubed(&[a, b]).unwrap() };
+        let mut value = (&y[0] * &y[1]).sum(..);
+        let mut found = vec![value.to_vec::<f64>()];
+        for _ in 0..3 {
+            let again = Grad { create_graph: true, ..Default::default() };
+            let gradients = grad(&[&value], &[&x, &w], again).unwrap();
+            gradients.iter().for_each(|g| found.push(g.to_vec::<f64>()));
+            value = gradients.iter().map(|g| (g * g).sum(..)).reduce(|a, b| a + b).unwrap();
+        }
+        found
+    };
+    let (plain, through) = (orders(false), orders(true));
+    for (a, b) in plain.iter().flatten().zip(through.iter().flatten()) {
+        assert!((a - b).abs() <= 1e-9 * a.abs().max(1.0), "{plain:?} {through:?}");
+    }
+}
+
+#[test]
+fn random_numbers_are_the_same_again_and_the_stream_goes_on() {
+    let x = Tensor::ones([64], DType::F64).requires_grad_(true);
+    let drop = |x: &[Tensor]| Ok(vec![ops::dropout(&x[0], 0.5)?]);
+    let run = |through: bool| {
+        manual_seed(11);
+        x.zero_grad();
+        let y = if through { checkpoint(drop, &[&x]).unwrap() } else { drop(&[x.clone()]).unwrap() };
+        let after = Tensor::rand([4], DType::F64).to_vec::<f64>();
+        y[0].backward();
+        let later = Tensor::rand([4], DType::F64).to_vec::<f64>();
+        (y[0].to_vec::<f64>(), x.grad().unwrap().to_vec::<f64>(), after, later)
+    };
+    let (plain, through) = (run(false), run(true));
+    assert_eq!(plain, through);
+    assert_eq!(through.0, through.1, "what was dropped has no gradient, and the rest has its scale");
+}
+
+#[test]
+fn a_captured_leaf_that_is_an_input_gets_its_gradient_and_another_is_refused() {
+    let x = Tensor::from([2.0f64]).requires_grad_(true);
+    let w = Tensor::from([3.0f64]).requires_grad_(true);
+    let own = w.clone();
+    let y = checkpoint(move |x| Ok(vec![&x[0] * &own]), &[&x, &w]).unwrap();
+    y[0].backward();
+    assert_eq!((x.grad().unwrap().item::<f64>(), w.grad().unwrap().item::<f64>()), (3.0, 2.0));
+    let own = w.clone();
+    let lost = checkpoint(move |x| Ok(vec![&x[0] * &own]), &[&x]);
+    assert!(matches!(lost, Err(Error::InvalidArgument { .. })));
+    let before = &w * 2.0;
+    let lost = checkpoint(move |x| Ok(vec![&x[0] * &before]), &[&x]);
+    assert!(matches!(lost, Err(Error::InvalidArgument { .. })));
+    let integers = checkpoint(|x| Ok(vec![x[0].to_dtype(DType::I64)]), &[&x]);
+    assert!(matches!(integers, Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn untracked_inputs_and_errors_pass_through() {
+    let (x, index) = (Tensor::from([1.0f64, 2.0]).requires_grad_(true), Tensor::from([1i64]));
+    let y = checkpoint(|x| Ok(vec![ops::index_select(&x[0], 0, &x[1])?]), &[&x, &index]).unwrap();
+    y[0].backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [0.0, 1.0]);
+    assert!(!checkpoint(|x| Ok(vec![x[0].exp()]), &[&x.detach()]).unwrap()[0].requires_grad());
+    let refused = checkpoint(|x| Ok(vec![ops::reshape(&x[0], [3])?]), &[&x]);
+    assert!(matches!(refused, Err(Error::ShapeMismatch { .. })));
+}
+
+#[test]
+fn it_keeps_only_its_inputs() {
+    let x = Tensor::rand([1 << 16], DType::F32).requires_grad_(true);
+    let deep = |x: &[Tensor]| Ok(vec![(0..10).fold(x[0].clone(), |y, _| y.sin())]);
+    let kept = |through: bool| {
+        let before = x.device().memory_stats().in_use;
+        let y = if through { checkpoint(deep, &[&x]).unwrap() } else { deep(&[x.clone()]).unwrap() };
+        let kept = x.device().memory_stats().in_use - before;
+        drop(y);
+        kept
+    };
+    // Other tests use memory meanwhile; these differ by nine arrays of 256 KiB.
+    let (plain, through) = ((0..5).map(|_| kept(false)).max().unwrap(), (0..5).map(|_| kept(true)).min().unwrap());
+    assert!(through + (1 << 21) <= plain, "{through} {plain}");
+}
+
+#[test]
+fn it_can_be_deferred_and_captured() {
+    let x = Tensor::from([0.3f64, 0.6]).requires_grad_(true);
+    let step = || {
+        x.zero_grad();
+        let y = checkpoint(|x| Ok(vec![ops::dropout(&x[0].exp(), 0.5)?]), &[&x]).unwrap();
+        y[0].backward();
+        x.grad().unwrap()
+    };
+    manual_seed(3);
+    let eager = step().to_vec::<f64>();
+    manual_seed(3);
+    assert_eq!(lazy(step).to_vec::<f64>(), eager);
+    manual_seed(3);
+    let mut captured = capture(|_: &[Tensor]| vec![step()], &[]).unwrap();
+    assert_eq!(captured.launch(&[]).unwrap().to_tensor(0).unwrap().to_vec::<f64>(), eager);
+}
+
+#[test]
+fn anomaly_mode_names_what_made_the_nan() {
+    let x = Tensor::from([-1.0f64, 4.0]).requires_grad_(true);
+    assert!(x.sqrt().to_vec::<f64>()[0].is_nan());
+    {
+        let _guard = detect_anomaly();
+        assert!(matches!(ops::sqrt(&x), Err(Error::Anomaly { op: "sqrt", node: None, .. })));
+        // Who has a NaN hands it on.
+        let nan = Tensor::from([f64::NAN]);
+        assert!(ops::exp(&nan).is_ok());
+        assert!(matches!(
+            ops::matmul(&Tensor::from([[f64::INFINITY]]), &Tensor::from([[0.0]])),
+            Err(Error::Anomaly { .. })
+        ));
+        assert!(lazy(|| ops::sqrt(&x)).is_ok(), "deferred work is not looked at");
+    }
+    assert!(ops::sqrt(&x).is_ok(), "the mode ends with its guard");
+}
+
+#[test]
+fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() {
+    let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
+    // The derivative of √ at 0 is ∞, and ∞·0 no number.
+    let y = (x.sqrt() * Tensor::from([0.0, 1.0])).sum(..);
+    let guard = detect_anomaly();
+    let error = y.try_backward(Backward { retain_graph: true, ..Default::default() }).unwrap_err();
+    assert!(matches!(error, Error::Anomaly { node: Some("sqrt"), .. }), "{error}");
+    assert!(error.to_string().contains("in the backward pass of `sqrt`"));
+    assert!(x.grad().is_none());
+    drop(guard);
+    y.backward();
+    assert!(x.grad().unwrap().to_vec::<f64>()[0].is_nan());
+}

@@ -1,0 +1,157 @@
+//! Attention.
+
+use crate::table::nd::Nd;
+use crate::table::row::{Gradient::Third, Row, Rule, argument_refused, mask, real, shape_refused};
+use pellucid_tensor::ops::Attention;
+use pellucid_tensor::{DType, Error, Tensor, ops};
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![attention()]
+}
+
+/// softmax(Q·Kᵀ·scale + added)·V for `[H, L, E]`, `[G, S, E]`, `[G, S, D]`; `added` by head, query and key.
+fn naive(x: &[Nd], scale: f64, added: impl Fn(usize, usize, usize) -> f64) -> Nd {
+    let (q, k, v) = (&x[0], &x[1], &x[2]);
+    let group = q.shape[0] / k.shape[0];
+    Nd::from_fn(&[q.shape[0], q.shape[1], v.shape[2]], |ix| {
+        let head = ix[0] / group;
+        let score = |s: usize| {
+            let dot: f64 = (0..q.shape[2]).map(|e| q.at(&[ix[0], ix[1], e]) * k.at(&[head, s, e])).sum();
+            (dot * scale + added(ix[0], ix[1], s)).exp()
+        };
+        let weights: Vec<f64> = (0..k.shape[1]).map(score).collect();
+        let sum: f64 = weights.iter().sum();
+        let value = (0..k.shape[1]).map(|s| weights[s] * v.at(&[head, s, ix[2]])).sum::<f64>();
+        if sum == 0.0 { 0.0 } else { value / sum }
+    })
+}
+
+/// Operands have one dtype: that of the queries.
+fn attend(x: &[Tensor], options: Attention) -> pellucid_tensor::Result<Tensor> {
+    let own = |t: &Tensor| if t.dtype() == DType::Bool { t.clone() } else { t.to_dtype(x[0].dtype()) };
+    let mask = options.mask.map(own);
+    ops::scaled_dot_product_attention(&x[0], &own(&x[1]), &own(&x[2]), Attention { mask: mask.as_ref(), ..options })
+}
+
+fn attention() -> Row {
+    let plain = || Attention { scale: Some(0.5), ..Attention::default() };
+    let hidden = |hide: bool| if hide { f64::NEG_INFINITY } else { 0.0 };
+    Row::new("scaled_dot_product_attention")
+        .rule(Rule::FloatsOnly)
+        .gradient(Third)
+        .ordinary()
+        .ulps(64.0)
+        .scale(1.0)
+        .case(
+            "one head",
+            [real([1, 2, 3]), real([1, 3, 3]), real([1, 3, 2])],
+            move |x| attend(x, plain()),
+            |x| naive(x, 0.5, |_, _, _| 0.0),
+        )
+        .floats_only()
+        .case(
+            "heads that share keys, 1/√E",
+            [real([4, 2, 4]), real([2, 3, 4]), real([2, 3, 1])],
+            |x| attend(x, Attention::default()),
+            |x| naive(x, 0.5, |_, _, _| 0.0),
+        )
+        .floats_only()
+        .case(
+            "causal",
+            [real([1, 3, 2]), real([1, 3, 2]), real([1, 3, 2])],
+            move |x| attend(x, Attention { causal: true, ..plain() }),
+            move |x| naive(x, 0.5, |_, l, s| hidden(s > l)),
+        )
+        .floats_only()
+        .case(
+            "a mask of truth values for all heads",
+            [real([2, 2, 2]), real([2, 3, 2]), real([2, 3, 2]), mask([2, 3])],
+            move |x| attend(x, Attention { mask: Some(&x[3]), ..plain() }),
+            move |x| naive(x, 0.5, |_, l, s| hidden(x[3].at(&[l, s]) == 0.0)),
+        )
+        .floats_only()
+        .case(
+            "numbers that are added, with their gradient",
+            [real([2, 2, 2]), real([2, 2, 2]), real([2, 2, 2]), real([2, 1, 2])],
+            move |x| attend(x, Attention { mask: Some(&x[3]), ..plain() }),
+            |x| naive(x, 0.5, |h, _, s| x[3].at(&[h, 0, s])),
+        )
+        .floats_only()
+        .case(
+            "several blocks",
+            [real([2, 300, 3]), real([2, 700, 3]), real([2, 700, 2])],
+            move |x| attend(x, Attention { causal: true, ..plain() }),
+            move |x| naive(x, 0.5, |_, l, s| hidden(s > l)),
+        )
+        .long()
+        .case(
+            "no key",
+            [real([1, 2, 3]), real([1, 0, 3]), real([1, 0, 2])],
+            move |x| attend(x, plain()),
+            |x| naive(x, 0.5, |_, _, _| 0.0),
+        )
+        .floats_only()
+        .case(
+            "no query",
+            [real([1, 0, 3]), real([1, 2, 3]), real([1, 2, 2])],
+            move |x| attend(x, plain()),
+            |x| naive(x, 0.5, |_, _, _| 0.0),
+        )
+        .floats_only()
+        .also("gradients of several blocks are those of the definition", blocks_have_the_gradients_of_the_definition)
+        .also("axes of length 1 stretch, others are equal", || {
+            let of = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
+            let y = of(&[5, 2, 3, 4]).scaled_dot_product_attention(
+                &of(&[1, 2, 6, 4]),
+                &of(&[5, 1, 6, 7]),
+                Attention::default(),
+            );
+            let apart = ops::scaled_dot_product_attention(
+                &of(&[4, 3, 4]),
+                &of(&[3, 6, 4]),
+                &of(&[3, 6, 4]),
+                Attention::default(),
+            );
+            Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(apart)?)
+        })
+        .also("a dropout of 1", || {
+            let x = Tensor::zeros([2, 2], DType::F32);
+            let options = Attention { dropout: 1.0, ..Attention::default() };
+            argument_refused(ops::scaled_dot_product_attention(&x, &x, &x, options))
+        })
+        .also("dropout drops, and the rest grows", || {
+            let (q, v) = (Tensor::zeros([1, 64], DType::F64), Tensor::ones([1000, 1], DType::F64));
+            let k = Tensor::zeros([1000, 64], DType::F64);
+            let options = Attention { dropout: 0.5, ..Attention::default() };
+            let y = ops::scaled_dot_product_attention(&q, &k, &v, options)?.item::<f64>();
+            Ok(y != 1.0 && (y - 1.0).abs() < 0.2)
+        })
+        .also("a mask of integers", || {
+            let x = Tensor::zeros([2, 2], DType::F32);
+            let seen = Tensor::from([[1i64, 0], [0, 1]]);
+            let options = Attention { mask: Some(&seen), ..Attention::default() };
+            let refused = ops::scaled_dot_product_attention(&x, &x, &x, options);
+            Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+        })
+}
+
+/// A mask with a gradient is computed all at once: an added mask of zeros changes nothing.
+fn blocks_have_the_gradients_of_the_definition() -> pellucid_tensor::Result<bool> {
+    let leaf = |shape: &[usize]| Tensor::randn(shape, DType::F64).requires_grad_(true);
+    for causal in [false, true] {
+        let [q, k, v] = [leaf(&[2, 300, 4]), leaf(&[1, 500, 4]), leaf(&[1, 500, 4])];
+        let zeros = Tensor::zeros([300, 500], DType::F64).requires_grad_(true);
+        let weights = Tensor::randn([2, 300, 4], DType::F64);
+        let gradients = |mask: Option<&Tensor>| -> pellucid_tensor::Result<Vec<f64>> {
+            [&q, &k, &v].into_iter().for_each(Tensor::zero_grad);
+            let y = ops::scaled_dot_product_attention(&q, &k, &v, Attention { mask, causal, ..Attention::default() })?;
+            (y * &weights).sum(..).backward();
+            Ok([&q, &k, &v].iter().flat_map(|t| t.grad().expect("a gradient").to_vec::<f64>()).collect())
+        };
+        let (blocks, whole) = (gradients(None)?, gradients(Some(&zeros))?);
+        if blocks.iter().zip(&whole).any(|(a, b)| (a - b).abs() > 1e-12) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
