@@ -10,6 +10,7 @@ use crate::number::{Number, Wide};
 use crate::operand::{Array, Operand};
 use crate::simd::Level;
 use crate::threads::{GRAIN, Ptr, split};
+use crate::vector::prefetch;
 use crate::walk::{Space, axes};
 use pellucid_ir::kernel::{Combine, Index, Scatter};
 use pellucid_ir::{DType, Layout, Result};
@@ -175,6 +176,9 @@ per_level! {
     }
 }
 
+/// Bytes of the next row that are asked for.
+const AHEAD: usize = 512;
+
 /// Calls `f` for every element of y and the value that it meets, in order.
 ///
 /// # Safety
@@ -189,10 +193,16 @@ unsafe fn each<S, V: Copy>(
     f: impl Fn(&mut S, &V),
 ) {
     let [y_step, v_step] = rest.step();
-    for (&in_y, &in_values) in in_y.iter().zip(in_values) {
+    for (k, (&place, &in_values)) in in_y.iter().zip(in_values).enumerate() {
+        // Where the next value goes nobody can guess, and a row is often a page: its beginning is asked for early.
+        if let Some(&next) = in_y.get(k + 1).filter(|_| y_step == 1 && rest.len() * size_of::<S>() >= AHEAD) {
+            for line in (0..AHEAD).step_by(64) {
+                prefetch(y.wrapping_offset(next).cast::<u8>().wrapping_add(line));
+            }
+        }
         // SAFETY: the caller's.
         unsafe {
-            let (y, values) = (y.offset(in_y), values.offset(in_values));
+            let (y, values) = (y.offset(place), values.offset(in_values));
             if rest.len() == 1 {
                 f(&mut *y, &*values);
             } else if rest.run() == rest.len() && y_step == 1 && v_step == 1 {

@@ -13,6 +13,7 @@ mod dropout;
 pub mod einops;
 mod einsum;
 mod elementwise;
+mod embedding;
 mod embedding_bag;
 mod formula;
 mod gate;
@@ -51,6 +52,7 @@ pub use dropout::{alpha_dropout, dropout, feature_alpha_dropout, feature_dropout
 pub use einops::{rearrange, reduce};
 pub use einsum::{einsum, inner, kron, tensordot};
 pub use elementwise::*;
+pub use embedding::{Embedding, embedding};
 pub use embedding_bag::{EmbeddingBag, embedding_bag};
 pub use formula::update;
 pub use gate::{glu, prelu, rrelu};

@@ -4,7 +4,7 @@ use super::Binder;
 use super::reduce::along;
 use crate::call::{Call, KEY};
 use crate::index::Argument;
-use ops::{EmbeddingBag, Meeting};
+use ops::{Embedding, EmbeddingBag, Meeting};
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -124,11 +124,12 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.unary("argwhere", |x| rows(x, &ops::nonzero(x)?));
     table.one("nn.functional.embedding", |c| {
-        let weight = c.x()?;
-        if weight.rank() != 2 {
-            return Err(Error::shapes("embedding", [weight.shape()], "the weight is [classes, width]"));
-        }
-        ops::index_select(weight, 0, c.tensor(1, "input")?)
+        let options = Embedding {
+            padding_index: c.int(2, "padding_idx"),
+            max_norm: c.float(3, "max_norm").map(|most| (most, c.float(4, "norm_type").unwrap_or(2.0))),
+            scale_by_frequency: c.flag(5, "scale_grad_by_freq"),
+        };
+        ops::embedding(c.x()?, c.tensor(1, "input")?, options)
     });
     table.one("nn.functional.one_hot", |c| {
         let x = c.x()?;

@@ -1,0 +1,91 @@
+//! Rows of a table, by their numbers.
+
+use super::formula::map;
+use super::gather::put_axes;
+use crate::autograd::no_grad;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{DType, Error, Result, Shape, formula};
+use smallvec::smallvec;
+use std::sync::OnceLock;
+
+/// Options of [`embedding`].
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Embedding {
+    /// A row that gets no gradient; negative numbers count from the end.
+    pub padding_index: Option<isize>,
+    /// The longest that a row may be, and by which p-norm: longer ones that are asked for are scaled down, in the table.
+    pub max_norm: Option<(f64, f64)>,
+    /// Whether the gradient of a row is divided by how often it is asked for.
+    pub scale_by_frequency: bool,
+}
+
+/// The rows of a table `[R, D]` at indices of any shape: `[index.., D]`. The gradients of a row that is asked for several times
+/// are summed, in a fixed order.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless the table is a matrix; [`Error::DTypeMismatch`] for indices that are no integers;
+/// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table or a norm that is not positive;
+/// [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
+#[face]
+pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<Tensor> {
+    static GRADIENT: OnceLock<Formula> = OnceLock::new();
+    let op = "embedding";
+    if table.rank() != 2 {
+        return Err(Error::shapes(op, [table.shape()], "the table is [R, D]"));
+    }
+    if !index.dtype().is_int() {
+        return Err(Error::dtypes(op, [index.dtype()], "indices have an integer dtype"));
+    }
+    let rows = table.shape()[0];
+    let padding = options.padding_index.map(|padding| {
+        let at = if padding < 0 { padding + rows as isize } else { padding };
+        let inside = (0..rows as isize).contains(&at);
+        if inside { Ok(at) } else { Err(Error::invalid(op, format!("row {padding} is not one of {rows}"))) }
+    });
+    let padding = padding.transpose()?;
+    let index = ops::to_dtype(index, DType::I64)?;
+    if let Some((most, p)) = options.max_norm {
+        shorten(op, table, &ops::ravel(&index)?, most, p)?;
+    }
+    let found = ops::index_select(table, 0, &index)?;
+    if padding.is_none() && !options.scale_by_frequency {
+        return Ok(found);
+    }
+    // What the gradient of each row is multiplied with.
+    let negative = ops::lt(&index, 0)?;
+    let index = ops::where_(&negative, &ops::add(&index, rows as i64)?, &index)?;
+    let mut scale = ops::ones(index.shape(), table.dtype())?;
+    if options.scale_by_frequency {
+        let flat = ops::ravel(&index)?;
+        let times = ops::scatter_add_along(&ops::ones(flat.shape(), table.dtype())?, &flat, 0, [rows])?;
+        scale = ops::div(1.0, &ops::index_select(&times, 0, &index)?)?;
+    }
+    if let Some(padding) = padding {
+        scale = ops::where_(&ops::eq(&index, padding as i64)?, 0.0, &scale)?;
+    }
+    let gradient = GRADIENT.get_or_init(|| {
+        formula! {
+            embedding(x, scale) = x;
+            d x = scale.eq(0.0).select(0.0, g * scale);
+        }
+        .eternal()
+    });
+    map(gradient, &[&found, &ops::unsqueeze(&scale, -1)?], &[])
+}
+
+/// Scales the rows that are asked for down to a p-norm, in place.
+fn shorten(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
+    if !(p > 0.0 && most > 0.0) {
+        return Err(Error::invalid(op, format!("a norm and a length are positive, got {p} and {most}")));
+    }
+    if table.creator().is_some() {
+        return Err(Error::InPlaceOnTracked { op, shape: Shape::from(&table.shape()[..]) });
+    }
+    let _off = no_grad();
+    let found = ops::index_select(&table.detach(), 0, index)?;
+    let short = ops::renorm(&found, p, 0, most)?;
+    put_axes(table, table.array(), smallvec![0], &[index.clone()], &short)
+}
