@@ -255,6 +255,10 @@ fn parts() -> Vec<Row> {
                     ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::zeros([0], DType::F64));
                 Ok(y.shape()[..] == [3, 4] && out_of_bounds(refused)?)
             })
+            .also("a source of another dtype", move || {
+                let refused = ops::masked_scatter(&zeros(), &Tensor::zeros([3, 4], DType::Bool), &Tensor::from([1f32]));
+                Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+            })
             .also("the mask is bool", move || {
                 Ok(matches!(ops::masked_scatter(&zeros(), &zeros(), &zeros()), Err(Error::DTypeMismatch { .. })))
             }),
