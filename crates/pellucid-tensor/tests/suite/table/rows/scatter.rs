@@ -155,7 +155,7 @@ fn slices() -> Vec<Row> {
                 Ok(value.grad().expect("a gradient").item::<f64>() == 3.0)
             })
             .also("of one element", move || {
-                shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), &Tensor::from([1.0, 2.0])))
+                shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), Tensor::from([1.0, 2.0])))
             }),
     ]
 }
