@@ -62,6 +62,8 @@ fn sizes(lengths: &[isize]) -> Vec<usize> {
 /// Without the named axes that have length 1, or without all of them.
 fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     let axes: Vec<usize> = match axes {
+        // The data has axis 0 of a number.
+        _ if x.rank() == 0 => Vec::new(),
         Some(axes) => axes.iter().map(|&axis| x.shape().axis("squeeze", axis)).collect::<Result<_>>()?,
         None => (0..x.rank()).collect(),
     };
