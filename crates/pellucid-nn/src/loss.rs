@@ -1,6 +1,6 @@
 //! Losses: functions whose value training makes small.
 
-use pellucid_tensor::{Error, Result, Tensor, formula, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 pub use pellucid_tensor::ops::{CrossEntropy, Reduction};
 
@@ -23,11 +23,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Tensor {
 /// If the shapes differ: broadcasting one of them would be a mistake more often than not.
 #[track_caller]
 pub fn mse(x: &Tensor, y: &Tensor) -> Tensor {
-    let mean = || {
-        same_shape("mse", x, y)?;
-        ops::mean(&ops::map(formula!(|x, y| (x - y).square()), &[x, y], &[])?[0], ..)
-    };
-    unwrap(mean())
+    unwrap(same_shape("mse", x, y).and_then(|()| ops::mse_loss(x, y, Reduction::Mean)))
 }
 
 fn same_shape(op: &'static str, x: &Tensor, y: &Tensor) -> Result<()> {

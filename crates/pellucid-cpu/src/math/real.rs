@@ -135,6 +135,10 @@ pub(crate) trait Real:
     fn polygamma(self, x: Self) -> Self;
     /// Hurwitz' ζ(s, x), s = self
     fn zeta(self, x: Self) -> Self;
+    /// P(a, x), a = self
+    fn igamma(self, x: Self) -> Self;
+    /// 1 − P(a, x), a = self
+    fn igammac(self, x: Self) -> Self;
     /// J_n(x), n = self
     fn bessel_j(self, x: Self) -> Self;
     /// Y_n(x), n = self
@@ -190,7 +194,7 @@ macro_rules! real {
             }
             // The gamma family and Bessel's functions exist in f64 only; f32 rounds their result.
             wide! { $t, |$wide| $round;
-                gamma: lgamma(), digamma(), polygamma(x), zeta(x);
+                gamma: lgamma(), digamma(), polygamma(x), zeta(x), igamma(x), igammac(x);
                 bessel: bessel_j(x), bessel_y(x), bessel_i(x), bessel_ie(x), bessel_k(x), bessel_ke(x);
             }
             $(

@@ -217,6 +217,8 @@ mod float {
         vector Copysign |a, b| a.copysign(b);
         each Polygamma |a, b| a.polygamma(b);
         each Zeta |a, b| a.zeta(b);
+        each Igamma |a, b| a.igamma(b);
+        each Igammac |a, b| a.igammac(b);
         each BesselJ |a, b| a.bessel_j(b);
         each BesselY |a, b| a.bessel_y(b);
         each BesselI |a, b| a.bessel_i(b);

@@ -83,6 +83,11 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
         Copysign => [Some(g * (a.signum() * y.signum())), None],
         Polygamma => [None, Some(g * b.polygamma(a + 1))],
         Zeta => [None, Some(-(g * a * Expr::binary(Zeta, a + 1, b)))],
+        // The density of the gamma distribution.
+        Igamma | Igammac => {
+            let density = ((a - 1) * b.ln() - b - a.lgamma()).exp();
+            [None, Some(if op == Igamma { g * density } else { -(g * density) })]
+        }
         // The neighbouring orders; a scaled function also has the derivative of its scale.
         BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe => {
             let (below, above) = (Expr::binary(op, a - 1, b), Expr::binary(op, a + 1, b));

@@ -324,6 +324,14 @@ impl Expr {
         Expr::binary(Binary::Zeta, s.lift(Kind::Number), self)
     }
 
+    /// The regularised incomplete gamma functions P(a, x) and Q(a, x) = 1 − P(a, x).
+    #[track_caller]
+    #[must_use]
+    pub fn igamma(self, a: impl IntoExpr) -> (Expr, Expr) {
+        let a = a.lift(Kind::Number);
+        (Expr::binary(Binary::Igamma, a, self), Expr::binary(Binary::Igammac, a, self))
+    }
+
     /// A Bessel function of whole order n (at most 30 for the modified ones): J, Y, I, K, or e^(−|x|)·I and eˣ·K.
     #[track_caller]
     #[must_use]

@@ -118,6 +118,10 @@ pub enum Binary {
     Polygamma,
     /// Hurwitz' ζ(a, b) = Σ (b + k)⁻ᵃ over k ≥ 0, for a > 1.
     Zeta,
+    /// The regularised lower incomplete gamma function P(a, b) = ∫₀ᵇ tᵃ⁻¹e⁻ᵗ dt / Γ(a).
+    Igamma,
+    /// 1 − P(a, b), accurate where it is small.
+    Igammac,
     /// The Bessel function of the first kind of whole order a, J_a(b).
     BesselJ,
     /// The Bessel function of the second kind of whole order a, Y_a(b).
@@ -235,11 +239,11 @@ impl Unary {
 
 impl Binary {
     /// Every primitive of two numbers.
-    pub const ALL: [Binary; 30] = {
+    pub const ALL: [Binary; 32] = {
         use Binary::*;
         [
-            Add, Sub, Mul, Div, FloorDiv, Rem, Pow, Atan2, Max, Min, Copysign, Polygamma, Zeta, BesselJ, BesselY,
-            BesselI, BesselIe, BesselK, BesselKe, And, Or, Xor, Shl, Shr, Lt, Le, Gt, Ge, Eq, Ne,
+            Add, Sub, Mul, Div, FloorDiv, Rem, Pow, Atan2, Max, Min, Copysign, Polygamma, Zeta, Igamma, Igammac,
+            BesselJ, BesselY, BesselI, BesselIe, BesselK, BesselKe, And, Or, Xor, Shl, Shr, Lt, Le, Gt, Ge, Eq, Ne,
         ]
     };
 
@@ -259,6 +263,8 @@ impl Binary {
             Binary::Copysign => "copysign",
             Binary::Polygamma => "polygamma",
             Binary::Zeta => "zeta",
+            Binary::Igamma => "igamma",
+            Binary::Igammac => "igammac",
             Binary::BesselJ => "bessel_j",
             Binary::BesselY => "bessel_y",
             Binary::BesselI => "bessel_i",

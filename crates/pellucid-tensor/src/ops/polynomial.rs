@@ -16,6 +16,9 @@ struct Family {
     step: [f64; 7],
 }
 
+/// The highest order: every one below is computed on the way.
+const MOST: i64 = 10_000;
+
 /// P_n at every x; both broadcast. Orders are whole numbers (floats are truncated); the polynomial of a negative one is 0.
 #[track_caller]
 fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -29,6 +32,9 @@ fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     let shape = shape.ok_or_else(|| Error::shapes(name, [x.shape(), n.shape()], mend))?;
     let orders = ops::to_dtype(&n.detach(), DType::I64)?;
     let most = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
+    if most > MOST {
+        return Err(Error::invalid(name, format!("orders are at most {MOST}, got {most}")));
+    }
     let formula = STEP.get_or_init(|| {
         formula! { recurrence(x, p, q; slope, offset, back) = (slope * x + offset) * p + back * q; }.eternal()
     });
@@ -49,7 +55,8 @@ fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// T_n(x), the Chebyshev polynomial of the first kind: T_n(cos θ) = cos nθ. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -59,7 +66,8 @@ pub fn chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// U_n(x), the Chebyshev polynomial of the second kind: U_n(cos θ) = sin (n + 1)θ / sin θ. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -69,7 +77,8 @@ pub fn chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// V_n(x), the Chebyshev polynomial of the third kind: V_n(cos θ) = cos (n + ½)θ / cos ½θ. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -83,7 +92,8 @@ pub fn chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// W_n(x), the Chebyshev polynomial of the fourth kind: W_n(cos θ) = sin (n + ½)θ / sin ½θ. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -93,7 +103,8 @@ pub fn chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// T_n(2x − 1), the Chebyshev polynomial of the first kind on [0, 1]. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn shifted_chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -107,7 +118,8 @@ pub fn shifted_chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// U_n(2x − 1), the Chebyshev polynomial of the second kind on [0, 1]. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn shifted_chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -121,7 +133,8 @@ pub fn shifted_chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// V_n(2x − 1), the Chebyshev polynomial of the third kind on [0, 1]. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn shifted_chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -135,7 +148,8 @@ pub fn shifted_chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// W_n(2x − 1), the Chebyshev polynomial of the fourth kind on [0, 1]. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn shifted_chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -149,7 +163,8 @@ pub fn shifted_chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// H_n(x), the physicists' Hermite polynomial, orthogonal by e^(−x²). Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn hermite_h(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -159,7 +174,8 @@ pub fn hermite_h(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// He_n(x), the probabilists' Hermite polynomial, orthogonal by e^(−x²/2). Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn hermite_he(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -169,7 +185,8 @@ pub fn hermite_he(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// L_n(x), the Laguerre polynomial, orthogonal by e^(−x) on x ≥ 0. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn laguerre_l(x: &Tensor, n: &Tensor) -> Result<Tensor> {
@@ -183,7 +200,8 @@ pub fn laguerre_l(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// P_n(x), the Legendre polynomial, orthogonal on [−1, 1]. Points and whole orders broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
+/// [`Error::ReadInCapture`], since the orders are read.
 #[face]
 #[track_caller]
 pub fn legendre_p(x: &Tensor, n: &Tensor) -> Result<Tensor> {

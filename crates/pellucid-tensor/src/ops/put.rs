@@ -63,13 +63,20 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 /// x with the first elements of the source, in row-major order, where the mask is true; x and mask broadcast.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`] if tensor and mask do not broadcast, or
-/// the source has too few elements to number them all.
+/// [`Error::DTypeMismatch`] if the mask is not of dtype bool, or the source not of x's; [`Error::ShapeMismatch`] if tensor and mask
+/// do not broadcast; [`Error::IndexOutOfBounds`] if the mask is true more often than the source has elements.
 #[face]
 pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tensor> {
     let op = "masked_scatter";
     if mask.dtype() != DType::Bool {
         return Err(Error::dtypes(op, [mask.dtype()], "the mask is a bool tensor; compare with ne(0)"));
+    }
+    if source.dtype() != x.dtype() {
+        return Err(Error::dtypes(
+            op,
+            [x.dtype(), source.dtype()],
+            "the source has the tensor's dtype; use to_dtype()",
+        ));
     }
     let mend = "tensor and mask must broadcast";
     let shape = x.shape().broadcast(mask.shape());

@@ -95,7 +95,7 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
 #[face]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     let u = draw("bernoulli", p.shape().clone(), p.dtype(), Distribution::Uniform, &Generator::default())?;
-    ops::to_dtype(&ops::lt(&u, &p.detach())?, p.dtype())
+    ops::to_dtype(&ops::lt(&u, p.detach())?, p.dtype())
 }
 
 /// The integers 0..n (`i64`) in random order, every one as likely as another.

@@ -91,5 +91,5 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
     let beside: Vec<isize> = (0..x.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
     let numbers = ops::reshape(&Tensor::arange(0, x.shape()[at] as i64, 1), &beside[..])?;
     let sample = ops::to_dtype(&ops::eq(&best, &numbers)?, x.dtype())?;
-    ops::add(&ops::sub(&sample, &soft.detach())?, &soft)
+    ops::add(&ops::sub(&sample, soft.detach())?, &soft)
 }

@@ -72,9 +72,12 @@ fn tensor(view: &TensorView<'_>) -> Tensor {
     let dtype = match view.dtype() {
         Dtype::BOOL => DType::Bool,
         Dtype::U8 => DType::U8,
+        Dtype::I8 => DType::I8,
+        Dtype::I16 => DType::I16,
         Dtype::I32 => DType::I32,
         Dtype::I64 => DType::I64,
         Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
         Dtype::F32 => DType::F32,
         Dtype::F64 => DType::F64,
         other => panic!("no dtype for {other:?}"),

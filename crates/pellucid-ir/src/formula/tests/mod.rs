@@ -81,6 +81,7 @@ fn primitives() -> Vec<Case> {
         let (a, b): (&[f64], &[f64]) = match op {
             And | Or | Xor | Shl | Shr => continue,
             Pow => (positive, &[2.3, -1.4, 0.7, 1.2, 3.4]),
+            Igamma | Igammac => (&[1.0, 2.0, 1.5, 4.0, 2.5], positive),
             Zeta => (&[2.0, 3.0, 1.5, 4.0, 2.5], positive),
             _ if op.is_special() => (&[0.0, 1.0, 2.0, 3.0, 1.0], positive),
             _ => (&[0.7, -2.3, 3.8, 1.1, -4.2], &[1.9, 0.4, -1.3, 2.7, -0.8]),

@@ -68,6 +68,14 @@ binary! {
         d a = g * ((a - b) * LN_2).sigmoid(), d b = g * ((b - a) * LN_2).sigmoid();
 }
 
+/// A function of a parameter, by which it has no gradient here, and a number; both broadcast.
+fn by_the_second(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Tensor) -> Result<Tensor> {
+    if is_recorded(&[parameter]) {
+        return Err(Error::NoGradient { op });
+    }
+    super::map(formula, &[parameter, x], &[])
+}
+
 /// Hurwitz' ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0; ∞ for s = 1 and at the poles q = 0, −1, .., NaN for s < 1, and for q < 0 unless s is
 /// whole. Both broadcast. The gradient is that by q, −s·ζ(s + 1, q).
 ///
@@ -76,11 +84,28 @@ binary! {
 #[face]
 pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
     static ZETA: OnceLock<Formula> = OnceLock::new();
-    if is_recorded(&[s]) {
-        return Err(Error::NoGradient { op: "zeta" });
-    }
-    let formula = ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal());
-    super::map(formula, &[s, q], &[])
+    by_the_second("zeta", ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal()), s, q)
+}
+
+/// The regularised lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0 (SciPy's `gammainc`). Both
+/// broadcast. The gradient is that by x, the density xᵃ⁻¹e⁻ˣ / Γ(a).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if a requires a gradient.
+#[face]
+pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
+    static IGAMMA: OnceLock<Formula> = OnceLock::new();
+    by_the_second("igamma", IGAMMA.get_or_init(|| formula! { igamma(a, x) = x.igamma(a).0; }.eternal()), a, x)
+}
+
+/// 1 − P(a, x), the regularised upper incomplete gamma function (see [`igamma`]), accurate where it is small.
+///
+/// # Errors
+/// Those of [`igamma`].
+#[face]
+pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
+    static IGAMMAC: OnceLock<Formula> = OnceLock::new();
+    by_the_second("igammac", IGAMMAC.get_or_init(|| formula! { igammac(a, x) = x.igamma(a).1; }.eternal()), a, x)
 }
 
 /// ln Γ_p(x) = p(p − 1)/4·ln π + Σ ln Γ(x − i/2) over 0 ≤ i < p, for x > (p − 1)/2 (torch's `mvlgamma`).

@@ -98,7 +98,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
         Some(weight) => ops::mul(&short, &ops::index_select(weight, 0, &target)?)?,
         None => short,
     };
-    let others = ops::ne(&Tensor::arange(0, classes as i64, 1), &target)?;
+    let others = ops::ne(Tensor::arange(0, classes as i64, 1), &target)?;
     samples(x, &ops::where_(&others, &short, 0.0)?, classes, options.reduction)
 }
 

@@ -43,7 +43,6 @@ fn views(table: &mut Binder) {
         ops::unflatten(c.x()?, c.int(1, "dim").unwrap_or(0), &c.ints(2, "sizes").unwrap_or_default()[..])
     });
     table.unary("ravel", ops::ravel);
-    table.unary("atleast_2d", |x| at_least(x, 2));
     table.one("sum_to_size", |c| {
         let (x, shape) = (c.x()?, Shape::from(sizes(&c.lengths(1, "size")?)));
         if shape.broadcast(x.shape()).as_ref() != Some(x.shape()) {
@@ -63,6 +62,8 @@ fn sizes(lengths: &[isize]) -> Vec<usize> {
 /// Without the named axes that have length 1, or without all of them.
 fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     let axes: Vec<usize> = match axes {
+        // The data has axis 0 of a number.
+        _ if x.rank() == 0 => Vec::new(),
         Some(axes) => axes.iter().map(|&axis| x.shape().axis("squeeze", axis)).collect::<Result<_>>()?,
         None => (0..x.rank()).collect(),
     };

@@ -56,8 +56,9 @@ fn views(table: &mut Binder) {
     table.binary("expand_as", |x, like| ops::broadcast_to(x, like.shape()));
     table.unary("flipud", |x| ops::flip(x, 0));
     table.one("flip", |c| ops::flip(c.x()?, &c.lengths(1, "dims")?[..]));
-    table.one("atleast_1d", |c| at_least(c.x()?, 1));
-    table.one("atleast_3d", |c| at_least(c.x()?, 3));
+    for (name, rank) in [("atleast_1d", 1), ("atleast_2d", 2), ("atleast_3d", 3)] {
+        table.many(name, move |c| c.tensors(0)?.into_iter().map(|x| at_least(x, rank)).collect());
+    }
     table.one("tril", |c| ops::tril(c.x()?, c.int(1, "diagonal").unwrap_or(0)));
     table.one("diagonal_copy", |c| {
         let (a, b) = (c.int(2, "dim1").unwrap_or(0), c.int(3, "dim2").unwrap_or(1));

@@ -26,6 +26,8 @@ pub(super) fn bind(table: &mut Binder) {
     table.unary("special.entr", ops::entr);
     table.unary("lgamma", ops::lgamma);
     table.binary("special.zeta", ops::zeta);
+    table.binary("igamma", ops::igamma);
+    table.binary("igammac", ops::igammac);
     table.binary("special.chebyshev_polynomial_t", ops::chebyshev_t);
     table.binary("special.chebyshev_polynomial_u", ops::chebyshev_u);
     table.binary("special.chebyshev_polynomial_v", ops::chebyshev_v);

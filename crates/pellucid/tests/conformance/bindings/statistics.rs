@@ -32,8 +32,8 @@ fn middle(c: &Call, f: impl Fn(&Tensor, ops::Axes) -> Result<(Tensor, Tensor)>) 
 }
 
 fn order(table: &mut Binder) {
-    table.many("median", |c| middle(c, |x, axes| ops::median(x, axes)));
-    table.many("nanmedian", |c| middle(c, |x, axes| ops::nanmedian(x, axes)));
+    table.many("median", |c| middle(c, ops::median));
+    table.many("nanmedian", |c| middle(c, ops::nanmedian));
     table.two("mode", |c| {
         let x = c.x()?;
         let axes = if x.rank() == 0 { over(..) } else { over(c.int(1, "dim").unwrap_or(-1)) };

@@ -91,7 +91,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let x = Tensor::from([0.1, 0.2, 0.3]).requires_grad_(true);
                 let y = ops::gumbel_softmax(&x, 1.0, false, 0)?;
                 let sum = ops::sum(&y, ..)?.item::<f64>();
-                ops::sum(&ops::mul(&y, &Tensor::from([1.0, 2.0, 4.0]))?, ..)?.backward();
+                ops::sum(&ops::mul(&y, Tensor::from([1.0, 2.0, 4.0]))?, ..)?.backward();
                 let slopes = x.grad().expect("a gradient").to_vec::<f64>();
                 Ok((sum - 1.0).abs() < 1e-12 && slopes.iter().sum::<f64>().abs() < 1e-12 && slopes[2] > 0.0)
             })

@@ -1,7 +1,7 @@
 //! Orthogonal polynomials, against their closed forms.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
+use crate::table::row::{Gradient::Third, Row, Rule, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 type Polynomial = fn(&Tensor, &Tensor) -> Result<Tensor>;
@@ -27,6 +27,9 @@ fn row(name: &'static str, call: Polynomial, value: fn(i32, f64) -> f64) -> Row 
         .also("of nothing", move || Ok(call(&Tensor::zeros([0], DType::F32), &Tensor::from(3i64))?.size() == 0))
         .also("shapes that do not broadcast", move || {
             shape_refused(call(&Tensor::from([0.1, 0.2]), &Tensor::from([1i64, 2, 3])))
+        })
+        .also("no order beyond all measure", move || {
+            argument_refused(call(&Tensor::from([0.5]), &Tensor::from(i64::MAX)))
         })
         .also("integer points", move || {
             Ok(matches!(call(&Tensor::from([1i64]), &Tensor::from(1i64)), Err(Error::DTypeMismatch { .. })))

@@ -105,23 +105,20 @@ pub(super) fn rows() -> Vec<Row> {
     let nan = || Tensor::from([2.0, f64::NAN, 1.0, 5.0]);
     let none = || Tensor::from([f64::NAN, f64::NAN]);
     vec![
-        pairs("median", |x, axes| ops::median(x, axes), lower_median).also("NaN, and the first of it", move || {
+        pairs("median", ops::median, lower_median).also("NaN, and the first of it", move || {
             let (value, position) = ops::median(&nan(), 0)?;
             Ok(value.item::<f64>().is_nan() && position.item::<i64>() == 1)
         }),
-        pairs("nanmedian", |x, axes| ops::nanmedian(x, axes), lower_median).also("without NaN", move || {
+        pairs("nanmedian", ops::nanmedian, lower_median).also("without NaN", move || {
             let (value, position) = ops::nanmedian(&nan(), 0)?;
             Ok(value.item::<f64>() == 2.0
                 && position.item::<i64>() == 0
                 && ops::nanmedian(&none(), 0)?.0.item::<f64>().is_nan())
         }),
-        pairs("mode", |x, axes| ops::mode(x, axes), |x| sorted(x)[0]).also(
-            "the most frequent, at its last place",
-            || {
-                let (value, position) = ops::mode(&Tensor::from([[3i64, 1, 3, 1, 2], [5, 4, 4, 5, 5]]), 1)?;
-                Ok(value.to_vec::<i64>() == [1, 5] && position.to_vec::<i64>() == [3, 4])
-            },
-        ),
+        pairs("mode", ops::mode, |x| sorted(x)[0]).also("the most frequent, at its last place", || {
+            let (value, position) = ops::mode(&Tensor::from([[3i64, 1, 3, 1, 2], [5, 4, 4, 5, 5]]), 1)?;
+            Ok(value.to_vec::<i64>() == [1, 5] && position.to_vec::<i64>() == [3, 4])
+        }),
         quantiles("quantile", |x, q, axes, how| ops::quantile(x, q, axes, how))
             .also("NaN where there is one", move || {
                 Ok(ops::quantile(&nan(), 0.0, 0, Interpolation::Lower)?.item::<f64>().is_nan())

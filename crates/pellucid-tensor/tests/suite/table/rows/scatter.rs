@@ -155,7 +155,7 @@ fn slices() -> Vec<Row> {
                 Ok(value.grad().expect("a gradient").item::<f64>() == 3.0)
             })
             .also("of one element", move || {
-                shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), &Tensor::from([1.0, 2.0])))
+                shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), Tensor::from([1.0, 2.0])))
             }),
     ]
 }
@@ -254,6 +254,10 @@ fn parts() -> Vec<Row> {
                 let refused =
                     ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::zeros([0], DType::F64));
                 Ok(y.shape()[..] == [3, 4] && out_of_bounds(refused)?)
+            })
+            .also("a source of another dtype", move || {
+                let refused = ops::masked_scatter(&zeros(), &Tensor::zeros([3, 4], DType::Bool), &Tensor::from([1f32]));
+                Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
             })
             .also("the mask is bool", move || {
                 Ok(matches!(ops::masked_scatter(&zeros(), &zeros(), &zeros()), Err(Error::DTypeMismatch { .. })))

@@ -74,7 +74,7 @@ pub(super) fn rows() -> Vec<Row> {
             .also("weights, with gradients", || {
                 let weights = Tensor::from([0.5, 2.0, 4.0]).requires_grad_(true);
                 let y = ops::bincount(&[1i64, 0, 1].into(), Some(&weights), 0)?;
-                ops::sum(&ops::mul(&y, &Tensor::from([3.0, 5.0]))?, ..)?.backward();
+                ops::sum(&ops::mul(&y, Tensor::from([3.0, 5.0]))?, ..)?.backward();
                 Ok(y.to_vec::<f64>() == [2.0, 4.5]
                     && weights.grad().expect("a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
             })

@@ -1,7 +1,7 @@
 //! Special functions, against series and integrals.
 
 use super::{binary_row as binary, unary_row as unary};
-use crate::table::nd::zip;
+use crate::table::nd::{Nd, zip};
 use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
 use crate::table::special::{digamma, hurwitz, mean_over_circle, series_j, series_y, tail_integral};
 use pellucid_tensor::{DType, Error, Tensor, ops};
@@ -73,6 +73,36 @@ pub(super) fn rows() -> Vec<Row> {
     rows.into_iter().map(|row| row.rule(Rule::Floats).ordinary()).chain(others()).collect()
 }
 
+/// P(a, x) for a = 1, 2 and 3, where it is 1 − e⁻ˣ·Σ xᵏ/k! over k < a.
+fn incomplete(
+    name: &'static str,
+    call: fn(&Tensor, &Tensor) -> pellucid_tensor::Result<Tensor>,
+    of: fn(f64) -> f64,
+) -> Row {
+    let shape = || Tensor::from([1.0, 2.0, 3.0]);
+    let p = move |a: f64, x: f64| of(1.0 - (-x).exp() * [1.0, 1.0 + x, 1.0 + x + 0.5 * x * x][a as usize - 1]);
+    Row::new(name)
+        .ulps(64.0)
+        .scale(1.0)
+        .gradient(Third)
+        .case(
+            "of x",
+            [real([2, 3]).within(0.3..=6.0)],
+            move |x| call(&shape().to_dtype(x[0].dtype()), &x[0]),
+            move |x| Nd::from_fn(&[2, 3], |ix| p(ix[1] as f64 + 1.0, x[0].at(ix))),
+        )
+        .floats_only()
+        .ordinary()
+        .also("at the ends, and beyond", move || {
+            let (a, x) = (Tensor::from([2.0, 2.0, -1.0, 2.0]), Tensor::from([0.0, f64::INFINITY, 1.0, -1.0]));
+            let y = call(&a, &x)?.to_vec::<f64>();
+            Ok(y[0] == of(0.0) && y[1] == of(1.0) && y[2].is_nan() && y[3].is_nan())
+        })
+        .also("no gradient by a", move || {
+            Ok(matches!(call(&shape().requires_grad_(true), &shape()), Err(Error::NoGradient { .. })))
+        })
+}
+
 fn others() -> Vec<Row> {
     let s = || Tensor::from([1.5, 2.0, 4.0]);
     vec![
@@ -82,11 +112,7 @@ fn others() -> Vec<Row> {
                 "of q",
                 [real([2, 3]).within(0.3..=4.0)],
                 move |x| ops::zeta(&s().to_dtype(x[0].dtype()), &x[0]),
-                |x| {
-                    zip(&[crate::table::nd::Nd { shape: vec![3], data: vec![1.5, 2.0, 4.0] }, x[0].clone()], |v| {
-                        hurwitz(v[0], v[1])
-                    })
-                },
+                |x| zip(&[Nd { shape: vec![3], data: vec![1.5, 2.0, 4.0] }, x[0].clone()], |v| hurwitz(v[0], v[1])),
             )
             .floats_only()
             .ordinary()
@@ -106,6 +132,8 @@ fn others() -> Vec<Row> {
             .also("shapes that do not broadcast", || {
                 shape_refused(ops::zeta(&Tensor::from([2.0, 3.0]), &Tensor::from([1.0, 2.0, 3.0])))
             }),
+        incomplete("igamma", ops::igamma, |p| p),
+        incomplete("igammac", ops::igammac, |p| 1.0 - p),
         Row::new("multigammaln")
             .rule(Rule::FloatsOnly)
             .ulps(64.0)
