@@ -1,8 +1,8 @@
 //! Values that meet at an index, and tensors with other values in a part of them.
 
 use crate::table::nd::{Nd, indices, with};
-use crate::table::row::{Row, axis_refused, class, index, real, shape_refused};
-use ops::{EmbeddingBag, Meeting};
+use crate::table::row::{Row, argument_refused, axis_refused, class, index, real, shape_refused};
+use ops::{Embedding, EmbeddingBag, Meeting};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// What becomes of an element and the values that are sent to it.
@@ -300,6 +300,70 @@ fn parts() -> Vec<Row> {
     ]
 }
 
+fn rows_of_a_table() -> Row {
+    let plain = Embedding::default;
+    let picked = |x: &[Nd]| {
+        let shape = [&x[1].shape[..], &[x[0].shape[1]]].concat();
+        Nd::from_fn(&shape, |ix| {
+            let row = x[1].at(&ix[..ix.len() - 1]);
+            let row = if row < 0.0 { row + x[0].shape[0] as f64 } else { row };
+            x[0].at(&[row as usize, ix[ix.len() - 1]])
+        })
+    };
+    let gradient = |options: Embedding, index: &[i64]| -> Result<Vec<f64>> {
+        let table = Tensor::from([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).requires_grad_(true);
+        ops::embedding(&table, &Tensor::new(index, [index.len()]), options)?.sum(..).backward();
+        Ok(table.grad().expect("a gradient").to_vec::<f64>())
+    };
+    Row::new("embedding")
+        .case(
+            "a matrix of indices",
+            [real([3, 2]), index([2, 4], 3)],
+            move |x| ops::embedding(&x[0], &x[1], plain()),
+            picked,
+        )
+        .case("one index", [real([3, 2]), index([], 3)], move |x| ops::embedding(&x[0], &x[1], plain()), picked)
+        .floats_only()
+        .case("no index", [real([3, 2]), index([0], 3)], move |x| ops::embedding(&x[0], &x[1], plain()), picked)
+        .floats_only()
+        .also("the padding row gets no gradient", move || {
+            let options = Embedding { padding_index: Some(-2), ..plain() };
+            Ok(gradient(options, &[1, 0, -2, 0])? == [2.0, 2.0, 0.0, 0.0, 0.0, 0.0])
+        })
+        .also("gradients are divided by frequencies", move || {
+            let options = Embedding { scale_by_frequency: true, ..plain() };
+            Ok(gradient(options, &[2, -1, 0, 2])? == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
+        })
+        .also("rows that are too long are scaled down in the table, the others are not", move || {
+            let table = Tensor::from([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]]).requires_grad_(true);
+            let options = Embedding { max_norm: Some((1.0, 2.0)), ..plain() };
+            let y = ops::embedding(&table, &Tensor::from([0i64, 1, 0]), options)?;
+            let near = |a: Vec<f64>, b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
+            Ok(near(y.to_vec(), &[0.6, 0.8, 0.3, 0.4, 0.6, 0.8])
+                && near(table.to_vec(), &[0.6, 0.8, 0.3, 0.4, 6.0, 8.0])
+                && y.requires_grad())
+        })
+        .also("a table that is a result is not written to", move || {
+            let table = &Tensor::from([[3.0, 4.0]]).requires_grad_(true) * 2.0;
+            let options = Embedding { max_norm: Some((1.0, 2.0)), ..plain() };
+            let refused = ops::embedding(&table, &Tensor::from([0i64]), options);
+            Ok(matches!(refused, Err(Error::InPlaceOnTracked { .. })))
+        })
+        .also("an index outside", move || {
+            let outside = |at: i64| ops::embedding(&Tensor::zeros([3, 2], DType::F32), &Tensor::from([at]), plain());
+            Ok([3, -4, i64::MAX, i64::MIN]
+                .into_iter()
+                .all(|at| matches!(outside(at), Err(Error::IndexOutOfBounds { .. }))))
+        })
+        .also("a padding index outside", move || {
+            let options = Embedding { padding_index: Some(3), ..plain() };
+            argument_refused(gradient(options, &[0]))
+        })
+        .also("a table that is no matrix", move || {
+            shape_refused(ops::embedding(&Tensor::zeros([3], DType::F32), &Tensor::from([0i64]), plain()))
+        })
+}
+
 fn bags() -> Row {
     let offsets = || Tensor::from([0i64, 2, 2]);
     let of = move |mode| {
@@ -369,5 +433,5 @@ fn bags() -> Row {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    reductions().into_iter().chain(slices()).chain(parts()).chain([bags()]).collect()
+    reductions().into_iter().chain(slices()).chain(parts()).chain([rows_of_a_table(), bags()]).collect()
 }
