@@ -8,13 +8,22 @@ use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{Kernel, Map, Params};
-use pellucid_ir::{DType, Result, Scalar, Shape};
+use pellucid_ir::{DType, Element, Result, Scalar, Shape};
 use std::sync::OnceLock;
 
 /// An array with every element equal to `value`.
 pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
     static FILL: OnceLock<Formula> = OnceLock::new();
     static FILL_MASK: OnceLock<Formula> = OnceLock::new();
+    let eager = engine::mode() == engine::Mode::Eager;
+    // A single number needs no kernel: every pass begins with a one.
+    if eager && shape.checked_size() == Some(1) {
+        match dtype {
+            DType::F32 => return Array::from_slice(device, &[f32::from_scalar(value)], shape),
+            DType::F64 => return Array::from_slice(device, &[f64::from_scalar(value)], shape),
+            _ => {}
+        }
+    }
     // A truth value is not a number: it is the mask value ≠ 0.
     let formula = match dtype {
         DType::Bool => FILL_MASK.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0].ne(0)]).eternal()),
@@ -22,7 +31,7 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
     };
     let number = if dtype == DType::Bool { DType::F32 } else { dtype };
     let (program, params) = (formula.uniform_program(number)?, Params::from([value]));
-    if engine::mode() == engine::Mode::Eager {
+    if eager {
         let storage = engine::map_dense(device, program, &params, checked_size(&shape)?, &[], None)?;
         return Ok(Array::dense(storage, 0, dtype, shape, device));
     }
