@@ -8,7 +8,7 @@
 use super::stage::{Frame, Stage};
 use super::{Problem, Sizes, each};
 use crate::buffer::CpuBuffer;
-use crate::matmul::{self, Direct, Element, Places, Strided, Table};
+use crate::matmul::{self, Direct, Element, Level, Places, Strided, Table};
 use crate::threads::Ptr;
 use crate::walk::Space;
 use pellucid_ir::Result;
@@ -96,7 +96,7 @@ pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>,
     let (whole, size) = (problem.x.channels * problem.x.plane(), problem.y.channels * plane);
     // SAFETY: the caller's; the stage has every element that a window reads, and each lane and row is a place in y.
     unsafe {
-        staged(&problem.x, images, &frame, x, whole, |first, images, stage| {
+        staged(problem.level, &problem.x, images, &frame, x, whole, |first, images, stage| {
             let depths = depths(cin, stage, taps_of(problem, stage).into_iter().map(|(_, at)| at).collect());
             let [sz, sy, _] = window.stride.map(|s| s as isize);
             let axes = [
@@ -143,7 +143,7 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
     };
     // SAFETY: as in `output`; the positions of all remainders together are those of x.
     unsafe {
-        staged(&problem.y, images, &frame, y, whole, |first, images, stage| {
+        staged(problem.level, &problem.y, images, &frame, y, whole, |first, images, stage| {
             for rest in 0..stride.iter().product::<isize>() {
                 let rest = [rest / (stride[1] * stride[2]), rest / stride[2] % stride[1], rest % stride[2]];
                 let [z, y, c] = [0, 1, 2].map(|a| class(a, rest[a]));
@@ -186,6 +186,7 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
 /// # Safety
 /// There are so many images of these sizes at `data`, `whole` elements apart.
 unsafe fn staged<T: Element>(
+    level: Level,
     sizes: &Sizes,
     images: usize,
     frame: &Frame,
@@ -198,7 +199,7 @@ unsafe fn staged<T: Element>(
     for first in (0..images).step_by(step) {
         let count = step.min(images - first);
         // SAFETY: the caller's.
-        let stage = unsafe { Stage::new(data.at((first * whole) as isize), count, sizes, frame)? };
+        let stage = unsafe { Stage::new(level, data.at((first * whole) as isize), count, sizes, frame)? };
         work(first, count, &stage)?;
     }
     Ok(())

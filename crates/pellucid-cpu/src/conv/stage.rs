@@ -6,7 +6,7 @@
 
 use super::Sizes;
 use crate::buffer::CpuBuffer;
-use crate::matmul::Element;
+use crate::matmul::{self, Element, Level, Spread};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
 
@@ -40,8 +40,14 @@ impl<T: Element> Stage<T> {
     ///
     /// # Safety
     ///
-    /// The images are there, row-major.
-    pub(super) unsafe fn new(data: *const T, images: usize, sizes: &Sizes, frame: &Frame) -> Result<Stage<T>> {
+    /// The images are there, row-major; the machine has the instruction set.
+    pub(super) unsafe fn new(
+        level: Level,
+        data: *const T,
+        images: usize,
+        sizes: &Sizes,
+        frame: &Frame,
+    ) -> Result<Stage<T>> {
         let Sizes { channels, dims } = *sizes;
         let [_, h, w] = dims;
         let whole = dims.iter().product::<usize>();
@@ -62,32 +68,36 @@ impl<T: Element> Stage<T> {
         let row = class * frame.classes;
         let (rows, planes) = (frame.len[0].saturating_mul(frame.len[1]), images * channels);
         let bytes = [rows, row, planes, size_of::<T>()].into_iter().fold(1, usize::saturating_mul);
+        let one = rows.saturating_mul(row);
         let room = CpuBuffer::scratch(bytes)?;
         let (from, to) = (Ptr(data.cast_mut()), Ptr(room.ensure()?.as_ptr().cast::<T>()));
+        // The image's rows that are in the frame, and where they go.
+        let inside = |a: usize| {
+            let first = (-frame.low[a]).clamp(0, frame.len[a] as isize) as usize;
+            let end = (dims[a] as isize - frame.low[a]).clamp(first as isize, frame.len[a] as isize) as usize;
+            first..end
+        };
+        let (planes_inside, rows_inside) = (inside(0), inside(1));
+        let sources: Vec<isize> = rows_inside.clone().map(|y| (frame.low[1] + y as isize) * w as isize).collect();
         let inner = Row::new(frame, w, class);
-        split(planes, GRAIN / (rows * row * size_of::<T>()).max(1) + 1, |range| {
+        split(planes, GRAIN / (one * size_of::<T>()).max(1) + 1, |range| {
             for plane in range {
-                // SAFETY: each plane has its own part of the room.
-                unsafe { std::slice::from_raw_parts_mut(to.get().add(plane * rows * row), rows * row) }.fill(T::ZERO);
-                for r in 0..rows {
-                    let (z, y) =
-                        (frame.low[0] + (r / frame.len[1]) as isize, frame.low[1] + (r % frame.len[1]) as isize);
-                    let there = (0..dims[0] as isize).contains(&z) && (0..h as isize).contains(&y);
-                    if there {
-                        // SAFETY: as above; the row of the image exists.
-                        unsafe {
-                            let to = std::slice::from_raw_parts_mut(to.get().add((plane * rows + r) * row), row);
-                            let from = from.get().add(plane * whole + (z as usize * h + y as usize) * w);
-                            inner.copy(std::slice::from_raw_parts(from, w), to);
-                        }
+                // SAFETY: each plane has its own part of the room, and the rows of the image exist.
+                unsafe {
+                    let to = to.get().add(plane * one);
+                    std::slice::from_raw_parts_mut(to, one).fill(T::ZERO);
+                    for z in planes_inside.clone() {
+                        let from = from.get().add(plane * whole + (frame.low[0] + z as isize) as usize * h * w);
+                        let to = to.add((z * frame.len[1] + rows_inside.start) * row);
+                        inner.copy(level, from, &sources, to, row);
                     }
                 }
             }
         });
         Ok(Stage {
             data: to.get(),
-            image: (rows * row * channels) as isize,
-            channel: (rows * row) as isize,
+            image: (one * channels) as isize,
+            channel: one as isize,
             steps: [(frame.len[1] * row) as isize, row as isize],
             class,
             classes: frame.classes,
@@ -124,17 +134,26 @@ impl Row {
         Row { low, class, classes, inside }
     }
 
-    fn copy<T: Element>(&self, from: &[T], to: &mut [T]) {
-        for (c, (&(start, end), to)) in self.inside.iter().zip(to.chunks_exact_mut(self.class.max(1))).enumerate() {
-            if start >= end {
-                continue;
-            }
+    /// Stages the rows that begin at `sources`, `step` apart.
+    ///
+    /// # Safety
+    /// The rows are as wide as was said, and there is room for them; the machine has the instruction set.
+    unsafe fn copy<T: Element>(&self, level: Level, from: *const T, sources: &[isize], to: *mut T, step: usize) {
+        for (c, &(start, end)) in self.inside.iter().enumerate().filter(|(_, (start, end))| start < end) {
             let first = (self.low + (c + self.classes * start) as isize) as usize;
-            if self.classes == 1 {
-                to[start..end].copy_from_slice(&from[first..first + end - start]);
-            } else {
-                for (to, &from) in to[start..end].iter_mut().zip(from[first..].iter().step_by(self.classes)) {
-                    *to = from;
+            // SAFETY: the caller's.
+            unsafe {
+                let (from, to) = (from.add(first), to.add(c * self.class + start));
+                if self.classes == 1 {
+                    let work = Spread { data: from, offsets: sources, len: end - start, to, step, slack: 0 };
+                    matmul::spread(level, &work);
+                    continue;
+                }
+                for (k, &source) in sources.iter().enumerate() {
+                    let (from, to) = (from.wrapping_offset(source), to.add(k * step));
+                    for i in 0..end - start {
+                        *to.add(i) = *from.add(i * self.classes);
+                    }
                 }
             }
         }

@@ -16,7 +16,7 @@ use pellucid_ir::Result;
 /// Positions that are worth a product.
 const POSITIONS: usize = 1024;
 
-/// Rows that one task computes.
+/// Rows that one of several tasks computes.
 const ROWS: usize = 112;
 
 /// Up to so many columns the outputs are multiplied one by one, without packing.
@@ -56,7 +56,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
         let x = x.at((first * problem.x.channels * problem.x.plane()) as isize);
         let y = Ptr(y.at((first * problem.y.channels * plane) as isize));
         // SAFETY: the caller's.
-        let stage = unsafe { Stage::new(x, count, &problem.x, &frame)? };
+        let stage = unsafe { Stage::new(level, x, count, &problem.x, &frame)? };
         let channels = taps_of(problem, &stage);
         let lane = |c: usize| channels.iter().map(move |&(_, at)| (c, at));
         let lanes = (0..cin).flat_map(lane).map(|(c, at)| c as isize * stage.channel + at).collect();
@@ -99,8 +99,10 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
             })?;
             Some((to, room))
         };
-        let parts = rows.div_ceil(ROWS);
-        each(groups * parts, rows.min(ROWS) * cout * positions.len(), |task| {
+        // Every task packs the outputs for itself.
+        let height = if rayon::current_num_threads() == 1 { rows } else { ROWS };
+        let parts = rows.div_ceil(height);
+        each(groups * parts, rows.min(height) * cout * positions.len(), |task| {
             let (group, part) = (task / parts, task % parts);
             let windows = Table { data: at_group(group).cast_const(), lanes: &lanes, depths: &positions };
             let outputs = match &room {
@@ -113,7 +115,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
                 }
             };
             let c = sums.at((group * rows * cout) as isize);
-            let shape = (part * ROWS..rows.min((part + 1) * ROWS), cout, positions.len());
+            let shape = (part * height..rows.min((part + 1) * height), cout, positions.len());
             // SAFETY: the windows lie in the stage; each task has rows of its own.
             unsafe { matmul::multiply(level, &windows, &outputs, shape, c, cout as isize, first > 0) }
             Ok(())

@@ -20,6 +20,7 @@ use super::level::Kernels;
 use super::pack::{Source, Strided};
 use super::tile::Tile;
 use super::{Epilogue, Finished, scratch};
+use smallvec::SmallVec;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -72,7 +73,14 @@ impl<T: Element> Product<'_, T> {
             return unsafe { self.empty_sum(rows, cols) };
         }
         let width = kernels.width();
-        let panel = DEPTH_PADDED * kernels.rows.next_multiple_of(kernels.lanes);
+        let panel = panel_of(kernels);
+        if self.b.strided().is_none() {
+            let strips = rows.len().div_ceil(kernels.rows);
+            return scratch::with(strips * panel + DEPTH * width, |room: *mut T| {
+                // SAFETY: the scratch has room for all panels of A and one of B.
+                unsafe { self.panels(kernels, rows, cols, room, room.add(strips * panel)) }
+            });
+        }
         let pack_b = !self.read_b_in_place(kernels, rows.len());
         let block = if pack_b { DEPTH * COLUMNS.min(cols.len()).next_multiple_of(width) } else { 0 };
         if self.read_a_in_place(kernels, cols.len()) && !pack_b {
@@ -153,6 +161,44 @@ impl<T: Element> Product<'_, T> {
                 }
             }
         }
+    }
+
+    /// The loops for an operand B that is dear to pack, with its panels outermost: a panel stays in L1 from its packing to
+    /// its last use, and the panels of A, all packed, in L2.
+    ///
+    /// # Safety
+    ///
+    /// As for [`rectangle`](Self::rectangle), with room for all panels of A and one of B.
+    unsafe fn panels(
+        &self,
+        kernels: &Kernels<T>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        a_room: *mut T,
+        b_room: *mut T,
+    ) {
+        let width = kernels.width();
+        let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
+        let strips = || rows.clone().step_by(height).map(|i| i..rows.end.min(i + height));
+        for depth in depth_blocks(self.k) {
+            // SAFETY: the caller's; every strip has a panel of its own, and the columns are a part.
+            unsafe {
+                let room = |s: usize| Some(a_room.add(s * panel_of(kernels)));
+                let panels: SmallVec<[Strided<T>; 8]> = strips()
+                    .enumerate()
+                    .map(|(s, strip)| self.panel_of_a(kernels, strip, depth.clone(), room(s)))
+                    .collect();
+                for j in cols.clone().step_by(width) {
+                    let lanes = width.min(cols.end - j);
+                    self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, b_room);
+                    let b = Strided { data: b_room.cast_const(), lane: 1, depth: width as isize };
+                    for (strip, &a) in strips().zip(&panels) {
+                        self.tile(kernels, strip.start, strip.len(), j, lanes, &depth, a, b);
+                    }
+                }
+            }
+        }
+        self.finish(rows, cols);
     }
 
     /// A panel of A as the kernel reads it: in place, or packed into `room`.
@@ -276,6 +322,11 @@ pub(super) fn cost<T>(kernels: &Kernels<T>, (m, n, k): (usize, usize, usize), b:
     };
     let scatter = if c_col == 1 { 0.0 } else { 3.0 / k.min(DEPTH) as f32 };
     (m * n.div_ceil(kernels.lanes)) as f32 + pack * n as f32 + scatter * (m * n) as f32
+}
+
+/// Numbers of the largest panel of A.
+fn panel_of<T>(kernels: &Kernels<T>) -> usize {
+    DEPTH_PADDED * kernels.rows.next_multiple_of(kernels.lanes)
 }
 
 /// Stride of a packed row of A: an odd number of cache lines, so that rows spread over the sets.

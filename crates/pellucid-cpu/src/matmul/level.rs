@@ -3,7 +3,7 @@
 use super::direct::{Direct, Dots};
 use super::gemv::{Columns, Rows};
 use super::pack::Panel;
-use super::table::Spread;
+use super::table::{Spread, Weave};
 use super::tile::Tile;
 use crate::vector::Vector;
 use std::marker::PhantomData;
@@ -62,7 +62,9 @@ pub(super) struct Kernels<T: 'static> {
     pub(super) copy: unsafe fn(&Panel<T>),
     /// Packs a panel whose depth is contiguous in the source.
     pub(super) turn: unsafe fn(&Panel<T>),
-    /// Packs runs of lanes, or of the depth, from many places.
+    /// Packs a vector of lanes from many places.
+    pub(super) weave: unsafe fn(&Weave<'_, T>),
+    /// Packs runs of the depth from many places.
     pub(super) spread: unsafe fn(&Spread<'_, T>),
     /// One row of a product, from where its operand lies.
     pub(super) direct: unsafe fn(&Direct<'_, T>),
@@ -95,6 +97,7 @@ macro_rules! level {
                 tiles: [&[$(Self::tile::<$r, 1>),*], &[$(Self::tile::<$r, 2>),*]],
                 copy: Self::copy,
                 turn: Self::turn,
+                weave: Self::weave,
                 spread: Self::spread,
                 direct: Self::direct,
                 dots: Self::dots,
@@ -118,6 +121,12 @@ macro_rules! level {
             unsafe fn turn(panel: &Panel<V::Scalar>) {
                 // SAFETY: as above.
                 unsafe { panel.turn::<V>() }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn weave(weave: &Weave<'_, V::Scalar>) {
+                // SAFETY: as above.
+                unsafe { weave.copy::<V>() }
             }
 
             $(#[target_feature(enable = $feature)])?

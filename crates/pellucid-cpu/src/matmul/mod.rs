@@ -35,7 +35,7 @@ pub use element::Element;
 pub(crate) use gemv::VIRTUAL_LANES;
 pub use level::Level;
 pub use pack::{Source, Strided};
-pub(crate) use table::{Places, Table};
+pub(crate) use table::{Places, Spread, Table};
 
 use block::Product;
 use gemv::{Columns, Rows};
@@ -209,6 +209,16 @@ pub(crate) unsafe fn multiply<T: Element>(
 pub(crate) unsafe fn direct<T: Element>(level: Level, work: &Direct<'_, T>) {
     // SAFETY: the caller's.
     unsafe { (T::kernels(level).direct)(work) }
+}
+
+/// Copies equally long rows.
+///
+/// # Safety
+///
+/// As for [`Spread::copy`]; the machine has the instruction set.
+pub(crate) unsafe fn spread<T: Element>(level: Level, work: &Spread<'_, T>) {
+    // SAFETY: the caller's.
+    unsafe { (T::kernels(level).spread)(work) }
 }
 
 /// Sums of products along runs.

@@ -4,6 +4,7 @@ use super::element::Element;
 use super::level::Kernels;
 use super::pack::Source;
 use crate::vector::Vector;
+use smallvec::SmallVec;
 
 /// Positions, relative to a common start, with the runs of neighbours among them.
 #[derive(Clone, Debug, Default)]
@@ -59,10 +60,7 @@ pub(crate) struct Table<'a, T> {
 // product runs.
 unsafe impl<T: Sync> Sync for Table<'_, T> {}
 
-/// Depth steps of a panel that are packed together: they stay in L1 while one run after the other is written.
-const STEPS: usize = 64;
-
-// SAFETY: `pack` writes the lanes of the runs, and the zeros after them.
+// SAFETY: `pack` writes whole vectors: the lanes of the runs, and zeros.
 unsafe impl<T: Element> Source<T> for Table<'_, T> {
     #[allow(private_interfaces)]
     unsafe fn pack(
@@ -75,22 +73,21 @@ unsafe impl<T: Element> Source<T> for Table<'_, T> {
         width: usize,
         to: *mut T,
     ) {
-        for skip in (0..depth).step_by(STEPS) {
-            let offsets = &self.depths.at[start + skip..start + depth.min(skip + STEPS)];
-            let to = to.wrapping_add(skip * width);
-            for (i, at, len) in self.lanes.runs(first..first + lanes) {
-                let data = self.data.wrapping_offset(at);
-                // What is overwritten in the same row of the panel is written later.
-                let (to, slack) = (to.wrapping_add(i - first), width - (i - first) - len);
-                // SAFETY: the elements exist, the caller says; the panel has room for them.
-                unsafe { (kernels.spread)(&Spread { data, offsets, len, to, step: width, slack }) }
-            }
-            if lanes < width {
-                for p in 0..offsets.len() {
-                    // SAFETY: the panel is `width` wide.
-                    unsafe { std::slice::from_raw_parts_mut(to.add(p * width + lanes), width - lanes) }.fill(T::ZERO);
-                }
-            }
+        // Vector by vector of the panel: what a vector is made of, and then that for every step of the depth.
+        for slot in (0..width).step_by(kernels.lanes) {
+            let (begin, end) = (lanes.min(slot), lanes.min(slot + kernels.lanes));
+            let pieces: SmallVec<[Piece; 4]> = self
+                .lanes
+                .runs(first + begin..first + end)
+                .map(|(i, at, count)| {
+                    let lane = i - first - slot;
+                    Piece { at: at - lane as isize, lane, count }
+                })
+                .collect();
+            let offsets = &self.depths.at[start..start + depth];
+            let work = Weave { data: self.data, pieces: &pieces, offsets, to: to.wrapping_add(slot), step: width };
+            // SAFETY: the elements exist, the caller says; the panel has room for the vector in every row.
+            unsafe { (kernels.weave)(&work) }
         }
     }
 
@@ -119,15 +116,87 @@ unsafe impl<T: Element> Source<T> for Table<'_, T> {
     }
 }
 
-/// `to[k·step + i] = data[offsets[k] + i]` for `i < len`.
-pub(super) struct Spread<'a, T> {
+/// Neighbouring lanes of a vector that are neighbours in memory: lane l is at `at + l`.
+pub(super) struct Piece {
+    at: isize,
+    lane: usize,
+    count: usize,
+}
+
+/// One vector for every offset: `to[k·step + l] = data[offsets[k] + at + l]` for the lanes l of each piece, 0 for the
+/// others.
+pub(super) struct Weave<'a, T> {
     data: *const T,
+    pieces: &'a [Piece],
     offsets: &'a [isize],
-    len: usize,
     to: *mut T,
     step: usize,
+}
+
+impl<T: Element> Weave<'_, T> {
+    /// # Safety
+    ///
+    /// As for [`Vector`]; the elements exist, and there is room for whole vectors.
+    #[inline(always)]
+    pub(super) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
+        // SAFETY: masks select the lanes of the pieces.
+        unsafe {
+            match *self.pieces {
+                // Nearly all vectors are one run, or the end of one and the beginning of the next.
+                [ref a] if a.count == V::LANES => self.vectors(
+                    #[inline(always)]
+                    |from| V::load(from.wrapping_offset(a.at)),
+                ),
+                [ref a] => {
+                    let mask = V::mask_from(a.lane, a.count);
+                    self.vectors(
+                        #[inline(always)]
+                        |from| V::load_part(from.wrapping_offset(a.at), mask),
+                    );
+                }
+                [ref a, ref b] => {
+                    let masks = [V::mask_from(a.lane, a.count), V::mask_from(b.lane, b.count)];
+                    self.vectors(
+                        #[inline(always)]
+                        |from| {
+                            let first = V::load_part(from.wrapping_offset(a.at), masks[0]);
+                            first.load_over(from.wrapping_offset(b.at), masks[1])
+                        },
+                    );
+                }
+                ref pieces => self.vectors(
+                    #[inline(always)]
+                    |from| {
+                        pieces.iter().fold(V::zero(), |v, p| {
+                            v.load_over(from.wrapping_offset(p.at), V::mask_from(p.lane, p.count))
+                        })
+                    },
+                ),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`copy`](Self::copy); `load` gives the vector of an offset.
+    #[inline(always)]
+    unsafe fn vectors<V: Vector<Scalar = T>>(&self, load: impl Fn(*const T) -> V) {
+        for (k, &offset) in self.offsets.iter().enumerate() {
+            // SAFETY: the caller's.
+            unsafe { load(self.data.wrapping_offset(offset)).store(self.to.add(k * self.step)) }
+        }
+    }
+}
+
+/// `to[k·step + i] = data[offsets[k] + i]` for `i < len`.
+pub(crate) struct Spread<'a, T> {
+    pub(crate) data: *const T,
+    pub(crate) offsets: &'a [isize],
+    pub(crate) len: usize,
+    pub(crate) to: *mut T,
+    pub(crate) step: usize,
     /// So many numbers after the last of a row, up to a whole vector, may be overwritten: whole vectors are stored faster.
-    slack: usize,
+    pub(crate) slack: usize,
 }
 
 impl<T: Element> Spread<'_, T> {

@@ -22,10 +22,10 @@ use crate::matmul::Element;
 ///
 /// All are `#[inline(always)]` and must be inlined into a function that has the instruction set
 /// enabled, on a machine that has it. Pointers need no alignment, and must be valid for the lanes
-/// read or written: all of them, or the first `n` for a `_part` with the mask of `n`.
+/// read or written: all of them, or those of the mask.
 pub(crate) trait Vector: Copy {
     type Scalar: Element;
-    /// Selects the first `n` lanes.
+    /// Selects neighbouring lanes.
     type Mask: Copy;
     const LANES: usize;
     /// Side of the square block that [`transpose`](Self::transpose) turns.
@@ -34,10 +34,15 @@ pub(crate) trait Vector: Copy {
     unsafe fn zero() -> Self;
     /// All lanes read the one number at `p`.
     unsafe fn splat(p: *const Self::Scalar) -> Self;
+    /// The first `n` lanes.
     unsafe fn mask(n: usize) -> Self::Mask;
+    /// The lanes `first..first + n`.
+    unsafe fn mask_from(first: usize, n: usize) -> Self::Mask;
     unsafe fn load(p: *const Self::Scalar) -> Self;
     /// The lanes outside the mask are zero, and their memory is not touched.
     unsafe fn load_part(p: *const Self::Scalar, mask: Self::Mask) -> Self;
+    /// The lanes of the mask from memory, the others as they are; no other memory is touched.
+    unsafe fn load_over(self, p: *const Self::Scalar, mask: Self::Mask) -> Self;
     unsafe fn store(self, p: *mut Self::Scalar);
     unsafe fn store_part(self, p: *mut Self::Scalar, mask: Self::Mask);
     /// `self · b + c`, rounded once.

@@ -10,7 +10,8 @@ pub(crate) struct Lanes<T>([T; 8]);
 
 impl<T: Element> Vector for Lanes<T> {
     type Scalar = T;
-    type Mask = usize;
+    /// First lane, and the lane after the last.
+    type Mask = (usize, usize);
     const LANES: usize = 8;
     const SIDE: usize = 8;
 
@@ -26,8 +27,13 @@ impl<T: Element> Vector for Lanes<T> {
     }
 
     #[inline(always)]
-    unsafe fn mask(n: usize) -> usize {
-        n
+    unsafe fn mask(n: usize) -> (usize, usize) {
+        (0, n)
+    }
+
+    #[inline(always)]
+    unsafe fn mask_from(first: usize, n: usize) -> (usize, usize) {
+        (first, first + n)
     }
 
     #[inline(always)]
@@ -37,17 +43,22 @@ impl<T: Element> Vector for Lanes<T> {
     }
 
     #[inline(always)]
-    unsafe fn load_part(p: *const T, n: usize) -> Self {
-        if n == 8 {
+    unsafe fn load_part(p: *const T, mask: (usize, usize)) -> Self {
+        if mask == (0, 8) {
             // SAFETY: all eight lanes are selected.
             return unsafe { Self::load(p) };
         }
-        let mut lanes = [T::ZERO; 8];
-        for (i, lane) in lanes.iter_mut().enumerate().take(n) {
-            // SAFETY: the caller's pointer is valid for the first `n` numbers.
-            *lane = unsafe { p.add(i).read_unaligned() };
+        // SAFETY: the caller's.
+        unsafe { Self([T::ZERO; 8]).load_over(p, mask) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_over(mut self, p: *const T, (first, end): (usize, usize)) -> Self {
+        for (i, lane) in self.0.iter_mut().enumerate().take(end).skip(first) {
+            // SAFETY: the caller's pointer is valid for the numbers of the mask.
+            *lane = unsafe { p.wrapping_add(i).read_unaligned() };
         }
-        Self(lanes)
+        self
     }
 
     #[inline(always)]
@@ -57,13 +68,13 @@ impl<T: Element> Vector for Lanes<T> {
     }
 
     #[inline(always)]
-    unsafe fn store_part(self, p: *mut T, n: usize) {
-        if n == 8 {
+    unsafe fn store_part(self, p: *mut T, (first, end): (usize, usize)) {
+        if (first, end) == (0, 8) {
             // SAFETY: all eight lanes are selected.
             return unsafe { self.store(p) };
         }
-        for (i, &lane) in self.0.iter().enumerate().take(n) {
-            // SAFETY: the caller's pointer is valid for the first `n` numbers.
+        for (i, &lane) in self.0.iter().enumerate().take(end).skip(first) {
+            // SAFETY: the caller's pointer is valid for the numbers of the mask.
             unsafe { p.add(i).write_unaligned(lane) }
         }
     }

@@ -23,7 +23,8 @@ macro_rules! vector {
     (
         $name:ident, $scalar:ty, lanes $lanes:literal, mask $mask:ty, side $side:literal by $transpose:ident;
         $zero:ident, $set:ident, $load:ident, $store:ident, $stream:ident, $fma:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $fold:ident;
-        |$n:ident| $make_mask:expr, |$lp:ident, $lm:ident| $load_part:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr
+        |$n:ident| $make_mask:expr, |$from:ident, $to:ident| $between:expr, |$lp:ident, $lm:ident| $load_part:expr,
+        |$op:ident, $om:ident, $ov:ident| $load_over:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr
         $(; $functions:ident)?
     ) => {
         impl Vector for $name {
@@ -52,6 +53,25 @@ macro_rules! vector {
                 unsafe {
                     $make_mask
                 }
+            }
+
+            #[inline(always)]
+            unsafe fn mask_from(first: usize, n: usize) -> $mask {
+                // SAFETY: as above.
+                unsafe {
+                    let ($from, $to) = (Self::mask(first), Self::mask(first + n));
+                    #[allow(unused_unsafe)]
+                    {
+                        $between
+                    }
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn load_over(self, $op: *const $scalar, $om: $mask) -> Self {
+                let $ov = self.0;
+                // SAFETY: as for `load_part`.
+                Self(unsafe { $load_over })
             }
 
             #[inline(always)]
@@ -225,7 +245,9 @@ vector! {
     _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_stream_ps, _mm512_fmadd_ps, _mm512_add_ps,
     _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, fold512_ps;
     |n| ((1u32 << n) - 1) as __mmask16,
+    |before, end| end & !before,
     |p, mask| _mm512_maskz_loadu_ps(mask, p),
+    |p, mask, value| _mm512_mask_loadu_ps(value, mask, p),
     |p, mask, value| _mm512_mask_storeu_ps(p, mask, value);
     functions
 }
@@ -235,7 +257,9 @@ vector! {
     _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_stream_pd, _mm512_fmadd_pd, _mm512_add_pd,
     _mm512_sub_pd, _mm512_mul_pd, _mm512_div_pd, fold512_pd;
     |n| ((1u32 << n) - 1) as __mmask8,
+    |before, end| end & !before,
     |p, mask| _mm512_maskz_loadu_pd(mask, p),
+    |p, mask, value| _mm512_mask_loadu_pd(value, mask, p),
     |p, mask, value| _mm512_mask_storeu_pd(p, mask, value)
 }
 
@@ -244,7 +268,9 @@ vector! {
     _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_stream_ps, _mm256_fmadd_ps, _mm256_add_ps,
     _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps, fold256_ps;
     |n| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+    |before, end| _mm256_andnot_si256(before, end),
     |p, mask| _mm256_maskload_ps(p, mask),
+    |p, mask, value| _mm256_blendv_ps(value, _mm256_maskload_ps(p, mask), _mm256_castsi256_ps(mask)),
     |p, mask, value| _mm256_maskstore_ps(p, mask, value);
     functions
 }
@@ -254,7 +280,9 @@ vector! {
     _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_stream_pd, _mm256_fmadd_pd, _mm256_add_pd,
     _mm256_sub_pd, _mm256_mul_pd, _mm256_div_pd, fold256_pd;
     |n| _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)),
+    |before, end| _mm256_andnot_si256(before, end),
     |p, mask| _mm256_maskload_pd(p, mask),
+    |p, mask, value| _mm256_blendv_pd(value, _mm256_maskload_pd(p, mask), _mm256_castsi256_pd(mask)),
     |p, mask, value| _mm256_maskstore_pd(p, mask, value)
 }
 

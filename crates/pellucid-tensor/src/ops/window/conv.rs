@@ -50,7 +50,8 @@ impl Operation for Convolution {
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
         use ConvPart::{Input, Output, Weight};
-        let g = grads.get(0)?;
+        // Both gradients read it: one that is stretched, as that of a sum is, is laid out once.
+        let g = ops::contiguous(&grads.get(0)?)?;
         // The parts that the two inputs are, in the order x, w, y.
         let parts = match self.part {
             Output => [Input, Weight],
