@@ -14,7 +14,7 @@ pub enum Window<'a> {
     Blackman,
     /// sin(π(k + ½)/(n + 1))
     Cosine,
-    /// exp(−|k − center|/tau); the center is n/2 if none is given, and it is given for a symmetric window only.
+    /// exp(−|k − center|/tau); the center is n/2 if none is given, as it must be for a symmetric window.
     Exponential {
         /// Where the weight is 1.
         center: Option<f64>,
@@ -51,7 +51,7 @@ pub enum Window<'a> {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float; [`Error::InvalidArgument`] for a `tau` or `std` that is not above 0, a negative
-/// β, a general cosine without terms, or a center of a window that is not symmetric.
+/// β, a general cosine without terms, or a center of a symmetric window.
 pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: DType) -> Result<Tensor> {
     let op = "signal_window";
     if !dtype.is_float() {
@@ -73,8 +73,8 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
         Window::Blackman => cosines(&[0.42, 0.5, 0.08]),
         Window::Cosine => made(&|k| (PI * (k as f64 + 0.5) / (n + 1.0)).sin()),
         Window::Exponential { tau, .. } if tau.is_nan() || tau <= 0.0 => refused(format!("tau is above 0, got {tau}")),
-        Window::Exponential { center: Some(_), .. } if !symmetric => {
-            refused("a window with a center of its own is symmetric".to_string())
+        Window::Exponential { center: Some(_), .. } if symmetric => {
+            refused("a symmetric window has its center in the middle".to_string())
         }
         Window::Exponential { center, tau } => made(&|k| (-(k as f64 - center.unwrap_or(n / 2.0)).abs() / tau).exp()),
         Window::Gaussian { std } if std.is_nan() || std <= 0.0 => refused(format!("std is above 0, got {std}")),

@@ -34,25 +34,24 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
     Ok((mantissa, ops::to_dtype(&e, DType::I32)?))
 }
 
-/// The next number of the dtype after a on the way to b; b if they are equal, NaN if either is. Both broadcast.
+/// The next number of the dtype after a on the way to b; b if they are equal, NaN if either is. Both broadcast. The distance is
+/// piecewise constant: the gradient is a's.
 ///
 /// Without the bits: a is rounded to a neighbour when a little more than half of its last place is added (Rump, Zimmermann,
 /// Boldo & Melquiond 2009).
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`]; [`Error::NoGradient`] if one is tracked.
+/// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`].
 #[face]
 pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     static NEXT: OnceLock<Formula> = OnceLock::new();
-    let op = "nextafter";
     let (u, least, most) = match (a.dtype(), b.dtype()) {
         (DType::F64, DType::F64) => (f64::EPSILON / 2.0, f64::from_bits(1), f64::MAX),
         (DType::F32, DType::F32) => (f64::from(f32::EPSILON) / 2.0, f64::from(f32::from_bits(1)), f64::from(f32::MAX)),
-        _ => return Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes two f32 or two f64; use to_dtype()")),
+        _ => {
+            return Err(Error::dtypes("nextafter", [a.dtype(), b.dtype()], "takes two f32 or two f64; use to_dtype()"));
+        }
     };
-    if a.requires_grad() || b.requires_grad() {
-        return Err(Error::NoGradient { op });
-    }
     let formula = NEXT.get_or_init(|| {
         formula! {
             nextafter(a, b; u, least, most, low, high) = {
@@ -61,12 +60,14 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
                 // Where half of a last place is no number, neighbours are `least` apart, or all is scaled up by 1/u.
                 let far = a + towards * (more * size);
                 let scaled = u * (a / u + towards * (more * (size / u)));
-                let near = size.lt(low).select(a + towards * least, scaled);
+                let near = size.le(low).select(a + towards * least, scaled);
                 let next = size.ge(high).select(far, near);
                 let finite = size.eq(f64::INFINITY).select(most.copysign(a), next);
                 let number = a.eq(b).select(b, finite);
                 (a.is_nan() | b.is_nan()).select(a + b, number)
             };
+            d a = g;
+            d b = g * 0.0;
         }
         .eternal()
     });

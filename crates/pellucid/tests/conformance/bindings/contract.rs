@@ -10,6 +10,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.binary("matmul", ops::matmul);
     table.binary("mm", ops::matmul);
     table.binary("bmm", ops::matmul);
+    table.binary("bmm.triton_optimized", ops::matmul);
     table.binary("__rmatmul__", |a, b| ops::matmul(b, a));
     table.binary("dot", ops::dot);
     table.binary("vdot", ops::dot);

@@ -19,7 +19,9 @@ pub(super) fn bind(table: &mut Binder) {
         if step == 0.0 || (end - start) * step < 0.0 {
             return Err(Error::invalid("arange", "the step leads to the end"));
         }
-        ops::to_dtype(&Tensor::arange(start, end, step), dtype(c))
+        let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
+        let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
+        ops::to_dtype(&Tensor::arange(start, end, step), dtype)
     });
     table.one("linspace", |c| {
         let number = |at, name| match c.get(at, name) {

@@ -33,7 +33,8 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("__getitem__", |c| c.x()?.try_i(c.index(1)?));
     table.one("gather", |c| {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
-        along(c.x()?, |x| ops::take_along_axis(x, &lifted(index)?, axis))
+        // Of a number as of a vector of one element.
+        ops::reshape(&ops::take_along_axis(&lifted(c.x()?)?, &lifted(index)?, axis)?, index.shape())
     });
     table.one("scatter", |c| {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);

@@ -40,7 +40,10 @@ fn sizes(lengths: &[isize]) -> Vec<usize> {
 
 fn views(table: &mut Binder) {
     for name in ["t", "t_copy", "H"] {
-        table.unary(name, ops::t);
+        table.unary(name, |x| match x.rank() {
+            0..=2 => ops::t(x),
+            _ => Err(Error::shapes("t", [x.shape()], "takes at most a matrix")),
+        });
     }
     table.unary("mH", |x| ops::transpose(x, -2, -1));
     for name in ["transpose", "transpose_copy"] {
@@ -123,7 +126,7 @@ fn constants(table: &mut Binder) {
     });
     table.one("eye", |c| {
         let n = c.count(0, "n")?;
-        let columns = c.int(1, "m").map_or(n, |m| m as usize);
+        let columns = if c.get(1, "m").is_some() { c.count(1, "m")? } else { n };
         ops::eye(n, columns, c.dtype(KEY, "dtype").unwrap_or(c.float))
     });
     for name in ["logspace", "logspace.tensor_overload"] {

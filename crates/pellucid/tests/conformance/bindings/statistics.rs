@@ -21,6 +21,9 @@ pub(super) fn bind(table: &mut Binder) {
     table.unary("corrcoef", ops::corrcoef);
     table.many("gradient", |c| {
         let axes = c.ints(KEY, "dim").unwrap_or((0..c.x()?.rank() as isize).collect());
+        if axes.iter().enumerate().any(|(k, axis)| axes[..k].contains(axis)) {
+            return Err(Error::invalid("gradient", "an axis is there twice"));
+        }
         let order = c.int(KEY, "edge_order").unwrap_or(1) as usize;
         let spacing = |k: usize| -> Result<Spacing<'_>> {
             Ok(match c.get(KEY, "spacing") {

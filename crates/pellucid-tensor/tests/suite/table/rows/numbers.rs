@@ -1,8 +1,7 @@
 //! Exponents and neighbours of numbers, divisors.
 
-use crate::table::nd::zip;
 use crate::table::row::{Row, Rule, real, shape_refused};
-use pellucid_tensor::{DType, Error, Tensor, ops};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// The largest number that divides both, by trying.
 fn divisor(a: f64, b: f64) -> f64 {
@@ -17,6 +16,18 @@ fn multiple(a: f64, b: f64) -> f64 {
         return 0.0;
     }
     (1..=b as i64).map(|k| k as f64 * a).find(|m| m % b == 0.0).expect("the product")
+}
+
+/// Every pair of numbers from −11 to 11 (from 0 on for `u8`), in every integer dtype.
+fn as_by_trying(call: fn(&Tensor, &Tensor) -> Result<Tensor>, reference: fn(f64, f64) -> f64) -> Result<bool> {
+    let dtypes = [DType::U8, DType::I8, DType::I16, DType::I32, DType::I64];
+    dtypes.into_iter().try_fold(true, |right, dtype| {
+        let numbers: Vec<i64> = (if dtype == DType::U8 { 0 } else { -11 }..=11).collect();
+        let x = Tensor::new(&numbers[..], [numbers.len()]).to_dtype(dtype);
+        let y = call(&x, &ops::unsqueeze(&x, 1)?)?;
+        let pairs = numbers.iter().flat_map(|&b| numbers.iter().map(move |&a| reference(a as f64, b as f64) as i64));
+        Ok(right && y.dtype() == dtype && y.to_vec::<i64>() == pairs.collect::<Vec<_>>())
+    })
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -79,20 +90,18 @@ pub(super) fn rows() -> Vec<Row> {
                 let result = ops::nextafter(&Tensor::from([1f32]), &Tensor::from([1f64]));
                 Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
             })
-            .also("tracked", || {
-                let x = Tensor::from([1.0]).requires_grad_(true);
-                Ok(matches!(ops::nextafter(&x, &x), Err(Error::NoGradient { .. })))
+            .also("the gradient is a's", || {
+                let [a, b] = [1.0, 2.0].map(|v| Tensor::from([v]).requires_grad_(true));
+                ops::nextafter(&a, &b)?.backward();
+                let gradient = |t: &Tensor| t.grad().map(|g| g.to_vec::<f64>());
+                Ok(gradient(&a) == Some(vec![1.0]) && gradient(&b).is_none_or(|g| g == [0.0]))
             }),
         Row::new("gcd")
-            .rule(Rule::Shifts)
             .untracked()
-            .case(
-                "broadcast",
-                [real([4, 5]), real([5])],
-                |x| ops::gcd(&x[0], &x[1]),
-                |x| zip(x, |v| divisor(v[0], v[1])),
-            )
-            .within(-60.0..=60.0)
+            .also("as by trying", || as_by_trying(|a, b| ops::gcd(a, b), divisor))
+            .also("floats", || {
+                Ok(matches!(ops::gcd(&Tensor::from([1.0]), &Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))
+            })
             .also("as many divisions as there can be", || {
                 // Neighbours in Fibonacci's sequence.
                 let (a, b) = (7_540_113_804_746_346_429i64, 4_660_046_610_375_530_309);
@@ -101,15 +110,11 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .also("shapes", || shape_refused(ops::gcd(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))),
         Row::new("lcm")
-            .rule(Rule::Shifts)
             .untracked()
-            .case(
-                "broadcast",
-                [real([4, 5]), real([5])],
-                |x| ops::lcm(&x[0], &x[1]),
-                |x| zip(x, |v| multiple(v[0], v[1])),
-            )
-            .within(-9.0..=9.0)
+            .also("as by trying", || as_by_trying(|a, b| ops::lcm(a, b), multiple))
+            .also("floats", || {
+                Ok(matches!(ops::lcm(&Tensor::from([1i64]), &Tensor::from([1.0])), Err(Error::DTypeMismatch { .. })))
+            })
             .also("shapes", || shape_refused(ops::lcm(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))),
     ]
 }
