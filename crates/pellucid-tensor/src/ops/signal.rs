@@ -62,7 +62,7 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
     let place = |k: usize| if n > 0.0 { k as f64 / n } else { 0.5 };
     let made = |f: &dyn Fn(usize) -> f64| Tensor::counted(count, |k| Scalar::Float(f(k)), dtype);
     let cosines = |a: &[f64]| {
-        let term = |i: usize, x: f64| if i % 2 == 0 { x } else { -x };
+        let term = |i: usize, x: f64| if i.is_multiple_of(2) { x } else { -x };
         let at = |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * place(k)).cos())).sum();
         // A single weight is 1, whatever the terms add up to.
         if n > 0.0 { made(&at) } else { made(&|_| 1.0) }

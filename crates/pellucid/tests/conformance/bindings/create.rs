@@ -21,7 +21,7 @@ pub(super) fn bind(table: &mut Binder) {
         }
         let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
         let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
-        ops::to_dtype(&Tensor::arange(start, end, step), dtype)
+        ops::to_dtype(&ops::arange(start, end, step, DType::F64)?, dtype)
     });
     table.one("linspace", |c| {
         let number = |at, name| match c.get(at, name) {
