@@ -196,7 +196,7 @@ fn cuts(table: &mut Binder) {
     table.one("narrow", |c| {
         if let Some(start) = c.optional(2, "start") {
             // A start that is a value, which nobody has to read.
-            let places = ops::add(start, &Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
+            let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
             return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &places);
         }
         ops::narrow(c.x()?, c.int(1, "dim").unwrap_or(0), c.count(2, "start")?, c.count(3, "length")?)
