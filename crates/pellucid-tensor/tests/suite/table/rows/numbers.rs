@@ -98,7 +98,7 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("gcd")
             .untracked()
-            .also("as by trying", || as_by_trying(|a, b| ops::gcd(a, b), divisor))
+            .also("as by trying", || as_by_trying(ops::gcd, divisor))
             .also("floats", || {
                 Ok(matches!(ops::gcd(&Tensor::from([1.0]), &Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))
             })
@@ -111,7 +111,7 @@ pub(super) fn rows() -> Vec<Row> {
             .also("shapes", || shape_refused(ops::gcd(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))),
         Row::new("lcm")
             .untracked()
-            .also("as by trying", || as_by_trying(|a, b| ops::lcm(a, b), multiple))
+            .also("as by trying", || as_by_trying(ops::lcm, multiple))
             .also("floats", || {
                 Ok(matches!(ops::lcm(&Tensor::from([1i64]), &Tensor::from([1.0])), Err(Error::DTypeMismatch { .. })))
             })
