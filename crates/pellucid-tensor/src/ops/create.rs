@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{Kernel, Map, Params};
-use pellucid_ir::{DType, Element, Result, Scalar, Shape};
+use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
 use std::sync::OnceLock;
 
 /// An array with every element equal to `value`.
@@ -92,6 +92,24 @@ pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tens
 /// Those of [`linspace`].
 pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> Result<Tensor> {
     Tensor::try_linspace("logspace", start, end, count, dtype, |x| base.powf(x))
+}
+
+/// `count` numbers from `start` to `end`, both included, each by the same factor from the one before: start·(end/start)^(i/(count − 1)).
+///
+/// # Errors
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite and of one sign, not 0; those of [`linspace`].
+pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
+    if !(start.is_finite() && end.is_finite() && start * end != 0.0 && start.signum() == end.signum()) {
+        let reason = format!("both ends are finite and of one sign, not 0; got {start} and {end}");
+        return Err(Error::invalid("geomspace", reason));
+    }
+    let (low, high) = (start.abs().ln(), end.abs().ln());
+    let power = |x: f64| match x {
+        x if x == low => start,
+        x if x == high => end,
+        x => x.exp().copysign(start),
+    };
+    Tensor::try_linspace("geomspace", low, high, count, dtype, power)
 }
 
 /// Ones on the diagonal of an `n × m` matrix of zeros.

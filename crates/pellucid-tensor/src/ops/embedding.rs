@@ -87,5 +87,5 @@ fn shorten(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) 
     let _off = no_grad();
     let found = ops::index_select(&table.detach(), 0, index)?;
     let short = ops::renorm(&found, p, 0, most)?;
-    put_axes(table, table.array(), smallvec![0], &[index.clone()], &short)
+    put_axes(table, table.array(), smallvec![0], std::slice::from_ref(index), &short)
 }

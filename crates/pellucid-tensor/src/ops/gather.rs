@@ -112,7 +112,7 @@ pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
 }
 
 /// yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1: one index an element (NumPy's `take_along_axis`,
-/// PyTorch's `gather`). The index has x's rank; its other axes may be shorter.
+/// PyTorch's `gather`). The index has x's rank; its other axes may be shorter. An index without elements may have any shape.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`],
@@ -122,6 +122,9 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
     let op = "take_along_axis";
     let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
+    if index.size() == 0 && index.rank() != x.rank() {
+        return ops::take(x, &index);
+    }
     along(op, x.shape(), index.shape(), axis)?;
     apply_one(Gather { index: Index::Along(axis) }, &[x, &index])
 }
@@ -274,6 +277,23 @@ pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
         }
     }
     positions.iter().map(|p| Array::from_slice(x.device(), p, [p.len()].into()).map(Tensor::from)).collect()
+}
+
+/// The places that row-major positions have in this shape: one tensor of dtype `i64` an axis, of the positions' shape. A
+/// position beyond the end begins again at 0, one before it counts from the end.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] for positions that are not of an integer dtype.
+#[face]
+pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<Tensor>> {
+    let (mut rest, shape) = (as_index("unravel_index", positions)?, shape.into());
+    let mut places = Vec::with_capacity(shape.rank());
+    for &len in shape.iter().rev() {
+        places.push(ops::rem(&rest, len as i64)?);
+        rest = ops::floor_div(&rest, len as i64)?;
+    }
+    places.reverse();
+    Ok(places)
 }
 
 /// Writes an array into a view of a leaf, in place.

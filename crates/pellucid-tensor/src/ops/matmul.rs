@@ -166,16 +166,17 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     ops::mul(&ops::unsqueeze(a, 1)?, b)
 }
 
-/// y = x·Wᵀ + b, for x `[.., in]`, W `[out, in]`, b `[out]`; y is `[.., out]`.
+/// y = x·Wᵀ + b, for x `[.., in]`, W `[out, in]`, b `[out]`; y is `[.., out]`. With one output, W `[in]`, y is `[..]`.
 ///
 /// # Errors
 /// Those of [`matmul`] and of the addition.
 #[face]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    if weight.rank() != 2 {
-        return Err(Error::shapes("linear", [x.shape(), weight.shape()], "the weight is [out, in]"));
-    }
-    let product = matmul(x, &ops::t(weight)?)?;
+    let product = match weight.rank() {
+        1 => matmul(x, weight)?,
+        2 => matmul(x, &ops::t(weight)?)?,
+        _ => return Err(Error::shapes("linear", [x.shape(), weight.shape()], "the weight is [out, in] or [in]")),
+    };
     match bias {
         None => Ok(product),
         Some(bias) => ops::add(product, bias),

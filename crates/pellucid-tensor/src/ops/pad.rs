@@ -71,7 +71,7 @@ pub enum PadMode {
     Reflect,
     /// The edge: a a | a b c | c c.
     Replicate,
-    /// The other end: b c | a b c | a b.
+    /// The other end of what is kept: b c | a b c | a b.
     Circular,
 }
 
@@ -130,9 +130,11 @@ fn picked(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor>
     let mut padded = x.clone();
     for (axis, &(before, after)) in pairs.iter().enumerate().filter(|(_, pair)| **pair != (0, 0)) {
         let len = x.shape()[axis];
+        // What is taken away does not come back around.
+        let (first, kept) = (before.min(0).abs(), len as isize + before.min(0) + after.min(0));
         let most = match mode {
             PadMode::Reflect => len.saturating_sub(1),
-            PadMode::Circular => len,
+            PadMode::Circular => kept as usize,
             _ if len == 0 => 0,
             _ => usize::MAX,
         };
@@ -143,7 +145,7 @@ fn picked(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor>
         let last = len as isize - 1;
         let from = |i: isize| match mode {
             PadMode::Reflect => last - (last - i.abs()).abs(),
-            PadMode::Circular => i.rem_euclid(len as isize),
+            PadMode::Circular => first + (i - first).rem_euclid(kept),
             _ => i.clamp(0, last),
         };
         let places = -before..len as isize + after;

@@ -237,7 +237,7 @@ impl Tensor {
     }
 
     /// `count` numbers by rule, made on the host.
-    fn counted(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
+    pub(crate) fn counted(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
         let shape = Shape::from([count]);
         // Sizes are checked before the host memory is asked for.
         Array::new(Device::cpu(), DType::F64, shape.clone())?;

@@ -93,6 +93,7 @@ impl Call<'_> {
     pub(crate) fn float(&self, at: usize, name: &str) -> Option<f64> {
         match self.get(at, name)? {
             Argument::Float(number) => Some(*number),
+            Argument::Tensor(path) => self.tensors.get(path)?.try_item::<f64>().ok(),
             _ => self.int(at, name).map(|number| number as f64),
         }
     }

@@ -4,7 +4,6 @@
 type Difference = (&'static str, &'static str, &'static str);
 
 const DELIBERATE: &[Difference] = &[
-    ("gather", "s4", "an index without elements may have any rank there; here it has the tensor's"),
     ("logcumsumexp", "g3", "NaN there after a value of 1e4; the derivatives by what it outweighs are 0"),
     ("mean", "e0", "the mean of integers is f32"),
     ("nn.functional.normalize", "s2", "vectors of one element: every derivative is zero, and the data's is noise"),
@@ -22,9 +21,12 @@ pub(crate) fn is_deliberate(operation: &str, key: &str) -> bool {
 const READERS: &[&str] = &[
     "argwhere",
     "bincount",
+    "linspace.tensor_overload",
+    "logspace.tensor_overload",
     "masked_select",
     "nn.functional.one_hot",
     "nonzero",
+    "repeat_interleave",
     "tensor_split",
     "tril_indices",
     "triu_indices",

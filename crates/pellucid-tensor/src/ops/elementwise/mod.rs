@@ -7,12 +7,14 @@
 mod activation;
 mod arithmetic;
 mod compare;
+mod numbers;
 mod special;
 mod transcendental;
 
 pub use activation::*;
 pub use arithmetic::*;
 pub use compare::*;
+pub use numbers::*;
 pub use special::*;
 pub use transcendental::*;
 

@@ -15,7 +15,7 @@ pub enum Sampling {
     Nearest,
     /// Between the neighbours along every axis.
     Linear,
-    /// Cubics through four neighbours along both axes (Keys 1981, a = −0.75); for two spatial axes.
+    /// Cubics through four neighbours along every axis (Keys 1981, a = −0.75).
     Cubic,
 }
 
@@ -38,7 +38,7 @@ pub enum Outside {
 /// between elements, and 0 for the nearest. A place that is NaN holds NaN.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for cubics in three axes.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[face]
 pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, align_corners: bool) -> Result<Tensor> {
     let op = "grid_sample";
@@ -55,9 +55,6 @@ pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, 
     }
     if x.dtype() != grid.dtype() || !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], "both have one float dtype"));
-    }
-    if mode == Sampling::Cubic && spatial == 3 {
-        return Err(Error::invalid(op, "cubics are for two spatial axes"));
     }
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let dims = &x.shape()[2..];

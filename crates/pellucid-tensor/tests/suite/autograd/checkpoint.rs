@@ -39,7 +39,7 @@ fn random_numbers_are_the_same_again_and_the_stream_goes_on() {
     let run = |through: bool| {
         manual_seed(11);
         x.zero_grad();
-        let y = if through { checkpoint(drop, &[&x]).unwrap() } else { drop(&[x.clone()]).unwrap() };
+        let y = if through { checkpoint(drop, &[&x]).unwrap() } else { drop(std::slice::from_ref(&x)).unwrap() };
         let after = Tensor::rand([4], DType::F64).to_vec::<f64>();
         y[0].backward();
         let later = Tensor::rand([4], DType::F64).to_vec::<f64>();
@@ -85,7 +85,7 @@ fn it_keeps_only_its_inputs() {
     let deep = |x: &[Tensor]| Ok(vec![(0..10).fold(x[0].clone(), |y, _| y.sin())]);
     let kept = |through: bool| {
         let before = x.device().memory_stats().in_use;
-        let y = if through { checkpoint(deep, &[&x]).unwrap() } else { deep(&[x.clone()]).unwrap() };
+        let y = if through { checkpoint(deep, &[&x]).unwrap() } else { deep(std::slice::from_ref(&x)).unwrap() };
         let kept = x.device().memory_stats().in_use - before;
         drop(y);
         kept

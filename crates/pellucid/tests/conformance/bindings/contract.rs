@@ -10,10 +10,19 @@ pub(super) fn bind(table: &mut Binder) {
     table.binary("matmul", ops::matmul);
     table.binary("mm", ops::matmul);
     table.binary("bmm", ops::matmul);
+    table.binary("bmm.triton_optimized", ops::matmul);
     table.binary("__rmatmul__", |a, b| ops::matmul(b, a));
     table.binary("dot", ops::dot);
     table.binary("vdot", ops::dot);
     table.binary("inner", ops::inner);
+    table.binary("mv", ops::matmul);
+    for name in ["addmm", "addmm.decomposed"] {
+        table.one(name, |c| weighted(c, ops::matmul(c.tensor(1, "mat1")?, c.tensor(2, "mat2")?)?));
+    }
+    table.one("addbmm", |c| {
+        let products = ops::matmul(c.tensor(1, "batch1")?, c.tensor(2, "batch2")?)?;
+        weighted(c, ops::sum(&products, 0)?)
+    });
     table.one("addmv", |c| weighted(c, ops::matmul(c.tensor(1, "mat")?, c.tensor(2, "vec")?)?));
     table.one("addr", |c| weighted(c, ops::outer(c.tensor(1, "vec1")?, c.tensor(2, "vec2")?)?));
     table.one("baddbmm", |c| weighted(c, ops::matmul(c.tensor(1, "batch1")?, c.tensor(2, "batch2")?)?));
@@ -46,10 +55,17 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("nn.functional.scaled_dot_product_attention", attention);
 }
 
-/// beta·x + alpha·product
+/// beta·x + alpha·product; with beta 0 it does not count what x is.
 fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
     let (beta, alpha) = (c.float(KEY, "beta").unwrap_or(1.0), c.float(KEY, "alpha").unwrap_or(1.0));
-    ops::add(ops::mul(c.x()?, beta)?, ops::mul(&product, alpha)?)
+    let product = ops::mul(&product, alpha)?;
+    if beta == 0.0 {
+        return ops::broadcast_to(
+            &product,
+            c.x()?.shape().broadcast(product.shape()).unwrap_or(product.shape().clone()),
+        );
+    }
+    ops::add(ops::mul(c.x()?, beta)?, &product)
 }
 
 /// Attention with PyTorch's arguments.

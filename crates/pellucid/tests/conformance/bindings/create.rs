@@ -2,6 +2,8 @@
 
 use super::Binder;
 use crate::call::{Call, KEY};
+use crate::index::Argument;
+use ops::Window;
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -11,21 +13,61 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.one("arange", |c| {
         let number = |at, name| c.float(at, name).ok_or_else(|| Error::invalid("arange", "takes numbers"));
-        let (start, end, step) = (number(0, "start")?, number(1, "end")?, number(2, "step")?);
+        let alone = c.len() == 1 && c.get(KEY, "end").is_none();
+        let (start, end) = if alone { (0.0, number(0, "end")?) } else { (number(0, "start")?, number(1, "end")?) };
+        let step = c.float(2, "step").unwrap_or(1.0);
         if step == 0.0 || (end - start) * step < 0.0 {
             return Err(Error::invalid("arange", "the step leads to the end"));
         }
-        ops::to_dtype(&Tensor::arange(start, end, step), dtype(c))
+        let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
+        let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
+        ops::to_dtype(&ops::arange(start, end, step, DType::F64)?, dtype)
     });
     table.one("linspace", |c| {
         let number = |at, name| match c.get(at, name) {
-            Some(crate::index::Argument::Tensor(_)) | None => Err(Error::invalid("linspace", "takes numbers")),
+            Some(Argument::Tensor(_)) | None => Err(Error::invalid("linspace", "takes numbers")),
             _ => c.float(at, name).ok_or_else(|| Error::invalid("linspace", "takes numbers")),
         };
         Ok(Tensor::linspace(number(0, "start")?, number(1, "end")?, c.count(2, "steps")?, dtype(c)))
     });
+    table.one("linspace.tensor_overload", |c| {
+        let number = |at, name| c.float(at, name).ok_or_else(|| Error::invalid("linspace", "takes numbers"));
+        Ok(Tensor::linspace(number(0, "start")?, number(1, "end")?, c.count(2, "steps")?, dtype(c)))
+    });
+    windows(table);
     table.one("tril_indices", |c| indices(c, |rows, columns| ops::le(columns, rows)));
     table.one("triu_indices", |c| indices(c, |rows, columns| ops::ge(columns, rows)));
+}
+
+fn windows(table: &mut Binder) {
+    let number = |c: &Call, name| c.float(KEY, name).unwrap_or(1.0);
+    let plain: [(&str, Window<'static>); 6] = [
+        ("signal.windows.bartlett", Window::Bartlett),
+        ("signal.windows.blackman", Window::Blackman),
+        ("signal.windows.cosine", Window::Cosine),
+        ("signal.windows.hamming", Window::Hamming),
+        ("signal.windows.hann", Window::Hann),
+        ("signal.windows.nuttall", Window::Nuttall),
+    ];
+    for (name, window) in plain {
+        table.one(name, move |c| weights(c, window));
+    }
+    table.one("signal.windows.exponential", move |c| {
+        weights(c, Window::Exponential { center: c.float(KEY, "center"), tau: number(c, "tau") })
+    });
+    table.one("signal.windows.gaussian", move |c| weights(c, Window::Gaussian { std: number(c, "std") }));
+    table.one("signal.windows.kaiser", |c| weights(c, Window::Kaiser { beta: c.float(KEY, "beta").unwrap_or(12.0) }));
+    table.one("signal.windows.general_hamming", |c| {
+        weights(c, Window::GeneralHamming { alpha: c.float(KEY, "alpha").unwrap_or(0.54) })
+    });
+    table.one("signal.windows.general_cosine", |c| {
+        weights(c, Window::GeneralCosine(&c.floats(KEY, "a").unwrap_or_default()))
+    });
+}
+
+fn weights(c: &Call, window: Window<'_>) -> Result<Tensor> {
+    let asymmetric = matches!(c.get(KEY, "sym"), Some(Argument::Bool(false)));
+    ops::signal_window(window, c.count(0, "M")?, !asymmetric, dtype(c))
 }
 
 fn dtype(c: &Call) -> DType {

@@ -62,6 +62,8 @@ fn one_operand(table: &mut Binder) {
 }
 
 fn compositions(table: &mut Binder) {
+    table.two("frexp", |c| ops::frexp(c.x()?));
+    table.unary("isreal", |x| ops::full(x.shape(), true, DType::Bool));
     table.unary("deg2rad", ops::deg2rad);
     table.unary("rad2deg", ops::rad2deg);
     table.unary("positive", |x| Ok(x.clone()));
@@ -96,23 +98,26 @@ fn two_operands(table: &mut Binder) {
     table.one("add", |c| ops::add(c.x()?, scaled(c, c.y()?)?));
     table.one("rsub", |c| ops::sub(c.y()?, scaled(c, c.x()?)?));
     table.one("mul", |c| ops::mul(c.x()?, c.operand(1, "other")?));
-    table.binary("div.no_rounding_mode", |a, b| ops::div(a, b));
-    table.binary("div.floor_rounding", |a, b| ops::floor_div(a, b));
+    table.one("div.no_rounding_mode", |c| ops::div(c.x()?, c.operand(1, "other")?));
+    table.one("div.floor_rounding", |c| ops::floor_div(c.x()?, c.operand(1, "other")?));
     table.binary("div.trunc_rounding", |a, b| ops::trunc(&ops::div(a, b)?));
-    table.binary("true_divide", |a, b| ops::div(a, b));
-    table.binary("floor_divide", |a, b| ops::floor_div(a, b));
-    table.binary("remainder", |a, b| ops::rem(a, b));
-    table.binary("fmod", |a, b| ops::fmod(a, b));
-    table.binary("float_power", |a, b| ops::pow(a, b));
+    table.one("true_divide", |c| ops::div(c.x()?, c.operand(1, "other")?));
+    table.one("floor_divide", |c| ops::floor_div(c.x()?, c.operand(1, "other")?));
+    table.one("remainder", |c| ops::rem(c.x()?, c.operand(1, "other")?));
+    table.one("fmod", |c| ops::fmod(c.x()?, c.operand(1, "other")?));
+    table.one("float_power", |c| ops::pow(c.x()?, c.operand(1, "other")?));
+    table.binary("gcd", ops::gcd);
+    table.binary("lcm", ops::lcm);
+    table.binary("nextafter", ops::nextafter);
     table.binary("minimum", |a, b| ops::minimum(a, b));
     table.binary("fmax", |a, b| ops::fmax(a, b));
     table.binary("fmin", |a, b| ops::fmin(a, b));
-    table.binary("clamp_min", |a, b| ops::maximum(a, b));
-    table.binary("clamp_max", |a, b| ops::minimum(a, b));
-    table.binary("copysign", |a, b| ops::copysign(a, b));
+    table.one("clamp_min", |c| ops::maximum(c.x()?, c.operand(1, "other")?));
+    table.one("clamp_max", |c| ops::minimum(c.x()?, c.operand(1, "other")?));
+    table.one("copysign", |c| ops::copysign(c.x()?, c.operand(1, "other")?));
     table.binary("ldexp", |a, b| ops::ldexp(a, b));
-    table.binary("xlogy", |a, b| ops::xlogy(a, b));
-    table.binary("special.xlog1py", |a, b| ops::xlog1py(a, b));
+    table.one("xlogy", |c| ops::xlogy(c.x()?, c.operand(1, "other")?));
+    table.one("special.xlog1py", |c| ops::xlog1py(c.x()?, c.operand(1, "other")?));
     table.binary("logaddexp", |a, b| ops::logaddexp(a, b));
     table.binary("heaviside", |a, b| ops::heaviside(a, b));
     table.one("sub", |c| ops::sub(c.operand(0, "input")?, scaled(c, c.y()?)?));
@@ -123,7 +128,7 @@ fn two_operands(table: &mut Binder) {
     table.binary("atan2", |a, b| ops::atan2(a, b));
     table.binary("hypot", |a, b| ops::hypot(a, b));
     table.binary("logaddexp2", |a, b| ops::logaddexp2(a, b));
-    table.binary("bitwise_xor", |a, b| ops::bitwise_xor(a, b));
+    table.one("bitwise_xor", |c| ops::bitwise_xor(c.x()?, c.operand(1, "other")?));
     table.one("__rmul__", |c| ops::mul(c.operand(1, "other")?, c.x()?));
     table.one("__rsub__", |c| ops::sub(c.operand(1, "other")?, c.x()?));
     table.one("__rand__", |c| ops::bitwise_and(c.operand(1, "other")?, c.x()?));
@@ -133,10 +138,10 @@ fn two_operands(table: &mut Binder) {
     table.one("__rdiv__", |c| ops::div(c.operand(1, "other")?, c.x()?));
     table.one("__rpow__", |c| ops::pow(c.operand(1, "other")?, c.x()?));
     table.one("__rmod__", |c| ops::rem(c.operand(1, "other")?, c.x()?));
-    table.binary("bitwise_and", |a, b| ops::bitwise_and(a, b));
-    table.binary("bitwise_or", |a, b| ops::bitwise_or(a, b));
-    table.binary("bitwise_left_shift", |a, b| ops::shift_left(a, b));
-    table.binary("bitwise_right_shift", |a, b| ops::shift_right(a, b));
+    table.one("bitwise_and", |c| ops::bitwise_and(c.x()?, c.operand(1, "other")?));
+    table.one("bitwise_or", |c| ops::bitwise_or(c.x()?, c.operand(1, "other")?));
+    table.one("bitwise_left_shift", |c| ops::shift_left(c.x()?, c.operand(1, "other")?));
+    table.one("bitwise_right_shift", |c| ops::shift_right(c.x()?, c.operand(1, "other")?));
 }
 
 /// alpha·x

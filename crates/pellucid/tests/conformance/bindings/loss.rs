@@ -58,6 +58,17 @@ fn classes(table: &mut Binder) {
         };
         ops::cross_entropy(c.x()?, c.y()?, options)
     });
+    table.one("nn.functional.linear_cross_entropy", move |c| {
+        let target = c.tensor(2, "target")?;
+        let options = CrossEntropy {
+            label_smoothing: c.float(KEY, "label_smoothing").unwrap_or(0.0),
+            ignore_index: ignored(c).filter(|_| !target.dtype().is_float()),
+            reduction: c.reduction()?,
+            weight: c.optional(KEY, "weight"),
+        };
+        let logits = ops::linear(c.x()?, c.tensor(1, "linear_weight")?, c.optional(KEY, "linear_bias"))?;
+        ops::cross_entropy(&logits, target, options)
+    });
     table.one("nn.functional.nll_loss", move |c| {
         let options = NllLoss { weight: c.optional(2, "weight"), ignore_index: ignored(c), reduction: c.reduction()? };
         ops::nll_loss(c.x()?, c.y()?, options)

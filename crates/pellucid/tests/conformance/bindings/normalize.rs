@@ -20,10 +20,12 @@ pub(super) fn bind(table: &mut Binder) {
         let eps = c.float(4, "eps").unwrap_or(1e-5);
         ops::group_norm(c.x()?, c.count(1, "num_groups")?, c.optional(2, "weight"), c.optional(3, "bias"), eps)
     });
-    table.one("nn.functional.batch_norm", |c| {
-        let options = options(c, c.flag(5, "training"));
-        ops::batch_norm(c.x()?, running(c), c.optional(3, "weight"), c.optional(4, "bias"), options)
-    });
+    for name in ["nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn"] {
+        table.one(name, |c| {
+            let options = options(c, c.flag(5, "training"));
+            ops::batch_norm(c.x()?, running(c), c.optional(3, "weight"), c.optional(4, "bias"), options)
+        });
+    }
     table.one("nn.functional.instance_norm", |c| {
         let own = c.get(5, "use_input_stats").is_none() || c.flag(5, "use_input_stats");
         ops::instance_norm(c.x()?, running(c), c.optional(3, "weight"), c.optional(4, "bias"), options(c, own))

@@ -114,6 +114,9 @@ fn variance(c: &Call) -> Result<Tensor> {
 fn differences(c: &Call) -> Result<Tensor> {
     let (order, axis) = (c.count(1, "n").or(if c.len() > 1 { Err(()) } else { Ok(1) }), c.int(2, "dim").unwrap_or(-1));
     let order = order.map_err(|()| Error::invalid("diff", "the order is not negative"))?;
+    if order == 0 {
+        return Ok(c.x()?.clone());
+    }
     let parts = [c.optional(3, "prepend"), Some(c.x()?), c.optional(4, "append")];
     let mut y = ops::concatenate(&parts.into_iter().flatten().collect::<Vec<_>>(), axis)?;
     for _ in 0..order {

@@ -33,7 +33,8 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("__getitem__", |c| c.x()?.try_i(c.index(1)?));
     table.one("gather", |c| {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
-        along(c.x()?, |x| ops::take_along_axis(x, &lifted(index)?, axis))
+        // Of a number as of a vector of one element.
+        ops::reshape(&ops::take_along_axis(&lifted(c.x()?)?, &lifted(index)?, axis)?, index.shape())
     });
     table.one("scatter", |c| {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
@@ -118,7 +119,13 @@ pub(super) fn bind(table: &mut Binder) {
         };
         ops::embedding_bag(c.x()?, c.tensor(1, "input")?, options)
     });
+    table.many("unravel_index", |c| {
+        let shape = c.ints(1, "shape").unwrap_or_default();
+        ops::unravel_index(c.x()?, shape.iter().map(|&d| d as usize).collect::<Vec<_>>())
+    });
     table.many("nonzero", |c| match (c.flag(1, "as_tuple"), ops::nonzero(c.x()?)?) {
+        // A number is a vector of one element.
+        (true, _) if c.x()?.rank() == 0 => ops::nonzero(&ops::unsqueeze(c.x()?, 0)?),
         (true, positions) => Ok(positions),
         (false, positions) => Ok(vec![rows(c.x()?, &positions)?]),
     });

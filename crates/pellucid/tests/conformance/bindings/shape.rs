@@ -1,8 +1,9 @@
 //! Views, copies in another order, joining and cutting.
 
 use super::Binder;
+use super::reduce::along_both;
 use crate::call::{Call, KEY};
-use ops::PadMode;
+use ops::{Indexing, PadMode, Repeats};
 use pellucid::{Error, Result, Shape, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -34,7 +35,9 @@ fn views(table: &mut Binder) {
         tensors.iter().map(|x| ops::broadcast_to(x, &shape)).collect()
     });
     table.one("squeeze", |c| squeezed(c.x()?, c.ints(1, "dim")));
-    table.one("squeeze.multiple", |c| squeezed(c.x()?, c.ints(1, "dim")));
+    for name in ["squeeze.multiple", "squeeze_copy"] {
+        table.one(name, |c| squeezed(c.x()?, c.ints(1, "dim")));
+    }
     table.one("unsqueeze", |c| ops::unsqueeze(c.x()?, c.int(1, "dim").unwrap_or(0)));
     table.one("flatten", |c| {
         ops::flatten(c.x()?, c.int(1, "start_dim").unwrap_or(0), c.int(2, "end_dim").unwrap_or(-1))
@@ -96,6 +99,11 @@ fn orders(table: &mut Binder) {
         let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "takes two axes")) };
         ops::rot90(x, c.int(1, "k").unwrap_or(1), [a, b])
     });
+    table.one("repeat_interleave", |c| {
+        let times = sizes(&c.ints(1, "repeats").unwrap_or_default());
+        let times = if let [each] = times[..] { Repeats::Each(each) } else { Repeats::List(times) };
+        ops::repeat(c.x()?, times, c.int(2, "dim"))
+    });
     for name in ["repeat", "tile"] {
         table.one(name, |c| ops::tile(c.x()?, &sizes(&c.lengths(1, "dims")?)));
     }
@@ -120,6 +128,12 @@ fn joins(table: &mut Binder) {
 }
 
 fn tables(table: &mut Binder) {
+    for name in ["meshgrid.list_of_tensors", "meshgrid.variadic_tensors"] {
+        table.many(name, |c| {
+            let xy = c.text(KEY, "indexing") == Some("xy");
+            ops::meshgrid(&c.tensors(0)?, if xy { Indexing::Xy } else { Indexing::Ij })
+        });
+    }
     table.one("block_diag", |c| {
         let blocks = c.tensors(0)?.into_iter().map(|x| at_least(x, 2)).collect::<Result<Vec<_>>>()?;
         let width: usize = blocks.iter().map(|block| block.shape()[1]).sum();
@@ -161,7 +175,7 @@ fn tables(table: &mut Binder) {
 }
 
 fn cuts(table: &mut Binder) {
-    for name in ["split", "split.list_args", "split_with_sizes"] {
+    for name in ["split", "split.list_args", "split_with_sizes", "unsafe_split"] {
         table.many(name, |c| {
             let (x, axis) = (c.x()?, c.int(2, "dim").unwrap_or(0));
             match c.int(1, "split_size") {
@@ -180,6 +194,11 @@ fn cuts(table: &mut Binder) {
     });
     table.many("unbind", |c| ops::unbind(c.x()?, c.int(1, "dim").unwrap_or(0)));
     table.one("narrow", |c| {
+        if let Some(start) = c.optional(2, "start") {
+            // A start that is a value, which nobody has to read.
+            let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
+            return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &places);
+        }
         ops::narrow(c.x()?, c.int(1, "dim").unwrap_or(0), c.count(2, "start")?, c.count(3, "length")?)
     });
     table.one("select", |c| ops::select(c.x()?, c.int(1, "dim").unwrap_or(0), c.int(2, "index").unwrap_or(0)));
@@ -207,6 +226,7 @@ fn pads(table: &mut Binder) {
     for name in ["nn.functional.pad.replicate", "nn.functional.pad.replicate_negative"] {
         table.one(name, |c| ops::pad(c.x()?, &c.pads()?[..], PadMode::Replicate));
     }
+    table.one("nn.functional.pad.reflect", |c| ops::pad(c.x()?, &c.pads()?[..], PadMode::Reflect));
     table.one("nn.functional.pad.circular", |c| ops::pad(c.x()?, &c.pads()?[..], PadMode::Circular));
 }
 
@@ -248,11 +268,14 @@ fn triangles(table: &mut Binder) {
         Ok((ops::reshape(&values, x.shape())?, ops::reshape(&positions, x.shape())?))
     });
     table.two("kthvalue", |c| {
-        let (x, k, axis) = (at_least(c.x()?, 1)?, c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
-        let (values, positions) = ops::kthvalue(&x, k, axis)?;
-        if !c.flag(3, "keepdim") {
-            return Ok((values, positions));
-        }
-        Ok((ops::unsqueeze(&values, axis)?, ops::unsqueeze(&positions, axis)?))
+        let (k, axis) = (c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
+        along_both(c.x()?, |x| {
+            let (values, positions) = ops::kthvalue(x, k, axis)?;
+            // Of a number the axis is gone again.
+            if !c.flag(3, "keepdim") && c.x()?.rank() > 0 {
+                return Ok((values, positions));
+            }
+            Ok((ops::unsqueeze(&values, axis)?, ops::unsqueeze(&positions, axis)?))
+        })
     });
 }

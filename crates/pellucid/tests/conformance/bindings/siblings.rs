@@ -40,7 +40,10 @@ fn sizes(lengths: &[isize]) -> Vec<usize> {
 
 fn views(table: &mut Binder) {
     for name in ["t", "t_copy", "H"] {
-        table.unary(name, ops::t);
+        table.unary(name, |x| match x.rank() {
+            0..=2 => ops::t(x),
+            _ => Err(Error::shapes("t", [x.shape()], "takes at most a matrix")),
+        });
     }
     table.unary("mH", |x| ops::transpose(x, -2, -1));
     for name in ["transpose", "transpose_copy"] {
@@ -60,10 +63,12 @@ fn views(table: &mut Binder) {
         table.many(name, move |c| c.tensors(0)?.into_iter().map(|x| at_least(x, rank)).collect());
     }
     table.one("tril", |c| ops::tril(c.x()?, c.int(1, "diagonal").unwrap_or(0)));
-    table.one("diagonal_copy", |c| {
-        let (a, b) = (c.int(2, "dim1").unwrap_or(0), c.int(3, "dim2").unwrap_or(1));
-        ops::diagonal(c.x()?, c.int(1, "offset").unwrap_or(0), a, b)
-    });
+    for name in ["diagonal", "diagonal_copy"] {
+        table.one(name, |c| {
+            let (a, b) = (c.int(2, "dim1").unwrap_or(0), c.int(3, "dim2").unwrap_or(1));
+            ops::diagonal(c.x()?, c.int(1, "offset").unwrap_or(0), a, b)
+        });
+    }
     table.one("stack", |c| ops::stack(&c.tensors(0)?, c.int(1, "dim").unwrap_or(0)));
     for name in ["unfold", "unfold_copy"] {
         table.one(name, |c| {
@@ -121,15 +126,17 @@ fn constants(table: &mut Binder) {
     });
     table.one("eye", |c| {
         let n = c.count(0, "n")?;
-        let columns = c.int(1, "m").map_or(n, |m| m as usize);
+        let columns = if c.get(1, "m").is_some() { c.count(1, "m")? } else { n };
         ops::eye(n, columns, c.dtype(KEY, "dtype").unwrap_or(c.float))
     });
-    table.one("logspace", |c| {
-        let number = |at, name: &str| c.float(at, name).ok_or_else(|| Error::invalid("logspace", "takes numbers"));
-        let base = c.float(3, "base").unwrap_or(10.0);
-        let dtype = c.dtype(KEY, "dtype").unwrap_or(c.float);
-        let float = if dtype.is_float() { dtype } else { DType::F64 };
-        let y = ops::logspace(number(0, "start")?, number(1, "end")?, c.count(2, "steps")?, base, float)?;
-        ops::to_dtype(&y, dtype)
-    });
+    for name in ["logspace", "logspace.tensor_overload"] {
+        table.one(name, |c| {
+            let number = |at, name: &str| c.float(at, name).ok_or_else(|| Error::invalid("logspace", "takes numbers"));
+            let base = c.float(3, "base").unwrap_or(10.0);
+            let dtype = c.dtype(KEY, "dtype").unwrap_or(c.float);
+            let float = if dtype.is_float() { dtype } else { DType::F64 };
+            let y = ops::logspace(number(0, "start")?, number(1, "end")?, c.count(2, "steps")?, base, float)?;
+            ops::to_dtype(&y, dtype)
+        });
+    }
 }

@@ -3,6 +3,7 @@
 use super::Binder;
 use super::reduce::{along, along_both};
 use crate::call::{Call, KEY};
+use crate::index::Argument;
 use ops::{Bins, Cov, Interpolation, Spacing, over};
 use pellucid::{DType, Error, Result, Tensor, ops};
 
@@ -18,6 +19,26 @@ pub(super) fn bind(table: &mut Binder) {
         ops::cov(c.x()?, options)
     });
     table.unary("corrcoef", ops::corrcoef);
+    table.many("gradient", |c| {
+        let axes = c.ints(KEY, "dim").unwrap_or((0..c.x()?.rank() as isize).collect());
+        if axes.iter().enumerate().any(|(k, axis)| axes[..k].contains(axis)) {
+            return Err(Error::invalid("gradient", "an axis is there twice"));
+        }
+        let order = c.int(KEY, "edge_order").unwrap_or(1) as usize;
+        let spacing = |k: usize| -> Result<Spacing<'_>> {
+            Ok(match c.get(KEY, "spacing") {
+                None => Spacing::Step(1.0),
+                Some(Argument::List(all)) => match all.get(k) {
+                    Some(Argument::Float(step)) => Spacing::Step(*step),
+                    Some(Argument::Int(step)) => Spacing::Step(*step as f64),
+                    Some(Argument::Tensor(path)) => Spacing::Points(&c.tensors[path]),
+                    _ => return Err(Error::invalid("gradient", "takes one spacing an axis")),
+                },
+                Some(_) => Spacing::Step(c.float(KEY, "spacing").unwrap_or(1.0)),
+            })
+        };
+        axes.iter().enumerate().map(|(k, &axis)| ops::gradient(c.x()?, spacing(k)?, axis, order)).collect()
+    });
     for name in ["trapezoid", "trapz"] {
         table.one(name, |c| ops::trapezoid(c.x()?, c.spacing(), c.int(2, "dim").unwrap_or(-1)));
     }
@@ -46,7 +67,7 @@ fn order(table: &mut Binder) {
         .one("argsort", |c| along(c.x()?, |x| ops::argsort(x, c.int(1, "dim").unwrap_or(-1), c.flag(2, "descending"))));
     table.two("topk", |c| {
         let (k, axis) = (c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
-        let largest = !matches!(c.get(3, "largest"), Some(crate::index::Argument::Bool(false)));
+        let largest = !matches!(c.get(3, "largest"), Some(Argument::Bool(false)));
         along_both(c.x()?, |x| ops::topk(x, k, axis, largest))
     });
     table.many("unique", |c| {

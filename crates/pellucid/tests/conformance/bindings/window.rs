@@ -149,12 +149,12 @@ fn pools(table: &mut Binder) {
             lp(c.x()?, c.float(1, "norm_type").unwrap_or(2.0), pool)
         });
     }
-    let unpool: [(&str, usize, Unpool); 3] = [
-        ("nn.functional.max_unpool1d", 1, ops::max_unpool1d),
-        ("nn.functional.max_unpool2d", 2, ops::max_unpool2d),
-        ("nn.functional.max_unpool3d", 3, ops::max_unpool3d),
+    let unpool: [(&str, &str, usize, Unpool); 3] = [
+        ("nn.functional.max_unpool1d", "nn.functional.max_unpool1d.grad", 1, ops::max_unpool1d),
+        ("nn.functional.max_unpool2d", "nn.functional.max_unpool2d.grad", 2, ops::max_unpool2d),
+        ("nn.functional.max_unpool3d", "nn.functional.max_unpool3d.grad", 3, ops::max_unpool3d),
     ];
-    for (name, axes, unpool) in unpool {
+    for (name, with_gradient, axes, unpool) in unpool {
         let both = move |c: &Call| -> Result<Tensor> {
             let (x, positions) = (c.x()?, c.tensor(1, "indices")?);
             let all = |list: Option<Vec<isize>>| list.map(|l| if l.len() == 1 { vec![l[0]; axes] } else { l });
@@ -172,6 +172,7 @@ fn pools(table: &mut Binder) {
             unpool(x, positions, &dims[dims.len().saturating_sub(axes)..])
         };
         table.one(name, both);
+        table.one(with_gradient, both);
     }
 }
 
@@ -247,6 +248,15 @@ fn resampled(table: &mut Binder) {
         let outside = match c.text(3, "padding_mode") {
             Some("border") => Outside::Border,
             Some("reflection") => Outside::Reflection,
+            _ => Outside::Zeros,
+        };
+        ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
+    });
+    table.one("grid_sampler_3d", |c| {
+        let mode = if c.int(2, "interpolation_mode") == Some(1) { Sampling::Nearest } else { Sampling::Linear };
+        let outside = match c.int(3, "padding_mode") {
+            Some(1) => Outside::Border,
+            Some(2) => Outside::Reflection,
             _ => Outside::Zeros,
         };
         ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))

@@ -70,6 +70,20 @@ fn filled() -> Vec<Row> {
             .also("integers", || {
                 Ok(matches!(ops::logspace(0.0, 1.0, 2, 2.0, DType::I8), Err(Error::DTypeMismatch { .. })))
             }),
+        Row::new("geomspace")
+            .also("equal factors, of either sign, to the end exactly", || {
+                let up = ops::geomspace(1.0, 1000.0, 4, DType::F64)?.to_vec::<f64>();
+                let down = ops::geomspace(-0.3, -0.1, 3, DType::F64)?.to_vec::<f64>();
+                let near = |a: f64, b: f64| (a - b).abs() <= 1e-14 * b.abs();
+                Ok(up[0] == 1.0 && near(up[1], 10.0) && near(up[2], 100.0) && up[3] == 1000.0)
+                    .map(|right| right && down[0] == -0.3 && near(down[1], -(0.03f64.sqrt())) && down[2] == -0.1)
+            })
+            .also("none", || Ok(ops::geomspace(1.0, 2.0, 0, DType::F32)?.size() == 0))
+            .also("through 0, and integers", || {
+                let argument = |a, b| matches!(ops::geomspace(a, b, 3, DType::F32), Err(Error::InvalidArgument { .. }));
+                let dtype = matches!(ops::geomspace(1.0, 2.0, 3, DType::I64), Err(Error::DTypeMismatch { .. }));
+                Ok(argument(0.0, 1.0) && argument(1.0, 0.0) && argument(-1.0, 1.0) && argument(1.0, f64::NAN) && dtype)
+            }),
         Row::new("eye").also("wider than high", || {
             Ok(ops::eye(2, 3, DType::I64)?.to_vec::<i64>() == [1, 0, 0, 0, 1, 0]
                 && ops::eye(0, 0, DType::F32)?.size() == 0)

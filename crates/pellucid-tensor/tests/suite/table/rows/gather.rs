@@ -98,11 +98,29 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("none", [real([3, 2]), index([0, 2], 3)], take(0), |x| taken(x, 0))
             .floats_only()
+            .also("an index of nothing, of another rank", move || {
+                Ok(ops::take_along_axis(&x(), &Tensor::zeros([0], DType::I64), 1)?.shape()[..] == [0])
+            })
             .also("another rank", move || {
                 Ok(matches!(ops::take_along_axis(&x(), &[0i64].into(), 1), Err(Error::ShapeMismatch { .. })))
             })
             .also("out of bounds", move || out_of_bounds(ops::take_along_axis(&x(), &[[3i64]].into(), 1)))
             .also("index dtypes", || integer_dtypes(|x, at| ops::take_along_axis(x, at, 0))),
+        Row::new("unravel_index")
+            .untracked()
+            .also("row-major, around the ends, and of nothing", || {
+                let positions = Tensor::from([[0i32, 5], [7, 11], [12, -1]]);
+                let places = ops::unravel_index(&positions, [3, 4])?;
+                let numbers = ops::unravel_index(&Tensor::zeros([0], DType::I64), [2, 2, 2])?;
+                Ok(places[0].to_vec::<i64>() == [0, 1, 1, 2, 0, 2]
+                    && places[1].to_vec::<i64>() == [0, 1, 3, 3, 0, 3]
+                    && places.iter().all(|p| p.shape()[..] == [3, 2] && p.dtype() == DType::I64)
+                    && numbers.len() == 3
+                    && ops::unravel_index(&positions, ())?.is_empty())
+            })
+            .also("positions that are no integers", || {
+                Ok(matches!(ops::unravel_index(&Tensor::from([0.5]), [2]), Err(Error::DTypeMismatch { .. })))
+            }),
         Row::new("scatter_add_along")
             .scale(2.0)
             .case("repeated places", [real([2, 4]), index([2, 4], 3)], add(1, [2, 3]), |x| scattered(x, 1, &[2, 3]))

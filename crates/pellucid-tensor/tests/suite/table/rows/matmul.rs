@@ -97,7 +97,14 @@ pub(super) fn rows() -> Vec<Row> {
             with_bias,
         )
         .floats_only()
-        .also("the weight is a matrix", || mismatch(ops::linear(&zeros([3]), &zeros([3]), None)))
+        .case(
+            "one output",
+            [real([2, 3]), real([3]), real([])],
+            |x| ops::linear(&x[0], &x[1], Some(&x[2])),
+            |x| x[0].reduce(&[1], |row| row.iter().zip(&x[1].data).map(|(a, b)| a * b).sum::<f64>() + x[2].data[0]),
+        )
+        .floats_only()
+        .also("the weight is a matrix or a vector", || mismatch(ops::linear(&zeros([3]), &zeros([1, 3, 1]), None)))
         .also("the same bits forward from a weight in any layout", || {
             let dense = numbers([4, 3], 0.3)?;
             let columns = ops::t(&ops::contiguous(&ops::t(&dense)?)?)?;

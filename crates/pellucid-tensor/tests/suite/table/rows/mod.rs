@@ -11,6 +11,7 @@ mod einops;
 mod einsum;
 mod gate;
 mod gather;
+mod gradient;
 mod join;
 mod linalg;
 mod loss;
@@ -18,6 +19,7 @@ mod losses;
 mod masked;
 mod matmul;
 mod normalize;
+mod numbers;
 mod pad;
 mod polynomial;
 mod quantile;
@@ -27,6 +29,7 @@ mod reduce;
 mod scan;
 mod scatter;
 mod search;
+mod signal;
 mod sort;
 mod special;
 mod statistics;
@@ -91,6 +94,7 @@ tables!(
     einsum,
     gate,
     gather,
+    gradient,
     join,
     linalg,
     loss,
@@ -98,6 +102,7 @@ tables!(
     masked,
     matmul,
     normalize,
+    numbers,
     pad,
     polynomial,
     quantile,
@@ -107,6 +112,7 @@ tables!(
     scan,
     scatter,
     search,
+    signal,
     sort,
     special,
     statistics,

@@ -79,6 +79,13 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| padded(&x[0], &[(2, 1), (0, 3)], 0.0, |i, len| Some((i + len) % len)),
             )
             .floats_only()
+            .case(
+                "circular, around what is kept",
+                [real([5])],
+                |x| ops::pad(&x[0], [(2, -2)], Circular),
+                |x| padded(&x[0], &[(2, -2)], 0.0, |i, _| Some((i + 3) % 3)),
+            )
+            .floats_only()
             .also("one pair an axis", || refused([(1, 1)], zero_mode()))
             .also("more than there is", || refused([(-2, -1), (0, 0)], zero_mode()))
             .also("absurdly much", || refused(isize::MAX, zero_mode()))

@@ -1,0 +1,114 @@
+//! Numbers as they are stored, and as whole ones: exponents, neighbours, divisors.
+
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::{Expr, Formula};
+use pellucid_ir::{DType, Error, Result, formula};
+use std::sync::OnceLock;
+
+/// The least e with |x| < 2ᵉ; 0 for 0, infinities and NaN.
+fn exponent(x: Expr) -> Expr {
+    let size = x.abs();
+    let e = size.log2().floor() + 1.0;
+    // In two factors: 2⁻ᵉ alone may be too large.
+    let half = (e * 0.5).floor();
+    let m = size * (-half).exp2() * (half - e).exp2();
+    // A rounded logarithm is off by one next to a power of two.
+    let e = m.ge(1.0).select(e + 1.0, m.lt(0.5).select(e - 1.0, e));
+    (size.is_finite() & size.gt(0.0)).select(e, 0.0)
+}
+
+/// x = m·2ᵉ with ½ ≤ |m| < 1: m, and e as `i32`. For 0, infinities and NaN m is x and e is 0. The gradient is m's, 2⁻ᵉ; e has none.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+#[face]
+pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
+    static EXPONENT: OnceLock<Formula> = OnceLock::new();
+    let formula = EXPONENT.get_or_init(|| formula! { frexp(x) = exponent(x); }.eternal());
+    let e = super::map(formula, &[&x.detach()], &[])?;
+    let half = ops::floor(&ops::mul(&e, 0.5)?)?;
+    let halfway = ops::mul(x, &ops::exp2(&ops::neg(&half)?)?)?;
+    let mantissa = ops::mul(&halfway, &ops::exp2(&ops::sub(&half, &e)?)?)?;
+    Ok((mantissa, ops::to_dtype(&e, DType::I32)?))
+}
+
+/// The next number of the dtype after a on the way to b; b if they are equal, NaN if either is. Both broadcast. The distance is
+/// piecewise constant: the gradient is a's.
+///
+/// Without the bits: a is rounded to a neighbour when a little more than half of its last place is added (Rump, Zimmermann,
+/// Boldo & Melquiond 2009).
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`].
+#[face]
+pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    static NEXT: OnceLock<Formula> = OnceLock::new();
+    let (u, least, most) = match (a.dtype(), b.dtype()) {
+        (DType::F64, DType::F64) => (f64::EPSILON / 2.0, f64::from_bits(1), f64::MAX),
+        (DType::F32, DType::F32) => (f64::from(f32::EPSILON) / 2.0, f64::from(f32::from_bits(1)), f64::from(f32::MAX)),
+        _ => {
+            return Err(Error::dtypes("nextafter", [a.dtype(), b.dtype()], "takes two f32 or two f64; use to_dtype()"));
+        }
+    };
+    let formula = NEXT.get_or_init(|| {
+        formula! {
+            nextafter(a, b; u, least, most, low, high) = {
+                let (size, towards) = (a.abs(), b.gt(a).select(1.0, -1.0));
+                let more = u + u * u * 2.0;
+                // Where half of a last place is no number, neighbours are `least` apart, or all is scaled up by 1/u.
+                let far = a + towards * (more * size);
+                let scaled = u * (a / u + towards * (more * (size / u)));
+                let near = size.le(low).select(a + towards * least, scaled);
+                let next = size.ge(high).select(far, near);
+                let finite = size.eq(f64::INFINITY).select(most.copysign(a), next);
+                let number = a.eq(b).select(b, finite);
+                (a.is_nan() | b.is_nan()).select(a + b, number)
+            };
+            d a = g;
+            d b = g * 0.0;
+        }
+        .eternal()
+    });
+    let low = 0.5 / u * least;
+    super::map(formula, &[a, b], &[u.into(), least.into(), most.into(), low.into(), (low / u).into()])
+}
+
+/// Both, until one is 0 (Euclid, Elements VII): no two `i64` take more than 92 divisions.
+fn euclid(a: Expr, b: Expr) -> Expr {
+    let (mut a, mut b) = (a.abs(), b.abs());
+    for _ in 0..46 {
+        a = b.eq(0.0).select(a, a.rem(b));
+        b = a.eq(0.0).select(b, b.rem(a));
+    }
+    a + b
+}
+
+/// The greatest common divisor of integers, not negative; gcd(0, b) is |b|. Both broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for floats.
+#[face]
+pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    static GCD: OnceLock<Formula> = OnceLock::new();
+    whole("gcd", a, b)?;
+    super::map(GCD.get_or_init(|| formula! { gcd(a, b) = euclid(a, b); }.eternal()), &[a, b], &[])
+}
+
+/// The least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. Both broadcast.
+///
+/// # Errors
+/// Those of [`gcd`].
+#[face]
+pub fn lcm(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    whole("lcm", a, b)?;
+    ops::abs(&ops::mul(&ops::floor_div(a, &gcd(a, b)?)?, b)?)
+}
+
+fn whole(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+    match a.dtype().is_float() || b.dtype().is_float() {
+        true => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes integers")),
+        false => Ok(()),
+    }
+}

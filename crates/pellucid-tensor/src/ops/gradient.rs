@@ -1,0 +1,57 @@
+//! Derivatives of sampled functions by differences.
+
+use super::integrate::Spacing;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::{Error, Result};
+
+/// The derivative dy/dx of samples along an axis, at every sample (NumPy's `gradient` along one axis).
+///
+/// With steps hᵢ = xᵢ₊₁ − xᵢ and slopes sᵢ = (yᵢ₊₁ − yᵢ)/hᵢ it is (hᵢ₋₁·sᵢ + hᵢ·sᵢ₋₁)/(hᵢ₋₁ + hᵢ) inside, exact for parabolas. At the
+/// two ends it is the one slope there (`edge_order` 1), or that of the parabola through three samples (`edge_order` 2). Points
+/// are a vector as long as the axis.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for another edge order, or fewer than `edge_order` + 1 samples;
+/// [`Error::ShapeMismatch`] for points that are no such vector; [`Error::DTypeMismatch`] for samples that are no floats.
+#[face]
+pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize) -> Result<Tensor> {
+    let op = "gradient";
+    let at = y.shape().axis(op, axis)?;
+    let len = y.shape()[at];
+    if !y.dtype().is_float() {
+        return Err(Error::dtypes(op, [y.dtype()], "takes floats; use to_dtype()"));
+    }
+    if !(1..=2).contains(&edge_order) || len <= edge_order {
+        let reason = format!("takes edge order 1 or 2 and more samples than that, got {edge_order} and {len}");
+        return Err(Error::invalid(op, reason));
+    }
+    let steps = match spacing {
+        Spacing::Step(step) => ops::full([len - 1], step, y.dtype())?,
+        Spacing::Points(points) if points.shape()[..] == [len] => ops::diff(points, 1, 0)?,
+        Spacing::Points(points) => {
+            let mend = format!("points are a vector as long as axis {at}");
+            return Err(Error::shapes(op, [y.shape(), points.shape()], mend));
+        }
+    };
+    // The axis comes last, where a vector of steps broadcasts.
+    let last = |t: &Tensor, start, count| ops::narrow(t, -1, start, count);
+    let slopes = ops::div(&ops::diff(&ops::movedim(y, &[axis], &[-1])?, 1, -1)?, &steps)?;
+    let both = |t: &Tensor| -> Result<(Tensor, Tensor)> { Ok((last(t, 0, len - 2)?, last(t, 1, len - 2)?)) };
+    let ((left, right), (before, after)) = (both(&steps)?, both(&slopes)?);
+    let inside = ops::add(ops::mul(&left, &after)?, ops::mul(&right, &before)?)?;
+    let inside = ops::div(&inside, &ops::add(&left, &right)?)?;
+    // From an end: its own slope, and how far that lies from the next one's.
+    let end = |own: usize, next: usize| -> Result<Tensor> {
+        let slope = last(&slopes, own, 1)?;
+        if edge_order == 1 {
+            return Ok(slope);
+        }
+        let (step, beyond) = (last(&steps, own, 1)?, last(&steps, next, 1)?);
+        let bend = ops::div(&ops::sub(&slope, &last(&slopes, next, 1)?)?, &ops::add(&step, &beyond)?)?;
+        ops::add(&slope, &ops::mul(&bend, &step)?)
+    };
+    let (first, final_) = (end(0, 1)?, end(len - 2, len.saturating_sub(3))?);
+    ops::movedim(&ops::concatenate(&[&first, &inside, &final_], -1)?, &[-1], &[axis])
+}

@@ -1,0 +1,66 @@
+//! Windows of signal processing.
+
+use crate::table::row::{Row, argument_refused};
+use ops::Window;
+use pellucid_tensor::{DType, Error, Result, ops};
+
+/// The weights are these, to ten digits.
+fn are(window: Window<'_>, count: usize, symmetric: bool, expected: &[f64]) -> Result<bool> {
+    let weights = ops::signal_window(window, count, symmetric, DType::F64)?.to_vec::<f64>();
+    let near = weights.iter().zip(expected).all(|(w, e)| (w - e).abs() < 1e-10);
+    Ok(weights.len() == expected.len() && near)
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let all = || {
+        let exponential = Window::Exponential { center: None, tau: 1.0 };
+        let (gaussian, cosines) = (Window::Gaussian { std: 1.0 }, Window::GeneralCosine(&[0.5, 0.3]));
+        let (hamming, kaiser) = (Window::GeneralHamming { alpha: 0.6 }, Window::Kaiser { beta: 12.0 });
+        let plain =
+            [Window::Bartlett, Window::Blackman, Window::Cosine, Window::Hamming, Window::Hann, Window::Nuttall];
+        plain.into_iter().chain([exponential, gaussian, cosines, hamming, kaiser])
+    };
+    vec![
+        // The values of scipy.signal.windows.
+        Row::new("signal_window")
+            .untracked()
+            .also("triangle", || are(Window::Bartlett, 5, true, &[0.0, 0.5, 1.0, 0.5, 0.0]))
+            .also("one period of it", || are(Window::Bartlett, 4, false, &[0.0, 0.5, 1.0, 0.5]))
+            .also("Blackman", || are(Window::Blackman, 5, true, &[0.0, 0.34, 1.0, 0.34, 0.0]))
+            .also("sine", || are(Window::Cosine, 3, true, &[0.5, 1.0, 0.5]))
+            .also("Hamming", || are(Window::Hamming, 5, true, &[0.08, 0.54, 1.0, 0.54, 0.08]))
+            .also("Hann", || are(Window::Hann, 4, false, &[0.0, 0.5, 1.0, 0.5]))
+            .also("another mean", || are(Window::GeneralHamming { alpha: 0.6 }, 3, true, &[0.2, 1.0, 0.2]))
+            .also("cosines", || are(Window::GeneralCosine(&[0.5, 0.3, 0.2]), 3, true, &[0.4, 1.0, 0.4]))
+            .also("Nuttall", || are(Window::Nuttall, 3, true, &[0.0003628, 1.0, 0.0003628]))
+            .also("exponential", || {
+                let e = 1.0 / std::f64::consts::E;
+                are(Window::Exponential { center: Some(0.0), tau: 1.0 }, 3, false, &[1.0, e, e * e])
+            })
+            .also("Gauss", || {
+                let e = (-0.5f64).exp();
+                are(Window::Gaussian { std: 1.0 }, 3, true, &[e, 1.0, e])
+            })
+            .also("Kaiser: 1/I0(2) at the ends", || {
+                let end = 1.0 / 2.279_585_302_336_067;
+                are(Window::Kaiser { beta: 2.0 }, 3, true, &[end, 1.0, end])
+            })
+            .also("one weight is 1, and none are none", move || {
+                all().try_fold(true, |right, w| {
+                    Ok(right && are(w, 1, true, &[1.0])? && are(w, 1, false, &[1.0])? && are(w, 0, false, &[])?)
+                })
+            })
+            .also("what makes no window", || {
+                let refused = |w| argument_refused(ops::signal_window(w, 3, true, DType::F32));
+                Ok(refused(Window::Exponential { center: None, tau: 0.0 })?
+                    && refused(Window::Exponential { center: Some(1.0), tau: 1.0 })?
+                    && refused(Window::Gaussian { std: -1.0 })?
+                    && refused(Window::GeneralCosine(&[]))?
+                    && refused(Window::Kaiser { beta: f64::NAN })?)
+            })
+            .also("integers", || {
+                let result = ops::signal_window(Window::Hann, 3, true, DType::I64);
+                Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
+            }),
+    ]
+}
