@@ -101,6 +101,24 @@ fn observe(op: &'static str, x: &Tensor, running: RunningStatistics<'_>, axes: &
     Ok(())
 }
 
+/// x by its own statistics over `axes`, to which running ones come nearer.
+fn trained(
+    op: &'static str,
+    x: &Tensor,
+    running: Option<RunningStatistics<'_>>,
+    affine: [Option<&Tensor>; 2],
+    options: BatchNorm,
+    axes: &[isize],
+) -> Result<Tensor> {
+    let rows: AxisSet = axes.iter().map(|&a| a as usize).collect();
+    let [weight, bias] = [beside(affine[0], x.rank())?, beside(affine[1], x.rank())?];
+    let y = standardized(x, weight.as_ref(), bias.as_ref(), options.eps, rows)?;
+    if let Some(running) = running {
+        observe(op, x, running, axes, options.momentum)?;
+    }
+    Ok(y)
+}
+
 /// Batch normalisation (Ioffe & Szegedy 2015): every channel of x `[N, C, ..]` to mean 0 and (biased) variance 1 over all
 /// other axes, then ·weight + bias, both `[C]`. In training, running statistics are written in place; otherwise they
 /// take the place of x's own. An empty vector is a batch of nothing, without channels.
@@ -117,7 +135,7 @@ pub fn batch_norm(
     options: BatchNorm,
 ) -> Result<Tensor> {
     let op = "batch_norm";
-    let BatchNorm { training, momentum, eps } = options;
+    let BatchNorm { training, eps, .. } = options;
     if x.shape()[..] == [0] {
         let y = batch_norm(&reshape_to(x, &[0, 0].into())?, running, weight, bias, options)?;
         return reshape_to(&y, x.shape());
@@ -130,12 +148,7 @@ pub fn batch_norm(
     if x.size() == x.shape()[1] && x.size() > 0 {
         return Err(Error::invalid(op, format!("trains on more than one value a channel, got {}", x.shape())));
     }
-    let rows: AxisSet = axes.iter().map(|&a| a as usize).collect();
-    let y = standardized(x, beside(weight, x.rank())?.as_ref(), beside(bias, x.rank())?.as_ref(), eps, rows)?;
-    if let Some(running) = running {
-        observe(op, x, running, &axes, momentum)?;
-    }
-    Ok(y)
+    trained(op, x, running, [weight, bias], options, &axes)
 }
 
 /// Instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016): every channel of every image of x `[N, C, ..]` to mean 0
@@ -152,7 +165,7 @@ pub fn instance_norm(
     options: BatchNorm,
 ) -> Result<Tensor> {
     let op = "instance_norm";
-    let BatchNorm { training, momentum, eps } = options;
+    let BatchNorm { training, eps, .. } = options;
     check(op, x, 3, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
     if !training {
         return fixed(op, x, running, [weight, bias], eps);
@@ -161,12 +174,7 @@ pub fn instance_norm(
         return Err(Error::invalid(op, format!("trains on more than one spatial element, got {}", x.shape())));
     }
     let axes: Vec<isize> = (2..x.rank() as isize).collect();
-    let rows: AxisSet = (2..x.rank()).collect();
-    let y = standardized(x, beside(weight, x.rank())?.as_ref(), beside(bias, x.rank())?.as_ref(), eps, rows)?;
-    if let Some(running) = running {
-        observe(op, x, running, &axes, momentum)?;
-    }
-    Ok(y)
+    trained(op, x, running, [weight, bias], options, &axes)
 }
 
 /// Group normalisation (Wu & He 2018): channels of x `[N, C, ..]` in groups, each group of each image to mean 0 and
