@@ -23,7 +23,8 @@ pub fn face(_arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// forgotten in silence. Of an enum, the variant that is there is walked.
 ///
 /// Where the crate `pellucid` goes by another name, `#[module(crate = path)]` on the type says what
-/// stands for `::pellucid::nn`.
+/// stands for `::pellucid::nn`. `#[module(no_capture = "why")]` on the type says that no step with such a module can be
+/// captured: `supports_capture` of every model that has one returns the reason.
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(item: TokenStream) -> TokenStream {
     module::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

@@ -3,11 +3,16 @@
 use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
 use std::collections::HashSet;
-use syn::{Attribute, Data, DeriveInput, Error, Fields, Ident, Index, Path, Result, parse_quote, parse2};
+use syn::{Attribute, Data, DeriveInput, Error, Fields, Ident, Index, LitStr, Path, Result, parse_quote, parse2};
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let mut input: DeriveInput = parse2(item)?;
-    let module = Arguments::of(&input.attrs)?.module_path()?;
+    let arguments = Arguments::of(&input.attrs)?;
+    let refusal = match &arguments.no_capture {
+        Some(reason) => quote!(::core::option::Option::Some(#reason)),
+        None => quote!(::core::option::Option::None),
+    };
+    let module = arguments.module_path()?;
     let body = match &input.data {
         Data::Struct(data) => {
             let visits = visits(&module, &data.fields, |name, index| match name {
@@ -47,12 +52,12 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     };
     bound_parameters(&mut input, &module)?;
     let name = &input.ident;
-    let (generics, arguments, conditions) = input.generics.split_for_impl();
+    let (generics, parameters, conditions) = input.generics.split_for_impl();
     Ok(quote! {
         #[automatically_derived]
-        impl #generics #module::Module for #name #arguments #conditions {
-            #[allow(unused_variables)]
+        impl #generics #module::Module for #name #parameters #conditions {
             fn visit(&self, visitor: &mut #module::Visitor<'_>) {
+                visitor.module(self, #refusal);
                 #body
             }
         }
@@ -113,6 +118,7 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
 struct Arguments {
     skip: bool,
     path: Option<Path>,
+    no_capture: Option<LitStr>,
 }
 
 impl Arguments {
@@ -126,8 +132,12 @@ impl Arguments {
                 } else if meta.path.is_ident("crate") {
                     arguments.path = Some(meta.value()?.parse()?);
                     Ok(())
+                } else if meta.path.is_ident("no_capture") {
+                    arguments.no_capture = Some(meta.value()?.parse()?);
+                    Ok(())
                 } else {
-                    Err(meta.error("expected `skip` on a field, or `crate = path` on the type"))
+                    Err(meta
+                        .error("expected `skip` on a field, or `crate = path` or `no_capture = \"why\"` on the type"))
                 }
             })?;
         }

@@ -236,6 +236,14 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// What went wrong in a layer of a model.
+    #[error("{layer}: {source}")]
+    Layer {
+        /// The layer's name and class: `layers.2 (Linear)`.
+        layer: String,
+        /// What went wrong there.
+        source: Box<Error>,
+    },
     /// A state dict that does not fit the module.
     #[error(
         "state dict does not fit: missing {missing:?}, unexpected {unexpected:?}, misshaped {misshaped:?}; nothing was loaded"

@@ -2,7 +2,7 @@
 
 use crate::layer::Layer;
 use pellucid_derive::Module;
-use pellucid_tensor::Tensor;
+use pellucid_tensor::{Result, Tensor, ops};
 
 macro_rules! activations {
     ($($(#[$doc:meta])* $name:ident => $method:ident;)*) => {$(
@@ -11,9 +11,8 @@ macro_rules! activations {
         pub struct $name;
 
         impl Layer for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                x.$method()
+            fn compute(&self, x: &Tensor) -> Result<Tensor> {
+                ops::$method(x)
             }
         }
     )*};
@@ -48,9 +47,8 @@ impl Default for LeakyRelu {
 }
 
 impl Layer for LeakyRelu {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.leaky_relu(self.slope)
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::leaky_relu(x, self.slope)
     }
 }
 
@@ -68,9 +66,8 @@ impl Default for Elu {
 }
 
 impl Layer for Elu {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.elu(self.alpha)
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::elu(x, self.alpha)
     }
 }
 
@@ -82,8 +79,7 @@ pub struct Softmax {
 }
 
 impl Layer for Softmax {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.softmax(self.axis)
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::softmax(x, self.axis)
     }
 }

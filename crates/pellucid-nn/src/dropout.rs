@@ -3,7 +3,7 @@
 use crate::layer::Layer;
 use crate::parameter::Training;
 use pellucid_derive::Module;
-use pellucid_tensor::{Error, Tensor, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// In training, sets each element to 0 with probability p and divides the others by 1 − p, so that
 /// the expectation stays; passes everything on in evaluation (Srivastava et al. 2014).
@@ -36,8 +36,7 @@ impl Dropout {
 
 impl Layer for Dropout {
     /// Of the input's shape and dtype, which is a float.
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        if self.training.get() && self.p > 0.0 { x.dropout(self.p) } else { x.clone() }
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        if self.training.get() && self.p > 0.0 { ops::dropout(x, self.p) } else { Ok(x.clone()) }
     }
 }

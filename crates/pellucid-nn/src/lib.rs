@@ -33,9 +33,13 @@
 extern crate self as pellucid;
 
 mod activation;
+mod call;
 mod dropout;
+mod flatten;
+pub mod hook;
 pub mod init;
 mod layer;
+mod lazy;
 mod linear;
 pub mod loss;
 mod module;
@@ -43,16 +47,22 @@ pub mod optim;
 mod parameter;
 mod sequential;
 mod state;
+mod summary;
+mod visit;
 
 pub use activation::{Elu, Gelu, LeakyRelu, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh};
 pub use dropout::Dropout;
-pub use layer::{Flatten, Layer};
+pub use flatten::Flatten;
+pub use layer::Layer;
+pub use lazy::Lazy;
 pub use linear::Linear;
-pub use module::{Leaf, Module, Visitor};
+pub use module::Module;
 pub use parameter::{Buffer, Parameter, Training};
 pub use pellucid_derive::Module;
-pub use sequential::Sequential;
-pub use state::StateDict;
+pub use sequential::{ModuleDict, ModuleList, Sequential};
+pub use state::{Keys, StateDict, rename};
+pub use summary::{Row, Summary};
+pub use visit::{Part, PartInfo, Visitor};
 
 #[doc(hidden)]
 pub mod nn {

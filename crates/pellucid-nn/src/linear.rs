@@ -2,9 +2,10 @@
 
 use crate::init;
 use crate::layer::Layer;
+use crate::lazy::Lazy;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
-use pellucid_tensor::{Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, ops};
 
 /// y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
 ///
@@ -19,7 +20,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` values, `f32`, with bias.
+    /// A layer from `inputs` to `outputs` values, of the [default dtype](init::in_dtype), with bias.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -29,13 +30,21 @@ impl Linear {
         Linear { weight, bias: Some(init::uniform([outputs], bound(inputs))) }
     }
 
-    /// A layer from `inputs` to `outputs` values, `f32`, without bias.
+    /// A layer from `inputs` to `outputs` values, of the [default dtype](init::in_dtype), without bias.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn without_bias(inputs: usize, outputs: usize) -> Linear {
         Linear { weight: init::uniform([outputs, inputs], bound(inputs)), bias: None }
+    }
+
+    /// A layer to `outputs` values, with bias, that takes as many as the last axis of its first input is long.
+    pub fn lazy(outputs: usize) -> Lazy<Linear> {
+        Lazy::new(move |input| match input.last() {
+            Some(&inputs) => Ok(Linear::new(inputs, outputs)),
+            None => Err(Error::shapes("linear", [input], "the input has a last axis; unsqueeze it")),
+        })
     }
 }
 
@@ -45,8 +54,7 @@ fn bound(inputs: usize) -> f64 {
 }
 
 impl Layer for Linear {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        unwrap(ops::linear(x, &self.weight, self.bias.as_deref()))
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::linear(x, &self.weight, self.bias.as_deref())
     }
 }

@@ -1,12 +1,12 @@
 //! `Module`: what has parameters. One method is written, by the derive; all others follow from it.
 
 use crate::parameter::{Buffer, Parameter, Training};
-use crate::state::{self, StateDict};
-use pellucid_tensor::{Result, Tensor};
+use crate::state::{self, Keys, StateDict};
+use crate::visit::{Part, PartInfo, Visitor};
+use pellucid_tensor::{Device, Error, Result, Tensor};
 use std::collections::HashSet;
-use std::fmt::{Display, Write};
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Something with parameters and buffers, found by walking its fields.
 ///
@@ -42,7 +42,7 @@ use std::sync::Arc;
     note = "derive `Module` for your own types, and mark what holds no parameters `#[module(skip)]`"
 )]
 pub trait Module: Send + Sync {
-    /// Shows every parameter, buffer and training mode to the visitor, each under its name.
+    /// Shows every module, parameter, buffer and training mode to the visitor, each under its name.
     fn visit(&self, visitor: &mut Visitor<'_>);
 
     /// Every parameter with its name (`layers.0.weight`), in the order of the fields; a shared one
@@ -50,8 +50,8 @@ pub trait Module: Send + Sync {
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
-        walk(self, |name, leaf| {
-            if let Leaf::Parameter(parameter) = leaf
+        walk(self, |name, part| {
+            if let Part::Parameter(parameter) = part
                 && seen.insert(identity(parameter))
             {
                 found.push((name.to_string(), parameter.clone()));
@@ -69,8 +69,8 @@ pub trait Module: Send + Sync {
     fn named_buffers(&self) -> Vec<(String, Buffer)> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
-        walk(self, |name, leaf| {
-            if let Leaf::Buffer(buffer) = leaf
+        walk(self, |name, part| {
+            if let Part::Buffer(buffer) = part
                 && seen.insert(identity(buffer))
             {
                 found.push((name.to_string(), buffer.clone()));
@@ -84,6 +84,38 @@ pub trait Module: Send + Sync {
         self.named_buffers().into_iter().map(|(_, buffer)| buffer).collect()
     }
 
+    /// This module, named `""`, and every module in it, in the order of the fields.
+    ///
+    /// ```
+    /// use pellucid_nn::{Linear, Module, Relu, sequential};
+    /// let model = sequential![Linear::new(2, 3), Relu];
+    /// let modules: Vec<String> =
+    ///     model.named_modules().iter().map(|(name, part)| format!("{name}: {}", part.class())).collect();
+    /// assert_eq!(modules, [": Sequential", "0: Linear", "1: Relu"]);
+    /// ```
+    fn named_modules(&self) -> Vec<(String, PartInfo)> {
+        let mut found = Vec::new();
+        walk(self, |name, part| {
+            if let Part::Module(info) = part {
+                found.push((name.to_string(), info));
+            }
+        });
+        found
+    }
+
+    /// The modules that are this one's own parts: those of [`named_modules`](Module::named_modules) that no other
+    /// part holds.
+    fn named_children(&self) -> Vec<(String, PartInfo)> {
+        let mut found: Vec<(String, PartInfo)> = Vec::new();
+        for (name, info) in self.named_modules().into_iter().filter(|(name, _)| !name.is_empty()) {
+            let inside = |(outer, _): &(String, PartInfo)| name.strip_prefix(outer).is_some_and(|r| r.starts_with('.'));
+            if !found.iter().any(inside) {
+                found.push((name, info));
+            }
+        }
+        found
+    }
+
     /// The number of values that are learnt: the sizes of all parameters, added up.
     fn parameter_count(&self) -> usize {
         self.parameters().iter().map(|p| p.size()).sum()
@@ -91,11 +123,22 @@ pub trait Module: Send + Sync {
 
     /// Leaves every parameter without a gradient: the next backward pass starts from none.
     fn zero_grad(&self) {
-        walk(self, |_, leaf| {
-            if let Leaf::Parameter(parameter) = leaf {
+        walk(self, |_, part| {
+            if let Part::Parameter(parameter) = part {
                 parameter.tensor().zero_grad();
             }
         });
+    }
+
+    /// Every parameter stays as it is in training: no gradient is computed for it, and optimizers leave it alone. To
+    /// freeze a part of a model, freeze that part.
+    fn freeze(&self) {
+        set_requires_grad(self, false);
+    }
+
+    /// Every parameter is learnt again.
+    fn unfreeze(&self) {
+        set_requires_grad(self, true);
     }
 
     /// Every layer behaves as in training: dropout drops.
@@ -108,10 +151,31 @@ pub trait Module: Send + Sync {
         set_training(self, false);
     }
 
+    /// Moves parameters and buffers to `device`, in place: optimizers that hold them stay attached.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`]; nothing has moved then.
+    fn to(&self, device: Device) -> Result<()> {
+        // A tensor that is there already is its own copy, and there is no second device yet.
+        state_of(self).iter().try_for_each(|(_, tensor)| tensor.to(device).map(drop))
+    }
+
+    /// Whether a step with this module can be captured.
+    ///
+    /// # Errors
+    /// [`Error::Layer`] names the first part that says `#[module(no_capture = "..")]`, with its reason.
+    fn supports_capture(&self) -> Result<()> {
+        let refusal = |(name, info): (String, PartInfo)| {
+            let source = Box::new(Error::invalid("capture", info.refuses_capture?));
+            Some(Error::Layer { layer: info.label(&name), source })
+        };
+        self.named_modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
+    }
+
     /// A snapshot of all parameters and buffers by name: copies, which later training leaves alone.
     ///
     /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory), or if a value does not
+    /// With [`Error::OutOfMemory`], or if a value does not
     /// exist (inside a captured step).
     #[track_caller]
     fn state_dict(&self) -> StateDict {
@@ -123,59 +187,38 @@ pub trait Module: Send + Sync {
     /// module has.
     ///
     /// # Errors
-    /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if a name is missing, unexpected or
+    /// [`Error::StateDict`] if a name is missing, unexpected or
     /// has another shape; nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&state_of(self), state)
+        state::load(&state_of(self), state, true).map(drop)
+    }
+
+    /// [`load_state_dict`](Module::load_state_dict) of what both have: names that only one of them has are left
+    /// alone, and returned.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`] if a value has another shape; nothing has changed then.
+    fn load_matching(&self, state: &StateDict) -> Result<Keys> {
+        state::load(&state_of(self), state, false)
     }
 }
 
-/// What a visitor meets.
-#[derive(Clone, Copy, Debug)]
-pub enum Leaf<'a> {
-    /// A parameter.
-    Parameter(&'a Parameter),
-    /// A buffer.
-    Buffer(&'a Buffer),
-    /// The training mode of a layer.
-    Training(&'a Training),
-}
-
-/// Walks a module and shows every [`Leaf`] with its name to a function.
-pub struct Visitor<'a> {
-    path: String,
-    meet: &'a mut dyn FnMut(&str, Leaf<'_>),
-}
-
-impl<'a> Visitor<'a> {
-    /// A visitor that shows what it meets to `meet`.
-    pub fn new(meet: &'a mut dyn FnMut(&str, Leaf<'_>)) -> Visitor<'a> {
-        Visitor { path: String::new(), meet }
-    }
-
-    /// Walks a part of the module that is being visited, under this name.
-    pub fn field(&mut self, name: impl Display, part: &(impl Module + ?Sized)) {
-        let before = self.path.len();
-        let dot = if before == 0 { "" } else { "." };
-        write!(self.path, "{dot}{name}").expect("a string takes everything");
-        part.visit(self);
-        self.path.truncate(before);
-    }
-
-    /// Shows a leaf under the name of the present field.
-    pub fn leaf(&mut self, leaf: Leaf<'_>) {
-        (self.meet)(&self.path, leaf);
-    }
-}
-
-fn walk(module: &(impl Module + ?Sized), mut meet: impl FnMut(&str, Leaf<'_>)) {
+pub(crate) fn walk(module: &(impl Module + ?Sized), mut meet: impl FnMut(&str, Part<'_>)) {
     module.visit(&mut Visitor::new(&mut meet));
 }
 
 fn set_training(module: &(impl Module + ?Sized), training: bool) {
-    walk(module, |_, leaf| {
-        if let Leaf::Training(mode) = leaf {
+    walk(module, |_, part| {
+        if let Part::Training(mode) = part {
             mode.set(training);
+        }
+    });
+}
+
+fn set_requires_grad(module: &(impl Module + ?Sized), required: bool) {
+    walk(module, |_, part| {
+        if let Part::Parameter(parameter) = part {
+            parameter.set_requires_grad(required).expect("a parameter is a leaf, and a float");
         }
     });
 }
@@ -184,11 +227,11 @@ fn set_training(module: &(impl Module + ?Sized), training: bool) {
 fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
-    walk(module, |name, leaf| {
-        let tensor = match leaf {
-            Leaf::Parameter(parameter) => parameter.tensor(),
-            Leaf::Buffer(buffer) => buffer.tensor(),
-            Leaf::Training(_) => return,
+    walk(module, |name, part| {
+        let tensor = match part {
+            Part::Parameter(parameter) => parameter.tensor(),
+            Part::Buffer(buffer) => buffer.tensor(),
+            Part::Module(_) | Part::Training(_) => return,
         };
         if seen.insert(identity(tensor)) {
             found.push((name.to_string(), tensor.clone()));
@@ -206,19 +249,19 @@ pub(crate) fn identity(tensor: &Tensor) -> (usize, usize) {
 
 impl Module for Parameter {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.leaf(Leaf::Parameter(self));
+        visitor.part(Part::Parameter(self));
     }
 }
 
 impl Module for Buffer {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.leaf(Leaf::Buffer(self));
+        visitor.part(Part::Buffer(self));
     }
 }
 
 impl Module for Training {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.leaf(Leaf::Training(self));
+        visitor.part(Part::Training(self));
     }
 }
 
@@ -245,6 +288,14 @@ impl<M: Module, const N: usize> Module for [M; N] {
 impl<M: Module> Module for Option<M> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         if let Some(part) = self {
+            part.visit(visitor);
+        }
+    }
+}
+
+impl<M: Module> Module for OnceLock<M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        if let Some(part) = self.get() {
             part.visit(visitor);
         }
     }

@@ -1,8 +1,9 @@
-//! `Sequential`: layers of any kinds, one after the other.
+//! Containers: `Sequential`, layers of any kinds one after the other; `ModuleList` and `ModuleDict`.
 
 use crate::layer::Layer;
-use crate::module::{Module, Visitor};
-use pellucid_tensor::Tensor;
+use crate::module::Module;
+use crate::visit::Visitor;
+use pellucid_tensor::{DType, Result, Tensor};
 
 /// Layers that are applied in order, each to the output of the one before.
 ///
@@ -45,19 +46,23 @@ impl Sequential {
 
 impl Module for Sequential {
     fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
         self.layers.visit(visitor);
     }
 }
 
 impl Layer for Sequential {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let Some((first, rest)) = self.layers.split_first() else { return x.clone() };
-        let mut x = first.forward(x);
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let Some((first, rest)) = self.layers.split_first() else { return Ok(x.clone()) };
+        let mut x = first.try_forward(x)?;
         for layer in rest {
-            x = layer.forward(&x);
+            x = layer.try_forward(&x)?;
         }
-        x
+        Ok(x)
+    }
+
+    fn input_dtype(&self) -> DType {
+        self.layers.first().map_or(DType::F32, |layer| layer.input_dtype())
     }
 }
 
@@ -82,4 +87,93 @@ macro_rules! sequential {
         $(layers.push($layer);)*
         layers
     }};
+}
+
+/// Modules by position, named `0`, `1`, ...: a plain vector, which is a module as it is.
+pub type ModuleList<M = Box<dyn Layer>> = Vec<M>;
+
+/// Modules by name, in the order in which they were put in.
+///
+/// ```
+/// use pellucid_nn::{Layer, Linear, Module, ModuleDict};
+/// let mut heads = ModuleDict::new();
+/// heads.insert("digit", Linear::new(4, 10));
+/// heads.insert("colour", Linear::new(4, 3));
+/// assert_eq!(heads.named_parameters()[2].0, "colour.weight");
+/// assert_eq!(heads["digit"].output_shape(&[1, 4])?.dims(), [1, 10]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ModuleDict<M = Box<dyn Layer>> {
+    entries: Vec<(String, M)>,
+}
+
+impl<M> Default for ModuleDict<M> {
+    fn default() -> ModuleDict<M> {
+        ModuleDict { entries: Vec::new() }
+    }
+}
+
+impl<M> ModuleDict<M> {
+    /// No module yet.
+    pub fn new() -> ModuleDict<M> {
+        ModuleDict::default()
+    }
+
+    /// Puts a module in under a name, and returns the one that had it before.
+    pub fn insert(&mut self, name: impl Into<String>, module: M) -> Option<M> {
+        let name = name.into();
+        match self.entries.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, present)) => Some(std::mem::replace(present, module)),
+            None => {
+                self.entries.push((name, module));
+                None
+            }
+        }
+    }
+
+    /// Takes the module of this name out.
+    pub fn remove(&mut self, name: &str) -> Option<M> {
+        let at = self.entries.iter().position(|(n, _)| n == name)?;
+        Some(self.entries.remove(at).1)
+    }
+
+    /// The module of this name.
+    pub fn get(&self, name: &str) -> Option<&M> {
+        self.iter().find(|(n, _)| *n == name).map(|(_, module)| module)
+    }
+
+    /// Names and modules, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &M)> {
+        self.entries.iter().map(|(name, module)| (name.as_str(), module))
+    }
+
+    /// The number of modules.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl<M> std::ops::Index<&str> for ModuleDict<M> {
+    type Output = M;
+
+    /// # Panics
+    /// If there is no module of this name.
+    #[track_caller]
+    fn index(&self, name: &str) -> &M {
+        self.get(name).unwrap_or_else(|| panic!("no module is named {name:?}"))
+    }
+}
+
+impl<M: Module> Module for ModuleDict<M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        for (name, module) in self.iter() {
+            visitor.field(name, module);
+        }
+    }
 }

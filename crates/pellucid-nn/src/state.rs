@@ -13,8 +13,33 @@ pub(crate) fn snapshot(own: &[(String, Tensor)]) -> StateDict {
     unwrap(copies.collect::<Result<_>>())
 }
 
-/// Writes `state` into `own`, or says what does not fit and writes nothing.
-pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
+/// Names that only one of a module and a state dict has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// Those that the module has and the state dict has not.
+    pub missing: Vec<String>,
+    /// Those that the state dict has and the module has not.
+    pub unexpected: Vec<String>,
+}
+
+/// A state dict with other names: `map` says what a name becomes, or `None` for a value to leave out. It reads files
+/// of other systems, whose layers go by other names.
+///
+/// ```
+/// use pellucid_nn::{Linear, Module, rename};
+/// let theirs = Linear::new(2, 3).state_dict();
+/// let theirs = rename(&theirs, |name| Some(format!("model.fc.{name}")));
+/// let ours = Linear::new(2, 3);
+/// ours.load_state_dict(&rename(&theirs, |name| name.strip_prefix("model.fc.").map(String::from)))?;
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateDict {
+    state.iter().filter_map(|(name, value)| Some((map(name)?, value.clone()))).collect()
+}
+
+/// Writes `state` into `own`, or says what does not fit and writes nothing. Names that only one has do not fit if
+/// `strict`; they are returned otherwise.
+pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
     let (mut missing, mut misshaped) = (Vec::new(), Vec::new());
     for (name, tensor) in own {
         match state.get(name) {
@@ -24,14 +49,15 @@ pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
         }
     }
     let unexpected: Vec<String> = state.keys().filter(|&k| !own.iter().any(|(name, _)| name == k)).cloned().collect();
-    if !(missing.is_empty() && unexpected.is_empty() && misshaped.is_empty()) {
+    if !misshaped.is_empty() || strict && !(missing.is_empty() && unexpected.is_empty()) {
         return Err(Error::StateDict { missing, unexpected, misshaped });
     }
     let _guard = no_grad();
     // Whatever can fail (memory, a value that does not exist) fails before the first write.
-    let values: Vec<Tensor> = own
-        .iter()
-        .map(|(name, tensor)| ops::copy(&ops::to_dtype(&state[name], tensor.dtype())?))
+    let common = own.iter().filter_map(|(name, tensor)| Some((tensor, state.get(name)?)));
+    let values: Vec<(&Tensor, Tensor)> = common
+        .map(|(tensor, value)| Ok((tensor, ops::copy(&ops::to_dtype(value, tensor.dtype())?)?)))
         .collect::<Result<_>>()?;
-    own.iter().zip(&values).try_for_each(|((_, tensor), value)| ops::copy_(tensor, value))
+    values.iter().try_for_each(|(tensor, value)| ops::copy_(tensor, value))?;
+    Ok(Keys { missing, unexpected })
 }

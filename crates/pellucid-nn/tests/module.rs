@@ -3,7 +3,7 @@
 extern crate pellucid_nn as pellucid;
 
 use pellucid_nn::{
-    Buffer, Dropout, Flatten, Gelu, Layer, Leaf, Linear, Module, Parameter, Relu, Sequential, Training, Visitor,
+    Buffer, Dropout, Flatten, Gelu, Layer, Linear, Module, Parameter, Part, Relu, Sequential, Training, Visitor,
     sequential,
 };
 use pellucid_tensor::{DType, Error, Tensor, manual_seed};
@@ -144,10 +144,10 @@ fn a_shared_parameter_counts_once_under_its_first_name() {
 #[test]
 fn sequential_and_tuples_apply_their_layers_in_order() {
     manual_seed(3);
-    let model = sequential![Flatten, Linear::new(4, 3), Relu, Linear::new(3, 2)];
+    let model = sequential![Flatten::new(), Linear::new(4, 3), Relu, Linear::new(3, 2)];
     assert_eq!(names(&model), ["1.weight", "1.bias", "3.weight", "3.bias"]);
     let x = Tensor::randn([5, 2, 2], DType::F32);
-    let tuple = (Flatten, Linear::new(4, 3), Relu, Linear::new(3, 2));
+    let tuple = (Flatten::new(), Linear::new(4, 3), Relu, Linear::new(3, 2));
     tuple.load_state_dict(&model.state_dict()).unwrap();
     assert_eq!(tuple.forward(&x).to_vec::<f32>(), model.forward(&x).to_vec::<f32>());
     assert_eq!(Sequential::new().forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
@@ -235,14 +235,16 @@ fn a_state_dict_that_does_not_fit_changes_nothing() {
 #[test]
 fn a_visitor_sees_names_and_kinds() {
     let mut seen = Vec::new();
-    let mut meet = |name: &str, leaf: Leaf<'_>| {
-        let kind = match leaf {
-            Leaf::Parameter(_) => "parameter",
-            Leaf::Buffer(_) => "buffer",
-            Leaf::Training(_) => "training",
+    let mut meet = |name: &str, part: Part<'_>| {
+        let kind = match part {
+            Part::Module(info) => info.class(),
+            Part::Parameter(_) => "parameter",
+            Part::Buffer(_) => "buffer",
+            Part::Training(_) => "training",
         };
         seen.push(format!("{name}: {kind}"));
     };
     (Norm::new(), Dropout::new(0.1)).visit(&mut Visitor::new(&mut meet));
-    assert_eq!(seen, ["0.weight: parameter", "0.running_mean: buffer", "1.training: training"]);
+    let expected = ["0: Norm", "0.weight: parameter", "0.running_mean: buffer", "1: Dropout", "1.training: training"];
+    assert_eq!(seen, expected);
 }

@@ -153,7 +153,7 @@ impl Array {
     #[track_caller]
     pub fn to_bytes(&self, op: &'static str) -> Result<Vec<u8>> {
         engine::force(op, self)?;
-        let dense = engine::outside(|| self.contiguous())?;
+        let dense = engine::eager(|| self.contiguous())?;
         let mut bytes = vec![0u8; self.shape().size() * self.dtype.size()];
         if !bytes.is_empty() {
             engine::reading(&dense.storage, || {

@@ -25,7 +25,7 @@ pub use autograd::{
     gradgradcheck, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, set_grad_enabled, vjp,
 };
 pub use device::Device;
-pub use engine::{Captured, IntoOutputs, Outputs, capture, lazy, submit};
+pub use engine::{Captured, IntoOutputs, Outputs, Work, capture, eager, lazy, submit, trace, traced};
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;
 pub use pellucid_ir::formula::Formula;

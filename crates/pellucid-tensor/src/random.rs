@@ -20,7 +20,7 @@ thread_local! {
 impl Generator {
     /// The stream of this key, from its start.
     pub fn new(seed: u64) -> Generator {
-        Generator { state: engine::outside(|| Tensor::from([seed as i64, 0])) }
+        Generator { state: engine::eager(|| Tensor::from([seed as i64, 0])) }
     }
 
     /// (key, counter), `i64 [2]`.

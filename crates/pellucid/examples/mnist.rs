@@ -73,7 +73,7 @@ fn main() -> Result<()> {
 /// The model: an image becomes a vector of 784 numbers, that 512 features, those 10 scores. Dropout
 /// hides some of the features in training, so that none may rely on all the others.
 fn classifier() -> Sequential {
-    sequential![Flatten, Linear::new(784, 512), Relu, Dropout::new(0.3), Linear::new(512, 10)]
+    sequential![Flatten::new(), Linear::new(784, 512), Relu, Dropout::new(0.3), Linear::new(512, 10)]
 }
 
 /// The share of images for which the highest score is that of the right digit.

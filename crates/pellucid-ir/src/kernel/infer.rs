@@ -85,7 +85,7 @@ fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
     Ok(batch.iter().copied().chain([m, n]).collect())
 }
 
-fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
+pub(super) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
     let mut shape = inputs.first().map_or(Shape::scalar(), |m| m.shape.clone());
     for input in inputs.iter().skip(1) {
         shape = shape.broadcast(&input.shape).ok_or_else(|| {

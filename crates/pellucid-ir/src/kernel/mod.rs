@@ -6,6 +6,7 @@
 mod factor;
 mod infer;
 mod window;
+mod work;
 
 pub use factor::{Factor, Vectors};
 pub use infer::Metas;

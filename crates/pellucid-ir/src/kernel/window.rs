@@ -39,6 +39,17 @@ pub enum ConvPart {
     Weight,
 }
 
+impl ConvPart {
+    /// Its place in the order x, w, y.
+    pub fn place(self) -> usize {
+        match self {
+            ConvPart::Input => 0,
+            ConvPart::Weight => 1,
+            ConvPart::Output => 2,
+        }
+    }
+}
+
 /// One partial derivative of the trilinear form
 /// `T(x, w, y) = Σ x[n, c, s·o + d·t − b] · w[k, c, t] · y[n, k, o]`.
 ///

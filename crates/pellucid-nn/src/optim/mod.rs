@@ -94,7 +94,7 @@ pub trait Optimizer: Send + Sync {
     /// [`Error::StateDict`] if it is not of an optimizer of this kind over parameters of these
     /// shapes; nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&self.state(), state)
+        state::load(&self.state(), state, true).map(drop)
     }
 }
 

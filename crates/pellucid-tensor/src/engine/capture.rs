@@ -62,7 +62,7 @@ impl IntoOutputs for Vec<Tensor> {
 
 type Closure<'f> = Box<dyn FnMut(&[Tensor]) -> Vec<Tensor> + 'f>;
 /// The gradient slots that a step touches, as it found them.
-type Slots = Vec<(Arc<Slot>, Option<Tensor>)>;
+pub(super) type Slots = Vec<(Arc<Slot>, Option<Tensor>)>;
 
 /// Steps of one `Captured` for different input shapes; the oldest goes first.
 const CACHE: usize = 8;
@@ -244,27 +244,9 @@ impl Step {
     fn record(step: &mut dyn FnMut(&[Tensor]) -> Vec<Tensor>, key: &Key) -> Result<Step> {
         let empty = |(meta, device): &(Meta, Device)| Array::new(*device, meta.dtype, meta.shape.clone());
         let inputs: Vec<Array> = key.metas.iter().map(empty).collect::<Result<_>>()?;
-        let deferred = Deferred::enter(Mode::Capture);
         let handles: Vec<Tensor> = inputs.iter().map(|a| Tensor::from(a.clone())).collect();
-        let result = catch_unwind(AssertUnwindSafe(|| step(&handles)));
-        let mut recording = deferred.take();
-        let own = recording.id;
-        let changed = restore(&mut recording);
-        drop(deferred);
-        // From here on the values of the step belong to its launches alone.
-        for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
-            if array.storage().pending() == own {
-                array.storage().set_pending(POISONED);
-            }
-        }
+        let (outputs, recording, changed) = recorded(|| step(&handles))?;
         inputs.iter().for_each(|a| a.storage().set_pending(POISONED));
-        let outputs = match result {
-            Ok(outputs) => outputs,
-            Err(payload) => match payload.downcast::<Error>() {
-                Ok(error) => return Err(*error),
-                Err(other) => resume_unwind(other),
-            },
-        };
         let slots = changed?;
         let outputs = outputs.iter().map(|t| t.array().clone()).collect();
         Step::lay_out(key.clone(), recording, inputs, outputs, slots)
@@ -380,6 +362,31 @@ impl Numbering<'_> {
         self.origins.push(origin);
         self.at.insert(address, self.storages.len() - 1);
         Ok(self.storages.len() - 1)
+    }
+}
+
+/// What `f` returns and records, without a kernel run: gradient slots are as they were before, or the third
+/// value says why the step would not leave them so; what `f` made has no values outside of launches.
+///
+/// A panic of `f` with a typed error is that error; any other goes on.
+pub(super) fn recorded<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<Slots>)> {
+    let deferred = Deferred::enter(Mode::Capture);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    let mut recording = deferred.take();
+    let own = recording.id;
+    let changed = restore(&mut recording);
+    drop(deferred);
+    for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
+        if array.storage().pending() == own {
+            array.storage().set_pending(POISONED);
+        }
+    }
+    match result {
+        Ok(value) => Ok((value, recording, changed)),
+        Err(payload) => match payload.downcast::<Error>() {
+            Ok(error) => Err(*error),
+            Err(other) => resume_unwind(other),
+        },
     }
 }
 

@@ -3,17 +3,20 @@
 //! - **Eager**: the kernel runs now.
 //! - **Deferred**: it is appended to a list; its outputs have shape and dtype, and no memory yet.
 //!   [`lazy`] runs the list when a value is read and at its end, without what nobody can see;
-//!   [`capture`] refuses the read and turns the list into a [`Captured`] step.
+//!   [`capture`] refuses the read and turns the list into a [`Captured`] step; [`trace`] refuses it too, and
+//!   only counts what would be done.
 //!
 //! Recording runs no kernel, so it has no side effect. The engine never looks into an operation
 //! and never touches a gradient's history.
 
 mod capture;
 mod list;
+mod trace;
 
 pub use capture::{Captured, IntoOutputs, Outputs, capture};
 pub use list::lazy;
 pub(crate) use list::{Recorded, Recording, deferred};
+pub use trace::{Work, trace, traced};
 
 use crate::array::Array;
 use crate::device::Device;
@@ -335,8 +338,9 @@ pub(crate) fn touch(slot: &Arc<crate::autograd::Slot>, clears: bool) {
     }
 }
 
-/// Runs `f` eagerly whatever mode this thread is in: for state that a recording only refers to.
-pub(crate) fn outside<R>(f: impl FnOnce() -> R) -> R {
+/// Runs `f` with every kernel run at once, whatever mode this thread is in: for state that a recording only
+/// refers to, such as parameters that are made when a model first meets an input.
+pub fn eager<R>(f: impl FnOnce() -> R) -> R {
     let _eager = Switched::to(Mode::Eager);
     f()
 }

@@ -58,15 +58,10 @@ impl Operation for Convolution {
             Input => [Weight, Output],
             Weight => [Input, Output],
         };
-        let place = |part| match part {
-            Input => 0,
-            Weight => 1,
-            Output => 2,
-        };
         let gradient = |i: usize| {
             let other = saved.input(1 - i)?;
             let operation = self.by(parts[i], saved.input_shape(i));
-            let first = place(parts[1 - i]) < place(self.part);
+            let first = parts[1 - i].place() < self.part.place();
             apply_one(operation, &if first { [&other, &g] } else { [&g, &other] })
         };
         (0..2).map(|i| needed.contains(i).then(|| gradient(i)).transpose()).collect()

@@ -1,0 +1,130 @@
+//! Hooks: functions that see, and may replace, what a layer of a model puts out, and its gradient.
+//!
+//! A hook lives as long as its guard. The guard borrows the model, so that the layer stays where it is.
+
+use crate::call::Observer;
+use crate::module::Module;
+use crate::visit::Place;
+use pellucid_tensor::{Error, Result, Tensor};
+use std::marker::PhantomData;
+use std::sync::{Arc, RwLock};
+
+type Forward = dyn Fn(&Tensor, &Tensor) -> Option<Tensor> + Send + Sync;
+type Backward = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
+
+#[derive(Clone)]
+enum Hook {
+    Forward(Arc<Forward>),
+    Backward(Arc<Backward>),
+}
+
+struct Registered {
+    id: usize,
+    place: Place,
+    hook: Hook,
+}
+
+/// All hooks, in the order in which they were registered.
+static HOOKS: RwLock<Vec<Registered>> = RwLock::new(Vec::new());
+
+/// A registered hook: it goes when this does.
+#[must_use = "the hook is removed when its guard is dropped"]
+pub struct HookGuard<'m> {
+    id: usize,
+    _observer: Observer,
+    _model: PhantomData<&'m ()>,
+}
+
+impl Drop for HookGuard<'_> {
+    fn drop(&mut self) {
+        HOOKS.write().unwrap_or_else(|e| e.into_inner()).retain(|r| r.id != self.id);
+    }
+}
+
+/// Calls `hook(x, y)` whenever the layer of this name has taken x to y; what it returns replaces y.
+///
+/// The layer is called through [`Layer::forward`](crate::Layer::forward). Names are those of
+/// [`Module::named_modules`]; `""` is the model itself.
+///
+/// ```
+/// use pellucid_nn::{Layer, Linear, Relu, hook, sequential};
+/// use pellucid_tensor::{DType, Tensor};
+/// use std::sync::Mutex;
+///
+/// let model = sequential![Linear::new(2, 3), Relu, Linear::new(3, 1)];
+/// let seen = std::sync::Arc::new(Mutex::new(Vec::new()));
+/// let kept = seen.clone();
+/// let guard = hook::on_forward(&model, "1", move |_, y| {
+///     kept.lock().unwrap().push(y.shape().dims().to_vec());
+///     None
+/// })?;
+/// model.forward(&Tensor::ones([5, 2], DType::F32));
+/// drop(guard);
+/// model.forward(&Tensor::ones([7, 2], DType::F32));
+/// assert_eq!(*seen.lock().unwrap(), [[5, 3]]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the model has no such layer, or one that holds nothing and is not boxed, so that
+/// it cannot be told from others: hook the layer around it.
+pub fn on_forward<'m, M: Module + ?Sized>(
+    model: &'m M,
+    name: &str,
+    hook: impl Fn(&Tensor, &Tensor) -> Option<Tensor> + Send + Sync + 'static,
+) -> Result<HookGuard<'m>> {
+    register(model, name, Hook::Forward(Arc::new(hook)))
+}
+
+/// Calls `hook(g)` in every backward pass with the gradient g of what the layer of this name put out; what it returns
+/// replaces g. In a captured step it is called when the step is recorded.
+///
+/// # Errors
+/// Those of [`on_forward`].
+pub fn on_backward<'m, M: Module + ?Sized>(
+    model: &'m M,
+    name: &str,
+    hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
+) -> Result<HookGuard<'m>> {
+    register(model, name, Hook::Backward(Arc::new(hook)))
+}
+
+fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Result<HookGuard<'m>> {
+    let modules = model.named_modules();
+    let Some((_, info)) = modules.iter().find(|(n, _)| n == name) else {
+        let names: Vec<&str> = modules.iter().map(|(n, _)| n.as_str()).collect();
+        return Err(Error::invalid("hook", format!("the model has no layer named {name:?}, but {names:?}")));
+    };
+    let Some(place) = info.place() else {
+        let mend = "holds nothing, so that it cannot be told from others; hook the layer around it, or box it";
+        return Err(Error::invalid("hook", format!("{} {mend}", info.label(name))));
+    };
+    let mut hooks = HOOKS.write().unwrap_or_else(|e| e.into_inner());
+    let id = hooks.last().map_or(0, |r| r.id + 1);
+    hooks.push(Registered { id, place, hook });
+    Ok(HookGuard { id, _observer: Observer::new(), _model: PhantomData })
+}
+
+/// A layer's computation, and the hooks of its place.
+pub(crate) fn around(
+    place: Option<Place>,
+    x: &Tensor,
+    compute: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let mut y = compute(x)?;
+    // A hook may register and remove others: they are called without the lock.
+    let hooks: Vec<Hook> = {
+        let all = HOOKS.read().unwrap_or_else(|e| e.into_inner());
+        all.iter().filter(|r| Some(r.place) == place).map(|r| r.hook.clone()).collect()
+    };
+    for hook in hooks {
+        match hook {
+            Hook::Forward(hook) => y = hook(x, &y).unwrap_or(y),
+            Hook::Backward(hook) if y.requires_grad() => {
+                y.register_hook(move |g| hook(g));
+            }
+            Hook::Backward(_) => {}
+        }
+    }
+    Ok(y)
+}

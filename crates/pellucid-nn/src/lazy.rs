@@ -1,0 +1,69 @@
+//! Layers that learn their widths from their first input.
+
+use crate::layer::Layer;
+use crate::module::Module;
+use crate::visit::Visitor;
+use pellucid_tensor::{Result, Shape, Tensor, eager};
+use std::sync::OnceLock;
+
+type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
+
+/// A layer that is made when it first sees the shape of an input, by [`forward`](Layer::forward) or
+/// [`build`](Layer::build); from then on it is that layer. Before, it has no parameters.
+///
+/// ```
+/// use pellucid_nn::{Flatten, Layer, Linear, Module, Relu, sequential};
+/// let model = sequential![Flatten::new(), Linear::lazy(32), Relu, Linear::lazy(10)];
+/// assert!(model.parameters().is_empty());
+/// model.build(&[64, 1, 28, 28])?;
+/// let names: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["1.weight", "1.bias", "3.weight", "3.bias"]);
+/// assert_eq!(model.parameter_count(), 784 * 32 + 32 + 32 * 10 + 10);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+pub struct Lazy<L> {
+    make: Make<L>,
+    layer: OnceLock<L>,
+}
+
+impl<L> Lazy<L> {
+    /// A layer that `make` makes for the shape of its first input.
+    pub fn new(make: impl Fn(&Shape) -> Result<L> + Send + Sync + 'static) -> Lazy<L> {
+        Lazy { make: Box::new(make), layer: OnceLock::new() }
+    }
+
+    /// The layer, if it is there.
+    pub fn get(&self) -> Option<&L> {
+        self.layer.get()
+    }
+
+    /// The layer, made for inputs of this shape if it is not there.
+    fn made_for(&self, input: &Shape) -> Result<&L> {
+        if let Some(layer) = self.layer.get() {
+            return Ok(layer);
+        }
+        // Its first values exist even if what it is made in is only traced.
+        let layer = eager(|| (self.make)(input))?;
+        // Another thread may have been first: its layer is the one.
+        Ok(self.layer.get_or_init(|| layer))
+    }
+}
+
+impl<L: Module> Module for Lazy<L> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        match self.layer.get() {
+            Some(layer) => layer.visit(visitor),
+            None => visitor.module(self, None),
+        }
+    }
+}
+
+impl<L: Layer> Layer for Lazy<L> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.made_for(x.shape())?.compute(x)
+    }
+
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.made_for(x.shape())?.try_forward(x)
+    }
+}

@@ -1,0 +1,156 @@
+//! A model as a table: its layers, what they put out, and what they cost.
+
+use crate::parameter::{Buffer, Parameter};
+use crate::visit::label;
+use pellucid_tensor::{Shape, Work};
+use std::fmt;
+
+/// One call of a layer.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The layer's name; empty for the model itself, and for a layer that cannot be told from others.
+    pub name: String,
+    /// The name of its type.
+    pub class: &'static str,
+    /// How many calls it is inside of.
+    pub depth: usize,
+    /// The shape of the output.
+    pub output: Shape,
+    /// Bytes of the output.
+    pub bytes: usize,
+    /// What it does, with all layers inside.
+    pub work: Work,
+}
+
+/// The layers of a model in the order in which they are called; see [`Layer::summary`](crate::Layer::summary).
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// One a call.
+    pub rows: Vec<Row>,
+    /// The number of values that are learnt, shared ones once.
+    pub parameters: usize,
+    /// Of these, how many are not frozen.
+    pub trainable: usize,
+    /// Bytes of parameters and buffers.
+    pub state_bytes: usize,
+    /// Bytes that innermost layers put out: about what a backward pass keeps.
+    pub activation_bytes: usize,
+    /// What forward does.
+    pub work: Work,
+    input: Shape,
+    /// Names, sizes.
+    named: Vec<(String, usize)>,
+}
+
+impl Summary {
+    pub(crate) fn new(
+        rows: Vec<Row>,
+        parameters: Vec<(String, Parameter)>,
+        buffers: Vec<Buffer>,
+        input: &[usize],
+    ) -> Summary {
+        let sum = |frozen: bool| {
+            let counted = parameters.iter().filter(|(_, p)| frozen || p.requires_grad());
+            counted.map(|(_, p)| p.size()).sum()
+        };
+        let own = parameters.iter().map(|(_, p)| p.size() * p.dtype().size());
+        let kept = buffers.iter().map(|b| b.size() * b.dtype().size());
+        let innermost = |(k, row): (usize, &Row)| match rows.get(k + 1) {
+            Some(next) if next.depth > row.depth => 0,
+            _ => row.bytes,
+        };
+        Summary {
+            parameters: sum(true),
+            trainable: sum(false),
+            state_bytes: own.chain(kept).sum(),
+            activation_bytes: rows.iter().enumerate().map(innermost).sum(),
+            work: rows.first().map_or(Work::default(), |row| row.work),
+            input: Shape::from(input),
+            named: parameters.into_iter().map(|(name, p)| (name, p.size())).collect(),
+            rows,
+        }
+    }
+
+    /// The values that the layer of a row learns, with all layers inside; none for one without a name.
+    pub fn parameters_of(&self, row: &Row) -> usize {
+        if row.depth == 0 {
+            return self.parameters;
+        }
+        let inside = |name: &str| name.strip_prefix(&row.name).is_some_and(|rest| rest.starts_with('.'));
+        let named = !row.name.is_empty();
+        self.named.iter().filter(|(name, _)| named && inside(name)).map(|(_, size)| size).sum()
+    }
+}
+
+/// 1234567 as `1,234,567`.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// With three digits and a unit: `1.54 M`, `97.7 Ki`.
+fn scaled(n: u64, step: f64, units: [&str; 5]) -> String {
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= step && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {}", units[unit])
+}
+
+fn bytes(n: usize) -> String {
+    scaled(n as u64, 1024.0, ["B", "KiB", "MiB", "GiB", "TiB"])
+}
+
+fn flops(n: u64) -> String {
+    scaled(n, 1000.0, ["", "k", "M", "G", "T"])
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = ["layer", "output", "parameters", "memory", "FLOPs"].map(String::from);
+        let line = |row: &Row| {
+            let indent = "  ".repeat(row.depth);
+            let parameters = match self.parameters_of(row) {
+                0 => String::new(),
+                n => grouped(n as u64),
+            };
+            [
+                indent + &label(&row.name, row.class),
+                row.output.to_string(),
+                parameters,
+                bytes(row.bytes),
+                flops(row.work.flops),
+            ]
+        };
+        let table: Vec<[String; 5]> = std::iter::once(header).chain(self.rows.iter().map(line)).collect();
+        let width = |column: usize| table.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0);
+        let widths: [usize; 5] = std::array::from_fn(width);
+        for (k, [layer, output, parameters, memory, work]) in table.iter().enumerate() {
+            let [a, b, c, d, e] = widths;
+            writeln!(f, "{layer:a$}  {output:b$}  {parameters:>c$}  {memory:>d$}  {work:>e$}")?;
+            if k == 0 {
+                writeln!(f, "{}", "─".repeat(widths.iter().sum::<usize>() + 8))?;
+            }
+        }
+        let (all, learnt) = (grouped(self.parameters as u64), grouped(self.trainable as u64));
+        writeln!(f, "input {}; {all} parameters, {learnt} of them learnt", self.input)?;
+        let (state, activations) = (bytes(self.state_bytes), bytes(self.activation_bytes));
+        write!(f, "{state} of state, {activations} of activations, {} FLOPs forward", flops(self.work.flops))
+    }
+}

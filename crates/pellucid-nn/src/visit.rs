@@ -1,0 +1,112 @@
+//! The walk over a module: which parts it has, under which names, and how a part is found again.
+
+use crate::module::Module;
+use crate::parameter::{Buffer, Parameter, Training};
+use std::any::type_name;
+use std::fmt::{Display, Write};
+
+/// What a visitor meets.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// A module; its parts follow.
+    Module(PartInfo),
+    /// A parameter.
+    Parameter(&'a Parameter),
+    /// A buffer.
+    Buffer(&'a Buffer),
+    /// The training mode of a layer.
+    Training(&'a Training),
+}
+
+/// What is known of a module in a walk.
+#[derive(Clone, Copy, Debug)]
+pub struct PartInfo {
+    class: &'static str,
+    /// The module itself, where it has a size; what holds it, where that has one.
+    place: Option<Place>,
+    /// Why a step with this module cannot be captured.
+    pub(crate) refuses_capture: Option<&'static str>,
+}
+
+impl PartInfo {
+    /// The name of its type, without path and type arguments: `Linear`.
+    pub fn class(&self) -> &'static str {
+        class(self.class)
+    }
+
+    /// Where it is, if it can be told from others.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// Its name and class.
+    pub(crate) fn label(&self, name: &str) -> String {
+        label(name, self.class())
+    }
+}
+
+/// `layers.2 (Linear)`, or `Linear` for one without a name.
+pub(crate) fn label(name: &str, class: &str) -> String {
+    if name.is_empty() { class.to_string() } else { format!("{name} ({class})") }
+}
+
+/// `Linear` of `pellucid_nn::linear::Linear`, `Lazy` of `pellucid_nn::lazy::Lazy<..>`, `tuple` of any tuple.
+pub(crate) fn class(type_name: &'static str) -> &'static str {
+    if type_name.starts_with('(') {
+        return "tuple";
+    }
+    let plain = type_name.split('<').next().unwrap_or(type_name);
+    plain.rsplit("::").next().unwrap_or(plain)
+}
+
+/// Where a value lies, and of which type it is: as long as it is borrowed, no other value has both. A value
+/// without a size lies nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Place {
+    address: usize,
+    class: &'static str,
+}
+
+impl Place {
+    pub(crate) fn of<M: ?Sized>(value: &M) -> Option<Place> {
+        let address = std::ptr::from_ref(value).cast::<()>().addr();
+        (size_of_val(value) > 0).then_some(Place { address, class: type_name::<M>() })
+    }
+}
+
+/// Walks a module and shows every [`Part`] with its name to a function.
+pub struct Visitor<'a> {
+    path: String,
+    /// Where the present field lies.
+    field: Option<Place>,
+    meet: &'a mut dyn FnMut(&str, Part<'_>),
+}
+
+impl<'a> Visitor<'a> {
+    /// A visitor that shows what it meets to `meet`.
+    pub fn new(meet: &'a mut dyn FnMut(&str, Part<'_>)) -> Visitor<'a> {
+        Visitor { path: String::new(), field: None, meet }
+    }
+
+    /// Says that the present field is this module, whose parts follow. With a reason, a step with it cannot be captured.
+    pub fn module<M: Module + ?Sized>(&mut self, module: &M, refuses_capture: Option<&'static str>) {
+        let place = Place::of(module).or(self.field);
+        self.part(Part::Module(PartInfo { class: type_name::<M>(), place, refuses_capture }));
+    }
+
+    /// Walks a part of the module that is being visited, under this name.
+    pub fn field(&mut self, name: impl Display, part: &(impl Module + ?Sized)) {
+        let (length, outer) = (self.path.len(), self.field);
+        let dot = if length == 0 { "" } else { "." };
+        write!(self.path, "{dot}{name}").expect("a string takes everything");
+        self.field = Place::of(part);
+        part.visit(self);
+        self.path.truncate(length);
+        self.field = outer;
+    }
+
+    /// Shows a part under the name of the present field.
+    pub fn part(&mut self, part: Part<'_>) {
+        (self.meet)(&self.path, part);
+    }
+}

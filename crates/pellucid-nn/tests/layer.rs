@@ -1,0 +1,212 @@
+//! What every layer can do besides computing: build, shapes, capture, hooks, freezing, summaries.
+
+extern crate pellucid_nn as pellucid;
+
+use pellucid_nn::{
+    Dropout, Flatten, Layer, Linear, Module, ModuleDict, ModuleList, Relu, Sequential, hook, rename, sequential,
+};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, capture, manual_seed};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+fn mlp() -> Sequential {
+    sequential![Linear::new(4, 3), Relu, Linear::new(3, 2)]
+}
+
+#[test]
+fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
+    manual_seed(1);
+    let model = sequential![Flatten::new(), Linear::lazy(5), Relu, Linear::lazy(2)];
+    assert!(model.parameters().is_empty());
+    model.build(&[7, 2, 3]).unwrap();
+    let before = model.state_dict();
+    assert_eq!(before.keys().collect::<Vec<_>>(), ["1.bias", "1.weight", "3.bias", "3.weight"]);
+    assert_eq!(before["1.weight"].shape().dims(), [5, 6]);
+    model.build(&[9, 2, 3]).unwrap();
+    for (name, value) in model.state_dict() {
+        assert_eq!(value.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name}");
+    }
+    let error = model.build(&[9, 2, 4]).unwrap_err();
+    assert!(matches!(&error, Error::Layer { layer, .. } if layer == "1 (Linear)"), "{error}");
+    // The first forward builds as well, and values exist then.
+    let other = Linear::lazy(3);
+    assert_eq!(other.forward(&Tensor::ones([2, 4], DType::F32)).to_vec::<f32>().len(), 6);
+    assert_eq!(other.get().unwrap().weight.shape().dims(), [3, 4]);
+}
+
+#[test]
+fn shapes_are_inferred_without_a_kernel_or_a_random_number() {
+    let model = sequential![Linear::new(4, 3), Dropout::new(0.5)];
+    manual_seed(3);
+    let expected = Tensor::rand([4], DType::F32).to_vec::<f32>();
+    manual_seed(3);
+    assert_eq!(model.output_shape(&[5, 4]).unwrap().dims(), [5, 3]);
+    assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), expected);
+    let error = mlp().output_shape(&[5, 5]).unwrap_err();
+    let Error::Layer { layer, source } = &error else { panic!("{error}") };
+    assert_eq!(layer, "0 (Linear)");
+    assert!(matches!(**source, Error::ShapeMismatch { .. }), "{source}");
+}
+
+/// A layer whose computation looks at a value.
+#[derive(Module)]
+#[module(no_capture = "it reads the mean of its input")]
+struct Branching(Linear);
+
+impl Layer for Branching {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        if x.mean(..).item::<f32>() > 0.0 { self.0.try_forward(x) } else { Ok(x.clone()) }
+    }
+}
+
+#[test]
+fn what_cannot_be_captured_is_named_through_containers() {
+    assert_eq!(mlp().supports_capture(), Ok(()));
+    let model = sequential![Linear::new(4, 4), (Relu, Branching(Linear::new(4, 4)))];
+    let error = model.supports_capture().unwrap_err();
+    assert_eq!(error.to_string(), "1.1 (Branching): capture: it reads the mean of its input");
+    let error = model.output_shape(&[2, 4]).unwrap_err();
+    let Error::Layer { layer, source } = &error else { panic!("{error}") };
+    assert_eq!(layer, "1.1 (Branching)");
+    assert!(matches!(**source, Error::ReadInCapture { .. }), "{source}");
+}
+
+#[test]
+fn forward_hooks_see_and_replace_outputs_until_they_are_dropped() {
+    let model = mlp();
+    let x = Tensor::ones([2, 4], DType::F32);
+    let plain = model.forward(&x).to_vec::<f32>();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = calls.clone();
+    let guard = hook::on_forward(&model, "1", move |x, y| {
+        count.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(y.to_vec::<f32>(), x.relu().to_vec::<f32>());
+        Some(y * 0.0)
+    })
+    .unwrap();
+    // Another model of the same kind is not hooked.
+    mlp().forward(&x);
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    let Some((_, bias)) = model.named_parameters().pop() else { panic!() };
+    assert_eq!(model.forward(&x).to_vec::<f32>(), bias.expand([2, 2]).to_vec::<f32>());
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    model.output_shape(&[2, 4]).unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    drop(guard);
+    assert_eq!(model.forward(&x).to_vec::<f32>(), plain);
+}
+
+#[test]
+fn backward_hooks_see_and_replace_gradients() {
+    let model = mlp();
+    let x = Tensor::ones([2, 4], DType::F32);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = seen.clone();
+    let _guard = hook::on_backward(&model, "", move |g| {
+        kept.lock().unwrap().push(g.to_vec::<f32>());
+        Some(g * 2.0)
+    })
+    .unwrap();
+    model.forward(&x).sum(..).backward();
+    assert_eq!(*seen.lock().unwrap(), [vec![1.0; 4]]);
+    assert_eq!(model.parameters()[3].grad().unwrap().to_vec::<f32>(), [4.0, 4.0]);
+}
+
+#[test]
+fn a_hook_on_what_is_not_there_or_cannot_be_told_apart_is_refused() {
+    let model = (Linear::new(2, 2), Relu);
+    let refused = |name: &str| hook::on_forward(&model, name, |_, _| None).err().unwrap().to_string();
+    assert!(refused("head").contains("no layer named \"head\""), "{}", refused("head"));
+    assert!(refused("1").contains("1 (Relu) holds nothing"), "{}", refused("1"));
+}
+
+#[test]
+fn frozen_parameters_get_no_gradient() {
+    let model = (Linear::new(4, 3), Linear::new(3, 2));
+    model.0.freeze();
+    model.forward(&Tensor::ones([2, 4], DType::F32)).sum(..).backward();
+    assert!(model.0.weight.grad().is_none());
+    assert!(model.1.weight.grad().is_some());
+    let summary = model.summary(&[1, 4]).unwrap();
+    assert_eq!((summary.parameters, summary.trainable), (4 * 3 + 3 + 3 * 2 + 2, 3 * 2 + 2));
+    model.unfreeze();
+    assert!(model.parameters().iter().all(|p| p.requires_grad()));
+    model.to(Device::cpu()).unwrap();
+}
+
+#[test]
+fn a_summary_counts_parameters_memory_and_work() {
+    let model = sequential![Flatten::new(), (Linear::new(784, 256), Relu), Linear::lazy(10)];
+    let summary = model.summary(&[64, 28, 28]).unwrap();
+    let rows: Vec<_> =
+        summary.rows.iter().map(|r| (r.name.as_str(), r.class, r.depth, r.output.dims().to_vec())).collect();
+    let expected = [
+        ("", "Sequential", 0, vec![64, 10]),
+        ("0", "Flatten", 1, vec![64, 784]),
+        ("", "tuple", 1, vec![64, 256]),
+        ("1.0", "Linear", 2, vec![64, 256]),
+        ("", "Relu", 2, vec![64, 256]),
+        ("2", "Linear", 1, vec![64, 10]),
+    ];
+    assert_eq!(rows, expected);
+    let products = 2 * 64 * (784 * 256 + 256 * 10) as u64;
+    let rest = summary.work.flops - products;
+    assert!((2 * 64 * 256..4 * 64 * 256).contains(&rest), "{rest}");
+    assert_eq!(summary.state_bytes, 4 * summary.parameters);
+    assert_eq!(summary.activation_bytes, 4 * 64 * (784 + 256 + 256 + 10));
+    let text = summary.to_string();
+    assert!(text.contains("203,530 parameters") && text.contains("1.0 (Linear)"), "{text}");
+}
+
+#[test]
+fn children_are_the_outermost_parts() {
+    let model = sequential![(Linear::new(1, 1), Relu), sequential![Linear::new(1, 1)]];
+    let names = |found: Vec<(String, pellucid_nn::PartInfo)>| found.into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+    assert_eq!(names(model.named_modules()), ["", "0.0", "0.1", "1", "1.0"]);
+    assert_eq!(names(model.named_children()), ["0.0", "0.1", "1"]);
+}
+
+#[test]
+fn containers_name_their_parts() {
+    let mut dict = ModuleDict::new();
+    assert!(dict.is_empty());
+    dict.insert("b", Linear::new(1, 2));
+    dict.insert("a", Linear::new(2, 3));
+    assert!(dict.insert("b", Linear::new(1, 4)).is_some());
+    let names: Vec<_> = dict.named_parameters().into_iter().map(|(n, p)| (n, p.shape().clone())).collect();
+    let expected: [(&str, &[usize]); 4] =
+        [("b.weight", &[4, 1]), ("b.bias", &[4]), ("a.weight", &[3, 2]), ("a.bias", &[3])];
+    assert_eq!(names, expected.map(|(n, s)| (n.to_string(), Shape::from(s))));
+    assert!(dict.remove("b").is_some() && dict.get("b").is_none());
+    assert_eq!(dict.len(), 1);
+    let list: ModuleList = vec![Box::new(Linear::new(1, 1)), Box::new(Relu)];
+    assert_eq!(list.named_parameters()[1].0, "0.bias");
+}
+
+#[test]
+fn what_matches_is_loaded_and_what_does_not_is_said() {
+    let (a, b) = (mlp(), mlp());
+    let mut state = a.state_dict();
+    state.remove("0.bias");
+    state.insert("head.weight".into(), Tensor::zeros([1], DType::F32));
+    let before = b.state_dict()["0.bias"].to_vec::<f32>();
+    let keys = b.load_matching(&state).unwrap();
+    assert_eq!((keys.missing, keys.unexpected), (vec!["0.bias".to_string()], vec!["head.weight".to_string()]));
+    assert_eq!(b.state_dict()["2.weight"].to_vec::<f32>(), a.state_dict()["2.weight"].to_vec::<f32>());
+    assert_eq!(b.state_dict()["0.bias"].to_vec::<f32>(), before);
+    state.insert("0.weight".into(), Tensor::zeros([4, 4], DType::F32));
+    let error = b.load_matching(&state).unwrap_err();
+    assert!(matches!(&error, Error::StateDict { misshaped, .. } if *misshaped == ["0.weight"]), "{error}");
+    let renamed = rename(&a.state_dict(), |name| (!name.starts_with('2')).then(|| format!("x.{name}")));
+    assert_eq!(renamed.keys().collect::<Vec<_>>(), ["x.0.bias", "x.0.weight"]);
+}
+
+#[test]
+fn a_hooked_layer_can_be_captured() {
+    let model = mlp();
+    let x = Tensor::ones([2, 4], DType::F32);
+    let _guard = hook::on_forward(&model, "1", |_, y| Some(y + 1.0)).unwrap();
+    let expected = model.forward(&x).to_vec::<f32>();
+    let mut step = capture(|inputs| model.forward(&inputs[0]), &[&x]).unwrap();
+    assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
+}

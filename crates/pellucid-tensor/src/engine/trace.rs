@@ -1,0 +1,76 @@
+//! `trace`: what a computation would do, without doing it.
+
+use super::{MODE, Mode, capture, list};
+use crate::array::Array;
+use pellucid_ir::kernel::Meta;
+use pellucid_ir::{Error, Result};
+use smallvec::SmallVec;
+
+/// How much work a computation is, counted from shapes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// Kernels that are launched.
+    pub kernels: u64,
+    /// Arithmetic operations on values; a multiplication and an addition are two.
+    pub flops: u64,
+    /// Bytes that kernels read and write, each operand counted as often as it is used.
+    pub bytes: u64,
+}
+
+impl std::ops::Sub for Work {
+    type Output = Work;
+
+    fn sub(self, before: Work) -> Work {
+        Work {
+            kernels: self.kernels - before.kernels,
+            flops: self.flops - before.flops,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+}
+
+/// Runs `f` without running a kernel, and says how much work it is.
+///
+/// Shapes and dtypes are those of the real computation; values do not exist, and tensors that `f` made have none
+/// afterwards either. Nothing is changed: parameters, gradients, statistics and generators stay as they are.
+///
+/// ```
+/// use pellucid_tensor::{DType, Tensor, trace};
+/// let (a, b) = (Tensor::ones([64, 100], DType::F32), Tensor::ones([100, 10], DType::F32));
+/// let (shape, work) = trace(|| Ok(a.matmul(&b).shape().clone()))?;
+/// assert_eq!(shape.dims(), [64, 10]);
+/// assert_eq!(work.flops, 2 * 64 * 100 * 10);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of `f`, be they returned or the panic of a method; [`Error::ReadInCapture`] if it reads a value or has a
+/// shape depend on one; [`Error::InvalidArgument`] inside a captured step or another trace.
+pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, Work)> {
+    if MODE.get() == Mode::Capture {
+        return Err(Error::invalid("trace", "nothing can be traced inside a captured step or another trace"));
+    }
+    let (value, recording, _) = capture::recorded(f)?;
+    Ok((value?, recording.work()))
+}
+
+/// The work so far, inside of [`trace`]; `None` elsewhere.
+pub fn traced() -> Option<Work> {
+    (MODE.get() == Mode::Capture).then(|| list::with_current(|recording| recording.work()))
+}
+
+impl list::Recording {
+    fn work(&self) -> Work {
+        let metas = |arrays: &[Array]| -> SmallVec<[Meta; 4]> {
+            arrays.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect()
+        };
+        let mut work = Work { kernels: self.kernels.len() as u64, ..Work::default() };
+        for k in &self.kernels {
+            let (inputs, outputs) = (metas(&k.inputs), metas(&k.outputs));
+            work.flops += k.kernel.flops(&inputs, &outputs);
+            let bytes = |m: &Meta| (m.shape.size() * m.dtype.size()) as u64;
+            work.bytes += inputs.iter().chain(&outputs).map(bytes).sum::<u64>();
+        }
+        work
+    }
+}
