@@ -177,6 +177,21 @@ impl<R: Rule> Descent<R> {
         named.map(|(_, buffer)| buffer.tensor())
     }
 
+    /// Takes the masters of half-width parameters from these anew: call it when weights were loaded into
+    /// the model after the optimizer was made, else its next step would write the old ones back.
+    ///
+    /// # Errors
+    /// Those of [`ops::copy_`].
+    pub fn renew_masters(&self) -> Result<()> {
+        let _guard = no_grad();
+        for (member, parameter) in self.members.iter().zip(&self.parameters) {
+            if let Some(master) = member.kept.as_ref().and_then(|kept| kept.master.as_ref()) {
+                ops::copy_(master, parameter)?;
+            }
+        }
+        Ok(())
+    }
+
     fn empty() -> Descent<R> {
         Descent { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None }
     }

@@ -70,7 +70,7 @@ fn values_are_clipped() {
 #[test]
 fn the_scaler_skips_what_is_not_finite() {
     let options = GradScalerOptions { init_scale: 8.0, growth_interval: 2, ..Default::default() };
-    for (kind, cases, make) in KINDS {
+    for (kind, cases, make) in KINDS.iter().copied() {
         for case in 0..cases {
             let make = || make(parameters(kind == "muon", DType::F64), case);
             let (scaled, plain) = (make(), make());

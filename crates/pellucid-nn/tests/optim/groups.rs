@@ -14,7 +14,7 @@ fn bits(optimizer: &dyn Optimizer) -> Vec<Vec<u8>> {
 /// Every optimizer resumes bit-equal from its snapshot, in single precision.
 #[test]
 fn all_kinds_resume_bit_equal() {
-    for (kind, cases, make) in KINDS {
+    for (kind, cases, make) in KINDS.iter().copied() {
         for case in 0..cases {
             let first = make(parameters(kind == "muon", DType::F32), case);
             let go_on = |optimizer: &dyn Optimizer| {
@@ -171,7 +171,7 @@ fn gradients_can_live_in_buffers_from_outside() {
 /// k passes with a scale of 1/k are one pass over the mean.
 #[test]
 fn gradients_accumulate() {
-    for (kind, cases, make) in KINDS {
+    for (kind, cases, make) in KINDS.iter().copied() {
         for case in 0..cases {
             let (mut several, one) = (
                 make(parameters(kind == "muon", DType::F64), case),

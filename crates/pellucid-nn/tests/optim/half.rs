@@ -4,14 +4,14 @@ use crate::numbers::KINDS;
 use crate::{flat, parameters, set_gradients};
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
-use pellucid_tensor::{DType, Error, Tensor};
+use pellucid_tensor::{DType, Error, Tensor, no_grad};
 
 /// Whatever the rule, the half parameter is the master's rounding, and the master is what an `f32`
 /// parameter with the same gradients is.
 #[test]
 fn masters_do_what_full_parameters_do() {
     for dtype in [DType::F16, DType::BF16] {
-        for (kind, cases, make) in KINDS {
+        for (kind, cases, make) in KINDS.iter().copied() {
             for case in 0..cases {
                 let own = parameters(kind == "muon", dtype);
                 let full: Vec<Parameter> = own.iter().map(|p| Parameter::new(p.to_dtype(DType::F32))).collect();
@@ -45,6 +45,21 @@ fn small_steps_are_not_lost() {
         optimizer.step();
     }
     assert!((p.item::<f64>() - 0.9).abs() < 4e-3, "{}", p.item::<f64>());
+}
+
+/// Weights that are loaded into half-width parameters are not overwritten by old masters.
+#[test]
+fn masters_can_be_renewed() {
+    let p = Parameter::new(Tensor::ones([1], DType::BF16));
+    let optimizer = Sgd::new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
+    {
+        let _guard = no_grad();
+        p.copy_(&Tensor::from([5.0f32]));
+    }
+    optimizer.renew_masters().unwrap();
+    p.set_grad(Some(Tensor::ones([1], DType::BF16)));
+    optimizer.step();
+    assert_eq!(p.item::<f32>(), 4.75);
 }
 
 #[test]
