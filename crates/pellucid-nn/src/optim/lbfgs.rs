@@ -80,6 +80,11 @@ struct Memory {
     direction: Tensor,
     t: f64,
     gradient: Tensor,
+    hessian: Hessian,
+}
+
+/// The approximation of the inverse Hessian H.
+struct Hessian {
     /// The changes of gradients y, the steps s, and 1/(y·s); oldest first.
     history: VecDeque<(Tensor, Tensor, f64)>,
     /// H before the history: this times the identity.
@@ -158,13 +163,13 @@ impl Lbfgs {
         let mut evaluations = 1;
         for iteration in 1..=options.max_iter {
             self.iterations += 1;
-            let (direction, history, diagonal) = self.direction(&gradient)?;
+            let (direction, hessian) = self.direction(&gradient)?;
             let t = match self.iterations {
                 1 => options.lr * (1.0 / ops::sum(&ops::abs(&gradient)?, ..)?.try_item::<f64>()?).min(1.0),
                 _ => options.lr,
             };
             let slope: f64 = ops::dot(&gradient, &direction)?.try_item()?;
-            let memory = Memory { direction, t, gradient: gradient.clone(), history, diagonal };
+            let memory = Memory { direction, t, gradient: gradient.clone(), hessian };
             let Memory { direction, .. } = &*self.memory.insert(memory);
             if slope > -options.tolerance_change {
                 break;
@@ -208,11 +213,12 @@ impl Lbfgs {
     }
 
     /// −H·g by the two-loop recursion (Nocedal 1980), with the memory that gave it.
-    fn direction(&mut self, gradient: &Tensor) -> Result<(Tensor, VecDeque<(Tensor, Tensor, f64)>, f64)> {
+    fn direction(&mut self, gradient: &Tensor) -> Result<(Tensor, Hessian)> {
         let add = formula!(|q, y; k| q + k * y);
-        let Some(Memory { direction, t, gradient: before, mut history, mut diagonal }) = self.memory.take() else {
-            return Ok((ops::neg(gradient)?, VecDeque::new(), 1.0));
+        let Some(Memory { direction, t, gradient: before, hessian }) = self.memory.take() else {
+            return Ok((ops::neg(gradient)?, Hessian { history: VecDeque::new(), diagonal: 1.0 }));
         };
+        let Hessian { mut history, mut diagonal } = hessian;
         let (y, s) = (ops::sub(gradient, &before)?, ops::mul(&direction, t)?);
         let ys: f64 = ops::dot(&y, &s)?.try_item()?;
         if ys > 1e-10 {
@@ -236,7 +242,7 @@ impl Lbfgs {
             let other = ops::dot(y, &r)?.try_item::<f64>()? * inverse;
             ops::update(add, &[&r], &[s], &[(share - other).into()])?;
         }
-        Ok((r, history, diagonal))
+        Ok((r, Hessian { history, diagonal }))
     }
 
     /// A snapshot, with which training resumes exactly.
@@ -251,7 +257,7 @@ impl Lbfgs {
             ("iterations".to_string(), number(self.iterations as f64)),
             ("evaluations".to_string(), number(self.evaluations as f64)),
         ]);
-        if let Some(Memory { direction, t, gradient, history, diagonal }) = &self.memory {
+        if let Some(Memory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &self.memory {
             state.insert("direction".into(), direction.copy());
             state.insert("t".into(), number(*t));
             state.insert("gradient".into(), gradient.copy());
@@ -305,8 +311,10 @@ impl Lbfgs {
                 direction: flat("direction")?,
                 t: number("t")?,
                 gradient: flat("gradient")?,
-                history: (0..steps).map(step).collect::<Result<_>>()?,
-                diagonal: number("diagonal")?,
+                hessian: Hessian {
+                    history: (0..steps).map(step).collect::<Result<_>>()?,
+                    diagonal: number("diagonal")?,
+                },
             })
         };
         let memory = is_begun.then(memory).transpose()?;

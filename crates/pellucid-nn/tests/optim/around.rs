@@ -144,9 +144,13 @@ fn a_scaled_step_can_be_captured() {
         let inputs: Vec<Tensor> = (0..12).map(|i| Tensor::full([8], 0.3 + 0.1 * f64::from(i), DType::F32)).collect();
         if captured {
             let mut replay = capture(|inputs| step(&inputs[0]), &[&inputs[0]]).unwrap();
-            inputs.iter().for_each(|x| drop(replay.launch(&[x]).unwrap()));
+            for x in &inputs {
+                replay.launch(&[x]).unwrap();
+            }
         } else {
-            inputs.iter().for_each(|x| drop(step(x)));
+            for x in &inputs {
+                step(x);
+            }
         }
         let state = optimizer.state_dict().into_iter().chain(scaler.state_dict());
         let bytes: Vec<_> = state.map(|(_, t)| t.to_bytes().unwrap()).collect();
