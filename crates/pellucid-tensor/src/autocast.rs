@@ -36,7 +36,7 @@ pub enum Policy {
 /// ```
 pub fn policy(op: &str) -> Policy {
     match op {
-        "matmul" | "linear" | "scaled_dot_product_attention" | "rnn" | "gru" | "lstm" => Policy::Half,
+        "matmul" | "linear" | "scaled_dot_product_attention" => Policy::Half,
         "conv1d" | "conv2d" | "conv3d" | "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d" => Policy::Half,
         // Functions that amplify, or whose range is wider than their argument's.
         "acos" | "asin" | "acosh" | "cosh" | "sinh" | "tan" | "exp" | "exp2" | "expm1" | "ln" | "log" | "log2"
@@ -46,6 +46,8 @@ pub fn policy(op: &str) -> Policy {
         "sum" | "square" | "root" | "var" | "prod" | "cumsum" | "cumprod" | "logcumsumexp" | "logsumexp" => {
             Policy::Single
         }
+        // Recurrences, which would be rounded at every step.
+        "rnn" | "gru" | "lstm" => Policy::Single,
         // Normalisation.
         "softmax" | "log_softmax" | "standardized" | "rms_norm" => Policy::Single,
         // Losses.

@@ -33,6 +33,10 @@ impl Kernel {
                 let terms = parts[1].iter().skip(1).product::<usize>() as u64;
                 2 * parts[2].size() as u64 * terms
             }
+            Kernel::Recurrent(k) => k.sizes(inputs).map_or(0, |s| {
+                let weights = s.state * s.hidden * (k.cell.gates() + usize::from(k.projected));
+                (2 * s.steps * s.batch * weights) as u64
+            }),
             Kernel::Pool(k) => written * k.window.taps() as u64,
             Kernel::Scatter(_) => inputs.first().map_or(0, size),
             Kernel::Sort(_) => {

@@ -275,6 +275,6 @@ pub trait Optimizer: Send + Sync {
     /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if it is not of an optimizer of this kind
     /// over parameters of these names and shapes; nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&self.state(), state, true).map(drop)
+        state::load(&self.state(), state)
     }
 }

@@ -1,6 +1,6 @@
 //! Mixed precision.
 
-use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, Reduction};
+use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, Recurrence, RecurrentWeights, Reduction};
 use pellucid_tensor::{
     Backward, DType, Policy, Result, Tensor, autocast, autocast_dtype, autocast_off, capture, checkpoint, manual_seed,
     policy,
@@ -47,6 +47,11 @@ fn operations() -> Vec<(&'static str, Op)> {
             loss(|x, t| ops::binary_cross_entropy_with_logits(x, t, None, None, Reduction::None), x)
         }),
         ("cross_entropy", |x| ops::cross_entropy(x, &Tensor::from([0i64, 1, 2, 3]), CrossEntropy::default())),
+        ("lstm", |x| {
+            let w = ops::concatenate(&[x; 4], 0)?;
+            let weights = RecurrentWeights { weight_ih: &w, weight_hh: &w, bias_ih: None, bias_hh: None, weight_hr: None };
+            Ok(ops::lstm(&ops::unsqueeze(x, 1)?, weights, None, Recurrence::default())?.0)
+        }),
         ("relu", |x| ops::relu(x)),
         ("add", |x| ops::add(x, x)),
         ("tanh", |x| ops::tanh(x)),
