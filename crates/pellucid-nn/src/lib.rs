@@ -1,9 +1,9 @@
 //! Neural networks: modules and their parameters, layers, losses, optimizers, schedules.
 //!
 //! - [`Module`], what has parameters, and `#[derive(Module)]`, which finds them.
-//! - [`Layer`], a module that is a function of one tensor: [`Linear`], [`Dropout`], activations,
-//!   [`Sequential`], tuples.
-//! - [`loss`]: what training makes small.
+//! - [`Layer`], a module that is a function of one tensor, and the layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
+//!   [`LayerNorm`], [`Embedding`], [`Dropout`], pools, padding, activations; [`Sequential`] and tuples of them.
+//! - [`loss`]: what training makes small. [`init`]: what parameters start with.
 //! - [`optim`]: how it is made small, and with which learning rate.
 //!
 //! Everything here is written in tensor operations; nothing sees an array or a kernel. What changes
@@ -32,15 +32,12 @@
 // `#[derive(Module)]` names what it needs as `::pellucid::nn::..`: here that is this crate.
 extern crate self as pellucid;
 
-mod activation;
 mod call;
-mod dropout;
-mod flatten;
 pub mod hook;
 pub mod init;
 mod layer;
+mod layers;
 mod lazy;
-mod linear;
 pub mod loss;
 mod module;
 pub mod optim;
@@ -50,12 +47,9 @@ mod state;
 mod summary;
 mod visit;
 
-pub use activation::{Elu, Gelu, LeakyRelu, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh};
-pub use dropout::Dropout;
-pub use flatten::Flatten;
 pub use layer::Layer;
+pub use layers::*;
 pub use lazy::Lazy;
-pub use linear::Linear;
 pub use module::Module;
 pub use parameter::{Buffer, Parameter, Training};
 pub use pellucid_derive::Module;

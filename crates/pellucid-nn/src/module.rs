@@ -224,7 +224,7 @@ fn set_requires_grad(module: &(impl Module + ?Sized), required: bool) {
 }
 
 /// Parameters and buffers by name, in the order of the fields; a shared one once.
-fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
     walk(module, |name, part| {
