@@ -44,6 +44,11 @@ def attention(tokens):
     return backward(lambda: F.scaled_dot_product_attention(q, k, v), q, k, v)
 
 
+def recurrent(layer):
+    x, m = torch.randn(64, 32, 128), layer(128, 256)
+    return backward(lambda: m(x)[0], *m.parameters())
+
+
 def embedding():
     table = torch.randn(4096, 1024, requires_grad=True)
     index = torch.randint(0, 4096, (4096,))
@@ -66,6 +71,8 @@ WORKLOADS = {
     "conv-depthwise": lambda: conv(1, 64),
     "attention-128": lambda: attention(128),
     "attention-1024": lambda: attention(1024),
+    "lstm": lambda: recurrent(torch.nn.LSTM),
+    "gru": lambda: recurrent(torch.nn.GRU),
     "embedding": embedding,
     "sort": lambda: along(lambda x: x.sort(dim=-1, stable=True)),
     "topk": lambda: along(lambda x: x.topk(10, -1)),

@@ -3,7 +3,7 @@
 //! Not part of the peers' list; PyTorch's side of them is in `torch_operations.py` beside this crate.
 
 use crate::harness::{Run, Work, Workload};
-use pellucid::ops::{Attention, Conv};
+use pellucid::ops::{Attention, Conv, Recurrence, RecurrentWeights};
 use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
@@ -13,6 +13,8 @@ pub(crate) fn workloads() -> Vec<Workload> {
         Workload::new("conv-depthwise", "", || conv(1, 64)),
         Workload::new("attention-128", "", || attention(128)),
         Workload::new("attention-1024", "", || attention(1024)),
+        Workload::new("lstm", "", lstm),
+        Workload::new("gru", "", gru),
         Workload::new("embedding", "", embedding),
         Workload::new("sort", "", || along(|x| drop(x.sort(-1, false)))),
         Workload::new("topk", "", || along(|x| drop(x.topk(10, -1, true)))),
@@ -50,6 +52,30 @@ fn attention(tokens: usize) -> Run {
         [&q, &k, &v].into_iter().for_each(Tensor::zero_grad);
         q.scaled_dot_product_attention(&k, &v, Attention::default()).sum(..).backward();
     })
+}
+
+/// Forward, and the gradients of the weights of a layer from 128 to 256: 32 sequences of 64 steps.
+fn recurrent(gates: usize, layer: impl Fn(&Tensor, RecurrentWeights<'_>) -> Tensor + 'static) -> Run {
+    let x = Tensor::randn([64, 32, 128], DType::F32);
+    let weight = |shape: &[usize]| (Tensor::randn(shape, DType::F32) / 16.0).detach().requires_grad_(true);
+    let rows = gates * 256;
+    let weights = [weight(&[rows, 128]), weight(&[rows, 256]), weight(&[rows]), weight(&[rows])];
+    // Forward the shares of inputs and states; backward the gradients of states and of both weights.
+    let flops = 2.0 * (64 * 32 * rows) as f64 * (2 * 128 + 3 * 256) as f64;
+    Run::new(Work::Flops(flops), move || {
+        weights.iter().for_each(Tensor::zero_grad);
+        let [weight_ih, weight_hh, bias_ih, bias_hh] = &weights;
+        let (bias_ih, bias_hh) = (Some(bias_ih), Some(bias_hh));
+        layer(&x, RecurrentWeights { weight_ih, weight_hh, bias_ih, bias_hh, weight_hr: None }).sum(..).backward();
+    })
+}
+
+fn lstm() -> Run {
+    recurrent(4, |x, weights| x.lstm(weights, None, Recurrence::default()).0)
+}
+
+fn gru() -> Run {
+    recurrent(3, |x, weights| x.gru(weights, None, Recurrence::default()).0)
 }
 
 /// 4096 rows of a table of 4096 × 1024, picked and given their gradients back.

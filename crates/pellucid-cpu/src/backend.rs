@@ -2,7 +2,7 @@
 
 use crate::buffer::CpuBuffer;
 use crate::operand::{self, Operand, Operands};
-use crate::{check, conv, factor, index, maxpool, pool, product, random, scan, sort, tile};
+use crate::{check, conv, factor, index, maxpool, pool, product, random, recurrent, scan, sort, tile};
 use pellucid_ir::backend::{Backend, Buffer, Dense, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
@@ -190,6 +190,7 @@ fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
         Kernel::Scatter(k) => index::scatter(k, &x[0], &x[1..], &y[0]),
         Kernel::Sort(k) => sort::sort(k, &x[0], &y[0], &y[1]),
         Kernel::Factor(k) => factor::factor(k, x, y),
+        Kernel::Recurrent(k) => recurrent::recurrent(k, x, y),
         Kernel::Random(k) => random::random(k, &y[0], &y[1]),
     }
 }
@@ -204,6 +205,7 @@ fn arity(kernel: &Kernel) -> (usize, usize) {
         Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Gather(_) | Kernel::Scatter(_) => (2, 1),
         Kernel::Sort(_) | Kernel::Pool(_) => (1, 2),
         Kernel::Factor(k) => (k.inputs(), k.outputs()),
+        Kernel::Recurrent(k) => (k.inputs(), k.outputs()),
         Kernel::Random(_) => (0, 2),
     }
 }

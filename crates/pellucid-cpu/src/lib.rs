@@ -24,6 +24,7 @@ mod operand;
 mod pool;
 mod product;
 mod random;
+mod recurrent;
 mod scan;
 mod sort;
 #[cfg(test)]

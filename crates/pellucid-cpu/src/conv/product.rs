@@ -297,7 +297,7 @@ impl<T: Element> Product<'_, T> {
             } else {
                 let weights = Strided { data: weights, lane: depth as isize, depth: 1 };
                 let windows = Table { data, lanes: from, depths: &self.depths };
-                matmul::multiply(level, &weights, &windows, (0..rows, lanes, depth), c, row, false);
+                matmul::multiply(level, &weights, &windows, (0..rows, 0..lanes, depth), c, row, false);
             }
             if room.is_some() {
                 for r in 0..rows {

@@ -115,7 +115,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
                 }
             };
             let c = sums.at((group * rows * cout) as isize);
-            let shape = (part * height..rows.min((part + 1) * height), cout, positions.len());
+            let shape = (part * height..rows.min((part + 1) * height), 0..cout, positions.len());
             // SAFETY: the windows lie in the stage; each task has rows of its own.
             unsafe { matmul::multiply(level, &windows, &outputs, shape, c, cout as isize, first > 0) }
             Ok(())

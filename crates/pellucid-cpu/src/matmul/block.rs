@@ -163,7 +163,7 @@ impl<T: Element> Product<'_, T> {
         }
     }
 
-    /// The loops for an operand B that is dear to pack, with its panels outermost: a panel stays in L1 from its packing to
+    /// The loops for an operand B that is dear to pack, or packed, with its panels outermost: a panel stays in L1 from its packing to
     /// its last use, and the panels of A, all packed, in L2.
     ///
     /// # Safety
@@ -190,8 +190,11 @@ impl<T: Element> Product<'_, T> {
                     .collect();
                 for j in cols.clone().step_by(width) {
                     let lanes = width.min(cols.end - j);
-                    self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, b_room);
-                    let b = Strided { data: b_room.cast_const(), lane: 1, depth: width as isize };
+                    let data = self.b.panel(j, depth.start, width).unwrap_or_else(|| {
+                        self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, b_room);
+                        b_room.cast_const()
+                    });
+                    let b = Strided { data, lane: 1, depth: width as isize };
                     for (strip, &a) in strips().zip(&panels) {
                         self.tile(kernels, strip.start, strip.len(), j, lanes, &depth, a, b);
                     }

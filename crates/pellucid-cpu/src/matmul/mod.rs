@@ -5,6 +5,7 @@
 //! - `level`: which instruction set runs; its vectors are in `crate::vector`;
 //! - `tile`: the micro-kernel, one register tile of C;
 //! - `pack`: what an operand is ([`Source`]) and how panels of it are packed;
+//! - `packed`: operands that are packed once, for many products;
 //! - `block`: the loops around the micro-kernel, and the store with its [`Epilogue`];
 //! - `table`: operands whose elements lie at sums of two offsets, as the windows of a convolution do;
 //! - `direct`: products of one row with such operands, which are not worth packing;
@@ -23,6 +24,7 @@ mod element;
 mod gemv;
 mod level;
 mod pack;
+mod packed;
 mod scratch;
 mod table;
 mod tile;
@@ -35,6 +37,7 @@ pub use element::Element;
 pub(crate) use gemv::VIRTUAL_LANES;
 pub use level::Level;
 pub use pack::{Source, Strided};
+pub(crate) use packed::Packed;
 pub(crate) use table::{Places, Spread, Table};
 
 use block::Product;
@@ -179,7 +182,7 @@ pub unsafe fn gemm_at<T: Element>(
     }
 }
 
-/// C[rows × n] = A[rows × k]·B[k × n], or C + A·B, for any operands, on this thread; C's rows are contiguous and
+/// The rows and columns of C = A·B, or C + A·B, for any operands of depth k, on this thread; C's rows are contiguous and
 /// `row` apart.
 ///
 /// # Safety
@@ -191,14 +194,14 @@ pub(crate) unsafe fn multiply<T: Element>(
     level: Level,
     a: &dyn Source<T>,
     b: &dyn Source<T>,
-    (rows, n, k): (Range<usize>, usize, usize),
+    (rows, cols, k): (Range<usize>, Range<usize>, usize),
     c: *mut T,
     row: isize,
     accumulate: bool,
 ) {
     let product = Product { a, b, k, c, c_row: row, c_col: 1, accumulate, epilogue: None, batch: 0, transposed: false };
     // SAFETY: the caller's.
-    unsafe { product.rectangle(T::kernels(level), rows, 0..n) }
+    unsafe { product.rectangle(T::kernels(level), rows, cols) }
 }
 
 /// One row of a product.

@@ -23,6 +23,11 @@ pub unsafe trait Source<T>: Sync {
         None
     }
 
+    /// The panel of `width` lanes from `first` on, from depth `start` on, if it lies packed already.
+    fn panel(&self, _first: usize, _start: usize, _width: usize) -> Option<*const T> {
+        None
+    }
+
     /// Writes lanes `first..first + lanes` over depths `start..start + depth` to
     /// `to[p·width + i]`, with zeros in lanes `lanes..width`.
     ///

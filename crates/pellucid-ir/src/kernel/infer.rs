@@ -51,6 +51,7 @@ impl Kernel {
                 Ok(smallvec![Meta { shape: shape.clone(), dtype: inputs[0].dtype }, Meta { shape, dtype: DType::I64 }])
             }
             Kernel::Factor(k) => k.infer(inputs),
+            Kernel::Recurrent(k) => k.infer(inputs),
             Kernel::Copy => Ok(smallvec![inputs[0].clone()]),
             Kernel::Scatter(_) | Kernel::Random(_) | Kernel::Conv(_) | Kernel::Pool(_) => Ok(Metas::new()),
         }

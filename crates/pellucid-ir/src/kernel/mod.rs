@@ -5,11 +5,13 @@
 
 mod factor;
 mod infer;
+mod recurrent;
 mod window;
 mod work;
 
 pub use factor::{Factor, Vectors};
 pub use infer::Metas;
+pub use recurrent::{Cell, Recurrent, RecurrentPart, RecurrentSizes};
 pub use window::{Conv, ConvPart, Pool, Window};
 
 use crate::dtype::{DType, Scalar};
@@ -100,6 +102,8 @@ pub enum Kernel {
     Sort(Sort),
     /// A decomposition of matrices, or what is solved with one.
     Factor(Factor),
+    /// A recurrent layer over time, or its gradient.
+    Recurrent(Recurrent),
     /// Random numbers from a counter.
     Random(Random),
     /// The same values in another layout or dtype.
@@ -328,6 +332,7 @@ impl Kernel {
             Kernel::Scatter(_) => "scatter",
             Kernel::Sort(_) => "sort",
             Kernel::Factor(_) => "factor",
+            Kernel::Recurrent(_) => "recurrent",
             Kernel::Random(_) => "random",
             Kernel::Copy => "copy",
         }

@@ -32,6 +32,7 @@ mod put;
 mod quantile;
 mod random;
 mod rearrange;
+mod recurrent;
 mod reduce;
 mod scan;
 mod scatter_reduce;
@@ -92,6 +93,7 @@ pub use rearrange::{
     Indexing, Repeats, Sections, chunk, meshgrid, movedim, ravel, repeat, roll, rot90, tensor_split, tile, unbind,
     unflatten, windows,
 };
+pub use recurrent::{Nonlinearity, Recurrence, RecurrentWeights, gru, lstm, rnn};
 pub use reduce::{
     all, aminmax, any, argmax, argmin, count_nonzero, logsumexp, max, mean, min, nanmean, nansum, norm, prod, std, sum,
     var,

@@ -1,0 +1,73 @@
+//! A recurrent layer in tensor operations, step by step.
+
+use super::layer::Layer;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::Result;
+use pellucid_ir::kernel::Cell;
+
+/// All states, the last one, and the last c, if there is one; of the inputs of [`Layer`] but the lengths.
+pub(super) fn definition(layer: &Layer, x: &[Tensor], lengths: Option<&Tensor>) -> Result<Vec<Tensor>> {
+    let [inputs, w_ih, w_hh, bias, h0] = [0, 1, 2, 3, 4].map(|i| &x[i]);
+    let lstm = layer.cell == Cell::Lstm;
+    let weight_hr = layer.projected.then(|| &x[6]);
+    let (steps, hidden) = (inputs.shape()[0], bias.shape()[0] / layer.cell.blocks());
+    let shares = ops::matmul(inputs, &ops::t(w_ih)?)?;
+    let (mut h, mut c) = (h0.clone(), lstm.then(|| x[5].clone()));
+    // In the order of time, between the two first states.
+    let mut states = vec![ops::unsqueeze(h0, 0)?; 2];
+    for k in 0..steps {
+        let step = if layer.reverse { steps - 1 - k } else { k };
+        let share = ops::select(&shares, 0, step as isize)?;
+        let (mut next, next_c) = cell(layer.cell, hidden, &share, &ops::matmul(&h, &ops::t(w_hh)?)?, bias, &h, c.as_ref())?;
+        if let Some(weight) = weight_hr {
+            next = ops::matmul(&next, &ops::t(weight)?)?;
+        }
+        let active = lengths.map(|lengths| ops::unsqueeze(&ops::gt(lengths, step as i64)?, 1)).transpose()?;
+        let kept = |new: &Tensor, old: &Tensor| match &active {
+            Some(active) => ops::where_(active, new, old),
+            None => Ok(new.clone()),
+        };
+        h = kept(&next, &h)?;
+        c = c.zip(next_c).map(|(old, new)| kept(&new, &old)).transpose()?;
+        let seen = match &active {
+            Some(active) => ops::where_(active, &h, 0.0)?,
+            None => h.clone(),
+        };
+        let at = if layer.reverse { 1 } else { states.len() - 1 };
+        states.insert(at, ops::unsqueeze(&seen, 0)?);
+    }
+    let states = ops::concatenate(&states.iter().collect::<Vec<_>>(), 0)?;
+    Ok([ops::narrow(&states, 0, 1, steps)?, h].into_iter().chain(c).collect())
+}
+
+/// One step: the next state, before it is projected, and the next c.
+fn cell(
+    cell: Cell,
+    hidden: usize,
+    share: &Tensor,
+    product: &Tensor,
+    bias: &Tensor,
+    h: &Tensor,
+    c: Option<&Tensor>,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let block = |t: &Tensor, b: usize| ops::narrow(t, -1, b * hidden, hidden);
+    let sum = |b: usize| ops::add(&ops::add(&block(share, b)?, &block(product, b)?)?, &block(bias, b)?);
+    Ok(match (cell, c) {
+        (Cell::Tanh, _) => (ops::tanh(&sum(0)?)?, None),
+        (Cell::Relu, _) => (ops::relu(&sum(0)?)?, None),
+        (Cell::Gru, _) => {
+            let (r, z) = (ops::sigmoid(&sum(0)?)?, ops::sigmoid(&sum(1)?)?);
+            let u = ops::add(&block(product, 2)?, &block(bias, 3)?)?;
+            let n = ops::add(&ops::add(&block(share, 2)?, &block(bias, 2)?)?, &ops::mul(&r, &u)?)?;
+            let n = ops::tanh(&n)?;
+            (ops::add(&n, &ops::mul(&z, &ops::sub(h, &n)?)?)?, None)
+        }
+        (Cell::Lstm, c) => {
+            let (i, f, o) = (ops::sigmoid(&sum(0)?)?, ops::sigmoid(&sum(1)?)?, ops::sigmoid(&sum(3)?)?);
+            let c = ops::mul(&f, c.expect("an LSTM has a c"))?;
+            let c = ops::add(&c, &ops::mul(&i, &ops::tanh(&sum(2)?)?)?)?;
+            (ops::mul(&o, &ops::tanh(&c)?)?, Some(c))
+        }
+    })
+}

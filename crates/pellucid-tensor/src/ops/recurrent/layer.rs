@@ -1,0 +1,220 @@
+//! The operation: one matrix product for all inputs, and one kernel for all steps; and its gradient.
+
+use super::definition::definition;
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::device::Device;
+use crate::engine;
+use crate::ops;
+use crate::ops::formula::map;
+use crate::tensor::Tensor;
+use pellucid_ir::kernel::{Cell, Kernel, MatMul, Meta, Recurrent, RecurrentPart};
+use pellucid_ir::{Result, Shape, formula};
+use smallvec::smallvec;
+
+/// A layer of `f32` or `f64`.
+///
+/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of an LSTM; W_hr
+/// `[P, H]` if projected; and lengths, `i64 [N]`. Its outputs are all states, the last one, and the last c.
+#[derive(Clone, Copy)]
+pub(super) struct Layer {
+    pub(super) cell: Cell,
+    pub(super) reverse: bool,
+    pub(super) projected: bool,
+    pub(super) lengths: bool,
+}
+
+impl Layer {
+    fn kernel(&self, part: RecurrentPart) -> Kernel {
+        let &Layer { cell, reverse, projected, lengths } = self;
+        Kernel::Recurrent(Recurrent { cell, reverse, projected, lengths, part })
+    }
+
+    fn is_lstm(&self) -> bool {
+        self.cell == Cell::Lstm
+    }
+
+    /// The number of inputs that are no lengths.
+    fn floats(&self) -> usize {
+        5 + usize::from(self.is_lstm()) + usize::from(self.projected)
+    }
+
+    /// The number of outputs.
+    fn outputs(&self) -> usize {
+        2 + usize::from(self.is_lstm())
+    }
+
+    /// Of T + 1 states those that the steps lead to, and those that they come from.
+    fn slots(&self) -> (usize, usize) {
+        if self.reverse { (0, 1) } else { (1, 0) }
+    }
+}
+
+fn meta(array: &Array) -> Meta {
+    Meta { shape: array.shape().clone(), dtype: array.dtype() }
+}
+
+/// Submits a kernel whose outputs are new arrays, but for the first ones, which are there.
+fn submit(kernel: &Kernel, inputs: &[&Array], there: &[Array]) -> Result<Vec<Array>> {
+    let metas: Vec<Meta> = inputs.iter().map(|&a| meta(a)).collect();
+    let mut outputs = there.to_vec();
+    for Meta { shape, dtype } in kernel.infer(&metas)?.into_iter().skip(there.len()) {
+        outputs.push(Array::new(inputs[0].device(), dtype, shape)?);
+    }
+    engine::submit(kernel, inputs, &outputs.iter().collect::<Vec<_>>())?;
+    Ok(outputs)
+}
+
+/// A part of the first axis.
+fn slots(array: &Array, first: usize, count: usize) -> Array {
+    array.view(array.layout().slice(0, first, 1, count))
+}
+
+impl Operation for Layer {
+    fn name(&self) -> &'static str {
+        "recurrent"
+    }
+
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        let device = Device::common(self.name(), inputs.iter().map(|a| a.device()))?;
+        let (x, weight, bias) = (inputs[0], inputs[1], inputs[3]);
+        let &[steps, batch, width] = x.shape().dims() else { unreachable!("inputs are [T, N, I]") };
+        let blocks = bias.shape()[0];
+        let gates = Array::new(device, x.dtype(), [steps, batch, blocks].into())?;
+        // What the inputs give, where the kernel turns it into what the gates come to.
+        let flat = |array: &Array, width: usize| array.reshape(&[steps * batch, width].into());
+        let all = flat(&gates, blocks)?;
+        let shares = all.view(all.layout().slice(1, 0, 1, weight.shape()[0]));
+        let turned = weight.view(weight.layout().permute(&[1, 0]));
+        engine::submit(&Kernel::MatMul(MatMul::default()), &[&flat(x, width)?, &turned], &[&shares])?;
+        let operands: Vec<&Array> = [&gates].into_iter().chain(inputs[2..].iter().copied()).collect();
+        let made = submit(&self.kernel(RecurrentPart::States), &operands, std::slice::from_ref(&gates))?;
+        let states = &made[1];
+
+        let mut y = slots(states, self.slots().0, steps);
+        if self.lengths {
+            let lengths = Tensor::from(inputs[self.floats()].clone());
+            let step = ops::unsqueeze(&Tensor::arange(0, steps as i64, 1), 1)?;
+            let inside = ops::unsqueeze(&ops::lt(&step, &lengths)?, 2)?;
+            y = ops::where_(&inside, &Tensor::from(y), 0.0)?.array().clone();
+        }
+        let end = if self.reverse { 0 } else { steps };
+        let last = |array: &Array| array.view(array.layout().select(0, end)).copy();
+        let mut outputs: Arrays = smallvec![y, last(states)?];
+        if self.is_lstm() {
+            outputs.push(last(&made[2])?);
+        }
+        (0..inputs.len()).for_each(|i| saves.input(i));
+        // A plain cell's gates are its states.
+        let plain = matches!(self.cell, Cell::Tanh | Cell::Relu);
+        saves.array(if plain { slots(states, self.slots().0, steps) } else { gates });
+        made.into_iter().skip(1).for_each(|array| saves.array(array));
+        Ok(outputs)
+    }
+
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let inputs: Vec<Tensor> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let incoming: Vec<Tensor> = (0..self.outputs()).map(|k| grads.get(k)).collect::<Result<_>>()?;
+        let constants: Vec<Tensor> = (0..self.outputs()).map(|k| saved.array(k)).collect::<Result<_>>()?;
+        let operands: Vec<&Tensor> = inputs.iter().chain(&incoming).chain(&constants).collect();
+        let mut found = apply(LayerGradient { layer: *self, needed }, &operands)?.into_iter();
+        let of = |i: usize| if i < self.floats() && needed.contains(i) { found.next() } else { None };
+        Ok((0..inputs.len()).map(of).collect())
+    }
+}
+
+/// The gradients of the inputs that need one: from the layer's inputs, the gradients of its outputs, and what gates,
+/// states and c came to.
+struct LayerGradient {
+    layer: Layer,
+    needed: Needed,
+}
+
+impl LayerGradient {
+    fn wanted(&self) -> impl Iterator<Item = usize> {
+        let needed = self.needed;
+        (0..self.layer.floats()).filter(move |&i| needed.contains(i))
+    }
+
+    /// The sum over all steps and sequences of gradients times states, `[G·H, P]`. In a GRU the last gate's is a block of its own.
+    fn weight_hh(&self, gates: &Tensor, before: &Tensor, hidden: usize) -> Result<Tensor> {
+        let product = |first: usize, blocks: usize| {
+            ops::matmul(&ops::t(&ops::narrow(gates, 1, first * hidden, blocks * hidden)?)?, before)
+        };
+        match self.layer.cell {
+            Cell::Gru => ops::concatenate(&[&product(0, 2)?, &product(3, 1)?], 0),
+            cell => product(0, cell.gates()),
+        }
+    }
+}
+
+impl Operation for LayerGradient {
+    fn name(&self) -> &'static str {
+        "recurrent_gradient"
+    }
+
+    /// The kernel finds the gradients of the gates of all steps; those of inputs and weights are products with them.
+    fn forward(&self, operands: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        let layer = self.layer;
+        let count = layer.floats() + usize::from(layer.lengths);
+        (0..count + layer.outputs()).for_each(|i| saves.input(i));
+        let (inputs, rest) = operands.split_at(count);
+        let (incoming, constants) = rest.split_at(layer.outputs());
+        let mut from = vec![constants[0], constants[1], inputs[2], incoming[0], incoming[1]];
+        if layer.is_lstm() {
+            from.extend([constants[2], incoming[2]]);
+        }
+        from.extend(&inputs[5 + usize::from(layer.is_lstm())..]);
+        let found = submit(&layer.kernel(RecurrentPart::Gradient), &from, &[])?;
+
+        let &[steps, batch, input] = inputs[0].shape().dims() else { unreachable!("inputs are [T, N, I]") };
+        let hidden = inputs[3].shape()[0] / layer.cell.blocks();
+        let flat = |array: &Array| -> Result<Tensor> {
+            let width = array.shape()[array.shape().rank() - 1];
+            Ok(Tensor::from(array.reshape(&[steps * batch, width].into())?))
+        };
+        let before = || flat(&slots(constants[1], layer.slots().1, steps));
+        let gates = flat(&found[0])?;
+        let shares = ops::narrow(&gates, 1, 0, layer.cell.gates() * hidden)?;
+        let gradient = |i: usize| -> Result<Array> {
+            let gradient = match i {
+                0 => {
+                    let shape: Shape = [steps, batch, input].into();
+                    ops::reshape_to(&ops::matmul(&shares, &Tensor::from(inputs[1].clone()))?, &shape)?
+                }
+                1 => ops::matmul(&ops::t(&shares)?, &flat(inputs[0])?)?,
+                2 => self.weight_hh(&gates, &before()?, hidden)?,
+                3 => ops::sum(&gates, 0)?,
+                4 => Tensor::from(found[1].clone()),
+                5 if layer.is_lstm() => Tensor::from(found[2].clone()),
+                _ => {
+                    let o = ops::narrow(&flat(constants[0])?, 1, 3 * hidden, hidden)?;
+                    let c = flat(&slots(constants[2], layer.slots().0, steps))?;
+                    let unprojected = map(formula!(|o, c| o * c.tanh()), &[&o, &c], &[])?;
+                    ops::matmul(&ops::t(&flat(&found[3])?)?, &unprojected)?
+                }
+            };
+            Ok(gradient.array().clone())
+        };
+        self.wanted().map(gradient).collect()
+    }
+
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let layer = self.layer;
+        let (floats, count) = (layer.floats(), layer.floats() + usize::from(layer.lengths));
+        let all: Vec<Tensor> = (0..count + layer.outputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let lengths = layer.lengths.then(|| &all[floats]);
+        let variables: Vec<&Tensor> = all[..floats].iter().chain(&all[count..]).collect();
+        let incoming: Vec<Tensor> = (0..grads.len()).map(|k| grads.get(k)).collect::<Result<_>>()?;
+        let first = |x: &[Tensor]| {
+            let (inputs, gradients): (Vec<&Tensor>, Vec<&Tensor>) = (x[..floats].iter().collect(), x[floats..].iter().collect());
+            let found = ops::via_definition(&inputs, &gradients, |x| definition(&layer, x, lengths))?;
+            Ok(self.wanted().map(|i| found[i].clone()).collect())
+        };
+        let found = ops::via_definition(&variables, &incoming.iter().collect::<Vec<_>>(), first)?;
+        let mut gradients: InputGradients = smallvec![None; saved.inputs()];
+        let places = (0..floats).chain(count..count + layer.outputs());
+        places.zip(found).for_each(|(at, gradient)| gradients[at] = Some(gradient));
+        Ok(gradients)
+    }
+}

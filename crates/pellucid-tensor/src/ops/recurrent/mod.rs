@@ -1,0 +1,264 @@
+//! Recurrent layers: one layer, one direction, over whole sequences.
+//!
+//! - `layer`: the operation, and its gradient: a few large matrix products and the kernel `Recurrent`;
+//! - `definition`: the same step by step, in tensor operations, from which come the higher orders;
+//! - this file: weights, options, and what fits.
+
+mod definition;
+mod layer;
+
+use crate::autograd::apply;
+use crate::ops;
+use crate::tensor::Tensor;
+use layer::Layer;
+use pellucid_derive::face;
+use pellucid_ir::kernel::Cell;
+use pellucid_ir::{DType, Error, Result, Shape};
+
+/// The weights of a layer with G gates, as PyTorch lays them out: rows are those of gate 0, of gate 1, and so on. I is
+/// the width of an input, H that of the layer, P that of a state: H, unless it is projected.
+#[derive(Clone, Copy, Debug)]
+pub struct RecurrentWeights<'a> {
+    /// For inputs, `[G·H, I]`.
+    pub weight_ih: &'a Tensor,
+    /// For states, `[G·H, P]`.
+    pub weight_hh: &'a Tensor,
+    /// The bias beside the inputs' share, `[G·H]`.
+    pub bias_ih: Option<&'a Tensor>,
+    /// The bias beside the states' share, `[G·H]`.
+    pub bias_hh: Option<&'a Tensor>,
+    /// The projection of states, `[P, H]`: for [`lstm`] alone.
+    pub weight_hr: Option<&'a Tensor>,
+}
+
+/// How a recurrent layer goes through its sequences.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recurrence<'a> {
+    /// From the last step to the first.
+    pub reverse: bool,
+    /// How long each sequence is, integers `[N]` in 0..=T: the state stops changing behind its sequence's end (in reverse, it
+    /// starts there), and outputs behind it are 0. All of them are T long if none are given.
+    pub lengths: Option<&'a Tensor>,
+}
+
+/// What a plain recurrent layer does with its sums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Nonlinearity {
+    /// The hyperbolic tangent.
+    #[default]
+    Tanh,
+    /// max(x, 0)
+    Relu,
+}
+
+/// A plain recurrent layer (Elman 1990): hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh).
+///
+/// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 1. The results are all states, `[T, N, H]`, and
+/// the last one, `[N, H]`. Half types are computed in `f32` from end to end.
+///
+/// ```
+/// use pellucid_tensor::ops::{self, Nonlinearity, Recurrence, RecurrentWeights};
+/// use pellucid_tensor::{DType, Tensor};
+/// let x = Tensor::randn([5, 2, 3], DType::F32);
+/// let (weight_ih, weight_hh) = (Tensor::randn([4, 3], DType::F32), Tensor::randn([4, 4], DType::F32));
+/// let weights = RecurrentWeights {
+///     weight_ih: &weight_ih,
+///     weight_hh: &weight_hh,
+///     bias_ih: None,
+///     bias_hh: None,
+///     weight_hr: None,
+/// };
+/// let (y, h) = ops::rnn(&x, weights, None, Nonlinearity::Tanh, Recurrence::default())?;
+/// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 4].as_slice(), [2, 4].as_slice()));
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all have one float dtype, and lengths are integers;
+/// [`Error::InvalidArgument`] for a length outside 0..=T.
+#[face]
+pub fn rnn(
+    x: &Tensor,
+    weights: RecurrentWeights<'_>,
+    h0: Option<&Tensor>,
+    nonlinearity: Nonlinearity,
+    options: Recurrence<'_>,
+) -> Result<(Tensor, Tensor)> {
+    let cell = match nonlinearity {
+        Nonlinearity::Tanh => Cell::Tanh,
+        Nonlinearity::Relu => Cell::Relu,
+    };
+    let [y, h, _] = recurrent("rnn", cell, x, weights, [h0, None], options)?;
+    Ok((y, h))
+}
+
+/// Gated recurrent units (Cho et al. 2014), with the reset after the product:
+/// r = σ(W_ir·x + b_ir + W_hr·h + b_hr), z = σ(W_iz·x + b_iz + W_hz·h + b_hz), n = tanh(W_in·x + b_in + r·(W_hn·h + b_hn)),
+/// h′ = (1 − z)·n + z·h.
+///
+/// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 3, gates in the order r, z, n. The results are all
+/// states, `[T, N, H]`, and the last one, `[N, H]`. Half types are computed in `f32` from end to end.
+///
+/// # Errors
+/// Those of [`rnn`].
+#[face]
+pub fn gru(
+    x: &Tensor,
+    weights: RecurrentWeights<'_>,
+    h0: Option<&Tensor>,
+    options: Recurrence<'_>,
+) -> Result<(Tensor, Tensor)> {
+    let [y, h, _] = recurrent("gru", Cell::Gru, x, weights, [h0, None], options)?;
+    Ok((y, h))
+}
+
+/// Long short-term memory (Hochreiter & Schmidhuber 1997, Gers et al. 2000): i = σ(W_ii·x + b_ii + W_hi·h + b_hi), and so
+/// f, g = tanh(..) and o; c′ = f·c + i·g, h′ = o·tanh(c′), or, with a projection, W_hr·(o·tanh(c′)) (Sak et al. 2014).
+///
+/// x is `[T, N, I]`, the first state h `[N, P]` and c `[N, H]` (zeros if none are given), G is 4, gates in the order i, f, g, o. The
+/// results are all h, `[T, N, P]`, and the last h and c, `[N, P]` and `[N, H]`. Half types are computed in `f32` from end to end.
+///
+/// # Errors
+/// Those of [`rnn`].
+#[face]
+pub fn lstm(
+    x: &Tensor,
+    weights: RecurrentWeights<'_>,
+    first: Option<(&Tensor, &Tensor)>,
+    options: Recurrence<'_>,
+) -> Result<(Tensor, (Tensor, Tensor))> {
+    let [y, h, c] = recurrent("lstm", Cell::Lstm, x, weights, [first.map(|f| f.0), first.map(|f| f.1)], options)?;
+    Ok((y, (h, c)))
+}
+
+/// A layer, whatever its cell; c is h where there is none.
+fn recurrent(
+    op: &'static str,
+    cell: Cell,
+    x: &Tensor,
+    weights: RecurrentWeights<'_>,
+    [h0, c0]: [Option<&Tensor>; 2],
+    options: Recurrence<'_>,
+) -> Result<[Tensor; 3]> {
+    let sizes = Sizes::new(op, cell, x, &weights)?;
+    sizes.check(op, x, &weights, [h0, c0], options.lengths)?;
+    let dtype = x.dtype();
+    // A half would be rounded at every step.
+    let compute = if dtype.size() == 2 { DType::F32 } else { dtype };
+    let wide = |t: &Tensor| ops::to_dtype(t, compute);
+    let first = |given: Option<&Tensor>, width: usize| match given {
+        Some(t) => wide(t),
+        None => ops::zeros([sizes.batch, width], compute),
+    };
+    let bias = sizes.bias(cell, weights.bias_ih.map(wide).transpose()?, weights.bias_hh.map(wide).transpose()?, compute)?;
+    let mut operands = vec![
+        ops::contiguous(&wide(x)?)?,
+        wide(weights.weight_ih)?,
+        wide(weights.weight_hh)?,
+        bias,
+        first(h0, sizes.state)?,
+    ];
+    if cell == Cell::Lstm {
+        operands.push(first(c0, sizes.hidden)?);
+    }
+    if let Some(weight) = weights.weight_hr {
+        operands.push(wide(weight)?);
+    }
+    if let Some(lengths) = options.lengths {
+        operands.push(ops::to_dtype(lengths, DType::I64)?);
+    }
+    let layer = Layer {
+        cell,
+        reverse: options.reverse,
+        projected: weights.weight_hr.is_some(),
+        lengths: options.lengths.is_some(),
+    };
+    let outputs = apply(layer, &operands.iter().collect::<Vec<_>>())?;
+    let narrow = |i: usize| ops::to_dtype(&outputs[i], dtype);
+    Ok([narrow(0)?, narrow(1)?, narrow(outputs.len() - 1)?])
+}
+
+/// N, I, H, P and G of a layer.
+struct Sizes {
+    batch: usize,
+    input: usize,
+    hidden: usize,
+    state: usize,
+    gates: usize,
+}
+
+impl Sizes {
+    fn new(op: &'static str, cell: Cell, x: &Tensor, weights: &RecurrentWeights<'_>) -> Result<Sizes> {
+        let (ih, gates) = (weights.weight_ih, cell.gates());
+        let misfit = |mend: String| Error::shapes(op, [x.shape(), ih.shape()], mend);
+        let (&[_, batch, input], &[rows, _]) = (x.shape().dims(), ih.shape().dims()) else {
+            return Err(misfit(format!("inputs are [T, N, I], their weights [{gates}·H, I]")));
+        };
+        if rows % gates != 0 {
+            return Err(misfit(format!("the weights have rows for {gates} gates of one width")));
+        }
+        let hidden = rows / gates;
+        let state = match weights.weight_hr {
+            None => hidden,
+            Some(_) if cell != Cell::Lstm => return Err(Error::invalid(op, "states are projected in lstm() alone")),
+            Some(weight) => *weight.shape().first().unwrap_or(&0),
+        };
+        Ok(Sizes { batch, input, hidden, state, gates })
+    }
+
+    fn check(
+        &self,
+        op: &'static str,
+        x: &Tensor,
+        weights: &RecurrentWeights<'_>,
+        [h0, c0]: [Option<&Tensor>; 2],
+        lengths: Option<&Tensor>,
+    ) -> Result<()> {
+        let &Sizes { batch, input, hidden, state, gates, .. } = self;
+        let rows = gates * hidden;
+        let all: [(&str, Option<&Tensor>, Shape); 7] = [
+            ("weight_ih", Some(weights.weight_ih), [rows, input].into()),
+            ("weight_hh", Some(weights.weight_hh), [rows, state].into()),
+            ("bias_ih", weights.bias_ih, [rows].into()),
+            ("bias_hh", weights.bias_hh, [rows].into()),
+            ("weight_hr", weights.weight_hr, [state, hidden].into()),
+            ("the first state", h0, [batch, state].into()),
+            ("the first c", c0, [batch, hidden].into()),
+        ];
+        for (name, tensor, shape) in &all {
+            let Some(tensor) = tensor else { continue };
+            if tensor.shape() != shape {
+                return Err(Error::shapes(op, [x.shape(), tensor.shape()], format!("{name} has to be {shape}")));
+            }
+            if tensor.dtype() != x.dtype() || !x.dtype().is_float() {
+                let mend = format!("inputs and {name} have one float dtype; use to_dtype()");
+                return Err(Error::dtypes(op, [x.dtype(), tensor.dtype()], mend));
+            }
+        }
+        let Some(lengths) = lengths else { return Ok(()) };
+        if lengths.shape()[..] != [batch] {
+            return Err(Error::shapes(op, [x.shape(), lengths.shape()], "there is one length for every sequence"));
+        }
+        if !lengths.dtype().is_int() {
+            return Err(Error::dtypes(op, [lengths.dtype()], "lengths are integers; use to_dtype()"));
+        }
+        Ok(())
+    }
+
+    /// What is added to the sums of every block of gates. In a GRU the states' share of the last gate has its own.
+    fn bias(&self, cell: Cell, ih: Option<Tensor>, hh: Option<Tensor>, dtype: DType) -> Result<Tensor> {
+        let &Sizes { hidden, gates, .. } = self;
+        let or_zeros = |b: Option<Tensor>| b.map_or_else(|| ops::zeros([gates * hidden], dtype), Ok);
+        match (ih, hh) {
+            (None, None) => ops::zeros([cell.blocks() * hidden], dtype),
+            (ih, hh) if cell == Cell::Gru => {
+                let (ih, hh) = (or_zeros(ih)?, or_zeros(hh)?);
+                let both = ops::add(&ops::narrow(&ih, 0, 0, 2 * hidden)?, &ops::narrow(&hh, 0, 0, 2 * hidden)?)?;
+                let last = |b: &Tensor| ops::narrow(b, 0, 2 * hidden, hidden);
+                ops::concatenate(&[&both, &last(&ih)?, &last(&hh)?], 0)
+            }
+            (Some(ih), Some(hh)) => ops::add(&ih, &hh),
+            (Some(b), None) | (None, Some(b)) => Ok(b),
+        }
+    }
+}
