@@ -3,6 +3,7 @@
 //! - [`Module`], what has parameters, and `#[derive(Module)]`, which finds them.
 //! - [`Layer`], a module that is a function of one tensor: [`Linear`], [`Dropout`], activations,
 //!   [`Sequential`], tuples.
+//! - [`MultiheadAttention`], [`TransformerEncoder`] and its like; [`Rnn`], [`Gru`], [`Lstm`].
 //! - [`loss`]: what training makes small.
 //! - [`optim`]: how it is made small, and with which learning rate.
 //!
@@ -33,35 +34,51 @@
 extern crate self as pellucid;
 
 mod activation;
+mod attention;
 mod call;
 mod dropout;
 mod flatten;
 pub mod hook;
 pub mod init;
 mod layer;
+mod layer_norm;
 mod lazy;
 mod linear;
 pub mod loss;
 mod module;
 pub mod optim;
 mod parameter;
+mod recurrent;
 mod sequential;
 mod state;
 mod summary;
+mod transformer;
 mod visit;
 
 pub use activation::{Elu, Gelu, LeakyRelu, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh};
+pub use attention::{
+    InProj, KvCache, LearntPositions, Masks, MultiheadAttention, MultiheadAttentionOptions, Pairs, Rotary,
+    SinusoidalPositions, causal_mask, sinusoidal_positions,
+};
 pub use dropout::Dropout;
 pub use flatten::Flatten;
 pub use layer::Layer;
+pub use layer_norm::LayerNorm;
 pub use lazy::Lazy;
 pub use linear::Linear;
 pub use module::Module;
 pub use parameter::{Buffer, Parameter, Training};
 pub use pellucid_derive::Module;
+pub use recurrent::{
+    Gru, GruCell, Lstm, LstmCell, LstmState, RecurrentOptions, Rnn, RnnCell, pad_sequence, unpad_sequence,
+};
 pub use sequential::{ModuleDict, ModuleList, Sequential};
-pub use state::{Keys, StateDict, rename};
+pub use state::{Keys, StateDict, join, rename};
 pub use summary::{Row, Summary};
+pub use transformer::{
+    Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+    TransformerOptions,
+};
 pub use visit::{Part, PartInfo, Visitor};
 
 #[doc(hidden)]
