@@ -25,6 +25,7 @@ mod harness;
 mod matmul;
 mod operations;
 mod rows;
+mod sequence;
 mod small;
 mod train;
 mod versus;
@@ -77,6 +78,7 @@ fn workloads() -> Vec<Workload> {
     let groups = [
         small::workloads(),
         train::workloads(),
+        sequence::workloads(),
         elementwise::workloads(),
         rows::workloads(),
         matmul::workloads(),

@@ -55,7 +55,8 @@ fn a_step_of_a_transformer() {
     };
     let loss = |model: &Gpt, x: &Tensor, y: &Tensor| {
         let x = model.positions.forward(&model.words.embedding(x, ops::Embedding::default()));
-        cross_entropy(&model.head.forward(&model.body.forward_masked(&x, Masks::causal())), y)
+        let logits = model.head.forward(&model.body.forward_masked(&x, Masks::causal()));
+        cross_entropy(&logits.flatten(0, 1), &y.flatten(0, 1))
     };
     let batch = || (Tensor::randint(0, 11, [3, 8]), Tensor::randint(0, 11, [3, 8]));
     let eager = run(make, loss, batch, false);
