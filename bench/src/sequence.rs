@@ -1,7 +1,7 @@
 //! W5 and W9: training steps of a small GPT, and of an LSTM that classifies sequences.
 
 use crate::harness::{Run, Work, Workload};
-use pellucid::nn::{LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
+use pellucid::nn::{Embedding, LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
 use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
@@ -61,7 +61,7 @@ const LAYERS: usize = 4;
 /// Norms come first, gelu is the one by tanh, the head is not tied to the words.
 #[derive(Module)]
 struct Gpt {
-    words: Parameter,
+    words: Embedding,
     positions: LearntPositions,
     body: TransformerEncoder,
     head: Linear,
@@ -69,7 +69,7 @@ struct Gpt {
 
 impl Gpt {
     fn loss(&self, words: &Tensor, target: &Tensor) -> Tensor {
-        let x = self.positions.forward(&self.words.embedding(words, ops::Embedding::default()));
+        let x = self.positions.forward(&self.words.forward(words));
         let logits = self.head.forward(&self.body.forward_masked(&x, Masks::causal()));
         cross_entropy(&logits.flatten(0, 1), target)
     }
@@ -80,7 +80,7 @@ fn gpt() -> Training {
         TransformerOptions { dropout: 0.0, activation: ops::gelu_tanh, norm_first: true, ..Default::default() };
     let body = TransformerEncoder::new(LAYERS, WIDTH, 4, 4 * WIDTH, options).expect("valid options").with_norm();
     let model = Gpt {
-        words: Parameter::new(Tensor::randn([WORDS, WIDTH], DType::F32)),
+        words: Embedding::new(WORDS, WIDTH),
         positions: LearntPositions::new(LENGTH, WIDTH),
         body,
         head: Linear::without_bias(WIDTH, WORDS),

@@ -24,7 +24,8 @@ pub fn face(_arguments: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// Where the crate `pellucid` goes by another name, `#[module(crate = path)]` on the type says what
 /// stands for `::pellucid::nn`. `#[module(no_capture = "why")]` on the type says that no step with such a module can be
-/// captured: `supports_capture` of every model that has one returns the reason.
+/// captured: `supports_capture` of every model that has one returns the reason. `#[module(class = name)]`, an expression
+/// of type `&'static str`, names the class where the type's own name would not do.
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(item: TokenStream) -> TokenStream {
     module::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
 use std::collections::HashSet;
-use syn::{Attribute, Data, DeriveInput, Error, Fields, Ident, Index, LitStr, Path, Result, parse_quote, parse2};
+use syn::{Attribute, Data, DeriveInput, Error, Expr, Fields, Ident, Index, LitStr, Path, Result, parse_quote, parse2};
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let mut input: DeriveInput = parse2(item)?;
@@ -11,6 +11,10 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let refusal = match &arguments.no_capture {
         Some(reason) => quote!(::core::option::Option::Some(#reason)),
         None => quote!(::core::option::Option::None),
+    };
+    let class = match &arguments.class {
+        Some(class) => quote!(#class),
+        None => quote!(::core::any::type_name::<Self>()),
     };
     let module = arguments.module_path()?;
     let body = match &input.data {
@@ -57,7 +61,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         #[automatically_derived]
         impl #generics #module::Module for #name #parameters #conditions {
             fn visit(&self, visitor: &mut #module::Visitor<'_>) {
-                visitor.module(self, #refusal);
+                visitor.module_as(self, #class, #refusal);
                 #body
             }
         }
@@ -119,6 +123,7 @@ struct Arguments {
     skip: bool,
     path: Option<Path>,
     no_capture: Option<LitStr>,
+    class: Option<Expr>,
 }
 
 impl Arguments {
@@ -135,9 +140,12 @@ impl Arguments {
                 } else if meta.path.is_ident("no_capture") {
                     arguments.no_capture = Some(meta.value()?.parse()?);
                     Ok(())
+                } else if meta.path.is_ident("class") {
+                    arguments.class = Some(meta.value()?.parse()?);
+                    Ok(())
                 } else {
-                    Err(meta
-                        .error("expected `skip` on a field, or `crate = path` or `no_capture = \"why\"` on the type"))
+                    let known = "`skip` on a field, or `crate = path`, `class = name` or `no_capture = \"why\"` on the type";
+                    Err(meta.error(format!("expected {known}")))
                 }
             })?;
         }

@@ -32,6 +32,22 @@ impl<L> Lazy<L> {
         Lazy { make: Box::new(make), layer: OnceLock::new() }
     }
 
+    /// The same layer with options: `with` gets the layer when it is made, and returns it as it shall be.
+    ///
+    /// ```
+    /// use pellucid_nn::{Conv2d, Layer};
+    /// let conv = Conv2d::lazy(16, 3).with(|conv| conv.stride(2).padding(1).without_bias());
+    /// assert_eq!(conv.output_shape(&[1, 8, 32, 32])?.dims(), [1, 16, 16, 16]);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    pub fn with(self, with: impl Fn(L) -> L + Send + Sync + 'static) -> Lazy<L>
+    where
+        L: 'static,
+    {
+        let make = self.make;
+        Lazy::new(move |input| make(input).map(&with))
+    }
+
     /// The layer, if it is there.
     pub fn get(&self) -> Option<&L> {
         self.layer.get()

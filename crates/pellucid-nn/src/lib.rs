@@ -1,10 +1,10 @@
 //! Neural networks: modules and their parameters, layers, losses, optimizers, schedules.
 //!
 //! - [`Module`], what has parameters, and `#[derive(Module)]`, which finds them.
-//! - [`Layer`], a module that is a function of one tensor: [`Linear`], [`Dropout`], activations,
-//!   [`Sequential`], tuples.
-//! - [`MultiheadAttention`], [`TransformerEncoder`] and its like; [`Rnn`], [`Gru`], [`Lstm`].
-//! - [`loss`]: what training makes small.
+//! - [`Layer`], a module that is a function of one tensor, and the layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
+//!   [`LayerNorm`], [`Embedding`], [`Dropout`], pools, padding, activations; [`Sequential`] and tuples of them.
+//! - [`MultiheadAttention`] and [`Transformer`]s, [`Rnn`], [`Gru`] and [`Lstm`]: what reads sequences.
+//! - [`loss`]: what training makes small. [`init`]: what parameters start with.
 //! - [`optim`]: how it is made small, and with which learning rate.
 //!
 //! Everything here is written in tensor operations; nothing sees an array or a kernel. What changes
@@ -33,17 +33,13 @@
 // `#[derive(Module)]` names what it needs as `::pellucid::nn::..`: here that is this crate.
 extern crate self as pellucid;
 
-mod activation;
 mod attention;
 mod call;
-mod dropout;
-mod flatten;
 pub mod hook;
 pub mod init;
 mod layer;
-mod layer_norm;
+mod layers;
 mod lazy;
-mod linear;
 pub mod loss;
 mod module;
 pub mod optim;
@@ -55,17 +51,13 @@ mod summary;
 mod transformer;
 mod visit;
 
-pub use activation::{Elu, Gelu, LeakyRelu, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh};
 pub use attention::{
     InProj, KvCache, LearntPositions, Masks, MultiheadAttention, MultiheadAttentionOptions, Pairs, Rotary,
     SinusoidalPositions, causal_mask, sinusoidal_positions,
 };
-pub use dropout::Dropout;
-pub use flatten::Flatten;
 pub use layer::Layer;
-pub use layer_norm::LayerNorm;
+pub use layers::*;
 pub use lazy::Lazy;
-pub use linear::Linear;
 pub use module::Module;
 pub use parameter::{Buffer, Parameter, Training};
 pub use pellucid_derive::Module;

@@ -90,8 +90,18 @@ impl<'a> Visitor<'a> {
 
     /// Says that the present field is this module, whose parts follow. With a reason, a step with it cannot be captured.
     pub fn module<M: Module + ?Sized>(&mut self, module: &M, refuses_capture: Option<&'static str>) {
+        self.module_as(module, type_name::<M>(), refuses_capture);
+    }
+
+    /// [`module`](Visitor::module) under the name of a class that is not its type's.
+    pub fn module_as<M: Module + ?Sized>(
+        &mut self,
+        module: &M,
+        class: &'static str,
+        refuses_capture: Option<&'static str>,
+    ) {
         let place = Place::of(module).or(self.field);
-        self.part(Part::Module(PartInfo { class: type_name::<M>(), place, refuses_capture }));
+        self.part(Part::Module(PartInfo { class, place, refuses_capture }));
     }
 
     /// Walks a part of the module that is being visited, under this name.

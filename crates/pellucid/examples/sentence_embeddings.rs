@@ -11,7 +11,7 @@
 //! if `--normalize` says so, or the model's `modules.json`.
 #![allow(clippy::print_stdout, reason = "a program prints")]
 
-use pellucid::nn::{LayerNorm, Masks, TransformerEncoder, TransformerOptions, join, rename};
+use pellucid::nn::{Embedding, LayerNorm, Masks, TransformerEncoder, TransformerOptions, join, rename};
 use pellucid::prelude::*;
 use pellucid::{Result, io};
 use serde_json::Value;
@@ -50,12 +50,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 /// normalised, then go through layers whose norms come last.
 #[derive(Module)]
 struct Bert {
-    /// `[vocabulary, E]`
-    words: Parameter,
-    /// `[longest, E]`
-    positions: Parameter,
-    /// `[2, E]`, of which the first is used.
-    types: Parameter,
+    words: Embedding,
+    positions: Embedding,
+    /// Two, of which the first is used.
+    types: Embedding,
     norm: LayerNorm,
     encoder: TransformerEncoder,
 }
@@ -74,13 +72,14 @@ impl Bert {
         let hidden = get("encoder.layers.0.linear1.weight")?.shape()[0];
         let layers = (0..).take_while(|k| state.contains_key(&format!("encoder.layers.{k}.linear1.weight"))).count();
 
-        let words = Parameter::new(get("words")?);
-        let width = words.shape()[1];
+        let table = |name: &str| Ok::<_, String>(Embedding::from_table(Parameter::new(get(name)?)));
+        let words = table("words.weight")?;
+        let width = words.weight.shape()[1];
         let options = TransformerOptions { activation: ops::gelu, layer_norm_eps: eps, ..Default::default() };
         let model = Bert {
             words,
-            positions: Parameter::new(get("positions")?),
-            types: Parameter::new(get("types")?),
+            positions: table("positions.weight")?,
+            types: table("types.weight")?,
             norm: LayerNorm::new(width).eps(eps),
             encoder: TransformerEncoder::new(layers, width, heads, hidden, options)?,
         };
@@ -92,7 +91,7 @@ impl Bert {
     /// The mean of what the encoder makes of each sentence's tokens: `[N, E]`.
     fn embed(&self, sentences: &[Vec<i64>]) -> Result<Tensor> {
         let _off = no_grad();
-        let longest = sentences.iter().map(Vec::len).max().unwrap_or(0).min(self.positions.shape()[0]);
+        let longest = sentences.iter().map(Vec::len).max().unwrap_or(0).min(self.positions.weight.shape()[0]);
         // The shorter ones are filled up, and nobody looks at what fills them.
         let at = |sentence: &Vec<i64>, k: usize| sentence.get(k).copied();
         let all = sentences.iter().flat_map(|s| (0..longest).map(|k| at(s, k)));
@@ -100,8 +99,8 @@ impl Bert {
         let shape = [sentences.len(), longest];
         let (ids, there) = (Tensor::new(&ids[..], shape), Tensor::new(&there[..], shape));
 
-        let words = ops::embedding(&self.words, &ids, ops::Embedding::default())?;
-        let x = words + self.positions.narrow(0, 0, longest) + self.types.select(0, 0);
+        let positions = self.positions.weight.narrow(0, 0, longest);
+        let x = self.words.try_forward(&ids)? + positions + self.types.weight.select(0, 0);
         let x = self.encoder.try_forward_masked(&self.norm.try_forward(&x)?, Masks::padding(&there))?;
         let counted = there.to_dtype(x.dtype()).unsqueeze(-1);
         Ok((x * &counted).sum(1) / counted.sum(1))
@@ -115,9 +114,9 @@ fn own_name(name: &str) -> Option<String> {
         return None;
     }
     let names = [
-        ("embeddings.word_embeddings.weight", "words"),
-        ("embeddings.position_embeddings.weight", "positions"),
-        ("embeddings.token_type_embeddings.weight", "types"),
+        ("embeddings.word_embeddings.", "words."),
+        ("embeddings.position_embeddings.", "positions."),
+        ("embeddings.token_type_embeddings.", "types."),
         ("embeddings.LayerNorm.", "norm."),
         ("encoder.layer.", "encoder.layers."),
         ("attention.self.", "self_attn."),

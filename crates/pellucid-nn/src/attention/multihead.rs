@@ -6,7 +6,7 @@ use super::rotary::Rotary;
 use crate::call;
 use crate::init;
 use crate::layer::Layer;
-use crate::linear::Linear;
+use crate::layers::Linear;
 use crate::module::Module;
 use crate::parameter::{Parameter, Training};
 use crate::visit::Visitor;
@@ -130,14 +130,10 @@ impl MultiheadAttention {
             return refuse(format!("dropout must be in [0, 1), got {dropout}"));
         }
         let (kdim, vdim, shared) = (kdim.unwrap_or(width), vdim.unwrap_or(width), width / heads * kv_heads);
-        let glorot = |rows: usize, columns: usize| {
-            let bound = (6.0 / (rows + columns).max(1) as f64).sqrt();
-            init::uniform([rows, columns], bound)
-        };
         let in_proj = if kdim == width && vdim == width {
-            InProj::Joint(glorot(width + 2 * shared, width))
+            InProj::Joint(init::xavier_uniform([width + 2 * shared, width], 1.0))
         } else {
-            InProj::Separate([glorot(width, width), glorot(shared, kdim), glorot(shared, vdim)])
+            InProj::Separate([[width, width], [shared, kdim], [shared, vdim]].map(|shape| init::xavier_uniform(shape, 1.0)))
         };
         let mut out_proj = Linear::without_bias(width, width);
         out_proj.bias = bias.then(|| init::zeros([width]));

@@ -1,8 +1,8 @@
 //! Layers of one kind, one over the other, in one or two directions.
 
 use super::weights::Weights;
-use crate::dropout::Dropout;
 use crate::layer::Layer;
+use crate::layers::Dropout;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::{Nonlinearity, Recurrence};
 use pellucid_tensor::{Error, Result, Tensor, ops};

@@ -3,10 +3,8 @@
 use super::encoder::paired;
 use super::{Residual, TransformerOptions};
 use crate::attention::{KvCache, Masks, MultiheadAttention};
-use crate::dropout::Dropout;
 use crate::layer::Layer;
-use crate::layer_norm::LayerNorm;
-use crate::linear::Linear;
+use crate::layers::{Dropout, LayerNorm, Linear};
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_derive::Module;

@@ -10,14 +10,12 @@ pub use decoder::{TransformerDecoder, TransformerDecoderLayer};
 pub use encoder::{TransformerEncoder, TransformerEncoderLayer};
 
 use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions, Rotary};
-use crate::dropout::Dropout;
 use crate::init;
 use crate::layer::Layer;
-use crate::layer_norm::LayerNorm;
-use crate::linear::Linear;
+use crate::layers::{Dropout, LayerNorm, Linear};
 use crate::module::Module;
 use pellucid_derive::Module;
-use pellucid_tensor::{Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// Options of all transformer layers. The defaults are the paper's.
 ///
@@ -78,11 +76,8 @@ impl TransformerOptions {
 
     #[track_caller]
     fn norm(&self, width: usize) -> LayerNorm {
-        let mut norm = LayerNorm::new(width).eps(self.layer_norm_eps);
-        if !self.bias {
-            norm.bias = None;
-        }
-        norm
+        let norm = LayerNorm::new(width).eps(self.layer_norm_eps);
+        if self.bias { norm } else { norm.without_bias() }
     }
 }
 
@@ -140,11 +135,7 @@ impl Transformer {
         let encoder = TransformerEncoder::new(layers[0], width, heads, hidden, options)?.with_norm();
         let decoder = TransformerDecoder::new(layers[1], width, heads, hidden, options)?.with_norm();
         let model = Transformer { encoder, decoder };
-        let _off = no_grad();
-        for matrix in model.parameters().iter().filter(|p| p.rank() == 2) {
-            let bound = (6.0 / (matrix.shape()[0] + matrix.shape()[1]).max(1) as f64).sqrt();
-            ops::copy_(matrix, &init::uniform(matrix.shape(), bound))?;
-        }
+        model.parameters().iter().filter(|p| p.rank() == 2).for_each(|matrix| init::xavier_uniform_(matrix, 1.0));
         Ok(model)
     }
 

@@ -1,6 +1,6 @@
 //! Training steps that are replayed do what eager ones do, bit for bit.
 
-use pellucid::nn::{LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
+use pellucid::nn::{Embedding, LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
 use pellucid::prelude::*;
 
 const STEPS: usize = 6;
@@ -36,7 +36,7 @@ fn run<M: Module>(
 
 #[derive(Module)]
 struct Gpt {
-    words: Parameter,
+    words: Embedding,
     positions: LearntPositions,
     body: TransformerEncoder,
     head: Linear,
@@ -47,14 +47,14 @@ fn a_step_of_a_transformer() {
     let make = || {
         let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
         Gpt {
-            words: Parameter::new(Tensor::randn([11, 16], DType::F32)),
+            words: Embedding::new(11, 16),
             positions: LearntPositions::new(8, 16),
             body: TransformerEncoder::new(2, 16, 4, 32, options).unwrap().with_norm(),
             head: Linear::without_bias(16, 11),
         }
     };
     let loss = |model: &Gpt, x: &Tensor, y: &Tensor| {
-        let x = model.positions.forward(&model.words.embedding(x, ops::Embedding::default()));
+        let x = model.positions.forward(&model.words.forward(x));
         let logits = model.head.forward(&model.body.forward_masked(&x, Masks::causal()));
         cross_entropy(&logits.flatten(0, 1), &y.flatten(0, 1))
     };

@@ -1,11 +1,11 @@
-//! The linear layer.
+//! Linear maps: of one vector, and of two.
 
 use crate::init;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
-use pellucid_tensor::{Error, Result, Tensor, ops};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
 ///
@@ -48,13 +48,59 @@ impl Linear {
     }
 }
 
-/// 1/√in; a layer without inputs has nothing to weigh.
-fn bound(inputs: usize) -> f64 {
+/// 1/√n of the number of values that are weighed; where there are none, nothing is drawn.
+pub(super) fn bound(inputs: usize) -> f64 {
     if inputs == 0 { 0.0 } else { (inputs as f64).sqrt().recip() }
 }
 
 impl Layer for Linear {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         ops::linear(x, &self.weight, self.bias.as_deref())
+    }
+}
+
+/// yₖ = aᵀ·Wₖ·b + cₖ, for a `[.., in₁]`, b `[.., in₂]` and y `[.., out]`.
+///
+/// W and c start uniform on ±1/√in₁.
+#[derive(Clone, Debug, Module)]
+pub struct Bilinear {
+    /// W, `[out, in₁, in₂]`.
+    pub weight: Parameter,
+    /// c, `[out]`.
+    pub bias: Option<Parameter>,
+}
+
+impl Bilinear {
+    /// A layer from two vectors of these lengths to `outputs` values, with bias.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn new(first: usize, second: usize, outputs: usize) -> Bilinear {
+        let weight = init::uniform([outputs, first, second], bound(first));
+        Bilinear { weight, bias: Some(init::uniform([outputs], bound(first))) }
+    }
+
+    /// The same layer without bias.
+    pub fn without_bias(self) -> Bilinear {
+        Bilinear { bias: None, ..self }
+    }
+
+    /// The output for two inputs, whose leading axes broadcast.
+    ///
+    /// # Panics
+    /// With the error of [`try_forward`](Bilinear::try_forward), at the caller's line.
+    #[track_caller]
+    pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        unwrap(self.try_forward(a, b))
+    }
+
+    /// [`forward`](Bilinear::forward) as a result.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+    pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let y = ops::einsum("...i,kij,...j->...k", &[a, &self.weight, b])?;
+        self.bias.as_ref().map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
     }
 }

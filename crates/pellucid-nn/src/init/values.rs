@@ -1,0 +1,136 @@
+//! The schemes: values for a shape and a dtype. The names are those of [`init`](super).
+
+use super::{Fan, Nonlinearity, generator};
+use pellucid_tensor::ops::QrMode;
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
+use std::f64::consts::FRAC_1_SQRT_2;
+
+pub(super) fn constant(shape: &Shape, dtype: DType, value: f64) -> Result<Tensor> {
+    ops::full(shape, value, dtype)
+}
+
+pub(super) fn zeros(shape: &Shape, dtype: DType) -> Result<Tensor> {
+    ops::zeros(shape, dtype)
+}
+
+pub(super) fn ones(shape: &Shape, dtype: DType) -> Result<Tensor> {
+    ops::ones(shape, dtype)
+}
+
+pub(super) fn eye(shape: &Shape, dtype: DType) -> Result<Tensor> {
+    let (rows, columns) = matrix("eye", shape)?;
+    ops::eye(rows, columns, dtype)
+}
+
+pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor> {
+    let op = "dirac";
+    let [outputs, inputs, taps @ ..] = shape.dims() else {
+        return Err(Error::shapes(op, [shape], "a weight is [out, in / groups, taps..]"));
+    };
+    if !(1..=3).contains(&taps.len()) || groups == 0 || !outputs.is_multiple_of(groups) {
+        let mend = format!("a weight is [out, in / groups, taps..], out a multiple of the {groups} groups");
+        return Err(Error::shapes(op, [shape], mend));
+    }
+    // 1 where the channel is that of the output within its group, and every tap the middle one.
+    let number = |len: usize, mark: &dyn Fn(usize) -> bool| -> Result<Tensor> {
+        let marks: Vec<f64> = (0..len).map(|i| f64::from(u8::from(mark(i)))).collect();
+        ops::to_dtype(&Tensor::new(marks, len), dtype)
+    };
+    let each = (outputs / groups).max(1);
+    let pairs = number(outputs * inputs, &|i| i / inputs % each == i % inputs)?;
+    let mut weight = ops::reshape(&pairs, &[*outputs, *inputs][..])?;
+    for &len in taps {
+        weight = ops::mul(&ops::unsqueeze(&weight, -1)?, &number(len, &|tap| tap == len / 2)?)?;
+    }
+    Ok(weight)
+}
+
+pub(super) fn uniform(shape: &Shape, dtype: DType, bound: f64) -> Result<Tensor> {
+    let u = ops::rand_with(shape, dtype, &generator())?;
+    Ok(ops::map(formula!(|u; bound| (2.0 * u - 1.0) * bound), &[&u], &[bound.into()])?.remove(0))
+}
+
+pub(super) fn normal(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
+    ops::mul(ops::randn_with(shape, dtype, &generator())?, std)
+}
+
+pub(super) fn trunc_normal(shape: &Shape, dtype: DType, std: f64, low: f64, high: f64) -> Result<Tensor> {
+    if !(std > 0.0 && low < high) {
+        let reason = format!("takes a positive deviation and low < high, got {std}, {low} and {high}");
+        return Err(Error::invalid("trunc_normal", reason));
+    }
+    // The quantiles of numbers uniform between those of the ends: x = √2·std·erfinv(u), u from erf of both.
+    let ends = Tensor::from([low, high].map(|end| end / std * FRAC_1_SQRT_2));
+    let [first, last] = ops::erf(&ends)?.try_to_vec::<f64>()?[..] else { unreachable!("of two numbers") };
+    let u = ops::rand_with(shape, DType::F64, &generator())?;
+    let quantile = formula!(|u; first, last, scale, low, high| {
+        ((first + u * (last - first)).erfinv() * scale).max(low).min(high)
+    });
+    let params = [first, last, std / FRAC_1_SQRT_2, low, high].map(Into::into);
+    ops::to_dtype(&ops::map(quantile, &[&u], &params)?[0], dtype)
+}
+
+/// The standard deviation of Glorot & Bengio.
+fn xavier(op: &'static str, shape: &Shape, gain: f64) -> Result<f64> {
+    let (inputs, outputs) = Fan::both(op, shape)?;
+    Ok(gain * (2.0 / (inputs + outputs).max(1) as f64).sqrt())
+}
+
+/// The standard deviation of He et al.
+fn kaiming(op: &'static str, shape: &Shape, fan: Fan, nonlinearity: Nonlinearity) -> Result<f64> {
+    Ok(nonlinearity.gain() / (fan.of(op, shape)?.max(1) as f64).sqrt())
+}
+
+pub(super) fn xavier_uniform(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
+    uniform(shape, dtype, 3f64.sqrt() * xavier("xavier_uniform", shape, gain)?)
+}
+
+pub(super) fn xavier_normal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
+    normal(shape, dtype, xavier("xavier_normal", shape, gain)?)
+}
+
+pub(super) fn kaiming_uniform(shape: &Shape, dtype: DType, fan: Fan, nonlinearity: Nonlinearity) -> Result<Tensor> {
+    uniform(shape, dtype, 3f64.sqrt() * kaiming("kaiming_uniform", shape, fan, nonlinearity)?)
+}
+
+pub(super) fn kaiming_normal(shape: &Shape, dtype: DType, fan: Fan, nonlinearity: Nonlinearity) -> Result<Tensor> {
+    normal(shape, dtype, kaiming("kaiming_normal", shape, fan, nonlinearity)?)
+}
+
+pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
+    let op = "orthogonal";
+    let [rows, rest @ ..] = shape.dims() else {
+        return Err(Error::shapes(op, [shape], "takes at least two axes"));
+    };
+    if rest.is_empty() {
+        return Err(Error::shapes(op, [shape], "takes at least two axes"));
+    }
+    let (rows, columns) = (*rows, rest.iter().product::<usize>());
+    // Q of a normal matrix is evenly distributed, once the signs of R's diagonal are those of Q's columns (Mezzadri 2007).
+    let tall = ops::randn_with([rows.max(columns), rows.min(columns)], dtype, &generator())?;
+    let (q, r) = ops::qr(&tall, QrMode::Reduced)?;
+    let signs = ops::where_(&ops::lt(&ops::diagonal(&r, 0, 0, 1)?, 0.0)?, -gain, &ops::full((), gain, dtype)?)?;
+    let q = ops::mul(&q, &signs)?;
+    ops::reshape(&if rows < columns { ops::transpose(&q, 0, 1)? } else { q }, shape)
+}
+
+pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Result<Tensor> {
+    let op = "sparse";
+    let (rows, _) = matrix(op, shape)?;
+    if !(0.0..=1.0).contains(&sparsity) {
+        return Err(Error::invalid(op, format!("the share of zeros is in [0, 1], got {sparsity}")));
+    }
+    let zeros = (sparsity * rows as f64).ceil() as i64;
+    // A random order of every column's places: the first ones are 0.
+    let keys = ops::rand_with(shape, DType::F64, &generator())?;
+    let order = ops::argsort(&ops::argsort(&keys, 0, false)?, 0, false)?;
+    ops::where_(&ops::lt(&order, zeros)?, 0.0, &normal(shape, dtype, std)?)
+}
+
+/// Rows and columns.
+fn matrix(op: &'static str, shape: &Shape) -> Result<(usize, usize)> {
+    match shape.dims() {
+        &[rows, columns] => Ok((rows, columns)),
+        _ => Err(Error::shapes(op, [shape], "takes a matrix")),
+    }
+}

@@ -1,0 +1,229 @@
+//! Activations as layers. Their mathematics is in `pellucid_tensor::ops`, by the same names.
+
+use crate::init;
+use crate::layer::Layer;
+use crate::parameter::{Parameter, Training};
+use pellucid_derive::Module;
+use pellucid_tensor::{Result, Tensor, ops};
+
+/// Layers without anything of their own.
+macro_rules! plain {
+    ($($(#[$doc:meta])* $name:ident => $operation:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, Module)]
+        pub struct $name;
+
+        impl Layer for $name {
+            fn compute(&self, x: &Tensor) -> Result<Tensor> {
+                ops::$operation(x)
+            }
+        }
+    )*};
+}
+
+plain! {
+    /// max(x, 0) (Nair & Hinton 2010).
+    Relu => relu;
+    /// min(max(x, 0), 6) (Howard et al. 2017).
+    Relu6 => relu6;
+    /// λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
+    Selu => selu;
+    /// x·Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
+    Gelu => gelu;
+    /// [`Gelu`] by tanh: ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+    GeluTanh => gelu_tanh;
+    /// The hyperbolic tangent.
+    Tanh => tanh;
+    /// 1 / (1 + e⁻ˣ)
+    Sigmoid => sigmoid;
+    /// ln sigmoid(x)
+    LogSigmoid => logsigmoid;
+    /// x·sigmoid(x) (Elfwing, Uchibe & Doya 2018).
+    Silu => silu;
+    /// x·tanh(softplus(x)) (Misra 2019).
+    Mish => mish;
+    /// ln(1 + eˣ), a smooth relu (Dugas et al. 2001).
+    Softplus => softplus;
+    /// x / (1 + |x|)
+    Softsign => softsign;
+    /// relu6(x + 3)/6, a sigmoid of straight lines (Courbariaux et al. 2015).
+    Hardsigmoid => hardsigmoid;
+    /// x·hardsigmoid(x) (Howard et al. 2019).
+    Hardswish => hardswish;
+    /// x − tanh x
+    Tanhshrink => tanhshrink;
+}
+
+/// Layers with numbers that are set, and their defaults.
+macro_rules! with_numbers {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr),* } => $operation:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Module)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($field: $default),* }
+            }
+        }
+
+        impl Layer for $name {
+            fn compute(&self, x: &Tensor) -> Result<Tensor> {
+                ops::$operation(x, $(self.$field),*)
+            }
+        }
+    )*};
+}
+
+with_numbers! {
+    /// x where x > 0, else `slope`·x (Maas, Hannun & Ng 2013).
+    LeakyRelu {
+        /// The slope for negative x.
+        slope: f64 = 0.01
+    } => leaky_relu;
+    /// x where x > 0, else `alpha`·(eˣ − 1) (Clevert, Unterthiner & Hochreiter 2016).
+    Elu {
+        /// What −∞ is taken to, negated.
+        alpha: f64 = 1.0
+    } => elu;
+    /// x where x > 0, else `alpha`·(e^(x/alpha) − 1) (Barron 2017).
+    Celu {
+        /// What −∞ is taken to, negated.
+        alpha: f64 = 1.0
+    } => celu;
+    /// ln(1 + e^(`beta`·x))/`beta`, and x where `beta`·x exceeds the threshold.
+    SoftplusBeta {
+        /// How sharp the corner is.
+        beta: f64 = 1.0,
+        /// Beyond it there is a straight line.
+        threshold: f64 = 20.0
+    } => softplus_beta;
+    /// x limited to [low, high].
+    Hardtanh {
+        /// The least value.
+        low: f64 = -1.0,
+        /// The greatest value.
+        high: f64 = 1.0
+    } => hardtanh;
+    /// x where |x| > `lambda`, else 0.
+    Hardshrink {
+        /// Half the width of what becomes 0.
+        lambda: f64 = 0.5
+    } => hardshrink;
+    /// x moved towards 0 by `lambda`, 0 where |x| ≤ `lambda`.
+    Softshrink {
+        /// Half the width of what becomes 0.
+        lambda: f64 = 0.5
+    } => softshrink;
+    /// x where x > `threshold`, else `value`.
+    Threshold {
+        /// What x must exceed.
+        threshold: f64 = 0.0,
+        /// What stands for it otherwise.
+        value: f64 = 0.0
+    } => threshold;
+    /// a·sigmoid(b) of the two halves of an axis, a the first (Dauphin et al. 2017).
+    Glu {
+        /// The axis; −1 is the last.
+        axis: isize = -1
+    } => glu;
+    /// exp(x) / Σ exp(x) along an axis.
+    Softmax {
+        /// The axis; −1 is the last.
+        axis: isize = -1
+    } => softmax;
+    /// x − ln Σ exp(x) along an axis.
+    LogSoftmax {
+        /// The axis; −1 is the last.
+        axis: isize = -1
+    } => log_softmax;
+    /// exp(−x) / Σ exp(−x) along an axis.
+    Softmin {
+        /// The axis; −1 is the last.
+        axis: isize = -1
+    } => softmin;
+}
+
+/// exp(x) / Σ exp(x) over the channels of an image `[C, H, W]`, or of a batch `[B, C, H, W]`.
+#[derive(Clone, Copy, Debug, Default, Module)]
+pub struct Softmax2d;
+
+impl Layer for Softmax2d {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::softmax(x, -3)
+    }
+}
+
+/// x where x > 0, else w·x with slopes that are learnt (He et al. 2015): one, or one a channel, axis 1. They start at 0.25.
+#[derive(Clone, Debug, Module)]
+pub struct Prelu {
+    /// The slopes, `[1]` or `[C]`.
+    pub weight: Parameter,
+}
+
+impl Prelu {
+    /// One slope for everything.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn new() -> Prelu {
+        Prelu::channels(1)
+    }
+
+    /// A slope for every channel.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn channels(channels: usize) -> Prelu {
+        Prelu { weight: init::constant(channels, 0.25) }
+    }
+}
+
+impl Default for Prelu {
+    #[track_caller]
+    fn default() -> Prelu {
+        Prelu::new()
+    }
+}
+
+impl Layer for Prelu {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::prelu(x, &self.weight)
+    }
+}
+
+/// x where x > 0, else a·x (Xu et al. 2015): in training a is drawn for every element from [lower, upper), in evaluation it
+/// is their mean.
+#[derive(Clone, Debug, Module)]
+pub struct Rrelu {
+    lower: f64,
+    upper: f64,
+    training: Training,
+}
+
+impl Rrelu {
+    /// With slopes from this range.
+    pub fn new(lower: f64, upper: f64) -> Rrelu {
+        Rrelu { lower, upper, training: Training::new() }
+    }
+}
+
+impl Default for Rrelu {
+    /// With slopes from [1/8, 1/3).
+    fn default() -> Rrelu {
+        Rrelu::new(1.0 / 8.0, 1.0 / 3.0)
+    }
+}
+
+impl Layer for Rrelu {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        match self.training.get() {
+            true => ops::rrelu(x, self.lower, self.upper),
+            false => ops::leaky_relu(x, (self.lower + self.upper) / 2.0),
+        }
+    }
+}

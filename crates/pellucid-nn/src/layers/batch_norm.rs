@@ -1,0 +1,165 @@
+//! Batch normalisation.
+
+use super::spatial::{by_axes, channels};
+use crate::init;
+use crate::layer::Layer;
+use crate::lazy::Lazy;
+use crate::parameter::{Buffer, Parameter, Training};
+use pellucid_derive::Module;
+use pellucid_tensor::ops::RunningStatistics;
+use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
+
+/// Batch normalisation (Ioffe & Szegedy 2015) of x `[B, C, spatial..]` with N spatial axes; see [`BatchNorm1d`] (which
+/// also takes `[B, C]`), [`BatchNorm2d`] and [`BatchNorm3d`].
+///
+/// Every channel becomes (x − mean) / √(var + eps)·weight + bias. In training the mean and the biased variance are the
+/// batch's, and the running ones come nearer to them, the variance to the unbiased one: running ← (1 − m)·running + m·batch.
+/// In evaluation the running ones are used. They are written on the device, so a replayed step goes on.
+///
+/// The default is PyTorch's: eps 1e-5, momentum m = 0.1; weight and running variance start at 1, bias and running mean at 0.
+///
+/// ```
+/// use pellucid_nn::{BatchNorm2d, Layer, Module};
+/// use pellucid_tensor::{DType, Tensor};
+/// let norm = BatchNorm2d::new(2);
+/// let x = Tensor::from([[[[1.0f32, 3.0]], [[5.0, 9.0]]]]);
+/// let y = norm.forward(&x).to_vec::<f32>();
+/// assert!(y.iter().zip([-1.0, 1.0, -1.0, 1.0]).all(|(y, e)| (y - e).abs() < 1e-4));
+/// let mean = norm.running_mean.as_ref().unwrap().to_vec::<f32>();
+/// assert!(mean.iter().zip([0.2, 0.7]).all(|(m, e)| (m - e).abs() < 1e-6));
+/// ```
+#[derive(Clone, Debug, Module)]
+#[module(class = by_axes::<_, N>(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]))]
+pub struct BatchNorm<const N: usize> {
+    /// The scale of each channel, `[C]`.
+    pub weight: Option<Parameter>,
+    /// What is added to each channel, `[C]`.
+    pub bias: Option<Parameter>,
+    /// The mean of each channel in training, `[C]`.
+    pub running_mean: Option<Buffer>,
+    /// The variance of each channel in training, `[C]`.
+    pub running_var: Option<Buffer>,
+    /// How many batches were seen in training, an `i64` number.
+    pub num_batches_tracked: Option<Buffer>,
+    eps: f64,
+    momentum: Option<f64>,
+    training: Training,
+}
+
+/// [`BatchNorm`] of `[B, C]` or `[B, C, L]`.
+pub type BatchNorm1d = BatchNorm<1>;
+/// [`BatchNorm`] of `[B, C, H, W]`.
+pub type BatchNorm2d = BatchNorm<2>;
+/// [`BatchNorm`] of `[B, C, D, H, W]`.
+pub type BatchNorm3d = BatchNorm<3>;
+
+impl<const N: usize> BatchNorm<N> {
+    /// A layer for so many channels.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(channels: usize) -> BatchNorm<N> {
+        let [mean, var, count] = statistics(channels);
+        BatchNorm {
+            weight: Some(init::ones(channels)),
+            bias: Some(init::zeros(channels)),
+            running_mean: Some(mean),
+            running_var: Some(var),
+            num_batches_tracked: Some(count),
+            eps: 1e-5,
+            momentum: Some(0.1),
+            training: Training::new(),
+        }
+    }
+
+    /// A layer for as many channels as its first input has.
+    pub fn lazy() -> Lazy<BatchNorm<N>> {
+        Lazy::new(|input| match (N, input.rank()) {
+            (1, 2) => Ok(BatchNorm::new(input[1])),
+            _ => Ok(BatchNorm::new(channels::<N>("batch_norm", input)?)),
+        })
+    }
+
+    /// What is added to the variance.
+    pub fn eps(self, eps: f64) -> BatchNorm<N> {
+        BatchNorm { eps, ..self }
+    }
+
+    /// How much a new batch counts in the running statistics.
+    pub fn momentum(self, momentum: f64) -> BatchNorm<N> {
+        BatchNorm { momentum: Some(momentum), ..self }
+    }
+
+    /// The running statistics are the plain averages over all batches: PyTorch's momentum `None`.
+    pub fn cumulative(self) -> BatchNorm<N> {
+        BatchNorm { momentum: None, ..self }
+    }
+
+    /// The same layer without weight and bias.
+    pub fn without_affine(self) -> BatchNorm<N> {
+        BatchNorm { weight: None, bias: None, ..self }
+    }
+
+    /// The same layer without running statistics: those of the batch are used in evaluation too.
+    pub fn without_running_statistics(self) -> BatchNorm<N> {
+        BatchNorm { running_mean: None, running_var: None, num_batches_tracked: None, ..self }
+    }
+
+    fn normalized(&self, x: &Tensor, running: Option<[&Tensor; 2]>, training: bool, momentum: f64) -> Result<Tensor> {
+        let running = running.map(|[mean, var]| RunningStatistics { mean, var });
+        let options = ops::BatchNorm { training, momentum, eps: self.eps };
+        ops::batch_norm(x, running, self.weight.as_deref(), self.bias.as_deref(), options)
+    }
+}
+
+/// A mean of 0, a variance of 1, and a count of 0.
+#[track_caller]
+pub(super) fn statistics(channels: usize) -> [Buffer; 3] {
+    let dtype = init::default_dtype();
+    let made = [ops::zeros(channels, dtype), ops::ones(channels, dtype), ops::zeros((), DType::I64)];
+    made.map(|made| Buffer::new(unwrap(made)))
+}
+
+impl<const N: usize> Layer for BatchNorm<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        if x.rank() != N + 2 && !(N == 1 && x.rank() == 2) {
+            let mend = format!("takes [B, C, ..] with {N} spatial axes{}", if N == 1 { ", or [B, C]" } else { "" });
+            return Err(Error::shapes("batch_norm", [x.shape()], mend));
+        }
+        let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)
+        else {
+            return self.normalized(x, None, true, 0.0);
+        };
+        let running = [mean.tensor(), var.tensor()];
+        if !self.training.get() {
+            return self.normalized(x, Some(running), false, 0.0);
+        }
+        let n = ops::add(count, 1)?;
+        let y = match self.momentum {
+            Some(momentum) => self.normalized(x, Some(running), true, momentum)?,
+            None => self.averaged(x, running, &n)?,
+        };
+        ops::copy_(count, &n)?;
+        Ok(y)
+    }
+}
+
+impl<const N: usize> BatchNorm<N> {
+    /// In training, with running statistics that are averages over n batches: the batch's share is 1/n, a number that
+    /// changes from step to step, and therefore lives on the device.
+    fn averaged(&self, x: &Tensor, running: [&Tensor; 2], n: &Tensor) -> Result<Tensor> {
+        let batch = [ops::zeros_like(running[0])?, ops::zeros_like(running[1])?];
+        let y = self.normalized(x, Some([&batch[0], &batch[1]]), true, 1.0)?;
+        if x.size() > 0 {
+            let _off = no_grad();
+            let share = ops::div(1.0, &ops::to_dtype(n, x.dtype())?)?;
+            let kept = ops::sub(1.0, &share)?;
+            for (running, batch) in running.into_iter().zip(&batch) {
+                let next = ops::add(&ops::mul(running, &kept)?, &ops::mul(batch, &share)?)?;
+                ops::copy_(running, &next)?;
+            }
+        }
+        Ok(y)
+    }
+}

@@ -1,0 +1,313 @@
+//! Convolutions and transposed ones, over one, two or three spatial axes.
+
+use super::linear::bound;
+use super::pad::pad_last;
+use super::spatial::{PerAxis, by_axes, channels};
+use crate::init;
+use crate::layer::Layer;
+use crate::lazy::Lazy;
+use crate::parameter::Parameter;
+use pellucid_derive::Module;
+use pellucid_tensor::ops::PadMode;
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+
+/// How far a convolution reaches out of its input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Padding<const N: usize> {
+    /// So far before and after every axis.
+    Both([usize; N]),
+    /// So far that outputs are as many as inputs; where it is odd, one more after. For stride 1.
+    Same,
+}
+
+impl<const N: usize, T: Into<PerAxis<N>>> From<T> for Padding<N> {
+    fn from(both: T) -> Padding<N> {
+        Padding::Both(both.into().0)
+    }
+}
+
+/// A convolution (cross-correlation) over N spatial axes (LeCun et al. 1989), of x `[B, in, spatial..]` or
+/// `[in, spatial..]`; see [`Conv1d`], [`Conv2d`] and [`Conv3d`].
+///
+/// An axis of L becomes `⌊(L + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1`. Weight and bias start uniform on
+/// ±1/√(in / groups · taps), PyTorch's default.
+///
+/// ```
+/// use pellucid_nn::{Conv2d, Layer, Padding};
+/// let stem = Conv2d::new(3, 64, 7).stride(2).padding(3).without_bias();
+/// assert_eq!(stem.output_shape(&[1, 3, 224, 224])?.dims(), [1, 64, 112, 112]);
+/// let depthwise = Conv2d::new(64, 64, [3, 5]).groups(64).padding(Padding::Same);
+/// assert_eq!(depthwise.output_shape(&[1, 64, 9, 9])?.dims(), [1, 64, 9, 9]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Module)]
+#[module(class = by_axes::<_, N>(["Conv1d", "Conv2d", "Conv3d"]))]
+pub struct Conv<const N: usize> {
+    /// `[out, in / groups, taps..]`
+    pub weight: Parameter,
+    /// `[out]`
+    pub bias: Option<Parameter>,
+    #[module(skip)]
+    sliding: Sliding<N>,
+    #[module(skip)]
+    padding: Padding<N>,
+    #[module(skip)]
+    padding_mode: Option<PadMode>,
+}
+
+/// A convolution over one axis: x is `[B, in, L]`.
+pub type Conv1d = Conv<1>;
+/// A convolution over two axes: x is `[B, in, H, W]`.
+pub type Conv2d = Conv<2>;
+/// A convolution over three axes: x is `[B, in, D, H, W]`.
+pub type Conv3d = Conv<3>;
+
+/// What a convolution and a transposed one have in common beside their parameters.
+#[derive(Clone, Copy, Debug)]
+struct Sliding<const N: usize> {
+    kernel: [usize; N],
+    stride: [usize; N],
+    dilation: [usize; N],
+    groups: usize,
+}
+
+impl<const N: usize> Sliding<N> {
+    fn new(kernel: [usize; N]) -> Sliding<N> {
+        Sliding { kernel, stride: [1; N], dilation: [1; N], groups: 1 }
+    }
+
+    fn options(&self) -> ops::Conv {
+        ops::Conv::default().stride(self.stride).dilation(self.dilation).groups(self.groups)
+    }
+
+    /// Uniform weights `[first, second / groups, taps..]`, and their bound, by what one output sees of the second.
+    #[track_caller]
+    fn weight(&self, first: usize, second: usize) -> (Parameter, f64) {
+        if self.groups == 0 || !first.is_multiple_of(self.groups) || !second.is_multiple_of(self.groups) {
+            let reason = format!("{first} and {second} channels cannot be cut into {} groups", self.groups);
+            unwrap::<()>(Err(Error::invalid("groups", reason)));
+        }
+        let second = second / self.groups;
+        let bound = bound(second * self.kernel.iter().product::<usize>());
+        let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
+        (init::uniform(shape, bound), bound)
+    }
+}
+
+impl<const N: usize> Conv<N> {
+    /// A layer from `inputs` to `outputs` channels with windows of this size; stride 1, no padding, dilation 1, one
+    /// group, with bias.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Conv<N> {
+        let sliding = Sliding::new(kernel.into().0);
+        let (weight, bound) = sliding.weight(outputs, inputs);
+        let bias = Some(init::uniform(outputs, bound));
+        Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None }
+    }
+
+    /// A layer to `outputs` channels that takes as many as its first input has. Its options are said by
+    /// [`Lazy::with`]: `Conv2d::lazy(64, 3).with(|conv| conv.padding(1))`.
+    pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<Conv<N>> {
+        let kernel = kernel.into();
+        Lazy::new(move |input| Ok(Conv::new(channels::<N>("conv", input)?, outputs, kernel)))
+    }
+
+    /// From one window to the next.
+    pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> Conv<N> {
+        self.sliding.stride = stride.into().0;
+        self
+    }
+
+    /// How far windows reach out of the input.
+    pub fn padding(self, padding: impl Into<Padding<N>>) -> Conv<N> {
+        Conv { padding: padding.into(), ..self }
+    }
+
+    /// What windows see there; zeros, if nothing is said.
+    pub fn padding_mode(self, mode: PadMode) -> Conv<N> {
+        Conv { padding_mode: Some(mode), ..self }
+    }
+
+    /// From one tap of a window to the next.
+    pub fn dilation(mut self, dilation: impl Into<PerAxis<N>>) -> Conv<N> {
+        self.sliding.dilation = dilation.into().0;
+        self
+    }
+
+    /// Channels cut into so many groups: output channels of a group see its input channels alone. The weight, which
+    /// has another shape then, and the bias are drawn anew.
+    ///
+    /// # Panics
+    /// If both numbers of channels are no multiples of it; with [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn groups(mut self, groups: usize) -> Conv<N> {
+        let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
+        self.sliding.groups = groups;
+        let (weight, bound) = self.sliding.weight(outputs, inputs);
+        let bias = self.bias.is_some().then(|| init::uniform(outputs, bound));
+        Conv { weight, bias, ..self }
+    }
+
+    /// The same layer without bias.
+    pub fn without_bias(self) -> Conv<N> {
+        Conv { bias: None, ..self }
+    }
+
+    /// (before, after) every axis.
+    fn around(&self) -> [(isize, isize); N] {
+        std::array::from_fn(|a| match self.padding {
+            Padding::Both(both) => (both[a] as isize, both[a] as isize),
+            Padding::Same => {
+                let reach = (self.sliding.dilation[a] * self.sliding.kernel[a].saturating_sub(1)) as isize;
+                (reach / 2, reach - reach / 2)
+            }
+        })
+    }
+}
+
+impl<const N: usize> Layer for Conv<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
+        let (bias, options) = (self.bias.as_deref(), self.sliding.options());
+        match (self.padding_mode, self.padding) {
+            (None, Padding::Both(both)) => conv(x, &self.weight, bias, options.padding(both)),
+            (None, Padding::Same) => conv(x, &self.weight, bias, options.padding(ops::Padding::Same)),
+            (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
+                Err(Error::invalid("conv", "padding \"same\" is for stride 1"))
+            }
+            (Some(mode), _) => conv(&pad_last(x, self.around(), mode)?, &self.weight, bias, options),
+        }
+    }
+}
+
+/// A transposed convolution over N spatial axes (Zeiler et al. 2010), of x `[B, in, spatial..]` or `[in, spatial..]`;
+/// see [`ConvTranspose1d`], [`ConvTranspose2d`] and [`ConvTranspose3d`].
+///
+/// An axis of L becomes `(L − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`. Weight and bias start
+/// uniform on ±1/√(out / groups · taps), PyTorch's default.
+///
+/// ```
+/// use pellucid_nn::{ConvTranspose2d, Layer};
+/// let up = ConvTranspose2d::new(64, 32, 4).stride(2).padding(1);
+/// assert_eq!(up.output_shape(&[1, 64, 8, 8])?.dims(), [1, 32, 16, 16]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Module)]
+#[module(class = by_axes::<_, N>(["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]))]
+pub struct ConvTranspose<const N: usize> {
+    /// `[in, out / groups, taps..]`
+    pub weight: Parameter,
+    /// `[out]`
+    pub bias: Option<Parameter>,
+    #[module(skip)]
+    sliding: Sliding<N>,
+    #[module(skip)]
+    padding: [usize; N],
+    #[module(skip)]
+    output_padding: [usize; N],
+}
+
+/// A transposed convolution over one axis: x is `[B, in, L]`.
+pub type ConvTranspose1d = ConvTranspose<1>;
+/// A transposed convolution over two axes: x is `[B, in, H, W]`.
+pub type ConvTranspose2d = ConvTranspose<2>;
+/// A transposed convolution over three axes: x is `[B, in, D, H, W]`.
+pub type ConvTranspose3d = ConvTranspose<3>;
+
+impl<const N: usize> ConvTranspose<N> {
+    /// A layer from `inputs` to `outputs` channels with windows of this size; stride 1, no padding, dilation 1, one
+    /// group, with bias.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
+        let sliding = Sliding::new(kernel.into().0);
+        let (weight, bound) = sliding.weight(inputs, outputs);
+        let bias = Some(init::uniform(outputs, bound));
+        ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] }
+    }
+
+    /// A layer to `outputs` channels that takes as many as its first input has; see [`Conv::lazy`].
+    pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<ConvTranspose<N>> {
+        let kernel = kernel.into();
+        Lazy::new(move |input| {
+            Ok(ConvTranspose::new(channels::<N>("conv_transpose", input)?, outputs, kernel))
+        })
+    }
+
+    /// From one window of the output to the next.
+    pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
+        self.sliding.stride = stride.into().0;
+        self
+    }
+
+    /// How much of the output's ends is left out.
+    pub fn padding(self, padding: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
+        ConvTranspose { padding: padding.into().0, ..self }
+    }
+
+    /// How many more outputs there are at the end of every axis, less than the stride or the dilation.
+    pub fn output_padding(self, more: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
+        ConvTranspose { output_padding: more.into().0, ..self }
+    }
+
+    /// From one tap of a window to the next.
+    pub fn dilation(mut self, dilation: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
+        self.sliding.dilation = dilation.into().0;
+        self
+    }
+
+    /// Channels cut into so many groups; see [`Conv::groups`].
+    ///
+    /// # Panics
+    /// If both numbers of channels are no multiples of it; with [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn groups(mut self, groups: usize) -> ConvTranspose<N> {
+        let (inputs, outputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
+        self.sliding.groups = groups;
+        let (weight, bound) = self.sliding.weight(inputs, outputs);
+        let bias = self.bias.is_some().then(|| init::uniform(outputs, bound));
+        ConvTranspose { weight, bias, ..self }
+    }
+
+    /// The same layer without bias.
+    pub fn without_bias(self) -> ConvTranspose<N> {
+        ConvTranspose { bias: None, ..self }
+    }
+
+    /// The output with these spatial lengths, instead of those that `output_padding` gives.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for lengths of which no input of
+    /// this shape can come.
+    pub fn forward_to(&self, x: &Tensor, dims: [usize; N]) -> Result<Tensor> {
+        channels::<N>("conv_transpose", x.shape())?;
+        let Sliding { kernel, stride, dilation, .. } = self.sliding;
+        let mut more = [0; N];
+        for a in 0..N {
+            let len = x.shape()[x.rank() - N + a];
+            let least = len.saturating_sub(1) * stride[a] + dilation[a] * kernel[a].saturating_sub(1) + 1;
+            let beyond = (dims[a] + 2 * self.padding[a]).checked_sub(least);
+            more[a] = beyond.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
+                Error::invalid("conv_transpose", format!("of {} there can be no output of {dims:?}", x.shape()))
+            })?;
+        }
+        self.transposed(x, more)
+    }
+
+    fn transposed(&self, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
+        let conv = by_axes::<_, N>([ops::conv_transpose1d, ops::conv_transpose2d, ops::conv_transpose3d]);
+        let options = self.sliding.options().padding(self.padding).output_padding(more);
+        conv(x, &self.weight, self.bias.as_deref(), options)
+    }
+}
+
+impl<const N: usize> Layer for ConvTranspose<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.transposed(x, self.output_padding)
+    }
+}

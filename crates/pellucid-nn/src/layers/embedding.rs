@@ -1,0 +1,149 @@
+//! Tables of vectors.
+
+use crate::init;
+use crate::layer::Layer;
+use crate::parameter::Parameter;
+use pellucid_derive::Module;
+use pellucid_tensor::ops::Meeting;
+use pellucid_tensor::{DType, Result, Tensor, no_grad, ops, unwrap};
+
+/// A table of vectors, found by their numbers: x of integers and any shape becomes `[x.., width]`.
+///
+/// The table starts standard normal.
+///
+/// ```
+/// use pellucid_nn::{Embedding, Layer};
+/// use pellucid_tensor::Tensor;
+/// let words = Embedding::new(1000, 64).padding_index(0);
+/// let y = words.forward(&Tensor::from([[5i64, 7, 0], [9, 0, 0]]));
+/// assert_eq!(y.shape().dims(), [2, 3, 64]);
+/// assert_eq!(y.narrow(1, 2, 1).to_vec::<f32>(), [0.0; 128]);
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Embedding {
+    /// The table, `[rows, width]`.
+    pub weight: Parameter,
+    #[module(skip)]
+    options: ops::Embedding,
+}
+
+/// Overwrites a row of a table with zeros.
+#[track_caller]
+fn clear(table: &Parameter, row: isize) {
+    let _off = no_grad();
+    unwrap(ops::select(&table.detach(), 0, row).and_then(|row| ops::copy_(&row, &ops::zeros((), table.dtype())?)));
+}
+
+impl Embedding {
+    /// A table of so many vectors of this width.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn new(rows: usize, width: usize) -> Embedding {
+        Embedding::from_table(init::normal([rows, width], 1.0))
+    }
+
+    /// A layer with this table `[rows, width]`. To leave it as it is, [freeze](crate::Module::freeze) the layer.
+    pub fn from_table(weight: Parameter) -> Embedding {
+        Embedding { weight, options: ops::Embedding::default() }
+    }
+
+    /// A vector that starts at 0 and is not learnt, for places without content; negative numbers count from the end.
+    ///
+    /// # Panics
+    /// If the table has no such row.
+    #[track_caller]
+    pub fn padding_index(mut self, row: isize) -> Embedding {
+        clear(&self.weight, row);
+        self.options.padding_index = Some(row);
+        self
+    }
+
+    /// No vector is longer than this by the p-norm: one that is, is scaled down in the table when it is looked up.
+    /// PyTorch's default is p = 2.
+    pub fn max_norm(mut self, length: f64, p: f64) -> Embedding {
+        self.options.max_norm = Some((length, p));
+        self
+    }
+
+    /// The gradient of a vector is divided by how often it is looked up in a batch.
+    pub fn scale_by_frequency(mut self) -> Embedding {
+        self.options.scale_by_frequency = true;
+        self
+    }
+}
+
+impl Layer for Embedding {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::embedding(&self.weight, x, self.options)
+    }
+
+    fn input_dtype(&self) -> DType {
+        DType::I64
+    }
+}
+
+/// Sums, means or maxima of vectors of a table: x of integers `[B, n]`, a bag a row, becomes `[B, width]`.
+///
+/// The table starts standard normal; bags become means, if nothing is said.
+#[derive(Clone, Debug, Module)]
+pub struct EmbeddingBag {
+    /// The table, `[rows, width]`.
+    pub weight: Parameter,
+    #[module(skip)]
+    mode: Meeting,
+    padding: Option<isize>,
+}
+
+impl EmbeddingBag {
+    /// A table of so many vectors of this width.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn new(rows: usize, width: usize) -> EmbeddingBag {
+        EmbeddingBag { weight: init::normal([rows, width], 1.0), mode: Meeting::Mean, padding: None }
+    }
+
+    /// What becomes of a bag's vectors: [`Meeting::Sum`], [`Meeting::Mean`] or [`Meeting::Max`].
+    pub fn mode(self, mode: Meeting) -> EmbeddingBag {
+        EmbeddingBag { mode, ..self }
+    }
+
+    /// A vector that starts at 0, does not count in a bag and is not learnt; negative numbers count from the end.
+    ///
+    /// # Panics
+    /// If the table has no such row.
+    #[track_caller]
+    pub fn padding_index(self, row: isize) -> EmbeddingBag {
+        clear(&self.weight, row);
+        EmbeddingBag { padding: Some(row), ..self }
+    }
+
+    /// Bags of different sizes: `index` is a vector, and each bag starts where `offsets` says; of a matrix, each row is
+    /// a bag. Vectors are multiplied by `weights`, of the shape of the indices, before they are summed.
+    ///
+    /// # Errors
+    /// Those of [`ops::embedding_bag`].
+    pub fn bags(&self, index: &Tensor, offsets: Option<&Tensor>, weights: Option<&Tensor>) -> Result<Tensor> {
+        let options = ops::EmbeddingBag {
+            offsets,
+            weights,
+            mode: self.mode,
+            padding_index: self.padding,
+            include_last_offset: false,
+        };
+        ops::embedding_bag(&self.weight, index, options)
+    }
+}
+
+impl Layer for EmbeddingBag {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.bags(x, None, None)
+    }
+
+    fn input_dtype(&self) -> DType {
+        DType::I64
+    }
+}

@@ -1,0 +1,112 @@
+//! Instance normalisation.
+
+use super::batch_norm::statistics;
+use super::spatial::{batched, by_axes, channels};
+use crate::init;
+use crate::layer::Layer;
+use crate::lazy::Lazy;
+use crate::parameter::{Buffer, Parameter, Training};
+use pellucid_derive::Module;
+use pellucid_tensor::ops::RunningStatistics;
+use pellucid_tensor::{Error, Result, Tensor, ops};
+
+/// Instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016) of x `[B, C, spatial..]` or `[C, spatial..]` with N spatial
+/// axes: every channel of every image to mean 0 and variance 1 over its own spatial axes; see [`InstanceNorm1d`],
+/// [`InstanceNorm2d`] and [`InstanceNorm3d`].
+///
+/// The default is PyTorch's: eps 1e-5, momentum 0.1, neither weight and bias nor running statistics.
+#[derive(Clone, Debug, Module)]
+#[module(class = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]))]
+pub struct InstanceNorm<const N: usize> {
+    /// The scale of each channel, `[C]`.
+    pub weight: Option<Parameter>,
+    /// What is added to each channel, `[C]`.
+    pub bias: Option<Parameter>,
+    /// The mean of each channel over the images in training, `[C]`.
+    pub running_mean: Option<Buffer>,
+    /// The variance of each channel, averaged over the images in training, `[C]`.
+    pub running_var: Option<Buffer>,
+    /// PyTorch's files have it; it stays 0, as it does there.
+    pub num_batches_tracked: Option<Buffer>,
+    channels: usize,
+    eps: f64,
+    momentum: f64,
+    training: Training,
+}
+
+/// [`InstanceNorm`] of `[B, C, L]` or `[C, L]`.
+pub type InstanceNorm1d = InstanceNorm<1>;
+/// [`InstanceNorm`] of `[B, C, H, W]` or `[C, H, W]`.
+pub type InstanceNorm2d = InstanceNorm<2>;
+/// [`InstanceNorm`] of `[B, C, D, H, W]` or `[C, D, H, W]`.
+pub type InstanceNorm3d = InstanceNorm<3>;
+
+impl<const N: usize> InstanceNorm<N> {
+    /// A layer for so many channels, without parameters.
+    pub fn new(channels: usize) -> InstanceNorm<N> {
+        InstanceNorm {
+            weight: None,
+            bias: None,
+            running_mean: None,
+            running_var: None,
+            num_batches_tracked: None,
+            channels,
+            eps: 1e-5,
+            momentum: 0.1,
+            training: Training::new(),
+        }
+    }
+
+    /// A layer for as many channels as its first input has; options are said by [`Lazy::with`].
+    pub fn lazy() -> Lazy<InstanceNorm<N>> {
+        Lazy::new(|input| Ok(InstanceNorm::new(channels::<N>("instance_norm", input)?)))
+    }
+
+    /// What is added to the variance.
+    pub fn eps(self, eps: f64) -> InstanceNorm<N> {
+        InstanceNorm { eps, ..self }
+    }
+
+    /// How much a new batch counts in running statistics.
+    pub fn momentum(self, momentum: f64) -> InstanceNorm<N> {
+        InstanceNorm { momentum, ..self }
+    }
+
+    /// The same layer with a weight of 1 and a bias of 0 for each channel, which are learnt.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn affine(self) -> InstanceNorm<N> {
+        let (weight, bias) = (Some(init::ones(self.channels)), Some(init::zeros(self.channels)));
+        InstanceNorm { weight, bias, ..self }
+    }
+
+    /// The same layer with running statistics, which evaluation uses.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn running_statistics(self) -> InstanceNorm<N> {
+        let [mean, var, count] = statistics(self.channels).map(Some);
+        InstanceNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self }
+    }
+}
+
+impl<const N: usize> Layer for InstanceNorm<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let op = "instance_norm";
+        if channels::<N>(op, x.shape())? != self.channels {
+            return Err(Error::shapes(op, [x.shape()], format!("has {} channels", self.channels)));
+        }
+        let running = match (&self.running_mean, &self.running_var) {
+            (Some(mean), Some(var)) => Some(RunningStatistics { mean, var }),
+            _ => None,
+        };
+        let training = self.training.get() || running.is_none();
+        let options = ops::BatchNorm { training, momentum: self.momentum, eps: self.eps };
+        batched::<N>(op, x, |x| {
+            ops::instance_norm(x, running, self.weight.as_deref(), self.bias.as_deref(), options)
+        })
+    }
+}

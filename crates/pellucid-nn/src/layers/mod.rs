@@ -1,0 +1,41 @@
+//! Layers, by kind. They hold parameters and settings; the mathematics is in `pellucid_tensor::ops`.
+//!
+//! A layer is made with what it cannot do without, and everything else is said by methods that return it:
+//! `Conv2d::new(3, 64, 7).stride(2).padding(3).without_bias()`. Defaults are PyTorch's, as are the names of
+//! parameters and their shapes, so that its files load as they are.
+
+mod activation;
+mod batch_norm;
+mod conv;
+mod distance;
+mod dropout;
+mod embedding;
+mod instance_norm;
+mod linear;
+mod norm;
+mod pad;
+mod pool;
+mod resize;
+mod shape;
+mod spatial;
+mod unpool;
+
+pub use activation::*;
+pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d};
+pub use conv::{
+    Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Padding,
+};
+pub use distance::{CosineSimilarity, PairwiseDistance};
+pub use dropout::{
+    AlphaDropout, ChannelDropout, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout,
+};
+pub use embedding::{Embedding, EmbeddingBag};
+pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d};
+pub use linear::{Bilinear, Linear};
+pub use norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
+pub use pad::*;
+pub use pool::*;
+pub use resize::{ChannelShuffle, PixelShuffle, PixelUnshuffle, Upsample};
+pub use shape::{Flatten, Fold, Identity, Unflatten, Unfold};
+pub use spatial::PerAxis;
+pub use unpool::{MaxUnpool, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d};

@@ -1,0 +1,202 @@
+//! Normalisation within a sample: over its last axes, over groups of its channels, over neighbouring channels.
+
+use crate::init;
+use crate::layer::Layer;
+use crate::lazy::Lazy;
+use crate::parameter::Parameter;
+use pellucid_derive::Module;
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
+
+/// Layer normalisation (Ba, Kiros & Hinton 2016): over the last axes, (x − mean) / √(var + eps)·weight + bias, with the
+/// biased variance.
+///
+/// eps is 1e-5; the weight starts at 1, the bias at 0.
+#[derive(Clone, Debug, Module)]
+pub struct LayerNorm {
+    /// The scale, of the shape of the last axes.
+    pub weight: Option<Parameter>,
+    /// What is added, of the shape of the last axes.
+    pub bias: Option<Parameter>,
+    #[module(skip)]
+    shape: Shape,
+    eps: f64,
+}
+
+impl LayerNorm {
+    /// A layer for last axes of this shape: `LayerNorm::new(512)`, `LayerNorm::new([8, 8])`.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(shape: impl Into<Shape>) -> LayerNorm {
+        let shape = shape.into();
+        LayerNorm { weight: Some(init::ones(&shape)), bias: Some(init::zeros(&shape)), shape, eps: 1e-5 }
+    }
+
+    /// A layer for a last axis as long as that of its first input.
+    pub fn lazy() -> Lazy<LayerNorm> {
+        Lazy::new(|input| last("layer_norm", input).map(LayerNorm::new))
+    }
+
+    /// What is added to the variance.
+    pub fn eps(self, eps: f64) -> LayerNorm {
+        LayerNorm { eps, ..self }
+    }
+
+    /// The same layer without bias.
+    pub fn without_bias(self) -> LayerNorm {
+        LayerNorm { bias: None, ..self }
+    }
+
+    /// The same layer without weight and bias.
+    pub fn without_affine(self) -> LayerNorm {
+        LayerNorm { weight: None, bias: None, ..self }
+    }
+}
+
+impl Layer for LayerNorm {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::layer_norm(x, &self.shape, self.weight.as_deref(), self.bias.as_deref(), self.eps)
+    }
+}
+
+/// The length of the last axis.
+fn last(op: &'static str, input: &Shape) -> Result<usize> {
+    input.last().copied().ok_or_else(|| Error::shapes(op, [input], "the input has a last axis; unsqueeze it"))
+}
+
+/// Root-mean-square normalisation (Zhang & Sennrich 2019): over the last axes, x / √(mean(x²) + eps)·weight.
+///
+/// eps is the distance from 1 to the next number of x's dtype, if nothing is said; the weight starts at 1.
+#[derive(Clone, Debug, Module)]
+pub struct RmsNorm {
+    /// The scale, of the shape of the last axes.
+    pub weight: Option<Parameter>,
+    #[module(skip)]
+    shape: Shape,
+    eps: Option<f64>,
+}
+
+impl RmsNorm {
+    /// A layer for last axes of this shape: `RmsNorm::new(512)`.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(shape: impl Into<Shape>) -> RmsNorm {
+        let shape = shape.into();
+        RmsNorm { weight: Some(init::ones(&shape)), shape, eps: None }
+    }
+
+    /// A layer for a last axis as long as that of its first input.
+    pub fn lazy() -> Lazy<RmsNorm> {
+        Lazy::new(|input| last("rms_norm", input).map(RmsNorm::new))
+    }
+
+    /// What is added to the mean square.
+    pub fn eps(self, eps: f64) -> RmsNorm {
+        RmsNorm { eps: Some(eps), ..self }
+    }
+
+    /// The same layer without weight.
+    pub fn without_affine(self) -> RmsNorm {
+        RmsNorm { weight: None, ..self }
+    }
+}
+
+impl Layer for RmsNorm {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let eps = self.eps.unwrap_or_else(|| epsilon(x.dtype()));
+        ops::rms_norm(x, &self.shape, self.weight.as_deref(), eps)
+    }
+}
+
+/// From 1 to the next number of a float dtype.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        DType::F16 => 1.0 / 1024.0,
+        DType::BF16 => 1.0 / 128.0,
+        _ => f32::EPSILON.into(),
+    }
+}
+
+/// Group normalisation (Wu & He 2018): channels of x `[B, C, ..]` in groups, each group of each image to mean 0 and
+/// variance 1, then every channel ·weight + bias.
+///
+/// eps is 1e-5; the weight starts at 1, the bias at 0.
+#[derive(Clone, Debug, Module)]
+pub struct GroupNorm {
+    /// The scale of each channel, `[C]`.
+    pub weight: Option<Parameter>,
+    /// What is added to each channel, `[C]`.
+    pub bias: Option<Parameter>,
+    groups: usize,
+    eps: f64,
+}
+
+impl GroupNorm {
+    /// A layer that cuts so many channels into groups.
+    ///
+    /// # Panics
+    /// If the groups do not divide the channels; with [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(groups: usize, channels: usize) -> GroupNorm {
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            let reason = format!("{channels} channels cannot be cut into {groups} groups");
+            unwrap::<()>(Err(Error::invalid("group_norm", reason)));
+        }
+        GroupNorm { weight: Some(init::ones(channels)), bias: Some(init::zeros(channels)), groups, eps: 1e-5 }
+    }
+
+    /// A layer for as many channels as its first input has on axis 1.
+    pub fn lazy(groups: usize) -> Lazy<GroupNorm> {
+        Lazy::new(move |input| match input.get(1) {
+            Some(&channels) => Ok(GroupNorm::new(groups, channels)),
+            None => Err(Error::shapes("group_norm", [input], "takes [B, C, ..]")),
+        })
+    }
+
+    /// What is added to the variance.
+    pub fn eps(self, eps: f64) -> GroupNorm {
+        GroupNorm { eps, ..self }
+    }
+
+    /// The same layer without weight and bias.
+    pub fn without_affine(self) -> GroupNorm {
+        GroupNorm { weight: None, bias: None, ..self }
+    }
+}
+
+impl Layer for GroupNorm {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::group_norm(x, self.groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)
+    }
+}
+
+/// Local response normalisation (Krizhevsky, Sutskever & Hinton 2012) of x `[B, C, ..]`: x / (k + alpha·m)^beta, m the
+/// mean of x² over `size` neighbouring channels.
+#[derive(Clone, Copy, Debug, Module)]
+pub struct LocalResponseNorm {
+    /// How many channels are neighbours.
+    pub size: usize,
+    /// The weight of the mean; 1e-4.
+    pub alpha: f64,
+    /// The power; 0.75.
+    pub beta: f64,
+    /// What is added to the mean; 1.
+    pub k: f64,
+}
+
+impl LocalResponseNorm {
+    /// Over so many neighbouring channels.
+    pub fn new(size: usize) -> LocalResponseNorm {
+        LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 }
+    }
+}
+
+impl Layer for LocalResponseNorm {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+    }
+}

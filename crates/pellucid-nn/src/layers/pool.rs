@@ -1,0 +1,207 @@
+//! Pools: the largest, the mean or the p-norm of windows, of a given size or of a given number.
+
+use super::spatial::{PerAxis, by_axes};
+use crate::layer::Layer;
+use pellucid_derive::Module;
+use pellucid_tensor::ops::{Divisor, Pool};
+use pellucid_tensor::{Result, Tensor, ops};
+
+/// A pool whose windows have a size: options that all such pools take.
+macro_rules! windows {
+    ($($(#[$doc:meta])* $name:ident: $one:ident, $two:ident, $three:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Module)]
+        #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
+        pub struct $name<const N: usize> {
+            #[module(skip)]
+            pool: Pool,
+            $($(#[$field_doc])* #[module(skip)] $field: $type,)*
+        }
+
+        #[doc = concat!("[`", stringify!($name), "`] over one axis: x is `[B, C, L]` or `[C, L]`.")]
+        pub type $one = $name<1>;
+        #[doc = concat!("[`", stringify!($name), "`] over two axes: x is `[B, C, H, W]` or `[C, H, W]`.")]
+        pub type $two = $name<2>;
+        #[doc = concat!("[`", stringify!($name), "`] over three axes: x is `[B, C, D, H, W]` or `[C, D, H, W]`.")]
+        pub type $three = $name<3>;
+
+        impl<const N: usize> $name<N> {
+            /// From one window to the next; the size, if nothing is said.
+            pub fn stride(self, stride: impl Into<PerAxis<N>>) -> $name<N> {
+                $name { pool: self.pool.stride(stride.into().0), ..self }
+            }
+
+            /// A last window that sticks out counts, if it begins inside.
+            pub fn ceil(self) -> $name<N> {
+                $name { pool: self.pool.ceil(), ..self }
+            }
+        }
+    )*};
+}
+
+windows! {
+    /// The largest element of every window.
+    ///
+    /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with
+    /// [`ceil`](MaxPool::ceil).
+    ///
+    /// ```
+    /// use pellucid_nn::{Layer, MaxPool2d};
+    /// let pool = MaxPool2d::new(3).stride(2).padding(1);
+    /// assert_eq!(pool.output_shape(&[1, 64, 112, 112])?.dims(), [1, 64, 56, 56]);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    MaxPool: MaxPool1d, MaxPool2d, MaxPool3d {}
+    /// The mean of every window; lengths are those of [`MaxPool`]. Padding counts as zeros.
+    AvgPool: AvgPool1d, AvgPool2d, AvgPool3d { divisor: Divisor }
+    /// (Σ xᵖ)^(1/p) over every window; lengths are those of [`MaxPool`].
+    LpPool: LpPool1d, LpPool2d, LpPool3d { p: f64 }
+}
+
+impl<const N: usize> MaxPool<N> {
+    /// Windows of this size, next to each other.
+    pub fn new(size: impl Into<PerAxis<N>>) -> MaxPool<N> {
+        MaxPool { pool: Pool::new(size.into().0) }
+    }
+
+    /// How far windows reach out of the input, at most half their size; padding is never the largest.
+    pub fn padding(self, padding: impl Into<PerAxis<N>>) -> MaxPool<N> {
+        MaxPool { pool: self.pool.padding(padding.into().0) }
+    }
+
+    /// From one element of a window to the next.
+    pub fn dilation(self, dilation: impl Into<PerAxis<N>>) -> MaxPool<N> {
+        MaxPool { pool: self.pool.dilation(dilation.into().0) }
+    }
+
+    /// The largest elements, and their `i64` positions in the spatial axes (row-major), which
+    /// [`MaxUnpool`](crate::MaxUnpool) takes.
+    ///
+    /// # Errors
+    /// Those of [`ops::max_pool2d`].
+    pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        by_axes::<_, N>([ops::max_pool1d, ops::max_pool2d, ops::max_pool3d])(x, self.pool.clone())
+    }
+}
+
+impl<const N: usize> Layer for MaxPool<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.with_indices(x)?.0)
+    }
+}
+
+impl<const N: usize> AvgPool<N> {
+    /// Windows of this size, next to each other.
+    pub fn new(size: impl Into<PerAxis<N>>) -> AvgPool<N> {
+        AvgPool { pool: Pool::new(size.into().0), divisor: Divisor::default() }
+    }
+
+    /// How far windows reach out of the input, at most half their size.
+    pub fn padding(self, padding: impl Into<PerAxis<N>>) -> AvgPool<N> {
+        AvgPool { pool: self.pool.padding(padding.into().0), ..self }
+    }
+
+    /// By what sums are divided: the size of the window, padding included, if nothing is said.
+    pub fn divisor(self, divisor: Divisor) -> AvgPool<N> {
+        AvgPool { divisor, ..self }
+    }
+}
+
+impl<const N: usize> Layer for AvgPool<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        by_axes::<_, N>([ops::avg_pool1d, ops::avg_pool2d, ops::avg_pool3d])(x, self.pool.clone(), self.divisor)
+    }
+}
+
+impl<const N: usize> LpPool<N> {
+    /// The p-norms of windows of this size, next to each other.
+    pub fn new(p: f64, size: impl Into<PerAxis<N>>) -> LpPool<N> {
+        LpPool { pool: Pool::new(size.into().0), p }
+    }
+}
+
+impl<const N: usize> Layer for LpPool<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        by_axes::<_, N>([ops::lp_pool1d, ops::lp_pool2d, ops::lp_pool3d])(x, self.p, self.pool.clone())
+    }
+}
+
+/// A number of windows for each of N spatial axes, where `None` keeps an axis as it is: one for all, or one each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Windows<const N: usize>(pub [Option<usize>; N]);
+
+impl<const N: usize> From<usize> for Windows<N> {
+    fn from(all: usize) -> Windows<N> {
+        Windows([Some(all); N])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Windows<N> {
+    fn from(each: [usize; N]) -> Windows<N> {
+        Windows(each.map(Some))
+    }
+}
+
+impl<const N: usize> From<[Option<usize>; N]> for Windows<N> {
+    fn from(each: [Option<usize>; N]) -> Windows<N> {
+        Windows(each)
+    }
+}
+
+macro_rules! adaptive {
+    ($($(#[$doc:meta])* $name:ident: $one:ident, $two:ident, $three:ident;)*) => {$(
+        $(#[$doc])*
+        /// Window o of O has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉ of an axis of L.
+        #[derive(Clone, Copy, Debug, Module)]
+        #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
+        pub struct $name<const N: usize> {
+            #[module(skip)]
+            windows: [Option<usize>; N],
+        }
+
+        #[doc = concat!("[`", stringify!($name), "`] over one axis: x is `[B, C, L]` or `[C, L]`.")]
+        pub type $one = $name<1>;
+        #[doc = concat!("[`", stringify!($name), "`] over two axes: x is `[B, C, H, W]` or `[C, H, W]`.")]
+        pub type $two = $name<2>;
+        #[doc = concat!("[`", stringify!($name), "`] over three axes: x is `[B, C, D, H, W]` or `[C, D, H, W]`.")]
+        pub type $three = $name<3>;
+
+        impl<const N: usize> $name<N> {
+            /// So many windows along each axis: `1`, `[7, 7]`, `[Some(7), None]`.
+            pub fn new(windows: impl Into<Windows<N>>) -> $name<N> {
+                $name { windows: windows.into().0 }
+            }
+        }
+    )*};
+}
+
+adaptive! {
+    /// The means of a given number of windows, as equal as can be.
+    AdaptiveAvgPool: AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d;
+    /// The largest elements of a given number of windows, as equal as can be.
+    AdaptiveMaxPool: AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d;
+}
+
+impl<const N: usize> Layer for AdaptiveAvgPool<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let pool = by_axes::<_, N>([ops::adaptive_avg_pool1d, ops::adaptive_avg_pool2d, ops::adaptive_avg_pool3d]);
+        pool(x, &self.windows)
+    }
+}
+
+impl<const N: usize> AdaptiveMaxPool<N> {
+    /// The largest elements, and their `i64` positions in the spatial axes (row-major).
+    ///
+    /// # Errors
+    /// Those of [`ops::adaptive_max_pool2d`].
+    pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        let pool = by_axes::<_, N>([ops::adaptive_max_pool1d, ops::adaptive_max_pool2d, ops::adaptive_max_pool3d]);
+        pool(x, &self.windows)
+    }
+}
+
+impl<const N: usize> Layer for AdaptiveMaxPool<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.with_indices(x)?.0)
+    }
+}

@@ -1,0 +1,92 @@
+//! Images of other lengths: interpolated, or with channels turned into places.
+
+use crate::layer::Layer;
+use pellucid_derive::Module;
+use pellucid_tensor::ops::{Resample, Resize};
+use pellucid_tensor::{Result, Tensor, ops};
+
+/// Images `[B, C, spatial..]` with one to three spatial axes, interpolated to other lengths.
+///
+/// ```
+/// use pellucid_nn::{Layer, Upsample};
+/// use pellucid_tensor::ops::Resample;
+/// let twice = Upsample::by([2.0]).mode(Resample::Linear { align_corners: false });
+/// assert_eq!(twice.output_shape(&[1, 3, 8, 8])?.dims(), [1, 3, 16, 16]);
+/// assert_eq!(Upsample::to([5, 7]).output_shape(&[1, 3, 8, 8])?.dims(), [1, 3, 5, 7]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Upsample {
+    #[module(skip)]
+    size: Resize,
+    #[module(skip)]
+    mode: Resample,
+}
+
+impl Upsample {
+    /// To these lengths, one for all spatial axes or one each, by the nearest element.
+    pub fn to(lengths: impl Into<Vec<usize>>) -> Upsample {
+        Upsample { size: Resize::To(lengths.into()), mode: Resample::Nearest }
+    }
+
+    /// By these factors, one for all spatial axes or one each, by the nearest element.
+    pub fn by(factors: impl Into<Vec<f64>>) -> Upsample {
+        Upsample { size: Resize::By(factors.into()), mode: Resample::Nearest }
+    }
+
+    /// In another way.
+    pub fn mode(self, mode: Resample) -> Upsample {
+        Upsample { mode, ..self }
+    }
+}
+
+impl Layer for Upsample {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let spatial = x.rank().saturating_sub(2);
+        let size = match &self.size {
+            Resize::To(all) if all.len() == 1 => Resize::To(vec![all[0]; spatial]),
+            Resize::By(all) if all.len() == 1 => Resize::By(vec![all[0]; spatial]),
+            each => each.clone(),
+        };
+        ops::interpolate(x, size, self.mode)
+    }
+}
+
+/// `[.., C·r², H, W]` to `[.., C, H·r, W·r]`: r² channels become a square of elements (Shi et al. 2016).
+#[derive(Clone, Copy, Debug, Module)]
+pub struct PixelShuffle(
+    /// r
+    pub usize,
+);
+
+impl Layer for PixelShuffle {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::pixel_shuffle(x, self.0)
+    }
+}
+
+/// `[.., C, H·r, W·r]` to `[.., C·r², H, W]`: the inverse of [`PixelShuffle`].
+#[derive(Clone, Copy, Debug, Module)]
+pub struct PixelUnshuffle(
+    /// r
+    pub usize,
+);
+
+impl Layer for PixelUnshuffle {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::pixel_unshuffle(x, self.0)
+    }
+}
+
+/// The channels of x `[B, C, ..]`, seen as `[groups, C / groups]`, transposed (Zhang et al. 2018).
+#[derive(Clone, Copy, Debug, Module)]
+pub struct ChannelShuffle(
+    /// The number of groups.
+    pub usize,
+);
+
+impl Layer for ChannelShuffle {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::channel_shuffle(x, self.0)
+    }
+}

@@ -1,0 +1,127 @@
+//! Layers that only rearrange, and the one that does nothing.
+
+use super::spatial::PerAxis;
+use crate::layer::Layer;
+use pellucid_derive::Module;
+use pellucid_tensor::{Result, Tensor, ops};
+
+/// x itself.
+#[derive(Clone, Copy, Debug, Default, Module)]
+pub struct Identity;
+
+impl Layer for Identity {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.clone())
+    }
+}
+
+/// One axis of several: `[N, d..]` becomes `[N, Πd]`, or any other run of axes one axis.
+#[derive(Clone, Copy, Debug, Module)]
+pub struct Flatten {
+    /// The first axis of the run; 1.
+    pub start: isize,
+    /// The last one; −1, the last.
+    pub end: isize,
+}
+
+impl Flatten {
+    /// Every sample as a vector.
+    pub fn new() -> Flatten {
+        Flatten { start: 1, end: -1 }
+    }
+}
+
+impl Default for Flatten {
+    fn default() -> Flatten {
+        Flatten::new()
+    }
+}
+
+impl Layer for Flatten {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::flatten(x, self.start, self.end)
+    }
+}
+
+/// One axis as several.
+#[derive(Clone, Debug, Module)]
+pub struct Unflatten {
+    /// The axis.
+    pub axis: isize,
+    /// The lengths of what it becomes; one may be −1.
+    pub lengths: Vec<isize>,
+}
+
+impl Unflatten {
+    /// An axis as several of these lengths, of which one may be −1.
+    pub fn new(axis: isize, lengths: impl Into<Vec<isize>>) -> Unflatten {
+        Unflatten { axis, lengths: lengths.into() }
+    }
+}
+
+impl Layer for Unflatten {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::unflatten(x, self.axis, &self.lengths[..])
+    }
+}
+
+/// Windows over the two last axes.
+macro_rules! windows {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident),* };)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Module)]
+        pub struct $name {
+            $($(#[$field_doc])* $field: [usize; 2],)*
+            size: [usize; 2],
+            stride: [usize; 2],
+            padding: [usize; 2],
+            dilation: [usize; 2],
+        }
+
+        impl $name {
+            /// Of windows of this size; stride 1, no padding, dilation 1.
+            pub fn new($($field: impl Into<PerAxis<2>>,)* size: impl Into<PerAxis<2>>) -> $name {
+                let one = [1, 1];
+                $name { $($field: $field.into().0,)* size: size.into().0, stride: one, padding: [0, 0], dilation: one }
+            }
+
+            /// From one window to the next.
+            pub fn stride(self, stride: impl Into<PerAxis<2>>) -> $name {
+                $name { stride: stride.into().0, ..self }
+            }
+
+            /// How far windows reach out of the image.
+            pub fn padding(self, padding: impl Into<PerAxis<2>>) -> $name {
+                $name { padding: padding.into().0, ..self }
+            }
+
+            /// From one element of a window to the next.
+            pub fn dilation(self, dilation: impl Into<PerAxis<2>>) -> $name {
+                $name { dilation: dilation.into().0, ..self }
+            }
+        }
+    )*};
+}
+
+windows! {
+    /// Every window of images as a column: `[B, C, H, W]` becomes `[B, C·taps, windows]`.
+    Unfold {};
+    /// The transpose of [`Unfold`], back to images of given lengths: `[B, C·taps, windows]` becomes `[B, C, H, W]`, and what
+    /// several windows say of one element is added up.
+    Fold {
+        /// H and W.
+        dims
+    };
+}
+
+impl Layer for Unfold {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::unfold(x, self.size, self.dilation, self.padding, self.stride, 2)
+    }
+}
+
+impl Layer for Fold {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::fold(x, &self.dims, self.size, self.dilation, self.padding, self.stride)
+    }
+}

@@ -1,0 +1,49 @@
+//! What layers over spatial axes have in common: numbers for each axis, and inputs with or without a batch.
+
+use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
+
+/// A number for each of N spatial axes: one for all, or one each, the first axis first.
+///
+/// ```
+/// use pellucid_nn::PerAxis;
+/// assert_eq!(PerAxis::<2>::from(3), PerAxis([3, 3]));
+/// assert_eq!(PerAxis::from([3, 5]), PerAxis([3, 5]));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PerAxis<const N: usize>(pub [usize; N]);
+
+impl<const N: usize> From<usize> for PerAxis<N> {
+    fn from(all: usize) -> PerAxis<N> {
+        PerAxis([all; N])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for PerAxis<N> {
+    fn from(each: [usize; N]) -> PerAxis<N> {
+        PerAxis(each)
+    }
+}
+
+/// One of three, for N = 1, 2 or 3 spatial axes.
+pub(super) fn by_axes<T: Copy, const N: usize>(each: [T; 3]) -> T {
+    const { assert!(1 <= N && N <= 3, "there are one, two or three spatial axes") };
+    each[N - 1]
+}
+
+/// The number of channels of an image `[C, spatial..]`, or of a batch `[N, C, spatial..]`.
+pub(super) fn channels<const N: usize>(op: &'static str, input: &Shape) -> Result<usize> {
+    match input.rank().checked_sub(N) {
+        Some(lead @ (1 | 2)) => Ok(input[lead - 1]),
+        _ => Err(Error::shapes(op, [input], format!("takes [N, C, ..] or [C, ..] with {N} spatial axes"))),
+    }
+}
+
+/// `f` of a batch `[N, C, spatial..]`; of one image `[C, spatial..]`, as a batch of one.
+pub(super) fn batched<const N: usize>(
+    op: &'static str,
+    x: &Tensor,
+    f: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    channels::<N>(op, x.shape())?;
+    if x.rank() == N + 2 { f(x) } else { ops::squeeze(&f(&ops::unsqueeze(x, 0)?)?, 0) }
+}

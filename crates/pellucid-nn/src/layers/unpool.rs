@@ -1,0 +1,80 @@
+//! The way back from a max pool.
+
+use super::spatial::{PerAxis, by_axes, channels};
+use pellucid_derive::Module;
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+
+/// Zeros, with every element that a [`MaxPool`](crate::MaxPool) of the same options has taken back in its place.
+///
+/// ```
+/// use pellucid_nn::{MaxPool2d, MaxUnpool2d};
+/// use pellucid_tensor::Tensor;
+/// let x = Tensor::from([[[[1.0f32, 2.0], [4.0, 3.0]]]]);
+/// let (y, indices) = MaxPool2d::new(2).with_indices(&x)?;
+/// assert_eq!(MaxUnpool2d::new(2).forward(&y, &indices).to_vec::<f32>(), [0.0, 0.0, 4.0, 0.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Module)]
+#[module(class = by_axes::<_, N>(["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d"]))]
+pub struct MaxUnpool<const N: usize> {
+    size: [usize; N],
+    stride: [usize; N],
+    padding: [usize; N],
+}
+
+/// [`MaxUnpool`] over one axis: x is `[B, C, L]` or `[C, L]`.
+pub type MaxUnpool1d = MaxUnpool<1>;
+/// [`MaxUnpool`] over two axes: x is `[B, C, H, W]` or `[C, H, W]`.
+pub type MaxUnpool2d = MaxUnpool<2>;
+/// [`MaxUnpool`] over three axes: x is `[B, C, D, H, W]` or `[C, D, H, W]`.
+pub type MaxUnpool3d = MaxUnpool<3>;
+
+impl<const N: usize> MaxUnpool<N> {
+    /// Of windows of this size, next to each other.
+    pub fn new(size: impl Into<PerAxis<N>>) -> MaxUnpool<N> {
+        let size = size.into().0;
+        MaxUnpool { size, stride: size, padding: [0; N] }
+    }
+
+    /// From one window to the next.
+    pub fn stride(self, stride: impl Into<PerAxis<N>>) -> MaxUnpool<N> {
+        MaxUnpool { stride: stride.into().0, ..self }
+    }
+
+    /// How far windows reached out of the input.
+    pub fn padding(self, padding: impl Into<PerAxis<N>>) -> MaxUnpool<N> {
+        MaxUnpool { padding: padding.into().0, ..self }
+    }
+
+    /// The elements of x at their `indices`, with the spatial lengths (L − 1)·stride − 2·padding + size.
+    ///
+    /// # Panics
+    /// With the error of [`try_forward`](MaxUnpool::try_forward), at the caller's line.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, indices: &Tensor) -> Tensor {
+        unwrap(self.try_forward(x, indices))
+    }
+
+    /// [`forward`](MaxUnpool::forward) as a result.
+    ///
+    /// # Errors
+    /// Those of [`ops::max_unpool2d`].
+    pub fn try_forward(&self, x: &Tensor, indices: &Tensor) -> Result<Tensor> {
+        channels::<N>("max_unpool", x.shape())?;
+        let mut dims = [0; N];
+        for a in 0..N {
+            let full = x.shape()[x.rank() - N + a].saturating_sub(1) * self.stride[a] + self.size[a];
+            let mend = || Error::shapes("max_unpool", [x.shape()], "the padding leaves nothing of the output");
+            dims[a] = full.checked_sub(2 * self.padding[a]).ok_or_else(mend)?;
+        }
+        self.forward_to(x, indices, dims)
+    }
+
+    /// The same with other spatial lengths: several of an input are pooled to one.
+    ///
+    /// # Errors
+    /// Those of [`ops::max_unpool2d`].
+    pub fn forward_to(&self, x: &Tensor, indices: &Tensor, dims: [usize; N]) -> Result<Tensor> {
+        by_axes::<_, N>([ops::max_unpool1d, ops::max_unpool2d, ops::max_unpool3d])(x, indices, &dims)
+    }
+}
