@@ -41,8 +41,8 @@ fn eager(training: Training) -> Run {
 
 fn captured(training: Training) -> Run {
     let (x, target, work) = (training.x.clone(), training.target.clone(), training.work);
-    let mut replay = capture(move |inputs| training.step(&inputs[0], &inputs[1]), &[&x, &target])
-        .expect("the step can be captured");
+    let mut replay =
+        capture(move |inputs| training.step(&inputs[0], &inputs[1]), &[&x, &target]).expect("the step can be captured");
     Run::new(work, move || {
         replay.launch(&[&x, &target]).expect("the step can be launched");
     })

@@ -215,7 +215,10 @@ mod tests {
 
     #[test]
     fn words_are_cut_as_in_uncased_models() {
-        assert_eq!(words("  Café, s'il te plaît…\t中文\u{0}x "), ["cafe", ",", "s", "'", "il", "te", "plait", "…", "中", "文", "x"]);
+        assert_eq!(
+            words("  Café, s'il te plaît…\t中文\u{0}x "),
+            ["cafe", ",", "s", "'", "il", "te", "plait", "…", "中", "文", "x"]
+        );
     }
 
     #[test]

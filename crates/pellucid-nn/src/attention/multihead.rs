@@ -133,7 +133,9 @@ impl MultiheadAttention {
         let in_proj = if kdim == width && vdim == width {
             InProj::Joint(init::xavier_uniform([width + 2 * shared, width], 1.0))
         } else {
-            InProj::Separate([[width, width], [shared, kdim], [shared, vdim]].map(|shape| init::xavier_uniform(shape, 1.0)))
+            InProj::Separate(
+                [[width, width], [shared, kdim], [shared, vdim]].map(|shape| init::xavier_uniform(shape, 1.0)),
+            )
         };
         let mut out_proj = Linear::without_bias(width, width);
         out_proj.bias = bias.then(|| init::zeros([width]));

@@ -53,7 +53,11 @@ impl Rotary {
         }
         let lead = &x.shape()[..x.rank() - 1];
         if positions.shape().broadcast(&lead.into()).as_deref() != Some(lead) {
-            return Err(Error::shapes(op, [x.shape(), positions.shape()], "positions broadcast to x without its last axis"));
+            return Err(Error::shapes(
+                op,
+                [x.shape(), positions.shape()],
+                "positions broadcast to x without its last axis",
+            ));
         }
         let half = x.shape()[x.rank() - 1] / 2;
         let pair = Tensor::arange(0, half as i64, 1).to_dtype(DType::F64);

@@ -49,6 +49,7 @@ pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> 
         let mend = format!("{} lengths are those of [T, N, ..], or [N, T, ..] with batch_first", lengths.len());
         return Err(Error::shapes("unpad_sequence", [padded.shape()], mend));
     }
-    let one = |(k, &length): (usize, &usize)| ops::narrow(&ops::select(padded, batch as isize, k as isize)?, 0, 0, length);
+    let one =
+        |(k, &length): (usize, &usize)| ops::narrow(&ops::select(padded, batch as isize, k as isize)?, 0, 0, length);
     lengths.iter().enumerate().map(one).collect()
 }

@@ -104,13 +104,7 @@ impl TransformerDecoderLayer {
     /// # Panics
     /// With the errors of [`try_forward_cached`](TransformerDecoderLayer::try_forward_cached).
     #[track_caller]
-    pub fn forward_cached(
-        &self,
-        target: &Tensor,
-        memory: &Tensor,
-        cache: &KvCache,
-        memory_masks: Masks<'_>,
-    ) -> Tensor {
+    pub fn forward_cached(&self, target: &Tensor, memory: &Tensor, cache: &KvCache, memory_masks: Masks<'_>) -> Tensor {
         unwrap(self.try_forward_cached(target, memory, cache, memory_masks))
     }
 

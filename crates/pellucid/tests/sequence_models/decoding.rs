@@ -2,7 +2,7 @@
 
 use pellucid::Error;
 use pellucid::nn::{
-    KvCache, LearntPositions, Masks, MultiheadAttention, MultiheadAttentionOptions, Rnn, RecurrentOptions, Rotary,
+    KvCache, LearntPositions, Masks, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn, Rotary,
     SinusoidalPositions, TransformerDecoder, TransformerEncoder, TransformerOptions, causal_mask, pad_sequence,
     sinusoidal_positions, unpad_sequence,
 };
@@ -144,7 +144,8 @@ fn positions_are_sinusoids_or_rows() {
 #[test]
 fn sequences_are_padded_and_found_again() {
     let lengths = [3usize, 0, 5];
-    let sequences: Vec<Tensor> = lengths.iter().map(|&l| Tensor::randn([l, 2], DType::F32).requires_grad_(true)).collect();
+    let sequences: Vec<Tensor> =
+        lengths.iter().map(|&l| Tensor::randn([l, 2], DType::F32).requires_grad_(true)).collect();
     let all: Vec<&Tensor> = sequences.iter().collect();
     for batch_first in [false, true] {
         let (padded, found) = pad_sequence(&all, batch_first, 7.0).unwrap();

@@ -113,9 +113,8 @@ fn keys_and_values_of_other_widths() {
     let m = attention(MultiheadAttentionOptions { kdim: Some(6), vdim: Some(5), ..Default::default() });
     let names: Vec<String> = m.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names[..4], ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"]);
-    Case::new("mha_widths").check(&m, |get| {
-        vec![("y", m.attend(&get("query"), &get("key"), &get("value"), Masks::default()))]
-    });
+    Case::new("mha_widths")
+        .check(&m, |get| vec![("y", m.attend(&get("query"), &get("key"), &get("value"), Masks::default()))]);
 }
 
 #[test]
@@ -173,14 +172,8 @@ fn whole_transformers() {
     });
 }
 
-const TWO: RecurrentOptions = RecurrentOptions {
-    layers: 2,
-    bias: true,
-    batch_first: false,
-    dropout: 0.0,
-    bidirectional: true,
-    projection: None,
-};
+const TWO: RecurrentOptions =
+    RecurrentOptions { layers: 2, bias: true, batch_first: false, dropout: 0.0, bidirectional: true, projection: None };
 
 #[test]
 fn plain_recurrent_layers() {

@@ -66,7 +66,8 @@ fn a_step_of_a_transformer() {
 
 #[test]
 fn a_step_of_an_lstm() {
-    let options = RecurrentOptions { layers: 2, dropout: 0.2, bidirectional: true, batch_first: true, ..Default::default() };
+    let options =
+        RecurrentOptions { layers: 2, dropout: 0.2, bidirectional: true, batch_first: true, ..Default::default() };
     let make = || (Lstm::with(3, 8, options).unwrap(), Linear::new(16, 5));
     let lengths = Tensor::from([6i64, 2, 5, 6]);
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
