@@ -234,7 +234,9 @@ impl<const N: usize> ConvTranspose<N> {
     /// A layer to `outputs` channels that takes as many as its first input has; see [`Conv::lazy`].
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<ConvTranspose<N>> {
         let kernel = kernel.into();
-        Lazy::new(move |input| Ok(ConvTranspose::new(channels::<N>("conv_transpose", input)?, outputs, kernel)))
+        Lazy::new(move |input| {
+            Ok(ConvTranspose::new(channels::<N>("conv_transpose", input)?, outputs, kernel))
+        })
     }
 
     /// From one window of the output to the next.
