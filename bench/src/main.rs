@@ -25,9 +25,12 @@ mod harness;
 mod matmul;
 mod operations;
 mod rows;
+mod sequence;
 mod small;
 mod train;
+mod training;
 mod versus;
+mod vision;
 
 use ceilings::Ceilings;
 use harness::Workload;
@@ -77,6 +80,8 @@ fn workloads() -> Vec<Workload> {
     let groups = [
         small::workloads(),
         train::workloads(),
+        sequence::workloads(),
+        vision::workloads(),
         elementwise::workloads(),
         rows::workloads(),
         matmul::workloads(),

@@ -3,6 +3,7 @@
 //! - [`Module`], what has parameters, and `#[derive(Module)]`, which finds them.
 //! - [`Layer`], a module that is a function of one tensor, and the layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
 //!   [`LayerNorm`], [`Embedding`], [`Dropout`], pools, padding, activations; [`Sequential`] and tuples of them.
+//! - [`MultiheadAttention`] and [`Transformer`]s, [`Rnn`], [`Gru`] and [`Lstm`]: what reads sequences.
 //! - [`loss`]: what training makes small. [`init`]: what parameters start with.
 //! - [`optim`]: how it is made small, and with which learning rate.
 //!
@@ -32,6 +33,7 @@
 // `#[derive(Module)]` names what it needs as `::pellucid::nn::..`: here that is this crate.
 extern crate self as pellucid;
 
+mod attention;
 mod call;
 pub mod hook;
 pub mod init;
@@ -42,20 +44,33 @@ pub mod loss;
 mod module;
 pub mod optim;
 mod parameter;
+mod recurrent;
 mod sequential;
 mod state;
 mod summary;
+mod transformer;
 mod visit;
 
+pub use attention::{
+    InProj, KvCache, LearntPositions, Masks, MultiheadAttention, MultiheadAttentionOptions, Pairs, Rotary,
+    SinusoidalPositions, causal_mask, sinusoidal_positions,
+};
 pub use layer::Layer;
 pub use layers::*;
 pub use lazy::Lazy;
 pub use module::Module;
 pub use parameter::{Buffer, Parameter, Training};
 pub use pellucid_derive::Module;
+pub use recurrent::{
+    Gru, GruCell, Lstm, LstmCell, LstmState, RecurrentOptions, Rnn, RnnCell, pad_sequence, unpad_sequence,
+};
 pub use sequential::{ModuleDict, ModuleList, Sequential};
-pub use state::{Keys, StateDict, rename};
+pub use state::{Keys, StateDict, join, rename};
 pub use summary::{Row, Summary};
+pub use transformer::{
+    Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+    TransformerOptions,
+};
 pub use visit::{Part, PartInfo, Visitor};
 
 #[doc(hidden)]

@@ -2,6 +2,7 @@
 
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Tensors by name, in alphabetical order.
 pub type StateDict = BTreeMap<String, Tensor>;
@@ -35,6 +36,44 @@ pub struct Keys {
 /// ```
 pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateDict {
     state.iter().filter_map(|(name, value)| Some((map(name)?, value.clone()))).collect()
+}
+
+/// A state dict in which values are joined along their first axis: those whose names differ in which of `parts` they have,
+/// in this order, under the name that has `whole` in its place. Other values stay. It reads files of systems that keep
+/// apart what is one matrix here.
+///
+/// ```
+/// use pellucid_nn::{StateDict, join};
+/// use pellucid_tensor::{DType, Tensor};
+/// let matrix = |name: &str| (format!("layers.0.{name}.weight"), Tensor::ones([2, 3], DType::F32));
+/// let theirs = StateDict::from([matrix("query"), matrix("key"), matrix("value"), matrix("dense")]);
+/// let ours = join(&theirs, &["query.", "key.", "value."], "in_proj_")?;
+/// assert_eq!(ours.keys().collect::<Vec<_>>(), ["layers.0.dense.weight", "layers.0.in_proj_weight"]);
+/// assert_eq!(ours["layers.0.in_proj_weight"].shape().dims(), [6, 3]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::StateDict`] names what is missing of a group; [`Error::ShapeMismatch`] for values that do not fit together.
+pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict> {
+    let mut joined = StateDict::new();
+    for (name, value) in state {
+        let Some(part) = parts.iter().find(|part| name.contains(**part)) else {
+            joined.insert(name.clone(), value.clone());
+            continue;
+        };
+        let names: Vec<String> = parts.iter().map(|other| name.replacen(part, other, 1)).collect();
+        let missing: Vec<String> = names.iter().filter(|name| !state.contains_key(*name)).cloned().collect();
+        if !missing.is_empty() {
+            return Err(Error::StateDict { missing, unexpected: vec![], misshaped: vec![] });
+        }
+        // The whole is made when its first part comes along, whichever that is.
+        if let Entry::Vacant(place) = joined.entry(name.replacen(part, whole, 1)) {
+            let values: Vec<&Tensor> = names.iter().map(|name| &state[name]).collect();
+            place.insert(ops::concatenate(&values, 0)?);
+        }
+    }
+    Ok(joined)
 }
 
 /// Writes `state` into `own`, or says what does not fit and writes nothing.

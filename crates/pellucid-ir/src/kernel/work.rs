@@ -33,10 +33,6 @@ impl Kernel {
                 let terms = parts[1].iter().skip(1).product::<usize>() as u64;
                 2 * parts[2].size() as u64 * terms
             }
-            Kernel::Recurrent(k) => k.sizes(inputs).map_or(0, |s| {
-                let weights = s.state * s.hidden * (k.cell.gates() + usize::from(k.projected));
-                (2 * s.steps * s.batch * weights) as u64
-            }),
             Kernel::Pool(k) => written * k.window.taps() as u64,
             Kernel::Scatter(_) => inputs.first().map_or(0, size),
             Kernel::Sort(_) => {
@@ -44,6 +40,11 @@ impl Kernel {
                 elements * u64::from(elements.max(1).ilog2())
             }
             Kernel::Factor(_) => inputs.first().map_or(0, |a| cubes(&a.shape)),
+            Kernel::Recurrent(k) => k.sizes(inputs).map_or(0, |s| {
+                // The products with weights; beside them a gate's own arithmetic is little.
+                let rows = k.cell.gates() + usize::from(k.projected);
+                2 * (s.steps * s.batch * s.hidden * s.state * rows) as u64
+            }),
             Kernel::Gather(_) | Kernel::Random(_) | Kernel::Copy => 0,
         }
     }

@@ -4,7 +4,7 @@
 
 use super::sum_to;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{Error, Layout, Result, Scalar, Shape};
@@ -373,6 +373,32 @@ pub fn flip(x: &Tensor, axes: impl Into<super::Axes>) -> Result<Tensor> {
     cuts(x, axes.iter().map(reversed).collect())
 }
 
+/// All parts by one node, whose gradient is theirs, joined: that of [`Cut`] would be one of the whole shape for each part.
+struct Split {
+    axis: usize,
+    lengths: Vec<usize>,
+}
+
+impl Operation for Split {
+    fn name(&self) -> &'static str {
+        "split"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        let mut start = 0;
+        let part = |&len: &usize| {
+            let layout = inputs[0].layout().slice(self.axis, start, 1, len);
+            start += len;
+            inputs[0].view(layout)
+        };
+        Ok(self.lengths.iter().map(part).collect())
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let parts: Vec<Tensor> = (0..grads.len()).map(|i| grads.get(i)).collect::<Result<_>>()?;
+        let parts: Vec<&Tensor> = parts.iter().collect();
+        Ok(smallvec![Some(super::concatenate(&parts, self.axis as isize)?)])
+    }
+}
+
 /// Cut along an axis into parts of these lengths, as views.
 ///
 /// # Errors
@@ -384,11 +410,8 @@ pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> 
         let reason = format!("lengths {lengths:?} do not add up to {}, the length of axis {at}", x.shape()[at]);
         return Err(Error::invalid("split", reason));
     }
-    let mut start = 0;
-    let part = |&len: &usize| {
-        let part = cuts(x, smallvec![(at, start, 1, len)]);
-        start += len;
-        part
-    };
-    lengths.iter().map(part).collect()
+    if lengths.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(apply(Split { axis: at, lengths: lengths.to_vec() }, &[x])?.into_vec())
 }

@@ -49,7 +49,8 @@ fn operations() -> Vec<(&'static str, Op)> {
         ("cross_entropy", |x| ops::cross_entropy(x, &Tensor::from([0i64, 1, 2, 3]), CrossEntropy::default())),
         ("lstm", |x| {
             let w = ops::concatenate(&[x; 4], 0)?;
-            let weights = RecurrentWeights { weight_ih: &w, weight_hh: &w, bias_ih: None, bias_hh: None, weight_hr: None };
+            let weights =
+                RecurrentWeights { weight_ih: &w, weight_hh: &w, bias_ih: None, bias_hh: None, weight_hr: None };
             Ok(ops::lstm(&ops::unsqueeze(x, 1)?, weights, None, Recurrence::default())?.0)
         }),
         ("relu", |x| ops::relu(x)),

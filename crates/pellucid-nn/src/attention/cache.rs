@@ -1,0 +1,96 @@
+//! Keys and values of what was decoded before.
+
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
+
+/// Keys and values that later queries attend to, so that a step of decoding projects its own elements alone.
+///
+/// The buffers are made once, for `capacity` elements, and written in place; the number of those that are there is a
+/// tensor, so a step of decoding can be captured and replayed. It belongs to one attention layer and one batch:
+///
+/// ```
+/// use pellucid_nn::{Masks, MultiheadAttention};
+/// use pellucid_tensor::{DType, Tensor, no_grad};
+/// let _off = no_grad();
+/// let attention = MultiheadAttention::new(8, 2);
+/// let x = Tensor::randn([1, 5, 8], DType::F32);
+/// let whole = attention.attend(&x, &x, &x, Masks::causal());
+/// let cache = attention.cache(1, 16);
+/// attention.forward_cached(&x.narrow(1, 0, 4), &cache);
+/// let last = attention.forward_cached(&x.narrow(1, 4, 1), &cache);
+/// assert!((last - whole.narrow(1, 4, 1)).abs().max(..).item::<f32>() < 1e-6);
+/// ```
+#[derive(Clone, Debug)]
+pub struct KvCache {
+    /// `[N, G, C, D]`.
+    keys: Tensor,
+    /// `[N, G, C, D]`.
+    values: Tensor,
+    /// How many elements are there, `i64 []`.
+    length: Tensor,
+}
+
+impl KvCache {
+    /// An empty cache for `batch` sequences of at most `capacity` elements, with `heads` keys and values of `width`
+    /// numbers each.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(batch: usize, heads: usize, capacity: usize, width: usize, dtype: DType) -> KvCache {
+        let buffer = || unwrap(ops::zeros([batch, heads, capacity, width], dtype));
+        KvCache { keys: buffer(), values: buffer(), length: Tensor::zeros((), DType::I64) }
+    }
+
+    /// For how many elements there is place.
+    pub fn capacity(&self) -> usize {
+        self.keys.shape()[2]
+    }
+
+    /// The number of elements that are there, `i64 []`; decoding counts it up in place.
+    pub fn length(&self) -> &Tensor {
+        &self.length
+    }
+
+    /// Forgets everything.
+    ///
+    /// # Panics
+    /// With the errors of the writes; none is expected.
+    #[track_caller]
+    pub fn clear(&self) {
+        // What is not seen is multiplied with 0, which makes NaN of a number that is not finite.
+        for buffer in [&self.keys, &self.values, &self.length] {
+            unwrap(ops::copy_(buffer, &Tensor::zeros((), buffer.dtype())));
+        }
+    }
+
+    /// The positions of the next `count` elements, `i64 [count]`.
+    pub(super) fn next(&self, count: usize) -> Result<Tensor> {
+        ops::add(&self.length, &Tensor::arange(0, count as i64, 1))
+    }
+
+    /// Writes keys and values `[N, G, n, D]` of the elements at `positions`, the next ones, and returns those of all
+    /// elements, `[N, G, C, D]`, and which of them each new one sees, bool `[n, C]`.
+    pub(super) fn append(&self, keys: &Tensor, values: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
+        let op = "kv_cache";
+        if keys.requires_grad() || values.requires_grad() {
+            return Err(Error::invalid(op, "no gradient flows through a cache; decode inside of no_grad()"));
+        }
+        let count = keys.shape()[2];
+        for (new, buffer) in [(keys, &self.keys), (values, &self.values)] {
+            let expected: Shape = buffer.shape().with_axis(2, count);
+            if *new.shape() != expected || count > self.capacity() {
+                let mend = "a cache is for one batch and one layer, and for no more elements than its capacity";
+                return Err(Error::shapes(op, [new.shape(), buffer.shape()], mend));
+            }
+            if new.dtype() != buffer.dtype() {
+                return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], "a cache has the dtype of its layer"));
+            }
+        }
+        self.keys.try_set((.., .., positions), keys)?;
+        self.values.try_set((.., .., positions), values)?;
+        ops::copy_(&self.length, &ops::add(&self.length, count as i64)?)?;
+        let number = Tensor::arange(0, self.capacity() as i64, 1);
+        let seen = ops::le(&number, &ops::unsqueeze(positions, 1)?)?;
+        Ok([self.keys.clone(), self.values.clone(), seen])
+    }
+}

@@ -1,0 +1,86 @@
+//! Positions that are added to the elements of a sequence.
+
+use crate::init;
+use crate::layer::Layer;
+use crate::parameter::Parameter;
+use pellucid_derive::Module;
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
+
+/// The sinusoids of positions (Vaswani et al. 2017), `[.., width]` for integers `[..]`: sin(p·10000^(−2i/width)) at 2i,
+/// and its cosine at 2i + 1.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] if the dtype of the result is not a float.
+pub fn sinusoidal_positions(positions: &Tensor, width: usize, dtype: DType) -> Result<Tensor> {
+    if !dtype.is_float() {
+        return Err(Error::dtypes("sinusoidal_positions", [dtype], "sinusoids are floats"));
+    }
+    let pair = Tensor::arange(0, width.div_ceil(2) as i64, 1).to_dtype(DType::F64);
+    let position = ops::unsqueeze(&ops::to_dtype(positions, DType::F64)?, -1)?;
+    let f = formula!(|position, pair; log_base, width| {
+        let angle = position * (-2.0 * log_base * pair / width).exp();
+        (angle.sin(), angle.cos())
+    });
+    let waves = ops::map(f, &[&position, &pair], &[10_000f64.ln().into(), (width as f64).into()])?;
+    let table = ops::flatten(&ops::stack(&[&waves[0], &waves[1]], -1)?, -2, -1)?;
+    ops::to_dtype(&ops::narrow(&table, -1, 0, width)?, dtype)
+}
+
+/// The positions 0..L of x `[.., L, E]`.
+fn from_start(op: &'static str, x: &Tensor) -> Result<Tensor> {
+    match x.rank() {
+        0 | 1 => Err(Error::shapes(op, [x.shape()], "x is [.., L, E]")),
+        rank => Ok(Tensor::arange(0, x.shape()[rank - 2] as i64, 1)),
+    }
+}
+
+/// x + the sinusoids of its positions, for x `[.., L, E]`; see [`sinusoidal_positions`]. It has no state and no longest
+/// sequence.
+#[derive(Clone, Copy, Debug, Default, Module)]
+pub struct SinusoidalPositions;
+
+impl Layer for SinusoidalPositions {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let positions = from_start("sinusoidal_positions", x)?;
+        ops::add(x, &sinusoidal_positions(&positions, x.shape()[x.rank() - 1], x.dtype())?)
+    }
+}
+
+/// x + a row of a table for each position, for x `[.., L, E]` (Gehring et al. 2017).
+#[derive(Clone, Debug, Module)]
+pub struct LearntPositions {
+    /// The table, `[longest, E]`.
+    pub weight: Parameter,
+}
+
+impl LearntPositions {
+    /// Positions of sequences that have at most `longest` elements of this width, normal with standard deviation 0.02
+    /// (Radford et al. 2019).
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(longest: usize, width: usize) -> LearntPositions {
+        LearntPositions { weight: init::normal([longest, width], 0.02) }
+    }
+
+    /// The rows of these positions, `[.., E]` for integers `[..]`.
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfBounds`] for a position beyond the table.
+    pub fn rows(&self, positions: &Tensor) -> Result<Tensor> {
+        ops::embedding(&self.weight, positions, ops::Embedding::default())
+    }
+}
+
+impl Layer for LearntPositions {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let longest = self.weight.shape()[0];
+        let length = from_start("learnt_positions", x)?.size();
+        if length > longest {
+            let mend = format!("the table has {longest} positions");
+            return Err(Error::shapes("learnt_positions", [x.shape()], mend));
+        }
+        ops::add(x, &ops::narrow(&self.weight, 0, 0, length)?)
+    }
+}

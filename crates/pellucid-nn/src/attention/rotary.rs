@@ -1,0 +1,85 @@
+//! Rotary positions.
+
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
+
+/// Which elements of a query or key rotary positions turn together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pairs {
+    /// 2i and 2i + 1, as in the paper.
+    #[default]
+    Neighbours,
+    /// i and i + D/2, as in GPT-NeoX and LLaMA's published weights.
+    Halves,
+}
+
+/// Rotary positions (Su et al. 2021): the i-th pair of a query's or key's elements, as a complex number, is turned by the
+/// angle p·base^(−2i/D) at position p. Scores then depend on distances between positions alone.
+///
+/// ```
+/// use pellucid_nn::Rotary;
+/// use pellucid_tensor::Tensor;
+/// let x = Tensor::from([[1.0f64, 0.0], [1.0, 0.0]]);
+/// let y = Rotary::default().rotate(&x, &Tensor::from([0i64, 1]))?;
+/// assert_eq!(y.to_vec::<f64>(), [1.0, 0.0, 1f64.cos(), 1f64.sin()]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rotary {
+    /// The angle of the slowest pair falls towards 1/base with the width.
+    pub base: f64,
+    /// What a pair is.
+    pub pairs: Pairs,
+}
+
+impl Default for Rotary {
+    fn default() -> Rotary {
+        Rotary { base: 10_000.0, pairs: Pairs::default() }
+    }
+}
+
+impl Rotary {
+    /// x `[.., L, D]`, turned by its positions: integers that broadcast to `[.., L]`. Angles are computed in `f64`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if D is odd, or positions do not broadcast; [`Error::DTypeMismatch`] unless x has a
+    /// float dtype.
+    pub fn rotate(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
+        let op = "rotary";
+        if x.rank() < 2 || !x.shape()[x.rank() - 1].is_multiple_of(2) {
+            return Err(Error::shapes(op, [x.shape()], "x is [.., L, D] with an even D"));
+        }
+        if !x.dtype().is_float() {
+            return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+        }
+        let lead = &x.shape()[..x.rank() - 1];
+        if positions.shape().broadcast(&lead.into()).as_deref() != Some(lead) {
+            return Err(Error::shapes(
+                op,
+                [x.shape(), positions.shape()],
+                "positions broadcast to x without its last axis",
+            ));
+        }
+        let half = x.shape()[x.rank() - 1] / 2;
+        let pair = Tensor::arange(0, half as i64, 1).to_dtype(DType::F64);
+        let position = ops::unsqueeze(&ops::to_dtype(positions, DType::F64)?, -1)?;
+        let f = formula!(|position, pair; log_base, half| {
+            let angle = position * (-log_base * pair / half).exp();
+            (angle.cos(), angle.sin())
+        });
+        let turn = ops::map(f, &[&position, &pair], &[self.base.ln().into(), (half as f64).into()])?;
+        let [cos, sin] = [ops::to_dtype(&turn[0], x.dtype())?, ops::to_dtype(&turn[1], x.dtype())?];
+        let (a, b) = match self.pairs {
+            Pairs::Neighbours => {
+                let pairs = ops::unflatten(x, -1, [half, 2])?;
+                (ops::select(&pairs, -1, 0)?, ops::select(&pairs, -1, 1)?)
+            }
+            Pairs::Halves => (ops::narrow(x, -1, 0, half)?, ops::narrow(x, -1, half, half)?),
+        };
+        let f = formula!(|a, b, cos, sin| (a * cos - b * sin, a * sin + b * cos));
+        let turned = ops::map(f, &[&a, &b, &cos, &sin], &[])?;
+        match self.pairs {
+            Pairs::Neighbours => ops::flatten(&ops::stack(&[&turned[0], &turned[1]], -1)?, -2, -1),
+            Pairs::Halves => ops::concatenate(&[&turned[0], &turned[1]], -1),
+        }
+    }
+}

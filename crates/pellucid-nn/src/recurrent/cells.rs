@@ -1,0 +1,183 @@
+//! One step of a recurrent layer.
+
+use super::layers::LstmState;
+use super::weights::Weights;
+use crate::module::Module;
+use crate::visit::Visitor;
+use pellucid_tensor::ops::{Nonlinearity, Recurrence};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+
+/// One step of an [`Rnn`](crate::Rnn): h′ = f(W_ih·x + b_ih + W_hh·h + b_hh).
+///
+/// Inputs are `[N, I]`, states `[N, H]`.
+#[derive(Clone, Debug)]
+pub struct RnnCell {
+    weights: Weights,
+    nonlinearity: Nonlinearity,
+}
+
+impl Module for RnnCell {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        self.weights.visit(visitor, "");
+    }
+}
+
+impl RnnCell {
+    /// A cell from `input` to `hidden` numbers, with tanh; all weights start uniform on ±1/√hidden.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(input: usize, hidden: usize) -> RnnCell {
+        RnnCell { weights: Weights::new(1, input, hidden, true, None), nonlinearity: Nonlinearity::Tanh }
+    }
+
+    /// [`new`](RnnCell::new) without biases.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn without_bias(input: usize, hidden: usize) -> RnnCell {
+        RnnCell { weights: Weights::new(1, input, hidden, false, None), nonlinearity: Nonlinearity::Tanh }
+    }
+
+    /// With max(x, 0) instead of tanh.
+    #[must_use]
+    pub fn relu(mut self) -> RnnCell {
+        self.nonlinearity = Nonlinearity::Relu;
+        self
+    }
+
+    /// The next state, from one or from zeros.
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward`](RnnCell::try_forward).
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, state: Option<&Tensor>) -> Tensor {
+        unwrap(self.try_forward(x, state))
+    }
+
+    /// [`forward`](RnnCell::forward) as a result.
+    ///
+    /// # Errors
+    /// Those of [`ops::rnn`].
+    pub fn try_forward(&self, x: &Tensor, state: Option<&Tensor>) -> Result<Tensor> {
+        let x = step(x)?;
+        Ok(ops::rnn(&x, self.weights.borrowed(), state, self.nonlinearity, Recurrence::default())?.1)
+    }
+}
+
+/// One step of a [`Gru`](crate::Gru).
+///
+/// Inputs are `[N, I]`, states `[N, H]`.
+#[derive(Clone, Debug)]
+pub struct GruCell {
+    weights: Weights,
+}
+
+impl Module for GruCell {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        self.weights.visit(visitor, "");
+    }
+}
+
+impl GruCell {
+    /// A cell from `input` to `hidden` numbers; all weights start uniform on ±1/√hidden.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(input: usize, hidden: usize) -> GruCell {
+        GruCell { weights: Weights::new(3, input, hidden, true, None) }
+    }
+
+    /// [`new`](GruCell::new) without biases.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn without_bias(input: usize, hidden: usize) -> GruCell {
+        GruCell { weights: Weights::new(3, input, hidden, false, None) }
+    }
+
+    /// The next state, from one or from zeros.
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward`](GruCell::try_forward).
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, state: Option<&Tensor>) -> Tensor {
+        unwrap(self.try_forward(x, state))
+    }
+
+    /// [`forward`](GruCell::forward) as a result.
+    ///
+    /// # Errors
+    /// Those of [`ops::gru`].
+    pub fn try_forward(&self, x: &Tensor, state: Option<&Tensor>) -> Result<Tensor> {
+        let x = step(x)?;
+        Ok(ops::gru(&x, self.weights.borrowed(), state, Recurrence::default())?.1)
+    }
+}
+
+/// One step of an [`Lstm`](crate::Lstm).
+///
+/// Inputs are `[N, I]`, states h and c `[N, H]`.
+#[derive(Clone, Debug)]
+pub struct LstmCell {
+    weights: Weights,
+}
+
+impl Module for LstmCell {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        self.weights.visit(visitor, "");
+    }
+}
+
+impl LstmCell {
+    /// A cell from `input` to `hidden` numbers; all weights start uniform on ±1/√hidden.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(input: usize, hidden: usize) -> LstmCell {
+        LstmCell { weights: Weights::new(4, input, hidden, true, None) }
+    }
+
+    /// [`new`](LstmCell::new) without biases.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn without_bias(input: usize, hidden: usize) -> LstmCell {
+        LstmCell { weights: Weights::new(4, input, hidden, false, None) }
+    }
+
+    /// The next states, from some or from zeros.
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward`](LstmCell::try_forward).
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, state: Option<&LstmState>) -> LstmState {
+        unwrap(self.try_forward(x, state))
+    }
+
+    /// [`forward`](LstmCell::forward) as a result.
+    ///
+    /// # Errors
+    /// Those of [`ops::lstm`].
+    pub fn try_forward(&self, x: &Tensor, state: Option<&LstmState>) -> Result<LstmState> {
+        let x = step(x)?;
+        Ok(ops::lstm(&x, self.weights.borrowed(), state.map(|(h, c)| (h, c)), Recurrence::default())?.1)
+    }
+}
+
+/// x `[N, I]` as a sequence of one step.
+fn step(x: &Tensor) -> Result<Tensor> {
+    if x.rank() != 2 {
+        return Err(Error::shapes("recurrent_cell", [x.shape()], "the input of a step is [N, I]"));
+    }
+    ops::unsqueeze(x, 0)
+}

@@ -1,0 +1,255 @@
+//! The recurrent layers: a stack of each kind, and its states.
+
+use super::stack::{Cell, RecurrentOptions, Stack};
+use crate::layer::Layer;
+use crate::module::Module;
+use crate::visit::Visitor;
+use pellucid_tensor::ops::Nonlinearity;
+use pellucid_tensor::{Result, Tensor, unwrap};
+
+/// A plain recurrent layer, or several (Elman 1990): hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh), f being tanh or relu.
+///
+/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and states
+/// `[layers·K, N, H]`, where K is the number of directions. As a [`Layer`] it starts from zeros, and puts the outputs out.
+///
+/// ```
+/// use pellucid_nn::Rnn;
+/// use pellucid_tensor::{DType, Tensor};
+/// let rnn = Rnn::new(3, 4);
+/// let x = Tensor::randn([5, 2, 3], DType::F32);
+/// let (y, h) = rnn.run(&x, None);
+/// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 4].as_slice(), [1, 2, 4].as_slice()));
+/// let (_, h) = rnn.run(&x, Some(&h));
+/// assert_eq!(h.shape().dims(), [1, 2, 4]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rnn(Stack);
+
+impl Module for Rnn {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        self.0.visit(visitor);
+    }
+}
+
+impl Layer for Rnn {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.0.run(x, None, None, None)?.0)
+    }
+}
+
+impl Rnn {
+    /// A layer with tanh from `input` to `hidden` numbers.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn new(input: usize, hidden: usize) -> Rnn {
+        unwrap(Rnn::with(input, hidden, Nonlinearity::Tanh, RecurrentOptions::default()))
+    }
+
+    /// [`new`](Rnn::new) with options and another function. All weights start uniform on ±1/√hidden.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for no layer, a dropout outside [0, 1], or a projection.
+    #[track_caller]
+    pub fn with(input: usize, hidden: usize, nonlinearity: Nonlinearity, options: RecurrentOptions) -> Result<Rnn> {
+        Stack::new(Cell::Rnn(nonlinearity), input, hidden, options).map(Rnn)
+    }
+
+    /// The outputs, and the last state of every layer and direction, from a first one, or from zeros.
+    ///
+    /// # Panics
+    /// With the errors of [`try_run`](Rnn::try_run).
+    #[track_caller]
+    pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> (Tensor, Tensor) {
+        unwrap(self.try_run(x, state, None))
+    }
+
+    /// [`run`](Rnn::run) over sequences of these lengths, integers `[N]`, that were padded to one (see
+    /// [`pad_sequence`](crate::pad_sequence)): a last state is that at a sequence's own end, the second direction starts there,
+    /// and outputs behind it are 0.
+    ///
+    /// # Panics
+    /// With the errors of [`try_run`](Rnn::try_run).
+    #[track_caller]
+    pub fn run_packed(&self, x: &Tensor, lengths: &Tensor, state: Option<&Tensor>) -> (Tensor, Tensor) {
+        unwrap(self.try_run(x, state, Some(lengths)))
+    }
+
+    /// [`run`](Rnn::run) and [`run_packed`](Rnn::run_packed) as a result.
+    ///
+    /// # Errors
+    /// Those of [`ops::rnn`](pellucid_tensor::ops::rnn).
+    pub fn try_run(&self, x: &Tensor, state: Option<&Tensor>, lengths: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        let (y, h, _) = self.0.run(x, state, None, lengths)?;
+        Ok((y, h))
+    }
+}
+
+/// Gated recurrent units (Cho et al. 2014), in one layer or several; see [`ops::gru`](pellucid_tensor::ops::gru).
+///
+/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and states
+/// `[layers·K, N, H]`, where K is the number of directions. As a [`Layer`] it starts from zeros, and puts the outputs out.
+///
+/// ```
+/// use pellucid_nn::{Gru, RecurrentOptions, pad_sequence};
+/// use pellucid_tensor::{DType, Tensor};
+/// let gru = Gru::with(3, 4, RecurrentOptions { bidirectional: true, ..Default::default() })?;
+/// let (long, short) = (Tensor::randn([5, 3], DType::F32), Tensor::randn([2, 3], DType::F32));
+/// let (x, lengths) = pad_sequence(&[&long, &short], false, 0.0)?;
+/// let (y, h) = gru.run_packed(&x, &lengths, None);
+/// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 8].as_slice(), [2, 2, 4].as_slice()));
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Gru(Stack);
+
+impl Module for Gru {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        self.0.visit(visitor);
+    }
+}
+
+impl Layer for Gru {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.0.run(x, None, None, None)?.0)
+    }
+}
+
+impl Gru {
+    /// A layer from `input` to `hidden` numbers.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn new(input: usize, hidden: usize) -> Gru {
+        unwrap(Gru::with(input, hidden, RecurrentOptions::default()))
+    }
+
+    /// [`new`](Gru::new) with options. All weights start uniform on ±1/√hidden.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for no layer, a dropout outside [0, 1], or a projection.
+    #[track_caller]
+    pub fn with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Gru> {
+        Stack::new(Cell::Gru, input, hidden, options).map(Gru)
+    }
+
+    /// The outputs, and the last state of every layer and direction, from a first one, or from zeros.
+    ///
+    /// # Panics
+    /// With the errors of [`try_run`](Gru::try_run).
+    #[track_caller]
+    pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> (Tensor, Tensor) {
+        unwrap(self.try_run(x, state, None))
+    }
+
+    /// [`run`](Gru::run) over sequences of these lengths, integers `[N]`, that were padded to one (see
+    /// [`pad_sequence`](crate::pad_sequence)): a last state is that at a sequence's own end, the second direction starts there,
+    /// and outputs behind it are 0.
+    ///
+    /// # Panics
+    /// With the errors of [`try_run`](Gru::try_run).
+    #[track_caller]
+    pub fn run_packed(&self, x: &Tensor, lengths: &Tensor, state: Option<&Tensor>) -> (Tensor, Tensor) {
+        unwrap(self.try_run(x, state, Some(lengths)))
+    }
+
+    /// [`run`](Gru::run) and [`run_packed`](Gru::run_packed) as a result.
+    ///
+    /// # Errors
+    /// Those of [`ops::gru`](pellucid_tensor::ops::gru).
+    pub fn try_run(&self, x: &Tensor, state: Option<&Tensor>, lengths: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        let (y, h, _) = self.0.run(x, state, None, lengths)?;
+        Ok((y, h))
+    }
+}
+
+/// Long short-term memory (Hochreiter & Schmidhuber 1997), in one layer or several; see [`ops::lstm`](pellucid_tensor::ops::lstm).
+///
+/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and states
+/// `[layers·K, N, H]`, where K is the number of directions. States are h and c; with a projection to P numbers, outputs are
+/// `[T, N, K·P]` and h `[layers·K, N, P]`. As a [`Layer`] it starts from zeros, and puts the outputs out.
+///
+/// ```
+/// use pellucid_nn::{Lstm, RecurrentOptions};
+/// use pellucid_tensor::{DType, Tensor};
+/// let lstm = Lstm::with(3, 4, RecurrentOptions { layers: 2, batch_first: true, ..Default::default() })?;
+/// let (y, (h, c)) = lstm.run(&Tensor::randn([2, 5, 3], DType::F32), None);
+/// assert_eq!((y.shape().dims(), h.shape(), c.shape().dims()), ([2, 5, 4].as_slice(), c.shape(), [2, 2, 4].as_slice()));
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lstm(Stack);
+
+impl Module for Lstm {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        self.0.visit(visitor);
+    }
+}
+
+impl Layer for Lstm {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.0.run(x, None, None, None)?.0)
+    }
+}
+
+/// h and c of every layer and direction.
+pub type LstmState = (Tensor, Tensor);
+
+impl Lstm {
+    /// A layer from `input` to `hidden` numbers.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn new(input: usize, hidden: usize) -> Lstm {
+        unwrap(Lstm::with(input, hidden, RecurrentOptions::default()))
+    }
+
+    /// [`new`](Lstm::new) with options. All weights start uniform on ±1/√hidden.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for no layer, a dropout outside [0, 1].
+    #[track_caller]
+    pub fn with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Lstm> {
+        Stack::new(Cell::Lstm, input, hidden, options).map(Lstm)
+    }
+
+    /// The outputs, and the last states of every layer and direction, from first ones, or from zeros.
+    ///
+    /// # Panics
+    /// With the errors of [`try_run`](Lstm::try_run).
+    #[track_caller]
+    pub fn run(&self, x: &Tensor, state: Option<&LstmState>) -> (Tensor, LstmState) {
+        unwrap(self.try_run(x, state, None))
+    }
+
+    /// [`run`](Lstm::run) over sequences of these lengths, integers `[N]`, that were padded to one (see
+    /// [`pad_sequence`](crate::pad_sequence)): last states are those at a sequence's own end, the second direction starts there,
+    /// and outputs behind it are 0.
+    ///
+    /// # Panics
+    /// With the errors of [`try_run`](Lstm::try_run).
+    #[track_caller]
+    pub fn run_packed(&self, x: &Tensor, lengths: &Tensor, state: Option<&LstmState>) -> (Tensor, LstmState) {
+        unwrap(self.try_run(x, state, Some(lengths)))
+    }
+
+    /// [`run`](Lstm::run) and [`run_packed`](Lstm::run_packed) as a result.
+    ///
+    /// # Errors
+    /// Those of [`ops::lstm`](pellucid_tensor::ops::lstm).
+    pub fn try_run(
+        &self,
+        x: &Tensor,
+        state: Option<&LstmState>,
+        lengths: Option<&Tensor>,
+    ) -> Result<(Tensor, LstmState)> {
+        let (y, h, c) = self.0.run(x, state.map(|s| &s.0), state.map(|s| &s.1), lengths)?;
+        Ok((y, (h, c.expect("an LSTM has c"))))
+    }
+}

@@ -1,0 +1,55 @@
+//! Sequences of several lengths in one tensor.
+
+use pellucid_tensor::{Error, Result, Tensor, ops};
+
+/// Sequences `[Tᵢ, ..]` side by side, `[T, N, ..]` (or `[N, T, ..]`), filled up with `value` to the longest, and their
+/// lengths, `i64 [N]`. Gradients flow to each.
+///
+/// ```
+/// use pellucid_nn::{pad_sequence, unpad_sequence};
+/// use pellucid_tensor::Tensor;
+/// let (a, b) = (Tensor::from([1.0f32, 2.0, 3.0]), Tensor::from([4.0f32]));
+/// let (padded, lengths) = pad_sequence(&[&a, &b], true, 0.0)?;
+/// assert_eq!(padded.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0, 0.0, 0.0]);
+/// assert_eq!(lengths.to_vec::<i64>(), [3, 1]);
+/// assert_eq!(unpad_sequence(&padded, &[3, 1], true)?[1].to_vec::<f32>(), [4.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the sequences differ in more than their lengths; [`Error::InvalidArgument`] for none.
+pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Result<(Tensor, Tensor)> {
+    let op = "pad_sequence";
+    let misfit = || Error::shapes(op, sequences.iter().map(|t| t.shape()), "sequences are [T, ..], alike but for T");
+    let lengths = sequences.iter().map(|t| t.shape().first().copied().ok_or_else(misfit));
+    let lengths: Vec<usize> = lengths.collect::<Result<_>>()?;
+    let Some(&longest) = lengths.iter().max() else {
+        return Err(Error::invalid(op, "needs at least one sequence"));
+    };
+    if sequences.iter().any(|t| t.shape()[1..] != sequences[0].shape()[1..]) {
+        return Err(misfit());
+    }
+    let padded = sequences.iter().zip(&lengths).map(|(t, &length)| {
+        let rest = ops::full(t.shape().with_axis(0, longest - length), value, t.dtype())?;
+        ops::concatenate(&[t, &rest], 0)
+    });
+    let padded: Vec<Tensor> = padded.collect::<Result<_>>()?;
+    let padded = ops::stack(&padded.iter().collect::<Vec<_>>(), if batch_first { 0 } else { 1 })?;
+    let lengths: Vec<i64> = lengths.iter().map(|&l| l as i64).collect();
+    Ok((padded, Tensor::new(&lengths[..], [lengths.len()])))
+}
+
+/// The sequences that [`pad_sequence`] put side by side, as views.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for another number of lengths; [`Error::IndexOutOfBounds`] for a length beyond the axis.
+pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<Vec<Tensor>> {
+    let batch = if batch_first { 0 } else { 1 };
+    if padded.rank() < 2 || padded.shape()[batch] != lengths.len() {
+        let mend = format!("{} lengths are those of [T, N, ..], or [N, T, ..] with batch_first", lengths.len());
+        return Err(Error::shapes("unpad_sequence", [padded.shape()], mend));
+    }
+    let one =
+        |(k, &length): (usize, &usize)| ops::narrow(&ops::select(padded, batch as isize, k as isize)?, 0, 0, length);
+    lengths.iter().enumerate().map(one).collect()
+}

@@ -1,0 +1,182 @@
+//! Layers of one kind, one over the other, in one or two directions.
+
+use super::weights::Weights;
+use crate::layer::Layer;
+use crate::layers::Dropout;
+use crate::visit::Visitor;
+use pellucid_tensor::ops::{Nonlinearity, Recurrence};
+use pellucid_tensor::{Error, Result, Tensor, ops};
+
+/// Options of [`Rnn`](crate::Rnn), [`Gru`](crate::Gru) and [`Lstm`](crate::Lstm).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RecurrentOptions {
+    /// How many layers there are; each reads what the one before puts out.
+    pub layers: usize,
+    /// Whether there are biases.
+    pub bias: bool,
+    /// Whether sequences are `[N, T, I]`, instead of `[T, N, I]`. States are `[.., N, H]` anyway.
+    pub batch_first: bool,
+    /// The share of what a layer puts out that is dropped in training, but for the last layer.
+    pub dropout: f64,
+    /// Whether a second layer reads from the end, beside each; outputs are joined along the last axis.
+    pub bidirectional: bool,
+    /// The width to which an LSTM's states are projected (Sak et al. 2014).
+    pub projection: Option<usize>,
+}
+
+impl Default for RecurrentOptions {
+    fn default() -> RecurrentOptions {
+        RecurrentOptions {
+            layers: 1,
+            bias: true,
+            batch_first: false,
+            dropout: 0.0,
+            bidirectional: false,
+            projection: None,
+        }
+    }
+}
+
+/// What one step computes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Cell {
+    Rnn(Nonlinearity),
+    Gru,
+    Lstm,
+}
+
+impl Cell {
+    fn name(self) -> &'static str {
+        match self {
+            Cell::Rnn(_) => "rnn",
+            Cell::Gru => "gru",
+            Cell::Lstm => "lstm",
+        }
+    }
+
+    pub(super) fn gates(self) -> usize {
+        match self {
+            Cell::Rnn(_) => 1,
+            Cell::Gru => 3,
+            Cell::Lstm => 4,
+        }
+    }
+}
+
+/// All layers and directions.
+#[derive(Clone, Debug)]
+pub(super) struct Stack {
+    cell: Cell,
+    options: RecurrentOptions,
+    /// Of the first layer, forwards and then backwards; of the second; and so on.
+    weights: Vec<Weights>,
+    dropout: Dropout,
+}
+
+/// Outputs, the last h of all layers and directions, and of an LSTM the last c.
+pub(super) type Found = (Tensor, Tensor, Option<Tensor>);
+
+impl Stack {
+    #[track_caller]
+    pub(super) fn new(cell: Cell, input: usize, hidden: usize, options: RecurrentOptions) -> Result<Stack> {
+        let RecurrentOptions { layers, bias, dropout, bidirectional, projection, .. } = options;
+        if layers == 0 {
+            return Err(Error::invalid(cell.name(), "there is at least one layer"));
+        }
+        if !(0.0..=1.0).contains(&dropout) {
+            return Err(Error::invalid(cell.name(), format!("dropout must be in [0, 1], got {dropout}")));
+        }
+        if projection.is_some() && cell != Cell::Lstm {
+            return Err(Error::invalid(cell.name(), "the states of an Lstm alone can be projected"));
+        }
+        let directions = 1 + usize::from(bidirectional);
+        let width = |layer: usize| if layer == 0 { input } else { directions * projection.unwrap_or(hidden) };
+        let weights = (0..layers * directions)
+            .map(|k| Weights::new(cell.gates(), width(k / directions), hidden, bias, projection))
+            .collect();
+        Ok(Stack { cell, options, weights, dropout: Dropout::new(dropout) })
+    }
+
+    fn directions(&self) -> usize {
+        1 + usize::from(self.options.bidirectional)
+    }
+
+    pub(super) fn visit(&self, visitor: &mut Visitor<'_>) {
+        for (k, weights) in self.weights.iter().enumerate() {
+            let reverse = if k % self.directions() == 1 { "_reverse" } else { "" };
+            weights.visit(visitor, &format!("_l{}{reverse}", k / self.directions()));
+        }
+        visitor.field("dropout", &self.dropout);
+    }
+
+    /// Runs over x `[T, N, I]` (or `[N, T, I]`, or `[T, I]`: one sequence) from the states h and c, or from zeros.
+    pub(super) fn run(
+        &self,
+        x: &Tensor,
+        h: Option<&Tensor>,
+        c: Option<&Tensor>,
+        lengths: Option<&Tensor>,
+    ) -> Result<Found> {
+        if x.rank() == 2 {
+            let one = |t: Option<&Tensor>| t.map(|t| ops::unsqueeze(t, 1)).transpose();
+            let (y, h, c) = self.over(&ops::unsqueeze(x, 1)?, one(h)?.as_ref(), one(c)?.as_ref(), lengths)?;
+            return Ok((ops::squeeze(&y, 1)?, ops::squeeze(&h, 1)?, c.map(|c| ops::squeeze(&c, 1)).transpose()?));
+        }
+        if x.rank() != 3 {
+            let mend = "sequences are [T, N, I], or [N, T, I] with batch_first, or one [T, I]";
+            return Err(Error::shapes(self.cell.name(), [x.shape()], mend));
+        }
+        if !self.options.batch_first {
+            return self.over(x, h, c, lengths);
+        }
+        let (y, h, c) = self.over(&ops::transpose(x, 0, 1)?, h, c, lengths)?;
+        Ok((ops::transpose(&y, 0, 1)?, h, c))
+    }
+
+    /// [`Stack::run`] for x `[T, N, I]`.
+    fn over(&self, x: &Tensor, h: Option<&Tensor>, c: Option<&Tensor>, lengths: Option<&Tensor>) -> Result<Found> {
+        let count = self.weights.len();
+        for state in [h, c].into_iter().flatten() {
+            if state.rank() != 3 || state.shape()[0] != count {
+                let mend = format!("there is a state for each of {count} layers and directions, [{count}, N, H]");
+                return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], mend));
+            }
+        }
+        let (mut x, mut all_h, mut all_c) = (x.clone(), Vec::new(), Vec::new());
+        for (layer, weights) in self.weights.chunks(self.directions()).enumerate() {
+            if layer > 0 {
+                x = self.dropout.try_forward(&x)?;
+            }
+            let mut outputs = Vec::new();
+            for (direction, weights) in weights.iter().enumerate() {
+                let own = |t: Option<&Tensor>| t.map(|t| ops::select(t, 0, all_h.len() as isize)).transpose();
+                let (h, c) = (own(h)?, own(c)?);
+                let how = Recurrence { reverse: direction == 1, lengths };
+                let (y, h, c) = match self.cell {
+                    Cell::Rnn(f) => {
+                        let (y, h) = ops::rnn(&x, weights.borrowed(), h.as_ref(), f, how)?;
+                        (y, h, None)
+                    }
+                    Cell::Gru => {
+                        let (y, h) = ops::gru(&x, weights.borrowed(), h.as_ref(), how)?;
+                        (y, h, None)
+                    }
+                    Cell::Lstm => {
+                        let first = h.as_ref().zip(c.as_ref());
+                        let (y, (h, c)) = ops::lstm(&x, weights.borrowed(), first, how)?;
+                        (y, h, Some(c))
+                    }
+                };
+                outputs.push(y);
+                all_h.push(h);
+                all_c.extend(c);
+            }
+            x = match &outputs[..] {
+                [forwards, backwards] => ops::concatenate(&[forwards, backwards], -1)?,
+                _ => outputs.swap_remove(0),
+            };
+        }
+        let stacked = |states: &[Tensor]| ops::stack(&states.iter().collect::<Vec<_>>(), 0);
+        Ok((x, stacked(&all_h)?, (self.cell == Cell::Lstm).then(|| stacked(&all_c)).transpose()?))
+    }
+}

@@ -1,0 +1,53 @@
+//! The weights of one layer in one direction.
+
+use crate::init;
+use crate::parameter::Parameter;
+use crate::visit::Visitor;
+use pellucid_tensor::ops::RecurrentWeights;
+
+/// Weights with the layouts of [`RecurrentWeights`].
+#[derive(Clone, Debug)]
+pub(super) struct Weights {
+    pub(super) weight_ih: Parameter,
+    weight_hh: Parameter,
+    biases: Option<[Parameter; 2]>,
+    weight_hr: Option<Parameter>,
+}
+
+impl Weights {
+    /// Weights of a layer with `gates` gates, of this width, all uniform on ±1/√hidden.
+    #[track_caller]
+    pub(super) fn new(gates: usize, input: usize, hidden: usize, bias: bool, projection: Option<usize>) -> Weights {
+        let bound = if hidden == 0 { 0.0 } else { (hidden as f64).sqrt().recip() };
+        let (rows, state) = (gates * hidden, projection.unwrap_or(hidden));
+        Weights {
+            weight_ih: init::uniform([rows, input], bound),
+            weight_hh: init::uniform([rows, state], bound),
+            biases: bias.then(|| [(); 2].map(|()| init::uniform([rows], bound))),
+            weight_hr: projection.map(|p| init::uniform([p, hidden], bound)),
+        }
+    }
+
+    pub(super) fn borrowed(&self) -> RecurrentWeights<'_> {
+        RecurrentWeights {
+            weight_ih: &self.weight_ih,
+            weight_hh: &self.weight_hh,
+            bias_ih: self.biases.as_ref().map(|b| b[0].tensor()),
+            bias_hh: self.biases.as_ref().map(|b| b[1].tensor()),
+            weight_hr: self.weight_hr.as_deref(),
+        }
+    }
+
+    /// Shows them as fields of the module that is being visited, with names that end in `suffix`.
+    pub(super) fn visit(&self, visitor: &mut Visitor<'_>, suffix: &str) {
+        visitor.field(format_args!("weight_ih{suffix}"), &self.weight_ih);
+        visitor.field(format_args!("weight_hh{suffix}"), &self.weight_hh);
+        if let Some([ih, hh]) = &self.biases {
+            visitor.field(format_args!("bias_ih{suffix}"), ih);
+            visitor.field(format_args!("bias_hh{suffix}"), hh);
+        }
+        if let Some(weight) = &self.weight_hr {
+            visitor.field(format_args!("weight_hr{suffix}"), weight);
+        }
+    }
+}

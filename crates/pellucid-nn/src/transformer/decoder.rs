@@ -1,0 +1,247 @@
+//! Layers that also look at what an encoder has made.
+
+use super::encoder::paired;
+use super::{Residual, TransformerOptions};
+use crate::attention::{KvCache, Masks, MultiheadAttention};
+use crate::layer::Layer;
+use crate::layers::{Dropout, LayerNorm, Linear};
+use crate::module::Module;
+use crate::visit::Visitor;
+use pellucid_derive::Module;
+use pellucid_tensor::{Result, Tensor, unwrap};
+
+/// Self-attention, attention to a memory, then two linear layers with an activation between them; each block is added to
+/// what it reads, and normalised, as in [`TransformerEncoderLayer`](crate::TransformerEncoderLayer).
+#[derive(Clone, Debug)]
+pub struct TransformerDecoderLayer {
+    /// The first block.
+    pub self_attn: MultiheadAttention,
+    /// The second block, to the memory.
+    pub multihead_attn: MultiheadAttention,
+    /// `[hidden, E]`
+    pub linear1: Linear,
+    /// `[E, hidden]`
+    pub linear2: Linear,
+    /// Of the first block.
+    pub norm1: LayerNorm,
+    /// Of the second block.
+    pub norm2: LayerNorm,
+    /// Of the third block.
+    pub norm3: LayerNorm,
+    /// Behind the activation.
+    dropout: Dropout,
+    residual: Residual,
+    activation: fn(&Tensor) -> Result<Tensor>,
+}
+
+impl Module for TransformerDecoderLayer {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        visitor.field("self_attn", &self.self_attn);
+        visitor.field("multihead_attn", &self.multihead_attn);
+        visitor.field("linear1", &self.linear1);
+        visitor.field("linear2", &self.linear2);
+        visitor.field("norm1", &self.norm1);
+        visitor.field("norm2", &self.norm2);
+        visitor.field("norm3", &self.norm3);
+        visitor.field("dropout", &self.dropout);
+        visitor.field("dropout1", &self.residual.dropout);
+    }
+}
+
+impl TransformerDecoderLayer {
+    /// A layer of this width, with this many heads and `hidden` numbers between its two linear layers. Rotary positions
+    /// are those of self-attention.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::with`].
+    #[track_caller]
+    pub fn new(
+        width: usize,
+        heads: usize,
+        hidden: usize,
+        options: TransformerOptions,
+    ) -> Result<TransformerDecoderLayer> {
+        Ok(TransformerDecoderLayer {
+            self_attn: options.attention(width, heads, options.rotary)?,
+            multihead_attn: options.attention(width, heads, None)?,
+            linear1: options.linear(width, hidden),
+            linear2: options.linear(hidden, width),
+            norm1: options.norm(width),
+            norm2: options.norm(width),
+            norm3: options.norm(width),
+            dropout: Dropout::new(options.dropout),
+            residual: Residual { dropout: Dropout::new(options.dropout), norm_first: options.norm_first },
+            activation: options.activation,
+        })
+    }
+
+    /// The output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward`](TransformerDecoderLayer::try_forward).
+    #[track_caller]
+    pub fn forward(&self, target: &Tensor, memory: &Tensor, masks: Masks<'_>, memory_masks: Masks<'_>) -> Tensor {
+        unwrap(self.try_forward(target, memory, masks, memory_masks))
+    }
+
+    /// [`forward`](TransformerDecoderLayer::forward) as a result.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::try_attend`].
+    pub fn try_forward(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        masks: Masks<'_>,
+        memory_masks: Masks<'_>,
+    ) -> Result<Tensor> {
+        self.around(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
+    }
+
+    /// The output for the next elements `[N, n, E]` of a causal target; see [`MultiheadAttention::forward_cached`].
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward_cached`](TransformerDecoderLayer::try_forward_cached).
+    #[track_caller]
+    pub fn forward_cached(&self, target: &Tensor, memory: &Tensor, cache: &KvCache, memory_masks: Masks<'_>) -> Tensor {
+        unwrap(self.try_forward_cached(target, memory, cache, memory_masks))
+    }
+
+    /// [`forward_cached`](TransformerDecoderLayer::forward_cached) as a result.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::try_forward_cached`].
+    pub fn try_forward_cached(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        cache: &KvCache,
+        memory_masks: Masks<'_>,
+    ) -> Result<Tensor> {
+        self.around(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
+    }
+
+    /// All three blocks, of which the first is some form of self-attention.
+    fn around(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        memory_masks: Masks<'_>,
+        attend: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let x = self.residual.around(target, &self.norm1, attend)?;
+        let look = |x: &Tensor| self.multihead_attn.try_attend(x, memory, memory, memory_masks);
+        let x = self.residual.around(&x, &self.norm2, look)?;
+        self.residual.around(&x, &self.norm3, |x| {
+            let hidden = (self.activation)(&self.linear1.try_forward(x)?)?;
+            self.linear2.try_forward(&self.dropout.try_forward(&hidden)?)
+        })
+    }
+}
+
+/// [`TransformerDecoderLayer`]s one after the other, and possibly a norm at the end.
+#[derive(Clone, Debug, Module)]
+pub struct TransformerDecoder {
+    /// The layers.
+    pub layers: Vec<TransformerDecoderLayer>,
+    /// The norm at the end.
+    pub norm: Option<LayerNorm>,
+    #[module(skip)]
+    options: TransformerOptions,
+    width: usize,
+}
+
+impl TransformerDecoder {
+    /// Some layers, each as [`TransformerDecoderLayer::new`] makes them, without a norm at the end.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::with`].
+    #[track_caller]
+    pub fn new(
+        layers: usize,
+        width: usize,
+        heads: usize,
+        hidden: usize,
+        options: TransformerOptions,
+    ) -> Result<TransformerDecoder> {
+        let layer = |_| TransformerDecoderLayer::new(width, heads, hidden, options);
+        Ok(TransformerDecoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
+    }
+
+    /// With a norm at the end, which a stack of layers with `norm_first` should have.
+    #[track_caller]
+    #[must_use]
+    pub fn with_norm(mut self) -> TransformerDecoder {
+        self.norm = Some(self.options.norm(self.width));
+        self
+    }
+
+    /// The output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward`](TransformerDecoder::try_forward).
+    #[track_caller]
+    pub fn forward(&self, target: &Tensor, memory: &Tensor, masks: Masks<'_>, memory_masks: Masks<'_>) -> Tensor {
+        unwrap(self.try_forward(target, memory, masks, memory_masks))
+    }
+
+    /// [`forward`](TransformerDecoder::forward) as a result.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::try_attend`].
+    pub fn try_forward(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        masks: Masks<'_>,
+        memory_masks: Masks<'_>,
+    ) -> Result<Tensor> {
+        let each = |x: Tensor, layer: &TransformerDecoderLayer| layer.try_forward(&x, memory, masks, memory_masks);
+        self.norm.try_forward(&self.layers.iter().try_fold(target.clone(), each)?)
+    }
+
+    /// Empty caches of all layers: `batch` targets of at most `capacity` elements.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn caches(&self, batch: usize, capacity: usize) -> Vec<KvCache> {
+        self.layers.iter().map(|layer| layer.self_attn.cache(batch, capacity)).collect()
+    }
+
+    /// The output for the next elements `[N, n, E]` of a causal target, with one cache for each layer; see
+    /// [`MultiheadAttention::forward_cached`].
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward_cached`](TransformerDecoder::try_forward_cached).
+    #[track_caller]
+    pub fn forward_cached(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        caches: &[KvCache],
+        memory_masks: Masks<'_>,
+    ) -> Tensor {
+        unwrap(self.try_forward_cached(target, memory, caches, memory_masks))
+    }
+
+    /// [`forward_cached`](TransformerDecoder::forward_cached) as a result.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for another number of caches; those of
+    /// [`MultiheadAttention::try_forward_cached`].
+    pub fn try_forward_cached(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        caches: &[KvCache],
+        memory_masks: Masks<'_>,
+    ) -> Result<Tensor> {
+        let layers = paired("transformer_decoder", &self.layers, caches)?;
+        let each = |x: Tensor, (layer, cache): (&TransformerDecoderLayer, &KvCache)| {
+            layer.try_forward_cached(&x, memory, cache, memory_masks)
+        };
+        self.norm.try_forward(&layers.into_iter().try_fold(target.clone(), each)?)
+    }
+}

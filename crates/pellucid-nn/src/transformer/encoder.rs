@@ -1,0 +1,230 @@
+//! Layers whose elements see one another: encoders, and with a causal mask the bodies of language models.
+
+use super::{Residual, TransformerOptions};
+use crate::attention::{KvCache, Masks, MultiheadAttention};
+use crate::call;
+use crate::layer::Layer;
+use crate::layers::{Dropout, LayerNorm, Linear};
+use crate::module::Module;
+use crate::visit::Visitor;
+use pellucid_derive::Module;
+use pellucid_tensor::{Error, Result, Tensor, unwrap};
+
+/// Self-attention, then two linear layers with an activation between them; each block is added to what it reads, and
+/// normalised.
+///
+/// With `norm_first`, x ← x + attention(norm1(x)), x ← x + linear2(activation(linear1(norm2(x)))); else
+/// x ← norm1(x + attention(x)), x ← norm2(x + linear2(activation(linear1(x)))). As a [`Layer`] it has no masks.
+#[derive(Clone, Debug)]
+pub struct TransformerEncoderLayer {
+    /// The first block.
+    pub self_attn: MultiheadAttention,
+    /// `[hidden, E]`
+    pub linear1: Linear,
+    /// `[E, hidden]`
+    pub linear2: Linear,
+    /// Of the first block.
+    pub norm1: LayerNorm,
+    /// Of the second block.
+    pub norm2: LayerNorm,
+    /// Behind the activation.
+    dropout: Dropout,
+    residual: Residual,
+    activation: fn(&Tensor) -> Result<Tensor>,
+}
+
+impl Module for TransformerEncoderLayer {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        visitor.field("self_attn", &self.self_attn);
+        visitor.field("linear1", &self.linear1);
+        visitor.field("linear2", &self.linear2);
+        visitor.field("norm1", &self.norm1);
+        visitor.field("norm2", &self.norm2);
+        visitor.field("dropout", &self.dropout);
+        visitor.field("dropout1", &self.residual.dropout);
+    }
+}
+
+impl TransformerEncoderLayer {
+    /// A layer of this width, with this many heads and `hidden` numbers between its two linear layers.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::with`].
+    #[track_caller]
+    pub fn new(
+        width: usize,
+        heads: usize,
+        hidden: usize,
+        options: TransformerOptions,
+    ) -> Result<TransformerEncoderLayer> {
+        Ok(TransformerEncoderLayer {
+            self_attn: options.attention(width, heads, options.rotary)?,
+            linear1: options.linear(width, hidden),
+            linear2: options.linear(hidden, width),
+            norm1: options.norm(width),
+            norm2: options.norm(width),
+            dropout: Dropout::new(options.dropout),
+            residual: Residual { dropout: Dropout::new(options.dropout), norm_first: options.norm_first },
+            activation: options.activation,
+        })
+    }
+
+    /// The output `[.., L, E]` for x `[.., L, E]`, where masks hide elements.
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward_masked`](TransformerEncoderLayer::try_forward_masked).
+    #[track_caller]
+    pub fn forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Tensor {
+        unwrap(self.try_forward_masked(x, masks))
+    }
+
+    /// [`forward_masked`](TransformerEncoderLayer::forward_masked) as a result.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::try_attend`].
+    pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
+        call::call(self, x, |x| self.around(x, |x| self.self_attn.try_attend(x, x, x, masks)))
+    }
+
+    /// The output for the next elements `[N, n, E]` of a causal sequence; see [`MultiheadAttention::forward_cached`].
+    ///
+    /// # Panics
+    /// With the errors of [`MultiheadAttention::try_forward_cached`].
+    #[track_caller]
+    pub fn forward_cached(&self, x: &Tensor, cache: &KvCache) -> Tensor {
+        unwrap(self.try_forward_cached(x, cache))
+    }
+
+    /// [`forward_cached`](TransformerEncoderLayer::forward_cached) as a result.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::try_forward_cached`].
+    pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
+        call::call(self, x, |x| self.around(x, |x| self.self_attn.try_forward_cached(x, cache)))
+    }
+
+    /// Both blocks, of which the first is some form of attention.
+    fn around(&self, x: &Tensor, attend: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let x = self.residual.around(x, &self.norm1, attend)?;
+        self.residual.around(&x, &self.norm2, |x| {
+            let hidden = (self.activation)(&self.linear1.try_forward(x)?)?;
+            self.linear2.try_forward(&self.dropout.try_forward(&hidden)?)
+        })
+    }
+}
+
+impl Layer for TransformerEncoderLayer {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.around(x, |x| self.self_attn.try_forward(x))
+    }
+}
+
+/// [`TransformerEncoderLayer`]s one after the other, and possibly a norm at the end.
+#[derive(Clone, Debug, Module)]
+pub struct TransformerEncoder {
+    /// The layers.
+    pub layers: Vec<TransformerEncoderLayer>,
+    /// The norm at the end.
+    pub norm: Option<LayerNorm>,
+    #[module(skip)]
+    options: TransformerOptions,
+    width: usize,
+}
+
+impl TransformerEncoder {
+    /// Some layers, each as [`TransformerEncoderLayer::new`] makes them, without a norm at the end.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::with`].
+    #[track_caller]
+    pub fn new(
+        layers: usize,
+        width: usize,
+        heads: usize,
+        hidden: usize,
+        options: TransformerOptions,
+    ) -> Result<TransformerEncoder> {
+        let layer = |_| TransformerEncoderLayer::new(width, heads, hidden, options);
+        Ok(TransformerEncoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
+    }
+
+    /// With a norm at the end, which a stack of layers with `norm_first` should have.
+    #[track_caller]
+    #[must_use]
+    pub fn with_norm(mut self) -> TransformerEncoder {
+        self.norm = Some(self.options.norm(self.width));
+        self
+    }
+
+    /// The output `[.., L, E]` for x `[.., L, E]`, where masks hide elements in every layer.
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward_masked`](TransformerEncoder::try_forward_masked).
+    #[track_caller]
+    pub fn forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Tensor {
+        unwrap(self.try_forward_masked(x, masks))
+    }
+
+    /// [`forward_masked`](TransformerEncoder::forward_masked) as a result.
+    ///
+    /// # Errors
+    /// Those of [`MultiheadAttention::try_attend`].
+    pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
+        call::call(self, x, |x| {
+            let x = self.layers.iter().try_fold(x.clone(), |x, layer| layer.try_forward_masked(&x, masks))?;
+            self.norm.try_forward(&x)
+        })
+    }
+
+    /// Empty caches of all layers: `batch` sequences of at most `capacity` elements.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn caches(&self, batch: usize, capacity: usize) -> Vec<KvCache> {
+        self.layers.iter().map(|layer| layer.self_attn.cache(batch, capacity)).collect()
+    }
+
+    /// The output for the next elements `[N, n, E]` of a causal sequence, with one cache for each layer; see
+    /// [`MultiheadAttention::forward_cached`].
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward_cached`](TransformerEncoder::try_forward_cached).
+    #[track_caller]
+    pub fn forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Tensor {
+        unwrap(self.try_forward_cached(x, caches))
+    }
+
+    /// [`forward_cached`](TransformerEncoder::forward_cached) as a result.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for another number of caches; those of [`MultiheadAttention::try_forward_cached`].
+    pub fn try_forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Result<Tensor> {
+        call::call(self, x, |x| {
+            let layers = paired("transformer_encoder", &self.layers, caches)?;
+            let x = layers.into_iter().try_fold(x.clone(), |x, (layer, cache)| layer.try_forward_cached(&x, cache))?;
+            self.norm.try_forward(&x)
+        })
+    }
+}
+
+/// Each layer with its cache.
+pub(super) fn paired<'a, L>(
+    op: &'static str,
+    layers: &'a [L],
+    caches: &'a [KvCache],
+) -> Result<Vec<(&'a L, &'a KvCache)>> {
+    if layers.len() != caches.len() {
+        let reason = format!("{} caches for {} layers; make them with caches()", caches.len(), layers.len());
+        return Err(Error::invalid(op, reason));
+    }
+    Ok(layers.iter().zip(caches).collect())
+}
+
+impl Layer for TransformerEncoder {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.layers.iter().try_fold(x.clone(), |x, layer| layer.try_forward(&x))?;
+        self.norm.try_forward(&x)
+    }
+}

@@ -1,0 +1,163 @@
+//! Decoding with a cache, positions, and what is refused.
+
+use pellucid::Error;
+use pellucid::nn::{
+    KvCache, LearntPositions, Masks, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn, Rotary,
+    SinusoidalPositions, TransformerDecoder, TransformerEncoder, TransformerOptions, causal_mask, pad_sequence,
+    sinusoidal_positions, unpad_sequence,
+};
+use pellucid::ops::Nonlinearity;
+use pellucid::prelude::*;
+
+fn distance(a: &Tensor, b: &Tensor) -> f32 {
+    (a - b).abs().max(..).item()
+}
+
+/// Grouped queries, rotary positions, norms first.
+fn body() -> TransformerEncoder {
+    let options = TransformerOptions {
+        dropout: 0.0,
+        activation: ops::silu,
+        norm_first: true,
+        kv_heads: Some(2),
+        rotary: Some(Rotary::default()),
+        ..Default::default()
+    };
+    TransformerEncoder::new(3, 16, 4, 32, options).unwrap().with_norm()
+}
+
+#[test]
+fn steps_of_any_length_are_attention_over_the_whole_sequence() {
+    manual_seed(1);
+    let (model, x) = (body(), Tensor::randn([2, 9, 16], DType::F32));
+    let _off = no_grad();
+    let whole = model.forward_masked(&x, Masks::causal());
+    let caches = model.caches(2, 12);
+    for _ in 0..2 {
+        for (start, length) in [(0, 4), (4, 1), (5, 1), (6, 3)] {
+            let part = model.forward_cached(&x.narrow(1, start, length), &caches);
+            assert!(distance(&part, &whole.narrow(1, start as usize, length)) < 1e-5, "at {start}");
+        }
+        assert_eq!(caches[2].length().item::<i64>(), 9);
+        caches.iter().for_each(KvCache::clear);
+    }
+}
+
+#[test]
+fn a_captured_step_of_decoding_goes_on_where_it_was() {
+    manual_seed(2);
+    let (model, x) = (body(), Tensor::randn([2, 6, 16], DType::F32));
+    let _off = no_grad();
+    let eager = model.caches(2, 6);
+    let caches = model.caches(2, 6);
+    let mut step = capture(|inputs| model.forward_cached(&inputs[0], &caches), &[&x.narrow(1, 0, 1)]).unwrap();
+    for at in 0..6 {
+        let element = x.narrow(1, at, 1);
+        let expected = model.forward_cached(&element, &eager).to_vec::<f32>();
+        assert_eq!(step.launch(&[&element]).unwrap().to_vec::<f32>(0), expected, "step {at}");
+    }
+    assert_eq!(caches[0].length().item::<i64>(), 6);
+    let full = step.launch(&[&x.narrow(1, 0, 1)]).err().unwrap();
+    assert!(matches!(full, Error::IndexOutOfBounds { .. }), "{full}");
+}
+
+#[test]
+fn decoders_with_a_memory_decode_step_by_step() {
+    manual_seed(3);
+    let options = TransformerOptions { dropout: 0.0, ..Default::default() };
+    let model = TransformerDecoder::new(2, 8, 2, 12, options).unwrap();
+    let (x, memory) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 3, 8], DType::F32));
+    let there = Tensor::from([[true, true, false], [true, true, true]]);
+    let _off = no_grad();
+    let whole = model.forward(&x, &memory, Masks::causal(), Masks::padding(&there));
+    let caches = model.caches(2, 5);
+    for at in 0..5 {
+        let part = model.forward_cached(&x.narrow(1, at, 1), &memory, &caches, Masks::padding(&there));
+        assert!(distance(&part, &whole.narrow(1, at as usize, 1)) < 1e-5, "at {at}");
+    }
+}
+
+#[test]
+fn a_cache_refuses_what_does_not_fit() {
+    let model = MultiheadAttention::new(8, 2);
+    let (x, cache) = (Tensor::ones([1, 3, 8], DType::F32), model.cache(1, 4));
+    let refused = |x: &Tensor, cache: &KvCache| model.try_forward_cached(x, cache).err().unwrap();
+    assert!(matches!(refused(&x, &cache), Error::InvalidArgument { .. }), "gradients would be lost");
+    let _off = no_grad();
+    assert!(matches!(refused(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }), "another batch");
+    assert!(matches!(refused(&Tensor::ones([1, 5, 8], DType::F32), &cache), Error::ShapeMismatch { .. }), "too long");
+    model.forward_cached(&x, &cache);
+    assert!(matches!(refused(&x, &cache), Error::IndexOutOfBounds { .. }), "full");
+    assert_eq!(cache.length().item::<i64>(), 3);
+    assert_eq!(body().try_forward_cached(&Tensor::ones([1, 1, 16], DType::F32), &[]).err().unwrap().to_string(), {
+        "transformer_encoder: 0 caches for 3 layers; make them with caches()"
+    });
+}
+
+#[test]
+fn options_that_do_not_fit_are_refused() {
+    let refused = |options| MultiheadAttention::with(6, 2, options).is_err();
+    let default = MultiheadAttentionOptions::default();
+    assert!(!refused(default));
+    assert!(refused(MultiheadAttentionOptions { kv_heads: Some(0), ..default }));
+    assert!(refused(MultiheadAttentionOptions { kv_heads: Some(4), ..default }));
+    assert!(refused(MultiheadAttentionOptions { dropout: 1.0, ..default }));
+    assert!(refused(MultiheadAttentionOptions { rotary: Some(Rotary::default()), ..default }));
+    assert!(MultiheadAttention::with(6, 4, default).is_err());
+    assert!(Rnn::with(2, 3, Nonlinearity::Relu, RecurrentOptions { layers: 0, ..Default::default() }).is_err());
+    let projected = RecurrentOptions { projection: Some(1), ..Default::default() };
+    assert!(Rnn::with(2, 3, Nonlinearity::Relu, projected).is_err());
+    let rnn = Rnn::new(2, 3);
+    let x = Tensor::ones([4, 1, 2], DType::F32);
+    assert!(matches!(rnn.try_run(&x, Some(&Tensor::ones([1, 3], DType::F32)), None), Err(Error::ShapeMismatch { .. })));
+}
+
+#[test]
+fn dropout_of_attention_is_off_in_evaluation() {
+    manual_seed(4);
+    let m = MultiheadAttention::with(8, 2, MultiheadAttentionOptions { dropout: 0.5, ..Default::default() }).unwrap();
+    let x = Tensor::randn([2, 5, 8], DType::F32);
+    let _off = no_grad();
+    assert!(distance(&m.forward(&x), &m.forward(&x)) > 0.0);
+    m.eval();
+    assert_eq!(m.forward(&x).to_vec::<f32>(), m.forward(&x).to_vec::<f32>());
+}
+
+#[test]
+fn positions_are_sinusoids_or_rows() {
+    let table = sinusoidal_positions(&Tensor::arange(0i64, 50, 1), 5, DType::F64).unwrap();
+    for (p, k) in [(0usize, 0usize), (0, 1), (7, 2), (49, 3), (49, 4)] {
+        let angle = p as f64 / 10_000f64.powf((k - k % 2) as f64 / 5.0);
+        let expected = if k % 2 == 0 { angle.sin() } else { angle.cos() };
+        assert!((table.i((p as isize, k as isize)).item::<f64>() - expected).abs() < 1e-12, "{p}, {k}");
+    }
+    let x = Tensor::ones([2, 4, 6], DType::F32);
+    let expected = sinusoidal_positions(&Tensor::arange(0i64, 4, 1), 6, DType::F32).unwrap() + 1.0;
+    assert_eq!(SinusoidalPositions.forward(&x).select(0, 1).to_vec::<f32>(), expected.to_vec::<f32>());
+    let learnt = LearntPositions::new(4, 6);
+    let rows = learnt.rows(&Tensor::from([3i64])).unwrap();
+    assert_eq!((learnt.forward(&x) - 1.0).i((0, 3)).to_vec::<f32>(), (rows + 1.0 - 1.0).to_vec::<f32>());
+    assert!(learnt.try_forward(&Tensor::ones([5, 6], DType::F32)).is_err());
+    assert_eq!(causal_mask(3).to_vec::<bool>(), [true, false, false, true, true, false, true, true, true]);
+}
+
+#[test]
+fn sequences_are_padded_and_found_again() {
+    let lengths = [3usize, 0, 5];
+    let sequences: Vec<Tensor> =
+        lengths.iter().map(|&l| Tensor::randn([l, 2], DType::F32).requires_grad_(true)).collect();
+    let all: Vec<&Tensor> = sequences.iter().collect();
+    for batch_first in [false, true] {
+        let (padded, found) = pad_sequence(&all, batch_first, 7.0).unwrap();
+        assert_eq!(padded.shape().dims(), if batch_first { [3, 5, 2] } else { [5, 3, 2] });
+        assert_eq!(found.to_vec::<i64>(), [3, 0, 5]);
+        assert_eq!(padded.eq(7.0).to_dtype(DType::I64).sum(..).item::<i64>(), 2 * (2 + 5));
+        for (sequence, again) in all.iter().zip(unpad_sequence(&padded, &lengths, batch_first).unwrap()) {
+            assert_eq!(sequence.to_vec::<f32>(), again.to_vec::<f32>());
+        }
+        padded.sum(..).backward();
+    }
+    assert_eq!(sequences[0].grad().unwrap().to_vec::<f32>(), [2.0; 6]);
+    assert!(pad_sequence(&[], false, 0.0).is_err());
+    assert!(pad_sequence(&[&Tensor::ones([1, 2], DType::F32), &Tensor::ones([1, 3], DType::F32)], false, 0.0).is_err());
+}

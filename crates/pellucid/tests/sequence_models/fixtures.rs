@@ -1,0 +1,237 @@
+//! Layers against `fixtures.safetensors`, which `make_fixtures.py` made with PyTorch.
+
+use pellucid::io;
+use pellucid::nn::{
+    Gru, GruCell, Lstm, LstmCell, Masks, MultiheadAttention, MultiheadAttentionOptions, Pairs, RecurrentOptions, Rnn,
+    RnnCell, Rotary, Transformer, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer, TransformerOptions,
+};
+use pellucid::ops::Nonlinearity;
+use pellucid::prelude::*;
+
+/// One of PyTorch's layers, with what went in and came out.
+struct Case {
+    name: &'static str,
+    tensors: StateDict,
+}
+
+impl Case {
+    fn new(name: &'static str) -> Case {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sequence_models/fixtures.safetensors");
+        let prefix = format!("{name}/");
+        let own = |(key, value): (String, Tensor)| Some((key.strip_prefix(&prefix)?.to_string(), value));
+        let tensors: StateDict = io::load(path).unwrap().into_iter().filter_map(own).collect();
+        assert!(!tensors.is_empty(), "no case {name}");
+        Case { name, tensors }
+    }
+
+    /// All tensors of one part by name.
+    fn part(&self, part: &str) -> StateDict {
+        let prefix = format!("{part}/");
+        let own = |(key, value): (&String, &Tensor)| Some((key.strip_prefix(&prefix)?.to_string(), value.clone()));
+        self.tensors.iter().filter_map(own).collect()
+    }
+
+    /// Loads the weights, runs the module on the inputs, and compares outputs and all gradients.
+    fn check(&self, module: &dyn Module, run: impl Fn(&dyn Fn(&str) -> Tensor) -> Vec<(&'static str, Tensor)>) {
+        module.load_state_dict(&self.part("state")).unwrap();
+        let inputs = self.part("in");
+        for (name, input) in &inputs {
+            input.set_requires_grad(self.tensors.contains_key(&format!("grad/in/{name}"))).unwrap();
+        }
+        let outputs = run(&|name| inputs[name].clone());
+        assert_eq!(outputs.len(), self.part("out").len(), "{}", self.name);
+        let fed = outputs.iter().map(|(name, y)| {
+            self.compare(&format!("out/{name}"), y);
+            (y * &self.tensors[&format!("seed/{name}")]).sum(..)
+        });
+        fed.reduce(|a, b| a + b).unwrap().backward();
+        for (name, parameter) in module.named_parameters() {
+            self.compare(&format!("grad/state/{name}"), &parameter.grad().unwrap());
+        }
+        for (name, input) in inputs.iter().filter(|(_, input)| input.requires_grad()) {
+            self.compare(&format!("grad/in/{name}"), &input.grad().unwrap());
+        }
+    }
+
+    fn compare(&self, key: &str, got: &Tensor) {
+        let expected = &self.tensors[key];
+        assert_eq!(got.shape(), expected.shape(), "{}: {key}", self.name);
+        let largest = expected.abs().max(..).item::<f32>().max(1.0);
+        let error = (got - expected).abs().max(..).item::<f32>();
+        assert!(error <= 1e-5 * largest, "{}: {key} is off by {error} of {largest}", self.name);
+    }
+}
+
+fn attention(options: MultiheadAttentionOptions) -> MultiheadAttention {
+    MultiheadAttention::with(8, 2, options).unwrap()
+}
+
+#[test]
+fn self_attention() {
+    let m = attention(MultiheadAttentionOptions::default());
+    Case::new("mha").check(&m, |get| vec![("y", m.forward(&get("x")))]);
+    // Three tensors that are not known to be one are projected one by one.
+    let m = attention(MultiheadAttentionOptions::default());
+    Case::new("mha").check(&m, |get| {
+        let x = get("x");
+        vec![("y", m.attend(&x, &x.clone(), &x.clone(), Masks::default()))]
+    });
+}
+
+#[test]
+fn masks_of_truth_values_and_weights_on_request() {
+    let m = attention(MultiheadAttentionOptions::default());
+    let case = Case::new("mha_masked");
+    case.check(&m, |get| {
+        let (x, mask, padding) = (get("x"), get("mask"), get("padding"));
+        let masks = Masks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
+        let causal = Masks { key_padding: Some(&padding), ..Masks::causal() };
+        let (y, weights) = m.attend_weighted(&x, &x, &x, masks, false).unwrap();
+        let (_, mean) = m.attend_weighted(&x, &x, &x, causal, true).unwrap();
+        assert!((mean - weights.mean(1)).abs().max(..).item::<f32>() < 1e-6);
+        for same in [masks, causal] {
+            assert!((m.attend(&x, &x, &x, same) - &y).abs().max(..).item::<f32>() < 1e-5);
+        }
+        vec![("y", y), ("weights", weights)]
+    });
+}
+
+#[test]
+fn masks_that_are_added_have_gradients() {
+    let m = attention(MultiheadAttentionOptions { bias: false, ..Default::default() });
+    Case::new("mha_added").check(&m, |get| {
+        let mask = get("mask");
+        let masks = Masks { mask: Some(&mask), ..Default::default() };
+        let (y, weights) = m.attend_weighted(&get("query"), &get("key"), &get("value"), masks, false).unwrap();
+        assert!((m.attend(&get("query"), &get("key"), &get("value"), masks) - &y).abs().max(..).item::<f32>() < 1e-5);
+        vec![("y", y), ("weights", weights)]
+    });
+}
+
+#[test]
+fn keys_and_values_of_other_widths() {
+    let m = attention(MultiheadAttentionOptions { kdim: Some(6), vdim: Some(5), ..Default::default() });
+    let names: Vec<String> = m.named_parameters().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names[..4], ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"]);
+    Case::new("mha_widths")
+        .check(&m, |get| vec![("y", m.attend(&get("query"), &get("key"), &get("value"), Masks::default()))]);
+}
+
+#[test]
+fn grouped_queries_and_rotary_positions() {
+    let check = |name, heads, kv_heads, pairs: Option<Pairs>| {
+        let rotary = pairs.map(|pairs| Rotary { pairs, ..Default::default() });
+        let options = MultiheadAttentionOptions { kv_heads: Some(kv_heads), rotary, ..Default::default() };
+        let m = MultiheadAttention::with(8, heads, options).unwrap();
+        Case::new(name).check(&m, |get| {
+            let x = get("x");
+            let y = m.attend(&x, &x, &x, Masks::causal());
+            let (again, _) = m.attend_weighted(&x, &x, &x, Masks::causal(), false).unwrap();
+            assert!((again - &y).abs().max(..).item::<f32>() < 1e-5);
+            vec![("y", y)]
+        });
+    };
+    check("grouped", 4, 2, None);
+    check("rotary_neighbours", 2, 2, Some(Pairs::Neighbours));
+    check("rotary_halves", 2, 1, Some(Pairs::Halves));
+}
+
+fn options() -> TransformerOptions {
+    TransformerOptions { dropout: 0.0, ..Default::default() }
+}
+
+#[test]
+fn encoders() {
+    let m = TransformerEncoderLayer::new(8, 2, 12, options()).unwrap();
+    Case::new("encoder_layer").check(&m, |get| vec![("y", m.forward(&get("x")))]);
+    let options = TransformerOptions { norm_first: true, activation: ops::gelu, ..options() };
+    let m = TransformerEncoder::new(2, 8, 2, 12, options).unwrap().with_norm();
+    Case::new("encoder").check(&m, |get| {
+        let (mask, padding) = (get("mask"), get("padding"));
+        let masks = Masks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
+        vec![("y", m.forward_masked(&get("x"), masks))]
+    });
+}
+
+#[test]
+fn decoders_without_biases() {
+    let m = TransformerDecoder::new(2, 8, 2, 12, TransformerOptions { bias: false, ..options() }).unwrap();
+    Case::new("decoder").check(&m, |get| {
+        let padding = get("padding");
+        vec![("y", m.forward(&get("x"), &get("memory"), Masks::causal(), Masks::padding(&padding)))]
+    });
+}
+
+#[test]
+fn whole_transformers() {
+    let m = Transformer::new(8, 2, [1, 1], 12, options()).unwrap();
+    Case::new("transformer").check(&m, |get| {
+        let padding = get("padding");
+        let there = Masks::padding(&padding);
+        vec![("y", m.forward(&get("source"), &get("target"), there, Masks::causal(), there))]
+    });
+}
+
+const TWO: RecurrentOptions =
+    RecurrentOptions { layers: 2, bias: true, batch_first: false, dropout: 0.0, bidirectional: true, projection: None };
+
+#[test]
+fn plain_recurrent_layers() {
+    let m = Rnn::with(3, 4, Nonlinearity::Tanh, TWO).unwrap();
+    Case::new("rnn").check(&m, |get| {
+        let (y, h) = m.run(&get("x"), Some(&get("h")));
+        vec![("y", y), ("h", h)]
+    });
+    let options = RecurrentOptions { bias: false, ..Default::default() };
+    let m = Rnn::with(3, 4, Nonlinearity::Relu, options).unwrap();
+    Case::new("rnn_relu").check(&m, |get| {
+        let (y, h) = m.run(&get("x"), None);
+        vec![("y", y), ("h", h)]
+    });
+}
+
+#[test]
+fn gated_recurrent_units() {
+    let m = Gru::with(3, 4, RecurrentOptions { batch_first: true, ..TWO }).unwrap();
+    Case::new("gru").check(&m, |get| {
+        let (y, h) = m.run(&get("x"), Some(&get("h")));
+        vec![("y", y), ("h", h)]
+    });
+    let m = Gru::with(3, 4, RecurrentOptions { batch_first: true, layers: 1, ..TWO }).unwrap();
+    Case::new("gru_packed").check(&m, |get| {
+        let (y, h) = m.run_packed(&get("x"), &get("lengths"), None);
+        vec![("y", y), ("h", h)]
+    });
+}
+
+#[test]
+fn long_short_term_memory() {
+    let m = Lstm::with(3, 4, TWO).unwrap();
+    Case::new("lstm").check(&m, |get| {
+        let (y, (h, c)) = m.run(&get("x"), Some(&(get("h"), get("c"))));
+        vec![("y", y), ("h", h), ("c", c)]
+    });
+    let m = Lstm::new(3, 4);
+    Case::new("lstm_one").check(&m, |get| {
+        let (y, (h, c)) = m.run(&get("x"), None);
+        vec![("y", y), ("h", h), ("c", c)]
+    });
+    let m = Lstm::with(3, 4, RecurrentOptions { projection: Some(2), ..TWO }).unwrap();
+    Case::new("lstm_projected").check(&m, |get| {
+        let (y, (h, c)) = m.run_packed(&get("x"), &get("lengths"), Some(&(get("h"), get("c"))));
+        vec![("y", y), ("h", h), ("c", c)]
+    });
+}
+
+#[test]
+fn cells() {
+    let m = RnnCell::new(3, 4);
+    Case::new("rnn_cell").check(&m, |get| vec![("h", m.forward(&get("x"), Some(&get("h"))))]);
+    let m = GruCell::new(3, 4);
+    Case::new("gru_cell").check(&m, |get| vec![("h", m.forward(&get("x"), Some(&get("h"))))]);
+    let m = LstmCell::new(3, 4);
+    Case::new("lstm_cell").check(&m, |get| {
+        let (h, c) = m.forward(&get("x"), Some(&(get("h"), get("c"))));
+        vec![("h", h), ("c", c)]
+    });
+}

@@ -1,0 +1,81 @@
+//! Training steps that are replayed do what eager ones do, bit for bit.
+
+use pellucid::nn::{Embedding, LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
+use pellucid::prelude::*;
+
+const STEPS: usize = 6;
+
+/// Runs a model's training steps on other data each time; the bits of all losses, and of the parameters at the end.
+fn run<M: Module>(
+    make: impl Fn() -> M,
+    loss: impl Fn(&M, &Tensor, &Tensor) -> Tensor,
+    batch: impl Fn() -> (Tensor, Tensor),
+    replayed: bool,
+) -> (Vec<u32>, Vec<Vec<u8>>) {
+    manual_seed(5);
+    let model = make();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let step = |x: &Tensor, y: &Tensor| {
+        optimizer.zero_grad();
+        let loss = loss(&model, x, y);
+        loss.backward();
+        optimizer.step();
+        loss
+    };
+    let batches: Vec<_> = (0..STEPS).map(|_| batch()).collect();
+    let losses = if replayed {
+        let (x, y) = &batches[0];
+        let mut captured = capture(|inputs| step(&inputs[0], &inputs[1]), &[x, y]).unwrap();
+        batches.iter().map(|(x, y)| captured.launch(&[x, y]).unwrap().item::<f32>(0).to_bits()).collect()
+    } else {
+        batches.iter().map(|(x, y)| step(x, y).item::<f32>().to_bits()).collect()
+    };
+    let state = model.state_dict().into_values().map(|t| t.to_bytes().unwrap()).collect();
+    (losses, state)
+}
+
+#[derive(Module)]
+struct Gpt {
+    words: Embedding,
+    positions: LearntPositions,
+    body: TransformerEncoder,
+    head: Linear,
+}
+
+#[test]
+fn a_step_of_a_transformer() {
+    let make = || {
+        let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
+        Gpt {
+            words: Embedding::new(11, 16),
+            positions: LearntPositions::new(8, 16),
+            body: TransformerEncoder::new(2, 16, 4, 32, options).unwrap().with_norm(),
+            head: Linear::without_bias(16, 11),
+        }
+    };
+    let loss = |model: &Gpt, x: &Tensor, y: &Tensor| {
+        let x = model.positions.forward(&model.words.forward(x));
+        let logits = model.head.forward(&model.body.forward_masked(&x, Masks::causal()));
+        cross_entropy(&logits.flatten(0, 1), &y.flatten(0, 1))
+    };
+    let batch = || (Tensor::randint(0, 11, [3, 8]), Tensor::randint(0, 11, [3, 8]));
+    let eager = run(make, loss, batch, false);
+    assert!(eager.0.windows(2).all(|pair| pair[0] != pair[1]), "the steps differ");
+    assert_eq!(run(make, loss, batch, true), eager);
+}
+
+#[test]
+fn a_step_of_an_lstm() {
+    let options =
+        RecurrentOptions { layers: 2, dropout: 0.2, bidirectional: true, batch_first: true, ..Default::default() };
+    let make = || (Lstm::with(3, 8, options).unwrap(), Linear::new(16, 5));
+    let lengths = Tensor::from([6i64, 2, 5, 6]);
+    let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
+        let (outputs, _) = lstm.run_packed(x, &lengths, None);
+        cross_entropy(&head.forward(&outputs.mean(1)), y)
+    };
+    let batch = || (Tensor::randn([4, 6, 3], DType::F32), Tensor::randint(0, 5, [4]));
+    let eager = run(make, loss, batch, false);
+    assert!(eager.0.windows(2).all(|pair| pair[0] != pair[1]), "the steps differ");
+    assert_eq!(run(make, loss, batch, true), eager);
+}
