@@ -212,7 +212,7 @@ unsafe fn correlate<T: Element>(from: &Images<T>, w: &Weights<T>, low: [isize; 2
                     let b = w.data.at(((group * PRODUCTS + k) * w.product) as isize).cast_const();
                     let b = Strided { data: b, lane: 1, depth: lanes as isize };
                     let c = sums.at((k * most * lanes) as isize);
-                    matmul::multiply(level, &a, &b, (0..count, lanes, from.channels), c, lanes as isize, false);
+                    matmul::multiply(level, &a, &b, (0..count, 0..lanes, from.channels), c, lanes as isize, false);
                 }
                 let (data, to, from) = (sums.get(), result.group(group), &sums_at[..PRODUCTS * count]);
                 matmul::transform(level, &Transform { map: Map::Results, data, from, to, at: &tile, lanes })
@@ -269,7 +269,7 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
                 let c = sums.at(((group * PRODUCTS + k) * product) as isize);
                 let add = !first || start > 0;
                 // SAFETY: as above; every product has sums of its own.
-                unsafe { matmul::multiply(level, &a, &b, (0..rows, lanes, count), c, lanes as isize, add) }
+                unsafe { matmul::multiply(level, &a, &b, (0..rows, 0..lanes, count), c, lanes as isize, add) }
                 Ok(())
             })?;
         }
