@@ -251,14 +251,10 @@ impl<R: Rule> Group<R> {
         })
     }
 
-    /// The same group with state of another dtype, before it has any.
+    /// The same group for parameters whose state has another dtype, while it has none.
     fn converted(&self, dtype: DType) -> Result<Group<R>> {
         let new = Group::new(self.rule.clone(), dtype)?;
-        let _guard = no_grad();
-        ops::copy_(&new.lr, &self.lr)?;
-        if let (Some(new), Some(old)) = (&new.momentum, &self.momentum) {
-            ops::copy_(new, old)?;
-        }
+        new.scalars().zip(self.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))?;
         Ok(new)
     }
 

@@ -103,24 +103,26 @@ fn a_state_dict_that_does_not_fit_changes_nothing() {
 #[test]
 fn parameters_may_come_later() {
     let options = AdamOptions { lr: 0.1, ..Default::default() };
-    let at_once = Adam::new(parameters(false, DType::F64), options).unwrap();
-    let mut late = Adam::new(vec![], options).unwrap();
-    late.step();
-    let mut late = {
-        late = Adam::new(vec![], options).unwrap();
+    for dtype in [DType::F32, DType::F64] {
+        let at_once = Adam::new(parameters(false, dtype), options).unwrap();
+        let mut late = Adam::new(vec![], AdamOptions { lr: 7.0, ..options }).unwrap();
         late.set_lr(0.1);
-        for p in parameters(false, DType::F64) {
+        for p in parameters(false, dtype) {
             late.add_params(vec![p]).unwrap();
         }
-        late
-    };
-    for optimizer in [&at_once, &late] {
-        for t in 1..=3 {
-            set_gradients(optimizer, f64::from(t));
-            optimizer.step();
+        for optimizer in [&at_once, &late] {
+            for t in 1..=3 {
+                set_gradients(optimizer, f64::from(t));
+                optimizer.step();
+            }
         }
+        assert_eq!(bits(&at_once), bits(&late));
     }
-    assert_eq!(bits(&at_once), bits(&late));
+    // Steps without parameters count all the same.
+    let mut late = Adam::new(vec![], options).unwrap();
+    late.step();
+    late.add_params(parameters(false, DType::F64)).unwrap();
+    assert_eq!(late.clock_tensor(0, "step").unwrap().item::<f64>(), 1.0);
     // What cannot be added leaves all as it was.
     let known = late.parameters()[0].clone();
     assert!(matches!(late.add_params(vec![known]), Err(Error::InvalidArgument { .. })));
