@@ -87,7 +87,7 @@ fn kept_by_name(c: &Call) -> ops::Axes {
     if c.flag(if at == 1 { 3 } else { KEY }, "keepdim") { axes.keepdims() } else { axes }
 }
 
-fn correction(c: &Call) -> f64 {
+pub(super) fn correction(c: &Call) -> f64 {
     let biased = [(1, "unbiased"), (2, "unbiased")]
         .into_iter()
         .any(|(at, name)| matches!(c.get(at, name), Some(crate::index::Argument::Bool(false))));

@@ -1,0 +1,90 @@
+//! Reductions of what a mask leaves.
+
+use super::Binder;
+use super::reduce::{along, correction};
+use crate::call::{Call, KEY};
+use ops::Axes;
+use pellucid::{DType, Result, Tensor, ops};
+
+pub(super) fn bind(table: &mut Binder) {
+    reduction(table, "masked.sum", |x, m, a| ops::masked_sum(x, m, a));
+    reduction(table, "masked.prod", |x, m, a| ops::masked_prod(x, m, a));
+    reduction(table, "masked.amax", |x, m, a| ops::masked_max(x, m, a));
+    reduction(table, "masked.amin", |x, m, a| ops::masked_min(x, m, a));
+    reduction(table, "masked.argmax", |x, m, a| ops::masked_argmax(x, m, a));
+    reduction(table, "masked.argmin", |x, m, a| ops::masked_argmin(x, m, a));
+    reduction(table, "masked.mean", |x, m, a| ops::masked_mean(x, m, a));
+    reduction(table, "masked.logsumexp", |x, m, a| ops::masked_logsumexp(x, m, a));
+    reduction(table, "masked.median", |x, m, a| Ok(ops::masked_median(x, m, a)?.0));
+    moments(table, "masked.var", |x, m, a| ops::masked_var(x, m, a));
+    moments(table, "masked.std", |x, m, a| ops::masked_std(x, m, a));
+    table.one("masked.norm", |c| {
+        let order = c.float(1, "ord").unwrap_or(2.0);
+        c.dtyped(|x| ops::masked_norm(x, &c.mask("mask")?, order, c.kept_axes(2)))
+    });
+    table.one("masked.normalize", |c| {
+        let (order, axis) = (c.float(1, "ord").unwrap_or(2.0), c.int(2, "dim").unwrap_or(0));
+        let eps = c.float(KEY, "eps").unwrap_or(1e-12);
+        c.along_mask(|x, mask| ops::masked_normalize(x, mask, order, axis, eps))
+    });
+    running(table, "masked.softmax", |x, m, a| ops::masked_softmax(x, m, a));
+    running(table, "masked.softmin", |x, m, a| ops::masked_softmin(x, m, a));
+    running(table, "masked.log_softmax", |x, m, a| ops::masked_log_softmax(x, m, a));
+    running(table, "masked.cumsum", |x, m, a| ops::masked_cumsum(x, m, a));
+    running(table, "masked.cumprod", |x, m, a| ops::masked_cumprod(x, m, a));
+    table.one("masked.logaddexp", |c| {
+        let masked = |x: &Tensor, mask: &str| ops::where_(&c.mask(mask)?, x, f64::NEG_INFINITY);
+        ops::logaddexp(&masked(c.x()?, "input_mask")?, &masked(c.y()?, "other_mask")?)
+    });
+}
+
+type Reduction = fn(&Tensor, &Tensor, Axes) -> Result<Tensor>;
+
+fn reduction(table: &mut Binder, name: &'static str, f: Reduction) {
+    table.one(name, move |c| c.dtyped(|x| f(x, &c.mask("mask")?, c.kept_axes(1))));
+}
+
+fn moments(table: &mut Binder, name: &'static str, f: Reduction) {
+    table.one(name, move |c| {
+        let axes = c.kept_axes(1).ddof(correction(c) as usize);
+        c.dtyped(|x| f(x, &c.mask("mask")?, axes.clone()))
+    });
+}
+
+/// What has as many elements as x, along an axis.
+fn running(table: &mut Binder, name: &'static str, f: Reduction) {
+    table.one(name, move |c| {
+        let axis = c.int(1, "dim").unwrap_or(0);
+        c.along_mask(|x, mask| f(x, mask, axis.into()))
+    });
+}
+
+impl Call<'_> {
+    /// The mask of this keyword: where there is none, everything is left.
+    fn mask(&self, name: &str) -> Result<Tensor> {
+        match self.optional(KEY, name) {
+            Some(mask) => ops::to_dtype(mask, DType::Bool),
+            None => ops::full((), true, DType::Bool),
+        }
+    }
+
+    /// The axes at a position, and whether they are kept.
+    fn kept_axes(&self, at: usize) -> Axes {
+        let axes = self.axes(at, "dim");
+        if self.flag(KEY, "keepdim") { axes.keepdims() } else { axes }
+    }
+
+    /// The input in the dtype that is asked for, reduced.
+    fn dtyped(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        match self.dtype(KEY, "dtype") {
+            Some(dtype) => f(&ops::to_dtype(self.x()?, dtype)?),
+            None => f(self.x()?),
+        }
+    }
+
+    /// What works along an axis of the input and its mask, for a number as for a vector of one element.
+    fn along_mask(&self, f: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let mask = self.mask("mask")?;
+        self.dtyped(|x| along(x, |x| f(x, &mask)))
+    }
+}
