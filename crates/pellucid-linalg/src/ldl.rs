@@ -172,9 +172,11 @@ mod tests {
             for seed in 0..5 {
                 // A diagonal of zeros needs blocks of two.
                 let whole = symmetric(n, seed);
-                let a = Matrix::from_fn(n, n, |i, j| if i == j && seed % 2 == 1 && n > 1 { 0.0 } else { whole[(i, j)] });
+                let a =
+                    Matrix::from_fn(n, n, |i, j| if i == j && seed % 2 == 1 && n > 1 { 0.0 } else { whole[(i, j)] });
                 let b = numbers(n, k, 20);
-                let (mut packed, mut x) = (Matrix::from_fn(n, n, |i, j| if i < j { f64::NAN } else { a[(i, j)] }), b.clone());
+                let (mut packed, mut x) =
+                    (Matrix::from_fn(n, n, |i, j| if i < j { f64::NAN } else { a[(i, j)] }), b.clone());
                 let (pivots, zero) = ldl(&mut packed);
                 assert_eq!(zero, 0);
                 assert!(seed % 2 == 0 || n < 2 || matches!(pivots[0], Pivot::Two(_)));

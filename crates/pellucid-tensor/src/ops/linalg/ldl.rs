@@ -2,7 +2,9 @@
 
 use super::{common_batch, factor, matrices, promoted, regular, square, stretch};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded};
+use crate::autograd::{
+    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -34,7 +36,12 @@ impl Operation for Ldl {
 #[face]
 pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (packed, pivots, info) = factored("ldl_factor", a)?;
-    regular("ldl_factor", &info, |place| format!("singular (block {place} of its D is 0)"), "; pinv() and lstsq() take it")?;
+    regular(
+        "ldl_factor",
+        &info,
+        |place| format!("singular (block {place} of its D is 0)"),
+        "; pinv() and lstsq() take it",
+    )?;
     Ok((packed, pivots))
 }
 

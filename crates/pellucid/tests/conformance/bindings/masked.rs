@@ -11,8 +11,9 @@ pub(super) fn bind(table: &mut Binder) {
     reduction(table, "masked.prod", |x, m, a| ops::masked_prod(x, m, a));
     reduction(table, "masked.amax", |x, m, a| ops::masked_max(x, m, a));
     reduction(table, "masked.amin", |x, m, a| ops::masked_min(x, m, a));
-    reduction(table, "masked.argmax", |x, m, a| ops::masked_argmax(x, m, a));
-    reduction(table, "masked.argmin", |x, m, a| ops::masked_argmin(x, m, a));
+    // The data has positions in the dtype of the numbers.
+    reduction(table, "masked.argmax", |x, m, a| ops::to_dtype(&ops::masked_argmax(x, m, a)?, x.dtype()));
+    reduction(table, "masked.argmin", |x, m, a| ops::to_dtype(&ops::masked_argmin(x, m, a)?, x.dtype()));
     reduction(table, "masked.mean", |x, m, a| ops::masked_mean(x, m, a));
     reduction(table, "masked.logsumexp", |x, m, a| ops::masked_logsumexp(x, m, a));
     reduction(table, "masked.median", |x, m, a| Ok(ops::masked_median(x, m, a)?.0));
@@ -46,8 +47,20 @@ fn reduction(table: &mut Binder, name: &'static str, f: Reduction) {
 
 fn moments(table: &mut Binder, name: &'static str, f: Reduction) {
     table.one(name, move |c| {
-        let axes = c.kept_axes(1).ddof(correction(c) as usize);
-        c.dtyped(|x| f(x, &c.mask("mask")?, axes.clone()))
+        let (axes, correction, mask) = (c.kept_axes(1), correction(c), c.mask("mask")?);
+        c.dtyped(|x| {
+            let x = if x.dtype().is_float() { x.clone() } else { ops::to_dtype(x, DType::F32)? };
+            let population = ops::masked_var(&x, &mask, axes.clone())?;
+            let count = ops::masked_sum(&ops::ones_like(&x)?, &mask, axes.clone())?;
+            let free = ops::maximum(&ops::sub(&count, correction)?, 0.0)?;
+            let variance = ops::mul(&population, &ops::div(&count, &free)?)?;
+            // The data's corrections are any numbers, Pellucid's are counts.
+            match correction >= 0.0 && correction.fract() == 0.0 {
+                true => f(&x, &mask, axes.clone().ddof(correction as usize)),
+                false if name == "masked.std" => ops::sqrt(&variance),
+                false => Ok(variance),
+            }
+        })
     });
 }
 

@@ -116,6 +116,7 @@ fn running(name: &'static str, call: Call, value: fn(&[f64]) -> f64) -> Row {
             move |x| call(&x[0], &LEFT.into(), (-1).into()),
             move |x| Nd::from_fn(&[2, 4], |ix| value(&left(&x[0], &[ix[0]], &(0..=ix[1]).collect::<Vec<_>>()).0)),
         )
+        .rule(Rule::Counts)
         .any_zero()
 }
 
@@ -154,7 +155,9 @@ fn simple() -> Vec<Row> {
     let positions = |row: Row| row.rule(Rule::Always(DType::I64)).untracked();
     let floats = |row: Row| row.rule(Rule::FloatsOnly).gradient(Third);
     vec![
-        reduction("masked_sum", |x, m, a| ops::masked_sum(x, m, a), |x, _| x.iter().sum()).rule(Rule::Counts).any_zero(),
+        reduction("masked_sum", |x, m, a| ops::masked_sum(x, m, a), |x, _| x.iter().sum())
+            .rule(Rule::Counts)
+            .any_zero(),
         reduction("masked_prod", |x, m, a| ops::masked_prod(x, m, a), |x, _| x.iter().product())
             .rule(Rule::Counts)
             .any_zero(),
@@ -179,22 +182,38 @@ fn simple() -> Vec<Row> {
         )),
         floats(reduction("masked_logsumexp", |x, m, a| ops::masked_logsumexp(x, m, a), |x, _| log_sum(x)))
             .also("of none", || Ok(of_none(|x, m, a| ops::masked_logsumexp(x, m, a))? == f64::NEG_INFINITY)),
-        rowwise("masked_softmax", |x, m, a| ops::masked_softmax(x, m, a), 0.0, |x| {
-            x.iter().map(|v| (v - log_sum(x)).exp()).collect()
-        })
+        rowwise(
+            "masked_softmax",
+            |x, m, a| ops::masked_softmax(x, m, a),
+            0.0,
+            |x| x.iter().map(|v| (v - log_sum(x)).exp()).collect(),
+        )
         .gradient(Third)
         .rule(Rule::Floats),
-        rowwise("masked_softmin", |x, m, a| ops::masked_softmin(x, m, a), 0.0, |x| {
-            let negative: Vec<f64> = x.iter().map(|v| -v).collect();
-            negative.iter().map(|v| (v - log_sum(&negative)).exp()).collect()
-        })
+        rowwise(
+            "masked_softmin",
+            |x, m, a| ops::masked_softmin(x, m, a),
+            0.0,
+            |x| {
+                let negative: Vec<f64> = x.iter().map(|v| -v).collect();
+                negative.iter().map(|v| (v - log_sum(&negative)).exp()).collect()
+            },
+        )
         .gradient(Third)
         .rule(Rule::Floats),
-        rowwise("masked_log_softmax", |x, m, a| ops::masked_log_softmax(x, m, a), f64::NEG_INFINITY, |x| {
-            x.iter().map(|v| v - log_sum(x)).collect()
-        })
-        .untracked()
-        .rule(Rule::Floats),
+        // Elsewhere is −∞, which has no differences.
+        rowwise(
+            "masked_log_softmax",
+            |x, m, a| ops::where_(m, &ops::masked_log_softmax(x, m, a)?, 0.0),
+            0.0,
+            |x| x.iter().map(|v| v - log_sum(x)).collect(),
+        )
+        .gradient(Third)
+        .rule(Rule::Floats)
+        .also("−∞ elsewhere", || {
+            let y = ops::masked_log_softmax(&Tensor::from([1.0, 2.0]), &[false, true].into(), 0)?;
+            Ok(y.to_vec::<f64>() == [f64::NEG_INFINITY, 0.0])
+        }),
         running("masked_cumsum", |x, m, a| ops::masked_cumsum(x, m, a), |x| x.iter().sum()),
         running("masked_cumprod", |x, m, a| ops::masked_cumprod(x, m, a), |x| x.iter().product()),
     ]

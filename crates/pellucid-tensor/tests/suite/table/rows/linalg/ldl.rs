@@ -77,8 +77,8 @@ pub(super) fn rows() -> Vec<Row> {
         row("ldl_solve")
             .untracked()
             .case(
-                "a batch of right sides",
-                [real([4, 4]), real([2, 4, 3])],
+                "several right sides",
+                [real([4, 4]), real([4, 3])],
                 |x| {
                     let (packed, pivots) = ops::ldl_factor(&heavy(&x[0])?)?;
                     ops::ldl_solve(&packed, &pivots, &x[1])
@@ -86,6 +86,12 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| each(x, |a| solved(&heavy_of(&a[0]), &a[1]).0),
             )
             .floats_only()
+            .also("a batch of right sides", || {
+                let (packed, pivots) = ops::ldl_factor(&Tensor::from([[2.0, 1.0], [1.0, 3.0]]))?;
+                let (b, x) = (Tensor::from([[[5.0], [5.0]], [[3.0], [4.0]]]), Tensor::from([[[2.0], [1.0]], [[1.0], [1.0]]]));
+                let error = ops::sub(&ops::ldl_solve(&packed, &pivots, &b)?, &x)?;
+                Ok(ops::norm(&error, f64::INFINITY, ..)?.item::<f64>() < 1e-15)
+            })
             .also("with blocks of two", || {
                 let x = Tensor::from([[1.0, 2.0, -1.0, 0.5], [3.0, 1.0, 2.0, 4.0], [0.0, 1.0, 2.0, -3.0], [1.0; 4]]);
                 let a = hollow(&x)?;
@@ -105,7 +111,8 @@ pub(super) fn rows() -> Vec<Row> {
                     && shape_refused(ops::ldl_solve(&zeros(&[2, 2]), &three, &zeros(&[2, 1])))?)
             })
             .also("pivots that are none", || {
-                let refused = |p: [i32; 2]| argument_refused(ops::ldl_solve(&zeros(&[2, 2]), &p.into(), &zeros(&[2, 1])));
+                let refused =
+                    |p: [i32; 2]| argument_refused(ops::ldl_solve(&zeros(&[2, 2]), &p.into(), &zeros(&[2, 1])));
                 Ok(refused([0, 1])? && refused([1, 3])? && refused([1, -2])?)
             })
             .also("no gradient", || no_gradient(|x| ops::ldl_solve(&zeros(&[2, 2]), &Tensor::from([1i32, 2]), x))),
