@@ -58,6 +58,13 @@ masked! {
 
 /// The mean over axes of the elements where the mask is true, NaN of none. Integers give `f32`.
 ///
+/// ```
+/// use pellucid_tensor::{Tensor, ops};
+/// let (x, mask) = (Tensor::from([1.0, 2.0, f64::NAN]), Tensor::from([true, true, false]));
+/// assert_eq!(ops::masked_mean(&x, &mask, ..)?.item::<f64>(), 1.5);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`] if it does not broadcast to x's shape;
 /// [`Error::AxisOutOfRange`].

@@ -28,7 +28,7 @@ fn series(z: Expr, a: f64, b: f64) -> Expr {
 /// Ai for |x| ≤ 2.09.
 fn middle(x: Expr) -> Expr {
     let z = x * x * x;
-    0.355_028_053_887_817_24 * series(z, 2.0, 3.0) - 0.258_819_403_792_806_8 * x * series(z, 3.0, 4.0)
+    0.355_028_053_887_817_2 * series(z, 2.0, 3.0) - 0.258_819_403_792_806_8 * x * series(z, 3.0, 4.0)
 }
 
 /// Ai for x ≥ 2.09: e^(−ζ)/(2√π·x^¼) times what tends to 1, ζ = ⅔x^(3/2).

@@ -21,6 +21,12 @@ pub(super) fn bind(table: &mut Binder) {
         }
         let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
         let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
+        if dtype.is_int() {
+            // As many as of the given numbers, but counted in what is left of them without their fractions.
+            let count = ((end - start) / step).ceil() as i64;
+            let steps = ops::mul(Tensor::arange(0, count, 1), step.trunc() as i64)?;
+            return ops::to_dtype(&ops::add(&steps, start.trunc() as i64)?, dtype);
+        }
         ops::to_dtype(&ops::arange(start, end, step, DType::F64)?, dtype)
     });
     table.one("linspace", |c| {

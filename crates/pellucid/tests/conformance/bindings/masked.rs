@@ -7,18 +7,18 @@ use ops::Axes;
 use pellucid::{DType, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
-    reduction(table, "masked.sum", |x, m, a| ops::masked_sum(x, m, a));
-    reduction(table, "masked.prod", |x, m, a| ops::masked_prod(x, m, a));
-    reduction(table, "masked.amax", |x, m, a| ops::masked_max(x, m, a));
-    reduction(table, "masked.amin", |x, m, a| ops::masked_min(x, m, a));
+    reduction(table, "masked.sum", ops::masked_sum);
+    reduction(table, "masked.prod", ops::masked_prod);
+    reduction(table, "masked.amax", ops::masked_max);
+    reduction(table, "masked.amin", ops::masked_min);
     // The data has positions in the dtype of the numbers.
     reduction(table, "masked.argmax", |x, m, a| ops::to_dtype(&ops::masked_argmax(x, m, a)?, x.dtype()));
     reduction(table, "masked.argmin", |x, m, a| ops::to_dtype(&ops::masked_argmin(x, m, a)?, x.dtype()));
-    reduction(table, "masked.mean", |x, m, a| ops::masked_mean(x, m, a));
-    reduction(table, "masked.logsumexp", |x, m, a| ops::masked_logsumexp(x, m, a));
+    reduction(table, "masked.mean", ops::masked_mean);
+    reduction(table, "masked.logsumexp", ops::masked_logsumexp);
     reduction(table, "masked.median", |x, m, a| Ok(ops::masked_median(x, m, a)?.0));
-    moments(table, "masked.var", |x, m, a| ops::masked_var(x, m, a));
-    moments(table, "masked.std", |x, m, a| ops::masked_std(x, m, a));
+    moments(table, "masked.var", ops::masked_var);
+    moments(table, "masked.std", ops::masked_std);
     table.one("masked.norm", |c| {
         let order = c.float(1, "ord").unwrap_or(2.0);
         c.dtyped(|x| ops::masked_norm(x, &c.mask("mask")?, order, c.kept_axes(2)))
@@ -28,11 +28,11 @@ pub(super) fn bind(table: &mut Binder) {
         let eps = c.float(KEY, "eps").unwrap_or(1e-12);
         c.along_mask(|x, mask| ops::masked_normalize(x, mask, order, axis, eps))
     });
-    running(table, "masked.softmax", |x, m, a| ops::masked_softmax(x, m, a));
-    running(table, "masked.softmin", |x, m, a| ops::masked_softmin(x, m, a));
-    running(table, "masked.log_softmax", |x, m, a| ops::masked_log_softmax(x, m, a));
-    running(table, "masked.cumsum", |x, m, a| ops::masked_cumsum(x, m, a));
-    running(table, "masked.cumprod", |x, m, a| ops::masked_cumprod(x, m, a));
+    running(table, "masked.softmax", ops::masked_softmax);
+    running(table, "masked.softmin", ops::masked_softmin);
+    running(table, "masked.log_softmax", ops::masked_log_softmax);
+    running(table, "masked.cumsum", ops::masked_cumsum);
+    running(table, "masked.cumprod", ops::masked_cumprod);
     table.one("masked.logaddexp", |c| {
         let masked = |x: &Tensor, mask: &str| ops::where_(&c.mask(mask)?, x, f64::NEG_INFINITY);
         ops::logaddexp(&masked(c.x()?, "input_mask")?, &masked(c.y()?, "other_mask")?)

@@ -68,7 +68,7 @@ fn strided(c: &Call, at: usize) -> Result<Tensor> {
     let (lengths, steps) = (numbers(at, "size")?, numbers(at + 1, "stride")?);
     let start = c.int(at + 2, "storage_offset").unwrap_or(0) as i64;
     lengths.iter().zip(&steps).try_fold(ops::full((), start, pellucid::DType::I64)?, |places, (&len, &step)| {
-        let own = ops::mul(&Tensor::arange(0, len as i64, 1), step as i64)?;
+        let own = ops::mul(Tensor::arange(0, len as i64, 1), step as i64)?;
         ops::add(&ops::unsqueeze(&places, -1)?, &own)
     })
 }

@@ -155,50 +155,28 @@ fn simple() -> Vec<Row> {
     let positions = |row: Row| row.rule(Rule::Always(DType::I64)).untracked();
     let floats = |row: Row| row.rule(Rule::FloatsOnly).gradient(Third);
     vec![
-        reduction("masked_sum", |x, m, a| ops::masked_sum(x, m, a), |x, _| x.iter().sum())
-            .rule(Rule::Counts)
-            .any_zero(),
-        reduction("masked_prod", |x, m, a| ops::masked_prod(x, m, a), |x, _| x.iter().product())
-            .rule(Rule::Counts)
-            .any_zero(),
-        reduction("masked_max", |x, m, a| ops::masked_max(x, m, a), |x, _| x[best(x, |a, b| a > b)])
-            .also("of none", || Ok(of_none(|x, m, a| ops::masked_max(x, m, a))? == f64::NEG_INFINITY)),
-        reduction("masked_min", |x, m, a| ops::masked_min(x, m, a), |x, _| x[best(x, |a, b| a < b)]).also(
+        reduction("masked_sum", ops::masked_sum, |x, _| x.iter().sum()).rule(Rule::Counts).any_zero(),
+        reduction("masked_prod", ops::masked_prod, |x, _| x.iter().product()).rule(Rule::Counts).any_zero(),
+        reduction("masked_max", ops::masked_max, |x, _| x[best(x, |a, b| a > b)])
+            .also("of none", || Ok(of_none(ops::masked_max)? == f64::NEG_INFINITY)),
+        reduction("masked_min", ops::masked_min, |x, _| x[best(x, |a, b| a < b)]).also(
             "of none, in every dtype",
             || {
                 let x = Tensor::from([1i64, 2]).to_dtype(DType::U8);
                 Ok(ops::masked_min(&x, &[false, false].into(), 0)?.item::<u8>() == 255)
             },
         ),
-        positions(reduction(
-            "masked_argmax",
-            |x, m, a| ops::masked_argmax(x, m, a),
-            |x, places| places[best(x, |a, b| a > b)] as f64,
-        )),
-        positions(reduction(
-            "masked_argmin",
-            |x, m, a| ops::masked_argmin(x, m, a),
-            |x, places| places[best(x, |a, b| a < b)] as f64,
-        )),
-        floats(reduction("masked_logsumexp", |x, m, a| ops::masked_logsumexp(x, m, a), |x, _| log_sum(x)))
-            .also("of none", || Ok(of_none(|x, m, a| ops::masked_logsumexp(x, m, a))? == f64::NEG_INFINITY)),
-        rowwise(
-            "masked_softmax",
-            |x, m, a| ops::masked_softmax(x, m, a),
-            0.0,
-            |x| x.iter().map(|v| (v - log_sum(x)).exp()).collect(),
-        )
-        .gradient(Third)
-        .rule(Rule::Floats),
-        rowwise(
-            "masked_softmin",
-            |x, m, a| ops::masked_softmin(x, m, a),
-            0.0,
-            |x| {
-                let negative: Vec<f64> = x.iter().map(|v| -v).collect();
-                negative.iter().map(|v| (v - log_sum(&negative)).exp()).collect()
-            },
-        )
+        positions(reduction("masked_argmax", ops::masked_argmax, |x, places| places[best(x, |a, b| a > b)] as f64)),
+        positions(reduction("masked_argmin", ops::masked_argmin, |x, places| places[best(x, |a, b| a < b)] as f64)),
+        floats(reduction("masked_logsumexp", ops::masked_logsumexp, |x, _| log_sum(x)))
+            .also("of none", || Ok(of_none(ops::masked_logsumexp)? == f64::NEG_INFINITY)),
+        rowwise("masked_softmax", ops::masked_softmax, 0.0, |x| x.iter().map(|v| (v - log_sum(x)).exp()).collect())
+            .gradient(Third)
+            .rule(Rule::Floats),
+        rowwise("masked_softmin", ops::masked_softmin, 0.0, |x| {
+            let negative: Vec<f64> = x.iter().map(|v| -v).collect();
+            negative.iter().map(|v| (v - log_sum(&negative)).exp()).collect()
+        })
         .gradient(Third)
         .rule(Rule::Floats),
         // Elsewhere is −∞, which has no differences.
@@ -214,28 +192,27 @@ fn simple() -> Vec<Row> {
             let y = ops::masked_log_softmax(&Tensor::from([1.0, 2.0]), &[false, true].into(), 0)?;
             Ok(y.to_vec::<f64>() == [f64::NEG_INFINITY, 0.0])
         }),
-        running("masked_cumsum", |x, m, a| ops::masked_cumsum(x, m, a), |x| x.iter().sum()),
-        running("masked_cumprod", |x, m, a| ops::masked_cumprod(x, m, a), |x| x.iter().product()),
+        running("masked_cumsum", ops::masked_cumsum, |x| x.iter().sum()),
+        running("masked_cumprod", ops::masked_cumprod, |x| x.iter().product()),
     ]
 }
 
 fn moments() -> Vec<Row> {
     let rooted = |row: Row| row.rule(Rule::FloatsOnly);
     vec![
-        reduction("masked_mean", |x, m, a| ops::masked_mean(x, m, a), |x, _| mean(x))
+        reduction("masked_mean", ops::masked_mean, |x, _| mean(x))
             .rule(Rule::Floats)
-            .also("of none", || Ok(of_none(|x, m, a| ops::masked_mean(x, m, a))?.is_nan())),
-        reduction("masked_var", |x, m, a| ops::masked_var(x, m, a), |x, _| variance(x))
+            .also("of none", || Ok(of_none(ops::masked_mean)?.is_nan())),
+        reduction("masked_var", ops::masked_var, |x, _| variance(x))
             .rule(Rule::FloatsOnly)
             .any_zero()
             .also("degrees of freedom", || {
                 let x = Tensor::from([1.0, 9.0, 4.0]);
                 Ok(ops::masked_var(&x, &[true, false, true].into(), over(0).ddof(1))?.item::<f64>() == 4.5)
             })
-            .also("of none", || Ok(of_none(|x, m, a| ops::masked_var(x, m, a))?.is_nan())),
+            .also("of none", || Ok(of_none(ops::masked_var)?.is_nan())),
         // The root of a variance of one element is 0, where its slope is infinite.
-        rooted(reduction("masked_std", |x, m, a| ops::masked_std(x, m, a), |x, _| variance(x).sqrt()))
-            .without("the first, kept"),
+        rooted(reduction("masked_std", ops::masked_std, |x, _| variance(x).sqrt())).without("the first, kept"),
         Row::new("masked_median")
             .rules([Rule::Any, Rule::Always(DType::I64)])
             .outputs(
