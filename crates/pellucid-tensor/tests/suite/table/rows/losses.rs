@@ -403,6 +403,10 @@ fn comparisons() -> Vec<Row> {
             },
         )
         .floats_only()
+        .also("a positive margin", move || {
+            let options = Triplet { margin: -1.0, ..Triplet::default() };
+            argument_refused(ops::triplet_margin_loss(&one(), &one(), &one(), options))
+        })
         .also("one rank", move || {
             shape_refused(ops::triplet_margin_loss(&one(), &Tensor::from(1.0), &one(), Triplet::default()))
         }),

@@ -17,6 +17,7 @@ mod linalg;
 mod loss;
 mod losses;
 mod masked;
+mod masked_reduce;
 mod matmul;
 mod normalize;
 mod numbers;
@@ -100,6 +101,7 @@ tables!(
     loss,
     losses,
     masked,
+    masked_reduce,
     matmul,
     normalize,
     numbers,
