@@ -150,7 +150,8 @@ fn recurrent(
         Some(t) => wide(t),
         None => ops::zeros([sizes.batch, width], compute),
     };
-    let bias = sizes.bias(cell, weights.bias_ih.map(wide).transpose()?, weights.bias_hh.map(wide).transpose()?, compute)?;
+    let bias =
+        sizes.bias(cell, weights.bias_ih.map(wide).transpose()?, weights.bias_hh.map(wide).transpose()?, compute)?;
     let mut operands = vec![
         ops::contiguous(&wide(x)?)?,
         wide(weights.weight_ih)?,

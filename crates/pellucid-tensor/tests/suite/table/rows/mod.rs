@@ -25,6 +25,7 @@ mod polynomial;
 mod quantile;
 mod random;
 mod rearrange;
+mod recurrent;
 mod reduce;
 mod scan;
 mod scatter;
@@ -108,6 +109,7 @@ tables!(
     quantile,
     random,
     rearrange,
+    recurrent,
     reduce,
     scan,
     scatter,
