@@ -26,6 +26,7 @@ mod polynomial;
 mod quantile;
 mod random;
 mod rearrange;
+mod recurrent;
 mod reduce;
 mod scan;
 mod scatter;
@@ -110,6 +111,7 @@ tables!(
     quantile,
     random,
     rearrange,
+    recurrent,
     reduce,
     scan,
     scatter,
