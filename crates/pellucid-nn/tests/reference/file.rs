@@ -62,6 +62,6 @@ pub(crate) fn nearer(what: &str, ours: &Tensor, theirs: &Tensor, tolerance: f64)
     assert_eq!((ours.shape(), ours.dtype()), (theirs.shape(), theirs.dtype()), "{what}");
     let (a, b) = (ours.to_vec::<f64>(), theirs.to_vec::<f64>());
     let size = b.iter().filter(|v| v.is_finite()).fold(1f64, |most, v| most.max(v.abs()));
-    let far = |(a, b): (&f64, &f64)| a != b && !(a.is_nan() && b.is_nan()) && !((a - b).abs() <= tolerance * size);
-    assert!(!a.iter().zip(&b).any(far), "{what} is not within {tolerance} of {size}\n{a:?}\n{b:?}");
+    let close = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance * size;
+    assert!(a.iter().zip(&b).all(close), "{what} is not within {tolerance} of {size}\n{a:?}\n{b:?}");
 }

@@ -176,7 +176,8 @@ fn a_function_is_its_loss_by_default() {
         let value = function(reference.get("x"), reference.get("y"));
         nearer(name, &value, reference.get("plain/mean"), 1e-9);
     }
-    let three: [(&str, [&str; 3], fn(&Tensor, &Tensor, &Tensor) -> Tensor); 4] = [
+    type OfThree = fn(&Tensor, &Tensor, &Tensor) -> Tensor;
+    let three: [(&str, [&str; 3], OfThree); 4] = [
         ("gaussian_nll", ["x", "y", "variance"], loss::gaussian_nll),
         ("margin_ranking", ["a", "b", "y"], loss::margin_ranking),
         ("cosine_embedding", ["a", "b", "y"], loss::cosine_embedding),
@@ -245,9 +246,9 @@ fn the_gradient_goes_on_through_the_model_and_into_a_captured_step() {
         };
         if captured {
             let mut step = capture(|inputs| step(&inputs[0], &inputs[1]), &[&x, &y]).unwrap();
-            (0..4).for_each(|_| drop(step.launch(&[&x, &y]).unwrap()));
+            (0..4).for_each(|_| _ = step.launch(&[&x, &y]).unwrap());
         } else {
-            (0..4).for_each(|_| drop(step(&x, &y)));
+            (0..4).for_each(|_| _ = step(&x, &y));
         }
         model.state_dict().into_values().map(|t| t.to_bytes().unwrap()).collect::<Vec<_>>()
     };
