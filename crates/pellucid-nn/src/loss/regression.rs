@@ -75,7 +75,7 @@ losses_of_many! {
     GaussianNllLoss, gaussian_nll {
         /// With ½ln 2π; without.
         full: bool = false,
-        /// The least variance, 1e-6; a smaller one counts as this, and has no gradient.
+        /// The least variance, 1e-6; a smaller one counts as this.
         eps: f64 = 1e-6,
     } |loss, x, y, variance| by [x, variance] {
         ops::gaussian_nll_loss(x, y, variance, loss.full, loss.eps, loss.reduction)

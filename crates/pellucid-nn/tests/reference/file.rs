@@ -53,10 +53,15 @@ pub(crate) fn cosines(y: &Tensor) -> Tensor {
 /// Equal to 1e-5 of the largest value, or of 1.
 #[track_caller]
 pub(crate) fn near(what: &str, ours: &Tensor, theirs: &Tensor) {
+    nearer(what, ours, theirs, 1e-5);
+}
+
+/// Equal to this share of the largest value, or of 1.
+#[track_caller]
+pub(crate) fn nearer(what: &str, ours: &Tensor, theirs: &Tensor, tolerance: f64) {
     assert_eq!((ours.shape(), ours.dtype()), (theirs.shape(), theirs.dtype()), "{what}");
     let (a, b) = (ours.to_vec::<f64>(), theirs.to_vec::<f64>());
-    let size = b.iter().fold(1f64, |most, v| most.max(v.abs()));
-    let farthest = a.iter().zip(&b).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() }).fold(0.0, f64::max);
-    let nan = a.iter().zip(&b).any(|(a, b)| a.is_nan() != b.is_nan());
-    assert!(!nan && farthest <= 1e-5 * size, "{what} is off by {farthest:e}\n{a:?}\n{b:?}");
+    let size = b.iter().filter(|v| v.is_finite()).fold(1f64, |most, v| most.max(v.abs()));
+    let close = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance * size;
+    assert!(a.iter().zip(&b).all(close), "{what} is not within {tolerance} of {size}\n{a:?}\n{b:?}");
 }

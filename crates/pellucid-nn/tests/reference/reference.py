@@ -1,10 +1,13 @@
 """Writes reference.safetensors: what PyTorch's layers and losses make of small inputs, and their gradients.
 
-    python crates/pellucid-nn/tests/layers/reference.py
+    python crates/pellucid-nn/tests/reference/reference.py
 
 Of each layer NAME: NAME/x, NAME/state/.., the output NAME/y of training, and for the gradient cos 0, cos 1, .. of it
 the gradients NAME/dx and NAME/grad/... Of one with buffers also these, NAME/after/.., after a second batch 2x + 1, and the output NAME/eval
-of evaluation afterwards.
+of evaluation afterwards. Layers of two inputs are under two/NAME.
+
+Losses are in double precision. Of each, loss/NAME/.. has its inputs; loss/NAME/OPTION/REDUCTION the value, and for each
+input x that has a gradient loss/NAME/OPTION/REDUCTION/x that of the value (of the values' sum, if all are kept).
 """
 
 import json
@@ -213,6 +216,127 @@ for name, module, a, b in [
         put(f"two/{name}/{key}", value)
     for key, parameter in module.named_parameters():
         put(f"two/{name}/grad/{key}", parameter.grad)
+
+
+
+def loss(name, inputs, by, options):
+    """Options are functions of the reduction that return losses."""
+    for key, value in inputs.items():
+        put(f"loss/{name}/{key}", value)
+    for option, make in options.items():
+        for reduction in ["mean", "sum", "none"]:
+            leaves = {key: value.detach().clone().requires_grad_(key in by) for key, value in inputs.items()}
+            leaves = {key: leaves[key] for key in inputs if key not in OPTIONAL}
+            value = make(reduction)(*leaves.values())
+            value.sum().backward()
+            put(f"loss/{name}/{option}/{reduction}", value)
+            for key in by:
+                put(f"loss/{name}/{option}/{reduction}/{key}", leaves[key].grad)
+
+
+# Inputs that are weights, not arguments.
+OPTIONAL = ["weight", "pos_weight"]
+
+torch.set_default_dtype(torch.float64)
+X, Y = randn(4, 3), randn(4, 3)
+PAIR = {"x": X, "y": Y}
+loss("l1", PAIR, ["x"], {"plain": lambda r: nn.L1Loss(reduction=r)})
+loss("mse", PAIR, ["x"], {"plain": lambda r: nn.MSELoss(reduction=r)})
+loss("smooth_l1", PAIR, ["x"], {"plain": lambda r: nn.SmoothL1Loss(reduction=r), "beta": lambda r: nn.SmoothL1Loss(beta=0.4, reduction=r)})
+loss("huber", PAIR, ["x"], {"plain": lambda r: nn.HuberLoss(reduction=r), "delta": lambda r: nn.HuberLoss(delta=0.4, reduction=r)})
+SOFT = {"x": X.log_softmax(1), "y": Y.softmax(1)}
+loss("kl_div", SOFT, ["x"], {
+    "plain": lambda r: nn.KLDivLoss(reduction=r),
+    "batch": lambda r: nn.KLDivLoss(reduction="batchmean"),
+})
+loss("kl_div_log", {"x": X.log_softmax(1), "y": Y.log_softmax(1)}, ["x"], {"plain": lambda r: nn.KLDivLoss(log_target=True, reduction=r)})
+COUNTS = {"x": X.abs(), "y": torch.tensor([[0.0, 1.0, 2.0], [3.0, 5.0, 0.0], [1.0, 1.0, 4.0], [7.0, 0.0, 2.0]])}
+loss("poisson_nll", COUNTS, ["x"], {
+    "plain": lambda r: nn.PoissonNLLLoss(reduction=r),
+    "full": lambda r: nn.PoissonNLLLoss(full=True, reduction=r),
+    "rate": lambda r: nn.PoissonNLLLoss(log_input=False, eps=1e-3, reduction=r),
+})
+gaussian = {
+    "plain": lambda r: nn.GaussianNLLLoss(reduction=r),
+    "full": lambda r: nn.GaussianNLLLoss(full=True, eps=0.3, reduction=r),
+}
+loss("gaussian_nll", PAIR | {"variance": randn(4, 3).abs() + 0.1}, ["x", "variance"], gaussian)
+loss("gaussian_nll_rows", PAIR | {"variance": randn(4, 1).abs() + 0.1}, ["x", "variance"], gaussian)
+
+WEIGHT = torch.tensor([0.5, 2.0, 1.5])
+classes = torch.tensor([2, 0, 1, 1])
+cross_entropy = {
+    "plain": lambda r: nn.CrossEntropyLoss(reduction=r),
+    "smoothing": lambda r: nn.CrossEntropyLoss(label_smoothing=0.2, reduction=r),
+    "weight": lambda r: nn.CrossEntropyLoss(WEIGHT, reduction=r),
+    "ignore": lambda r: nn.CrossEntropyLoss(ignore_index=1, reduction=r),
+    "all": lambda r: nn.CrossEntropyLoss(WEIGHT, ignore_index=1, label_smoothing=0.2, reduction=r),
+}
+loss("cross_entropy", {"x": X, "y": classes, "weight": WEIGHT}, ["x"], cross_entropy)
+loss("cross_entropy_image", {"x": randn(2, 3, 2, 2), "y": torch.tensor([[[0, 1], [2, 2]], [[1, 0], [1, 0]]]), "weight": WEIGHT}, ["x"], cross_entropy)
+loss("cross_entropy_soft", {"x": X, "y": Y.softmax(1), "weight": WEIGHT}, ["x"], {
+    key: cross_entropy[key] for key in ["plain", "smoothing", "weight"]
+})
+loss("nll", {"x": X.log_softmax(1), "y": classes, "weight": WEIGHT}, ["x"], {
+    "plain": lambda r: nn.NLLLoss(reduction=r),
+    "weight": lambda r: nn.NLLLoss(WEIGHT, reduction=r),
+    "ignore": lambda r: nn.NLLLoss(ignore_index=1, reduction=r),
+})
+TRUTH = torch.tensor([[0.0, 1.0, 0.3], [1.0, 1.0, 0.0], [0.5, 0.0, 0.0], [1.0, 0.9, 1.0]])
+WEIGHTED = {"y": TRUTH, "weight": WEIGHT, "pos_weight": torch.tensor([3.0, 0.5, 1.0])}
+loss("binary_cross_entropy", {"x": X.sigmoid()} | WEIGHTED, ["x"], {
+    "plain": lambda r: nn.BCELoss(reduction=r),
+    "weight": lambda r: nn.BCELoss(WEIGHT, reduction=r),
+})
+loss("binary_cross_entropy_with_logits", {"x": 5 * X} | WEIGHTED, ["x"], {
+    "plain": lambda r: nn.BCEWithLogitsLoss(reduction=r),
+    "weight": lambda r: nn.BCEWithLogitsLoss(WEIGHT, pos_weight=WEIGHTED["pos_weight"], reduction=r),
+})
+SIGNS = torch.tensor([[1.0, -1.0, 1.0], [-1.0, -1.0, 1.0], [1.0, 1.0, 1.0], [-1.0, 1.0, -1.0]])
+loss("hinge_embedding", {"x": X, "y": SIGNS}, ["x"], {
+    "plain": lambda r: nn.HingeEmbeddingLoss(reduction=r),
+    "margin": lambda r: nn.HingeEmbeddingLoss(0.3, reduction=r),
+})
+loss("soft_margin", {"x": X, "y": SIGNS}, ["x"], {"plain": lambda r: nn.SoftMarginLoss(reduction=r)})
+loss("multi_margin", {"x": X, "y": classes, "weight": WEIGHT}, ["x"], {
+    "plain": lambda r: nn.MultiMarginLoss(reduction=r),
+    "all": lambda r: nn.MultiMarginLoss(2, 0.7, WEIGHT, reduction=r),
+})
+labels = torch.tensor([[2, 0, -1], [-1, 1, 0], [0, 1, 2], [1, -1, -1]])
+loss("multilabel_margin", {"x": X, "y": labels}, ["x"], {"plain": lambda r: nn.MultiLabelMarginLoss(reduction=r)})
+loss("multilabel_soft_margin", {"x": X, "y": (SIGNS + 1) / 2, "weight": WEIGHT}, ["x"], {
+    "plain": lambda r: nn.MultiLabelSoftMarginLoss(reduction=r),
+    "weight": lambda r: nn.MultiLabelSoftMarginLoss(WEIGHT, reduction=r),
+})
+loss("margin_ranking", {"a": randn(4), "b": randn(4), "y": SIGNS[:, 0]}, ["a", "b"], {
+    "plain": lambda r: nn.MarginRankingLoss(reduction=r),
+    "margin": lambda r: nn.MarginRankingLoss(0.5, reduction=r),
+})
+loss("cosine_embedding", {"a": X, "b": Y, "y": SIGNS[:, 0]}, ["a", "b"], {
+    "plain": lambda r: nn.CosineEmbeddingLoss(reduction=r),
+    "margin": lambda r: nn.CosineEmbeddingLoss(-0.3, reduction=r),
+})
+TRIPLE = {"x": X, "positive": Y, "negative": randn(4, 3)}
+loss("triplet_margin", TRIPLE, list(TRIPLE), {
+    "plain": lambda r: nn.TripletMarginLoss(reduction=r),
+    "all": lambda r: nn.TripletMarginLoss(2.0, 3, eps=1e-3, swap=True, reduction=r),
+    "distance": lambda r: nn.TripletMarginWithDistanceLoss(
+        distance_function=lambda a, b: (a - b).square().sum(1), margin=3.0, swap=True, reduction=r
+    ),
+})
+
+
+def ctc(**options):
+    """From logits: its gradient by logarithms of probabilities is not theirs alone in PyTorch, but minds what follows."""
+    return lambda r: lambda logits, *others: nn.CTCLoss(reduction=r, **options)(logits.log_softmax(2), *others)
+
+
+CTC = {"logits": randn(7, 3, 5), "labels": torch.tensor([[1, 2, 2, 3], [3, 1, 1, 1], [2, 1, 1, 1]])}
+LENGTHS = {"input_lengths": torch.tensor([7, 6, 5]), "label_lengths": torch.tensor([4, 2, 1])}
+loss("ctc", CTC | LENGTHS, ["logits"], {"plain": ctc(), "blank": ctc(blank=4)})
+# The first has no alignment: it is longer than its steps.
+loss("ctc_infinite", CTC | LENGTHS | {"input_lengths": torch.tensor([3, 6, 5])}, ["logits"], {"zero": ctc(zero_infinity=True)})
+loss("ctc_joined", CTC | LENGTHS | {"labels": torch.tensor([1, 2, 2, 3, 3, 1, 2])}, ["logits"], {"plain": ctc()})
 
 DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
 

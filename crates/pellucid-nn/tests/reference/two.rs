@@ -1,13 +1,13 @@
 //! Layers of two inputs, and what layers can do by other methods than `forward`.
 
-use crate::reference::{self, Reference, cosines, near};
+use crate::file::{Reference, cosines, file, near};
 use pellucid_nn::*;
 use pellucid_tensor::ops::Meeting;
 use pellucid_tensor::{DType, Error, Grad, Result, Tensor, grad, manual_seed};
 
 #[test]
 fn layers_of_two_inputs_are_pytorchs() {
-    let file = reference::file();
+    let file = file();
     let check = |name: &str, module: &dyn Module, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
         let name = format!("two/{name}");
         let reference = Reference::new(&file, &name);
