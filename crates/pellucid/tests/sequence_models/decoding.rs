@@ -2,9 +2,9 @@
 
 use pellucid::Error;
 use pellucid::nn::{
-    KvCache, LearntPositions, Masks, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn, Rotary,
-    SinusoidalPositions, TransformerDecoder, TransformerEncoder, TransformerOptions, causal_mask, pad_sequence,
-    sinusoidal_positions, unpad_sequence,
+    KvCache, LearntPositions, Lstm, Masks, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn,
+    Rotary, SinusoidalPositions, Transformer, TransformerDecoder, TransformerEncoder, TransformerOptions, causal_mask,
+    pad_sequence, sinusoidal_positions, unpad_sequence,
 };
 use pellucid::ops::Nonlinearity;
 use pellucid::prelude::*;
@@ -92,6 +92,19 @@ fn a_cache_refuses_what_does_not_fit() {
     assert_eq!(body().try_forward_cached(&Tensor::ones([1, 1, 16], DType::F32), &[]).err().unwrap().to_string(), {
         "transformer_encoder: 0 caches for 3 layers; make them with caches()"
     });
+}
+
+#[test]
+fn shapes_are_known_without_values() {
+    let summary = body().summary(&[2, 9, 16]).unwrap();
+    assert_eq!(summary.rows[0].output.dims(), [2, 9, 16]);
+    assert!(summary.rows.iter().any(|row| row.name == "layers.2.self_attn.out_proj"), "{summary}");
+    let two = RecurrentOptions { layers: 2, bidirectional: true, projection: Some(3), ..Default::default() };
+    assert_eq!(Lstm::with(4, 5, two).unwrap().output_shape(&[7, 2, 4]).unwrap().dims(), [7, 2, 6]);
+    let source = Tensor::zeros([0, 4, 8], DType::F32);
+    let model = Transformer::new(8, 2, [1, 1], 12, TransformerOptions::default()).unwrap();
+    let y = model.forward(&source, &source, Masks::default(), Masks::causal(), Masks::default());
+    assert_eq!(y.shape().dims(), [0, 4, 8]);
 }
 
 #[test]
