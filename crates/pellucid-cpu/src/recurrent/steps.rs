@@ -2,6 +2,7 @@
 
 use super::cell::{Active, Backward, Forward, Number};
 use crate::buffer::CpuBuffer;
+use crate::math::Real;
 use crate::matmul::{self, Level, Packed, Strided};
 use crate::threads::Ptr;
 use pellucid_ir::Result;
@@ -184,6 +185,7 @@ impl<T: Number> Problem<'_, T> {
         let (cell, rows) = (self.kernel.cell, &part.rows);
         let width = cell.blocks() * hidden;
         let [carry, carry_c] = arrays.first;
+        let zero = <T as Real>::ZERO;
         // SAFETY: the caller's.
         unsafe {
             copy_rows(arrays.last[0], carry, rows.clone(), state);
@@ -194,23 +196,19 @@ impl<T: Number> Problem<'_, T> {
                 let (before, after) = self.around(step);
                 let (active, some) = self.active(step, rows);
                 let to = self.at(arrays.to, step, width);
-                let whole = if projection.is_some() { Ptr(self.at(arrays.whole, step, state).get()) } else { grads };
+                let whole = if projection.is_some() { self.at(arrays.whole, step, state) } else { grads };
                 let arriving = self.at(arrays.grads, step, state);
                 for row in rows.clone() {
                     let [whole, carry, arriving] = [whole, carry, arriving].map(|p| p.at((row * state) as isize));
-                    let is_active = active.contains(row);
-                    for k in 0..state {
-                        let (whole, carry) = (whole.add(k), carry.add(k));
-                        if is_active {
-                            *whole = (*carry) + *arriving.add(k);
-                            *carry = <T as crate::math::Real>::ZERO;
-                        } else {
-                            *whole = <T as crate::math::Real>::ZERO;
+                    if active.contains(row) {
+                        for k in 0..state {
+                            *whole.add(k) = *carry.add(k) + *arriving.add(k);
+                            *carry.add(k) = zero;
                         }
-                    }
-                    if !is_active {
+                    } else {
+                        (0..state).for_each(|k| *whole.add(k) = zero);
                         let to = to.at((row * width) as isize);
-                        (0..width).for_each(|k| *to.add(k) = <T as crate::math::Real>::ZERO);
+                        (0..width).for_each(|k| *to.add(k) = zero);
                     }
                 }
                 if let Some(projection) = projection {

@@ -322,7 +322,7 @@ fn what_does_not_fit_is_refused() {
     }
     let halves = arrays(&k, sizes, DType::F16, Lie::Plain);
     assert!(matches!(run(&k, &halves), Err(Error::DTypeMismatch { .. })));
-    for length in [-1, 4] {
+    for length in [-1i64, 4] {
         let mut bad = good.clone();
         bad[6] = testing::Array::of([2], Lie::Plain, &[0, length]);
         assert!(matches!(run(&k, &bad), Err(Error::InvalidArgument { .. })), "length {length}");

@@ -16,8 +16,8 @@ pub enum Cell {
     Tanh,
     /// h′ = max(x + W·h + β, 0).
     Relu,
-    /// r = σ(x₀ + h₀ + β₀), z = σ(x₁ + h₁ + β₁), u = h₂ + β₃, n = tanh(x₂ + β₂ + r·u), h′ = n + z·(h − n) (Cho et al. 2014, with
-    /// the reset after the product). There are four blocks of x, of which the last one is only room for u.
+    /// r = σ(x₀ + h₀ + β₀), z = σ(x₁ + h₁ + β₁), u = h₂ + β₃, n = tanh(x₂ + β₂ + r·u), h′ = n + z·(h − n) (Cho et al. 2014,
+    /// with the reset after the product). There are four blocks of x, of which the last one is only room for u.
     Gru,
     /// i, f, g, o = σ, σ, tanh, σ of x₀.. + h₀.. + β₀..; c′ = f·c + i·g, h′ = o·tanh(c′) (Hochreiter & Schmidhuber 1997, Gers et
     /// al. 2000), or, projected, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
@@ -54,26 +54,26 @@ pub enum RecurrentPart {
 
 /// A recurrent layer over T steps of N sequences, or the way back through it.
 ///
-/// It is a family of its own because a step is too short to be a few kernels: its weights are packed once for all steps, and stay
-/// in the cache between them.
+/// It is a family of its own because a step is too short to be a few kernels: its weights are packed once for all
+/// steps, and stay in the cache between them.
 ///
 /// H is the width of a cell, P that of a state (H, unless projected), B and G the cell's [`blocks`](Cell::blocks) and
 /// [`gates`](Cell::gates). Arrays are `f32` or `f64`, outputs dense.
 ///
-/// **States** takes what the inputs give to the gates `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]`, the first state `[N, P]`, for
-/// [`Cell::Lstm`] the first c `[N, H]`; if projected V `[P, H]`; if there are lengths those, `i64 [N]` in 0..=T. It gives what the gates
-/// came to, `[T, N, B·H]` (r, z, n, u of [`Cell::Gru`]), which may be the very view of the first input; all states,
-/// `[T + 1, N, P]`; and all c, `[T + 1, N, H]`. Step t leads from state t to t + 1, or, in `reverse`, from t + 1 to t. A step that is not
-/// below its sequence's length leaves the state as it is, and its gates unspecified.
+/// **States** takes what the inputs give to the gates `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]`, the first state `[N, P]`;
+/// for [`Cell::Lstm`] the first c `[N, H]`; if projected V `[P, H]`; if there are lengths those, `i64 [N]` in 0..=T. It
+/// gives what the gates came to, `[T, N, B·H]` (r, z, n, u of [`Cell::Gru`]), which may be the very view of the first
+/// input; all states, `[T + 1, N, P]`; and all c, `[T + 1, N, H]`. Step t leads from state t to t + 1, or, in `reverse`,
+/// from t + 1 to t. A step that is not below its sequence's length leaves the state as it is, and its gates unspecified.
 ///
-/// **Gradient** takes these gates (of a plain cell, the states that the steps lead to) and states, W, the gradients of the states that the steps lead to,
-/// `[T, N, P]`, and, once more, of the last of them, `[N, P]`; for [`Cell::Lstm`] all c and the gradient of the last one; then
-/// V and the lengths. It gives the gradients of x + β (u's in the last block of [`Cell::Gru`]), `[T, N, B·H]`, of the first state and of the first c; if
-/// projected also the whole gradient of every state, `[T, N, P]`. Steps behind a sequence's length do not see the gradients of
-/// their states, and have zeros.
+/// **Gradient** takes these gates (of a plain cell, the states that the steps lead to) and states, W, the gradients of
+/// the states that the steps lead to, `[T, N, P]`, and, once more, of the last of them, `[N, P]`; for [`Cell::Lstm`] all c
+/// and the gradient of the last one; then V and the lengths. It gives the gradients of x + β (u's in the last block of
+/// [`Cell::Gru`]), `[T, N, B·H]`, of the first state and of the first c; if projected also the whole gradient of every
+/// state, `[T, N, P]`. Steps behind a sequence's length do not see the gradients of their states, and have zeros.
 ///
-/// A sum over a state is accumulated as a [`MatMul`](super::MatMul)'s is; it is added to x, and both to β. The order of accumulation
-/// depends on the shapes alone.
+/// A sum over a state is accumulated as a [`MatMul`](super::MatMul)'s is; it is added to x, and β to both. The order of
+/// accumulation depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
     /// The equations.
