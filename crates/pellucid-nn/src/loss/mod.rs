@@ -181,7 +181,7 @@ macro_rules! methods_of_many {
             }
 
             #[doc = concat!("The loss, and its gradients with respect to `", stringify!($($by),*), "`, as autograd computes them; see")]
-            /// [`Loss::try_forward_with_grad`].
+            /// [`Loss::try_forward_with_grad`](crate::loss::Loss::try_forward_with_grad).
             ///
             /// # Errors
             /// Those of [`try_forward`](Self::try_forward).
