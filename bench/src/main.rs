@@ -28,7 +28,9 @@ mod rows;
 mod sequence;
 mod small;
 mod train;
+mod training;
 mod versus;
+mod vision;
 
 use ceilings::Ceilings;
 use harness::Workload;
@@ -79,6 +81,7 @@ fn workloads() -> Vec<Workload> {
         small::workloads(),
         train::workloads(),
         sequence::workloads(),
+        vision::workloads(),
         elementwise::workloads(),
         rows::workloads(),
         matmul::workloads(),

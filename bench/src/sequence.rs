@@ -1,51 +1,17 @@
 //! W5 and W9: training steps of a small GPT, and of an LSTM that classifies sequences.
 
-use crate::harness::{Run, Work, Workload};
+use crate::harness::{Work, Workload};
+use crate::training::Training;
 use pellucid::nn::{Embedding, LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
 use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
     vec![
-        Workload::new("W5", "", || eager(gpt())),
-        Workload::new("W5", "captured", || captured(gpt())),
-        Workload::new("W9", "", || eager(classifier())),
-        Workload::new("W9", "captured", || captured(classifier())),
+        Workload::new("W5", "", || gpt().eager()),
+        Workload::new("W5", "captured", || gpt().captured()),
+        Workload::new("W9", "", || classifier().eager()),
+        Workload::new("W9", "captured", || classifier().captured()),
     ]
-}
-
-/// A model's training step.
-struct Training {
-    loss: Box<dyn Fn(&Tensor, &Tensor) -> Tensor>,
-    optimizer: AdamW,
-    x: Tensor,
-    target: Tensor,
-    work: Work,
-}
-
-impl Training {
-    /// Zero the gradients, forward, loss, backward, update.
-    fn step(&self, x: &Tensor, target: &Tensor) -> Tensor {
-        self.optimizer.zero_grad();
-        let loss = (self.loss)(x, target);
-        loss.backward();
-        self.optimizer.step();
-        loss
-    }
-}
-
-fn eager(training: Training) -> Run {
-    Run::new(training.work, move || {
-        training.step(&training.x, &training.target);
-    })
-}
-
-fn captured(training: Training) -> Run {
-    let (x, target, work) = (training.x.clone(), training.target.clone(), training.work);
-    let mut replay =
-        capture(move |inputs| training.step(&inputs[0], &inputs[1]), &[&x, &target]).expect("the step can be captured");
-    Run::new(work, move || {
-        replay.launch(&[&x, &target]).expect("the step can be launched");
-    })
 }
 
 fn adamw(model: &impl Module, lr: f64, weight_decay: f64) -> AdamW {
@@ -90,27 +56,20 @@ fn gpt() -> Training {
     // The products with weights and the two of attention, forward and twice that backward.
     let weights = LAYERS * 12 * WIDTH * WIDTH + WIDTH * WORDS;
     let attention = LAYERS * 2 * LENGTH * WIDTH;
-    Training {
-        optimizer,
-        x: Tensor::randint(0, WORDS as i64, [BATCH, LENGTH]),
-        target: Tensor::randint(0, WORDS as i64, [tokens]),
-        work: Work::Flops((3 * 2 * tokens * (weights + attention)) as f64),
-        loss: Box::new(move |x, target| model.loss(x, target)),
-    }
+    let data = (Tensor::randint(0, WORDS as i64, [BATCH, LENGTH]), Tensor::randint(0, WORDS as i64, [tokens]));
+    let work = Work::Flops((3 * 2 * tokens * (weights + attention)) as f64);
+    Training::new(work, data, Box::new(optimizer), move |x, target| model.loss(x, target))
 }
 
 fn classifier() -> Training {
     let (batch, steps, input, hidden) = (32, 64, 128, 256);
     let options = RecurrentOptions { batch_first: true, ..Default::default() };
     let model = (Lstm::with(input, hidden, options).expect("valid options"), Linear::new(hidden, 10));
-    Training {
-        optimizer: adamw(&model, 1e-3, 0.0),
-        x: Tensor::randn([batch, steps, input], DType::F32),
-        target: Tensor::randint(0, 10, [batch]),
-        work: Work::Flops((3 * 2 * batch * steps * 4 * hidden * (input + hidden)) as f64),
-        loss: Box::new(move |x, target| {
-            let (y, _) = model.0.run(x, None);
-            cross_entropy(&model.1.forward(&y.select(1, -1)), target)
-        }),
-    }
+    let optimizer = Box::new(adamw(&model, 1e-3, 0.0));
+    let data = (Tensor::randn([batch, steps, input], DType::F32), Tensor::randint(0, 10, [batch]));
+    let work = Work::Flops((3 * 2 * batch * steps * 4 * hidden * (input + hidden)) as f64);
+    Training::new(work, data, optimizer, move |x, target| {
+        let (y, _) = model.0.run(x, None);
+        cross_entropy(&model.1.forward(&y.select(1, -1)), target)
+    })
 }

@@ -1,17 +1,18 @@
 //! W3 and W10-hvp: training steps, and a Hessian-vector product, of an MLP 784-256-128-10.
 
 use crate::harness::{Run, Work, Workload};
+use crate::training::Training;
 use pellucid::hvp;
 use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
     vec![
-        Workload::new("W3", "", || eager(64, sgd)),
-        Workload::new("W3", "captured", || captured(64, sgd)),
-        Workload::new("W3a", "", || eager(64, adamw)),
-        Workload::new("W3a", "captured", || captured(64, adamw)),
-        Workload::new("W3b", "", || eager(1024, sgd)),
-        Workload::new("W3b", "captured", || captured(1024, sgd)),
+        Workload::new("W3", "", || training(64, sgd).eager()),
+        Workload::new("W3", "captured", || training(64, sgd).captured()),
+        Workload::new("W3a", "", || training(64, adamw).eager()),
+        Workload::new("W3a", "captured", || training(64, adamw).captured()),
+        Workload::new("W3b", "", || training(1024, sgd).eager()),
+        Workload::new("W3b", "captured", || training(1024, sgd).captured()),
         Workload::new("W10-hvp", "", hessian_product),
         Workload::new("W10-hvp", "steps", product_of_gradients),
     ]
@@ -43,33 +44,10 @@ fn batch(size: usize) -> (Tensor, Tensor) {
     (Tensor::randn([size, 784], DType::F32), Tensor::randint(0, 10, [size]))
 }
 
-/// Zero the gradients, forward, loss, backward, update.
-fn step(model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor, target: &Tensor) -> Tensor {
-    optimizer.zero_grad();
-    let loss = cross_entropy(&model.forward(x), target);
-    loss.backward();
-    optimizer.step();
-    loss
-}
-
-fn eager(size: usize, make: Make) -> Run {
+fn training(size: usize, make: Make) -> Training {
     let model = mlp();
     let optimizer = make(model.parameters());
-    let (x, target) = batch(size);
-    Run::new(work(size), move || {
-        step(&model, &*optimizer, &x, &target);
-    })
-}
-
-fn captured(size: usize, make: Make) -> Run {
-    let model = mlp();
-    let optimizer = make(model.parameters());
-    let (x, target) = batch(size);
-    let mut replay = capture(move |inputs| step(&model, &*optimizer, &inputs[0], &inputs[1]), &[&x, &target])
-        .expect("the step can be captured");
-    Run::new(work(size), move || {
-        replay.launch(&[&x, &target]).expect("the step can be launched");
-    })
+    Training::new(work(size), batch(size), optimizer, move |x, target| cross_entropy(&model.forward(x), target))
 }
 
 /// The Hessian of the loss times a vector, reverse over reverse, step by step as the peers do it: the

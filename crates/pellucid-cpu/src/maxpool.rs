@@ -6,6 +6,7 @@
 use crate::buffer::CpuBuffer;
 use crate::number::{Number, Wide};
 use crate::operand::{Array, Operand};
+use crate::simd::Level;
 use crate::threads::{GRAIN, split};
 use crate::tile;
 use pellucid_ir::kernel::{Pool, Window};
@@ -106,6 +107,7 @@ impl Windows {
         let planes = values.shape().size() / plane;
         let (x, values, positions) = (x.first::<T>(), values.first::<T>(), positions.first::<i64>());
         let work = plane * z.size * y.size * c.size * size_of::<T>();
+        let meet = meet::<T>(c.stride);
         split(planes, GRAIN / work.max(1) + 1, |range| {
             for p in range {
                 // SAFETY: every operand is dense and has so many planes; each plane is one task's.
@@ -116,12 +118,12 @@ impl Windows {
                         std::slice::from_raw_parts_mut(positions.get().add(p * plane), plane),
                     )
                 };
-                self.plane(x, values, positions);
+                self.plane(meet, x, values, positions);
             }
         });
     }
 
-    fn plane<T: Number>(&self, x: &[T], values: &mut [T], positions: &mut [i64]) {
+    fn plane<T: Number>(&self, meet: Meet<T>, x: &[T], values: &mut [T], positions: &mut [i64]) {
         let [z, y, c] = &self.0;
         let rows = values.chunks_exact_mut(c.outputs).zip(positions.chunks_exact_mut(c.outputs));
         for (row, (values, positions)) in rows.enumerate() {
@@ -137,17 +139,43 @@ impl Windows {
                             continue;
                         }
                         let first = line + c.at(range.start, tx);
-                        let found = values[range.clone()].iter_mut().zip(&mut positions[range]);
-                        for (i, (value, position)) in found.enumerate() {
-                            let at = first + i * c.stride;
-                            let (new, old) = (x[at].widen(), value.widen());
-                            if *position < 0 || new > old || (new.is_nan() && !old.is_nan()) {
-                                (*value, *position) = (x[at], at as i64);
-                            }
-                        }
+                        let (values, positions) = (&mut values[range.clone()], &mut positions[range]);
+                        // SAFETY: the taps of these outputs lie in the line; the level is this machine's.
+                        unsafe { meet(x, first, c.stride, values, positions) }
                     }
                 }
             }
+        }
+    }
+}
+
+/// One tap of a run of outputs meets what they have found so far: it lies at `first`, and `stride` further for each.
+type Meet<T> = unsafe fn(&[T], usize, usize, &mut [T], &mut [i64]);
+
+/// The loop for a stride: a number that the compiler knows lets it load several taps at once.
+fn meet<T: Number>(stride: usize) -> Meet<T> {
+    let level = Level::detect();
+    match stride {
+        1 => meet_every::<T, 1>(level),
+        2 => meet_every::<T, 2>(level),
+        _ => meet_every::<T, 0>(level),
+    }
+}
+
+per_level! {
+    /// Compares without a branch: which of two numbers is larger is anybody's guess. `S` is the stride, or 0.
+    fn meet_every[T: Number, const S: usize][T, S](
+        x: &[T], first: usize, stride: usize, values: &mut [T], positions: &mut [i64]
+    ) {
+        let stride = if S == 0 { stride } else { S };
+        for (i, (value, position)) in values.iter_mut().zip(positions).enumerate() {
+            let at = first + i * stride;
+            // SAFETY: the caller's.
+            let tap = *unsafe { x.get_unchecked(at) };
+            let (new, old) = (tap.widen(), value.widen());
+            let better = (*position < 0) | (new > old) | (new.is_nan() & !old.is_nan());
+            *value = if better { tap } else { *value };
+            *position = if better { at as i64 } else { *position };
         }
     }
 }

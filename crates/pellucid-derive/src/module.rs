@@ -144,7 +144,8 @@ impl Arguments {
                     arguments.class = Some(meta.value()?.parse()?);
                     Ok(())
                 } else {
-                    let known = "`skip` on a field, or `crate = path`, `class = name` or `no_capture = \"why\"` on the type";
+                    let known =
+                        "`skip` on a field, or `crate = path`, `class = name` or `no_capture = \"why\"` on the type";
                     Err(meta.error(format!("expected {known}")))
                 }
             })?;

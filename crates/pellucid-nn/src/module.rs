@@ -190,7 +190,7 @@ pub trait Module: Send + Sync {
     /// [`Error::StateDict`] if a name is missing, unexpected or
     /// has another shape; nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&state_of(self), state, true).map(drop)
+        state::load(&state_of(self), state)
     }
 
     /// [`load_state_dict`](Module::load_state_dict) of what both have: names that only one of them has are left
@@ -199,7 +199,7 @@ pub trait Module: Send + Sync {
     /// # Errors
     /// [`Error::StateDict`] if a value has another shape; nothing has changed then.
     fn load_matching(&self, state: &StateDict) -> Result<Keys> {
-        state::load(&state_of(self), state, false)
+        state::load_matching(&state_of(self), state)
     }
 }
 
@@ -224,7 +224,7 @@ fn set_requires_grad(module: &(impl Module + ?Sized), required: bool) {
 }
 
 /// Parameters and buffers by name, in the order of the fields; a shared one once.
-fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
     walk(module, |name, part| {

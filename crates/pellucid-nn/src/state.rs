@@ -76,9 +76,17 @@ pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict>
     Ok(joined)
 }
 
-/// Writes `state` into `own`, or says what does not fit and writes nothing. Names that only one has do not fit if
-/// `strict`; they are returned otherwise.
-pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
+/// Writes `state` into `own`, or says what does not fit and writes nothing.
+pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
+    write(own, state, true).map(drop)
+}
+
+/// [`load`] of the names that both have; returns the others.
+pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Result<Keys> {
+    write(own, state, false)
+}
+
+fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
     let (mut missing, mut misshaped) = (Vec::new(), Vec::new());
     for (name, tensor) in own {
         match state.get(name) {

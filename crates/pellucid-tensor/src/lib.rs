@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod autocast;
 mod autograd;
 mod device;
 mod engine;
@@ -19,6 +20,7 @@ mod random;
 mod tensor;
 
 pub use array::Array;
+pub use autocast::{Autocast, Policy, autocast, autocast_dtype, autocast_off, policy};
 pub use autograd::{
     AnomalyMode, Arrays, Backward, Check, Grad, GradMode, Gradients, HookHandle, InputGradients, Needed, Node,
     Operation, Saved, Saves, Source, apply, apply_one, checkpoint, detect_anomaly, enable_grad, grad, gradcheck,

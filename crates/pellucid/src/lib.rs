@@ -44,11 +44,12 @@ pub use pellucid_tensor::*;
 /// What a program mostly needs: `use pellucid::prelude::*;`.
 pub mod prelude {
     pub use crate::data::Batches;
-    pub use crate::nn::loss::{cross_entropy, mse};
+    pub use crate::nn::loss::{Loss, cross_entropy, mse};
     pub use crate::nn::optim::{AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
     pub use crate::nn::{
-        Buffer, Dropout, Flatten, Gelu, Layer, Linear, Module, Parameter, Relu, Sequential, Sigmoid, Silu, StateDict,
-        Tanh, sequential,
+        AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Buffer, Conv1d, Conv2d, ConvTranspose2d, Dropout,
+        Embedding, Flatten, Gelu, GroupNorm, Identity, Layer, LayerNorm, Linear, MaxPool2d, Module, Parameter, Relu,
+        RmsNorm, Sequential, Sigmoid, Silu, StateDict, Tanh, sequential,
     };
     pub use crate::{
         Backward, DType, Device, Error, Grad, Result, Tensor, capture, enable_grad, formula, grad, lazy, manual_seed,

@@ -4,6 +4,7 @@
 //! - `product`: outputs and input gradients, `weights × windows`, packed straight into the matrix product, or, for one
 //!   or two rows, without packing;
 //! - `weight`: weight gradients, `windows × outputs`;
+//! - `winograd`: all three for windows of 3 × 3 over many channels, by fewer multiplications;
 //! - this file: what fits, and the dtypes.
 //!
 //! A window matrix has a lane for every position and a step of the depth for every channel and tap. The bits of a
@@ -14,6 +15,7 @@ mod stage;
 #[cfg(test)]
 mod tests;
 mod weight;
+mod winograd;
 
 use crate::buffer::CpuBuffer;
 use crate::matmul::{Element, Level};
@@ -152,12 +154,32 @@ fn dense(
 /// Computes one of the three arrays from the two others; all are row-major.
 fn run<T: Element>(problem: &Problem, part: ConvPart, a: *mut u8, b: *mut u8, out: *mut u8) -> Result<()> {
     let (a, b, out) = (Ptr(a.cast::<T>()), Ptr(b.cast::<T>()), Ptr(out.cast::<T>()));
+    let arrays = match part {
+        ConvPart::Output => [a, b, out],
+        ConvPart::Input => [out, a, b],
+        ConvPart::Weight => [a, out, b],
+    };
     // SAFETY: `check` has seen that the arrays have the shapes of the problem.
     unsafe {
+        if winograd::applies::<T>(problem) && winograd::run(problem, part, arrays)? {
+            Ok(())
+        } else {
+            direct(problem, part, arrays)
+        }
+    }
+}
+
+/// The same by products with windows.
+///
+/// # Safety
+/// The arrays have the shapes of the problem, row-major; nobody else touches the one that is computed.
+unsafe fn direct<T: Element>(problem: &Problem, part: ConvPart, [x, w, y]: [Ptr<T>; 3]) -> Result<()> {
+    // SAFETY: the caller's.
+    unsafe {
         match part {
-            ConvPart::Output => product::output(problem, a, b, out),
-            ConvPart::Input => product::input(problem, b, a, out),
-            ConvPart::Weight => weight::weight(problem, a, b, out),
+            ConvPart::Output => product::output(problem, x, w, y),
+            ConvPart::Input => product::input(problem, y, w, x),
+            ConvPart::Weight => weight::weight(problem, x, y, w),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::operand::{Array, Operand};
 use crate::threads::{Ptr, split};
 use pellucid_ir::kernel::{Factor, Kernel, Meta, Vectors};
 use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_linalg::{Basis, Matrix, Triangle};
+use pellucid_linalg::{Basis, Matrix, Pivot, Triangle};
 
 /// Operations on numbers that are worth a task of their own.
 const GRAIN: usize = 1 << 18;
@@ -23,6 +23,9 @@ pub(crate) fn factor<'a>(kernel: &Factor, x: &[Operand<'a>], y: &[Operand<'a>]) 
     if let Factor::RowOrder { rows } = *kernel {
         let pivots = (0..count).flat_map(|b| x[0].block(b).load().data().to_vec());
         in_range(kernel.name(), pivots, rows)?;
+    }
+    if *kernel == Factor::LdlSolve {
+        (0..count).try_for_each(|b| ldl_pivots(kernel.name(), x[1].block(b).load().data()).map(|_| ()))?;
     }
     let side = last.iter().copied().max().unwrap_or(0);
     let work = last.iter().product::<usize>().saturating_mul(side).max(1);
@@ -57,6 +60,25 @@ fn in_range(op: &'static str, pivots: impl Iterator<Item = f64>, rows: usize) ->
     }
 }
 
+/// Pivots as LAPACK's `sytrf` writes them: those of a block of two are negative, and there twice.
+fn ldl_pivots(op: &'static str, written: &[f64]) -> Result<Vec<Pivot>> {
+    let n = written.len();
+    let mut pivots = Vec::with_capacity(n);
+    while let Some(&pivot) = written.get(pivots.len()) {
+        let (k, at) = (pivots.len(), pivot.abs() as usize);
+        let pair = pivot < 0.0 && written.get(k + 1) == Some(&pivot);
+        if at == 0 || at > n || (pivot < 0.0 && !pair) {
+            let reason = format!("pivots count rows from 1 to {n}, those of a pair negative and equal, got {pivot}");
+            return Err(Error::invalid(op, reason));
+        }
+        match pair {
+            true => pivots.extend([Pivot::Two(at - 1); 2]),
+            false => pivots.push(Pivot::One(at - 1)),
+        }
+    }
+    Ok(pivots)
+}
+
 /// The factors of one matrix; numbers and lists are matrices of one column.
 fn run(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
     let mut a = inputs.swap_remove(0);
@@ -76,6 +98,21 @@ fn run(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
         Factor::RowOrder { rows } => {
             let order = pellucid_linalg::row_order(a.data().iter().map(|&p| p as usize - 1), rows);
             vec![Matrix::from_fn(rows, 1, |i, _| order[i] as f64)]
+        }
+        Factor::Ldl => {
+            let (pivots, zero) = pellucid_linalg::ldl(&mut a);
+            let written = |pivot: &Pivot| match *pivot {
+                Pivot::One(at) => (at + 1) as f64,
+                Pivot::Two(at) => -((at + 1) as f64),
+            };
+            vec![a, column(&pivots.iter().map(written).collect::<Vec<_>>()), number(zero)]
+        }
+        Factor::LdlSolve => {
+            // `swap_remove` has put B where A was.
+            let [ref mut x, ref pivots] = inputs[..] else { unreachable!("it has three inputs") };
+            let pivots = ldl_pivots(kernel.name(), pivots.data()).expect("they were looked at before");
+            pellucid_linalg::solve_ldl(&a, &pivots, x);
+            vec![inputs.swap_remove(0)]
         }
         Factor::Qr => {
             let factors = pellucid_linalg::qr(&mut a);

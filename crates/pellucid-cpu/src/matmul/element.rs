@@ -18,11 +18,17 @@ pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Se
     /// The number that adds nothing to any other, zeros of both signs included.
     const NEGATIVE_ZERO: Self;
 
+    /// One half, if there is one.
+    const HALF: Option<Self>;
+
     /// `self · b + c`, rounded once (wrapping for integers).
     fn mul_add(self, b: Self, c: Self) -> Self;
 
     /// `self + b` (wrapping for integers).
     fn add(self, b: Self) -> Self;
+
+    /// `self − b` (wrapping for integers).
+    fn sub(self, b: Self) -> Self;
 
     /// The kernels of one instruction set, or those nearest to it that exist for this type.
     #[doc(hidden)]
@@ -36,6 +42,7 @@ macro_rules! float {
         impl Element for $t {
             const ZERO: Self = 0.0;
             const NEGATIVE_ZERO: Self = -0.0;
+            const HALF: Option<Self> = Some(0.5);
 
             #[inline(always)]
             fn mul_add(self, b: Self, c: Self) -> Self {
@@ -45,6 +52,11 @@ macro_rules! float {
             #[inline(always)]
             fn add(self, b: Self) -> Self {
                 self + b
+            }
+
+            #[inline(always)]
+            fn sub(self, b: Self) -> Self {
+                self - b
             }
 
             #[allow(private_interfaces)]
@@ -75,6 +87,7 @@ macro_rules! integer {
         impl Element for $t {
             const ZERO: Self = 0;
             const NEGATIVE_ZERO: Self = 0;
+            const HALF: Option<Self> = None;
 
             #[inline(always)]
             fn mul_add(self, b: Self, c: Self) -> Self {
@@ -84,6 +97,11 @@ macro_rules! integer {
             #[inline(always)]
             fn add(self, b: Self) -> Self {
                 self.wrapping_add(b)
+            }
+
+            #[inline(always)]
+            fn sub(self, b: Self) -> Self {
+                self.wrapping_sub(b)
             }
 
             #[allow(private_interfaces)]

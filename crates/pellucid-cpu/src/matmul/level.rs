@@ -5,6 +5,7 @@ use super::gemv::{Columns, Rows};
 use super::pack::Panel;
 use super::table::{Spread, Weave};
 use super::tile::Tile;
+use super::transform::Transform;
 use crate::vector::Vector;
 use std::marker::PhantomData;
 
@@ -70,6 +71,8 @@ pub(super) struct Kernels<T: 'static> {
     pub(super) direct: unsafe fn(&Direct<'_, T>),
     /// Sums of products along runs.
     pub(super) dots: unsafe fn(&Dots<'_, T>),
+    /// Transforms of small tiles; whether all results are finite.
+    pub(super) transform: unsafe fn(&Transform<'_, T>) -> bool,
     /// Matrix times vector, rows contiguous.
     pub(super) by_rows: unsafe fn(&Rows<T>),
     /// Matrix times vector, columns contiguous.
@@ -101,6 +104,7 @@ macro_rules! level {
                 spread: Self::spread,
                 direct: Self::direct,
                 dots: Self::dots,
+                transform: Self::transform,
                 by_rows: Self::by_rows,
                 by_columns: Self::by_columns,
             };
@@ -145,6 +149,12 @@ macro_rules! level {
             unsafe fn dots(dots: &Dots<'_, V::Scalar>) {
                 // SAFETY: as above.
                 unsafe { dots.add::<V>() }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn transform(transform: &Transform<'_, V::Scalar>) -> bool {
+                // SAFETY: as above.
+                unsafe { transform.run::<V>() }
             }
 
             $(#[target_feature(enable = $feature)])?

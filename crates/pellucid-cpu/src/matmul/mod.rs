@@ -9,6 +9,7 @@
 //! - `block`: the loops around the micro-kernel, and the store with its [`Epilogue`];
 //! - `table`: operands whose elements lie at sums of two offsets, as the windows of a convolution do;
 //! - `direct`: products of one row with such operands, which are not worth packing;
+//! - `transform`: the linear maps of small tiles before and after the products of a Winograd convolution;
 //! - `gemv`: matrix times vector, which is bound by memory;
 //! - this file: shapes, orientation, and the grid over threads.
 //!
@@ -28,6 +29,7 @@ mod packed;
 mod scratch;
 mod table;
 mod tile;
+mod transform;
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,7 @@ pub use level::Level;
 pub use pack::{Source, Strided};
 pub(crate) use packed::Packed;
 pub(crate) use table::{Places, Spread, Table};
+pub(crate) use transform::{Map, Transform};
 
 use block::Product;
 use gemv::{Columns, Rows};
@@ -232,6 +235,16 @@ pub(crate) unsafe fn spread<T: Element>(level: Level, work: &Spread<'_, T>) {
 pub(crate) unsafe fn dots<T: Element>(level: Level, work: &Dots<'_, T>) {
     // SAFETY: the caller's.
     unsafe { (T::kernels(level).dots)(work) }
+}
+
+/// Transforms tiles; whether all results are finite.
+///
+/// # Safety
+///
+/// As for [`Transform::run`]; the machine has the instruction set.
+pub(crate) unsafe fn transform<T: Element>(level: Level, work: &Transform<'_, T>) -> bool {
+    // SAFETY: the caller's.
+    unsafe { (T::kernels(level).transform)(work) }
 }
 
 /// `to[p·width + i] = from[i, p]`: a matrix with its depth outermost.

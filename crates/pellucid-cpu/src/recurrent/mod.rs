@@ -24,6 +24,11 @@ use steps::{Gradient, Problem, States};
 
 /// Runs a recurrent layer, or its gradient.
 pub(crate) fn recurrent(kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    recurrent_at(Level::best(), kernel, inputs, outputs)
+}
+
+/// The same by one instruction set, which the machine has.
+fn recurrent_at(level: Level, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let meta = |o: &Operand<'_>| Meta { shape: o.shape().clone(), dtype: o.dtype };
     let metas: SmallVec<[Meta; 9]> = inputs.iter().map(meta).collect();
     let made = Kernel::Recurrent(*kernel).infer(&metas)?;
@@ -34,12 +39,13 @@ pub(crate) fn recurrent(kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[O
     }
     let sizes = kernel.sizes(&metas).expect("the shapes have been inferred from them");
     match inputs[0].dtype {
-        DType::F64 => run::<f64>(kernel, sizes, inputs, outputs),
-        _ => run::<f32>(kernel, sizes, inputs, outputs),
+        DType::F64 => run::<f64>(level, kernel, sizes, inputs, outputs),
+        _ => run::<f32>(level, kernel, sizes, inputs, outputs),
     }
 }
 
 fn run<T: Number>(
+    level: Level,
     kernel: &Recurrent,
     sizes: RecurrentSizes,
     inputs: &[Operand<'_>],
@@ -69,7 +75,7 @@ fn run<T: Number>(
     let when = |there: bool, p: &dyn Fn() -> Ptr<T>| if there { p() } else { nothing };
     let weights = if states { x(1) } else { x(2) };
     let projection = when(kernel.projected, &|| x(kernel.inputs() - 1 - usize::from(kernel.lengths)));
-    let problem = Problem { level: Level::best(), kernel, sizes, weights, projection, lengths };
+    let problem = Problem { level, kernel, sizes, weights, projection, lengths };
     if states {
         if first_byte(&inputs[0]) != first_byte(&outputs[0]) || !inputs[0].layout.is_contiguous() {
             tile::copy(&inputs[0], &outputs[0])?;

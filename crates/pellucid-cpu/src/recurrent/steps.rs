@@ -78,12 +78,10 @@ impl<T: Number> Problem<'_, T> {
     pub(super) unsafe fn states(&self, arrays: &States<T>) -> Result<()> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
         // Rows of the weights are columns of the product.
-        let shares = self.shares(|from, rows| {
-            (Strided { data: from, lane: state as isize, depth: 1 }, (rows, state))
-        })?;
-        let projection = self.projected(|from| {
-            (Strided { data: from, lane: hidden as isize, depth: 1 }, (state, hidden))
-        })?;
+        let shares =
+            self.shares(|from, rows| (Strided { data: from, lane: state as isize, depth: 1 }, (rows, state)))?;
+        let projection =
+            self.projected(|from| (Strided { data: from, lane: hidden as isize, depth: 1 }, (state, hidden)))?;
         self.parts(|part| {
             let room = CpuBuffer::scratch(if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 })?;
             let unprojected = Ptr(room.ensure()?.as_ptr().cast::<T>());
@@ -161,9 +159,8 @@ impl<T: Number> Problem<'_, T> {
         // The gradient of a state is a product with the weights as they are: their rows are its depth.
         let shares =
             self.shares(|from, rows| (Strided { data: from, lane: 1, depth: state as isize }, (state, rows)))?;
-        let projection = self.projected(|from| {
-            (Strided { data: from, lane: 1, depth: hidden as isize }, (hidden, state))
-        })?;
+        let projection =
+            self.projected(|from| (Strided { data: from, lane: 1, depth: hidden as isize }, (hidden, state)))?;
         self.parts(|part| {
             let room = CpuBuffer::scratch(batch * hidden * size_of::<T>())?;
             let grads = Ptr(room.ensure()?.as_ptr().cast::<T>());
@@ -266,10 +263,7 @@ impl<T: Number> Problem<'_, T> {
     }
 
     /// Packs the projection, if there is one.
-    fn projected(
-        &self,
-        view: impl Fn(*const T) -> (Strided<T>, (usize, usize)),
-    ) -> Result<Option<Packed<T>>> {
+    fn projected(&self, view: impl Fn(*const T) -> (Strided<T>, (usize, usize))) -> Result<Option<Packed<T>>> {
         if !self.kernel.projected {
             return Ok(None);
         }

@@ -48,6 +48,7 @@ pub(crate) trait Vector: Copy {
     /// `self · b + c`, rounded once.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
+    unsafe fn sub(self, b: Self) -> Self;
     /// The sum of all lanes by halves: lane l takes lane l + LANES/2, then l + LANES/4, and so on.
     unsafe fn fold(self) -> Self::Scalar;
     /// `to[j·to_row + i] = from[i·from_row + j]` for `i, j < SIDE`.
@@ -60,7 +61,6 @@ pub(crate) trait Vector: Copy {
 ///
 /// As those of [`Vector`].
 pub(crate) trait FloatVector: Vector<Scalar: Real> {
-    unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
     unsafe fn div(self, b: Self) -> Self;
     /// Every lane with the other sign.

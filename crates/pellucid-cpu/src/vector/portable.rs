@@ -98,6 +98,15 @@ impl<T: Element> Vector for Lanes<T> {
     }
 
     #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        let mut difference = self.0;
+        for (difference, b) in difference.iter_mut().zip(b.0) {
+            *difference = difference.sub(b);
+        }
+        Self(difference)
+    }
+
+    #[inline(always)]
     unsafe fn fold(mut self) -> T {
         for half in [4, 2, 1] {
             for l in 0..half {
@@ -119,11 +128,6 @@ impl<T: Element> Vector for Lanes<T> {
 }
 
 impl<T: Element + Real> FloatVector for Lanes<T> {
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] - b.0[i]))
-    }
-
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] * b.0[i]))

@@ -113,6 +113,12 @@ macro_rules! vector {
             }
 
             #[inline(always)]
+            unsafe fn sub(self, b: Self) -> Self {
+                // SAFETY: as above.
+                Self(unsafe { $sub(self.0, b.0) })
+            }
+
+            #[inline(always)]
             unsafe fn fold(self) -> $scalar {
                 // SAFETY: as above.
                 unsafe { $fold(self.0) }
@@ -126,12 +132,6 @@ macro_rules! vector {
         }
 
         impl FloatVector for $name {
-            #[inline(always)]
-            unsafe fn sub(self, b: Self) -> Self {
-                // SAFETY: as above.
-                Self(unsafe { $sub(self.0, b.0) })
-            }
-
             #[inline(always)]
             unsafe fn mul(self, b: Self) -> Self {
                 // SAFETY: as above.

@@ -34,6 +34,15 @@ pub enum Factor {
         /// The rows of the matrix that was factored, at least k.
         rows: usize,
     },
+    /// P·A·Pᵀ = L·D·Lᵀ for symmetric A, of which the lower triangle is read; D has blocks of one and of two.
+    ///
+    /// Outputs, as LAPACK's `sytrf` has them: D, and L below its blocks (its own are identities), zeros above, `[n, n]`; the pivots, `i32
+    /// [n]`: of a block of one p > 0, row and column i were exchanged with p − 1; of one of two −p twice, its second row and column
+    /// were exchanged with p − 1; and, `i32`, 0 or the place, from 1, of the first zero block.
+    Ldl,
+    /// X with A·X = B by the first two outputs of [`Factor::Ldl`], and B `[n, k]`; their batch axes are equal. Pivots that are none are an
+    /// error.
+    LdlSolve,
     /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
     ///
     /// Outputs, as LAPACK's `geqrf` has them: R on and above the diagonal and, below it, vectors vᵢ (whose
@@ -80,6 +89,8 @@ impl Factor {
             Factor::Cholesky => "cholesky",
             Factor::Lu => "lu",
             Factor::RowOrder { .. } => "row_order",
+            Factor::Ldl => "ldl_factor",
+            Factor::LdlSolve => "ldl_solve",
             Factor::Qr => "qr",
             Factor::Svd(_) => "svd",
             Factor::Eigh { .. } => "eigh",
@@ -90,13 +101,17 @@ impl Factor {
 
     /// The number of inputs.
     pub fn inputs(self) -> usize {
-        if matches!(self, Factor::TriangularSolve { .. }) { 2 } else { 1 }
+        match self {
+            Factor::LdlSolve => 3,
+            Factor::TriangularSolve { .. } => 2,
+            _ => 1,
+        }
     }
 
     /// The number of outputs.
     pub fn outputs(self) -> usize {
         match self {
-            Factor::Lu | Factor::Svd(Vectors::Thin | Vectors::Full) => 3,
+            Factor::Lu | Factor::Ldl | Factor::Svd(Vectors::Thin | Vectors::Full) => 3,
             Factor::Cholesky | Factor::Qr | Factor::Eigh { vectors: true } => 2,
             _ => 1,
         }
@@ -107,6 +122,9 @@ impl Factor {
         let (op, a) = (self.name(), &inputs[0]);
         if let Factor::RowOrder { rows } = self {
             return row_order(op, a, rows);
+        }
+        if self == Factor::LdlSolve {
+            return ldl_solve(op, inputs);
         }
         if let Some(other) = inputs.iter().find(|m| !matches!(m.dtype, DType::F32 | DType::F64) || m.dtype != a.dtype) {
             return Err(Error::dtypes(op, [a.dtype, other.dtype], "takes f32 or f64; use to_dtype()"));
@@ -123,7 +141,7 @@ impl Factor {
         }
         Ok(match self {
             Factor::Cholesky => smallvec![a.clone(), counts(&[])],
-            Factor::Lu => smallvec![a.clone(), counts(&[k]), counts(&[])],
+            Factor::Lu | Factor::Ldl => smallvec![a.clone(), counts(&[k]), counts(&[])],
             Factor::Qr => smallvec![a.clone(), of(&[k])],
             Factor::Svd(Vectors::Without) => smallvec![of(&[k])],
             Factor::Svd(Vectors::Thin) => smallvec![of(&[m, k]), of(&[k]), of(&[k, n])],
@@ -138,8 +156,27 @@ impl Factor {
                 }
             },
             Factor::Exp => smallvec![a.clone()],
-            Factor::RowOrder { .. } => unreachable!("answered above"),
+            Factor::RowOrder { .. } | Factor::LdlSolve => unreachable!("answered above"),
         })
+    }
+}
+
+fn ldl_solve(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
+    let [a, pivots, b] = inputs else { unreachable!("as many inputs as the family has") };
+    if !matches!(a.dtype, DType::F32 | DType::F64) || pivots.dtype != DType::I32 || b.dtype != a.dtype {
+        let dtypes = inputs.iter().map(|m| m.dtype);
+        return Err(Error::dtypes(op, dtypes, "takes factors and B of one dtype, f32 or f64, and pivots of i32"));
+    }
+    match (a.shape.dims(), b.shape.dims()) {
+        ([batch @ .., m, n], [own @ .., rows, _])
+            if m == n && rows == n && own == batch && pivots.shape.dims() == &a.shape.dims()[..a.shape.rank() - 1] =>
+        {
+            Ok(smallvec![b.clone()])
+        }
+        _ => {
+            let mend = "takes factors [.., n, n], pivots [.., n] and B [.., n, k]";
+            Err(Error::shapes(op, inputs.iter().map(|m| &m.shape), mend))
+        }
     }
 }
 

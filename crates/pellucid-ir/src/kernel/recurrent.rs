@@ -136,8 +136,7 @@ impl Recurrent {
         let misfit = || Error::shapes("recurrent", inputs.iter().map(|m| &m.shape), "inputs are those of `Recurrent`");
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(misfit)?;
         let RecurrentSizes { steps, batch, hidden, state } = sizes;
-        let (gates, blocks, lstm) =
-            (self.cell.gates() * hidden, self.cell.blocks() * hidden, self.cell == Cell::Lstm);
+        let (gates, blocks, lstm) = (self.cell.gates() * hidden, self.cell.blocks() * hidden, self.cell == Cell::Lstm);
         let all = steps.checked_add(1).ok_or_else(misfit)?;
         let mut wanted: Vec<Shape> = match self.part {
             RecurrentPart::States => {

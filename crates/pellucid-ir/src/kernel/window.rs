@@ -59,7 +59,11 @@ impl ConvPart {
 ///
 /// The two inputs come in the order x, w, y. The output has the shape that its array is given; positions of x
 /// outside it count as 0 and are never read. All have one dtype; half types accumulate in `f32`. The order of
-/// accumulation depends on the shapes alone: channels, then taps, in blocks of a fixed length.
+/// accumulation depends on the shapes alone: channels, then taps, in blocks of a fixed length; or, where the shapes
+/// make it the faster way, sums and differences of neighbours before the products and after them (Winograd 1980; Lavin
+/// and Gray 2016). Then too integers that are small enough are exact, but rounding errors are relative to the largest
+/// elements near a window, and not to those in it alone. What is not finite arrives where its windows are, and nowhere
+/// else; if there is any, or a difference of neighbours overflows, the order is the first for the whole call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conv {
     /// How w slides over x.

@@ -18,8 +18,8 @@ impl Fan {
         let [outputs, inputs, taps @ ..] = shape.dims() else {
             return Err(Error::shapes(op, [shape], "a weight is [out, in, taps..]"));
         };
-        let taps: usize = taps.iter().product();
-        Ok((inputs * taps, outputs * taps))
+        let all = |first: usize| taps.iter().fold(first, |all, &len| all.saturating_mul(len));
+        Ok((all(*inputs), all(*outputs)))
     }
 
     /// This one.

@@ -12,8 +12,8 @@
 //! let layer = Linear::new(256, 64);
 //! init::kaiming_normal_(&layer.weight, Fan::In, Nonlinearity::Relu);
 //! init::zeros_(layer.bias.as_ref().unwrap());
-//! let square = init::orthogonal([8, 8], 1.0);
-//! # let _ = square;
+//! let table = init::trunc_normal([1000, 64], 0.02, -0.04, 0.04);
+//! # let _ = table;
 //! ```
 
 mod fan;

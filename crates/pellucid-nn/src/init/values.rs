@@ -3,7 +3,7 @@
 use super::{Fan, Nonlinearity, generator};
 use pellucid_tensor::ops::QrMode;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
-use std::f64::consts::FRAC_1_SQRT_2;
+use std::f64::consts::SQRT_2;
 
 pub(super) fn constant(shape: &Shape, dtype: DType, value: f64) -> Result<Tensor> {
     ops::full(shape, value, dtype)
@@ -59,21 +59,20 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, std: f64, low: f64, high
         let reason = format!("takes a positive deviation and low < high, got {std}, {low} and {high}");
         return Err(Error::invalid("trunc_normal", reason));
     }
-    // The quantiles of numbers uniform between those of the ends: x = √2·std·erfinv(u), u from erf of both.
-    let ends = Tensor::from([low, high].map(|end| end / std * FRAC_1_SQRT_2));
-    let [first, last] = ops::erf(&ends)?.try_to_vec::<f64>()?[..] else { unreachable!("of two numbers") };
+    // The quantiles of numbers that are uniform between those of the ends; of a normal distribution they are erf.
     let u = ops::rand_with(shape, DType::F64, &generator())?;
-    let quantile = formula!(|u; first, last, scale, low, high| {
+    let quantile = formula!(|u; low, high, scale| {
+        let (first, last) = ((low / scale).erf(), (high / scale).erf());
         ((first + u * (last - first)).erfinv() * scale).max(low).min(high)
     });
-    let params = [first, last, std / FRAC_1_SQRT_2, low, high].map(Into::into);
+    let params = [low, high, std * SQRT_2].map(Into::into);
     ops::to_dtype(&ops::map(quantile, &[&u], &params)?[0], dtype)
 }
 
 /// The standard deviation of Glorot & Bengio.
 fn xavier(op: &'static str, shape: &Shape, gain: f64) -> Result<f64> {
     let (inputs, outputs) = Fan::both(op, shape)?;
-    Ok(gain * (2.0 / (inputs + outputs).max(1) as f64).sqrt())
+    Ok(gain * (2.0 / inputs.saturating_add(outputs).max(1) as f64).sqrt())
 }
 
 /// The standard deviation of He et al.

@@ -88,7 +88,7 @@ impl<const N: usize> Sliding<N> {
             unwrap::<()>(Err(Error::invalid("groups", reason)));
         }
         let second = second / self.groups;
-        let bound = bound(second * self.kernel.iter().product::<usize>());
+        let bound = bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
         let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
         (init::uniform(shape, bound), bound)
     }
@@ -158,11 +158,13 @@ impl<const N: usize> Conv<N> {
 
     /// (before, after) every axis.
     fn around(&self) -> [(isize, isize); N] {
+        // What is beyond any axis is refused by the padding.
+        let width = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         std::array::from_fn(|a| match self.padding {
-            Padding::Both(both) => (both[a] as isize, both[a] as isize),
+            Padding::Both(both) => (width(both[a]), width(both[a])),
             Padding::Same => {
-                let reach = (self.sliding.dilation[a] * self.sliding.kernel[a].saturating_sub(1)) as isize;
-                (reach / 2, reach - reach / 2)
+                let reach = self.sliding.dilation[a].saturating_mul(self.sliding.kernel[a].saturating_sub(1));
+                (width(reach / 2), width(reach - reach / 2))
             }
         })
     }
@@ -234,9 +236,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// A layer to `outputs` channels that takes as many as its first input has; see [`Conv::lazy`].
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<ConvTranspose<N>> {
         let kernel = kernel.into();
-        Lazy::new(move |input| {
-            Ok(ConvTranspose::new(channels::<N>("conv_transpose", input)?, outputs, kernel))
-        })
+        Lazy::new(move |input| Ok(ConvTranspose::new(channels::<N>("conv_transpose", input)?, outputs, kernel)))
     }
 
     /// From one window of the output to the next.
@@ -289,9 +289,10 @@ impl<const N: usize> ConvTranspose<N> {
         let Sliding { kernel, stride, dilation, .. } = self.sliding;
         let mut more = [0; N];
         for a in 0..N {
-            let len = x.shape()[x.rank() - N + a];
-            let least = len.saturating_sub(1) * stride[a] + dilation[a] * kernel[a].saturating_sub(1) + 1;
-            let beyond = (dims[a] + 2 * self.padding[a]).checked_sub(least);
+            let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(stride[a]);
+            let reach = dilation[a].saturating_mul(kernel[a].saturating_sub(1));
+            let least = steps.saturating_add(reach).saturating_add(1);
+            let beyond = dims[a].saturating_add(self.padding[a]).saturating_add(self.padding[a]).checked_sub(least);
             more[a] = beyond.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
                 Error::invalid("conv_transpose", format!("of {} there can be no output of {dims:?}", x.shape()))
             })?;

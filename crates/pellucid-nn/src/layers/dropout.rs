@@ -52,7 +52,7 @@ dropouts! {
     Dropout(x, p) ops::dropout(x, p);
     /// In training, sets each channel of x `[B, C, spatial..]` or `[C, spatial..]` to 0 with probability p and divides the
     /// others by 1 − p (Tompson et al. 2015); N is the number of spatial axes.
-    ChannelDropout[N: Dropout1d, Dropout2d, Dropout3d](x, p) 
+    ChannelDropout[N: Dropout1d, Dropout2d, Dropout3d](x, p)
         batched::<N>("dropout", x, |x| ops::feature_dropout(x, p));
     /// Dropout for self-normalising networks (Klambauer et al. 2017): in training, elements that are dropped get the value
     /// of `selu` at −∞, and all is scaled and moved so that a mean of 0 and a variance of 1 stay.

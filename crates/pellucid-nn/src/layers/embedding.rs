@@ -94,6 +94,7 @@ pub struct EmbeddingBag {
     #[module(skip)]
     mode: Meeting,
     padding: Option<isize>,
+    max_norm: Option<(f64, f64)>,
 }
 
 impl EmbeddingBag {
@@ -103,7 +104,7 @@ impl EmbeddingBag {
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn new(rows: usize, width: usize) -> EmbeddingBag {
-        EmbeddingBag { weight: init::normal([rows, width], 1.0), mode: Meeting::Mean, padding: None }
+        EmbeddingBag { weight: init::normal([rows, width], 1.0), mode: Meeting::Mean, padding: None, max_norm: None }
     }
 
     /// What becomes of a bag's vectors: [`Meeting::Sum`], [`Meeting::Mean`] or [`Meeting::Max`].
@@ -121,6 +122,11 @@ impl EmbeddingBag {
         EmbeddingBag { padding: Some(row), ..self }
     }
 
+    /// A vector that is longer than `length` by the p-norm is scaled down to it, in the table, when it is looked up.
+    pub fn max_norm(self, length: f64, p: f64) -> EmbeddingBag {
+        EmbeddingBag { max_norm: Some((length, p)), ..self }
+    }
+
     /// Bags of different sizes: `index` is a vector, and each bag starts where `offsets` says; of a matrix, each row is
     /// a bag. Vectors are multiplied by `weights`, of the shape of the indices, before they are summed.
     ///
@@ -132,6 +138,7 @@ impl EmbeddingBag {
             weights,
             mode: self.mode,
             padding_index: self.padding,
+            max_norm: self.max_norm,
             include_last_offset: false,
         };
         ops::embedding_bag(&self.weight, index, options)

@@ -105,8 +105,6 @@ impl<const N: usize> Layer for InstanceNorm<N> {
         };
         let training = self.training.get() || running.is_none();
         let options = ops::BatchNorm { training, momentum: self.momentum, eps: self.eps };
-        batched::<N>(op, x, |x| {
-            ops::instance_norm(x, running, self.weight.as_deref(), self.bias.as_deref(), options)
-        })
+        batched::<N>(op, x, |x| ops::instance_norm(x, running, self.weight.as_deref(), self.bias.as_deref(), options))
     }
 }

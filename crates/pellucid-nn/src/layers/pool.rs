@@ -27,13 +27,15 @@ macro_rules! windows {
 
         impl<const N: usize> $name<N> {
             /// From one window to the next; the size, if nothing is said.
-            pub fn stride(self, stride: impl Into<PerAxis<N>>) -> $name<N> {
-                $name { pool: self.pool.stride(stride.into().0), ..self }
+            pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> $name<N> {
+                self.pool = self.pool.stride(stride.into().0);
+                self
             }
 
             /// A last window that sticks out counts, if it begins inside.
-            pub fn ceil(self) -> $name<N> {
-                $name { pool: self.pool.ceil(), ..self }
+            pub fn ceil(mut self) -> $name<N> {
+                self.pool = self.pool.ceil();
+                self
             }
         }
     )*};

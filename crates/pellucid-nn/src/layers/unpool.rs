@@ -63,9 +63,10 @@ impl<const N: usize> MaxUnpool<N> {
         channels::<N>("max_unpool", x.shape())?;
         let mut dims = [0; N];
         for a in 0..N {
-            let full = x.shape()[x.rank() - N + a].saturating_sub(1) * self.stride[a] + self.size[a];
+            let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(self.stride[a]);
             let mend = || Error::shapes("max_unpool", [x.shape()], "the padding leaves nothing of the output");
-            dims[a] = full.checked_sub(2 * self.padding[a]).ok_or_else(mend)?;
+            let full = steps.saturating_add(self.size[a]);
+            dims[a] = full.checked_sub(self.padding[a].saturating_mul(2)).ok_or_else(mend)?;
         }
         self.forward_to(x, indices, dims)
     }

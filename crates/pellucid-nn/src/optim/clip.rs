@@ -1,7 +1,23 @@
-//! Gradient clipping.
+//! Gradient clipping: gradients that are no larger than they may be.
 
 use crate::parameter::Parameter;
-use pellucid_tensor::{Error, Result, Tensor, formula, no_grad, ops};
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
+
+/// Options of [`clip_grad_norm_with`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClipGradNorm {
+    /// The order of the norm, ∞ included; 2.
+    pub order: f64,
+    /// Returns an error where the norm is infinite or NaN. That needs its value: it cannot stand in a
+    /// captured step. False.
+    pub error_if_nonfinite: bool,
+}
+
+impl Default for ClipGradNorm {
+    fn default() -> ClipGradNorm {
+        ClipGradNorm { order: 2.0, error_if_nonfinite: false }
+    }
+}
 
 /// Scales all gradients, in place, so that their common 2-norm is at most `max_norm` (Pascanu, Mikolov
 /// & Bengio 2013): g ← g·min(1, c / (‖g‖ + 10⁻⁶)). Returns ‖g‖ before, a 0-d tensor; nothing is read,
@@ -10,25 +26,75 @@ use pellucid_tensor::{Error, Result, Tensor, formula, no_grad, ops};
 /// # Errors
 /// [`Error::InvalidArgument`] if no parameter has a gradient, or `max_norm` is not above 0.
 pub fn clip_grad_norm(parameters: &[Parameter], max_norm: f64) -> Result<Tensor> {
+    clip_grad_norm_with(parameters, max_norm, ClipGradNorm::default())
+}
+
+/// [`clip_grad_norm`] with options.
+///
+/// # Errors
+/// Those of [`clip_grad_norm`]; [`Error::InvalidArgument`] if the norm has to be finite and is not,
+/// when no gradient has changed.
+pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: ClipGradNorm) -> Result<Tensor> {
     let op = "clip_grad_norm";
     if max_norm.is_nan() || max_norm <= 0.0 {
         return Err(Error::invalid(op, format!("max_norm must be above 0, got {max_norm}")));
     }
     let _guard = no_grad();
-    let gradients: Vec<Tensor> = parameters.iter().filter_map(|p| p.grad()).collect();
-    let mut squares: Option<Tensor> = None;
-    for gradient in &gradients {
-        let own = ops::sum(&ops::square(gradient)?, ..)?;
-        squares = Some(match squares {
-            None => own,
-            Some(sum) => ops::add(&sum, &own)?,
-        });
+    let norm = grad_norm(parameters, options.order)?;
+    if options.error_if_nonfinite {
+        let value: f64 = norm.try_item()?;
+        if !value.is_finite() {
+            let reason = format!("the gradients' norm is {value}; skip the step, or look for its cause");
+            return Err(Error::invalid(op, reason));
+        }
     }
-    let squares = squares.ok_or_else(|| Error::invalid(op, "no parameter has a gradient; call backward() first"))?;
-    let norm = ops::sqrt(&squares)?;
     let scale = ops::map(formula!(|n; c| (c / (n + 1e-6)).min(1.0)), &[&norm], &[max_norm.into()])?.remove(0);
-    for gradient in &gradients {
-        ops::update(formula!(|g, scale| g * scale), &[gradient], &[&scale], &[])?;
+    for gradient in parameters.iter().filter_map(|p| p.grad()) {
+        ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&narrowed(&scale, &gradient)?], &[])?;
     }
     Ok(norm)
+}
+
+/// The norm of all gradients together, of this order: a 0-d tensor of their dtype, at least `f32`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if no parameter has a gradient.
+pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
+    let _guard = no_grad();
+    let gradients: Vec<Tensor> = parameters.iter().filter_map(|p| p.grad()).collect();
+    let widest = gradients.iter().map(Tensor::dtype).fold(DType::F32, DType::promote);
+    let own = |g: &Tensor| {
+        // The norm of numbers that f16 has need not be one.
+        let g = ops::to_dtype(g, g.dtype().promote(DType::F32))?;
+        ops::to_dtype(&ops::norm(&g, order, ..)?, widest)
+    };
+    let norms: Vec<Tensor> = gradients.iter().filter(|g| g.size() > 0).map(own).collect::<Result<_>>()?;
+    match &norms[..] {
+        [] if gradients.is_empty() => {
+            Err(Error::invalid("grad_norm", "no parameter has a gradient; call backward() first"))
+        }
+        [] => ops::zeros((), widest),
+        [one] => Ok(one.clone()),
+        several => ops::norm(&ops::stack(&several.iter().collect::<Vec<_>>(), 0)?, order, ..),
+    }
+}
+
+/// Clamps every element of every gradient, in place, to [−`max_value`, `max_value`].
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if `max_value` is not above 0.
+pub fn clip_grad_value(parameters: &[Parameter], max_value: f64) -> Result<()> {
+    if max_value.is_nan() || max_value <= 0.0 {
+        return Err(Error::invalid("clip_grad_value", format!("max_value must be above 0, got {max_value}")));
+    }
+    let _guard = no_grad();
+    for gradient in parameters.iter().filter_map(|p| p.grad()) {
+        ops::update(formula!(|g; c| g.clamp(-c, c)), &[&gradient], &[], &[max_value.into()])?;
+    }
+    Ok(())
+}
+
+/// A number for a gradient to be multiplied by, no wider than it, or `f32`.
+pub(super) fn narrowed(scale: &Tensor, gradient: &Tensor) -> Result<Tensor> {
+    ops::to_dtype(scale, gradient.dtype().promote(DType::F32))
 }

@@ -1,44 +1,148 @@
 //! Optimizers: how parameters follow their gradients.
 //!
 //! An update is one kernel a parameter, a formula that reads the parameter, its gradient and its
-//! state and writes parameter and state in place. Learning rate and step count are 0-d tensors that
-//! the formula reads, and all state exists from the start; so a captured step can be replayed, and
-//! sees a new learning rate.
+//! state and writes parameter and state in place. Learning rate, momentum, step count and whatever
+//! follows from them are 0-d tensors that the formula reads, and all state exists from the start; so
+//! a captured step can be replayed, and sees a new learning rate.
+//!
+//! | file | what it has |
+//! | --- | --- |
+//! | `rule` | [`Rule`], what one optimizer is: its options, its state, its formula |
+//! | `descent` | [`Descent`], everything else, once for all: groups, names, state dicts, half precision |
+//! | `circumstances` | a formula whose gradient is scaled, whose update may be skipped |
+//! | `sgd`, `adam`, ... | the rules, one a file |
+//! | `lbfgs`, `line_search` | the one that evaluates the loss again |
+//! | `schedule` | learning rates over time |
+//! | `clip`, `scaler`, `average` | what stands around a step |
+//!
+//! Gradients accumulate over several backward passes until [`Optimizer::zero_grad`];
+//! [`Optimizer::set_grad_scale`] with 1/k makes k passes the mean over k batches.
 
+mod adadelta;
+mod adafactor;
+mod adagrad;
+mod adam;
+mod adamax;
 mod adamw;
+mod asgd;
+mod average;
+mod circumstances;
 mod clip;
-mod schedule;
+mod descent;
+mod lamb;
+mod lbfgs;
+mod line_search;
+mod lion;
+mod muon;
+mod nadam;
+mod radam;
+mod rmsprop;
+mod rprop;
+mod rule;
+mod scaler;
+pub mod schedule;
 mod sgd;
 
+pub use adadelta::{Adadelta, AdadeltaOptions};
+pub use adafactor::{Adafactor, AdafactorOptions};
+pub use adagrad::{Adagrad, AdagradOptions};
+pub use adam::{Adam, AdamOptions};
+pub use adamax::{Adamax, AdamaxOptions};
 pub use adamw::{AdamW, AdamWOptions};
-pub use clip::clip_grad_norm;
+pub use asgd::{Asgd, AsgdOptions};
+pub use average::{Average, AveragedModel};
+pub use clip::{ClipGradNorm, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
+pub use descent::Descent;
+pub use lamb::{Lamb, LambOptions};
+pub use lbfgs::{Lbfgs, LbfgsOptions};
+pub use lion::{Lion, LionOptions};
+pub use muon::{Muon, MuonLr, MuonOptions};
+pub use nadam::{NAdam, NAdamOptions};
+pub use radam::{RAdam, RAdamOptions};
+pub use rmsprop::{RmsProp, RmsPropOptions};
+pub use rprop::{Rprop, RpropOptions};
+pub use rule::{Momentum, Place, Rule, State};
+pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 pub use schedule::CosineSchedule;
 pub use sgd::{Sgd, SgdOptions};
 
-use crate::module::identity;
-use crate::parameter::{Buffer, Parameter};
+use crate::parameter::Parameter;
 use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
-use std::collections::HashSet;
+use pellucid_tensor::{Result, Tensor, no_grad, ops, unwrap};
 
-/// What every optimizer does. Parameter groups with other options are other optimizers.
+/// What every optimizer does, whichever its rule: the face that schedules, the scaler and training
+/// loops see.
+///
+/// Its parameters are in one or several groups, each with a learning rate (and momentum) of its own.
 pub trait Optimizer: Send + Sync {
-    /// The parameters that it updates.
+    /// The parameters that it updates, of all groups.
     fn parameters(&self) -> &[Parameter];
 
-    /// The learning rate, a 0-d tensor of the parameters' dtype.
-    fn lr_tensor(&self) -> &Tensor;
+    /// The number of groups.
+    fn groups(&self) -> usize;
 
-    /// Everything that it remembers from step to step, by name: the learning rate, step counts,
-    /// running means.
+    /// The learning rate of a group, a 0-d tensor of the dtype of its state.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    fn group_lr_tensor(&self, group: usize) -> &Tensor;
+
+    /// The momentum of a group (of Adam and its kin β₁); `None` where its rule has none, or was made
+    /// without.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    fn momentum(&self, group: usize) -> Option<f64>;
+
+    /// Sets the momentum of a group, in place: a captured step that is replayed uses it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a value outside [0, 1),
+    /// or where [`Optimizer::momentum`] is `None`.
+    fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
+
+    /// Everything that it remembers from step to step, by name: learning rates, step counts, running
+    /// means. `groups.0.lr` is the learning rate of the first group, `state.head.weight.mean` the
+    /// state `mean` of the parameter `head.weight`, or `state.0.mean` of the first one without a name.
     fn state(&self) -> Vec<(String, Tensor)>;
+
+    /// Adds parameters to the last group.
+    ///
+    /// # Errors
+    /// Those of making the optimizer; nothing was added then.
+    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
+
+    /// Makes the state of all parameters that have none yet: those that required no gradient when
+    /// they were added. Call it when they are unfrozen, and before a step is captured.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    fn ensure_initialized(&mut self) -> Result<()>;
+
+    /// Multiplies every gradient by a 0-d tensor, within the update; `None` ends it. The tensor is
+    /// read in every step, so that writing to it changes replayed steps too.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if it is not 0-d,
+    /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) if it is no float.
+    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()>;
+
+    /// One step whose gradients are multiplied by `scale`, a 0-d tensor, and that changes nothing
+    /// where `skip`, a 0-d tensor of truth values, holds: that is decided on the device.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::try_step`].
+    fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
 
     /// Updates every parameter that has a gradient, and its state, in place; a parameter without one
     /// is left as it is.
     ///
     /// # Errors
-    /// Those of the kernels; with the checks made when the optimizer was, none is expected.
-    fn try_step(&self) -> Result<()>;
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if a parameter has a gradient
+    /// but no state, see [`Optimizer::ensure_initialized`]; nothing has changed then.
+    fn try_step(&self) -> Result<()> {
+        self.try_step_scaled(None, None)
+    }
 
     /// [`Optimizer::try_step`] as a panic.
     ///
@@ -56,7 +160,57 @@ pub trait Optimizer: Send + Sync {
         }
     }
 
-    /// The learning rate, as the parameters' dtype holds it.
+    /// [`Optimizer::zero_grad`] if `set_to_none`; else writes zeros into the gradients that there are,
+    /// so that they stay where they lie.
+    ///
+    /// # Panics
+    /// If a gradient is a broadcast view or part of a recorded computation; none was written then.
+    #[track_caller]
+    fn zero_grad_with(&self, set_to_none: bool) {
+        if set_to_none {
+            return self.zero_grad();
+        }
+        let _guard = no_grad();
+        let zero = Tensor::from(0.0f32);
+        for parameter in self.parameters() {
+            if let Some(gradient) = parameter.grad() {
+                unwrap(ops::copy_(&gradient, &zero));
+            }
+        }
+    }
+
+    /// Lets the gradients live in these buffers, one a parameter in their order: each parameter's
+    /// gradient *is* that tensor now, and a step reads it without a copy. A captured step writes its
+    /// gradients there; an eager backward pass adds to what is there in a new tensor, since others
+    /// can see this one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for another number of buffers,
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) for one that has not its parameter's
+    /// shape and dtype; nothing has changed then.
+    fn rebind_grads(&self, gradients: &[Tensor]) -> Result<()> {
+        let op = "rebind_grads";
+        let parameters = self.parameters();
+        if gradients.len() != parameters.len() {
+            let reason = format!("takes one tensor a parameter: {}, got {}", parameters.len(), gradients.len());
+            return Err(pellucid_tensor::Error::invalid(op, reason));
+        }
+        for (p, g) in parameters.iter().zip(gradients) {
+            if g.shape() != p.shape() || g.dtype() != p.dtype() {
+                let mend = "a gradient has its parameter's shape and dtype";
+                return Err(pellucid_tensor::Error::shapes(op, [g.shape(), p.shape()], mend));
+            }
+        }
+        parameters.iter().zip(gradients).for_each(|(p, g)| p.set_grad(Some(g.clone())));
+        Ok(())
+    }
+
+    /// The learning rate of the first group, a 0-d tensor.
+    fn lr_tensor(&self) -> &Tensor {
+        self.group_lr_tensor(0)
+    }
+
+    /// The learning rate of the first group, as the state's dtype holds it.
     ///
     /// # Panics
     /// While a step is captured, when no value can be read.
@@ -65,18 +219,45 @@ pub trait Optimizer: Send + Sync {
         self.lr_tensor().item::<f64>()
     }
 
-    /// Sets the learning rate, in place: a captured step that is replayed uses it. Inside a captured
-    /// step it would be a constant of that step; call it between launches.
+    /// The learning rate of a group.
+    ///
+    /// # Panics
+    /// As [`Optimizer::lr`], and if there is no such group.
+    #[track_caller]
+    fn group_lr(&self, group: usize) -> f64 {
+        self.group_lr_tensor(group).item::<f64>()
+    }
+
+    /// Sets the learning rate of all groups, in place: a captured step that is replayed uses it. Inside
+    /// a captured step it would be a constant of that step; call it between launches.
     ///
     /// # Panics
     /// If `lr` is negative or not finite.
     #[track_caller]
     fn set_lr(&self, lr: f64) {
+        (0..self.groups()).for_each(|group| self.set_group_lr(group, lr));
+    }
+
+    /// Sets the learning rate of one group, as [`Optimizer::set_lr`].
+    ///
+    /// # Panics
+    /// If `lr` is negative or not finite, or there is no such group.
+    #[track_caller]
+    fn set_group_lr(&self, group: usize, lr: f64) {
         let set = || {
-            nonnegative("set_lr", "lr", lr)?;
-            ops::copy_(self.lr_tensor(), &Tensor::from(lr))
+            rule::nonnegative("set_lr", "lr", lr)?;
+            ops::copy_(self.group_lr_tensor(group), &Tensor::from(lr))
         };
         unwrap(set());
+    }
+
+    /// Sets the momentum of a group.
+    ///
+    /// # Panics
+    /// With the errors of [`Optimizer::try_set_momentum`].
+    #[track_caller]
+    fn set_momentum(&self, group: usize, momentum: f64) {
+        unwrap(self.try_set_momentum(group, momentum));
     }
 
     /// A snapshot of [`Optimizer::state`], with which training resumes exactly.
@@ -91,59 +272,9 @@ pub trait Optimizer: Send + Sync {
     /// Takes over a snapshot, in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not of an optimizer of this kind over parameters of these
-    /// shapes; nothing has changed then.
+    /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if it is not of an optimizer of this kind
+    /// over parameters of these names and shapes; nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&self.state(), state, true).map(drop)
+        state::load(&self.state(), state)
     }
-}
-
-/// The parameters' common dtype; refuses what an optimizer cannot update.
-fn dtype_of(op: &'static str, parameters: &[Parameter]) -> Result<DType> {
-    let mut seen = HashSet::new();
-    if !parameters.iter().all(|p| seen.insert(identity(p))) {
-        return Err(Error::invalid(op, "a parameter is listed twice and would be updated twice"));
-    }
-    let dtype = parameters.first().map_or(DType::F32, |p| p.dtype());
-    if parameters.iter().any(|p| p.dtype() != dtype) || !matches!(dtype, DType::F32 | DType::F64) {
-        let mut dtypes: Vec<DType> = parameters.iter().map(|p| p.dtype()).collect();
-        dtypes.sort_unstable();
-        dtypes.dedup();
-        let mend = "an optimizer's parameters are all f32 or all f64; make one optimizer for each";
-        return Err(Error::dtypes(op, dtypes, mend));
-    }
-    Ok(dtype)
-}
-
-/// A 0-d tensor for a formula to read.
-fn device_scalar(value: f64, dtype: DType) -> Result<Buffer> {
-    ops::full((), value, dtype).map(Buffer::new)
-}
-
-/// Zeros like every parameter.
-fn zeros_like(parameters: &[Parameter]) -> Result<Vec<Buffer>> {
-    parameters.iter().map(|p| ops::zeros_like(&p.detach()).map(Buffer::new)).collect()
-}
-
-fn nonnegative(op: &'static str, name: &str, value: f64) -> Result<()> {
-    if value >= 0.0 && value.is_finite() {
-        return Ok(());
-    }
-    Err(Error::invalid(op, format!("{name} must be finite and not negative, got {value}")))
-}
-
-/// `name.0`, `name.1`, ... for the state of every parameter.
-fn named<'a>(name: &'a str, buffers: &'a [Buffer]) -> impl Iterator<Item = (String, Tensor)> + 'a {
-    buffers.iter().enumerate().map(move |(i, b)| (format!("{name}.{i}"), b.tensor().clone()))
-}
-
-/// Calls `update` with the position and gradient of every parameter that has one; nothing is recorded.
-fn each(parameters: &[Parameter], mut update: impl FnMut(usize, &Tensor, &Tensor) -> Result<()>) -> Result<()> {
-    let _guard = no_grad();
-    for (i, parameter) in parameters.iter().enumerate() {
-        if let Some(gradient) = parameter.grad() {
-            update(i, parameter.tensor(), &gradient)?;
-        }
-    }
-    Ok(())
 }

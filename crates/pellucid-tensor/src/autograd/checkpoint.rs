@@ -11,6 +11,7 @@ use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Sav
 use super::pass::ByAddress;
 use super::transform::{Grad, grad};
 use crate::array::Array;
+use crate::autocast::{autocast_dtype, set_autocast};
 use crate::ops;
 use crate::random::Generator;
 use crate::tensor::{Inner, Tensor};
@@ -40,8 +41,13 @@ pub fn checkpoint(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'static,
     inputs: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
+    let half = autocast_dtype();
     let operation = Checkpoint {
-        f: Arc::new(f),
+        // In backward too, f computes in the precision of its first time.
+        f: Arc::new(move |x: &[Tensor]| {
+            let _precision = set_autocast(half);
+            f(x)
+        }),
         random: ops::copy(Generator::default().state())?,
         leaves: inputs.iter().map(|t| Leaf::of(t)).collect(),
         inputs: vec![inputs.len()],

@@ -4,6 +4,7 @@ use super::applied::{Applied, With};
 use super::graph::{Edge, Handles, Recorded, Slot};
 use super::mode::{is_grad_enabled, set_grad_enabled};
 use crate::array::Array;
+use crate::autocast::autocast_off;
 use crate::tensor::{Inner, Tensor};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
@@ -350,6 +351,8 @@ impl Gradients<'_> {
 /// # Errors
 /// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient.
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
+    // Its operands are cast already; what it computes of them is its own affair.
+    let _as_they_are = autocast_off();
     let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
     if is_recorded(inputs) {
         if !op.has_gradient() {

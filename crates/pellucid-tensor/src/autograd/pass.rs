@@ -3,6 +3,7 @@
 use super::graph::{Edge, Recorded, Slot, address};
 use super::mode::set_grad_enabled;
 use super::operation::{Gradients, InputGradients, Needed, Saved};
+use crate::autocast::autocast_off;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -208,6 +209,8 @@ impl<'a> Pass<'a> {
     /// Works off the graph. Slots are written only when the whole pass has succeeded.
     pub(crate) fn run(&mut self) -> Result<()> {
         let _recording = set_grad_enabled(self.options.create_graph);
+        // A gradient is computed in the dtypes in which its forward was.
+        let _as_they_are = autocast_off();
         while let Some(at) = self.queue.pop() {
             let Waiting { node, mut gradients } = self.waiting[at].take().expect("a node waits once");
             if at + 1 == self.waiting.len() {

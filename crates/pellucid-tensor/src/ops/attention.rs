@@ -6,6 +6,7 @@
 use super::formula::{map, map_all, rows_all};
 use super::reshape_to;
 use crate::array::Array;
+use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::device::Device;
 use crate::ops;
@@ -43,6 +44,11 @@ pub struct Attention<'a> {
 pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<Tensor> {
     let op = "scaled_dot_product_attention";
     let Attention { mask, causal, scale, dropout } = options;
+    if let Some(dtype) = autocast::wanted(op, &[q, k, v]) {
+        let [q, k, v] = [autocast::cast(q, dtype)?, autocast::cast(k, dtype)?, autocast::cast(v, dtype)?];
+        let mask = autocast::cast_some(mask, dtype)?;
+        return scaled_dot_product_attention(&q, &k, &v, Attention { mask: mask.as_ref(), ..options });
+    }
     if q.dtype() != k.dtype() || q.dtype() != v.dtype() || !q.dtype().is_float() {
         return Err(Error::dtypes(op, [q.dtype(), k.dtype(), v.dtype()], "all have one float dtype; use to_dtype()"));
     }

@@ -77,7 +77,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
 }
 
 /// Scales the rows that are asked for down to a p-norm, in place.
-fn shorten(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
+pub(super) fn shorten(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
     if !(p > 0.0 && most > 0.0) {
         return Err(Error::invalid(op, format!("a norm and a length are positive, got {p} and {most}")));
     }

@@ -1,5 +1,6 @@
 //! Sums, means and maxima of rows of a table, bag by bag.
 
+use super::embedding::shorten;
 use super::scatter_reduce::{Meeting, index_add, index_reduce};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -19,6 +20,8 @@ pub struct EmbeddingBag<'a> {
     pub weights: Option<&'a Tensor>,
     /// A row that does not count; negative numbers count from the end.
     pub padding_index: Option<isize>,
+    /// The longest that a row may be, and by which p-norm: longer ones that are asked for are scaled down, in the table.
+    pub max_norm: Option<(f64, f64)>,
 }
 
 impl Default for EmbeddingBag<'_> {
@@ -29,6 +32,7 @@ impl Default for EmbeddingBag<'_> {
             mode: Meeting::Mean,
             weights: None,
             padding_index: None,
+            max_norm: None,
         }
     }
 }
@@ -37,8 +41,8 @@ impl Default for EmbeddingBag<'_> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
-/// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a mode other than these three, or weights
-/// without a sum.
+/// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a mode other than these three, weights
+/// without a sum, or a norm that is not positive; [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
 #[face]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
@@ -61,6 +65,9 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     }
     let (bags, bag) = bags(op, index, &options)?;
     let flat = ops::ravel(&ops::to_dtype(index, DType::I64)?)?;
+    if let Some((most, p)) = options.max_norm {
+        shorten(op, table, &flat, most, p)?;
+    }
     let counts = match options.padding_index {
         Some(padding) => {
             let len = table.shape()[0] as isize;

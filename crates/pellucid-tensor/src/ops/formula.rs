@@ -4,6 +4,7 @@
 //! every gradient of every order.
 
 use crate::array::{Array, checked_size};
+use crate::autocast;
 use crate::autograd::{
     Arrays, Derivative, Gradients, InputGradients, Needed, Saved, Saves, is_grad_enabled, is_recorded, record,
     untracked,
@@ -70,6 +71,7 @@ fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: How) -> 
     let (params, mut made) = (params.into(), None);
     let shape = common(formula.name(), inputs, &mut made)?;
     let How { rows, sum, number, reuse } = how;
+    let number = autocast::wanted(formula.name(), inputs).or(number);
     Call { formula, params: &params, shape, rows, sum, number }.apply(inputs, reuse)
 }
 
@@ -157,6 +159,7 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
 
 /// Overwrites `targets` with the outputs of a formula, whose first inputs they may be: an in-place
 /// update of several tensors by one kernel. The formula's inputs are `targets` then `inputs`.
+/// A number that was computed at full width may be stored in a half-width target: a copy for reading.
 ///
 /// # Errors
 /// [`Error::InPlaceOnTracked`] if a target is part of a recorded computation, or requires a gradient
@@ -175,14 +178,23 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
     }
     let arrays: SmallVec<[&Array; 6]> = all.iter().map(|t| t.array()).collect();
     let call = Call { formula, params: &params, shape, rows: AxisSet::default(), sum: None, number: None };
-    let program = call.program(&arrays)?.clone();
+    let mut program = call.program(&arrays)?;
     let written: SmallVec<[&Array; 4]> = targets.iter().map(|t| t.array()).collect();
-    let fits = program.outputs.len() == targets.len()
-        && program.outputs.iter().zip(&written).all(|(o, t)| o.storage == t.dtype());
-    if !fits {
+    let fits = |program: &Program| program.outputs.iter().zip(&written).all(|(o, t)| o.storage == t.dtype());
+    let narrows = |program: &Program| {
+        let half = |t: &&Array| matches!(t.dtype(), DType::F16 | DType::BF16);
+        program.outputs.iter().zip(&written).all(|(o, t)| o.storage == t.dtype() || (o.storage.is_float() && half(t)))
+    };
+    if program.outputs.len() == targets.len() && !fits(program) && narrows(program) {
+        let full = formula.outputs().iter().position(|o| o.kind == Kind::Number).map(|k| program.outputs[k].storage);
+        let signature = Signature::new(arrays.iter().map(|a| a.dtype()), full.unwrap_or(DType::F32));
+        program = formula.program(&signature.storing(written.iter().map(|t| t.dtype())))?;
+    }
+    if program.outputs.len() != targets.len() || !fits(program) {
         let mend = "every output overwrites one target, of its dtype";
         return Err(Error::dtypes(op, written.iter().map(|a| a.dtype()), mend));
     }
+    let program = program.clone();
     engine::submit(&Kernel::Map(Map { program, params }), &arrays, &written)
 }
 

@@ -2,6 +2,7 @@
 
 use super::{reshape_to, sum_to, transpose};
 use crate::array::Array;
+use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::device::Device;
 use crate::engine;
@@ -123,6 +124,7 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if dtype == DType::Bool {
         return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "takes numbers; use to_dtype()"));
     }
+    let dtype = autocast::wanted("matmul", &[a, b]).unwrap_or(dtype);
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
     let x = if a.rank() == 1 { ops::unsqueeze(&x, 0)? } else { x };
     let y = if b.rank() == 1 { ops::unsqueeze(&y, 1)? } else { y };
@@ -172,6 +174,10 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Those of [`matmul`] and of the addition.
 #[face]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    if let Some(dtype) = autocast::wanted("linear", &[x, weight]) {
+        let bias = autocast::cast_some(bias, dtype)?;
+        return linear(&autocast::cast(x, dtype)?, &autocast::cast(weight, dtype)?, bias.as_ref());
+    }
     let product = match weight.rank() {
         1 => matmul(x, weight)?,
         2 => matmul(x, &ops::t(weight)?)?,

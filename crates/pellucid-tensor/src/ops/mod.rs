@@ -24,6 +24,7 @@ mod join;
 mod linalg;
 mod loss;
 mod masked;
+mod masked_reduce;
 mod matmul;
 mod normalize;
 mod pad;
@@ -65,9 +66,10 @@ pub use integrate::{Spacing, cumulative_trapezoid, trapezoid};
 pub use join::{concatenate, dstack, hstack, stack, vstack};
 pub use linalg::{
     Cutoff, Lstsq, MatrixNorm, QrMode, cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, cond, det, eigh,
-    eigvalsh, geqrf, householder_product, inv, inv_ex, logdet, lstsq, lu, lu_factor, lu_factor_ex, lu_solve, lu_unpack,
-    matrix_exp, matrix_norm, matrix_power, matrix_rank, matrix_sqrth, multi_dot, ormqr, pinv, polar, qr, slogdet,
-    solve, solve_ex, solve_triangular, svd, svdvals, tensorinv, tensorsolve, vander, vecdot,
+    eigvalsh, geqrf, householder_product, inv, inv_ex, ldl_factor, ldl_factor_ex, ldl_solve, logdet, lstsq, lu,
+    lu_factor, lu_factor_ex, lu_solve, lu_unpack, matrix_exp, matrix_norm, matrix_power, matrix_rank, matrix_sqrth,
+    multi_dot, ormqr, pinv, polar, qr, slogdet, solve, solve_ex, solve_triangular, svd, svdvals, tensorinv,
+    tensorsolve, vander, vecdot,
 };
 pub use loss::{
     CrossEntropy, Ctc, MultiMargin, NllLoss, PoissonNll, Reduction, Triplet, binary_cross_entropy,
@@ -77,6 +79,11 @@ pub use loss::{
     triplet_margin_loss, triplet_margin_with_distance_loss,
 };
 pub use masked::{masked_fill, masked_select, one_hot, take};
+pub use masked_reduce::{
+    masked_argmax, masked_argmin, masked_cumprod, masked_cumsum, masked_log_softmax, masked_logsumexp, masked_max,
+    masked_mean, masked_median, masked_min, masked_norm, masked_normalize, masked_prod, masked_softmax, masked_softmin,
+    masked_std, masked_sum, masked_var,
+};
 pub use matmul::{cross, dot, linear, matmul, outer, trace};
 pub use normalize::{
     BatchNorm, RunningStatistics, batch_norm, group_norm, instance_norm, layer_norm, local_response_norm, rms_norm,
@@ -100,7 +107,7 @@ pub use reduce::{
 };
 pub use scan::{cummax, cummin, cumprod, cumsum, diff, logcumsumexp};
 pub use scatter_reduce::{Meeting, index_add, index_copy, index_fill, index_reduce, scatter_reduce};
-pub use search::{Bins, bincount, bucketize, histc, histogram, searchsorted};
+pub use search::{Bins, bincount, bucketize, histc, histogram, histogramdd, searchsorted};
 pub use signal::{Window, signal_window};
 pub use softmax::{gumbel_softmax, log_softmax, softmax, softmin};
 pub use sort::{argsort, kthvalue, msort, sort, topk};

@@ -7,6 +7,7 @@ use super::axes::{Axes, Resolved};
 use super::formula::{map_sum, rows};
 use super::reshape_to;
 use crate::array::Array;
+use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
 use crate::ops;
@@ -274,7 +275,7 @@ pub fn all(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 #[face]
 pub fn prod(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("prod", x.shape())?;
-    let kept = apply_one(Prod { axes: axes.set }, &[x])?;
+    let kept = apply_one(Prod { axes: axes.set }, &[&autocast::read("prod", x)?])?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 

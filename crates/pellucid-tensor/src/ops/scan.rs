@@ -3,6 +3,7 @@
 use super::Axes;
 use super::gather::scatter_add_along;
 use crate::array::Array;
+use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::engine;
 use crate::ops;
@@ -129,7 +130,8 @@ fn counted(x: &Tensor) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[face]
 pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
-    let (x, axis) = along("cumsum", x, axis.into())?;
+    let x = autocast::read("cumsum", x)?;
+    let (x, axis) = along("cumsum", &x, axis.into())?;
     apply_one(CumSum { axis, reverse: false }, &[&counted(&x)?])
 }
 
@@ -140,7 +142,8 @@ pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[face]
 pub fn cumprod(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
-    let (x, axis) = along("cumprod", x, axis.into())?;
+    let x = autocast::read("cumprod", x)?;
+    let (x, axis) = along("cumprod", &x, axis.into())?;
     let running = Running { name: "cumprod", op: ScanOp::Prod, axis, combine: |a, b| ops::mul(a, b) };
     apply_one(running, &[&counted(&x)?])
 }
@@ -154,7 +157,8 @@ pub fn logcumsumexp(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes("logcumsumexp", [x.dtype()], "takes floats; use to_dtype()"));
     }
-    let (x, axis) = along("logcumsumexp", x, axis.into())?;
+    let x = autocast::read("logcumsumexp", x)?;
+    let (x, axis) = along("logcumsumexp", &x, axis.into())?;
     let combine = |a: &Tensor, b: &Tensor| ops::logaddexp(a, b);
     apply_one(Running { name: "logcumsumexp", op: ScanOp::LogSumExp, axis, combine }, &[&x])
 }

@@ -81,8 +81,8 @@ impl Meet {
     }
 }
 
-/// What a place holds before the first value meets it, if it does not count itself.
-fn neutral(meeting: Meeting, dtype: DType) -> Scalar {
+/// What a place holds before the first value meets it, if it does not count itself: combined with it, a value stays.
+pub(super) fn neutral(meeting: Meeting, dtype: DType) -> Scalar {
     let bounds = |low: i64, high: i64| if meeting == Meeting::Max { low } else { high };
     match (meeting, dtype) {
         (Meeting::Sum | Meeting::Mean, _) => 0.into(),

@@ -4,7 +4,7 @@ use super::axes::Axes;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Error, Result, Shape};
 
 /// The number of elements of a sorted row before each value: those less than it, or (`right`) not greater. In other words
 /// the `i64` index at which the value, put before (behind) equal ones, keeps the row sorted; that of NaN is the length.
@@ -106,30 +106,74 @@ pub enum Bins<'a> {
 /// ends that are not finite and ascending.
 #[face]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
-    let op = "histogram";
-    let edges = edges(op, x, bins)?;
+    let points = ops::reshape(x, [x.size(), 1])?;
+    let (counts, mut edges) = counted("histogram", &points, x.shape(), &[bins], weights, density)?;
+    Ok((counts, edges.remove(0)))
+}
+
+/// A [`histogram`] in D dimensions: how many points `[.., D]` fall into each box of bins, one list of them an axis, and the edges along
+/// each. Weights have x's shape without the last axis; a density is divided by the box's volume.
+///
+/// # Errors
+/// Those of [`histogram`].
+#[face]
+pub fn histogramdd(
+    x: &Tensor,
+    bins: &[Bins<'_>],
+    weights: Option<&Tensor>,
+    density: bool,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let op = "histogramdd";
+    let Some((&dimensions, lead)) = x.shape().split_last().filter(|(d, _)| **d == bins.len() && **d > 0) else {
+        let mend = format!("takes [.., D], and bins for each of D axes, of which there are {}", bins.len());
+        return Err(Error::shapes(op, [x.shape()], mend));
+    };
+    let points = ops::reshape(x, [lead.iter().product(), dimensions])?;
+    counted(op, &points, &lead.into(), bins, weights, density)
+}
+
+/// The histogram of points `[N, D]`, whose weights have the shape `weighed`.
+fn counted(
+    op: &'static str,
+    points: &Tensor,
+    weighed: &Shape,
+    bins: &[Bins<'_>],
+    weights: Option<&Tensor>,
+    density: bool,
+) -> Result<(Tensor, Vec<Tensor>)> {
     if let Some(weights) = weights
-        && (weights.shape() != x.shape() || weights.dtype() != x.dtype())
+        && (weights.shape() != weighed || weights.dtype() != points.dtype())
     {
-        return Err(Error::shapes(
-            op,
-            [x.shape(), weights.shape()],
-            "weights have the shape and dtype of what they weigh",
-        ));
+        let mend = "weights have the shape and dtype of what they weigh";
+        return Err(Error::shapes(op, [weighed, weights.shape()], mend));
     }
-    let count = edges.size() - 1;
-    let x = ops::ravel(&x.detach())?;
-    let (first, last) = (ops::select(&edges, 0, 0)?, ops::select(&edges, 0, -1)?);
-    let inside = ops::logical_and(&ops::ge(&x, &first)?, ops::le(&x, &last)?)?;
-    let bin = ops::sub(&searchsorted(&edges, &x, true)?, 1)?;
-    let bin = ops::clamp(&bin, 0, count as i64 - 1)?;
-    let weights = weights.map_or_else(|| ops::ones_like(&x), ops::ravel)?;
-    let counts = ops::scatter_add_along(&ops::where_(&inside, &weights, 0)?, &bin, 0, [count])?;
-    if !density {
-        return Ok((counts, edges));
+    let (points, count) = (points.detach(), points.shape()[0]);
+    let (mut all, mut shape) = (Vec::new(), Vec::new());
+    let (mut inside, mut place) = (ops::full([count], true, DType::Bool)?, ops::zeros([count], DType::I64)?);
+    for (axis, &bins) in bins.iter().enumerate() {
+        let x = ops::select(&points, 1, axis as isize)?;
+        let edges = edges(op, &x, bins)?;
+        let (first, last, len) = (ops::select(&edges, 0, 0)?, ops::select(&edges, 0, -1)?, edges.size() - 1);
+        let within = ops::logical_and(&ops::ge(&x, &first)?, &ops::le(&x, &last)?)?;
+        inside = ops::logical_and(&inside, &within)?;
+        let bin = ops::clamp(&ops::sub(&searchsorted(&edges, &x, true)?, 1)?, 0, len as i64 - 1)?;
+        // Boxes in row-major order.
+        place = ops::add(&ops::mul(&place, len as i64)?, &bin)?;
+        shape.push(len);
+        all.push(edges);
     }
-    let total = ops::mul(&ops::diff(&edges, 1, 0)?, &ops::sum(&counts, Axes::from(..))?)?;
-    Ok((ops::div(&counts, &total)?, edges))
+    let weights = weights.map_or_else(|| ops::ones([count], points.dtype()), ops::ravel)?;
+    let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::absurd_size)?;
+    let sums = ops::scatter_add_along(&ops::where_(&inside, &weights, 0)?, &place, 0, [boxes])?;
+    let mut counts = ops::reshape(&sums, &shape[..])?;
+    if density {
+        counts = ops::div(&counts, &ops::sum(&counts, Axes::from(..))?)?;
+        for (axis, edges) in all.iter().enumerate() {
+            let along: Vec<usize> = (0..shape.len()).map(|k| if k == axis { shape[k] } else { 1 }).collect();
+            counts = ops::div(&counts, &ops::reshape(&ops::diff(edges, 1, 0)?, &along[..])?)?;
+        }
+    }
+    Ok((counts, all))
 }
 
 fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
@@ -162,13 +206,21 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     ops::where_(&ops::eq(&parts, 1.0)?, &high, &inner)
 }
 
-/// The counts of a [`histogram`] of bins of one width between two numbers, or, if these are equal, from the smallest element
-/// to the largest.
+/// The counts of `bins` bins of one width between two numbers, or, if these are equal, from the smallest element to the largest. An
+/// element's bin is ⌊(x − low)·bins / (high − low)⌋, so that near an edge rounding may put it elsewhere than [`histogram`], which compares
+/// with the edges.
 ///
 /// # Errors
 /// Those of [`histogram`].
 #[face]
 pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
-    let bins = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
-    Ok(histogram(x, bins, None, false)?.0)
+    let ends = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
+    let edges = edges("histc", x, ends)?;
+    let x = ops::ravel(&x.detach())?;
+    let (low, high) = (ops::select(&edges, 0, 0)?, ops::select(&edges, 0, -1)?);
+    let inside = ops::logical_and(&ops::ge(&x, &low)?, &ops::le(&x, &high)?)?;
+    let scaled = ops::mul(&ops::sub(&x, &low)?, bins as f64)?;
+    let bin = ops::floor(&ops::where_(&inside, &ops::div(&scaled, &ops::sub(&high, &low)?)?, 0)?)?;
+    let bin = ops::to_dtype(&ops::minimum(&bin, bins as f64 - 1.0)?, DType::I64)?;
+    ops::scatter_add_along(&ops::to_dtype(&inside, x.dtype())?, &bin, 0, [bins])
 }

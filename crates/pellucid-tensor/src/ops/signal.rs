@@ -50,12 +50,12 @@ pub enum Window<'a> {
 /// of a sequence, n = count. A single weight is 1.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] if `dtype` is not a float; [`Error::InvalidArgument`] for a `tau` or `std` that is not above 0, a negative
+/// [`Error::DTypeMismatch`] if `dtype` is neither `f32` nor `f64`; [`Error::InvalidArgument`] for a `tau` or `std` that is not above 0, a negative
 /// β, a general cosine without terms, or a center of a symmetric window.
 pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: DType) -> Result<Tensor> {
     let op = "signal_window";
-    if !dtype.is_float() {
-        return Err(Error::dtypes(op, [dtype], "gives floats"));
+    if !matches!(dtype, DType::F32 | DType::F64) {
+        return Err(Error::dtypes(op, [dtype], "gives f32 or f64; use to_dtype()"));
     }
     let n = if symmetric || count <= 1 { count.saturating_sub(1) } else { count } as f64;
     // A single weight lies in the middle.

@@ -83,6 +83,12 @@ impl Target {
             return Err(Error::invalid(op, reason));
         }
         let known = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
+        if open == 1 && known == 0 {
+            return Err(Error::invalid(
+                op,
+                format!("beside a length of 0 any would do for the open one, got {dims:?}"),
+            ));
+        }
         let rest = size.checked_div(known).unwrap_or(0);
         Ok(dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect())
     }
@@ -92,7 +98,7 @@ impl Target {
 /// −1: it follows from the others. A view where the strides allow it, else a copy.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the sizes differ, [`Error::InvalidArgument`] for two open lengths.
+/// [`Error::ShapeMismatch`] if the sizes differ, [`Error::InvalidArgument`] for two open lengths, or one beside a length of 0.
 #[face]
 pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
     reshape_to(x, &shape.into().resolve("reshape", x.size())?)

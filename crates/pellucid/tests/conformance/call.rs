@@ -2,7 +2,7 @@
 
 use crate::index::{Argument, Arguments};
 use pellucid::ops::{Axes, Operand, Reduction, over};
-use pellucid::{DType, Error, Ix, Result, Tensor, slice};
+use pellucid::{DType, Error, Ix, Result, Scalar, Tensor, slice};
 use std::collections::BTreeMap;
 
 /// The position of an argument that only has a keyword.
@@ -98,6 +98,16 @@ impl Call<'_> {
         }
     }
 
+    /// A number of the kind that it is written as.
+    pub(crate) fn scalar(&self, at: usize, name: &str) -> Option<Scalar> {
+        match self.get(at, name)? {
+            Argument::Int(number) => Some((*number).into()),
+            Argument::Float(number) => Some((*number).into()),
+            Argument::Bool(flag) => Some((*flag).into()),
+            _ => None,
+        }
+    }
+
     /// A list of numbers; a single one is a list of one.
     pub(crate) fn floats(&self, at: usize, name: &str) -> Option<Vec<f64>> {
         let number = |argument: &Argument| match argument {
@@ -175,13 +185,20 @@ impl Call<'_> {
 
     /// The dtype that an argument names.
     pub(crate) fn dtype(&self, at: usize, name: &str) -> Option<DType> {
-        match self.get(at, name)? {
-            Argument::DType(dtype) if dtype == "float64" => Some(self.float),
-            Argument::DType(dtype) if dtype == "float32" => Some(DType::F32),
-            Argument::DType(dtype) if dtype == "int64" => Some(DType::I64),
-            Argument::DType(dtype) if dtype == "int32" => Some(DType::I32),
-            _ => None,
-        }
+        let Argument::DType(dtype) = self.get(at, name)? else { return None };
+        Some(match dtype.as_str() {
+            "float64" => self.float,
+            "float32" => DType::F32,
+            "float16" => DType::F16,
+            "bfloat16" => DType::BF16,
+            "int64" => DType::I64,
+            "int32" => DType::I32,
+            "int16" => DType::I16,
+            "int8" => DType::I8,
+            "uint8" => DType::U8,
+            "bool" => DType::Bool,
+            _ => return None,
+        })
     }
 
     /// What a loss does with its values.

@@ -8,6 +8,7 @@ const DELIBERATE: &[Difference] = &[
     ("mean", "e0", "the mean of integers is f32"),
     ("nn.functional.normalize", "s2", "vectors of one element: every derivative is zero, and the data's is noise"),
     ("nn.functional.layer_norm", "g3", "wrong there: differences of the definition, in 100 digits, give Pellucid's"),
+    ("native_layer_norm", "g3", "as of nn.functional.layer_norm"),
     ("nn.functional.pdist", "s2.g3", "NaN there; the third derivative of |a − b| is 0"),
     ("neg", "e0", "truth values count as integers in arithmetic"),
 ];
@@ -26,6 +27,7 @@ const READERS: &[&str] = &[
     "masked_select",
     "nn.functional.one_hot",
     "nonzero",
+    "nonzero_static",
     "repeat_interleave",
     "tensor_split",
     "tril_indices",

@@ -159,6 +159,37 @@ fn pivots_that_are_no_rows_are_refused() {
 }
 
 #[test]
+fn ldl_and_what_is_solved_with_it() {
+    for n in [0, 2, 5, 30] {
+        let half = random(n, n);
+        // Without a diagonal there are blocks of two.
+        let a = Stack::from_fn(n, n, |b, i, j| if i == j && b > 2 { 0.0 } else { half.at(b, i, j) + half.at(b, j, i) });
+        let b = random(n, 3);
+        all(Factor::Ldl, &[&a], |f, tolerance| {
+            let packed = f[0].array(DType::F64, Lie::Turned);
+            let pivots = Array::cast([BATCH[0], BATCH[1], n], Lie::Gaps, DType::I32, &f[1].data);
+            let right = b.array(DType::F64, Lie::Plain);
+            let x = Array::new([BATCH[0], BATCH[1], n, 3], DType::F64, Lie::Plain);
+            run(Kernel::Factor(Factor::LdlSolve), &[&packed, &pivots, &right], &[&x]).unwrap();
+            let x = x.reals();
+            let x = Stack::from_fn(n, 3, |b, i, j| x[(b * n + i) * 3 + j]);
+            close(&a.times(&x), &b, tolerance * 1e3);
+        });
+    }
+}
+
+#[test]
+fn pivots_of_half_a_pair_are_refused() {
+    let (a, x) = (Array::of([2, 2], Lie::Plain, &[1.0; 4]), Array::new([2, 1], DType::F64, Lie::Plain));
+    let b = Array::of([2, 1], Lie::Plain, &[1.0; 2]);
+    for pivots in [[-1i32, 1], [1, -2], [0, 1], [3, 1], [-1, -2]] {
+        let pivots = Array::of([2], Lie::Plain, &pivots);
+        let result = run(Kernel::Factor(Factor::LdlSolve), &[&a, &pivots, &b], &[&x]);
+        assert!(matches!(result, Err(Error::InvalidArgument { .. })));
+    }
+}
+
+#[test]
 fn qr() {
     for (m, n) in [(2, 0), (1, 1), (4, 4), (3, 6), (6, 3)] {
         let a = random(m, n);

@@ -1,7 +1,12 @@
 //! Activation functions.
 
-use super::unary;
+use super::{map, unary};
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::FRAC_1_SQRT_2;
+use std::sync::OnceLock;
 
 unary! {
     /// 1 / (1 + e⁻ˣ)
@@ -45,18 +50,55 @@ unary! {
     logsigmoid(x) = x.min(0.0) - (-x.abs()).exp().ln_1p(), d x = g * (-x).sigmoid();
     /// x / (1 + |x|)
     softsign(x) = x / (1.0 + x.abs());
-    /// x limited to [low, high]; the derivative is 0 at both ends. NaN stays NaN.
-    hardtanh(x; low, high) = x.gt(low).select(x.lt(high).select(x, high), x.is_nan().select(x, low));
     /// relu6(x + 3)/6, a sigmoid of straight lines (Courbariaux et al. 2015).
     hardsigmoid(x) = x.gt(-3.0).select(x.lt(3.0).select((x + 3.0) / 6.0, 1.0), x.is_nan().select(x, 0.0));
     /// x·hardsigmoid(x) (Howard et al. 2019).
     hardswish(x) = x.gt(-3.0).select(x.lt(3.0).select(x * (x + 3.0) / 6.0, x), x.is_nan().select(x, 0.0));
     /// x − tanh x
     tanhshrink(x) = x - x.tanh();
-    /// x moved towards 0 by λ, 0 where |x| ≤ λ.
-    softshrink(x; lambda) = x.gt(lambda).select(x - lambda, x.lt(-lambda).select(x + lambda, x * 0.0));
     /// x where |x| > λ, else 0.
     hardshrink(x; lambda) = x.abs().le(lambda).select(0.0, x);
     /// x where x > t, else the value v.
     threshold(x; t, v) = x.le(t).select(v, x);
+}
+
+/// x limited to [low, high]; the derivative is 0 at both ends. NaN stays NaN.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if low is above high.
+#[face]
+pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
+    static HARDTANH: OnceLock<Formula> = OnceLock::new();
+    let (low, high) = (low.into(), high.into());
+    if low.to_f64() > high.to_f64() {
+        let reason = format!("the lower end {} is above the upper one {}", low.to_f64(), high.to_f64());
+        return Err(Error::invalid("hardtanh", reason));
+    }
+    let formula = HARDTANH.get_or_init(|| {
+        formula! {
+            hardtanh(x; low, high) = x.gt(low).select(x.lt(high).select(x, high), x.is_nan().select(x, low));
+        }
+        .eternal()
+    });
+    map(formula, &[x], &[low, high])
+}
+
+/// x moved towards 0 by λ, 0 where |x| ≤ λ.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a negative λ.
+#[face]
+pub fn softshrink(x: &Tensor, lambda: impl Into<Scalar>) -> Result<Tensor> {
+    static SOFTSHRINK: OnceLock<Formula> = OnceLock::new();
+    let lambda = lambda.into();
+    if lambda.to_f64() < 0.0 {
+        return Err(Error::invalid("softshrink", format!("λ is at least 0, got {}", lambda.to_f64())));
+    }
+    let formula = SOFTSHRINK.get_or_init(|| {
+        formula! {
+            softshrink(x; lambda) = x.gt(lambda).select(x - lambda, x.lt(-lambda).select(x + lambda, x * 0.0));
+        }
+        .eternal()
+    });
+    map(formula, &[x], &[lambda])
 }

@@ -87,13 +87,35 @@ unary! {
     cube(x) = x * x * x;
     /// The bits of an integer complemented; a truth value negated.
     bitwise_not(x) = !x;
-    /// Numbers in the place of NaN, +∞ and −∞.
-    nan_to_num(x; nan, highest, lowest) = {
-        let finite = x.eq(f64::INFINITY).select(highest, x.eq(f64::NEG_INFINITY).select(lowest, x));
-        x.is_nan().select(nan, finite)
-    };
     /// x limited to [low, high]; its derivative is 1 on the closed range. NaN stays NaN.
     clamp(x; low, high) = x.clamp(low, high);
+}
+
+/// Numbers in the place of NaN, +∞ and −∞, of which integers and truth values have none.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+#[face]
+pub fn nan_to_num(
+    x: &Tensor,
+    nan: impl Into<Scalar>,
+    highest: impl Into<Scalar>,
+    lowest: impl Into<Scalar>,
+) -> Result<Tensor> {
+    static NAN_TO_NUM: OnceLock<Formula> = OnceLock::new();
+    if !x.dtype().is_float() {
+        return ops::copy(x);
+    }
+    let formula = NAN_TO_NUM.get_or_init(|| {
+        formula! {
+            nan_to_num(x; nan, highest, lowest) = {
+                let finite = x.eq(f64::INFINITY).select(highest, x.eq(f64::NEG_INFINITY).select(lowest, x));
+                x.is_nan().select(nan, finite)
+            };
+        }
+        .eternal()
+    });
+    super::map(formula, &[x], &[nan.into(), highest.into(), lowest.into()])
 }
 
 /// a where the condition holds, else b, with broadcasting. The condition is of dtype bool and has no

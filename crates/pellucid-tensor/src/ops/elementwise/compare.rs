@@ -78,11 +78,18 @@ pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.shape() == b.shape() { ops::all(&ops::eq(a, b)?, ..) } else { ops::full((), false, DType::Bool) }
 }
 
-/// Whether each element is one of these.
+/// Whether each element is one of these, which are sorted and searched. NaN is none.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`]: every element is compared with all of them.
+/// [`Error::OutOfMemory`].
 #[face]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
-    ops::any(&ops::eq(&ops::unsqueeze(x, -1)?, &ops::ravel(elements)?)?, -1)
+    if elements.size() == 0 {
+        return ops::full(x.shape(), false, DType::Bool);
+    }
+    let dtype = x.dtype().promote(elements.dtype());
+    let (x, elements) = (ops::to_dtype(&x.detach(), dtype)?, ops::to_dtype(&ops::ravel(&elements.detach())?, dtype)?);
+    let sorted = ops::sort(&elements, 0, false)?.0;
+    let place = ops::minimum(&ops::searchsorted(&sorted, &x, false)?, sorted.size() as i64 - 1)?;
+    ops::eq(&x, &ops::index_select(&sorted, 0, &place)?)
 }

@@ -5,6 +5,7 @@
 //! formula is not defined for integers, they are taken to `f32` first, and truth values to `i64`.
 
 mod activation;
+mod airy;
 mod arithmetic;
 mod compare;
 mod numbers;
@@ -12,6 +13,7 @@ mod special;
 mod transcendental;
 
 pub use activation::*;
+pub use airy::*;
 pub use arithmetic::*;
 pub use compare::*;
 pub use numbers::*;

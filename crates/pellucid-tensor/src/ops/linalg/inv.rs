@@ -6,7 +6,7 @@ use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Save
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
 /// A⁻¹, and where its LU factorisation has a zero pivot: ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
@@ -29,8 +29,13 @@ impl Operation for Inverse {
     }
 }
 
-/// X with A·X = B, and where A's LU factorisation has a zero pivot: ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008).
-struct Solve;
+/// X with A·X = B, and where A's LU factorisation has a zero pivot: ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008). `transposed`
+/// puts Aᵀ for A. Gradients of every order are solved with the factors that the first one made.
+#[derive(Default)]
+struct Solve {
+    transposed: bool,
+    factors: Option<lu::Factors>,
+}
 
 impl Operation for Solve {
     fn name(&self) -> &'static str {
@@ -41,16 +46,27 @@ impl Operation for Solve {
         if saves.needs(0) {
             saves.output(0);
         }
-        let factors = lu::factors(inputs[0])?;
-        let x = lu::solved(&factors.packed, &factors.pivots, &plain(inputs[1]), false)?;
+        let factors = self.factors.clone().map_or_else(|| lu::factors(inputs[0]), Ok)?;
+        let x = lu::solved(&factors.packed, &factors.pivots, &plain(inputs[1]), self.transposed)?;
+        saves.array(factors.packed.array().clone());
+        saves.array(factors.pivots.array().clone());
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
         let a = saved.input(0)?;
-        let whole = apply(Solve, &[&mt(&a)?, &grads.get(0)?])?[0].clone();
+        let factors = lu::Factors {
+            packed: saved.array(0)?,
+            pivots: saved.array(1)?,
+            // That they are singular was said before.
+            info: ops::zeros(super::batch(&a), DType::I32)?,
+        };
+        let back = Solve { transposed: !self.transposed, factors: Some(factors) };
+        let whole = apply(back, &[&a, &grads.get(0)?])?[0].clone();
         let mut gradients: InputGradients = smallvec![None, None];
         if needed.contains(0) {
-            let full = ops::neg(&ops::matmul(&whole, &mt(&saved.output(0)?)?)?)?;
+            let (left, right) = (&whole, &saved.output(0)?);
+            let (left, right) = if self.transposed { (right, left) } else { (left, right) };
+            let full = ops::neg(&ops::matmul(left, &mt(right)?)?)?;
             gradients[0] = Some(ops::sum_to(&full, a.shape())?);
         }
         if needed.contains(1) {
@@ -130,8 +146,8 @@ fn equations(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Te
     }
     common_batch(op, a, &right)?;
     let outputs = match left {
-        true => apply(Solve, &[a, &right])?,
-        false => apply(Solve, &[&mt(a)?, &mt(&right)?])?,
+        true => apply(Solve::default(), &[a, &right])?,
+        false => apply(Solve { transposed: true, factors: None }, &[a, &mt(&right)?])?,
     };
     let x = match (vectors, left) {
         (true, _) => ops::squeeze(&outputs[0], -1)?,

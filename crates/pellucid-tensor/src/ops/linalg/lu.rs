@@ -88,6 +88,7 @@ fn unit_lower(x: &Tensor) -> Result<Tensor> {
 }
 
 /// An LU factorisation without history.
+#[derive(Clone)]
 pub(super) struct Factors {
     pub(super) packed: Tensor,
     pub(super) pivots: Tensor,

@@ -81,7 +81,7 @@ impl Default for Triplet {
 /// max(0, d(a, positive) − d(a, negative) + margin), d the distance of vectors, the last axis, in the p-norm (Schroff et al. 2015).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a margin that is not positive.
 #[face]
 pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, options: Triplet) -> Result<Tensor> {
     let op = "triplet_margin_loss";
@@ -94,7 +94,7 @@ pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, opt
 /// [`triplet_margin_loss`] with any distance.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], and those of the distance.
+/// [`Error::ShapeMismatch`], [`Error::InvalidArgument`] for a margin that is not positive, and those of the distance.
 #[face]
 pub fn triplet_margin_with_distance_loss(
     x: &Tensor,
@@ -108,6 +108,9 @@ pub fn triplet_margin_with_distance_loss(
     if x.rank() != positive.rank() || x.rank() != negative.rank() {
         let shapes = [x.shape(), positive.shape(), negative.shape()];
         return Err(Error::shapes("triplet_margin_loss", shapes, "all three have one rank"));
+    }
+    if margin.is_nan() || margin <= 0.0 {
+        return Err(Error::invalid("triplet_margin_loss", format!("the margin is positive, got {margin}")));
     }
     let near = distance(x, positive)?;
     let far = distance(x, negative)?;

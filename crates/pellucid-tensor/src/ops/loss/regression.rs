@@ -138,7 +138,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
 }
 
 /// −ln of the density of a normal distribution of mean x and variance v at t, ½(ln v + (x − t)²/v), with ½ln 2π if it is `full`
-/// (Nix & Weigend 1994). Variances below ε count as ε, and have no gradient.
+/// (Nix & Weigend 1994). Variances below ε count as ε, and have the gradient that ε would have, so that they can grow again.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -164,6 +164,10 @@ pub fn gaussian_nll_loss(
             gaussian_nll_loss(x, t, v; eps, constant) = {
                 let v = v.lt(eps).select(eps, v);
                 0.5 * (v.ln() + (x - t).square() / v) + constant
+            };
+            d v = {
+                let least = v.lt(eps).select(eps, v);
+                g * 0.5 * (least - (x - t).square()) / (least * least)
             };
         }
         .eternal()

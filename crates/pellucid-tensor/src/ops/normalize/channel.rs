@@ -198,6 +198,9 @@ pub fn group_norm(
     }
     let each = channels / groups;
     let inside = x.shape()[2..].iter().product::<usize>();
+    if inside == 0 {
+        return Err(Error::shapes(op, [x.shape()], "a channel has at least one element"));
+    }
     let apart = |t: Option<&Tensor>| t.map(|t| reshape_to(t, &[1, groups, each, 1].into())).transpose();
     let (weight, bias) = (apart(weight)?, apart(bias)?);
     let grouped = reshape_to(x, &[n, groups, each, inside].into())?;

@@ -19,7 +19,8 @@ pub(super) fn definition(layer: &Layer, x: &[Tensor], lengths: Option<&Tensor>) 
     for k in 0..steps {
         let step = if layer.reverse { steps - 1 - k } else { k };
         let share = ops::select(&shares, 0, step as isize)?;
-        let (mut next, next_c) = cell(layer.cell, hidden, &share, &ops::matmul(&h, &ops::t(w_hh)?)?, bias, &h, c.as_ref())?;
+        let (mut next, next_c) =
+            cell(layer.cell, hidden, &share, &ops::matmul(&h, &ops::t(w_hh)?)?, bias, &h, c.as_ref())?;
         if let Some(weight) = weight_hr {
             next = ops::matmul(&next, &ops::t(weight)?)?;
         }

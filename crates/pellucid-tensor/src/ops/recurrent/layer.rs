@@ -207,7 +207,8 @@ impl Operation for LayerGradient {
         let variables: Vec<&Tensor> = all[..floats].iter().chain(&all[count..]).collect();
         let incoming: Vec<Tensor> = (0..grads.len()).map(|k| grads.get(k)).collect::<Result<_>>()?;
         let first = |x: &[Tensor]| {
-            let (inputs, gradients): (Vec<&Tensor>, Vec<&Tensor>) = (x[..floats].iter().collect(), x[floats..].iter().collect());
+            let (inputs, gradients): (Vec<&Tensor>, Vec<&Tensor>) =
+                (x[..floats].iter().collect(), x[floats..].iter().collect());
             let found = ops::via_definition(&inputs, &gradients, |x| definition(&layer, x, lengths))?;
             Ok(self.wanted().map(|i| found[i].clone()).collect())
         };

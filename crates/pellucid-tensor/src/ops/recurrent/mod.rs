@@ -7,6 +7,7 @@
 mod definition;
 mod layer;
 
+use crate::autocast;
 use crate::autograd::apply;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -140,6 +141,21 @@ fn recurrent(
     [h0, c0]: [Option<&Tensor>; 2],
     options: Recurrence<'_>,
 ) -> Result<[Tensor; 3]> {
+    if let Some(dtype) = autocast::wanted(op, &[x, weights.weight_ih]) {
+        let cast = |t: Option<&Tensor>| autocast::cast_some(t, dtype);
+        let (x, ih, hh) = (cast(Some(x))?, cast(Some(weights.weight_ih))?, cast(Some(weights.weight_hh))?);
+        let (bias_ih, bias_hh, hr) = (cast(weights.bias_ih)?, cast(weights.bias_hh)?, cast(weights.weight_hr)?);
+        let first = [cast(h0)?, cast(c0)?];
+        let weights = RecurrentWeights {
+            weight_ih: ih.as_ref().expect("given"),
+            weight_hh: hh.as_ref().expect("given"),
+            bias_ih: bias_ih.as_ref(),
+            bias_hh: bias_hh.as_ref(),
+            weight_hr: hr.as_ref(),
+        };
+        let first = [first[0].as_ref(), first[1].as_ref()];
+        return recurrent(op, cell, x.as_ref().expect("given"), weights, first, options);
+    }
     let sizes = Sizes::new(op, cell, x, &weights)?;
     sizes.check(op, x, &weights, [h0, c0], options.lengths)?;
     let dtype = x.dtype();
@@ -150,7 +166,8 @@ fn recurrent(
         Some(t) => wide(t),
         None => ops::zeros([sizes.batch, width], compute),
     };
-    let bias = sizes.bias(cell, weights.bias_ih.map(wide).transpose()?, weights.bias_hh.map(wide).transpose()?, compute)?;
+    let bias =
+        sizes.bias(cell, weights.bias_ih.map(wide).transpose()?, weights.bias_hh.map(wide).transpose()?, compute)?;
     let mut operands = vec![
         ops::contiguous(&wide(x)?)?,
         wide(weights.weight_ih)?,

@@ -2,6 +2,7 @@
 
 use super::{Images, Spatial, positive};
 use crate::array::Array;
+use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::device::Device;
 use crate::engine;
@@ -212,6 +213,10 @@ fn conv(
     bias: Option<&Tensor>,
     options: &Conv,
 ) -> Result<Tensor> {
+    if let Some(dtype) = autocast::wanted(op, &[x, w]) {
+        let bias = autocast::cast_some(bias, dtype)?;
+        return conv(op, spatial, &autocast::cast(x, dtype)?, &autocast::cast(w, dtype)?, bias.as_ref(), options);
+    }
     let start = Start::new(op, spatial, x, w, options)?;
     let (images, window, groups) = (&start.images, start.window, options.groups);
     let (channels, outputs) = (images.x.shape()[1], start.w.shape()[0]);
@@ -242,6 +247,17 @@ fn conv_transpose(
     bias: Option<&Tensor>,
     options: &Conv,
 ) -> Result<Tensor> {
+    if let Some(dtype) = autocast::wanted(op, &[x, w]) {
+        let bias = autocast::cast_some(bias, dtype)?;
+        return conv_transpose(
+            op,
+            spatial,
+            &autocast::cast(x, dtype)?,
+            &autocast::cast(w, dtype)?,
+            bias.as_ref(),
+            options,
+        );
+    }
     let start = Start::new(op, spatial, x, w, options)?;
     let (images, window, groups) = (&start.images, start.window, options.groups);
     let channels = images.x.shape()[1];

@@ -3,7 +3,7 @@
 use super::conv::window_sums;
 use super::{Images, Spatial, affordable, positive};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -125,6 +125,9 @@ fn spread(values: &Tensor, positions: &Tensor, shape: &Shape) -> Result<Tensor> 
 
 fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool) -> Result<(Tensor, Tensor)> {
     let images = Images::new(op, x, spatial)?;
+    if images.x.shape()[1] == 0 {
+        return Err(Error::shapes(op, [x.shape()], "there is at least one channel"));
+    }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     let y = apply(MaxPool { window, outputs }, &[&images.x])?;
     Ok((images.back(&y[0])?, images.back(&y[1])?))
@@ -137,12 +140,35 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
         return Err(Error::shapes(op, [x.shape(), positions.shape()], mend));
     }
     affordable(dims)?;
+    if !positions.dtype().is_int() {
+        return Err(Error::dtypes(op, [positions.dtype()], "positions have an integer dtype"));
+    }
     let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
     shape[5 - spatial..].copy_from_slice(dims);
     let flat = |t: &Tensor| ops::flatten(t, 2, -1);
-    let zeros = ops::zeros([shape[0], shape[1], dims.iter().product()], x.dtype())?;
-    let y = ops::scatter(&zeros, &flat(&places.x)?, &flat(&values.x)?, 2)?;
+    let y = apply_one(MaxUnpool { places: dims.iter().product() }, &[&flat(&values.x)?, &flat(&places.x)?])?;
     values.back(&ops::reshape_to(&y, &shape.into())?)
+}
+
+/// Planes of zeros with values at their positions. Its gradient is what lies there: of several values for one position each is given
+/// the whole, the field's convention, so that it does not depend on which of them stays.
+struct MaxUnpool {
+    places: usize,
+}
+
+impl Operation for MaxUnpool {
+    fn name(&self) -> &'static str {
+        "max_unpool"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        saves.input(1);
+        let (values, positions) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
+        let planes = ops::zeros([values.shape()[0], values.shape()[1], self.places], values.dtype())?;
+        Ok(smallvec![ops::scatter(&planes, &positions, &values, 2)?.array().clone()])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(smallvec![Some(ops::take_along_axis(&grads.get(0)?, &saved.input(1)?, 2)?), None])
+    }
 }
 
 /// By what an average is divided.
@@ -218,14 +244,14 @@ macro_rules! pools {
         /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`Pool::ceil`]. Padding is never taken.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for an impossible window.
+        /// [`Error::ShapeMismatch`], for no channel too; [`Error::InvalidArgument`] for an impossible window.
         #[face]
         pub fn $max(x: &Tensor, pool: Pool) -> Result<(Tensor, Tensor)> {
             max_pool(stringify!($max), $spatial, x, &pool)
         }
 
         #[doc = concat!("Zeros with every element of x put at its position, as [`", stringify!($max), "`] gives them; `dims` are the spatial lengths")]
-        /// of the result. Of several for one place the last stays.
+        /// of the result. Of several for one place the last stays, but each has the gradient of that place.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`]; [`Error::OutOfMemory`].

@@ -9,10 +9,12 @@
 //! | `in_place` | versions |
 //! | `hook` | hooks |
 //! | `operation` | users' own operations |
+//! | `autocast` | mixed precision: dtypes by policy, gradients in the dtypes of what they are of |
 //! | `checkpoint` | parts that are computed again; anomaly mode |
 //! | `none` | what has no gradient |
 //! | `linalg` | gradients of linear algebra that are known in closed form |
 
+mod autocast;
 mod checkpoint;
 mod graph;
 mod hook;

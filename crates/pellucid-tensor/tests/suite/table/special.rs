@@ -92,6 +92,19 @@ pub fn tail_integral(f: impl Fn(f64) -> f64) -> f64 {
     step * (0.5 * f(0.0) + (1..320).rev().map(|k| f(step * k as f64)).sum::<f64>())
 }
 
+/// Ai(x) = 1/π·∫ e^(−s³/3 − xs/2)·cos(½√3·xs + π/6) ds over s > 0, with s = exp(u − e⁻ᵘ), by the trapezoidal rule.
+pub fn airy(x: f64) -> f64 {
+    use std::f64::consts::PI;
+    let step = 1.0 / 64.0;
+    let term = |k: i32| {
+        let u = step * f64::from(k);
+        let s = (u - (-u).exp()).exp();
+        let (fall, phase) = ((-s * s * s / 3.0 - 0.5 * x * s).exp(), 0.75f64.sqrt() * x * s + PI / 6.0);
+        fall * phase.cos() * s * (1.0 + (-u).exp())
+    };
+    step / PI * (-270..130).map(term).sum::<f64>()
+}
+
 /// The terms (−1)ᵏ·(x/2)²ᵏ⁺ⁿ/(k!·(k + n)!) of a Bessel function of the first kind.
 fn terms(n: i32, x: f64) -> Vec<f64> {
     let first = (1..=n).fold(1.0, |t, k| t * 0.5 * x / k as f64);

@@ -27,12 +27,14 @@ pub(super) fn bind(table: &mut Binder) {
         ops::softplus_beta(c.x()?, c.float(1, "beta").unwrap_or(1.0), c.float(2, "threshold").unwrap_or(20.0))
     });
     table.one("nn.functional.hardtanh", |c| {
-        ops::hardtanh(c.x()?, c.float(1, "min_val").unwrap_or(-1.0), c.float(2, "max_val").unwrap_or(1.0))
+        let end = |at, name, default: i64| c.scalar(at, name).unwrap_or(default.into());
+        ops::hardtanh(c.x()?, end(1, "min_val", -1), end(2, "max_val", 1))
     });
     table.one("nn.functional.hardshrink", |c| ops::hardshrink(c.x()?, c.float(1, "lambd").unwrap_or(0.5)));
     table.one("nn.functional.softshrink", |c| ops::softshrink(c.x()?, c.float(1, "lambd").unwrap_or(0.5)));
     table.one("nn.functional.threshold", |c| {
-        ops::threshold(c.x()?, c.float(1, "threshold").unwrap_or(0.0), c.float(2, "value").unwrap_or(0.0))
+        let number = |at, name| c.scalar(at, name).unwrap_or_default();
+        ops::threshold(c.x()?, number(1, "threshold"), number(2, "value"))
     });
     table.one("nn.functional.prelu", |c| ops::prelu(c.x()?, c.tensor(1, "weight")?));
     table.one("nn.functional.glu", |c| ops::glu(c.x()?, c.int(1, "dim").unwrap_or(-1)));

@@ -57,9 +57,10 @@ pub(super) fn bind(table: &mut Binder) {
 
 /// beta·x + alpha·product; with beta 0 it does not count what x is.
 fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
-    let (beta, alpha) = (c.float(KEY, "beta").unwrap_or(1.0), c.float(KEY, "alpha").unwrap_or(1.0));
+    let factor = |name| c.scalar(KEY, name).unwrap_or(1.into());
+    let (beta, alpha) = (factor("beta"), factor("alpha"));
     let product = ops::mul(&product, alpha)?;
-    if beta == 0.0 {
+    if beta.to_f64() == 0.0 {
         return ops::broadcast_to(
             &product,
             c.x()?.shape().broadcast(product.shape()).unwrap_or(product.shape().clone()),

@@ -9,7 +9,7 @@ use pellucid::{DType, Error, Result, Tensor, ops};
 pub(super) fn bind(table: &mut Binder) {
     table.one("full", |c| {
         let shape: Vec<usize> = c.ints(0, "size").unwrap_or_default().iter().map(|&d| d as usize).collect();
-        ops::full(shape, c.float(1, "value").unwrap_or(0.0), dtype(c))
+        ops::full(shape, c.scalar(1, "value").unwrap_or_default(), dtype(c))
     });
     table.one("arange", |c| {
         let number = |at, name| c.float(at, name).ok_or_else(|| Error::invalid("arange", "takes numbers"));
@@ -21,6 +21,12 @@ pub(super) fn bind(table: &mut Binder) {
         }
         let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
         let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
+        if dtype.is_int() {
+            // As many as of the given numbers, but counted in what is left of them without their fractions.
+            let count = ((end - start) / step).ceil() as i64;
+            let steps = ops::mul(Tensor::arange(0, count, 1), step.trunc() as i64)?;
+            return ops::to_dtype(&ops::add(&steps, start.trunc() as i64)?, dtype);
+        }
         ops::to_dtype(&ops::arange(start, end, step, DType::F64)?, dtype)
     });
     table.one("linspace", |c| {
@@ -28,15 +34,23 @@ pub(super) fn bind(table: &mut Binder) {
             Some(Argument::Tensor(_)) | None => Err(Error::invalid("linspace", "takes numbers")),
             _ => c.float(at, name).ok_or_else(|| Error::invalid("linspace", "takes numbers")),
         };
-        Ok(Tensor::linspace(number(0, "start")?, number(1, "end")?, c.count(2, "steps")?, dtype(c)))
+        spaced(c, number(0, "start")?, number(1, "end")?)
     });
     table.one("linspace.tensor_overload", |c| {
         let number = |at, name| c.float(at, name).ok_or_else(|| Error::invalid("linspace", "takes numbers"));
-        Ok(Tensor::linspace(number(0, "start")?, number(1, "end")?, c.count(2, "steps")?, dtype(c)))
+        spaced(c, number(0, "start")?, number(1, "end")?)
     });
     windows(table);
     table.one("tril_indices", |c| indices(c, |rows, columns| ops::le(columns, rows)));
     table.one("triu_indices", |c| indices(c, |rows, columns| ops::ge(columns, rows)));
+}
+
+/// Equal steps; integers are what is left of them without their fractions.
+fn spaced(c: &Call, start: f64, end: f64) -> Result<Tensor> {
+    let dtype = dtype(c);
+    let float = if dtype.is_float() { dtype } else { DType::F64 };
+    let ends = if dtype.is_float() { [start, end] } else { [start.trunc(), end.trunc()] };
+    ops::to_dtype(&Tensor::linspace(ends[0], ends[1], c.count(2, "steps")?, float), dtype)
 }
 
 fn windows(table: &mut Binder) {

@@ -70,8 +70,8 @@ fn compositions(table: &mut Binder) {
     table.unary("isposinf", ops::isposinf);
     table.unary("signbit", |x| ops::lt(&ops::copysign(1.0, x)?, 0.0));
     table.one("fill", |c| {
-        let value = c.float(1, "value").unwrap_or(f64::from(u8::from(c.flag(1, "value"))));
-        ops::full_like(c.x()?, value)
+        let value = c.scalar(1, "value").or_else(|| c.float(1, "value").map(Into::into));
+        ops::full_like(c.x()?, value.unwrap_or_default())
     });
     table.unary("nan_to_num", |x| {
         let most = if x.dtype() == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
@@ -100,12 +100,22 @@ fn two_operands(table: &mut Binder) {
     table.one("mul", |c| ops::mul(c.x()?, c.operand(1, "other")?));
     table.one("div.no_rounding_mode", |c| ops::div(c.x()?, c.operand(1, "other")?));
     table.one("div.floor_rounding", |c| ops::floor_div(c.x()?, c.operand(1, "other")?));
-    table.binary("div.trunc_rounding", |a, b| ops::trunc(&ops::div(a, b)?));
+    table.one("div.trunc_rounding", |c| {
+        let quotient = ops::trunc(&ops::div(c.x()?, c.operand(1, "other")?)?)?;
+        let whole = !c.x()?.dtype().is_float() && c.y().map_or(true, |y| !y.dtype().is_float());
+        if whole { ops::to_dtype(&quotient, DType::I64) } else { Ok(quotient) }
+    });
     table.one("true_divide", |c| ops::div(c.x()?, c.operand(1, "other")?));
     table.one("floor_divide", |c| ops::floor_div(c.x()?, c.operand(1, "other")?));
     table.one("remainder", |c| ops::rem(c.x()?, c.operand(1, "other")?));
     table.one("fmod", |c| ops::fmod(c.x()?, c.operand(1, "other")?));
-    table.one("float_power", |c| ops::pow(c.x()?, c.operand(1, "other")?));
+    table.one("float_power", |c| {
+        let wide = |x: &Tensor| if x.dtype().is_float() { Ok(x.clone()) } else { ops::to_dtype(x, c.float) };
+        match c.optional(1, "other") {
+            Some(power) => ops::pow(&wide(c.x()?)?, &wide(power)?),
+            None => ops::pow(&wide(c.x()?)?, c.operand(1, "other")?),
+        }
+    });
     table.binary("gcd", ops::gcd);
     table.binary("lcm", ops::lcm);
     table.binary("nextafter", ops::nextafter);
@@ -146,7 +156,7 @@ fn two_operands(table: &mut Binder) {
 
 /// alpha·x
 fn scaled(c: &Call, x: &Tensor) -> Result<Tensor> {
-    match c.float(KEY, "alpha") {
+    match c.scalar(KEY, "alpha") {
         Some(alpha) => ops::mul(x, alpha),
         None => Ok(x.clone()),
     }
@@ -183,13 +193,17 @@ fn three_operands(table: &mut Binder) {
         };
         ops::lerp(c.x()?, c.tensor(1, "end")?, &weight)
     });
-    let value = |c: &Call| c.float(KEY, "value").unwrap_or(1.0);
+    let value = |c: &Call| c.scalar(KEY, "value").unwrap_or(1.into());
     table.one("addcmul", move |c| ops::addcmul(c.x()?, c.tensor(1, "tensor1")?, c.tensor(2, "tensor2")?, value(c)));
     table.one("addcdiv", move |c| ops::addcdiv(c.x()?, c.tensor(1, "tensor1")?, c.tensor(2, "tensor2")?, value(c)));
     table.one("clamp", |c| {
         let low = c.get(1, "min").map(|_| ops::maximum(c.x()?, c.operand(1, "min")?)).transpose()?;
         let raised = low.map_or_else(|| c.x().cloned(), Ok)?;
         c.get(2, "max").map_or(Ok(raised.clone()), |_| ops::minimum(&raised, c.operand(2, "max")?))
+    });
+    table.one("native_dropout_backward", |c| {
+        let kept = ops::where_(c.tensor(1, "mask")?, c.x()?, 0.0)?;
+        ops::mul(&kept, c.float(2, "scale").unwrap_or(1.0))
     });
     table.one("where", |c| ops::where_(c.tensor(1, "condition")?, c.x()?, c.operand(2, "other")?));
 }

@@ -66,6 +66,12 @@ pub(super) fn bind(table: &mut Binder) {
         Ok(vec![kept(wanted(3, "unpack_pivots"), p)?, kept(data, l)?, kept(data, u)?])
     });
 
+    table.two("linalg.ldl_factor", |c| ops::ldl_factor(c.x()?));
+    table.many("linalg.ldl_factor_ex", |c| {
+        ops::ldl_factor_ex(c.x()?).map(|(packed, pivots, info)| vec![packed, pivots, info])
+    });
+    table.one("linalg.ldl_solve", |c| ops::ldl_solve(c.x()?, c.tensor(1, "pivots")?, c.tensor(2, "B")?));
+
     for name in ["linalg.matrix_rank", "linalg.matrix_rank.hermitian"] {
         table.one(name, |c| ops::matrix_rank(c.x()?, &cutoff(c)?));
     }

@@ -58,17 +58,13 @@ fn classes(table: &mut Binder) {
         };
         ops::cross_entropy(c.x()?, c.y()?, options)
     });
-    table.one("nn.functional.linear_cross_entropy", move |c| {
-        let target = c.tensor(2, "target")?;
-        let options = CrossEntropy {
-            label_smoothing: c.float(KEY, "label_smoothing").unwrap_or(0.0),
-            ignore_index: ignored(c).filter(|_| !target.dtype().is_float()),
-            reduction: c.reduction()?,
-            weight: c.optional(KEY, "weight"),
-        };
-        let logits = ops::linear(c.x()?, c.tensor(1, "linear_weight")?, c.optional(KEY, "linear_bias"))?;
-        ops::cross_entropy(&logits, target, options)
-    });
+    for name in [
+        "nn.functional.linear_cross_entropy",
+        "nn.functional.linear_cross_entropy.chunked",
+        "nn.functional.linear_cross_entropy.chunked_none",
+    ] {
+        table.one(name, move |c| linear_cross_entropy(c, ignored(c)));
+    }
     table.one("nn.functional.nll_loss", move |c| {
         let options = NllLoss { weight: c.optional(2, "weight"), ignore_index: ignored(c), reduction: c.reduction()? };
         ops::nll_loss(c.x()?, c.y()?, options)
@@ -109,6 +105,31 @@ fn classes(table: &mut Binder) {
         let (inputs, targets) = (lengths(2, "input_lengths")?, lengths(3, "target_lengths")?);
         ops::ctc_loss(c.x()?, c.y()?, &inputs, &targets, options)
     });
+}
+
+/// The weight is `[C, outputs.., inputs]`, so that there are logits of C classes for every place of the other outputs.
+fn linear_cross_entropy(c: &Call, ignore_index: Option<i64>) -> Result<Tensor> {
+    let (x, weight, target) = (c.x()?, c.tensor(1, "linear_weight")?, c.tensor(2, "target")?);
+    let (Some((&inputs, outputs)), true) = (weight.shape().split_last(), matches!(x.rank(), 1 | 2)) else {
+        return Err(Error::shapes("linear_cross_entropy", [x.shape(), weight.shape()], "rows, and a weight for them"));
+    };
+    if (outputs.len() > 1 && x.rank() == 1) || (target.dtype().is_float() && c.get(KEY, "ignore_index").is_some()) {
+        return Err(Error::invalid("linear_cross_entropy", "takes a batch for several outputs, ignores class numbers"));
+    }
+    if outputs.is_empty() || c.optional(KEY, "linear_bias").is_some_and(|b| b.shape()[..] != *outputs) {
+        return Err(Error::shapes("linear_cross_entropy", [weight.shape()], "outputs, and a bias for each"));
+    }
+    let options = CrossEntropy {
+        label_smoothing: c.float(KEY, "label_smoothing").unwrap_or(0.0),
+        ignore_index: ignore_index.filter(|_| !target.dtype().is_float()),
+        reduction: c.reduction()?,
+        weight: c.optional(KEY, "weight"),
+    };
+    let bias = c.optional(KEY, "linear_bias").map(ops::ravel).transpose()?;
+    let rows = ops::reshape(weight, [outputs.iter().product::<usize>(), inputs])?;
+    let logits = ops::linear(x, &rows, bias.as_ref())?;
+    let shape = [&x.shape()[..x.rank() - 1], outputs].concat();
+    ops::cross_entropy(&ops::reshape(&logits, &shape[..])?, target, options)
 }
 
 fn margins(table: &mut Binder) {
@@ -156,7 +177,7 @@ fn distances(table: &mut Binder) {
     table.one("cdist", |c| ops::cdist(c.x()?, c.tensor(1, "x2")?, c.float(2, "p").unwrap_or(2.0)));
     table.one("nn.functional.normalize", |c| {
         let (p, axis) = (c.float(1, "p").unwrap_or(2.0), c.int(2, "dim").unwrap_or(1));
-        ops::normalize(c.x()?, p, axis, c.float(KEY, "eps").unwrap_or(1e-12))
+        super::reduce::along(c.x()?, |x| ops::normalize(x, p, axis, c.float(KEY, "eps").unwrap_or(1e-12)))
     });
     table.one("renorm", |c| {
         let (p, most) = (c.float(1, "p").unwrap_or(2.0), c.float(3, "maxnorm").unwrap_or(1.0));

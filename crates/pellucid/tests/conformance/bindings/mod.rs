@@ -6,6 +6,7 @@ mod create;
 mod elementwise;
 mod linalg;
 mod loss;
+mod masked;
 mod normalize;
 mod reduce;
 mod select;
@@ -35,6 +36,7 @@ pub(crate) fn all() -> Table {
         elementwise::bind,
         linalg::bind,
         loss::bind,
+        masked::bind,
         normalize::bind,
         reduce::bind,
         select::bind,

@@ -5,11 +5,17 @@ use crate::call::{Call, KEY};
 use pellucid::{Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
-    table.one("sum", |c| ops::sum(c.x()?, c.reduced(1, "dim")));
-    table.one("mean", |c| ops::mean(c.x()?, c.reduced(1, "dim")));
-    table.one("nansum", |c| ops::nansum(c.x()?, c.reduced(1, "dim")));
-    table.one("nanmean", |c| ops::nanmean(c.x()?, c.reduced(1, "dim")));
-    table.one("prod", |c| ops::prod(c.x()?, c.reduced(1, "dim")));
+    table.one("sum", |c| ops::sum(&wanted(c)?, c.reduced(1, "dim")));
+    table.one("mean", |c| match c.dtype(KEY, "dtype") {
+        Some(dtype) if !dtype.is_float() => Err(Error::dtypes("mean", [dtype], "a mean is a float")),
+        _ => ops::mean(&wanted(c)?, c.reduced(1, "dim")),
+    });
+    table.one("nansum", |c| ops::nansum(&wanted(c)?, c.reduced(1, "dim")));
+    table.one("nanmean", |c| ops::nanmean(&wanted(c)?, c.reduced(1, "dim")));
+    table.one("prod", |c| {
+        let y = ops::prod(&wanted(c)?, c.reduced(1, "dim"))?;
+        c.dtype(KEY, "dtype").map_or(Ok(y.clone()), |dtype| ops::to_dtype(&y, dtype))
+    });
     table.one("amax", |c| ops::max(c.x()?, c.reduced(1, "dim")));
     table.one("amin", |c| ops::min(c.x()?, c.reduced(1, "dim")));
     table.two("aminmax", |c| ops::aminmax(c.x()?, kept(c, KEY)));
@@ -27,8 +33,8 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("norm.inf", |c| ops::norm(c.x()?, c.float(1, "p").unwrap_or(2.0), c.axes(2, "dim")));
     table.one("dist", |c| ops::norm(&ops::sub(c.x()?, c.y()?)?, c.float(2, "p").unwrap_or(2.0), ..));
     moments(table);
-    table.one("cumsum", |c| along(c.x()?, |x| ops::cumsum(x, c.int(1, "dim").unwrap_or(0))));
-    table.one("cumprod", |c| along(c.x()?, |x| ops::cumprod(x, c.int(1, "dim").unwrap_or(0))));
+    table.one("cumsum", |c| along(&wanted(c)?, |x| ops::cumsum(x, c.int(1, "dim").unwrap_or(0))));
+    table.one("cumprod", |c| along(&wanted(c)?, |x| ops::cumprod(x, c.int(1, "dim").unwrap_or(0))));
     table.one("logcumsumexp", |c| along(c.x()?, |x| ops::logcumsumexp(x, c.int(1, "dim").unwrap_or(0))));
     table.two("cummax", |c| along_both(c.x()?, |x| ops::cummax(x, c.int(1, "dim").unwrap_or(0))));
     table.two("cummin", |c| along_both(c.x()?, |x| ops::cummin(x, c.int(1, "dim").unwrap_or(0))));
@@ -39,6 +45,11 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("log_softmax", |c| ops::log_softmax(c.x()?, c.axes(1, "dim")));
     table.unary("trace", ops::trace);
     table.one("diff", differences);
+}
+
+/// The input in the dtype that is asked for.
+fn wanted(c: &Call) -> Result<Tensor> {
+    c.dtype(KEY, "dtype").map_or_else(|| c.x().cloned(), |dtype| ops::to_dtype(c.x()?, dtype))
 }
 
 /// The axes of an operation that names none for all, with `keepdim` behind them.
@@ -87,7 +98,7 @@ fn kept_by_name(c: &Call) -> ops::Axes {
     if c.flag(if at == 1 { 3 } else { KEY }, "keepdim") { axes.keepdims() } else { axes }
 }
 
-fn correction(c: &Call) -> f64 {
+pub(super) fn correction(c: &Call) -> f64 {
     let biased = [(1, "unbiased"), (2, "unbiased")]
         .into_iter()
         .any(|(at, name)| matches!(c.get(at, name), Some(crate::index::Argument::Bool(false))));
@@ -118,12 +129,6 @@ fn differences(c: &Call) -> Result<Tensor> {
         return Ok(c.x()?.clone());
     }
     let parts = [c.optional(3, "prepend"), Some(c.x()?), c.optional(4, "append")];
-    let mut y = ops::concatenate(&parts.into_iter().flatten().collect::<Vec<_>>(), axis)?;
-    for _ in 0..order {
-        let at = y.shape().axis("diff", axis)?;
-        let shorter = y.shape()[at].saturating_sub(1);
-        let later = ops::narrow(&y, axis, y.shape()[at] - shorter, shorter)?;
-        y = ops::sub(&later, &ops::narrow(&y, axis, 0, shorter)?)?;
-    }
-    Ok(y)
+    let y = ops::concatenate(&parts.into_iter().flatten().collect::<Vec<_>>(), axis)?;
+    ops::diff(&y, order, axis)
 }

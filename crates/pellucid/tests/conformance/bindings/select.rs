@@ -82,7 +82,14 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("put", |c| ops::put(c.x()?, c.tensor(1, "index")?, c.tensor(2, "source")?, c.flag(3, "accumulate")));
     table.one("take", |c| ops::take(c.x()?, c.tensor(1, "index")?));
     table.one("masked_scatter", |c| ops::masked_scatter(c.x()?, c.tensor(1, "mask")?, c.tensor(2, "source")?));
-    table.one("masked_fill", |c| ops::where_(c.tensor(1, "mask")?, c.operand(2, "value")?, c.x()?));
+    table.one("masked_fill", |c| {
+        let value = match c.optional(2, "value") {
+            Some(value) if value.rank() > 0 => return Err(Error::shapes("masked_fill", [value.shape()], "one number")),
+            Some(value) => ops::to_dtype(value, c.x()?.dtype())?,
+            None => ops::full((), c.scalar(2, "value").unwrap_or_default(), c.x()?.dtype())?,
+        };
+        ops::where_(c.tensor(1, "mask")?, &value, c.x()?)
+    });
     table.one("masked_select", |c| ops::masked_select(c.x()?, c.tensor(1, "mask")?));
     table.one("select_scatter", |c| {
         ops::select_scatter(c.x()?, c.tensor(1, "src")?, c.int(2, "dim").unwrap_or(0), c.int(3, "index").unwrap_or(0))
@@ -107,15 +114,13 @@ pub(super) fn bind(table: &mut Binder) {
             Some("max") => Meeting::Max,
             Some(other) => return Err(Error::invalid("embedding_bag", format!("no such mode: {other}"))),
         };
-        if c.get(KEY, "max_norm").is_some() {
-            return Err(Error::invalid("embedding_bag", "does not write to the table"));
-        }
         let options = EmbeddingBag {
             offsets: c.optional(KEY, "offsets"),
             include_last_offset: c.flag(KEY, "include_last_offset"),
             mode,
             weights: c.optional(KEY, "per_sample_weights"),
             padding_index: c.int(KEY, "padding_idx"),
+            max_norm: c.float(KEY, "max_norm").map(|most| (most, c.float(KEY, "norm_type").unwrap_or(2.0))),
         };
         ops::embedding_bag(c.x()?, c.tensor(1, "input")?, options)
     });
@@ -128,6 +133,14 @@ pub(super) fn bind(table: &mut Binder) {
         (true, _) if c.x()?.rank() == 0 => ops::nonzero(&ops::unsqueeze(c.x()?, 0)?),
         (true, positions) => Ok(positions),
         (false, positions) => Ok(vec![rows(c.x()?, &positions)?]),
+    });
+    table.one("nonzero_static", |c| {
+        // As many rows as are asked for: the first ones, then others of one number.
+        let (found, count) = (rows(c.x()?, &ops::nonzero(c.x()?)?)?, c.count(KEY, "size")?);
+        let there = found.shape()[0].min(count);
+        let others =
+            ops::full([count - there, found.shape()[1]], c.int(KEY, "fill_value").unwrap_or(-1) as i64, DType::I64)?;
+        ops::concatenate(&[&ops::narrow(&found, 0, 0, there)?, &others], 0)
     });
     table.unary("argwhere", |x| rows(x, &ops::nonzero(x)?));
     table.one("nn.functional.embedding", |c| {

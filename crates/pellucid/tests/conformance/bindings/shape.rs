@@ -46,6 +46,10 @@ fn views(table: &mut Binder) {
         ops::unflatten(c.x()?, c.int(1, "dim").unwrap_or(0), &c.ints(2, "sizes").unwrap_or_default()[..])
     });
     table.unary("ravel", ops::ravel);
+    for name in ["as_strided", "as_strided_copy"] {
+        table.one(name, |c| ops::take(c.x()?, &strided(c, 1)?));
+    }
+    table.one("as_strided_scatter", |c| ops::put(c.x()?, &strided(c, 2)?, c.tensor(1, "src")?, false));
     table.one("sum_to_size", |c| {
         let (x, shape) = (c.x()?, Shape::from(sizes(&c.lengths(1, "size")?)));
         if shape.broadcast(x.shape()).as_ref() != Some(x.shape()) {
@@ -56,6 +60,17 @@ fn views(table: &mut Binder) {
         let axes: Vec<isize> = (0..x.rank()).filter(summed).map(|axis| axis as isize).collect();
         ops::reshape(&ops::sum(x, axes)?, &shape)
     });
+}
+
+/// The places, in row-major order, of a view of these lengths and steps.
+fn strided(c: &Call, at: usize) -> Result<Tensor> {
+    let numbers = |at, name| c.ints(at, name).ok_or_else(|| Error::invalid("as_strided", "takes lengths and steps"));
+    let (lengths, steps) = (numbers(at, "size")?, numbers(at + 1, "stride")?);
+    let start = c.int(at + 2, "storage_offset").unwrap_or(0) as i64;
+    lengths.iter().zip(&steps).try_fold(ops::full((), start, pellucid::DType::I64)?, |places, (&len, &step)| {
+        let own = ops::mul(Tensor::arange(0, len as i64, 1), step as i64)?;
+        ops::add(&ops::unsqueeze(&places, -1)?, &own)
+    })
 }
 
 fn sizes(lengths: &[isize]) -> Vec<usize> {
@@ -94,6 +109,17 @@ fn orders(table: &mut Binder) {
     table.one("roll", |c| {
         ops::roll(c.x()?, &c.ints(1, "shifts").unwrap_or_default(), &c.ints(2, "dims").unwrap_or_default())
     });
+    for name in ["fft.fftshift", "fft.ifftshift"] {
+        table.one(name, move |c| {
+            let x = c.x()?;
+            let axes = c.ints(1, "dim").unwrap_or((0..x.rank() as isize).collect());
+            let shift = |&axis: &isize| -> Result<isize> {
+                let len = x.shape()[x.shape().axis("roll", axis)?] as isize;
+                Ok(if name == "fft.fftshift" { len / 2 } else { -(len / 2) })
+            };
+            ops::roll(x, &axes.iter().map(shift).collect::<Result<Vec<_>>>()?, &axes)
+        });
+    }
     table.one("rot90", |c| {
         let (x, axes) = (c.x()?, c.ints(2, "dims").unwrap_or(vec![0, 1]));
         let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "takes two axes")) };
@@ -195,6 +221,9 @@ fn cuts(table: &mut Binder) {
     table.many("unbind", |c| ops::unbind(c.x()?, c.int(1, "dim").unwrap_or(0)));
     table.one("narrow", |c| {
         if let Some(start) = c.optional(2, "start") {
+            if !start.dtype().is_int() {
+                return Err(Error::dtypes("narrow", [start.dtype()], "a start is an integer"));
+            }
             // A start that is a value, which nobody has to read.
             let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
             return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &places);

@@ -26,7 +26,19 @@ pub(super) fn bind(table: &mut Binder) {
     ] {
         table.unary(name, move |x| ops::to_dtype(x, dtype));
     }
+    table.one("to", |c| {
+        let dtype = (1..c.len()).find_map(|at| c.dtype(at, "dtype")).or_else(|| c.dtype(KEY, "dtype"));
+        let dtype = dtype.or_else(|| c.optional(1, "other").map(|like| like.dtype()));
+        ops::to_dtype(c.x()?, dtype.unwrap_or(c.x()?.dtype()))
+    });
+    table.unary("nn.functional.feature_alpha_dropout.without_train", ops::copy);
     table.one("double", |c| ops::to_dtype(c.x()?, c.float));
+    table.many("broadcast_shapes", |c| {
+        let shape = |at| Shape::from(sizes(&c.ints(at, "shape").unwrap_or_default()));
+        let common = (0..c.len()).try_fold(Shape::scalar(), |common, at| common.broadcast(&shape(at)));
+        let common = common.ok_or_else(|| Error::invalid("broadcast_shapes", "they must broadcast"))?;
+        Ok(common.iter().map(|&d| Tensor::from(d as i64)).collect())
+    });
     table.binary("kron", ops::kron);
     table.one("einsum", |c| {
         let equation = c.text(1, "equation").ok_or_else(|| Error::invalid("einsum", "takes an equation"))?;
@@ -53,6 +65,16 @@ fn views(table: &mut Binder) {
         });
     }
     table.one("permute_copy", |c| ops::permute(c.x()?, &c.lengths(1, "dims")?));
+    for name in ["resize_", "resize_as_"] {
+        table.one(name, |c| match c.optional(1, "other") {
+            Some(like) => ops::reshape(c.x()?, like.shape()),
+            None => ops::reshape(c.x()?, &c.lengths(1, "size")?[..]),
+        });
+    }
+    table.one("item", |c| match c.x()?.size() {
+        1 => ops::reshape(&c.x()?.detach(), ()),
+        _ => Err(Error::shapes("item", [c.x()?.shape()], "takes one element")),
+    });
     table.one("view_copy", |c| ops::reshape(c.x()?, &c.lengths(1, "shape")?[..]));
     table.one("unsqueeze_copy", |c| ops::unsqueeze(c.x()?, c.int(1, "dim").unwrap_or(0)));
     table.one("expand_copy", |c| ops::expand(c.x()?, &c.lengths(1, "shape")?[..]));
@@ -96,7 +118,10 @@ fn cuts(table: &mut Binder) {
             let axis = if c.x()?.rank() == 1 { 0 } else { axis };
             match c.int(1, "sections") {
                 Some(count) => ops::tensor_split(c.x()?, count as usize, axis),
-                None => ops::tensor_split(c.x()?, &c.ints(1, "indices").unwrap_or_default()[..], axis),
+                None => {
+                    let places = c.ints(1, "indices").ok_or_else(|| Error::invalid("split", "takes places"))?;
+                    ops::tensor_split(c.x()?, &places[..], axis)
+                }
             }
         });
     }
@@ -105,7 +130,14 @@ fn cuts(table: &mut Binder) {
 /// A tensor of one number, whose shape is the argument at a position.
 fn filled(c: &Call, at: usize, value: f64) -> Result<Tensor> {
     let shape = Shape::from(sizes(&c.ints(at, "size").unwrap_or_default()));
-    ops::full(shape, value, c.dtype(KEY, "dtype").unwrap_or(c.float))
+    // What is made for a tensor has its dtype.
+    let own = c.x().map_or(c.float, |x| x.dtype());
+    ops::full(shape, value, c.dtype(KEY, "dtype").unwrap_or(own))
+}
+
+/// The number at a position; truth values are 0 and 1.
+fn number(c: &Call, at: usize) -> f64 {
+    c.scalar(at, "value").map_or(0.0, |value| value.to_f64())
 }
 
 fn constants(table: &mut Binder) {
@@ -113,17 +145,15 @@ fn constants(table: &mut Binder) {
     table.one("ones", |c| filled(c, 0, 1.0));
     table.one("new_zeros", |c| filled(c, 1, 0.0));
     table.one("new_ones", |c| filled(c, 1, 1.0));
-    table.one("new_full", |c| filled(c, 1, c.float(2, "value").unwrap_or(0.0)));
+    table.one("new_full", |c| filled(c, 1, number(c, 2)));
     let like = |c: &Call, value: f64| -> Result<Tensor> {
-        let y = ops::full_like(c.x()?, value)?;
-        c.dtype(KEY, "dtype").map_or(Ok(y.clone()), |dtype| ops::to_dtype(&y, dtype))
+        ops::full(c.x()?.shape(), value, c.dtype(KEY, "dtype").unwrap_or(c.x()?.dtype()))
     };
+    table.one("zero_", |c| ops::zeros_like(c.x()?));
     table.one("zeros_like", move |c| like(c, 0.0));
     table.one("ones_like", move |c| like(c, 1.0));
-    table.one("full_like", move |c| like(c, c.float(1, "value").unwrap_or(0.0)));
-    table.one("scalar_tensor", |c| {
-        ops::full((), c.float(0, "value").unwrap_or(0.0), c.dtype(KEY, "dtype").unwrap_or(c.float))
-    });
+    table.one("full_like", move |c| like(c, number(c, 1)));
+    table.one("scalar_tensor", |c| ops::full((), number(c, 0), c.dtype(KEY, "dtype").unwrap_or(c.float)));
     table.one("eye", |c| {
         let n = c.count(0, "n")?;
         let columns = if c.get(1, "m").is_some() { c.count(1, "m")? } else { n };

@@ -4,6 +4,7 @@ use super::Binder;
 use pellucid::ops;
 
 pub(super) fn bind(table: &mut Binder) {
+    table.unary("special.airy_ai", ops::airy_ai);
     table.unary("i0", ops::i0);
     table.unary("special.i0e", ops::i0e);
     table.unary("special.i1", ops::i1);

@@ -102,6 +102,19 @@ fn counts(table: &mut Binder) {
         let bins = c.int(1, "bins").unwrap_or(100) as usize;
         ops::histc(c.x()?, bins, c.float(2, "min").unwrap_or(0.0), c.float(3, "max").unwrap_or(0.0))
     });
+    table.one("histogramdd", |c| {
+        let bins = match c.get(1, "bins") {
+            Some(Argument::List(items)) if items.iter().any(|item| matches!(item, Argument::Tensor(_))) => {
+                c.argument_tensors(1, "bins")?.into_iter().map(Bins::Edges).collect()
+            }
+            Some(Argument::List(_)) => {
+                let counts = c.ints(1, "bins").unwrap_or_default();
+                counts.iter().map(|&count| Bins::Count(count.max(0) as usize)).collect::<Vec<_>>()
+            }
+            _ => vec![Bins::Count(c.count(1, "bins")?); c.x()?.shape().last().copied().unwrap_or(0)],
+        };
+        Ok(ops::histogramdd(c.x()?, &bins, c.optional(KEY, "weight"), c.flag(KEY, "density"))?.0)
+    });
     table.two("histogram", |c| {
         let bins = match c.optional(1, "bins") {
             Some(edges) => Bins::Edges(edges),
@@ -121,6 +134,16 @@ impl Call<'_> {
             Some("nearest") => Ok(Interpolation::Nearest),
             Some(other) => Err(Error::invalid("call", format!("no such interpolation: {other}"))),
         }
+    }
+
+    /// The tensors of a list.
+    fn argument_tensors(&self, at: usize, name: &str) -> Result<Vec<&Tensor>> {
+        let Some(Argument::List(items)) = self.get(at, name) else { return Ok(Vec::new()) };
+        let tensor = |item: &Argument| match item {
+            Argument::Tensor(path) => self.tensors.get(path),
+            _ => None,
+        };
+        items.iter().map(|item| tensor(item).ok_or_else(|| Error::invalid("call", "a list of tensors"))).collect()
     }
 
     /// A tensor, or a number as one.

@@ -3,7 +3,7 @@
 use super::Binder;
 use crate::call::Call;
 use pellucid::ops::{self, Conv, Divisor, Outside, Padding, Pool, Resample, Resize, Sampling, Spatial};
-use pellucid::{Error, Result, Tensor};
+use pellucid::{Error, Grad, Result, Tensor, grad};
 
 type Convolution = fn(&Tensor, &Tensor, Option<&Tensor>, Conv) -> Result<Tensor>;
 type MaxPool = fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>;
@@ -119,6 +119,15 @@ fn pools(table: &mut Binder) {
             Ok(if c.flag(6, "return_indices") { vec![values, positions] } else { vec![values] })
         });
     }
+    table.one("max_pool2d_with_indices_backward", |c| {
+        // The gradient of the sum: constant, where no two elements of a window are equal.
+        let x = c.x()?.detach().requires_grad_(true);
+        let mut pool = pool(c, 1, true)?;
+        pool.dilation = spatial(c, 4, "dilation")?.unwrap_or(1.into());
+        pool.ceil = c.flag(5, "ceil_mode");
+        let (values, _) = ops::max_pool2d(&x, pool)?;
+        Ok(grad(&[&ops::sum(&values, ..)?], &[&x], Grad::default())?.remove(0))
+    });
     let avg: [(&str, AvgPool); 3] = [
         ("nn.functional.avg_pool1d", ops::avg_pool1d),
         ("nn.functional.avg_pool2d", ops::avg_pool2d),
@@ -163,6 +172,9 @@ fn pools(table: &mut Binder) {
                 None => {
                     let size = all(c.ints(2, "kernel_size")).unwrap_or_default();
                     let stride = all(c.ints(3, "stride")).filter(|s| !s.is_empty()).unwrap_or(size.clone());
+                    if stride.iter().any(|&s| s <= 0) {
+                        return Err(Error::invalid("max_unpool", "strides are positive"));
+                    }
                     let padding = all(c.ints(4, "padding")).unwrap_or(vec![0; axes]);
                     let given = &x.shape()[x.rank().saturating_sub(axes)..];
                     let dim = |a: usize| (given[a] as isize - 1) * stride[a] - 2 * padding[a] + size[a];
@@ -252,15 +264,21 @@ fn resampled(table: &mut Binder) {
         };
         ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
     });
-    table.one("grid_sampler_3d", |c| {
-        let mode = if c.int(2, "interpolation_mode") == Some(1) { Sampling::Nearest } else { Sampling::Linear };
-        let outside = match c.int(3, "padding_mode") {
-            Some(1) => Outside::Border,
-            Some(2) => Outside::Reflection,
-            _ => Outside::Zeros,
-        };
-        ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
-    });
+    for name in ["grid_sampler_2d", "grid_sampler_3d"] {
+        table.one(name, |c| {
+            let mode = match c.int(2, "interpolation_mode") {
+                Some(1) => Sampling::Nearest,
+                Some(2) => Sampling::Cubic,
+                _ => Sampling::Linear,
+            };
+            let outside = match c.int(3, "padding_mode") {
+                Some(1) => Outside::Border,
+                Some(2) => Outside::Reflection,
+                _ => Outside::Zeros,
+            };
+            ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
+        });
+    }
     table.one("nn.functional.affine_grid", |c| {
         let dims = numbers(c.ints(1, "size").unwrap_or_default())?;
         ops::affine_grid(c.x()?, dims.get(2..).unwrap_or(&[]), c.flag(2, "align_corners"))

@@ -1,8 +1,9 @@
 //! Activation functions.
 
 use super::unary_row as unary;
-use crate::table::row::{Gradient::Third, Row, Rule};
+use crate::table::row::{Gradient::Third, Row, Rule, argument_refused};
 use crate::table::special::{sigmoid, softplus};
+use pellucid_tensor::{Tensor, ops};
 use std::f64::consts::{FRAC_2_PI, SQRT_2};
 
 fn elu(x: f64, alpha: f64) -> f64 {
@@ -37,7 +38,11 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(softplus, softplus).rule(Rule::Floats).gradient(Third),
         unary!(logsigmoid, |x| -softplus(-x)).rule(Rule::Floats).any_zero(),
         unary!(softsign, |x| x / (1.0 + x.abs())).rule(Rule::Floats),
-        unary!(hardtanh(-1.0, 1.0), |x| between(x, -1.0, 1.0)).rule(Rule::Floats).away(&[-1.0, 1.0]).any_zero(),
+        unary!(hardtanh(-1.0, 1.0), |x| between(x, -1.0, 1.0))
+            .rule(Rule::Floats)
+            .away(&[-1.0, 1.0])
+            .any_zero()
+            .also("ends in order", || argument_refused(ops::hardtanh(&Tensor::from([1.0]), 2.0, 1.0))),
         unary!(softplus_beta(2.0, 3.0), |x| if 2.0 * x > 3.0 { x } else { softplus(2.0 * x) / 2.0 })
             .rule(Rule::Floats)
             .away(&[1.5]),
@@ -55,7 +60,8 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(softshrink(0.5), |x| if x.abs() > 0.5 { x - 0.5f64.copysign(x) } else { 0.0 * x })
             .rule(Rule::Floats)
             .away(&[-0.5, 0.5])
-            .any_zero(),
+            .any_zero()
+            .also("towards 0, not away", || argument_refused(ops::softshrink(&Tensor::from([1.0]), -0.5))),
         unary!(hardshrink(0.5), |x| if x.abs() <= 0.5 { 0.0 } else { x }).rule(Rule::Floats).away(&[-0.5, 0.5]),
         unary!(threshold(0.3, -2.5), |x| if x <= 0.3 { -2.5 } else { x }).rule(Rule::Floats).away(&[0.3]),
     ]

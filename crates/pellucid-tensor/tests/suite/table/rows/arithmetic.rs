@@ -115,8 +115,7 @@ fn one() -> Vec<Row> {
             f64::INFINITY => 7.0,
             f64::NEG_INFINITY => -7.0,
             _ => x,
-        })
-        .rule(Rule::Floats),
+        }),
         unary!(clamp(-0.5, 0.75), |x: f64| x.clamp(-0.5, 0.75)).rule(Rule::Floats).away(&[-0.5, 0.75]),
     ]
 }

@@ -152,9 +152,12 @@ fn regression() -> Vec<Row> {
             Reduction::Mean,
         )
         .also("a variance is no less than the least", || {
-            let zero = || Tensor::from([0.0]);
-            let y = ops::gaussian_nll_loss(&Tensor::from([2.0]), &zero(), &zero(), false, 0.5, Reduction::Sum)?;
-            Ok((y.item::<f64>() - (4.0 + 0.5 * 0.5f64.ln())).abs() < 1e-14)
+            let (zero, variance) = (Tensor::from([0.0]), Tensor::from([0.0]).requires_grad_(true));
+            let y = ops::gaussian_nll_loss(&Tensor::from([2.0]), &zero, &variance, false, 0.5, Reduction::Sum)?;
+            y.backward();
+            // ½(1/v − d²/v²) at v = ½, d = 2.
+            let gradient = variance.grad().is_some_and(|g| (g.item::<f64>() + 7.0).abs() < 1e-14);
+            Ok(gradient && (y.item::<f64>() - (4.0 + 0.5 * 0.5f64.ln())).abs() < 1e-14)
         }),
     ]
 }
@@ -403,6 +406,10 @@ fn comparisons() -> Vec<Row> {
             },
         )
         .floats_only()
+        .also("a positive margin", move || {
+            let options = Triplet { margin: -1.0, ..Triplet::default() };
+            argument_refused(ops::triplet_margin_loss(&one(), &one(), &one(), options))
+        })
         .also("one rank", move || {
             shape_refused(ops::triplet_margin_loss(&one(), &Tensor::from(1.0), &one(), Triplet::default()))
         }),

@@ -17,6 +17,7 @@ mod linalg;
 mod loss;
 mod losses;
 mod masked;
+mod masked_reduce;
 mod matmul;
 mod normalize;
 mod numbers;
@@ -25,6 +26,7 @@ mod polynomial;
 mod quantile;
 mod random;
 mod rearrange;
+mod recurrent;
 mod reduce;
 mod scan;
 mod scatter;
@@ -100,6 +102,7 @@ tables!(
     loss,
     losses,
     masked,
+    masked_reduce,
     matmul,
     normalize,
     numbers,
@@ -108,6 +111,7 @@ tables!(
     quantile,
     random,
     rearrange,
+    recurrent,
     reduce,
     scan,
     scatter,

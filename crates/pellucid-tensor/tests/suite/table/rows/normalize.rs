@@ -388,6 +388,9 @@ fn group_norm() -> Row {
         )
         .floats_only()
         .also("groups that do not divide", move || shape_refused(ops::group_norm(&ones(), 3, None, None, EPS)))
+        .also("channels of nothing", || {
+            shape_refused(ops::group_norm(&Tensor::ones([1, 2, 0], DType::F64), 1, None, None, EPS))
+        })
         .also("no groups", move || shape_refused(ops::group_norm(&ones(), 0, None, None, EPS)))
         .also("another rank", || shape_refused(ops::group_norm(&Tensor::ones([4], DType::F64), 2, None, None, EPS)))
         .also("the bias has one number a channel", move || {

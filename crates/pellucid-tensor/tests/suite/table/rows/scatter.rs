@@ -420,6 +420,12 @@ fn bags() -> Row {
             };
             Ok(ops::embedding_bag(&table(), &[1i64, 0].into(), options)?.to_vec::<f64>() == [4.0, 8.0, 1.0, 2.0])
         })
+        .also("rows that are too long are scaled down in the table", move || {
+            let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]).requires_grad_(true);
+            let options = EmbeddingBag { max_norm: Some((1.0, 2.0)), mode: Meeting::Sum, ..Default::default() };
+            let y = ops::embedding_bag(&table, &[[0i64, 0]].into(), options)?.to_vec::<f64>();
+            Ok((y[0] - 1.2).abs() < 1e-6 && (y[1] - 1.6).abs() < 1e-6 && table.to_vec::<f64>()[2..] == [6.0, 8.0])
+        })
         .also("a vector needs offsets", move || {
             shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBag::default()))
         })

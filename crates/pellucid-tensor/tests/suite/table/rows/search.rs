@@ -125,10 +125,45 @@ pub(super) fn rows() -> Vec<Row> {
             .also("one edge is no bin", || {
                 shape_refused(ops::histogram(&Tensor::from([1.0]), Bins::Edges(&Tensor::from([1.0])), None, false))
             }),
+        Row::new("histogramdd")
+            .also("points in a plane, in boxes", || {
+                let x = Tensor::from([[0.5, 0.5], [1.5, 0.0], [2.0, 3.0], [1.0, 4.0], [f64::NAN, 1.0]]);
+                let edges = Tensor::from([0.0, 1.0, 3.0]);
+                let bins = [Bins::Between(2, 0.0, 2.0), Bins::Edges(&edges)];
+                let (counts, edges) = ops::histogramdd(&x, &bins, None, false)?;
+                Ok(counts.to_vec::<f64>() == [1.0, 0.0, 1.0, 1.0]
+                    && counts.shape()[..] == [2, 2]
+                    && edges[0].to_vec::<f64>() == [0.0, 1.0, 2.0])
+            })
+            .also("densities of weights, with gradients", || {
+                let weights = Tensor::from([1.0, 3.0]).requires_grad_(true);
+                let (x, edges) = (Tensor::from([[0.5, 0.5], [1.5, 2.0]]), Tensor::from([0.0, 1.0, 3.0]));
+                let bins = [Bins::Between(2, 0.0, 2.0), Bins::Edges(&edges)];
+                let (density, _) = ops::histogramdd(&x, &bins, Some(&weights), true)?;
+                ops::select(&ops::ravel(&density)?, 0, 0)?.backward();
+                let slopes = weights.grad().expect("a gradient").to_vec::<f64>();
+                Ok(density.to_vec::<f64>() == [0.25, 0.0, 0.0, 0.375] && slopes == [0.1875, -0.0625])
+            })
+            .also("no points", || {
+                let x = Tensor::zeros([0, 2], DType::F64);
+                Ok(ops::histogramdd(&x, &[Bins::Count(2); 2], None, false)?.0.to_vec::<f64>() == [0.0; 4])
+            })
+            .also("bins for every axis", || {
+                shape_refused(ops::histogramdd(&Tensor::from([[1.0, 2.0]]), &[Bins::Count(2)], None, false))
+            })
+            .also("a weight for every point", || {
+                let weights = Tensor::from([1.0, 2.0]);
+                shape_refused(ops::histogramdd(&Tensor::from([[1.0]]), &[Bins::Count(2)], Some(&weights), false))
+            }),
         Row::new("histc")
             .also("between two numbers", || {
                 Ok(ops::histc(&Tensor::from([0.5, 1.0, 2.0, 3.0]), 2, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 2.0])
             })
+            .also("beyond the ends, and NaN", || {
+                let x = Tensor::from([-0.1, 0.0, 2.0, 2.1, f64::NAN, f64::INFINITY]);
+                Ok(ops::histc(&x, 4, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0])
+            })
+            .also("no bin", || argument_refused(ops::histc(&Tensor::from([1.0]), 0, 0.0, 1.0)))
             .also("of the elements' range", || {
                 Ok(ops::histc(&Tensor::from([0.0, 1.0, 2.0]), 2, 0.0, 0.0)?.to_vec::<f64>() == [1.0, 2.0])
             }),

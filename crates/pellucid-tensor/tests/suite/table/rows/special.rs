@@ -3,7 +3,7 @@
 use super::{binary_row as binary, unary_row as unary};
 use crate::table::nd::{Nd, zip};
 use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
-use crate::table::special::{digamma, hurwitz, mean_over_circle, series_j, series_y, tail_integral};
+use crate::table::special::{airy, digamma, hurwitz, mean_over_circle, series_j, series_y, tail_integral};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -61,6 +61,14 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(bessel_j1, |x| series_j(1, x)).within(-1.3..=1.3).scale(1.0).gradient(Third),
         unary!(bessel_y0, |x| series_y(0, x)).within(0.4..=1.3).ulps(64.0).scale(1.0),
         unary!(bessel_y1, |x| series_y(1, x)).within(0.4..=1.3).ulps(64.0).scale(1.0),
+        unary!(airy_ai, airy).within(-4.0..=4.0).ulps(256.0).scale(1.0).gradient(Third).also("far away", || {
+            let y = ops::airy_ai(&Tensor::from([-30.0, 30.0, f64::INFINITY, f64::NAN]))?.to_vec::<f64>();
+            let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-12;
+            Ok(near(y[0], -0.087_968_188_456_842_2)
+                && near(y[1], 3.208_217_591_550_48e-49)
+                && y[2] == 0.0
+                && y[3].is_nan())
+        }),
         unary!(spherical_bessel_j0, |x| if x == 0.0 { 1.0 } else { x.sin() / x }),
         binary!(logaddexp2, |a, b| (a.exp2() + b.exp2()).log2()).scale(4.0).gradient(Third).also(
             "equal infinities",

@@ -2,6 +2,7 @@
 
 mod determinant;
 mod equations;
+mod ldl;
 mod norm;
 mod product;
 mod reflections;
@@ -15,7 +16,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, lazy, ops};
 pub(super) fn rows() -> Vec<Row> {
     let factors = [triangles::cholesky_rows(), triangles::lu_rows(), reflections::qr_rows()];
     let spectra = [spectrum::singular_rows(), spectrum::symmetric_rows()];
-    let others = [determinant::rows(), equations::rows(), norm::rows(), product::rows()];
+    let others = [determinant::rows(), equations::rows(), ldl::rows(), norm::rows(), product::rows()];
     factors.into_iter().chain(spectra).chain(others).flatten().collect()
 }
 

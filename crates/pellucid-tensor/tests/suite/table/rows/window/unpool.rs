@@ -2,7 +2,7 @@
 
 use super::batched;
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Row, class, real, shape_refused};
+use crate::table::row::{Input, Row, real, shape_refused};
 use pellucid_tensor::ops::Pool;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -16,19 +16,27 @@ fn unpooled(x: &Nd, positions: &Nd, dims: &[usize]) -> Nd {
     flat.reshape(&[&x.shape[..2], dims].concat())
 }
 
-fn case(row: Row, label: &str, call: Call, shape: &[usize], dims: &'static [usize]) -> Row {
-    let places = dims.iter().product();
-    let inputs = [Input { shape: shape.to_vec(), ..real([]) }, Input { shape: shape.to_vec(), ..class([], places) }];
+/// Positions from the last place on, every plane beginning one place further from the end than the one before.
+fn positions(shape: &[usize], dims: &[usize]) -> Vec<i64> {
+    let (places, each): (usize, usize) = (dims.iter().product(), shape[shape.len() - dims.len()..].iter().product());
+    let place = |k: usize| (places - 1 - (k % each + k / each) % places) as i64;
+    (0..shape.iter().product()).map(place).collect()
+}
+
+fn case(row: Row, label: &str, call: Call, shape: &'static [usize], dims: &'static [usize]) -> Row {
     row.case(
         label,
-        inputs,
-        move |x| call(&x[0], &x[1], dims),
-        move |x| batched(&x[0], dims.len(), |image| unpooled(image, &x[1].reshape(&image.shape), dims)),
+        [Input { shape: shape.to_vec(), ..real([]) }],
+        move |x| call(&x[0], &Tensor::new(positions(shape, dims), shape), dims),
+        move |x| {
+            let at = Nd { shape: shape.to_vec(), data: positions(shape, dims).iter().map(|&p| p as f64).collect() };
+            batched(&x[0], dims.len(), |image| unpooled(image, &at.reshape(&image.shape), dims))
+        },
     )
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    let positions = |at: i64| Tensor::from([[[at]]]);
+    let place = |at: i64| Tensor::from([[[at]]]);
     let one = || Tensor::from([[[1.5]]]);
     let out_of_bounds = |at: i64| {
         let refused = ops::max_unpool1d(&Tensor::from([[[1.5]]]), &Tensor::from([[[at]]]), &[4]);
@@ -42,10 +50,17 @@ pub(super) fn rows() -> Vec<Row> {
         .also("beyond the end", move || out_of_bounds(4))
         .also("absurdly beyond the end", move || out_of_bounds(i64::MAX))
         .also("absurdly before the start", move || out_of_bounds(i64::MIN))
-        .also("positions of another shape", move || {
-            shape_refused(ops::max_unpool1d(&Tensor::from([[[1.0, 2.0]]]), &positions(0), &[4]))
+        .also("of several for one place the last stays, and each has its gradient", || {
+            let x = Tensor::from([[1.0, 2.0, 3.0]]).requires_grad_(true);
+            let y = ops::max_unpool1d(&x, &Tensor::from([[1i64, 1, 0]]), &[3])?;
+            ops::sum(&ops::mul(&y, Tensor::from([5.0, 7.0, 9.0]))?, ..)?.backward();
+            let gradient = x.grad().expect("a gradient").to_vec::<f64>();
+            Ok(y.to_vec::<f64>() == [3.0, 2.0, 0.0] && gradient == [7.0, 7.0, 5.0])
         })
-        .also("a length for every axis", move || shape_refused(ops::max_unpool1d(&one(), &positions(0), &[4, 4])))
+        .also("positions of another shape", move || {
+            shape_refused(ops::max_unpool1d(&Tensor::from([[[1.0, 2.0]]]), &place(0), &[4]))
+        })
+        .also("a length for every axis", move || shape_refused(ops::max_unpool1d(&one(), &place(0), &[4, 4])))
         .also("positions that are no integers", move || {
             Ok(matches!(ops::max_unpool1d(&one(), &one(), &[4]), Err(Error::DTypeMismatch { .. })))
         });

@@ -52,7 +52,7 @@ fn sgd_gives_pytorchs_numbers() {
 
 #[test]
 fn adamw_gives_pytorchs_numbers() {
-    let strong = AdamWOptions { lr: 0.1, betas: (0.9, 0.99), eps: 1e-6, weight_decay: 0.05 };
+    let strong = AdamWOptions { lr: 0.1, betas: (0.9, 0.99), eps: 1e-6, weight_decay: 0.05, ..Default::default() };
     for (options, expected) in [
         (strong, [0.10253581488113878, -1.3763131658958037, 1.5691437890075841]),
         (AdamWOptions::default(), [0.49606144045856265, -1.003950149803979, 1.9959703082529408]),
@@ -64,7 +64,7 @@ fn adamw_gives_pytorchs_numbers() {
 
 #[test]
 fn adamw_is_its_definition() {
-    let options = AdamWOptions { lr: 0.03, betas: (0.8, 0.95), eps: 1e-3, weight_decay: 0.2 };
+    let options = AdamWOptions { lr: 0.03, betas: (0.8, 0.95), eps: 1e-3, weight_decay: 0.2, ..Default::default() };
     let (b1, b2) = options.betas;
     let expected = START.map(|start| {
         let (mut p, mut m, mut v) = (start, 0.0, 0.0);
@@ -83,7 +83,7 @@ fn adamw_is_its_definition() {
 /// β = 0 keeps nothing of the past: the step is η·g / (|g| + ε) from the first one on.
 #[test]
 fn adamw_without_memory_is_sign_descent() {
-    let options = AdamWOptions { lr: 0.1, betas: (0.0, 0.0), eps: 0.0, weight_decay: 0.0 };
+    let options = AdamWOptions { lr: 0.1, betas: (0.0, 0.0), eps: 0.0, weight_decay: 0.0, ..Default::default() };
     let optimizer = AdamW::new(parameter(DType::F64), options).unwrap();
     let p = optimizer.parameters()[0].clone();
     p.sum(..).backward();
@@ -99,7 +99,7 @@ fn parameters_without_gradient_and_their_state_stay() {
     optimizer.step();
     assert_ne!(parameters[0].item::<f32>(), 1.0);
     assert_eq!(parameters[1].item::<f32>(), 2.0);
-    assert_eq!(optimizer.state_dict()["square.1"].item::<f32>(), 0.0);
+    assert_eq!(optimizer.state_dict()["state.1.square"].item::<f32>(), 0.0);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn training_resumes_exactly() {
     second.load_state_dict(&first.state_dict()).unwrap();
     assert_eq!(second.lr(), f64::from(0.05f32));
     assert_eq!(descend(&first), descend(&second));
-    assert_eq!(first.step_tensor().item::<f32>(), 8.0);
+    assert_eq!(first.clock_tensor(0, "step").unwrap().item::<f32>(), 8.0);
 
     let sgd = Sgd::new(parameter(DType::F32), SgdOptions::default()).unwrap();
     assert!(matches!(sgd.load_state_dict(&first.state_dict()), Err(Error::StateDict { .. })));
@@ -174,5 +174,4 @@ fn what_cannot_work_is_refused_when_the_optimizer_is_made() {
     assert!(matches!(Sgd::new(twice, base), Err(Error::InvalidArgument { .. })));
     let mixed = [parameter(DType::F32), parameter(DType::F64)].concat();
     assert!(matches!(Sgd::new(mixed, base), Err(Error::DTypeMismatch { .. })));
-    assert!(matches!(Sgd::new(parameter(DType::F16), base), Err(Error::DTypeMismatch { .. })));
 }

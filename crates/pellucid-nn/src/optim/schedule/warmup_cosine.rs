@@ -1,6 +1,7 @@
-//! Learning rates over time.
+//! A warm-up and half a cosine, the usual shape in one.
 
-use super::Optimizer;
+use super::{At, Schedule};
+use crate::optim::Optimizer;
 use std::f64::consts::PI;
 
 /// A linear warm-up, then half a cosine down (Loshchilov & Hutter 2017, SGDR, without restarts).
@@ -59,5 +60,15 @@ impl CosineSchedule {
     #[track_caller]
     pub fn set(&self, optimizer: &(impl Optimizer + ?Sized), step: usize) {
         optimizer.set_lr(self.lr(step));
+    }
+}
+
+impl Schedule for CosineSchedule {
+    fn next(&self, at: At) -> f64 {
+        self.lr(at.epoch)
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(self.lr(at.epoch))
     }
 }

@@ -1,0 +1,49 @@
+//! A model's training step, as a workload: zero the gradients, forward, loss, backward, update.
+
+use crate::harness::{Run, Work};
+use pellucid::prelude::*;
+
+/// Everything that a step needs.
+pub(crate) struct Training {
+    loss: Box<dyn Fn(&Tensor, &Tensor) -> Tensor>,
+    optimizer: Box<dyn Optimizer>,
+    x: Tensor,
+    target: Tensor,
+    work: Work,
+}
+
+impl Training {
+    pub(crate) fn new(
+        work: Work,
+        (x, target): (Tensor, Tensor),
+        optimizer: Box<dyn Optimizer>,
+        loss: impl Fn(&Tensor, &Tensor) -> Tensor + 'static,
+    ) -> Training {
+        Training { loss: Box::new(loss), optimizer, x, target, work }
+    }
+
+    fn step(&self, x: &Tensor, target: &Tensor) -> Tensor {
+        self.optimizer.zero_grad();
+        let loss = (self.loss)(x, target);
+        loss.backward();
+        self.optimizer.step();
+        loss
+    }
+
+    /// The step, operation by operation.
+    pub(crate) fn eager(self) -> Run {
+        Run::new(self.work, move || {
+            self.step(&self.x, &self.target);
+        })
+    }
+
+    /// The step, recorded once.
+    pub(crate) fn captured(self) -> Run {
+        let (x, target, work) = (self.x.clone(), self.target.clone(), self.work);
+        let mut replay =
+            capture(move |inputs| self.step(&inputs[0], &inputs[1]), &[&x, &target]).expect("the step can be captured");
+        Run::new(work, move || {
+            replay.launch(&[&x, &target]).expect("the step can be launched");
+        })
+    }
+}

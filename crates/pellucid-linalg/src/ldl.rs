@@ -1,0 +1,211 @@
+//! P·A·Pᵀ = L·D·Lᵀ for symmetric A that need not be positive, and equations solved with it.
+
+use crate::Matrix;
+
+/// A pivot: where row and column were exchanged to, and how large the block of D is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pivot {
+    /// A block of one; row k was exchanged with this one, at least k.
+    One(usize),
+    /// The first or second row of a block of two; its second row was exchanged with this one.
+    Two(usize),
+}
+
+/// Replaces a symmetric matrix, of which the lower triangle is read, by L (below the blocks of D; its own are identities) and D, with zeros
+/// above, and returns the pivots and, counted from 1, the first block of D that is zero, or 0: the partial pivoting of Bunch and Kaufman
+/// (1977), as in LAPACK's `sytf2`.
+pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
+    let n = a.rows();
+    if !a.is_finite_below() {
+        a.fill(f64::NAN);
+        return ((0..n).map(Pivot::One).collect(), 0);
+    }
+    let (mut pivots, mut zero, mut k) = (Vec::with_capacity(n), 0, 0);
+    while k < n {
+        let pivot = choose(a, k);
+        let (at, last) = match pivot {
+            Some(Pivot::Two(at)) => (at, k + 1),
+            Some(Pivot::One(at)) => (at, k),
+            None => (k, k),
+        };
+        exchange(a, k, last, at);
+        match pivot {
+            None if zero == 0 => zero = k + 1,
+            None => {}
+            Some(Pivot::One(_)) => eliminate_one(a, k),
+            Some(Pivot::Two(_)) => eliminate_two(a, k),
+        }
+        pivots.extend(std::iter::repeat_n(pivot.unwrap_or(Pivot::One(k)), last + 1 - k));
+        k = last + 1;
+    }
+    (0..n).for_each(|j| a.column_mut(j)[..j].fill(0.0));
+    (pivots, zero)
+}
+
+/// The larger of two places of a column or row.
+fn larger(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
+    if x > best.1 { (i, x) } else { best }
+}
+
+/// The block with which column k is eliminated; none if there is nothing but zeros.
+fn choose(a: &Matrix, k: usize) -> Option<Pivot> {
+    let n = a.rows();
+    // It bounds the growth of elements best: a step of two is as good as two steps of one.
+    let alpha = (1.0 + 17f64.sqrt()) / 8.0;
+    let own = a[(k, k)].abs();
+    let (row, below) = (k + 1..n).map(|i| (i, a[(i, k)].abs())).fold((k, 0.0), larger);
+    if own.max(below) == 0.0 {
+        return None;
+    }
+    if own >= alpha * below {
+        return Some(Pivot::One(k));
+    }
+    let beside = (k..row).map(|j| a[(row, j)].abs()).chain((row + 1..n).map(|i| a[(i, row)].abs())).fold(0.0, f64::max);
+    Some(match () {
+        () if own >= alpha * below * (below / beside) => Pivot::One(k),
+        () if a[(row, row)].abs() >= alpha * beside => Pivot::One(row),
+        () => Pivot::Two(row),
+    })
+}
+
+/// Exchanges rows and columns `row` and `at` of what is left from column k on.
+fn exchange(a: &mut Matrix, k: usize, row: usize, at: usize) {
+    if row == at {
+        return;
+    }
+    let n = a.rows();
+    let mut swap = |x: (usize, usize), y: (usize, usize)| (a[x], a[y]) = (a[y], a[x]);
+    swap((row, row), (at, at));
+    (row + 1..at).for_each(|j| swap((j, row), (at, j)));
+    (at + 1..n).for_each(|i| swap((i, row), (i, at)));
+    if row > k {
+        swap((row, k), (at, k));
+    }
+}
+
+fn eliminate_one(a: &mut Matrix, k: usize) {
+    let n = a.rows();
+    let head = a[(k, k)].recip();
+    for j in k + 1..n {
+        let factor = head * a[(j, k)];
+        (j..n).for_each(|i| a[(i, j)] -= a[(i, k)] * factor);
+    }
+    (k + 1..n).for_each(|i| a[(i, k)] *= head);
+}
+
+fn eliminate_two(a: &mut Matrix, k: usize) {
+    let n = a.rows();
+    // All relative to the element beside the diagonal, so that none overflows.
+    let beside = a[(k + 1, k)];
+    let (second, first) = (a[(k + 1, k + 1)] / beside, a[(k, k)] / beside);
+    let scale = (second * first - 1.0).recip() / beside;
+    for j in k + 2..n {
+        let u = scale * (second * a[(j, k)] - a[(j, k + 1)]);
+        let v = scale * (first * a[(j, k + 1)] - a[(j, k)]);
+        (j..n).for_each(|i| a[(i, j)] -= a[(i, k)] * u + a[(i, k + 1)] * v);
+        (a[(j, k)], a[(j, k + 1)]) = (u, v);
+    }
+}
+
+/// Replaces B by X with A·X = B, by what [`ldl`] made of A. With a zero block in D, X has infinities or NaN.
+pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
+    let n = a.rows();
+    let mut k = 0;
+    while k < n {
+        match pivots[k] {
+            Pivot::One(at) => {
+                b.swap_rows(k, at);
+                for c in 0..b.columns() {
+                    let x = b.column_mut(c);
+                    let head = x[k];
+                    (k + 1..n).for_each(|i| x[i] -= a[(i, k)] * head);
+                    x[k] = head / a[(k, k)];
+                }
+                k += 1;
+            }
+            Pivot::Two(at) => {
+                b.swap_rows(k + 1, at);
+                let beside = a[(k + 1, k)];
+                let (first, second) = (a[(k, k)] / beside, a[(k + 1, k + 1)] / beside);
+                let determinant = first * second - 1.0;
+                for c in 0..b.columns() {
+                    let x = b.column_mut(c);
+                    let (u, v) = (x[k], x[k + 1]);
+                    (k + 2..n).for_each(|i| x[i] -= a[(i, k)] * u + a[(i, k + 1)] * v);
+                    let (u, v) = (u / beside, v / beside);
+                    x[k] = (second * u - v) / determinant;
+                    x[k + 1] = (first * v - u) / determinant;
+                }
+                k += 2;
+            }
+        }
+    }
+    while k > 0 {
+        let (size, at) = match pivots[k - 1] {
+            Pivot::One(at) => (1, at),
+            Pivot::Two(at) => (2, at),
+        };
+        for c in 0..b.columns() {
+            let x = b.column_mut(c);
+            for j in k - size..k {
+                x[j] -= (k..n).map(|i| a[(i, j)] * x[i]).sum::<f64>();
+            }
+        }
+        b.swap_rows(k - 1, at);
+        k -= size;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{close, numbers, product, transpose};
+
+    fn symmetric(n: usize, seed: u64) -> Matrix {
+        let half = numbers(n, n, seed);
+        half.zip(&transpose(&half), |a, b| a + b)
+    }
+
+    #[test]
+    fn a_times_x_is_b_and_the_upper_triangle_is_not_read() {
+        for (n, k) in [(0, 2), (1, 1), (2, 2), (3, 1), (7, 3), (40, 5)] {
+            for seed in 0..5 {
+                // A diagonal of zeros needs blocks of two.
+                let whole = symmetric(n, seed);
+                let a =
+                    Matrix::from_fn(n, n, |i, j| if i == j && seed % 2 == 1 && n > 1 { 0.0 } else { whole[(i, j)] });
+                let b = numbers(n, k, 20);
+                let (mut packed, mut x) =
+                    (Matrix::from_fn(n, n, |i, j| if i < j { f64::NAN } else { a[(i, j)] }), b.clone());
+                let (pivots, zero) = ldl(&mut packed);
+                assert_eq!(zero, 0);
+                assert!(seed % 2 == 0 || n < 2 || matches!(pivots[0], Pivot::Two(_)));
+                solve_ldl(&packed, &pivots, &mut x);
+                close(&product(&a, &x), &b, 1e-11);
+            }
+        }
+    }
+
+    #[test]
+    fn pivots_as_lapack_has_them() {
+        let mut a = Matrix::from_fn(3, 3, |i, j| [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [4.0, 2.0, 3.0]][i][j]);
+        let (pivots, _) = ldl(&mut a);
+        assert_eq!(pivots, [Pivot::One(2), Pivot::One(1), Pivot::One(2)]);
+        assert_eq!(a.column(0), [3.0, 2.0 / 3.0, 4.0 / 3.0]);
+    }
+
+    #[test]
+    fn nothing_but_zeros_is_said_and_not_divided_by() {
+        let mut a = Matrix::from_fn(3, 3, |i, j| if (i, j) == (0, 0) { 2.0 } else { 0.0 });
+        let (pivots, zero) = ldl(&mut a);
+        assert_eq!((zero, pivots), (2, vec![Pivot::One(0), Pivot::One(1), Pivot::One(2)]));
+        assert!(a.is_finite());
+    }
+
+    #[test]
+    fn nan_is_everywhere() {
+        let mut a = Matrix::from_fn(2, 2, |i, j| if (i, j) == (1, 0) { f64::NAN } else { 1.0 });
+        ldl(&mut a);
+        assert!(a.data().iter().all(|x| x.is_nan()));
+    }
+}

@@ -1,0 +1,69 @@
+//! Adadelta.
+
+use super::rule::{Place, Rule, State, nonnegative, zeros};
+use pellucid_tensor::{Error, Result, Tensor, formula};
+
+/// Adadelta (Zeiler 2012):
+///
+/// g ← g + λ·p,  v ← ρ·v + (1 − ρ)·g²,  d = g·√(u + ε) / √(v + ε),  u ← ρ·u + (1 − ρ)·d²,  p ← p − η·d.
+pub type Adadelta = super::Descent<AdadeltaOptions>;
+
+/// Options of [`Adadelta`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdadeltaOptions {
+    /// The learning rate η; 1.
+    pub lr: f64,
+    /// ρ in [0, 1]: how much of the means of squares is kept; 0.9.
+    pub rho: f64,
+    /// ε, with which the first steps begin; 10⁻⁶.
+    pub eps: f64,
+    /// The weight decay λ, added to the gradient as λ·p; 0.
+    pub weight_decay: f64,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for AdadeltaOptions {
+    fn default() -> AdadeltaOptions {
+        AdadeltaOptions { lr: 1.0, rho: 0.9, eps: 1e-6, weight_decay: 0.0, maximize: false }
+    }
+}
+
+impl Rule for AdadeltaOptions {
+    const NAME: &'static str = "adadelta";
+
+    fn check(&self) -> Result<()> {
+        if !(0.0..=1.0).contains(&self.rho) {
+            return Err(Error::invalid(Self::NAME, format!("rho must be in [0, 1], got {}", self.rho)));
+        }
+        nonnegative(Self::NAME, "eps", self.eps)?;
+        nonnegative(Self::NAME, "weight_decay", self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> AdadeltaOptions {
+        AdadeltaOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        zeros(like, &["square", "change"])
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let adadelta = formula!(|p, v, u, g, lr; rho, rest, eps, decay| {
+            let g = g + decay * p;
+            let v = rho * v + rest * (g * g);
+            let d = (u + eps).sqrt() / (v + eps).sqrt() * g;
+            (p - lr * d, v, rho * u + rest * (d * d))
+        });
+        let rho = self.rho;
+        at.fused(adadelta, &[rho.into(), (1.0 - rho).into(), self.eps.into(), self.weight_decay.into()])
+    }
+}

@@ -1,0 +1,117 @@
+//! Adafactor.
+
+use super::rule::{Place, Rule, State, nonnegative, zeros};
+use pellucid_tensor::ops::over;
+use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
+
+/// Adam's second moments in the memory of a row and a column (Shazeer & Stern 2018), as PyTorch has it: in
+/// step t, with ρₜ = min(η, 1/√t) and β̂ₜ = 1 − t^κ,
+///
+/// α = max(ε₂, rms(p))·ρₜ,  p ← (1 − η·λ)·p,  r ← β̂ₜ·r + (1 − β̂ₜ)·mean(g², last axis),
+/// c ← β̂ₜ·c + (1 − β̂ₜ)·mean(g², last axis but one),  v̂ = r·c / max(mean(r), ε₁),
+/// u = g / √max(v̂, ε₁²),  p ← p − α·u / max(1, rms(u)/d).
+///
+/// A parameter of fewer than two axes keeps v̂ ← β̂ₜ·v̂ + (1 − β̂ₜ)·g² itself.
+pub type Adafactor = super::Descent<AdafactorOptions>;
+
+/// Options of [`Adafactor`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdafactorOptions {
+    /// The learning rate η; 0.01.
+    pub lr: f64,
+    /// κ, at most 0: how the memory of squares grows; −0.8.
+    pub beta2_decay: f64,
+    /// ε₁ (the distance from 1 to the next number of the state's dtype if none is given) and ε₂;
+    /// (none, 0.001).
+    pub eps: (Option<f64>, f64),
+    /// d from 1 up: what the root mean square of an update may be; 1.
+    pub d: f64,
+    /// The weight decay λ; 0.
+    pub weight_decay: f64,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for AdafactorOptions {
+    fn default() -> AdafactorOptions {
+        AdafactorOptions { lr: 1e-2, beta2_decay: -0.8, eps: (None, 1e-3), d: 1.0, weight_decay: 0.0, maximize: false }
+    }
+}
+
+impl Rule for AdafactorOptions {
+    const NAME: &'static str = "adafactor";
+
+    fn check(&self) -> Result<()> {
+        nonnegative(Self::NAME, "-beta2_decay", -self.beta2_decay)?;
+        nonnegative(Self::NAME, "eps.0", self.eps.0.unwrap_or(0.0))?;
+        nonnegative(Self::NAME, "eps.1", self.eps.1)?;
+        nonnegative(Self::NAME, "d - 1", self.d - 1.0)?;
+        nonnegative(Self::NAME, "weight_decay", self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> AdafactorOptions {
+        AdafactorOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        if like.rank() < 2 {
+            return zeros(like, &["square"]);
+        }
+        let without = |axis: usize| {
+            let mut dims = like.shape().dims().to_vec();
+            dims[axis] = 1;
+            ops::zeros(dims, like.dtype())
+        };
+        Ok(vec![("row", without(like.rank() - 1)?), ("column", without(like.rank() - 2)?)])
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        // (t, 1 − β̂, ρ, 1 − η·λ)
+        let tick = formula!(|t, lr; power, decay| {
+            let t = t + 1.0;
+            (t, t.pow(power), lr.min(t.sqrt().recip()), 1.0 - lr * decay)
+        });
+        Some((tick, vec![self.beta2_decay.into(), self.weight_decay.into()]))
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let mix = formula!(|old, new, rest| old + rest * (new - old));
+        let vector = formula!(|g, v; eps| g / v.max(eps * eps).sqrt());
+        let matrix = formula!(|g, row, column, mean; eps| {
+            g / (row * column / mean.max(eps)).max(eps * eps).sqrt()
+        });
+        let rate = formula!(|of_p, of_u, rho; eps, root, d| {
+            (of_p / root).max(eps) * rho / (of_u / (root * d)).max(1.0)
+        });
+        let (rest, rho, shrink) = (at.rate(0), at.rate(1), at.rate(2));
+        let (p, g) = (at.parameter(), at.gradient()?);
+        let eps = self.eps.0.unwrap_or(if p.dtype() == DType::F64 { f64::EPSILON } else { f32::EPSILON.into() });
+        let square = ops::square(&g)?;
+        let u = if p.rank() < 2 {
+            at.keep(mix, &[0], &[&square, rest], &[])?;
+            ops::map(vector, &[&g, at.state(0)], &[eps.into()])?.remove(0)
+        } else {
+            at.keep(mix, &[0], &[&ops::mean(&square, over(-1).keepdims())?, rest], &[])?;
+            at.keep(mix, &[1], &[&ops::mean(&square, over(-2).keepdims())?, rest], &[])?;
+            let (row, column) = (at.state(0), at.state(1));
+            let mean = ops::mean(row, over(-2).keepdims())?;
+            ops::map(matrix, &[&g, row, column, &mean], &[eps.into()])?.remove(0)
+        };
+        let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&u, 2.0, ..)?);
+        let params = [self.eps.1.into(), (p.size() as f64).sqrt().into(), self.d.into()];
+        let rate = ops::map(rate, &[&norms.0, &norms.1, rho], &params)?.remove(0);
+        at.write(formula!(|p, u, rate, shrink| p * shrink - rate * u), &[&u, &rate, shrink], &[])
+    }
+}

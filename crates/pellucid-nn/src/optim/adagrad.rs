@@ -1,0 +1,84 @@
+//! Adagrad.
+
+use super::rule::{Place, Rule, State, nonnegative};
+use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
+
+/// Adagrad (Duchi, Hazan & Singer 2011): in step t
+///
+/// g ← g + λ·p,  s ← s + g²,  p ← p − η / (1 + (t − 1)·κ) · g / (√s + ε).
+pub type Adagrad = super::Descent<AdagradOptions>;
+
+/// Options of [`Adagrad`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdagradOptions {
+    /// The learning rate η; 0.01.
+    pub lr: f64,
+    /// The decay κ of the learning rate; 0.
+    pub lr_decay: f64,
+    /// The sum s to begin with; 0.
+    pub initial_accumulator: f64,
+    /// ε, which bounds the step where gradients vanish; 10⁻¹⁰.
+    pub eps: f64,
+    /// The weight decay λ, added to the gradient as λ·p; 0.
+    pub weight_decay: f64,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for AdagradOptions {
+    fn default() -> AdagradOptions {
+        AdagradOptions {
+            lr: 1e-2,
+            lr_decay: 0.0,
+            initial_accumulator: 0.0,
+            eps: 1e-10,
+            weight_decay: 0.0,
+            maximize: false,
+        }
+    }
+}
+
+impl Rule for AdagradOptions {
+    const NAME: &'static str = "adagrad";
+
+    fn check(&self) -> Result<()> {
+        nonnegative(Self::NAME, "lr_decay", self.lr_decay)?;
+        nonnegative(Self::NAME, "initial_accumulator", self.initial_accumulator)?;
+        nonnegative(Self::NAME, "eps", self.eps)?;
+        nonnegative(Self::NAME, "weight_decay", self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> AdagradOptions {
+        AdagradOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        Ok(vec![("sum", ops::full_like(like, self.initial_accumulator)?)])
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        let tick = formula!(|t, lr; decay| (t + 1.0, lr / (1.0 + t * decay)));
+        Some((tick, vec![self.lr_decay.into()]))
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let adagrad = formula!(|p, s, g, rate; eps, decay| {
+            let g = g + decay * p;
+            let s = s + g * g;
+            (p - rate * g / (s.sqrt() + eps), s)
+        });
+        at.fused(adagrad, &[self.eps.into(), self.weight_decay.into()])
+    }
+}

@@ -1,0 +1,108 @@
+//! Adam and AMSGrad.
+
+use super::rule::{Momentum, Place, Rule, State, check_adam, ln, zeros};
+use pellucid_tensor::formula::Expr;
+use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
+
+/// Adam (Kingma & Ba 2015): in step t
+///
+/// g ← g + λ·p,  m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,
+/// p ← p − η·m̂ / (√v̂ + ε)  with m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ).
+///
+/// AMSGrad (Reddi, Kale & Kumar 2018) puts the largest v so far in place of v.
+pub type Adam = super::Descent<AdamOptions>;
+
+/// Options of [`Adam`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamOptions {
+    /// The learning rate η; 0.001.
+    pub lr: f64,
+    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
+    /// (0.9, 0.999).
+    pub betas: (f64, f64),
+    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    pub eps: f64,
+    /// The weight decay λ, added to the gradient as λ·p; 0.
+    pub weight_decay: f64,
+    /// AMSGrad; false.
+    pub amsgrad: bool,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for AdamOptions {
+    fn default() -> AdamOptions {
+        AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, amsgrad: false, maximize: false }
+    }
+}
+
+/// The running means of g and g². 1 − β is taken at full width: in f32, 1 − 0.999 has lost three digits.
+pub(super) fn means(m: Expr, v: Expr, g: Expr, rest1: Expr, b2: Expr, rest2: Expr) -> (Expr, Expr) {
+    (m + rest1 * (g - m), b2 * v + rest2 * (g * g))
+}
+
+/// 1 − βᵗ. −expm1(t·ln β) keeps its digits where β is near 1 and the number has but 24 bits.
+pub(super) fn correction(t: Expr, ln_b: Expr) -> Expr {
+    -(t * ln_b).exp_m1()
+}
+
+/// The state of Adam and AMSGrad.
+pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<State> {
+    zeros(like, if amsgrad { &["mean", "square", "largest"] } else { &["mean", "square"] })
+}
+
+impl Rule for AdamOptions {
+    const NAME: &'static str = "adam";
+
+    fn check(&self) -> Result<()> {
+        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn momentum(&self) -> Option<Momentum> {
+        Some(Momentum::Mean(self.betas.0))
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> AdamOptions {
+        AdamOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        adam_state(like, self.amsgrad)
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        // (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ))
+        let tick = formula!(|t, lr, rest1; ln_b2| {
+            let t = t + 1.0;
+            (t, lr / correction(t, (-rest1).ln_1p()), correction(t, ln_b2).sqrt().recip())
+        });
+        Some((tick, vec![ln(self.betas.1)]))
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let adam = formula!(|p, m, v, g, rate, scale, rest1; b2, rest2, eps, decay| {
+            let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
+            (p - rate * m / (v.sqrt() * scale + eps), m, v)
+        });
+        let amsgrad = formula!(|p, m, v, u, g, rate, scale, rest1; b2, rest2, eps, decay| {
+            let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
+            let u = u.max(v);
+            (p - rate * m / (u.sqrt() * scale + eps), m, v, u)
+        });
+        let b2 = self.betas.1;
+        let params = [b2.into(), (1.0 - b2).into(), self.eps.into(), self.weight_decay.into()];
+        at.fused(if self.amsgrad { amsgrad } else { adam }, &params)
+    }
+}

@@ -1,0 +1,81 @@
+//! Adamax.
+
+use super::adam::correction;
+use super::rule::{Momentum, Place, Rule, State, check_adam, zeros};
+use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
+
+/// Adam in the maximum norm (Kingma & Ba 2015, section 7.1): in step t
+///
+/// g ← g + λ·p,  m ← β₁·m + (1 − β₁)·g,  u ← max(β₂·u, |g| + ε),  p ← p − η·m / ((1 − β₁ᵗ)·u).
+pub type Adamax = super::Descent<AdamaxOptions>;
+
+/// Options of [`Adamax`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamaxOptions {
+    /// The learning rate η; 0.002.
+    pub lr: f64,
+    /// β₁ and β₂ in [0, 1): how much of the mean and of the maximum is kept; (0.9, 0.999).
+    pub betas: (f64, f64),
+    /// ε, which keeps the maximum from 0; 10⁻⁸.
+    pub eps: f64,
+    /// The weight decay λ, added to the gradient as λ·p; 0.
+    pub weight_decay: f64,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for AdamaxOptions {
+    fn default() -> AdamaxOptions {
+        AdamaxOptions { lr: 2e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, maximize: false }
+    }
+}
+
+impl Rule for AdamaxOptions {
+    const NAME: &'static str = "adamax";
+
+    fn check(&self) -> Result<()> {
+        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn momentum(&self) -> Option<Momentum> {
+        Some(Momentum::Mean(self.betas.0))
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> AdamaxOptions {
+        AdamaxOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        zeros(like, &["mean", "largest"])
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        let tick = formula!(|t, lr, rest1| {
+            let t = t + 1.0;
+            (t, lr / correction(t, (-rest1).ln_1p()))
+        });
+        Some((tick, vec![]))
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let adamax = formula!(|p, m, u, g, rate, rest1; b2, eps, decay| {
+            let g = g + decay * p;
+            let m = m + rest1 * (g - m);
+            let u = (b2 * u).max(g.abs() + eps);
+            (p - rate * m / u, m, u)
+        });
+        at.fused(adamax, &[self.betas.1.into(), self.eps.into(), self.weight_decay.into()])
+    }
+}

@@ -1,0 +1,83 @@
+//! Averaged stochastic gradient descent.
+
+use super::rule::{Place, Rule, State, nonnegative, zeros};
+use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
+
+/// Averaged stochastic gradient descent (Polyak & Juditsky 1992), as PyTorch has it: in step t
+///
+/// g ← g + λ·p,  p ← (1 − ϰ·ηₜ)·p − ηₜ·g,  a ← a + μₜ·(p − a),
+/// ηₜ₊₁ = η / (1 + ϰ·η·t)^α,  μₜ₊₁ = 1 / max(1, t − t₀),
+///
+/// with η₁ = η and μ₁ = 1. The state `average` is a.
+pub type Asgd = super::Descent<AsgdOptions>;
+
+/// Options of [`Asgd`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AsgdOptions {
+    /// The learning rate η; 0.01.
+    pub lr: f64,
+    /// The decay ϰ; 10⁻⁴.
+    pub lambd: f64,
+    /// The power α of the learning rate's decay; 0.75.
+    pub alpha: f64,
+    /// t₀, the step from which on averages are taken; 10⁶.
+    pub t0: f64,
+    /// The weight decay λ, added to the gradient as λ·p; 0.
+    pub weight_decay: f64,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for AsgdOptions {
+    fn default() -> AsgdOptions {
+        AsgdOptions { lr: 1e-2, lambd: 1e-4, alpha: 0.75, t0: 1e6, weight_decay: 0.0, maximize: false }
+    }
+}
+
+impl Rule for AsgdOptions {
+    const NAME: &'static str = "asgd";
+
+    fn check(&self) -> Result<()> {
+        nonnegative(Self::NAME, "lambd", self.lambd)?;
+        nonnegative(Self::NAME, "alpha", self.alpha)?;
+        nonnegative(Self::NAME, "t0", self.t0)?;
+        nonnegative(Self::NAME, "weight_decay", self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> AsgdOptions {
+        AsgdOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        zeros(like, &["average"])
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0), ("eta", self.lr), ("mu", 1.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        // The next step's numbers, then this one's.
+        let tick = formula!(|t, eta, mu, lr; lambd, alpha, t0| {
+            let t = t + 1.0;
+            (t, lr / (1.0 + lambd * lr * t).pow(alpha), (t - t0).max(1.0).recip(), eta, mu)
+        });
+        Some((tick, vec![self.lambd.into(), self.alpha.into(), self.t0.into()]))
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let asgd = formula!(|p, a, g, eta, mu; lambd, decay| {
+            let p = p * (1.0 - lambd * eta) - eta * (g + decay * p);
+            (p, a + mu * (p - a))
+        });
+        at.fused(asgd, &[self.lambd.into(), self.weight_decay.into()])
+    }
+}

@@ -1,0 +1,96 @@
+//! A rule's formula under the circumstances of a step. The text of a rule knows nothing of scales,
+//! skipped steps and half precision; here they are written around it, once for all rules.
+
+use pellucid_tensor::Formula;
+use pellucid_tensor::formula::Input;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// What surrounds an update.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Circumstances {
+    /// The first target has a copy in half width, a target of its own after all others.
+    pub(super) half: bool,
+    /// The gradient changes its sign.
+    pub(super) flip: bool,
+    /// The gradient is multiplied by a number, an input of its own after all others.
+    pub(super) scale: bool,
+    /// Nothing changes where a mask holds, an input of its own after all others.
+    pub(super) skip: bool,
+}
+
+/// What is written around which formula: its address stands for it, as it is never freed.
+#[derive(PartialEq, Eq, Hash)]
+enum Written {
+    Update(usize, usize, Circumstances),
+    Tick(usize, usize, bool),
+}
+
+/// The formula for `written`, made where it is asked for the first time.
+fn once(written: Written, make: impl FnOnce() -> Formula) -> &'static Formula {
+    static KNOWN: LazyLock<Mutex<HashMap<Written, &'static Formula>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(written).or_insert_with(|| Box::leak(Box::new(make().eternal())))
+}
+
+fn address(formula: &'static Formula) -> usize {
+    std::ptr::from_ref(formula).addr()
+}
+
+/// From a formula of (targets.., g, ..) to one of (targets.., [half], g, .., [scale], [skip]).
+pub(super) fn met(formula: &'static Formula, targets: usize, around: Circumstances) -> &'static Formula {
+    if around == Circumstances::default() {
+        return formula;
+    }
+    once(Written::Update(address(formula), targets, around), || {
+        let mut inputs = formula.inputs().to_vec();
+        if around.half {
+            inputs.insert(targets, Input::NUMBER);
+        }
+        inputs.extend(around.scale.then_some(Input::NUMBER));
+        inputs.extend(around.skip.then_some(Input::MASK));
+        Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
+            let mut own = inputs.to_vec();
+            let skip = around.skip.then(|| own.pop().expect("the skip comes last"));
+            let scale = around.scale.then(|| own.pop().expect("the scale comes before the skip"));
+            if around.half {
+                own.remove(targets);
+            }
+            if around.flip {
+                own[targets] = -own[targets];
+            }
+            if let Some(scale) = scale {
+                own[targets] = own[targets] * scale;
+            }
+            let mut outputs = formula.call(&own, params);
+            if let Some(skip) = skip {
+                outputs.iter_mut().zip(&own).for_each(|(new, &old)| *new = skip.select(old, *new));
+            }
+            if around.half {
+                outputs.push(outputs[0]);
+            }
+            outputs
+        })
+    })
+}
+
+/// From a tick, of (clock.., η, momentum) to (clock.., rates..), to an update of clock and rates: a
+/// formula of (clock.., rates.., η, momentum, [skip]). A step that is skipped does not count.
+pub(super) fn ticking(formula: &'static Formula, clock: usize, skip: bool) -> &'static Formula {
+    once(Written::Tick(address(formula), clock, skip), || {
+        let rates = formula.outputs().len() - clock;
+        let mut inputs = formula.inputs().to_vec();
+        inputs.splice(clock..clock, vec![Input::NUMBER; rates]);
+        inputs.extend(skip.then_some(Input::MASK));
+        Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
+            let mut own = inputs.to_vec();
+            let skip = skip.then(|| own.pop().expect("the skip comes last"));
+            own.drain(clock..clock + rates);
+            let mut outputs = formula.call(&own, params);
+            if let Some(skip) = skip {
+                outputs[..clock].iter_mut().zip(&own).for_each(|(new, &old)| *new = skip.select(old, *new));
+            }
+            outputs
+        })
+    })
+}

@@ -1,0 +1,402 @@
+//! [`Descent`]: what all optimizers have in common, around any [`Rule`].
+
+use super::Optimizer;
+use super::circumstances::ticking;
+use super::rule::{Momentum, Place, Rule, fraction, nonnegative};
+use crate::module::identity;
+use crate::parameter::{Buffer, Parameter};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops};
+use std::collections::HashSet;
+
+/// An optimizer: parameters in groups, and a rule for each group.
+///
+/// The parameters of a group are all `f32`, `f16` or `bf16`, or all `f64`. State is `f32` for all but
+/// `f64`; a parameter in half precision has a master copy in `f32`, which is what the rule updates:
+/// the half-width parameter is its rounding, written by the same kernel (Micikevicius et al. 2018).
+///
+/// One clock holds for all parameters of a group: one whose first gradient comes late is treated as
+/// if earlier gradients had been 0.
+pub struct Descent<R: Rule> {
+    parameters: Vec<Parameter>,
+    /// What belongs to each parameter, in their order.
+    members: Vec<Member>,
+    groups: Vec<Group<R>>,
+    scale: Option<Tensor>,
+}
+
+/// What an optimizer keeps of one parameter.
+struct Member {
+    name: String,
+    group: usize,
+    /// None as long as the parameter is frozen.
+    kept: Option<Kept>,
+}
+
+struct Kept {
+    master: Option<Buffer>,
+    state: Vec<(&'static str, Buffer)>,
+}
+
+/// Parameters with the same options.
+struct Group<R> {
+    rule: R,
+    /// The dtype of the state.
+    dtype: DType,
+    lr: Buffer,
+    momentum: Option<Buffer>,
+    clock: Vec<(&'static str, Buffer)>,
+    /// What a tick leaves for the updates of its step.
+    rates: Vec<Buffer>,
+}
+
+impl<R: Rule> Descent<R> {
+    /// An optimizer of these parameters, which may be none yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for options out of range or a parameter listed twice,
+    /// [`Error::DTypeMismatch`] for `f64` beside other dtypes, [`Error::ShapeMismatch`] for a parameter
+    /// that the rule has no meaning for.
+    pub fn new(parameters: Vec<Parameter>, options: R) -> Result<Descent<R>> {
+        let mut made = Descent::empty();
+        made.add_group(parameters, options)?;
+        Ok(made)
+    }
+
+    /// An optimizer of parameters with names, as [`Module::named_parameters`](crate::Module::named_parameters)
+    /// gives them: its state dict speaks of them by name.
+    ///
+    /// # Errors
+    /// Those of [`Descent::new`], and [`Error::InvalidArgument`] for a name that comes twice.
+    pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<Descent<R>> {
+        let mut made = Descent::empty();
+        made.add_named_group(parameters, options)?;
+        Ok(made)
+    }
+
+    /// An optimizer of parameters with names, of which some are exempt from weight decay: they are a
+    /// second group, with the same options otherwise. [`biases_and_norms`](Descent::biases_and_norms)
+    /// says which ones usually are.
+    ///
+    /// ```
+    /// use pellucid_nn::{optim::{AdamW, AdamWOptions, Optimizer}, sequential, Linear, Module, Relu};
+    /// let model = sequential![Linear::new(4, 8), Relu, Linear::new(8, 2)];
+    /// let optimizer = AdamW::exempting(model.named_parameters(), AdamWOptions::default(), AdamW::biases_and_norms)?;
+    /// assert_eq!(optimizer.groups(), 2);
+    /// assert_eq!(optimizer.parameters().len(), 4);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Descent::from_named`].
+    pub fn exempting(
+        parameters: Vec<(String, Parameter)>,
+        options: R,
+        exempt: impl Fn(&str, &Parameter) -> bool,
+    ) -> Result<Descent<R>> {
+        let (exempt, others): (Vec<_>, Vec<_>) = parameters.into_iter().partition(|(name, p)| exempt(name, p));
+        let mut made = Descent::from_named(others, options.clone())?;
+        if !exempt.is_empty() {
+            made.add_named_group(exempt, options.without_decay())?;
+        }
+        Ok(made)
+    }
+
+    /// Whether a parameter has at most one axis, as biases and the weights of normalisations have.
+    pub fn biases_and_norms(_: &str, parameter: &Parameter) -> bool {
+        parameter.rank() <= 1
+    }
+
+    /// Adds parameters with options of their own.
+    ///
+    /// # Errors
+    /// Those of [`Descent::new`]; nothing was added then.
+    pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
+        let named = self.numbered(parameters);
+        self.add_named_group(named, options)
+    }
+
+    /// Adds parameters with names and with options of their own.
+    ///
+    /// # Errors
+    /// Those of [`Descent::from_named`]; nothing was added then.
+    pub fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
+        options.check()?;
+        nonnegative(R::NAME, "lr", options.lr())?;
+        // As long as there is no parameter, numbers are kept at full width.
+        let group = Group::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
+        self.groups.push(group);
+        let added = self.add_named(parameters);
+        if added.is_err() {
+            self.groups.pop();
+        }
+        added
+    }
+
+    /// Adds parameters with names to the last group.
+    ///
+    /// # Errors
+    /// Those of [`Descent::from_named`]; nothing was added then.
+    pub fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+        self.refuse_doubles(&parameters)?;
+        let last = self.groups.len() - 1;
+        let is_empty = self.members.iter().all(|m| m.group != last);
+        let own = if is_empty { state_dtype(&parameters) } else { None };
+        let dtype = own.unwrap_or(self.groups[last].dtype);
+        let fits = |p: &Parameter| state_of(p.dtype()) == Some(dtype);
+        if !parameters.iter().all(|(_, p)| fits(p)) {
+            let mut dtypes: Vec<DType> = parameters.iter().map(|(_, p)| p.dtype()).collect();
+            dtypes.sort_unstable();
+            dtypes.dedup();
+            let mend = "the parameters of a group are f32, f16 or bf16, or all f64; add a group for the others";
+            return Err(Error::dtypes(R::NAME, dtypes, mend));
+        }
+        let rule = &self.groups[last].rule;
+        let keep = |p: &Parameter| Kept::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
+        let kept: Vec<Option<Kept>> = parameters.iter().map(|(_, p)| keep(p)).collect::<Result<_>>()?;
+        if self.groups[last].dtype != dtype {
+            self.groups[last] = self.groups[last].converted(dtype)?;
+        }
+        for ((name, parameter), kept) in parameters.into_iter().zip(kept) {
+            self.parameters.push(parameter);
+            self.members.push(Member { name, group: last, kept });
+        }
+        Ok(())
+    }
+
+    /// The options of a group, as they were given.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn options(&self, group: usize) -> &R {
+        &self.groups[group].rule
+    }
+
+    /// A number of a group's clock, a 0-d tensor: `step`, of most rules.
+    pub fn clock_tensor(&self, group: usize, name: &str) -> Option<&Tensor> {
+        let named = self.groups.get(group)?.clock.iter().find(|(own, _)| *own == name);
+        named.map(|(_, buffer)| buffer.tensor())
+    }
+
+    /// Takes the masters of half-width parameters from these anew: call it when weights were loaded into
+    /// the model after the optimizer was made, else its next step would write the old ones back.
+    ///
+    /// # Errors
+    /// Those of [`ops::copy_`].
+    pub fn renew_masters(&self) -> Result<()> {
+        let _guard = no_grad();
+        for (member, parameter) in self.members.iter().zip(&self.parameters) {
+            if let Some(master) = member.kept.as_ref().and_then(|kept| kept.master.as_ref()) {
+                ops::copy_(master, parameter)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn empty() -> Descent<R> {
+        Descent { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None }
+    }
+
+    /// Parameters without names are called by their position.
+    fn numbered(&self, parameters: Vec<Parameter>) -> Vec<(String, Parameter)> {
+        let first = self.parameters.len();
+        parameters.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect()
+    }
+
+    fn refuse_doubles(&self, new: &[(String, Parameter)]) -> Result<()> {
+        let mut seen: HashSet<_> = self.parameters.iter().map(|p| identity(p)).collect();
+        if !new.iter().all(|(_, p)| seen.insert(identity(p))) {
+            return Err(Error::invalid(R::NAME, "a parameter is listed twice and would be updated twice"));
+        }
+        let mut names: HashSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
+        match new.iter().find(|(name, _)| !names.insert(name)) {
+            Some((name, _)) => Err(Error::invalid(R::NAME, format!("two parameters are called `{name}`"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The rule's scale and the step's: their product.
+    fn scale(&self, own: Option<&Tensor>) -> Result<Option<Tensor>> {
+        Ok(match (&self.scale, own) {
+            (Some(a), Some(b)) => Some(ops::mul(a, b)?),
+            (one, None) => one.clone(),
+            (None, Some(one)) => Some(one.clone()),
+        })
+    }
+}
+
+impl Kept {
+    fn new(rule: &impl Rule, parameter: &Parameter, dtype: DType) -> Result<Kept> {
+        let _guard = no_grad();
+        let own = parameter.detach();
+        let is_half = parameter.dtype() != dtype;
+        let like = ops::to_dtype(&own, dtype)?;
+        let state = rule.state(&like)?.into_iter().map(|(name, value)| (name, Buffer::new(value))).collect();
+        Ok(Kept { master: is_half.then(|| Buffer::new(like)), state })
+    }
+}
+
+impl<R: Rule> Group<R> {
+    fn new(rule: R, dtype: DType) -> Result<Group<R>> {
+        let scalar = |value: f64| ops::full((), value, dtype).map(Buffer::new);
+        let clock = rule.clock().into_iter().map(|(name, value)| Ok((name, scalar(value)?)));
+        let clock: Vec<_> = clock.collect::<Result<_>>()?;
+        let rates = rule.tick().map_or(0, |(formula, _)| formula.outputs().len() - clock.len());
+        Ok(Group {
+            dtype,
+            lr: scalar(rule.lr())?,
+            momentum: rule.momentum().map(|m| scalar(m.held())).transpose()?,
+            rates: (0..rates).map(|_| scalar(0.0)).collect::<Result<_>>()?,
+            clock,
+            rule,
+        })
+    }
+
+    /// The same group for parameters whose state has another dtype, while it has none.
+    fn converted(&self, dtype: DType) -> Result<Group<R>> {
+        let new = Group::new(self.rule.clone(), dtype)?;
+        new.scalars().zip(self.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))?;
+        Ok(new)
+    }
+
+    /// Moves the clock on.
+    fn tick(&self, skip: Option<&Tensor>) -> Result<()> {
+        let Some((formula, params)) = self.rule.tick() else { return Ok(()) };
+        let clock = self.clock.iter().map(|(_, buffer)| buffer);
+        let targets: Vec<&Tensor> = clock.chain(&self.rates).map(Buffer::tensor).collect();
+        let inputs = [&self.lr].into_iter().chain(&self.momentum).map(Buffer::tensor);
+        let inputs: Vec<&Tensor> = inputs.chain(skip).collect();
+        ops::update(ticking(formula, self.clock.len(), skip.is_some()), &targets, &inputs, &params)
+    }
+
+    /// What an update reads beside the gradient.
+    fn rates(&self) -> Vec<&Tensor> {
+        let own = if self.rates.is_empty() { std::slice::from_ref(&self.lr) } else { &self.rates };
+        own.iter().chain(&self.momentum).map(Buffer::tensor).collect()
+    }
+
+    fn scalars(&self) -> impl Iterator<Item = (&'static str, &Buffer)> {
+        let momentum = self.rule.momentum().map(Momentum::name).zip(self.momentum.as_ref());
+        // The rates are computed anew in every step.
+        let clock = self.clock.iter().map(|(name, buffer)| (*name, buffer));
+        [("lr", &self.lr)].into_iter().chain(momentum).chain(clock)
+    }
+}
+
+impl<R: Rule> Optimizer for Descent<R> {
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    fn group_lr_tensor(&self, group: usize) -> &Tensor {
+        &self.groups[group].lr
+    }
+
+    fn momentum(&self, group: usize) -> Option<f64> {
+        let Group { rule, momentum, .. } = &self.groups[group];
+        let kind = rule.momentum()?;
+        momentum.as_ref().map(|held| kind.with(held.item()).held())
+    }
+
+    fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
+        let op = "set_momentum";
+        fraction(op, "momentum", momentum)?;
+        let Group { rule, momentum: held, .. } = &self.groups[group];
+        match (rule.momentum(), held) {
+            (Some(kind), Some(held)) => ops::copy_(held, &Tensor::from(kind.with(momentum).held())),
+            _ => Err(Error::invalid(op, format!("{} has no momentum, or was made with momentum 0", R::NAME))),
+        }
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        let mut all = Vec::new();
+        for (i, group) in self.groups.iter().enumerate() {
+            all.extend(group.scalars().map(|(name, b)| (format!("groups.{i}.{name}"), b.tensor().clone())));
+        }
+        for Member { name: parameter, kept, .. } in &self.members {
+            let Some(Kept { master, state }) = kept else { continue };
+            let state = state.iter().map(|(name, buffer)| (*name, buffer));
+            let named = master.iter().map(|buffer| ("master", buffer)).chain(state);
+            all.extend(named.map(|(name, b)| (format!("state.{parameter}.{name}"), b.tensor().clone())));
+        }
+        all
+    }
+
+    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
+        let named = self.numbered(parameters);
+        self.add_named(named)
+    }
+
+    fn ensure_initialized(&mut self) -> Result<()> {
+        for (member, parameter) in self.members.iter_mut().zip(&self.parameters) {
+            if member.kept.is_none() {
+                let Group { rule, dtype, .. } = &self.groups[member.group];
+                member.kept = Some(Kept::new(rule, parameter, *dtype)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
+        let op = "set_grad_scale";
+        if let Some(scale) = &scale {
+            if *scale.shape() != Shape::scalar() {
+                return Err(Error::shapes(op, [scale.shape()], "a scale is a 0-d tensor"));
+            }
+            if !scale.dtype().is_float() {
+                return Err(Error::dtypes(op, [scale.dtype()], "a scale is a float; use to_dtype()"));
+            }
+        }
+        self.scale = scale.map(|s| s.detach());
+        Ok(())
+    }
+
+    fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
+        let _guard = no_grad();
+        for (member, parameter) in self.members.iter().zip(&self.parameters) {
+            if member.kept.is_none() && parameter.grad().is_some() {
+                let name = &member.name;
+                let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
+                return Err(Error::invalid(R::NAME, reason));
+            }
+        }
+        let scale = self.scale(scale)?;
+        self.groups.iter().try_for_each(|group| group.tick(skip))?;
+        let rates: Vec<Vec<&Tensor>> = self.groups.iter().map(Group::rates).collect();
+        let narrowed = |group: &Group<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
+        let scales: Vec<Option<Tensor>> = self.groups.iter().map(narrowed).collect::<Result<_>>()?;
+        for (member, parameter) in self.members.iter().zip(&self.parameters) {
+            let (Some(gradient), Some(kept)) = (parameter.grad(), &member.kept) else { continue };
+            let rule = &self.groups[member.group].rule;
+            let master = kept.master.as_ref().map(Buffer::tensor);
+            rule.update(&Place {
+                parameter: master.unwrap_or(parameter.tensor()),
+                half: master.map(|_| parameter.tensor()),
+                state: &kept.state,
+                gradient: &gradient,
+                rates: &rates[member.group],
+                scale: scales[member.group].as_ref(),
+                skip,
+                flip: rule.maximize(),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The dtype of the state of parameters of this dtype; none for what is not learnt.
+fn state_of(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::F16 | DType::BF16 | DType::F32 => Some(DType::F32),
+        DType::F64 => Some(DType::F64),
+        _ => None,
+    }
+}
+
+/// The dtype of these parameters' state, by the first of them.
+fn state_dtype(parameters: &[(String, Parameter)]) -> Option<DType> {
+    parameters.first().and_then(|(_, p)| state_of(p.dtype()))
+}

@@ -1,0 +1,95 @@
+//! LAMB.
+
+use super::adam::{adam_state, correction, means};
+use super::rule::{Momentum, Place, Rule, State, check_adam, ln};
+use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
+
+/// Layerwise adaptive moments for large batches (You et al. 2020, algorithm 2): in step t
+///
+/// m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,  r = m̂ / (√v̂ + ε) + λ·p  with m̂ = m / (1 − β₁ᵗ) and
+/// v̂ = v / (1 − β₂ᵗ),  p ← p − η·(‖p‖ / ‖r‖)·r.
+///
+/// Norms are 2-norms of a whole parameter; the ratio is 1 where one of them is 0.
+pub type Lamb = super::Descent<LambOptions>;
+
+/// Options of [`Lamb`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LambOptions {
+    /// The learning rate η; 0.001.
+    pub lr: f64,
+    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
+    /// (0.9, 0.999).
+    pub betas: (f64, f64),
+    /// ε, which bounds the step where gradients vanish; 10⁻⁶.
+    pub eps: f64,
+    /// The weight decay λ; 0.01.
+    pub weight_decay: f64,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for LambOptions {
+    fn default() -> LambOptions {
+        LambOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-6, weight_decay: 0.01, maximize: false }
+    }
+}
+
+impl Rule for LambOptions {
+    const NAME: &'static str = "lamb";
+
+    fn check(&self) -> Result<()> {
+        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn momentum(&self) -> Option<Momentum> {
+        Some(Momentum::Mean(self.betas.0))
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> LambOptions {
+        LambOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        adam_state(like, false)
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        // (t, η, 1/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ))
+        let tick = formula!(|t, lr, rest1; ln_b2| {
+            let t = t + 1.0;
+            (t, lr, correction(t, (-rest1).ln_1p()).recip(), correction(t, ln_b2).sqrt().recip())
+        });
+        Some((tick, vec![ln(self.betas.1)]))
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let track = formula!(|m, v, g, rest1; b2, rest2| means(m, v, g, rest1, b2, rest2));
+        let direction = formula!(|p, m, v, unbias, scale; eps, decay| {
+            unbias * m / (v.sqrt() * scale + eps) + decay * p
+        });
+        let trust = formula!(|of_p, of_r, lr| {
+            let both = of_p.gt(0.0) & of_r.gt(0.0);
+            lr * both.select(of_p / of_r, 1.0)
+        });
+        let (lr, unbias, scale, rest1) = (at.rate(0), at.rate(1), at.rate(2), at.rate(3));
+        let (p, m, v, b2) = (at.parameter(), at.state(0), at.state(1), self.betas.1);
+        at.keep(track, &[0, 1], &[&at.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
+        let params = [self.eps.into(), self.weight_decay.into()];
+        let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?.remove(0);
+        let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&r, 2.0, ..)?);
+        let rate = ops::map(trust, &[&norms.0, &norms.1, lr], &[])?.remove(0);
+        at.write(formula!(|p, r, rate| p - rate * r), &[&r, &rate], &[])
+    }
+}

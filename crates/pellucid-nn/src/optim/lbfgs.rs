@@ -1,0 +1,354 @@
+//! L-BFGS.
+
+use super::line_search::{Found, Point, strong_wolfe};
+use super::rule::nonnegative;
+use crate::module::identity;
+use crate::parameter::Parameter;
+use crate::state::StateDict;
+use pellucid_tensor::{DType, Error, Result, Tensor, enable_grad, formula, no_grad, ops};
+use std::collections::{HashSet, VecDeque};
+
+/// Options of [`Lbfgs`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LbfgsOptions {
+    /// The learning rate η, the first length of a step along a direction; 1.
+    pub lr: f64,
+    /// The most iterations in a call of `step`; 20.
+    pub max_iter: usize,
+    /// The most evaluations of the loss in a call of `step`; 5/4 of `max_iter` if none is given.
+    pub max_eval: Option<usize>,
+    /// Ends where no gradient is larger; 10⁻⁷.
+    pub tolerance_grad: f64,
+    /// Ends where neither parameters nor loss change by more; 10⁻⁹.
+    pub tolerance_change: f64,
+    /// How many steps the approximation of the Hessian remembers; 100.
+    pub history_size: usize,
+    /// Searches for the length of a step (strong Wolfe conditions); false.
+    pub line_search: bool,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for LbfgsOptions {
+    fn default() -> LbfgsOptions {
+        LbfgsOptions {
+            lr: 1.0,
+            max_iter: 20,
+            max_eval: None,
+            tolerance_grad: 1e-7,
+            tolerance_change: 1e-9,
+            history_size: 100,
+            line_search: false,
+            maximize: false,
+        }
+    }
+}
+
+/// The quasi-Newton method with limited memory (Liu & Nocedal 1989), as PyTorch has it: directions
+/// −H·g, with an inverse Hessian H that is made of the last steps and changes of gradients.
+///
+/// It evaluates the loss several times in a step and decides by its values: it takes a closure, and
+/// cannot stand in a captured step.
+///
+/// ```
+/// use pellucid_nn::Parameter;
+/// use pellucid_nn::optim::{Lbfgs, LbfgsOptions};
+/// use pellucid_tensor::Tensor;
+///
+/// let p = Parameter::new(Tensor::from([-1.2f64, 1.0]));
+/// let mut optimizer = Lbfgs::new(vec![p.clone()], LbfgsOptions { line_search: true, max_iter: 100, ..Default::default() })?;
+/// optimizer.step(|| {
+///     p.zero_grad();
+///     let (x, y) = (p.i(0), p.i(1));
+///     let rosenbrock = (&y - x.square()).square() * 100.0 + (1.0 - &x).square();
+///     rosenbrock.backward();
+///     rosenbrock
+/// })?;
+/// assert!((p.to_vec::<f64>()[0] - 1.0).abs() < 1e-3);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+pub struct Lbfgs {
+    parameters: Vec<Parameter>,
+    options: LbfgsOptions,
+    memory: Option<Memory>,
+    iterations: usize,
+    evaluations: usize,
+}
+
+/// What one iteration leaves to the next.
+struct Memory {
+    direction: Tensor,
+    t: f64,
+    gradient: Tensor,
+    hessian: Hessian,
+}
+
+/// The approximation of the inverse Hessian H.
+struct Hessian {
+    /// The changes of gradients y, the steps s, and 1/(y·s); oldest first.
+    history: VecDeque<(Tensor, Tensor, f64)>,
+    /// H before the history: this times the identity.
+    diagonal: f64,
+}
+
+impl Lbfgs {
+    /// An optimizer of these parameters, which are all `f32` or all `f64`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for options out of range, no parameter, or one listed twice;
+    /// [`Error::DTypeMismatch`].
+    pub fn new(parameters: Vec<Parameter>, options: LbfgsOptions) -> Result<Lbfgs> {
+        let op = "lbfgs";
+        nonnegative(op, "lr", options.lr)?;
+        nonnegative(op, "tolerance_grad", options.tolerance_grad)?;
+        nonnegative(op, "tolerance_change", options.tolerance_change)?;
+        let Some(dtype) = parameters.first().map(|p| p.dtype()) else {
+            return Err(Error::invalid(op, "needs a parameter"));
+        };
+        let mut seen = HashSet::new();
+        if !parameters.iter().all(|p| seen.insert(identity(p))) {
+            return Err(Error::invalid(op, "a parameter is listed twice and would be updated twice"));
+        }
+        if !matches!(dtype, DType::F32 | DType::F64) || parameters.iter().any(|p| p.dtype() != dtype) {
+            let dtypes = parameters.iter().map(|p| p.dtype());
+            return Err(Error::dtypes(op, dtypes, "its parameters are all f32 or all f64"));
+        }
+        Ok(Lbfgs { parameters, options, memory: None, iterations: 0, evaluations: 0 })
+    }
+
+    /// The parameters.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The learning rate.
+    pub fn lr(&self) -> f64 {
+        self.options.lr
+    }
+
+    /// Sets the learning rate.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    pub fn set_lr(&mut self, lr: f64) -> Result<()> {
+        nonnegative("set_lr", "lr", lr)?;
+        self.options.lr = lr;
+        Ok(())
+    }
+
+    /// Up to `max_iter` iterations. The closure clears the gradients, computes the loss, calls
+    /// `backward` on it and returns it. Returns the first loss.
+    ///
+    /// # Errors
+    /// Those of reading the loss: [`Error::ReadInCapture`], [`Error::NotAScalar`].
+    pub fn step(&mut self, mut closure: impl FnMut() -> Tensor) -> Result<f64> {
+        let _guard = no_grad();
+        let options = self.options;
+        let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
+        let sign = if options.maximize { -1.0 } else { 1.0 };
+        let parameters = self.parameters.clone();
+        let mut evaluate = || -> Result<(f64, Tensor)> {
+            let loss = {
+                let _on = enable_grad();
+                closure().try_item::<f64>()?
+            };
+            Ok((sign * loss, flat_gradient(&parameters, sign)?))
+        };
+        let (mut loss, mut gradient) = evaluate()?;
+        let first = sign * loss;
+        self.evaluations += 1;
+        if largest(&gradient)? <= options.tolerance_grad {
+            return Ok(first);
+        }
+        let mut evaluations = 1;
+        for iteration in 1..=options.max_iter {
+            self.iterations += 1;
+            let (direction, hessian) = self.direction(&gradient)?;
+            let t = match self.iterations {
+                1 => options.lr * (1.0 / ops::sum(&ops::abs(&gradient)?, ..)?.try_item::<f64>()?).min(1.0),
+                _ => options.lr,
+            };
+            let slope: f64 = ops::dot(&gradient, &direction)?.try_item()?;
+            let memory = Memory { direction, t, gradient: gradient.clone(), hessian };
+            let Memory { direction, .. } = &*self.memory.insert(memory);
+            if slope > -options.tolerance_change {
+                break;
+            }
+            let (before, mut used, mut t) = (loss, 0, t);
+            if options.line_search {
+                let here: Vec<Tensor> =
+                    self.parameters.iter().map(|p| ops::copy(&p.detach())).collect::<Result<_>>()?;
+                let start = Point { t: 0.0, loss, gradient: gradient.clone(), slope };
+                let along = |t: f64| {
+                    advance(&parameters, direction, t)?;
+                    let found = evaluate();
+                    parameters.iter().zip(&here).try_for_each(|(p, x)| ops::copy_(p, x))?;
+                    found
+                };
+                let most = max_eval.saturating_sub(evaluations);
+                let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, most)?;
+                let Found { point, evaluations: own } = search;
+                (loss, gradient, t, used) = (point.loss, point.gradient, point.t, own);
+                advance(&self.parameters, direction, t)?;
+            } else {
+                advance(&self.parameters, direction, t)?;
+                if iteration != options.max_iter {
+                    (loss, gradient) = evaluate()?;
+                    used = 1;
+                }
+            }
+            let moved = largest(direction)? * t.abs();
+            self.memory.as_mut().expect("it was put there above").t = t;
+            evaluations += used;
+            self.evaluations += used;
+            let is_done = evaluations >= max_eval
+                || largest(&gradient)? <= options.tolerance_grad
+                || moved <= options.tolerance_change
+                || (loss - before).abs() < options.tolerance_change;
+            if is_done {
+                break;
+            }
+        }
+        Ok(first)
+    }
+
+    /// −H·g by the two-loop recursion (Nocedal 1980), with the memory that gave it.
+    fn direction(&mut self, gradient: &Tensor) -> Result<(Tensor, Hessian)> {
+        let add = formula!(|q, y; k| q + k * y);
+        let Some(Memory { direction, t, gradient: before, hessian }) = self.memory.take() else {
+            return Ok((ops::neg(gradient)?, Hessian { history: VecDeque::new(), diagonal: 1.0 }));
+        };
+        let Hessian { mut history, mut diagonal } = hessian;
+        let (y, s) = (ops::sub(gradient, &before)?, ops::mul(&direction, t)?);
+        let ys: f64 = ops::dot(&y, &s)?.try_item()?;
+        if ys > 1e-10 {
+            if history.len() == self.options.history_size {
+                history.pop_front();
+            }
+            diagonal = ys / ops::dot(&y, &y)?.try_item::<f64>()?;
+            if self.options.history_size > 0 {
+                history.push_back((y, s, 1.0 / ys));
+            }
+        }
+        let q = ops::neg(gradient)?;
+        let mut shares = Vec::with_capacity(history.len());
+        for (y, s, inverse) in history.iter().rev() {
+            let share = ops::dot(s, &q)?.try_item::<f64>()? * inverse;
+            ops::update(add, &[&q], &[y], &[(-share).into()])?;
+            shares.push(share);
+        }
+        let r = ops::mul(&q, diagonal)?;
+        for ((y, s, inverse), share) in history.iter().zip(shares.iter().rev()) {
+            let other = ops::dot(y, &r)?.try_item::<f64>()? * inverse;
+            ops::update(add, &[&r], &[s], &[(share - other).into()])?;
+        }
+        Ok((r, Hessian { history, diagonal }))
+    }
+
+    /// A snapshot, with which training resumes exactly.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn state_dict(&self) -> StateDict {
+        let number = |x: f64| Tensor::scalar(x, DType::F64);
+        let mut state = StateDict::from([
+            ("lr".to_string(), number(self.options.lr)),
+            ("iterations".to_string(), number(self.iterations as f64)),
+            ("evaluations".to_string(), number(self.evaluations as f64)),
+        ]);
+        if let Some(Memory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &self.memory {
+            state.insert("direction".into(), direction.copy());
+            state.insert("t".into(), number(*t));
+            state.insert("gradient".into(), gradient.copy());
+            state.insert("diagonal".into(), number(*diagonal));
+            for (i, (y, s, inverse)) in history.iter().enumerate() {
+                state.insert(format!("history.{i}.change"), y.copy());
+                state.insert(format!("history.{i}.step"), s.copy());
+                state.insert(format!("history.{i}.inverse"), number(*inverse));
+            }
+        }
+        state
+    }
+
+    /// Takes over a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`] if it is not of this optimizer over as many numbers; nothing has changed
+    /// then.
+    pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        let (size, dtype) = (self.parameters.iter().map(|p| p.size()).sum::<usize>(), self.parameters[0].dtype());
+        let mut names: Vec<(String, bool)> = ["lr", "iterations", "evaluations"].map(|n| (n.to_string(), false)).into();
+        let steps = state.keys().filter(|name| name.starts_with("history.") && name.ends_with(".inverse")).count();
+        let is_begun = state.contains_key("direction");
+        if is_begun {
+            let own = [("direction", true), ("t", false), ("gradient", true), ("diagonal", false)];
+            names.extend(own.map(|(name, is_flat)| (name.to_string(), is_flat)));
+            for i in 0..steps {
+                let parts = [("change", true), ("step", true), ("inverse", false)];
+                names.extend(parts.map(|(part, is_flat)| (format!("history.{i}.{part}"), is_flat)));
+            }
+        }
+        let fits = |name: &str, is_flat: bool| {
+            state.get(name).is_none_or(|t| if is_flat { t.shape().dims() == [size] } else { t.rank() == 0 })
+        };
+        let missing: Vec<String> =
+            names.iter().filter(|(n, _)| !state.contains_key(n)).map(|(n, _)| n.clone()).collect();
+        let misshaped: Vec<String> = names.iter().filter(|(n, f)| !fits(n, *f)).map(|(n, _)| n.clone()).collect();
+        let known: HashSet<&str> = names.iter().map(|(n, _)| n.as_str()).collect();
+        let unexpected: Vec<String> = state.keys().filter(|n| !known.contains(n.as_str())).cloned().collect();
+        if !(missing.is_empty() && misshaped.is_empty() && unexpected.is_empty()) {
+            return Err(Error::StateDict { missing, unexpected, misshaped });
+        }
+        let number = |name: &str| state[name].try_item::<f64>();
+        let flat = |name: &str| ops::copy(&ops::to_dtype(&state[name].detach(), dtype)?);
+        let step = |i: usize| {
+            let part = |part: &str| format!("history.{i}.{part}");
+            Ok((flat(&part("change"))?, flat(&part("step"))?, number(&part("inverse"))?))
+        };
+        let memory = || {
+            Ok(Memory {
+                direction: flat("direction")?,
+                t: number("t")?,
+                gradient: flat("gradient")?,
+                hessian: Hessian {
+                    history: (0..steps).map(step).collect::<Result<_>>()?,
+                    diagonal: number("diagonal")?,
+                },
+            })
+        };
+        let memory = is_begun.then(memory).transpose()?;
+        let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
+        self.memory = memory;
+        (self.options.lr, self.iterations, self.evaluations) = (lr, iterations as usize, evaluations as usize);
+        Ok(())
+    }
+}
+
+/// All gradients one after the other, times a sign; zeros where there is none.
+fn flat_gradient(parameters: &[Parameter], sign: f64) -> Result<Tensor> {
+    let flat = |p: &Parameter| match p.grad() {
+        Some(g) => ops::reshape(&g, [p.size()]),
+        None => ops::zeros([p.size()], p.dtype()),
+    };
+    let parts: Vec<Tensor> = parameters.iter().map(flat).collect::<Result<_>>()?;
+    ops::mul(&ops::concatenate(&parts.iter().collect::<Vec<_>>(), 0)?, sign)
+}
+
+/// Moves the parameters by t times a part each of a flat direction.
+fn advance(parameters: &[Parameter], direction: &Tensor, t: f64) -> Result<()> {
+    let mut from = 0;
+    for p in parameters {
+        let part = ops::reshape(&ops::narrow(direction, 0, from, p.size())?, p.shape())?;
+        ops::update(formula!(|p, d; t| p + t * d), &[p], &[&part], &[t.into()])?;
+        from += p.size();
+    }
+    Ok(())
+}
+
+fn largest(flat: &Tensor) -> Result<f64> {
+    if flat.size() == 0 {
+        return Ok(0.0);
+    }
+    ops::max(&ops::abs(flat)?, ..)?.try_item()
+}

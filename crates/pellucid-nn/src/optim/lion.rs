@@ -1,0 +1,66 @@
+//! Lion.
+
+use super::rule::{Momentum, Place, Rule, State, check_adam, zeros};
+use pellucid_tensor::{Result, Tensor, formula};
+
+/// Evolved sign momentum (Chen et al. 2023, algorithm 2):
+///
+/// c = β₁·m + (1 − β₁)·g,  p ← p − η·(sign(c) + λ·p),  m ← β₂·m + (1 − β₂)·g.
+///
+/// Steps are larger than Adam's; its learning rate is 3 to 10 times smaller, its decay as much larger.
+pub type Lion = super::Descent<LionOptions>;
+
+/// Options of [`Lion`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LionOptions {
+    /// The learning rate η; 10⁻⁴.
+    pub lr: f64,
+    /// β₁ and β₂ in [0, 1): how much of the mean goes into the step, and is kept; (0.9, 0.99).
+    pub betas: (f64, f64),
+    /// The weight decay λ; 0.
+    pub weight_decay: f64,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for LionOptions {
+    fn default() -> LionOptions {
+        LionOptions { lr: 1e-4, betas: (0.9, 0.99), weight_decay: 0.0, maximize: false }
+    }
+}
+
+impl Rule for LionOptions {
+    const NAME: &'static str = "lion";
+
+    fn check(&self) -> Result<()> {
+        check_adam(Self::NAME, self.lr, self.betas, 0.0, self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn momentum(&self) -> Option<Momentum> {
+        Some(Momentum::Mean(self.betas.0))
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> LionOptions {
+        LionOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        zeros(like, &["mean"])
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let lion = formula!(|p, m, g, lr, rest1; rest2, decay| {
+            let c = m + rest1 * (g - m);
+            (p - lr * (c.signum() + decay * p), m + rest2 * (g - m))
+        });
+        at.fused(lion, &[(1.0 - self.betas.1).into(), self.weight_decay.into()])
+    }
+}

@@ -1,0 +1,138 @@
+//! Muon.
+
+use super::rule::{Momentum, Place, Rule, State, fraction, nonnegative, zeros};
+use pellucid_tensor::{Error, Result, Tensor, formula, ops};
+
+/// Momentum, orthogonalised by Newton and Schulz (Jordan et al. 2024), for the matrices of hidden layers:
+///
+/// b ← μ·b + (1 − μ)·g,  u = μ·b + (1 − μ)·g with Nesterov's momentum, else b,  x = u / max(‖u‖, ε),
+/// k times x ← a·x + (b₂·xxᵀ + c·(xxᵀ)²)·x,  p ← (1 − η·λ)·p − η·s·x,
+///
+/// where s follows from the shape ([`MuonLr`]). The polynomial takes all singular values near 1; of a matrix
+/// with more rows than columns it is applied to the transpose. The iteration runs in the state's dtype.
+/// Other parameters (biases, embeddings, heads) belong to another optimizer, such as [`AdamW`](super::AdamW).
+pub type Muon = super::Descent<MuonOptions>;
+
+/// Options of [`Muon`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MuonOptions {
+    /// The learning rate η; 0.001.
+    pub lr: f64,
+    /// The weight decay λ; 0.1.
+    pub weight_decay: f64,
+    /// The momentum μ in [0, 1); 0.95.
+    pub momentum: f64,
+    /// Looks ahead along the momentum; true.
+    pub nesterov: bool,
+    /// The coefficients of the polynomial; (3.4445, −4.775, 2.0315).
+    pub ns_coefficients: (f64, f64, f64),
+    /// The least norm that is divided by; 10⁻⁷.
+    pub eps: f64,
+    /// How often the polynomial is applied; 5.
+    pub ns_steps: usize,
+    /// How the learning rate follows from the shape.
+    pub adjust_lr: MuonLr,
+}
+
+impl Default for MuonOptions {
+    fn default() -> MuonOptions {
+        MuonOptions {
+            lr: 1e-3,
+            weight_decay: 0.1,
+            momentum: 0.95,
+            nesterov: true,
+            ns_coefficients: (3.4445, -4.775, 2.0315),
+            eps: 1e-7,
+            ns_steps: 5,
+            adjust_lr: MuonLr::Original,
+        }
+    }
+}
+
+/// How Muon's learning rate follows from the shape [rows, columns] of a matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MuonLr {
+    /// √max(1, rows/columns) (Jordan et al. 2024).
+    #[default]
+    Original,
+    /// 0.2·√max(rows, columns), with which learning rates and decays are those of AdamW (Liu et al. 2025).
+    MatchRmsAdamW,
+    /// √(rows/columns) (Bernstein 2025).
+    SpectralUnclamped,
+}
+
+impl MuonLr {
+    fn factor(self, dims: &[usize]) -> f64 {
+        let (rows, columns) = (dims[0] as f64, dims[1] as f64);
+        match self {
+            MuonLr::Original => (rows / columns).max(1.0).sqrt(),
+            MuonLr::MatchRmsAdamW => 0.2 * rows.max(columns).sqrt(),
+            MuonLr::SpectralUnclamped => (rows / columns).sqrt(),
+        }
+    }
+}
+
+impl MuonOptions {
+    /// The iteration.
+    fn orthogonal(&self, u: &Tensor) -> Result<Tensor> {
+        let is_tall = u.shape().dims()[0] > u.shape().dims()[1];
+        let norm = ops::norm(u, 2.0, ..)?;
+        let mut x = ops::map(formula!(|u, norm; eps| u / norm.max(eps)), &[u, &norm], &[self.eps.into()])?.remove(0);
+        if is_tall {
+            x = ops::t(&x)?;
+        }
+        let (a, b, c) = self.ns_coefficients;
+        for _ in 0..self.ns_steps {
+            let gram = ops::matmul(&x, &ops::t(&x)?)?;
+            let twice = ops::matmul(&gram, &gram)?;
+            let mixed =
+                ops::map(formula!(|y, z; b, c| b * y + c * z), &[&gram, &twice], &[b.into(), c.into()])?.remove(0);
+            let moved = ops::matmul(&mixed, &x)?;
+            x = ops::map(formula!(|x, y; a| a * x + y), &[&x, &moved], &[a.into()])?.remove(0);
+        }
+        if is_tall { ops::t(&x) } else { Ok(x) }
+    }
+}
+
+impl Rule for MuonOptions {
+    const NAME: &'static str = "muon";
+
+    fn check(&self) -> Result<()> {
+        nonnegative(Self::NAME, "weight_decay", self.weight_decay)?;
+        nonnegative(Self::NAME, "eps", self.eps)?;
+        fraction(Self::NAME, "momentum", self.momentum)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn momentum(&self) -> Option<Momentum> {
+        Some(Momentum::Kept(self.momentum))
+    }
+
+    fn without_decay(&self) -> MuonOptions {
+        MuonOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        if like.rank() != 2 {
+            let mend = "muon is for matrices; give other parameters to another optimizer";
+            return Err(Error::shapes(Self::NAME, [like.shape()], mend));
+        }
+        zeros(like, &["velocity"])
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let mix = formula!(|b, g, momentum| b + (1.0 - momentum) * (g - b));
+        let ahead = formula!(|b, g, momentum| g + momentum * (b - g));
+        let (lr, momentum, g) = (at.rate(0), at.rate(1), at.gradient()?);
+        at.keep(mix, &[0], &[&g, momentum], &[])?;
+        let velocity = at.state(0);
+        let u =
+            if self.nesterov { ops::map(ahead, &[velocity, &g, momentum], &[])?.remove(0) } else { velocity.clone() };
+        let shrunk = formula!(|p, x, lr; decay, s| p * (1.0 - lr * decay) - lr * s * x);
+        let s = self.adjust_lr.factor(u.shape().dims());
+        at.write(shrunk, &[&self.orthogonal(&u)?, lr], &[self.weight_decay.into(), s.into()])
+    }
+}

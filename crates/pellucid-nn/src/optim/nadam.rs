@@ -1,0 +1,110 @@
+//! NAdam.
+
+use super::adam::{adam_state, correction, means};
+use super::rule::{Momentum, Place, Rule, State, check_adam, ln, nonnegative};
+use pellucid_tensor::formula::Expr;
+use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
+
+/// Adam with Nesterov's momentum (Dozat 2016), with PyTorch's schedule of the momentum: in step t
+///
+/// g ← g + λ·p,  μₜ = β₁·(1 − ½·0.96^(t·ψ)),  m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,
+/// p ← p − η·((1 − μₜ)·g / (1 − ∏ᵢ₌₁ᵗ μᵢ) + μₜ₊₁·m / (1 − ∏ᵢ₌₁ᵗ⁺¹ μᵢ)) / (√v̂ + ε)  with v̂ = v / (1 − β₂ᵗ).
+pub type NAdam = super::Descent<NAdamOptions>;
+
+/// Options of [`NAdam`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NAdamOptions {
+    /// The learning rate η; 0.002.
+    pub lr: f64,
+    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
+    /// (0.9, 0.999).
+    pub betas: (f64, f64),
+    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    pub eps: f64,
+    /// The weight decay λ, added to the gradient as λ·p; 0.
+    pub weight_decay: f64,
+    /// ψ, how fast the momentum reaches β₁; 0.004.
+    pub momentum_decay: f64,
+    /// Shrinks the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does; false.
+    pub decoupled_weight_decay: bool,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for NAdamOptions {
+    fn default() -> NAdamOptions {
+        NAdamOptions {
+            lr: 2e-3,
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+            weight_decay: 0.0,
+            momentum_decay: 4e-3,
+            decoupled_weight_decay: false,
+            maximize: false,
+        }
+    }
+}
+
+impl NAdamOptions {
+    /// λ where it joins the gradient, and where it shrinks the parameter.
+    fn decays(&self) -> (f64, f64) {
+        if self.decoupled_weight_decay { (0.0, self.weight_decay) } else { (self.weight_decay, 0.0) }
+    }
+}
+
+impl Rule for NAdamOptions {
+    const NAME: &'static str = "nadam";
+
+    fn check(&self) -> Result<()> {
+        nonnegative(Self::NAME, "momentum_decay", self.momentum_decay)?;
+        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn momentum(&self) -> Option<Momentum> {
+        Some(Momentum::Mean(self.betas.0))
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> NAdamOptions {
+        NAdamOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        adam_state(like, false)
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0), ("momentum_product", 1.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        // (t, ∏μ, the rates of g and of m, 1/√(1 − β₂ᵗ), 1 − η·λ)
+        let tick = formula!(|t, product, lr, rest1; ln_b2, psi, decay| {
+            let t = t + 1.0;
+            let momentum = |t: Expr| (1.0 - rest1) * (1.0 - 0.5 * (t * psi).exp());
+            let (now, next) = (momentum(t), momentum(t + 1.0));
+            let product = product * now;
+            let (of_gradient, of_mean) = (lr * (1.0 - now) / (1.0 - product), lr * next / (1.0 - product * next));
+            (t, product, of_gradient, of_mean, correction(t, ln_b2).sqrt().recip(), 1.0 - lr * decay)
+        });
+        let psi = self.momentum_decay * 0.96f64.ln();
+        Some((tick, vec![ln(self.betas.1), psi.into(), self.decays().1.into()]))
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let nadam = formula!(|p, m, v, g, of_gradient, of_mean, scale, shrink, rest1; b2, rest2, eps, decay| {
+            let g = g + decay * p;
+            let (m, v) = means(m, v, g, rest1, b2, rest2);
+            (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
+        });
+        let b2 = self.betas.1;
+        at.fused(nadam, &[b2.into(), (1.0 - b2).into(), self.eps.into(), self.decays().0.into()])
+    }
+}

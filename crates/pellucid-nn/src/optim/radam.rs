@@ -1,0 +1,107 @@
+//! RAdam.
+
+use super::adam::{adam_state, correction, means};
+use super::rule::{Momentum, Place, Rule, State, check_adam, ln};
+use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
+
+/// Rectified Adam (Liu et al. 2020): as [`Adam`](super::Adam), but the step is
+///
+/// p ← p − η·m̂·rₜ / ((√v + ε) / √(1 − β₂ᵗ))  if ρₜ > 5, else  p ← p − η·m̂,
+///
+/// with ρ∞ = 2/(1 − β₂) − 1, ρₜ = ρ∞ − 2·t·β₂ᵗ/(1 − β₂ᵗ), rₜ = √((ρₜ − 4)(ρₜ − 2)ρ∞ / ((ρ∞ − 4)(ρ∞ − 2)ρₜ)): as
+/// long as the variance of v cannot be told, v is not used.
+pub type RAdam = super::Descent<RAdamOptions>;
+
+/// Options of [`RAdam`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RAdamOptions {
+    /// The learning rate η; 0.001.
+    pub lr: f64,
+    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
+    /// (0.9, 0.999).
+    pub betas: (f64, f64),
+    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    pub eps: f64,
+    /// The weight decay λ, added to the gradient as λ·p; 0.
+    pub weight_decay: f64,
+    /// Shrinks the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does; false.
+    pub decoupled_weight_decay: bool,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for RAdamOptions {
+    fn default() -> RAdamOptions {
+        RAdamOptions {
+            lr: 1e-3,
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+            weight_decay: 0.0,
+            decoupled_weight_decay: false,
+            maximize: false,
+        }
+    }
+}
+
+impl RAdamOptions {
+    /// λ where it joins the gradient, and where it shrinks the parameter.
+    fn decays(&self) -> (f64, f64) {
+        if self.decoupled_weight_decay { (0.0, self.weight_decay) } else { (self.weight_decay, 0.0) }
+    }
+}
+
+impl Rule for RAdamOptions {
+    const NAME: &'static str = "radam";
+
+    fn check(&self) -> Result<()> {
+        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn momentum(&self) -> Option<Momentum> {
+        Some(Momentum::Mean(self.betas.0))
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> RAdamOptions {
+        RAdamOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        adam_state(like, false)
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        // (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 as long as there is no r, 1 − η·λ)
+        let tick = formula!(|t, lr, rest1; ln_b2, longest, decay| {
+            let t = t + 1.0;
+            let c2 = correction(t, ln_b2);
+            let length = longest - 2.0 * t * (t * ln_b2).exp() / c2;
+            let share = (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length);
+            let rectified = length.gt(5.0).select((share * c2).sqrt(), 0.0);
+            (t, lr / correction(t, (-rest1).ln_1p()), rectified, 1.0 - lr * decay)
+        });
+        let longest = 2.0 / (1.0 - self.betas.1) - 1.0;
+        Some((tick, vec![ln(self.betas.1), longest.into(), self.decays().1.into()]))
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let radam = formula!(|p, m, v, g, rate, rectified, shrink, rest1; b2, rest2, eps, decay| {
+            let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
+            let adaptive = rectified.gt(0.0).select(rectified / (v.sqrt() + eps), 1.0);
+            (p * shrink - rate * m * adaptive, m, v)
+        });
+        let b2 = self.betas.1;
+        at.fused(radam, &[b2.into(), (1.0 - b2).into(), self.eps.into(), self.decays().0.into()])
+    }
+}

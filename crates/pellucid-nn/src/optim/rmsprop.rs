@@ -1,0 +1,117 @@
+//! RMSprop.
+
+use super::rule::{Momentum, Place, Rule, State, fraction, nonnegative, zeros};
+use pellucid_tensor::{Result, Tensor, formula};
+
+/// RMSprop (Tieleman & Hinton 2012), as PyTorch has it:
+///
+/// g ← g + λ·p,  v ← α·v + (1 − α)·g²,  r = √v + ε,  p ← p − η·g/r.
+///
+/// Centered (Graves 2013), with ḡ ← α·ḡ + (1 − α)·g, it divides by r = √(v − ḡ²) + ε; with momentum,
+/// b ← μ·b + g/r and p ← p − η·b.
+pub type RmsProp = super::Descent<RmsPropOptions>;
+
+/// Options of [`RmsProp`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsPropOptions {
+    /// The learning rate η; 0.01.
+    pub lr: f64,
+    /// α from 0 up: how much of the means is kept; 0.99.
+    pub alpha: f64,
+    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    pub eps: f64,
+    /// The momentum μ in [0, 1); 0.
+    pub momentum: f64,
+    /// Divides by the standard deviation instead of the root of the mean square; false.
+    pub centered: bool,
+    /// The weight decay λ, added to the gradient as λ·p; 0.
+    pub weight_decay: f64,
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for RmsPropOptions {
+    fn default() -> RmsPropOptions {
+        RmsPropOptions {
+            lr: 1e-2,
+            alpha: 0.99,
+            eps: 1e-8,
+            momentum: 0.0,
+            centered: false,
+            weight_decay: 0.0,
+            maximize: false,
+        }
+    }
+}
+
+impl Rule for RmsPropOptions {
+    const NAME: &'static str = "rmsprop";
+
+    fn check(&self) -> Result<()> {
+        nonnegative(Self::NAME, "alpha", self.alpha)?;
+        nonnegative(Self::NAME, "eps", self.eps)?;
+        nonnegative(Self::NAME, "weight_decay", self.weight_decay)?;
+        fraction(Self::NAME, "momentum", self.momentum)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn momentum(&self) -> Option<Momentum> {
+        (self.momentum > 0.0).then_some(Momentum::Kept(self.momentum))
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn without_decay(&self) -> RmsPropOptions {
+        RmsPropOptions { weight_decay: 0.0, ..*self }
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        zeros(
+            like,
+            match (self.centered, self.momentum > 0.0) {
+                (false, false) => &["square"],
+                (true, false) => &["square", "mean"],
+                (false, true) => &["square", "velocity"],
+                (true, true) => &["square", "mean", "velocity"],
+            },
+        )
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let plain = formula!(|p, v, g, lr; alpha, rest, eps, decay| {
+            let g = g + decay * p;
+            let v = alpha * v + rest * (g * g);
+            (p - lr * g / (v.sqrt() + eps), v)
+        });
+        let centered = formula!(|p, v, mean, g, lr; alpha, rest, eps, decay| {
+            let g = g + decay * p;
+            let (v, mean) = (alpha * v + rest * (g * g), mean + rest * (g - mean));
+            (p - lr * g / ((v - mean * mean).sqrt() + eps), v, mean)
+        });
+        let moving = formula!(|p, v, b, g, lr, momentum; alpha, rest, eps, decay| {
+            let g = g + decay * p;
+            let v = alpha * v + rest * (g * g);
+            let b = momentum * b + g / (v.sqrt() + eps);
+            (p - lr * b, v, b)
+        });
+        let both = formula!(|p, v, mean, b, g, lr, momentum; alpha, rest, eps, decay| {
+            let g = g + decay * p;
+            let (v, mean) = (alpha * v + rest * (g * g), mean + rest * (g - mean));
+            let b = momentum * b + g / ((v - mean * mean).sqrt() + eps);
+            (p - lr * b, v, mean, b)
+        });
+        let formula = match (self.centered, self.momentum > 0.0) {
+            (false, false) => plain,
+            (true, false) => centered,
+            (false, true) => moving,
+            (true, true) => both,
+        };
+        let alpha = self.alpha;
+        at.fused(formula, &[alpha.into(), (1.0 - alpha).into(), self.eps.into(), self.weight_decay.into()])
+    }
+}

@@ -1,0 +1,68 @@
+//! Rprop.
+
+use super::rule::{Place, Rule, State, nonnegative};
+use pellucid_tensor::{Error, Result, Tensor, formula, ops};
+
+/// Resilient backpropagation (Riedmiller & Braun 1993), as PyTorch has it: every number has a step Δ of
+/// its own, which only signs of gradients change. With g′ the gradient before,
+///
+/// Δ ← clamp(Δ·η⁺) if g·g′ > 0;  Δ ← clamp(Δ·η⁻) and g ← 0 if g·g′ < 0;  p ← p − Δ·sign(g).
+///
+/// The learning rate is Δ to begin with, and has no effect later.
+pub type Rprop = super::Descent<RpropOptions>;
+
+/// Options of [`Rprop`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RpropOptions {
+    /// Δ to begin with; 0.01.
+    pub lr: f64,
+    /// η⁻ in (0, 1) and η⁺ above 1; (0.5, 1.2).
+    pub etas: (f64, f64),
+    /// The least and the largest Δ; (10⁻⁶, 50).
+    pub step_sizes: (f64, f64),
+    /// Ascends; false.
+    pub maximize: bool,
+}
+
+impl Default for RpropOptions {
+    fn default() -> RpropOptions {
+        RpropOptions { lr: 1e-2, etas: (0.5, 1.2), step_sizes: (1e-6, 50.0), maximize: false }
+    }
+}
+
+impl Rule for RpropOptions {
+    const NAME: &'static str = "rprop";
+
+    fn check(&self) -> Result<()> {
+        let ((down, up), (least, most)) = (self.etas, self.step_sizes);
+        if !(down > 0.0 && down < 1.0 && up > 1.0 && up.is_finite()) {
+            return Err(Error::invalid(Self::NAME, format!("etas must be in (0, 1) and above 1, got ({down}, {up})")));
+        }
+        nonnegative(Self::NAME, "step_sizes.0", least)?;
+        nonnegative(Self::NAME, "step_sizes.1 - step_sizes.0", most - least)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn maximize(&self) -> bool {
+        self.maximize
+    }
+
+    fn state(&self, like: &Tensor) -> Result<State> {
+        Ok(vec![("before", ops::zeros_like(like)?), ("step_size", ops::full_like(like, self.lr)?)])
+    }
+
+    fn update(&self, at: &Place<'_>) -> Result<()> {
+        let rprop = formula!(|p, before, size, g, _lr; down, up, least, most| {
+            let agreement = g * before;
+            let turned = agreement.lt(0.0);
+            let size = size * agreement.gt(0.0).select(up, turned.select(down, 1.0));
+            let (size, g) = (size.clamp(least, most), turned.select(0.0, g));
+            (p - g.signum() * size, g, size)
+        });
+        let ((down, up), (least, most)) = (self.etas, self.step_sizes);
+        at.fused(rprop, &[down.into(), up.into(), least.into(), most.into()])
+    }
+}

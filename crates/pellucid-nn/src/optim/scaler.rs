@@ -1,0 +1,188 @@
+//! Loss scaling for `f16`, whose smallest gradients would be 0 otherwise.
+
+use super::clip::narrowed;
+use super::rule::nonnegative;
+use super::{Optimizer, Parameter};
+use crate::parameter::Buffer;
+use crate::state::{self, StateDict};
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops, unwrap};
+
+/// Options of [`GradScaler`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GradScalerOptions {
+    /// The scale to begin with; 65536.
+    pub init_scale: f64,
+    /// What the scale is multiplied by after `growth_interval` steps without inf or NaN; 2.
+    pub growth_factor: f64,
+    /// What it is multiplied by after a step with one; ½.
+    pub backoff_factor: f64,
+    /// How many good steps in a row let the scale grow; 2000.
+    pub growth_interval: u32,
+}
+
+impl Default for GradScalerOptions {
+    fn default() -> GradScalerOptions {
+        GradScalerOptions { init_scale: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000 }
+    }
+}
+
+/// Multiplies losses by a scale, divides gradients by it, and skips steps whose gradients are not
+/// finite (Micikevicius et al. 2018). Scale, counts and the decision to skip stay on the device, so
+/// that all of it may stand in a captured step.
+///
+/// ```
+/// use pellucid_nn::Parameter;
+/// use pellucid_nn::optim::{GradScaler, Optimizer, Sgd, SgdOptions};
+/// use pellucid_tensor::{DType, Tensor};
+///
+/// let w = Parameter::new(Tensor::from([1.0f32]).to_dtype(DType::F16));
+/// let optimizer = Sgd::new(vec![w.clone()], SgdOptions { lr: 0.5, ..Default::default() })?;
+/// let scaler = GradScaler::new(Default::default())?;
+/// // A gradient of 1e-8 is 0 in f16, and 65536 times as much is not.
+/// scaler.scale(&w.to_dtype(DType::F32).mul(1e-8).sum(..)).backward();
+/// assert!(w.grad().unwrap().item::<f32>() > 0.0);
+/// scaler.step(&optimizer)?;
+/// scaler.update()?;
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+pub struct GradScaler {
+    scale: Buffer,
+    /// Good steps since the scale changed.
+    growth_tracker: Buffer,
+    /// Whether a step since the last update met inf or NaN.
+    found_inf: Buffer,
+    options: GradScalerOptions,
+}
+
+/// Gradients that [`GradScaler::unscale`] has divided by the scale, between that and the step.
+#[must_use = "the gradients are unscaled, but no step was made"]
+pub struct Unscaled {
+    found_inf: Tensor,
+}
+
+impl GradScaler {
+    /// A scaler.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a scale that is not above 0, a growth of at most 1, a backoff
+    /// that is not in (0, 1), an interval of 0.
+    pub fn new(options: GradScalerOptions) -> Result<GradScaler> {
+        let op = "grad_scaler";
+        let GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval } = options;
+        nonnegative(op, "init_scale", init_scale)?;
+        let is_valid = init_scale > 0.0
+            && growth_factor > 1.0
+            && backoff_factor > 0.0
+            && backoff_factor < 1.0
+            && growth_interval > 0;
+        if !is_valid {
+            let reason = "needs init_scale above 0, growth_factor above 1, backoff_factor in (0, 1), growth_interval \
+                          above 0";
+            return Err(Error::invalid(op, reason));
+        }
+        let number = |value: f64| ops::full((), value, DType::F32).map(Buffer::new);
+        let found_inf = Buffer::new(ops::full((), false, DType::Bool)?);
+        Ok(GradScaler { scale: number(init_scale)?, growth_tracker: number(0.0)?, found_inf, options })
+    }
+
+    /// The loss times the scale: call `backward` on it.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn scale(&self, loss: &Tensor) -> Tensor {
+        unwrap(ops::mul(loss, self.scale.tensor()))
+    }
+
+    /// The scale, a 0-d tensor.
+    pub fn scale_tensor(&self) -> &Tensor {
+        &self.scale
+    }
+
+    /// A step of the optimizer with its gradients divided by the scale; nothing changes if one of them
+    /// is not finite, neither parameters nor state nor step counts.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::try_step`].
+    pub fn step(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+        let _guard = no_grad();
+        let found = self.find(optimizer.parameters())?;
+        optimizer.try_step_scaled(Some(&ops::reciprocal(&self.scale)?), Some(&found))
+    }
+
+    /// Divides the optimizer's gradients by the scale in place, so that they can be clipped before the
+    /// step, which then is [`Unscaled::step`].
+    ///
+    /// # Errors
+    /// [`Error::InPlaceOnTracked`] for gradients of which gradients may be taken.
+    pub fn unscale(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Unscaled> {
+        let _guard = no_grad();
+        let found_inf = self.find(optimizer.parameters())?;
+        let inverse = ops::reciprocal(&self.scale)?;
+        for gradient in optimizer.parameters().iter().filter_map(|p| p.grad()) {
+            ops::update(formula!(|g, s| g * s), &[&gradient], &[&narrowed(&inverse, &gradient)?], &[])?;
+        }
+        Ok(Unscaled { found_inf })
+    }
+
+    /// Sets the scale for the next steps; call it once after the steps of all optimizers.
+    ///
+    /// # Errors
+    /// Those of [`ops::update`].
+    pub fn update(&self) -> Result<()> {
+        let _guard = no_grad();
+        let update = formula!(|scale, tracker, found: mask; growth, backoff, interval| {
+            let tracker = tracker + 1.0;
+            let is_due = tracker.ge(interval);
+            let larger = scale * growth;
+            let grown = (is_due & larger.is_finite()).select(larger, scale);
+            (found.select(scale * backoff, grown), (found | is_due).select(0.0, tracker), found & false)
+        });
+        let GradScalerOptions { growth_factor, backoff_factor, growth_interval, .. } = self.options;
+        let params = [growth_factor.into(), backoff_factor.into(), f64::from(growth_interval).into()];
+        ops::update(update, &[&self.scale, &self.growth_tracker, &self.found_inf], &[], &params)
+    }
+
+    /// A snapshot, with which training resumes exactly: `scale` and `growth_tracker`.
+    ///
+    /// # Panics
+    /// As [`Module::state_dict`](crate::Module::state_dict).
+    #[track_caller]
+    pub fn state_dict(&self) -> StateDict {
+        state::snapshot(&self.state())
+    }
+
+    /// Takes over a snapshot, in place.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`] if it is none of a scaler; nothing has changed then.
+    pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        state::load(&self.state(), state)
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        let named = [("scale", &self.scale), ("growth_tracker", &self.growth_tracker)];
+        named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
+    }
+
+    /// Whether a gradient is not finite, a 0-d tensor; remembered for the next update.
+    fn find(&self, parameters: &[Parameter]) -> Result<Tensor> {
+        let mut finite = ops::full((), true, DType::Bool)?;
+        for gradient in parameters.iter().filter_map(|p| p.grad()) {
+            finite = ops::logical_and(&finite, &ops::all(&ops::isfinite(&gradient)?, ..)?)?;
+        }
+        let found = ops::logical_not(&finite)?;
+        ops::update(formula!(|old: mask, new: mask| old | new), &[&self.found_inf], &[&found], &[])?;
+        Ok(found)
+    }
+}
+
+impl Unscaled {
+    /// The step with the unscaled gradients; nothing changes if one of them was not finite.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::try_step`].
+    pub fn step(self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+        optimizer.try_step_scaled(None, Some(&self.found_inf))
+    }
+}

@@ -1,0 +1,115 @@
+//! Schedules that go from one rate to another along a curve.
+
+use super::{At, Schedule};
+use std::f64::consts::PI;
+
+/// Linearly from one factor to another in `total` epochs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Linear {
+    /// The factor in epoch 0, in (0, 1]; PyTorch's default is 1/3.
+    pub start_factor: f64,
+    /// The factor from epoch `total` on, in [0, 1]; PyTorch's default is 1.
+    pub end_factor: f64,
+    /// The number of epochs, above 0; PyTorch's default is 5.
+    pub total: usize,
+}
+
+impl Schedule for Linear {
+    fn next(&self, at: At) -> f64 {
+        let (change, total) = (self.end_factor - self.start_factor, self.total as f64);
+        match at.epoch {
+            0 => at.lr * self.start_factor,
+            epoch if epoch > self.total => at.lr,
+            epoch => at.lr * (1.0 + change / (total * self.start_factor + (epoch - 1) as f64 * change)),
+        }
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        let done = at.epoch.min(self.total) as f64 / self.total as f64;
+        Some(at.base * (self.start_factor + (self.end_factor - self.start_factor) * done))
+    }
+}
+
+/// Down to 0 in `total` epochs, as (1 − t/T)^power.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Polynomial {
+    /// The number T of epochs, above 0; PyTorch's default is 5.
+    pub total: usize,
+    /// The power; PyTorch's default is 1.
+    pub power: f64,
+}
+
+impl Schedule for Polynomial {
+    fn next(&self, at: At) -> f64 {
+        if at.epoch == 0 || at.epoch > self.total {
+            return at.lr;
+        }
+        let rest = |epoch: usize| 1.0 - epoch as f64 / self.total as f64;
+        at.lr * (rest(at.epoch) / rest(at.epoch - 1)).powf(self.power)
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(at.base * (1.0 - at.epoch.min(self.total) as f64 / self.total as f64).powf(self.power))
+    }
+}
+
+/// Along half a cosine to `floor` in `period` epochs, and back up in as many (Loshchilov & Hutter
+/// 2017, without restarts).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cosine {
+    /// The number T of epochs, above 0.
+    pub period: usize,
+    /// The rate after T epochs.
+    pub floor: f64,
+}
+
+impl Schedule for Cosine {
+    fn next(&self, at: At) -> f64 {
+        let (t, period) = (at.epoch as f64, self.period as f64);
+        if at.epoch == 0 {
+            return at.lr;
+        }
+        // On the way up from the floor, where the quotient below would be 0/0.
+        if at.epoch > self.period && (at.epoch - 1 - self.period).is_multiple_of(2 * self.period) {
+            return at.lr + (at.base - self.floor) * (1.0 - (PI / period).cos()) / 2.0;
+        }
+        let height = |t: f64| 1.0 + (PI * t / period).cos();
+        height(t) / height(t - 1.0) * (at.lr - self.floor) + self.floor
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        let height = 1.0 + (PI * at.epoch as f64 / self.period as f64).cos();
+        Some(self.floor + (at.base - self.floor) * height / 2.0)
+    }
+}
+
+/// Along half a cosine to `floor` again and again, each time in `multiple` times as many epochs (SGDR:
+/// Loshchilov & Hutter 2017).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CosineWarmRestarts {
+    /// The epochs until the first restart, above 0.
+    pub first: usize,
+    /// By what a period is longer than the one before, at least 1; PyTorch's default is 1.
+    pub multiple: usize,
+    /// The rate that it goes down to.
+    pub floor: f64,
+}
+
+impl Schedule for CosineWarmRestarts {
+    fn next(&self, at: At) -> f64 {
+        let (mut t, mut period) = (at.epoch, self.first.max(1));
+        if self.multiple <= 1 {
+            t %= period;
+        }
+        while t >= period {
+            t -= period;
+            period *= self.multiple;
+        }
+        let height = 1.0 + (PI * t as f64 / period as f64).cos();
+        self.floor + (at.base - self.floor) * height / 2.0
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(self.next(at))
+    }
+}

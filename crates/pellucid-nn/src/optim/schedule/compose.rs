@@ -1,0 +1,77 @@
+//! Schedules of schedules.
+
+use super::{At, Schedule};
+
+/// One schedule after another: each begins anew, in its own epoch 0, at its milestone.
+pub struct Sequential {
+    first: Box<dyn Schedule>,
+    /// With the epoch in which each takes over, in rising order.
+    others: Vec<(usize, Box<dyn Schedule>)>,
+}
+
+impl Sequential {
+    /// `first`, and the others from their epochs on.
+    ///
+    /// # Panics
+    /// If the epochs do not rise.
+    #[track_caller]
+    pub fn new(first: impl Schedule + 'static, others: Vec<(usize, Box<dyn Schedule>)>) -> Sequential {
+        let rises = others.windows(2).all(|w| w[0].0 < w[1].0);
+        assert!(rises, "sequential: each schedule must take over after the one before");
+        Sequential { first: Box::new(first), others }
+    }
+
+    /// The schedule that holds in an epoch, and that epoch as it counts; whether another one held before.
+    fn holding(&self, epoch: usize) -> (&dyn Schedule, usize, bool) {
+        match self.others.iter().rev().find(|(from, _)| *from <= epoch) {
+            Some((from, schedule)) => (schedule, epoch - from, *from == epoch && epoch > 0),
+            None => (&*self.first, epoch, false),
+        }
+    }
+
+    fn at(&self, at: At) -> (&dyn Schedule, At, bool) {
+        let (schedule, epoch, begins) = self.holding(at.epoch);
+        (schedule, At { epoch, base: schedule.base(at.group, at.base), ..at }, begins)
+    }
+}
+
+impl Schedule for Sequential {
+    fn next(&self, at: At) -> f64 {
+        let (schedule, at, begins) = self.at(at);
+        if begins { schedule.begin(at) } else { schedule.next(at) }
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        let (schedule, at, _) = self.at(at);
+        schedule.closed(at)
+    }
+
+    fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
+        let (schedule, epoch, _) = self.holding(epoch);
+        schedule.momentum(group, epoch)
+    }
+}
+
+/// Several schedules at once: each goes on from the rate that those before it have made.
+pub struct Chained(Vec<Box<dyn Schedule>>);
+
+impl Chained {
+    /// All of these, in this order.
+    pub fn new(schedules: Vec<Box<dyn Schedule>>) -> Chained {
+        Chained(schedules)
+    }
+}
+
+impl Schedule for Chained {
+    fn next(&self, at: At) -> f64 {
+        self.0.iter().fold(at.lr, |lr, schedule| schedule.next(At { lr, base: schedule.base(at.group, at.base), ..at }))
+    }
+
+    fn base(&self, group: usize, lr: f64) -> f64 {
+        self.0.first().map_or(lr, |first| first.base(group, lr))
+    }
+
+    fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
+        self.0.iter().rev().find_map(|schedule| schedule.momentum(group, epoch))
+    }
+}

@@ -1,0 +1,181 @@
+//! Schedules by factors: what the rate is multiplied by, and when.
+
+use super::{At, Schedule};
+
+/// A function of group and epoch.
+type Factor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
+
+/// The first rate times a function of the epoch.
+pub struct Lambda(Factor);
+
+impl Lambda {
+    /// One function for all groups.
+    pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Lambda {
+        Lambda(Box::new(move |_, epoch| factor(epoch)))
+    }
+
+    /// A function of group and epoch.
+    pub fn per_group(factor: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> Lambda {
+        Lambda(Box::new(factor))
+    }
+}
+
+impl Schedule for Lambda {
+    fn next(&self, at: At) -> f64 {
+        at.base * (self.0)(at.group, at.epoch)
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(self.next(at))
+    }
+}
+
+/// The rate before times a function of the epoch.
+pub struct Multiplicative(Factor);
+
+impl Multiplicative {
+    /// One function for all groups; it is not asked for epoch 0.
+    pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Multiplicative {
+        Multiplicative(Box::new(move |_, epoch| factor(epoch)))
+    }
+
+    /// A function of group and epoch.
+    pub fn per_group(factor: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> Multiplicative {
+        Multiplicative(Box::new(factor))
+    }
+}
+
+impl Schedule for Multiplicative {
+    fn next(&self, at: At) -> f64 {
+        if at.epoch == 0 { at.lr } else { self.begin(at) }
+    }
+
+    fn begin(&self, at: At) -> f64 {
+        at.lr * (self.0)(at.group, at.epoch)
+    }
+}
+
+/// Times γ every `step_size` epochs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepDecay {
+    /// The epochs from one decay to the next, above 0.
+    pub step_size: usize,
+    /// γ
+    pub gamma: f64,
+}
+
+impl Schedule for StepDecay {
+    fn next(&self, at: At) -> f64 {
+        let is_due = at.epoch > 0 && at.epoch.is_multiple_of(self.step_size);
+        if is_due { at.lr * self.gamma } else { at.lr }
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(at.base * self.gamma.powf((at.epoch / self.step_size) as f64))
+    }
+}
+
+/// Times γ at every milestone; one that is listed twice counts twice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MultiStep {
+    /// Epochs.
+    pub milestones: Vec<usize>,
+    /// γ
+    pub gamma: f64,
+}
+
+impl MultiStep {
+    fn factor(&self, reached: impl Fn(usize) -> bool) -> f64 {
+        self.gamma.powf(self.milestones.iter().filter(|&&m| reached(m)).count() as f64)
+    }
+}
+
+impl Schedule for MultiStep {
+    fn next(&self, at: At) -> f64 {
+        at.lr * self.factor(|m| m == at.epoch)
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(at.base * self.factor(|m| m <= at.epoch))
+    }
+}
+
+/// Times γ in every epoch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exponential {
+    /// γ
+    pub gamma: f64,
+}
+
+impl Schedule for Exponential {
+    fn next(&self, at: At) -> f64 {
+        if at.epoch == 0 { at.lr } else { at.lr * self.gamma }
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(at.base * self.gamma.powf(at.epoch as f64))
+    }
+}
+
+/// Times a factor until epoch `total`, and the whole rate from there on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constant {
+    /// In (0, 1]; PyTorch's default is 1/3.
+    pub factor: f64,
+    /// The first epoch with the whole rate; PyTorch's default is 5.
+    pub total: usize,
+}
+
+impl Schedule for Constant {
+    fn next(&self, at: At) -> f64 {
+        match at.epoch {
+            0 => at.lr * self.factor,
+            epoch if epoch == self.total => at.lr * (1.0 / self.factor),
+            _ => at.lr,
+        }
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(if at.epoch >= self.total { at.base } else { at.base * self.factor })
+    }
+}
+
+/// Linearly from 1/`steps` of the rate in epoch 0 to the whole rate, which stays.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Warmup {
+    /// The number of epochs until the rate is whole.
+    pub steps: usize,
+}
+
+impl Schedule for Warmup {
+    fn next(&self, at: At) -> f64 {
+        let factor = |epoch: usize| ((epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0);
+        if at.epoch == 0 { at.lr * factor(0) } else { at.lr * (factor(at.epoch) / factor(at.epoch - 1)) }
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(at.base * ((at.epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0))
+    }
+}
+
+/// The schedule of the Transformer (Vaswani et al. 2017, section 5.3): the first rate times
+/// d^(−½)·min(t^(−½), t·w^(−3/2)) in step t = 1, 2, .., which is `epoch` + 1. A first rate of 1 gives
+/// the paper's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noam {
+    /// The model's width d.
+    pub width: usize,
+    /// The number w of steps in which the rate rises.
+    pub warmup: usize,
+}
+
+impl Schedule for Noam {
+    fn next(&self, at: At) -> f64 {
+        let (t, w) = ((at.epoch + 1) as f64, self.warmup.max(1) as f64);
+        at.base * (self.width as f64).powf(-0.5) * t.powf(-0.5).min(t * w.powf(-1.5))
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        Some(self.next(at))
+    }
+}

@@ -1,0 +1,134 @@
+//! Learning rates over time.
+//!
+//! A [`Schedule`] says which learning rate follows which, as a function of the epoch (or of the step,
+//! if it moves on in every step); a [`Scheduler`] moves on and sets the rates of all of an optimizer's
+//! groups, each from its own first rate. Rates are host numbers that are written into the optimizer's
+//! 0-d tensors: move on between the launches of a captured step, not in it.
+//!
+//! ```
+//! use pellucid_nn::optim::schedule::{Cosine, Linear, Scheduler, Sequential};
+//! use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
+//! use pellucid_nn::Parameter;
+//! use pellucid_tensor::Tensor;
+//!
+//! let p = Parameter::new(Tensor::from([1.0f64]));
+//! let optimizer = Sgd::new(vec![p], SgdOptions { lr: 1.0, ..Default::default() })?;
+//! let warmup = Linear { start_factor: 0.25, end_factor: 1.0, total: 3 };
+//! let schedule = Sequential::new(warmup, vec![(3, Box::new(Cosine { period: 10, floor: 0.0 }))]);
+//! let mut scheduler = Scheduler::new(schedule, &optimizer)?;
+//! let rates: Vec<f64> = (0..5).map(|_| {
+//!     let lr = optimizer.lr();
+//!     scheduler.step(&optimizer);
+//!     lr
+//! }).collect();
+//! assert_eq!(rates[..4], [0.25, 0.5, 0.75, 1.0]);
+//! assert!(rates[4] < 1.0);
+//! # Ok::<(), pellucid_tensor::Error>(())
+//! ```
+
+mod anneal;
+mod compose;
+mod cycle;
+mod decay;
+mod plateau;
+mod scheduler;
+mod warmup_cosine;
+
+pub use anneal::{Cosine, CosineWarmRestarts, Linear, Polynomial};
+pub use compose::{Chained, Sequential};
+pub use cycle::{Anneal, Cyclic, CyclicScale, OneCycle};
+pub use decay::{Constant, Exponential, Lambda, MultiStep, Multiplicative, Noam, StepDecay, Warmup};
+pub use plateau::{Mode, ReduceOnPlateau, ReduceOnPlateauOptions, Threshold};
+pub use scheduler::Scheduler;
+pub use warmup_cosine::CosineSchedule;
+
+/// Where a schedule is: one group in one epoch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct At {
+    /// The epoch that begins, from 0.
+    pub epoch: usize,
+    /// The group.
+    pub group: usize,
+    /// The group's first learning rate.
+    pub base: f64,
+    /// Its learning rate in the epoch before; in epoch 0, the first one.
+    pub lr: f64,
+}
+
+/// Which learning rate follows which: the mathematics of a schedule, without any state. Names,
+/// options and values are PyTorch's.
+pub trait Schedule: Send + Sync {
+    /// The learning rate of epoch `at.epoch`, made from the one before where that is how the schedule is
+    /// defined (its *chainable* form: it goes on from whatever others have made of the rate).
+    fn next(&self, at: At) -> f64;
+
+    /// The learning rate as a function of the epoch and the first rate alone, where there is one.
+    fn closed(&self, _at: At) -> Option<f64> {
+        None
+    }
+
+    /// The learning rate where this schedule takes over from another one, in its epoch 0.
+    fn begin(&self, at: At) -> f64 {
+        self.closed(at).unwrap_or_else(|| self.next(at))
+    }
+
+    /// A group's first learning rate, of a schedule that brings its own.
+    fn base(&self, _group: usize, lr: f64) -> f64 {
+        lr
+    }
+
+    /// The momentum in an epoch, of a schedule that moves it too.
+    fn momentum(&self, _group: usize, _epoch: usize) -> Option<f64> {
+        None
+    }
+}
+
+impl<S: Schedule + ?Sized> Schedule for Box<S> {
+    fn next(&self, at: At) -> f64 {
+        (**self).next(at)
+    }
+
+    fn closed(&self, at: At) -> Option<f64> {
+        (**self).closed(at)
+    }
+
+    fn begin(&self, at: At) -> f64 {
+        (**self).begin(at)
+    }
+
+    fn base(&self, group: usize, lr: f64) -> f64 {
+        (**self).base(group, lr)
+    }
+
+    fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
+        (**self).momentum(group, epoch)
+    }
+}
+
+/// One number for all groups, or one for each.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PerGroup {
+    /// The same for all.
+    All(f64),
+    /// In the order of the groups; the last one holds for all that follow.
+    Each(Vec<f64>),
+}
+
+impl PerGroup {
+    /// The number of a group.
+    ///
+    /// # Panics
+    /// If the list is empty.
+    pub fn of(&self, group: usize) -> f64 {
+        match self {
+            PerGroup::All(value) => *value,
+            PerGroup::Each(values) => values[group.min(values.len() - 1)],
+        }
+    }
+}
+
+impl From<f64> for PerGroup {
+    fn from(value: f64) -> PerGroup {
+        PerGroup::All(value)
+    }
+}

@@ -1,0 +1,192 @@
+//! First values: their distributions by their moments, what is not random exactly.
+
+use pellucid_nn::init::{self, Fan, Nonlinearity};
+use pellucid_nn::{Bilinear, Conv2d, ConvTranspose2d, Embedding, Layer, Linear, Module, Padding, Parameter};
+use pellucid_tensor::{DType, Error, Generator, Tensor, capture, manual_seed};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Mean, standard deviation, and the fourth moment in units of the deviation: 3 for a normal distribution, 1.8 for a
+/// uniform one.
+fn moments(values: &[f64]) -> [f64; 3] {
+    let mean = |f: &dyn Fn(f64) -> f64| values.iter().map(|&v| f(v)).sum::<f64>() / values.len() as f64;
+    let middle = mean(&|v| v);
+    let std = mean(&|v| (v - middle).powi(2)).sqrt();
+    [middle, std, mean(&|v| ((v - middle) / std).powi(4))]
+}
+
+const NORMAL: f64 = 3.0;
+const UNIFORM: f64 = 1.8;
+
+/// Five standard errors of each moment; those of the second and fourth are at most the normal distribution's.
+#[track_caller]
+fn distributed(what: &str, values: &Tensor, std: f64, fourth: f64) {
+    let values = values.to_vec::<f64>();
+    let error = 5.0 / (values.len() as f64).sqrt();
+    let [mean, found, kurtosis] = moments(&values);
+    assert!(mean.abs() < error * std, "{what}: mean {mean}");
+    assert!((found / std - 1.0).abs() < error, "{what}: deviation {found}, not {std}");
+    assert!((kurtosis - fourth).abs() < 5.0 * error, "{what}: fourth moment {kurtosis}, not {fourth}");
+    if fourth == UNIFORM {
+        let bound = std * 3f64.sqrt();
+        let most = values.iter().fold(0f64, |most, v| most.max(v.abs()));
+        assert!(most <= bound * (1.0 + 1e-6) && most > 0.999 * bound, "{what}: as far as {most}, not {bound}");
+    }
+}
+
+#[test]
+fn distributions_have_their_moments() {
+    manual_seed(1);
+    let (shape, taps) = ([200, 300], [20, 30, 10, 12]);
+    distributed("uniform", &init::uniform(shape, 0.5), 0.5 / 3f64.sqrt(), UNIFORM);
+    distributed("normal", &init::normal(shape, 0.02), 0.02, NORMAL);
+    let gain = Nonlinearity::Tanh.gain();
+    distributed("xavier_uniform", &init::xavier_uniform(shape, gain), gain * (2.0 / 500f64).sqrt(), UNIFORM);
+    distributed("xavier_normal", &init::xavier_normal(taps, 1.0), (2.0 / (50.0 * 120.0f64)).sqrt(), NORMAL);
+    let relu = Nonlinearity::Relu;
+    distributed("kaiming_uniform", &init::kaiming_uniform(shape, Fan::In, relu), (2.0 / 300f64).sqrt(), UNIFORM);
+    distributed("kaiming_normal", &init::kaiming_normal(taps, Fan::Out, relu), (2.0 / 2400f64).sqrt(), NORMAL);
+    let leaky = Nonlinearity::LeakyRelu(5f64.sqrt());
+    distributed("leaky", &init::kaiming_uniform(taps, Fan::In, leaky), (1.0 / (3.0 * 3600f64)).sqrt(), UNIFORM);
+    let selu = init::kaiming_normal(shape, Fan::In, Nonlinearity::Selu);
+    distributed("selu", &selu, 0.75 / 300f64.sqrt(), NORMAL);
+}
+
+/// The density of the standard normal distribution at ±1 and its mass between say the deviation: 1 − 2φ(1)/0.6827.
+#[test]
+fn a_truncated_normal_stays_inside() {
+    manual_seed(2);
+    let values = init::trunc_normal([100_000], 2.0, -2.0, 2.0);
+    distributed(
+        "trunc_normal",
+        &values,
+        2.0 * (1.0 - 2.0 * 0.24197072451914337 / 0.6826894921370859f64).sqrt(),
+        1.94092,
+    );
+    assert!(values.to_vec::<f32>().iter().all(|v| (-2.0..=2.0).contains(v)));
+    let tail = init::trunc_normal([10_000], 1.0, 3.0, 100.0).to_vec::<f64>();
+    assert!(tail.iter().all(|v| (3.0..=100.0).contains(v)));
+    // E[z | z > 3] = φ(3) / Φ(−3)
+    assert!((moments(&tail)[0] - 0.004431848411938008 / 0.0013498980316300933).abs() < 0.02);
+}
+
+#[test]
+fn sparse_columns_have_their_zeros() {
+    manual_seed(3);
+    let values = init::sparse([100, 50], 0.303, 0.01).t().to_vec::<f64>();
+    let columns: Vec<&[f64]> = values.chunks(100).collect();
+    assert!(columns.iter().all(|c| c.iter().filter(|v| **v == 0.0).count() == 31), "⌈30.3⌉ zeros a column");
+    assert!(columns.windows(2).any(|pair| {
+        let places = |c: &[f64]| c.iter().map(|v| *v == 0.0).collect::<Vec<_>>();
+        places(pair[0]) != places(pair[1])
+    }));
+    let rest: Vec<f64> = values.iter().copied().filter(|v| *v != 0.0).collect();
+    distributed("sparse", &Tensor::new(&rest, rest.len()), 0.01, NORMAL);
+}
+
+#[test]
+fn what_is_not_random_is_exact() {
+    assert_eq!(init::constant([2, 2], 0.3).to_vec::<f32>(), [0.3; 4]);
+    assert_eq!(init::zeros(2).to_vec::<f32>(), [0.0; 2]);
+    assert_eq!(init::ones(2).to_vec::<f32>(), [1.0; 2]);
+    assert_eq!(init::eye([2, 3]).to_vec::<f32>(), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+    // A convolution with it passes channels on, group by group; channels beyond the inputs are 0.
+    let conv = Conv2d::new(4, 6, 3).groups(2).padding(1).without_bias();
+    init::dirac_(&conv.weight, 2);
+    let x = Tensor::randn([1, 4, 5, 5], DType::F32);
+    let y = conv.forward(&x);
+    let channel = |t: &Tensor, c: usize| t.select(1, c as isize).to_vec::<f32>();
+    for (output, input) in [(0, Some(0)), (1, Some(1)), (2, None), (3, Some(2)), (4, Some(3)), (5, None)] {
+        assert_eq!(channel(&y, output), input.map_or(vec![0.0; 25], |c| channel(&x, c)), "{output}");
+    }
+    let even = Conv2d::new(1, 1, [4, 1]).padding(Padding::Same).without_bias();
+    init::dirac_(&even.weight, 1);
+    assert_eq!(even.weight.to_vec::<f32>(), [0.0, 0.0, 1.0, 0.0]);
+}
+
+#[test]
+fn a_parameter_is_refilled_in_place() {
+    let parameter = init::in_dtype(DType::F64, || init::zeros([4, 3]));
+    let other: Parameter = parameter.clone();
+    manual_seed(4);
+    init::kaiming_normal_(&parameter, Fan::In, Nonlinearity::Linear);
+    assert!(parameter.requires_grad() && parameter.is_leaf() && parameter.grad().is_none());
+    manual_seed(4);
+    let made = init::in_dtype(DType::F64, || init::kaiming_normal([4, 3], Fan::In, Nonlinearity::Linear));
+    assert_eq!(other.to_vec::<f64>(), made.to_vec::<f64>());
+    let before = parameter.to_vec::<f64>();
+    for refused in [
+        catch_unwind(AssertUnwindSafe(|| init::dirac_(&parameter, 1))),
+        catch_unwind(AssertUnwindSafe(|| init::sparse_(&parameter, 1.5, 1.0))),
+        catch_unwind(AssertUnwindSafe(|| init::trunc_normal_(&parameter, 1.0, 2.0, 1.0))),
+    ] {
+        assert!(refused.is_err());
+    }
+    assert_eq!(parameter.to_vec::<f64>(), before);
+}
+
+#[test]
+fn a_given_generator_is_used_and_the_threads_is_left_alone() {
+    manual_seed(5);
+    let model = || (Linear::new(3, 4), Conv2d::new(1, 2, 3), Embedding::new(5, 2));
+    let expected = model().state_dict();
+    manual_seed(6);
+    let first = Tensor::rand([4], DType::F32).to_vec::<f32>();
+    manual_seed(6);
+    let given = init::from_generator(&Generator::new(5), model);
+    assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), first);
+    for (name, value) in given.state_dict() {
+        assert_eq!(value.to_vec::<f32>(), expected[&name].to_vec::<f32>(), "{name}");
+    }
+}
+
+#[test]
+fn layers_start_as_pytorchs() {
+    manual_seed(7);
+    let uniform = |what: &str, values: &Tensor, fan: usize| {
+        distributed(what, values, (fan as f64).sqrt().recip() / 3f64.sqrt(), UNIFORM);
+    };
+    let linear = Linear::new(100, 2000);
+    uniform("linear weight", &linear.weight, 100);
+    uniform("linear bias", linear.bias.as_ref().unwrap(), 100);
+    let conv = Conv2d::new(16, 1000, 3).groups(4);
+    uniform("conv weight", &conv.weight, 4 * 9);
+    uniform("conv bias", conv.bias.as_ref().unwrap(), 4 * 9);
+    let transposed = ConvTranspose2d::new(12, 1000, 3);
+    uniform("transposed weight", &transposed.weight, 1000 * 9);
+    uniform("transposed bias", transposed.bias.as_ref().unwrap(), 1000 * 9);
+    let bilinear = Bilinear::new(50, 20, 1000);
+    uniform("bilinear weight", &bilinear.weight, 50);
+    uniform("bilinear bias", bilinear.bias.as_ref().unwrap(), 50);
+    distributed("embedding", &Embedding::new(1000, 50).weight, 1.0, NORMAL);
+    assert_eq!(Embedding::new(4, 2).padding_index(-1).weight.narrow(0, 3, 1).to_vec::<f32>(), [0.0; 2]);
+}
+
+#[test]
+fn refilling_can_be_captured() {
+    let parameter = init::zeros([3]);
+    let generator = Generator::new(9);
+    let refill = || init::from_generator(&generator, || init::normal_(&parameter, 1.0));
+    let mut step = capture(
+        |_| {
+            refill();
+            parameter.tensor() * 1.0
+        },
+        &[],
+    )
+    .unwrap();
+    let drawn: Vec<Vec<f32>> = (0..2).map(|_| step.launch(&[]).unwrap().to_vec::<f32>(0)).collect();
+    generator.reseed(9);
+    for drawn in drawn {
+        refill();
+        assert_eq!(parameter.to_vec::<f32>(), drawn);
+    }
+}
+
+#[test]
+fn shapes_without_a_fan_are_refused() {
+    let refused = catch_unwind(|| init::xavier_uniform([3], 1.0)).unwrap_err();
+    let text = refused.downcast_ref::<String>().unwrap();
+    assert!(text.starts_with("xavier_uniform: shapes"), "{text}");
+    let error = Linear::lazy(3).try_forward(&Tensor::from(1.0f32)).unwrap_err();
+    assert!(matches!(error, Error::ShapeMismatch { .. }));
+}

@@ -1,0 +1,206 @@
+//! Clipping, the scaler, averages.
+
+use crate::numbers::KINDS;
+use crate::{close, flat, parameters, set_gradients};
+use pellucid_nn::optim::*;
+use pellucid_nn::{Linear, Module, Parameter};
+use pellucid_tensor::{DType, Error, Tensor, capture};
+
+fn with_gradients(gradients: &[&[f64]], dtype: DType) -> Vec<Parameter> {
+    let make = |g: &&[f64]| {
+        let p = Parameter::new(Tensor::zeros([g.len()], dtype));
+        p.set_grad(Some(Tensor::new(g.to_vec(), [g.len()]).to_dtype(dtype)));
+        p
+    };
+    gradients.iter().map(make).collect()
+}
+
+fn gradients(parameters: &[Parameter]) -> Vec<f64> {
+    parameters.iter().flat_map(|p| p.grad().unwrap().to_vec::<f64>()).collect()
+}
+
+#[test]
+fn norms_of_any_order_are_clipped() {
+    let all = [1.0, -2.0, 4.0, 0.5, -8.0];
+    for order in [1.0, 2.0, 3.0, f64::INFINITY] {
+        let parameters = with_gradients(&[&all[..2], &all[2..]], DType::F64);
+        let norm = if order.is_infinite() {
+            8.0
+        } else {
+            all.iter().map(|x: &f64| x.abs().powf(order)).sum::<f64>().powf(1.0 / order)
+        };
+        let options = ClipGradNorm { order, error_if_nonfinite: true };
+        close(&[grad_norm(&parameters, order).unwrap().item()], &[norm], 1e-14, "norm");
+        let found = clip_grad_norm_with(&parameters, 2.0, options).unwrap();
+        close(&[found.item()], &[norm], 1e-14, "norm");
+        close(&gradients(&parameters), &all.map(|g| g * 2.0 / (norm + 1e-6)), 1e-14, "clipped");
+    }
+}
+
+#[test]
+fn norms_that_are_not_finite_can_be_errors() {
+    let parameters = with_gradients(&[&[1.0, f64::NAN], &[2.0]], DType::F32);
+    let strict = ClipGradNorm { error_if_nonfinite: true, ..Default::default() };
+    assert!(matches!(clip_grad_norm_with(&parameters, 1.0, strict), Err(Error::InvalidArgument { .. })));
+    assert_eq!(gradients(&parameters)[2], 2.0);
+    assert!(clip_grad_norm(&parameters, 1.0).unwrap().item::<f32>().is_nan());
+    assert!(gradients(&parameters)[2].is_nan());
+}
+
+/// The norm of `f16` gradients does not overflow, nor do their widths have to be the same.
+#[test]
+fn half_gradients_are_clipped() {
+    let half = with_gradients(&[&[6e4, 6e4]], DType::F16);
+    let all = [half, with_gradients(&[&[1.0]], DType::F32)].concat();
+    let norm = clip_grad_norm(&all, 1.0).unwrap();
+    assert_eq!(norm.dtype(), DType::F32);
+    close(&[norm.item()], &[6e4 * 2f64.sqrt()], 1e-3, "norm");
+    close(&gradients(&all)[..2], &[0.5f64.sqrt(); 2], 1e-3, "clipped");
+}
+
+#[test]
+fn values_are_clipped() {
+    let parameters = with_gradients(&[&[1.0, -2.0], &[0.25]], DType::F16);
+    clip_grad_value(&parameters, 0.5).unwrap();
+    assert_eq!(gradients(&parameters), [0.5, -0.5, 0.25]);
+    assert!(matches!(clip_grad_value(&parameters, 0.0), Err(Error::InvalidArgument { .. })));
+}
+
+/// A step with inf or NaN changes nothing, of no optimizer; others are as without a scaler.
+#[test]
+fn the_scaler_skips_what_is_not_finite() {
+    let options = GradScalerOptions { init_scale: 8.0, growth_interval: 2, ..Default::default() };
+    for (kind, cases, make) in KINDS.iter().copied() {
+        for case in 0..cases {
+            let make = || make(parameters(kind == "muon", DType::F64), case);
+            let (scaled, plain) = (make(), make());
+            let scaler = GradScaler::new(options).unwrap();
+            let mut scales = Vec::new();
+            for (i, poison) in [None, Some(f64::INFINITY), None, None, Some(f64::NAN), None].into_iter().enumerate() {
+                scales.push(scaler.scale_tensor().item::<f64>());
+                let unscaled = scaler.scale_tensor().to_dtype(DType::F64);
+                for p in scaled.parameters() {
+                    p.set_grad(Some((crate::gradient(&p.detach(), i as f64) * &unscaled).detach()));
+                }
+                if let Some(poison) = poison {
+                    let g = scaled.parameters()[1].grad().unwrap();
+                    g.set(0, Tensor::full(g.i(0).shape(), poison, DType::F64));
+                    let before: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes().unwrap()).collect();
+                    let values = flat(scaled.parameters());
+                    scaler.step(&*scaled).unwrap();
+                    let after: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes().unwrap()).collect();
+                    assert_eq!((after, flat(scaled.parameters())), (before, values), "{kind}.{case}");
+                } else {
+                    set_gradients(&*plain, i as f64);
+                    plain.step();
+                    scaler.step(&*scaled).unwrap();
+                }
+                scaler.update().unwrap();
+            }
+            assert_eq!(scales, [8.0, 8.0, 4.0, 4.0, 8.0, 4.0], "{kind}.{case}");
+            close(&flat(scaled.parameters()), &flat(plain.parameters()), 1e-12, &format!("{kind}.{case}"));
+        }
+    }
+}
+
+/// The scale is the one of PyTorch's rule; it does not grow beyond what `f32` has.
+#[test]
+fn the_scale_grows_and_backs_off() {
+    let options = GradScalerOptions { init_scale: 3e38, growth_interval: 1, ..Default::default() };
+    let scaler = GradScaler::new(options).unwrap();
+    scaler.update().unwrap();
+    assert_eq!(scaler.scale_tensor().item::<f32>(), 3e38);
+    let other = GradScaler::new(GradScalerOptions::default()).unwrap();
+    other.load_state_dict(&scaler.state_dict()).unwrap();
+    assert_eq!(other.scale_tensor().item::<f32>(), 3e38);
+    for wrong in [
+        GradScalerOptions { init_scale: 0.0, ..options },
+        GradScalerOptions { growth_factor: 1.0, ..options },
+        GradScalerOptions { backoff_factor: 1.0, ..options },
+        GradScalerOptions { growth_interval: 0, ..options },
+    ] {
+        assert!(matches!(GradScaler::new(wrong), Err(Error::InvalidArgument { .. })));
+    }
+}
+
+/// Mixed precision, clipped, captured: the eager steps, bit for bit, skipped ones included.
+#[test]
+fn a_scaled_step_can_be_captured() {
+    let run = |captured: bool| {
+        let p = Parameter::new(Tensor::linspace(-1.0, 1.0, 8, DType::F16));
+        let optimizer = AdamW::new(vec![p.clone()], AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+        let options = GradScalerOptions { init_scale: 65536.0, growth_interval: 3, ..Default::default() };
+        let scaler = GradScaler::new(options).unwrap();
+        let step = |x: &Tensor| {
+            optimizer.zero_grad();
+            let loss = (p.tensor() * x.to_dtype(DType::F16)).to_dtype(DType::F32).square().sum(..);
+            scaler.scale(&loss).backward();
+            let unscaled = scaler.unscale(&optimizer).unwrap();
+            clip_grad_norm(optimizer.parameters(), 0.5).unwrap();
+            unscaled.step(&optimizer).unwrap();
+            scaler.update().unwrap();
+            loss
+        };
+        let inputs: Vec<Tensor> = (0..12).map(|i| Tensor::full([8], 0.3 + 0.1 * f64::from(i), DType::F32)).collect();
+        if captured {
+            let mut replay = capture(|inputs| step(&inputs[0]), &[&inputs[0]]).unwrap();
+            for x in &inputs {
+                replay.launch(&[x]).unwrap();
+            }
+        } else {
+            for x in &inputs {
+                step(x);
+            }
+        }
+        let state = optimizer.state_dict().into_iter().chain(scaler.state_dict());
+        let bytes: Vec<_> = state.map(|(_, t)| t.to_bytes().unwrap()).collect();
+        (
+            bytes,
+            p.to_bytes().unwrap(),
+            scaler.scale_tensor().item::<f32>(),
+            optimizer.clock_tensor(0, "step").unwrap().item::<f32>(),
+        )
+    };
+    let eager = run(false);
+    assert!(eager.2 < 65536.0, "the first scale overflows f16");
+    assert!(eager.3 > 4.0 && eager.3 < 12.0, "some steps count, some are skipped: {}", eager.3);
+    assert_eq!(run(true), eager);
+}
+
+#[test]
+fn averages_are_their_definitions() {
+    let model = Linear::new(2, 1);
+    let ema = AveragedModel::new(&model, Average::Exponential(0.8)).unwrap();
+    let mut swa = AveragedModel::new(&model, Average::Equal).unwrap();
+    let weights: Vec<[f64; 2]> = (0..6).map(|i| [f64::from(i * i), 1.0 / f64::from(i + 1)]).collect();
+    for w in &weights {
+        let _guard = pellucid_tensor::no_grad();
+        model.parameters()[0].copy_(&Tensor::from([*w]));
+        ema.update().unwrap();
+        swa.update().unwrap();
+    }
+    let of = |average: &AveragedModel| average.averages().next().unwrap().1.to_vec::<f64>();
+    let mean = [0, 1].map(|k| weights.iter().map(|w| w[k]).sum::<f64>() / 6.0);
+    let fading = [0, 1].map(|k| weights[1..].iter().fold(weights[0][k], |a, w| 0.8 * a + (1.0 - 0.8) * w[k]));
+    close(&of(&swa), &mean, 1e-6, "swa");
+    close(&of(&ema), &fading, 1e-6, "ema");
+    assert_eq!(ema.count_tensor().item::<f32>(), 6.0);
+
+    let own = flat(&model.parameters());
+    swa.apply().unwrap();
+    close(&flat(&model.parameters())[..2], &mean, 1e-6, "applied");
+    assert!(matches!(swa.apply(), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(swa.update(), Err(Error::InvalidArgument { .. })));
+    swa.restore().unwrap();
+    assert_eq!(flat(&model.parameters()), own);
+    assert!(matches!(swa.restore(), Err(Error::InvalidArgument { .. })));
+
+    let state = ema.state_dict();
+    let mut again = AveragedModel::new(&model, Average::Exponential(0.8)).unwrap();
+    again.load_state_dict(&state).unwrap();
+    ema.update().unwrap();
+    again.update().unwrap();
+    assert_eq!(of(&again), of(&ema));
+    again.apply().unwrap();
+    assert!(matches!(AveragedModel::new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
+}

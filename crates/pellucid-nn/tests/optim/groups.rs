@@ -1,0 +1,243 @@
+//! Groups, names, state dicts, late parameters, buffers from outside.
+
+use crate::numbers::KINDS;
+use crate::{close, flat, parameters, set_gradients};
+use pellucid_nn::optim::*;
+use pellucid_nn::{Linear, Module, Parameter, Relu, sequential};
+use pellucid_tensor::{DType, Error, Tensor};
+
+fn bits(optimizer: &dyn Optimizer) -> Vec<Vec<u8>> {
+    let parameters = optimizer.parameters().iter().map(|p| p.to_bytes().unwrap());
+    parameters.chain(optimizer.state().iter().map(|(_, t)| t.to_bytes().unwrap())).collect()
+}
+
+/// Every optimizer resumes bit-equal from its snapshot, in single precision.
+#[test]
+fn all_kinds_resume_bit_equal() {
+    for (kind, cases, make) in KINDS.iter().copied() {
+        for case in 0..cases {
+            let first = make(parameters(kind == "muon", DType::F32), case);
+            let go_on = |optimizer: &dyn Optimizer| {
+                for t in 6..=10 {
+                    set_gradients(optimizer, f64::from(t));
+                    optimizer.step();
+                }
+                bits(optimizer)
+            };
+            for t in 1..=5 {
+                set_gradients(&*first, f64::from(t));
+                first.step();
+            }
+            first.set_lr(0.03);
+            let own = first.parameters().iter().map(|p| Parameter::new(p.copy())).collect();
+            let second = make(own, case);
+            second.load_state_dict(&first.state_dict()).unwrap();
+            assert_eq!(go_on(&*first), go_on(&*second), "{kind}.{case}");
+        }
+    }
+}
+
+#[test]
+fn groups_have_rates_and_decays_of_their_own() {
+    let [w, b]: [Parameter; 2] = parameters(false, DType::F64).try_into().unwrap();
+    let mut both = AdamW::new(vec![w], AdamWOptions { lr: 0.1, weight_decay: 0.5, ..Default::default() }).unwrap();
+    both.add_group(vec![b], AdamWOptions { lr: 0.02, weight_decay: 0.0, ..Default::default() }).unwrap();
+    let alone: Vec<AdamW> = parameters(false, DType::F64)
+        .into_iter()
+        .enumerate()
+        .map(|(i, p)| AdamW::new(vec![p], *both.options(i)).unwrap())
+        .collect();
+    for t in 1..=10 {
+        set_gradients(&both, f64::from(t));
+        both.step();
+        for own in &alone {
+            set_gradients(own, f64::from(t));
+            own.step();
+        }
+    }
+    assert_eq!(flat(both.parameters()), [flat(alone[0].parameters()), flat(alone[1].parameters())].concat());
+    both.set_group_lr(1, 0.5);
+    assert_eq!((both.lr(), both.group_lr(1)), (0.1, 0.5));
+    both.set_lr(0.25);
+    assert_eq!((both.lr(), both.group_lr(1)), (0.25, 0.25));
+}
+
+#[test]
+fn biases_can_be_exempt_and_state_goes_by_name() {
+    let model = sequential![Linear::new(3, 4), Relu, Linear::new(4, 2)];
+    let options = AdamWOptions { weight_decay: 0.3, ..Default::default() };
+    let optimizer = AdamW::exempting(model.named_parameters(), options, AdamW::biases_and_norms).unwrap();
+    assert_eq!(optimizer.options(0).weight_decay, 0.3);
+    assert_eq!(optimizer.options(1).weight_decay, 0.0);
+    assert!(optimizer.parameters()[..2].iter().all(|p| p.rank() == 2));
+    assert!(optimizer.parameters()[2..].iter().all(|p| p.rank() == 1));
+    let state = optimizer.state_dict();
+    for name in ["groups.0.lr", "groups.1.step", "state.0.weight.mean", "state.2.bias.square"] {
+        assert!(state.contains_key(name), "{name} is not in {:?}", state.keys());
+    }
+    // Names, not positions: the other order of parameters takes the same state.
+    let mut turned = model.named_parameters();
+    turned.reverse();
+    AdamW::exempting(turned, options, AdamW::biases_and_norms).unwrap().load_state_dict(&state).unwrap();
+    let twice: Vec<_> = parameters(false, DType::F32).into_iter().map(|p| ("same".to_string(), p)).collect();
+    assert!(matches!(AdamW::from_named(twice, options), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn a_state_dict_that_does_not_fit_changes_nothing() {
+    let optimizer = Adam::new(parameters(false, DType::F64), AdamOptions::default()).unwrap();
+    let mut state = optimizer.state_dict();
+    state.remove("state.0.mean");
+    state.insert("state.1.mean".into(), Tensor::zeros([3], DType::F64));
+    state.insert("groups.0.lr".into(), Tensor::from(7.0));
+    state.insert("groups.4.lr".into(), Tensor::from(7.0));
+    let Err(Error::StateDict { missing, unexpected, misshaped }) = optimizer.load_state_dict(&state) else {
+        panic!("it does not fit");
+    };
+    assert_eq!((missing, unexpected), (vec!["state.0.mean".to_string()], vec!["groups.4.lr".to_string()]));
+    assert_eq!(misshaped, ["state.1.mean"]);
+    assert_eq!(optimizer.lr(), 1e-3);
+}
+
+/// An optimizer without parameters gets them later, and does what one does that had them at once.
+#[test]
+fn parameters_may_come_later() {
+    let options = AdamOptions { lr: 0.1, ..Default::default() };
+    for dtype in [DType::F32, DType::F64] {
+        let at_once = Adam::new(parameters(false, dtype), options).unwrap();
+        let mut late = Adam::new(vec![], AdamOptions { lr: 7.0, ..options }).unwrap();
+        late.set_lr(0.1);
+        for p in parameters(false, dtype) {
+            late.add_params(vec![p]).unwrap();
+        }
+        for optimizer in [&at_once, &late] {
+            for t in 1..=3 {
+                set_gradients(optimizer, f64::from(t));
+                optimizer.step();
+            }
+        }
+        assert_eq!(bits(&at_once), bits(&late));
+    }
+    // Steps without parameters count all the same.
+    let mut late = Adam::new(vec![], options).unwrap();
+    late.step();
+    late.add_params(parameters(false, DType::F64)).unwrap();
+    assert_eq!(late.clock_tensor(0, "step").unwrap().item::<f64>(), 1.0);
+    // What cannot be added leaves all as it was.
+    let known = late.parameters()[0].clone();
+    assert!(matches!(late.add_params(vec![known]), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(late.add_params(parameters(false, DType::F32)), Err(Error::DTypeMismatch { .. })));
+    let bad = AdamOptions { eps: -1.0, ..options };
+    assert!(matches!(late.add_group(parameters(false, DType::F64), bad), Err(Error::InvalidArgument { .. })));
+    assert_eq!((late.parameters().len(), late.groups()), (2, 1));
+}
+
+#[test]
+fn frozen_parameters_have_no_state_until_they_need_it() {
+    let own = parameters(false, DType::F64);
+    own[0].set_requires_grad(false).unwrap();
+    let mut optimizer = Adam::new(own.clone(), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
+    assert!(!optimizer.state_dict().contains_key("state.0.mean"));
+    own[0].set_requires_grad(true).unwrap();
+    set_gradients(&optimizer, 1.0);
+    let before = flat(&own);
+    assert!(matches!(optimizer.try_step(), Err(Error::InvalidArgument { .. })));
+    assert_eq!((flat(&own), optimizer.clock_tensor(0, "step").unwrap().item::<f64>()), (before.clone(), 0.0));
+    optimizer.ensure_initialized().unwrap();
+    optimizer.step();
+    assert!(flat(&own).iter().zip(&before).all(|(a, b)| a != b));
+}
+
+#[test]
+fn gradients_can_live_in_buffers_from_outside() {
+    let own = parameters(false, DType::F64);
+    let optimizer = Sgd::new(own.clone(), SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
+    let buffers: Vec<Tensor> = own.iter().map(|p| Tensor::zeros(p.shape(), DType::F64)).collect();
+    optimizer.rebind_grads(&buffers).unwrap();
+    let before = flat(&own);
+    // Written from outside, read by the step.
+    buffers[0].copy_(&Tensor::full([3, 2], 2.0, DType::F64));
+    optimizer.step();
+    let expected: Vec<f64> = before.iter().enumerate().map(|(i, b)| if i < 6 { b - 1.0 } else { *b }).collect();
+    close(&flat(&own), &expected, 0.0, "rebound");
+    assert!(matches!(optimizer.rebind_grads(&buffers[..1]), Err(Error::InvalidArgument { .. })));
+    let turned = [buffers[1].clone(), buffers[0].clone()];
+    assert!(matches!(optimizer.rebind_grads(&turned), Err(Error::ShapeMismatch { .. })));
+    // Zeros are written where they lie.
+    optimizer.zero_grad_with(false);
+    assert_eq!(buffers[0].to_vec::<f64>(), [0.0; 6]);
+    optimizer.zero_grad_with(true);
+    assert!(own[0].grad().is_none());
+}
+
+/// k passes with a scale of 1/k are one pass over the mean.
+#[test]
+fn gradients_accumulate() {
+    for (kind, cases, make) in KINDS.iter().copied() {
+        for case in 0..cases {
+            let (mut several, one) = (
+                make(parameters(kind == "muon", DType::F64), case),
+                make(parameters(kind == "muon", DType::F64), case),
+            );
+            several.set_grad_scale(Some(Tensor::from(0.25f64))).unwrap();
+            for t in 0..3 {
+                several.zero_grad();
+                one.zero_grad();
+                for k in 0..4 {
+                    let loss = |o: &dyn Optimizer| {
+                        o.parameters()
+                            .iter()
+                            .map(|p| (p.tensor() * f64::from(t + k)).sin().sum(..))
+                            .reduce(|a, b| a + b)
+                    };
+                    loss(&*several).unwrap().backward();
+                    (loss(&*one).unwrap() * 0.25).backward();
+                }
+                several.step();
+                one.step();
+            }
+            close(&flat(several.parameters()), &flat(one.parameters()), 1e-9, &format!("{kind}.{case}"));
+        }
+    }
+    let mut sgd = Sgd::new(parameters(false, DType::F32), SgdOptions::default()).unwrap();
+    assert!(matches!(sgd.set_grad_scale(Some(Tensor::from([1.0f32]))), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(sgd.set_grad_scale(Some(Tensor::from(1i64))), Err(Error::DTypeMismatch { .. })));
+    assert!(sgd.set_grad_scale(Some(Tensor::from(1.0f64))).is_ok());
+    set_gradients(&sgd, 1.0);
+    sgd.step();
+    assert!(sgd.set_grad_scale(None).is_ok());
+}
+
+#[test]
+fn muon_is_for_matrices() {
+    let refused = Muon::new(parameters(false, DType::F32), MuonOptions::default());
+    assert!(matches!(refused, Err(Error::ShapeMismatch { .. })));
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    let p = || parameters(true, DType::F32);
+    macro_rules! refused {
+        ($($kind:ident $options:ident { $field:ident: $value:expr }),* $(,)?) => {$(
+            let options = $options { $field: $value, ..Default::default() };
+            assert!(matches!($kind::new(p(), options), Err(Error::InvalidArgument { .. })), "{options:?}");
+        )*};
+    }
+    refused!(
+        Sgd SgdOptions { dampening: 2.0 },
+        Adam AdamOptions { betas: (1.0, 0.9) },
+        Adam AdamOptions { lr: f64::INFINITY },
+        NAdam NAdamOptions { momentum_decay: -1.0 },
+        RAdam RAdamOptions { eps: -1.0 },
+        Adamax AdamaxOptions { weight_decay: -0.1 },
+        Adagrad AdagradOptions { lr_decay: -0.1 },
+        Adadelta AdadeltaOptions { rho: 1.5 },
+        RmsProp RmsPropOptions { alpha: -0.5 },
+        Rprop RpropOptions { etas: (1.5, 0.5) },
+        Asgd AsgdOptions { lambd: f64::NAN },
+        Lion LionOptions { betas: (0.9, 1.0) },
+        Lamb LambOptions { eps: f64::NAN },
+        Adafactor AdafactorOptions { d: 0.5 },
+        Muon MuonOptions { momentum: 1.0 },
+    );
+}

@@ -1,0 +1,54 @@
+//! Optimizers, schedules and what stands around a step.
+
+mod around;
+mod general;
+mod groups;
+mod half;
+mod numbers;
+mod papers;
+mod replayed;
+mod schedules;
+
+use pellucid_nn::Parameter;
+use pellucid_nn::optim::Optimizer;
+use pellucid_tensor::{DType, Tensor, no_grad};
+
+/// The parameters of the fixtures: w [3, 2] and b [4], or [1, 4].
+fn parameters(matrices: bool, dtype: DType) -> Vec<Parameter> {
+    let w = Tensor::linspace(-1.0, 1.5, 6, DType::F64).reshape([3, 2]);
+    let b = Tensor::linspace(0.8, -0.7, 4, DType::F64);
+    let b = if matrices { b.reshape([1, 4]) } else { b };
+    [w, b].map(|t| Parameter::new(t.to_dtype(dtype))).into()
+}
+
+/// The gradient of the fixtures in step `t`: ½(p − target) + cos(2p + 0.3t).
+fn gradient(p: &Tensor, t: f64) -> Tensor {
+    let target = Tensor::arange(0.0f64, p.size() as f64, 1.0).mul(0.1).reshape(p.shape()).to_dtype(p.dtype());
+    (p - target) * 0.5 + (p * 2.0 + 0.3 * t).cos()
+}
+
+/// Gives all parameters their gradients of step `t`.
+fn set_gradients(optimizer: &dyn Optimizer, t: f64) {
+    let _guard = no_grad();
+    for p in optimizer.parameters() {
+        p.set_grad(Some(gradient(&p.detach(), t)));
+    }
+}
+
+/// All values, one parameter after the other.
+fn flat(parameters: &[Parameter]) -> Vec<f64> {
+    parameters.iter().flat_map(|p| p.to_vec::<f64>()).collect()
+}
+
+#[track_caller]
+fn close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (f, e) in found.iter().zip(expected) {
+        assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "{what}: {found:?} is not {expected:?}");
+    }
+}
+
+/// The numbers of a fixture's line.
+fn numbers_of<'a>(fields: impl Iterator<Item = &'a str>) -> Vec<f64> {
+    fields.map(|f| f.parse().expect("a number")).collect()
+}

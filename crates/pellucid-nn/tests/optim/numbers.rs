@@ -1,0 +1,198 @@
+//! Every optimizer that PyTorch has against its numbers, over 50 steps and several sets of options.
+
+use crate::{close, flat, numbers_of, parameters, set_gradients};
+use pellucid_nn::Parameter;
+use pellucid_nn::optim::*;
+use pellucid_tensor::{DType, Tensor};
+use std::collections::BTreeMap;
+
+pub(crate) type Make = fn(Vec<Parameter>, usize) -> Box<dyn Optimizer>;
+
+macro_rules! kinds {
+    ($($name:literal: $kind:ident($options:ident { $($of:ident: $all:expr),* })
+        [$({ $($field:ident: $value:expr),* }),* $(,)?];)*) => {
+        /// Every kind of optimizer, how many cases it has, and how one is made.
+        pub(crate) const KINDS: &[(&str, usize, Make)] = &[$((
+            $name,
+            [$(stringify!({ $($field),* })),*].len(),
+            |parameters, case| {
+                #[allow(clippy::needless_update)]
+                let common = $options { $($of: $all,)* ..Default::default() };
+                #[allow(clippy::needless_update)]
+                let cases = [$($options { $($field: $value,)* ..common }),*];
+                Box::new($kind::new(parameters, cases[case]).unwrap())
+            },
+        )),*];
+    };
+}
+
+kinds! {
+    "sgd": Sgd(SgdOptions { lr: 0.1 }) [
+        {}, { weight_decay: 0.05 }, { momentum: 0.9 }, { momentum: 0.9, dampening: 0.3, weight_decay: 0.05 },
+        { momentum: 0.8, nesterov: true, weight_decay: 0.05 }, { lr: 0.01, momentum: 0.5, maximize: true },
+    ];
+    "adam": Adam(AdamOptions { lr: 0.05 }) [
+        {}, { weight_decay: 0.1 }, { amsgrad: true, betas: (0.8, 0.9) }, { maximize: true, eps: 1e-3 },
+    ];
+    "adamw": AdamW(AdamWOptions { lr: 0.05 }) [
+        {}, { weight_decay: 0.2 }, { amsgrad: true, betas: (0.8, 0.9) }, { maximize: true, eps: 1e-3 },
+    ];
+    "nadam": NAdam(NAdamOptions { lr: 0.05 }) [
+        {}, { weight_decay: 0.1 }, { weight_decay: 0.1, decoupled_weight_decay: true, momentum_decay: 0.1 },
+        { maximize: true, betas: (0.8, 0.9) },
+    ];
+    "radam": RAdam(RAdamOptions { lr: 0.05 }) [
+        {}, { weight_decay: 0.1 }, { weight_decay: 0.1, decoupled_weight_decay: true, eps: 1e-3 },
+        { maximize: true, betas: (0.8, 0.9) },
+    ];
+    "adamax": Adamax(AdamaxOptions { lr: 0.05 }) [
+        {}, { weight_decay: 0.1, betas: (0.8, 0.9) }, { maximize: true },
+    ];
+    "adagrad": Adagrad(AdagradOptions { lr: 0.1 }) [
+        {}, { weight_decay: 0.1, lr_decay: 0.01 }, { maximize: true, initial_accumulator: 0.5 },
+    ];
+    "adadelta": Adadelta(AdadeltaOptions {}) [
+        {}, { weight_decay: 0.1, rho: 0.8, lr: 0.5 }, { maximize: true, eps: 1e-3 },
+    ];
+    "rmsprop": RmsProp(RmsPropOptions {}) [
+        {}, { centered: true, weight_decay: 0.1 }, { momentum: 0.9 }, { centered: true, momentum: 0.5 },
+        { maximize: true, alpha: 0.9, eps: 1e-3 },
+    ];
+    "rprop": Rprop(RpropOptions {}) [
+        {}, { etas: (0.4, 1.3), step_sizes: (1e-3, 0.1) }, { maximize: true },
+    ];
+    "asgd": Asgd(AsgdOptions { lr: 0.1 }) [
+        {}, { lambd: 0.1, alpha: 0.5, t0: 10.0, weight_decay: 0.1 }, { maximize: true, lr: 0.01 },
+    ];
+    "adafactor": Adafactor(AdafactorOptions {}) [
+        {}, { lr: 0.1, weight_decay: 0.1, d: 2.0 }, { beta2_decay: -0.5, eps: (Some(1e-2), 1e-1) }, { maximize: true },
+    ];
+    "muon": Muon(MuonOptions { lr: 0.05 }) [
+        {}, { nesterov: false, weight_decay: 0.0 }, { adjust_lr: MuonLr::MatchRmsAdamW, momentum: 0.8 },
+        { adjust_lr: MuonLr::SpectralUnclamped, ns_steps: 3 },
+    ];
+    "lion": Lion(LionOptions { lr: 0.01 }) [
+        {}, { weight_decay: 0.3, betas: (0.8, 0.95) }, { maximize: true },
+    ];
+    "lamb": Lamb(LambOptions { lr: 0.02 }) [
+        {}, { weight_decay: 0.3, betas: (0.8, 0.95), eps: 1e-3 }, { maximize: true, weight_decay: 0.0 },
+    ];
+}
+
+/// Kinds that PyTorch has not: `papers.rs` has their numbers.
+const PAPERS: [&str; 2] = ["lion", "lamb"];
+
+/// The kinds of the fixtures.
+fn in_pytorch() -> impl Iterator<Item = (&'static str, usize, Make)> {
+    KINDS.iter().copied().filter(|(kind, ..)| !PAPERS.contains(kind))
+}
+
+fn fixture() -> BTreeMap<(&'static str, usize), Vec<f64>> {
+    let lines = include_str!("fixtures/optimizers.txt").lines();
+    let parse = |line: &'static str| {
+        let mut fields = line.split(' ');
+        let (name, step) = (fields.next().unwrap(), fields.next().unwrap().parse().unwrap());
+        ((name, step), numbers_of(fields))
+    };
+    lines.map(parse).collect()
+}
+
+#[test]
+fn fifty_steps_are_pytorchs() {
+    let fixture = fixture();
+    for (kind, cases, make) in in_pytorch() {
+        for case in 0..cases {
+            let name = format!("{kind}.{case}");
+            let optimizer = make(parameters(kind == "muon", DType::F64), case);
+            let mut compared = 0;
+            for t in 1..=50usize {
+                set_gradients(&*optimizer, t as f64);
+                optimizer.step();
+                if let Some(expected) = fixture.get(&(name.as_str(), t)) {
+                    let tolerance = if kind == "muon" { 1e-9 } else { 1e-11 };
+                    close(&flat(optimizer.parameters()), expected, tolerance, &format!("{name} after {t} steps"));
+                    compared += 1;
+                }
+            }
+            assert_eq!(compared, 5, "{name}");
+        }
+    }
+}
+
+/// In `f32` the same numbers, as far as 24 bits reach, where the descent does not fork.
+#[test]
+fn single_precision_follows() {
+    let fixture = fixture();
+    for (kind, cases, make) in in_pytorch().filter(|(kind, ..)| !["rprop", "rmsprop"].contains(kind)) {
+        for case in 0..cases {
+            let optimizer = make(parameters(kind == "muon", DType::F32), case);
+            for t in 1..=10 {
+                set_gradients(&*optimizer, f64::from(t));
+                optimizer.step();
+            }
+            let name = format!("{kind}.{case}");
+            close(&flat(optimizer.parameters()), &fixture[&(name.as_str(), 10)], 2e-4, &name);
+        }
+    }
+}
+
+#[test]
+fn lbfgs_is_pytorchs() {
+    let fixture = fixture();
+    let cases = [
+        LbfgsOptions { lr: 0.3, max_iter: 4, ..Default::default() },
+        LbfgsOptions { lr: 0.3, max_iter: 5, history_size: 3, ..Default::default() },
+        LbfgsOptions { max_iter: 5, line_search: true, ..Default::default() },
+        LbfgsOptions { max_iter: 12, history_size: 4, line_search: true, ..Default::default() },
+        LbfgsOptions { max_iter: 3, max_eval: Some(3), line_search: true, ..Default::default() },
+    ];
+    for (case, options) in cases.into_iter().enumerate() {
+        let own = parameters(false, DType::F64);
+        let loss = || {
+            own.iter().for_each(|p| p.zero_grad());
+            let (w, b) = (&own[0], &own[1]);
+            let weights = Tensor::arange(1.0f64, 7.0, 1.0).reshape([3, 2]);
+            let valley = (b.i(1..) - b.i(..3).square()).square().sum(..) * 5.0 + (1.0 - b.tensor()).square().sum(..);
+            let loss = valley + (w.tensor() * weights).square().sum(..) + (w.tensor() * 2.0).sin().sum(..) * b.i(0);
+            loss.backward();
+            loss
+        };
+        let mut optimizer = Lbfgs::new(own.clone(), options).unwrap();
+        for t in 1..=5 {
+            let name = format!("lbfgs.{case}");
+            let expected = &fixture[&(name.as_str(), t)];
+            // A snapshot in the middle goes on in another optimizer.
+            if t == 3 {
+                let state = optimizer.state_dict();
+                optimizer = Lbfgs::new(own.clone(), LbfgsOptions { lr: 9.0, ..options }).unwrap();
+                optimizer.load_state_dict(&state).unwrap();
+                assert_eq!(optimizer.lr(), options.lr);
+            }
+            let found = optimizer.step(loss).unwrap();
+            close(&[found], &expected[..1], 1e-7, &name);
+            close(&flat(&own), &expected[1..], 1e-6, &format!("{name} after {t} steps"));
+        }
+    }
+}
+
+#[test]
+fn lbfgs_refuses_what_does_not_fit() {
+    use pellucid_tensor::{Error, capture, unwrap};
+    assert!(matches!(Lbfgs::new(vec![], LbfgsOptions::default()), Err(Error::InvalidArgument { .. })));
+    let own = parameters(false, DType::F64);
+    let mut optimizer = Lbfgs::new(own.clone(), LbfgsOptions::default()).unwrap();
+    let state = Lbfgs::new(own[..1].to_vec(), LbfgsOptions::default()).unwrap().state_dict();
+    let mut other = state.clone();
+    other.insert("gradient".into(), Tensor::zeros([6], DType::F64));
+    assert!(optimizer.load_state_dict(&state).is_ok());
+    assert!(matches!(optimizer.load_state_dict(&other), Err(Error::StateDict { .. })));
+    let step = |_: &[Tensor]| {
+        let loss = || {
+            let loss = own[0].square().sum(..);
+            loss.backward();
+            loss
+        };
+        unwrap(optimizer.step(loss));
+    };
+    assert!(matches!(capture(step, &[]), Err(Error::ReadInCapture { .. })));
+}

@@ -1,0 +1,85 @@
+//! N eager and N replayed steps of every optimizer end bit-equal, with a schedule between launches.
+
+use crate::numbers::{KINDS, Make};
+use crate::parameters;
+use pellucid_nn::Parameter;
+use pellucid_nn::optim::schedule::{Exponential, OneCycle, PerGroup, Schedule, Scheduler};
+use pellucid_nn::optim::{Average, AveragedModel, Optimizer, Sgd, SgdOptions};
+use pellucid_tensor::{DType, Tensor, capture};
+
+const STEPS: usize = 12;
+
+fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
+    match optimizer.momentum(0) {
+        Some(_) => Box::new(OneCycle::new(PerGroup::All(0.1), STEPS)),
+        None => Box::new(Exponential { gamma: 0.9 }),
+    }
+}
+
+/// All bits of parameters, optimizer state and averages after some steps.
+fn run(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bool) -> Vec<Vec<u8>> {
+    let optimizer = make(parameters(matrices, dtype), case);
+    let average = AveragedModel::new(&optimizer.parameters().to_vec(), Average::Exponential(0.9)).unwrap();
+    let mut scheduler = Scheduler::new(schedule(&*optimizer), &*optimizer).unwrap();
+    let step = |x: &Tensor| {
+        optimizer.zero_grad();
+        let own = optimizer.parameters().iter().map(|p| (p.to_dtype(DType::F32) * x).sin().sum(..));
+        let loss = own.reduce(|a, b| a + b).unwrap();
+        loss.backward();
+        optimizer.step();
+        average.update().unwrap();
+        loss
+    };
+    let inputs: Vec<Tensor> = (0..STEPS).map(|i| Tensor::from(1.0 + 0.3 * i as f32)).collect();
+    if replayed {
+        let mut captured = capture(|inputs| step(&inputs[0]), &[&inputs[0]]).unwrap();
+        for x in &inputs {
+            captured.launch(&[x]).unwrap();
+            drop(Tensor::full([64, 3], 1e30, DType::F32));
+            scheduler.step(&*optimizer);
+        }
+    } else {
+        for x in &inputs {
+            step(x);
+            scheduler.step(&*optimizer);
+        }
+    }
+    let parameters = optimizer.parameters().iter().map(|p| p.to_bytes().unwrap());
+    let state = optimizer.state_dict().into_iter().chain(average.state_dict());
+    parameters.chain(state.map(|(_, t)| t.to_bytes().unwrap())).collect()
+}
+
+#[test]
+fn all_kinds_replay_bit_equal() {
+    for (kind, cases, make) in KINDS.iter().copied() {
+        for case in 0..cases {
+            for dtype in [DType::F32, DType::BF16] {
+                let eager = run(make, case, kind == "muon", dtype, false);
+                assert_eq!(run(make, case, kind == "muon", dtype, true), eager, "{kind}.{case} in {dtype}");
+            }
+        }
+    }
+}
+
+/// A captured step accumulates into gradients that live outside, and reads a scale anew in every launch.
+#[test]
+fn rebound_gradients_and_scales_are_seen_by_launches() {
+    let p = Parameter::new(Tensor::from([1.0f64, 2.0]));
+    let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let (buffer, scale) = (Tensor::zeros([2], DType::F64), Tensor::from(0.5f64));
+    sgd.rebind_grads(std::slice::from_ref(&buffer)).unwrap();
+    sgd.set_grad_scale(Some(scale.clone())).unwrap();
+    let step = |inputs: &[Tensor]| {
+        sgd.zero_grad_with(false);
+        (p.tensor() * &inputs[0]).sum(..).backward();
+        sgd.step();
+    };
+    let x = Tensor::from([1.0f64, 0.5]);
+    let mut captured = capture(step, &[&x]).unwrap();
+    captured.launch(&[&x]).unwrap();
+    assert_eq!((p.to_vec::<f64>(), buffer.to_vec::<f64>()), (vec![0.5, 1.75], vec![1.0, 0.5]));
+    scale.copy_(&Tensor::from(-1.0f64));
+    captured.launch(&[&x]).unwrap();
+    captured.launch(&[&x]).unwrap();
+    assert_eq!((p.to_vec::<f64>(), buffer.to_vec::<f64>()), (vec![2.5, 2.75], vec![1.0, 0.5]));
+}

@@ -1,0 +1,232 @@
+//! Every schedule against PyTorch's rates in every epoch, in the chainable and the closed form.
+
+use crate::{close, flat, numbers_of, parameters, set_gradients};
+use pellucid_nn::optim::schedule::*;
+use pellucid_nn::optim::{Adagrad, AdagradOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
+use pellucid_tensor::{DType, Error};
+use std::collections::BTreeMap;
+
+fn fixture() -> BTreeMap<(&'static str, &'static str), Vec<f64>> {
+    let lines = include_str!("fixtures/schedules.txt").lines();
+    let parse = |line: &'static str| {
+        let mut fields = line.split(' ');
+        let key = (fields.next().unwrap(), fields.next().unwrap());
+        (key, numbers_of(fields))
+    };
+    lines.map(parse).collect()
+}
+
+/// Two groups with rates of 0.1 and 0.02.
+fn two_groups() -> Sgd {
+    let [w, b]: [_; 2] = parameters(false, DType::F64).try_into().unwrap();
+    let options = |lr| SgdOptions { lr, momentum: 0.5, ..Default::default() };
+    let mut sgd = Sgd::new(vec![w], options(0.1)).unwrap();
+    sgd.add_group(vec![b], options(0.02)).unwrap();
+    sgd
+}
+
+fn schedule(name: &str) -> Box<dyn Schedule> {
+    let exponential = Exponential { gamma: 0.9 };
+    match name {
+        "lambda" => Box::new(Lambda::per_group(|group, epoch| match group {
+            0 => 0.95f64.powi(epoch as i32),
+            _ => 1.0 / (1.0 + epoch as f64),
+        })),
+        "multiplicative" => Box::new(Multiplicative::new(|epoch| 1.0 - 0.01 * epoch as f64)),
+        "step" => Box::new(StepDecay { step_size: 7, gamma: 0.3 }),
+        "multistep" => Box::new(MultiStep { milestones: vec![3, 8, 8, 20], gamma: 0.5 }),
+        "constant" => Box::new(Constant { factor: 0.25, total: 6 }),
+        "linear" => Box::new(Linear { start_factor: 0.2, end_factor: 0.9, total: 8 }),
+        "exponential" => Box::new(exponential),
+        "polynomial" => Box::new(Polynomial { total: 12, power: 2.5 }),
+        "cosine" => Box::new(Cosine { period: 8, floor: 0.001 }),
+        "cosine_long" => Box::new(Cosine { period: 50, floor: 0.0 }),
+        "restarts" => Box::new(CosineWarmRestarts { first: 5, multiple: 1, floor: 0.0 }),
+        "restarts_longer" => Box::new(CosineWarmRestarts { first: 4, multiple: 2, floor: 0.002 }),
+        "onecycle" => Box::new(OneCycle::new(PerGroup::Each(vec![0.3, 0.1]), 30)),
+        "onecycle_linear" => Box::new(OneCycle {
+            pct_start: 0.4,
+            anneal: Anneal::Linear,
+            three_phase: true,
+            div_factor: 5.0,
+            final_div_factor: 50.0,
+            base_momentum: 0.7,
+            max_momentum: 0.9,
+            ..OneCycle::new(0.3, 25)
+        }),
+        "cyclic" => Box::new(Cyclic { up: 4, down: Some(7), ..Cyclic::new(0.01, PerGroup::Each(vec![0.1, 0.2])) }),
+        "cyclic2" => Box::new(Cyclic { up: 5, scale: CyclicScale::Triangular2, ..Cyclic::new(0.01, 0.1) }),
+        "cyclic_exp" => Box::new(Cyclic {
+            up: 5,
+            scale: CyclicScale::ExpRange(0.97),
+            cycle_momentum: false,
+            ..Cyclic::new(0.01, 0.1)
+        }),
+        "cyclic_own" => {
+            Box::new(Cyclic { up: 5, scale: CyclicScale::OfCycle(|c| 1.0 / (c * c)), ..Cyclic::new(0.01, 0.1) })
+        }
+        "sequential" => Box::new(Sequential::new(
+            Linear { start_factor: 0.1, end_factor: 1.0, total: 5 },
+            vec![(5, Box::new(exponential)), (15, Box::new(Cosine { period: 6, floor: 0.0 }))],
+        )),
+        "sequential_multiplicative" => Box::new(Sequential::new(
+            Constant { factor: 0.5, total: 4 },
+            vec![(8, Box::new(Multiplicative::new(|epoch| 0.9 - 0.01 * epoch as f64)))],
+        )),
+        "chained" => Box::new(Chained::new(vec![Box::new(Constant { factor: 0.1, total: 4 }), Box::new(exponential)])),
+        "chained_more" => Box::new(Chained::new(vec![
+            Box::new(Linear { start_factor: 0.5, end_factor: 1.0, total: 6 }),
+            Box::new(StepDecay { step_size: 5, gamma: 0.5 }),
+            Box::new(Polynomial { total: 25, power: 1.0 }),
+        ])),
+        other => panic!("{other} is in the fixture only"),
+    }
+}
+
+fn names() -> Vec<&'static str> {
+    let lr = |(name, kind): &(&'static str, &'static str)| {
+        (*kind == "lr.0" && !name.starts_with("plateau")).then_some(*name)
+    };
+    fixture().keys().filter_map(lr).collect()
+}
+
+#[test]
+fn rates_are_pytorchs_in_every_epoch() {
+    let fixture = fixture();
+    assert!(names().len() > 20);
+    for name in names() {
+        let optimizer = two_groups();
+        let mut scheduler = Scheduler::new(schedule(name), &optimizer).unwrap();
+        let epochs = fixture[&(name, "lr.0")].len();
+        let mut rows = [vec![], vec![], vec![]];
+        for epoch in 0..epochs {
+            rows[0].push(optimizer.group_lr(0));
+            rows[1].push(optimizer.group_lr(1));
+            rows[2].push(optimizer.momentum(0).unwrap());
+            assert_eq!(scheduler.last_lr(), [optimizer.group_lr(0), optimizer.group_lr(1)]);
+            // A snapshot in the middle goes on in another scheduler.
+            if epoch == 4 {
+                let state = scheduler.state_dict();
+                scheduler = Scheduler::new(schedule(name), &two_groups()).unwrap();
+                scheduler.load_state_dict(&state).unwrap();
+            }
+            if epoch + 1 < epochs {
+                scheduler.step(&optimizer);
+            }
+        }
+        close(&rows[0], &fixture[&(name, "lr.0")], 1e-12, name);
+        close(&rows[1], &fixture[&(name, "lr.1")], 1e-12, name);
+        let momenta = fixture.get(&(name, "momentum")).cloned().unwrap_or(vec![0.5; epochs]);
+        close(&rows[2], &momenta, 1e-12, name);
+    }
+}
+
+#[test]
+fn jumps_are_pytorchs() {
+    let fixture = fixture();
+    let closed: Vec<_> = fixture.keys().filter(|(_, kind)| *kind == "closed").collect();
+    assert_eq!(closed.len(), 9);
+    for &(name, kind) in closed {
+        let optimizer = two_groups();
+        let mut scheduler = Scheduler::new(schedule(name), &optimizer).unwrap();
+        let rates: Vec<f64> = [9, 2, 25, 0, 13]
+            .into_iter()
+            .map(|epoch| {
+                scheduler.jump(epoch, &optimizer);
+                optimizer.group_lr(1)
+            })
+            .collect();
+        close(&rates, &fixture[&(name, kind)], 1e-12, name);
+        assert_eq!(scheduler.epoch(), 13);
+    }
+}
+
+#[test]
+fn plateaus_are_pytorchs() {
+    let fixture = fixture();
+    let measured =
+        [1.0, 0.9, 0.9, 0.95, 0.9, 0.5, 0.6, 0.6, 0.6, 0.6, 0.49999, 0.7, 0.7, 0.7, 0.7, 0.7, 0.4, 0.3, 0.3, 0.3];
+    let first = ReduceOnPlateauOptions { patience: 2, factor: 0.3, ..Default::default() };
+    let second = ReduceOnPlateauOptions {
+        mode: Mode::Max,
+        patience: 1,
+        threshold: Threshold::Absolute(0.05),
+        cooldown: 2,
+        min_lr: PerGroup::Each(vec![0.004, 0.01]),
+        ..Default::default()
+    };
+    for (name, options) in [("plateau", first), ("plateau_max", second)] {
+        let optimizer = two_groups();
+        let mut schedule = ReduceOnPlateau::new(options.clone()).unwrap();
+        let (mut first, mut second) = (vec![], vec![]);
+        for (i, &value) in measured.iter().enumerate() {
+            if i == 7 {
+                let state = schedule.state_dict();
+                schedule = ReduceOnPlateau::new(options.clone()).unwrap();
+                schedule.load_state_dict(&state).unwrap();
+            }
+            schedule.step(value, &optimizer);
+            first.push(optimizer.group_lr(0));
+            second.push(optimizer.group_lr(1));
+        }
+        close(&first, &fixture[&(name, "lr.0")], 1e-12, name);
+        close(&second, &fixture[&(name, "lr.1")], 1e-12, name);
+    }
+    let grows = ReduceOnPlateauOptions { factor: 1.0, ..Default::default() };
+    assert!(matches!(ReduceOnPlateau::new(grows), Err(Error::InvalidArgument { .. })));
+}
+
+/// One cycle moves Adam's β₁, bias corrections included.
+#[test]
+fn a_cycle_moves_the_first_moment() {
+    let options = AdamWOptions { lr: 0.05, ..Default::default() };
+    let optimizer = AdamW::new(parameters(false, DType::F64), options).unwrap();
+    let mut scheduler = Scheduler::new(OneCycle::new(0.1, 20), &optimizer).unwrap();
+    for t in 1..=20 {
+        set_gradients(&optimizer, f64::from(t));
+        optimizer.step();
+        scheduler.step(&optimizer);
+    }
+    close(&flat(optimizer.parameters()), &fixture()[&("onecycle_adamw", "parameters")], 1e-11, "onecycle");
+}
+
+#[test]
+fn what_has_no_momentum_is_refused() {
+    let plain = Sgd::new(parameters(false, DType::F64), SgdOptions::default()).unwrap();
+    let adagrad = Adagrad::new(parameters(false, DType::F64), AdagradOptions::default()).unwrap();
+    let cycle = || OneCycle::new(0.1, 20);
+    assert!(matches!(Scheduler::new(cycle(), &plain), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Scheduler::new(cycle(), &adagrad), Err(Error::InvalidArgument { .. })));
+    assert!(Scheduler::new(OneCycle { cycle_momentum: false, ..cycle() }, &plain).is_ok());
+    assert!(adagrad.try_set_momentum(0, 0.5).is_err());
+}
+
+/// Vaswani et al. 2017: d^(−½)·min(t^(−½), t·w^(−3/2)).
+#[test]
+fn noam_is_its_paper() {
+    let optimizer = Sgd::new(parameters(false, DType::F64), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let mut scheduler = Scheduler::new(Noam { width: 512, warmup: 10 }, &optimizer).unwrap();
+    for t in 1..=30 {
+        let t = f64::from(t);
+        let expected = 1.0 / 512f64.sqrt() * (1.0 / t.sqrt()).min(t / 10f64.powi(3).sqrt());
+        close(&[optimizer.lr()], &[expected], 1e-14, "noam");
+        scheduler.step(&optimizer);
+    }
+}
+
+#[test]
+fn a_warmup_ends_in_the_whole_rate_alone_or_chained() {
+    let optimizer = two_groups();
+    let both = Chained::new(vec![Box::new(Warmup { steps: 4 }), Box::new(Exponential { gamma: 0.5 })]);
+    let mut chained = Scheduler::new(both, &optimizer).unwrap();
+    for epoch in 0..8 {
+        let expected = 0.1 * (f64::from(epoch + 1) / 4.0).min(1.0) * 0.5f64.powi(epoch);
+        close(&[optimizer.lr()], &[expected], 1e-14, "warmup");
+        chained.step(&optimizer);
+    }
+    let mut scheduler = Scheduler::new(CosineSchedule::new(1.0, 10).warmup(2), &optimizer).unwrap();
+    for epoch in 0..12 {
+        assert_eq!(optimizer.lr(), CosineSchedule::new(1.0, 10).warmup(2).lr(epoch));
+        scheduler.step(&optimizer);
+    }
+}

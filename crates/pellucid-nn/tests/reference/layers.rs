@@ -1,0 +1,126 @@
+//! Every layer against PyTorch's, on PyTorch's weights; and what every layer must be able to do besides.
+
+use crate::file::{Reference, cosines, file, near};
+use crate::table::layers;
+use pellucid_nn::{Layer, Module};
+use pellucid_tensor::{Grad, Tensor, capture, grad, no_grad};
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a check of every layer of the table, and says of all those that fail how.
+fn every_layer(check: impl Fn(&dyn Layer, &Reference<'_>)) {
+    let file = file();
+    let mut failed = Vec::new();
+    for (name, layer) in layers() {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let reference = Reference::new(&file, name);
+            layer.build(reference.get("x").shape()).unwrap();
+            layer.load_state_dict(&reference.all("state")).unwrap();
+            if name.ends_with("_eval") {
+                layer.eval();
+            }
+            check(&*layer, &reference);
+        }));
+        if let Err(panic) = result {
+            let text = panic.downcast_ref::<String>().map_or("it panicked", String::as_str);
+            failed.push(format!("{name}: {text}"));
+        }
+    }
+    assert!(failed.is_empty(), "\n{}", failed.join("\n"));
+}
+
+#[test]
+fn the_table_has_every_layer_of_the_reference() {
+    let file = file();
+    let mut theirs: Vec<&str> = file.keys().filter_map(|key| key.split_once('/')).map(|(name, _)| name).collect();
+    theirs.dedup();
+    theirs.retain(|&name| name != "two" && name != "loss");
+    let mut ours: Vec<&str> = layers().iter().map(|(name, _)| *name).collect();
+    ours.sort();
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn outputs_gradients_and_statistics_are_pytorchs() {
+    every_layer(|layer, reference| {
+        let x = reference.get("x").detach();
+        let x = if x.dtype().is_float() { x.requires_grad_(true) } else { x };
+        let y = layer.forward(&x);
+        near("y", &y, reference.get("y"));
+        let parameters = layer.named_parameters();
+        let mut inputs: Vec<(String, &Tensor)> = Vec::new();
+        if x.requires_grad() {
+            inputs.push(("dx".into(), &x));
+        }
+        inputs.extend(parameters.iter().map(|(name, p)| (format!("grad/{name}"), p.tensor())));
+        let seeds = Grad { grad_outputs: vec![Some(cosines(&y))], ..Default::default() };
+        let tensors: Vec<&Tensor> = inputs.iter().map(|(_, t)| *t).collect();
+        // Without a parameter and of integers there is nothing to differentiate.
+        let gradients = if tensors.is_empty() { vec![] } else { grad(&[&y], &tensors, seeds).unwrap() };
+        for ((name, _), gradient) in inputs.iter().zip(&gradients) {
+            near(name, gradient, reference.get(name));
+        }
+        if !layer.buffers().is_empty() {
+            layer.forward(&(x.detach() * 2.0 + 1.0));
+            for (name, buffer) in layer.named_buffers() {
+                near(&name, &buffer, reference.get(&format!("after/{name}")));
+            }
+            layer.eval();
+            near("evaluation", &layer.forward(&x), reference.get("eval"));
+        }
+    });
+}
+
+#[test]
+fn shapes_and_summaries_are_known_without_a_kernel() {
+    every_layer(|layer, reference| {
+        let (x, y) = (reference.get("x"), reference.get("y"));
+        let before: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes().unwrap()).collect();
+        assert_eq!(layer.output_shape(x.shape()).unwrap(), *y.shape());
+        let summary = layer.summary(x.shape()).unwrap();
+        assert_eq!(summary.rows[0].output, *y.shape());
+        assert_eq!(summary.parameters, layer.parameter_count());
+        let after: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes().unwrap()).collect();
+        assert_eq!(before, after, "a summary changes nothing");
+        layer.supports_capture().unwrap();
+    });
+}
+
+/// In both modes, and with the statistics that are written.
+#[test]
+fn a_captured_layer_does_what_the_eager_one_does() {
+    every_layer(|layer, reference| {
+        let x = reference.get("x");
+        for training in [true, false] {
+            let state = layer.state_dict();
+            if training {
+                layer.train()
+            } else {
+                layer.eval()
+            }
+            let run = |steps: &mut dyn FnMut(&Tensor) -> Vec<u8>| -> Vec<Vec<u8>> {
+                layer.load_state_dict(&state).unwrap();
+                pellucid_tensor::manual_seed(5);
+                let mut bytes: Vec<Vec<u8>> = (0..3).map(|_| steps(x)).collect();
+                bytes.extend(layer.state_dict().values().map(|t| t.to_bytes().unwrap()));
+                bytes
+            };
+            let _off = no_grad();
+            let eager = run(&mut |x| layer.forward(x).to_bytes().unwrap());
+            let mut step = capture(|inputs| layer.forward(&inputs[0]), &[x]).unwrap();
+            let replayed = run(&mut |x| step.launch(&[x]).unwrap().to_tensor(0).unwrap().to_bytes().unwrap());
+            assert!(eager == replayed, "training: {training}");
+            layer.load_state_dict(&state).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_class_is_named_as_it_is_written() {
+    let class = |layer: &dyn Layer| layer.named_modules()[0].1.class();
+    assert_eq!(class(&pellucid_nn::Conv2d::new(1, 1, 1)), "Conv2d");
+    assert_eq!(class(&pellucid_nn::Dropout3d::new(0.1)), "Dropout3d");
+    assert_eq!(class(&pellucid_nn::ReflectionPad1d::new(1)), "ReflectionPad1d");
+    let error = pellucid_nn::BatchNorm2d::new(3).output_shape(&[2, 3, 4]).unwrap_err();
+    assert!(error.to_string().starts_with("BatchNorm2d: batch_norm: shapes"), "{error}");
+}

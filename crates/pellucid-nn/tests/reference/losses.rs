@@ -1,0 +1,341 @@
+//! Every loss, with every set of options and every reduction, in double precision.
+
+use crate::file::{Reference, file, nearer};
+use pellucid_nn::loss::{self, *};
+use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
+use pellucid_nn::{BatchNorm1d, Dropout, Embedding, Flatten, Layer, Linear, Module, Relu, init, sequential};
+use pellucid_tensor::{Backward, DType, Error, Result, Tensor, capture, manual_seed};
+
+/// The loss and its gradients, in the order of their names in `reference.py`.
+type Run = Box<dyn Fn(Reduction, &Reference<'_>) -> (Tensor, Vec<Tensor>)>;
+
+/// A loss of x and y.
+fn of<L: Loss>(make: impl Fn(Reduction, &Reference<'_>) -> L + 'static) -> Run {
+    Box::new(move |reduction, inputs| {
+        let (loss, gradient) = make(reduction, inputs).forward_with_grad(inputs.get("x"), inputs.get("y"));
+        (loss, vec![gradient])
+    })
+}
+
+/// A loss of other inputs.
+fn many<const K: usize>(run: impl Fn(Reduction, &Reference<'_>) -> (Tensor, [Tensor; K]) + 'static) -> Run {
+    Box::new(move |reduction, inputs| {
+        let (loss, gradients) = run(reduction, inputs);
+        (loss, gradients.into())
+    })
+}
+
+fn ctc_of(reduction: Reduction, inputs: &Reference<'_>, loss: CtcLoss) -> (Tensor, [Tensor; 1]) {
+    let logits = inputs.get("logits").detach().requires_grad_(true);
+    let log_probs = logits.log_softmax(-1);
+    let [labels, steps, counts] = ["labels", "input_lengths", "label_lengths"].map(|key| inputs.get(key));
+    let (loss, [gradient]) = CtcLoss { reduction, ..loss }.forward_with_grad(&log_probs, labels, steps, counts);
+    log_probs.backward_with(Backward { gradient: Some(gradient), ..Default::default() });
+    (loss, [logits.grad().unwrap()])
+}
+
+/// Names, options, and the inputs that have a gradient.
+#[rustfmt::skip]
+fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
+    let weight = |inputs: &Reference<'_>| Some(inputs.get("weight").clone());
+    let gaussian = |full: bool, eps: f64| many(move |reduction, inputs| {
+        let [x, y, variance] = ["x", "y", "variance"].map(|key| inputs.get(key));
+        GaussianNllLoss { full, eps, reduction }.forward_with_grad(x, y, variance)
+    });
+    let ranking = |margin: f64| many(move |reduction, inputs| {
+        let [a, b, y] = ["a", "b", "y"].map(|key| inputs.get(key));
+        MarginRankingLoss { margin, reduction }.forward_with_grad(a, b, y)
+    });
+    let cosine = |margin: f64| many(move |reduction, inputs| {
+        let [a, b, y] = ["a", "b", "y"].map(|key| inputs.get(key));
+        CosineEmbeddingLoss { margin, reduction }.forward_with_grad(a, b, y)
+    });
+    let triplet = |loss: TripletMarginLoss| many(move |reduction, inputs| {
+        let [x, positive, negative] = ["x", "positive", "negative"].map(|key| inputs.get(key));
+        TripletMarginLoss { reduction, ..loss.clone() }.forward_with_grad(x, positive, negative)
+    });
+    let squares = many(|reduction, inputs| {
+        let [x, positive, negative] = ["x", "positive", "negative"].map(|key| inputs.get(key));
+        let distance = |a: &Tensor, b: &Tensor| -> Result<Tensor> { Ok((a - b).square().sum(1)) };
+        let loss = TripletMarginWithDistanceLoss { margin: 3.0, swap: true, reduction, ..TripletMarginWithDistanceLoss::new(distance) };
+        loss.forward_with_grad(x, positive, negative)
+    });
+    let x: &[&str] = &["x"];
+    let mut table = vec![
+        ("l1", "plain", x, of(|reduction, _| L1Loss { reduction })),
+        ("mse", "plain", x, of(|reduction, _| MseLoss { reduction })),
+        ("smooth_l1", "plain", x, of(|reduction, _| SmoothL1Loss { reduction, ..Default::default() })),
+        ("smooth_l1", "beta", x, of(|reduction, _| SmoothL1Loss { beta: 0.4, reduction })),
+        ("huber", "plain", x, of(|reduction, _| HuberLoss { reduction, ..Default::default() })),
+        ("huber", "delta", x, of(|reduction, _| HuberLoss { delta: 0.4, reduction })),
+        ("kl_div", "plain", x, of(|reduction, _| KlDivLoss { reduction, ..Default::default() })),
+        ("kl_div", "batch", x, of(|reduction, _| KlDivLoss { batch_mean: true, reduction, ..Default::default() })),
+        ("kl_div_log", "plain", x, of(|reduction, _| KlDivLoss { log_target: true, reduction, ..Default::default() })),
+        ("poisson_nll", "plain", x, of(|reduction, _| PoissonNllLoss { reduction, ..Default::default() })),
+        ("poisson_nll", "full", x, of(|reduction, _| PoissonNllLoss { full: true, reduction, ..Default::default() })),
+        ("poisson_nll", "rate", x, of(|reduction, _| PoissonNllLoss { log_input: false, eps: 1e-3, reduction, ..Default::default() })),
+        ("gaussian_nll", "plain", &["x", "variance"], gaussian(false, 1e-6)),
+        ("gaussian_nll", "full", &["x", "variance"], gaussian(true, 0.3)),
+        ("gaussian_nll_rows", "plain", &["x", "variance"], gaussian(false, 1e-6)),
+        ("gaussian_nll_rows", "full", &["x", "variance"], gaussian(true, 0.3)),
+        ("cross_entropy_soft", "plain", x, of(|reduction, _| CrossEntropyLoss { reduction, ..Default::default() })),
+        ("cross_entropy_soft", "smoothing", x, of(|reduction, _| CrossEntropyLoss { label_smoothing: 0.2, reduction, ..Default::default() })),
+        ("cross_entropy_soft", "weight", x, of(move |reduction, i| CrossEntropyLoss { weight: weight(i), reduction, ..Default::default() })),
+        ("nll", "plain", x, of(|reduction, _| NllLoss { reduction, ..Default::default() })),
+        ("nll", "weight", x, of(move |reduction, i| NllLoss { weight: weight(i), reduction, ..Default::default() })),
+        ("nll", "ignore", x, of(|reduction, _| NllLoss { ignore_index: Some(1), reduction, ..Default::default() })),
+        ("binary_cross_entropy", "plain", x, of(|reduction, _| BceLoss { reduction, ..Default::default() })),
+        ("binary_cross_entropy", "weight", x, of(move |reduction, i| BceLoss { weight: weight(i), reduction })),
+        ("binary_cross_entropy_with_logits", "plain", x, of(|reduction, _| BceWithLogitsLoss { reduction, ..Default::default() })),
+        ("binary_cross_entropy_with_logits", "weight", x, of(move |reduction, i| {
+            BceWithLogitsLoss { weight: weight(i), pos_weight: Some(i.get("pos_weight").clone()), reduction }
+        })),
+        ("hinge_embedding", "plain", x, of(|reduction, _| HingeEmbeddingLoss { reduction, ..Default::default() })),
+        ("hinge_embedding", "margin", x, of(|reduction, _| HingeEmbeddingLoss { margin: 0.3, reduction })),
+        ("soft_margin", "plain", x, of(|reduction, _| SoftMarginLoss { reduction })),
+        ("multi_margin", "plain", x, of(|reduction, _| MultiMarginLoss { reduction, ..Default::default() })),
+        ("multi_margin", "all", x, of(move |reduction, i| MultiMarginLoss { p: 2.0, margin: 0.7, weight: weight(i), reduction })),
+        ("multilabel_margin", "plain", x, of(|reduction, _| MultiLabelMarginLoss { reduction })),
+        ("multilabel_soft_margin", "plain", x, of(|reduction, _| MultiLabelSoftMarginLoss { reduction, ..Default::default() })),
+        ("multilabel_soft_margin", "weight", x, of(move |reduction, i| MultiLabelSoftMarginLoss { weight: weight(i), reduction })),
+        ("margin_ranking", "plain", &["a", "b"], ranking(0.0)),
+        ("margin_ranking", "margin", &["a", "b"], ranking(0.5)),
+        ("cosine_embedding", "plain", &["a", "b"], cosine(0.0)),
+        ("cosine_embedding", "margin", &["a", "b"], cosine(-0.3)),
+        ("triplet_margin", "plain", &["x", "positive", "negative"], triplet(TripletMarginLoss::default())),
+        ("triplet_margin", "all", &["x", "positive", "negative"],
+            triplet(TripletMarginLoss { margin: 2.0, p: 3.0, eps: 1e-3, swap: true, ..Default::default() })),
+        ("triplet_margin", "distance", &["x", "positive", "negative"], squares),
+        ("ctc", "plain", &["logits"], many(|r, i| ctc_of(r, i, CtcLoss::default()))),
+        ("ctc", "blank", &["logits"], many(|r, i| ctc_of(r, i, CtcLoss { blank: 4, ..Default::default() }))),
+        ("ctc_infinite", "zero", &["logits"], many(|r, i| ctc_of(r, i, CtcLoss { zero_infinity: true, ..Default::default() }))),
+        ("ctc_joined", "plain", &["logits"], many(|r, i| ctc_of(r, i, CtcLoss::default()))),
+    ];
+    for name in ["cross_entropy", "cross_entropy_image"] {
+        let plain = |reduction| CrossEntropyLoss { reduction, ..Default::default() };
+        table.push((name, "plain", x, of(move |r, _| plain(r))));
+        table.push((name, "smoothing", x, of(move |r, _| CrossEntropyLoss { label_smoothing: 0.2, ..plain(r) })));
+        table.push((name, "weight", x, of(move |r, i| CrossEntropyLoss { weight: weight(i), ..plain(r) })));
+        table.push((name, "ignore", x, of(move |r, _| CrossEntropyLoss { ignore_index: Some(1), ..plain(r) })));
+        table.push((name, "all", x, of(move |r, i| {
+            CrossEntropyLoss { weight: weight(i), ignore_index: Some(1), label_smoothing: 0.2, ..plain(r) }
+        })));
+    }
+    table
+}
+
+#[test]
+fn values_and_gradients_are_pytorchs() {
+    let file = file();
+    let mut checked = 0;
+    for (name, option, by, run) in table() {
+        let group = format!("loss/{name}");
+        let reference = Reference::new(&file, &group);
+        for (key, reduction) in [("mean", Reduction::Mean), ("sum", Reduction::Sum), ("none", Reduction::None)] {
+            let what = format!("{name}, {option}, {key}");
+            let (loss, gradients) = run(reduction, &reference);
+            assert!(!loss.requires_grad() && gradients.iter().all(|g| !g.requires_grad()), "{what}");
+            nearer(&what, &loss, reference.get(&format!("{option}/{key}")), 1e-9);
+            assert_eq!(by.len(), gradients.len());
+            for (input, gradient) in by.iter().zip(&gradients) {
+                let theirs = reference.get(&format!("{option}/{key}/{input}"));
+                nearer(&format!("{what}, by {input}"), gradient, theirs, 1e-9);
+                checked += 1;
+            }
+        }
+    }
+    let theirs = file.keys().filter(|key| key.starts_with("loss/") && key.split('/').count() == 5).count();
+    assert_eq!(checked, theirs, "the table has every option of the reference");
+}
+
+/// The functions are the structs' defaults.
+#[test]
+fn a_function_is_its_loss_by_default() {
+    let file = file();
+    type Function = fn(&Tensor, &Tensor) -> Tensor;
+    let functions: [(&str, Function); 15] = [
+        ("l1", loss::l1),
+        ("mse", loss::mse),
+        ("smooth_l1", loss::smooth_l1),
+        ("huber", loss::huber),
+        ("kl_div", loss::kl_div),
+        ("poisson_nll", loss::poisson_nll),
+        ("cross_entropy", loss::cross_entropy),
+        ("nll", loss::nll),
+        ("binary_cross_entropy", loss::binary_cross_entropy),
+        ("binary_cross_entropy_with_logits", loss::binary_cross_entropy_with_logits),
+        ("hinge_embedding", loss::hinge_embedding),
+        ("soft_margin", loss::soft_margin),
+        ("multi_margin", loss::multi_margin),
+        ("multilabel_margin", loss::multilabel_margin),
+        ("multilabel_soft_margin", loss::multilabel_soft_margin),
+    ];
+    for (name, function) in functions {
+        let group = format!("loss/{name}");
+        let reference = Reference::new(&file, &group);
+        let value = function(reference.get("x"), reference.get("y"));
+        nearer(name, &value, reference.get("plain/mean"), 1e-9);
+    }
+    type OfThree = fn(&Tensor, &Tensor, &Tensor) -> Tensor;
+    let three: [(&str, [&str; 3], OfThree); 4] = [
+        ("gaussian_nll", ["x", "y", "variance"], loss::gaussian_nll),
+        ("margin_ranking", ["a", "b", "y"], loss::margin_ranking),
+        ("cosine_embedding", ["a", "b", "y"], loss::cosine_embedding),
+        ("triplet_margin", ["x", "positive", "negative"], loss::triplet_margin),
+    ];
+    for (name, keys, function) in three {
+        let group = format!("loss/{name}");
+        let reference = Reference::new(&file, &group);
+        let [a, b, c] = keys.map(|key| reference.get(key));
+        nearer(name, &function(a, b, c), reference.get("plain/mean"), 1e-9);
+    }
+    let reference = Reference::new(&file, "loss/ctc");
+    let [logits, labels, steps, counts] =
+        ["logits", "labels", "input_lengths", "label_lengths"].map(|key| reference.get(key));
+    nearer("ctc", &loss::ctc(&logits.log_softmax(-1), labels, steps, counts), reference.get("plain/mean"), 1e-9);
+}
+
+#[test]
+fn the_gradient_is_autograds_bit_for_bit() {
+    manual_seed(1);
+    let logits = Tensor::randn([7, 5], DType::F32).requires_grad_(true);
+    let (classes, truth) = (Tensor::randint(0, 5, [7]), Tensor::rand([7, 5], DType::F32));
+    let losses: [(&dyn Loss, &Tensor); 4] = [
+        (&CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() }, &classes),
+        (&MseLoss { reduction: Reduction::Sum }, &truth),
+        (&BceWithLogitsLoss { reduction: Reduction::None, ..Default::default() }, &truth),
+        (&|x: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((x - y).abs().mean(..)) }, &truth),
+    ];
+    for (loss, y) in losses {
+        logits.zero_grad();
+        let value = loss.forward(&logits, y);
+        value.sum(..).backward();
+        let (again, gradient) = {
+            // Where nothing is recorded there is a gradient all the same.
+            let _off = pellucid_tensor::no_grad();
+            loss.forward_with_grad(&logits, y)
+        };
+        assert_eq!(again.to_bytes().unwrap(), value.to_bytes().unwrap());
+        assert_eq!(gradient.to_bytes().unwrap(), logits.grad().unwrap().to_bytes().unwrap());
+    }
+}
+
+/// A step by the loss's own gradient, captured and not, ends where one by the loss does.
+#[test]
+fn the_gradient_goes_on_through_the_model_and_into_a_captured_step() {
+    let run = |captured: bool, by_gradient: bool| {
+        manual_seed(2);
+        let model = (Linear::new(6, 8), Relu, Linear::new(8, 3));
+        let (x, y) = (Tensor::randn([10, 6], DType::F32), Tensor::randint(0, 3, [10]));
+        let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+        let loss = CrossEntropyLoss::default();
+        let step = |x: &Tensor, y: &Tensor| {
+            optimizer.zero_grad();
+            let logits = model.forward(x);
+            let value = if by_gradient {
+                let (value, gradient) = loss.forward_with_grad(&logits, y);
+                logits.backward_with(Backward { gradient: Some(gradient), ..Default::default() });
+                value
+            } else {
+                let value = loss.forward(&logits, y);
+                value.backward();
+                value
+            };
+            optimizer.step();
+            value
+        };
+        if captured {
+            let mut step = capture(|inputs| step(&inputs[0], &inputs[1]), &[&x, &y]).unwrap();
+            (0..4).for_each(|_| _ = step.launch(&[&x, &y]).unwrap());
+        } else {
+            (0..4).for_each(|_| _ = step(&x, &y));
+        }
+        model.state_dict().into_values().map(|t| t.to_bytes().unwrap()).collect::<Vec<_>>()
+    };
+    let expected = run(false, false);
+    assert!(expected == run(false, true) && expected == run(true, true) && expected == run(true, false));
+}
+
+#[test]
+fn two_shapes_and_integers_are_refused() {
+    let (x, y) = (Tensor::ones([3, 1], DType::F32), Tensor::ones([3], DType::F32));
+    let losses: [&dyn Loss; 8] = [
+        &L1Loss::default(),
+        &MseLoss::default(),
+        &SmoothL1Loss::default(),
+        &HuberLoss::default(),
+        &KlDivLoss { batch_mean: true, ..Default::default() },
+        &PoissonNllLoss::default(),
+        &BceWithLogitsLoss::default(),
+        &HingeEmbeddingLoss::default(),
+    ];
+    for loss in losses {
+        assert!(matches!(loss.try_forward(&x, &y), Err(Error::ShapeMismatch { .. })));
+        assert!(matches!(loss.try_forward_with_grad(&x, &y), Err(Error::ShapeMismatch { .. })));
+    }
+    let integers = Tensor::from([1i64, 2, 3]);
+    assert!(matches!(MseLoss::default().try_forward_with_grad(&integers, &integers), Err(Error::DTypeMismatch { .. })));
+}
+
+#[test]
+fn sums_and_means_are_told_apart_whatever_their_size() {
+    manual_seed(3);
+    for scale in [1e-6, 1.0, 1e6] {
+        for batch in [1, 2, 64] {
+            let model = Linear::new(4, 3);
+            let (x, y) = (Tensor::randn([batch, 4], DType::F32), Tensor::randn([batch, 3], DType::F32));
+            let scaled = |reduction| {
+                move |x: &Tensor, y: &Tensor| -> Result<Tensor> { Ok(MseLoss { reduction }.try_forward(x, y)? * scale) }
+            };
+            let found = |reduction| infer_grad_scale(&scaled(reduction), &model, &x, &y).unwrap();
+            assert_eq!(found(Reduction::Mean), (1.0, GradKind::Mean), "{scale} {batch}");
+            assert_eq!(found(Reduction::Sum), (1.0 / batch as f64, GradKind::Sum), "{scale} {batch}");
+            assert_eq!(found(Reduction::None), (1.0 / batch as f64, GradKind::Sum), "{scale} {batch}");
+        }
+    }
+    let model = Linear::new(4, 3);
+    let (x, y) = (Tensor::randn([5, 4], DType::F32), Tensor::from([0i64, 1, 1, 2, 0]));
+    let weighted = CrossEntropyLoss { weight: Some(Tensor::from([0.1f32, 2.0, 5.0])), ..Default::default() };
+    let ignoring = CrossEntropyLoss { ignore_index: Some(1), ..weighted };
+    assert_eq!(infer_grad_scale(&ignoring, &model, &x, &y).unwrap().1, GradKind::Mean);
+}
+
+#[test]
+fn the_trial_changes_nothing_and_says_when_it_cannot_tell() {
+    manual_seed(4);
+    let model = sequential![
+        Embedding::new(10, 6).max_norm(0.5, 2.0),
+        Flatten::new(),
+        BatchNorm1d::new(12),
+        Dropout::new(0.5),
+        Linear::new(12, 3),
+    ];
+    let (x, y) = (Tensor::randint(0, 10, [8, 2]), Tensor::randint(0, 3, [8]));
+    // A step is under way: there are gradients, and a graph that has saved parameters.
+    loss::cross_entropy(&model.forward(&x), &y).backward();
+    let pending = loss::cross_entropy(&model.forward(&x), &y);
+    let everything = || -> Vec<Vec<u8>> {
+        let gradients = model.parameters().into_iter().map(|p| p.grad().unwrap());
+        let state = model.state_dict().into_values().chain(gradients);
+        state.chain([pellucid_tensor::Generator::default().state().clone()]).map(|t| t.to_bytes().unwrap()).collect()
+    };
+    let before = everything();
+    let sum = CrossEntropyLoss { reduction: Reduction::Sum, ..Default::default() };
+    assert_eq!(infer_grad_scale(&sum, &model, &x, &y).unwrap(), (0.125, GradKind::Sum));
+    assert!(everything() == before);
+    pending.backward();
+
+    let linear = Linear::new(2, 2);
+    let (x, y) = (Tensor::randn([3, 2], DType::F32), Tensor::zeros([3, 2], DType::F32));
+    let strange = |x: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((x - y).square().sum(..) * x.shape()[0] as f64) };
+    let error = infer_grad_scale(&strange, &linear, &x, &y).unwrap_err();
+    assert!(error.to_string().contains("neither a sum nor a mean"), "{error}");
+    init::zeros_(&linear.weight);
+    init::zeros_(linear.bias.as_ref().unwrap());
+    let error = infer_grad_scale(&MseLoss::default(), &linear, &x, &y).unwrap_err();
+    assert!(error.to_string().contains("nothing can be told"), "{error}");
+    assert!(matches!(
+        infer_grad_scale(&MseLoss::default(), &linear, &Tensor::from(1.0f32), &y),
+        Err(Error::ShapeMismatch { .. })
+    ));
+}

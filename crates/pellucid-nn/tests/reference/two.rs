@@ -1,0 +1,160 @@
+//! Layers of two inputs, and what layers can do by other methods than `forward`.
+
+use crate::file::{Reference, cosines, file, near};
+use pellucid_nn::*;
+use pellucid_tensor::ops::Meeting;
+use pellucid_tensor::{DType, Error, Grad, Result, Tensor, grad, manual_seed};
+
+#[test]
+fn layers_of_two_inputs_are_pytorchs() {
+    let file = file();
+    let check = |name: &str, module: &dyn Module, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
+        let name = format!("two/{name}");
+        let reference = Reference::new(&file, &name);
+        module.load_state_dict(&reference.all("state")).unwrap();
+        let [a, b] = ["a", "b"].map(|key| reference.get(key).detach().requires_grad_(true));
+        let y = f(&a, &b);
+        near(&name, &y, reference.get("y"));
+        let parameters = module.named_parameters();
+        let mut inputs = vec![("da".to_string(), &a), ("db".to_string(), &b)];
+        inputs.extend(parameters.iter().map(|(name, p)| (format!("grad/{name}"), p.tensor())));
+        let tensors: Vec<&Tensor> = inputs.iter().map(|(_, t)| *t).collect();
+        let seeds = Grad { grad_outputs: vec![Some(cosines(&y))], ..Default::default() };
+        for ((key, _), gradient) in inputs.iter().zip(grad(&[&y], &tensors, seeds).unwrap()) {
+            near(&format!("{name} {key}"), &gradient, reference.get(key));
+        }
+    };
+    let bilinear = Bilinear::new(3, 4, 2);
+    check("bilinear", &bilinear, &|a, b| bilinear.forward(a, b));
+    let plain = Bilinear::new(3, 4, 2).without_bias();
+    check("bilinear_plain", &plain, &|a, b| plain.forward(a, b));
+    let cosine = CosineSimilarity::default();
+    check("cosine_similarity", &cosine, &|a, b| cosine.forward(a, b));
+    let distance = PairwiseDistance { p: 3.0, keepdims: true, ..Default::default() };
+    check("pairwise_distance", &distance, &|a, b| distance.forward(a, b));
+}
+
+#[test]
+fn a_max_pool_is_undone_up_to_what_it_lost() {
+    let x = Tensor::arange(0.0f32, 24.0, 1.0).reshape([1, 1, 4, 6]);
+    let pool = MaxPool2d::new(2);
+    let (y, indices) = pool.with_indices(&x).unwrap();
+    assert_eq!(y.to_vec::<f32>(), [7.0, 9.0, 11.0, 19.0, 21.0, 23.0]);
+    let back = MaxUnpool2d::new(2).forward(&y, &indices);
+    assert_eq!(back.shape(), x.shape());
+    let expected = x.to_vec::<f32>().into_iter().map(|v| if y.to_vec::<f32>().contains(&v) { v } else { 0.0 });
+    assert_eq!(back.to_vec::<f32>(), expected.collect::<Vec<_>>());
+    // Windows that overlap and reach out: sizes of which several inputs come are given.
+    let odd = Tensor::randn([2, 3, 9], DType::F32);
+    let (y, indices) = MaxPool1d::new(3).stride(2).padding(1).with_indices(&odd).unwrap();
+    let unpool = MaxUnpool1d::new(3).stride(2).padding(1);
+    assert_eq!(unpool.forward(&y, &indices).shape().dims(), [2, 3, 9]);
+    assert_eq!(unpool.forward_to(&y, &indices, [10]).unwrap().shape().dims(), [2, 3, 10]);
+    let adaptive = AdaptiveMaxPool1d::new(3).with_indices(&odd).unwrap();
+    assert_eq!(adaptive.0.to_vec::<f32>(), odd.take_along_axis(&adaptive.1, 2).to_vec::<f32>());
+}
+
+#[test]
+fn a_transposed_convolution_ends_where_it_is_told() {
+    let up = ConvTranspose2d::new(3, 2, 3).stride(2).padding(1);
+    let x = Tensor::randn([1, 3, 4, 5], DType::F32);
+    assert_eq!(up.forward(&x).shape().dims(), [1, 2, 7, 9]);
+    let same = up.forward_to(&x, [7, 9]).unwrap();
+    assert_eq!(same.to_vec::<f32>(), up.forward(&x).to_vec::<f32>());
+    assert_eq!(up.forward_to(&x, [8, 9]).unwrap().shape().dims(), [1, 2, 8, 9]);
+    assert!(matches!(up.forward_to(&x, [9, 9]), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(up.forward_to(&x, [6, 9]), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn bags_start_at_offsets_and_rows_are_weighed() {
+    let bags = EmbeddingBag::new(4, 2).mode(Meeting::Sum);
+    let rows = Embedding::from_table(bags.weight.clone());
+    let (index, offsets) = (Tensor::from([1i64, 3, 0]), Tensor::from([0i64, 2]));
+    let weights = Tensor::from([1.0f32, 2.0, -1.0]);
+    let found = rows.forward(&index) * weights.unsqueeze(1);
+    let expected = [found.narrow(0, 0, 2).sum(0).to_vec::<f32>(), found.narrow(0, 2, 1).sum(0).to_vec()].concat();
+    let y = bags.bags(&index, Some(&offsets), Some(&weights)).unwrap();
+    assert_eq!(y.to_vec::<f32>(), expected);
+}
+
+/// The share of zeros, and what is left of ones: per element, per channel, or per sample.
+#[test]
+fn dropout_drops_what_it_says_and_keeps_the_mean() {
+    manual_seed(3);
+    let x = Tensor::ones([64, 32, 3, 4], DType::F32);
+    let check = |layer: &dyn Layer, unit: usize| {
+        let y = layer.forward(&x).to_vec::<f32>();
+        let units: Vec<&[f32]> = y.chunks(unit).collect();
+        assert!(units.iter().all(|u| u.iter().all(|v| *v == u[0])), "units of {unit} are kept or dropped as one");
+        assert!(units.iter().all(|u| u[0] == 0.0 || (u[0] - 1.0 / 0.7).abs() < 1e-6));
+        let dropped = units.iter().filter(|u| u[0] == 0.0).count() as f64 / units.len() as f64;
+        // Four standard deviations of a mean of so many.
+        assert!((dropped - 0.3).abs() < 4.0 * (0.21 / units.len() as f64).sqrt(), "{dropped}");
+        layer.eval();
+        assert_eq!(layer.forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
+        layer.train();
+    };
+    check(&Dropout::new(0.3), 1);
+    check(&Dropout2d::new(0.3), 12);
+    check(&DropPath::new(0.3), 32 * 12);
+    // One image without a batch.
+    let one = Dropout2d::new(0.5).forward(&Tensor::ones([200, 2, 2], DType::F32)).to_vec::<f32>();
+    assert!(one.chunks(4).all(|c| c.iter().all(|v| *v == c[0])) && one.contains(&0.0) && one.contains(&2.0));
+}
+
+#[test]
+fn alpha_dropout_keeps_mean_and_variance() {
+    manual_seed(4);
+    let x = Tensor::randn([200, 500], DType::F32);
+    for layer in [&AlphaDropout::new(0.2) as &dyn Layer, &FeatureAlphaDropout::new(0.2)] {
+        let y = layer.forward(&x).to_vec::<f64>();
+        let n = y.len() as f64;
+        let mean = y.iter().sum::<f64>() / n;
+        let var = y.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+        assert!(mean.abs() < 0.02 && (var - 1.0).abs() < 0.02, "{mean} {var}");
+    }
+}
+
+#[test]
+fn rrelu_draws_slopes_in_training() {
+    manual_seed(5);
+    let y = Rrelu::new(0.25, 0.5).forward(&Tensor::full([1000], -1.0, DType::F32)).to_vec::<f64>();
+    assert!(y.iter().all(|v| (-0.5..=-0.25).contains(v)));
+    let mean = y.iter().sum::<f64>() / 1000.0;
+    assert!((mean + 0.375).abs() < 0.01, "{mean}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let norm = BatchNorm1d::new(3);
+    let before = norm.state_dict();
+    let refused = |x: &[usize]| norm.try_forward(&Tensor::ones(x, DType::F32)).unwrap_err();
+    assert!(matches!(refused(&[2, 4]), Error::ShapeMismatch { .. }));
+    assert!(matches!(refused(&[1, 3]), Error::InvalidArgument { .. }));
+    assert!(matches!(refused(&[2, 3, 2, 2]), Error::ShapeMismatch { .. }));
+    for (name, value) in norm.state_dict() {
+        assert_eq!(value.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name}");
+    }
+    let x = Tensor::ones([1, 3, 8, 8], DType::F32);
+    let error = Conv2d::new(3, 4, 3).stride(2).padding(Padding::Same).try_forward(&x).unwrap_err();
+    assert!(error.to_string().contains("stride 1"), "{error}");
+    let error =
+        Conv2d::new(3, 4, 3).stride(2).padding(Padding::Same).padding_mode(pellucid_tensor::ops::PadMode::Reflect);
+    assert!(error.try_forward(&x).unwrap_err().to_string().contains("stride 1"));
+    let refused: [Result<Tensor>; 3] = [
+        Conv2d::new(2, 4, 3).try_forward(&x),
+        InstanceNorm2d::new(2).try_forward(&x),
+        ZeroPad2d::new(1).try_forward(&Tensor::ones([3], DType::F32)),
+    ];
+    assert!(refused.iter().all(|r| matches!(r, Err(Error::ShapeMismatch { .. }))));
+}
+
+#[test]
+fn a_batch_norm_of_nothing_leaves_the_statistics_alone() {
+    for norm in [BatchNorm1d::new(3), BatchNorm1d::new(3).cumulative()] {
+        assert_eq!(norm.forward(&Tensor::zeros([0, 3, 2], DType::F32)).shape().dims(), [0, 3, 2]);
+        assert_eq!(norm.running_mean.as_ref().unwrap().to_vec::<f32>(), [0.0; 3]);
+        assert_eq!(norm.running_var.as_ref().unwrap().to_vec::<f32>(), [1.0; 3]);
+    }
+}

@@ -1,0 +1,136 @@
+//! Airy's function, by the approximations of Cephes (Moshier 1989): a series in the middle, rational functions outside.
+
+use super::unary;
+use pellucid_ir::formula::Expr;
+use std::f64::consts::{FRAC_PI_4, PI};
+
+/// Where the series ends.
+const END: f64 = 2.09;
+
+/// Σ cₖ·tᵏ, the highest power first.
+fn polynomial(coefficients: &[f64], t: Expr) -> Expr {
+    let first = t * coefficients[0] + coefficients[1];
+    coefficients[2..].iter().fold(first, |p, &c| p * t + c)
+}
+
+/// [`polynomial`], with a highest power before the others whose coefficient is 1.
+fn monic(coefficients: &[f64], t: Expr) -> Expr {
+    let first = t + coefficients[0];
+    coefficients[1..].iter().fold(first, |p, &c| p * t + c)
+}
+
+/// 1 + z/(a·b) + z²/(a·b·(a + 3)·(b + 3)) + ..: one of the two series of y″ = x·y, in z = x³.
+fn series(z: Expr, a: f64, b: f64) -> Expr {
+    let next = |k: i32| z * ((a + 3.0 * f64::from(k)) * (b + 3.0 * f64::from(k))).recip();
+    (0..12).rev().fold(1.0 + next(12), |rest, k| 1.0 + next(k) * rest)
+}
+
+/// Ai for |x| ≤ 2.09.
+fn middle(x: Expr) -> Expr {
+    let z = x * x * x;
+    0.355_028_053_887_817_2 * series(z, 2.0, 3.0) - 0.258_819_403_792_806_8 * x * series(z, 3.0, 4.0)
+}
+
+/// Ai for x ≥ 2.09: e^(−ζ)/(2√π·x^¼) times what tends to 1, ζ = ⅔x^(3/2).
+fn right(x: Expr) -> Expr {
+    let root = x.sqrt();
+    let zeta = x * root * (2.0 / 3.0);
+    let t = zeta.recip();
+    let near_one = polynomial(&AN, t) / polynomial(&AD, t);
+    (0.5 / PI.sqrt()) * near_one * (-zeta).exp() / root.sqrt()
+}
+
+/// Ai for x ≤ −2.09: a wave of amplitude 1/(√π·|x|^¼).
+fn left(x: Expr) -> Expr {
+    let root = (-x).sqrt();
+    let zeta = -x * root * (2.0 / 3.0);
+    let z = zeta.recip();
+    let s = z * z;
+    let of_sine = 1.0 + s * polynomial(&AFN, s) / monic(&AFD, s);
+    let of_cosine = z * polynomial(&AGN, s) / monic(&AGD, s);
+    let phase = zeta + FRAC_PI_4;
+    PI.sqrt().recip() * (phase.sin() * of_sine - phase.cos() * of_cosine) / root.sqrt()
+}
+
+unary! {
+    /// Ai(x), Airy's function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
+    airy_ai(x) = {
+        // Each part sees numbers of its own only; NaN is for the middle.
+        let inner = middle(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
+        let outer = right(x.gt(END).select(x, END));
+        x.lt(-END).select(left(x.lt(-END).select(x, -END)), x.gt(END).select(outer, inner))
+    };
+}
+
+const AN: [f64; 8] = [
+    0.346_538_101_525_629,
+    12.007_595_273_964_581,
+    76.279_605_361_523_45,
+    168.089_224_934_630_58,
+    159.756_391_350_164_42,
+    70.536_090_684_044_42,
+    14.026_469_116_338_967,
+    1.0,
+];
+
+const AD: [f64; 8] = [
+    0.567_594_532_638_770_2,
+    14.756_256_258_484_72,
+    84.513_897_014_147_46,
+    177.318_088_145_400_45,
+    164.234_692_871_529_7,
+    71.477_840_082_557_56,
+    14.095_913_560_783_403,
+    1.0,
+];
+
+const AFN: [f64; 9] = [
+    -0.131_696_323_418_331_8,
+    -0.626_456_544_431_912_3,
+    -0.693_158_036_036_933_5,
+    -0.279_779_981_545_119_1,
+    -0.049_190_013_260_950_03,
+    -0.004_062_659_235_948_854,
+    -0.000_159_276_496_239_262_1,
+    -2.776_491_081_552_329e-6,
+    -1.677_876_984_891_146_5e-8,
+];
+
+const AFD: [f64; 9] = [
+    13.356_042_070_655_324,
+    32.682_503_279_522_464,
+    26.736_704_094_149_957,
+    9.187_074_029_072_596,
+    1.475_291_467_716_664_2,
+    0.115_687_173_795_188_04,
+    0.004_402_916_416_152_112,
+    7.547_203_482_874_142e-5,
+    4.518_500_929_705_803_5e-7,
+];
+
+const AGN: [f64; 11] = [
+    0.019_733_993_209_168_57,
+    0.391_103_029_615_688_27,
+    1.065_798_975_995_955_9,
+    0.939_169_229_816_650_2,
+    0.351_465_656_105_547_64,
+    0.063_388_891_962_892_55,
+    0.005_858_041_130_483_885,
+    0.000_282_851_600_836_737,
+    6.987_936_699_972_61e-6,
+    8.117_892_395_543_892e-8,
+    3.415_517_847_659_236e-10,
+];
+
+const AGD: [f64; 10] = [
+    9.308_929_080_774_42,
+    19.835_292_871_831_214,
+    15.564_662_893_286_462,
+    5.476_860_694_229_755,
+    0.954_293_611_618_961_9,
+    0.086_458_082_635_239_21,
+    0.004_126_565_238_242_226,
+    0.000_101_259_085_116_509_14,
+    1.171_667_332_144_135_2e-6,
+    4.918_345_700_629_3e-9,
+];

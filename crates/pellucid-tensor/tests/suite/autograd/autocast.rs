@@ -1,0 +1,186 @@
+//! Mixed precision.
+
+use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, Recurrence, RecurrentWeights, Reduction};
+use pellucid_tensor::{
+    Backward, DType, Policy, Result, Tensor, autocast, autocast_dtype, autocast_off, capture, checkpoint, manual_seed,
+    policy,
+};
+
+fn random(shape: &[usize]) -> Tensor {
+    Tensor::randn(shape, DType::F32)
+}
+
+type Op = fn(&Tensor) -> Result<Tensor>;
+
+/// Operations of one tensor `[4, 4]` by the name that decides their policy.
+fn operations() -> Vec<(&'static str, Op)> {
+    fn loss(f: impl Fn(&Tensor, &Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
+        f(x, &ops::zeros_like(x)?)
+    }
+    vec![
+        ("matmul", |x| ops::matmul(x, x)),
+        ("linear", |x| ops::linear(x, x, Some(&ops::select(x, 0, 0)?))),
+        ("scaled_dot_product_attention", |x| ops::scaled_dot_product_attention(x, x, x, Attention::default())),
+        ("conv1d", |x| ops::conv1d(x, &ops::unsqueeze(x, -1)?, None, Conv::default())),
+        ("conv_transpose1d", |x| ops::conv_transpose1d(x, &ops::unsqueeze(x, -1)?, None, Conv::default())),
+        ("exp", |x| ops::exp(x)),
+        ("log1p", |x| ops::log1p(&ops::abs(x)?)),
+        ("pow", |x| ops::pow(x, 2)),
+        ("reciprocal", |x| ops::reciprocal(x)),
+        ("softplus", |x| ops::softplus(x)),
+        ("sum", |x| ops::sum(x, ..)),
+        ("sum", |x| ops::mean(x, 0)),
+        ("var", |x| ops::var(x, ..)),
+        ("prod", |x| ops::prod(x, ..)),
+        ("cumsum", |x| ops::cumsum(x, 0)),
+        ("cumprod", |x| ops::cumprod(x, 0)),
+        ("logcumsumexp", |x| ops::logcumsumexp(x, 0)),
+        ("logsumexp", |x| ops::logsumexp(x, 0)),
+        ("softmax", |x| ops::softmax(x, -1)),
+        ("log_softmax", |x| ops::log_softmax(x, -1)),
+        ("standardized", |x| ops::layer_norm(x, [4], None, None, 1e-5)),
+        ("rms_norm", |x| ops::rms_norm(x, [4], None, 1e-5)),
+        ("mse_loss", |x| loss(|x, t| ops::mse_loss(x, t, Reduction::None), x)),
+        ("l1_loss", |x| loss(|x, t| ops::l1_loss(x, t, Reduction::None), x)),
+        ("huber_loss", |x| loss(|x, t| ops::huber_loss(x, t, 1.0, Reduction::None), x)),
+        ("binary_cross_entropy_with_logits", |x| {
+            loss(|x, t| ops::binary_cross_entropy_with_logits(x, t, None, None, Reduction::None), x)
+        }),
+        ("cross_entropy", |x| ops::cross_entropy(x, &Tensor::from([0i64, 1, 2, 3]), CrossEntropy::default())),
+        ("lstm", |x| {
+            let w = ops::concatenate(&[x; 4], 0)?;
+            let weights =
+                RecurrentWeights { weight_ih: &w, weight_hh: &w, bias_ih: None, bias_hh: None, weight_hr: None };
+            Ok(ops::lstm(&ops::unsqueeze(x, 1)?, weights, None, Recurrence::default())?.0)
+        }),
+        ("relu", |x| ops::relu(x)),
+        ("add", |x| ops::add(x, x)),
+        ("tanh", |x| ops::tanh(x)),
+        ("max", |x| ops::max(x, 0)),
+    ]
+}
+
+#[test]
+fn every_operation_follows_its_policy() {
+    manual_seed(1);
+    let x = random(&[4, 4]);
+    for (name, op) in operations() {
+        for half in [DType::BF16, DType::F16] {
+            for given in [DType::F32, half] {
+                let _guard = autocast(half);
+                let x = x.to_dtype(given).detach().requires_grad_(true);
+                let y = op(&x).unwrap_or_else(|e| panic!("{name}: {e}"));
+                let expected = match policy(name) {
+                    Policy::Half => half,
+                    Policy::Single => DType::F32,
+                    Policy::Promote => given,
+                };
+                assert_eq!(y.dtype(), expected, "{name} of {given}");
+                y.sum(..).backward();
+                assert_eq!(x.grad().unwrap().dtype(), given, "{name}");
+            }
+            let _guard = autocast(half);
+            assert_eq!(op(&x.to_dtype(DType::F64)).unwrap().dtype(), DType::F64, "{name}");
+        }
+        // Outside, dtypes are what they were.
+        assert_eq!(op(&x.to_dtype(DType::BF16)).unwrap().dtype(), DType::BF16, "{name}");
+    }
+}
+
+fn model(x: &Tensor, w: &[&Tensor]) -> Tensor {
+    let h = x.linear(w[0], None).layer_norm([16], None, None, 1e-5).gelu();
+    h.linear(w[1], None).log_softmax(-1).index_select(1, &Tensor::from([0i64])).mean(..).neg()
+}
+
+fn weights() -> [Tensor; 2] {
+    manual_seed(2);
+    [random(&[16, 8]), random(&[3, 16])].map(|w| w.requires_grad_(true))
+}
+
+#[test]
+fn gradients_of_mixed_precision_are_near_those_of_single() {
+    let w = weights();
+    let x = random(&[5, 8]);
+    let gradients = |half: bool| {
+        let loss = {
+            let _guard = half.then(|| autocast(DType::BF16));
+            model(&x, &[&w[0], &w[1]])
+        };
+        w.iter().for_each(|w| w.zero_grad());
+        loss.backward();
+        w.each_ref().map(|w| w.grad().unwrap().to_vec::<f64>())
+    };
+    for (half, single) in gradients(true).iter().zip(&gradients(false)) {
+        let largest = single.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (h, s) in half.iter().zip(single) {
+            assert!((h - s).abs() <= 0.05 * largest, "{h} {s}");
+            assert!(half != single);
+        }
+    }
+}
+
+#[test]
+fn a_backward_pass_is_the_same_inside_and_outside_of_the_guard() {
+    let w = weights();
+    let x = random(&[5, 8]);
+    let gradients = |inside: bool| {
+        let guard = autocast(DType::BF16);
+        let loss = model(&x, &[&w[0], &w[1]]);
+        if !inside {
+            drop(guard);
+        }
+        w.iter().for_each(|w| w.zero_grad());
+        loss.backward_with(Backward { create_graph: true, ..Default::default() });
+        w.each_ref().map(|w| w.grad().unwrap().to_vec::<f32>())
+    };
+    assert_eq!(gradients(true), gradients(false));
+}
+
+#[test]
+fn a_checkpoint_computes_again_in_the_precision_of_its_first_time() {
+    let w = weights();
+    let x = random(&[5, 8]);
+    let gradients = |again: bool| {
+        let loss = {
+            let _guard = autocast(DType::BF16);
+            match again {
+                true => checkpoint(|t| Ok(vec![model(&t[0], &[&t[1], &t[2]])]), &[&x, &w[0], &w[1]]).unwrap().remove(0),
+                false => model(&x, &[&w[0], &w[1]]),
+            }
+        };
+        w.iter().for_each(|w| w.zero_grad());
+        loss.backward();
+        w.each_ref().map(|w| w.grad().unwrap().to_vec::<f32>())
+    };
+    assert_eq!(gradients(true), gradients(false));
+}
+
+#[test]
+fn a_captured_step_keeps_its_precision() {
+    let w = weights();
+    let x = random(&[5, 8]);
+    let step = |x: &Tensor| {
+        let _guard = autocast(DType::BF16);
+        x.linear(&w[0], None)
+    };
+    let expected = step(&x);
+    assert_eq!(expected.dtype(), DType::BF16);
+    let mut captured = capture(|inputs| step(&inputs[0]), &[&x]).unwrap();
+    assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), expected.to_vec::<f32>());
+}
+
+#[test]
+fn guards_nest_and_other_dtypes_are_refused() {
+    assert_eq!(autocast_dtype(), None);
+    {
+        let _outer = autocast(DType::F16);
+        {
+            let _off = autocast_off();
+            assert_eq!(autocast_dtype(), None);
+        }
+        assert_eq!(autocast_dtype(), Some(DType::F16));
+    }
+    assert_eq!(autocast_dtype(), None);
+    let refused = std::panic::catch_unwind(|| drop(autocast(DType::F64))).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("bf16 or f16"));
+}

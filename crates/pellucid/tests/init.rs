@@ -1,0 +1,48 @@
+//! Orthogonal first values, which need the factorisations.
+#![cfg(feature = "linalg")]
+
+use pellucid::nn::init;
+use pellucid::prelude::*;
+
+/// The largest difference between a·aᵀ and scale²·1.
+fn off(a: &Tensor, scale: f64) -> f64 {
+    let n = a.shape()[0];
+    let difference = (a.matmul(&a.t()) - Tensor::eye(n, a.dtype()) * (scale * scale)).abs();
+    difference.max(..).item()
+}
+
+#[test]
+fn orthogonal_rows_or_columns_are_of_one_length_and_at_right_angles() {
+    manual_seed(1);
+    init::in_dtype(DType::F64, || {
+        assert!(off(&init::orthogonal([6, 6], 1.0), 1.0) < 1e-14);
+        assert!(off(&init::orthogonal([4, 7], 0.5), 0.5) < 1e-14);
+        assert!(off(&init::orthogonal([7, 4], 2.0).t(), 2.0) < 1e-14);
+        let taps = init::orthogonal([5, 2, 3, 3], 1.0);
+        assert!(off(&taps.flatten(1, -1), 1.0) < 1e-14);
+    });
+    assert!(off(&init::orthogonal([6, 6], 1.0), 1.0) < 1e-6);
+    let weight = Linear::new(6, 6).weight;
+    init::orthogonal_(&weight, 1.0);
+    assert!(off(&weight, 1.0) < 1e-6);
+}
+
+/// Every orthogonal matrix is as likely: the trace of one has mean 0 and variance 1 (Diaconis & Shahshahani 1994), and half of the
+/// determinants are −1.
+#[test]
+fn orthogonal_matrices_are_evenly_drawn() {
+    manual_seed(2);
+    let drawn: Vec<(f64, f64)> = (0..2000)
+        .map(|_| {
+            let q = init::orthogonal([3, 3], 1.0);
+            (q.trace().item(), q.det().item())
+        })
+        .collect();
+    let n = drawn.len() as f64;
+    let mean = drawn.iter().map(|d| d.0).sum::<f64>() / n;
+    let square = drawn.iter().map(|d| d.0 * d.0).sum::<f64>() / n;
+    let positive = drawn.iter().filter(|d| d.1 > 0.0).count() as f64 / n;
+    assert!(mean.abs() < 5.0 / n.sqrt(), "{mean}");
+    assert!((square - 1.0).abs() < 10.0 / n.sqrt(), "{square}");
+    assert!((positive - 0.5).abs() < 2.5 / n.sqrt(), "{positive}");
+}
