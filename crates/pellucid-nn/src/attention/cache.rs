@@ -65,7 +65,7 @@ impl KvCache {
 
     /// The positions of the next `count` elements, `i64 [count]`.
     pub(super) fn next(&self, count: usize) -> Result<Tensor> {
-        ops::add(&self.length, &Tensor::arange(0, count as i64, 1))
+        ops::add(&self.length, Tensor::arange(0, count as i64, 1))
     }
 
     /// Writes keys and values `[N, G, n, D]` of the elements at `positions`, the next ones, and returns those of all

@@ -36,7 +36,7 @@ fn steps_of_any_length_are_attention_over_the_whole_sequence() {
     for _ in 0..2 {
         for (start, length) in [(0, 4), (4, 1), (5, 1), (6, 3)] {
             let part = model.forward_cached(&x.narrow(1, start, length), &caches);
-            assert!(distance(&part, &whole.narrow(1, start as usize, length)) < 1e-5, "at {start}");
+            assert!(distance(&part, &whole.narrow(1, start, length)) < 1e-5, "at {start}");
         }
         assert_eq!(caches[2].length().item::<i64>(), 9);
         caches.iter().for_each(KvCache::clear);
@@ -73,7 +73,7 @@ fn decoders_with_a_memory_decode_step_by_step() {
     let caches = model.caches(2, 5);
     for at in 0..5 {
         let part = model.forward_cached(&x.narrow(1, at, 1), &memory, &caches, Masks::padding(&there));
-        assert!(distance(&part, &whole.narrow(1, at as usize, 1)) < 1e-5, "at {at}");
+        assert!(distance(&part, &whole.narrow(1, at, 1)) < 1e-5, "at {at}");
     }
 }
 
