@@ -96,7 +96,7 @@ impl Operation for Layer {
             let lengths = Tensor::from(inputs[self.floats()].clone());
             let step = ops::unsqueeze(&Tensor::arange(0, steps as i64, 1), 1)?;
             let inside = ops::unsqueeze(&ops::lt(&step, &lengths)?, 2)?;
-            y = ops::where_(&inside, &Tensor::from(y), 0.0)?.array().clone();
+            y = ops::where_(&inside, Tensor::from(y), 0.0)?.array().clone();
         }
         let end = if self.reverse { 0 } else { steps };
         let last = |array: &Array| array.view(array.layout().select(0, end)).copy();
