@@ -3,9 +3,12 @@
 use crate::harness::{Run, Work};
 use pellucid::prelude::*;
 
+/// The loss of a batch and its targets.
+type Loss = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
+
 /// Everything that a step needs.
 pub(crate) struct Training {
-    loss: Box<dyn Fn(&Tensor, &Tensor) -> Tensor>,
+    loss: Loss,
     optimizer: Box<dyn Optimizer>,
     x: Tensor,
     target: Tensor,
