@@ -182,7 +182,8 @@ pub fn map_rows(
 }
 
 /// Gradients by the definition: differentiates the composite `definition` of an operation at its saved
-/// inputs. It is the derivative, of every order, of an operation whose kernel has none of its own.
+/// inputs. It is the derivative, of every order, of an operation whose kernel has none of its own. An output that depends on
+/// none of the inputs adds nothing.
 pub(crate) fn via_definition(
     inputs: &[&Tensor],
     gradients: &[&Tensor],
@@ -193,8 +194,8 @@ pub(crate) fn via_definition(
     let fresh = |t: &&Tensor| if t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) };
     let inputs: Vec<Tensor> = inputs.iter().map(fresh).collect::<Result<_>>()?;
     let outputs = definition(&inputs)?;
-    let grad_outputs = gradients.iter().map(|&g| Some(g.clone())).collect();
-    let outputs: Vec<&Tensor> = outputs.iter().collect();
+    let (outputs, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) =
+        outputs.iter().zip(gradients).filter(|(y, _)| y.requires_grad()).map(|(y, &g)| (y, Some(g.clone()))).unzip();
     let inputs: Vec<&Tensor> = inputs.iter().collect();
     grad(&outputs, &inputs, Grad { grad_outputs, create_graph, retain_graph: false })
 }
