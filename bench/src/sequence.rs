@@ -49,7 +49,7 @@ fn gpt() -> Training {
         words: Embedding::new(WORDS, WIDTH),
         positions: LearntPositions::new(LENGTH, WIDTH),
         body,
-        head: Linear::without_bias(WIDTH, WORDS),
+        head: Linear::new(WIDTH, WORDS).without_bias(),
     };
     let optimizer = adamw(&model, 3e-4, 0.01);
     let tokens = BATCH * LENGTH;

@@ -66,7 +66,7 @@ fn names(module: &dyn Module) -> Vec<String> {
 #[test]
 fn the_derive_walks_every_field_in_order() {
     let model = Model {
-        layers: vec![Linear::new(2, 3), Linear::without_bias(3, 1)],
+        layers: vec![Linear::new(2, 3), Linear::new(3, 1).without_bias()],
         pair: (Norm::new(), Relu),
         boxed: Box::new(sequential![Linear::new(1, 1), Gelu]),
         r#type: Some(Norm::new()),
@@ -120,7 +120,7 @@ struct Tied {
 }
 
 fn tied() -> Tied {
-    let encoder = Linear::without_bias(2, 2);
+    let encoder = Linear::new(2, 2).without_bias();
     let constant = Buffer::new(vector(&[1.0]));
     Tied { decoder: encoder.weight.clone(), again: constant.clone(), encoder, constant }
 }

@@ -90,7 +90,8 @@ mod tests {
         let window = Window { size: [1, 3, 3], stride: [1; 3], dilation: [1; 3], before: [0, 1, 1] };
         let [x, w, y] = metas([&[2, 4, 1, 8, 8], &[6, 2, 1, 3, 3], &[2, 6, 1, 8, 8]]);
         let flops = |part, inputs: [&Meta; 2], output: &Meta| {
-            Kernel::Conv(Conv { window, groups: 2, part }).flops(&inputs.map(Clone::clone), std::slice::from_ref(output))
+            Kernel::Conv(Conv { window, groups: 2, part })
+                .flops(&inputs.map(Clone::clone), std::slice::from_ref(output))
         };
         let expected = 2 * (2 * 6 * 8 * 8) * (2 * 9);
         assert_eq!(flops(ConvPart::Output, [&x, &w], &y), expected);

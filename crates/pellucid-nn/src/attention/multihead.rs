@@ -137,7 +137,7 @@ impl MultiheadAttention {
                 [[width, width], [shared, kdim], [shared, vdim]].map(|shape| init::xavier_uniform(shape, 1.0)),
             )
         };
-        let mut out_proj = Linear::without_bias(width, width);
+        let mut out_proj = Linear::new(width, width).without_bias();
         out_proj.bias = bias.then(|| init::zeros([width]));
         let in_proj_bias = bias.then(|| init::zeros([width + 2 * shared]));
         Ok(MultiheadAttention {

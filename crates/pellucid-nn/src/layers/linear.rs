@@ -30,13 +30,9 @@ impl Linear {
         Linear { weight, bias: Some(init::uniform([outputs], bound(inputs))) }
     }
 
-    /// A layer from `inputs` to `outputs` values, of the [default dtype](init::in_dtype), without bias.
-    ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn without_bias(inputs: usize, outputs: usize) -> Linear {
-        Linear { weight: init::uniform([outputs, inputs], bound(inputs)), bias: None }
+    /// The same layer without bias.
+    pub fn without_bias(self) -> Linear {
+        Linear { bias: None, ..self }
     }
 
     /// A layer to `outputs` values, with bias, that takes as many as the last axis of its first input is long.

@@ -1,6 +1,6 @@
 //! Adam and AMSGrad.
 
-use super::rule::{Momentum, Place, Rule, State, check_adam, ln, zeros};
+use super::rule::{Place, Rule, State, answers_like_adam, ln, zeros};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -54,25 +54,7 @@ pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<State> {
 impl Rule for AdamOptions {
     const NAME: &'static str = "adam";
 
-    fn check(&self) -> Result<()> {
-        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn momentum(&self) -> Option<Momentum> {
-        Some(Momentum::Mean(self.betas.0))
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> AdamOptions {
-        AdamOptions { weight_decay: 0.0, ..*self }
-    }
+    answers_like_adam!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, self.amsgrad)

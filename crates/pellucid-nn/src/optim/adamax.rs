@@ -1,7 +1,7 @@
 //! Adamax.
 
 use super::adam::correction;
-use super::rule::{Momentum, Place, Rule, State, check_adam, zeros};
+use super::rule::{Place, Rule, State, answers_like_adam, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Adam in the maximum norm (Kingma & Ba 2015, section 7.1): in step t
@@ -33,25 +33,7 @@ impl Default for AdamaxOptions {
 impl Rule for AdamaxOptions {
     const NAME: &'static str = "adamax";
 
-    fn check(&self) -> Result<()> {
-        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn momentum(&self) -> Option<Momentum> {
-        Some(Momentum::Mean(self.betas.0))
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> AdamaxOptions {
-        AdamaxOptions { weight_decay: 0.0, ..*self }
-    }
+    answers_like_adam!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         zeros(like, &["mean", "largest"])

@@ -1,7 +1,7 @@
 //! AdamW.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Momentum, Place, Rule, State, check_adam, ln};
+use super::rule::{Place, Rule, State, answers_like_adam, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Adam (Kingma & Ba 2015) with decoupled weight decay (Loshchilov & Hutter 2019): in step t
@@ -39,25 +39,7 @@ impl Default for AdamWOptions {
 impl Rule for AdamWOptions {
     const NAME: &'static str = "adamw";
 
-    fn check(&self) -> Result<()> {
-        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn momentum(&self) -> Option<Momentum> {
-        Some(Momentum::Mean(self.betas.0))
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> AdamWOptions {
-        AdamWOptions { weight_decay: 0.0, ..*self }
-    }
+    answers_like_adam!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, self.amsgrad)

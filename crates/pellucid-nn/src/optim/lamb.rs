@@ -1,7 +1,7 @@
 //! LAMB.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Momentum, Place, Rule, State, check_adam, ln};
+use super::rule::{Place, Rule, State, answers_like_adam, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// Layerwise adaptive moments for large batches (You et al. 2020, algorithm 2): in step t
@@ -37,25 +37,7 @@ impl Default for LambOptions {
 impl Rule for LambOptions {
     const NAME: &'static str = "lamb";
 
-    fn check(&self) -> Result<()> {
-        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn momentum(&self) -> Option<Momentum> {
-        Some(Momentum::Mean(self.betas.0))
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> LambOptions {
-        LambOptions { weight_decay: 0.0, ..*self }
-    }
+    answers_like_adam!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, false)

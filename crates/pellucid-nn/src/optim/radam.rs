@@ -1,7 +1,7 @@
 //! RAdam.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Momentum, Place, Rule, State, check_adam, ln};
+use super::rule::{Place, Rule, State, answers_like_adam, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Rectified Adam (Liu et al. 2020): as [`Adam`](super::Adam), but the step is
@@ -53,25 +53,7 @@ impl RAdamOptions {
 impl Rule for RAdamOptions {
     const NAME: &'static str = "radam";
 
-    fn check(&self) -> Result<()> {
-        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn momentum(&self) -> Option<Momentum> {
-        Some(Momentum::Mean(self.betas.0))
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> RAdamOptions {
-        RAdamOptions { weight_decay: 0.0, ..*self }
-    }
+    answers_like_adam!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, false)

@@ -296,3 +296,29 @@ pub(super) fn check_adam(op: &'static str, lr: f64, betas: (f64, f64), eps: f64,
     fraction(op, "betas.0", betas.0)?;
     fraction(op, "betas.1", betas.1)
 }
+
+/// What rules of Adam's kind answer alike, from options `lr`, `betas`, `eps`, `weight_decay` and `maximize`.
+macro_rules! answers_like_adam {
+    () => {
+        fn check(&self) -> Result<()> {
+            $crate::optim::rule::check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
+        }
+
+        fn lr(&self) -> f64 {
+            self.lr
+        }
+
+        fn momentum(&self) -> Option<$crate::optim::Momentum> {
+            Some($crate::optim::Momentum::Mean(self.betas.0))
+        }
+
+        fn maximize(&self) -> bool {
+            self.maximize
+        }
+
+        fn without_decay(&self) -> Self {
+            Self { weight_decay: 0.0, ..*self }
+        }
+    };
+}
+pub(super) use answers_like_adam;

@@ -71,7 +71,7 @@ impl TransformerOptions {
 
     #[track_caller]
     fn linear(&self, inputs: usize, outputs: usize) -> Linear {
-        if self.bias { Linear::new(inputs, outputs) } else { Linear::without_bias(inputs, outputs) }
+        if self.bias { Linear::new(inputs, outputs) } else { Linear::new(inputs, outputs).without_bias() }
     }
 
     #[track_caller]

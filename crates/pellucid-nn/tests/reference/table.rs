@@ -11,7 +11,7 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
     }
     vec![
         ("linear", boxed(Linear::new(6, 4))),
-        ("linear_plain", boxed(Linear::without_bias(6, 4))),
+        ("linear_plain", boxed(Linear::new(6, 4).without_bias())),
         ("embedding", boxed(Embedding::new(5, 3))),
         ("embedding_options", boxed(Embedding::new(5, 3).padding_index(3).max_norm(1.0, 2.0).scale_by_frequency())),
         ("embedding_bag", boxed(EmbeddingBag::new(5, 3))),

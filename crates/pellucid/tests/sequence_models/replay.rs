@@ -50,7 +50,7 @@ fn a_step_of_a_transformer() {
             words: Embedding::new(11, 16),
             positions: LearntPositions::new(8, 16),
             body: TransformerEncoder::new(2, 16, 4, 32, options).unwrap().with_norm(),
-            head: Linear::without_bias(16, 11),
+            head: Linear::new(16, 11).without_bias(),
         }
     };
     let loss = |model: &Gpt, x: &Tensor, y: &Tensor| {
