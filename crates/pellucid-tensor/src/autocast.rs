@@ -115,6 +115,7 @@ pub fn autocast_off() -> Autocast {
 }
 
 /// The half type of the thread's [`autocast`].
+#[inline]
 pub fn autocast_dtype() -> Option<DType> {
     HALF.get()
 }

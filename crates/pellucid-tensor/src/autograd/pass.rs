@@ -3,7 +3,7 @@
 use super::graph::{Edge, Recorded, Slot, address};
 use super::mode::set_grad_enabled;
 use super::operation::{Gradients, InputGradients, Needed, Saved};
-use crate::autocast::autocast_off;
+use crate::autocast::{autocast_dtype, autocast_off};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -210,7 +210,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn run(&mut self) -> Result<()> {
         let _recording = set_grad_enabled(self.options.create_graph);
         // A gradient is computed in the dtypes in which its forward was.
-        let _as_they_are = autocast_off();
+        let _as_they_are = autocast_dtype().map(|_| autocast_off());
         while let Some(at) = self.queue.pop() {
             let Waiting { node, mut gradients } = self.waiting[at].take().expect("a node waits once");
             if at + 1 == self.waiting.len() {

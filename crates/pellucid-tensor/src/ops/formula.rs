@@ -4,7 +4,7 @@
 //! every gradient of every order.
 
 use crate::array::{Array, checked_size};
-use crate::autocast;
+use crate::autocast::{self, autocast_dtype};
 use crate::autograd::{
     Arrays, Derivative, Gradients, InputGradients, Needed, Saved, Saves, is_grad_enabled, is_recorded, record,
     untracked,
@@ -71,7 +71,10 @@ fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: How) -> 
     let (params, mut made) = (params.into(), None);
     let shape = common(formula.name(), inputs, &mut made)?;
     let How { rows, sum, number, reuse } = how;
-    let number = autocast::wanted(formula.name(), inputs).or(number);
+    let number = match autocast_dtype() {
+        None => number,
+        Some(_) => autocast::wanted(formula.name(), inputs).or(number),
+    };
     Call { formula, params: &params, shape, rows, sum, number }.apply(inputs, reuse)
 }
 
