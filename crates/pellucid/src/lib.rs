@@ -52,8 +52,8 @@ pub mod prelude {
         RmsNorm, Sequential, Sigmoid, Silu, StateDict, Tanh, sequential,
     };
     pub use crate::{
-        Backward, DType, Device, Error, Grad, Result, Tensor, capture, enable_grad, formula, grad, lazy, manual_seed,
-        no_grad, ops,
+        Backward, DType, Device, Error, Grad, Result, Tensor, autocast, capture, enable_grad, formula, grad, lazy,
+        manual_seed, no_grad, ops,
     };
 }
 
