@@ -81,7 +81,9 @@ fn line(case: &Case, bindings: &Table) -> Line {
         }
     }
     for refusal in &operation.refusals {
-        if !is_deliberate(&operation.name, &refusal.key) {
+        // Results are returned: there is no call with a place for them, and so none to refuse.
+        let has_place = refusal.arguments.keywords.contains_key("out");
+        if !has_place && !is_deliberate(&operation.name, &refusal.key) {
             count(refusal.key.clone(), check::refused(binding, case, refusal));
         }
     }

@@ -142,19 +142,19 @@ fn recurrent(
     options: Recurrence<'_>,
 ) -> Result<[Tensor; 3]> {
     if let Some(dtype) = autocast::wanted(op, &[x, weights.weight_ih]) {
-        let cast = |t: Option<&Tensor>| autocast::cast_some(t, dtype);
-        let (x, ih, hh) = (cast(Some(x))?, cast(Some(weights.weight_ih))?, cast(Some(weights.weight_hh))?);
-        let (bias_ih, bias_hh, hr) = (cast(weights.bias_ih)?, cast(weights.bias_hh)?, cast(weights.weight_hr)?);
-        let first = [cast(h0)?, cast(c0)?];
+        let cast = |t: &Tensor| autocast::cast(t, dtype);
+        let some = |t: Option<&Tensor>| autocast::cast_some(t, dtype);
+        let (x, weight_ih, weight_hh) = (cast(x)?, cast(weights.weight_ih)?, cast(weights.weight_hh)?);
+        let (bias_ih, bias_hh, weight_hr) = (some(weights.bias_ih)?, some(weights.bias_hh)?, some(weights.weight_hr)?);
+        let (h0, c0) = (some(h0)?, some(c0)?);
         let weights = RecurrentWeights {
-            weight_ih: ih.as_ref().expect("given"),
-            weight_hh: hh.as_ref().expect("given"),
+            weight_ih: &weight_ih,
+            weight_hh: &weight_hh,
             bias_ih: bias_ih.as_ref(),
             bias_hh: bias_hh.as_ref(),
-            weight_hr: hr.as_ref(),
+            weight_hr: weight_hr.as_ref(),
         };
-        let first = [first[0].as_ref(), first[1].as_ref()];
-        return recurrent(op, cell, x.as_ref().expect("given"), weights, first, options);
+        return recurrent(op, cell, &x, weights, [h0.as_ref(), c0.as_ref()], options);
     }
     let sizes = Sizes::new(op, cell, x, &weights)?;
     sizes.check(op, x, &weights, [h0, c0], options.lengths)?;
