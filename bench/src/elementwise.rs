@@ -1,6 +1,7 @@
 //! W6 and W10: long chains of elementwise operations, as separate operations and as one formula.
 
 use crate::harness::{Run, Work, Workload};
+use crate::training::captured;
 use pellucid::prelude::*;
 use pellucid::{Formula, ops};
 
@@ -8,10 +9,13 @@ pub(crate) fn workloads() -> Vec<Workload> {
     vec![
         Workload::new("W6", "", || forward(gelu)),
         Workload::new("W6", "formula", || forward(gelu_formula)),
+        Workload::new("W6", "captured", || forward_captured(gelu)),
         Workload::new("W6b", "", || backward(gelu)),
         Workload::new("W6b", "formula", || backward(gelu_formula)),
+        Workload::new("W6b", "captured", || backward_captured(gelu)),
         Workload::new("W10", "", || second(wave)),
         Workload::new("W10", "formula", || second(wave_formula)),
+        Workload::new("W10", "captured", || second_captured(wave)),
     ]
 }
 
@@ -41,31 +45,66 @@ fn apply(formula: &'static Formula, x: &Tensor) -> Tensor {
     ops::map(formula, &[x], &[]).expect("one input, one output").remove(0)
 }
 
+fn normal(size: usize) -> Tensor {
+    Tensor::randn([size], DType::F32)
+}
+
 /// Every element read and written once.
+const FORWARD: Work = Work::Copy((2 * 4 * LARGE) as f64);
+
+/// Forward as above; backward reads x and the incoming gradient and writes one.
+const BACKWARD: Work = Work::Copy((5 * 4 * LARGE) as f64);
+
 fn forward(f: fn(&Tensor) -> Tensor) -> Run {
-    let x = Tensor::randn([LARGE], DType::F32);
-    Run::new(Work::Copy((2 * 4 * LARGE) as f64), move || {
+    let x = normal(LARGE);
+    Run::new(FORWARD, move || {
         let _guard = no_grad();
         f(&x);
     })
 }
 
-/// Forward as above; backward reads x and the incoming gradient and writes one.
+fn forward_captured(f: fn(&Tensor) -> Tensor) -> Run {
+    let x = normal(LARGE);
+    captured(FORWARD, move || {
+        let _guard = no_grad();
+        f(&x)
+    })
+}
+
 fn backward(f: fn(&Tensor) -> Tensor) -> Run {
-    let x = Tensor::randn([LARGE], DType::F32).requires_grad_(true);
-    let g = Tensor::ones([LARGE], DType::F32);
-    Run::new(Work::Copy((5 * 4 * LARGE) as f64), move || {
+    let (x, g) = (normal(LARGE).requires_grad_(true), Tensor::ones([LARGE], DType::F32));
+    Run::new(BACKWARD, move || {
         x.zero_grad();
         f(&x).backward_with(Backward { gradient: Some(g.clone()), ..Default::default() });
     })
 }
 
-/// The second derivative of Σ f(x).
-fn second(f: fn(&Tensor) -> Tensor) -> Run {
-    let x = Tensor::randn([1024 * 1024], DType::F32).requires_grad_(true);
-    Run::new(Work::Overhead, move || {
-        let y = f(&x).sum(..);
-        let first = grad(&[&y], &[&x], Grad { create_graph: true, ..Default::default() }).expect("a gradient");
-        grad(&[&first[0].sum(..)], &[&x], Grad::default()).expect("a second gradient");
+/// The gradient is a result of the step, so that it is computed.
+fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
+    let (x, g) = (normal(LARGE).requires_grad_(true), Tensor::ones([LARGE], DType::F32));
+    captured(BACKWARD, move || {
+        let y = f(&x);
+        let options = Grad { grad_outputs: vec![Some(g.clone())], ..Default::default() };
+        let gradient = grad(&[&y], &[&x], options).expect("a gradient").remove(0);
+        (y, gradient)
     })
+}
+
+/// The second derivative of Σ f(x).
+fn second_derivative(f: fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
+    let y = f(x).sum(..);
+    let first = grad(&[&y], &[x], Grad { create_graph: true, ..Default::default() }).expect("a gradient");
+    grad(&[&first[0].sum(..)], &[x], Grad::default()).expect("a second gradient").remove(0)
+}
+
+fn second(f: fn(&Tensor) -> Tensor) -> Run {
+    let x = normal(1024 * 1024).requires_grad_(true);
+    Run::new(Work::Overhead, move || {
+        second_derivative(f, &x);
+    })
+}
+
+fn second_captured(f: fn(&Tensor) -> Tensor) -> Run {
+    let x = normal(1024 * 1024).requires_grad_(true);
+    captured(Work::Overhead, move || second_derivative(f, &x))
 }

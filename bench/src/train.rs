@@ -1,7 +1,7 @@
 //! W3 and W10-hvp: training steps, and a Hessian-vector product, of an MLP 784-256-128-10.
 
 use crate::harness::{Run, Work, Workload};
-use crate::training::Training;
+use crate::training::{Training, captured};
 use pellucid::hvp;
 use pellucid::prelude::*;
 
@@ -14,6 +14,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
         Workload::new("W3b", "", || training(1024, sgd).eager()),
         Workload::new("W3b", "captured", || training(1024, sgd).captured()),
         Workload::new("W10-hvp", "", hessian_product),
+        Workload::new("W10-hvp", "captured", captured_product),
         Workload::new("W10-hvp", "steps", product_of_gradients),
     ]
 }
@@ -68,17 +69,28 @@ fn product_of_gradients() -> Run {
 
 /// The same by the function made for it.
 fn hessian_product() -> Run {
+    let product = product();
+    Run::new(Work::Overhead, move || {
+        product();
+    })
+}
+
+fn captured_product() -> Run {
+    captured(Work::Overhead, product())
+}
+
+fn product() -> impl Fn() -> Vec<Tensor> {
     let (x, target) = batch(64);
     let (parameters, vectors) = parameters_and_vectors(&mlp());
-    Run::new(Work::Overhead, move || {
+    move || {
         let _off = no_grad();
         let (inputs, vectors): (Vec<_>, Vec<_>) = (parameters.iter().collect(), vectors.iter().collect());
         let loss = |p: &[Tensor]| {
             let hidden = x.linear(&p[0], Some(&p[1])).relu().linear(&p[2], Some(&p[3])).relu();
             Ok(cross_entropy(&hidden.linear(&p[4], Some(&p[5])), &target))
         };
-        hvp(loss, &inputs, &vectors).expect("a Hessian-vector product");
-    })
+        hvp(loss, &inputs, &vectors).expect("a Hessian-vector product").1
+    }
 }
 
 fn parameters_and_vectors(model: &Sequential) -> (Vec<Tensor>, Vec<Tensor>) {

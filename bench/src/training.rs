@@ -1,6 +1,7 @@
 //! A model's training step, as a workload: zero the gradients, forward, loss, backward, update.
 
 use crate::harness::{Run, Work};
+use pellucid::IntoOutputs;
 use pellucid::prelude::*;
 
 /// The loss of a batch and its targets.
@@ -49,4 +50,12 @@ impl Training {
             replay.launch(&[&x, &target]).expect("the step can be launched");
         })
     }
+}
+
+/// A step without inputs, recorded once.
+pub(crate) fn captured<O: IntoOutputs>(work: Work, mut step: impl FnMut() -> O + 'static) -> Run {
+    let mut replay = capture(move |_| step(), &[]).expect("the step can be captured");
+    Run::new(work, move || {
+        replay.launch(&[]).expect("the step can be launched");
+    })
 }

@@ -27,10 +27,14 @@ pub use autograd::{
     gradgradcheck, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, set_grad_enabled, vjp,
 };
 pub use device::Device;
-pub use engine::{Captured, IntoOutputs, Outputs, Work, capture, eager, lazy, submit, trace, traced};
+pub use engine::{
+    CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, Work, capture, capture_with, eager, lazy,
+    submit, trace, traced,
+};
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;
 pub use pellucid_ir::formula::Formula;
+pub use pellucid_ir::plan::{self, Passes, Plan};
 pub use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape, bf16, f16, formula, kernel};
 pub use random::{Generator, manual_seed};
 pub use tensor::{Ellipsis, IntoIndex, IntoTensor, Ix, Nested, NewAxis, Slice, Tensor, slice};

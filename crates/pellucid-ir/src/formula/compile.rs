@@ -245,15 +245,8 @@ impl Lowering<'_> {
     }
 
     fn step(&mut self, op: Op, compute: Compute, id: Id, args: &[Value]) -> Value {
-        let result = match op {
-            Op::Convert(to) => to,
-            Op::Unary(op) if op.gives_mask() => Compute::Mask,
-            Op::Binary(op) if op.gives_mask() => Compute::Mask,
-            Op::RowIndex => Compute::I64,
-            _ => compute,
-        };
         let per_row = self.formula.is_row() && self.fact(id).per_row;
-        self.draft.push(op, compute, args, result, per_row)
+        self.draft.push(op, compute, args, op.result(compute), per_row)
     }
 
     fn lower(&mut self, id: Id) -> Result<Value> {

@@ -22,6 +22,7 @@
 //! | `simplify` | rewrites while it is written |
 //! | `differentiate`, `save`, `gradient` | its derivative, what that reads, where it is kept |
 //! | `program`, `compile`, `registers` | what a backend runs |
+//! | `splice` | several programs as one |
 //! | `evaluate`, `special` | its value at plain numbers, the reference |
 //! | `print` | its text |
 
@@ -45,6 +46,7 @@ mod registers;
 mod save;
 mod simplify;
 mod special;
+mod splice;
 
 pub use compile::Signature;
 pub use definition::Formula;
@@ -57,6 +59,7 @@ pub use primitive::{Binary, RowOp, Unary};
 pub use program::{Load, Op, Operand, Program, Step, Store, Uniform, UniformSource};
 pub use real::{Argument, Literals, Real, Single, Truth};
 pub use special::{binary as evaluate_binary, unary as evaluate_unary};
+pub use splice::{Made, Source, Splice, Spliced};
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ mod capture;
 mod list;
 mod trace;
 
-pub use capture::{Captured, IntoOutputs, Outputs, capture};
+pub use capture::{CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, capture, capture_with};
 pub use list::lazy;
 pub(crate) use list::{Recorded, Recording, deferred};
 pub use trace::{Work, trace, traced};

@@ -4,6 +4,7 @@ mod gradients;
 mod limits;
 mod programs;
 mod rows;
+mod splice;
 mod structure;
 
 use super::*;

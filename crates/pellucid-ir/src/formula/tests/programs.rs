@@ -5,7 +5,7 @@ use crate::dtype::{Compute, Scalar};
 use crate::{DType, Error};
 
 /// Runs an `f64` program over one row, register by register, as a backend would.
-fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
+pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
     let uniforms: Vec<f64> = program
         .uniforms
         .iter()
@@ -34,6 +34,7 @@ fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elements: usize) 
             Op::Select => arg(2, i),
             Op::MulAdd => arg(0, i).mul_add(arg(1, i), arg(2, i)),
             Op::Convert(_) => arg(0, i),
+            Op::Round(DType::F32) => arg(0, i) as f32 as f64,
             Op::Round(_) => unreachable!("not in these cases"),
             Op::Reduce(RowOp::Sum) => (0..elements).map(|i| arg(0, i)).sum(),
             Op::Reduce(op) => {

@@ -1,0 +1,235 @@
+//! Programs that run one after the other on the same elements, as one program.
+//!
+//! A value that one program stores and the next one loads is rounded to the dtype in which it would have
+//! lain in memory, and is then read as it is: the spliced program gives the very bits of the programs by themselves.
+
+use super::definition::MOST;
+use super::primitive::{Binary, Unary};
+use super::program::{Load, Op, Operand, Program, Step, Store, Uniform, UniformSource};
+use super::registers::{self, Draft, Value};
+use crate::dtype::{Compute, DType, Scalar};
+use crate::kernel::Params;
+use smallvec::SmallVec;
+
+/// A program under construction, made of others.
+#[derive(Default)]
+pub struct Splice {
+    /// The loads so far, each with the number of the array that it reads.
+    loads: Vec<(usize, Load)>,
+    uniforms: Vec<Uniform>,
+    params: Vec<Scalar>,
+    draft: Draft,
+    /// What the draft's steps are: equal steps on equal operands are one.
+    known: Vec<(Op, Compute, SmallVec<[Value; 3]>)>,
+    /// For every step, whether its result is one value a row.
+    per_row: Vec<bool>,
+    rows: bool,
+}
+
+/// A value that a part has made, as it would lie in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    value: Value,
+    compute: Compute,
+    storage: DType,
+    per_row: bool,
+}
+
+/// Where an input of a part comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    /// The array of this number.
+    Array(usize),
+    /// What a part before has made.
+    Made(Made),
+}
+
+/// A finished [`Splice`].
+#[derive(Debug)]
+pub struct Spliced {
+    /// The program.
+    pub program: Program,
+    /// Its run-time parameters.
+    pub params: Params,
+    /// For every input of the program, the number of its array.
+    pub arrays: Vec<usize>,
+}
+
+impl Splice {
+    /// Nothing yet; `rows` if any part is a row program, whose rows are then those of all.
+    pub fn new(rows: bool) -> Splice {
+        Splice { rows, ..Splice::default() }
+    }
+
+    /// An array of `dtype` that is an input of the program, whether a part reads it or not.
+    pub fn load(&mut self, array: usize, dtype: DType) -> Made {
+        self.load_as(array, Load { storage: dtype, compute: dtype.compute(), per_row: false }, dtype)
+    }
+
+    /// An array that is an input of the program, and would have lain in memory as `storage`.
+    pub fn load_as(&mut self, array: usize, load: Load, storage: DType) -> Made {
+        Made { value: self.input(array, load), compute: load.compute, storage, per_row: false }
+    }
+
+    /// Runs `program` after the parts so far, and gives its outputs; why not, if it cannot.
+    pub fn part(&mut self, program: &Program, params: &Params, inputs: &[Source]) -> Result<Vec<Made>, &'static str> {
+        let first_param = self.params.len();
+        self.params.extend(params.iter());
+        let mut values = Vec::with_capacity(inputs.len());
+        for (load, source) in program.inputs.iter().zip(inputs) {
+            values.push(match *source {
+                Source::Array(array) => self.input(array, *load),
+                Source::Made(made) => self.reload(made, load)?,
+            });
+        }
+        let mut uniforms = Vec::with_capacity(program.uniforms.len());
+        for uniform in &program.uniforms {
+            let source = match uniform.source {
+                UniformSource::Param(k) => {
+                    let k = first_param + k as usize;
+                    UniformSource::Param(u8::try_from(k).map_err(|_| "there are too many parameters")?)
+                }
+                other => other,
+            };
+            uniforms.push(self.uniform(Uniform { source, ..*uniform }));
+        }
+        let mut registers: Vec<Option<Value>> = vec![None; program.registers.len()];
+        let mut rows: Vec<Option<Value>> = vec![None; program.row_registers.len()];
+        let value_of = |operand: Operand, registers: &[Option<Value>], rows: &[Option<Value>]| match operand {
+            Operand::Input(i) => values[i as usize],
+            Operand::Uniform(u) => uniforms[u as usize],
+            Operand::Register(r) => registers[r as usize].expect("a register is written before it is read"),
+            Operand::Row(r) => rows[r as usize].expect("a register is written before it is read"),
+        };
+        for Step { op, compute, into, args } in &program.steps {
+            let args: SmallVec<[Value; 3]> = args.iter().map(|&a| value_of(a, &registers, &rows)).collect();
+            if matches!(op, Op::Reduce(_)) && args.iter().all(|a| self.is_per_row(*a)) {
+                return Err("rows of one repeated value would be reduced");
+            }
+            let value = self.step(*op, *compute, &args);
+            match *into {
+                Operand::Register(r) => registers[r as usize] = Some(value),
+                Operand::Row(r) => rows[r as usize] = Some(value),
+                Operand::Input(_) | Operand::Uniform(_) => return Err("a step writes to an operand"),
+            }
+        }
+        let made = |store: &Store| {
+            let value = value_of(store.value, &registers, &rows);
+            Made { value, compute: store.compute, storage: store.storage, per_row: store.per_row }
+        };
+        Ok(program.outputs.iter().map(made).collect())
+    }
+
+    /// The program that stores these values, in order; why not, if there can be none.
+    pub fn finish(self, name: &'static str, outputs: &[Made]) -> Result<Spliced, &'static str> {
+        let store = |m: &Made| {
+            (m.value, Store { value: Operand::Input(0), compute: m.compute, storage: m.storage, per_row: m.per_row })
+        };
+        let allocated = registers::allocate(&self.draft, outputs.iter().map(store).collect());
+        let largest = [self.loads.len(), self.uniforms.len(), allocated.registers.len(), allocated.row_registers.len()];
+        if largest.into_iter().any(|n| n > MOST) {
+            return Err("there are too many values at once");
+        }
+        let (arrays, loads) = self.loads.into_iter().unzip();
+        let registers = (allocated.registers, allocated.row_registers);
+        let program = Program::new(name, loads, self.uniforms, allocated.steps, registers, allocated.outputs);
+        Ok(Spliced { program, params: self.params.into_iter().collect(), arrays })
+    }
+
+    fn input(&mut self, array: usize, load: Load) -> Value {
+        let known = self.loads.iter().position(|known| *known == (array, load));
+        let place = known.unwrap_or_else(|| {
+            self.loads.push((array, load));
+            self.loads.len() - 1
+        });
+        // Beyond 255 it wraps; `finish` counts.
+        Value::Input(place as u8)
+    }
+
+    fn uniform(&mut self, uniform: Uniform) -> Value {
+        let literal = |u: &Uniform| match u.source {
+            UniformSource::Literal(v) => Some(v.to_f64().to_bits()),
+            _ => None,
+        };
+        let same = |u: &Uniform| *u == uniform && literal(u) == literal(&uniform);
+        let place = self.uniforms.iter().position(same).unwrap_or_else(|| {
+            self.uniforms.push(uniform);
+            self.uniforms.len() - 1
+        });
+        Value::Uniform(place)
+    }
+
+    /// True for what is one value a row.
+    fn is_per_row(&self, value: Value) -> bool {
+        match value {
+            Value::Input(i) => self.loads[i as usize].1.per_row,
+            Value::Uniform(_) => true,
+            Value::Step(s) => self.per_row[s],
+        }
+    }
+
+    fn step(&mut self, op: Op, compute: Compute, args: &[Value]) -> Value {
+        let same = |(o, c, a): &(Op, Compute, SmallVec<[Value; 3]>)| *o == op && *c == compute && a[..] == *args;
+        if let Some(known) = self.known.iter().position(same) {
+            return Value::Step(known);
+        }
+        let per_row = match op {
+            Op::Reduce(_) => true,
+            Op::RowIndex => false,
+            _ => self.rows && args.iter().all(|a| self.is_per_row(*a)),
+        };
+        self.known.push((op, compute, args.into()));
+        self.per_row.push(per_row);
+        self.draft.push(op, compute, args, op.result(compute), per_row)
+    }
+
+    /// The value that is there when what was made has been stored, and is loaded again.
+    fn reload(&mut self, made: Made, load: &Load) -> Result<Value, &'static str> {
+        if load.per_row && !made.per_row {
+            return Err("what is one value a row is computed for every element");
+        }
+        let (from, to) = (made.compute, load.compute);
+        let exact = from.storage() == made.storage;
+        let halves = from.is_float() && made.storage.is_float();
+        if !exact && !halves {
+            return Err("an integer would wrap in between");
+        }
+        let mut value = made.value;
+        if !exact && made.storage.size() < from.size() {
+            value = self.step(Op::Round(made.storage), from, &[value]);
+        }
+        match (from, to) {
+            _ if from == to => Ok(value),
+            (Compute::F32 | Compute::F64, Compute::I32 | Compute::I64 | Compute::Mask) => {
+                Err("a float is read as an integer")
+            }
+            // What is uniform is rounded once, from full width, and not twice.
+            _ if matches!(value, Value::Uniform(_)) => Err("a number is read in another type"),
+            _ => Ok(self.step(Op::Convert(to), from, &[value])),
+        }
+    }
+}
+
+impl Op {
+    /// The type of the result, where the operands are of type `compute`.
+    pub(super) fn result(self, compute: Compute) -> Compute {
+        match self {
+            Op::Convert(to) => to,
+            Op::Unary(op) if Unary::gives_mask(op) => Compute::Mask,
+            Op::Binary(op) if Binary::gives_mask(op) => Compute::Mask,
+            Op::RowIndex => Compute::I64,
+            _ => compute,
+        }
+    }
+}
+
+impl Program {
+    /// The program of one input and one output that converts `from` to `to` as a copy does: loaded in `from`'s
+    /// compute type, rounded once.
+    pub fn cast(from: DType, to: DType) -> Program {
+        let compute = from.compute();
+        let load = Load { storage: from, compute, per_row: false };
+        let store = Store { value: Operand::Input(0), compute, storage: to, per_row: false };
+        Program::new("cast", vec![load], Vec::new(), Vec::new(), Default::default(), vec![store])
+    }
+}

@@ -1,0 +1,98 @@
+//! Spliced programs against their parts, one after the other.
+
+use super::programs::run;
+use super::*;
+use crate::DType;
+use crate::kernel::Params;
+
+fn of(formula: &Formula, dtype: DType) -> std::sync::Arc<Program> {
+    formula.uniform_program(dtype).unwrap().clone()
+}
+
+fn none() -> Params {
+    Params::new()
+}
+
+#[test]
+fn a_spliced_program_computes_what_its_parts_do() {
+    let first = Formula::new("first", &[Input::NUMBER; 2], 1, |x, p| vec![(x[0] * p[0]).exp() + x[1], x[0] * p[0]]);
+    let second = Formula::new("second", &[Input::NUMBER; 3], 1, |x, p| vec![(x[0] - x[2]) * p[0] + x[1]]);
+    let (a, b) = (of(&first, DType::F64), of(&second, DType::F64));
+    let mut splice = Splice::new(false);
+    let made =
+        splice.part(&a, &[2.0].map(Into::into).into_iter().collect(), &[Source::Array(7), Source::Array(3)]).unwrap();
+    let inputs = [Source::Made(made[0]), Source::Array(3), Source::Made(made[1])];
+    let read = splice.part(&b, &[0.5].map(Into::into).into_iter().collect(), &inputs).unwrap();
+    let spliced = splice.finish("both", &[read[0], made[0]]).unwrap();
+    assert_eq!(spliced.arrays, [7, 3]);
+    let (x, y) = (vec![0.1, -0.7, 2.0], vec![3.0, 0.25, -1.0]);
+    let parts = run(&a, &[x.clone(), y.clone()], &[2.0], 3);
+    let expected = run(&b, &[parts[0].clone(), y.clone(), parts[1].clone()], &[0.5], 3);
+    let both = run(&spliced.program, &[x, y], &[2.0, 0.5], 3);
+    assert_eq!(both, [expected[0].clone(), parts[0].clone()]);
+}
+
+#[test]
+fn equal_steps_are_one_and_values_are_rounded_to_the_dtype_between() {
+    let f = of(formula!(|x, y| (x * y).exp()), DType::F32);
+    let mut splice = Splice::new(false);
+    let inputs = [Source::Array(0), Source::Array(1)];
+    let (a, b) = (splice.part(&f, &none(), &inputs).unwrap(), splice.part(&f, &none(), &inputs).unwrap());
+    assert_eq!(splice.finish("twice", &[a[0], b[0]]).unwrap().program.steps.len(), 2);
+
+    // Stored as f32, computed in f64: rounded in between.
+    let f = formula!(|x| x.exp());
+    let narrow = f.program(&Signature::new([DType::F64], DType::F64).storing([DType::F32])).unwrap();
+    let wide = f.program(&Signature::new([DType::F32], DType::F64)).unwrap();
+    let mut splice = Splice::new(false);
+    let made = splice.part(narrow, &none(), &[Source::Array(0)]).unwrap();
+    let read = splice.part(wide, &none(), &[Source::Made(made[0])]).unwrap();
+    let both = splice.finish("both", &read).unwrap().program;
+    let x = 0.7f64;
+    assert_eq!(run(&both, &[vec![x]], &[], 1), [[((x.exp() as f32) as f64).exp()]]);
+
+    // bf16 is computed in f32: one rounding between, none at the end, which the store does.
+    let f = of(formula!(|x| x + 1.0), DType::BF16);
+    let mut splice = Splice::new(false);
+    let made = splice.part(&f, &none(), &[Source::Array(0)]).unwrap();
+    let read = splice.part(&f, &none(), &[Source::Made(made[0])]).unwrap();
+    let ops: Vec<Op> = splice.finish("both", &read).unwrap().program.steps.iter().map(|s| s.op).collect();
+    assert_eq!(ops, [Op::Binary(Binary::Add), Op::Round(DType::BF16), Op::Binary(Binary::Add)]);
+}
+
+#[test]
+fn rows_come_before_and_after_maps() {
+    let square = of(formula!(|x| x * x), DType::F64);
+    let softmax = of(
+        formula!(|x| {
+            let e = (x - x.row_max()).exp();
+            e / e.row_sum()
+        }),
+        DType::F64,
+    );
+    let scale = of(formula!(|x, y| x * y), DType::F64);
+    let mut splice = Splice::new(true);
+    let a = splice.part(&square, &none(), &[Source::Array(0)]).unwrap();
+    let b = splice.part(&softmax, &none(), &[Source::Made(a[0])]).unwrap();
+    let c = splice.part(&scale, &none(), &[Source::Made(b[0]), Source::Made(a[0])]).unwrap();
+    let both = splice.finish("all", &c).unwrap().program;
+    assert!(both.is_row());
+    let x = vec![0.5, -1.0, 2.0, 0.0];
+    let squares = run(&square, std::slice::from_ref(&x), &[], 4);
+    let soft = run(&softmax, &squares, &[], 4);
+    assert_eq!(run(&both, &[x], &[], 4), run(&scale, &[soft[0].clone(), squares[0].clone()], &[], 4));
+}
+
+#[test]
+fn what_would_change_a_value_is_refused() {
+    let add = |dtype| of(formula!(|x| x + 1), dtype);
+    let mut splice = Splice::new(false);
+    let made = splice.part(&add(DType::I8), &none(), &[Source::Array(0)]).unwrap();
+    assert!(splice.part(&add(DType::I8), &none(), &[Source::Made(made[0])]).is_err(), "it would wrap in between");
+
+    let fill = Formula::new("fill", &[], 1, |_, p| vec![p[0]]);
+    let sum = of(formula!(|x| x - x.row_sum()), DType::F64);
+    let mut splice = Splice::new(true);
+    let made = splice.part(&of(&fill, DType::F64), &[1.0].map(Into::into).into_iter().collect(), &[]).unwrap();
+    assert!(splice.part(&sum, &none(), &[Source::Made(made[0])]).is_err(), "a row of one value");
+}

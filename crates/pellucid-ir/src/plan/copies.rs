@@ -1,0 +1,132 @@
+//! Copies between layouts that need not be made: the value is made where it shall lie, or read where it lies.
+
+use super::{Elision, Launch, Operand, Plan, Role};
+use crate::kernel::Kernel;
+use crate::shape::Layout;
+
+/// Removes copies whose source could have been made in their place, and copies for matrix products, which take any strides.
+pub(super) fn remove(mut plan: Plan) -> Plan {
+    let mut k = 0;
+    while k < plan.launches.len() {
+        let launch = &plan.launches[k];
+        let moves = launch.kernel == Kernel::Copy && launch.inputs[0].dtype == launch.outputs[0].dtype;
+        if moves && (make_there(&mut plan, k) || read_here(&mut plan, k)) {
+            continue;
+        }
+        k += 1;
+    }
+    plan
+}
+
+/// The elements of a buffer, whole and in order.
+fn is_whole(plan: &Plan, operand: &Operand) -> bool {
+    operand.layout.is_contiguous() && operand.layout.offset() == 0 && operand.bytes() == plan.slots[operand.slot]
+}
+
+/// Lets what makes the source of copy `k` write to its destination, and whoever reads the source read there.
+fn make_there(plan: &mut Plan, k: usize) -> bool {
+    let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
+    let fits = plan.role(from.slot) == Role::Own
+        && !plan.is_wanted(from.slot)
+        && is_whole(plan, &from)
+        && to.layout.is_contiguous()
+        && !from.overlaps(&to);
+    let users: Vec<usize> = plan.users(from.slot).collect();
+    let writers: Vec<usize> = users.iter().copied().filter(|&u| plan.launches[u].writes(from.slot)).collect();
+    let [maker] = writers[..] else { return false };
+    let launches = &plan.launches;
+    let whole = launches[maker].outputs.iter().any(|o| o.slot == from.slot && is_whole(plan, o));
+    let typed =
+        users.iter().flat_map(|&u| launches[u].operands()).all(|o| o.slot != from.slot || o.dtype == from.dtype);
+    if !fits || !whole || !typed || maker >= k || matches!(launches[maker].kernel, Kernel::Scatter(_)) {
+        return false;
+    }
+    let last = users.iter().copied().max().unwrap_or(k);
+    let meets = |range: std::ops::Range<usize>, writes_only: bool| {
+        launches[range].iter().any(|l| {
+            let reads = l.inputs.iter().filter(|_| !writes_only);
+            l.outputs.iter().chain(reads).any(|o| o.overlaps(&to))
+        })
+    };
+    if meets(maker + 1..k, false) || (last > k && meets(k + 1..last + 1, true)) {
+        return false;
+    }
+    let moved = |launch: &Launch| {
+        let mut launch = launch.clone();
+        for o in launch.operands_mut().filter(|o| o.slot == from.slot) {
+            let (shape, offset) = (o.layout.shape().clone(), o.layout.offset() + to.layout.offset());
+            o.layout = match o.layout.is_contiguous() {
+                true => Layout::contiguous_from(shape, offset),
+                false => Layout::strided(shape, o.layout.strides(), offset),
+            };
+            o.slot = to.slot;
+        }
+        launch
+    };
+    replace(plan, k, users, moved, &from, &to)
+}
+
+/// Lets the matrix products that read the destination of copy `k` read its source.
+fn read_here(plan: &mut Plan, k: usize) -> bool {
+    let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
+    if plan.role(to.slot) != Role::Own || plan.is_wanted(to.slot) || !is_whole(plan, &to) {
+        return false;
+    }
+    let users: Vec<usize> = plan.users(to.slot).filter(|&u| u != k).collect();
+    let seen = |o: &Operand| {
+        let rank = o.layout.shape().rank();
+        let layout = from.layout.reshape(o.layout.shape()).filter(|_| is_whole(plan, o) && o.dtype == from.dtype)?;
+        // Packing wants one of the two axes dense.
+        let strides = layout.strides();
+        (rank >= 2 && strides[rank - 2..].contains(&1)).then_some(layout)
+    };
+    let factor = |u: &usize| {
+        let launch = &plan.launches[*u];
+        let own = |(i, o): (usize, &Operand)| o.slot != to.slot || i < 2 && seen(o).is_some();
+        matches!(launch.kernel, Kernel::MatMul(_))
+            && !launch.writes(to.slot)
+            && launch.inputs.iter().enumerate().all(own)
+    };
+    let Some(&last) = users.last() else { return false };
+    let steady = plan.launches[k + 1..last].iter().all(|l| !l.writes(from.slot));
+    if users[0] < k || !users.iter().all(factor) || !steady {
+        return false;
+    }
+    let layouts: Vec<(usize, usize, Layout)> = users
+        .iter()
+        .flat_map(|&u| plan.launches[u].inputs.iter().enumerate().map(move |(i, o)| (u, i, o)))
+        .filter(|(.., o)| o.slot == to.slot)
+        .filter_map(|(u, i, o)| Some((u, i, seen(o)?)))
+        .collect();
+    let before: Vec<Launch> = users.iter().map(|&u| plan.launches[u].clone()).collect();
+    for (u, i, layout) in layouts {
+        plan.launches[u].inputs[i] = Operand { slot: from.slot, layout, dtype: from.dtype };
+    }
+    if users.iter().any(|&u| !plan.launches[u].is_sound()) {
+        users.iter().zip(before).for_each(|(&u, launch)| plan.launches[u] = launch);
+        return false;
+    }
+    plan.launches.remove(k);
+    plan.elide([to.slot], &Elision::Same(from.slot));
+    true
+}
+
+/// Changes the users of a buffer, unless one of them cannot be so, and removes copy `k`.
+fn replace(
+    plan: &mut Plan,
+    k: usize,
+    users: Vec<usize>,
+    moved: impl Fn(&Launch) -> Launch,
+    from: &Operand,
+    to: &Operand,
+) -> bool {
+    let changed: Vec<(usize, Launch)> =
+        users.into_iter().filter(|&u| u != k).map(|u| (u, moved(&plan.launches[u]))).collect();
+    if changed.iter().any(|(_, launch)| !launch.is_sound()) {
+        return false;
+    }
+    changed.into_iter().for_each(|(u, launch)| plan.launches[u] = launch);
+    plan.launches.remove(k);
+    plan.elide([from.slot], &Elision::Same(to.slot));
+    true
+}

@@ -1,0 +1,65 @@
+//! Dead code: launches whose results nobody reads, and outputs of programs that nobody reads.
+
+use super::{Elision, Launch, Plan, Slot};
+use crate::formula::{Program, Source, Splice};
+use crate::kernel::{Kernel, Map, Params, Row};
+use std::sync::Arc;
+
+/// Removes what nobody reads. A generator's state is seen from outside, so it moves on even if its numbers are not.
+pub(super) fn remove(mut plan: Plan) -> Plan {
+    let mut needed: Vec<bool> = (0..plan.slots.len()).map(|slot| plan.is_wanted(slot)).collect();
+    let mut gone: Vec<Slot> = Vec::new();
+    let mut kept: Vec<Launch> = Vec::with_capacity(plan.launches.len());
+    for mut launch in std::mem::take(&mut plan.launches).into_iter().rev() {
+        if !launch.outputs.iter().any(|o| needed[o.slot]) {
+            gone.extend(launch.outputs.iter().map(|o| o.slot));
+            continue;
+        }
+        let wanted: Vec<bool> = launch.outputs.iter().map(|o| needed[o.slot]).collect();
+        if wanted.contains(&false)
+            && let Some(kernel) = storing(&launch.kernel, &wanted)
+        {
+            launch.kernel = kernel;
+            let mut wanted = wanted.iter();
+            launch.outputs.retain(|o| {
+                let keep = *wanted.next().expect("one for every output");
+                if !keep {
+                    gone.push(o.slot);
+                }
+                keep
+            });
+        }
+        // Its outputs too: it may write a part of them only.
+        launch.operands().for_each(|o| needed[o.slot] = true);
+        kept.push(launch);
+    }
+    kept.reverse();
+    plan.launches = kept;
+    plan.elide(gone, &Elision::Dead);
+    plan
+}
+
+/// The kernel without the outputs that are not wanted, if it is one whose program can leave them out.
+fn storing(kernel: &Kernel, wanted: &[bool]) -> Option<Kernel> {
+    let program = |program: &Program, params: &Params| {
+        let mut splice = Splice::new(program.is_row());
+        let inputs: Vec<Source> = (0..program.inputs.len()).map(Source::Array).collect();
+        let made = splice.part(program, params, &inputs).ok()?;
+        let outputs: Vec<_> = made.into_iter().zip(wanted).filter(|(_, w)| **w).map(|(m, _)| m).collect();
+        let spliced = splice.finish(program.name, &outputs).ok()?;
+        // The operands stay as they are.
+        (spliced.arrays.iter().copied().eq(0..program.inputs.len()))
+            .then(|| (Arc::new(spliced.program), spliced.params))
+    };
+    Some(match kernel {
+        Kernel::Map(k) => {
+            let (program, params) = program(&k.program, &k.params)?;
+            Kernel::Map(Map { program, params })
+        }
+        Kernel::Row(k) => {
+            let (program, params) = program(&k.program, &k.params)?;
+            Kernel::Row(Row { axes: k.axes, program, params })
+        }
+        _ => return None,
+    })
+}

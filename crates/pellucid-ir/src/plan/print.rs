@@ -1,0 +1,108 @@
+//! A plan as text.
+
+use super::{Elision, Launch, Operand, Plan, Role};
+use crate::kernel::Kernel;
+use std::fmt;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "plan: {} kernels", self.launches.len())?;
+        if self.notes.recorded > self.launches.len() {
+            write!(f, " for {} that were recorded", self.notes.recorded)?;
+        }
+        if !self.setup.is_empty() {
+            write!(f, ", {} more once", self.setup.len())?;
+        }
+        writeln!(f, "; {} FLOPs, {} read and written", count(self.flops()), bytes(self.traffic()))?;
+        let mut held: Vec<usize> =
+            self.launches.iter().chain(&self.setup).flat_map(Launch::operands).map(|o| o.slot).collect();
+        held.sort_unstable();
+        held.dedup();
+        let size = |role| held.iter().filter(|&&s| self.role(s) == role).map(|&s| self.slots[s]).sum::<usize>();
+        let many = |role| held.iter().filter(|&&s| self.role(s) == role).count();
+        if many(Role::State) > 0 {
+            writeln!(f, "state: {} tensors outside, {}", many(Role::State), bytes(size(Role::State)))?;
+        }
+        match &self.arena {
+            Some(arena) => {
+                let (all, apart) = (bytes(arena.bytes), bytes(arena.apart));
+                writeln!(f, "arena: {} buffers in {all} ({apart} side by side)", arena.places.len())?;
+            }
+            None => writeln!(
+                f,
+                "buffers: {}, {}",
+                many(Role::Own) + many(Role::Input),
+                bytes(size(Role::Own) + size(Role::Input))
+            )?,
+        }
+        for launch in &self.setup {
+            writeln!(f, "once  {}", self.line(launch))?;
+        }
+        for (i, launch) in self.launches.iter().enumerate() {
+            writeln!(f, "{i:4}  {}", self.line(launch))?;
+        }
+        let dead = self.notes.elided.iter().filter(|(_, why)| *why == Elision::Dead).count();
+        if dead > 0 {
+            writeln!(f, "{dead} values are not computed: nobody reads them")?;
+        }
+        for (maker, reader, why) in &self.notes.apart {
+            writeln!(f, "not one kernel: {maker} and {reader}, since {why}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// One launch: what it makes, of what, and how much work that is.
+    fn line(&self, launch: &Launch) -> String {
+        let list = |operands: &[Operand]| operands.iter().map(|o| self.name(o)).collect::<Vec<_>>().join(", ");
+        let family = launch.kernel.family();
+        let parts = match (&launch.parts[..], launch.kernel.name()) {
+            ([], name) if name == family => String::new(),
+            ([], name) => format!(" {name}"),
+            (parts, _) => format!(" {}", parts.join(" + ")),
+        };
+        let (outputs, inputs) = (list(&launch.outputs), list(&launch.inputs));
+        let work = match launch.kernel {
+            Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Recurrent(_) => {
+                format!("  [{} FLOPs]", count(launch.flops()))
+            }
+            _ => format!("  [{}]", bytes(launch.bytes())),
+        };
+        format!("{outputs} = {family}{parts}({inputs}){work}")
+    }
+
+    /// An operand: where it lies, its dtype and its shape.
+    fn name(&self, operand: &Operand) -> String {
+        let at = match (&self.arena, self.role(operand.slot)) {
+            (Some(arena), _) if operand.slot == arena.slot => {
+                format!("@{}", operand.layout.offset() * operand.dtype.size())
+            }
+            (_, Role::Own) => format!("%{}", operand.slot),
+            (_, Role::Input) => format!("input{}", operand.slot),
+            (_, Role::Constant) => format!("constant{}", operand.slot),
+            (_, Role::State) => format!("state{}", operand.slot),
+        };
+        let strided = if operand.layout.is_contiguous() { "" } else { " strided" };
+        format!("{at} {}{}{strided}", operand.dtype, operand.layout.shape())
+    }
+}
+
+/// A size in bytes, in the unit in which it has at most four digits before the point.
+pub(super) fn bytes(n: usize) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..10_000_000 => format!("{:.1} KiB", n as f64 / 1024.0),
+        _ => format!("{:.1} MiB", n as f64 / (1 << 20) as f64),
+    }
+}
+
+/// A count, with a prefix.
+fn count(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..10_000_000 => format!("{:.1} k", n as f64 / 1e3),
+        10_000_000..10_000_000_000 => format!("{:.1} M", n as f64 / 1e6),
+        _ => format!("{:.1} G", n as f64 / 1e9),
+    }
+}

@@ -1,0 +1,82 @@
+//! A plan as a picture: time to the right, one column a launch; memory upwards, one rectangle a buffer of the arena.
+
+use super::print::bytes;
+use super::{Place, Plan};
+use std::fmt::Write;
+
+/// Pixels of the picture's memory axis, and of one launch at most.
+const HEIGHT: f64 = 480.0;
+const COLUMN: f64 = 18.0;
+const WIDTH: f64 = 1600.0;
+const MARGIN: f64 = 40.0;
+
+impl Plan {
+    /// The arena over time as SVG: each buffer is a rectangle from its first launch to its last, as high as it is large.
+    /// Every rectangle and every launch says what it is when the pointer rests on it. Without an arena the
+    /// buffers lie side by side.
+    pub fn to_svg(&self) -> String {
+        let (places, total) = self.places();
+        let launches = self.launches.len().max(1);
+        let column = (WIDTH / launches as f64).min(COLUMN);
+        let width = column * launches as f64;
+        let y = |at: usize| MARGIN + HEIGHT * (1.0 - at as f64 / total.max(1) as f64);
+        let mut svg = String::new();
+        let (w, h) = (width + 2.0 * MARGIN, HEIGHT + 2.0 * MARGIN);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            svg,
+            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{w:.0}" height="{h:.0}" font-family="sans-serif" font-size="11">"#
+        );
+        let _ = writeln!(svg, r##"<rect width="100%" height="100%" fill="#ffffff"/>"##);
+        let heading = format!("{launches} launches, {} of memory", bytes(total));
+        let _ = writeln!(svg, r#"<text x="{MARGIN}" y="20">{heading}</text>"#);
+        for place in &places {
+            let last = place.last.min(launches - 1);
+            let (x, top) = (MARGIN + column * place.first as f64, y(place.offset + place.bytes));
+            let (w, h) = (column * (last + 1 - place.first.min(last)) as f64, y(place.offset) - top);
+            let hue = place.slot * 47 % 360;
+            let title = format!(
+                "buffer {}: {} at {}, launches {} to {last}",
+                place.slot,
+                bytes(place.bytes),
+                place.offset,
+                place.first
+            );
+            let _ = writeln!(
+                svg,
+                r##"<rect x="{x:.1}" y="{top:.1}" width="{w:.1}" height="{h:.1}" fill="hsl({hue},60%,70%)" stroke="#333333" stroke-width="0.4"><title>{title}</title></rect>"##
+            );
+        }
+        for (k, launch) in self.launches.iter().enumerate() {
+            let x = MARGIN + column * k as f64;
+            let title = format!("{k}: {} {}", launch.kernel.family(), escaped(&launch.parts().join(" + ")));
+            let foot = MARGIN + HEIGHT;
+            let _ = writeln!(
+                svg,
+                r##"<rect x="{x:.1}" y="{foot}" width="{column:.1}" height="14" fill="#dddddd" stroke="#ffffff"><title>{title}</title></rect>"##
+            );
+        }
+        svg.push_str("</svg>\n");
+        svg
+    }
+
+    /// Where the buffers lie, and how much memory that is.
+    fn places(&self) -> (Vec<Place>, usize) {
+        match &self.arena {
+            Some(arena) => (arena.places.clone(), arena.bytes),
+            None => {
+                let mut places = super::arena::lifetimes(self);
+                let mut total = 0;
+                for place in &mut places {
+                    place.offset = total;
+                    total += place.bytes;
+                }
+                (places, total)
+            }
+        }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

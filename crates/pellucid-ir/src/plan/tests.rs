@@ -1,0 +1,377 @@
+//! Every pass by itself, on plans written by hand.
+
+use super::*;
+use crate::formula;
+use crate::formula::{Formula, Program};
+use crate::kernel::{AxisSet, Distribution, Map, MatMul, Params, Random, Reduce, ReduceOp, Row};
+use crate::shape::Shape;
+use std::sync::Arc;
+
+/// A plan under construction: slots are made as they are needed, all of `f32`.
+#[derive(Default)]
+struct Write {
+    plan: Plan,
+}
+
+impl Write {
+    fn slot(&mut self, role: Role, shape: impl Into<Shape>) -> Operand {
+        let layout = Layout::contiguous(shape.into());
+        self.plan.slots.push(layout.shape().size() * 4);
+        self.plan.roles.push(role);
+        Operand { slot: self.plan.slots.len() - 1, layout, dtype: DType::F32 }
+    }
+
+    fn launch(&mut self, kernel: Kernel, inputs: &[&Operand], outputs: &[&Operand]) {
+        let own = |list: &[&Operand]| list.iter().map(|&o| o.clone()).collect();
+        self.plan.launches.push(Launch::new(kernel, own(inputs), own(outputs)));
+    }
+
+    /// `f` of the inputs, in a new buffer of the last input's shape.
+    fn map(&mut self, f: &Formula, inputs: &[&Operand]) -> Operand {
+        let shape = inputs.iter().fold(Shape::scalar(), |s, o| s.broadcast(o.layout.shape()).unwrap());
+        let out = self.slot(Role::Own, shape);
+        self.launch(map(f), inputs, &[&out]);
+        out
+    }
+
+    fn matmul(&mut self, a: &Operand, b: &Operand) -> Operand {
+        let out = self.slot(Role::Own, [a.layout.shape()[0], b.layout.shape()[1]]);
+        self.launch(Kernel::MatMul(MatMul::default()), &[a, b], &[&out]);
+        out
+    }
+
+    fn copy(&mut self, from: &Operand) -> Operand {
+        let out = self.slot(Role::Own, from.layout.shape().clone());
+        self.launch(Kernel::Copy, &[from], &[&out]);
+        out
+    }
+
+    fn after(self, names: &[&str]) -> Plan {
+        let passes = names.iter().fold(Passes::none(), |p, name| p.with(name).unwrap());
+        self.plan.after(passes)
+    }
+}
+
+fn program(f: &Formula) -> Arc<Program> {
+    f.uniform_program(DType::F32).unwrap().clone()
+}
+
+fn map(f: &Formula) -> Kernel {
+    Kernel::Map(Map { program: program(f), params: Params::new() })
+}
+
+fn sum(axis: usize) -> Kernel {
+    let program = program(formula!(|x| x));
+    let axes = AxisSet::from_iter([axis]);
+    let (params, finish_params) = (Params::new(), Params::new());
+    Kernel::Reduce(Reduce { op: ReduceOp::Sum, axes, program, params, finish: None, finish_params, output: DType::F32 })
+}
+
+fn add() -> &'static Formula {
+    formula!(|x, y| x + y)
+}
+
+fn exp() -> &'static Formula {
+    formula!(|x| x.exp())
+}
+
+fn families(plan: &Plan) -> Vec<&'static str> {
+    plan.launches.iter().map(|l| l.kernel.family()).collect()
+}
+
+#[test]
+fn passes_are_chosen_by_name() {
+    let all = Passes::all();
+    let without = PASSES.iter().fold(all, |p, pass| p.without(pass.name).unwrap());
+    assert_eq!(without, Passes::none());
+    assert_eq!(PASSES.iter().fold(without, |p, pass| p.with(pass.name).unwrap()), all);
+    assert!(all.without("fusion").unwrap_err().to_string().contains("fuse"));
+}
+
+#[test]
+fn what_nobody_reads_is_not_computed() {
+    let mut w = Write::default();
+    let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let y = w.map(exp(), &[&x]);
+    let unread = w.map(exp(), &[&y]);
+    w.map(exp(), &[&unread]);
+    w.launch(map(add()), &[&state, &y], &[&state]);
+    // A generator moves on, whoever reads its numbers.
+    let (generator, numbers) = (w.slot(Role::State, [2]), w.slot(Role::Own, [4]));
+    w.launch(Kernel::Random(Random { distribution: Distribution::Uniform }), &[], &[&generator, &numbers]);
+    // Of two results one is read.
+    let [both, other] = [(); 2].map(|()| w.slot(Role::Own, [4]));
+    let two = Formula::new("two", &[crate::formula::Input::NUMBER], 0, |x, _| vec![x[0].exp(), x[0].sin()]);
+    w.launch(map(&two), &[&x], &[&both, &other]);
+    w.plan.outputs.push(other.clone());
+    let plan = w.after(&["dead"]);
+    assert_eq!(families(&plan), ["map", "map", "random", "map"]);
+    assert_eq!(plan.launches[3].outputs, [other]);
+    let Kernel::Map(kernel) = &plan.launches[3].kernel else { unreachable!() };
+    assert_eq!((kernel.program.outputs.len(), kernel.program.steps.len()), (1, 2));
+    let dead: Vec<Slot> = plan.notes.elided.iter().map(|(slot, _)| *slot).collect();
+    assert!(dead.contains(&unread.slot) && dead.contains(&both.slot) && !dead.contains(&y.slot));
+}
+
+#[test]
+fn what_depends_on_constants_alone_is_computed_once() {
+    let mut w = Write::default();
+    let (x, c) = (w.slot(Role::Input, [4]), w.slot(Role::Constant, [4]));
+    let table = w.map(exp(), &[&c]);
+    let table = w.map(exp(), &[&table]);
+    let y = w.map(add(), &[&x, &table]);
+    // Constant at first, and written again.
+    let mixed = w.map(exp(), &[&c]);
+    w.launch(map(add()), &[&mixed, &x], &[&mixed]);
+    w.plan.outputs = vec![y, mixed];
+    let plan = w.after(&["constants"]);
+    assert_eq!((plan.setup.len(), plan.launches.len()), (2, 3));
+    // What the setup makes lives for ever.
+    let plan = plan.after(Passes::none().with("arena").unwrap());
+    let place = plan.arena.as_ref().unwrap().place(table.slot).unwrap();
+    assert_eq!((place.first, place.last), (0, 3));
+}
+
+#[test]
+fn a_copy_to_a_place_is_made_there() {
+    let mut w = Write::default();
+    let (x, grad) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let y = w.map(exp(), &[&x]);
+    let z = w.map(exp(), &[&y]);
+    w.launch(Kernel::Copy, &[&y], &[&grad]);
+    w.plan.outputs.push(z);
+    let plan = w.after(&["copies"]);
+    assert_eq!(plan.launches.len(), 2);
+    assert_eq!((plan.launches[0].outputs[0].slot, plan.launches[1].inputs[0].slot), (grad.slot, grad.slot));
+    assert_eq!(plan.notes.elided, [(y.slot, Elision::Same(grad.slot))]);
+}
+
+#[test]
+fn a_copy_stays_where_its_place_is_read_before() {
+    let mut w = Write::default();
+    let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let y = w.map(exp(), &[&x]);
+    let old = w.map(exp(), &[&state]);
+    w.launch(Kernel::Copy, &[&y], &[&state]);
+    w.plan.outputs.push(old);
+    assert_eq!(w.after(&["copies"]).launches.len(), 3);
+    // An output that shares the place of what others read would be seen to change.
+    let mut w = Write::default();
+    let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let y = w.map(exp(), &[&x]);
+    w.launch(Kernel::Copy, &[&y], &[&state]);
+    w.plan.outputs.push(y);
+    assert_eq!(w.after(&["copies"]).launches.len(), 2);
+}
+
+#[test]
+fn matrix_products_read_through_a_transposition() {
+    let mut w = Write::default();
+    let (x, y) = (w.slot(Role::Input, [8, 4]), w.slot(Role::Input, [8, 6]));
+    let turned = Operand { layout: x.layout.permute(&[1, 0]), ..x.clone() };
+    let dense = w.copy(&turned);
+    let z = w.matmul(&dense, &y);
+    w.plan.outputs.push(z);
+    let plan = w.after(&["copies"]);
+    assert_eq!(families(&plan), ["matmul"]);
+    assert_eq!(plan.launches[0].inputs[0], turned);
+}
+
+#[test]
+fn a_chain_of_maps_is_one_kernel_and_stores_what_others_read() {
+    let mut w = Write::default();
+    let (x, b) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4]));
+    let y = w.map(add(), &[&x, &b]);
+    let z = w.map(exp(), &[&y]);
+    let total = w.slot(Role::Own, [1, 4]);
+    w.launch(sum(0), &[&y], &[&total]);
+    w.plan.outputs = vec![z, total];
+    let plan = w.after(&["fuse"]);
+    assert_eq!(families(&plan), ["map", "reduce"]);
+    assert_eq!((plan.launches[0].outputs.len(), plan.launches[0].parts.len()), (2, 2));
+}
+
+#[test]
+fn maps_join_rows_reductions_and_products() {
+    let mut w = Write::default();
+    let (x, weight, bias) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4, 5]), w.slot(Role::State, [5]));
+    let y = w.matmul(&x, &weight);
+    let y = w.map(add(), &[&y, &bias]);
+    let y = w.map(formula!(|x| x.relu()), &[&y]);
+    let softmax = formula!(|x| {
+        let e = (x - x.row_max()).exp();
+        e / e.row_sum()
+    });
+    // The product's epilogue ends at the rows, which begin with a map of their own.
+    let soft = w.slot(Role::Own, [3, 5]);
+    let row = Kernel::Row(Row { axes: AxisSet::from_iter([1]), program: program(&softmax), params: Params::new() });
+    w.launch(row, &[&y], &[&soft]);
+    let soft = w.map(exp(), &[&soft]);
+    let soft = w.map(add(), &[&soft, &y]);
+    let squares = w.map(formula!(|x| x * x), &[&x]);
+    let total = w.slot(Role::Own, [3, 1]);
+    w.launch(sum(1), &[&squares], &[&total]);
+    let mean = w.map(formula!(|x| x / 4.0), &[&total]);
+    w.plan.outputs = vec![soft, mean];
+    let plan = w.after(&["fuse"]);
+    assert_eq!(families(&plan), ["matmul", "row", "reduce"], "{plan}");
+    assert_eq!(plan.launches.iter().map(|l| l.parts.len()).collect::<Vec<_>>(), [3, 3, 3]);
+    let Kernel::Reduce(reduce) = &plan.launches[2].kernel else { unreachable!() };
+    assert_eq!((reduce.program.steps.len(), reduce.finish.as_ref().unwrap().steps.len()), (1, 1));
+    assert_eq!(plan.launches[0].inputs[2], bias);
+}
+
+#[test]
+fn shapes_that_mean_the_same_order_are_no_hindrance() {
+    let mut w = Write::default();
+    let (x, bias) = (w.slot(Role::Input, [6, 4]), w.slot(Role::State, [4]));
+    let y = w.map(add(), &[&x, &bias]);
+    let seen = Operand { layout: Layout::contiguous([2, 3, 4].into()), ..y };
+    let z = w.map(exp(), &[&seen]);
+    w.plan.outputs.push(z);
+    let plan = w.after(&["fuse"]);
+    assert_eq!(plan.launches.len(), 1);
+    assert_eq!(*plan.launches[0].outputs[0].layout.shape(), [6, 4]);
+}
+
+#[test]
+fn an_update_joins_the_product_that_makes_its_gradient_where_that_stands() {
+    let mut w = Write::default();
+    let (x, g, weight) = (w.slot(Role::Input, [4, 3]), w.slot(Role::Input, [3, 5]), w.slot(Role::State, [4, 5]));
+    let inner = w.map(exp(), &[&g]);
+    let grad = w.matmul(&x, &inner);
+    // The weight is read between its gradient and its update.
+    let turned = Operand { layout: weight.layout.permute(&[1, 0]), ..weight.clone() };
+    let back = w.matmul(&inner, &turned);
+    let back = w.map(exp(), &[&back]);
+    w.launch(map(formula!(|p, g| p - g * 0.1)), &[&weight, &grad], &[&weight]);
+    w.plan.outputs.push(back);
+    let plan = w.after(&["fuse"]);
+    assert_eq!(families(&plan), ["map", "matmul", "matmul"], "{plan}");
+    let update = plan.launches.iter().position(|l| l.writes(weight.slot)).unwrap();
+    let read = plan.launches.iter().position(|l| l.inputs.contains(&turned)).unwrap();
+    assert!(read < update, "the old weight is read first\n{plan}");
+    assert!(plan.notes.elided.iter().any(|(slot, _)| *slot == grad.slot));
+}
+
+#[test]
+fn what_must_run_in_between_keeps_two_apart() {
+    let mut w = Write::default();
+    let x = w.slot(Role::Input, [4]);
+    let y = w.map(exp(), &[&x]);
+    let total = w.slot(Role::Own, [1]);
+    w.launch(sum(0), &[&y], &[&total]);
+    let z = w.map(add(), &[&y, &total]);
+    w.plan.outputs.push(z);
+    let plan = w.after(&["fuse"]);
+    assert_eq!(plan.launches.len(), 3);
+    assert!(plan.to_string().contains("not one kernel"), "{plan}");
+}
+
+#[test]
+fn writes_keep_their_order() {
+    let mut w = Write::default();
+    let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let y = w.map(add(), &[&x, &state]);
+    w.launch(map(exp()), &[&x], &[&state]);
+    let z = w.map(add(), &[&y, &state]);
+    w.plan.outputs.push(z);
+    let plan = w.after(&["fuse", "early"]);
+    // One kernel may read the old state and write the new one, element by element.
+    assert_eq!(plan.launches.len(), 1, "{plan}");
+    let mut w = Write::default();
+    let (x, state) = (w.slot(Role::Input, [4, 4]), w.slot(Role::State, [4, 4]));
+    let turned = Operand { layout: state.layout.permute(&[1, 0]), ..state.clone() };
+    let y = w.matmul(&x, &turned);
+    w.launch(map(add()), &[&y, &state], &[&state]);
+    w.plan.outputs.push(y);
+    let plan = w.after(&["fuse"]);
+    assert_eq!(plan.launches.len(), 2, "a product writes nothing that it reads\n{plan}");
+}
+
+#[test]
+fn fills_are_made_anew_for_everybody() {
+    let mut w = Write::default();
+    let x = w.slot(Role::Input, [4]);
+    let ones = w.slot(Role::Own, [4]);
+    w.launch(map(&Formula::new("fill", &[], 1, |_, p| vec![p[0]])), &[], &[&ones]);
+    let (y, z) = (w.map(add(), &[&x, &ones]), w.map(formula!(|x, y| x * y), &[&x, &ones]));
+    w.plan.outputs = vec![y, z];
+    let plan = w.after(&["fuse"]);
+    assert_eq!(plan.launches.len(), 2);
+    assert!(plan.launches.iter().all(|l| l.inputs.len() == 1 && l.outputs.len() == 1));
+}
+
+#[test]
+fn buffers_share_places_only_when_they_do_not_meet() {
+    let mut w = Write::default();
+    let x = w.slot(Role::Input, [64, 64]);
+    let mut values = vec![w.matmul(&x, &x)];
+    for k in 0..6 {
+        let next = match k % 3 {
+            0 => w.matmul(&values[k], &x),
+            1 => w.map(exp(), &[&values[k]]),
+            _ => w.map(add(), &[&values[k], &values[0]]),
+        };
+        values.push(next);
+    }
+    w.plan.outputs.push(values.pop().unwrap());
+    let before = w.plan.clone();
+    let plan = w.after(&["arena"]);
+    let arena = plan.arena.as_ref().unwrap();
+    assert!(arena.bytes < arena.apart);
+    assert_eq!(arena.bytes, plan.slots[arena.slot]);
+    for (i, a) in arena.places.iter().enumerate() {
+        assert!(a.offset.is_multiple_of(64) && a.offset + a.bytes <= arena.bytes);
+        for b in &arena.places[i + 1..] {
+            let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+            let (early, late) = if a.first < b.first { (a, b) } else { (b, a) };
+            // One is made in the place of the other, by a map.
+            let handed =
+                early.last == late.first && families(&plan)[late.first] == "map" && early.offset == late.offset;
+            assert!(apart || early.last < late.first || handed, "{a:?} {b:?}");
+        }
+    }
+    let moved = |o: &Operand| arena.place(o.slot).unwrap().offset / 4;
+    for (launch, old) in plan.launches.iter().zip(&before.launches) {
+        assert!(launch.is_sound());
+        for (o, old) in launch.operands().zip(old.operands()) {
+            assert_eq!((o.slot, o.layout.offset()), (arena.slot, moved(old)));
+        }
+    }
+}
+
+#[test]
+fn updates_run_as_soon_as_their_gradients_are_there() {
+    let mut w = Write::default();
+    let (x, p, q) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]), w.slot(Role::State, [4]));
+    let first = w.map(exp(), &[&x]);
+    let second = w.map(exp(), &[&first]);
+    w.launch(map(add()), &[&p, &first], &[&p]);
+    w.launch(map(add()), &[&q, &second], &[&q]);
+    let plan = w.after(&["early"]);
+    let written: Vec<Slot> = plan.launches.iter().map(|l| l.outputs[0].slot).collect();
+    assert_eq!(written, [first.slot, p.slot, second.slot, q.slot]);
+}
+
+#[test]
+fn a_plan_prints_and_draws_itself() {
+    let mut w = Write::default();
+    let (x, weight, bias) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4, 5]), w.slot(Role::State, [5]));
+    let y = w.matmul(&x, &weight);
+    let y = w.map(add(), &[&y, &bias]);
+    w.plan.outputs.push(y);
+    let plan = w.after(&["fuse", "arena"]);
+    let text = plan.to_string();
+    for line in [
+        "plan: 1 kernels for 2 that were recorded; 135 FLOPs",
+        "state: 2 tensors outside, 100 B",
+        "arena: 2 buffers in 128 B",
+    ] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
+    assert!(text.contains("matmul matmul + formula(@64 f32[3, 4], state1 f32[4, 5], state2 f32[5])"), "{text}");
+    let svg = plan.to_svg();
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+    assert_eq!(svg.matches("<rect").count(), 1 + 2 + 1);
+}

@@ -1,0 +1,106 @@
+//! What a step returns, and what a launch gives back.
+
+use super::super::run;
+use crate::array::Array;
+use crate::panic;
+use crate::tensor::Tensor;
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{Element, Result, Shape};
+
+/// What a step returns: no tensor, one, or several.
+pub trait IntoOutputs {
+    /// The tensors, in order.
+    fn into_outputs(self) -> Vec<Tensor>;
+}
+
+impl IntoOutputs for () {
+    fn into_outputs(self) -> Vec<Tensor> {
+        Vec::new()
+    }
+}
+
+impl IntoOutputs for Tensor {
+    fn into_outputs(self) -> Vec<Tensor> {
+        vec![self]
+    }
+}
+
+impl IntoOutputs for (Tensor, Tensor) {
+    fn into_outputs(self) -> Vec<Tensor> {
+        vec![self.0, self.1]
+    }
+}
+
+impl IntoOutputs for (Tensor, Tensor, Tensor) {
+    fn into_outputs(self) -> Vec<Tensor> {
+        vec![self.0, self.1, self.2]
+    }
+}
+
+impl<const N: usize> IntoOutputs for [Tensor; N] {
+    fn into_outputs(self) -> Vec<Tensor> {
+        self.into()
+    }
+}
+
+impl IntoOutputs for Vec<Tensor> {
+    fn into_outputs(self) -> Vec<Tensor> {
+        self
+    }
+}
+
+/// What a launch computed: borrowed from the step, and overwritten by its next launch.
+pub struct Outputs<'a> {
+    pub(super) arrays: &'a [Array],
+}
+
+impl Outputs<'_> {
+    /// The number of outputs.
+    pub fn len(&self) -> usize {
+        self.arrays.len()
+    }
+
+    /// True for a step that returns nothing.
+    pub fn is_empty(&self) -> bool {
+        self.arrays.is_empty()
+    }
+
+    /// The shape of output `index`.
+    pub fn shape(&self, index: usize) -> &Shape {
+        self.arrays[index].shape()
+    }
+
+    /// A copy of output `index`, which later launches leave alone.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn to_tensor(&self, index: usize) -> Result<Tensor> {
+        self.copy_of(index).map(Tensor::from)
+    }
+
+    /// The elements of output `index` in row-major order, converted to `T`.
+    ///
+    /// # Panics
+    /// If there is no such output, or no memory for its copy.
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self, index: usize) -> Vec<T> {
+        panic::unwrap(self.copy_of(index).and_then(|a| a.to_vec("to_vec")))
+    }
+
+    /// The one element of output `index`, converted to `T`.
+    ///
+    /// # Panics
+    /// If there is no such output, or it does not have exactly one element.
+    #[track_caller]
+    pub fn item<T: Element>(&self, index: usize) -> T {
+        let one = self.copy_of(index).and_then(|a| Tensor::from(a).try_item());
+        panic::unwrap(one)
+    }
+
+    fn copy_of(&self, index: usize) -> Result<Array> {
+        let array = &self.arrays[index];
+        let copy = Array::new(array.device(), array.dtype(), array.shape().clone())?;
+        run(&Kernel::Copy, &[array], &[&copy])?;
+        Ok(copy)
+    }
+}

@@ -1,0 +1,287 @@
+//! One recording, laid out and made ready.
+
+use super::super::{Held, MODE, Mode, Recorded, Recording, list, ready, run};
+use super::Placement;
+use super::recording::{Slots, recorded};
+use crate::array::Array;
+use crate::autograd::is_grad_enabled;
+use crate::device::Device;
+use crate::tensor::Tensor;
+use pellucid_ir::backend::{POISONED, Prepared, Storage};
+use pellucid_ir::kernel::{Kernel, Meta};
+use pellucid_ir::plan::{Elision, Launch, Operand, Passes, Plan, Role};
+use pellucid_ir::{Layout, Result};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// For what a step was recorded.
+#[derive(Clone)]
+pub(super) struct Key {
+    metas: Vec<(Meta, Device)>,
+    grad: bool,
+}
+
+impl Key {
+    pub(super) fn of(inputs: &[&Tensor]) -> Key {
+        let meta = |t: &&Tensor| (Meta { shape: t.shape().clone(), dtype: t.dtype() }, t.device());
+        Key { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled() }
+    }
+
+    /// The number of inputs.
+    pub(super) fn inputs(&self) -> usize {
+        self.metas.len()
+    }
+
+    /// True if [`Key::of`] the inputs would be this key; a launch must not allocate one.
+    pub(super) fn fits(&self, inputs: &[&Tensor]) -> bool {
+        let same = |(meta, device): &(Meta, Device), t: &Tensor| {
+            meta.shape == *t.shape() && meta.dtype == t.dtype() && *device == t.device()
+        };
+        self.grad == is_grad_enabled()
+            && self.metas.len() == inputs.len()
+            && self.metas.iter().zip(inputs).all(|(meta, t)| same(meta, t))
+    }
+}
+
+/// What a slot of the plan stands for.
+#[derive(Clone)]
+enum Origin {
+    Input(usize),
+    /// Made by the step, and owned by it.
+    Own,
+    /// A tensor that exists outside of it.
+    Bound,
+    /// Host values that the step itself turned into a tensor.
+    Constant(Vec<u8>),
+}
+
+impl Origin {
+    fn role(&self) -> Role {
+        match self {
+            Origin::Input(_) => Role::Input,
+            Origin::Own => Role::Own,
+            Origin::Bound => Role::State,
+            Origin::Constant(_) => Role::Constant,
+        }
+    }
+}
+
+/// One recording.
+pub(super) struct Step {
+    key: Key,
+    /// As it was recorded, for comparison.
+    recorded: Plan,
+    plan: Plan,
+    /// What runs once, before the first launch.
+    setup: Option<Box<dyn Prepared>>,
+    prepared: Box<dyn Prepared>,
+    /// One for every slot of the plan; those whose buffers lie in the arena have no memory.
+    storages: Vec<Arc<Storage>>,
+    origins: Vec<Origin>,
+    /// The outside storages that the step only reads.
+    read: Vec<Arc<Storage>>,
+    /// The outside storages that it writes.
+    written: Vec<Arc<Storage>>,
+    /// Where the inputs are copied to; `None` for those that nobody reads.
+    inputs: Vec<Option<Array>>,
+    outputs: Vec<Array>,
+    slots: Slots,
+}
+
+impl Step {
+    pub(super) fn record(step: &mut dyn FnMut(&[Tensor]) -> Vec<Tensor>, key: &Key, passes: Passes) -> Result<Step> {
+        let empty = |(meta, device): &(Meta, Device)| Array::new(*device, meta.dtype, meta.shape.clone());
+        let inputs: Vec<Array> = key.metas.iter().map(empty).collect::<Result<_>>()?;
+        let handles: Vec<Tensor> = inputs.iter().map(|a| Tensor::from(a.clone())).collect();
+        let (outputs, recording, changed) = recorded(|| step(&handles))?;
+        inputs.iter().for_each(|a| a.storage().set_pending(POISONED));
+        let slots = changed?;
+        let outputs: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
+        Step::lay_out(key.clone(), &recording, &inputs, &outputs, slots, passes)
+    }
+
+    /// Numbers the buffers in the order in which the kernels meet them, and makes the plan ready.
+    fn lay_out(
+        key: Key,
+        recording: &Recording,
+        inputs: &[Array],
+        outputs: &[Array],
+        slots: Slots,
+        passes: Passes,
+    ) -> Result<Step> {
+        let mut numbering = Numbering {
+            at: HashMap::new(),
+            storages: Vec::new(),
+            origins: Vec::new(),
+            inputs,
+            constants: &recording.constants,
+        };
+        let mut recorded = Plan::default();
+        for Recorded { kernel, inputs, outputs } in &recording.kernels {
+            let (inputs, outputs) = (numbering.operands(inputs)?, numbering.operands(outputs)?);
+            recorded.launches.push(Launch::new(kernel.clone(), inputs, outputs));
+        }
+        recorded.outputs = numbering.operands(outputs)?;
+        let Numbering { mut storages, mut origins, .. } = numbering;
+        let device = Device::cpu();
+        // Host values that the step changes are there again at every launch.
+        for slot in 0..origins.len() {
+            let changed = recorded.launches.iter().any(|l| l.outputs.iter().any(|o| o.slot == slot));
+            if changed && matches!(origins[slot], Origin::Constant(_)) {
+                let bytes = storages[slot].buffer().bytes();
+                storages.push(device.backend().storage(bytes)?);
+                origins.push(Origin::Own);
+                recorded.copy_first(slot, origins.len() - 1, bytes);
+            }
+        }
+        recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
+        recorded.roles = origins.iter().map(Origin::role).collect();
+
+        let plan = recorded.clone().after(passes);
+        if let Some(arena) = &plan.arena {
+            storages.push(device.backend().storage(arena.bytes)?);
+        }
+        let view = |slot: usize, layout: Layout, dtype| {
+            Array::dense(storages[slot].clone(), 0, dtype, layout.shape().clone(), device).view(layout)
+        };
+        let outputs = plan.outputs.iter().map(|o| view(o.slot, o.layout.clone(), o.dtype)).collect();
+        let own_input = |(number, (meta, _)): (usize, &(Meta, Device))| {
+            let slot = origins.iter().position(|o| matches!(o, Origin::Input(n) if *n == number))?;
+            let (slot, offset) = match &plan.arena {
+                Some(arena) => (arena.slot, arena.place(slot)?.offset / meta.dtype.size()),
+                None => (slot, 0),
+            };
+            Some(view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype))
+        };
+        let inputs = key.metas.iter().enumerate().map(own_input).collect();
+
+        let outside = |i: &usize| matches!(origins[*i], Origin::Bound | Origin::Constant(_));
+        let is_written = |i: &usize| recorded.launches.iter().any(|l| l.outputs.iter().any(|o| o.slot == *i));
+        let (write, read): (Vec<usize>, Vec<usize>) = (0..origins.len()).filter(outside).partition(is_written);
+        let [read, written] = [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect());
+        let setup = (!plan.setup.is_empty()).then(|| {
+            let launches = plan.setup.clone();
+            device.backend().prepare(&Plan { slots: plan.slots.clone(), launches, ..Plan::default() })
+        });
+        let prepared = device.backend().prepare(&plan)?;
+        let setup = setup.transpose()?;
+        Ok(Step { key, recorded, plan, setup, prepared, storages, origins, read, written, inputs, outputs, slots })
+    }
+
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(super) fn outputs(&self) -> &[Array] {
+        &self.outputs
+    }
+
+    pub(super) fn placement(&self, tensor: &Tensor) -> Placement {
+        let storage = tensor.array().storage();
+        let Some(slot) = self.storages.iter().position(|s| Arc::ptr_eq(s, storage)) else { return Placement::Unknown };
+        let elided = || self.plan.notes.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
+        let place = || self.plan.arena.as_ref().and_then(|arena| arena.place(slot));
+        match self.plan.role(slot) {
+            Role::State | Role::Constant => Placement::Outside,
+            Role::Own | Role::Input => match (place(), elided()) {
+                (Some(place), _) => Placement::Arena(*place),
+                (None, Some(why)) => Placement::Elided(why),
+                (None, None) if self.plan.arena.is_some() => Placement::Elided(Elision::Dead),
+                (None, None) => Placement::Buffer,
+            },
+        }
+    }
+
+    /// True while the gradients that the step reads and writes lie where they were.
+    pub(super) fn still_bound(&self) -> bool {
+        self.slots.iter().all(|(slot, entry)| match (slot.peek(), entry) {
+            (Some(now), Some(then)) => now.array().shares_storage(then.array()),
+            (None, None) => true,
+            _ => false,
+        })
+    }
+
+    pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
+        if MODE.get() == Mode::Lazy {
+            list::flush_current()?;
+        }
+        for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
+            ready("launch", storage)?;
+        }
+        for (input, own) in inputs.iter().zip(&self.inputs) {
+            if let Some(own) = own {
+                run(&Kernel::Copy, &[input.array()], &[own])?;
+            }
+        }
+        let _held = Held::new(&self.read, &self.written);
+        if let Some(setup) = &self.setup {
+            setup.launch(&self.storages)?;
+            self.setup = None;
+        }
+        self.prepared.launch(&self.storages)?;
+        self.written.iter().for_each(|storage| storage.bump());
+        Ok(())
+    }
+
+    pub(super) fn difference(&self, other: &Step) -> Option<String> {
+        if let Some(difference) = self.recorded.difference(&other.recorded) {
+            return Some(difference);
+        }
+        let same = |i: usize| match (&self.origins[i], &other.origins[i]) {
+            (Origin::Input(a), Origin::Input(b)) => a == b,
+            (Origin::Own, Origin::Own) => true,
+            (Origin::Bound, Origin::Bound) => Arc::ptr_eq(&self.storages[i], &other.storages[i]),
+            (Origin::Constant(a), Origin::Constant(b)) => a == b,
+            _ => false,
+        };
+        let slot = (0..self.origins.len()).find(|&i| !same(i))?;
+        let launches = &self.recorded.launches;
+        let user = launches.iter().position(|l| l.inputs.iter().chain(&l.outputs).any(|o| o.slot == slot));
+        let kernel = user.map_or("an output", |k| launches[k].kernel.name());
+        Some(match &self.origins[slot] {
+            Origin::Constant(_) => format!("`{kernel}` reads a tensor made of other host values"),
+            _ => format!("`{kernel}` works on another tensor"),
+        })
+    }
+}
+
+/// Which slot a storage has.
+struct Numbering<'a> {
+    at: HashMap<*const (), usize>,
+    storages: Vec<Arc<Storage>>,
+    origins: Vec<Origin>,
+    inputs: &'a [Array],
+    constants: &'a [Array],
+}
+
+impl Numbering<'_> {
+    fn operands(&mut self, arrays: &[Array]) -> Result<Vec<Operand>> {
+        let operand = |a: &Array| Ok(Operand { slot: self.slot(a)?, layout: a.layout().clone(), dtype: a.dtype() });
+        arrays.iter().map(operand).collect()
+    }
+
+    fn slot(&mut self, array: &Array) -> Result<usize> {
+        let address = Arc::as_ptr(array.storage()).cast::<()>();
+        if let Some(&slot) = self.at.get(&address) {
+            return Ok(slot);
+        }
+        let shares = |a: &Array| a.shares_storage(array);
+        let origin = if let Some(i) = self.inputs.iter().position(shares) {
+            Origin::Input(i)
+        } else if let Some(constant) = self.constants.iter().find(|c| shares(c)) {
+            Origin::Constant(constant.to_bytes("capture")?)
+        } else if array.storage().pending() == POISONED {
+            Origin::Own
+        } else {
+            Origin::Bound
+        };
+        self.storages.push(array.storage().clone());
+        self.origins.push(origin);
+        self.at.insert(address, self.storages.len() - 1);
+        Ok(self.storages.len() - 1)
+    }
+}
