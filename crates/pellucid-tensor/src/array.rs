@@ -166,6 +166,8 @@ impl Array {
     /// The elements in row-major order, on the host, converted to `T`.
     #[track_caller]
     pub fn to_vec<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
+        // A refused read must not leave a conversion in the list.
+        engine::force(op, self)?;
         let bytes = if self.dtype == T::DTYPE { self.to_bytes(op)? } else { self.cast(T::DTYPE)?.to_bytes(op)? };
         Ok(T::from_bytes(&bytes))
     }

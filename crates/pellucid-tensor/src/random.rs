@@ -18,9 +18,9 @@ thread_local! {
 }
 
 impl Generator {
-    /// The stream of this key, from its start.
+    /// The stream of this key, from its start; one that is made inside a captured step starts in every launch.
     pub fn new(seed: u64) -> Generator {
-        Generator { state: engine::eager(|| Tensor::from([seed as i64, 0])) }
+        Generator { state: Tensor::from([seed as i64, 0]) }
     }
 
     /// (key, counter), `i64 [2]`.
@@ -42,7 +42,8 @@ impl Default for Generator {
     /// The thread's own generator, which operations use that are given none. Its key is 0 until
     /// [`manual_seed`] sets another.
     fn default() -> Generator {
-        DEFAULT.with_borrow_mut(|g| g.get_or_insert_with(|| Generator::new(0)).clone())
+        // It goes on from launch to launch, though a captured step be the first to ask for it.
+        DEFAULT.with_borrow_mut(|g| g.get_or_insert_with(|| engine::eager(|| Generator::new(0))).clone())
     }
 }
 

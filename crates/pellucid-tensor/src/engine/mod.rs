@@ -59,7 +59,10 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
     match MODE.get() {
         Mode::Eager => now(kernel, inputs, outputs),
         Mode::Watched => watched(kernel, inputs, outputs),
-        Mode::Lazy | Mode::Capture => list::record(kernel.clone(), inputs, outputs),
+        Mode::Lazy | Mode::Capture => match apart(inputs, outputs)? {
+            Some(copies) => list::record(kernel.clone(), &copies.iter().collect::<Operands>(), outputs),
+            None => list::record(kernel.clone(), inputs, outputs),
+        },
     }
 }
 
@@ -154,15 +157,23 @@ fn settle(op: &'static str, storage: &Storage) -> Result<()> {
 
 /// Runs a kernel on arrays whose contents are there.
 fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    // An output that overlaps an input under another layout would be read after it was written.
-    let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && overlap(o, a));
-    if inputs.iter().any(|a| overlaps(a)) {
-        let copies: SmallVec<[Array; 4]> =
-            inputs.iter().map(|a| if overlaps(a) { a.copy() } else { Ok((*a).clone()) }).collect::<Result<_>>()?;
-        return run(kernel, &copies.iter().collect::<SmallVec<[&Array; 4]>>(), outputs);
+    match apart(inputs, outputs)? {
+        Some(copies) => launch(kernel, &copies.iter().collect::<Operands>(), outputs),
+        None => launch(kernel, inputs, outputs),
     }
-    launch(kernel, inputs, outputs)
 }
+
+/// The inputs of a kernel, if they cannot stay as they are: one that overlaps an output under another layout would be
+/// read after it was written, and is copied.
+fn apart(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
+    let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && overlap(o, a));
+    if !inputs.iter().any(|a| overlaps(a)) {
+        return Ok(None);
+    }
+    inputs.iter().map(|a| if overlaps(a) { a.copy() } else { Ok((*a).clone()) }).collect::<Result<_>>().map(Some)
+}
+
+type Operands<'a> = SmallVec<[&'a Array; 4]>;
 
 /// Hands a kernel to its device, holding the borrow words of its operands.
 fn launch(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
@@ -306,13 +317,26 @@ pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
 /// in a captured step.
 #[track_caller]
 pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
-    if MODE.get() == Mode::Capture {
-        return Err(Error::ReadInCapture { op, location: Location::caller() });
-    }
+    readable(
+        op,
+        "move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead",
+    )?;
     if MODE.get() == Mode::Lazy {
         list::flush_current()?;
     }
     ready(op, array.storage())
+}
+
+/// Refuses `op`, which needs values, while a step is captured; `mend` says what such a step does instead.
+///
+/// # Errors
+/// [`Error::ReadInCapture`].
+#[track_caller]
+pub(crate) fn readable(op: &'static str, mend: &'static str) -> Result<()> {
+    if MODE.get() == Mode::Capture {
+        return Err(Error::ReadInCapture { op, location: Location::caller(), mend });
+    }
+    Ok(())
 }
 
 /// Runs everything that is recorded for this array, without reading it.

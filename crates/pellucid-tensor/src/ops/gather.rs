@@ -267,7 +267,16 @@ pub(crate) fn put_axes(
 /// [`Error::ReadInCapture`].
 #[track_caller]
 pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
-    let mask = x.array().to_vec::<bool>("nonzero")?;
+    positions("nonzero", x)
+}
+
+/// [`nonzero`], for the operation that needs it.
+#[track_caller]
+pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
+    let mend = "how many elements are chosen is a value too; where_(mask, x, 0), masked_fill(), masked_sum() and its kin \
+                keep every shape";
+    engine::readable(op, mend)?;
+    let mask = x.array().to_vec::<bool>(op)?;
     let mut positions: Vec<Vec<i64>> = vec![Vec::new(); x.rank()];
     for (flat, _) in mask.iter().enumerate().filter(|(_, hit)| **hit) {
         let mut rest = flat;

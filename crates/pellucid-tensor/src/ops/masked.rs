@@ -21,6 +21,7 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Resul
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`]; [`Error::ReadInCapture`].
 #[face]
+#[track_caller]
 pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let op = "masked_select";
     if mask.dtype() != DType::Bool {
@@ -29,7 +30,7 @@ pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let mend = "tensor and mask must broadcast";
     let shape = x.shape().broadcast(mask.shape());
     let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], mend))?;
-    let positions = ops::nonzero(&ops::ravel(&ops::broadcast_to(mask, &shape)?)?)?;
+    let positions = ops::positions(op, &ops::ravel(&ops::broadcast_to(mask, &shape)?)?)?;
     ops::index_select(&ops::ravel(&ops::broadcast_to(x, &shape)?)?, 0, &positions[0])
 }
 

@@ -128,7 +128,7 @@ pub use window::{
 };
 
 pub(crate) use copy::{identity, writable};
-pub(crate) use gather::{gather_axes, put_axes, put_view};
+pub(crate) use gather::{gather_axes, positions, put_axes, put_view};
 pub(crate) use reduce::{stretched, sum_to};
 pub(crate) use view::{Cuts, cuts, reshape_to};
 

@@ -66,6 +66,7 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 /// [`Error::DTypeMismatch`] if the mask is not of dtype bool, or the source not of x's; [`Error::ShapeMismatch`] if tensor and mask
 /// do not broadcast; [`Error::IndexOutOfBounds`] if the mask is true more often than the source has elements.
 #[face]
+#[track_caller]
 pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tensor> {
     let op = "masked_scatter";
     if mask.dtype() != DType::Bool {
@@ -84,7 +85,7 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
     let mask = ops::broadcast_to(mask, &shape)?;
     if source.size() == 0 {
         // No element that a number could mean: the mask must be false everywhere, which `take` refuses if it is not.
-        let positions = ops::nonzero(&ops::ravel(&mask)?)?;
+        let positions = ops::positions(op, &ops::ravel(&mask)?)?;
         ops::take(source, &positions[0])?;
         return ops::broadcast_to(x, &shape);
     }

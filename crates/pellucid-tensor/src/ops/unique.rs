@@ -1,5 +1,6 @@
 //! Elements, or slices, without repetition.
 
+use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -24,6 +25,7 @@ pub struct Unique {
 #[face]
 #[track_caller]
 pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
+    known("unique")?;
     let rows = rows("unique", x, axis)?;
     let mut order = Tensor::arange(0, rows.shape()[0] as i64, 1);
     // Sorted by the last column first: a stable sort by another keeps that order among equals.
@@ -41,9 +43,19 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 #[face]
 #[track_caller]
 pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
+    known("unique_consecutive")?;
     let rows = rows("unique_consecutive", x, axis)?;
     let order = Tensor::arange(0, rows.shape()[0] as i64, 1);
     groups(x, axis, &rows, &order)
+}
+
+/// Refuses a result whose length nobody knows.
+#[track_caller]
+fn known(op: &'static str) -> Result<()> {
+    engine::readable(
+        op,
+        "how many differ is a value too; sort() keeps every element, and ne() of its neighbours marks the first of each",
+    )
 }
 
 /// What is compared as rows of a matrix: single elements, or slices.

@@ -258,7 +258,7 @@ impl Resolved {
                     }
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
-                    for positions in ops::nonzero(&mask)? {
+                    for positions in ops::positions(op, &mask)? {
                         out.picks.push((shape.len(), positions));
                         shape.push(x.shape()[axis]);
                         axis += 1;

@@ -1,0 +1,326 @@
+//! `capture`: what a step holds, and that nobody else gets hold of it: inputs, outputs, constants, tensors of outside.
+
+use super::programs::{ALL, wave};
+use crate::support::bits;
+use pellucid_tensor::{Captured, DType, Error, Generator, Tensor, capture, formula, no_grad, ops};
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// The results of a launch, copied.
+fn launched(step: &mut Captured<'_>, inputs: &[&Tensor]) -> Vec<Tensor> {
+    let outputs = step.launch(inputs).unwrap();
+    (0..outputs.len()).map(|k| outputs.to_tensor(k).unwrap()).collect()
+}
+
+#[test]
+fn every_program_is_launched_again_and_again() {
+    let mut refused = Vec::new();
+    for (name, program) in ALL {
+        let eager = bits(&program());
+        let mut step = match capture(|_| program(), &[]) {
+            Ok(step) => step,
+            // It leaves a gradient in a leaf that it has made itself.
+            Err(Error::NotAFixedPoint { .. }) => {
+                refused.push(name);
+                continue;
+            }
+            Err(other) => panic!("{name}: {other}"),
+        };
+        for launch in 1..=4 {
+            assert_eq!(bits(&launched(&mut step, &[])), eager, "{name}, launch {launch}");
+        }
+    }
+    assert!(refused.len() <= 5, "{refused:?}");
+}
+
+/// A tensor that the step makes of host values is new in every launch, whatever the last one wrote to it.
+#[test]
+fn constants_begin_anew() {
+    let x = wave([3]);
+    let work = |x: &Tensor| {
+        let sum = Tensor::from([1.0f32, 2.0, 3.0]);
+        sum.copy_(&(&sum + x));
+        sum.set(0, 5.0 + sum.i(1));
+        sum
+    };
+    let expected = bits(&[work(&x)]);
+    let mut step = capture(|i| work(&i[0]), &[&x]).unwrap();
+    for launch in 1..=4 {
+        assert_eq!(bits(&launched(&mut step, &[&x])), expected, "launch {launch}");
+    }
+}
+
+#[test]
+fn results_are_copies_of_their_own() {
+    let (x, state) = (wave([2, 3]), wave([2, 3]));
+    let mut step = capture(
+        |i| {
+            state.copy_(&(&state + &i[0]));
+            let y = &i[0] * 2.0;
+            vec![y.clone(), y.clone(), y.t(), y.i(0), i[0].clone(), state.clone(), state.i((.., 1)), state.detach()]
+        },
+        &[&x],
+    )
+    .unwrap();
+    let (first, kept) = (launched(&mut step, &[&x]), state.to_vec::<f32>());
+    let values = bits(&first);
+    for (a, one) in first.iter().enumerate() {
+        let others = first[..a].iter().chain([&x, &state]);
+        assert!(others.into_iter().all(|other| !one.array().shares_storage(other.array())), "result {a}");
+        one.copy_(&Tensor::from(f32::NAN));
+    }
+    assert_eq!((x.to_vec::<f32>(), state.to_vec::<f32>()), (wave([2, 3]).to_vec(), kept.clone()));
+    // A launch with other inputs sees nothing of this, and leaves earlier results alone.
+    state.copy_(&wave([2, 3]));
+    let again = launched(&mut step, &[&x]);
+    assert_eq!(bits(&again), values);
+    launched(&mut step, &[&(&x * 100.0)]);
+    assert_eq!(bits(&again), values);
+}
+
+#[test]
+fn inputs_are_copied_whatever_they_are() {
+    let state = wave([3, 3]);
+    let work = |a: &Tensor, b: &Tensor| {
+        state.copy_(&(a + b));
+        a.copy_(&(a * 2.0));
+        a.set(0, 7.0);
+        [a + b, &state * 1.0]
+    };
+    let fresh = || wave([3, 3]) * 0.5;
+    let mut step = capture(|i| work(&i[0], &i[1]), &[&fresh(), &fresh()]).unwrap();
+    // (What both inputs are; the same as two tensors.)
+    let (square, row) = (fresh(), wave([3]));
+    let pairs: [(&str, Tensor, Tensor); 5] = [
+        ("one tensor twice", square.clone(), square.clone()),
+        ("views of one tensor", square.clone(), square.t()),
+        ("a reversed view", square.flip(0), square.flip(1)),
+        ("a broadcast row", row.broadcast_to([3, 3]), square.clone()),
+        ("the state that is written", state.clone(), state.t()),
+    ];
+    for (what, a, b) in pairs {
+        let before = bits(&[square.clone(), row.clone()]);
+        let apart = (&a * 1.0, &b * 1.0);
+        let found = launched(&mut step, &[&a, &b]);
+        assert_eq!(bits(&[square.clone(), row.clone()]), before, "{what}: the caller's tensors");
+        let written = bits(&[state.clone()]);
+        assert_eq!(bits(&found), bits(&work(&apart.0, &apart.1)), "{what}");
+        assert_eq!(bits(&[state.clone()]), written, "{what}");
+    }
+}
+
+/// The shape of what a closure captured is no part of the key of its recordings, nor is its place in the text.
+#[test]
+fn closures_of_one_line_are_steps_of_their_own() {
+    let x = wave([4]);
+    let mut steps: Vec<_> = (0..4).map(|k| capture(move |i| &i[0] * k as f64, &[&x]).unwrap()).collect();
+    for _ in 0..3 {
+        for (k, step) in steps.iter_mut().enumerate() {
+            assert_eq!(bits(&launched(step, &[&x])), bits(&[&x * k as f64]));
+        }
+    }
+}
+
+#[test]
+fn verify_finds_whatever_changed() {
+    type Step = fn(&Tensor, usize) -> Tensor;
+    let changes: [(&str, Step); 12] = [
+        ("a parameter of a formula", |x, n| x * (0.1 * n as f64)),
+        ("one of several parameters", |x, n| x.clamp(-1.0, n as f64)),
+        ("the sign of zero", |x, n| x * if n == 1 { 0.0 } else { -0.0 }),
+        ("a shape", |x, n| x.sum(..) + Tensor::zeros([n], DType::F32)),
+        ("the values of a tensor", |x, n| x + Tensor::from([n as f32])),
+        ("the dtype of a tensor", |x, n| x.to_dtype(if n == 1 { DType::F64 } else { DType::BF16 })),
+        ("an axis", |x, n| x.broadcast_to([4, 4]).sum(n as isize - 1)),
+        ("where a view begins", |x, n| x.i(n..n + 2).exp()),
+        ("the operation", |x, n| if n == 1 { x.sin() } else { x.cos() }),
+        ("the number of kernels", |x, n| (0..n).fold(x.exp(), |y, _| y.sin())),
+        ("a fill", |x, n| x + Tensor::full([4], n as f64, DType::F32)),
+        ("a probability", |x, n| x.dropout(0.25 * n as f64)),
+    ];
+    let x = wave([4]);
+    for (what, work) in changes {
+        let n = Cell::new(1);
+        let mut step = capture(|i| work(&i[0], n.get()), &[&x]).unwrap();
+        assert_eq!(step.verify(), Ok(()), "{what}");
+        n.set(2);
+        assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })), "{what}");
+        n.set(1);
+        assert_eq!(step.verify(), Ok(()), "{what}, as it was");
+    }
+}
+
+/// NaN is equal to itself here: a step with one is not always another.
+#[test]
+fn verify_is_not_confused_by_nan() {
+    let mut step = capture(|i| ops::where_(&i[0].gt(0.0), &i[0], f64::NAN).unwrap(), &[&wave([4])]).unwrap();
+    assert_eq!(step.verify(), Ok(()));
+}
+
+#[test]
+fn a_parameter_that_is_frozen_is_found() {
+    let (x, w) = (wave([3]), wave([3]).requires_grad_(true));
+    let work = |i: &[Tensor]| {
+        w.zero_grad();
+        let loss = (&i[0] * &w).square().sum(..);
+        if loss.requires_grad() {
+            loss.backward();
+        }
+        loss.detach()
+    };
+    let mut step = capture(work, &[&x]).unwrap();
+    assert_eq!(step.verify(), Ok(()));
+    w.set_requires_grad(false).unwrap();
+    assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_errors_or_recorded_for() {
+    let (x, y) = (wave([3]), wave([3]));
+    let mut step = capture(|i| &i[0] + &i[1], &[&x, &y]).unwrap();
+    for inputs in [&[][..], &[&x], &[&x, &y, &x]] {
+        match step.launch(inputs).err() {
+            Some(Error::InputMismatch { index, .. }) => assert_eq!(index, inputs.len().min(2)),
+            other => panic!("{} inputs: {other:?}", inputs.len()),
+        }
+    }
+    // An operation that refuses the new shapes refuses the launch, and the step goes on.
+    let refused = step.launch(&[&wave([2]), &y]).err();
+    assert!(matches!(refused, Some(Error::ShapeMismatch { op: "add", .. })), "{refused:?}");
+    assert_eq!(bits(&launched(&mut step, &[&x, &y])), bits(&[&x + &y]));
+    // More shapes and dtypes than the step keeps recordings for, twice round.
+    for _ in 0..2 {
+        for n in 1..=7 {
+            for dtype in [DType::F32, DType::F64, DType::I64] {
+                let (a, b) = ((wave([n, 3]) * 9.0).to_dtype(dtype), wave([3]).to_dtype(dtype));
+                assert_eq!(bits(&launched(&mut step, &[&a, &b])), bits(&[&a + &b]), "{n} {dtype}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_came_or_went_is_noticed() {
+    let (x, w) = (wave([3]), wave([3]).requires_grad_(true));
+    let zeros = || Some(Tensor::zeros([3], DType::F32));
+    w.set_grad(zeros());
+    let mut step = capture(|i| (&i[0] * &w).sum(..).backward(), &[&x]).unwrap();
+    step.launch(&[&x]).unwrap();
+    assert_eq!(w.grad().unwrap().to_vec::<f32>(), x.to_vec::<f32>());
+    // There is nothing to add to any more, and the step does not make a new gradient each time.
+    w.set_grad(None);
+    assert!(matches!(step.launch(&[&x]).err(), Some(Error::NotAFixedPoint { .. })));
+    assert!(w.grad().is_none());
+    w.set_grad(zeros());
+    step.launch(&[&x]).unwrap();
+    step.launch(&[&x]).unwrap();
+    assert_eq!(w.grad().unwrap().to_vec::<f32>(), (&x * 2.0).to_vec::<f32>());
+}
+
+/// A step whose environment has another tensor in the place of one is found by `verify`, which debug builds do.
+#[test]
+fn a_tensor_that_was_replaced_is_found() {
+    let (x, held) = (wave([3]), RefCell::new(Tensor::zeros([3], DType::F32)));
+    let work = |i: &[Tensor]| {
+        let total = held.borrow();
+        total.copy_(&(&*total + &i[0]));
+    };
+    let mut step = capture(work, &[&x]).unwrap();
+    step.launch(&[&x]).unwrap();
+    held.replace(Tensor::zeros([3], DType::F32));
+    assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
+    assert_eq!(held.borrow().to_vec::<f32>(), [0.0; 3], "verification writes nothing");
+}
+
+/// A step holds what it works on: it does not matter who else has let go of it.
+#[test]
+fn a_step_outlives_its_makers() {
+    let x = wave([2, 3]);
+    let eager = |w: &Tensor, g: &Generator| {
+        let noise = ops::rand_with([2, 3], DType::F32, g).unwrap();
+        w.copy_(&(w + noise));
+        w * 2.0
+    };
+    let make = || (wave([2, 3]), Generator::new(5));
+    let mut step = {
+        let (w, g) = make();
+        capture(move |i| eager(&w, &g) + &i[0], &[&x]).unwrap()
+    };
+    drop((0..20).map(|n| Tensor::full([n, 6], 1e30, DType::F32)).collect::<Vec<_>>());
+    let (w, g) = make();
+    for launch in 1..=4 {
+        let expected = bits(&[eager(&w, &g) + &x]);
+        assert_eq!(bits(&launched(&mut step, &[&x])), expected, "launch {launch}");
+    }
+}
+
+/// Steps that are captured and launched on several threads write the same tensor in turns, and readers see it between
+/// two launches, never within one.
+#[test]
+fn launches_on_several_threads_do_not_mix() {
+    const LAUNCHES: usize = 60;
+    let (total, halves) = (Tensor::zeros([5000], DType::F64), Tensor::zeros([5000], DType::F64));
+    let done = AtomicBool::new(false);
+    let bump = formula!(|a, b, x| (a + x, b + 0.5 * x));
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let one = Tensor::from(1.0f64);
+                    let work = |i: &[Tensor]| {
+                        let _off = no_grad();
+                        ops::update(bump, &[&total, &halves], &[&i[0]], &[]).unwrap();
+                        total.copy_(&(&total + &halves - &halves));
+                    };
+                    let mut step = capture(work, &[&one]).unwrap();
+                    (0..LAUNCHES).for_each(|_| drop(step.launch(&[&one]).unwrap()));
+                })
+            })
+            .collect();
+        let reader = scope.spawn(|| {
+            let mut seen = 0;
+            while !done.load(Ordering::Relaxed) {
+                let values = total.to_vec::<f64>();
+                assert!(values.iter().all(|v| *v == values[0]) && values[0].fract() == 0.0, "{}", values[0]);
+                seen += 1;
+            }
+            seen
+        });
+        writers.into_iter().for_each(|w| w.join().unwrap());
+        done.store(true, Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 0);
+    });
+    assert_eq!(total.to_vec::<f64>(), [2.0 * LAUNCHES as f64; 5000]);
+}
+
+/// What changes between launches lies on the device, and the step sees it.
+#[test]
+fn scalars_on_the_device_are_read_anew() {
+    let (x, w) = (wave([3]), wave([3]).requires_grad_(true));
+    let (rate, steps) = (Tensor::from(0.5f32), Tensor::zeros((), DType::I64));
+    let train = |x: &Tensor, w: &Tensor| {
+        w.zero_grad();
+        (x * w).square().sum(..).backward();
+        let _off = no_grad();
+        steps.copy_(&(&steps + 1));
+        let g = w.grad().unwrap() / steps.to_dtype(DType::F32);
+        ops::update(formula!(|w, g, rate| w - rate * g), &[w], &[&g, &rate], &[]).unwrap();
+        w.zero_grad();
+    };
+    let rates = [0.5f32, 0.25, 0.0, -1.0, 0.125];
+    let other = w.detach().copy().requires_grad_(true);
+    for r in rates {
+        rate.copy_(&Tensor::from(r));
+        train(&x, &other);
+    }
+    steps.copy_(&Tensor::from(0i64));
+    let mut step = capture(|i| train(&i[0], &w), &[&x]).unwrap();
+    for r in rates {
+        rate.copy_(&Tensor::from(r));
+        step.launch(&[&x]).unwrap();
+    }
+    drop(step);
+    assert_eq!(bits(&[w.detach()]), bits(&[other.detach()]));
+    assert_eq!(steps.item::<i64>(), rates.len() as i64);
+}

@@ -1,0 +1,207 @@
+//! `capture`: what a step cannot do, and what is left as it was when it tries.
+
+use super::programs::wave;
+use crate::support::{bits, payload_of};
+use pellucid_tensor::ops::{self, Ctc};
+use pellucid_tensor::{
+    DType, Error, Generator, Result, Tensor, autocast, autocast_dtype, capture, is_grad_enabled, lazy, manual_seed,
+    no_grad, unwrap,
+};
+use std::cell::{Cell, RefCell};
+
+/// Labels one after the other, or a matrix of them.
+#[track_caller]
+fn ctc(labels: &Tensor) -> Result<Tensor> {
+    let steps = Tensor::zeros([4, 2, 3], DType::F32).log_softmax(-1);
+    let lengths = Tensor::from([4i64, 4]);
+    ops::ctc_loss(&steps, labels, &lengths, &Tensor::from([1i64, 2]), Ctc::default())
+}
+
+/// Everything that needs values: the operation, the line, what it is told to do instead, and the read.
+type Read = (&'static str, u32, &'static str, fn(&Tensor, &Tensor));
+
+const READS: [Read; 18] = [
+    ("item", line!(), "where_", |x, _| assert!(x.sum(..).item::<f32>() > 0.0)),
+    ("item", line!(), "where_", |x, _| assert!(unwrap(x.sum(..).try_item::<f64>()) > 0.0)),
+    ("to_vec", line!(), "where_", |x, _| drop(x.to_vec::<f32>())),
+    ("to_vec", line!(), "return the tensor", |x, _| drop(unwrap(x.try_to_vec::<i64>()))),
+    ("to_bytes", line!(), "return the tensor", |x, _| drop(unwrap(x.to_bytes()))),
+    ("item", line!(), "where_", |x, _| assert!(x.gt(0.0).all(..).item::<bool>())),
+    ("nonzero", line!(), "masked_sum", |x, _| drop(unwrap(ops::nonzero(x)))),
+    ("index", line!(), "where_", |x, _| drop(x.i(x.gt(0.0)))),
+    ("index", line!(), "where_", |x, _| drop(unwrap(x.try_i(x.gt(0.0))))),
+    ("set", line!(), "masked_fill", |x, _| x.set(x.gt(0.0), 1.0)),
+    ("masked_select", line!(), "where_", |x, _| drop(x.masked_select(&x.gt(0.0)))),
+    ("masked_select", line!(), "where_", |x, _| drop(unwrap(ops::masked_select(x, &x.gt(0.0))))),
+    ("unique", line!(), "sort", |_, n| drop(n.unique(None))),
+    ("unique_consecutive", line!(), "sort", |x, _| drop(unwrap(ops::unique_consecutive(x, Some(0))))),
+    ("bincount", line!(), "scatter_add_along", |_, n| drop(n.bincount(None, 0))),
+    ("bincount", line!(), "scatter_add_along", |_, n| drop(unwrap(ops::bincount(n, None, 9)))),
+    ("ctc_loss", line!(), "[N, S]", |_, n| drop(unwrap(ctc(n)))),
+    ("legendre_p", line!(), "outside", |x, n| drop(x.legendre_p(n))),
+];
+
+#[test]
+fn whatever_needs_values_names_itself_its_line_and_another_way() {
+    let (x, n, state) = (wave([3]), Tensor::from([1i64, 1, 2]), wave([3]));
+    let before = bits(&[state.clone()]);
+    for (op, line, instead, read) in READS {
+        let step = |inputs: &[Tensor]| {
+            state.copy_(&(&state + &inputs[0]));
+            read(&inputs[0], &inputs[1]);
+        };
+        match capture(step, &[&x, &n]).err() {
+            Some(Error::ReadInCapture { op: named, location, mend }) => {
+                assert_eq!((named, location.file(), location.line()), (op, file!(), line));
+                assert!(mend.contains(instead), "{op}: {mend}");
+            }
+            other => panic!("{op}, line {line}: {other:?}"),
+        }
+    }
+    assert_eq!(bits(&[state]), before);
+}
+
+/// Printing never fails: it says that there is nothing to print yet.
+#[test]
+fn a_tensor_is_printed_without_values() {
+    let text = RefCell::new(String::new());
+    let step = |inputs: &[Tensor]| {
+        text.replace(format!("{} {:?}", inputs[0], &inputs[0] * 2.0));
+        inputs[0].clone()
+    };
+    drop(capture(step, &[&wave([3, 2])]).unwrap());
+    let text = text.into_inner();
+    assert_eq!(text.matches("no values yet: shape [3, 2], f32").count(), 2, "{text}");
+}
+
+/// What the errors tell to do instead.
+#[test]
+fn the_other_ways_can_be_captured() {
+    let ways: [fn(&Tensor, &Tensor) -> Tensor; 7] = [
+        |x, _| ops::where_(&x.gt(0.0), x, 0.0).unwrap(),
+        |x, _| x.masked_fill(&x.gt(0.0), -1.0),
+        |x, _| x.masked_sum(&x.gt(0.0), ..),
+        |_, n| n.sort(0, false).0,
+        |_, n| ops::scatter_add_along(&Tensor::ones([3], DType::I64), n, 0, [4]).unwrap(),
+        |_, n| n.one_hot(4).sum(0),
+        |_, n| unwrap(ctc(&ops::stack(&[n, n], 0).unwrap())),
+    ];
+    for (k, way) in ways.into_iter().enumerate() {
+        let start = (wave([3]), Tensor::from([1i64, 1, 2]));
+        let mut step = capture(|i| way(&i[0], &i[1]), &[&start.0, &start.1]).unwrap();
+        for n in [[1i64, 1, 2], [2, 1, 1]] {
+            let (x, n) = (wave([3]) * n[0] as f64, Tensor::from(n));
+            let found = step.launch(&[&x, &n]).unwrap().to_tensor(0).unwrap();
+            assert_eq!(bits(&[found]), bits(&[way(&x, &n)]), "way {k}");
+        }
+    }
+}
+
+/// A parameter and a generator, and all their bits with the gradient.
+struct State {
+    w: Tensor,
+    generator: Generator,
+}
+
+impl State {
+    fn new() -> State {
+        State { w: wave([3]).requires_grad_(true), generator: Generator::new(4) }
+    }
+
+    fn bits(&self) -> Vec<Vec<u8>> {
+        let state = [self.w.detach(), self.generator.state().clone(), Generator::default().state().clone()];
+        bits(&state.into_iter().chain(self.w.grad()).collect::<Vec<_>>())
+    }
+
+    /// Draws, computes a gradient, writes to the parameter, and changes the modes of the thread; then it does `last`.
+    fn work(&self, x: &Tensor, last: impl FnOnce()) -> Tensor {
+        let noise = ops::rand_with([3], DType::F32, &self.generator).unwrap().dropout(0.5);
+        (&self.w * x * noise).backward();
+        let _off = no_grad();
+        let _half = autocast(DType::BF16);
+        self.w.copy_(&(&self.w - self.w.grad().unwrap()));
+        last();
+        self.w.zero_grad();
+        self.w.detach()
+    }
+}
+
+#[track_caller]
+fn assert_modes_are_those_of_the_test() {
+    assert!(is_grad_enabled() && autocast_dtype().is_none());
+    assert_eq!((Tensor::from([1.0f32]) + 1.0).item::<f32>(), 2.0, "kernels run");
+}
+
+#[test]
+fn a_panic_goes_on_and_leaves_everything_as_it_was() {
+    manual_seed(3);
+    let (state, x) = (State::new(), wave([3]));
+    let before = state.bits();
+    let caught = payload_of(|| capture(|i| state.work(&i[0], || panic!("mine")), &[&x]).map(drop));
+    assert_eq!(caught.downcast_ref::<&str>(), Some(&"mine"));
+    assert_eq!(state.bits(), before);
+    assert_modes_are_those_of_the_test();
+    // A typed error leaves as much, but as a value.
+    let refused = capture(|i| state.work(&i[0], || drop(x.reshape(7))), &[&x]).err();
+    assert!(matches!(refused, Some(Error::ShapeMismatch { op: "reshape", .. })));
+    assert_eq!(state.bits(), before);
+    assert_modes_are_those_of_the_test();
+}
+
+#[test]
+fn a_panic_while_a_step_is_recorded_again_leaves_the_step_usable() {
+    let (state, x, bad) = (State::new(), wave([3]), Cell::new(false));
+    let mut step = capture(|i| state.work(&i[0].i(..3), || assert!(!bad.get(), "mine")), &[&x]).unwrap();
+    step.launch(&[&x]).unwrap();
+    bad.set(true);
+    let before = state.bits();
+    payload_of(|| step.launch(&[&wave([5])]).map(drop));
+    payload_of(|| step.verify());
+    assert_eq!(state.bits(), before);
+    assert_modes_are_those_of_the_test();
+    bad.set(false);
+    step.launch(&[&x]).unwrap();
+    step.launch(&[&wave([5])]).unwrap();
+    assert_ne!(state.bits(), before);
+}
+
+#[test]
+fn a_step_cannot_be_launched_or_verified_inside_another() {
+    let (x, total) = (wave([3]), Tensor::zeros([3], DType::F32));
+    let inner = RefCell::new(capture(|i| total.copy_(&(&total + &i[0])), &[&x]).unwrap());
+    let launched = RefCell::new(None);
+    let mut outer = capture(
+        |i| {
+            launched.replace(inner.borrow_mut().launch(&[&i[0]]).err());
+            &i[0] * 2.0
+        },
+        &[&x],
+    )
+    .unwrap();
+    assert!(matches!(launched.take(), Some(Error::InvalidArgument { op: "launch", .. })));
+    assert_eq!(outer.launch(&[&x]).unwrap().to_vec::<f32>(0), (&x * 2.0).to_vec::<f32>());
+    assert_eq!(total.to_vec::<f32>(), [0.0; 3]);
+    inner.borrow_mut().launch(&[&x]).unwrap();
+    assert_eq!(total.to_vec::<f32>(), x.to_vec::<f32>());
+}
+
+/// A step may be captured and launched where work is deferred; what it needs is computed first.
+#[test]
+fn a_step_can_be_captured_inside_lazy_work() {
+    let run = |captured: bool| {
+        let (x, w) = (wave([3]) * 2.0, wave([3]) + 1.0);
+        let work = |x: &Tensor| {
+            w.copy_(&(&w + x));
+            &w * 3.0
+        };
+        if !captured {
+            return vec![work(&x), work(&x), &w + 0.0];
+        }
+        let mut step = capture(|i| work(&i[0]), &[&x]).unwrap();
+        let mut launch = || step.launch(&[&x]).unwrap().to_tensor(0).unwrap();
+        let (first, second) = (launch(), launch());
+        drop(step);
+        vec![first, second, &w + 0.0]
+    };
+    assert_eq!(bits(&lazy(|| run(true))), bits(&run(false)));
+}
