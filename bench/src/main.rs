@@ -118,7 +118,7 @@ fn in_fresh_process(workload: &Workload, threads: usize, ceilings: Ceilings) -> 
     let program = std::env::current_exe().expect("the path of this program");
     let output = Command::new(program)
         .args(["--child", &workload.key(), "--threads", &threads.to_string()])
-        .env("RAYON_NUM_THREADS", threads.to_string())
+        .env("PELLUCID_NUM_THREADS", threads.to_string())
         .env(ceilings::VARIABLE, ceilings.to_env())
         .stderr(Stdio::inherit())
         .output();

@@ -1,14 +1,15 @@
 //! The backend: views become addresses, checked against their buffers, and kernels find their family.
 
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::operand::{self, Operand, Operands};
+use crate::sequence::Sequence;
 use crate::{check, conv, factor, index, maxpool, pool, product, random, recurrent, scan, sort, tile};
 use pellucid_ir::backend::{Backend, Buffer, Dense, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
-use pellucid_ir::plan::{self, Plan};
+use pellucid_ir::plan::Plan;
 use pellucid_ir::{Error, Result};
-use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -33,8 +34,8 @@ impl Backend for Cpu {
         let op = kernel.name();
         // Nearly all kernels are of one of these shapes, and then need no list.
         match (inputs, outputs) {
-            ([a], [y]) => run(kernel, &[input(op, a)?], &[output(kernel, 0, y)?]),
-            ([a, b], [y]) => run(kernel, &[input(op, a)?, input(op, b)?], &[output(kernel, 0, y)?]),
+            ([a], [y]) => check_and_run(kernel, &[input(op, a)?], &[output(kernel, 0, y)?]),
+            ([a, b], [y]) => check_and_run(kernel, &[input(op, a)?, input(op, b)?], &[output(kernel, 0, y)?]),
             _ => {
                 let (mut x, mut y) = (Operands::new(), Operands::new());
                 for view in inputs {
@@ -43,7 +44,7 @@ impl Backend for Cpu {
                 for (k, view) in outputs.iter().enumerate() {
                     y.push(output(kernel, k, view)?);
                 }
-                run(kernel, &x, &y)
+                check_and_run(kernel, &x, &y)
             }
         }
     }
@@ -112,13 +113,7 @@ impl Backend for Cpu {
     }
 
     fn prepare(&self, plan: &Plan) -> Result<Box<dyn Prepared>> {
-        let fits = |o: &plan::Operand| {
-            plan.slots.get(o.slot).is_some_and(|&bytes| operand::fits(&o.layout, o.dtype.size(), bytes))
-        };
-        if plan.launches.iter().any(|l| !l.inputs.iter().chain(&l.outputs).all(fits)) {
-            return Err(Error::invalid("prepare", "an operand of the plan lies outside its slot"));
-        }
-        Ok(Box::new(Sequence(plan.clone())))
+        Ok(Box::new(Sequence::new(plan)?))
     }
 
     fn memory_stats(&self) -> MemoryStats {
@@ -149,7 +144,7 @@ unsafe fn run_dense(
     if program.outputs.len() != 1 || inputs.len() != program.inputs.len() || program.is_row() {
         return Err(Error::invalid(program.name, "not a map of so many inputs and one output"));
     }
-    let mut from: SmallVec<[tile::Dense; 4]> = SmallVec::new();
+    let mut from: List<tile::Dense, 4> = List::new();
     for (input, load) in inputs.iter().zip(&program.inputs) {
         let at = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
         from.push(tile::Dense { at, once: input.once });
@@ -169,20 +164,41 @@ fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
 /// The operand that a kernel writes as its output `k`.
 #[inline]
 fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>> {
-    // What these two write first, they also read.
-    let state = k == 0 && matches!(kernel, Kernel::Scatter(_) | Kernel::Random(_));
-    let start = if state { operand::state(kernel.name(), view) } else { operand::output(kernel.name(), view) };
+    let start =
+        if is_state(kernel, k) { operand::state(kernel.name(), view) } else { operand::output(kernel.name(), view) };
     Ok(Operand { base: start?.as_ptr(), layout: view.layout, dtype: view.dtype })
 }
 
-/// Runs a kernel, of whose operands there are at least as many as its [`arity`] says.
-fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
+/// Whether a kernel reads its output `k` before it writes it.
+pub(crate) fn is_state(kernel: &Kernel, k: usize) -> bool {
+    k == 0 && matches!(kernel, Kernel::Scatter(_) | Kernel::Random(_))
+}
+
+fn check_and_run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
+    check(kernel, x, y).and_then(|()| run(kernel, x, y))
+}
+
+/// Refuses operands that do not fit their family, as far as it does not look itself: there are at least as many as
+/// [`arity`] says, and their addresses do not matter.
+pub(crate) fn check(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
     match kernel {
-        Kernel::Map(k) => check::map(k, x, y).and_then(|()| tile::map(k, x, y)),
-        Kernel::Reduce(k) => check::reduce(k, x, &y[0]).and_then(|()| tile::reduce(k, x, &y[0])),
-        Kernel::Row(k) => check::row(k, x, y).and_then(|()| tile::row(k, x, y)),
+        Kernel::Map(k) => check::map(k, x, y),
+        Kernel::Reduce(k) => check::reduce(k, x, &y[0]),
+        Kernel::Row(k) => check::row(k, x, y),
+        Kernel::Copy => check::copy(&x[0], &y[0]),
+        Kernel::Recurrent(k) => recurrent::check(k, x, y),
+        _ => Ok(()),
+    }
+}
+
+/// Runs a kernel on operands that [`check`] accepts.
+pub(crate) fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
+    match kernel {
+        Kernel::Map(k) => tile::map(k, x, y),
+        Kernel::Reduce(k) => tile::reduce(k, x, &y[0]),
+        Kernel::Row(k) => tile::row(k, x, y),
         Kernel::MatMul(k) => product::matmul(k, x, y),
-        Kernel::Copy => check::copy(&x[0], &y[0]).and_then(|()| tile::copy(&x[0], &y[0])),
+        Kernel::Copy => tile::copy(&x[0], &y[0]),
         Kernel::Conv(k) => conv::conv(k, &x[0], &x[1], &y[0]),
         Kernel::Pool(k) => maxpool::pool(k, &x[0], &y[0], &y[1]),
         Kernel::Scan(k) => scan::scan(k, &x[0], y),
@@ -196,7 +212,7 @@ fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
 }
 
 /// The least number of inputs and outputs that a kernel has.
-fn arity(kernel: &Kernel) -> (usize, usize) {
+pub(crate) fn arity(kernel: &Kernel) -> (usize, usize) {
     match kernel {
         Kernel::Map(k) => (k.program.inputs.len(), k.program.outputs.len()),
         Kernel::Row(k) => (k.program.inputs.len(), k.program.outputs.len()),
@@ -211,32 +227,10 @@ fn arity(kernel: &Kernel) -> (usize, usize) {
 }
 
 #[cold]
-fn too_few(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
+pub(crate) fn too_few(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
     let (needed, made) = arity(kernel);
     let reason = format!("needs {needed} inputs and {made} outputs, got {inputs} and {outputs}");
     Error::invalid(kernel.name(), reason)
-}
-
-/// A plan on the CPU: its kernels, one after the other.
-struct Sequence(Plan);
-
-impl Prepared for Sequence {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
-        if slots.len() < self.0.slots.len() {
-            let reason = format!("the plan has {} slots, got {}", self.0.slots.len(), slots.len());
-            return Err(Error::invalid("launch", reason));
-        }
-        for launch in &self.0.launches {
-            let inputs: SmallVec<[View<'_>; 8]> = launch.inputs.iter().map(|o| view(o, slots)).collect();
-            let outputs: SmallVec<[View<'_>; 8]> = launch.outputs.iter().map(|o| view(o, slots)).collect();
-            Cpu.run(&launch.kernel, &inputs, &outputs)?;
-        }
-        Ok(())
-    }
-}
-
-fn view<'a>(operand: &'a plan::Operand, slots: &'a [Arc<Storage>]) -> View<'a> {
-    View { storage: &slots[operand.slot], layout: &operand.layout, dtype: operand.dtype }
 }
 
 #[cfg(test)]
@@ -244,6 +238,7 @@ mod tests {
     use super::*;
     use crate::testing::{Array, Lie, run};
     use pellucid_ir::kernel::{Distribution, Map, MatMul, Random};
+    use pellucid_ir::plan;
     use pellucid_ir::{DType, Layout, Shape, formula};
 
     fn add() -> Kernel {

@@ -1,8 +1,8 @@
 //! The CPU backend of Pellucid: every kernel family on vector units and threads.
 //!
 //! * [`Cpu`] is the backend; [`CpuBuffer`] its memory, from a caching allocator.
-//! * Kernels choose their instruction set at run time, and their threads from rayon's current
-//!   pool ([`with_threads`]). Neither choice changes a bit of any result.
+//! * Kernels choose their instruction set at run time, and their threads are those of the caller
+//!   ([`with_threads`]). Neither choice changes a bit of any result.
 //! * The API is safe: whatever views come in, nothing outside their buffers is touched.
 
 #[macro_use]
@@ -16,6 +16,7 @@ mod check;
 mod conv;
 mod factor;
 mod index;
+mod list;
 mod math;
 #[allow(dead_code, unused_imports, unreachable_pub, reason = "an epilogue can be added to every product")]
 mod matmul;
@@ -26,6 +27,8 @@ mod product;
 mod random;
 mod recurrent;
 mod scan;
+mod scratch;
+mod sequence;
 mod sort;
 #[cfg(test)]
 mod testing;

@@ -1,10 +1,10 @@
 //! From views to addresses: every operand of a kernel is checked against its buffer here, once.
 
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::threads::Ptr;
 use pellucid_ir::backend::{Buffer, Dense, Storage, View};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use smallvec::SmallVec;
 use std::any::TypeId;
 use std::ptr::NonNull;
 
@@ -22,7 +22,7 @@ pub(crate) struct Operand<'a> {
 }
 
 /// The operands of a kernel; few enough, as a rule, to need no heap.
-pub(crate) type Operands<'a> = SmallVec<[Operand<'a>; 8]>;
+pub(crate) type Operands<'a> = List<Operand<'a>, 8>;
 
 /// What the families ask of an operand.
 pub(crate) trait Array<'a> {
@@ -57,13 +57,13 @@ pub(crate) fn input(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
 #[inline]
 pub(crate) fn output(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     let buffer = checked(op, view)?;
-    writable(op, view)?;
+    check_writable(op, view.layout)?;
     buffer.ensure()
 }
 
 /// Where the storage of something that a kernel reads and writes begins.
 pub(crate) fn state(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
-    writable(op, view)?;
+    check_writable(op, view.layout)?;
     input(op, view)
 }
 
@@ -75,10 +75,11 @@ fn checked<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer> {
     buffer.ok_or_else(|| outside(op, view))
 }
 
+/// Refuses a layout that means one element several times, of what a kernel writes.
 #[inline]
-fn writable(op: &'static str, view: &View<'_>) -> Result<()> {
-    if !view.layout.is_contiguous() && view.layout.is_broadcast() {
-        let reason = format!("cannot write to a broadcast view of shape {}; copy it first", view.layout.shape());
+pub(crate) fn check_writable(op: &'static str, layout: &Layout) -> Result<()> {
+    if !layout.is_contiguous() && layout.is_broadcast() {
+        let reason = format!("cannot write to a broadcast view of shape {}; copy it first", layout.shape());
         return Err(Error::invalid(op, reason));
     }
     Ok(())

@@ -55,7 +55,26 @@ struct Block(NonNull<u8>);
 // SAFETY: a free block is plain memory that nobody else refers to.
 unsafe impl Send for Block {}
 
-static SHELVES: [Mutex<Vec<Block>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
+/// Free blocks of a class, as many as there are: each begins with the address of the next, so that keeping them needs
+/// no memory.
+struct Shelf(Option<Block>);
+
+impl Shelf {
+    fn push(&mut self, block: Block) {
+        let start = block.0;
+        // SAFETY: the block is aligned, larger than an address, and nobody uses it.
+        unsafe { start.cast().write(self.0.replace(block)) };
+    }
+
+    fn pop(&mut self) -> Option<Block> {
+        let block = self.0.take()?;
+        // SAFETY: `push` has written the next one there.
+        self.0 = unsafe { block.0.cast::<Option<Block>>().read() };
+        Some(block)
+    }
+}
+
+static SHELVES: [Mutex<Shelf>; CLASSES] = [const { Mutex::new(Shelf(None)) }; CLASSES];
 /// Bytes that the system has given and not got back: in use or cached.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 /// Bytes in use, but for what the threads' tallies still hold.
@@ -123,8 +142,7 @@ impl Drawer {
     #[cold]
     fn refill(&self, class: usize) {
         let mut shelf = lock(&SHELVES[class]);
-        let rest = shelf.len().saturating_sub(DRAWER / 2);
-        shelf.drain(rest..).for_each(|block| self.push(block));
+        std::iter::from_fn(|| shelf.pop()).take(DRAWER / 2).for_each(|block| self.push(block));
     }
 
     /// Moves all but `keep` blocks to the shelf.
@@ -132,7 +150,7 @@ impl Drawer {
     fn spill(&self, class: usize, keep: usize) {
         let mut shelf = lock(&SHELVES[class]);
         while self.len.get() > keep {
-            shelf.extend(self.pop());
+            shelf.push(self.pop().expect("so many are in the drawer"));
         }
     }
 }
@@ -212,6 +230,24 @@ fn allocate_slowly(bytes: usize) -> Result<NonNull<u8>> {
     }
     let class = class_of(bytes);
     reserve(class_size(class), bytes)?;
+    take(class, bytes)
+}
+
+/// [`allocate`] for a little that a kernel must have: it counts, but no cap refuses it. Aborts if the system does.
+pub(crate) fn allocate_regardless(bytes: usize) -> NonNull<u8> {
+    let found = allocate(bytes).or_else(|error| {
+        if bytes > MAX_BYTES {
+            return Err(error);
+        }
+        count(class_size(class_of(bytes)));
+        take(class_of(bytes), bytes)
+    });
+    let layout = Layout::from_size_align(bytes, ALIGN).unwrap_or(Layout::new::<u8>());
+    found.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
+}
+
+/// A block that has been counted, of the cache or the system.
+fn take(class: usize, bytes: usize) -> Result<NonNull<u8>> {
     let small = |class| LOCAL.try_with(|local| local.take(class)).ok().flatten();
     let cached = if class < SMALL_CLASSES { small(class) } else { lock(&SHELVES[class]).pop() };
     match cached.or_else(|| from_system(class_size(class))) {
@@ -268,15 +304,32 @@ fn reserve(size: usize, requested: usize) -> Result<()> {
             drop(tallies);
             return Err(out_of_memory(requested));
         }
-        IN_USE.fetch_add(size as isize, Relaxed);
+        count(size);
     } else {
-        IN_USE.fetch_add(size as isize, Relaxed);
+        count(size);
     }
-    ALLOCATIONS.fetch_add(1, Relaxed);
     if LOCAL.try_with(|local| local.tally.flush()).is_err() {
         note_peak(IN_USE.load(Relaxed));
     }
     Ok(())
+}
+
+/// Counts a block of `size` bytes as in use.
+fn count(size: usize) {
+    IN_USE.fetch_add(size as isize, Relaxed);
+    ALLOCATIONS.fetch_add(1, Relaxed);
+}
+
+/// Fills the drawers of this thread a little, and makes whatever else it keeps: afterwards a few small blocks cost no
+/// allocation, whichever thread asks.
+pub(crate) fn stock() {
+    const EACH: usize = 4;
+    for class in 0..SMALL_CLASSES {
+        let bytes = class_size(class);
+        let blocks: [_; EACH] = std::array::from_fn(|_| allocate(bytes));
+        // SAFETY: they were given for so many bytes, and nobody has used them.
+        blocks.into_iter().flatten().for_each(|block| unsafe { release(block, bytes) });
+    }
 }
 
 fn note_peak(in_use: isize) {
@@ -339,8 +392,8 @@ fn to_system(block: Block, size: usize) {
 pub(crate) fn trim() {
     let _ = LOCAL.try_with(Local::empty);
     for (class, shelf) in SHELVES.iter().enumerate() {
-        let blocks = std::mem::take(&mut *lock(shelf));
-        blocks.into_iter().for_each(|block| to_system(block, class_size(class)));
+        let mut shelf = Shelf(lock(shelf).0.take());
+        std::iter::from_fn(|| shelf.pop()).for_each(|block| to_system(block, class_size(class)));
     }
 }
 

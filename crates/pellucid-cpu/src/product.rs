@@ -4,13 +4,13 @@
 //! go through `f32` and small integers through `i32`, and are rounded or wrapped once, at the end.
 
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::matmul::{Element, Gemm, Offsets, Threads, gemm_batched};
 use crate::operand::{Array, Operand, Operands};
 use crate::tile;
 use crate::walk::Space;
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use smallvec::SmallVec;
 
 /// Runs a matrix product: `inputs` are A, B and what the epilogue takes besides.
 pub(crate) fn matmul(kernel: &MatMul, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -71,7 +71,7 @@ fn product(a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Result<()> {
 /// The product of the factors converted to `wide`, converted back.
 fn through(wide: DType, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Result<()> {
     let layouts = [a, b, c].map(|o| Layout::contiguous(o.shape().clone()));
-    let mut scratch: SmallVec<[CpuBuffer; 3]> = SmallVec::new();
+    let mut scratch: List<CpuBuffer, 3> = List::new();
     for layout in &layouts {
         scratch.push(scratch_of(layout, wide)?);
     }
@@ -104,7 +104,7 @@ fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) {
         Some(own) if o.shape()[own] != 1 => o.layout.strides()[own],
         _ => 0,
     };
-    let mut batch: SmallVec<[(usize, [isize; 3]); 6]> =
+    let mut batch: List<(usize, [isize; 3]), 6> =
         (0..batch_rank).map(|axis| (c.shape()[axis], [a, b, c].map(|o| stride(o, axis)))).collect();
     // Many rows times one matrix are one product of more rows. With m, n > 1 the order of summation
     // depends on k alone, so that no bit tells the difference.
@@ -117,8 +117,8 @@ fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) {
             break;
         }
     }
-    let space = Space::new(batch);
-    let mut offsets: SmallVec<[Offsets; 8]> = SmallVec::with_capacity(space.len());
+    let space = Space::new(batch.iter().copied());
+    let mut offsets: List<Offsets, 8> = List::with_capacity(space.len());
     let step = space.step();
     space.runs(0..space.len(), |at, count| {
         let offset = |i: isize, operand: usize| at[operand] + i * step[operand];

@@ -9,12 +9,11 @@ use crate::buffer::CpuBuffer;
 use crate::math::half::{BF16, F16};
 use crate::operand::{Array, Operand};
 use crate::simd::Level;
-use crate::threads::{GRAIN, Ptr, split};
+use crate::threads::{self, GRAIN, Ptr, split};
 use crate::tile;
 use crate::walk::{Space, axes};
 use pellucid_ir::kernel::Sort;
 use pellucid_ir::{DType, Error, Layout, Result};
-use smallvec::SmallVec;
 
 /// Below this many elements, comparisons beat counting digits.
 const SHORT: usize = 192;
@@ -51,9 +50,11 @@ pub(crate) fn sort(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &
 /// Sorts with the axis innermost: lines whose elements lie far apart are copied together first.
 fn turned(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
     let axis = kernel.axis;
-    let order: SmallVec<[usize; 6]> = (0..x.shape().rank()).filter(|&a| a != axis).chain([axis]).collect();
-    let views = [x, y, positions].map(|o| o.layout.permute(&order));
-    let dense = [&views[0], &views[1], &views[2]].map(|view| Layout::contiguous(view.shape().clone()));
+    let last = x.shape().rank() - 1;
+    let dense = [x, y, positions].map(|o| {
+        let others = (0..=last).filter(|&a| a != axis);
+        Layout::contiguous(others.chain([axis]).map(|a| o.shape()[a]).collect())
+    });
     let dtypes = [x.dtype, y.dtype, positions.dtype];
     let bytes: [usize; 3] = std::array::from_fn(|i| dense[i].shape().size() * dtypes[i].size());
     let scratch = [CpuBuffer::scratch(bytes[0])?, CpuBuffer::scratch(bytes[1])?, CpuBuffer::scratch(bytes[2])?];
@@ -61,10 +62,11 @@ fn turned(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'
         Ok(Operand { base: scratch[i].ensure()?.as_ptr(), layout: &dense[i], dtype: dtypes[i] })
     };
     let (x_lines, y_lines, p_lines) = (lines(0)?, lines(1)?, lines(2)?);
-    tile::copy(&Operand { layout: &views[0], ..*x }, &x_lines)?;
-    dispatch(&Sort { axis: order.len() - 1, ..*kernel }, &x_lines, &y_lines, &p_lines)?;
-    tile::copy(&y_lines, &Operand { layout: &views[1], ..*y })?;
-    tile::copy(&p_lines, &Operand { layout: &views[2], ..*positions })
+    tile::copy_turned([x, &x_lines], axis, 1);
+    dispatch(&Sort { axis: last, ..*kernel }, &x_lines, &y_lines, &p_lines)?;
+    tile::copy_turned([y, &y_lines], axis, 0);
+    tile::copy_turned([positions, &p_lines], axis, 0);
+    Ok(())
 }
 
 fn dispatch(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
@@ -201,8 +203,7 @@ fn lines<T: Sortable, P: Packed>(
     let step = space.step();
     let (x, y, positions) = (x.first::<T>(), y.first::<T>(), positions.first::<i64>());
     // Scratch for all parts of the work, so that its failure comes before any write.
-    let parts =
-        if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { rayon::current_num_threads().min(space.len()) };
+    let parts = if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { threads::count().min(space.len()) };
     let few = k < len / 4;
     let room = if few { len } else { 2 * len };
     let scratch = CpuBuffer::scratch(parts.saturating_mul(room).saturating_mul(size_of::<P>()))?;

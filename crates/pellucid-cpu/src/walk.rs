@@ -1,21 +1,21 @@
 //! Walking several strided operands over one index space, in row-major order.
 
+use crate::list::List;
 use pellucid_ir::{Layout, Shape};
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// An index space with `N` operands: axes of length 1 are gone, and neighbours that all operands
 /// walk as one axis are one.
 pub(crate) struct Space<const N: usize> {
     /// Outermost first: length, and elements from one index to the next for every operand.
-    axes: SmallVec<[(usize, [isize; N]); 4]>,
+    axes: List<(usize, [isize; N]), 4>,
     len: usize,
 }
 
 impl<const N: usize> Space<N> {
     /// The space of these axes, outermost first.
     pub(crate) fn new(all: impl IntoIterator<Item = (usize, [isize; N])>) -> Space<N> {
-        let (mut axes, mut len) = (SmallVec::<[(usize, [isize; N]); 4]>::new(), 1);
+        let (mut axes, mut len) = (List::<(usize, [isize; N]), 4>::new(), 1);
         for (dim, steps) in all {
             len *= dim;
             if dim == 1 {
@@ -55,7 +55,7 @@ impl<const N: usize> Space<N> {
             return f([0; N], 1);
         };
         let (mut flat, mut within) = (range.start / inner, range.start % inner);
-        let mut index: SmallVec<[usize; 4]> = SmallVec::from_elem(0, outer.len());
+        let mut index: List<usize, 4> = List::repeated(0, outer.len());
         let mut at = [0; N];
         for ((dim, steps), i) in outer.iter().zip(&mut index).rev() {
             *i = flat % dim;

@@ -18,14 +18,13 @@ mod weight;
 mod winograd;
 
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::matmul::{Element, Level};
 use crate::operand::{Array, Operand};
-use crate::threads::Ptr;
+use crate::threads::{self, Ptr};
 use crate::tile;
 use pellucid_ir::kernel::{Conv, ConvPart, Window};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use rayon::prelude::*;
-use smallvec::SmallVec;
 
 /// Channels and spatial lengths of the images of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +130,7 @@ fn dense(
     work: impl FnOnce(*mut u8, *mut u8, *mut u8) -> Result<()>,
 ) -> Result<()> {
     let layouts = [inputs[0], inputs[1], out].map(|o| Layout::contiguous(o.shape().clone()));
-    let mut rooms: SmallVec<[CpuBuffer; 3]> = SmallVec::new();
+    let mut rooms: List<CpuBuffer, 3> = List::new();
     let mut own = |o: &Operand<'_>, i: usize| -> Result<Option<Operand<'_>>> {
         if o.dtype == compute && o.layout.is_contiguous() {
             return Ok(None);
@@ -187,11 +186,16 @@ unsafe fn direct<T: Element>(problem: &Problem, part: ConvPart, [x, w, y]: [Ptr<
 /// Multiply-adds that are worth a task of their own.
 const TASK: usize = 1 << 19;
 
-/// Runs `work` for every number below `count`, each of so many multiply-adds, on the threads of the pool if it is
-/// worth it.
-fn each(count: usize, cost: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
-    if count < 2 || cost.saturating_mul(count) < 2 * TASK || rayon::current_num_threads() == 1 {
-        return (0..count).try_for_each(work);
+/// Runs `work(seat, i)` for every number below `count`, each of so many multiply-adds, on several threads if it is
+/// worth it. A seat is below [`seats`], and one thread's at a time.
+fn each(count: usize, cost: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
+    if seats(count, cost) == 1 {
+        return (0..count).try_for_each(|i| work(0, i));
     }
-    (0..count).into_par_iter().with_min_len((TASK / cost.max(1)).clamp(1, count)).try_for_each(&work)
+    threads::try_each(count, (TASK / cost.max(1)).clamp(1, count), work)
+}
+
+/// How many seats there are for such work.
+fn seats(count: usize, cost: usize) -> usize {
+    if count < 2 || cost.saturating_mul(count) < 2 * TASK { 1 } else { threads::seats(count) }
 }

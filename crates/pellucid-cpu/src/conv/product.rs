@@ -6,8 +6,9 @@
 //! for each remainder; for stride 1 there is one.
 
 use super::stage::{Frame, Stage};
-use super::{Problem, Sizes, each};
+use super::{Problem, Sizes, each, seats};
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::matmul::{self, Direct, Element, Level, Places, Strided, Table};
 use crate::threads::Ptr;
 use crate::walk::Space;
@@ -97,7 +98,7 @@ pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>,
     // SAFETY: the caller's; the stage has every element that a window reads, and each lane and row is a place in y.
     unsafe {
         staged(problem.level, &problem.x, images, &frame, x, whole, |first, images, stage| {
-            let depths = depths(cin, stage, taps_of(problem, stage).into_iter().map(|(_, at)| at).collect());
+            let depths = depths(cin, stage, &taps_of(problem, stage).map(|(_, at)| at).collect::<List<isize, 0>>());
             let [sz, sy, _] = window.stride.map(|s| s as isize);
             let axes = [
                 (images, [stage.image, size as isize]),
@@ -135,7 +136,7 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
     // counting, the first such position, and how many there are.
     let class = |a: usize, rest: isize| {
         let taps = (0..window.size[a] as isize).filter(move |t| (rest - dilation[a] * t).rem_euclid(stride[a]) == 0);
-        let taps: Vec<(usize, isize)> =
+        let taps: List<(usize, isize), 8> =
             taps.map(|t| (t as usize, (rest - dilation[a] * t).div_euclid(stride[a]) - low[a])).collect();
         let first = (before[a] - rest + stride[a] - 1).div_euclid(stride[a]);
         let last = (dims[a] - 1 + before[a] - rest).div_euclid(stride[a]);
@@ -147,8 +148,8 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
             for rest in 0..stride.iter().product::<isize>() {
                 let rest = [rest / (stride[1] * stride[2]), rest / stride[2] % stride[1], rest % stride[2]];
                 let [z, y, c] = [0, 1, 2].map(|a| class(a, rest[a]));
-                let mut numbers = vec![];
-                let mut places = vec![];
+                let mut numbers = List::<usize, 0>::new();
+                let mut places = List::new();
                 for &(tz, pz) in &z.0 {
                     for &(ty, py) in &y.0 {
                         for &(tx, px) in &c.0 {
@@ -170,7 +171,7 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
                     (c.2, [1, stride[2] * to[2]]),
                 ];
                 let weights = Weights::turned(w, problem.groups, (cout, cin, taps), &numbers)?;
-                let depths = depths(cout, stage, places);
+                let depths = depths(cout, stage, &places);
                 let group = cout as isize * stage.channel;
                 let (row, out_group) = (plane as isize, (cin * plane) as isize);
                 Product { problem, weights, axes, start, depths, group, row, out_group }
@@ -206,19 +207,21 @@ unsafe fn staged<T: Element>(
 }
 
 /// Every tap's number with its offset in the stage of the input.
-pub(super) fn taps_of<T: Element>(problem: &Problem, stage: &Stage<T>) -> Vec<(usize, isize)> {
+pub(super) fn taps_of<'a, T: Element>(
+    problem: &Problem,
+    stage: &'a Stage<T>,
+) -> impl Iterator<Item = (usize, isize)> + Clone + use<'a, T> {
     let [kz, ky, kx] = problem.window.size;
     let [dz, dy, dx] = problem.window.dilation.map(|d| d as isize);
-    let offset = |t: usize| {
+    let offset = move |t: usize| {
         let [z, y, x] = [t / (ky * kx), t / kx % ky, t % kx].map(|t| t as isize);
         (t, z * dz * stage.steps[0] + y * dy * stage.steps[1] + stage.along(x * dx))
     };
-    (0..kz * ky * kx).map(offset).collect()
+    (0..kz * ky * kx).map(offset)
 }
 
 /// The offsets of the same taps in so many channels.
-pub(super) fn depths<T>(channels: usize, stage: &Stage<T>, taps: Vec<isize>) -> Places {
-    let taps = &taps;
+pub(super) fn depths<T>(channels: usize, stage: &Stage<T>, taps: &List<isize, 0>) -> Places {
     Places::new((0..channels as isize).flat_map(|c| taps.iter().map(move |t| c * stage.channel + t)).collect())
 }
 
@@ -239,7 +242,7 @@ impl<T: Element> Product<'_, T> {
             several => several * one,
         };
         let whole = lanes.max(one) / one.max(1) * one;
-        let blocks: Vec<(usize, usize)> = (0..space.len())
+        let blocks: List<(usize, usize), 0> = (0..space.len())
             .step_by(whole.max(1))
             .flat_map(|first| {
                 let end = space.len().min(first + whole);
@@ -250,9 +253,18 @@ impl<T: Element> Product<'_, T> {
         let parts = if blocks.len() >= 16 { 1 } else { groups.min(16) };
         let each_part = groups.div_ceil(parts);
         let cost = rows * self.depths.len() * lanes * each_part;
-        each(blocks.len() * parts, cost, |task| {
+        // Results that do not lie side by side are made in a room, one for each seat, and brought there.
+        let to = Space::new(self.axes.map(|(len, [_, to])| (len, [to])));
+        let scattered = |&(first, end): &(usize, usize)| {
+            end - first > 1 && (to.step() != [1] || first / to.run() != (end - 1) / to.run())
+        };
+        let tasks = blocks.len() * parts;
+        let one = if blocks.iter().any(scattered) { rows * lanes.min(space.len()) } else { 0 };
+        let rooms = CpuBuffer::scratch(one.saturating_mul(seats(tasks, cost)).saturating_mul(size_of::<T>()))?;
+        let rooms = Ptr(rooms.ensure()?.as_ptr().cast::<T>());
+        each(tasks, cost, |seat, task| {
             let (part, (first, end)) = (task / blocks.len(), blocks[task % blocks.len()]);
-            let mut places = [Vec::with_capacity(end - first), Vec::with_capacity(end - first)];
+            let mut places = [List::with_capacity(end - first), List::with_capacity(end - first)];
             let step = space.step();
             space.runs(first..end, |at, count| {
                 for (k, places) in places.iter_mut().enumerate() {
@@ -260,11 +272,12 @@ impl<T: Element> Product<'_, T> {
                 }
             });
             let [from, to] = places.map(Places::new);
+            let room = rooms.at((seat * one) as isize);
             for group in part * each_part..groups.min((part + 1) * each_part) {
                 // SAFETY: the caller's.
                 unsafe {
                     let data = data.at(group as isize * self.group);
-                    self.block(group, data, &from, &to, out.at(group as isize * self.out_group))?;
+                    self.block(group, data, &from, &to, out.at(group as isize * self.out_group), room);
                 }
             }
             Ok(())
@@ -274,17 +287,15 @@ impl<T: Element> Product<'_, T> {
     /// Computes all rows of some lanes of one group, and brings them where they belong.
     ///
     /// # Safety
-    /// As for [`run`](Self::run).
-    unsafe fn block(&self, group: usize, data: *const T, from: &Places, to: &Places, out: *mut T) -> Result<()> {
+    /// As for [`run`](Self::run); if the lanes are not one run of the result, there is room for all of them.
+    unsafe fn block(&self, group: usize, data: *const T, from: &Places, to: &Places, out: *mut T, room: *mut T) {
         let (level, lanes) = (self.problem.level, from.len());
         let (rows, depth) = (self.weights.rows, self.depths.len());
         let weights: *const T = self.weights.data.at((group * rows * depth) as isize);
         let whole = to.runs(0..lanes).next().filter(|run| run.2 == lanes);
-        let room = if whole.is_some() { None } else { Some(CpuBuffer::scratch(rows * lanes * size_of::<T>())?) };
-        let (c, row) = match (whole, &room) {
-            (Some((_, at, _)), _) => (out.wrapping_offset(at), self.row),
-            (None, Some(room)) => (room.ensure()?.as_ptr().cast::<T>(), lanes as isize),
-            (None, None) => unreachable!("either there is a room, or the lanes are one run"),
+        let (c, row) = match whole {
+            Some((_, at, _)) => (out.wrapping_offset(at), self.row),
+            None => (room, lanes as isize),
         };
         // SAFETY: the caller's.
         unsafe {
@@ -299,7 +310,7 @@ impl<T: Element> Product<'_, T> {
                 let windows = Table { data, lanes: from, depths: &self.depths };
                 matmul::multiply(level, &weights, &windows, (0..rows, 0..lanes, depth), c, row, false);
             }
-            if room.is_some() {
+            if whole.is_none() {
                 for r in 0..rows {
                     let (from, to_row) =
                         (c.wrapping_offset(r as isize * row), out.wrapping_offset(r as isize * self.row));
@@ -309,6 +320,5 @@ impl<T: Element> Product<'_, T> {
                 }
             }
         }
-        Ok(())
     }
 }

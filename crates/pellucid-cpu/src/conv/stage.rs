@@ -6,6 +6,7 @@
 
 use super::Sizes;
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::matmul::{self, Element, Level, Spread};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
@@ -78,7 +79,7 @@ impl<T: Element> Stage<T> {
             first..end
         };
         let (planes_inside, rows_inside) = (inside(0), inside(1));
-        let sources: Vec<isize> = rows_inside.clone().map(|y| (frame.low[1] + y as isize) * w as isize).collect();
+        let sources: List<isize, 0> = rows_inside.clone().map(|y| (frame.low[1] + y as isize) * w as isize).collect();
         let inner = Row::new(frame, w, class);
         split(planes, GRAIN / (one * size_of::<T>()).max(1) + 1, |range| {
             for plane in range {
@@ -119,7 +120,7 @@ struct Row {
     class: usize,
     classes: usize,
     /// For every class the first and last places that lie inside the image.
-    inside: Vec<(usize, usize)>,
+    inside: List<(usize, usize), 4>,
 }
 
 impl Row {

@@ -8,8 +8,9 @@ use super::product::taps_of;
 use super::stage::{Frame, Stage};
 use super::{Problem, each};
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::matmul::{self, Dots, Element, Places, Strided, Table, VIRTUAL_LANES, folded};
-use crate::threads::Ptr;
+use crate::threads::{self, Ptr};
 use crate::walk::Space;
 use pellucid_ir::Result;
 
@@ -58,7 +59,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
         // SAFETY: the caller's.
         let stage = unsafe { Stage::new(level, x, count, &problem.x, &frame)? };
         let channels = taps_of(problem, &stage);
-        let lane = |c: usize| channels.iter().map(move |&(_, at)| (c, at));
+        let lane = |c: usize| channels.clone().map(move |(_, at)| (c, at));
         let lanes = (0..cin).flat_map(lane).map(|(c, at)| c as isize * stage.channel + at).collect();
         let lanes = Places::new(lanes);
         let positions = positions(problem, &stage, count);
@@ -67,8 +68,8 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
         let image = (problem.y.channels * plane) as isize;
         if few {
             let one = positions.len() / count;
-            let places = Places::new(positions.all()[..one].to_vec());
-            each(groups * cout, rows * positions.len(), |output| {
+            let places = Places::new(positions.all()[..one].iter().copied().collect());
+            each(groups * cout, rows * positions.len(), |_, output| {
                 for i in 0..count as isize {
                     let y = y.at(i * image + (output * plane) as isize);
                     let data = at_group(output / cout).wrapping_offset(i * stage.image);
@@ -86,7 +87,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
         } else {
             let room = CpuBuffer::scratch(count * problem.y.channels * plane * size_of::<T>())?;
             let to = Ptr(room.ensure()?.as_ptr().cast::<T>());
-            each(groups * count, cout * plane, |task| {
+            each(groups * count, cout * plane, |_, task| {
                 let (group, i) = (task / count, task % count);
                 let data = y.at(i as isize * image + (group * cout * plane) as isize);
                 let to = to.at(((group * count + i) * plane * cout) as isize);
@@ -100,9 +101,9 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
             Some((to, room))
         };
         // Every task packs the outputs for itself.
-        let height = if rayon::current_num_threads() == 1 { rows } else { ROWS };
+        let height = if threads::count() == 1 { rows } else { ROWS };
         let parts = rows.div_ceil(height);
-        each(groups * parts, rows.min(height) * cout * positions.len(), |task| {
+        each(groups * parts, rows.min(height) * cout * positions.len(), |_, task| {
             let (group, part) = (task / parts, task % parts);
             let windows = Table { data: at_group(group).cast_const(), lanes: &lanes, depths: &positions };
             let outputs = match &room {
@@ -149,7 +150,7 @@ fn positions<T: Element>(problem: &Problem, stage: &Stage<T>, images: usize) -> 
     let [sz, sy, _] = problem.window.stride.map(|s| s as isize);
     let space =
         Space::new([(images, [stage.image]), (oz, [sz * stage.steps[0]]), (oy, [sy * stage.steps[1]]), (ox, [1])]);
-    let (step, mut places) = (space.step(), vec![]);
+    let (step, mut places) = (space.step(), List::with_capacity(space.len()));
     space.runs(0..space.len(), |at, count| places.extend((0..count as isize).map(|i| at[0] + i * step[0])));
     Places::new(places)
 }

@@ -16,7 +16,7 @@ pub(crate) fn gather(kernel: &Gather, x: &Operand<'_>, indices: &[Operand<'_>], 
     if is_empty(y.shape()) {
         return Ok(());
     }
-    let pairs = Pairs::new(&kernel.index, x.layout, y.layout, &located(indices));
+    let pairs = Pairs::new(&kernel.index, x.layout, y.layout, &located(indices), None);
     with_width!(x.dtype.size(), T => run::<T>(&pairs, x.first(), y.first()));
     Ok(())
 }

@@ -11,13 +11,13 @@ mod tests;
 pub(crate) use gather::gather;
 pub(crate) use scatter::scatter;
 
+use crate::list::List;
 use crate::operand::{Array, Operand};
 use crate::simd::Level;
 use crate::threads::Ptr;
 use crate::walk::{Space, axes};
 use pellucid_ir::kernel::Index;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Places whose offsets are worked out together.
@@ -107,7 +107,7 @@ struct Term {
 
 /// Pairs of places: in the array and in what is picked from it.
 struct Pairs {
-    terms: SmallVec<[Term; 4]>,
+    terms: List<Term, 4>,
     /// The places in order: where in (array but for the indices, picked) each lies.
     places: Space<2>,
     /// What lies at every place: (array, picked).
@@ -115,11 +115,22 @@ struct Pairs {
 }
 
 impl Pairs {
-    /// The pairs of arguments that [`check`] accepted, by their layouts.
-    fn new(index: &Index, array: &Layout, picked: &Layout, indices: &[(Ptr<i64>, &Layout)]) -> Pairs {
+    /// The pairs of arguments that [`check`] accepted, by their layouts; of one axis of the array, which is not indexed,
+    /// perhaps only the first so many positions.
+    fn new(
+        index: &Index,
+        array: &Layout,
+        picked: &Layout,
+        indices: &[(Ptr<i64>, &Layout)],
+        cut: Option<(usize, usize)>,
+    ) -> Pairs {
         let shape = indices[0].1.shape();
+        let length = |axis: usize, whole: usize| cut.filter(|c| c.0 == axis).map_or(whole, |c| c.1);
+        // Along an axis, places have the axes of the array.
+        let along = matches!(index, Index::Along(_));
+        let place = |axis: usize| if along { length(axis, shape[axis]) } else { shape[axis] };
         let term = |axis: usize, (first, layout): (Ptr<i64>, &Layout)| {
-            let space = Space::new(axes(shape, [layout]));
+            let space = Space::new((0..shape.rank()).map(|a| (place(a), [layout.strides()[a]])));
             Term { space, first, len: array.shape()[axis], stride: array.strides()[axis] }
         };
         match index {
@@ -130,17 +141,18 @@ impl Pairs {
                     terms: indexed.iter().zip(indices).map(|(&axis, &index)| term(axis, index)).collect(),
                     places: Space::new((0..rank).map(|a| (shape[a], [0, picked.strides()[a]]))),
                     rest: Space::new(
-                        rest.map(|(k, a)| (array.shape()[a], [array.strides()[a], picked.strides()[rank + k]])),
+                        rest.map(|(k, a)| {
+                            (length(a, array.shape()[a]), [array.strides()[a], picked.strides()[rank + k]])
+                        }),
                     ),
                 }
             }
             Index::Along(axis) => {
-                let beside = |(a, (len, [array, picked])): (usize, (usize, [isize; 2]))| {
-                    (len, [if a == *axis { 0 } else { array }, picked])
-                };
+                let beside =
+                    |a: usize| (place(a), [if a == *axis { 0 } else { array.strides()[a] }, picked.strides()[a]]);
                 Pairs {
                     terms: [term(*axis, indices[0])].into_iter().collect(),
-                    places: Space::new(axes(shape, [array, picked]).enumerate().map(beside)),
+                    places: Space::new((0..shape.rank()).map(beside)),
                     rest: Space::new([]),
                 }
             }
@@ -194,7 +206,7 @@ per_level! {
 }
 
 /// The index arrays with their first elements.
-fn located<'a>(indices: &[Operand<'a>]) -> SmallVec<[(Ptr<i64>, &'a Layout); 4]> {
+fn located<'a>(indices: &[Operand<'a>]) -> List<(Ptr<i64>, &'a Layout), 4> {
     indices.iter().map(|i| (i.first(), i.layout)).collect()
 }
 

@@ -5,6 +5,7 @@
 
 use super::{Pairs, check, is_empty, located};
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::math::half::{BF16, F16};
 use crate::number::{Number, Wide};
 use crate::operand::{Array, Operand};
@@ -14,7 +15,6 @@ use crate::vector::prefetch;
 use crate::walk::{Space, axes};
 use pellucid_ir::kernel::{Combine, Index, Scatter};
 use pellucid_ir::{DType, Layout, Result};
-use smallvec::SmallVec;
 
 /// Runs a scatter of `values` into `y`.
 pub(crate) fn scatter(kernel: &Scatter, values: &Operand<'_>, indices: &[Operand<'_>], y: &Operand<'_>) -> Result<()> {
@@ -55,7 +55,7 @@ struct Task<'a> {
 /// Combines values with what lies at places of y: `(y, values, places in y, places in values, rest)`.
 type Block<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &Space<2>);
 
-impl Task<'_> {
+impl<'a> Task<'a> {
     /// Accumulates in `f32`, so that repeated indices round once and not at every step.
     fn in_f32<T: Number<Wide = f32>>(&self, combine: Combine, y: &Operand<'_>) -> Result<()> {
         let wide = CpuBuffer::scratch(y.shape().size() * size_of::<f32>())?;
@@ -103,29 +103,23 @@ impl Task<'_> {
         };
         let cut = (0..layout.shape().rank()).filter_map(free).max_by_key(|&(_, v)| values.shape()[v]);
         let Some((in_y, in_values)) = cut else {
-            return self.part(layout, y, values, first, self.indices, block);
+            return self.part(layout, y, values, first, self.indices, None, block);
         };
         let total = values.shape()[in_values];
         let work = values.shape().size() / total * self.width;
         split(total, GRAIN / work, |range| {
-            let slice = |l: &Layout, axis| l.slice(axis, range.start, 1, range.len());
-            // A slice keeps its distance in its offset; the pointers are to element (0, 0, ..).
             let moved = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
-            let indices: SmallVec<[(Ptr<i64>, Layout); 4]> = match self.index {
-                Index::Along(_) => {
-                    let cut =
-                        |&(first, l): &(Ptr<i64>, &Layout)| (Ptr(first.at(moved(l, in_values))), slice(l, in_values));
-                    self.indices.iter().map(cut).collect()
-                }
-                Index::Axes(_) => self.indices.iter().map(|&(first, l)| (first, l.clone())).collect(),
-            };
-            let indices: SmallVec<[(Ptr<i64>, &Layout); 4]> = indices.iter().map(|(first, l)| (*first, l)).collect();
+            let along = matches!(self.index, Index::Along(_));
+            let index =
+                |&(first, l): &(Ptr<i64>, &'a Layout)| (Ptr(first.at(if along { moved(l, in_values) } else { 0 })), l);
+            let indices: List<(Ptr<i64>, &Layout), 4> = self.indices.iter().map(index).collect();
             let y = Ptr(y.at(moved(layout, in_y)));
             let first = Ptr(first.at(moved(values, in_values)));
-            self.part(&slice(layout, in_y), y, &slice(values, in_values), first, &indices, block);
+            self.part(layout, y, values, first, &indices, Some((in_y, range.len())), block);
         });
     }
 
+    /// Runs `block` over everything, or over so much of an axis as `cut` says, see [`Pairs::new`].
     fn part<S, V>(
         &self,
         layout: &Layout,
@@ -133,9 +127,10 @@ impl Task<'_> {
         values: &Layout,
         first: Ptr<V>,
         indices: &[(Ptr<i64>, &Layout)],
+        cut: Option<(usize, usize)>,
         block: Block<S, V>,
     ) {
-        let pairs = Pairs::new(self.index, layout, values, indices);
+        let pairs = Pairs::new(self.index, layout, values, indices, cut);
         pairs.blocks(0..pairs.places.len(), |in_y, in_values| {
             // SAFETY: the offsets are those of elements of y and the values (`check`), no other
             // part has these elements of y, and the level is this machine's.

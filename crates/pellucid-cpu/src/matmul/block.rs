@@ -20,7 +20,7 @@ use super::level::Kernels;
 use super::pack::{Source, Strided};
 use super::tile::Tile;
 use super::{Epilogue, Finished, scratch};
-use smallvec::SmallVec;
+use crate::list::List;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -184,7 +184,7 @@ impl<T: Element> Product<'_, T> {
             // SAFETY: the caller's; every strip has a panel of its own, and the columns are a part.
             unsafe {
                 let room = |s: usize| Some(a_room.add(s * panel_of(kernels)));
-                let panels: SmallVec<[Strided<T>; 8]> = strips()
+                let panels: List<Strided<T>, 8> = strips()
                     .enumerate()
                     .map(|(s, strip)| self.panel_of_a(kernels, strip, depth.clone(), room(s)))
                     .collect();

@@ -26,7 +26,6 @@ mod gemv;
 mod level;
 mod pack;
 mod packed;
-mod scratch;
 mod table;
 mod tile;
 mod transform;
@@ -43,10 +42,10 @@ pub(crate) use packed::Packed;
 pub(crate) use table::{Places, Spread, Table};
 pub(crate) use transform::{Map, Transform};
 
+use crate::{scratch, threads};
 use block::Product;
 use gemv::{Columns, Rows};
 use level::Kernels;
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// C[m × n] = A[m × k]·B[k × n], or C + A·B. Strides are (row, column), in elements, of any sign;
@@ -99,7 +98,7 @@ pub type Epilogue<'a, T> = &'a (dyn Fn(Finished<T>) + Sync);
 pub enum Threads {
     /// All on this thread.
     One,
-    /// The threads of the current `rayon` pool, if there is work enough.
+    /// The threads that kernels have, if there is work enough.
     Pool,
 }
 
@@ -306,7 +305,7 @@ impl<T: Element> Problem<'_, T> {
         let one = self.m.saturating_mul(self.n).saturating_mul(self.k.max(1));
         let tasks = match threads {
             Threads::Pool if one.saturating_mul(batch) >= 2 * TASK => {
-                rayon::current_num_threads().min(one.saturating_mul(batch) / TASK)
+                threads::count().min(one.saturating_mul(batch) / TASK)
             }
             _ => 1,
         };
@@ -324,7 +323,7 @@ impl<T: Element> Problem<'_, T> {
             self.n.div_ceil(grid.cols).next_multiple_of(self.kernels.width()),
         );
         let least = (TASK * parts / one.max(1)).clamp(1, (batch * parts).div_ceil(tasks));
-        (0..batch * parts).into_par_iter().with_min_len(least).for_each(|task| {
+        threads::each(batch * parts, least, |_, task| {
             let (index, part) = (task / parts, task % parts);
             let (i, j) = (part / grid.cols * height, part % grid.cols * width);
             let rows = i.min(self.m)..self.m.min(i + height);

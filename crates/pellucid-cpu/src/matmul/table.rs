@@ -3,21 +3,21 @@
 use super::element::Element;
 use super::level::Kernels;
 use super::pack::Source;
+use crate::list::List;
 use crate::vector::Vector;
-use smallvec::SmallVec;
 
 /// Positions, relative to a common start, with the runs of neighbours among them.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Places {
-    at: Vec<isize>,
+    at: List<isize, 0>,
     /// For every position the index after the last of its run.
-    until: Vec<usize>,
+    until: List<usize, 0>,
 }
 
 impl Places {
     /// The positions in their order.
-    pub(crate) fn new(at: Vec<isize>) -> Self {
-        let mut until = vec![at.len(); at.len()];
+    pub(crate) fn new(at: List<isize, 0>) -> Self {
+        let mut until = List::repeated(at.len(), at.len());
         for i in (1..at.len()).rev() {
             until[i - 1] = if at[i] == at[i - 1] + 1 { until[i] } else { i };
         }
@@ -76,7 +76,7 @@ unsafe impl<T: Element> Source<T> for Table<'_, T> {
         // Vector by vector of the panel: what a vector is made of, and then that for every step of the depth.
         for slot in (0..width).step_by(kernels.lanes) {
             let (begin, end) = (lanes.min(slot), lanes.min(slot + kernels.lanes));
-            let pieces: SmallVec<[Piece; 4]> = self
+            let pieces: List<Piece, 4> = self
                 .lanes
                 .runs(first + begin..first + end)
                 .map(|(i, at, count)| {

@@ -1,7 +1,7 @@
 //! The product against a plain definition, and its bits against themselves.
 
 use super::*;
-use rayon::ThreadPoolBuilder;
+use crate::with_threads;
 
 /// Small reproducible numbers in (-1, 1) (a multiplicative congruential generator).
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -178,9 +178,8 @@ fn threads_change_no_bit() {
         let (a, b) = (numbers(m * k, 4), numbers(k * n, 5));
         let want = bits(&in_stated_order(shape, &a, &b));
         for threads in [1, 2, 8] {
-            let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for storage in [[Storage::Rows; 3], [Storage::Columns; 3]] {
-                let got = pool.install(|| {
+                let got = with_threads(threads, || {
                     product(Level::best(), shape, storage, &a, &b, &vec![0.0; m * n], false, Threads::Pool)
                 });
                 assert_eq!(bits(&got), want, "{shape:?} on {threads}");
@@ -209,11 +208,10 @@ fn a_batch_is_its_products() {
             accumulate: false,
         };
         for threads in [1, 2, 8] {
-            let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let mut c = vec![0.0; count * m * n];
             let (a, b, c_start) = (Shared(a.as_ptr()), Shared(b.as_ptr()), Shared(c.as_mut_ptr()));
             // SAFETY: the vectors hold the batch.
-            pool.install(|| unsafe {
+            with_threads(threads, || unsafe {
                 gemm_batched(&shape, &batch, a.get(), b.get(), c_start.get(), None, Threads::Pool)
             });
             assert_eq!(bits(&c), bits(&each), "{count} of {m}x{n}x{k} on {threads}");

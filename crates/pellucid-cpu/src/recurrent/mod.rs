@@ -12,6 +12,7 @@ mod steps;
 mod tests;
 
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::matmul::Level;
 use crate::operand::{Array, Operand};
 use crate::threads::Ptr;
@@ -19,7 +20,6 @@ use crate::tile;
 use cell::Number;
 use pellucid_ir::kernel::{Cell, Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes};
 use pellucid_ir::{DType, Error, Layout, Result};
-use smallvec::SmallVec;
 use steps::{Gradient, Problem, States};
 
 /// Runs a recurrent layer, or its gradient.
@@ -27,16 +27,26 @@ pub(crate) fn recurrent(kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[O
     recurrent_at(Level::best(), kernel, inputs, outputs)
 }
 
-/// The same by one instruction set, which the machine has.
-fn recurrent_at(level: Level, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let meta = |o: &Operand<'_>| Meta { shape: o.shape().clone(), dtype: o.dtype };
-    let metas: SmallVec<[Meta; 9]> = inputs.iter().map(meta).collect();
+/// What an operand is.
+fn meta(operand: &Operand<'_>) -> Meta {
+    Meta { shape: operand.shape().clone(), dtype: operand.dtype }
+}
+
+/// Refuses operands that are not what the family asks for.
+pub(crate) fn check(kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    let metas: List<Meta, 9> = inputs.iter().map(meta).collect();
     let made = Kernel::Recurrent(*kernel).infer(&metas)?;
     let fits = |(o, m): (&Operand<'_>, &Meta)| meta(o) == *m && o.layout.is_contiguous();
     if outputs.len() != made.len() || !outputs.iter().zip(&made).all(fits) {
         let shapes = outputs.iter().map(|o| o.shape());
         return Err(Error::shapes("recurrent", shapes, "outputs are dense, and those that the inputs ask for"));
     }
+    Ok(())
+}
+
+/// The same by one instruction set, which the machine has, on operands that [`check`] accepts.
+fn recurrent_at(level: Level, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    let metas: List<Meta, 9> = inputs.iter().map(meta).collect();
     let sizes = kernel.sizes(&metas).expect("the shapes have been inferred from them");
     match inputs[0].dtype {
         DType::F64 => run::<f64>(level, kernel, sizes, inputs, outputs),
@@ -52,8 +62,8 @@ fn run<T: Number>(
     outputs: &[Operand<'_>],
 ) -> Result<()> {
     let states = kernel.part == RecurrentPart::States;
-    let mut rooms = SmallVec::<[CpuBuffer; 4]>::new();
-    let mut dense = Vec::with_capacity(inputs.len());
+    let mut rooms = List::<CpuBuffer, 4>::new();
+    let mut dense = List::<*mut u8, 9>::new();
     for (k, input) in inputs.iter().enumerate() {
         // The gates are brought where they are to be, below.
         let there = input.layout.is_contiguous() || states && k == 0;
@@ -111,7 +121,7 @@ fn first_byte(o: &Operand<'_>) -> *mut u8 {
 }
 
 /// A dense copy, in a room of its own.
-fn copied(input: &Operand<'_>, rooms: &mut SmallVec<[CpuBuffer; 4]>) -> Result<*mut u8> {
+fn copied(input: &Operand<'_>, rooms: &mut List<CpuBuffer, 4>) -> Result<*mut u8> {
     let layout = Layout::contiguous(input.shape().clone());
     let room = CpuBuffer::scratch(input.shape().size().saturating_mul(input.dtype.size()))?;
     let base = room.ensure()?.as_ptr();

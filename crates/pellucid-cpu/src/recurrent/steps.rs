@@ -2,13 +2,12 @@
 
 use super::cell::{Active, Backward, Forward, Number};
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::math::Real;
 use crate::matmul::{self, Level, Packed, Strided};
-use crate::threads::Ptr;
+use crate::threads::{self, Ptr};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Cell, Recurrent, RecurrentSizes};
-use rayon::prelude::*;
-use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
 /// Multiply-adds that are worth a task of their own.
@@ -83,13 +82,13 @@ impl<T: Number> Problem<'_, T> {
             self.shares(|from, rows| (Strided { data: from, lane: state as isize, depth: 1 }, (rows, state)))?;
         let projection =
             self.projected(|from| (Strided { data: from, lane: hidden as isize, depth: 1 }, (state, hidden)))?;
+        let room = CpuBuffer::scratch(if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 })?;
+        let unprojected = Ptr(room.ensure()?.as_ptr().cast::<T>());
         self.parts(|part| {
-            let room = CpuBuffer::scratch(if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 })?;
-            let unprojected = Ptr(room.ensure()?.as_ptr().cast::<T>());
             // SAFETY: the caller's; every part has rows of its own, and those of a step come after those that it reads.
             unsafe { self.states_of(&part, arrays, &shares, projection.as_ref(), unprojected) };
-            Ok(())
-        })
+        });
+        Ok(())
     }
 
     /// # Safety
@@ -162,13 +161,13 @@ impl<T: Number> Problem<'_, T> {
             self.shares(|from, rows| (Strided { data: from, lane: 1, depth: state as isize }, (state, rows)))?;
         let projection =
             self.projected(|from| (Strided { data: from, lane: 1, depth: hidden as isize }, (hidden, state)))?;
+        let room = CpuBuffer::scratch(batch * hidden * size_of::<T>())?;
+        let grads = Ptr(room.ensure()?.as_ptr().cast::<T>());
         self.parts(|part| {
-            let room = CpuBuffer::scratch(batch * hidden * size_of::<T>())?;
-            let grads = Ptr(room.ensure()?.as_ptr().cast::<T>());
             // SAFETY: the caller's; every part has rows of its own.
             unsafe { self.gradient_of(&part, arrays, &shares, projection.as_ref(), grads) };
-            Ok(())
-        })
+        });
+        Ok(())
     }
 
     /// # Safety
@@ -240,16 +239,13 @@ impl<T: Number> Problem<'_, T> {
 
     /// Packs the weights, of which `view` says, for so many rows from a place on, what they are as lanes × depth. Those of a GRU are two: the
     /// last block lies apart.
-    fn shares(
-        &self,
-        view: impl Fn(*const T, usize) -> (Strided<T>, (usize, usize)),
-    ) -> Result<SmallVec<[Share<T>; 2]>> {
+    fn shares(&self, view: impl Fn(*const T, usize) -> (Strided<T>, (usize, usize))) -> Result<List<Share<T>, 2>> {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
         let cell = self.kernel.cell;
         // The first row of the weights, the block of the gates, and how many blocks.
-        let cuts: SmallVec<[(usize, usize, usize); 2]> = match cell {
-            Cell::Gru => smallvec![(0, 0, 2), (2, 3, 1)],
-            _ => smallvec![(0, 0, cell.gates())],
+        let cuts: List<(usize, usize, usize), 2> = match cell {
+            Cell::Gru => List::from_iter([(0, 0, 2), (2, 3, 1)]),
+            _ => List::from_iter([(0, 0, cell.gates())]),
         };
         let share = |(row, block, blocks): (usize, usize, usize)| {
             let from = self.weights.at((row * hidden * state) as isize);
@@ -257,7 +253,7 @@ impl<T: Number> Problem<'_, T> {
             // SAFETY: the weights are `[G·H, P]`; the level is this machine's.
             Ok(Share { weights: unsafe { Packed::new(self.level, matrix, (lanes, depth)) }?, block, lanes, depth })
         };
-        cuts.into_iter().map(share).collect()
+        cuts.iter().copied().map(share).collect()
     }
 
     /// Packs the projection, if there is one.
@@ -270,21 +266,18 @@ impl<T: Number> Problem<'_, T> {
         unsafe { Packed::new(self.level, matrix, size) }.map(Some)
     }
 
-    /// Runs `work` for all sequences, on the threads of the pool if it is worth it.
-    fn parts(&self, work: impl Fn(Part) -> Result<()> + Sync) -> Result<()> {
+    /// Runs `work` for all sequences, on several threads if it is worth it.
+    fn parts(&self, work: impl Fn(Part) + Sync) {
         let RecurrentSizes { steps, batch, hidden, state } = self.sizes;
         let step = (self.kernel.cell.gates() * hidden).saturating_mul(state);
         let whole = step.saturating_mul(batch).saturating_mul(steps);
-        let threads = if whole >= 2 * TASK { rayon::current_num_threads() } else { 1 };
-        let height = batch.div_ceil(threads.min(whole / TASK).clamp(1, batch.max(1))).max(1);
-        let parts = batch.div_ceil(height);
-        // Sequences are too few for the threads: they share the columns of every step.
-        let columns = (threads / parts.max(1)).min(step.saturating_mul(height) / TASK).max(1);
+        let threads = if whole >= 2 * TASK { threads::count() } else { 1 };
+        // Where sequences are too few for the threads, these share the columns of every step.
+        let columns = if batch < threads { threads.min(step.saturating_mul(batch) / TASK).max(1) } else { 1 };
+        let parts = if columns > 1 { 1 } else { threads.min(whole / TASK).clamp(1, batch.max(1)) };
+        let height = batch.div_ceil(parts).max(1);
         let part = |p: usize| Part { rows: p * height..batch.min((p + 1) * height), columns };
-        if parts <= 1 {
-            return (0..parts).try_for_each(|p| work(part(p)));
-        }
-        (0..parts).into_par_iter().with_max_len(1).try_for_each(|p| work(part(p)))
+        threads::each(batch.div_ceil(height), 1, |_, p| work(part(p)));
     }
 
     /// Rows of C (+)= A·B, of which `lanes` are the columns; C's rows are `to.1` apart.
@@ -311,7 +304,7 @@ impl<T: Number> Problem<'_, T> {
         if part.columns == 1 || step >= lanes {
             return columns(0..lanes);
         }
-        (0..lanes.div_ceil(step)).into_par_iter().for_each(|i| columns(i * step..lanes.min((i + 1) * step)));
+        threads::each(lanes.div_ceil(step), 1, |_, i| columns(i * step..lanes.min((i + 1) * step)));
     }
 
     /// The steps in their order.

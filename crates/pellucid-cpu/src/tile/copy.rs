@@ -29,31 +29,50 @@ pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
         unsafe { std::ptr::copy(walk::start(input), walk::start(output), n * size) };
         return Ok(());
     }
-    let mut bases = [walk::start(input), walk::start(output)];
-    let mut axes = walk::axes(output.layout.shape(), [input, output].into_iter(), |_| true);
+    let bases = [walk::start(input), walk::start(output)];
+    let axes = walk::axes(output.layout.shape(), [input, output].into_iter(), |_| true);
+    copy_axes(axes, bases, [input.dtype, output.dtype]);
+    Ok(())
+}
+
+/// Copies between two arrays of one dtype: the second is row-major, and its last axis is `axis` of the first. `to` is the
+/// one that is written.
+pub(crate) fn copy_turned(arrays: [&Operand<'_>; 2], axis: usize, to: usize) {
+    let [strided, dense] = arrays;
+    let (shape, size) = (strided.layout.shape(), strided.dtype.size() as isize);
+    let others = (0..shape.rank()).filter(|&a| a != axis);
+    let steps = |(k, a): (usize, usize)| {
+        let steps = [strided.layout.strides()[a] * size, dense.layout.strides()[k] * size];
+        Axis { len: shape[a], steps: [steps[1 - to], steps[to]].into_iter().collect() }
+    };
+    let axes = others.chain([axis]).enumerate().map(steps).filter(|axis| axis.len != 1).collect();
+    let (from, to) = (arrays[1 - to], arrays[to]);
+    copy_axes(axes, [walk::start(from), walk::start(to)], [from.dtype, to.dtype]);
+}
+
+/// Copies over an index space of at least one element, between two arrays that begin there.
+fn copy_axes(mut axes: walk::Axes, mut bases: [*mut u8; 2], [from, to]: [DType; 2]) {
+    let size = to.size();
     walk::reorder(&mut axes, 1, &mut bases);
     walk::merge(&mut axes);
-    if input.dtype == output.dtype {
+    if from == to {
         let dense = |a: &Axis, k: usize| a.steps[k] == size as isize;
         match axes.last() {
             Some(inner) if dense(inner, 0) && dense(inner, 1) && inner.len * size >= LONG_BYTES => {
-                copy_runs(&axes, &bases, size);
-                return Ok(());
+                return copy_runs(&axes, &bases, size);
             }
             Some(inner) if dense(inner, 1) && !dense(inner, 0) && inner.len >= 8 => {
                 let across = axes.iter().position(|a| dense(a, 0) && a.len >= 8);
                 if let Some(across) = across {
                     let others = (0..axes.len() - 1).filter(|&a| a != across);
                     let outer: walk::Axes = others.map(|a| axes[a].clone()).collect();
-                    transpose(&outer, &axes[across], inner, &bases, size);
-                    return Ok(());
+                    return transpose(&outer, &axes[across], inner, &bases, size);
                 }
             }
             _ => {}
         }
     }
-    map::run(cast(input.dtype, output.dtype), &Params::new(), &axes, &bases);
-    Ok(())
+    map::run(cast(from, to), &Params::new(), &axes, &bases);
 }
 
 /// The conversion between two dtypes: loaded exactly, stored with one rounding.

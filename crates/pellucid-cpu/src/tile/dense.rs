@@ -5,15 +5,15 @@
 use super::loader::fill;
 use super::map::{self, UNIT};
 use super::prepare::{Call, Prepared};
-use super::scratch::{self, Purpose};
 use super::small;
 use super::walk::Axis;
+use crate::list::List;
+use crate::scratch;
 use crate::simd::{self, BinaryLoop};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::Params;
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Values of the only instruction of a program that are made at once, to be streamed.
@@ -81,7 +81,7 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: 
     let places = inputs.iter().chain(outputs);
     let steps = operands().zip(places.clone()).map(|(size, d)| if d.once || n == 1 { 0 } else { size as isize });
     let axis = Axis { len: n, steps: steps.collect() };
-    map::run(program, params, &[axis], &places.map(|d| d.at).collect::<SmallVec<[*mut u8; 8]>>());
+    map::run(program, params, &[axis], &places.map(|d| d.at).collect::<List<*mut u8, 8>>());
 }
 
 /// Runs a program of one instruction; false if it is not that simple.
@@ -168,7 +168,7 @@ impl Single {
                 let [a, b] = from(range.start);
                 return run(at(&to, self.size, range.start), a, b, range.len());
             };
-            scratch::with(Purpose::Tile, STREAM_TILE * self.size, |tile| {
+            scratch::with(STREAM_TILE * self.size, |tile: *mut u8| {
                 for first in range.clone().step_by(STREAM_TILE) {
                     let (n, [a, b]) = (STREAM_TILE.min(range.end - first), from(first));
                     run(tile, a, b, n);

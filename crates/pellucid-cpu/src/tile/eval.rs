@@ -7,10 +7,10 @@
 use super::link::{Class, Extent, Linked, execute};
 use super::loader::gather;
 use super::prepare::Prepared;
-use super::scratch::padded;
 use super::walk::{Axis, Lie, lie};
+use crate::list::List;
+use crate::scratch::padded;
 use pellucid_ir::kernel::Params;
-use smallvec::SmallVec;
 
 /// Bytes of all buffers of a tile together: they and the operands' tiles stay in an L1 of 32 KiB.
 const BUDGET: usize = 24 << 10;
@@ -21,10 +21,10 @@ pub(super) struct Evaluator<'a> {
     pub(super) linked: &'a Linked,
     /// The axes of a segment.
     pub(super) inner: &'a [Axis],
-    lies: SmallVec<[Lie; 8]>,
+    lies: List<Lie, 8>,
     /// Inputs that are copied before anything is written.
-    staged: SmallVec<[bool; 8]>,
-    uniforms: SmallVec<[u64; 8]>,
+    staged: List<bool, 8>,
+    uniforms: List<u64, 8>,
     /// The most values that may be evaluated at once.
     pub(super) tile: usize,
     /// True if results pass the caches by, where they can.
@@ -33,7 +33,7 @@ pub(super) struct Evaluator<'a> {
 
 /// Where every value of a program lies at the moment.
 pub(super) struct Frame {
-    pub(super) at: SmallVec<[*mut u8; 32]>,
+    pub(super) at: List<*mut u8, 32>,
     /// Room for a tile of values of any type, free between the steps.
     pub(super) raw: *mut u8,
 }
@@ -54,12 +54,12 @@ impl<'a> Evaluator<'a> {
         staged: impl Fn(usize) -> bool,
         own_results: impl Fn(&Linked) -> bool,
     ) -> Evaluator<'a> {
-        let staged: SmallVec<[bool; 8]> = (0..program.inputs.len()).map(staged).collect();
+        let staged: List<bool, 8> = (0..program.inputs.len()).map(staged).collect();
         let how = |(k, input): (usize, &super::prepare::Input)| match lie(inner, k, input.size) {
             Lie::Dense if staged[k] => Lie::Strided,
             other => other,
         };
-        let lies: SmallVec<[Lie; 8]> = program.inputs.iter().enumerate().map(how).collect();
+        let lies: List<Lie, 8> = program.inputs.iter().enumerate().map(how).collect();
         let class = |k: usize| if lies[k] == Lie::Once { Class::Once } else { Class::Tile };
         let linked = program.link(class);
         let in_place = program.inputs.iter().zip(&lies).enumerate().all(|(k, (input, &lie))| {

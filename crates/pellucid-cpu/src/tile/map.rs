@@ -5,15 +5,15 @@ use super::eval::Evaluator;
 use super::link::{Class, Linked};
 use super::loader::{fill, scatter};
 use super::prepare::Prepared;
-use super::scratch::{self, Purpose};
 use super::turn::turn;
 use super::walk::{self, Axes, Axis, Cursor, Lie};
+use crate::list::List;
 use crate::operand::Operand;
+use crate::scratch;
 use crate::simd::{self, StreamLoop};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Rows at least this long are worth walking one by one, used where they lie.
@@ -42,7 +42,7 @@ pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         (o.layout.is_contiguous() && (full || o.layout.shape().size() == 1))
             .then(|| Dense { at: walk::start(o), once: !full })
     };
-    let mut places: SmallVec<[Dense; 8]> = SmallVec::new();
+    let mut places: List<Dense, 8> = List::new();
     if operands().all(|o| dense(o).map(|d| places.push(d)).is_some()) {
         let (inputs, outputs) = places.split_at(inputs.len());
         // SAFETY: the operands are dense over `size` elements, and overlap only where an input and an
@@ -50,7 +50,7 @@ pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         unsafe { dense::run(program, &kernel.params, size, inputs, outputs) };
         return Ok(());
     }
-    let mut bases: SmallVec<[*mut u8; 8]> = operands().map(walk::start).collect();
+    let mut bases: List<*mut u8, 8> = operands().map(walk::start).collect();
     let mut axes = walk::axes(shape, operands(), |_| true);
     walk::reorder(&mut axes, inputs.len(), &mut bases);
     walk::merge(&mut axes);
@@ -88,20 +88,20 @@ fn run_turned(program: &Prepared, params: &Params, axes: &[Axis], across: usize,
     };
     let (rows, columns) = (row.len.div_ceil(PANEL.0), column.len.div_ceil(PANEL.1));
     let panels = walk::count(&others) * rows * columns;
-    let starts: SmallVec<[Ptr<u8>; 8]> = bases.iter().map(|&b| Ptr(b)).collect();
+    let starts: List<Ptr<u8>, 8> = bases.iter().map(|&b| Ptr(b)).collect();
     let panel_bytes = |k: usize| PANEL.0 * PANEL.1 * program.inputs[k].size;
     let scratch_bytes: usize = (0..program.inputs.len()).filter(|&k| turned(k)).map(panel_bytes).sum();
     split(panels, 1, |range| {
         for panel in range {
             let (i, j) = (panel / columns % rows * PANEL.0, panel % columns * PANEL.1);
             let (height, width) = (PANEL.0.min(row.len - i), PANEL.1.min(column.len - j));
-            let own: SmallVec<[*mut u8; 8]> = starts.iter().map(Ptr::get).collect();
+            let own: List<*mut u8, 8> = starts.iter().map(Ptr::get).collect();
             let mut at = Cursor::new(&others, &own, panel / columns / rows).at;
             for (k, at) in at.iter_mut().enumerate() {
                 *at = at.wrapping_offset(i as isize * row.steps[k] + j as isize * column.steps[k]);
             }
             let mut axes: [Axis; 2] = [Axis { len: height, ..row.clone() }, Axis { len: width, ..column.clone() }];
-            scratch::with(Purpose::Partial, scratch_bytes, |mut scratch| {
+            scratch::with(scratch_bytes, |mut scratch: *mut u8| {
                 for k in (0..program.inputs.len()).filter(|&k| turned(k)) {
                     let size = program.inputs[k].size;
                     let (from, to_row) = (at[k], (width * size) as isize);
@@ -133,7 +133,7 @@ fn run_segments(program: &Prepared, params: &Params, outer: &[Axis], inner: &[Ax
         Lie::Once => Lie::Dense,
         other => other,
     };
-    let lies: SmallVec<[Lie; 4]> = (0..out.len()).map(lie).collect();
+    let lies: List<Lie, 4> = (0..out.len()).map(lie).collect();
     let length = walk::count(inner);
     let total = length * walk::count(outer);
     let widest = program.outputs.iter().map(|o| o.size).max().unwrap_or(0);
@@ -155,7 +155,7 @@ struct Job<'a> {
     eval: Evaluator<'a>,
     outer: &'a [Axis],
     /// How the outputs lie in a segment.
-    lies: SmallVec<[Lie; 4]>,
+    lies: List<Lie, 4>,
     bases: &'a [*mut u8],
     /// Elements of a segment.
     length: usize,
@@ -171,7 +171,7 @@ impl Job<'_> {
     fn range(&self, range: Range<usize>) {
         let (mut done, mut within) = (range.start, range.start % self.length);
         let mut cursor = Cursor::new(self.outer, self.bases, range.start / self.length);
-        scratch::with(Purpose::Tile, self.eval.scratch(), |scratch| {
+        scratch::with(self.eval.scratch(), |scratch: *mut u8| {
             // SAFETY: `scratch` has the size asked for; the cursor stays within the operands.
             unsafe {
                 let mut frame = self.eval.frame(scratch);

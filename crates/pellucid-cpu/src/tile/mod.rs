@@ -18,14 +18,13 @@ mod map;
 mod prepare;
 mod reduce;
 mod row;
-mod scratch;
 mod small;
 #[cfg(test)]
 mod tests;
 mod turn;
 mod walk;
 
-pub(crate) use copy::copy;
+pub(crate) use copy::{copy, copy_turned};
 pub(crate) use dense::{Dense, dense};
 pub(crate) use map::map;
 pub(crate) use reduce::reduce;

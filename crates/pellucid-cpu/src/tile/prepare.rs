@@ -4,11 +4,11 @@
 use super::dense::{Single, SingleArg};
 use super::fold::Fold;
 use super::link::{Class, Link, Linked, Rows};
+use crate::list::List;
 use crate::simd::{self, BinaryLoop, ChainLoop, Form, Level, Part, TernaryLoop, UnaryLoop};
 use pellucid_ir::formula::{self, Binary, Op, Program, Uniform, UniformSource};
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{Compute, DType, Element, Error, Result, Scalar};
-use smallvec::SmallVec;
 
 /// The number of a value of a program: its inputs first, then its uniforms, then its steps.
 ///
@@ -60,7 +60,7 @@ pub(super) struct Step {
     pub(super) call: Call,
     /// What it is in a chain, with the loop for chains of its type.
     pub(super) part: Option<(Part, ChainLoop)>,
-    pub(super) args: SmallVec<[Slot; 3]>,
+    pub(super) args: List<Slot, 3>,
 }
 
 /// What is stored.
@@ -210,7 +210,7 @@ impl Prepared {
     }
 
     /// The value of every uniform, rounded to its compute type.
-    pub(super) fn uniform_values(&self, params: &Params, row_length: usize) -> SmallVec<[u64; 8]> {
+    pub(super) fn uniform_values(&self, params: &Params, row_length: usize) -> List<u64, 8> {
         self.uniforms.iter().map(|u| self.uniform_value(u, params, row_length)).collect()
     }
 

@@ -9,14 +9,14 @@ use super::fold::{CHUNK, Running};
 use super::link::{Class, Extent, Linked, execute};
 use super::loader::{fill, gather, scatter};
 use super::prepare::{Input, Output, Prepared};
-use super::scratch::{self, Purpose, padded};
 use super::walk::{self, Axes, Axis, Cursor, Lie};
+use crate::list::List;
 use crate::operand::Operand;
+use crate::scratch::{self, padded};
 use crate::simd::{self, StreamLoop};
 use crate::threads::{GRAIN, split};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Bytes of buffers for a block of rows; one row alone may take twice as many before it is cut.
@@ -64,7 +64,7 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     let program = Prepared::of(&kernel.program)?;
     let operands = || inputs.iter().chain(outputs);
     let shape = common_shape(kernel.program.name, operands())?;
-    let mut bases: SmallVec<[*mut u8; 8]> = operands().map(walk::start).collect();
+    let mut bases: List<*mut u8, 8> = operands().map(walk::start).collect();
     let mut outer = walk::axes(&shape, operands(), |a| !kernel.axes.contains(a));
     let mut inner = walk::axes(&shape, operands(), |a| kernel.axes.contains(a));
     let (rows, length) = (walk::count(&outer), walk::count(&inner));
@@ -89,7 +89,7 @@ pub(crate) fn row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
         false if dense(&inner, k, size) => Reach::Rows,
         false => Reach::Strided,
     };
-    let reach: SmallVec<[Reach; 8]> = sizes.enumerate().map(reach).collect();
+    let reach: List<Reach, 8> = sizes.enumerate().map(reach).collect();
 
     let fits = BLOCK_BYTES / (linked.width + 8);
     let phased = length > 2 * fits;
@@ -149,12 +149,12 @@ fn must_stage(program: &Prepared, linked: &Linked, bases: &[*mut u8], k: usize) 
 struct Job<'a> {
     program: &'a Prepared,
     linked: &'a Linked,
-    uniforms: SmallVec<[u64; 8]>,
+    uniforms: List<u64, 8>,
     outer: &'a [Axis],
     /// Outer and inner axes as one space, merged.
     all: &'a [Axis],
     bases: &'a [*mut u8],
-    reach: SmallVec<[Reach; 8]>,
+    reach: List<Reach, 8>,
     /// Elements of a row.
     length: usize,
     /// Rows of a block.
@@ -164,7 +164,7 @@ struct Job<'a> {
     /// True if a row takes several tiles.
     phased: bool,
     /// Inputs that are copied aside before anything is written.
-    staged: SmallVec<[bool; 8]>,
+    staged: List<bool, 8>,
     /// For outputs too large to be kept in any cache.
     stream: Option<StreamLoop>,
     /// True if chains write those past the caches themselves.
@@ -188,7 +188,7 @@ struct Block<'a> {
 
 impl Job<'_> {
     fn rows(&self, range: Range<usize>) {
-        scratch::with(Purpose::Tile, self.scratch(), |scratch| {
+        scratch::with(self.scratch(), |scratch: *mut u8| {
             // SAFETY: `scratch` has the size asked for, and the rows lie within the operands.
             unsafe {
                 let (places, raw) = self.frame(scratch);
@@ -231,7 +231,7 @@ impl Job<'_> {
     }
 
     /// A place for every value, and one for raw elements.
-    unsafe fn frame(&self, scratch: *mut u8) -> (SmallVec<[*mut u8; 32]>, *mut u8) {
+    unsafe fn frame(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
         let slots = self.linked.class.len();
         let cell = padded(self.block * 8);
         let raw = scratch.wrapping_add(slots * cell);
@@ -246,7 +246,7 @@ impl Job<'_> {
             Class::Tile => buffers.wrapping_add(self.linked.place[slot] * self.tile),
             _ => scratch.wrapping_add(slot * cell),
         };
-        let at: SmallVec<[*mut u8; 32]> = (0..slots).map(&mut place).collect();
+        let at: List<*mut u8, 32> = (0..slots).map(&mut place).collect();
         let first = self.program.inputs.len();
         for (at, value) in at[first..].iter().zip(&self.uniforms) {
             // SAFETY: a uniform's cell has eight bytes.
@@ -474,7 +474,7 @@ impl Job<'_> {
                 let head = &Extent::one(self.tile);
                 execute(&self.linked.code[phase.head.clone()], at, head);
                 let folds = &self.linked.folds[phase.folds.clone()];
-                let mut running: SmallVec<[Running; 2]> = folds.iter().map(|_| Running::new()).collect();
+                let mut running: List<Running, 2> = folds.iter().map(|_| Running::new()).collect();
                 let stored = |slot: usize| {
                     if self.linked.class[slot] == Class::Tile { self.linked.phase[slot] == p } else { p == last }
                 };

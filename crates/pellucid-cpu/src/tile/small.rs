@@ -7,7 +7,7 @@ use super::eval::tile_of;
 use super::link::{Class, Extent, execute};
 use super::loader::fill;
 use super::prepare::Prepared;
-use super::scratch::{self, Purpose, padded};
+use crate::scratch::{self, padded};
 use pellucid_ir::kernel::Params;
 use std::mem::MaybeUninit;
 
@@ -40,7 +40,7 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[
         return false;
     }
     let cells = padded(slots * 8);
-    scratch::with(Purpose::Tile, cells + tile * linked.width, |scratch| {
+    scratch::with(cells + tile * linked.width, |scratch: *mut u8| {
         let mut at = [const { MaybeUninit::<*mut u8>::uninit() }; SLOTS];
         let (mut cell, buffers) = (scratch, scratch.wrapping_add(cells));
         for ((at, class), place) in at.iter_mut().zip(&linked.class).zip(&linked.place) {

@@ -3,19 +3,19 @@
 //! Strides are in bytes, one an operand. Axes of length 1 are dropped, a stretched axis has stride 0,
 //! and neighbours that every operand walks as one axis become one.
 
+use crate::list::List;
 use crate::operand::Operand;
-use smallvec::SmallVec;
 
 /// One axis of an index space.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     pub(super) len: usize,
     /// Bytes from one index to the next, for every operand.
-    pub(super) steps: SmallVec<[isize; 6]>,
+    pub(super) steps: List<isize, 6>,
 }
 
 /// Axes, outermost first.
-pub(super) type Axes = SmallVec<[Axis; 4]>;
+pub(super) type Axes = List<Axis, 4>;
 
 /// The address of an operand's first element.
 pub(super) fn start(operand: &Operand<'_>) -> *mut u8 {
@@ -105,15 +105,15 @@ pub(super) fn lie(axes: &[Axis], k: usize, size: usize) -> Lie {
 /// A position in an index space, with the address of every operand there.
 pub(super) struct Cursor<'a> {
     axes: &'a [Axis],
-    index: SmallVec<[usize; 6]>,
+    index: List<usize, 6>,
     /// Where each operand's element lies.
-    pub(super) at: SmallVec<[*mut u8; 8]>,
+    pub(super) at: List<*mut u8, 8>,
 }
 
 impl<'a> Cursor<'a> {
     /// The position number `flat` in row-major order.
     pub(super) fn new(axes: &'a [Axis], bases: &[*mut u8], mut flat: usize) -> Cursor<'a> {
-        let mut cursor = Cursor { axes, index: SmallVec::from_elem(0, axes.len()), at: bases.into() };
+        let mut cursor = Cursor { axes, index: List::repeated(0, axes.len()), at: bases.iter().copied().collect() };
         for (axis, index) in axes.iter().zip(&mut cursor.index).rev() {
             *index = flat % axis.len;
             flat /= axis.len;
@@ -157,7 +157,7 @@ pub(super) fn runs(
     };
     let step = inner.steps[k];
     let (mut flat, mut within) = (start / inner.len, start % inner.len);
-    let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, outer.len());
+    let mut index: List<usize, 6> = List::repeated(0, outer.len());
     let mut at = base;
     for (axis, index) in outer.iter().zip(&mut index).rev() {
         *index = flat % axis.len;

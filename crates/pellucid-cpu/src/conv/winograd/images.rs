@@ -73,7 +73,7 @@ impl<T: Element> Images<T> {
         (0..count).step_by(step).map(move |first| first..count.min(first + step))
     }
 
-    /// Where the elements of squares of `side` lie in turned images, a square for each of these tiles of a grid: the
+    /// Calls `take` with where the elements of squares of `side` lie in turned images, a square for each of these tiles of a grid: the
     /// first begins at `low`, the next two elements on. What lies outside its image is at `outside`.
     pub(super) fn squares(
         &self,
@@ -82,9 +82,9 @@ impl<T: Element> Images<T> {
         side: usize,
         low: [isize; 2],
         outside: isize,
-    ) -> Vec<isize> {
+        mut take: impl FnMut(isize),
+    ) {
         let [height, width] = self.dims;
-        let mut places = Vec::with_capacity(tiles.len() * side * side);
         for tile in tiles {
             let image = tile / (rows * columns) * height;
             let top = low[0] + 2 * (tile / columns % rows) as isize;
@@ -93,11 +93,10 @@ impl<T: Element> Images<T> {
             for y in (0..side as isize).map(|i| (top + i) as usize) {
                 for x in (0..side as isize).map(|j| (left + j) as usize) {
                     let inside = y < height && x < width;
-                    places.push(if inside { (((image + y) * width + x) * self.lanes()) as isize } else { outside });
+                    take(if inside { (((image + y) * width + x) * self.lanes()) as isize } else { outside });
                 }
             }
         }
-        places
     }
 
     /// Room for so many of the images, turned, with spare rows.

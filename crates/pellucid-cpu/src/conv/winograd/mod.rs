@@ -47,10 +47,11 @@ mod images;
 #[cfg(test)]
 mod tests;
 
-use super::{Problem, Sizes, each};
+use super::{Problem, Sizes, each, seats};
 use crate::buffer::CpuBuffer;
+use crate::list::List;
 use crate::matmul::{self, Element, Map, Strided, Transform};
-use crate::threads::{GRAIN, Ptr, split};
+use crate::threads::{self, GRAIN, Ptr, split};
 use images::Images;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::ConvPart;
@@ -59,6 +60,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Elements of a patch, each a matrix product of its own.
 const PRODUCTS: usize = 16;
+
+/// Elements of the patch that a tile sees, and of the tile.
+const PATCH: usize = 16;
+const TILE: usize = 4;
 
 /// Bytes of turned images at a time, for every thread.
 const STAGED: usize = 2 << 20;
@@ -128,8 +133,14 @@ fn room<T>(count: usize) -> Result<(Ptr<T>, CpuBuffer)> {
     Ok((Ptr(room.ensure()?.as_ptr().cast()), room))
 }
 
+/// Writes what it is given to a slice, from its beginning on.
+fn into(to: &mut [isize]) -> impl FnMut(isize) {
+    let mut places = to.iter_mut();
+    move |place| *places.next().expect("as many places as elements") = place
+}
+
 /// Where such tiles lie in `[product, tile, lane]` for `count` tiles.
-fn spectra(tiles: Range<usize>, count: usize, lanes: usize) -> Vec<isize> {
+fn spectra<const N: usize>(tiles: Range<usize>, count: usize, lanes: usize) -> List<isize, N> {
     tiles.flat_map(|t| (0..PRODUCTS).map(move |k| ((k * count + t) * lanes) as isize)).collect()
 }
 
@@ -163,7 +174,8 @@ impl<T: Element> Weights<T> {
                 let (group, p) = (task / depth, task % depth);
                 let taps = taps.at((task * 9 * lanes) as isize);
                 let from = w.at((group * whole) as isize + p as isize * step).cast_const();
-                let (to_group, at) = (data.at((group * PRODUCTS * product) as isize), spectra(p..p + 1, depth, lanes));
+                let to_group = data.at((group * PRODUCTS * product) as isize);
+                let at = spectra::<PRODUCTS>(p..p + 1, depth, lanes);
                 // SAFETY: the caller's; every task has its own part of both rooms.
                 unsafe {
                     matmul::turned(level, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
@@ -184,28 +196,41 @@ unsafe fn correlate<T: Element>(from: &Images<T>, w: &Weights<T>, low: [isize; 2
     let Images { level, groups, .. } = *from;
     let (depth, lanes) = (from.lanes(), to.lanes());
     let most = ((BLOCK / (PRODUCTS * (depth + lanes)) / STRIP).clamp(1, 4) * STRIP).min(to.count * to.tiles());
-    let [patches_at, sums_at] = [depth, lanes].map(|lanes| spectra(0..most, most, lanes));
+    let [patches_at, sums_at] = [depth, lanes].map(|lanes| spectra::<0>(0..most, most, lanes));
     let finite = AtomicBool::new(true);
     // How images are cut changes nothing: more threads get more of them.
-    for range in Images::chunks(from, to, STAGED * rayon::current_num_threads()) {
+    for range in Images::chunks(from, to, STAGED * threads::count()) {
         let tiles = range.len() * to.tiles();
         let blocks = tiles.div_ceil(most);
         // SAFETY: the caller's.
         let source = unsafe { from.turn(range.clone())? };
         let result = to.room(range.len(), blocks)?;
-        each(groups * blocks, PRODUCTS * most * depth * lanes, |task| {
+        // For each seat: patches, products, and where the elements of both are.
+        let (tasks, cost) = (groups * blocks, PRODUCTS * most * depth * lanes);
+        let sizes = [depth, lanes].map(|lanes| PRODUCTS * most * lanes);
+        let seats = seats(tasks, cost);
+        let [(all_patches, _patches), (all_sums, _sums)] = [room::<T>(seats * sizes[0])?, room::<T>(seats * sizes[1])?];
+        let (places, _places) = room::<isize>(seats * most * (PATCH + TILE))?;
+        each(tasks, cost, |seat, task| {
             let (group, block) = (task / blocks, task % blocks);
             let tiles = block * most..tiles.min((block + 1) * most);
             let count = tiles.len();
-            let (patches, _patches) = room::<T>(PRODUCTS * most * depth)?;
-            let (sums, _sums) = room::<T>(PRODUCTS * most * lanes)?;
-            let patch = from.squares(tiles.clone(), to.grid(), 4, low, source.spare(0));
-            let tile = to.squares(tiles, to.grid(), 2, [0, 0], result.spare(block));
+            let patches = Ptr(all_patches.at((seat * sizes[0]) as isize));
+            let sums = Ptr(all_sums.at((seat * sizes[1]) as isize));
+            let start = places.at((seat * most * (PATCH + TILE)) as isize);
+            // SAFETY: both have room in the seat's part.
+            let (patch, tile) = unsafe {
+                let patch = std::slice::from_raw_parts_mut(start, PATCH * count);
+                let tile = std::slice::from_raw_parts_mut(start.add(PATCH * most), TILE * count);
+                (patch, tile)
+            };
+            from.squares(tiles.clone(), to.grid(), 4, low, source.spare(0), into(patch));
+            to.squares(tiles, to.grid(), 2, [0, 0], result.spare(block), into(tile));
             // SAFETY: all elements lie in the images and the rooms; the results of a tile are those of one task, and so
             // is a spare row.
             let good = unsafe {
                 let (data, to, at) = (source.group(group), patches.get(), &patches_at[..PRODUCTS * count]);
-                matmul::transform(level, &Transform { map: Map::Patch, data, from: &patch, to, at, lanes: depth });
+                matmul::transform(level, &Transform { map: Map::Patch, data, from: patch, to, at, lanes: depth });
                 for k in 0..PRODUCTS {
                     let a = patches.at((k * most * depth) as isize).cast_const();
                     let a = Strided { data: a, lane: depth as isize, depth: 1 };
@@ -215,7 +240,7 @@ unsafe fn correlate<T: Element>(from: &Images<T>, w: &Weights<T>, low: [isize; 2
                     matmul::multiply(level, &a, &b, (0..count, 0..lanes, from.channels), c, lanes as isize, false);
                 }
                 let (data, to, from) = (sums.get(), result.group(group), &sums_at[..PRODUCTS * count]);
-                matmul::transform(level, &Transform { map: Map::Results, data, from, to, at: &tile, lanes })
+                matmul::transform(level, &Transform { map: Map::Results, data, from, to, at: tile, lanes })
             };
             finite.fetch_and(good, Ordering::Relaxed);
             Ok(())
@@ -240,7 +265,7 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
     let (sums, _sums) = room::<T>(groups * PRODUCTS * product)?;
     let (patches, _patches) = room::<T>(PRODUCTS * DEPTH * depth)?;
     let (results, _results) = room::<T>(PRODUCTS * DEPTH * lanes)?;
-    let [patches_at, results_at] = [depth, lanes].map(|lanes| spectra(0..DEPTH, DEPTH, lanes));
+    let [patches_at, results_at] = [depth, lanes].map(|lanes| spectra::<0>(0..DEPTH, DEPTH, lanes));
     // The blocks of tiles hang on how images are cut.
     for range in Images::chunks(x, y, STAGED) {
         let (first, tiles) = (range.start == 0, range.len() * y.tiles());
@@ -248,20 +273,22 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
         let (xs, ys) = unsafe { (x.turn(range.clone())?, y.turn(range)?) };
         for (group, start) in (0..groups).flat_map(|group| (0..tiles).step_by(DEPTH).map(move |start| (group, start))) {
             let count = DEPTH.min(tiles - start);
+            let [mut patch, mut tile] = [PATCH, TILE].map(|size| List::<isize, 0>::with_capacity(size * count));
+            x.squares(start..start + count, y.grid(), 4, low, xs.spare(0), |place| patch.push(place));
+            y.squares(start..start + count, y.grid(), 2, [0, 0], ys.spare(0), |place| tile.push(place));
             split(count, GRAIN / (PRODUCTS * (depth + lanes) * size_of::<T>()) + 1, |part| {
-                let tiles = start + part.start..start + part.end;
-                let patch = x.squares(tiles.clone(), y.grid(), 4, low, xs.spare(0));
-                let tile = y.squares(tiles, y.grid(), 2, [0, 0], ys.spare(0));
+                let (patch, tile) =
+                    (&patch[PATCH * part.start..PATCH * part.end], &tile[TILE * part.start..TILE * part.end]);
                 let part = PRODUCTS * part.start..PRODUCTS * part.end;
                 // SAFETY: all elements lie in the images and the rooms; each part has tiles of its own.
                 unsafe {
                     let (data, to, at) = (xs.group(group), patches.get(), &patches_at[part.clone()]);
-                    matmul::transform(level, &Transform { map: Map::Patch, data, from: &patch, to, at, lanes: depth });
+                    matmul::transform(level, &Transform { map: Map::Patch, data, from: patch, to, at, lanes: depth });
                     let (data, to, at) = (ys.group(group), results.get(), &results_at[part]);
-                    matmul::transform(level, &Transform { map: Map::Tile, data, from: &tile, to, at, lanes });
+                    matmul::transform(level, &Transform { map: Map::Tile, data, from: tile, to, at, lanes });
                 }
             });
-            each(PRODUCTS, count * rows * lanes, |k| {
+            each(PRODUCTS, count * rows * lanes, |_, k| {
                 let a = patches.at((k * DEPTH * depth) as isize).cast_const();
                 let a = Strided { data: a, lane: 1, depth: depth as isize };
                 let b = results.at((k * DEPTH * lanes) as isize).cast_const();
@@ -276,8 +303,8 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
     }
     // The taps with y's channels innermost, then as they belong.
     let (taps, _taps) = room::<T>(9 * product)?;
-    let from = spectra(0..rows, rows, lanes);
-    let at: Vec<isize> = (0..9 * rows).map(|t| (t * lanes) as isize).collect();
+    let from = spectra::<0>(0..rows, rows, lanes);
+    let at: List<isize, 0> = (0..9 * rows).map(|t| (t * lanes) as isize).collect();
     for group in 0..groups {
         let (data, to) = (sums.at((group * PRODUCTS * product) as isize), taps.get());
         // SAFETY: the rooms are as large as what is read and written, and so is w.

@@ -2,12 +2,13 @@
 //! lies side by side belongs to different sequences.
 
 use super::{Action, Job};
+use crate::list::List;
+use crate::scratch::{self, padded};
 use crate::simd::{LANES, ROWS};
-use crate::threads::{GRAIN, Ptr, split};
+use crate::threads::{self, GRAIN, Ptr, split};
 use crate::tile::eval::{Evaluator, Frame};
 use crate::tile::fold::{CHUNK, Fold};
 use crate::tile::link::Class;
-use crate::tile::scratch::{self, Purpose, padded};
 use crate::tile::walk::{self, Axes, Axis, Cursor};
 use std::ops::Range;
 
@@ -47,12 +48,12 @@ impl Job<'_> {
         let identity = slot < self.program.inputs.len() && eval.linked.class[slot] == Class::Tile;
         let plain = identity && self.program.inputs[slot].load.is_none() && self.widen.is_none();
         let dense = |k: usize| column.steps[k] == self.size as isize;
-        let in_place = match self.reduced.as_slice() {
+        let in_place = match &self.reduced[..] {
             [rows] if plain && dense(slot) => Some(rows.steps[slot]),
             _ => None,
         };
         let total = self.count * self.length * self.work();
-        let threads = if total > 2 * GRAIN { rayon::current_num_threads() } else { 1 };
+        let threads = if total > 2 * GRAIN { threads::count() } else { 1 };
         let fair = if threads > 1 { width.div_ceil(threads * 2).next_multiple_of(64).max(64) } else { WIDE };
         let strip = if narrow { width } else { WIDE.min(fair).min(width) };
         let strips = width.div_ceil(strip);
@@ -81,11 +82,11 @@ impl Job<'_> {
         let chunks = self.length.div_ceil(CHUNK);
         let result = self.result_size();
         let partial_bytes = padded(chunks * cols * result);
-        scratch::with(Purpose::Partial, partial_bytes + self.emit_scratch(), |partial| {
+        scratch::with(partial_bytes + self.emit_scratch(), |partial: *mut u8| {
             let base = Cursor::new(plan.outer, &self.bases, outside);
-            let bases = base.at.iter().map(|&p| Ptr(p)).collect::<smallvec::SmallVec<[Ptr<u8>; 8]>>();
+            let bases = base.at.iter().map(|&p| Ptr(p)).collect::<List<Ptr<u8>, 8>>();
             let work = |range: Range<usize>, partial: Ptr<u8>| {
-                let bases: smallvec::SmallVec<[*mut u8; 8]> = bases.iter().map(|p| p.get()).collect();
+                let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
                 let strip = Strip { job: self, plan, bases: &bases, start, cols };
                 match &self.action {
                     Action::Fold(fold) => strip.fold(fold, range, partial.get()),
@@ -124,7 +125,7 @@ impl Strip<'_> {
     fn run(&self, lanes: usize, work: impl FnOnce(&mut Frame, *mut u8, *mut u8)) {
         let eval = &self.plan.eval;
         let bytes = padded(eval.scratch()) + self.block_bytes() + padded(lanes);
-        scratch::with(Purpose::Tile, bytes, |scratch| {
+        scratch::with(bytes, |scratch: *mut u8| {
             // SAFETY: the parts of the scratch have the sizes asked for.
             unsafe {
                 let mut frame = eval.frame(scratch);

@@ -15,14 +15,14 @@ use super::link::Class;
 use super::loader::{fill, scatter};
 use super::prepare::Prepared;
 use super::row::common_shape;
-use super::scratch::padded;
 use super::walk::{self, Axes, Axis};
+use crate::list::List;
 use crate::operand::Operand;
+use crate::scratch::padded;
 use crate::simd::{self, Level, UnaryLoop};
 use arg::Arg;
 use pellucid_ir::kernel::{Params, Reduce, ReduceOp};
 use pellucid_ir::{Compute, Error, Result};
-use smallvec::SmallVec;
 
 /// Results that are finished and stored together.
 const RESULTS: usize = 512;
@@ -48,7 +48,7 @@ struct Job<'a> {
     /// The reduced axes, for the inputs.
     reduced: Axes,
     /// Where the inputs and the output begin.
-    bases: SmallVec<[*mut u8; 8]>,
+    bases: List<*mut u8, 8>,
     /// Values of each sequence, and how many sequences there are.
     length: usize,
     count: usize,
@@ -76,7 +76,7 @@ pub(crate) fn reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'
     }
     let shape = common_shape(name, inputs.iter().chain([output]))?;
     let operands = || inputs.iter().chain([output]);
-    let mut bases: SmallVec<[*mut u8; 8]> = operands().map(walk::start).collect();
+    let mut bases: List<*mut u8, 8> = operands().map(walk::start).collect();
     let mut kept = walk::axes(&shape, operands(), |a| !kernel.axes.contains(a));
     let mut reduced = walk::axes(&shape, operands(), |a| kernel.axes.contains(a));
     let (count, length) = (walk::count(&kept), walk::count(&reduced));

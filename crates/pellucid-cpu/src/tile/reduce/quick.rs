@@ -2,11 +2,11 @@
 
 use super::fold_of;
 use crate::operand::Operand;
+use crate::scratch::{self, padded};
 use crate::simd::{LANES, ROWS};
 use crate::tile::dense::Dense;
 use crate::tile::fold::{CHUNK, Fold, Values};
 use crate::tile::prepare::Prepared;
-use crate::tile::scratch::{self, Purpose, padded};
 use crate::tile::{small, walk};
 use pellucid_ir::Compute;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
@@ -53,7 +53,7 @@ pub(super) fn run(
     let results = if finish.is_some() { padded(count * 8) } else { 0 };
     let lanes = padded(LANES * inner * 8);
     let room = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 64 * length.min(CHUNK) * 8 };
-    scratch::with(Purpose::Partial, results + room, |scratch| {
+    scratch::with(results + room, |scratch: *mut u8| {
         let (into, room) = (if finish.is_some() { scratch } else { to }, scratch.wrapping_add(results));
         // SAFETY: the operands are contiguous, of the sizes computed; the scratch has the room asked for.
         unsafe {

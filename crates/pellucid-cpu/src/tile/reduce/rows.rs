@@ -2,12 +2,12 @@
 
 use super::arg::Best;
 use super::{Action, Job, RESULTS};
-use crate::threads::{GRAIN, Ptr, split};
+use crate::scratch::{self, padded};
+use crate::threads::{self, GRAIN, Ptr, split};
 use crate::tile::eval::{Evaluator, Frame};
 use crate::tile::fold::{CHUNK, Running, Values};
 use crate::tile::link::Class;
 use crate::tile::loader::fill;
-use crate::tile::scratch::{self, Purpose, padded};
 use crate::tile::walk::{self, Axes, Cursor};
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ impl Job<'_> {
         let chunks = self.length.div_ceil(CHUNK);
         let per_sequence = (self.length * self.work()).max(16);
         let few = self.count * CHUNK * self.work() < GRAIN * 8 && chunks > 1 && self.count * per_sequence > 2 * GRAIN;
-        if few && rayon::current_num_threads() > 1 {
+        if few && threads::count() > 1 {
             return self.rows_by_chunks(chunks);
         }
         if self.length < SHORT && self.length > 0 {
@@ -98,7 +98,7 @@ impl Job<'_> {
         let scratch_bytes =
             padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch() + turned;
         let together = (self.step(eval) / self.length).clamp(1, TURNED);
-        scratch::with(Purpose::Tile, scratch_bytes, |scratch| {
+        scratch::with(scratch_bytes, |scratch: *mut u8| {
             // SAFETY: the parts of the scratch have the sizes asked for.
             unsafe {
                 let mut frame = eval.frame(scratch);
@@ -153,7 +153,7 @@ impl Job<'_> {
     /// Sequences of a tile or more, each on its own.
     fn long(&self, eval: &Evaluator<'_>, range: Range<usize>) {
         let scratch_bytes = padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch();
-        scratch::with(Purpose::Tile, scratch_bytes, |scratch| {
+        scratch::with(scratch_bytes, |scratch: *mut u8| {
             // SAFETY: the parts of the scratch have the sizes asked for.
             unsafe {
                 let mut frame = eval.frame(scratch);
@@ -232,7 +232,7 @@ impl Job<'_> {
         let total = self.count * chunks;
         let place = size_of::<Best>();
         let bytes = padded(total * place) + padded(RESULTS * 8) + self.emit_scratch();
-        scratch::with(Purpose::Partial, bytes, |partial| {
+        scratch::with(bytes, |partial: *mut u8| {
             let to = Ptr(partial);
             split(total, GRAIN.div_ceil(CHUNK * self.work()), |range| self.chunks(&eval, range, chunks, to.get()));
             // SAFETY: every partial result has been written by the task that it belongs to.
@@ -264,7 +264,7 @@ impl Job<'_> {
 
     /// Reduces chunks `range`, counted over all sequences, to partial results.
     fn chunks(&self, eval: &Evaluator<'_>, range: Range<usize>, chunks: usize, partial: *mut u8) {
-        scratch::with(Purpose::Tile, padded(eval.scratch()) + self.aside(eval), |scratch| {
+        scratch::with(padded(eval.scratch()) + self.aside(eval), |scratch: *mut u8| {
             // SAFETY: the scratch has the size asked for; partial results of `range` are this task's.
             unsafe {
                 let mut frame = eval.frame(scratch);
