@@ -3,7 +3,7 @@
 use crate::buffer::CpuBuffer;
 use crate::operand::{self, Operand, Operands};
 use crate::{check, conv, factor, index, maxpool, pool, product, random, recurrent, scan, sort, tile};
-use pellucid_ir::backend::{Backend, Buffer, Dense, MemoryStats, Prepared, Storage, View};
+use pellucid_ir::backend::{Backend, Buffer, Dense, DenseMap, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan};
@@ -61,6 +61,10 @@ impl Backend for Cpu {
         // SAFETY: the output lies within its buffer, and the caller passes none that overlaps an input other
         // than exactly.
         unsafe { run_dense(program, params, size, inputs, to) }
+    }
+
+    fn maps_dense(&self, program: &Arc<Program>, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
+        crate::maps::maps(program, params, maps)
     }
 
     #[inline]

@@ -16,6 +16,7 @@ mod check;
 mod conv;
 mod factor;
 mod index;
+mod maps;
 mod math;
 #[allow(dead_code, unused_imports, unreachable_pub, reason = "an epilogue can be added to every product")]
 mod matmul;

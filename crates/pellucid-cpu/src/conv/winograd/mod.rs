@@ -47,7 +47,7 @@ mod images;
 #[cfg(test)]
 mod tests;
 
-use super::{Problem, Sizes, each};
+use super::{Problem, Sizes, TASK, each};
 use crate::buffer::CpuBuffer;
 use crate::matmul::{self, Element, Map, Strided, Transform};
 use crate::threads::{GRAIN, Ptr, split};
@@ -69,6 +69,9 @@ const BLOCK: usize = 192 << 10;
 /// A block of tiles is some of these: whole register tiles of any instruction set, and so many that it is worth reading
 /// all weights.
 const STRIP: usize = 84;
+
+/// Multiply-adds that take as long as moving a number does.
+const MOVED: usize = TASK / (GRAIN / 4);
 
 /// Tiles that a sum over tiles is taken for at once.
 const DEPTH: usize = 128;
@@ -152,26 +155,24 @@ impl<T: Element> Weights<T> {
         let (from, to, [lane, step]) = if back { (y, x, [steps[1], steps[0]]) } else { (x, y, steps) };
         let (level, depth, lanes, whole) = (x.level, from.channels, to.lanes(), x.channels * y.channels * 9);
         let product = depth * lanes;
-        let (taps, _taps) = room::<T>(x.groups * depth * 9 * lanes)?;
         let (data, _room) = room::<T>(x.groups * PRODUCTS * product)?;
         let mut window = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|t| (t * lanes) as isize);
         if back {
             window.reverse();
         }
-        split(x.groups * depth, GRAIN / (9 * lanes * size_of::<T>()) + 1, |tasks| {
-            for task in tasks {
-                let (group, p) = (task / depth, task % depth);
-                let taps = taps.at((task * 9 * lanes) as isize);
-                let from = w.at((group * whole) as isize + p as isize * step).cast_const();
-                let (to_group, at) = (data.at((group * PRODUCTS * product) as isize), spectra(p..p + 1, depth, lanes));
-                // SAFETY: the caller's; every task has its own part of both rooms.
-                unsafe {
-                    matmul::turned(level, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
-                    let work = Transform { map: Map::Window, data: taps, from: &window, to: to_group, at: &at, lanes };
-                    matmul::transform(level, &work);
-                }
+        each(x.groups * depth, (9 + PRODUCTS) * lanes * MOVED, |task| {
+            let (group, p) = (task / depth, task % depth);
+            let (taps, _taps) = room::<T>(9 * lanes)?;
+            let from = w.at((group * whole) as isize + p as isize * step).cast_const();
+            let (to_group, at) = (data.at((group * PRODUCTS * product) as isize), spectra(p..p + 1, depth, lanes));
+            // SAFETY: the caller's; every task has its own part of the room.
+            unsafe {
+                matmul::turned(level, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps.get());
+                let (data, from) = (taps.get().cast_const(), &window);
+                matmul::transform(level, &Transform { map: Map::Window, data, from, to: to_group, at: &at, lanes });
             }
-        });
+            Ok(())
+        })?;
         Ok(Weights { data, product, _room })
     }
 }
@@ -274,21 +275,31 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
             })?;
         }
     }
-    // The taps with y's channels innermost, then as they belong.
-    let (taps, _taps) = room::<T>(9 * product)?;
-    let from = spectra(0..rows, rows, lanes);
-    let at: Vec<isize> = (0..9 * rows).map(|t| (t * lanes) as isize).collect();
-    for group in 0..groups {
-        let (data, to) = (sums.at((group * PRODUCTS * product) as isize), taps.get());
-        // SAFETY: the rooms are as large as what is read and written, and so is w.
+    // The taps with y's channels innermost, then as they belong: so many rows at a time that both stay in a cache.
+    let step = (BLOCK / (9 * (lanes + y.channels))).clamp(1, rows);
+    let parts = rows.div_ceil(step);
+    let finite = AtomicBool::new(true);
+    each(groups * parts, (9 + PRODUCTS) * step * lanes * MOVED, |task| {
+        let (group, first) = (task / parts, task % parts * step);
+        let these = first..rows.min(first + step);
+        let count = 9 * these.len();
+        let (taps, _taps) = room::<T>(count * lanes)?;
+        let (own, _own) = room::<T>(count * y.channels)?;
+        let (from, to) = (spectra(these, rows, lanes), taps.get());
+        let at: Vec<isize> = (0..count).map(|t| (t * lanes) as isize).collect();
+        let data = sums.at((group * PRODUCTS * product) as isize);
+        // SAFETY: the rooms are as large as what is read and written, and every task has taps of its own in w.
         unsafe {
-            if !matmul::transform(level, &Transform { map: Map::Taps, data, from: &from, to, at: &at, lanes }) {
-                return Ok(false);
+            let good = matmul::transform(level, &Transform { map: Map::Taps, data, from: &from, to, at: &at, lanes });
+            finite.fetch_and(good, Ordering::Relaxed);
+            let taps = Strided { data: to.cast_const(), lane: lanes as isize, depth: 1 };
+            matmul::turned(level, taps, (count, y.channels), count, own.get());
+            for channel in 0..y.channels {
+                let to = w.at((((group * y.channels + channel) * rows + first) * 9) as isize);
+                to.copy_from_nonoverlapping(own.at((channel * count) as isize), count);
             }
-            let turned = Strided { data: taps.get().cast_const(), lane: lanes as isize, depth: 1 };
-            let w = w.at((group * 9 * rows * y.channels) as isize);
-            matmul::turned(level, turned, (9 * rows, y.channels), 9 * rows, w);
         }
-    }
-    Ok(true)
+        Ok(())
+    })?;
+    Ok(finite.into_inner())
 }
