@@ -5,7 +5,7 @@ use crate::list::List;
 use crate::operand::{self, Operand, Operands};
 use crate::sequence::Sequence;
 use crate::{check, conv, factor, index, maxpool, pool, product, random, recurrent, scan, sort, tile};
-use pellucid_ir::backend::{Backend, Buffer, Dense, MemoryStats, Prepared, Storage, View};
+use pellucid_ir::backend::{Backend, Buffer, Dense, DenseMap, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::Plan;
@@ -62,6 +62,10 @@ impl Backend for Cpu {
         // SAFETY: the output lies within its buffer, and the caller passes none that overlaps an input other
         // than exactly.
         unsafe { run_dense(program, params, size, inputs, to) }
+    }
+
+    fn maps_dense(&self, program: &Arc<Program>, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
+        crate::maps::maps(program, params, maps)
     }
 
     #[inline]
@@ -372,10 +376,9 @@ mod tests {
         let operand =
             |slot, shape: &[usize], dtype| plan::Operand { slot, layout: Layout::contiguous(shape.into()), dtype };
         let x = operand(1, &[2, 2], DType::F32);
-        let launch = |kernel, inputs: &[&plan::Operand], outputs: &[&plan::Operand]| plan::Launch {
-            kernel,
-            inputs: inputs.iter().map(|&o| o.clone()).collect(),
-            outputs: outputs.iter().map(|&o| o.clone()).collect(),
+        let launch = |kernel, inputs: &[&plan::Operand], outputs: &[&plan::Operand]| {
+            let own = |list: &[&plan::Operand]| list.iter().map(|&o| o.clone()).collect();
+            plan::Launch::new(kernel, own(inputs), own(outputs))
         };
         let state = operand(0, &[2], DType::I64);
         let (y, z) = (operand(2, &[2, 2], DType::F32), operand(3, &[2, 2], DType::F32));
@@ -387,6 +390,7 @@ mod tests {
                 launch(add(), &[&x, &x], &[&y]),
                 launch(Kernel::MatMul(MatMul::default()), &[&x, &y], &[&z]),
             ],
+            ..Plan::default()
         };
         let prepared = Cpu.prepare(&plan).unwrap();
         let slots: Vec<_> = plan.slots.iter().map(|&bytes| Cpu.storage(bytes).unwrap()).collect();

@@ -17,6 +17,7 @@ mod conv;
 mod factor;
 mod index;
 mod list;
+mod maps;
 mod math;
 #[allow(dead_code, unused_imports, unreachable_pub, reason = "an epilogue can be added to every product")]
 mod matmul;

@@ -27,6 +27,7 @@ pub(crate) struct Sequence {
 /// What a launch must find in a slot.
 struct Slot {
     bytes: usize,
+    is_used: bool,
     /// The first kernel that uses it reads it.
     is_read_first: bool,
 }
@@ -58,8 +59,8 @@ struct Place {
 
 impl Sequence {
     pub(crate) fn new(plan: &Plan) -> Result<Sequence> {
-        let mut slots: Vec<Slot> = plan.slots.iter().map(|&bytes| Slot { bytes, is_read_first: false }).collect();
-        let mut met = vec![false; slots.len()];
+        let mut slots: Vec<Slot> =
+            plan.slots.iter().map(|&bytes| Slot { bytes, is_used: false, is_read_first: false }).collect();
         let mut steps = Vec::with_capacity(plan.launches.len());
         for launch in &plan.launches {
             let op = launch.kernel.name();
@@ -74,8 +75,8 @@ impl Sequence {
                 };
                 let output = k.checked_sub(launch.inputs.len());
                 let reads = output.is_none_or(|k| backend::is_state(&launch.kernel, k));
-                slot.is_read_first |= reads && !met[o.slot] && o.layout.shape().size() > 0;
-                met[o.slot] = true;
+                slot.is_read_first |= reads && !slot.is_used && o.layout.shape().size() > 0;
+                slot.is_used = true;
                 if output.is_some() {
                     operand::check_writable(op, &o.layout)?;
                 }
@@ -103,6 +104,10 @@ impl Sequence {
         }
         let mut bases = List::new();
         for (slot, storage) in self.slots.iter().zip(slots) {
+            if !slot.is_used {
+                bases.push(std::ptr::null_mut());
+                continue;
+            }
             let buffer: &CpuBuffer = operand::cpu_buffer("launch", storage)?;
             if buffer.bytes() < slot.bytes {
                 let reason = format!("a slot of {} bytes, got a buffer of {}", slot.bytes, buffer.bytes());
@@ -133,7 +138,7 @@ impl Prepared for Sequence {
 
 impl Step {
     fn new(launch: &plan::Launch) -> Step {
-        let plan::Launch { kernel, inputs, outputs } = launch;
+        let plan::Launch { kernel, inputs, outputs, .. } = launch;
         if let (Kernel::Map(map), Some(first)) = (kernel, outputs.first()) {
             let shape = first.layout.shape();
             let place = |o: &plan::Operand| {
@@ -216,11 +221,11 @@ mod tests {
     fn add(inputs: [plan::Operand; 2], output: plan::Operand) -> plan::Launch {
         let program = formula!(|x, y| x + y).uniform_program(DType::F32).unwrap().clone();
         let kernel = Kernel::Map(Map { program, params: Default::default() });
-        plan::Launch { kernel, inputs: inputs.into(), outputs: vec![output] }
+        plan::Launch::new(kernel, inputs.into(), vec![output])
     }
 
     fn prepare(launch: plan::Launch) -> Result<Sequence> {
-        Sequence::new(&Plan { slots: vec![40], launches: vec![launch] })
+        Sequence::new(&Plan { slots: vec![40], launches: vec![launch], ..Plan::default() })
     }
 
     #[test]
@@ -251,13 +256,11 @@ mod tests {
     #[test]
     fn a_launch_looks_at_its_buffers() {
         let square = |slot, offset| operand(slot, Layout::contiguous_from([2, 2].into(), offset));
-        let product = plan::Launch {
-            kernel: Kernel::MatMul(MatMul::default()),
-            inputs: vec![square(0, 0), square(0, 4)],
-            outputs: vec![square(1, 1)],
-        };
+        let (kernel, inputs) = (Kernel::MatMul(MatMul::default()), vec![square(0, 0), square(0, 4)]);
+        let product = plan::Launch::new(kernel, inputs, vec![square(1, 1)]);
         let twice = add([square(1, 1), square(1, 1)], square(1, 1));
-        let sequence = Sequence::new(&Plan { slots: vec![32, 20], launches: vec![product, twice] }).unwrap();
+        let sequence =
+            Sequence::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() }).unwrap();
         let [input, output, small] = [32, 20, 16].map(|bytes| Cpu.storage(bytes).unwrap());
         assert!(sequence.launch(&[input.clone()]).is_err(), "one of two slots");
         assert!(sequence.launch(&[input.clone(), output.clone()]).is_err(), "an input without a value");

@@ -149,6 +149,24 @@ pub struct Dense<'a> {
     pub once: bool,
 }
 
+/// The operands of a map of `size` elements, all of them dense.
+#[derive(Clone, Copy, Debug)]
+pub struct DenseMap<'a> {
+    /// The elements of every operand that is not a single value.
+    pub size: usize,
+    /// What is read.
+    pub inputs: &'a [Dense<'a>],
+    /// What is written: of full size, and possibly one of the inputs.
+    pub outputs: &'a [Dense<'a>],
+}
+
+impl<'a> DenseMap<'a> {
+    /// Inputs, then outputs.
+    pub fn operands(&self) -> impl Iterator<Item = &'a Dense<'a>> {
+        self.inputs.iter().chain(self.outputs)
+    }
+}
+
 /// How much memory a device's tensors use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
@@ -186,19 +204,28 @@ pub trait Backend: Send + Sync + 'static {
         inputs: &[Dense<'_>],
         output: Dense<'_>,
     ) -> Result<()> {
-        let absurd = |d: &Dense<'_>| d.offset.saturating_add(size) > isize::MAX as usize / 8;
-        if inputs.iter().chain([&output]).any(absurd) {
+        self.maps_dense(program, params, &[DenseMap { size, inputs, outputs: &[output] }])
+    }
+    /// Runs one program over several sets of dense operands: the step of an optimizer over all its parameters. No
+    /// set writes what another one touches, so that their order means nothing.
+    fn maps_dense(&self, program: &Arc<Program>, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
+        let absurd = |m: &DenseMap<'_>| m.operands().any(|d| d.offset.saturating_add(m.size) > isize::MAX as usize / 8);
+        if maps.iter().any(absurd) {
             return Err(Error::invalid(program.name, "an operand reaches beyond any memory"));
         }
-        let shape = |once: bool| Shape::from([if once { 1 } else { size }]);
-        let layout = |d: &Dense<'_>| Layout::strided(shape(d.once), Strides::from([1]), d.offset);
-        let layouts: Vec<Layout> = inputs.iter().chain([&output]).map(layout).collect();
-        let dtypes = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
-        let operands = inputs.iter().chain([&output]).zip(&layouts).zip(dtypes);
-        let views: Vec<View<'_>> =
-            operands.map(|((d, layout), dtype)| View { storage: d.storage, layout, dtype }).collect();
-        let (inputs, output) = views.split_at(inputs.len());
-        self.run(&Kernel::Map(Map { program: program.clone(), params: params.clone() }), inputs, output)
+        let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
+        for map in maps {
+            let shape = |once: bool| Shape::from([if once { 1 } else { map.size }]);
+            let layout = |d: &Dense<'_>| Layout::strided(shape(d.once), Strides::from([1]), d.offset);
+            let layouts: Vec<Layout> = map.operands().map(layout).collect();
+            let dtypes = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
+            let operands = map.operands().zip(&layouts).zip(dtypes);
+            let views: Vec<View<'_>> =
+                operands.map(|((d, layout), dtype)| View { storage: d.storage, layout, dtype }).collect();
+            let (inputs, outputs) = views.split_at(map.inputs.len().min(views.len()));
+            self.run(&kernel, inputs, outputs)?;
+        }
+        Ok(())
     }
     /// [`Backend::map_dense`] into a new storage, which holds the output and nothing else.
     fn map_new(

@@ -4,6 +4,7 @@
 
 use crate::hook;
 use crate::layer::Layer;
+use crate::module::Module;
 use crate::summary::{Row, Summary};
 use crate::visit::{Place, class, label};
 use pellucid_tensor::{Error, Result, Shape, Tensor, no_grad, ops, trace, traced};
@@ -31,21 +32,21 @@ impl Drop for Observer {
     }
 }
 
-/// Calls a layer on x.
+/// Calls a module on its inputs.
 #[inline]
-pub(crate) fn call<L: Layer + ?Sized>(
-    layer: &L,
-    x: &Tensor,
-    compute: impl FnOnce(&Tensor) -> Result<Tensor>,
+pub(crate) fn call<M: Module + ?Sized>(
+    module: &M,
+    inputs: &[&Tensor],
+    compute: impl FnOnce() -> Result<Tensor>,
 ) -> Result<Tensor> {
     if OBSERVERS.load(Ordering::Relaxed) == 0 {
-        return compute(x);
+        return compute();
     }
-    let (place, class) = (Place::of(layer), class(type_name::<L>()));
+    let (place, class) = (Place::of(module), class(type_name::<M>()));
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return Watch::around(place, class, || compute(x));
+        return Watch::around(place, class, compute);
     }
-    hook::around(place, x, compute)
+    hook::around(place, inputs, compute)
 }
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! Hooks: functions that see, and may replace, what a layer of a model puts out, and its gradient.
+//! Hooks: functions that see, and may replace, what a part of a model puts out, and its gradient.
 //!
 //! A hook lives as long as its guard. The guard borrows the model, so that the layer stays where it is.
 
@@ -9,7 +9,7 @@ use pellucid_tensor::{Error, Result, Tensor};
 use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
 
-type Forward = dyn Fn(&Tensor, &Tensor) -> Option<Tensor> + Send + Sync;
+type Forward = dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync;
 type Backward = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
 
 #[derive(Clone)]
@@ -43,8 +43,9 @@ impl Drop for HookGuard<'_> {
 
 /// Calls `hook(x, y)` whenever the layer of this name has taken x to y; what it returns replaces y.
 ///
-/// The layer is called through [`Layer::forward`](crate::Layer::forward). Names are those of
-/// [`Module::named_modules`]; `""` is the model itself.
+/// The layer is called through [`Layer::forward`](crate::Layer::forward); of a module of several inputs, such as an attention, a
+/// decoder or a loss, x is the first (see [`on_call`]). Names are those of [`Module::named_modules`]; `""` is the model
+/// itself.
 ///
 /// ```
 /// use pellucid_nn::{Layer, Linear, Relu, hook, sequential};
@@ -73,7 +74,72 @@ pub fn on_forward<'m, M: Module + ?Sized>(
     name: &str,
     hook: impl Fn(&Tensor, &Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> Result<HookGuard<'m>> {
+    on_call(model, name, move |inputs, y| hook(inputs[0], y))
+}
+
+/// Calls `hook(inputs, y)` whenever the module of this name has made y of its inputs; what it returns replaces y.
+///
+/// ```
+/// use pellucid_nn::{Masks, TransformerDecoderLayer, TransformerOptions, hook};
+/// use pellucid_tensor::{DType, Tensor};
+/// use std::sync::{Arc, Mutex};
+///
+/// let layer = TransformerDecoderLayer::new(8, 2, 16, TransformerOptions::default())?;
+/// let lengths = Arc::new(Mutex::new(Vec::new()));
+/// let kept = lengths.clone();
+/// let _guard = hook::on_call(&layer, "multihead_attn", move |inputs, _| {
+///     kept.lock().unwrap().extend(inputs.iter().map(|x| x.shape()[1]));
+///     None
+/// })?;
+/// let (target, memory) = (Tensor::randn([1, 3, 8], DType::F32), Tensor::randn([1, 5, 8], DType::F32));
+/// layer.forward(&target, &memory, Masks::causal(), Masks::default());
+/// assert_eq!(*lengths.lock().unwrap(), [3, 5, 5]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`on_forward`].
+pub fn on_call<'m, M: Module + ?Sized>(
+    model: &'m M,
+    name: &str,
+    hook: impl Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync + 'static,
+) -> Result<HookGuard<'m>> {
     register(model, name, Hook::Forward(Arc::new(hook)))
+}
+
+/// Computes what a module makes of its inputs, so that its hooks see it and may replace it. A
+/// [`Layer`](crate::Layer) is called so by itself; a method of several inputs says it:
+///
+/// ```
+/// # extern crate pellucid_nn as pellucid;
+/// use pellucid_nn::{Linear, Layer, Module, hook};
+/// use pellucid_tensor::{DType, Result, Tensor};
+///
+/// #[derive(Module)]
+/// struct Sum(Linear, Linear);
+///
+/// impl Sum {
+///     fn forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+///         hook::call(self, &[a, b], || Ok(self.0.try_forward(a)? + self.1.try_forward(b)?))
+///     }
+/// }
+///
+/// let model = Sum(Linear::new(2, 3), Linear::new(4, 3));
+/// let guard = hook::on_call(&model, "", |inputs, y| Some(y * inputs.len() as f64 * 0.0))?;
+/// let y = model.forward(&Tensor::ones([1, 2], DType::F32), &Tensor::ones([1, 4], DType::F32))?;
+/// assert_eq!(y.to_vec::<f32>(), [0.0; 3]);
+/// # drop(guard);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of the computation.
+pub fn call<M: Module + ?Sized>(
+    module: &M,
+    inputs: &[&Tensor],
+    compute: impl FnOnce() -> Result<Tensor>,
+) -> Result<Tensor> {
+    crate::call::call(module, inputs, compute)
 }
 
 /// Calls `hook(g)` in every backward pass with the gradient g of what the layer of this name put out; what it returns
@@ -105,13 +171,13 @@ fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Res
     Ok(HookGuard { id, _observer: Observer::new(), _model: PhantomData })
 }
 
-/// A layer's computation, and the hooks of its place.
+/// A module's computation, and the hooks of its place.
 pub(crate) fn around(
     place: Option<Place>,
-    x: &Tensor,
-    compute: impl FnOnce(&Tensor) -> Result<Tensor>,
+    inputs: &[&Tensor],
+    compute: impl FnOnce() -> Result<Tensor>,
 ) -> Result<Tensor> {
-    let mut y = compute(x)?;
+    let mut y = compute()?;
     // A hook may register and remove others: they are called without the lock.
     let hooks: Vec<Hook> = {
         let all = HOOKS.read().unwrap_or_else(|e| e.into_inner());
@@ -119,7 +185,7 @@ pub(crate) fn around(
     };
     for hook in hooks {
         match hook {
-            Hook::Forward(hook) => y = hook(x, &y).unwrap_or(y),
+            Hook::Forward(hook) => y = hook(inputs, &y).unwrap_or(y),
             Hook::Backward(hook) if y.requires_grad() => {
                 y.register_hook(move |g| hook(g));
             }

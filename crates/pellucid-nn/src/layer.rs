@@ -10,7 +10,7 @@ use std::sync::Arc;
 ///
 /// One method is written, [`compute`](Layer::compute); one is called, [`forward`](Layer::forward), which also runs
 /// the [hooks](crate::hook) of the layer. A tuple of layers is a layer that applies them in order. Models of several
-/// inputs need no trait: they have methods.
+/// inputs need no trait: they have methods, which [`hook::call`](crate::hook::call) makes visible to hooks.
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
@@ -55,7 +55,7 @@ pub trait Layer: Module {
     /// # Errors
     /// Those of [`compute`](Layer::compute).
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
-        call::call(self, x, |x| self.compute(x))
+        call::call(self, &[x], || self.compute(x))
     }
 
     /// The dtype of the inputs for which [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
@@ -109,7 +109,7 @@ macro_rules! pointers {
                 (**self).compute(x)
             }
             fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
-                if size_of_val(&**self) > 0 { (**self).try_forward(x) } else { call::call(self, x, |x| self.compute(x)) }
+                if size_of_val(&**self) > 0 { (**self).try_forward(x) } else { call::call(self, &[x], || self.compute(x)) }
             }
             fn input_dtype(&self) -> DType {
                 (**self).input_dtype()

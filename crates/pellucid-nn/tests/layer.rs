@@ -2,8 +2,10 @@
 
 extern crate pellucid_nn as pellucid;
 
+use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss};
 use pellucid_nn::{
-    Dropout, Flatten, Layer, Linear, Module, ModuleDict, ModuleList, Relu, Sequential, hook, rename, sequential,
+    Bilinear, Dropout, Flatten, Layer, Linear, Masks, Module, ModuleDict, ModuleList, Relu, Sequential,
+    TransformerDecoderLayer, TransformerOptions, hook, rename, sequential,
 };
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, capture, manual_seed};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,6 +96,73 @@ fn forward_hooks_see_and_replace_outputs_until_they_are_dropped() {
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     drop(guard);
     assert_eq!(model.forward(&x).to_vec::<f32>(), plain);
+}
+
+/// A decoder layer, and the loss of what it puts out.
+#[derive(Module)]
+struct Translator {
+    decoder: TransformerDecoderLayer,
+    norm: Bilinear,
+    loss: MseLoss,
+    ranking: MarginRankingLoss,
+}
+
+impl Translator {
+    fn new() -> Translator {
+        let options = TransformerOptions { dropout: 0.0, ..Default::default() };
+        Translator {
+            decoder: TransformerDecoderLayer::new(4, 2, 8, options).unwrap(),
+            norm: Bilinear::new(4, 4, 4),
+            loss: MseLoss::default(),
+            ranking: MarginRankingLoss::default(),
+        }
+    }
+
+    fn loss(&self, target: &Tensor, memory: &Tensor) -> Tensor {
+        let y = self.decoder.forward(target, memory, Masks::causal(), Masks::default());
+        let z = self.norm.forward(&y, target);
+        self.loss.forward(&z, target) + self.ranking.forward(&y, &z, target)
+    }
+}
+
+#[test]
+fn modules_of_several_inputs_are_hooked_as_layers_are() {
+    let model = Translator::new();
+    let (target, memory) = (Tensor::ones([1, 3, 4], DType::F32), Tensor::ones([1, 5, 4], DType::F32));
+    for (name, shapes) in [
+        ("decoder", vec![vec![1, 3, 4], vec![1, 5, 4]]),
+        ("decoder.self_attn", vec![vec![1, 3, 4]; 3]),
+        ("decoder.multihead_attn", vec![vec![1, 3, 4], vec![1, 5, 4], vec![1, 5, 4]]),
+        ("decoder.norm3", vec![vec![1, 3, 4]]),
+        ("norm", vec![vec![1, 3, 4]; 2]),
+        ("loss", vec![vec![1, 3, 4]; 2]),
+        ("ranking", vec![vec![1, 3, 4]; 3]),
+    ] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (kept, counted) = (seen.clone(), Arc::new(AtomicUsize::new(0)));
+        let count = counted.clone();
+        let guard = hook::on_call(&model, name, move |inputs, _| {
+            let shape = |x: &&Tensor| x.shape().dims().to_vec();
+            kept.lock().unwrap().extend(inputs.iter().map(shape));
+            None
+        })
+        .unwrap();
+        let _gradients = hook::on_backward(&model, name, move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            None
+        })
+        .unwrap();
+        model.loss(&target, &memory).backward();
+        assert_eq!((&*seen.lock().unwrap(), counted.load(Ordering::Relaxed)), (&shapes, 1), "{name}");
+        drop(guard);
+        model.loss(&target, &memory);
+        assert_eq!(seen.lock().unwrap().len(), shapes.len(), "{name}");
+    }
+    // What a hook returns takes the place of the output, of a loss too.
+    let _guard = hook::on_call(&model, "loss", |_, y| Some(y * 0.0)).unwrap();
+    assert_eq!(model.loss.forward(&target, &(&target * 2.0)).item::<f32>(), 0.0);
+    // One of the same kind elsewhere is another one.
+    assert_eq!(MseLoss::default().forward(&target, &(&target * 2.0)).item::<f32>(), 1.0);
 }
 
 #[test]

@@ -28,6 +28,9 @@ pub(crate) struct Dense {
     pub(crate) once: bool,
 }
 
+// SAFETY: a pointer is a number; whoever writes through it says why nobody else writes there.
+unsafe impl Sync for Dense {}
+
 impl Dense {
     /// An operand of full size.
     #[inline]
@@ -53,6 +56,30 @@ pub(crate) unsafe fn dense(
         // SAFETY: the caller's promise.
         unsafe { run(program, params, n, inputs, outputs) };
     }
+    Ok(())
+}
+
+/// Runs a program on several sets of operands, the inputs and outputs of one after those of the other, which the
+/// threads share: set i has `sizes[i]` elements.
+///
+/// # Safety
+/// As [`run`], for every set; none writes what another one touches.
+pub(crate) unsafe fn several(program: &Program, params: &Params, sizes: &[usize], operands: &[Dense]) -> Result<()> {
+    let program = Prepared::of(program)?;
+    let (inputs, outputs) = (program.inputs.len(), program.outputs.len());
+    let element = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum::<usize>();
+    let bytes = sizes.iter().sum::<usize>() * element;
+    // So many sets are worth a task; one that is worth several is split once more.
+    let grain = (GRAIN * sizes.len() / bytes.max(1)).max(1);
+    split(sizes.len(), grain, |range| {
+        for (operands, &n) in operands.chunks_exact(inputs + outputs).zip(sizes).take(range.end).skip(range.start) {
+            if n > 0 {
+                let (inputs, outputs) = operands.split_at(inputs);
+                // SAFETY: the caller's promise.
+                unsafe { run(program, params, n, inputs, outputs) };
+            }
+        }
+    });
     Ok(())
 }
 

@@ -25,7 +25,7 @@ mod turn;
 mod walk;
 
 pub(crate) use copy::{copy, copy_turned};
-pub(crate) use dense::{Dense, dense};
+pub(crate) use dense::{Dense, dense, several};
 pub(crate) use map::map;
 pub(crate) use reduce::reduce;
 pub(crate) use row::row;

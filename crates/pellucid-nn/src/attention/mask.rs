@@ -48,13 +48,18 @@ impl<'a> Masks<'a> {
             other => Err(Error::dtypes("attention", [other], "masks have truth values or floats; use to_dtype()")),
         };
         let padding = self.key_padding.map(|there| ops::unsqueeze(&ops::unsqueeze(&usable(there)?, -2)?, -2));
-        match (self.mask.map(usable).transpose()?, padding.transpose()?) {
-            (Some(a), Some(b)) if a.dtype() == DType::Bool && b.dtype() == DType::Bool => {
-                ops::logical_and(&a, &b).map(Some)
-            }
-            (Some(a), Some(b)) => ops::add(&added(&a, dtype)?, &added(&b, dtype)?).map(Some),
-            (one, other) => Ok(one.or(other)),
+        both(self.mask.map(usable).transpose()?, padding.transpose()?, dtype)
+    }
+}
+
+/// What either of two masks hides is hidden.
+fn both(a: Option<Tensor>, b: Option<Tensor>, dtype: DType) -> Result<Option<Tensor>> {
+    match (a, b) {
+        (Some(a), Some(b)) if a.dtype() == DType::Bool && b.dtype() == DType::Bool => {
+            ops::logical_and(&a, &b).map(Some)
         }
+        (Some(a), Some(b)) => ops::add(&added(&a, dtype)?, &added(&b, dtype)?).map(Some),
+        (one, other) => Ok(one.or(other)),
     }
 }
 
@@ -65,6 +70,33 @@ fn added(mask: &Tensor, dtype: DType) -> Result<Tensor> {
     }
     let unseen = ops::full((), f64::NEG_INFINITY, dtype)?;
     ops::where_(mask, &ops::zeros((), dtype)?, &unseen)
+}
+
+/// A mask of `[queries, keys]`, and of causality, for so many more keys behind the others, which all queries see.
+pub(super) fn widened(
+    mask: Option<Tensor>,
+    causal: bool,
+    [queries, keys]: [usize; 2],
+    more: usize,
+    dtype: DType,
+) -> Result<Option<Tensor>> {
+    let number = |n: usize| ops::arange(0, n as i64, 1, DType::I64);
+    let below = || ops::le(&number(keys)?, &ops::unsqueeze(&number(queries)?, 1)?);
+    let below = if causal { Some(below()?) } else { None };
+    let Some(mask) = both(mask, below, dtype)? else { return Ok(None) };
+    // Along the keys it may have been one for all.
+    let mut shape = mask.shape().dims().to_vec();
+    let Some(last) = shape.len().checked_sub(1) else {
+        return Err(Error::shapes("attention", [mask.shape()], "a mask has an axis of keys"));
+    };
+    shape[last] = keys;
+    let mask = ops::broadcast_to(&mask, shape.clone())?;
+    shape[last] = more;
+    let seen = match mask.dtype() {
+        DType::Bool => ops::ones(shape, DType::Bool)?,
+        float => ops::zeros(shape, float)?,
+    };
+    ops::concatenate(&[&mask, &seen], -1).map(Some)
 }
 
 /// The mask of a causal model as a tensor, bool `[length, length]`: true on and below the diagonal.

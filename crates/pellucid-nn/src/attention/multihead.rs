@@ -1,7 +1,7 @@
 //! The multi-head attention layer.
 
 use super::cache::KvCache;
-use super::mask::Masks;
+use super::mask::{Masks, widened};
 use super::rotary::Rotary;
 use crate::call;
 use crate::init;
@@ -29,11 +29,24 @@ pub struct MultiheadAttentionOptions {
     pub vdim: Option<usize>,
     /// Rotary positions of queries and keys.
     pub rotary: Option<Rotary>,
+    /// Whether there is one more key, with its value, that is learnt and that every query sees, behind all others.
+    pub bias_kv: bool,
+    /// Whether there is one more key of zeros, with a value of zeros, that every query sees, behind all others.
+    pub zero_attn: bool,
 }
 
 impl Default for MultiheadAttentionOptions {
     fn default() -> MultiheadAttentionOptions {
-        MultiheadAttentionOptions { dropout: 0.0, bias: true, kv_heads: None, kdim: None, vdim: None, rotary: None }
+        MultiheadAttentionOptions {
+            dropout: 0.0,
+            bias: true,
+            kv_heads: None,
+            kdim: None,
+            vdim: None,
+            rotary: None,
+            bias_kv: false,
+            zero_attn: false,
+        }
     }
 }
 
@@ -46,7 +59,8 @@ impl Default for MultiheadAttentionOptions {
 ///
 /// Parameters have PyTorch's names and layouts: `in_proj_weight` `[E + 2·G·D, E]`, the projections of queries, keys and
 /// values one below the other (G is the number of heads of keys and values), or, where widths differ, `q_proj_weight`,
-/// `k_proj_weight` and `v_proj_weight`; `in_proj_bias`, `out_proj.weight`, `out_proj.bias`.
+/// `k_proj_weight` and `v_proj_weight`; `in_proj_bias`, `out_proj.weight`, `out_proj.bias`; with `bias_kv` also `bias_k` and
+/// `bias_v`, `[1, 1, G·D]`.
 ///
 /// ```
 /// use pellucid_nn::{Layer, Masks, MultiheadAttention};
@@ -64,6 +78,9 @@ pub struct MultiheadAttention {
     pub in_proj_bias: Option<Parameter>,
     /// What becomes of the joined heads.
     pub out_proj: Linear,
+    /// A key and its value that all queries see besides.
+    pub bias_kv: Option<[Parameter; 2]>,
+    zero_attn: bool,
     heads: usize,
     kv_heads: usize,
     dropout: f64,
@@ -92,6 +109,10 @@ impl Module for MultiheadAttention {
         }
         visitor.field("in_proj_bias", &self.in_proj_bias);
         visitor.field("out_proj", &self.out_proj);
+        if let Some([key, value]) = &self.bias_kv {
+            visitor.field("bias_k", key);
+            visitor.field("bias_v", value);
+        }
         visitor.field("training", &self.training);
     }
 }
@@ -107,14 +128,14 @@ impl MultiheadAttention {
     }
 
     /// [`new`](MultiheadAttention::new) with options. Weights start uniform as in Glorot & Bengio 2010, those of the
-    /// result as a [`Linear`]'s, biases at 0.
+    /// result as a [`Linear`]'s, biases at 0, a key and a value besides normal as in Glorot & Bengio 2010.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the heads do not divide the width, heads of keys do not divide them, a rotary width is
     /// odd, or dropout is not in [0, 1).
     #[track_caller]
     pub fn with(width: usize, heads: usize, options: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
-        let MultiheadAttentionOptions { dropout, bias, kv_heads, kdim, vdim, rotary } = options;
+        let MultiheadAttentionOptions { dropout, bias, kv_heads, kdim, vdim, rotary, bias_kv, zero_attn } = options;
         let kv_heads = kv_heads.unwrap_or(heads);
         let refuse = |reason: String| Err(Error::invalid("multihead_attention", reason));
         if heads == 0 || !width.is_multiple_of(heads) {
@@ -144,6 +165,8 @@ impl MultiheadAttention {
             in_proj,
             in_proj_bias,
             out_proj,
+            bias_kv: bias_kv.then(|| [0, 1].map(|_| init::xavier_normal([1, 1, shared], 1.0))),
+            zero_attn,
             heads,
             kv_heads,
             dropout,
@@ -171,10 +194,9 @@ impl MultiheadAttention {
     /// # Errors
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for what does not fit.
     pub fn try_attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
-        call::call(self, query, |query| {
-            let [q, k, v] = self.placed(self.projected(query, key, value)?, None)?;
-            let mask = masks.joint(q.dtype())?;
-            self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), masks.causal))?)
+        call::call(self, &[query, key, value], || {
+            let ([q, k, v], mask, causal) = self.looked_at(query, key, value, masks)?;
+            self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), causal))?)
         })
     }
 
@@ -191,18 +213,22 @@ impl MultiheadAttention {
         masks: Masks<'_>,
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
-        let [q, k, v] = self.placed(self.projected(query, key, value)?, None)?;
-        let mask = masks.joint(q.dtype())?;
-        // What a query finds among the rows of the identity are the weights themselves.
-        let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;
-        let options = self.options(mask.as_ref(), masks.causal);
-        let weights = ops::scaled_dot_product_attention(&q, &k, &identity, options)?;
-        let v = match self.heads / self.kv_heads {
-            1 => v,
-            group => ops::repeat(&v, group, Some(-3))?,
-        };
-        let found = self.joined(&ops::matmul(&weights, &v)?)?;
-        Ok((found, if average { ops::mean(&weights, -3)? } else { weights }))
+        let mut weights = None;
+        let found = call::call(self, &[query, key, value], || {
+            let ([q, k, v], mask, causal) = self.looked_at(query, key, value, masks)?;
+            // What a query finds among the rows of the identity are the weights themselves.
+            let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;
+            let options = self.options(mask.as_ref(), causal);
+            let own = ops::scaled_dot_product_attention(&q, &k, &identity, options)?;
+            let v = match self.heads / self.kv_heads {
+                1 => v,
+                group => ops::repeat(&v, group, Some(-3))?,
+            };
+            let found = self.joined(&ops::matmul(&own, &v)?)?;
+            weights = Some(if average { ops::mean(&own, -3)? } else { own });
+            Ok(found)
+        })?;
+        Ok((found, weights.expect("computed with what was found")))
     }
 
     /// Causal self-attention of the next elements, `[N, n, E]`, to themselves and to all that the cache has; they are then
@@ -221,14 +247,15 @@ impl MultiheadAttention {
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::IndexOutOfBounds`] if it is full (from the
     /// launch in a captured step); [`Error::InvalidArgument`] outside of `no_grad`: gradients do not flow through a cache.
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
-        call::call(self, x, |x| {
+        call::call(self, &[x], || {
             if x.rank() != 3 {
                 return Err(Error::shapes("multihead_attention", [x.shape()], "what is decoded is [N, n, E]"));
             }
             let positions = cache.next(x.shape()[1])?;
             let [q, k, v] = self.placed(self.projected(x, x, x)?, Some(&positions))?;
             let [k, v, seen] = cache.append(&k, &v, &positions)?;
-            self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(Some(&seen), false))?)
+            let (q, [k, v], mask, _) = self.besides(q, [k, v], Some(seen), false)?;
+            self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
         })
     }
 
@@ -295,6 +322,52 @@ impl MultiheadAttention {
         Ok([turn(&q)?, turn(&k)?, v])
     }
 
+    /// Queries, keys and values of all heads, with all keys that there are, and who sees whom: a mask, and whether it is
+    /// causal besides.
+    fn looked_at(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        masks: Masks<'_>,
+    ) -> Result<([Tensor; 3], Option<Tensor>, bool)> {
+        let [q, k, v] = self.placed(self.projected(query, key, value)?, None)?;
+        let mask = masks.joint(q.dtype())?;
+        let (q, [k, v], mask, causal) = self.besides(q, [k, v], mask, masks.causal)?;
+        Ok(([q, k, v], mask, causal))
+    }
+
+    /// Keys and values `[.., G, S, D]` with those that all queries see besides, behind them.
+    fn besides(
+        &self,
+        q: Tensor,
+        [k, v]: [Tensor; 2],
+        mask: Option<Tensor>,
+        causal: bool,
+    ) -> Result<(Tensor, [Tensor; 2], Option<Tensor>, bool)> {
+        let more = usize::from(self.bias_kv.is_some()) + usize::from(self.zero_attn);
+        if more == 0 {
+            return Ok((q, [k, v], mask, causal));
+        }
+        let (queries, keys) = (q.shape()[q.rank() - 2], k.shape()[k.rank() - 2]);
+        let with = |x: &Tensor, i: usize| {
+            let mut one = x.shape().dims().to_vec();
+            one[x.rank() - 2] = 1;
+            let mut all = vec![x.clone()];
+            if let Some(learnt) = &self.bias_kv {
+                let heads = ops::reshape(&learnt[i], [self.kv_heads, 1, self.head_width()])?;
+                all.push(ops::broadcast_to(&heads, one.clone())?);
+            }
+            if self.zero_attn {
+                all.push(ops::zeros(one, x.dtype())?);
+            }
+            ops::concatenate(&all.iter().collect::<Vec<_>>(), -2)
+        };
+        let mask = widened(mask, causal, [queries, keys], more, q.dtype())?;
+        let both = [with(&k, 0)?, with(&v, 1)?];
+        Ok((q, both, mask, false))
+    }
+
     /// What all heads `[.., H, L, D]` found, as `[.., L, E]`.
     fn joined(&self, found: &Tensor) -> Result<Tensor> {
         self.out_proj.try_forward(&ops::flatten(&ops::transpose(found, -3, -2)?, -2, -1)?)
@@ -304,7 +377,7 @@ impl MultiheadAttention {
 impl Layer for MultiheadAttention {
     /// Self-attention: every element of x `[.., L, E]` sees every other.
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let [q, k, v] = self.placed(self.projected(x, x, x)?, None)?;
-        self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(None, false))?)
+        let ([q, k, v], mask, _) = self.looked_at(x, x, x, Masks::default())?;
+        self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
     }
 }

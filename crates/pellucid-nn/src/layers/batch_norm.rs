@@ -4,10 +4,13 @@ use super::spatial::{by_axes, channels};
 use crate::init;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
+use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter, Training};
+use crate::visit::Part;
 use pellucid_derive::Module;
 use pellucid_tensor::ops::RunningStatistics;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
+use std::cell::Cell;
 
 /// Batch normalisation (Ioffe & Szegedy 2015) of x `[B, C, spatial..]` with N spatial axes; see [`BatchNorm1d`] (which
 /// also takes `[B, C]`), [`BatchNorm2d`] and [`BatchNorm3d`].
@@ -136,7 +139,7 @@ impl<const N: usize> Layer for BatchNorm<N> {
             return self.normalized(x, Some(running), false, 0.0);
         }
         let n = ops::add(count, 1)?;
-        let y = match self.momentum {
+        let y = match self.momentum.filter(|_| !PLAIN_AVERAGES.get()) {
             Some(momentum) => self.normalized(x, Some(running), true, momentum)?,
             None => self.averaged(x, running, &n)?,
         };
@@ -162,4 +165,41 @@ impl<const N: usize> BatchNorm<N> {
         }
         Ok(y)
     }
+}
+
+thread_local! {
+    /// Whether layers on this thread take plain averages, whatever their momentum.
+    static PLAIN_AVERAGES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Running statistics are plain averages over all batches while it lives.
+pub(crate) struct PlainAverages {
+    before: bool,
+}
+
+/// Has the layers that this thread calls behave as if they were [`cumulative`](BatchNorm::cumulative).
+pub(crate) fn plain_averages() -> PlainAverages {
+    PlainAverages { before: PLAIN_AVERAGES.replace(true) }
+}
+
+impl Drop for PlainAverages {
+    fn drop(&mut self) {
+        PLAIN_AVERAGES.set(self.before);
+    }
+}
+
+/// The mean, the variance and the count of every batch normalisation in a module that has them.
+pub(crate) fn batch_norms(module: &(impl Module + ?Sized)) -> Vec<[Buffer; 3]> {
+    let mut found: Vec<(String, Vec<Buffer>)> = Vec::new();
+    walk(module, |name, part| match part {
+        Part::Module(info) if info.class().starts_with("BatchNorm") => found.push((name.to_string(), Vec::new())),
+        Part::Buffer(buffer) => {
+            let outer = name.rsplit_once('.').map_or("", |(outer, _)| outer);
+            if let Some((_, own)) = found.last_mut().filter(|(name, _)| name == outer) {
+                own.push(buffer.clone());
+            }
+        }
+        _ => {}
+    });
+    found.into_iter().filter_map(|(_, buffers)| buffers.try_into().ok()).collect()
 }

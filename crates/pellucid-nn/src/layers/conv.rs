@@ -172,15 +172,22 @@ impl<const N: usize> Conv<N> {
 
 impl<const N: usize> Layer for Conv<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.output(&self.weight, x)
+    }
+}
+
+impl<const N: usize> Conv<N> {
+    /// The output with this weight.
+    pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
         let (bias, options) = (self.bias.as_deref(), self.sliding.options());
         match (self.padding_mode, self.padding) {
-            (None, Padding::Both(both)) => conv(x, &self.weight, bias, options.padding(both)),
-            (None, Padding::Same) => conv(x, &self.weight, bias, options.padding(ops::Padding::Same)),
+            (None, Padding::Both(both)) => conv(x, weight, bias, options.padding(both)),
+            (None, Padding::Same) => conv(x, weight, bias, options.padding(ops::Padding::Same)),
             (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
                 Err(Error::invalid("conv", "padding \"same\" is for stride 1"))
             }
-            (Some(mode), _) => conv(&pad_last(x, self.around(), mode)?, &self.weight, bias, options),
+            (Some(mode), _) => conv(&pad_last(x, self.around(), mode)?, weight, bias, options),
         }
     }
 }
@@ -297,18 +304,23 @@ impl<const N: usize> ConvTranspose<N> {
                 Error::invalid("conv_transpose", format!("of {} there can be no output of {dims:?}", x.shape()))
             })?;
         }
-        self.transposed(x, more)
+        self.transposed(&self.weight, x, more)
     }
 
-    fn transposed(&self, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
+    fn transposed(&self, weight: &Tensor, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv_transpose1d, ops::conv_transpose2d, ops::conv_transpose3d]);
         let options = self.sliding.options().padding(self.padding).output_padding(more);
-        conv(x, &self.weight, self.bias.as_deref(), options)
+        conv(x, weight, self.bias.as_deref(), options)
+    }
+
+    /// The output with this weight.
+    pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        self.transposed(weight, x, self.output_padding)
     }
 }
 
 impl<const N: usize> Layer for ConvTranspose<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.transposed(x, self.output_padding)
+        self.output(&self.weight, x)
     }
 }

@@ -1,5 +1,6 @@
 //! How near two vectors are.
 
+use crate::call;
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
@@ -33,7 +34,7 @@ impl CosineSimilarity {
     /// # Errors
     /// Those of [`ops::cosine_similarity`].
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        ops::cosine_similarity(a, b, self.axis, self.eps)
+        call::call(self, &[a, b], || ops::cosine_similarity(a, b, self.axis, self.eps))
     }
 }
 
@@ -69,6 +70,6 @@ impl PairwiseDistance {
     /// # Errors
     /// Those of [`ops::pairwise_distance`].
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        ops::pairwise_distance(a, b, self.p, self.eps, self.keepdims)
+        call::call(self, &[a, b], || ops::pairwise_distance(a, b, self.p, self.eps, self.keepdims))
     }
 }

@@ -1,5 +1,6 @@
 //! Linear maps: of one vector, and of two.
 
+use crate::call;
 use crate::init;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
@@ -49,9 +50,16 @@ pub(super) fn bound(inputs: usize) -> f64 {
     if inputs == 0 { 0.0 } else { (inputs as f64).sqrt().recip() }
 }
 
+impl Linear {
+    /// The output with this weight.
+    pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        ops::linear(x, weight, self.bias.as_deref())
+    }
+}
+
 impl Layer for Linear {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        ops::linear(x, &self.weight, self.bias.as_deref())
+        self.output(&self.weight, x)
     }
 }
 
@@ -96,7 +104,9 @@ impl Bilinear {
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let y = ops::einsum("...i,kij,...j->...k", &[a, &self.weight, b])?;
-        self.bias.as_ref().map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
+        call::call(self, &[a, b], || {
+            let y = ops::einsum("...i,kij,...j->...k", &[a, &self.weight, b])?;
+            self.bias.as_ref().map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
+        })
     }
 }

@@ -10,10 +10,12 @@ mod conv;
 mod distance;
 mod dropout;
 mod embedding;
+mod fractional;
 mod instance_norm;
 mod linear;
 mod norm;
 mod pad;
+mod parametrized;
 mod pool;
 mod resize;
 mod shape;
@@ -22,6 +24,7 @@ mod unpool;
 
 pub use activation::*;
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d};
+pub(crate) use batch_norm::{batch_norms, plain_averages};
 pub use conv::{
     Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Padding,
 };
@@ -30,10 +33,12 @@ pub use dropout::{
     AlphaDropout, ChannelDropout, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout,
 };
 pub use embedding::{Embedding, EmbeddingBag};
+pub use fractional::{FractionalMaxPool, FractionalMaxPool2d, FractionalMaxPool3d};
 pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d};
 pub use linear::{Bilinear, Linear};
 pub use norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
 pub use pad::*;
+pub use parametrized::{SpectralNorm, WeightNorm, Weighted};
 pub use pool::*;
 pub use resize::{ChannelShuffle, PixelShuffle, PixelUnshuffle, Upsample};
 pub use shape::{Flatten, Fold, Identity, Unflatten, Unfold};

@@ -1,6 +1,7 @@
 //! The way back from a max pool.
 
 use super::spatial::{PerAxis, by_axes, channels};
+use crate::call;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
@@ -76,6 +77,7 @@ impl<const N: usize> MaxUnpool<N> {
     /// # Errors
     /// Those of [`ops::max_unpool2d`].
     pub fn forward_to(&self, x: &Tensor, indices: &Tensor, dims: [usize; N]) -> Result<Tensor> {
-        by_axes::<_, N>([ops::max_unpool1d, ops::max_unpool2d, ops::max_unpool3d])(x, indices, &dims)
+        let unpool = by_axes::<_, N>([ops::max_unpool1d, ops::max_unpool2d, ops::max_unpool3d]);
+        call::call(self, &[x, indices], || unpool(x, indices, &dims))
     }
 }

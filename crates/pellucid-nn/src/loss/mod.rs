@@ -13,6 +13,8 @@
 //! assert!(loss.item::<f32>() > 0.0 && cross_entropy(&logits, &classes).item::<f32>() > 0.0);
 //! ```
 //!
+//! Losses are modules without parameters, so that they can be parts of one, and be hooked.
+//!
 //! The value stays on the device, a 0-d tensor (unless every sample keeps its own); [`Tensor::item`] reads it. A
 //! loss of two inputs is a [`Loss`]; those of more have methods of the same names.
 
@@ -124,6 +126,12 @@ macro_rules! declared {
             }
         }
 
+        impl crate::Module for $name {
+            fn visit(&self, visitor: &mut crate::Visitor<'_>) {
+                visitor.module(self, None);
+            }
+        }
+
         #[doc = concat!("The mean of [`", stringify!($name), "`] with its other options at their defaults, a 0-d tensor.")]
         ///
         /// # Panics
@@ -143,7 +151,7 @@ macro_rules! losses {
         impl Loss for $name {
             fn try_forward(&self, $x: &Tensor, $y: &Tensor) -> Result<Tensor> {
                 let $loss = self;
-                $body
+                crate::call::call($loss, &[$x, $y], || $body)
             }
         }
     )*};
@@ -154,7 +162,9 @@ macro_rules! losses_of_many {
     ($($(#[$doc:meta])* $name:ident, $function:ident { $($fields:tt)* }
         |$loss:ident, $($input:ident),*| by [$($by:ident),*] $body:expr;)*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($($input),*) }
-        methods_of_many! { [$name] |$loss, $($input),*| by [$($by),*] $body }
+        methods_of_many! {
+            [$name] |$loss, $($input),*| by [$($by),*] crate::call::call($loss, &[$($input),*], || $body)
+        }
     )*};
 }
 

@@ -1,10 +1,14 @@
 //! Averages of weights over training, which often predict better than the last ones.
 
 use super::rule::nonnegative;
-use crate::module::Module;
+use crate::layer::Layer;
+use crate::layers::{batch_norms, plain_averages};
+use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
+use crate::visit::Part;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
+use std::collections::BTreeMap;
 
 /// How weights are averaged.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,8 +94,8 @@ impl AveragedModel {
         &self.count
     }
 
-    /// Gives the model the averages, in place, and puts its own weights aside. (Running statistics of
-    /// normalisations are not averaged; let them run over some batches.)
+    /// Gives the model the averages, in place, and puts its own weights aside. Running statistics of
+    /// normalisations are not averaged: [`update_bn`] computes them anew.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it has them already.
@@ -138,5 +142,69 @@ impl AveragedModel {
     fn state(&self) -> Vec<(String, Tensor)> {
         let averages = self.averages().map(|(name, a)| (format!("average.{name}"), a.clone()));
         averages.chain([("count".to_string(), self.count.tensor().clone())]).collect()
+    }
+}
+
+/// Computes the running statistics of all batch normalisations of a model anew, as plain averages over these batches:
+/// those that it has belong to other weights once it has averaged ones (Izmailov et al. 2018). No gradients are computed,
+/// every layer is in the mode afterwards in which it was, and a model without such statistics is left alone.
+///
+/// ```
+/// use pellucid_nn::optim::{Average, AveragedModel, update_bn};
+/// use pellucid_nn::{BatchNorm1d, Linear, sequential};
+/// use pellucid_tensor::{DType, Tensor};
+/// let model = sequential![Linear::new(2, 3), BatchNorm1d::new(3)];
+/// let mut averaged = AveragedModel::new(&model, Average::Equal)?;
+/// averaged.update()?;
+/// averaged.apply()?;
+/// update_bn(&model, (0..4).map(|_| Tensor::randn([8, 2], DType::F32)))?;
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of the model; the batches before have been seen then.
+pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item = Tensor>) -> Result<()> {
+    let norms = batch_norms(model);
+    if norms.is_empty() {
+        return Ok(());
+    }
+    let _off = no_grad();
+    for [mean, var, count] in &norms {
+        for (buffer, first) in [(mean, 0.0), (var, 1.0), (count, 0.0)] {
+            ops::copy_(buffer, &Tensor::from(first))?;
+        }
+    }
+    let _modes = Modes::keep(model);
+    let _averages = plain_averages();
+    model.train();
+    batches.into_iter().try_for_each(|x| model.try_forward(&x).map(drop))
+}
+
+/// The training modes of all layers, to which they return.
+struct Modes<'m, M: Module + ?Sized> {
+    model: &'m M,
+    modes: BTreeMap<String, bool>,
+}
+
+impl<'m, M: Module + ?Sized> Modes<'m, M> {
+    fn keep(model: &'m M) -> Modes<'m, M> {
+        let mut modes = BTreeMap::new();
+        walk(model, |name, part| {
+            if let Part::Training(mode) = part {
+                modes.insert(name.to_string(), mode.get());
+            }
+        });
+        Modes { model, modes }
+    }
+}
+
+impl<M: Module + ?Sized> Drop for Modes<'_, M> {
+    fn drop(&mut self) {
+        walk(self.model, |name, part| {
+            // A layer that was made only now has no other mode.
+            if let (Part::Training(mode), Some(&before)) = (part, self.modes.get(name)) {
+                mode.set(before);
+            }
+        });
     }
 }

@@ -1,11 +1,12 @@
 //! [`Descent`]: what all optimizers have in common, around any [`Rule`].
 
 use super::Optimizer;
-use super::circumstances::ticking;
-use super::rule::{Momentum, Place, Rule, fraction, nonnegative};
+use super::clock::Clocks;
+use super::rule::{Batch, Momentum, Place, Rule, fraction, nonnegative};
 use crate::module::identity;
 use crate::parameter::{Buffer, Parameter};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops};
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 /// An optimizer: parameters in groups, and a rule for each group.
@@ -14,8 +15,9 @@ use std::collections::HashSet;
 /// `f64`; a parameter in half precision has a master copy in `f32`, which is what the rule updates:
 /// the half-width parameter is its rounding, written by the same kernel (Micikevicius et al. 2018).
 ///
-/// One clock holds for all parameters of a group: one whose first gradient comes late is treated as
-/// if earlier gradients had been 0.
+/// Every parameter has a clock of its own, which moves on in the steps in which the parameter has a gradient: one that
+/// joins late, or has been frozen, begins at its own step 1. The clocks of parameters that were added together lie one
+/// beside the other and move on by one kernel; the updates of parameters are handed to the device together as well.
 pub struct Descent<R: Rule> {
     parameters: Vec<Parameter>,
     /// What belongs to each parameter, in their order.
@@ -28,6 +30,10 @@ pub struct Descent<R: Rule> {
 struct Member {
     name: String,
     group: usize,
+    /// Its numbers in the group's clocks.
+    clock: Vec<(&'static str, Buffer)>,
+    /// What its update reads beside the gradient: what the clock gives, or η alone, and the momentum's tensor.
+    rates: Vec<Tensor>,
     /// None as long as the parameter is frozen.
     kept: Option<Kept>,
 }
@@ -44,9 +50,8 @@ struct Group<R> {
     dtype: DType,
     lr: Buffer,
     momentum: Option<Buffer>,
-    clock: Vec<(&'static str, Buffer)>,
-    /// What a tick leaves for the updates of its step.
-    rates: Vec<Buffer>,
+    /// Of parameters that were added together.
+    clocks: Vec<Clocks>,
 }
 
 impl<R: Rule> Descent<R> {
@@ -153,12 +158,18 @@ impl<R: Rule> Descent<R> {
         let rule = &self.groups[last].rule;
         let keep = |p: &Parameter| Kept::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
         let kept: Vec<Option<Kept>> = parameters.iter().map(|(_, p)| keep(p)).collect::<Result<_>>()?;
-        if self.groups[last].dtype != dtype {
-            self.groups[last] = self.groups[last].converted(dtype)?;
+        let clocks = Clocks::new(rule, dtype, self.members.len()..self.members.len() + parameters.len())?;
+        let converted = if self.groups[last].dtype == dtype { None } else { Some(self.groups[last].converted(dtype)?) };
+        let group = converted.as_ref().unwrap_or(&self.groups[last]);
+        let place = |i: usize| Ok((clocks.of(i)?, group.rates(&clocks, i)?));
+        let places: Vec<_> = (0..parameters.len()).map(place).collect::<Result<_>>()?;
+        if let Some(converted) = converted {
+            self.groups[last] = converted;
         }
-        for ((name, parameter), kept) in parameters.into_iter().zip(kept) {
+        self.groups[last].clocks.push(clocks);
+        for (((name, parameter), kept), (clock, rates)) in parameters.into_iter().zip(kept).zip(places) {
             self.parameters.push(parameter);
-            self.members.push(Member { name, group: last, kept });
+            self.members.push(Member { name, group: last, clock, rates, kept });
         }
         Ok(())
     }
@@ -171,9 +182,10 @@ impl<R: Rule> Descent<R> {
         &self.groups[group].rule
     }
 
-    /// A number of a group's clock, a 0-d tensor: `step`, of most rules.
-    pub fn clock_tensor(&self, group: usize, name: &str) -> Option<&Tensor> {
-        let named = self.groups.get(group)?.clock.iter().find(|(own, _)| *own == name);
+    /// A number of a parameter's clock, a 0-d tensor: `step`, of most rules. Parameters are counted as in
+    /// [`Optimizer::parameters`].
+    pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<&Tensor> {
+        let named = self.members.get(parameter)?.clock.iter().find(|(own, _)| *own == name);
         named.map(|(_, buffer)| buffer.tensor())
     }
 
@@ -238,17 +250,8 @@ impl Kept {
 impl<R: Rule> Group<R> {
     fn new(rule: R, dtype: DType) -> Result<Group<R>> {
         let scalar = |value: f64| ops::full((), value, dtype).map(Buffer::new);
-        let clock = rule.clock().into_iter().map(|(name, value)| Ok((name, scalar(value)?)));
-        let clock: Vec<_> = clock.collect::<Result<_>>()?;
-        let rates = rule.tick().map_or(0, |(formula, _)| formula.outputs().len() - clock.len());
-        Ok(Group {
-            dtype,
-            lr: scalar(rule.lr())?,
-            momentum: rule.momentum().map(|m| scalar(m.held())).transpose()?,
-            rates: (0..rates).map(|_| scalar(0.0)).collect::<Result<_>>()?,
-            clock,
-            rule,
-        })
+        let momentum = rule.momentum().map(|m| scalar(m.held())).transpose()?;
+        Ok(Group { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
     }
 
     /// The same group for parameters whose state has another dtype, while it has none.
@@ -258,27 +261,22 @@ impl<R: Rule> Group<R> {
         Ok(new)
     }
 
-    /// Moves the clock on.
-    fn tick(&self, skip: Option<&Tensor>) -> Result<()> {
-        let Some((formula, params)) = self.rule.tick() else { return Ok(()) };
-        let clock = self.clock.iter().map(|(_, buffer)| buffer);
-        let targets: Vec<&Tensor> = clock.chain(&self.rates).map(Buffer::tensor).collect();
-        let inputs = [&self.lr].into_iter().chain(&self.momentum).map(Buffer::tensor);
-        let inputs: Vec<&Tensor> = inputs.chain(skip).collect();
-        ops::update(ticking(formula, self.clock.len(), skip.is_some()), &targets, &inputs, &params)
+    /// What clocks are made to move on by.
+    fn drives(&self) -> impl Iterator<Item = &Tensor> {
+        [&self.lr].into_iter().chain(&self.momentum).map(Buffer::tensor)
     }
 
-    /// What an update reads beside the gradient.
-    fn rates(&self) -> Vec<&Tensor> {
-        let own = if self.rates.is_empty() { std::slice::from_ref(&self.lr) } else { &self.rates };
-        own.iter().chain(&self.momentum).map(Buffer::tensor).collect()
+    /// What an update of parameter `i` of these clocks reads beside the gradient.
+    fn rates(&self, clocks: &Clocks, i: usize) -> Result<Vec<Tensor>> {
+        let mut rates = clocks.rates_of(i)?;
+        // Without a tick η itself; then the momentum's tensor.
+        rates.extend(self.drives().skip(usize::from(!rates.is_empty())).cloned());
+        Ok(rates)
     }
 
     fn scalars(&self) -> impl Iterator<Item = (&'static str, &Buffer)> {
         let momentum = self.rule.momentum().map(Momentum::name).zip(self.momentum.as_ref());
-        // The rates are computed anew in every step.
-        let clock = self.clock.iter().map(|(name, buffer)| (*name, buffer));
-        [("lr", &self.lr)].into_iter().chain(momentum).chain(clock)
+        [("lr", &self.lr)].into_iter().chain(momentum)
     }
 }
 
@@ -316,9 +314,9 @@ impl<R: Rule> Optimizer for Descent<R> {
         for (i, group) in self.groups.iter().enumerate() {
             all.extend(group.scalars().map(|(name, b)| (format!("groups.{i}.{name}"), b.tensor().clone())));
         }
-        for Member { name: parameter, kept, .. } in &self.members {
+        for Member { name: parameter, clock, kept, .. } in &self.members {
             let Some(Kept { master, state }) = kept else { continue };
-            let state = state.iter().map(|(name, buffer)| (*name, buffer));
+            let state = clock.iter().chain(state).map(|(name, buffer)| (*name, buffer));
             let named = master.iter().map(|buffer| ("master", buffer)).chain(state);
             all.extend(named.map(|(name, b)| (format!("state.{parameter}.{name}"), b.tensor().clone())));
         }
@@ -356,34 +354,36 @@ impl<R: Rule> Optimizer for Descent<R> {
 
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         let _guard = no_grad();
-        for (member, parameter) in self.members.iter().zip(&self.parameters) {
-            if member.kept.is_none() && parameter.grad().is_some() {
-                let name = &member.name;
-                let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
-                return Err(Error::invalid(R::NAME, reason));
-            }
+        let gradients: Vec<Option<Tensor>> = self.parameters.iter().map(|p| p.grad()).collect();
+        if let Some((member, _)) = self.members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
+            let name = &member.name;
+            let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
+            return Err(Error::invalid(R::NAME, reason));
         }
         let scale = self.scale(scale)?;
-        self.groups.iter().try_for_each(|group| group.tick(skip))?;
-        let rates: Vec<Vec<&Tensor>> = self.groups.iter().map(Group::rates).collect();
         let narrowed = |group: &Group<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
         let scales: Vec<Option<Tensor>> = self.groups.iter().map(narrowed).collect::<Result<_>>()?;
-        for (member, parameter) in self.members.iter().zip(&self.parameters) {
-            let (Some(gradient), Some(kept)) = (parameter.grad(), &member.kept) else { continue };
+        for group in &self.groups {
+            group.clocks.iter().try_for_each(|clocks| clocks.tick(&group.rule, group.drives(), &gradients, skip))?;
+        }
+        let batch = RefCell::new(Batch::default());
+        for ((member, parameter), gradient) in self.members.iter().zip(&self.parameters).zip(&gradients) {
+            let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
             let rule = &self.groups[member.group].rule;
             let master = kept.master.as_ref().map(Buffer::tensor);
             rule.update(&Place {
                 parameter: master.unwrap_or(parameter.tensor()),
                 half: master.map(|_| parameter.tensor()),
                 state: &kept.state,
-                gradient: &gradient,
-                rates: &rates[member.group],
+                gradient,
+                rates: &member.rates,
                 scale: scales[member.group].as_ref(),
                 skip,
                 flip: rule.maximize(),
+                batch: &batch,
             })?;
         }
-        Ok(())
+        batch.borrow_mut().run()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Optimizers: how parameters follow their gradients.
 //!
-//! An update is one kernel a parameter, a formula that reads the parameter, its gradient and its
+//! An update is one kernel, which runs over all parameters together: a formula that reads the parameter, its gradient and its
 //! state and writes parameter and state in place. Learning rate, momentum, step count and whatever
 //! follows from them are 0-d tensors that the formula reads, and all state exists from the start; so
 //! a captured step can be replayed, and sees a new learning rate.
@@ -28,6 +28,7 @@ mod asgd;
 mod average;
 mod circumstances;
 mod clip;
+mod clock;
 mod descent;
 mod lamb;
 mod lbfgs;
@@ -50,7 +51,7 @@ pub use adam::{Adam, AdamOptions};
 pub use adamax::{Adamax, AdamaxOptions};
 pub use adamw::{AdamW, AdamWOptions};
 pub use asgd::{Asgd, AsgdOptions};
-pub use average::{Average, AveragedModel};
+pub use average::{Average, AveragedModel, update_bn};
 pub use clip::{ClipGradNorm, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
 pub use descent::Descent;
 pub use lamb::{Lamb, LambOptions};

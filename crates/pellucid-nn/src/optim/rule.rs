@@ -3,6 +3,7 @@
 use super::circumstances::{Circumstances, met};
 use crate::parameter::Buffer;
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula, ops};
+use std::cell::RefCell;
 use std::fmt;
 
 /// Tensors by name: the state of one parameter.
@@ -124,13 +125,13 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// [`Error::ShapeMismatch`] if the rule has no meaning for this shape, [`Error::OutOfMemory`].
     fn state(&self, like: &Tensor) -> Result<State>;
 
-    /// What a group remembers from step to step, as 0-d tensors: names and first values.
+    /// What is counted for every parameter from step to step, as 0-d tensors: names and first values.
     fn clock(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 
-    /// How a group's clock moves on, once a step: a formula from the clock, η and the momentum's tensor
-    /// (if there is one) to the clock and whatever numbers the update reads, its *rates*. Without one
+    /// How a parameter's clock moves on in a step in which it has a gradient: a formula from the clock, η and the
+    /// momentum's tensor (if there is one) to the clock and whatever numbers the update reads, its *rates*. Without one
     /// the rates are η alone.
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         None
@@ -152,13 +153,54 @@ pub struct Place<'a> {
     pub(super) state: &'a [(&'static str, Buffer)],
     pub(super) gradient: &'a Tensor,
     /// The rates, then the momentum's tensor.
-    pub(super) rates: &'a [&'a Tensor],
+    pub(super) rates: &'a [Tensor],
     pub(super) scale: Option<&'a Tensor>,
     pub(super) skip: Option<&'a Tensor>,
     pub(super) flip: bool,
+    /// Where updates wait for those of other parameters.
+    pub(super) batch: &'a RefCell<Batch<'a>>,
 }
 
-impl Place<'_> {
+/// Updates by one formula, of parameter after parameter, that run together.
+#[derive(Default)]
+pub(super) struct Batch<'a> {
+    /// The formula, and how many of the operands of each update are its targets.
+    formula: Option<(&'static Formula, usize)>,
+    params: Vec<Scalar>,
+    operands: Vec<&'a Tensor>,
+}
+
+impl<'a> Batch<'a> {
+    /// Puts an update to those that wait, which run now if they are of another kind.
+    fn push(
+        &mut self,
+        formula: &'static Formula,
+        targets: usize,
+        operands: impl Iterator<Item = &'a Tensor>,
+        params: &[Scalar],
+    ) -> Result<()> {
+        let alike =
+            self.formula.is_some_and(|(f, n)| std::ptr::eq(f, formula) && n == targets) && self.params == params;
+        if !alike {
+            self.run()?;
+            self.formula = Some((formula, targets));
+            self.params.extend(params);
+        }
+        self.operands.extend(operands);
+        Ok(())
+    }
+
+    /// Runs all that wait.
+    pub(super) fn run(&mut self) -> Result<()> {
+        let Some((formula, targets)) = self.formula.take() else { return Ok(()) };
+        let done = ops::update_many(formula, targets, &self.operands, &self.params);
+        self.operands.clear();
+        self.params.clear();
+        done
+    }
+}
+
+impl<'a> Place<'a> {
     /// The parameter, in the dtype of its state.
     pub fn parameter(&self) -> &Tensor {
         self.parameter
@@ -171,7 +213,7 @@ impl Place<'_> {
 
     /// Rate number `i`; the momentum's tensor comes last.
     pub fn rate(&self, i: usize) -> &Tensor {
-        self.rates[i]
+        &self.rates[i]
     }
 
     /// The gradient in the dtype of the state, scaled and turned as the step asks.
@@ -191,18 +233,24 @@ impl Place<'_> {
     }
 
     /// The whole update by one kernel: a formula from (p, state.., g, rates.., momentum; params) to
-    /// (p, state..).
+    /// (p, state..). It runs together with those of other parameters, at the end of the step; so it is the last thing
+    /// that a rule asks for.
     ///
     /// # Errors
-    /// Those of [`ops::update`].
+    /// Those of [`ops::update_many`].
     pub fn fused(&self, formula: &'static Formula, params: &[Scalar]) -> Result<()> {
-        let mut targets: Vec<&Tensor> = Vec::with_capacity(2 + self.state.len());
-        targets.push(self.parameter);
-        targets.extend(self.state.iter().map(|(_, buffer)| buffer.tensor()));
-        let mut inputs: Vec<&Tensor> = Vec::with_capacity(3 + self.rates.len());
-        inputs.push(self.gradient);
-        inputs.extend(self.rates);
-        self.submit(formula, targets, true, inputs, params)
+        let around = Circumstances {
+            half: self.half.is_some(),
+            flip: self.flip,
+            scale: self.scale.is_some(),
+            skip: self.skip.is_some(),
+        };
+        let own = 1 + self.state.len();
+        let state = self.state.iter().map(|(_, buffer)| buffer.tensor());
+        let targets = [self.parameter].into_iter().chain(state).chain(self.half);
+        let inputs = [self.gradient].into_iter().chain(self.rates).chain(self.scale).chain(self.skip);
+        let count = own + usize::from(around.half);
+        self.batch.borrow_mut().push(met(formula, own, around), count, targets.chain(inputs), params)
     }
 
     /// Overwrites the parameter with a formula of (p, inputs..; params).
@@ -210,7 +258,10 @@ impl Place<'_> {
     /// # Errors
     /// Those of [`ops::update`].
     pub fn write(&self, formula: &'static Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
-        self.submit(formula, vec![self.parameter], false, inputs.to_vec(), params)
+        let around = Circumstances { half: self.half.is_some(), skip: self.skip.is_some(), ..Default::default() };
+        let targets: Vec<&Tensor> = [self.parameter].into_iter().chain(self.half).collect();
+        let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
+        ops::update(met(formula, 1, around), &targets, &inputs, params)
     }
 
     /// Overwrites states with a formula of (states.., inputs..; params).
@@ -224,41 +275,10 @@ impl Place<'_> {
         inputs: &[&Tensor],
         params: &[Scalar],
     ) -> Result<()> {
-        let (targets, skip) = (states.iter().map(|&i| self.state(i)).collect(), self.skip.is_some());
-        let circumstances = Circumstances { skip, ..Circumstances::default() };
-        self.run(formula, circumstances, targets, inputs.to_vec(), params)
-    }
-
-    fn submit<'t>(
-        &'t self,
-        formula: &'static Formula,
-        mut targets: Vec<&'t Tensor>,
-        reads_gradient: bool,
-        mut inputs: Vec<&'t Tensor>,
-        params: &[Scalar],
-    ) -> Result<()> {
-        let circumstances = Circumstances {
-            half: self.half.is_some(),
-            flip: reads_gradient && self.flip,
-            scale: reads_gradient && self.scale.is_some(),
-            skip: self.skip.is_some(),
-        };
-        targets.extend(self.half);
-        inputs.extend(self.scale.filter(|_| reads_gradient));
-        self.run(formula, circumstances, targets, inputs, params)
-    }
-
-    fn run<'t>(
-        &'t self,
-        formula: &'static Formula,
-        circumstances: Circumstances,
-        targets: Vec<&'t Tensor>,
-        mut inputs: Vec<&'t Tensor>,
-        params: &[Scalar],
-    ) -> Result<()> {
-        inputs.extend(self.skip);
-        let own = targets.len() - usize::from(circumstances.half);
-        ops::update(met(formula, own, circumstances), &targets, &inputs, params)
+        let around = Circumstances { skip: self.skip.is_some(), ..Default::default() };
+        let targets: Vec<&Tensor> = states.iter().map(|&i| self.state(i)).collect();
+        let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
+        ops::update(met(formula, targets.len(), around), &targets, &inputs, params)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::encoder::paired;
 use super::{Residual, TransformerOptions};
 use crate::attention::{KvCache, Masks, MultiheadAttention};
+use crate::call;
 use crate::layer::Layer;
 use crate::layers::{Dropout, LayerNorm, Linear};
 use crate::module::Module;
@@ -96,7 +97,9 @@ impl TransformerDecoderLayer {
         masks: Masks<'_>,
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
-        self.around(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
+        call::call(self, &[target, memory], || {
+            self.around(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
+        })
     }
 
     /// The output for the next elements `[N, n, E]` of a causal target; see [`MultiheadAttention::forward_cached`].
@@ -119,7 +122,9 @@ impl TransformerDecoderLayer {
         cache: &KvCache,
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
-        self.around(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
+        call::call(self, &[target, memory], || {
+            self.around(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
+        })
     }
 
     /// All three blocks, of which the first is some form of self-attention.
@@ -198,7 +203,9 @@ impl TransformerDecoder {
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
         let each = |x: Tensor, layer: &TransformerDecoderLayer| layer.try_forward(&x, memory, masks, memory_masks);
-        self.norm.try_forward(&self.layers.iter().try_fold(target.clone(), each)?)
+        call::call(self, &[target, memory], || {
+            self.norm.try_forward(&self.layers.iter().try_fold(target.clone(), each)?)
+        })
     }
 
     /// Empty caches of all layers: `batch` targets of at most `capacity` elements.
@@ -242,6 +249,8 @@ impl TransformerDecoder {
         let each = |x: Tensor, (layer, cache): (&TransformerDecoderLayer, &KvCache)| {
             layer.try_forward_cached(&x, memory, cache, memory_masks)
         };
-        self.norm.try_forward(&layers.into_iter().try_fold(target.clone(), each)?)
+        call::call(self, &[target, memory], || {
+            self.norm.try_forward(&layers.into_iter().try_fold(target.clone(), each)?)
+        })
     }
 }

@@ -84,7 +84,7 @@ impl TransformerEncoderLayer {
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
     pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
-        call::call(self, x, |x| self.around(x, |x| self.self_attn.try_attend(x, x, x, masks)))
+        call::call(self, &[x], || self.around(x, |x| self.self_attn.try_attend(x, x, x, masks)))
     }
 
     /// The output for the next elements `[N, n, E]` of a causal sequence; see [`MultiheadAttention::forward_cached`].
@@ -101,7 +101,7 @@ impl TransformerEncoderLayer {
     /// # Errors
     /// Those of [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
-        call::call(self, x, |x| self.around(x, |x| self.self_attn.try_forward_cached(x, cache)))
+        call::call(self, &[x], || self.around(x, |x| self.self_attn.try_forward_cached(x, cache)))
     }
 
     /// Both blocks, of which the first is some form of attention.
@@ -171,7 +171,7 @@ impl TransformerEncoder {
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
     pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
-        call::call(self, x, |x| {
+        call::call(self, &[x], || {
             let x = self.layers.iter().try_fold(x.clone(), |x, layer| layer.try_forward_masked(&x, masks))?;
             self.norm.try_forward(&x)
         })
@@ -201,7 +201,7 @@ impl TransformerEncoder {
     /// # Errors
     /// [`Error::InvalidArgument`] for another number of caches; those of [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Result<Tensor> {
-        call::call(self, x, |x| {
+        call::call(self, &[x], || {
             let layers = paired("transformer_encoder", &self.layers, caches)?;
             let x = layers.into_iter().try_fold(x.clone(), |x, (layer, cache)| layer.try_forward_cached(&x, cache))?;
             self.norm.try_forward(&x)

@@ -10,6 +10,7 @@ pub use decoder::{TransformerDecoder, TransformerDecoderLayer};
 pub use encoder::{TransformerEncoder, TransformerEncoderLayer};
 
 use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions, Rotary};
+use crate::call;
 use crate::init;
 use crate::layer::Layer;
 use crate::layers::{Dropout, LayerNorm, Linear};
@@ -168,7 +169,9 @@ impl Transformer {
         target_masks: Masks<'_>,
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
-        let memory = self.encoder.try_forward_masked(source, source_masks)?;
-        self.decoder.try_forward(target, &memory, target_masks, memory_masks)
+        call::call(self, &[source, target], || {
+            let memory = self.encoder.try_forward_masked(source, source_masks)?;
+            self.decoder.try_forward(target, &memory, target_masks, memory_masks)
+        })
     }
 }

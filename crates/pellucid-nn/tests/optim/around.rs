@@ -3,7 +3,7 @@
 use crate::numbers::KINDS;
 use crate::{close, flat, parameters, set_gradients};
 use pellucid_nn::optim::*;
-use pellucid_nn::{Linear, Module, Parameter};
+use pellucid_nn::{BatchNorm1d, Dropout, InstanceNorm1d, Layer, Linear, Module, Parameter, sequential};
 use pellucid_tensor::{DType, Error, Tensor, capture};
 
 fn with_gradients(gradients: &[&[f64]], dtype: DType) -> Vec<Parameter> {
@@ -203,4 +203,34 @@ fn averages_are_their_definitions() {
     assert_eq!(of(&again), of(&ema));
     again.apply().unwrap();
     assert!(matches!(AveragedModel::new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
+}
+
+/// What PyTorch's `update_bn` leaves: the means over the batches of means and unbiased variances.
+#[test]
+fn statistics_of_averaged_weights_are_computed_anew() {
+    let norm = |momentum: f64| BatchNorm1d::new(2).momentum(momentum);
+    let model = sequential![norm(0.1), Dropout::new(0.5), norm(0.7), InstanceNorm1d::new(2).running_statistics()];
+    model.forward(&Tensor::full([4, 2, 3], 7.0, DType::F32));
+    model.eval();
+    let batches = [[[1.0f32, 5.0], [3.0, 5.0]], [[6.0, 5.0], [-2.0, 1.0]]];
+    update_bn(&sequential![norm(0.1)], [Tensor::zeros([3, 3], DType::F32)]).expect_err("three channels");
+    let first = sequential![norm(0.3)];
+    first.eval();
+    update_bn(&first, batches.iter().map(|&b| Tensor::from(b))).unwrap();
+    let state = first.state_dict();
+    assert_eq!(state["0.running_mean"].to_vec::<f32>(), [2.0, 4.0]);
+    assert_eq!(state["0.running_var"].to_vec::<f32>(), [17.0, 4.0]);
+    assert_eq!(state["0.num_batches_tracked"].item::<i64>(), 2);
+    // The mode is what it was, and so is the momentum: 0.7·2 + 0.3·2.
+    first.forward(&Tensor::from(batches[0]));
+    assert_eq!(first.state_dict()["0.num_batches_tracked"].item::<i64>(), 2);
+    first.train();
+    first.forward(&Tensor::from(batches[0]));
+    close(&first.state_dict()["0.running_mean"].to_vec::<f64>(), &[2.0, 0.7 * 4.0 + 0.3 * 5.0], 1e-6, "momentum");
+    // Other statistics stay, and a model without any is not called.
+    let own = model.state_dict()["3.running_mean"].to_vec::<f32>();
+    update_bn(&model, []).unwrap();
+    assert_eq!(model.state_dict()["0.running_var"].to_vec::<f32>(), [1.0, 1.0]);
+    assert_eq!(model.state_dict()["3.running_mean"].to_vec::<f32>(), own);
+    update_bn(&Linear::new(2, 2), [Tensor::zeros([9, 9], DType::F32)]).unwrap();
 }

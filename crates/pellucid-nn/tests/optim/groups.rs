@@ -72,7 +72,7 @@ fn biases_can_be_exempt_and_state_goes_by_name() {
     assert!(optimizer.parameters()[..2].iter().all(|p| p.rank() == 2));
     assert!(optimizer.parameters()[2..].iter().all(|p| p.rank() == 1));
     let state = optimizer.state_dict();
-    for name in ["groups.0.lr", "groups.1.step", "state.0.weight.mean", "state.2.bias.square"] {
+    for name in ["groups.0.lr", "state.0.weight.step", "state.0.weight.mean", "state.2.bias.square"] {
         assert!(state.contains_key(name), "{name} is not in {:?}", state.keys());
     }
     // Names, not positions: the other order of parameters takes the same state.
@@ -118,11 +118,11 @@ fn parameters_may_come_later() {
         }
         assert_eq!(bits(&at_once), bits(&late));
     }
-    // Steps without parameters count all the same.
+    // A parameter's steps begin when it is there.
     let mut late = Adam::new(vec![], options).unwrap();
     late.step();
     late.add_params(parameters(false, DType::F64)).unwrap();
-    assert_eq!(late.clock_tensor(0, "step").unwrap().item::<f64>(), 1.0);
+    assert_eq!(late.clock_tensor(1, "step").unwrap().item::<f64>(), 0.0);
     // What cannot be added leaves all as it was.
     let known = late.parameters()[0].clone();
     assert!(matches!(late.add_params(vec![known]), Err(Error::InvalidArgument { .. })));

@@ -119,6 +119,34 @@ fn fifty_steps_are_pytorchs() {
     }
 }
 
+/// Every parameter counts its own steps: one that is added late, or has no gradient now and then, is PyTorch's.
+#[test]
+fn parameters_that_come_late_are_pytorchs() {
+    let fixture = fixture();
+    for (kind, cases, make) in in_pytorch().filter(|(kind, ..)| *kind != "muon") {
+        for case in 0..cases {
+            let name = format!("late.{kind}.{case}");
+            let expected = &fixture[&(name.as_str(), 10)];
+            for added_late in [false, true] {
+                let [w, b]: [Parameter; 2] = parameters(false, DType::F64).try_into().unwrap();
+                let first = if added_late { vec![w] } else { vec![w, b.clone()] };
+                let mut optimizer = make(first, case);
+                for t in 1..=10 {
+                    if added_late && t == 4 {
+                        optimizer.add_params(vec![b.clone()]).unwrap();
+                    }
+                    set_gradients(&*optimizer, f64::from(t));
+                    if t < 4 || t == 7 {
+                        b.zero_grad();
+                    }
+                    optimizer.step();
+                }
+                close(&flat(optimizer.parameters()), expected, 1e-11, &format!("{kind}.{case}, {added_late}"));
+            }
+        }
+    }
+}
+
 /// In `f32` the same numbers, as far as 24 bits reach, where the descent does not fork.
 #[test]
 fn single_precision_follows() {

@@ -73,6 +73,11 @@ fn schedule(name: &str) -> Box<dyn Schedule> {
             Constant { factor: 0.5, total: 4 },
             vec![(8, Box::new(Multiplicative::new(|epoch| 0.9 - 0.01 * epoch as f64)))],
         )),
+        "swa" => Box::new(SwaLr::new(0.05)),
+        "swa_linear" => {
+            Box::new(SwaLr { epochs: 7, anneal: Anneal::Linear, ..SwaLr::new(PerGroup::Each(vec![0.3, 0.001])) })
+        }
+        "swa_at_once" => Box::new(SwaLr { epochs: 0, ..SwaLr::new(0.05) }),
         "chained" => Box::new(Chained::new(vec![Box::new(Constant { factor: 0.1, total: 4 }), Box::new(exponential)])),
         "chained_more" => Box::new(Chained::new(vec![
             Box::new(Linear { start_factor: 0.5, end_factor: 1.0, total: 6 }),

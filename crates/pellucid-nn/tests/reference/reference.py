@@ -16,6 +16,7 @@ import struct
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 torch.manual_seed(0)
 tensors = {}
@@ -64,6 +65,16 @@ LAYERS = {
     "avg_pool2d_inside": (nn.AvgPool2d(3, padding=1, count_include_pad=False), IMAGE),
     "avg_pool2d_divisor": (nn.AvgPool2d(2, divisor_override=3), IMAGE),
     "avg_pool3d": (nn.AvgPool3d(2), SOLID),
+    "fractional_max_pool2d": (
+        nn.FractionalMaxPool2d((2, 3), output_size=(3, 4), _random_samples=torch.arange(16.0).div(16).reshape(2, 4, 2)),
+        IMAGE,
+    ),
+    "fractional_max_pool3d": (
+        nn.FractionalMaxPool3d(
+            (2, 1, 2), output_ratio=(0.5, 0.7, 0.5), _random_samples=torch.arange(24.0).div(24).reshape(2, 4, 3)
+        ),
+        SOLID,
+    ),
     "lp_pool1d": (nn.LPPool1d(3, 2), LINE.abs()),
     "lp_pool2d": (nn.LPPool2d(2, (2, 3), stride=2), IMAGE.abs()),
     "lp_pool3d": (nn.LPPool3d(2, 2), SOLID.abs()),
@@ -161,6 +172,12 @@ LAYERS = {
     "log_softmax": (nn.LogSoftmax(-1), ROWS),
     "softmin": (nn.Softmin(-1), ROWS),
     "softmax2d": (nn.Softmax2d(), IMAGE),
+    "weight_norm": (weight_norm(nn.Linear(6, 4)), ROWS),
+    "weight_norm_conv": (weight_norm(nn.Conv2d(4, 6, 3, bias=False)), IMAGE),
+    "weight_norm_transposed": (weight_norm(nn.ConvTranspose1d(4, 6, 3)), LINE),
+    "spectral_norm": (spectral_norm(nn.Linear(6, 4)), ROWS),
+    "spectral_norm_conv": (spectral_norm(nn.Conv2d(4, 6, 3, padding=1), n_power_iterations=2), IMAGE),
+    "spectral_norm_transposed": (spectral_norm(nn.ConvTranspose2d(4, 6, (2, 3))), IMAGE),
 }
 
 

@@ -1,6 +1,7 @@
 //! The layers of `reference.py`, by the names that they have there.
 
 use pellucid_nn::*;
+use pellucid_tensor::Tensor;
 use pellucid_tensor::ops::{Divisor, Meeting, PadMode, Resample};
 
 /// Made anew, with first values that do not matter.
@@ -8,6 +9,11 @@ use pellucid_tensor::ops::{Divisor, Meeting, PadMode, Resample};
 pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
     fn boxed(layer: impl Layer + 'static) -> Box<dyn Layer> {
         Box::new(layer)
+    }
+    /// k / n for the n elements of a shape.
+    fn parts(shape: [usize; 3]) -> Tensor {
+        let n = shape.iter().product::<usize>() as f32;
+        (Tensor::arange(0.0f32, n, 1.0) / f64::from(n)).reshape(shape)
     }
     vec![
         ("linear", boxed(Linear::new(6, 4))),
@@ -41,6 +47,8 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("avg_pool2d_inside", boxed(AvgPool2d::new(3).padding(1).divisor(Divisor::Inside))),
         ("avg_pool2d_divisor", boxed(AvgPool2d::new(2).divisor(Divisor::Number(3.0)))),
         ("avg_pool3d", boxed(AvgPool3d::new(2))),
+        ("fractional_max_pool2d", boxed(FractionalMaxPool2d::new([2, 3], [3, 4]).samples(parts([2, 4, 2])))),
+        ("fractional_max_pool3d", boxed(FractionalMaxPool3d::of_ratio([2, 1, 2], [0.5, 0.7, 0.5]).samples(parts([2, 4, 3])))),
         ("lp_pool1d", boxed(LpPool1d::new(3.0, 2))),
         ("lp_pool2d", boxed(LpPool2d::new(2.0, [2, 3]).stride(2))),
         ("lp_pool3d", boxed(LpPool3d::new(2.0, 2))),
@@ -138,5 +146,11 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("log_softmax", boxed(LogSoftmax::default())),
         ("softmin", boxed(Softmin::default())),
         ("softmax2d", boxed(Softmax2d)),
+        ("weight_norm", boxed(WeightNorm::new(Linear::new(6, 4)))),
+        ("weight_norm_conv", boxed(WeightNorm::new(Conv2d::new(4, 6, 3).without_bias()))),
+        ("weight_norm_transposed", boxed(WeightNorm::new(ConvTranspose1d::new(4, 6, 3)))),
+        ("spectral_norm", boxed(SpectralNorm::new(Linear::new(6, 4)))),
+        ("spectral_norm_conv", boxed(SpectralNorm::new(Conv2d::new(4, 6, 3).padding(1)).iterations(2))),
+        ("spectral_norm_transposed", boxed(SpectralNorm::new(ConvTranspose2d::new(4, 6, [2, 3])))),
     ]
 }

@@ -72,21 +72,6 @@ impl Recording {
         }
     }
 
-    /// Sees to it that host values which the step writes over are there again when the next launch begins.
-    fn restore_constants(&mut self, outputs: &[&Array]) -> Result<()> {
-        for out in outputs {
-            let Some(constant) = self.constants.iter().find(|c| c.shares_storage(out)).cloned() else { continue };
-            let is_write = |k: &Recorded| k.outputs.iter().any(|o| o.shares_storage(out));
-            if !self.kernels.iter().any(is_write) {
-                let values = super::eager(|| constant.copy())?;
-                self.constants.push(values.clone());
-                let restored = Recorded { kernel: Kernel::Copy, inputs: vec![values], outputs: vec![constant] };
-                self.kernels.insert(0, restored);
-            }
-        }
-        Ok(())
-    }
-
     fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
         for out in outputs {
             if !out.storage().buffer().is_allocated() {
@@ -167,7 +152,6 @@ pub(super) fn record(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> R
         super::ready(kernel.name(), array.storage())?;
     }
     let mut recording = lock(&shared);
-    recording.restore_constants(outputs)?;
     recording.push(kernel, inputs, outputs);
     if MODE.get() == Mode::Lazy && recording.kernels.len() >= LONG { recording.flush() } else { Ok(()) }
 }

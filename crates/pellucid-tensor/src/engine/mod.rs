@@ -11,11 +11,13 @@
 
 mod capture;
 mod list;
+mod many;
 mod trace;
 
 pub use capture::{CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, capture, capture_with};
 pub use list::lazy;
 pub(crate) use list::{Recorded, Recording, deferred};
+pub(crate) use many::map_many;
 pub use trace::{Work, trace, traced};
 
 use crate::array::Array;

@@ -87,7 +87,7 @@ fn common<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shap
     }
 }
 
-fn broadcast(op: &'static str, inputs: &[&Tensor]) -> Result<Shape> {
+pub(super) fn broadcast(op: &'static str, inputs: &[&Tensor]) -> Result<Shape> {
     let shape = inputs.iter().try_fold(Shape::scalar(), |shape, input| shape.broadcast(input.shape()));
     shape.ok_or_else(|| {
         let mend = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
@@ -160,45 +160,34 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
     Ok(())
 }
 
-/// Overwrites `targets` with the outputs of a formula, whose first inputs they may be: an in-place
-/// update of several tensors by one kernel. The formula's inputs are `targets` then `inputs`.
-/// A number that was computed at full width may be stored in a half-width target: a copy for reading.
-///
-/// # Errors
-/// [`Error::InPlaceOnTracked`] if a target is part of a recorded computation, or requires a gradient
-/// outside [`no_grad`](crate::no_grad); shapes other than the targets'.
-pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
-    let op = formula.name();
-    for target in targets {
-        super::writable(op, target)?;
-    }
-    let all: SmallVec<[&Tensor; 6]> = targets.iter().chain(inputs).copied().collect();
-    let (params, mut made) = (Params::from(params), None);
-    let shape = common(op, &all, &mut made)?;
-    if let Some(other) = targets.iter().find(|t| t.shape() != shape) {
-        let mend = "an in-place update cannot change its target's shape";
-        return Err(Error::shapes(op, [other.shape(), shape], mend));
-    }
-    let arrays: SmallVec<[&Array; 6]> = all.iter().map(|t| t.array()).collect();
-    let call = Call { formula, params: &params, shape, rows: AxisSet::default(), sum: None, number: None };
+/// The program that overwrites `targets`, which come first among the inputs: its outputs are stored in their dtypes.
+pub(super) fn overwriting(
+    formula: &Formula,
+    targets: usize,
+    inputs: &[&Tensor],
+    params: &Params,
+) -> Result<Arc<Program>> {
+    let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|t| t.array()).collect();
+    // Dtypes alone decide; the shape is anyone's.
+    let shape = arrays.first().map_or(&Shape::scalar(), |a| a.shape()).clone();
+    let call = Call { formula, params, shape: &shape, rows: AxisSet::default(), sum: None, number: None };
     let mut program = call.program(&arrays)?;
-    let written: SmallVec<[&Array; 4]> = targets.iter().map(|t| t.array()).collect();
-    let fits = |program: &Program| program.outputs.iter().zip(&written).all(|(o, t)| o.storage == t.dtype());
+    let written = &arrays[..targets];
+    let fits = |program: &Program| program.outputs.iter().zip(written).all(|(o, t)| o.storage == t.dtype());
     let narrows = |program: &Program| {
         let half = |t: &&Array| matches!(t.dtype(), DType::F16 | DType::BF16);
-        program.outputs.iter().zip(&written).all(|(o, t)| o.storage == t.dtype() || (o.storage.is_float() && half(t)))
+        program.outputs.iter().zip(written).all(|(o, t)| o.storage == t.dtype() || (o.storage.is_float() && half(t)))
     };
-    if program.outputs.len() == targets.len() && !fits(program) && narrows(program) {
+    if program.outputs.len() == targets && !fits(program) && narrows(program) {
         let full = formula.outputs().iter().position(|o| o.kind == Kind::Number).map(|k| program.outputs[k].storage);
         let signature = Signature::new(arrays.iter().map(|a| a.dtype()), full.unwrap_or(DType::F32));
         program = formula.program(&signature.storing(written.iter().map(|t| t.dtype())))?;
     }
-    if program.outputs.len() != targets.len() || !fits(program) {
+    if program.outputs.len() != targets || !fits(program) {
         let mend = "every output overwrites one target, of its dtype";
-        return Err(Error::dtypes(op, written.iter().map(|a| a.dtype()), mend));
+        return Err(Error::dtypes(formula.name(), written.iter().map(|a| a.dtype()), mend));
     }
-    let program = program.clone();
-    engine::submit(&Kernel::Map(Map { program, params }), &arrays, &written)
+    Ok(program.clone())
 }
 
 fn only(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {

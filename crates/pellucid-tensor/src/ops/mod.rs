@@ -43,6 +43,7 @@ mod softmax;
 mod sort;
 mod statistics;
 mod unique;
+mod update;
 mod view;
 mod window;
 
@@ -58,7 +59,6 @@ pub use einsum::{einsum, inner, kron, tensordot};
 pub use elementwise::*;
 pub use embedding::{Embedding, embedding};
 pub use embedding_bag::{EmbeddingBag, embedding_bag};
-pub use formula::update;
 pub use gate::{glu, prelu, rrelu};
 pub use gather::{index_select, nonzero, scatter, scatter_add, scatter_add_along, take_along_axis, unravel_index};
 pub use gradient::gradient;
@@ -113,6 +113,7 @@ pub use softmax::{gumbel_softmax, log_softmax, softmax, softmin};
 pub use sort::{argsort, kthvalue, msort, sort, topk};
 pub use statistics::{Cov, corrcoef, cov, std_mean, var_mean};
 pub use unique::{Unique, unique, unique_consecutive};
+pub use update::{update, update_many};
 pub use view::{
     Target, broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, swapaxes, t,
     transpose, unsqueeze,
@@ -122,9 +123,9 @@ pub use window::{
     Conv, Divisor, Outside, Padding, Pool, Resample, Resize, Sampling, Spatial, adaptive_avg_pool1d,
     adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d,
     affine_grid, avg_pool1d, avg_pool2d, avg_pool3d, channel_shuffle, conv_transpose1d, conv_transpose2d,
-    conv_transpose3d, conv1d, conv2d, conv3d, fold, grid_sample, interpolate, lp_pool1d, lp_pool2d, lp_pool3d,
-    max_pool1d, max_pool2d, max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d, pixel_shuffle, pixel_unshuffle,
-    unfold,
+    conv_transpose3d, conv1d, conv2d, conv3d, fold, fractional_max_pool2d, fractional_max_pool3d, grid_sample,
+    interpolate, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d, max_pool3d, max_unpool1d, max_unpool2d,
+    max_unpool3d, pixel_shuffle, pixel_unshuffle, unfold,
 };
 
 pub(crate) use copy::{identity, writable};

@@ -109,6 +109,33 @@ fn masks_that_are_added_have_gradients() {
 }
 
 #[test]
+fn keys_that_all_queries_see_besides() {
+    let m = attention(MultiheadAttentionOptions { bias_kv: true, zero_attn: true, ..Default::default() });
+    Case::new("mha_besides").check(&m, |get| {
+        let (q, k, v, padding) = (get("query"), get("key"), get("value"), get("padding"));
+        let (y, weights) = m.attend_weighted(&q, &k, &v, Masks::padding(&padding), false).unwrap();
+        assert!((m.attend(&q, &k, &v, Masks::padding(&padding)) - &y).abs().max(..).item::<f32>() < 1e-5);
+        vec![("y", y), ("weights", weights)]
+    });
+    let m = attention(MultiheadAttentionOptions { bias_kv: true, ..Default::default() });
+    Case::new("mha_causal_besides").check(&m, |get| {
+        let (x, mask) = (get("x"), get("mask"));
+        let (y, weights) = m.attend_weighted(&x, &x, &x, Masks::causal(), false).unwrap();
+        let written = Masks { mask: Some(&mask), ..Default::default() };
+        assert!((m.attend(&x, &x, &x, written) - &y).abs().max(..).item::<f32>() < 1e-5);
+        // One by one they are the same sequence.
+        let cached = {
+            let _off = no_grad();
+            let cache = m.cache(2, 4);
+            let steps: Vec<Tensor> = (0..4).map(|i| m.forward_cached(&x.detach().narrow(1, i, 1), &cache)).collect();
+            ops::concatenate(&steps.iter().collect::<Vec<_>>(), 1).unwrap()
+        };
+        assert!((cached - &y).abs().max(..).item::<f32>() < 1e-5);
+        vec![("y", y), ("weights", weights)]
+    });
+}
+
+#[test]
 fn keys_and_values_of_other_widths() {
     let m = attention(MultiheadAttentionOptions { kdim: Some(6), vdim: Some(5), ..Default::default() });
     let names: Vec<String> = m.named_parameters().into_iter().map(|(name, _)| name).collect();

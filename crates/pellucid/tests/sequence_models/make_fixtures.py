@@ -67,6 +67,15 @@ case(
     "mha_widths", mha(kdim=6, vdim=5), {"query": draw(N, L, E), "key": draw(N, S, 6), "value": draw(N, S, 5)},
     lambda m, query, key, value: {"y": attend(m, query, key, value)["y"]},
 )
+case(
+    "mha_besides", mha(add_bias_kv=True, add_zero_attn=True),
+    {"query": draw(N, L, E), "key": draw(N, S, E), "value": draw(N, S, E), "padding": there(S)},
+    lambda m, query, key, value, padding: attend(m, query, key, value, key_padding_mask=~padding),
+)
+case(
+    "mha_causal_besides", mha(add_bias_kv=True), {"x": draw(N, L, E), "mask": causal(L)},
+    lambda m, x, mask: attend(m, x, x, x, attn_mask=~mask),
+)
 
 
 class Own(nn.Module):

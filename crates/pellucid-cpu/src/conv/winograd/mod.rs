@@ -47,7 +47,7 @@ mod images;
 #[cfg(test)]
 mod tests;
 
-use super::{Problem, Sizes, each, seats};
+use super::{Problem, Sizes, TASK, each, seats};
 use crate::buffer::CpuBuffer;
 use crate::list::List;
 use crate::matmul::{self, Element, Map, Strided, Transform};
@@ -74,6 +74,9 @@ const BLOCK: usize = 192 << 10;
 /// A block of tiles is some of these: whole register tiles of any instruction set, and so many that it is worth reading
 /// all weights.
 const STRIP: usize = 84;
+
+/// Multiply-adds that take as long as moving a number does.
+const MOVED: usize = TASK / (GRAIN / 4);
 
 /// Tiles that a sum over tiles is taken for at once.
 const DEPTH: usize = 128;
@@ -163,27 +166,27 @@ impl<T: Element> Weights<T> {
         let (from, to, [lane, step]) = if back { (y, x, [steps[1], steps[0]]) } else { (x, y, steps) };
         let (level, depth, lanes, whole) = (x.level, from.channels, to.lanes(), x.channels * y.channels * 9);
         let product = depth * lanes;
-        let (taps, _taps) = room::<T>(x.groups * depth * 9 * lanes)?;
         let (data, _room) = room::<T>(x.groups * PRODUCTS * product)?;
         let mut window = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|t| (t * lanes) as isize);
         if back {
             window.reverse();
         }
-        split(x.groups * depth, GRAIN / (9 * lanes * size_of::<T>()) + 1, |tasks| {
-            for task in tasks {
-                let (group, p) = (task / depth, task % depth);
-                let taps = taps.at((task * 9 * lanes) as isize);
-                let from = w.at((group * whole) as isize + p as isize * step).cast_const();
-                let to_group = data.at((group * PRODUCTS * product) as isize);
-                let at = spectra::<PRODUCTS>(p..p + 1, depth, lanes);
-                // SAFETY: the caller's; every task has its own part of both rooms.
-                unsafe {
-                    matmul::turned(level, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
-                    let work = Transform { map: Map::Window, data: taps, from: &window, to: to_group, at: &at, lanes };
-                    matmul::transform(level, &work);
-                }
+        let (tasks, cost) = (x.groups * depth, (9 + PRODUCTS) * lanes * MOVED);
+        let (all_taps, _taps) = room::<T>(seats(tasks, cost) * 9 * lanes)?;
+        each(tasks, cost, |seat, task| {
+            let (group, p) = (task / depth, task % depth);
+            let taps = all_taps.at((seat * 9 * lanes) as isize);
+            let from = w.at((group * whole) as isize + p as isize * step).cast_const();
+            let to_group = data.at((group * PRODUCTS * product) as isize);
+            let at = spectra::<PRODUCTS>(p..p + 1, depth, lanes);
+            // SAFETY: the caller's; every task has its own part of the weights, and every seat of the taps.
+            unsafe {
+                matmul::turned(level, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
+                let work = Transform { map: Map::Window, data: taps, from: &window, to: to_group, at: &at, lanes };
+                matmul::transform(level, &work);
             }
-        });
+            Ok(())
+        })?;
         Ok(Weights { data, product, _room })
     }
 }
@@ -301,21 +304,35 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
             })?;
         }
     }
-    // The taps with y's channels innermost, then as they belong.
-    let (taps, _taps) = room::<T>(9 * product)?;
+    // The taps with y's channels innermost, then as they belong: so many rows at a time that both stay in a cache.
+    let step = (BLOCK / (9 * (lanes + y.channels))).clamp(1, rows);
+    let parts = rows.div_ceil(step);
     let from = spectra::<0>(0..rows, rows, lanes);
-    let at: List<isize, 0> = (0..9 * rows).map(|t| (t * lanes) as isize).collect();
-    for group in 0..groups {
-        let (data, to) = (sums.at((group * PRODUCTS * product) as isize), taps.get());
-        // SAFETY: the rooms are as large as what is read and written, and so is w.
+    let at: List<isize, 0> = (0..9 * step).map(|t| (t * lanes) as isize).collect();
+    let (tasks, cost) = (groups * parts, (9 + PRODUCTS) * step * lanes * MOVED);
+    let sizes = [lanes, y.channels].map(|lanes| 9 * step * lanes);
+    let seats = seats(tasks, cost);
+    let [(all_taps, _taps), (all_own, _own)] = [room::<T>(seats * sizes[0])?, room::<T>(seats * sizes[1])?];
+    let finite = AtomicBool::new(true);
+    each(tasks, cost, |seat, task| {
+        let (group, first) = (task / parts, task % parts * step);
+        let these = first..rows.min(first + step);
+        let count = 9 * these.len();
+        let (to, own) = (all_taps.at((seat * sizes[0]) as isize), Ptr(all_own.at((seat * sizes[1]) as isize)));
+        let (from, at) = (&from[PRODUCTS * these.start..PRODUCTS * these.end], &at[..count]);
+        let data = sums.at((group * PRODUCTS * product) as isize);
+        // SAFETY: the rooms are as large as what is read and written, and every task has taps of its own in w.
         unsafe {
-            if !matmul::transform(level, &Transform { map: Map::Taps, data, from: &from, to, at: &at, lanes }) {
-                return Ok(false);
+            let good = matmul::transform(level, &Transform { map: Map::Taps, data, from, to, at, lanes });
+            finite.fetch_and(good, Ordering::Relaxed);
+            let taps = Strided { data: to.cast_const(), lane: lanes as isize, depth: 1 };
+            matmul::turned(level, taps, (count, y.channels), count, own.get());
+            for channel in 0..y.channels {
+                let to = w.at((((group * y.channels + channel) * rows + first) * 9) as isize);
+                to.copy_from_nonoverlapping(own.at((channel * count) as isize), count);
             }
-            let turned = Strided { data: taps.get().cast_const(), lane: lanes as isize, depth: 1 };
-            let w = w.at((group * 9 * rows * y.channels) as isize);
-            matmul::turned(level, turned, (9 * rows, y.channels), 9 * rows, w);
         }
-    }
-    Ok(true)
+        Ok(())
+    })?;
+    Ok(finite.into_inner())
 }

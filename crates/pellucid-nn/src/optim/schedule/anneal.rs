@@ -1,6 +1,6 @@
 //! Schedules that go from one rate to another along a curve.
 
-use super::{At, Schedule};
+use super::{Anneal, At, PerGroup, Schedule};
 use std::f64::consts::PI;
 
 /// Linearly from one factor to another in `total` epochs.
@@ -111,5 +111,50 @@ impl Schedule for CosineWarmRestarts {
 
     fn closed(&self, at: At) -> Option<f64> {
         Some(self.next(at))
+    }
+}
+
+/// To one rate in `epochs` epochs, and then at it: for averages of weights (SWA: Izmailov et al. 2018; see
+/// [`AveragedModel`](crate::optim::AveragedModel)). It goes on from whatever rate there is when it begins.
+///
+/// ```
+/// use pellucid_nn::Parameter;
+/// use pellucid_nn::optim::schedule::{Anneal, Scheduler, SwaLr};
+/// use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
+/// use pellucid_tensor::Tensor;
+/// let p = Parameter::new(Tensor::from([1.0f64]));
+/// let optimizer = Sgd::new(vec![p], SgdOptions { lr: 0.5, ..Default::default() })?;
+/// let mut scheduler = Scheduler::new(SwaLr { epochs: 2, anneal: Anneal::Linear, ..SwaLr::new(0.1) }, &optimizer)?;
+/// scheduler.step(&optimizer);
+/// assert!((optimizer.lr() - 0.3).abs() < 1e-12);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct SwaLr {
+    /// The rate at the end.
+    pub swa_lr: PerGroup,
+    /// The number of epochs until then; 10.
+    pub epochs: usize,
+    /// The curve; half a cosine.
+    pub anneal: Anneal,
+}
+
+impl SwaLr {
+    /// To this rate in ten epochs.
+    pub fn new(swa_lr: impl Into<PerGroup>) -> SwaLr {
+        SwaLr { swa_lr: swa_lr.into(), epochs: 10, anneal: Anneal::default() }
+    }
+}
+
+impl Schedule for SwaLr {
+    fn next(&self, at: At) -> f64 {
+        let end = self.swa_lr.of(at.group);
+        // Without epochs it is there at once.
+        let epoch = if self.epochs == 0 { at.epoch.max(1) } else { at.epoch } as f64;
+        let share = |epoch: f64| self.anneal.between(0.0, 1.0, (epoch / self.epochs.max(1) as f64).clamp(0.0, 1.0));
+        let (before, now) = (share(epoch - 1.0), share(epoch));
+        // The rate from which the one before has come.
+        let start = if before == 1.0 { end } else { (at.lr - before * end) / (1.0 - before) };
+        end * now + start * (1.0 - now)
     }
 }

@@ -14,7 +14,7 @@ pub enum Anneal {
 }
 
 impl Anneal {
-    fn between(self, start: f64, end: f64, done: f64) -> f64 {
+    pub(super) fn between(self, start: f64, end: f64, done: f64) -> f64 {
         match self {
             Anneal::Cosine => end + (start - end) / 2.0 * ((PI * done).cos() + 1.0),
             Anneal::Linear => (end - start) * done + start,

@@ -34,7 +34,7 @@ mod plateau;
 mod scheduler;
 mod warmup_cosine;
 
-pub use anneal::{Cosine, CosineWarmRestarts, Linear, Polynomial};
+pub use anneal::{Cosine, CosineWarmRestarts, Linear, Polynomial, SwaLr};
 pub use compose::{Chained, Sequential};
 pub use cycle::{Anneal, Cyclic, CyclicScale, OneCycle};
 pub use decay::{Constant, Exponential, Lambda, MultiStep, Multiplicative, Noam, StepDecay, Warmup};

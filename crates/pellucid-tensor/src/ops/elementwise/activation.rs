@@ -1,4 +1,7 @@
 //! Activation functions.
+//!
+//! The derivatives of those that cut are declared to read the output, which the next operation saves as its input
+//! as a rule; symbolically they would read, and keep alive, the input.
 
 use super::{map, unary};
 use crate::tensor::Tensor;
@@ -12,9 +15,9 @@ unary! {
     /// 1 / (1 + e⁻ˣ)
     sigmoid(x) = x.sigmoid();
     /// x where x > 0, else 0 (Nair & Hinton 2010); relu′(0) = 0. NaN stays NaN.
-    relu(x) = x.relu();
+    relu(x) = x.relu(), d x = y.le(0.0).select(0.0, g);
     /// min(relu(x), 6) (Howard et al. 2017); the derivative is 0 at both ends.
-    relu6(x) = x.ge(6.0).select(6.0, x.relu());
+    relu6(x) = x.ge(6.0).select(6.0, x.relu()), d x = (y.le(0.0) | y.ge(6.0)).select(0.0, g);
     /// x where x > 0, else slope·x (Maas et al. 2013).
     leaky_relu(x; slope) = x.gt(0.0).select(x, x * slope);
     /// x where x > 0, else α·(eˣ − 1) (Clevert et al. 2016).

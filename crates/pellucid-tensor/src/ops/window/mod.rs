@@ -6,6 +6,7 @@
 mod adaptive;
 mod conv;
 mod fold;
+mod fractional;
 mod grid;
 mod pool;
 mod resample;
@@ -17,6 +18,7 @@ pub use adaptive::{
 };
 pub use conv::{Conv, Padding, conv_transpose1d, conv_transpose2d, conv_transpose3d, conv1d, conv2d, conv3d};
 pub use fold::{fold, unfold};
+pub use fractional::{fractional_max_pool2d, fractional_max_pool3d};
 pub use grid::{Outside, Sampling, affine_grid, grid_sample};
 pub use pool::{
     Divisor, Pool, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d,

@@ -3,7 +3,7 @@
 use crate::table::nd::zip;
 use crate::table::row::{Gradient::Third, Row, real};
 use crate::table::special::sigmoid;
-use pellucid_tensor::{DType, Error, Scalar, Tensor, formula, ops};
+use pellucid_tensor::{DType, Error, Scalar, Tensor, formula, lazy, ops};
 
 fn scaled_swish(x: &Tensor, beta: f64) -> pellucid_tensor::Result<Tensor> {
     Ok(ops::map(formula!(|x; beta| x * (beta * x).sigmoid()), &[x], &[beta.into()])?.remove(0))
@@ -59,7 +59,7 @@ pub(super) fn rows() -> Vec<Row> {
             let x = Tensor::from([1.0]);
             Ok(matches!(ops::map_rows(formula!(|a| a.row_sum()), &[&x], &[], 1), Err(Error::AxisOutOfRange { .. })))
         });
-    vec![map, map_rows, update()]
+    vec![map, map_rows, update(), update_many()]
 }
 
 fn update() -> Row {
@@ -104,5 +104,49 @@ fn update() -> Row {
         .also("a tracked target is refused", || {
             let (p, m) = (Tensor::from([1.0]).requires_grad_(true), Tensor::from([10.0]));
             Ok(matches!(momentum(&p, &m, &Tensor::from([1.0]), 0.5.into()), Err(Error::InPlaceOnTracked { .. })))
+        })
+}
+
+fn update_many() -> Row {
+    let descend = || formula!(|p, g, lr| p - lr * g);
+    Row::new("update_many")
+        .also("every set is an update", move || {
+            let lr = Tensor::from([9.0, 0.5]).i(1);
+            let (p, g) = (Tensor::from([1.0, 2.0]), Tensor::from([2.0, -2.0]));
+            let (q, h) = (Tensor::from([[3.0]]), Tensor::from([[4.0]]));
+            let empty = Tensor::zeros([0, 3], DType::F64);
+            ops::update_many(descend(), 1, &[&p, &g, &lr, &q, &h, &lr, &empty, &empty, &lr], &[])?;
+            ops::update_many(descend(), 1, &[], &[])?;
+            Ok(p.to_vec::<f64>() == [0.0, 3.0] && q.to_vec::<f64>() == [1.0])
+        })
+        .also("dtypes, layouts and shared storage of their own", move || {
+            let whole = Tensor::from([1.0, 2.0, 3.0, 4.0]);
+            let (left, right) = (whole.i(..2), whole.i(2..));
+            let (single, half) = (Tensor::from([8.0f32]), Tensor::from([0.25f32]).to_dtype(DType::BF16));
+            let turned = Tensor::from([[1.0, 2.0], [3.0, 4.0]]);
+            let (t, g) = (turned.t(), Tensor::from([[1.0, 2.0], [3.0, 4.0]]));
+            let (ones, lr, narrow) = (Tensor::from([1.0, 1.0]), Tensor::from(1.0), Tensor::from(1.0f32));
+            let sets = [&left, &ones, &lr, &right, &ones, &lr, &single, &half, &narrow, &t, &g, &lr];
+            ops::update_many(descend(), 1, &sets, &[])?;
+            Ok(whole.to_vec::<f64>() == [0.0, 1.0, 2.0, 3.0]
+                && single.item::<f32>() == 7.75
+                && turned.to_vec::<f64>() == [0.0, -1.0, 1.0, 0.0])
+        })
+        .also("a set that does not fit changes nothing in any", move || {
+            let (p, q, lr) = (Tensor::from([1.0]), Tensor::from([2.0]), Tensor::from(1.0));
+            let bad = Tensor::from([1.0, 2.0]);
+            let shapes = ops::update_many(descend(), 1, &[&p, &q, &lr, &q, &bad, &lr], &[]);
+            let count = ops::update_many(descend(), 1, &[&p, &q, &lr, &q], &[]);
+            let tracked = Tensor::from([1.0]).requires_grad_(true);
+            let tracked = ops::update_many(descend(), 1, &[&p, &q, &lr, &tracked, &q, &lr], &[]);
+            Ok(matches!(shapes, Err(Error::ShapeMismatch { .. }))
+                && matches!(count, Err(Error::InvalidArgument { .. }))
+                && matches!(tracked, Err(Error::InPlaceOnTracked { .. }))
+                && (p.item::<f64>(), q.item::<f64>()) == (1.0, 2.0))
+        })
+        .also("deferred, it is the same", move || {
+            let (p, q, g, lr) = (Tensor::from([1.0]), Tensor::from([2.0]), Tensor::from([3.0]), Tensor::from(0.5));
+            lazy(|| ops::update_many(descend(), 1, &[&p, &g, &lr, &q, &g, &lr], &[]))?;
+            Ok((p.item::<f64>(), q.item::<f64>()) == (-0.5, 0.5))
         })
 }

@@ -3,6 +3,7 @@
 mod adaptive;
 mod conv;
 mod fold;
+mod fractional;
 mod grid;
 mod pool;
 mod resample;
@@ -13,8 +14,17 @@ use crate::table::nd::{Nd, indices};
 use crate::table::row::Row;
 
 pub(super) fn rows() -> Vec<Row> {
-    let files: [fn() -> Vec<Row>; 8] =
-        [adaptive::rows, conv::rows, fold::rows, grid::rows, pool::rows, resample::rows, shuffle::rows, unpool::rows];
+    let files: [fn() -> Vec<Row>; 9] = [
+        adaptive::rows,
+        conv::rows,
+        fold::rows,
+        fractional::rows,
+        grid::rows,
+        pool::rows,
+        resample::rows,
+        shuffle::rows,
+        unpool::rows,
+    ];
     files.iter().flat_map(|rows| rows()).collect()
 }
 

@@ -1,0 +1,97 @@
+//! Fractional max pools.
+
+use super::spatial::{PerAxis, channels};
+use crate::layer::Layer;
+use crate::module::Module;
+use crate::parameter::Buffer;
+use crate::visit::Visitor;
+use pellucid_tensor::{Error, Result, Tensor, ops};
+
+/// How many windows there are along each axis.
+#[derive(Clone, Copy, Debug)]
+enum Count<const N: usize> {
+    Outputs([usize; N]),
+    /// As parts of the lengths, rounded down.
+    Ratio([f64; N]),
+}
+
+/// Fractional max pooling (Graham 2014): the largest elements of windows of one size, whose places along each of N axes
+/// random numbers spread, drawn anew for every channel and input; see [`FractionalMaxPool2d`] and [`FractionalMaxPool3d`]. So
+/// lengths can shrink by less than half.
+///
+/// ```
+/// use pellucid_nn::{FractionalMaxPool2d, Layer};
+/// let pool = FractionalMaxPool2d::of_ratio(3, [0.5, 0.75]);
+/// assert_eq!(pool.output_shape(&[1, 8, 20, 20])?.dims(), [1, 8, 10, 15]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FractionalMaxPool<const N: usize> {
+    size: [usize; N],
+    count: Count<N>,
+    samples: Option<Buffer>,
+}
+
+impl<const N: usize> Module for FractionalMaxPool<N> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module_as(self, if N == 2 { "FractionalMaxPool2d" } else { "FractionalMaxPool3d" }, None);
+        visitor.field("_random_samples", &self.samples);
+    }
+}
+
+/// [`FractionalMaxPool`] over two axes: x is `[B, C, H, W]` or `[C, H, W]`.
+pub type FractionalMaxPool2d = FractionalMaxPool<2>;
+/// [`FractionalMaxPool`] over three axes: x is `[B, C, D, H, W]` or `[C, D, H, W]`.
+pub type FractionalMaxPool3d = FractionalMaxPool<3>;
+
+impl<const N: usize> FractionalMaxPool<N> {
+    /// So many windows of this size.
+    pub fn new(size: impl Into<PerAxis<N>>, outputs: impl Into<PerAxis<N>>) -> FractionalMaxPool<N> {
+        FractionalMaxPool { size: size.into().0, count: Count::Outputs(outputs.into().0), samples: None }
+    }
+
+    /// Windows of this size, as many as these parts of the lengths, each in (0, 1).
+    pub fn of_ratio(size: impl Into<PerAxis<N>>, ratio: [f64; N]) -> FractionalMaxPool<N> {
+        FractionalMaxPool { size: size.into().0, count: Count::Ratio(ratio), samples: None }
+    }
+
+    /// With these numbers in [0, 1) instead of random ones, `[B, C, N]`: see [`ops::fractional_max_pool2d`]. They are a
+    /// buffer, `_random_samples`, as in PyTorch.
+    pub fn samples(self, samples: Tensor) -> FractionalMaxPool<N> {
+        FractionalMaxPool { samples: Some(Buffer::new(samples)), ..self }
+    }
+
+    /// The largest elements, and their `i64` positions in the spatial axes (row-major).
+    ///
+    /// # Errors
+    /// Those of [`ops::fractional_max_pool2d`]; [`Error::InvalidArgument`] for a ratio that is not in (0, 1).
+    pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        const { assert!(N == 2 || N == 3, "there are two or three spatial axes") };
+        let outputs = match self.count {
+            Count::Outputs(outputs) => outputs,
+            Count::Ratio(ratio) => {
+                let op = "fractional_max_pool";
+                if !ratio.iter().all(|r| *r > 0.0 && *r < 1.0) {
+                    return Err(Error::invalid(op, format!("a ratio is in (0, 1), got {ratio:?}")));
+                }
+                channels::<N>(op, x.shape())?;
+                let mut outputs = [0; N];
+                for a in 0..N {
+                    outputs[a] = (x.shape()[x.rank() - N + a] as f64 * ratio[a]) as usize;
+                }
+                outputs
+            }
+        };
+        let (size, samples) = (self.size, self.samples.as_deref());
+        match N {
+            2 => ops::fractional_max_pool2d(x, size, outputs, samples),
+            _ => ops::fractional_max_pool3d(x, size, outputs, samples),
+        }
+    }
+}
+
+impl<const N: usize> Layer for FractionalMaxPool<N> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.with_indices(x)?.0)
+    }
+}

@@ -1,0 +1,240 @@
+//! Layers whose weight is computed from other parameters: its length apart from its direction, or its largest
+//! singular value divided out.
+
+use super::{Conv, ConvTranspose, Linear};
+use crate::layer::Layer;
+use crate::module::Module;
+use crate::parameter::{Buffer, Parameter, Training};
+use crate::visit::{Part, Visitor};
+use pellucid_tensor::ops::over;
+use pellucid_tensor::{Error, Result, Tensor, formula, no_grad, ops, unwrap};
+
+/// A layer with a weight in whose place another one can be used: what [`WeightNorm`] and [`SpectralNorm`] go around.
+pub trait Weighted: Layer {
+    /// The axis of the weight along which outputs lie.
+    const OUTPUTS: usize;
+
+    /// The weight, which the layer shows under the name `weight`.
+    fn weight(&self) -> &Parameter;
+
+    /// The layer's output with another weight.
+    ///
+    /// # Errors
+    /// Those of [`Layer::compute`].
+    fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor>;
+}
+
+macro_rules! weighted {
+    ([$($generic:tt)*] $layer:ty: $outputs:literal) => {
+        impl $($generic)* Weighted for $layer {
+            const OUTPUTS: usize = $outputs;
+
+            fn weight(&self) -> &Parameter {
+                &self.weight
+            }
+
+            fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+                self.output(weight, x)
+            }
+        }
+    };
+}
+weighted!([] Linear: 0);
+weighted!([<const N: usize>] Conv<N>: 0);
+weighted!([<const N: usize>] ConvTranspose<N>: 1);
+
+/// Shows the parts of a layer, its weight under another name.
+fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
+    layer.visit(&mut Visitor::new(&mut |name, part| match part {
+        Part::Module(_) => {}
+        Part::Parameter(own) => visitor.field(if name == "weight" { weight } else { name }, own),
+        Part::Buffer(own) => visitor.field(name, own),
+        Part::Training(own) => visitor.field(name, own),
+    }));
+}
+
+/// A layer whose weight is w = g·v/‖v‖ (Salimans & Kingma 2016): lengths g and directions v are learnt apart. There is one
+/// length for every slice along the first axis.
+///
+/// To begin with, w is the layer's own weight. Parameters have the names of PyTorch's `parametrizations.weight_norm`:
+/// g is `parametrizations.weight.original0`, `[n, 1, ..]`, and v `parametrizations.weight.original1`.
+///
+/// ```
+/// use pellucid_nn::{Layer, Linear, Module, WeightNorm};
+/// use pellucid_tensor::Tensor;
+/// let (plain, x) = (Linear::new(3, 2), Tensor::from([[1.0f32, 2.0, 3.0]]));
+/// let expected = plain.forward(&x).to_vec::<f32>();
+/// let layer = WeightNorm::new(plain);
+/// assert!(layer.forward(&x).to_vec::<f32>().iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-5));
+/// assert_eq!(layer.parameter_count(), 2 + 6 + 2);
+/// ```
+#[derive(Clone, Debug)]
+pub struct WeightNorm<L> {
+    /// The lengths g.
+    pub length: Parameter,
+    layer: L,
+}
+
+impl<L: Weighted> WeightNorm<L> {
+    /// Around this layer, whose weight becomes v.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(layer: L) -> WeightNorm<L> {
+        let v = layer.weight().detach();
+        let squares = unwrap(ops::square(&v));
+        let length = unwrap(ops::sum(&squares, over(&others(&v)[..]).keepdims()).and_then(|sum| ops::sqrt(&sum)));
+        WeightNorm { length: Parameter::new(length), layer }
+    }
+
+    /// The directions v.
+    pub fn direction(&self) -> &Parameter {
+        self.layer.weight()
+    }
+
+    /// The weight w.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn weight(&self) -> Result<Tensor> {
+        let v = self.direction();
+        let scaled = formula!(|v, g: per_row| v * (g / (v * v).row_sum().sqrt()));
+        Ok(ops::map_rows(scaled, &[v, &self.length], &[], &others(v)[..])?.remove(0))
+    }
+}
+
+/// All axes but the first.
+fn others(weight: &Tensor) -> Vec<isize> {
+    (1..weight.rank() as isize).collect()
+}
+
+impl<L: Weighted> Module for WeightNorm<L> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        visitor.field("parametrizations.weight.original0", &self.length);
+        visit_others(&self.layer, "parametrizations.weight.original1", visitor);
+    }
+}
+
+impl<L: Weighted> Layer for WeightNorm<L> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.layer.compute_with(&self.weight()?, x)
+    }
+}
+
+/// A layer whose weight is divided by (an estimate of) its largest singular value σ (Miyato et al. 2018), as a matrix of
+/// one row for every output: a map that no longer makes differences larger.
+///
+/// σ = uᵀ·W·v, where every forward pass in training improves u ← W·v/‖W·v‖ and v ← Wᵀ·u/‖Wᵀ·u‖ by some iterations of the
+/// power method; both count as constants of the gradient. Names are those of PyTorch's `parametrizations.spectral_norm`:
+/// `parametrizations.weight.original`, and the buffers `parametrizations.weight.0._u` and `parametrizations.weight.0._v`.
+///
+/// ```
+/// use pellucid_nn::{Linear, SpectralNorm};
+/// let layer = SpectralNorm::new(Linear::new(3, 2));
+/// let largest = layer.weight()?.svdvals().to_vec::<f32>()[0];
+/// assert!((largest - 1.0).abs() < 0.1);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SpectralNorm<L> {
+    /// The left singular vector, `[outputs]`.
+    pub u: Buffer,
+    /// The right singular vector.
+    pub v: Buffer,
+    layer: L,
+    iterations: usize,
+    eps: f64,
+    training: Training,
+}
+
+impl<L: Weighted> SpectralNorm<L> {
+    /// Around this layer, with one iteration in every forward pass, after 15 from random vectors.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(layer: L) -> SpectralNorm<L> {
+        let made = || {
+            let w = matrix::<L>(&layer.weight().detach())?;
+            let random =
+                |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
+            Ok::<_, Error>([random(w.shape()[0])?, random(w.shape()[1])?])
+        };
+        let [u, v] = unwrap(made());
+        let norm = SpectralNorm { u, v, layer, iterations: 1, eps: 1e-12, training: Training::new() };
+        unwrap(norm.improve(15));
+        norm
+    }
+
+    /// With so many iterations in every forward pass, at least 1.
+    ///
+    /// # Panics
+    /// For 0.
+    #[track_caller]
+    pub fn iterations(self, iterations: usize) -> SpectralNorm<L> {
+        assert!(iterations > 0, "spectral_norm: there is at least one iteration");
+        SpectralNorm { iterations, ..self }
+    }
+
+    /// With another least length of what is divided by, than 10⁻¹².
+    pub fn eps(self, eps: f64) -> SpectralNorm<L> {
+        SpectralNorm { eps, ..self }
+    }
+
+    /// The weight before the division.
+    pub fn original(&self) -> &Parameter {
+        self.layer.weight()
+    }
+
+    /// The weight by the singular vectors as they are.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn weight(&self) -> Result<Tensor> {
+        let original = self.original();
+        // Copies: an iteration before the backward pass writes to the vectors.
+        let (u, v) = (ops::copy(&self.u)?, ops::copy(&self.v)?);
+        let sigma = ops::dot(&u, &ops::matmul(&matrix::<L>(original)?, &v)?)?;
+        ops::div(original.tensor(), &sigma)
+    }
+
+    /// Iterations of the power method.
+    fn improve(&self, iterations: usize) -> Result<()> {
+        let _off = no_grad();
+        let w = matrix::<L>(&self.original().detach())?;
+        let onto = |w: &Tensor, x: &Tensor| ops::normalize(&ops::matmul(w, x)?, 2.0, 0, self.eps);
+        for _ in 0..iterations {
+            let u = onto(&w, &self.v)?;
+            let v = onto(&ops::transpose(&w, 0, 1)?, &u)?;
+            ops::copy_(&self.u, &u)?;
+            ops::copy_(&self.v, &v)?;
+        }
+        Ok(())
+    }
+}
+
+/// A weight as a matrix with one row for every output.
+fn matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
+    ops::flatten(&ops::movedim(weight, &[L::OUTPUTS as isize], &[0])?, 1, -1)
+}
+
+impl<L: Weighted> Module for SpectralNorm<L> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        visit_others(&self.layer, "parametrizations.weight.original", visitor);
+        visitor.field("parametrizations.weight.0._u", &self.u);
+        visitor.field("parametrizations.weight.0._v", &self.v);
+        visitor.field("training", &self.training);
+    }
+}
+
+impl<L: Weighted> Layer for SpectralNorm<L> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        if self.training.get() {
+            self.improve(self.iterations)?;
+        }
+        self.layer.compute_with(&self.weight()?, x)
+    }
+}

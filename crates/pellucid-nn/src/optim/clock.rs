@@ -1,0 +1,62 @@
+//! Clocks: the numbers that a rule counts with from step to step, of every parameter its own.
+
+use super::circumstances::ticking;
+use super::rule::Rule;
+use crate::parameter::Buffer;
+use pellucid_tensor::{DType, Result, Tensor, ops};
+use std::ops::Range;
+
+/// The clocks of parameters that were added together, side by side: of n parameters every number is a vector `[n]`, so
+/// that one kernel moves all of them on.
+pub(super) struct Clocks {
+    /// The parameters, by their places in the optimizer.
+    members: Range<usize>,
+    numbers: Vec<(&'static str, Buffer)>,
+    /// What a tick leaves for the updates of its step.
+    rates: Vec<Buffer>,
+}
+
+impl Clocks {
+    pub(super) fn new(rule: &impl Rule, dtype: DType, members: Range<usize>) -> Result<Clocks> {
+        let all = |value: f64| ops::full(members.len(), value, dtype).map(Buffer::new);
+        let numbers = rule.clock().into_iter().map(|(name, value)| Ok((name, all(value)?)));
+        let numbers: Vec<_> = numbers.collect::<Result<_>>()?;
+        let rates = rule.tick().map_or(0, |(formula, _)| formula.outputs().len() - numbers.len());
+        let rates = (0..rates).map(|_| all(0.0)).collect::<Result<_>>()?;
+        Ok(Clocks { members, numbers, rates })
+    }
+
+    /// The numbers of parameter `i` of these.
+    pub(super) fn of(&self, i: usize) -> Result<Vec<(&'static str, Buffer)>> {
+        self.numbers.iter().map(|(name, all)| Ok((*name, Buffer::new(ops::select(all, 0, i as isize)?)))).collect()
+    }
+
+    /// The rates of parameter `i` of these; none of a rule without a tick.
+    pub(super) fn rates_of(&self, i: usize) -> Result<Vec<Tensor>> {
+        self.rates.iter().map(|all| ops::select(all, 0, i as isize)).collect()
+    }
+
+    /// Moves on the clocks of the parameters that have a gradient, unless the step is skipped.
+    pub(super) fn tick<'t>(
+        &self,
+        rule: &impl Rule,
+        drives: impl Iterator<Item = &'t Tensor>,
+        gradients: &[Option<Tensor>],
+        skip: Option<&Tensor>,
+    ) -> Result<()> {
+        let gradients = &gradients[self.members.clone()];
+        let idle = gradients.iter().filter(|g| g.is_none()).count();
+        let Some((formula, params)) = rule.tick().filter(|_| idle < gradients.len()) else { return Ok(()) };
+        let mask = || {
+            let idle = Tensor::new(gradients.iter().map(Option::is_none).collect::<Vec<bool>>(), gradients.len());
+            skip.map_or(Ok(idle.clone()), |skip| ops::logical_or(&idle, skip))
+        };
+        let mask = if idle > 0 { Some(mask()?) } else { None };
+        let skip = mask.as_ref().or(skip);
+        let targets: Vec<&Tensor> =
+            self.numbers.iter().map(|(_, all)| all).chain(&self.rates).map(Buffer::tensor).collect();
+        let drives: Vec<&Tensor> = drives.collect();
+        let inputs: Vec<&Tensor> = drives.iter().copied().chain(skip).collect();
+        ops::update(ticking(formula, self.numbers.len(), skip.is_some()), &targets, &inputs, &params)
+    }
+}

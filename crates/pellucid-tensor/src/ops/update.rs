@@ -1,0 +1,90 @@
+//! In-place updates by a formula: of several tensors by one kernel, and of many such sets at once.
+
+use super::formula::{broadcast, overwriting};
+use crate::engine;
+use crate::tensor::Tensor;
+use pellucid_ir::formula::{Formula, Program};
+use pellucid_ir::kernel::Params;
+use pellucid_ir::{Error, Result, Scalar};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Overwrites `targets` with the outputs of a formula, whose first inputs they may be: an in-place
+/// update of several tensors by one kernel. The formula's inputs are `targets` then `inputs`.
+/// A number that was computed at full width may be stored in a half-width target: a copy for reading.
+///
+/// # Errors
+/// [`Error::InPlaceOnTracked`] if a target is part of a recorded computation, or requires a gradient
+/// outside [`no_grad`](crate::no_grad); shapes other than the targets'.
+pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
+    let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
+    update_many(formula, targets.len(), &all, params)
+}
+
+/// [`update`] of many sets of tensors: `operands` has the targets and inputs of one set after those of the other, each with
+/// so many targets. Where kernels run at once the sets are handed to the backend together, and share its threads: it is
+/// how an optimizer updates all its parameters. No set reads or writes what another one writes, except by views that do not
+/// overlap. Nothing is written unless all sets can be.
+///
+/// ```
+/// use pellucid_tensor::{formula, ops, Tensor};
+/// let (p, g) = (Tensor::from([1.0f32, 2.0]), Tensor::from([0.5f32, 0.5]));
+/// let (q, h) = (Tensor::from([[3.0f32]]), Tensor::from([[1.0f32]]));
+/// ops::update_many(formula!(|p, g; lr| p - lr * g), 1, &[&p, &g, &q, &h], &[2.0.into()])?;
+/// assert_eq!((p.to_vec::<f32>(), q.to_vec::<f32>()), (vec![0.0, 1.0], vec![1.0]));
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`update`], for any of the sets; [`Error::InvalidArgument`] for a number of operands that is no multiple of a
+/// set's.
+pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
+    let (op, count) = (formula.name(), formula.inputs().len());
+    if targets > count || count == 0 || !operands.len().is_multiple_of(count) || params.len() != formula.params() {
+        let takes = format!("takes {targets} targets of {count} tensors, and {} parameters", formula.params());
+        let got = format!("{takes} a set; got {} and {}", operands.len(), params.len());
+        return Err(Error::invalid(op, got));
+    }
+    let params = Params::from(params);
+    // Sets of the same dtypes, one after the other, have one program.
+    let mut runs: SmallVec<[(Arc<Program>, usize); 1]> = SmallVec::new();
+    let mut before: Option<&[&Tensor]> = None;
+    for set in operands.chunks_exact(count) {
+        for target in &set[..targets] {
+            super::writable(op, target)?;
+        }
+        fits(op, &set[..targets], set)?;
+        let alike = |other: &[&Tensor]| other.iter().zip(set).all(|(a, b)| a.dtype() == b.dtype());
+        match runs.last_mut().filter(|_| before.is_some_and(alike)) {
+            Some((_, sets)) => *sets += 1,
+            None => runs.push((overwriting(formula, targets, set, &params)?, 1)),
+        }
+        before = Some(set);
+    }
+    let arrays: SmallVec<[_; 8]> = operands.iter().map(|t| t.array()).collect();
+    let mut rest = &arrays[..];
+    for (program, sets) in runs {
+        let (these, others) = rest.split_at(sets * count);
+        engine::map_many(&program, &params, targets, these)?;
+        rest = others;
+    }
+    Ok(())
+}
+
+/// Whether all of a set broadcast to the shape that every target has.
+fn fits(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Result<()> {
+    let Some(first) = targets.first() else { return Ok(()) };
+    let shape = first.shape();
+    let into = |t: &&Tensor| t.shape() == shape || t.rank() == 0;
+    if set.iter().all(into) && targets.iter().all(|t| t.shape() == shape) {
+        return Ok(());
+    }
+    let common = broadcast(op, set)?;
+    match targets.iter().find(|t| *t.shape() != common) {
+        Some(other) => {
+            let mend = "an in-place update cannot change its target's shape";
+            Err(Error::shapes(op, [other.shape(), &common], mend))
+        }
+        None => Ok(()),
+    }
+}
