@@ -34,6 +34,7 @@ pub fn clip_grad_norm(parameters: &[Parameter], max_norm: f64) -> Result<Tensor>
 /// # Errors
 /// Those of [`clip_grad_norm`]; [`Error::InvalidArgument`] if the norm has to be finite and is not,
 /// when no gradient has changed.
+#[track_caller]
 pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: ClipGradNorm) -> Result<Tensor> {
     let op = "clip_grad_norm";
     if max_norm.is_nan() || max_norm <= 0.0 {

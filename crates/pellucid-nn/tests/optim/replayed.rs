@@ -7,7 +7,7 @@ use pellucid_nn::optim::schedule::{Exponential, OneCycle, PerGroup, Schedule, Sc
 use pellucid_nn::optim::{Average, AveragedModel, Optimizer, Sgd, SgdOptions};
 use pellucid_tensor::{DType, Tensor, capture};
 
-const STEPS: usize = 12;
+const STEPS: usize = 20;
 
 fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
     match optimizer.momentum(0) {

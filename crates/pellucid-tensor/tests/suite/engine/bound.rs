@@ -2,7 +2,7 @@
 
 use super::programs::{ALL, wave};
 use crate::support::bits;
-use pellucid_tensor::{Captured, DType, Error, Generator, Tensor, capture, formula, no_grad, ops};
+use pellucid_tensor::{Captured, DType, Error, Generator, Tensor, capture, formula, hvp, jacobian, no_grad, ops};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -252,6 +252,53 @@ fn a_step_outlives_its_makers() {
     for launch in 1..=4 {
         let expected = bits(&[eager(&w, &g) + &x]);
         assert_eq!(bits(&launched(&mut step, &[&x])), expected, "launch {launch}");
+    }
+}
+
+/// A launch counts its writes: what was saved for a gradient before is not the value that it was.
+#[test]
+fn a_graph_of_outside_notices_that_a_launch_has_written() {
+    let (x, c) = (wave([3]).requires_grad_(true), wave([3]));
+    let mut step = capture(|i| c.copy_(&(&c * &i[0])), &[&wave([3])]).unwrap();
+    let y = &x * &c;
+    step.launch(&[&wave([3])]).unwrap();
+    assert!(matches!(y.try_backward(Default::default()), Err(Error::SavedValueModified { .. })));
+    (&x * &c).backward();
+    assert_eq!(bits(&[x.grad().unwrap()]), bits(&[c.clone()]));
+}
+
+/// An index that is wrong in one launch is that launch's error: what comes later in the step has not happened.
+#[test]
+fn a_launch_that_fails_can_be_followed_by_one_that_does_not() {
+    let (x, total) = (wave([4, 2]), Tensor::zeros([3, 2], DType::F32));
+    let good = Tensor::from([3i64, 0, -1]);
+    let work = |i: &[Tensor]| {
+        let rows = i[0].index_select(0, &i[1]);
+        total.copy_(&(&total + rows));
+    };
+    let mut step = capture(work, &[&x, &good]).unwrap();
+    for wrong in [4i64, -5] {
+        let refused = step.launch(&[&x, &Tensor::from([0, wrong, 1])]).err();
+        assert!(matches!(refused, Some(Error::IndexOutOfBounds { index, .. }) if index == wrong), "{refused:?}");
+        assert_eq!(total.to_vec::<f32>(), [0.0; 6]);
+    }
+    step.launch(&[&x, &good]).unwrap();
+    assert_eq!(bits(&[total.clone()]), bits(&[x.index_select(0, &good) + 0.0]));
+}
+
+#[test]
+fn gradients_of_gradients_are_captured() {
+    let f = |x: &[Tensor]| Ok((x[0].sin() * &x[0]).square().sum(..));
+    let step = |x: &Tensor, v: &Tensor| {
+        let (value, product) = hvp(f, &[x], &[v]).unwrap();
+        let (_, wide) = jacobian(|x| Ok(x.softmax(0)), x).unwrap();
+        [value, product[0].clone(), wide]
+    };
+    let (x, v) = (wave([4]), wave([4]).flip(0));
+    let mut captured = capture(|i| step(&i[0], &i[1]), &[&x, &v]).unwrap();
+    for k in 1..=3 {
+        let (x, v) = (&x * k as f64, &v + k as f64);
+        assert_eq!(bits(&launched(&mut captured, &[&x, &v])), bits(&step(&x, &v)));
     }
 }
 

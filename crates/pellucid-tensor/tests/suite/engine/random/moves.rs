@@ -2,7 +2,7 @@
 //! needs is not there. A refusal by an operation is no move: it depends on shapes and dtypes alone.
 
 use super::Run;
-use pellucid_tensor::ops::{self, CrossEntropy, Embedding, PadMode, over};
+use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, Embedding, PadMode, Pool, over};
 use pellucid_tensor::{DType, Grad, Result, Shape, Tensor, formula, grad, no_grad, slice};
 
 type Play = fn(&mut Run<'_>) -> Option<Vec<Tensor>>;
@@ -94,6 +94,28 @@ pub const MOVES: &[(&str, Play)] = &[
             (_, true) => one(ops::matmul(&x, &y.t())),
             _ => one(ops::matmul(&x.t(), &x)),
         }
+    }),
+    ("an attention", |r| {
+        let x = r.take(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
+        let (dtype, shape) = (x.dtype(), x.shape().clone());
+        let y = r.take(|t| t.dtype() == dtype && *t.shape() == shape)?;
+        let options = Attention { causal: r.dice.below(2) == 0, ..Default::default() };
+        one(ops::scaled_dot_product_attention(&x, &y, &x, options))
+    }),
+    ("windows", |r| {
+        let x = r.take(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
+        let image = ops::unsqueeze(&x, 0).ok()?;
+        match r.dice.below(2) {
+            0 => two(ops::max_pool1d(&image, Pool::new(2).stride(1))),
+            _ => one(ops::conv1d(&image, &ops::narrow(&image, 2, 0, 1).ok()?, None, Conv::default())),
+        }
+    }),
+    ("a sum of products", |r| {
+        let x = r.take(|t| t.rank() == 2 && t.dtype().is_float())?;
+        let (dtype, shape) = (x.dtype(), x.shape().clone());
+        let y = r.take(|t| t.dtype() == dtype && *t.shape() == shape)?;
+        let equation = r.dice.of(&["ij,ij->i", "ij,ij->j", "ij,ik->jk", "ij,ij->"]);
+        one(ops::einsum(equation, &[&x, &y]))
     }),
     // Views.
     ("a view", |r| {
@@ -248,6 +270,14 @@ pub const MOVES: &[(&str, Play)] = &[
             _ => ops::add(&ops::gelu(&x).ok()?, &ops::sum(&x, ..).ok()?).ok()?,
         };
         grad(&[&y.square()], &[&x], Grad::default()).ok()
+    }),
+    ("a second derivative", |r| {
+        let x = r.take(|t| t.dtype().is_float() && t.size() <= 64)?.detach().requires_grad_(true);
+        let y = if r.dice.below(2) == 0 { x.tanh().square() } else { ops::mul(&x, &ops::sigmoid(&x).ok()?).ok()? };
+        let create = Grad { create_graph: true, ..Default::default() };
+        let first = grad(&[&y], &[&x], create).ok()?;
+        let second = grad(&[&first[0].square()], &[&x], Grad::default()).ok()?;
+        Some(vec![first[0].detach(), second[0].clone()])
     }),
     ("a step of training", |r| {
         let w = &r.world.weight;

@@ -1,0 +1,298 @@
+//! Trainings of several kinds: N eager and N replayed steps end bit-equal.
+
+use crate::training::{Training, Way, classes, run, same, wave};
+use pellucid_cpu::with_threads;
+use pellucid_nn::optim::{
+    Adam, AdamOptions, AdamW, AdamWOptions, Average, AveragedModel, CosineSchedule, GradScaler, GradScalerOptions,
+    Optimizer, Sgd, SgdOptions, clip_grad_norm,
+};
+use pellucid_nn::{
+    BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, LearntPositions, Linear, Lstm, Masks, Module, Relu,
+    StateDict, TransformerEncoder, TransformerOptions, init, loss, sequential,
+};
+use pellucid_tensor::{DType, Tensor, autocast, capture, manual_seed, ops};
+use std::rc::Rc;
+
+/// The state dicts of a model, its optimizer and whatever else, with names of their own.
+fn together(parts: &[(&str, StateDict)]) -> StateDict {
+    let named = |(part, state): &(&str, StateDict)| {
+        let part = part.to_string();
+        state.clone().into_iter().map(move |(name, value)| (format!("{part}.{name}"), value)).collect::<Vec<_>>()
+    };
+    parts.iter().flat_map(named).collect()
+}
+
+/// One step of a model, `zero_grad` to `step`, with nothing around.
+fn plain<M: Module + 'static, O: Optimizer + 'static>(
+    model: M,
+    optimizer: O,
+    loss: fn(&M, &Tensor, &Tensor) -> Tensor,
+    launch: fn(DType, usize) -> (usize, Vec<Tensor>),
+) -> Training {
+    let both = Rc::new((model, optimizer));
+    let own = both.clone();
+    let step = move |inputs: &[Tensor]| {
+        let (model, optimizer) = &*own;
+        optimizer.zero_grad();
+        let loss = loss(model, &inputs[0], &inputs[1]);
+        loss.backward();
+        optimizer.step();
+        loss.detach()
+    };
+    Training {
+        steps: vec![Box::new(step)],
+        launch,
+        before: Box::new(|_| {}),
+        state: Box::new(move || together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict())])),
+    }
+}
+
+/// Two layers, descent with momentum.
+fn mlp(dtype: DType) -> Training {
+    let model = init::in_dtype(dtype, || sequential![Linear::new(6, 9), Relu, Linear::new(9, 4)]);
+    let options = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
+    let optimizer = Sgd::new(model.parameters(), options).unwrap();
+    let batch = |dtype, i| (0, vec![wave(&[5, 6], i, dtype), classes(&[5], i, 4)]);
+    plain(model, optimizer, |model, x, y| loss::cross_entropy(&model.forward(x), y), batch)
+}
+
+/// Convolutions with statistics and dropout; AdamW by a schedule, gradients clipped by their norm.
+fn cnn(dtype: DType) -> Training {
+    let model = init::in_dtype(dtype, || {
+        sequential![
+            Conv2d::new(2, 4, 3).padding(1),
+            BatchNorm2d::new(4),
+            Relu,
+            Dropout::new(0.2),
+            Conv2d::new(4, 4, 3).stride(2),
+            BatchNorm2d::new(4),
+            Flatten::new(),
+            Linear::new(16, 3),
+        ]
+    });
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let both = Rc::new((model, optimizer));
+    let (own, scheduled) = (both.clone(), both.clone());
+    let step = move |inputs: &[Tensor]| {
+        let (model, optimizer) = &*own;
+        optimizer.zero_grad();
+        let loss = loss::cross_entropy(&model.forward(&inputs[0]), &inputs[1]);
+        loss.backward();
+        clip_grad_norm(optimizer.parameters(), 0.3).unwrap();
+        optimizer.step();
+        loss.detach()
+    };
+    Training {
+        steps: vec![Box::new(step)],
+        launch: |dtype, i| (0, vec![wave(&[4, 2, 6, 6], i, dtype), classes(&[4], i, 3)]),
+        before: Box::new(move |i| CosineSchedule::new(0.02, 200).warmup(20).set(&scheduled.1, i)),
+        state: Box::new(move || together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict())])),
+    }
+}
+
+#[derive(Module)]
+struct Gpt {
+    words: Embedding,
+    positions: LearntPositions,
+    body: TransformerEncoder,
+    head: Linear,
+}
+
+/// Micro-batches between two updates.
+const MICRO: usize = 3;
+
+/// A transformer whose gradients add up over several launches before another step updates.
+fn transformer(dtype: DType) -> Training {
+    let model = init::in_dtype(dtype, || {
+        let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
+        Gpt {
+            words: Embedding::new(7, 8),
+            positions: LearntPositions::new(5, 8),
+            body: TransformerEncoder::new(1, 8, 2, 16, options).unwrap().with_norm(),
+            head: Linear::new(8, 7).without_bias(),
+        }
+    });
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let zeros: Vec<Tensor> = optimizer.parameters().iter().map(|p| Tensor::zeros_like(&p.detach())).collect();
+    optimizer.rebind_grads(&zeros).unwrap();
+    let both = Rc::new((model, optimizer));
+    let (first, second) = (both.clone(), both.clone());
+    let gather = move |inputs: &[Tensor]| {
+        let model = &first.0;
+        let x = model.positions.forward(&model.words.forward(&inputs[0]));
+        let logits = model.head.forward(&model.body.forward_masked(&x, Masks::causal()));
+        let loss = loss::cross_entropy(&logits.flatten(0, 1), &inputs[1].flatten(0, 1));
+        (&loss / MICRO as f64).backward();
+        loss.detach()
+    };
+    let update = move |_: &[Tensor]| {
+        let optimizer = &second.1;
+        optimizer.step();
+        optimizer.zero_grad_with(false);
+        optimizer.parameters()[0].detach().sum(..)
+    };
+    Training {
+        steps: vec![Box::new(gather), Box::new(update)],
+        launch: |_, i| match i % (MICRO + 1) {
+            MICRO => (1, vec![]),
+            _ => (0, vec![classes(&[2, 5], i, 7), classes(&[2, 5], i + 1, 7)]),
+        },
+        before: Box::new(|_| {}),
+        state: Box::new(move || {
+            let gradients = both.1.parameters().iter().enumerate();
+            let gradients = gradients.map(|(k, p)| (k.to_string(), p.grad().expect("it was given one"))).collect();
+            together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict()), ("gradient", gradients)])
+        }),
+    }
+}
+
+/// A recurrent layer, trained by Adam.
+fn lstm(dtype: DType) -> Training {
+    let model = init::in_dtype(dtype, || (Lstm::new(3, 5), Linear::new(5, 2)));
+    let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
+        let (outputs, _) = lstm.run(x, None);
+        loss::mse(&head.forward(&outputs.mean(0)), y)
+    };
+    let batch = |dtype, i| (0, vec![wave(&[4, 3, 3], i, dtype), wave(&[3, 2], 2 * i, dtype)]);
+    plain(model, optimizer, loss, batch)
+}
+
+/// Mixed precision with a loss scale, a clipped step that is skipped now and then, and an average of the weights.
+fn mixed(_: DType) -> Training {
+    let model = sequential![Linear::new(6, 8), Relu, Dropout::new(0.1), Linear::new(8, 4)];
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap();
+    let options = GradScalerOptions { init_scale: 1024.0, growth_interval: 5, ..Default::default() };
+    let average = AveragedModel::new(&model, Average::Exponential(0.95)).unwrap();
+    let all = Rc::new((model, optimizer, GradScaler::new(options).unwrap(), average));
+    let own = all.clone();
+    let step = move |inputs: &[Tensor]| {
+        let (model, optimizer, scaler, average) = &*own;
+        optimizer.zero_grad();
+        let loss = {
+            let _half = autocast(DType::BF16);
+            loss::cross_entropy(&model.forward(&inputs[0]), &inputs[1])
+        };
+        scaler.scale(&loss).backward();
+        let unscaled = scaler.unscale(optimizer).unwrap();
+        clip_grad_norm(optimizer.parameters(), 1.0).unwrap();
+        unscaled.step(optimizer).unwrap();
+        scaler.update().unwrap();
+        average.update().unwrap();
+        loss.detach()
+    };
+    Training {
+        steps: vec![Box::new(step)],
+        launch: |_, i| {
+            let x = wave(&[5, 6], i, DType::F32);
+            if i % 17 == 11 {
+                x.set((2, 3), f64::INFINITY);
+            }
+            (0, vec![x, classes(&[5], i, 4)])
+        },
+        before: Box::new(|_| {}),
+        state: Box::new(move || {
+            let (model, optimizer, scaler, average) = &*all;
+            together(&[
+                ("model", model.state_dict()),
+                ("optimizer", optimizer.state_dict()),
+                ("scaler", scaler.state_dict()),
+                ("average", average.state_dict()),
+            ])
+        }),
+    }
+}
+
+const STEPS: usize = 200;
+
+#[test]
+fn mlp_by_sgd_with_momentum_in_f32() {
+    same(mlp, DType::F32, STEPS);
+}
+
+#[test]
+fn mlp_by_sgd_with_momentum_in_f64() {
+    same(mlp, DType::F64, STEPS);
+}
+
+#[test]
+fn cnn_by_adamw_scheduled_and_clipped_in_f32() {
+    same(cnn, DType::F32, STEPS);
+}
+
+#[test]
+fn cnn_by_adamw_scheduled_and_clipped_in_f64() {
+    same(cnn, DType::F64, STEPS);
+}
+
+#[test]
+fn transformer_by_adamw_with_accumulation_in_f32() {
+    same(transformer, DType::F32, STEPS);
+}
+
+#[test]
+fn transformer_by_adamw_with_accumulation_in_f64() {
+    same(transformer, DType::F64, STEPS);
+}
+
+#[test]
+fn lstm_by_adam_in_f32() {
+    same(lstm, DType::F32, STEPS);
+}
+
+#[test]
+fn lstm_by_adam_in_f64() {
+    same(lstm, DType::F64, STEPS);
+}
+
+#[test]
+fn mixed_precision_with_scale_and_average() {
+    same(mixed, DType::F32, 60);
+    let state = run(mixed, DType::F32, 1, 60, Way::Replayed).state;
+    let number = |name: &str| {
+        let bytes = &state.iter().find(|(own, _)| own.ends_with(name)).unwrap().1;
+        f32::from_ne_bytes(bytes[..].try_into().unwrap())
+    };
+    assert_eq!(number("optimizer.groups.0.step"), 57.0, "three steps of 60 are skipped");
+    assert!(number("scaler.scale") > 1024.0, "the scale has grown in between");
+}
+
+/// A model wide enough that kernels share their work among threads.
+fn wide(dtype: DType) -> Training {
+    let model =
+        init::in_dtype(dtype, || sequential![Linear::new(64, 192), Relu, Dropout::new(0.2), Linear::new(192, 64)]);
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+    let batch = |dtype, i| (0, vec![wave(&[128, 64], i, dtype), wave(&[128, 64], i + 1, dtype)]);
+    plain(model, optimizer, |model, x, y| loss::mse(&model.forward(x), y), batch)
+}
+
+#[test]
+fn neither_threads_nor_replay_change_a_bit() {
+    let alone = with_threads(1, || run(wide, DType::F32, 1, 12, Way::Eager));
+    for (threads, way) in [(1, Way::Replayed), (2, Way::Eager), (2, Way::Replayed), (3, Way::Disturbed)] {
+        let other = with_threads(threads, || run(wide, DType::F32, 1, 12, way));
+        other.assert_is(&alone, &format!("{way:?} on {threads} threads"));
+    }
+}
+
+/// With one batch again and again and no dropout, training must get somewhere.
+#[test]
+fn a_replayed_step_learns() {
+    manual_seed(1);
+    let model = sequential![Linear::new(20, 32), Relu, Linear::new(32, 5)];
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-2, ..Default::default() }).unwrap();
+    let (x, y) = (Tensor::randn([16, 20], DType::F32), Tensor::randint(0, 5, [16]));
+    let mut step = capture(
+        |inputs| {
+            optimizer.zero_grad();
+            let loss = loss::cross_entropy(&model.forward(&inputs[0]), &inputs[1]);
+            loss.backward();
+            optimizer.step();
+            loss
+        },
+        &[&x, &y],
+    )
+    .unwrap();
+    let losses: Vec<f32> = (0..60).map(|_| step.launch(&[&x, &y]).unwrap().item(0)).collect();
+    assert!(losses[0] > 1.0 && losses[59] < 0.1, "{losses:?}");
+}

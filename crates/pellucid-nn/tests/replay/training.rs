@@ -1,0 +1,122 @@
+//! What a training is, and the ways to run it.
+
+use pellucid_nn::StateDict;
+use pellucid_tensor::{DType, Generator, Tensor, capture, lazy, manual_seed};
+use std::collections::HashSet;
+
+/// One model with all that trains it.
+pub(crate) struct Training {
+    /// What is recorded, each by itself.
+    pub(crate) steps: Vec<Box<dyn Fn(&[Tensor]) -> Tensor>>,
+    /// Which step launch `i` runs, and on what.
+    pub(crate) launch: fn(DType, usize) -> (usize, Vec<Tensor>),
+    /// What the host does before launch `i`.
+    pub(crate) before: Box<dyn Fn(usize)>,
+    /// Everything that training changes.
+    pub(crate) state: Box<dyn Fn() -> StateDict>,
+}
+
+/// How the steps are run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Way {
+    Eager,
+    Lazy,
+    Replayed,
+    /// With other tensors made, kept for a while, and dropped between launches.
+    Disturbed,
+}
+
+/// The bits of every loss, and of everything that training has changed at the end.
+#[derive(PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) losses: Vec<Vec<u8>>,
+    pub(crate) state: Vec<(String, Vec<u8>)>,
+}
+
+impl Seen {
+    fn of(losses: Vec<Vec<u8>>, trainings: &[Training]) -> Seen {
+        Seen { losses, state: state_of(trainings) }
+    }
+
+    /// Says where two runs part.
+    #[track_caller]
+    pub(crate) fn assert_is(&self, expected: &Seen, what: &str) {
+        let step = self.losses.iter().zip(&expected.losses).position(|(a, b)| a != b);
+        assert!(step.is_none() && self.losses.len() == expected.losses.len(), "{what}: losses part at {step:?}");
+        for (found, expected) in self.state.iter().zip(&expected.state) {
+            assert!(found == expected, "{what}: {} ends otherwise", found.0);
+        }
+        assert!(self == expected, "{what}: other names");
+    }
+}
+
+fn state_of(trainings: &[Training]) -> Vec<(String, Vec<u8>)> {
+    let own = |(k, t): (usize, &Training)| (t.state)().into_iter().map(move |(name, v)| (format!("{k}: {name}"), v));
+    let all = trainings.iter().enumerate().flat_map(own);
+    let generator = ("generator".to_string(), Generator::default().state().clone());
+    all.chain([generator]).map(|(name, t)| (name, t.to_bytes().unwrap())).collect()
+}
+
+/// Runs so many trainings side by side, a launch of each in turn.
+pub(crate) fn run(make: fn(DType) -> Training, dtype: DType, count: usize, launches: usize, way: Way) -> Seen {
+    manual_seed(42);
+    let trainings: Vec<Training> = (0..count).map(|_| make(dtype)).collect();
+    let bytes = |loss: Tensor| loss.to_bytes().unwrap();
+    let turns = (0..launches).flat_map(|i| trainings.iter().enumerate().map(move |(k, t)| (i, k, t)));
+    if let Way::Eager | Way::Lazy = way {
+        let go = |(i, _, t): (usize, usize, &Training)| {
+            (t.before)(i);
+            let (step, inputs) = (t.launch)(dtype, i);
+            (t.steps[step])(&inputs)
+        };
+        let losses: Vec<Tensor> =
+            if way == Way::Lazy { lazy(|| turns.map(go).collect()) } else { turns.map(go).collect() };
+        return Seen::of(losses.into_iter().map(bytes).collect(), &trainings);
+    }
+    let before = state_of(&trainings);
+    let mut captured: Vec<Vec<_>> = Vec::new();
+    for t in &trainings {
+        let example = |s: usize| (0..launches).map(|i| (t.launch)(dtype, i)).find(|(step, _)| *step == s).unwrap().1;
+        let record = |(s, step)| capture(step, &example(s).iter().collect::<Vec<_>>()).unwrap();
+        captured.push(t.steps.iter().enumerate().map(record).collect());
+    }
+    assert!(state_of(&trainings) == before, "recording changed something");
+    let (mut losses, mut others) = (Vec::new(), Vec::new());
+    for (i, k, t) in turns {
+        (t.before)(i);
+        let (step, inputs) = (t.launch)(dtype, i);
+        let outputs = captured[k][step].launch(&inputs.iter().collect::<Vec<_>>()).unwrap();
+        losses.push(bytes(outputs.to_tensor(0).unwrap()));
+        if way == Way::Disturbed {
+            others.push(Tensor::full([1 + i % 13, 1 + 7 * (i % 5)], f64::NAN, dtype));
+            if others.len() > 6 {
+                others.drain(..3 + i % 3);
+            }
+        }
+    }
+    drop(captured);
+    Seen::of(losses, &trainings)
+}
+
+/// All ways end alike; the steps must differ to prove anything.
+pub(crate) fn same(make: fn(DType) -> Training, dtype: DType, launches: usize) {
+    let eager = run(make, dtype, 1, launches, Way::Eager);
+    let distinct: HashSet<_> = eager.losses.iter().collect();
+    assert!(distinct.len() * 3 > launches, "{} different losses of {launches}", distinct.len());
+    run(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "alone");
+    run(make, dtype, 1, 24, Way::Lazy).assert_is(&run(make, dtype, 1, 24, Way::Eager), "lazily");
+    run(make, dtype, 2, 48, Way::Replayed).assert_is(&run(make, dtype, 2, 48, Way::Eager), "two side by side");
+}
+
+/// Numbers that wave about, other ones for every launch.
+pub(crate) fn wave(shape: &[usize], launch: usize, dtype: DType) -> Tensor {
+    let size: usize = shape.iter().product();
+    let at = |i: usize| (0.4 + 1.7 * i as f64 + 0.9 * launch as f64).sin();
+    Tensor::new((0..size).map(at).collect::<Vec<f64>>(), shape).to_dtype(dtype)
+}
+
+/// Class numbers, `[n]` or of another shape.
+pub(crate) fn classes(shape: &[usize], launch: usize, count: usize) -> Tensor {
+    let size: usize = shape.iter().product();
+    Tensor::new((0..size).map(|i| ((i * i + 3 * i + launch) % count) as i64).collect::<Vec<_>>(), shape)
+}
