@@ -151,14 +151,14 @@ pub enum Error {
         shape: Shape,
     },
     /// A value was read, or decided a shape, while a step was being recorded.
-    #[error(
-        "{op} at {location}: values do not exist while a step is captured; move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead"
-    )]
+    #[error("{op} at {location}: values do not exist while a step is captured; {mend}")]
     ReadInCapture {
         /// The operation that needs the value.
         op: &'static str,
         /// The line that asked for it.
         location: &'static Location<'static>,
+        /// What does the same with tensors of shapes that are known.
+        mend: &'static str,
     },
     /// A tensor made while a step was captured, used after it.
     #[error(

@@ -64,6 +64,12 @@ pub trait Layer: Module {
         self.parameters().first().map_or(DType::F32, |p| p.dtype())
     }
 
+    /// Whether this is an activation: the product before it then has a pre-activation that its gradient reads, which
+    /// a [plan](crate::graph::CapturePlan) lists.
+    fn is_activation(&self) -> bool {
+        false
+    }
+
     /// The shape of the output for an input of this shape. Nothing is computed or changed, but layers that learn
     /// their widths from their first input ([`Lazy`](crate::Lazy)) do so.
     ///
@@ -113,6 +119,9 @@ macro_rules! pointers {
             }
             fn input_dtype(&self) -> DType {
                 (**self).input_dtype()
+            }
+            fn is_activation(&self) -> bool {
+                (**self).is_activation()
             }
         }
     )*};

@@ -306,13 +306,25 @@ pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
 /// in a captured step.
 #[track_caller]
 pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
-    if MODE.get() == Mode::Capture {
-        return Err(Error::ReadInCapture { op, location: Location::caller() });
-    }
+    let mend = "move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead";
+    needs_values(op, mend)?;
     if MODE.get() == Mode::Lazy {
         list::flush_current()?;
     }
     ready(op, array.storage())
+}
+
+/// Refuses an operation whose result's shape depends on values while a step is captured; `mend` names what has a
+/// shape that is known.
+///
+/// # Errors
+/// [`Error::ReadInCapture`].
+#[track_caller]
+pub(crate) fn needs_values(op: &'static str, mend: &'static str) -> Result<()> {
+    match MODE.get() {
+        Mode::Capture => Err(Error::ReadInCapture { op, location: Location::caller(), mend }),
+        _ => Ok(()),
+    }
 }
 
 /// Runs everything that is recorded for this array, without reading it.

@@ -1,5 +1,6 @@
 //! Elements chosen by masks and by flat positions, and classes as vectors.
 
+use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -21,6 +22,7 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Resul
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`]; [`Error::ReadInCapture`].
 #[face]
+#[track_caller]
 pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let op = "masked_select";
     if mask.dtype() != DType::Bool {
@@ -29,6 +31,7 @@ pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let mend = "tensor and mask must broadcast";
     let shape = x.shape().broadcast(mask.shape());
     let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], mend))?;
+    engine::needs_values(op, "where_(mask, x, 0), or a reduction such as masked_sum, has a known shape")?;
     let positions = ops::nonzero(&ops::ravel(&ops::broadcast_to(mask, &shape)?)?)?;
     ops::index_select(&ops::ravel(&ops::broadcast_to(x, &shape)?)?, 0, &positions[0])
 }

@@ -1,6 +1,7 @@
 //! Connectionist temporal classification: the probability of a labelling, over all its alignments.
 
 use super::{Reduction, class_numbers, floats};
+use crate::engine;
 use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
@@ -31,6 +32,7 @@ pub struct Ctc {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank that is no class;
 /// [`Error::ReadInCapture`] for labels one after the other, which are cut by their lengths.
 #[face]
+#[track_caller]
 pub fn ctc_loss(
     log_probs: &Tensor,
     targets: &Tensor,
@@ -113,6 +115,7 @@ fn padded(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: usize) 
     if targets.rank() != 1 {
         return Err(Error::shapes(op, [targets.shape()], "labels are [N, S], or one after the other"));
     }
+    engine::needs_values(op, "labels as a matrix [N, S], padded, have a known shape; see pad_sequence")?;
     let counts = lengths.array().to_vec::<i64>(op)?;
     if counts.iter().any(|&n| n < 0) || counts.iter().sum::<i64>() > targets.size() as i64 {
         let reason = format!("the lengths {counts:?} of labels add up to more than their number, {}", targets.size());

@@ -107,13 +107,13 @@ fn reading_a_value_is_an_error_with_operation_and_line() {
     let reads: [(&str, u32, Read); 5] = [
         ("item", line!(), |x| Tensor::from(x.sum(..).item::<f32>())),
         ("to_vec", line!(), |x| Tensor::from(x.to_vec::<f32>()[0])),
-        ("nonzero", line!(), |x| x.i(x.gt(0.0))),
+        ("index", line!(), |x| x.i(x.gt(0.0))),
         ("nonzero", line!(), |x| ops::nonzero(x).map_err(|e| std::panic::panic_any(e)).unwrap().remove(0)),
         ("to_bytes", line!(), |x| x.to_bytes().map_err(|e| std::panic::panic_any(e)).map(|_| x.clone()).unwrap()),
     ];
     for (op, line, read) in reads {
         match capture(|inputs| read(&inputs[0]), &[&x]).err() {
-            Some(Error::ReadInCapture { op: named, location }) => {
+            Some(Error::ReadInCapture { op: named, location, .. }) => {
                 assert_eq!((named, location.file(), location.line()), (op, file!(), line));
             }
             other => panic!("{op}: {other:?}"),
