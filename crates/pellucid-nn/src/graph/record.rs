@@ -394,10 +394,10 @@ impl<'f> Run<'f> {
         let recorded = Rc::clone(&step);
         // A step that records again may find another grad mode than this one.
         let _on = enable_grad();
-        match capture(move |_: &[Tensor]| unwrap(recorded.borrow_mut()()), &[]) {
+        match capture(move |_: &[Tensor]| unwrap((*recorded.borrow_mut())()), &[]) {
             Ok(captured) => Ok(Run::Captured(captured)),
             Err(Error::DeviceUnavailable { device, reason }) => {
-                tracing::warn!(device, reason, "the device cannot capture: the step runs eagerly");
+                tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
                 let step = Rc::into_inner(step).expect("a recording that failed lets go of it").into_inner();
                 Ok(Run::Like(GraphExecLike { step, why: format!("{device} cannot capture: {reason}") }))
             }

@@ -171,7 +171,7 @@ fn a_plan_prints_and_adds_up() {
     let model = mlp();
     let plan = make_plan_for_sequential(&model, &[8, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let text = plan.to_string();
-    for part in ["L0:Linear", "L1:Relu", "g 2.weight", "d_y", "(8, 16)"] {
+    for part in ["L0:Linear", "L1:Relu", "g 2.weight", "d_y", "[8, 16]"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     let work: usize = plan.per_layer.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();

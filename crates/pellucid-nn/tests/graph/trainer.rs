@@ -166,7 +166,7 @@ where
 #[test]
 fn models_of_several_inputs() {
     let (by_position, refused) = several(|a, b| (a, b));
-    assert!(refused.contains("`1`") && refused.contains("(8, 5)"), "{refused}");
+    assert!(refused.contains("`1`") && refused.contains("[8, 5]"), "{refused}");
     let (by_name, refused) = several(|a, b| BTreeMap::from([("left".to_string(), a), ("right".to_string(), b)]));
     assert!(refused.contains("`right`") && refused.contains("L0:Linear"), "{refused}");
     assert_eq!(by_position, by_name);
