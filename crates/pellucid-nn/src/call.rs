@@ -134,10 +134,7 @@ impl Drop for Call {
 ///
 /// # Errors
 /// Those of [`trace`]; [`Error::Layer`] names the layer in which it came up.
-pub(crate) fn watched<R>(
-    model: &(impl Module + ?Sized),
-    run: impl FnOnce() -> Result<R>,
-) -> Result<(R, Vec<Called>)> {
+pub(crate) fn watched<R>(model: &(impl Module + ?Sized), run: impl FnOnce() -> Result<R>) -> Result<(R, Vec<Called>)> {
     let named = model.named_modules();
     let names = named.iter().filter_map(|(name, info)| Some((info.place()?, (name.clone(), info.class())))).collect();
     let _observer = Observer::new();

@@ -238,7 +238,12 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     Ok(CapturePlan {
         input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
         inputs,
-        per_layer: per_layer(model.named_modules().first().map_or("model", |(_, info)| info.class()), &calls, named, &Buf::new(&logits, dtype)),
+        per_layer: per_layer(
+            model.named_modules().first().map_or("model", |(_, info)| info.class()),
+            &calls,
+            named,
+            &Buf::new(&logits, dtype),
+        ),
         loss: LossBufs {
             d_y: Buf::new(&logits, dtype),
             out_shape: Shape::scalar(),
@@ -253,7 +258,8 @@ fn per_layer(class: &str, calls: &[Called], parameters: Vec<(String, Parameter)>
     // A model that is a layer is the first call, and those in it are its layers.
     let is_layer = calls.first().is_some_and(|first| first.row.name.is_empty());
     let inner = |call: &&Called| call.row.depth == usize::from(is_layer);
-    let calls: Vec<&Called> = if calls.len() > 1 { calls.iter().filter(inner).collect() } else { calls.iter().collect() };
+    let calls: Vec<&Called> =
+        if calls.len() > 1 { calls.iter().filter(inner).collect() } else { calls.iter().collect() };
     let mut layers: Vec<PerLayerBufs> = Vec::with_capacity(calls.len());
     for (i, call) in calls.iter().enumerate() {
         let Called { row, input, tracked, dtype, .. } = call;
@@ -349,7 +355,11 @@ impl CapturePlan {
         }
         let (shape, dtype) = &self.loss.target;
         let source = if y.shape() != shape {
-            Error::shapes(op, [y.shape(), shape], format!("the step is for targets of shape {shape}, got {}", y.shape()))
+            Error::shapes(
+                op,
+                [y.shape(), shape],
+                format!("the step is for targets of shape {shape}, got {}", y.shape()),
+            )
         } else if y.dtype().is_int() != dtype.is_int() || y.dtype().is_float() != dtype.is_float() {
             Error::dtypes(op, [y.dtype(), *dtype], format!("the step is for targets of dtype {dtype}; use to_dtype()"))
         } else {
@@ -362,13 +372,22 @@ impl CapturePlan {
 impl fmt::Display for CapturePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = |f: &mut fmt::Formatter<'_>, name: &str, buf: &Buf| {
-            writeln!(f, "  {name:24} {:>8} {:20} {:>12} bytes  {:?}", buf.dtype.to_string(), buf.shape.to_string(), buf.bytes(), buf.place)
+            writeln!(
+                f,
+                "  {name:24} {:>8} {:20} {:>12} bytes  {:?}",
+                buf.dtype.to_string(),
+                buf.shape.to_string(),
+                buf.bytes(),
+                buf.place
+            )
         };
         for layer in &self.per_layer {
             writeln!(f, "{} {}", layer.name, layer.path)?;
             let PerLayerBufs { y, z, g_a, work, grads, .. } = layer;
             let own = [("y", Some(y)), ("z", z.as_ref()), ("g_a", g_a.as_ref()), ("work", work.as_ref())];
-            own.into_iter().filter_map(|(name, buf)| Some((name, buf?))).try_for_each(|(name, buf)| line(f, name, buf))?;
+            own.into_iter()
+                .filter_map(|(name, buf)| Some((name, buf?)))
+                .try_for_each(|(name, buf)| line(f, name, buf))?;
             grads.iter().try_for_each(|(name, buf)| line(f, &format!("g {name}"), buf))?;
         }
         writeln!(f, "loss")?;

@@ -207,7 +207,11 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
         let logits = ops::zeros(d_y.shape(), d_y.dtype())?;
         let (value, _) = watched(&*model, || loss.try_forward(&logits, y))?;
         if *value.shape() != plan.loss.out_shape {
-            return Err(Error::shapes(op, [value.shape()], "a step makes one number small; reduce the loss to its mean or sum"));
+            return Err(Error::shapes(
+                op,
+                [value.shape()],
+                "a step makes one number small; reduce the loss to its mean or sum",
+            ));
         }
         let outputs = Outputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
         Ok(Forward { model, loss, x, y: y.detach(), pins: Vec::new(), d_y: None, outputs })

@@ -11,10 +11,7 @@ use pellucid_tensor::{Error, Tensor, manual_seed};
 fn model() -> Sequential {
     manual_seed(5);
     let branch = If::new((Linear::new(6, 6), Tanh), Linear::new(6, 6));
-    let stages = [
-        (Linear::new(6, 5), Linear::new(5, CLASSES)),
-        (Linear::new(5, 4), Linear::new(4, CLASSES)),
-    ];
+    let stages = [(Linear::new(6, 5), Linear::new(5, CLASSES)), (Linear::new(5, 4), Linear::new(4, CLASSES))];
     sequential![branch, Repeat::new((Linear::new(6, 6), Tanh), 1), EarlyExit::new(stages).unwrap()]
 }
 

@@ -32,15 +32,19 @@ fn a_wrong_width_is_refused_with_layer_expected_and_given() {
     let (x, y) = (Tensor::zeros([BATCH, 5], DType::F32), Tensor::zeros([BATCH], DType::I64));
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
     let Error::ShapeMismatch { shapes, .. } = &source else { panic!("{source}") };
-    assert_eq!((layer.as_str(), shapes[0].dims(), shapes[1].dims()), ("L0:Linear", [8, 5].as_slice(), [8, 6].as_slice()));
+    assert_eq!(
+        (layer.as_str(), shapes[0].dims(), shapes[1].dims()),
+        ("L0:Linear", [8, 5].as_slice(), [8, 6].as_slice())
+    );
     // And a plan of another model does not help.
     let other = sequential![Linear::new(5, CLASSES)];
     let plan = make_plan_for_sequential(&other, &[BATCH, 5], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
     assert!(layer == "0 (Linear)" && source.to_string().contains("[16, 6]"), "{layer}: {source}");
     // At the batch:
-    let mut step =
-        model.compile(&[BATCH, 6], CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None }).unwrap();
+    let mut step = model
+        .compile(&[BATCH, 6], CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None })
+        .unwrap();
     let (good, _) = batch(&[BATCH, 6], 1);
     step.set_batch(&good, &y).unwrap();
     let (layer, source) = named(error(step.set_batch(&x, &y)));

@@ -72,9 +72,8 @@ fn a_trainer_that_was_not_compiled_or_for_other_shapes_refuses_a_step() {
     let half = (x.narrow(0, 0, 4), y.narrow(0, 0, 4));
     assert!(matches!(trainer.step(&half.0, &half.1), Err(Error::Layer { .. })));
     // A shape that was compiled has a step of its own; the others are kept, over the same gradients.
-    let gradient = |trainer: &GraphTrainer<'_, Sequential, CrossEntropyLoss, Sgd>| {
-        trainer.model().parameters()[0].grad().unwrap()
-    };
+    let gradient =
+        |trainer: &GraphTrainer<'_, Sequential, CrossEntropyLoss, Sgd>| trainer.model().parameters()[0].grad().unwrap();
     let before = gradient(&trainer);
     trainer.compile(&[4, 6]).unwrap();
     trainer.step(&half.0, &half.1).unwrap();
@@ -93,10 +92,11 @@ fn gradients_are_clipped_before_the_update() {
     let model = mlp();
     let optimizer = sgd(&model, 1.0, 0.0);
     let calls = Cell::new(0);
-    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0).before_update(|parameters| {
-        calls.set(calls.get() + 1);
-        clip_grad_norm(parameters, 1e-3).map(drop)
-    });
+    let mut trainer =
+        GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0).before_update(|parameters| {
+            calls.set(calls.get() + 1);
+            clip_grad_norm(parameters, 1e-3).map(drop)
+        });
     trainer.compile(&[BATCH, 6]).unwrap();
     let recorded = calls.get();
     assert!(recorded > 0, "it is part of the recording");
@@ -105,7 +105,7 @@ fn gradients_are_clipped_before_the_update() {
     trainer.step(&x, &y).unwrap();
     let norm = grad_norm(&model.parameters(), 2.0).unwrap().item::<f32>();
     assert!((norm - 1e-3).abs() < 1e-6, "{norm}");
-    let moved = model.parameters().iter().zip(before).map(|(p, before)| {
+    let moved = model.parameters().into_iter().zip(before).map(|(p, before)| {
         p.to_vec::<f32>().iter().zip(before).map(|(now, before)| (now - before).powi(2)).sum::<f32>()
     });
     assert!((moved.sum::<f32>().sqrt() - 1e-3).abs() < 1e-5);

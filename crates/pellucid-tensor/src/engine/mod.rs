@@ -306,7 +306,8 @@ pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
 /// in a captured step.
 #[track_caller]
 pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
-    let mend = "move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead";
+    let mend =
+        "move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead";
     needs_values(op, mend)?;
     if MODE.get() == Mode::Lazy {
         list::flush_current()?;

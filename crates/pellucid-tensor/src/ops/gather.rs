@@ -267,7 +267,10 @@ pub(crate) fn put_axes(
 /// [`Error::ReadInCapture`].
 #[track_caller]
 pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
-    engine::needs_values("nonzero", "use the mask x.ne(0) itself, in where_ or masked_fill, or sort by it; their shapes are known")?;
+    engine::needs_values(
+        "nonzero",
+        "use the mask x.ne(0) itself, in where_ or masked_fill, or sort by it; their shapes are known",
+    )?;
     let mask = x.array().to_vec::<bool>("nonzero")?;
     let mut positions: Vec<Vec<i64>> = vec![Vec::new(); x.rank()];
     for (flat, _) in mask.iter().enumerate().filter(|(_, hit)| **hit) {

@@ -76,7 +76,10 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
         let shapes = [Some(x.shape()), weights.map(|w| w.shape())];
         return Err(Error::shapes(op, shapes.into_iter().flatten(), "takes a vector, and weights of its shape"));
     }
-    engine::needs_values(op, "one_hot(x, n) summed over its first axis, or scatter_add_along into [n], has a known length")?;
+    engine::needs_values(
+        op,
+        "one_hot(x, n) summed over its first axis, or scatter_add_along into [n], has a known length",
+    )?;
     let numbers = x.array().to_vec::<i64>(op)?;
     if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
         return Err(Error::invalid(op, format!("counts numbers ≥ 0, got {negative}")));

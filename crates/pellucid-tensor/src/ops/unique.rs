@@ -50,7 +50,10 @@ pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 /// What is compared as rows of a matrix: single elements, or slices.
 #[track_caller]
 fn rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
-    engine::needs_values(op, "sort, and compare neighbours with ne; or count a known number of values by one_hot and sum")?;
+    engine::needs_values(
+        op,
+        "sort, and compare neighbours with ne; or count a known number of values by one_hot and sum",
+    )?;
     let x = x.detach();
     let Some(axis) = axis else { return ops::reshape(&x, [x.size(), 1]) };
     let count = x.shape()[x.shape().axis(op, axis)?];

@@ -257,7 +257,10 @@ impl Resolved {
                         let mend = format!("a mask has the shape of the axes it covers, from axis {axis} on");
                         return Err(Error::shapes(op, [x.shape(), mask.shape()], mend));
                     }
-                    engine::needs_values(op, "where_(mask, x, 0) reads, and masked_fill or where_ writes, by a mask in a known shape")?;
+                    engine::needs_values(
+                        op,
+                        "where_(mask, x, 0) reads, and masked_fill or where_ writes, by a mask in a known shape",
+                    )?;
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
                     for positions in ops::nonzero(&mask)? {

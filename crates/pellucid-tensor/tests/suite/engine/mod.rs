@@ -3,5 +3,5 @@
 
 mod capture;
 mod lazy;
-mod shapes;
 pub mod programs;
+mod shapes;
