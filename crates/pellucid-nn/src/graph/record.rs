@@ -1,21 +1,20 @@
 //! From a plan to a step that can be launched.
 //!
-//! A step is one closure. [`capture`] records it; where that cannot be, it runs as it is. It is made of three parts: what
-//! the model and the loss compute, what becomes of the gradients, and the update.
+//! A step is one closure. [`capture`] records it; where that cannot be, it runs as it is.
 
 use super::batch::{Batch, Model};
-use super::plan::{Buf, CapturePlan, Place};
+use super::plan::{Buf, CapturePlan, PerLayerBufs, Place};
+use super::rebind::Gradients;
 use super::stream::Stream;
 use crate::call::watched;
 use crate::hook;
 use crate::loss::Loss;
-use crate::module::{Module, identity, walk};
+use crate::module::{Module, walk};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::visit::Part;
 use pellucid_tensor::{Backward, Captured, Error, Result, Tensor, capture, enable_grad, no_grad, ops, unwrap};
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -219,7 +218,7 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 
     /// The same, which writes what was asked for of its layers.
     fn pinning(mut self, plan: &CapturePlan) -> Self {
-        let pin = |layer: &super::PerLayerBufs| Pin {
+        let pin = |layer: &PerLayerBufs| Pin {
             layer: layer.path.clone(),
             y: [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).cloned().collect(),
             g_a: layer.g_a.as_ref().and_then(Buf::pinned).cloned(),
@@ -305,81 +304,6 @@ impl<M: Module + ?Sized> Drop for Evaluating<'_, M> {
             }
         });
     }
-}
-
-/// The gradients that a step touches.
-struct Gradients(Vec<Gradient>);
-
-/// One parameter's.
-struct Gradient {
-    parameter: Parameter,
-    /// Where it goes: the plan's buffer if that was asked for, else where the gradient lies already.
-    buf: Option<Tensor>,
-    /// There is a gradient between launches.
-    stays: bool,
-}
-
-impl Gradients {
-    fn of(model: &(impl Module + ?Sized), optimizer: &(impl Optimizer + ?Sized), plan: &CapturePlan) -> Gradients {
-        let named = model.named_parameters().into_iter();
-        let own = named.map(|(name, parameter)| (plan.grad(&name).and_then(Buf::pinned).cloned(), parameter));
-        let others = optimizer.parameters().iter().map(|parameter| (None, parameter.clone()));
-        let mut seen = HashSet::new();
-        let once = own.chain(others).filter(|(_, p)| p.requires_grad() && seen.insert(identity(p)));
-        let gradient = |(pinned, parameter): (Option<Tensor>, Parameter)| {
-            let entry = parameter.grad();
-            Gradient { stays: entry.is_some(), buf: pinned.or(entry), parameter }
-        };
-        Gradients(once.map(gradient).collect())
-    }
-
-    /// Whether there is a lasting buffer for every gradient that the optimizer reads.
-    fn are_bound(&self, optimizer: &(impl Optimizer + ?Sized)) -> bool {
-        let lasting: HashSet<_> = self.0.iter().filter(|g| g.stays).map(|g| identity(&g.parameter)).collect();
-        optimizer.parameters().iter().all(|p| !p.requires_grad() || lasting.contains(&identity(p)))
-    }
-
-    fn clear(&self) {
-        self.0.iter().for_each(|g| g.parameter.zero_grad());
-    }
-
-    /// Brings what a backward pass has found to where it belongs, for all to read.
-    fn collect(&self) -> Result<()> {
-        let _off = no_grad();
-        for Gradient { parameter, buf, .. } in &self.0 {
-            if let (Some(buf), Some(found)) = (buf, parameter.grad())
-                && identity(buf) != identity(&found)
-            {
-                ops::copy_(buf, &found)?;
-                parameter.set_grad(Some(buf.clone()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Leaves each as it was found: there, and zero where the step has none, or not there.
-    fn leave(&self) -> Result<()> {
-        for Gradient { parameter, buf, stays } in &self.0 {
-            match buf {
-                Some(buf) if *stays => {
-                    if parameter.grad().is_none() {
-                        zero(buf)?;
-                        parameter.set_grad(Some(buf.clone()));
-                    }
-                }
-                _ => parameter.zero_grad(),
-            }
-        }
-        Ok(())
-    }
-
-    fn zero(&self) -> Result<()> {
-        self.0.iter().filter_map(|g| g.buf.as_ref()).try_for_each(zero)
-    }
-}
-
-fn zero(buf: &Tensor) -> Result<()> {
-    ops::copy_(buf, &ops::zeros((), buf.dtype())?)
 }
 
 /// One closure, ready to be launched.
