@@ -234,16 +234,12 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     let ((logits, dtype), calls) = watched(model, run)?;
     let named: Vec<(String, Parameter)> =
         model.named_parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
+    let class = model.named_modules().first().map_or("model", |(_, info)| info.class());
     let inputs = inputs.named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype())).collect::<Vec<_>>();
     Ok(CapturePlan {
         input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
         inputs,
-        per_layer: per_layer(
-            model.named_modules().first().map_or("model", |(_, info)| info.class()),
-            &calls,
-            named,
-            &Buf::new(&logits, dtype),
-        ),
+        per_layer: per_layer(class, &calls, named, &Buf::new(&logits, dtype)),
         loss: LossBufs {
             d_y: Buf::new(&logits, dtype),
             out_shape: Shape::scalar(),

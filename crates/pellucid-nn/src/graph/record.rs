@@ -138,7 +138,7 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     };
     let stream = stream.unwrap_or_default();
     let update = update.map(|update| Run::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
-    Ok(GraphExec::new(Run::new(pass, &stream)?, update, plan, outputs))
+    Ok(GraphExec::new(Run::new(pass, &stream)?, update, plan, outputs, stream))
 }
 
 /// Records an evaluation: logits and loss of what lies in `x_buf` and `y_buf`, with all layers in evaluation, as after
@@ -161,8 +161,8 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
         let _evaluating = Evaluating::of(&*forward.model);
         forward.run().map(drop)
     };
-    let run = Run::new(Box::new(pass), &stream.unwrap_or_default())?;
-    Ok(GraphExec::new(run, None, plan, outputs))
+    let stream = stream.unwrap_or_default();
+    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, plan, outputs, stream))
 }
 
 type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
@@ -376,14 +376,20 @@ pub struct GraphExec<'f> {
     /// The update, where it comes after several passes.
     update: Option<(Run<'f>, u64)>,
     launches: u64,
+    stream: Stream,
 }
 
 impl<'f> GraphExec<'f> {
-    fn new(pass: Run<'f>, update: Option<(Run<'f>, u64)>, plan: &CapturePlan, outputs: Outputs) -> GraphExec<'f> {
+    fn new(
+        pass: Run<'f>,
+        update: Option<(Run<'f>, u64)>,
+        plan: &CapturePlan,
+        Outputs { logits, loss }: Outputs,
+        stream: Stream,
+    ) -> GraphExec<'f> {
         let mut plan = plan.clone();
         plan.settle(placement);
-        let Outputs { logits, loss } = outputs;
-        GraphExec { logits, loss, plan, pass, update, launches: 0 }
+        GraphExec { logits, loss, plan, pass, update, launches: 0, stream }
     }
 
     /// Executes the step on what lies in its buffers.
@@ -418,6 +424,11 @@ impl<'f> GraphExec<'f> {
             Run::Captured(captured) => Some(captured),
             Run::Like(_) => None,
         }
+    }
+
+    /// The queue on which it is launched.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     /// The plan, with what is known of where each buffer is.

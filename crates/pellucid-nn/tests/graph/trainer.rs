@@ -179,8 +179,7 @@ fn a_timer_waits_for_its_stream() {
     let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.01, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer, 0);
     trainer.compile(&[BATCH, 6]).unwrap();
-    let stream = Stream::default();
-    let timer = Timer::start(&stream).unwrap();
+    let timer = Timer::start(trainer.tg.as_ref().unwrap().exec.stream()).unwrap();
     let (x, _) = batch(&[BATCH, 6], 1);
     trainer.step(&x, &Tensor::ones([BATCH, 1], DType::F32)).unwrap();
     let first = timer.ms().unwrap();

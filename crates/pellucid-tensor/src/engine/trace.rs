@@ -45,6 +45,7 @@ impl std::ops::Sub for Work {
 /// let (shape, work) = trace(|| Ok(a.matmul(&b).shape().clone()))?;
 /// assert_eq!(shape.dims(), [64, 10]);
 /// assert_eq!(work.flops, 2 * 64 * 100 * 10);
+/// assert_eq!(work.made, 4 * 64 * 10);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
