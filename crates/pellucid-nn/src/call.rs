@@ -7,7 +7,8 @@ use crate::layer::Layer;
 use crate::module::Module;
 use crate::summary::{Row, Summary};
 use crate::visit::{Place, class, label};
-use pellucid_tensor::{Error, Result, Shape, Tensor, no_grad, ops, trace, traced};
+use pellucid_tensor::kernel::Meta;
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops, trace, traced};
 use std::any::type_name;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,10 +33,26 @@ impl Drop for Observer {
     }
 }
 
-/// Calls a module on its inputs.
+/// Calls a module on its inputs, of which there is at least one.
 #[inline]
 pub(crate) fn call<M: Module + ?Sized>(
     module: &M,
+    inputs: &[&Tensor],
+    compute: impl FnOnce() -> Result<Tensor>,
+) -> Result<Tensor> {
+    observed(module, || false, inputs, compute)
+}
+
+/// Calls a layer on x.
+#[inline]
+pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Tensor> {
+    observed(layer, || layer.is_activation(), &[x], || layer.compute(x))
+}
+
+#[inline]
+fn observed<M: Module + ?Sized>(
+    module: &M,
+    is_activation: impl FnOnce() -> bool,
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<Tensor>,
 ) -> Result<Tensor> {
@@ -44,7 +61,7 @@ pub(crate) fn call<M: Module + ?Sized>(
     }
     let (place, class) = (Place::of(module), class(type_name::<M>()));
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return Watch::around(place, class, compute);
+        return Watch::around(place, class, is_activation(), inputs[0], compute);
     }
     hook::around(place, inputs, compute)
 }
@@ -57,27 +74,45 @@ thread_local! {
 struct Watch {
     names: HashMap<Place, (String, &'static str)>,
     depth: usize,
-    rows: Vec<Row>,
+    calls: Vec<Called>,
     /// The innermost layer that failed.
     failed: Option<String>,
 }
 
+/// What is known of a call when it is over.
+pub(crate) struct Called {
+    pub(crate) row: Row,
+    pub(crate) is_activation: bool,
+    pub(crate) input: Meta,
+    /// Whether the input has a gradient.
+    pub(crate) tracked: bool,
+    /// The dtype of the output.
+    pub(crate) dtype: DType,
+}
+
 impl Watch {
     /// A call, written down. Its hooks do not run: no values exist.
-    fn around(place: Option<Place>, class: &'static str, compute: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+    fn around(
+        place: Option<Place>,
+        class: &'static str,
+        is_activation: bool,
+        x: &Tensor,
+        compute: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let before = traced().unwrap_or_default();
         let at = Watch::with(|watch| {
             let known = place.and_then(|p| watch.names.get(&p)).cloned();
             let (name, class) = known.unwrap_or((String::new(), class));
             let row = Row { name, class, depth: watch.depth, output: Shape::scalar(), bytes: 0, work: before };
-            watch.rows.push(row);
+            let input = Meta { shape: x.shape().clone(), dtype: x.dtype() };
+            watch.calls.push(Called { row, is_activation, input, tracked: x.requires_grad(), dtype: x.dtype() });
             watch.depth += 1;
-            watch.rows.len() - 1
+            watch.calls.len() - 1
         });
         // A layer that panics has failed as well as one that returns an error.
         let mut call = Call { at, output: None };
         let result = compute();
-        call.output = result.as_ref().ok().map(|y| (y.shape().clone(), y.size() * y.dtype().size()));
+        call.output = result.as_ref().ok().map(|y| Meta { shape: y.shape().clone(), dtype: y.dtype() });
         drop(call);
         result
     }
@@ -90,8 +125,8 @@ impl Watch {
 /// A call that is being watched; its end is written down, however it comes.
 struct Call {
     at: usize,
-    /// The shape and the bytes of what the layer has put out.
-    output: Option<(Shape, usize)>,
+    /// What the layer has put out.
+    output: Option<Meta>,
 }
 
 impl Drop for Call {
@@ -99,29 +134,31 @@ impl Drop for Call {
         let work = traced().unwrap_or_default();
         Watch::with(|watch| {
             watch.depth -= 1;
-            let row = &mut watch.rows[self.at];
+            let Called { row, dtype, .. } = &mut watch.calls[self.at];
             match self.output.take() {
-                Some((shape, bytes)) => (row.output, row.bytes, row.work) = (shape, bytes, work - row.work),
+                Some(y) => {
+                    (row.bytes, *dtype) = (y.shape.size() * y.dtype.size(), y.dtype);
+                    (row.output, row.work) = (y.shape, work - row.work);
+                }
                 None => _ = watch.failed.get_or_insert(label(&row.name, row.class)),
             }
         });
     }
 }
 
-/// A trace of the model's output for an input of this shape, with every call in it.
-fn watched<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<(Shape, Vec<Row>)> {
-    let named = layer.named_modules();
+/// What `run` returns of a model that it runs without a kernel, with every call of a layer in it.
+///
+/// # Errors
+/// Those of [`trace`]; [`Error::Layer`] names the layer in which it came up.
+pub(crate) fn watched<R>(model: &(impl Module + ?Sized), run: impl FnOnce() -> Result<R>) -> Result<(R, Vec<Called>)> {
+    let named = model.named_modules();
     let names = named.iter().filter_map(|(name, info)| Some((info.place()?, (name.clone(), info.class())))).collect();
     let _observer = Observer::new();
-    let outer = WATCH.replace(Some(Watch { names, depth: 0, rows: Vec::new(), failed: None }));
-    let result = trace(|| {
-        let _off = no_grad();
-        let x = ops::zeros(input, layer.input_dtype())?;
-        Ok(layer.try_forward(&x)?.shape().clone())
-    });
+    let outer = WATCH.replace(Some(Watch { names, depth: 0, calls: Vec::new(), failed: None }));
+    let result = trace(run);
     let watch = WATCH.replace(outer).expect("put there above");
     match result {
-        Ok((shape, _)) => Ok((shape, watch.rows)),
+        Ok((value, _)) => Ok((value, watch.calls)),
         Err(error) => Err(match watch.failed {
             Some(layer) => Error::Layer { layer, source: Box::new(error) },
             None => error,
@@ -129,13 +166,23 @@ fn watched<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<(Shape, Vec<
     }
 }
 
+/// The shape of the output for an input of this shape, with every call.
+fn shape_of<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<(Shape, Vec<Called>)> {
+    watched(layer, || {
+        let _off = no_grad();
+        let x = ops::zeros(input, layer.input_dtype())?;
+        Ok(layer.try_forward(&x)?.shape().clone())
+    })
+}
+
 pub(crate) fn output_shape<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<Shape> {
-    watched(layer, input).map(|(shape, _)| shape)
+    shape_of(layer, input).map(|(shape, _)| shape)
 }
 
 pub(crate) fn summary<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<Summary> {
     // Layers that learn their widths from their first input have no parameters before.
     layer.build(input)?;
-    let (_, rows) = watched(layer, input)?;
+    let (_, calls) = shape_of(layer, input)?;
+    let rows = calls.into_iter().map(|call| call.row).collect();
     Ok(Summary::new(rows, layer.named_parameters(), layer.buffers(), input))
 }

@@ -55,13 +55,19 @@ pub trait Layer: Module {
     /// # Errors
     /// Those of [`compute`](Layer::compute).
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
-        call::call(self, &[x], || self.compute(x))
+        call::call_layer(self, x)
     }
 
     /// The dtype of the inputs for which [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
     /// [`summary`](Layer::summary) are asked: that of the first parameter, else `f32`.
     fn input_dtype(&self) -> DType {
         self.parameters().first().map_or(DType::F32, |p| p.dtype())
+    }
+
+    /// Whether this is an activation: the product before it then has a pre-activation that its gradient reads, which
+    /// a [plan](crate::graph::CapturePlan) lists.
+    fn is_activation(&self) -> bool {
+        false
     }
 
     /// The shape of the output for an input of this shape. Nothing is computed or changed, but layers that learn
@@ -109,10 +115,13 @@ macro_rules! pointers {
                 (**self).compute(x)
             }
             fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
-                if size_of_val(&**self) > 0 { (**self).try_forward(x) } else { call::call(self, &[x], || self.compute(x)) }
+                if size_of_val(&**self) > 0 { (**self).try_forward(x) } else { call::call_layer(self, x) }
             }
             fn input_dtype(&self) -> DType {
                 (**self).input_dtype()
+            }
+            fn is_activation(&self) -> bool {
+                (**self).is_activation()
             }
         }
     )*};

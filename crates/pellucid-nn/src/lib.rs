@@ -5,7 +5,7 @@
 //!   [`LayerNorm`], [`Embedding`], [`Dropout`], pools, padding, activations; [`Sequential`] and tuples of them.
 //! - [`MultiheadAttention`] and [`Transformer`]s, [`Rnn`], [`Gru`] and [`Lstm`]: what reads sequences.
 //! - [`loss`]: what training makes small. [`init`]: what parameters start with.
-//! - [`optim`]: how it is made small, and with which learning rate.
+//! - [`optim`]: how it is made small, and with which learning rate. [`graph`]: whole steps of it, recorded once.
 //!
 //! Everything here is written in tensor operations; nothing sees an array or a kernel. What changes
 //! from step to step (learning rates, step counts, dropout masks) is a tensor or drawn on the
@@ -35,6 +35,7 @@ extern crate self as pellucid;
 
 mod attention;
 mod call;
+pub mod graph;
 pub mod hook;
 pub mod init;
 mod layer;
@@ -59,7 +60,7 @@ pub use layer::Layer;
 pub use layers::*;
 pub use lazy::Lazy;
 pub use module::Module;
-pub use parameter::{Buffer, Parameter, Training};
+pub use parameter::{Buffer, Choice, Parameter, Training};
 pub use pellucid_derive::Module;
 pub use recurrent::{
     Gru, GruCell, Lstm, LstmCell, LstmState, RecurrentOptions, Rnn, RnnCell, pad_sequence, unpad_sequence,

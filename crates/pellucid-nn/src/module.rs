@@ -1,6 +1,6 @@
 //! `Module`: what has parameters. One method is written, by the derive; all others follow from it.
 
-use crate::parameter::{Buffer, Parameter, Training};
+use crate::parameter::{Buffer, Choice, Parameter, Training};
 use crate::state::{self, Keys, StateDict};
 use crate::visit::{Part, PartInfo, Visitor};
 use pellucid_tensor::{Device, Error, Result, Tensor};
@@ -231,7 +231,7 @@ pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)>
         let tensor = match part {
             Part::Parameter(parameter) => parameter.tensor(),
             Part::Buffer(buffer) => buffer.tensor(),
-            Part::Module(_) | Part::Training(_) => return,
+            Part::Module(_) | Part::Training(_) | Part::Choice(_) => return,
         };
         if seen.insert(identity(tensor)) {
             found.push((name.to_string(), tensor.clone()));
@@ -262,6 +262,12 @@ impl Module for Buffer {
 impl Module for Training {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(Part::Training(self));
+    }
+}
+
+impl Module for Choice {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.part(Part::Choice(self));
     }
 }
 

@@ -1,9 +1,9 @@
-//! What a module owns: parameters, which are learnt; buffers, which are kept; and the training mode.
+//! What a module owns: parameters, which are learnt; buffers, which are kept; the training mode; and ways to choose from.
 
 use pellucid_tensor::Tensor;
 use pellucid_tensor::ops::Operand;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A tensor that training changes: a leaf that requires a gradient.
 ///
@@ -107,5 +107,36 @@ impl Clone for Training {
     /// The same mode, which is then set on its own.
     fn clone(&self) -> Training {
         Training(AtomicBool::new(self.get()))
+    }
+}
+
+/// Which way a module with several goes: a number of the host's, set between calls, never computed from values.
+///
+/// A captured step has gone one way for good; a walk finds all choices of a model, so that there can be a step for each
+/// ([`graph::path_of`](crate::graph::path_of)).
+#[derive(Debug)]
+pub struct Choice(AtomicUsize);
+
+impl Choice {
+    /// This way, to begin with.
+    pub fn new(way: usize) -> Choice {
+        Choice(AtomicUsize::new(way))
+    }
+
+    /// The way.
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Chooses another one.
+    pub fn set(&self, way: usize) {
+        self.0.store(way, Ordering::Relaxed);
+    }
+}
+
+impl Clone for Choice {
+    /// The same way, which is then chosen on its own.
+    fn clone(&self) -> Choice {
+        Choice::new(self.get())
     }
 }

@@ -1,7 +1,7 @@
 //! The walk over a module: which parts it has, under which names, and how a part is found again.
 
 use crate::module::Module;
-use crate::parameter::{Buffer, Parameter, Training};
+use crate::parameter::{Buffer, Choice, Parameter, Training};
 use std::any::type_name;
 use std::fmt::{Display, Write};
 
@@ -16,6 +16,8 @@ pub enum Part<'a> {
     Buffer(&'a Buffer),
     /// The training mode of a layer.
     Training(&'a Training),
+    /// The way that the host chooses in a layer with several.
+    Choice(&'a Choice),
 }
 
 /// What is known of a module in a walk.

@@ -241,6 +241,7 @@ fn a_visitor_sees_names_and_kinds() {
             Part::Parameter(_) => "parameter",
             Part::Buffer(_) => "buffer",
             Part::Training(_) => "training",
+            Part::Choice(_) => "choice",
         };
         seen.push(format!("{name}: {kind}"));
     };

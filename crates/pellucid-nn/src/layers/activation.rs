@@ -17,6 +17,9 @@ macro_rules! plain {
             fn compute(&self, x: &Tensor) -> Result<Tensor> {
                 ops::$operation(x)
             }
+            fn is_activation(&self) -> bool {
+                true
+            }
         }
     )*};
 }
@@ -72,6 +75,9 @@ macro_rules! with_numbers {
         impl Layer for $name {
             fn compute(&self, x: &Tensor) -> Result<Tensor> {
                 ops::$operation(x, $(self.$field),*)
+            }
+            fn is_activation(&self) -> bool {
+                true
             }
         }
     )*};
@@ -154,6 +160,10 @@ impl Layer for Softmax2d {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         ops::softmax(x, -3)
     }
+
+    fn is_activation(&self) -> bool {
+        true
+    }
 }
 
 /// x where x > 0, else w·x with slopes that are learnt (He et al. 2015): one, or one a channel, axis 1. They start at 0.25.
@@ -194,6 +204,10 @@ impl Layer for Prelu {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         ops::prelu(x, &self.weight)
     }
+
+    fn is_activation(&self) -> bool {
+        true
+    }
 }
 
 /// x where x > 0, else a·x (Xu et al. 2015): in training a is drawn for every element from [lower, upper), in evaluation it
@@ -225,5 +239,9 @@ impl Layer for Rrelu {
             true => ops::rrelu(x, self.lower, self.upper),
             false => ops::leaky_relu(x, (self.lower + self.upper) / 2.0),
         }
+    }
+
+    fn is_activation(&self) -> bool {
+        true
     }
 }

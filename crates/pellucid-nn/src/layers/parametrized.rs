@@ -50,6 +50,7 @@ fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
         Part::Parameter(own) => visitor.field(if name == "weight" { weight } else { name }, own),
         Part::Buffer(own) => visitor.field(name, own),
         Part::Training(own) => visitor.field(name, own),
+        Part::Choice(own) => visitor.field(name, own),
     }));
 }
 

@@ -9,7 +9,7 @@ losses! {
     /// integers, without the class axis) or probabilities p (of the logits' shape).
     ///
     /// Unlike PyTorch's, it ignores no class number, unless it is told which.
-    CrossEntropyLoss, cross_entropy {
+    CrossEntropyLoss, cross_entropy as SoftmaxCrossEntropy {
         /// How much each class counts, `[C]`. The mean over class numbers is one over their weights.
         weight: Option<Tensor> = None,
         /// The share of the target that is spread evenly over all classes (Szegedy et al. 2016); 0.
@@ -39,7 +39,7 @@ losses! {
     };
 
     /// −(y·ln x + (1 − y)·ln(1 − x)) of probabilities x; the logarithms are no less than −100.
-    BceLoss, binary_cross_entropy {
+    BceLoss, binary_cross_entropy as Bce {
         /// By what each value is multiplied; it broadcasts.
         weight: Option<Tensor> = None,
     } |loss, x, y| {
@@ -48,7 +48,7 @@ losses! {
     };
 
     /// [`BceLoss`] of the probabilities sigmoid(x), for any size of x.
-    BceWithLogitsLoss, binary_cross_entropy_with_logits {
+    BceWithLogitsLoss, binary_cross_entropy_with_logits as Bce {
         /// By what each value is multiplied; it broadcasts.
         weight: Option<Tensor> = None,
         /// How much what is true counts; it broadcasts.

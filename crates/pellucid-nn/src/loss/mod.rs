@@ -21,6 +21,7 @@
 mod classes;
 mod compare;
 mod ctc;
+mod kind;
 mod regression;
 mod scale;
 
@@ -34,6 +35,7 @@ pub use compare::{
     margin_ranking, triplet_margin,
 };
 pub use ctc::{CtcLoss, ctc};
+pub use kind::{LossKind, WithTargets};
 pub use pellucid_tensor::ops::{CrossEntropy, Reduction};
 pub use regression::{
     GaussianNllLoss, HuberLoss, KlDivLoss, L1Loss, MseLoss, PoissonNllLoss, SmoothL1Loss, gaussian_nll, huber, kl_div,
@@ -41,7 +43,7 @@ pub use regression::{
 };
 pub use scale::{GradKind, infer_grad_scale};
 
-use pellucid_tensor::{Error, Grad, Result, Tensor, enable_grad, grad, unwrap};
+use pellucid_tensor::{DType, Error, Grad, Result, Shape, Tensor, enable_grad, grad, unwrap};
 
 /// A loss of what a model puts out and what it should.
 ///
@@ -52,6 +54,19 @@ pub trait Loss {
     /// # Errors
     /// Those of the operations to which the two do not fit.
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
+
+    /// Which targets it takes; `None` where the loss does not say, see [`with_targets`](Loss::with_targets).
+    fn kind(&self) -> Option<LossKind> {
+        None
+    }
+
+    /// The same loss, of targets of this shape and dtype: its [`kind`](Loss::kind).
+    fn with_targets(self, shape: impl Into<Shape>, dtype: DType) -> WithTargets<Self>
+    where
+        Self: Sized,
+    {
+        WithTargets::new(self, shape.into(), dtype)
+    }
 
     /// [`try_forward`](Loss::try_forward), or a panic.
     ///
@@ -145,7 +160,7 @@ macro_rules! declared {
 
 /// Losses of two inputs.
 macro_rules! losses {
-    ($($(#[$doc:meta])* $name:ident, $function:ident { $($fields:tt)* } |$loss:ident, $x:ident, $y:ident| $body:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $function:ident $(as $kind:ident)? { $($fields:tt)* } |$loss:ident, $x:ident, $y:ident| $body:expr;)*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($x, $y) }
 
         impl Loss for $name {
@@ -153,6 +168,9 @@ macro_rules! losses {
                 let $loss = self;
                 crate::call::call($loss, &[$x, $y], || $body)
             }
+            $(fn kind(&self) -> Option<$crate::loss::LossKind> {
+                Some($crate::loss::LossKind::$kind)
+            })?
         }
     )*};
 }

@@ -12,7 +12,7 @@ losses! {
     };
 
     /// (x − y)²
-    MseLoss, mse {} |loss, x, y| {
+    MseLoss, mse as Mse {} |loss, x, y| {
         same_shape("mse", x, y)?;
         ops::mse_loss(x, y, loss.reduction)
     };

@@ -5,6 +5,8 @@ use crate::array::Array;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// How much work a computation is, counted from shapes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -15,6 +17,8 @@ pub struct Work {
     pub flops: u64,
     /// Bytes that kernels read and write, each operand counted as often as it is used.
     pub bytes: u64,
+    /// Bytes of the buffers that are made, each value in one of its own.
+    pub made: u64,
 }
 
 impl std::ops::Sub for Work {
@@ -25,6 +29,7 @@ impl std::ops::Sub for Work {
             kernels: self.kernels - before.kernels,
             flops: self.flops - before.flops,
             bytes: self.bytes - before.bytes,
+            made: self.made - before.made,
         }
     }
 }
@@ -40,6 +45,7 @@ impl std::ops::Sub for Work {
 /// let (shape, work) = trace(|| Ok(a.matmul(&b).shape().clone()))?;
 /// assert_eq!(shape.dims(), [64, 10]);
 /// assert_eq!(work.flops, 2 * 64 * 100 * 10);
+/// assert_eq!(work.made, 4 * 64 * 10);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
@@ -65,11 +71,14 @@ impl list::Recording {
             arrays.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect()
         };
         let mut work = Work { kernels: self.kernels.len() as u64, ..Work::default() };
+        let mut seen = HashSet::new();
         for k in &self.kernels {
             let (inputs, outputs) = (metas(&k.inputs), metas(&k.outputs));
             work.flops += k.kernel.flops(&inputs, &outputs);
             let bytes = |m: &Meta| (m.shape.size() * m.dtype.size()) as u64;
             work.bytes += inputs.iter().chain(&outputs).map(bytes).sum::<u64>();
+            let new = |a: &&Array| !a.storage().buffer().is_allocated() && seen.insert(Arc::as_ptr(a.storage()));
+            work.made += k.outputs.iter().filter(new).map(|a| a.storage().buffer().bytes() as u64).sum::<u64>();
         }
         work
     }

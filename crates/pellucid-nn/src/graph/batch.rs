@@ -1,0 +1,96 @@
+//! What goes into a model: one tensor, a tuple of them, or tensors by name.
+
+use crate::layer::Layer;
+use crate::module::Module;
+use pellucid_tensor::{Result, Tensor};
+use std::collections::BTreeMap;
+
+/// The inputs of a model, each of which has a fixed buffer in a recorded step.
+pub trait Batch: Clone {
+    /// The same inputs with other tensors: what `f` makes of each and its name.
+    ///
+    /// # Errors
+    /// The first of `f`'s.
+    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self>;
+
+    /// The tensors with their names, in order.
+    fn named(&self) -> Vec<(String, Tensor)> {
+        let mut named = Vec::new();
+        let seen = self.map(&mut |name, tensor| {
+            named.push((name.to_string(), tensor.clone()));
+            Ok(tensor.clone())
+        });
+        debug_assert!(seen.is_ok(), "nothing was refused");
+        named
+    }
+}
+
+/// One input, named `x`.
+impl Batch for Tensor {
+    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        f("x", self)
+    }
+}
+
+/// Inputs by position, named `0`, `1`, ...
+impl Batch for (Tensor, Tensor) {
+    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok((f("0", &self.0)?, f("1", &self.1)?))
+    }
+}
+
+/// Inputs by position, named `0`, `1`, ...
+impl Batch for (Tensor, Tensor, Tensor) {
+    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok((f("0", &self.0)?, f("1", &self.1)?, f("2", &self.2)?))
+    }
+}
+
+/// Inputs by name.
+impl Batch for BTreeMap<String, Tensor> {
+    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
+        self.iter().map(|(name, tensor)| Ok((name.clone(), f(name, tensor)?))).collect()
+    }
+}
+
+/// A module that is a function of a batch: what can be recorded. A [`Layer`] is one of a tensor; a model of several inputs
+/// says what it does with a tuple or a map of them.
+///
+/// ```
+/// # extern crate pellucid_nn as pellucid;
+/// use pellucid_nn::graph::{LossKind, Model, make_plan};
+/// use pellucid_nn::{Layer, Linear, Module};
+/// use pellucid_tensor::{DType, Result, Tensor, ops};
+///
+/// #[derive(Module)]
+/// struct Siamese {
+///     encoder: Linear,
+///     head: Linear,
+/// }
+///
+/// impl Model<(Tensor, Tensor)> for Siamese {
+///     fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+///         let (a, b) = (self.encoder.try_forward(a)?, self.encoder.try_forward(b)?);
+///         self.head.try_forward(&ops::abs(&ops::sub(&a, &b)?)?)
+///     }
+/// }
+///
+/// let model = Siamese { encoder: Linear::new(4, 8), head: Linear::new(8, 1) };
+/// let inputs = (Tensor::zeros([2, 4], DType::F32), Tensor::zeros([2, 4], DType::F32));
+/// let plan = make_plan(&model, &inputs, LossKind::Bce, 8 << 20)?;
+/// assert_eq!(plan.loss.d_y.shape().dims(), [2, 1]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+pub trait Model<X = Tensor>: Module {
+    /// The logits for a batch.
+    ///
+    /// # Errors
+    /// Those of the layers to which it does not fit.
+    fn run(&self, x: &X) -> Result<Tensor>;
+}
+
+impl<L: Layer + ?Sized> Model<Tensor> for L {
+    fn run(&self, x: &Tensor) -> Result<Tensor> {
+        self.try_forward(x)
+    }
+}

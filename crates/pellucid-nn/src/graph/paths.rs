@@ -1,0 +1,140 @@
+//! Layers with several ways through them, of which the host chooses one before a step: never by a value that the step
+//! computes.
+//!
+//! A recording has gone one way. [`path_of`] says which ways a model is set to; a [`GraphTrainer`](super::GraphTrainer) has a
+//! recording for each path that it has met, all over the same parameters, gradients and optimizer.
+
+use crate::layer::Layer;
+use crate::module::{Module, walk};
+use crate::parameter::Choice;
+use crate::visit::Part;
+use pellucid_derive::Module;
+use pellucid_tensor::{DType, Error, Result, Tensor};
+
+/// The ways that a model is set to go: of each [`Choice`] its name in the model, and the number.
+pub type Path = Vec<(String, usize)>;
+
+/// The path that a model is set to; empty for one without choices.
+///
+/// ```
+/// use pellucid_nn::graph::{If, path_of};
+/// use pellucid_nn::{Identity, Linear, Relu, sequential};
+/// let model = sequential![Linear::new(2, 2), If::new(Relu, Identity)];
+/// assert_eq!(path_of(&model), [("1.choice".to_string(), 1)]);
+/// ```
+pub fn path_of(model: &(impl Module + ?Sized)) -> Path {
+    let mut path = Path::new();
+    walk(model, |name, part| {
+        if let Part::Choice(choice) = part {
+            path.push((name.to_string(), choice.get()));
+        }
+    });
+    path
+}
+
+/// One layer or the other: the first, until [`choose`](If::choose) says otherwise.
+#[derive(Clone, Debug, Module)]
+pub struct If<A, B> {
+    then: A,
+    otherwise: B,
+    choice: Choice,
+}
+
+impl<A: Layer, B: Layer> If<A, B> {
+    /// A choice between two layers.
+    pub fn new(then: A, otherwise: B) -> If<A, B> {
+        If { then, otherwise, choice: Choice::new(1) }
+    }
+
+    /// Goes through the first layer if the condition holds, else through the second, from now on.
+    pub fn choose(&self, condition: bool) {
+        self.choice.set(usize::from(condition));
+    }
+}
+
+impl<A: Layer, B: Layer> Layer for If<A, B> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        if self.choice.get() == 1 { self.then.try_forward(x) } else { self.otherwise.try_forward(x) }
+    }
+
+    fn input_dtype(&self) -> DType {
+        self.then.input_dtype()
+    }
+}
+
+/// A layer applied n times, with the same parameters: f(f(..f(x))).
+#[derive(Clone, Debug, Module)]
+pub struct Repeat<L> {
+    layer: L,
+    choice: Choice,
+}
+
+impl<L: Layer> Repeat<L> {
+    /// The layer so many times.
+    pub fn new(layer: L, times: usize) -> Repeat<L> {
+        Repeat { layer, choice: Choice::new(times) }
+    }
+
+    /// Applies it so many times from now on.
+    pub fn choose(&self, times: usize) {
+        self.choice.set(times);
+    }
+}
+
+impl<L: Layer> Layer for Repeat<L> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        (0..self.choice.get()).try_fold(x.clone(), |x, _| self.layer.try_forward(&x))
+    }
+
+    fn input_dtype(&self) -> DType {
+        self.layer.input_dtype()
+    }
+}
+
+/// Stages one after the other, each with a head; what comes out is the head's of the stage at which it ends: headₖ(stageₖ(..
+/// stage₀(x))). It ends at the last one until [`choose`](EarlyExit::choose) says otherwise.
+#[derive(Module)]
+pub struct EarlyExit<S = Box<dyn Layer>, H = Box<dyn Layer>> {
+    stages: Vec<S>,
+    heads: Vec<H>,
+    choice: Choice,
+}
+
+impl<S: Layer, H: Layer> EarlyExit<S, H> {
+    /// These stages, each with its head.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is none.
+    pub fn new(stages: impl IntoIterator<Item = (S, H)>) -> Result<EarlyExit<S, H>> {
+        let (stages, heads): (Vec<S>, Vec<H>) = stages.into_iter().unzip();
+        let Some(last) = stages.len().checked_sub(1) else {
+            return Err(Error::invalid("EarlyExit", "takes at least one stage with its head"));
+        };
+        Ok(EarlyExit { stages, heads, choice: Choice::new(last) })
+    }
+
+    /// Ends after this stage from now on; the first one is 0.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no such stage.
+    pub fn choose(&self, stage: usize) -> Result<()> {
+        if stage >= self.stages.len() {
+            let reason = format!("there are {} stages, none has the number {stage}", self.stages.len());
+            return Err(Error::invalid("EarlyExit", reason));
+        }
+        self.choice.set(stage);
+        Ok(())
+    }
+}
+
+impl<S: Layer, H: Layer> Layer for EarlyExit<S, H> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let last = self.choice.get();
+        let x = self.stages[..=last].iter().try_fold(x.clone(), |x, stage| stage.try_forward(&x))?;
+        self.heads[last].try_forward(&x)
+    }
+
+    fn input_dtype(&self) -> DType {
+        self.stages[0].input_dtype()
+    }
+}

@@ -1,0 +1,393 @@
+//! The plan of a step: which buffers it may need, layer by layer, found from shapes alone.
+
+use super::batch::{Batch, Model};
+use crate::call::{Called, watched};
+use crate::layer::Layer;
+use crate::loss::LossKind;
+use crate::parameter::Parameter;
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, ops};
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Where a planned buffer is.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Place {
+    /// Where the step keeps it is not known: nothing was recorded, or the recording does not say.
+    #[default]
+    Planned,
+    /// In memory of its own, outside of the step's, because somebody asked for it ([`Buf::pin`]).
+    Owned,
+    /// In the step's memory, between its first and its last use, counted in kernels.
+    At {
+        /// The first byte.
+        offset: usize,
+        /// The kernel that writes it first.
+        first: usize,
+        /// The kernel that reads it last.
+        last: usize,
+    },
+    /// Nowhere: it never leaves a fused kernel.
+    Elided {
+        /// The kernel.
+        by: String,
+    },
+}
+
+/// A buffer that a step may need.
+#[derive(Clone, Debug)]
+pub struct Buf {
+    shape: Shape,
+    dtype: DType,
+    place: Place,
+    recorded: bool,
+    /// None for what has no values that mean anything outside of its layer.
+    pinned: Option<OnceLock<Tensor>>,
+}
+
+impl Buf {
+    fn new(shape: &Shape, dtype: DType) -> Buf {
+        Buf { shape: shape.clone(), dtype, place: Place::Planned, recorded: false, pinned: Some(OnceLock::new()) }
+    }
+
+    fn scratch(bytes: usize) -> Buf {
+        Buf { shape: Shape::from(bytes), dtype: DType::U8, place: Place::Planned, recorded: false, pinned: None }
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The dtype of its elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How large it is.
+    pub fn bytes(&self) -> usize {
+        self.shape.size() * self.dtype.size()
+    }
+
+    /// Where it is: known of a [recorded](super::GraphExec::plan) step's.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Asks for this buffer: the tensor, zeros at first, into which every launch of a step that is recorded from now on
+    /// writes the value. It is then always there, whatever would otherwise share its memory or be fused away.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a layer's scratch, and in the plan of a step that is recorded already;
+    /// [`Error::OutOfMemory`].
+    pub fn pin(&self) -> Result<Tensor> {
+        let Some(pinned) = &self.pinned else {
+            return Err(Error::invalid("pin", "the scratch of a layer has no value outside of it"));
+        };
+        if let Some(tensor) = pinned.get() {
+            return Ok(tensor.clone());
+        }
+        if self.recorded {
+            return Err(Error::invalid("pin", "the step is recorded; pin the buffer in the plan, and record it then"));
+        }
+        let tensor = ops::zeros(&self.shape, self.dtype)?;
+        Ok(pinned.get_or_init(|| tensor).clone())
+    }
+
+    /// The tensor, if somebody has asked for it.
+    pub fn pinned(&self) -> Option<&Tensor> {
+        self.pinned.as_ref()?.get()
+    }
+
+    /// Makes another plan's buffer this one, unless this one was asked for already.
+    fn adopt(&self, other: &Buf) {
+        if let (Some(own), Some(tensor)) = (&self.pinned, other.pinned()) {
+            own.get_or_init(|| tensor.clone());
+        }
+    }
+}
+
+/// The buffers of one layer.
+#[derive(Clone, Debug)]
+pub struct PerLayerBufs {
+    /// `L0:Linear`: the position of the call, and the class.
+    pub name: String,
+    /// The layer's name in the model (`0`, `encoder`); empty for the model itself.
+    pub path: String,
+    /// The output.
+    pub y: Buf,
+    /// The pre-activation, only where an activation follows: what that one's gradient reads. Where nothing is fused it is
+    /// the output itself; a product that applies the activation at once writes both.
+    pub z: Option<Buf>,
+    /// The gradient of the input; none where no gradient flows there: for data, and for integers.
+    pub g_a: Option<Buf>,
+    /// The gradients of its trained parameters, by their names in the model. A shared one is with the first layer.
+    pub grads: Vec<(String, Buf)>,
+    /// What forward makes between input and output.
+    pub work: Option<Buf>,
+}
+
+impl PerLayerBufs {
+    /// The gradient of its weight.
+    pub fn g_w(&self) -> Option<&Buf> {
+        self.grad("weight")
+    }
+
+    /// The gradient of its bias.
+    pub fn g_b(&self) -> Option<&Buf> {
+        self.grad("bias")
+    }
+
+    fn grad(&self, own: &str) -> Option<&Buf> {
+        let is_own = |name: &str| match name.strip_prefix(self.path.as_str()) {
+            Some(rest) => rest.strip_prefix('.').unwrap_or(rest) == own,
+            None => false,
+        };
+        self.grads.iter().find(|(name, _)| is_own(name)).map(|(_, buf)| buf)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Buf> {
+        let own = [Some(&self.y), self.g_a.as_ref(), self.work.as_ref()].into_iter().flatten();
+        own.chain(self.grads.iter().map(|(_, buf)| buf))
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Buf> {
+        let own = [Some(&mut self.y), self.z.as_mut(), self.g_a.as_mut(), self.work.as_mut()].into_iter().flatten();
+        own.chain(self.grads.iter_mut().map(|(_, buf)| buf))
+    }
+}
+
+/// The buffers of the loss.
+#[derive(Clone, Debug)]
+pub struct LossBufs {
+    /// The gradient of the logits, of their shape.
+    pub d_y: Buf,
+    /// The shape of the loss: one number.
+    pub out_shape: Shape,
+    /// Shape and dtype of the targets.
+    pub target: (Shape, DType),
+}
+
+/// All buffers that a step may need, each with shape, dtype and bytes, before anything shares memory or is fused.
+#[derive(Clone, Debug)]
+pub struct CapturePlan {
+    /// The shape of the input; of several, that of the first.
+    pub input_shape: Shape,
+    /// Names, shapes and dtypes of all inputs.
+    pub inputs: Vec<(String, Shape, DType)>,
+    /// Those of the layers that the model calls, in the order of the calls. Parameters that belong to none of these are with
+    /// the model itself, at the end.
+    pub per_layer: Vec<PerLayerBufs>,
+    /// Those of the loss.
+    pub loss: LossBufs,
+    /// The most bytes of scratch that one matrix product may use, on devices whose products use some; the CPU's use none.
+    pub lt_bytes: usize,
+}
+
+/// The plan of a step with this layer, mostly a [`Sequential`](crate::Sequential), for inputs of this shape: [`make_plan`]
+/// for a tensor of zeros of its [input dtype](Layer::input_dtype).
+///
+/// ```
+/// use pellucid_nn::graph::{LossKind, make_plan_for_sequential};
+/// use pellucid_nn::{Linear, Relu, sequential};
+/// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
+/// let plan = make_plan_for_sequential(&model, &[64, 784], LossKind::SoftmaxCrossEntropy, 8 << 20)?;
+/// let first = &plan.per_layer[0];
+/// assert_eq!(first.name, "L0:Linear");
+/// assert_eq!(first.g_w().unwrap().shape().dims(), [256, 784]);
+/// assert_eq!((first.z.is_some(), first.g_a.is_some()), (true, false)); // a relu follows; x is data
+/// assert_eq!(plan.loss.d_y.shape().dims(), [64, 10]);
+/// println!("{plan}");
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`make_plan`].
+pub fn make_plan_for_sequential<L: Layer + ?Sized>(
+    model: &L,
+    input_shape: &[usize],
+    loss: LossKind,
+    lt_bytes: usize,
+) -> Result<CapturePlan> {
+    make_plan(model, &ops::zeros(input_shape, model.input_dtype())?, loss, lt_bytes)
+}
+
+/// The plan of a step with this model, for inputs of these shapes and dtypes, whose values do not count. The model is
+/// traced: no kernel runs, and nothing changes but layers that learn their widths from their first input.
+///
+/// # Errors
+/// [`Error::Layer`] names the layer that does not take its input, or whose output's shape depends on values;
+/// [`Error::ShapeMismatch`] for logits that the loss cannot have.
+pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
+    model: &M,
+    inputs: &X,
+    loss: LossKind,
+    lt_bytes: usize,
+) -> Result<CapturePlan> {
+    let data = inputs.map(&mut |_, tensor| Ok(tensor.detach()))?;
+    let run = || {
+        let _on = enable_grad();
+        let logits = model.run(&data)?;
+        Ok((logits.shape().clone(), logits.dtype()))
+    };
+    // Lazy layers have no parameters before, and no names.
+    watched(model, run)?;
+    let ((logits, dtype), calls) = watched(model, run)?;
+    let named: Vec<(String, Parameter)> =
+        model.named_parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
+    let class = model.named_modules().first().map_or("model", |(_, info)| info.class());
+    let inputs = inputs.named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype())).collect::<Vec<_>>();
+    Ok(CapturePlan {
+        input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
+        inputs,
+        per_layer: per_layer(class, &calls, named, &Buf::new(&logits, dtype)),
+        loss: LossBufs {
+            d_y: Buf::new(&logits, dtype),
+            out_shape: Shape::scalar(),
+            target: loss.target(&logits, dtype)?,
+        },
+        lt_bytes,
+    })
+}
+
+/// The layers that the model calls itself, and the model where it has parameters of its own.
+fn per_layer(class: &str, calls: &[Called], parameters: Vec<(String, Parameter)>, logits: &Buf) -> Vec<PerLayerBufs> {
+    // A model that is a layer is the first call, and those in it are its layers.
+    let is_layer = calls.first().is_some_and(|first| first.row.name.is_empty());
+    let inner = |call: &&Called| call.row.depth == usize::from(is_layer);
+    let calls: Vec<&Called> =
+        if calls.len() > 1 { calls.iter().filter(inner).collect() } else { calls.iter().collect() };
+    let mut layers: Vec<PerLayerBufs> = Vec::with_capacity(calls.len());
+    for (i, call) in calls.iter().enumerate() {
+        let Called { row, input, tracked, dtype, .. } = call;
+        let y = Buf::new(&row.output, *dtype);
+        let scratch = (row.work.made as usize).saturating_sub(row.bytes);
+        layers.push(PerLayerBufs {
+            name: format!("L{i}:{}", row.class),
+            path: row.name.clone(),
+            z: calls.get(i + 1).is_some_and(|next| next.is_activation).then(|| y.clone()),
+            g_a: tracked.then(|| Buf::new(&input.shape, input.dtype)),
+            y,
+            grads: Vec::new(),
+            work: (scratch > 0).then(|| Buf::scratch(scratch)),
+        });
+    }
+    let mut own = Vec::new();
+    for (name, parameter) in parameters {
+        let holds = |layer: &&mut PerLayerBufs| {
+            calls.len() == 1 && layer.path.is_empty()
+                || !layer.path.is_empty() && name.strip_prefix(&layer.path).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let buf = Buf::new(parameter.shape(), parameter.dtype());
+        match layers.iter_mut().find(holds) {
+            Some(layer) => layer.grads.push((name, buf)),
+            None => own.push((name, buf)),
+        }
+    }
+    if !own.is_empty() {
+        let name = format!("L{}:{class}", layers.len());
+        let y = logits.clone();
+        layers.push(PerLayerBufs { name, path: String::new(), y, z: None, g_a: None, grads: own, work: None });
+    }
+    layers
+}
+
+impl CapturePlan {
+    /// The buffers of all gradients of parameters, by their names.
+    pub fn grads(&self) -> impl Iterator<Item = (&str, &Buf)> {
+        self.per_layer.iter().flat_map(|layer| layer.grads.iter().map(|(name, buf)| (name.as_str(), buf)))
+    }
+
+    /// The buffer of a parameter's gradient.
+    pub fn grad(&self, parameter: &str) -> Option<&Buf> {
+        self.grads().find(|(name, _)| *name == parameter).map(|(_, buf)| buf)
+    }
+
+    /// All buffers together, each in memory of its own.
+    pub fn bytes(&self) -> usize {
+        self.per_layer.iter().flat_map(PerLayerBufs::all).map(Buf::bytes).sum::<usize>() + self.loss.d_y.bytes()
+    }
+
+    /// Uses the gradient buffers that were asked for in another plan of the same parameters: two ways through a model then
+    /// have one gradient.
+    pub fn adopt_grads(&self, other: &CapturePlan) {
+        for (name, buf) in self.grads() {
+            if let Some(theirs) = other.grad(name) {
+                buf.adopt(theirs);
+            }
+        }
+    }
+
+    /// Writes down where a recorded step has its buffers, as far as `place` knows.
+    pub(super) fn settle(&mut self, place: impl Fn(&Buf) -> Place) {
+        let loss = std::iter::once(&mut self.loss.d_y);
+        for buf in self.per_layer.iter_mut().flat_map(PerLayerBufs::all_mut).chain(loss) {
+            (buf.place, buf.recorded) = (place(buf), true);
+        }
+    }
+
+    /// Refuses inputs and targets that the plan is not for; names the layer that they go into.
+    pub(super) fn check(&self, op: &'static str, x: &impl Batch, y: &Tensor) -> Result<()> {
+        let given = x.named();
+        let layer = |source| {
+            let layer = self.per_layer.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
+            Error::Layer { layer, source: Box::new(source) }
+        };
+        if given.len() != self.inputs.len() {
+            let reason = format!("the step has {} inputs, got {}", self.inputs.len(), given.len());
+            return Err(layer(Error::invalid(op, reason)));
+        }
+        for ((name, shape, dtype), (got, x)) in self.inputs.iter().zip(&given) {
+            if name != got {
+                return Err(layer(Error::invalid(op, format!("expected the input `{name}`, got `{got}`"))));
+            }
+            if x.shape() != shape {
+                let mend = format!("the step is for `{name}` of shape {shape}, got {}; compile it for that", x.shape());
+                return Err(layer(Error::shapes(op, [x.shape(), shape], mend)));
+            }
+            if x.dtype() != *dtype {
+                let mend = format!("the step is for `{name}` of dtype {dtype}; use to_dtype()");
+                return Err(layer(Error::dtypes(op, [x.dtype(), *dtype], mend)));
+            }
+        }
+        let (shape, dtype) = &self.loss.target;
+        let source = if y.shape() != shape {
+            Error::shapes(
+                op,
+                [y.shape(), shape],
+                format!("the step is for targets of shape {shape}, got {}", y.shape()),
+            )
+        } else if y.dtype().is_int() != dtype.is_int() || y.dtype().is_float() != dtype.is_float() {
+            Error::dtypes(op, [y.dtype(), *dtype], format!("the step is for targets of dtype {dtype}; use to_dtype()"))
+        } else {
+            return Ok(());
+        };
+        Err(Error::Layer { layer: "loss".into(), source: Box::new(source) })
+    }
+}
+
+impl fmt::Display for CapturePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = |f: &mut fmt::Formatter<'_>, name: &str, buf: &Buf| {
+            writeln!(
+                f,
+                "  {name:24} {:>8} {:20} {:>12} bytes  {:?}",
+                buf.dtype.to_string(),
+                buf.shape.to_string(),
+                buf.bytes(),
+                buf.place
+            )
+        };
+        for layer in &self.per_layer {
+            writeln!(f, "{} {}", layer.name, layer.path)?;
+            let PerLayerBufs { y, z, g_a, work, grads, .. } = layer;
+            let own = [("y", Some(y)), ("z", z.as_ref()), ("g_a", g_a.as_ref()), ("work", work.as_ref())];
+            own.into_iter()
+                .filter_map(|(name, buf)| Some((name, buf?)))
+                .try_for_each(|(name, buf)| line(f, name, buf))?;
+            grads.iter().try_for_each(|(name, buf)| line(f, &format!("g {name}"), buf))?;
+        }
+        writeln!(f, "loss")?;
+        line(f, "d_y", &self.loss.d_y)?;
+        write!(f, "{} bytes unfused", self.bytes())
+    }
+}

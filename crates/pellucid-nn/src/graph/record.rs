@@ -1,0 +1,453 @@
+//! From a plan to a step that can be launched.
+//!
+//! A step is one closure. [`capture`] records it; where that cannot be, it runs as it is.
+
+use super::batch::{Batch, Model};
+use super::plan::{Buf, CapturePlan, PerLayerBufs, Place};
+use super::rebind::Gradients;
+use super::stream::Stream;
+use crate::call::watched;
+use crate::hook;
+use crate::loss::Loss;
+use crate::module::{Module, walk};
+use crate::optim::Optimizer;
+use crate::parameter::Parameter;
+use crate::visit::Part;
+use pellucid_tensor::{Backward, Captured, Error, Result, Tensor, capture, enable_grad, no_grad, ops, unwrap};
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+
+/// What is done with the gradients of these parameters before the update, such as clipping.
+pub type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
+
+/// How a step is recorded.
+#[derive(Clone)]
+pub struct StepOptions<'f> {
+    /// The queue that launches it; the device's own if there is none.
+    pub stream: Option<Stream>,
+    /// So many launches add up their gradients, each a share of 1/k, and the last of them makes the update: the mean over k
+    /// batches; 1. All other steps start from no gradient.
+    pub accumulate: u64,
+    /// What is done with the gradients before the update.
+    pub before_update: Option<BeforeUpdate<'f>>,
+}
+
+impl Default for StepOptions<'_> {
+    fn default() -> Self {
+        StepOptions { stream: None, accumulate: 1, before_update: None }
+    }
+}
+
+/// Records a training step: forward, loss, backward and update, on what lies in `x_buf` and `y_buf` when it is launched.
+///
+/// No kernel runs: parameters, the optimizer's state, statistics and random generators are as they were until the first
+/// launch. Each launch starts from no gradient. The logits and the loss before the update are then in buffers of the result.
+///
+/// ```
+/// use pellucid_nn::graph::{LossKind, make_plan_for_sequential, record_step_graph, try_rebind_grads};
+/// use pellucid_nn::{Linear, Module, loss::MseLoss, optim::{Sgd, SgdOptions}, sequential};
+/// use pellucid_tensor::{DType, Tensor};
+///
+/// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
+/// let mut optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
+/// let plan = make_plan_for_sequential(&model, &[4, 3], LossKind::Mse, 8 << 20)?;
+/// assert_eq!(try_rebind_grads(&model, &mut optimizer, &plan)?.bound, ["0.weight", "0.bias"]);
+///
+/// let (x, y) = (Tensor::ones([4, 3], DType::F32), Tensor::ones([4, 1], DType::F32));
+/// let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)?;
+/// exec.launch()?;
+/// let first = exec.loss.item::<f32>();
+/// exec.launch()?;
+/// assert!(exec.loss.item::<f32>() < first);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Layer`] for buffers that the plan is not for, and names the layer that does not take what it gets, or that
+/// cannot be captured; [`Error::ReadInCapture`] names the line that reads a value; those of [`capture`].
+pub fn record_step_graph<'f, X, M, L, O>(
+    model: &'f M,
+    loss: &'f L,
+    optimizer: &'f O,
+    plan: &CapturePlan,
+    x_buf: &X,
+    y_buf: &Tensor,
+    stream: Option<Stream>,
+) -> Result<GraphExec<'f>>
+where
+    X: Batch + 'f,
+    M: Model<X> + ?Sized,
+    L: Loss + ?Sized,
+    O: Optimizer + ?Sized,
+{
+    let options = StepOptions { stream, ..Default::default() };
+    record_step_graph_with(model, loss, optimizer, plan, x_buf, y_buf, options)
+}
+
+/// [`record_step_graph`] with options. Model, loss and optimizer are what these point to.
+///
+/// # Errors
+/// Those of [`record_step_graph`]; [`Error::InvalidArgument`] to accumulate over no launch, or gradients that do not all lie
+/// in the plan's buffers, see [`try_rebind_grads`](super::try_rebind_grads).
+pub fn record_step_graph_with<'f, X: Batch + 'f>(
+    model: impl Deref<Target: Model<X>> + 'f,
+    loss: impl Deref<Target: Loss> + 'f,
+    optimizer: impl Deref<Target: Optimizer> + 'f,
+    plan: &CapturePlan,
+    x_buf: &X,
+    y_buf: &Tensor,
+    options: StepOptions<'f>,
+) -> Result<GraphExec<'f>> {
+    let op = "record_step_graph";
+    let gradients = Rc::new(Gradients::of(&*model, &*optimizer, plan));
+    let StepOptions { stream, accumulate, before_update } = options;
+    if accumulate == 0 || accumulate > 1 && !gradients.are_bound(&*optimizer) {
+        let mend = "gradients add up over one launch or more, in the plan's buffers: call try_rebind_grads() first";
+        return Err(Error::invalid(op, mend));
+    }
+    let forward = Forward::new(op, model, loss, plan, x_buf, y_buf)?.pinning(plan);
+    let outputs = forward.outputs();
+    let update = move || -> Result<()> {
+        let _off = no_grad();
+        if let Some(before_update) = &before_update {
+            before_update(optimizer.parameters())?;
+        }
+        optimizer.try_step()
+    };
+    let (pass, update): (Closure<'f>, Option<Closure<'f>>) = if accumulate == 1 {
+        let pass = move || {
+            gradients.clear();
+            forward.run()?.try_backward(Backward::default())?;
+            gradients.collect()?;
+            update()?;
+            gradients.leave()
+        };
+        (Box::new(pass), None)
+    } else {
+        let collected = Rc::clone(&gradients);
+        let pass = move || {
+            let loss = forward.run()?;
+            let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
+            loss.try_backward(Backward { gradient: Some(share), ..Default::default() })?;
+            collected.collect()?;
+            collected.leave()
+        };
+        (Box::new(pass), Some(Box::new(move || update().and_then(|()| gradients.zero()))))
+    };
+    let stream = stream.unwrap_or_default();
+    let update = update.map(|update| Run::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
+    Ok(GraphExec::new(Run::new(pass, &stream)?, update, plan, outputs, stream))
+}
+
+/// Records an evaluation: logits and loss of what lies in `x_buf` and `y_buf`, with all layers in evaluation, as after
+/// [`Module::eval`](crate::Module::eval), and no backward pass. The model's mode is as it was then.
+///
+/// # Errors
+/// Those of [`record_step_graph`].
+pub fn record_eval_graph<'f, X: Batch + 'f>(
+    model: impl Deref<Target: Model<X>> + 'f,
+    loss: impl Deref<Target: Loss> + 'f,
+    plan: &CapturePlan,
+    x_buf: &X,
+    y_buf: &Tensor,
+    stream: Option<Stream>,
+) -> Result<GraphExec<'f>> {
+    let forward = Forward::new("record_eval_graph", model, loss, plan, x_buf, y_buf)?;
+    let outputs = forward.outputs();
+    let pass = move || {
+        let _off = no_grad();
+        let _evaluating = Evaluating::of(&*forward.model);
+        forward.run().map(drop)
+    };
+    let stream = stream.unwrap_or_default();
+    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, plan, outputs, stream))
+}
+
+type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
+
+/// What the model and the loss compute, from buffers and into buffers.
+struct Forward<X, M, L> {
+    model: M,
+    loss: L,
+    x: X,
+    y: Tensor,
+    pins: Vec<Pin>,
+    d_y: Option<Tensor>,
+    outputs: Outputs,
+}
+
+/// The buffers of a step's results.
+#[derive(Clone)]
+struct Outputs {
+    logits: Tensor,
+    loss: Tensor,
+}
+
+/// What was asked for of a layer.
+struct Pin {
+    layer: String,
+    y: Vec<Tensor>,
+    g_a: Option<Tensor>,
+}
+
+impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M, L> {
+    fn new(op: &'static str, model: M, loss: L, plan: &CapturePlan, x: &X, y: &Tensor) -> Result<Self> {
+        plan.check(op, x, y)?;
+        model.supports_capture()?;
+        let x = x.map(&mut |_, tensor| Ok(tensor.detach()))?;
+        let d_y = &plan.loss.d_y;
+        let (made, _) = watched(&*model, || model.run(&x))?;
+        if (made.shape(), made.dtype()) != (d_y.shape(), d_y.dtype()) {
+            let mend = "the plan is for other logits; make one of this model";
+            return Err(Error::shapes(op, [made.shape(), d_y.shape()], mend));
+        }
+        let logits = ops::zeros(d_y.shape(), d_y.dtype())?;
+        let (value, _) = watched(&*model, || loss.try_forward(&logits, y))?;
+        if *value.shape() != plan.loss.out_shape {
+            return Err(Error::shapes(
+                op,
+                [value.shape()],
+                "a step makes one number small; reduce the loss to its mean or sum",
+            ));
+        }
+        let outputs = Outputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
+        Ok(Forward { model, loss, x, y: y.detach(), pins: Vec::new(), d_y: None, outputs })
+    }
+
+    /// The same, which writes what was asked for of its layers.
+    fn pinning(mut self, plan: &CapturePlan) -> Self {
+        let pin = |layer: &PerLayerBufs| Pin {
+            layer: layer.path.clone(),
+            y: [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).cloned().collect(),
+            g_a: layer.g_a.as_ref().and_then(Buf::pinned).cloned(),
+        };
+        self.pins = plan.per_layer.iter().map(pin).filter(|pin| pin.g_a.is_some() || !pin.y.is_empty()).collect();
+        self.d_y = plan.loss.d_y.pinned().cloned();
+        self
+    }
+
+    fn outputs(&self) -> Outputs {
+        self.outputs.clone()
+    }
+
+    /// The loss, with its history.
+    fn run(&self) -> Result<Tensor> {
+        let hooks = self.pins.iter().map(|pin| pin.hook(&*self.model)).collect::<Result<Vec<_>>>()?;
+        let logits = self.model.run(&self.x)?;
+        drop(hooks);
+        if let Some(d_y) = &self.d_y {
+            written_with(&logits, d_y);
+        }
+        let loss = self.loss.try_forward(&logits, &self.y)?;
+        ops::copy_(&self.outputs.logits, &logits)?;
+        ops::copy_(&self.outputs.loss, &loss)?;
+        Ok(loss)
+    }
+}
+
+impl Pin {
+    /// Has the layer's values written while the guard lives.
+    fn hook<'m>(&self, model: &'m (impl Module + ?Sized)) -> Result<hook::HookGuard<'m>> {
+        let (to, g_a) = (self.y.clone(), self.g_a.clone());
+        hook::on_forward(model, &self.layer, move |x, y| {
+            to.iter().for_each(|to| unwrap(ops::copy_(to, y)));
+            if let Some(g_a) = &g_a {
+                written_with(x, g_a);
+            }
+            None
+        })
+    }
+}
+
+/// Has the gradient of x written into a buffer, where a backward pass finds one.
+fn written_with(x: &Tensor, buf: &Tensor) {
+    if x.requires_grad() {
+        let buf = buf.clone();
+        x.register_hook(move |gradient| {
+            unwrap(ops::copy_(&buf, gradient));
+            None
+        });
+    }
+}
+
+/// All layers of a model in evaluation while it lives.
+struct Evaluating<'m, M: Module + ?Sized> {
+    model: &'m M,
+    /// Whether each was in training, in the order of the walk.
+    training: Vec<bool>,
+}
+
+impl<'m, M: Module + ?Sized> Evaluating<'m, M> {
+    fn of(model: &'m M) -> Self {
+        let mut training = Vec::new();
+        walk(model, |_, part| {
+            if let Part::Training(mode) = part {
+                training.push(mode.get());
+                mode.set(false);
+            }
+        });
+        Evaluating { model, training }
+    }
+}
+
+impl<M: Module + ?Sized> Drop for Evaluating<'_, M> {
+    fn drop(&mut self) {
+        let mut training = self.training.iter();
+        walk(self.model, |_, part| {
+            // A mode that two layers share was in evaluation already when it was met again.
+            if let Part::Training(mode) = part
+                && *training.next().expect("one a mode")
+            {
+                mode.set(true);
+            }
+        });
+    }
+}
+
+/// One closure, ready to be launched.
+enum Run<'f> {
+    Captured(Captured<'f>),
+    Like(GraphExecLike<'f>),
+}
+
+impl<'f> Run<'f> {
+    /// Records the closure; where the device cannot, says so and keeps it as it is.
+    fn new(step: Closure<'f>, stream: &Stream) -> Result<Run<'f>> {
+        if stream.is_eager() {
+            return Ok(Run::Like(GraphExecLike { step, why: "its stream is eager".into() }));
+        }
+        let step = Rc::new(RefCell::new(step));
+        let recorded = Rc::clone(&step);
+        // A step that records again may find another grad mode than this one.
+        let _on = enable_grad();
+        match capture(move |_: &[Tensor]| unwrap((*recorded.borrow_mut())()), &[]) {
+            Ok(captured) => Ok(Run::Captured(captured)),
+            Err(Error::DeviceUnavailable { device, reason }) => {
+                tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
+                let step = Rc::into_inner(step).expect("a recording that failed lets go of it").into_inner();
+                Ok(Run::Like(GraphExecLike { step, why: format!("{device} cannot capture: {reason}") }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let _on = enable_grad();
+        match self {
+            Run::Captured(captured) => captured.launch(&[]).map(drop),
+            Run::Like(like) => like.launch(),
+        }
+    }
+}
+
+/// What a recorded step does, run eagerly: where a device cannot capture, which is reported, or where it was asked for
+/// ([`Stream::eager`]).
+pub struct GraphExecLike<'f> {
+    step: Closure<'f>,
+    why: String,
+}
+
+impl GraphExecLike<'_> {
+    /// Why the step is not captured.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Runs the step.
+    ///
+    /// # Errors
+    /// Those of its operations.
+    pub fn launch(&mut self) -> Result<()> {
+        let _on = enable_grad();
+        (self.step)()
+    }
+}
+
+/// A recorded step, and the buffers of its results.
+pub struct GraphExec<'f> {
+    /// The logits of the last launch.
+    pub logits: Tensor,
+    /// Its loss, before the update: a 0-d tensor, which stays on the device until somebody reads it.
+    pub loss: Tensor,
+    plan: CapturePlan,
+    pass: Run<'f>,
+    /// The update, where it comes after several passes.
+    update: Option<(Run<'f>, u64)>,
+    launches: u64,
+    stream: Stream,
+}
+
+impl<'f> GraphExec<'f> {
+    fn new(
+        pass: Run<'f>,
+        update: Option<(Run<'f>, u64)>,
+        plan: &CapturePlan,
+        Outputs { logits, loss }: Outputs,
+        stream: Stream,
+    ) -> GraphExec<'f> {
+        let mut plan = plan.clone();
+        plan.settle(placement);
+        GraphExec { logits, loss, plan, pass, update, launches: 0, stream }
+    }
+
+    /// Executes the step on what lies in its buffers.
+    ///
+    /// # Errors
+    /// Those of [`Captured::launch`], or of the operations of a step that runs eagerly.
+    pub fn launch(&mut self) -> Result<()> {
+        self.pass.launch()?;
+        self.launches += 1;
+        match &mut self.update {
+            Some((update, every)) if self.launches.is_multiple_of(*every) => update.launch(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether launches replay a recording.
+    pub fn is_captured(&self) -> bool {
+        matches!(self.pass, Run::Captured(_))
+    }
+
+    /// The step that runs eagerly instead of a recording, and [why](GraphExecLike::why).
+    pub fn like(&self) -> Option<&GraphExecLike<'f>> {
+        match &self.pass {
+            Run::Like(like) => Some(like),
+            Run::Captured(_) => None,
+        }
+    }
+
+    /// The recording; of a step that accumulates, that of its passes.
+    pub fn captured(&mut self) -> Option<&mut Captured<'f>> {
+        match &mut self.pass {
+            Run::Captured(captured) => Some(captured),
+            Run::Like(_) => None,
+        }
+    }
+
+    /// The queue on which it is launched.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The plan, with what is known of where each buffer is.
+    pub fn plan(&self) -> &CapturePlan {
+        &self.plan
+    }
+}
+
+impl fmt::Debug for GraphExec<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pass {
+            Run::Captured(captured) => write!(f, "captured {}", captured.plan()),
+            Run::Like(like) => write!(f, "run eagerly, since {}", like.why),
+        }
+    }
+}
+
+/// Where a recording has a planned buffer. What was asked for lies outside of it; of its own buffers a recording does not say
+/// which is which layer's.
+fn placement(buf: &Buf) -> Place {
+    if buf.pinned().is_some() { Place::Owned } else { Place::Planned }
+}

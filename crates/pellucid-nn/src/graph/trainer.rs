@@ -1,0 +1,327 @@
+//! A recorded step with its buffers, and a trainer that makes and launches them.
+
+use super::batch::{Batch, Model};
+use super::paths::{Path, path_of};
+use super::plan::{CapturePlan, make_plan};
+use super::rebind::{Rebound, try_rebind_grads};
+use super::record::{GraphExec, StepOptions, record_eval_graph, record_step_graph_with};
+use super::stream::Stream;
+use crate::layer::Layer;
+use crate::loss::Loss;
+use crate::module::Module;
+use crate::optim::Optimizer;
+use crate::parameter::Parameter;
+use crate::sequential::Sequential;
+use pellucid_tensor::{Error, Result, Tensor, ops};
+use std::ops::Deref;
+use std::rc::Rc;
+
+/// A recorded training step over buffers of its own, which stay where they are.
+///
+/// Made by [`Sequential::compile`] and [`GraphTrainer::compile`].
+pub struct TrainGraph<'f, X = Tensor> {
+    /// Where the inputs lie: x `[B, K]`, say.
+    pub x_buf: X,
+    /// Where the targets lie: class numbers `[B]`, or numbers of the logits' shape.
+    pub y_buf: Tensor,
+    /// The logits of the last launch, `[B, C]`.
+    pub logits: Tensor,
+    /// Its loss before the update, a 0-d tensor that stays on the device.
+    pub loss: Tensor,
+    /// The step.
+    pub exec: GraphExec<'f>,
+    /// Which gradients the optimizer reads from the plan's buffers.
+    pub rebound: Rebound,
+}
+
+impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
+    /// Build, ask, plan, rebind, record. `share` gives the gradients' buffers, where another graph has some.
+    fn compile(
+        model: impl Deref<Target: Model<X>> + 'f,
+        loss: impl Deref<Target: Loss> + 'f,
+        optimizer: impl Deref<Target: Optimizer> + 'f,
+        inputs: &X,
+        lt_bytes: usize,
+        share: Option<&CapturePlan>,
+        options: StepOptions<'f>,
+    ) -> Result<TrainGraph<'f, X>> {
+        let Some(kind) = loss.kind() else {
+            let mend = "the loss does not say which targets it takes; use loss.with_targets(shape, dtype)";
+            return Err(Error::invalid("compile", mend));
+        };
+        model.supports_capture()?;
+        let plan = make_plan(&*model, inputs, kind, lt_bytes)?;
+        if let Some(other) = share {
+            plan.adopt_grads(other);
+        }
+        let x_buf = inputs.map(&mut |_, x| ops::zeros(x.shape(), x.dtype()))?;
+        let (shape, dtype) = &plan.loss.target;
+        let y_buf = ops::zeros(shape, *dtype)?;
+        let parameters = model.parameters();
+        let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
+        let rebound = try_rebind_grads(&*model, &*optimizer, &plan)?;
+        let recorded = record_step_graph_with(model, loss, optimizer, &plan, &x_buf, &y_buf, options);
+        // What cannot be recorded leaves the gradients as they were.
+        let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
+        let exec = recorded.inspect_err(put_back)?;
+        let (logits, loss) = (exec.logits.clone(), exec.loss.clone());
+        Ok(TrainGraph { x_buf, y_buf, logits, loss, exec, rebound })
+    }
+
+    /// Copies a batch into the buffers, without waiting for anything; they stay where they are.
+    ///
+    /// # Errors
+    /// [`Error::Layer`] names the layer that a batch of another shape or dtype would go into; nothing is copied then.
+    pub fn set_batch(&self, x: &X, y: &Tensor) -> Result<()> {
+        self.exec.plan().check("set_batch", x, y)?;
+        let buffers = self.x_buf.named();
+        buffers.iter().zip(x.named()).try_for_each(|((_, buf), (_, x))| ops::copy_(buf, &x))?;
+        ops::copy_(&self.y_buf, y)
+    }
+
+    /// Executes the step on the batch that lies in the buffers.
+    ///
+    /// # Errors
+    /// Those of [`GraphExec::launch`].
+    pub fn launch(&mut self) -> Result<()> {
+        self.exec.launch()
+    }
+}
+
+/// What [`Sequential::compile`] needs beside the model.
+pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
+    /// What training makes small.
+    pub loss: &'f L,
+    /// How.
+    pub optimizer: &'f O,
+    /// The most bytes of scratch of one matrix product; `8 << 20` mostly.
+    pub lt_bytes: usize,
+    /// The queue that launches it; the device's own if there is none.
+    pub stream: Option<Stream>,
+}
+
+impl Sequential {
+    /// A training step for inputs of this shape, recorded: [`graph`](crate::graph) says what it does.
+    ///
+    /// ```
+    /// use pellucid_nn::graph::CompileOptions;
+    /// use pellucid_nn::{Linear, Module, Tanh, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+    /// use pellucid_tensor::{DType, Tensor};
+    ///
+    /// let model = sequential![Linear::lazy(8), Tanh, Linear::lazy(1)];
+    /// # use pellucid_nn::Layer;
+    /// model.build(&[16, 3])?;
+    /// let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
+    /// let loss = MseLoss::default();
+    /// let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 8 << 20, stream: None };
+    /// let mut step = model.compile(&[16, 3], options)?;
+    /// for epoch in 0..3 {
+    ///     optimizer.set_lr(0.01 / (epoch + 1) as f64);
+    ///     let x = Tensor::randn([16, 3], DType::F32);
+    ///     step.set_batch(&x, &x.sum(1).reshape([16, 1]))?;
+    ///     step.launch()?;
+    /// }
+    /// assert!(step.loss.item::<f32>().is_finite());
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Layer`] names a layer that does not take its input, whose output's shape depends on values, or that cannot be
+    /// captured; those of [`record_step_graph`](crate::graph::record_step_graph). Parameters, gradients and optimizer are as
+    /// they were then.
+    pub fn compile<'f, L: Loss + ?Sized, O: Optimizer + ?Sized>(
+        &'f self,
+        input_shape: &[usize],
+        options: CompileOptions<'f, L, O>,
+    ) -> Result<TrainGraph<'f>> {
+        let CompileOptions { loss, optimizer, lt_bytes, stream } = options;
+        let inputs = ops::zeros(input_shape, self.input_dtype())?;
+        let options = StepOptions { stream, ..Default::default() };
+        TrainGraph::compile(self, loss, optimizer, &inputs, lt_bytes, None, options)
+    }
+}
+
+/// A model, a loss and an optimizer, and the recorded steps of their training: one for each shape that was compiled, and for
+/// each [path](super::path_of) that the model was set to. All share parameters, gradients and the optimizer's state.
+///
+/// The model may be borrowed (`&Sequential` is a model too) or given away; optimizer and model are there to be used between
+/// launches, to set a learning rate or to read parameters.
+pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
+    model: Rc<M>,
+    loss: Rc<L>,
+    optimizer: Rc<O>,
+    lt_bytes: usize,
+    options: StepOptions<'f>,
+    /// The step that was used last; none before [`compile`](GraphTrainer::compile).
+    pub tg: Option<TrainGraph<'f, X>>,
+    current: Option<Recorded<'f>>,
+    others: Vec<(Recorded<'f>, TrainGraph<'f, X>)>,
+}
+
+/// What a step was recorded for, and the evaluation over the same buffers, if there was need of one.
+struct Recorded<'f> {
+    path: Path,
+    evaluation: Option<GraphExec<'f>>,
+}
+
+impl<'f, M, L, O, X> GraphTrainer<'f, M, L, O, X>
+where
+    M: Model<X> + 'f,
+    L: Loss + 'f,
+    O: Optimizer + 'f,
+    X: Batch + 'f,
+{
+    /// A trainer that has recorded nothing yet; `lt_bytes` is the most bytes of scratch of one matrix product, `8 << 20`
+    /// mostly.
+    pub fn new(model: M, loss: L, optimizer: O, lt_bytes: usize) -> Self {
+        GraphTrainer {
+            model: Rc::new(model),
+            loss: Rc::new(loss),
+            optimizer: Rc::new(optimizer),
+            lt_bytes,
+            options: StepOptions::default(),
+            tg: None,
+            current: None,
+            others: Vec::new(),
+        }
+    }
+
+    /// The same trainer, whose steps are recorded with these options.
+    pub fn with(self, options: StepOptions<'f>) -> Self {
+        GraphTrainer { options, ..self }
+    }
+
+    /// The same trainer, which does this with the gradients before each update:
+    ///
+    /// ```
+    /// use pellucid_nn::{graph::GraphTrainer, Linear, Module, loss::MseLoss, optim::{clip_grad_norm, Sgd, SgdOptions}};
+    /// let model = Linear::new(3, 1);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions::default())?;
+    /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), sgd, 8 << 20)
+    ///     .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
+    /// trainer.compile(&[8, 3])?;
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    pub fn before_update(mut self, f: impl Fn(&[Parameter]) -> Result<()> + 'f) -> Self {
+        self.options.before_update = Some(Rc::new(f));
+        self
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// The optimizer.
+    pub fn optimizer(&self) -> &O {
+        &self.optimizer
+    }
+
+    /// Records a step for batches like this one, whose values do not count, on the path that the model is set to. Steps for
+    /// other shapes are kept.
+    ///
+    /// # Errors
+    /// Those of [`Sequential::compile`].
+    pub fn compile_for(&mut self, inputs: &X) -> Result<&mut TrainGraph<'f, X>> {
+        let share = self.tg.as_ref().map(|tg| tg.exec.plan());
+        let (model, loss, optimizer) = (self.model.clone(), self.loss.clone(), self.optimizer.clone());
+        let tg = TrainGraph::compile(model, loss, optimizer, inputs, self.lt_bytes, share, self.options.clone())?;
+        let recorded = Recorded { path: path_of(&*self.model), evaluation: None };
+        // What was recorded for the same goes.
+        let is_same = |other: &Recorded<'f>, tg: &TrainGraph<'f, X>| other.path == recorded.path && fits(tg, inputs);
+        self.others.retain(|(other, tg)| !is_same(other, tg));
+        if self.current.as_ref().zip(self.tg.as_ref()).is_some_and(|(other, tg)| is_same(other, tg)) {
+            (self.current, self.tg) = (None, None);
+        }
+        self.change(recorded, tg);
+        Ok(self.tg.as_mut().expect("put there now"))
+    }
+
+    /// Copies a batch into the buffers and launches the step. Nothing is read: the loss before the update stays on the device
+    /// in `tg.loss`. If the model was set to another path since, the step for that one is launched, recorded at the first
+    /// time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] before [`compile`](GraphTrainer::compile); those of [`TrainGraph::set_batch`] for shapes
+    /// that were not compiled; those of recording and of [`TrainGraph::launch`].
+    pub fn step(&mut self, x: &X, y: &Tensor) -> Result<()> {
+        self.select(x)?;
+        let tg = self.tg.as_mut().expect("there is one, or none could be selected");
+        tg.set_batch(x, y)?;
+        tg.launch()
+    }
+
+    /// A [`step`](GraphTrainer::step), and the loss of the same batch after the update, with all layers in evaluation: from a
+    /// recorded evaluation, [`record_eval_graph`].
+    ///
+    /// # Errors
+    /// Those of [`step`](GraphTrainer::step).
+    pub fn one_step(&mut self, x: &X, y: &Tensor) -> Result<f32> {
+        self.step(x, y)?;
+        self.evaluate_buffers()
+    }
+
+    /// The loss of a batch, with all layers in evaluation; nothing is trained.
+    ///
+    /// # Errors
+    /// Those of [`step`](GraphTrainer::step).
+    pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
+        self.select(x)?;
+        self.tg.as_ref().expect("there is one, or none could be selected").set_batch(x, y)?;
+        self.evaluate_buffers()
+    }
+
+    fn evaluate_buffers(&mut self) -> Result<f32> {
+        let (Some(tg), Some(recorded)) = (&self.tg, &mut self.current) else { unreachable!("a step was selected") };
+        if recorded.evaluation.is_none() {
+            let (model, loss, stream) = (self.model.clone(), self.loss.clone(), self.options.stream.clone());
+            let made = record_eval_graph(model, loss, tg.exec.plan(), &tg.x_buf, &tg.y_buf, stream)?;
+            recorded.evaluation = Some(made);
+        }
+        let evaluation = recorded.evaluation.as_mut().expect("made above");
+        evaluation.launch()?;
+        evaluation.loss.try_item()
+    }
+
+    /// Makes the step for this batch and the model's path the present one.
+    fn select(&mut self, x: &X) -> Result<()> {
+        let (Some(tg), Some(current)) = (&self.tg, &self.current) else {
+            return Err(Error::invalid("step", "nothing is recorded; call compile() first"));
+        };
+        let path = path_of(&*self.model);
+        if current.path == path && fits(tg, x) {
+            return Ok(());
+        }
+        if let Some(at) = self.others.iter().position(|(other, tg)| other.path == path && fits(tg, x)) {
+            let (recorded, tg) = self.others.swap_remove(at);
+            self.change(recorded, tg);
+            return Ok(());
+        }
+        // Another path is recorded for shapes that were asked for; other shapes are refused by the step that there is.
+        let known = fits(tg, x) || self.others.iter().any(|(_, tg)| fits(tg, x));
+        if known { self.compile_for(x).map(drop) } else { Ok(()) }
+    }
+
+    fn change(&mut self, recorded: Recorded<'f>, tg: TrainGraph<'f, X>) {
+        if let (Some(recorded), Some(tg)) = (self.current.replace(recorded), self.tg.replace(tg)) {
+            self.others.push((recorded, tg));
+        }
+    }
+}
+
+impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, O> {
+    /// Records a step for inputs of this shape, x `[B, K]`, say, and of the model's [input dtype](Layer::input_dtype).
+    ///
+    /// # Errors
+    /// Those of [`Sequential::compile`].
+    pub fn compile(&mut self, input_shape: &[usize]) -> Result<&mut TrainGraph<'f>> {
+        let inputs = ops::zeros(input_shape, self.model.input_dtype())?;
+        self.compile_for(&inputs)
+    }
+}
+
+/// Whether a step is for batches of these shapes.
+fn fits<X: Batch>(tg: &TrainGraph<'_, X>, x: &X) -> bool {
+    let (own, given) = (tg.x_buf.named(), x.named());
+    own.len() == given.len() && own.iter().zip(&given).all(|((a, x), (b, y))| a == b && x.shape() == y.shape())
+}

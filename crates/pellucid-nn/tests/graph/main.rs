@@ -1,0 +1,10 @@
+//! Recorded training steps: plans, recordings, trainers, paths.
+
+extern crate pellucid_nn as pellucid;
+
+mod models;
+mod paths;
+mod plan;
+mod refused;
+mod steps;
+mod trainer;

@@ -1,0 +1,91 @@
+//! Models of four kinds, with batches for them.
+
+use pellucid_nn::graph::Stream;
+use pellucid_nn::optim::{Sgd, SgdOptions};
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Device, Result, Tensor, manual_seed, ops};
+
+/// The mean over the axis 1.
+#[derive(Module)]
+pub(crate) struct Mean;
+
+impl Layer for Mean {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::mean(x, 1)
+    }
+}
+
+/// What is last along the axis 1.
+#[derive(Module)]
+pub(crate) struct Last;
+
+impl Layer for Last {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::select(x, 1, -1)
+    }
+}
+
+pub(crate) const CLASSES: usize = 4;
+pub(crate) const BATCH: usize = 8;
+
+pub(crate) fn mlp() -> Sequential {
+    sequential![Linear::new(6, 16), Relu, Linear::new(16, CLASSES)]
+}
+
+pub(crate) fn cnn() -> Sequential {
+    sequential![
+        Conv2d::new(2, 4, 3).padding(1),
+        BatchNorm2d::new(4),
+        Relu,
+        Dropout::new(0.2),
+        Flatten::new(),
+        Linear::lazy(CLASSES),
+    ]
+}
+
+pub(crate) fn transformer() -> Sequential {
+    let encoder = TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default());
+    sequential![Linear::new(6, 8), encoder.unwrap(), Mean, Linear::new(8, CLASSES)]
+}
+
+pub(crate) fn lstm() -> Sequential {
+    let options = RecurrentOptions { batch_first: true, ..Default::default() };
+    sequential![Lstm::with(6, 8, options).unwrap(), Last, Linear::new(8, CLASSES)]
+}
+
+/// Name, model, and shape of the input.
+pub(crate) type Kind = (&'static str, fn() -> Sequential, &'static [usize]);
+
+pub(crate) const KINDS: [Kind; 4] = [
+    ("mlp", mlp, &[BATCH, 6]),
+    ("cnn", cnn, &[BATCH, 2, 5, 5]),
+    ("transformer", transformer, &[BATCH, 5, 6]),
+    ("lstm", lstm, &[BATCH, 5, 6]),
+];
+
+/// A model whose parameters are there.
+pub(crate) fn made((_, make, shape): &Kind) -> Sequential {
+    manual_seed(3);
+    let model = make();
+    model.build(shape).unwrap();
+    model
+}
+
+pub(crate) fn batch(shape: &[usize], seed: u64) -> (Tensor, Tensor) {
+    manual_seed(seed);
+    (Tensor::randn(shape, DType::F32), Tensor::randint(0, CLASSES as i64, [BATCH]))
+}
+
+pub(crate) fn sgd(model: &Sequential, lr: f64, momentum: f64) -> Sgd {
+    Sgd::new(model.parameters(), SgdOptions { lr, momentum, ..Default::default() }).unwrap()
+}
+
+/// Both ways to run a step: recorded, and eagerly because that was asked for.
+pub(crate) fn streams() -> [Option<Stream>; 2] {
+    [None, Some(Stream::eager(Device::cpu()))]
+}
+
+/// All bits of these.
+pub(crate) fn bits(state: StateDict) -> Vec<(String, Vec<u8>)> {
+    state.into_iter().map(|(name, tensor)| (name, tensor.to_bytes().unwrap())).collect()
+}

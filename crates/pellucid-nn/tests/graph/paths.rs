@@ -1,0 +1,102 @@
+//! Models with several ways through them: a recording for each, over one set of parameters, gradients and moments.
+
+use crate::models::*;
+use pellucid_nn::graph::*;
+use pellucid_nn::loss::{CrossEntropyLoss, Loss};
+use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
+use pellucid_nn::*;
+use pellucid_tensor::{Error, Tensor, manual_seed};
+
+/// All three kinds of choices in one model; `way` sets them.
+fn model() -> Sequential {
+    manual_seed(5);
+    let branch = If::new((Linear::new(6, 6), Tanh), Linear::new(6, 6));
+    let stages = [(Linear::new(6, 5), Linear::new(5, CLASSES)), (Linear::new(5, 4), Linear::new(4, CLASSES))];
+    sequential![branch, Repeat::new((Linear::new(6, 6), Tanh), 1), EarlyExit::new(stages).unwrap()]
+}
+
+/// Sets the choices, in the order of the walk.
+fn set(model: &Sequential, ways: [usize; 3]) {
+    let mut ways = ways.into_iter();
+    let mut meet = |_: &str, part: Part<'_>| {
+        if let Part::Choice(choice) = part {
+            choice.set(ways.next().expect("three choices"));
+        }
+    };
+    model.visit(&mut Visitor::new(&mut meet));
+}
+
+const WAYS: [[usize; 3]; 6] = [[1, 1, 1], [0, 1, 1], [1, 3, 0], [1, 1, 1], [0, 0, 0], [0, 1, 1]];
+
+#[test]
+fn a_layer_goes_the_way_that_the_host_chose() {
+    let x = batch(&[BATCH, 6], 1).0;
+    let (then, otherwise) = (Linear::new(6, 3), Linear::new(6, 2));
+    let branch = If::new(then.clone(), otherwise.clone());
+    assert_eq!(branch.forward(&x).to_vec::<f32>(), then.forward(&x).to_vec::<f32>());
+    branch.choose(false);
+    assert_eq!(branch.forward(&x).to_vec::<f32>(), otherwise.forward(&x).to_vec::<f32>());
+
+    let layer = Linear::new(6, 6);
+    let repeat = Repeat::new(layer.clone(), 2);
+    assert_eq!(repeat.forward(&x).to_vec::<f32>(), layer.forward(&layer.forward(&x)).to_vec::<f32>());
+    repeat.choose(0);
+    assert_eq!(repeat.forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
+
+    let (stages, heads) = ([Linear::new(6, 5), Linear::new(5, 4)], [Linear::new(5, 2), Linear::new(4, 3)]);
+    let exit = EarlyExit::new(stages.iter().cloned().zip(heads.iter().cloned())).unwrap();
+    let all = heads[1].forward(&stages[1].forward(&stages[0].forward(&x)));
+    assert_eq!(exit.forward(&x).to_vec::<f32>(), all.to_vec::<f32>());
+    exit.choose(0).unwrap();
+    assert_eq!(exit.forward(&x).to_vec::<f32>(), heads[0].forward(&stages[0].forward(&x)).to_vec::<f32>());
+    assert!(matches!(exit.choose(2), Err(Error::InvalidArgument { .. })));
+    assert!(EarlyExit::<Linear, Linear>::new([]).is_err());
+    let names: Vec<String> = exit.named_parameters().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names[0], "stages.0.weight");
+    assert_eq!(names[4], "heads.0.weight");
+}
+
+#[test]
+fn a_path_has_a_name_for_each_choice() {
+    let model = model();
+    set(&model, [0, 3, 1]);
+    let expected = [("0.choice", 0), ("1.choice", 3), ("2.choice", 1)].map(|(name, way)| (name.to_string(), way));
+    assert_eq!(path_of(&model), expected);
+    assert!(path_of(&mlp()).is_empty());
+}
+
+/// Steps along changing paths end where eager ones do, bit for bit: what a step does not use is not updated, and has no
+/// gradient.
+#[test]
+fn trainers_follow_the_path() {
+    for stream in streams() {
+        let (by_graph, by_hand) = (model(), model());
+        let loss = CrossEntropyLoss::default();
+        let optimizer = |model: &Sequential| AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+        let (recorded, eager) = (optimizer(&by_graph), optimizer(&by_hand));
+        let mut trainer = GraphTrainer::new(&by_graph, loss.clone(), recorded, 8 << 20)
+            .with(StepOptions { stream, ..Default::default() });
+        trainer.compile(&[BATCH, 6]).unwrap();
+        let gradients = |model: &Sequential| model.parameters().iter().map(|p| p.grad()).collect::<Vec<_>>();
+        let bound = gradients(&by_graph);
+        for (seed, ways) in WAYS.into_iter().enumerate() {
+            let (x, y) = batch(&[BATCH, 6], seed as u64);
+            set(&by_graph, ways);
+            trainer.step(&x, &y).unwrap();
+            set(&by_hand, ways);
+            eager.zero_grad();
+            let value = loss.forward(&by_hand.forward(&x), &y);
+            value.backward();
+            eager.step();
+            assert_eq!(trainer.tg.as_ref().unwrap().loss.item::<f32>(), value.item::<f32>(), "{ways:?}");
+            assert_eq!(bits(by_graph.state_dict()), bits(by_hand.state_dict()), "{ways:?}");
+            assert!(bits(trainer.optimizer().state_dict()) == bits(eager.state_dict()), "{ways:?}");
+            for ((found, bound), expected) in gradients(&by_graph).iter().zip(&bound).zip(gradients(&by_hand)) {
+                let (found, bound) = (found.as_ref().unwrap(), bound.as_ref().unwrap());
+                assert!(found.array().shares_storage(bound.array()), "one gradient for all paths");
+                let zeros = || vec![0.0; found.size()];
+                assert_eq!(found.to_vec::<f32>(), expected.map_or_else(zeros, |g: Tensor| g.to_vec()));
+            }
+        }
+    }
+}

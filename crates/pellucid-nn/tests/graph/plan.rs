@@ -1,0 +1,198 @@
+//! What a plan lists, and what asking for a buffer of it does.
+
+use crate::models::*;
+use pellucid_nn::graph::*;
+use pellucid_nn::loss::CrossEntropyLoss;
+use pellucid_nn::optim::{Adam, AdamOptions, Optimizer};
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Error, Grad, Result, Shape, Tensor, grad, manual_seed, ops};
+
+fn shape(buf: Option<&Buf>) -> Option<Vec<usize>> {
+    buf.map(|buf| buf.shape().dims().to_vec())
+}
+
+#[test]
+fn a_plan_lists_every_buffer_of_a_convolutional_net() {
+    let model = made(&KINDS[1]);
+    let plan = make_plan_for_sequential(&model, &[8, 2, 5, 5], LossKind::SoftmaxCrossEntropy, 1 << 20).unwrap();
+    let names: Vec<&str> = plan.per_layer.iter().map(|layer| layer.name.as_str()).collect();
+    let expected = ["L0:Conv2d", "L1:BatchNorm2d", "L2:Relu", "L3:Dropout", "L4:Flatten", "L5:Linear"];
+    assert_eq!((names, plan.lt_bytes, plan.input_shape.dims()), (expected.to_vec(), 1 << 20, [8, 2, 5, 5].as_slice()));
+    let ys: Vec<_> = plan.per_layer.iter().map(|layer| layer.y.shape().dims().to_vec()).collect();
+    let image = vec![8, 4, 5, 5];
+    assert_eq!(ys, [image.clone(), image.clone(), image.clone(), image.clone(), vec![8, 100], vec![8, 4]]);
+    // Only what goes into the activation is a pre-activation; data has no gradient.
+    let with_z: Vec<bool> = plan.per_layer.iter().map(|layer| layer.z.is_some()).collect();
+    assert_eq!(with_z, [false, true, false, false, false, false]);
+    let g_a: Vec<_> = plan.per_layer.iter().map(|layer| shape(layer.g_a.as_ref())).collect();
+    assert_eq!(g_a[0], None);
+    assert_eq!(g_a[1..].iter().flatten().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 4, 2]);
+    let conv = &plan.per_layer[0];
+    assert_eq!((shape(conv.g_w()), shape(conv.g_b())), (Some(vec![4, 2, 3, 3]), Some(vec![4])));
+    assert_eq!(conv.g_w().unwrap().bytes(), 4 * 4 * 2 * 9);
+    // Every trained parameter is there, by the name that it has in the model.
+    let planned: Vec<&str> = plan.grads().map(|(name, _)| name).collect();
+    let own: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(planned, own);
+    // A mask is drawn for each element, and nothing for a view.
+    assert!(plan.per_layer[3].work.as_ref().unwrap().bytes() >= 8 * 100);
+    assert!(plan.per_layer[4].work.is_none());
+    let LossBufs { d_y, out_shape, target } = &plan.loss;
+    assert_eq!((d_y.shape().dims(), out_shape.rank(), target), ([8, 4].as_slice(), 0, &([8].into(), DType::I64)));
+    assert!(plan.grads().all(|(_, buf)| *buf.place() == Place::Planned && buf.pinned().is_none()));
+}
+
+/// A model with a parameter of its own, a frozen layer, a shared one, and integers as input.
+#[derive(Module)]
+struct Odd {
+    embedding: Embedding,
+    twice: Linear,
+    frozen: Linear,
+    scale: Parameter,
+}
+
+impl Layer for Odd {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.twice.try_forward(&self.twice.try_forward(&self.embedding.try_forward(x)?)?)?;
+        ops::mul(&self.frozen.try_forward(&x)?, &self.scale)
+    }
+
+    fn input_dtype(&self) -> DType {
+        DType::I64
+    }
+}
+
+#[test]
+fn no_gradient_is_forgotten_or_planned_twice() {
+    let model = Odd {
+        embedding: Embedding::new(10, 3),
+        twice: Linear::new(3, 3),
+        frozen: Linear::new(3, 2),
+        scale: Parameter::new(Tensor::ones([2], DType::F32)),
+    };
+    model.frozen.freeze();
+    let plan = make_plan_for_sequential(&model, &[5], LossKind::Mse, 0).unwrap();
+    let lines: Vec<(&str, &str, Vec<&str>, bool)> = plan
+        .per_layer
+        .iter()
+        .map(|l| (l.name.as_str(), l.path.as_str(), l.grads.iter().map(|g| g.0.as_str()).collect(), l.g_a.is_some()))
+        .collect();
+    let expected = [
+        ("L0:Embedding", "embedding", vec!["embedding.weight"], false),
+        ("L1:Linear", "twice", vec!["twice.weight", "twice.bias"], true),
+        ("L2:Linear", "twice", vec![], true),
+        ("L3:Linear", "frozen", vec![], true),
+        ("L4:Odd", "", vec!["scale"], false),
+    ];
+    assert_eq!(lines, expected);
+    // A layer alone is its own plan.
+    let plan = make_plan_for_sequential(&Linear::new(3, 2), &[5, 3], LossKind::Mse, 0).unwrap();
+    assert_eq!((plan.per_layer.len(), plan.per_layer[0].name.as_str()), (1, "L0:Linear"));
+    assert_eq!(shape(plan.per_layer[0].g_w()), Some(vec![2, 3]));
+}
+
+#[test]
+fn kinds_of_losses_say_their_targets() {
+    let target = |kind: LossKind, dims: &[usize]| kind.target(&Shape::from(dims), DType::F32);
+    assert_eq!(target(LossKind::SoftmaxCrossEntropy, &[8, 3]).unwrap(), ([8].into(), DType::I64));
+    assert_eq!(target(LossKind::SoftmaxCrossEntropy, &[8, 3, 4, 5]).unwrap(), ([8, 4, 5].into(), DType::I64));
+    assert_eq!(target(LossKind::SoftmaxCrossEntropy, &[3]).unwrap(), (().into(), DType::I64));
+    assert!(matches!(target(LossKind::SoftmaxCrossEntropy, &[]), Err(Error::ShapeMismatch { .. })));
+    assert_eq!(target(LossKind::Mse, &[8, 3]).unwrap(), ([8, 3].into(), DType::F32));
+    assert_eq!(target(LossKind::Bce, &[8, 3]).unwrap(), ([8, 3].into(), DType::F32));
+    let own = LossKind::Custom { target: [8, 2].into(), dtype: DType::I32 };
+    assert_eq!(target(own, &[8, 3]).unwrap(), ([8, 2].into(), DType::I32));
+}
+
+#[test]
+fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
+    let model = mlp();
+    let plan = make_plan_for_sequential(&model, &[8, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+    let collected = collect_params_from_plan(&model, &plan).unwrap();
+    let exempt: Vec<bool> = collected.iter().map(|(_, _, exempt)| *exempt).collect();
+    assert_eq!(exempt, [false, true, false, true]);
+    // An optimizer of some of the parameters, and of one that is not the model's.
+    let [w, _, v, _] = &model.parameters()[..] else { panic!("four parameters") };
+    let stranger = Parameter::new(Tensor::ones([2], DType::F32));
+    let mut adam = Adam::new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
+    let rebound = try_rebind_grads(&model, &mut adam, &plan).unwrap();
+    assert_eq!(rebound.bound, ["0.weight", "2.weight"]);
+    assert_eq!(rebound.not_updated, ["0.bias", "2.bias"]);
+    assert_eq!(rebound.not_planned, [1]);
+    assert!(stranger.grad().is_none() && model.parameters()[1].grad().is_none());
+    // What the plan's buffer holds is what the optimizer reads.
+    let buffer = plan.per_layer[0].g_w().unwrap().pin().unwrap();
+    let before = w.to_vec::<f32>();
+    buffer.copy_(&Tensor::ones(w.shape(), DType::F32));
+    adam.step();
+    assert!(w.to_vec::<f32>().iter().zip(before).all(|(now, before)| now < &before));
+}
+
+/// Every buffer that was asked for has after a launch what an eager pass computes.
+#[test]
+fn pinned_buffers_have_the_values() {
+    for stream in streams() {
+        let model = sequential![Linear::new(6, 5), Tanh, Linear::new(5, CLASSES)];
+        let loss = CrossEntropyLoss::default();
+        let optimizer = sgd(&model, 0.0, 0.0);
+        let (x, y) = batch(&[BATCH, 6], 5);
+        let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+        let [first, tanh, last] = &plan.per_layer[..] else { panic!("three layers") };
+        let asked = [first.y.pin(), first.z.as_ref().unwrap().pin(), tanh.y.pin(), last.g_a.as_ref().unwrap().pin()];
+        let asked = asked.map(Result::unwrap);
+        let rest = [plan.loss.d_y.pin().unwrap(), last.g_w().unwrap().pin().unwrap()];
+        let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream).unwrap();
+        exec.launch().unwrap();
+
+        let layers = model.layers();
+        let z = layers[0].forward(&x);
+        let a = layers[1].forward(&z);
+        let logits = layers[2].forward(&a);
+        let w = model.named_parameters().remove(2).1;
+        let value = loss::cross_entropy(&logits, &y);
+        let [g_a, d_y, g_w] = &grad(&[&value], &[&a, &logits, w.tensor()], Grad::default()).unwrap()[..] else {
+            panic!("three gradients")
+        };
+        let expected = [&z, &z, &a, g_a, d_y, g_w];
+        for (k, (found, expected)) in asked.iter().chain(&rest).zip(expected).enumerate() {
+            assert_eq!(found.to_vec::<f32>(), expected.to_vec::<f32>(), "{k}");
+        }
+        assert_eq!(exec.loss.item::<f32>(), value.item::<f32>());
+        // The recording says what it knows, and is too late to ask.
+        let recorded = &exec.plan().per_layer;
+        assert_eq!((recorded[0].y.place(), recorded[2].y.place()), (&Place::Owned, &Place::Planned));
+        assert!(matches!(recorded[2].y.pin(), Err(Error::InvalidArgument { .. })));
+        assert!(w.grad().is_none(), "what was not rebound is not there between launches");
+    }
+}
+
+#[test]
+fn a_plan_prints_and_adds_up() {
+    let model = mlp();
+    let plan = make_plan_for_sequential(&model, &[8, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+    let text = plan.to_string();
+    for part in ["L0:Linear", "L1:Relu", "g 2.weight", "d_y", "[8, 16]"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let work: usize = plan.per_layer.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();
+    let grads: usize = model.parameters().iter().map(|p| 4 * p.size()).sum();
+    // y of three layers, the gradients of the inputs of two, that of the logits.
+    assert_eq!(plan.bytes(), work + grads + 4 * (8 * (16 + 16 + 4) + 8 * (16 + 16) + 8 * 4));
+    if let Some(work) = plan.per_layer.iter().find_map(|l| l.work.as_ref()) {
+        assert!(matches!(work.pin(), Err(Error::InvalidArgument { .. })));
+    }
+}
+
+/// A plan changes nothing: not a parameter, not a statistic, not the generator.
+#[test]
+fn planning_changes_nothing() {
+    let model = made(&KINDS[1]);
+    let before = bits(model.state_dict());
+    manual_seed(9);
+    let expected = Tensor::rand([4], DType::F32).to_vec::<f32>();
+    manual_seed(9);
+    make_plan_for_sequential(&model, &[8, 2, 5, 5], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+    assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), expected);
+    assert_eq!(bits(model.state_dict()), before);
+    assert!(model.parameters().iter().all(|p| p.grad().is_none()));
+}

@@ -1,0 +1,240 @@
+//! What a launch does: that of every kind of model is the eager step, bit for bit, and it goes down.
+
+use crate::models::*;
+use pellucid_nn::graph::*;
+use pellucid_nn::loss::{self, CrossEntropyLoss, Loss};
+use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, manual_seed, traced};
+
+fn compiled<'f>(
+    model: &'f Sequential,
+    loss: &'f CrossEntropyLoss,
+    optimizer: &'f dyn Optimizer,
+    shape: &[usize],
+    stream: Option<Stream>,
+) -> TrainGraph<'f> {
+    model.compile(shape, CompileOptions { loss, optimizer, lt_bytes: 8 << 20, stream }).unwrap()
+}
+
+#[test]
+fn recording_changes_nothing() {
+    for kind in &KINDS {
+        let (model, loss) = (made(kind), CrossEntropyLoss::default());
+        let optimizer = sgd(&model, 0.1, 0.9);
+        let state = || (bits(model.state_dict()), bits(optimizer.state_dict()));
+        let before = state();
+        manual_seed(9);
+        let expected = Tensor::rand([4], DType::F32).to_vec::<f32>();
+        manual_seed(9);
+        let mut step = compiled(&model, &loss, &optimizer, kind.2, None);
+        assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), expected, "{}", kind.0);
+        assert!(step.exec.is_captured() && step.rebound.bound.len() == model.parameters().len());
+        assert_eq!(state(), before, "{}", kind.0);
+        let (x, y) = batch(kind.2, 1);
+        step.set_batch(&x, &y).unwrap();
+        assert_eq!(state(), before, "{}", kind.0);
+        step.launch().unwrap();
+        assert_ne!(state(), before, "{}", kind.0);
+    }
+}
+
+/// The loss falls, and the parameters go against the gradient: Σ Δθ·g < 0.
+#[test]
+fn a_step_goes_down() {
+    for kind in &KINDS {
+        for stream in streams() {
+            let (model, loss) = (made(kind), CrossEntropyLoss::default());
+            let optimizer = sgd(&model, 0.05, 0.0);
+            let mut step = compiled(&model, &loss, &optimizer, kind.2, stream);
+            let (x, y) = batch(kind.2, 1);
+            step.set_batch(&x, &y).unwrap();
+            let before: Vec<Vec<f64>> = model.parameters().iter().map(|p| p.to_vec()).collect();
+            // The same elements are dropped in both launches.
+            manual_seed(2);
+            step.launch().unwrap();
+            let first = step.loss.item::<f32>();
+            let along: f64 = model
+                .parameters()
+                .iter()
+                .zip(before)
+                .map(|(p, before)| {
+                    let (now, g) = (p.to_vec::<f64>(), p.grad().unwrap().to_vec::<f64>());
+                    now.iter().zip(before).zip(g).map(|((now, before), g)| (now - before) * g).sum::<f64>()
+                })
+                .sum();
+            manual_seed(2);
+            step.launch().unwrap();
+            let second = step.loss.item::<f32>();
+            assert!(second < first, "{}: {first} to {second}", kind.0);
+            assert!(along < 0.0, "{}: {along}", kind.0);
+        }
+    }
+}
+
+/// N launches, N launches of the step that runs eagerly, and N steps written by hand end in the same bits.
+#[test]
+fn launches_are_eager_steps() {
+    const STEPS: u64 = 5;
+    for kind in &KINDS {
+        let run = |how: Option<Option<Stream>>| {
+            let (model, loss) = (made(kind), CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() });
+            let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+            let batches: Vec<_> = (0..STEPS).map(|i| batch(kind.2, 10 + i)).collect();
+            let mut step = how.map(|stream| compiled(&model, &loss, &optimizer, kind.2, stream));
+            manual_seed(4);
+            let mut losses = Vec::new();
+            for (i, (x, y)) in batches.iter().enumerate() {
+                optimizer.set_lr(1e-2 / (i + 1) as f64);
+                losses.push(match &mut step {
+                    Some(step) => {
+                        step.set_batch(x, y).unwrap();
+                        step.launch().unwrap();
+                        step.loss.item::<f32>()
+                    }
+                    None => {
+                        optimizer.zero_grad();
+                        let value = loss.forward(&model.forward(x), y);
+                        value.backward();
+                        optimizer.step();
+                        value.item::<f32>()
+                    }
+                });
+            }
+            (losses, bits(model.state_dict()), bits(optimizer.state_dict()))
+        };
+        let by_hand = run(None);
+        assert!(by_hand.0.iter().all(|loss| loss.is_finite()));
+        for stream in streams() {
+            assert!(run(Some(stream)) == by_hand, "{}", kind.0);
+        }
+    }
+}
+
+#[test]
+fn buffers_stay_where_they_are() {
+    let (model, loss) = (mlp(), CrossEntropyLoss::default());
+    let optimizer = sgd(&model, 0.1, 0.9);
+    let mut step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
+    let at = |step: &TrainGraph<'_>| {
+        let gradients = model.parameters().into_iter().map(|p| p.grad().unwrap());
+        let fixed = [&step.x_buf, &step.y_buf, &step.logits, &step.loss].map(Tensor::clone);
+        fixed.into_iter().chain(gradients).map(|t| t.array().clone()).collect::<Vec<_>>()
+    };
+    let before = at(&step);
+    for seed in 0..4 {
+        let (x, y) = batch(&[BATCH, 6], seed);
+        step.set_batch(&x, &y).unwrap();
+        step.launch().unwrap();
+        assert_eq!(step.x_buf.to_vec::<f32>(), x.to_vec::<f32>());
+        assert!(at(&step).iter().zip(&before).all(|(now, then)| now.shares_storage(then)));
+    }
+    step.exec.captured().unwrap().verify().unwrap();
+}
+
+/// Of a batch, only the last launch's gradient is left: it does not add up.
+#[test]
+fn each_launch_starts_from_no_gradient() {
+    for stream in streams() {
+        let (model, loss) = (mlp(), CrossEntropyLoss::default());
+        let optimizer = sgd(&model, 0.0, 0.0);
+        let mut step = compiled(&model, &loss, &optimizer, &[BATCH, 6], stream);
+        let (x, y) = batch(&[BATCH, 6], 1);
+        step.set_batch(&x, &y).unwrap();
+        let mut gradient = || {
+            step.launch().unwrap();
+            model.parameters()[0].grad().unwrap().to_vec::<f32>()
+        };
+        let first = gradient();
+        assert!(first.iter().any(|g| *g != 0.0));
+        assert_eq!(gradient(), first);
+    }
+}
+
+/// Two launches of half a batch, added up, are one of the whole: on the same parameters, and once in two launches.
+#[test]
+fn gradients_add_up_where_that_is_asked_for() {
+    for stream in streams() {
+        let (model, whole) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (loss, shape) = (CrossEntropyLoss::default(), [BATCH / 2, 6]);
+        let (optimizer, other) = (sgd(&model, 0.1, 0.9), sgd(&whole, 0.1, 0.9));
+        let plan = make_plan_for_sequential(&model, &shape, LossKind::SoftmaxCrossEntropy, 0).unwrap();
+        let (x_buf, y_buf) = (Tensor::zeros(shape, DType::F32), Tensor::zeros([BATCH / 2], DType::I64));
+        let options = StepOptions { stream, accumulate: 2, ..Default::default() };
+        let record = || record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options.clone());
+        assert!(matches!(record(), Err(Error::InvalidArgument { .. })), "gradients have no place yet");
+        try_rebind_grads(&model, &optimizer, &plan).unwrap();
+        let mut exec = record().unwrap();
+        for seed in 0..3 {
+            let (x, y) = batch(&[BATCH, 6], seed);
+            let before = bits(model.state_dict());
+            for half in 0..2 {
+                assert_eq!(bits(model.state_dict()), before);
+                x_buf.copy_(&x.narrow(0, half * BATCH / 2, BATCH / 2));
+                y_buf.copy_(&y.narrow(0, half * BATCH / 2, BATCH / 2));
+                exec.launch().unwrap();
+            }
+            other.zero_grad();
+            loss.forward(&whole.forward(&x), &y).backward();
+            other.step();
+            for (p, q) in model.parameters().iter().zip(whole.parameters()) {
+                let (p, q) = (p.to_vec::<f32>(), q.to_vec::<f32>());
+                assert!(p.iter().zip(q).all(|(p, q)| (p - q).abs() < 1e-6));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
+    let model = mlp();
+    let optimizer = sgd(&model, 0.1, 0.0);
+    let loss = CrossEntropyLoss::default();
+    let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], Some(Stream::eager(Device::cpu())));
+    assert!(!step.exec.is_captured() && step.exec.like().unwrap().why().contains("eager"));
+    assert!(format!("{:?}", step.exec).contains("eagerly"));
+    drop(step);
+
+    // A loss that can be planned, but is refused while a whole step is recorded, as a device would refuse it.
+    let refusing = |logits: &Tensor, y: &Tensor| -> Result<Tensor> {
+        if traced().is_some_and(|work| work.kernels > 2) {
+            return Err(Error::DeviceUnavailable { device: "gpu".into(), reason: "no graphs".into() });
+        }
+        CrossEntropyLoss::default().try_forward(logits, y)
+    };
+    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+    let (x, y) = batch(&[BATCH, 6], 1);
+    let mut exec = record_step_graph(&model, &refusing, &optimizer, &plan, &x, &y, None).unwrap();
+    assert!(exec.like().unwrap().why().contains("no graphs"), "{exec:?}");
+    exec.launch().unwrap();
+    let first = exec.loss.item::<f32>();
+    exec.launch().unwrap();
+    assert!(exec.loss.item::<f32>() < first);
+}
+
+/// Models of the same shapes share nothing.
+#[test]
+fn two_models_side_by_side() {
+    let (a, b) = (mlp(), mlp());
+    b.load_state_dict(&a.state_dict()).unwrap();
+    let loss = CrossEntropyLoss::default();
+    let (for_a, for_b) = (sgd(&a, 0.1, 0.9), sgd(&b, 0.1, 0.9));
+    let mut step_a = compiled(&a, &loss, &for_a, &[BATCH, 6], None);
+    let mut step_b = compiled(&b, &loss, &for_b, &[BATCH, 6], None);
+    let ((x, y), (u, v)) = (batch(&[BATCH, 6], 1), batch(&[BATCH, 6], 2));
+    let untouched = bits(b.state_dict());
+    step_a.set_batch(&x, &y).unwrap();
+    step_b.set_batch(&u, &v).unwrap();
+    step_a.launch().unwrap();
+    assert_eq!(bits(b.state_dict()), untouched);
+    let (after, first) = (bits(a.state_dict()), step_a.loss.item::<f32>());
+    step_b.launch().unwrap();
+    assert_eq!((bits(a.state_dict()), step_a.loss.item::<f32>()), (after.clone(), first));
+    // The same batch takes the other model where it took the first.
+    b.load_state_dict(&a.state_dict()).unwrap();
+    assert_eq!(bits(b.state_dict()), after);
+    let gradients = |model: &Sequential| model.parameters().iter().map(|p| p.grad().unwrap()).collect::<Vec<_>>();
+    assert!(gradients(&a).iter().zip(gradients(&b)).all(|(p, q)| !p.array().shares_storage(q.array())));
+    let evaluated = |model: &Sequential| loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
+    assert_eq!(evaluated(&a), evaluated(&b));
+}

@@ -1,0 +1,188 @@
+//! The trainer: what it launches, what it returns, and batches of several inputs.
+
+use crate::models::*;
+use pellucid_nn::graph::*;
+use pellucid_nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, MseLoss};
+use pellucid_nn::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm, grad_norm};
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+#[test]
+fn one_step_returns_the_loss_of_the_new_parameters() {
+    for kind in &KINDS {
+        for stream in streams() {
+            let model = made(kind);
+            let optimizer = sgd(&model, 0.05, 0.9);
+            let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 8 << 20)
+                .with(StepOptions { stream, ..Default::default() });
+            trainer.compile(kind.2).unwrap();
+            for seed in 0..3 {
+                let (x, y) = batch(kind.2, seed);
+                let found = trainer.one_step(&x, &y).unwrap();
+                let before = trainer.tg.as_ref().unwrap().loss.item::<f32>();
+                model.eval();
+                let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
+                model.train();
+                assert_eq!(found, expected, "{}", kind.0);
+                assert_ne!(found, before);
+                let state = bits(model.state_dict());
+                assert_eq!(trainer.evaluate(&x, &y).unwrap(), found);
+                assert_eq!(bits(model.state_dict()), state, "an evaluation changes nothing");
+            }
+        }
+    }
+}
+
+/// Layers that were in evaluation stay there, the others are in training again.
+#[test]
+fn evaluating_leaves_the_modes_alone() {
+    let model = sequential![Dropout::new(0.9), BatchNorm1d::new(6), Linear::new(6, CLASSES)];
+    let mode = |model: &Sequential| -> Vec<bool> {
+        let mut modes = Vec::new();
+        let mut meet = |_: &str, part: Part<'_>| {
+            if let Part::Training(mode) = part {
+                modes.push(mode.get());
+            }
+        };
+        model.visit(&mut Visitor::new(&mut meet));
+        modes
+    };
+    model.layers()[0].eval();
+    let before = mode(&model);
+    assert!(before.contains(&true) && before.contains(&false));
+    let optimizer = sgd(&model, 0.1, 0.0);
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0);
+    trainer.compile(&[BATCH, 6]).unwrap();
+    let (x, y) = batch(&[BATCH, 6], 1);
+    trainer.one_step(&x, &y).unwrap();
+    assert_eq!(mode(&model), before);
+}
+
+#[test]
+fn a_trainer_that_was_not_compiled_or_for_other_shapes_refuses_a_step() {
+    let model = mlp();
+    let optimizer = sgd(&model, 0.1, 0.0);
+    let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer, 0);
+    let (x, y) = batch(&[BATCH, 6], 1);
+    assert!(matches!(trainer.step(&x, &y), Err(Error::InvalidArgument { .. })));
+    trainer.compile(&[BATCH, 6]).unwrap();
+    trainer.step(&x, &y).unwrap();
+    let half = (x.narrow(0, 0, 4), y.narrow(0, 0, 4));
+    assert!(matches!(trainer.step(&half.0, &half.1), Err(Error::Layer { .. })));
+    // A shape that was compiled has a step of its own; the others are kept, over the same gradients.
+    let gradient =
+        |trainer: &GraphTrainer<'_, Sequential, CrossEntropyLoss, Sgd>| trainer.model().parameters()[0].grad().unwrap();
+    let before = gradient(&trainer);
+    trainer.compile(&[4, 6]).unwrap();
+    trainer.step(&half.0, &half.1).unwrap();
+    assert_eq!(trainer.tg.as_ref().unwrap().x_buf.shape().dims(), [4, 6]);
+    trainer.step(&x, &y).unwrap();
+    assert_eq!(trainer.tg.as_ref().unwrap().x_buf.shape().dims(), [BATCH, 6]);
+    assert!(gradient(&trainer).array().shares_storage(before.array()));
+    trainer.optimizer().set_lr(0.0);
+    let state = bits(trainer.model().state_dict());
+    trainer.step(&x, &y).unwrap();
+    assert_eq!(bits(trainer.model().state_dict()), state, "the learning rate is read by each launch");
+}
+
+#[test]
+fn gradients_are_clipped_before_the_update() {
+    let model = mlp();
+    let optimizer = sgd(&model, 1.0, 0.0);
+    let calls = Cell::new(0);
+    let mut trainer =
+        GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0).before_update(|parameters| {
+            calls.set(calls.get() + 1);
+            clip_grad_norm(parameters, 1e-3).map(drop)
+        });
+    trainer.compile(&[BATCH, 6]).unwrap();
+    let recorded = calls.get();
+    assert!(recorded > 0, "it is part of the recording");
+    let before: Vec<Vec<f32>> = model.parameters().iter().map(|p| p.to_vec()).collect();
+    let (x, y) = batch(&[BATCH, 6], 1);
+    trainer.step(&x, &y).unwrap();
+    let norm = grad_norm(&model.parameters(), 2.0).unwrap().item::<f32>();
+    assert!((norm - 1e-3).abs() < 1e-6, "{norm}");
+    let moved = model.parameters().into_iter().zip(before).map(|(p, before)| {
+        p.to_vec::<f32>().iter().zip(before).map(|(now, before)| (now - before).powi(2)).sum::<f32>()
+    });
+    assert!((moved.sum::<f32>().sqrt() - 1e-3).abs() < 1e-5);
+    assert_eq!(calls.get(), recorded, "a launch calls nobody");
+}
+
+/// Two encoders' outputs compared, from a tuple of inputs or from inputs by name.
+#[derive(Module)]
+struct Siamese {
+    encoder: Linear,
+    head: Linear,
+}
+
+impl Siamese {
+    fn new() -> Siamese {
+        Siamese { encoder: Linear::new(6, 8), head: Linear::new(8, 1) }
+    }
+
+    fn compare(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let (a, b) = (self.encoder.try_forward(a)?, self.encoder.try_forward(b)?);
+        self.head.try_forward(&ops::abs(&ops::sub(&a, &b)?)?)
+    }
+}
+
+impl Model<(Tensor, Tensor)> for Siamese {
+    fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+        self.compare(a, b)
+    }
+}
+
+impl Model<BTreeMap<String, Tensor>> for Siamese {
+    fn run(&self, x: &BTreeMap<String, Tensor>) -> Result<Tensor> {
+        self.compare(&x["left"], &x["right"])
+    }
+}
+
+/// Losses of some steps, and the refusal of a batch that does not fit.
+fn several<X: Batch>(make: impl Fn(Tensor, Tensor) -> X) -> (Vec<f32>, String)
+where
+    Siamese: Model<X>,
+{
+    pellucid_tensor::manual_seed(3);
+    let model = Siamese::new();
+    let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), optimizer, 0);
+    let zeros = |width: usize| Tensor::zeros([BATCH, width], DType::F32);
+    let tg = trainer.compile_for(&make(zeros(6), zeros(6))).unwrap();
+    assert_eq!(tg.exec.plan().inputs.len(), 2);
+    let names: Vec<&str> = tg.exec.plan().per_layer.iter().map(|l| l.path.as_str()).collect();
+    assert_eq!(names, ["encoder", "encoder", "head"]);
+    let (a, b) = (batch(&[BATCH, 6], 1).0, batch(&[BATCH, 6], 2).0);
+    let y = Tensor::from([[0.0f32], [1.0], [1.0], [0.0], [1.0], [0.0], [0.0], [1.0]]);
+    let refused = trainer.step(&make(a.clone(), zeros(5)), &y).unwrap_err().to_string();
+    let losses = (0..4).map(|_| trainer.one_step(&make(a.clone(), b.clone()), &y).unwrap()).collect();
+    (losses, refused)
+}
+
+#[test]
+fn models_of_several_inputs() {
+    let (by_position, refused) = several(|a, b| (a, b));
+    assert!(refused.contains("`1`") && refused.contains("[8, 5]"), "{refused}");
+    let (by_name, refused) = several(|a, b| BTreeMap::from([("left".to_string(), a), ("right".to_string(), b)]));
+    assert!(refused.contains("`right`") && refused.contains("L0:Linear"), "{refused}");
+    assert_eq!(by_position, by_name);
+    assert!(by_position.windows(2).all(|pair| pair[1] < pair[0]), "{by_position:?}");
+}
+
+#[test]
+fn a_timer_waits_for_its_stream() {
+    let model = Linear::new(6, 1);
+    let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer, 0);
+    trainer.compile(&[BATCH, 6]).unwrap();
+    let timer = Timer::start(trainer.tg.as_ref().unwrap().exec.stream()).unwrap();
+    let (x, _) = batch(&[BATCH, 6], 1);
+    trainer.step(&x, &Tensor::ones([BATCH, 1], DType::F32)).unwrap();
+    let first = timer.ms().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    assert!(first > 0.0 && timer.ms().unwrap() >= first + 2.0);
+}
