@@ -10,9 +10,8 @@ use pellucid_ir::{Error, Result};
 /// written by another one.
 pub(crate) fn maps(program: &Program, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
     let (inputs, outputs) = (program.inputs.len(), program.outputs.len());
-    let fits = |m: &DenseMap<'_>| {
-        (m.inputs.len(), m.outputs.len()) == (inputs, outputs) && m.outputs.iter().all(|o| !o.once)
-    };
+    let fits =
+        |m: &DenseMap<'_>| (m.inputs.len(), m.outputs.len()) == (inputs, outputs) && m.outputs.iter().all(|o| !o.once);
     if program.is_row() || outputs == 0 || !maps.iter().all(fits) {
         return Err(Error::invalid(program.name, "not maps of so many inputs and outputs"));
     }

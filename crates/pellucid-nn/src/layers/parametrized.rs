@@ -158,7 +158,8 @@ impl<L: Weighted> SpectralNorm<L> {
     pub fn new(layer: L) -> SpectralNorm<L> {
         let made = || {
             let w = matrix::<L>(&layer.weight().detach())?;
-            let random = |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
+            let random =
+                |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
             Ok::<_, Error>([random(w.shape()[0])?, random(w.shape()[1])?])
         };
         let [u, v] = unwrap(made());

@@ -53,7 +53,8 @@ impl Clocks {
         };
         let mask = if idle > 0 { Some(mask()?) } else { None };
         let skip = mask.as_ref().or(skip);
-        let targets: Vec<&Tensor> = self.numbers.iter().map(|(_, all)| all).chain(&self.rates).map(Buffer::tensor).collect();
+        let targets: Vec<&Tensor> =
+            self.numbers.iter().map(|(_, all)| all).chain(&self.rates).map(Buffer::tensor).collect();
         let drives: Vec<&Tensor> = drives.collect();
         let inputs: Vec<&Tensor> = drives.iter().copied().chain(skip).collect();
         ops::update(ticking(formula, self.numbers.len(), skip.is_some()), &targets, &inputs, &params)

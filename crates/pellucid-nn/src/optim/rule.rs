@@ -179,7 +179,8 @@ impl<'a> Batch<'a> {
         operands: impl Iterator<Item = &'a Tensor>,
         params: &[Scalar],
     ) -> Result<()> {
-        let alike = self.formula.is_some_and(|(f, n)| std::ptr::eq(f, formula) && n == targets) && self.params == params;
+        let alike =
+            self.formula.is_some_and(|(f, n)| std::ptr::eq(f, formula) && n == targets) && self.params == params;
         if !alike {
             self.run()?;
             self.formula = Some((formula, targets));

@@ -161,7 +161,12 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
 }
 
 /// The program that overwrites `targets`, which come first among the inputs: its outputs are stored in their dtypes.
-pub(super) fn overwriting(formula: &Formula, targets: usize, inputs: &[&Tensor], params: &Params) -> Result<Arc<Program>> {
+pub(super) fn overwriting(
+    formula: &Formula,
+    targets: usize,
+    inputs: &[&Tensor],
+    params: &Params,
+) -> Result<Arc<Program>> {
     let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|t| t.array()).collect();
     // Dtypes alone decide; the shape is anyone's.
     let shape = arrays.first().map_or(&Shape::scalar(), |a| a.shape()).clone();

@@ -47,7 +47,10 @@ fn fractional_max(
     affordable(&outputs)?;
     if let Some(a) = (0..3).find(|&a| outputs[a] + size[a] > dims[a] + 1) {
         let (windows, size, len) = (outputs[a], size[a], dims[a]);
-        return Err(Error::invalid(op, format!("{windows} windows of {size} begin at as many places of an axis of {len}")));
+        return Err(Error::invalid(
+            op,
+            format!("{windows} windows of {size} begin at as many places of an axis of {len}"),
+        ));
     }
     let drawn;
     let samples = match samples {

@@ -24,7 +24,8 @@ fn pooled(x: &Nd, size: &[usize], counts: &[usize], numbers: &[f64]) -> [Nd; 2] 
     let number = |a: usize| if axes == 2 { 1 - a } else { a };
     let found = |ix: &[usize]| {
         let own = &numbers[(ix[0] * x.shape[1] + ix[1]) * axes..][..axes];
-        let first: Vec<usize> = (0..axes).map(|a| starts(own[number(a)], dims[a], size[a], counts[a])[ix[2 + a]]).collect();
+        let first: Vec<usize> =
+            (0..axes).map(|a| starts(own[number(a)], dims[a], size[a], counts[a])[ix[2 + a]]).collect();
         let element = |tap: &Vec<usize>| {
             let place: Vec<usize> = (0..axes).map(|a| first[a] + tap[a]).collect();
             let flat = place.iter().zip(dims).fold(0, |flat, (&i, &len)| flat * len + i);
