@@ -1,12 +1,14 @@
 //! L-BFGS.
 
+use super::Optimizer;
 use super::line_search::{Found, Point, strong_wolfe};
 use super::rule::nonnegative;
 use crate::module::identity;
-use crate::parameter::Parameter;
+use crate::parameter::{Buffer, Parameter};
 use crate::state::StateDict;
 use pellucid_tensor::{DType, Error, Result, Tensor, enable_grad, formula, no_grad, ops};
 use std::collections::{HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Options of [`Lbfgs`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,29 +49,36 @@ impl Default for LbfgsOptions {
 /// The quasi-Newton method with limited memory (Liu & Nocedal 1989), as PyTorch has it: directions
 /// −H·g, with an inverse Hessian H that is made of the last steps and changes of gradients.
 ///
-/// It evaluates the loss several times in a step and decides by its values: it takes a closure, and
-/// cannot stand in a captured step.
+/// It evaluates the loss several times in a step and decides by its values: as an [`Optimizer`] it takes a step by
+/// [`step_with`](Optimizer::step_with), with a closure, refuses one without, and cannot stand in a captured step.
 ///
 /// ```
 /// use pellucid_nn::Parameter;
-/// use pellucid_nn::optim::{Lbfgs, LbfgsOptions};
+/// use pellucid_nn::optim::{Lbfgs, LbfgsOptions, Optimizer};
 /// use pellucid_tensor::Tensor;
 ///
 /// let p = Parameter::new(Tensor::from([-1.2f64, 1.0]));
 /// let mut optimizer = Lbfgs::new(vec![p.clone()], LbfgsOptions { line_search: true, max_iter: 100, ..Default::default() })?;
-/// optimizer.step(|| {
+/// optimizer.step_with(&mut || {
 ///     p.zero_grad();
 ///     let (x, y) = (p.i(0), p.i(1));
 ///     let rosenbrock = (&y - x.square()).square() * 100.0 + (1.0 - &x).square();
 ///     rosenbrock.backward();
 ///     rosenbrock
-/// })?;
+/// });
 /// assert!((p.to_vec::<f64>()[0] - 1.0).abs() < 1e-3);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub struct Lbfgs {
     parameters: Vec<Parameter>,
     options: LbfgsOptions,
+    lr: Buffer,
+    progress: Mutex<Progress>,
+}
+
+/// What one step leaves to the next.
+#[derive(Default)]
+struct Progress {
     memory: Option<Memory>,
     iterations: usize,
     evaluations: usize,
@@ -113,37 +122,15 @@ impl Lbfgs {
             let dtypes = parameters.iter().map(|p| p.dtype());
             return Err(Error::dtypes(op, dtypes, "its parameters are all f32 or all f64"));
         }
-        Ok(Lbfgs { parameters, options, memory: None, iterations: 0, evaluations: 0 })
+        let lr = Buffer::new(ops::full((), options.lr, DType::F64)?);
+        Ok(Lbfgs { parameters, options, lr, progress: Mutex::default() })
     }
 
-    /// The parameters.
-    pub fn parameters(&self) -> &[Parameter] {
-        &self.parameters
-    }
-
-    /// The learning rate.
-    pub fn lr(&self) -> f64 {
-        self.options.lr
-    }
-
-    /// Sets the learning rate.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if it is negative or not finite.
-    pub fn set_lr(&mut self, lr: f64) -> Result<()> {
-        nonnegative("set_lr", "lr", lr)?;
-        self.options.lr = lr;
-        Ok(())
-    }
-
-    /// Up to `max_iter` iterations. The closure clears the gradients, computes the loss, calls
-    /// `backward` on it and returns it. Returns the first loss.
-    ///
-    /// # Errors
-    /// Those of reading the loss: [`Error::ReadInCapture`], [`Error::NotAScalar`].
-    pub fn step(&mut self, mut closure: impl FnMut() -> Tensor) -> Result<f64> {
+    /// Up to `max_iter` iterations; the first loss.
+    fn iterate(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let _guard = no_grad();
-        let options = self.options;
+        let options = LbfgsOptions { lr: self.lr.try_item()?, ..self.options };
+        let progress = self.progress.get_mut().unwrap_or_else(PoisonError::into_inner);
         let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
         let sign = if options.maximize { -1.0 } else { 1.0 };
         let parameters = self.parameters.clone();
@@ -156,21 +143,21 @@ impl Lbfgs {
         };
         let (mut loss, mut gradient) = evaluate()?;
         let first = sign * loss;
-        self.evaluations += 1;
+        progress.evaluations += 1;
         if largest(&gradient)? <= options.tolerance_grad {
             return Ok(first);
         }
         let mut evaluations = 1;
         for iteration in 1..=options.max_iter {
-            self.iterations += 1;
-            let (direction, hessian) = self.direction(&gradient)?;
-            let t = match self.iterations {
+            progress.iterations += 1;
+            let (direction, hessian) = progress.direction(&gradient, options.history_size)?;
+            let t = match progress.iterations {
                 1 => options.lr * (1.0 / ops::sum(&ops::abs(&gradient)?, ..)?.try_item::<f64>()?).min(1.0),
                 _ => options.lr,
             };
             let slope: f64 = ops::dot(&gradient, &direction)?.try_item()?;
             let memory = Memory { direction, t, gradient: gradient.clone(), hessian };
-            let Memory { direction, .. } = &*self.memory.insert(memory);
+            let Memory { direction, .. } = &*progress.memory.insert(memory);
             if slope > -options.tolerance_change {
                 break;
             }
@@ -198,9 +185,9 @@ impl Lbfgs {
                 }
             }
             let moved = largest(direction)? * t.abs();
-            self.memory.as_mut().expect("it was put there above").t = t;
+            progress.memory.as_mut().expect("it was put there above").t = t;
             evaluations += used;
-            self.evaluations += used;
+            progress.evaluations += used;
             let is_done = evaluations >= max_eval
                 || largest(&gradient)? <= options.tolerance_grad
                 || moved <= options.tolerance_change
@@ -211,9 +198,17 @@ impl Lbfgs {
         }
         Ok(first)
     }
+}
 
+impl Lbfgs {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress {
     /// −H·g by the two-loop recursion (Nocedal 1980), with the memory that gave it.
-    fn direction(&mut self, gradient: &Tensor) -> Result<(Tensor, Hessian)> {
+    fn direction(&mut self, gradient: &Tensor, history_size: usize) -> Result<(Tensor, Hessian)> {
         let add = formula!(|q, y; k| q + k * y);
         let Some(Memory { direction, t, gradient: before, hessian }) = self.memory.take() else {
             return Ok((ops::neg(gradient)?, Hessian { history: VecDeque::new(), diagonal: 1.0 }));
@@ -222,11 +217,11 @@ impl Lbfgs {
         let (y, s) = (ops::sub(gradient, &before)?, ops::mul(&direction, t)?);
         let ys: f64 = ops::dot(&y, &s)?.try_item()?;
         if ys > 1e-10 {
-            if history.len() == self.options.history_size {
+            if history.len() == history_size {
                 history.pop_front();
             }
             diagonal = ys / ops::dot(&y, &y)?.try_item::<f64>()?;
-            if self.options.history_size > 0 {
+            if history_size > 0 {
                 history.push_back((y, s, 1.0 / ys));
             }
         }
@@ -244,39 +239,77 @@ impl Lbfgs {
         }
         Ok((r, Hessian { history, diagonal }))
     }
+}
 
-    /// A snapshot, with which training resumes exactly.
-    ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn state_dict(&self) -> StateDict {
+impl Optimizer for Lbfgs {
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn groups(&self) -> usize {
+        1
+    }
+
+    fn group_lr_tensor(&self, _: usize) -> &Tensor {
+        &self.lr
+    }
+
+    fn momentum(&self, _: usize) -> Option<f64> {
+        None
+    }
+
+    fn try_set_momentum(&self, _: usize, _: f64) -> Result<()> {
+        Err(Error::invalid("set_momentum", "lbfgs has no momentum"))
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
         let number = |x: f64| Tensor::scalar(x, DType::F64);
-        let mut state = StateDict::from([
-            ("lr".to_string(), number(self.options.lr)),
-            ("iterations".to_string(), number(self.iterations as f64)),
-            ("evaluations".to_string(), number(self.evaluations as f64)),
-        ]);
-        if let Some(Memory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &self.memory {
-            state.insert("direction".into(), direction.copy());
-            state.insert("t".into(), number(*t));
-            state.insert("gradient".into(), gradient.copy());
-            state.insert("diagonal".into(), number(*diagonal));
+        let progress = self.progress();
+        let mut state = vec![
+            ("lr".to_string(), self.lr.tensor().clone()),
+            ("iterations".to_string(), number(progress.iterations as f64)),
+            ("evaluations".to_string(), number(progress.evaluations as f64)),
+        ];
+        if let Some(Memory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &progress.memory {
+            state.push(("direction".into(), direction.clone()));
+            state.push(("t".into(), number(*t)));
+            state.push(("gradient".into(), gradient.clone()));
+            state.push(("diagonal".into(), number(*diagonal)));
             for (i, (y, s, inverse)) in history.iter().enumerate() {
-                state.insert(format!("history.{i}.change"), y.copy());
-                state.insert(format!("history.{i}.step"), s.copy());
-                state.insert(format!("history.{i}.inverse"), number(*inverse));
+                state.push((format!("history.{i}.change"), y.clone()));
+                state.push((format!("history.{i}.step"), s.clone()));
+                state.push((format!("history.{i}.inverse"), number(*inverse)));
             }
         }
         state
     }
 
-    /// Takes over a snapshot.
-    ///
-    /// # Errors
-    /// [`Error::StateDict`] if it is not of this optimizer over as many numbers; nothing has changed
-    /// then.
-    pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+    /// Refused: what it remembers is of the parameters that it has.
+    fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
+        Err(Error::invalid("lbfgs", "its memory is of the parameters that it has; make another one"))
+    }
+
+    fn ensure_initialized(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Refused: the gradients are its own to compute.
+    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
+        match scale {
+            Some(_) => Err(Error::invalid("lbfgs", "it computes its gradients itself; scale the loss")),
+            None => Ok(()),
+        }
+    }
+
+    fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
+        Err(Error::invalid("lbfgs", "it evaluates the loss several times in a step; call try_step_with()"))
+    }
+
+    fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+        self.iterate(closure)
+    }
+
+    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         let (size, dtype) = (self.parameters.iter().map(|p| p.size()).sum::<usize>(), self.parameters[0].dtype());
         let mut names: Vec<(String, bool)> = ["lr", "iterations", "evaluations"].map(|n| (n.to_string(), false)).into();
         let steps = state.keys().filter(|name| name.starts_with("history.") && name.ends_with(".inverse")).count();
@@ -319,8 +352,9 @@ impl Lbfgs {
         };
         let memory = is_begun.then(memory).transpose()?;
         let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
-        self.memory = memory;
-        (self.options.lr, self.iterations, self.evaluations) = (lr, iterations as usize, evaluations as usize);
+        ops::copy_(&self.lr, &Tensor::from(lr))?;
+        let (iterations, evaluations) = (iterations as usize, evaluations as usize);
+        *self.progress() = Progress { memory, iterations, evaluations };
         Ok(())
     }
 }

@@ -154,6 +154,27 @@ pub trait Optimizer: Send + Sync {
         unwrap(self.try_step());
     }
 
+    /// One step after a closure, which clears the gradients, computes the loss, calls `backward` on it and returns it: what
+    /// an optimizer needs that evaluates the loss several times ([`Lbfgs`]). All others call it once. Returns the first loss.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture),
+    /// [`Error::NotAScalar`](pellucid_tensor::Error::NotAScalar).
+    fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+        let loss = closure().try_item::<f64>()?;
+        self.try_step()?;
+        Ok(loss)
+    }
+
+    /// [`Optimizer::try_step_with`] as a panic.
+    ///
+    /// # Panics
+    /// With the error of [`Optimizer::try_step_with`].
+    #[track_caller]
+    fn step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> f64 {
+        unwrap(self.try_step_with(closure))
+    }
+
     /// Leaves every parameter without a gradient: the next backward pass starts from none.
     fn zero_grad(&self) {
         for parameter in self.parameters() {

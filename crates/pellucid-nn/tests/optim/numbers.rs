@@ -185,18 +185,18 @@ fn lbfgs_is_pytorchs() {
             loss.backward();
             loss
         };
-        let mut optimizer = Lbfgs::new(own.clone(), options).unwrap();
+        let mut optimizer: Box<dyn Optimizer> = Box::new(Lbfgs::new(own.clone(), options).unwrap());
         for t in 1..=5 {
             let name = format!("lbfgs.{case}");
             let expected = &fixture[&(name.as_str(), t)];
             // A snapshot in the middle goes on in another optimizer.
             if t == 3 {
                 let state = optimizer.state_dict();
-                optimizer = Lbfgs::new(own.clone(), LbfgsOptions { lr: 9.0, ..options }).unwrap();
+                optimizer = Box::new(Lbfgs::new(own.clone(), LbfgsOptions { lr: 9.0, ..options }).unwrap());
                 optimizer.load_state_dict(&state).unwrap();
                 assert_eq!(optimizer.lr(), options.lr);
             }
-            let found = optimizer.step(loss).unwrap();
+            let found = optimizer.step_with(&mut || loss());
             close(&[found], &expected[..1], 1e-7, &name);
             close(&flat(&own), &expected[1..], 1e-6, &format!("{name} after {t} steps"));
         }
@@ -215,12 +215,39 @@ fn lbfgs_refuses_what_does_not_fit() {
     assert!(optimizer.load_state_dict(&state).is_ok());
     assert!(matches!(optimizer.load_state_dict(&other), Err(Error::StateDict { .. })));
     let step = |_: &[Tensor]| {
-        let loss = || {
+        let mut loss = || {
             let loss = own[0].square().sum(..);
             loss.backward();
             loss
         };
-        unwrap(optimizer.step(loss));
+        unwrap(optimizer.try_step_with(&mut loss));
     };
     assert!(matches!(capture(step, &[]), Err(Error::ReadInCapture { .. })));
+    // What it cannot do as an optimizer, and what it can.
+    assert!(matches!(optimizer.try_step(), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(optimizer.add_params(parameters(false, DType::F64)), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(optimizer.set_grad_scale(Some(Tensor::from(2.0))), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(optimizer.try_set_momentum(0, 0.5), Err(Error::InvalidArgument { .. })));
+    optimizer.set_lr(0.25);
+    assert_eq!((optimizer.lr(), optimizer.groups(), optimizer.momentum(0)), (0.25, 1, None));
+}
+
+/// One that needs no closure takes a step after calling it.
+#[test]
+fn a_step_with_a_closure_is_a_step() {
+    let make = || Adam::new(parameters(false, DType::F64), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let (plain, mut with) = (make(), make());
+    let own = with.parameters().to_vec();
+    let losses = |own: &[Parameter]| {
+        own.iter().for_each(|p| p.zero_grad());
+        let loss = own[0].square().sum(..) + own[1].sin().sum(..);
+        loss.backward();
+        loss
+    };
+    for _ in 0..3 {
+        let loss = losses(plain.parameters());
+        plain.step();
+        assert_eq!(with.step_with(&mut || losses(&own)), loss.item::<f64>());
+    }
+    assert_eq!(flat(plain.parameters()), flat(with.parameters()));
 }
