@@ -21,7 +21,8 @@
 /// `g` for its incoming gradient (`g0`, `g1`, ..). These names are constants there, so a `let` in a
 /// `d` line must not reuse one.
 ///
-/// **Anonymous**, built once per place in the source; gives a `&'static Formula`:
+/// **Anonymous**, built once per place in the source; gives a `&'static Formula`. A name may stand before it, for what
+/// is printed: `formula!(swish |x; beta| ..)`.
 ///
 /// ```
 /// use pellucid_ir::formula;
@@ -34,11 +35,15 @@
 /// parameter.
 #[macro_export]
 macro_rules! formula {
-    (| $($x:ident $(: $($kind:ident)+)?),* $(; $($k:ident),*)? $(,)? | $body:expr) => {{
+    (| $($rest:tt)*) => {
+        $crate::formula!(formula | $($rest)*)
+    };
+
+    ($name:ident | $($x:ident $(: $($kind:ident)+)?),* $(; $($k:ident),*)? $(,)? | $body:expr) => {{
         static FORMULA: ::std::sync::OnceLock<$crate::formula::Formula> = ::std::sync::OnceLock::new();
         // A function pointer, not a closure: what the text captured would be baked in.
         let build: fn() -> $crate::formula::Formula = || {
-            $crate::formula!(formula($($x $(: $($kind)+)?),* $(; $($k),*)?) = $body).eternal()
+            $crate::formula!($name($($x $(: $($kind)+)?),* $(; $($k),*)?) = $body).eternal()
         };
         FORMULA.get_or_init(build)
     }};

@@ -31,6 +31,8 @@ pub use passes::{PASSES, Pass, Passes};
 use crate::dtype::DType;
 use crate::kernel::{Kernel, Meta};
 use crate::shape::Layout;
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// The number of a buffer slot.
 pub type Slot = usize;
@@ -86,6 +88,8 @@ pub struct Plan {
     pub launches: Vec<Launch>,
     /// What must be there at the end.
     pub outputs: Vec<Operand>,
+    /// Names of slots, for those who read the plan.
+    pub names: BTreeMap<Slot, String>,
     /// Where the plan's own buffers lie, if they have been laid out.
     pub arena: Option<Arena>,
     /// What the passes did and did not do.
@@ -112,6 +116,16 @@ pub enum Elision {
     Same(Slot),
     /// It never leaves the registers of a kernel with these parts.
     Fused(Vec<&'static str>),
+}
+
+impl fmt::Display for Elision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Elision::Dead => write!(f, "nobody reads it"),
+            Elision::Same(slot) => write!(f, "buffer {slot} is used in its stead"),
+            Elision::Fused(parts) => write!(f, "{}", parts.join(" + ")),
+        }
+    }
 }
 
 impl Operand {

@@ -26,7 +26,8 @@ impl fmt::Display for Plan {
         match &self.arena {
             Some(arena) => {
                 let (all, apart) = (bytes(arena.bytes), bytes(arena.apart));
-                writeln!(f, "arena: {} buffers in {all} ({apart} side by side)", arena.places.len())?;
+                let many = arena.places.len();
+                writeln!(f, "arena: {many} buffers in {all} ({apart} side by side); @n begins at its byte n")?;
             }
             None => writeln!(
                 f,
@@ -75,6 +76,7 @@ impl Plan {
     /// An operand: where it lies, its dtype and its shape.
     fn name(&self, operand: &Operand) -> String {
         let at = match (&self.arena, self.role(operand.slot)) {
+            _ if self.names.contains_key(&operand.slot) => self.names[&operand.slot].clone(),
             (Some(arena), _) if operand.slot == arena.slot => {
                 format!("@{}", operand.layout.offset() * operand.dtype.size())
             }

@@ -57,7 +57,7 @@ impl Rule for AdadeltaOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let adadelta = formula!(|p, v, u, g, lr; rho, rest, eps, decay| {
+        let adadelta = formula!(adadelta |p, v, u, g, lr; rho, rest, eps, decay| {
             let g = g + decay * p;
             let v = rho * v + rest * (g * g);
             let d = (u + eps).sqrt() / (v + eps).sqrt() * g;

@@ -79,7 +79,7 @@ impl Rule for AdafactorOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, 1 − β̂, ρ, 1 − η·λ)
-        let tick = formula!(|t, lr; power, decay| {
+        let tick = formula!(tick |t, lr; power, decay| {
             let t = t + 1.0;
             (t, t.pow(power), lr.min(t.sqrt().recip()), 1.0 - lr * decay)
         });
@@ -87,12 +87,12 @@ impl Rule for AdafactorOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let mix = formula!(|old, new, rest| old + rest * (new - old));
-        let vector = formula!(|g, v; eps| g / v.max(eps * eps).sqrt());
-        let matrix = formula!(|g, row, column, mean; eps| {
+        let mix = formula!(mix |old, new, rest| old + rest * (new - old));
+        let vector = formula!(vector |g, v; eps| g / v.max(eps * eps).sqrt());
+        let matrix = formula!(matrix |g, row, column, mean; eps| {
             g / (row * column / mean.max(eps)).max(eps * eps).sqrt()
         });
-        let rate = formula!(|of_p, of_u, rho; eps, root, d| {
+        let rate = formula!(rate |of_p, of_u, rho; eps, root, d| {
             (of_p / root).max(eps) * rho / (of_u / (root * d)).max(1.0)
         });
         let (rest, rho, shrink) = (at.rate(0), at.rate(1), at.rate(2));

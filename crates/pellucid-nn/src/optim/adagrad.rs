@@ -69,12 +69,12 @@ impl Rule for AdagradOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        let tick = formula!(|t, lr; decay| (t + 1.0, lr / (1.0 + t * decay)));
+        let tick = formula!(tick |t, lr; decay| (t + 1.0, lr / (1.0 + t * decay)));
         Some((tick, vec![self.lr_decay.into()]))
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let adagrad = formula!(|p, s, g, rate; eps, decay| {
+        let adagrad = formula!(adagrad |p, s, g, rate; eps, decay| {
             let g = g + decay * p;
             let s = s + g * g;
             (p - rate * g / (s.sqrt() + eps), s)

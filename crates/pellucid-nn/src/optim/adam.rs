@@ -66,7 +66,7 @@ impl Rule for AdamOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ))
-        let tick = formula!(|t, lr, rest1; ln_b2| {
+        let tick = formula!(tick |t, lr, rest1; ln_b2| {
             let t = t + 1.0;
             (t, lr / correction(t, (-rest1).ln_1p()), correction(t, ln_b2).sqrt().recip())
         });
@@ -74,11 +74,11 @@ impl Rule for AdamOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let adam = formula!(|p, m, v, g, rate, scale, rest1; b2, rest2, eps, decay| {
+        let adam = formula!(adam |p, m, v, g, rate, scale, rest1; b2, rest2, eps, decay| {
             let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
             (p - rate * m / (v.sqrt() * scale + eps), m, v)
         });
-        let amsgrad = formula!(|p, m, v, u, g, rate, scale, rest1; b2, rest2, eps, decay| {
+        let amsgrad = formula!(amsgrad |p, m, v, u, g, rate, scale, rest1; b2, rest2, eps, decay| {
             let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
             let u = u.max(v);
             (p - rate * m / (u.sqrt() * scale + eps), m, v, u)

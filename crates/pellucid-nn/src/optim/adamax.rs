@@ -44,7 +44,7 @@ impl Rule for AdamaxOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        let tick = formula!(|t, lr, rest1| {
+        let tick = formula!(tick |t, lr, rest1| {
             let t = t + 1.0;
             (t, lr / correction(t, (-rest1).ln_1p()))
         });
@@ -52,7 +52,7 @@ impl Rule for AdamaxOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let adamax = formula!(|p, m, u, g, rate, rest1; b2, eps, decay| {
+        let adamax = formula!(adamax |p, m, u, g, rate, rest1; b2, eps, decay| {
             let g = g + decay * p;
             let m = m + rest1 * (g - m);
             let u = (b2 * u).max(g.abs() + eps);

@@ -51,7 +51,7 @@ impl Rule for AdamWOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ), 1 − η·λ)
-        let tick = formula!(|t, lr, rest1; ln_b2, decay| {
+        let tick = formula!(tick |t, lr, rest1; ln_b2, decay| {
             let t = t + 1.0;
             let rate = lr / correction(t, (-rest1).ln_1p());
             (t, rate, correction(t, ln_b2).sqrt().recip(), 1.0 - lr * decay)
@@ -60,11 +60,11 @@ impl Rule for AdamWOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let adamw = formula!(|p, m, v, g, rate, scale, shrink, rest1; b2, rest2, eps| {
+        let adamw = formula!(adamw |p, m, v, g, rate, scale, shrink, rest1; b2, rest2, eps| {
             let (m, v) = means(m, v, g, rest1, b2, rest2);
             (p * shrink - rate * m / (v.sqrt() * scale + eps), m, v)
         });
-        let amsgrad = formula!(|p, m, v, u, g, rate, scale, shrink, rest1; b2, rest2, eps| {
+        let amsgrad = formula!(amsgrad |p, m, v, u, g, rate, scale, shrink, rest1; b2, rest2, eps| {
             let (m, v) = means(m, v, g, rest1, b2, rest2);
             let u = u.max(v);
             (p * shrink - rate * m / (u.sqrt() * scale + eps), m, v, u)

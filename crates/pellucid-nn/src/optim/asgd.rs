@@ -66,7 +66,7 @@ impl Rule for AsgdOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // The next step's numbers, then this one's.
-        let tick = formula!(|t, eta, mu, lr; lambd, alpha, t0| {
+        let tick = formula!(tick |t, eta, mu, lr; lambd, alpha, t0| {
             let t = t + 1.0;
             (t, lr / (1.0 + lambd * lr * t).pow(alpha), (t - t0).max(1.0).recip(), eta, mu)
         });
@@ -74,7 +74,7 @@ impl Rule for AsgdOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let asgd = formula!(|p, a, g, eta, mu; lambd, decay| {
+        let asgd = formula!(asgd |p, a, g, eta, mu; lambd, decay| {
             let p = p * (1.0 - lambd * eta) - eta * (g + decay * p);
             (p, a + mu * (p - a))
         });

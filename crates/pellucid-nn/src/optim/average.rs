@@ -72,8 +72,8 @@ impl AveragedModel {
             return Err(Error::invalid("averaged_model", "the model has the averages now; call restore() first"));
         }
         let _guard = no_grad();
-        let equal = formula!(|a, p, n; _rest| n.eq(0.0).select(p, a + (p - a) / (n + 1.0)));
-        let exponential = formula!(|a, p, n; rest| n.eq(0.0).select(p, a + rest * (p - a)));
+        let equal = formula!(equal |a, p, n; _rest| n.eq(0.0).select(p, a + (p - a) / (n + 1.0)));
+        let exponential = formula!(exponential |a, p, n; rest| n.eq(0.0).select(p, a + rest * (p - a)));
         let (formula, rest) = match self.average {
             Average::Equal => (equal, 0.0),
             Average::Exponential(decay) => (exponential, 1.0 - decay),

@@ -49,7 +49,7 @@ impl Rule for LambOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η, 1/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ))
-        let tick = formula!(|t, lr, rest1; ln_b2| {
+        let tick = formula!(tick |t, lr, rest1; ln_b2| {
             let t = t + 1.0;
             (t, lr, correction(t, (-rest1).ln_1p()).recip(), correction(t, ln_b2).sqrt().recip())
         });
@@ -57,11 +57,11 @@ impl Rule for LambOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let track = formula!(|m, v, g, rest1; b2, rest2| means(m, v, g, rest1, b2, rest2));
-        let direction = formula!(|p, m, v, unbias, scale; eps, decay| {
+        let track = formula!(track |m, v, g, rest1; b2, rest2| means(m, v, g, rest1, b2, rest2));
+        let direction = formula!(direction |p, m, v, unbias, scale; eps, decay| {
             unbias * m / (v.sqrt() * scale + eps) + decay * p
         });
-        let trust = formula!(|of_p, of_r, lr| {
+        let trust = formula!(trust |of_p, of_r, lr| {
             let both = of_p.gt(0.0) & of_r.gt(0.0);
             lr * both.select(of_p / of_r, 1.0)
         });

@@ -209,7 +209,7 @@ impl Lbfgs {
 impl Progress {
     /// −H·g by the two-loop recursion (Nocedal 1980), with the memory that gave it.
     fn direction(&mut self, gradient: &Tensor, history_size: usize) -> Result<(Tensor, Hessian)> {
-        let add = formula!(|q, y; k| q + k * y);
+        let add = formula!(add |q, y; k| q + k * y);
         let Some(Memory { direction, t, gradient: before, hessian }) = self.memory.take() else {
             return Ok((ops::neg(gradient)?, Hessian { history: VecDeque::new(), diagonal: 1.0 }));
         };

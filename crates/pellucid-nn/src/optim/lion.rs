@@ -57,7 +57,7 @@ impl Rule for LionOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let lion = formula!(|p, m, g, lr, rest1; rest2, decay| {
+        let lion = formula!(lion |p, m, g, lr, rest1; rest2, decay| {
             let c = m + rest1 * (g - m);
             (p - lr * (c.signum() + decay * p), m + rest2 * (g - m))
         });

@@ -124,14 +124,14 @@ impl Rule for MuonOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let mix = formula!(|b, g, momentum| b + (1.0 - momentum) * (g - b));
-        let ahead = formula!(|b, g, momentum| g + momentum * (b - g));
+        let mix = formula!(mix |b, g, momentum| b + (1.0 - momentum) * (g - b));
+        let ahead = formula!(ahead |b, g, momentum| g + momentum * (b - g));
         let (lr, momentum, g) = (at.rate(0), at.rate(1), at.gradient()?);
         at.keep(mix, &[0], &[&g, momentum], &[])?;
         let velocity = at.state(0);
         let u =
             if self.nesterov { ops::map(ahead, &[velocity, &g, momentum], &[])?.remove(0) } else { velocity.clone() };
-        let shrunk = formula!(|p, x, lr; decay, s| p * (1.0 - lr * decay) - lr * s * x);
+        let shrunk = formula!(shrunk |p, x, lr; decay, s| p * (1.0 - lr * decay) - lr * s * x);
         let s = self.adjust_lr.factor(u.shape().dims());
         at.write(shrunk, &[&self.orthogonal(&u)?, lr], &[self.weight_decay.into(), s.into()])
     }

@@ -86,7 +86,7 @@ impl Rule for NAdamOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, ∏μ, the rates of g and of m, 1/√(1 − β₂ᵗ), 1 − η·λ)
-        let tick = formula!(|t, product, lr, rest1; ln_b2, psi, decay| {
+        let tick = formula!(tick |t, product, lr, rest1; ln_b2, psi, decay| {
             let t = t + 1.0;
             let momentum = |t: Expr| (1.0 - rest1) * (1.0 - 0.5 * (t * psi).exp());
             let (now, next) = (momentum(t), momentum(t + 1.0));
@@ -99,7 +99,7 @@ impl Rule for NAdamOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let nadam = formula!(|p, m, v, g, of_gradient, of_mean, scale, shrink, rest1; b2, rest2, eps, decay| {
+        let nadam = formula!(nadam |p, m, v, g, of_gradient, of_mean, scale, shrink, rest1; b2, rest2, eps, decay| {
             let g = g + decay * p;
             let (m, v) = means(m, v, g, rest1, b2, rest2);
             (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)

@@ -65,7 +65,7 @@ impl Rule for RAdamOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 as long as there is no r, 1 − η·λ)
-        let tick = formula!(|t, lr, rest1; ln_b2, longest, decay| {
+        let tick = formula!(tick |t, lr, rest1; ln_b2, longest, decay| {
             let t = t + 1.0;
             let c2 = correction(t, ln_b2);
             let length = longest - 2.0 * t * (t * ln_b2).exp() / c2;
@@ -78,7 +78,7 @@ impl Rule for RAdamOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let radam = formula!(|p, m, v, g, rate, rectified, shrink, rest1; b2, rest2, eps, decay| {
+        let radam = formula!(radam |p, m, v, g, rate, rectified, shrink, rest1; b2, rest2, eps, decay| {
             let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
             let adaptive = rectified.gt(0.0).select(rectified / (v.sqrt() + eps), 1.0);
             (p * shrink - rate * m * adaptive, m, v)

@@ -83,23 +83,23 @@ impl Rule for RmsPropOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let plain = formula!(|p, v, g, lr; alpha, rest, eps, decay| {
+        let plain = formula!(plain |p, v, g, lr; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let v = alpha * v + rest * (g * g);
             (p - lr * g / (v.sqrt() + eps), v)
         });
-        let centered = formula!(|p, v, mean, g, lr; alpha, rest, eps, decay| {
+        let centered = formula!(centered |p, v, mean, g, lr; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let (v, mean) = (alpha * v + rest * (g * g), mean + rest * (g - mean));
             (p - lr * g / ((v - mean * mean).sqrt() + eps), v, mean)
         });
-        let moving = formula!(|p, v, b, g, lr, momentum; alpha, rest, eps, decay| {
+        let moving = formula!(moving |p, v, b, g, lr, momentum; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let v = alpha * v + rest * (g * g);
             let b = momentum * b + g / (v.sqrt() + eps);
             (p - lr * b, v, b)
         });
-        let both = formula!(|p, v, mean, b, g, lr, momentum; alpha, rest, eps, decay| {
+        let both = formula!(both |p, v, mean, b, g, lr, momentum; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let (v, mean) = (alpha * v + rest * (g * g), mean + rest * (g - mean));
             let b = momentum * b + g / ((v - mean * mean).sqrt() + eps);

@@ -55,7 +55,7 @@ impl Rule for RpropOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let rprop = formula!(|p, before, size, g, _lr; down, up, least, most| {
+        let rprop = formula!(rprop |p, before, size, g, _lr; down, up, least, most| {
             let agreement = g * before;
             let turned = agreement.lt(0.0);
             let size = size * agreement.gt(0.0).select(up, turned.select(down, 1.0));

@@ -131,7 +131,7 @@ impl GradScaler {
     /// Those of [`ops::update`].
     pub fn update(&self) -> Result<()> {
         let _guard = no_grad();
-        let update = formula!(|scale, tracker, found: mask; growth, backoff, interval| {
+        let update = formula!(update |scale, tracker, found: mask; growth, backoff, interval| {
             let tracker = tracker + 1.0;
             let is_due = tracker.ge(interval);
             let larger = scale * growth;

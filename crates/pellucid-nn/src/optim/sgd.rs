@@ -79,7 +79,7 @@ impl Rule for SgdOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        let joins = formula!(|t, lr, _momentum; rest| {
+        let joins = formula!(joins |t, lr, _momentum; rest| {
             let t = t + 1.0;
             (t, lr, t.le(1.0).select(1.0, rest))
         });
@@ -87,16 +87,16 @@ impl Rule for SgdOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let plain = formula!(|p, g, lr; decay| p - lr * (g + decay * p));
-        let heavy_ball = formula!(|p, v, g, lr, momentum; decay| {
+        let plain = formula!(plain |p, g, lr; decay| p - lr * (g + decay * p));
+        let heavy_ball = formula!(heavy_ball |p, v, g, lr, momentum; decay| {
             let v = momentum * v + (g + decay * p);
             (p - lr * v, v)
         });
-        let dampened = formula!(|p, v, g, lr, joins, momentum; decay| {
+        let dampened = formula!(dampened |p, v, g, lr, joins, momentum; decay| {
             let v = momentum * v + joins * (g + decay * p);
             (p - lr * v, v)
         });
-        let nesterov = formula!(|p, v, g, lr, momentum; decay| {
+        let nesterov = formula!(nesterov |p, v, g, lr, momentum; decay| {
             let g = g + decay * p;
             let v = momentum * v + g;
             (p - lr * (g + momentum * v), v)

@@ -169,6 +169,12 @@ impl Captured<'_> {
         self.latest().plan()
     }
 
+    /// Gives a tensor that the step uses a name, under which [`plan`](Captured::plan) prints it until a launch records
+    /// again.
+    pub fn name(&mut self, tensor: &Tensor, name: &str) {
+        self.recordings.last_mut().expect("a captured step has a recording").name(tensor, name);
+    }
+
     /// Where a tensor that the closure made, used or was given lies, by the latest recording's plan.
     pub fn placement(&self, tensor: &Tensor) -> Placement {
         self.latest().placement(tensor)

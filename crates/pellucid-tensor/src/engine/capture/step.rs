@@ -180,9 +180,18 @@ impl Step {
         &self.outputs
     }
 
+    fn slot(&self, tensor: &Tensor) -> Option<usize> {
+        self.storages.iter().position(|s| Arc::ptr_eq(s, tensor.array().storage()))
+    }
+
+    pub(super) fn name(&mut self, tensor: &Tensor, name: &str) {
+        if let Some(slot) = self.slot(tensor) {
+            self.plan.names.insert(slot, name.into());
+        }
+    }
+
     pub(super) fn placement(&self, tensor: &Tensor) -> Placement {
-        let storage = tensor.array().storage();
-        let Some(slot) = self.storages.iter().position(|s| Arc::ptr_eq(s, storage)) else { return Placement::Unknown };
+        let Some(slot) = self.slot(tensor) else { return Placement::Unknown };
         let elided = || self.plan.notes.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
         let place = || self.plan.arena.as_ref().and_then(|arena| arena.place(slot));
         match self.plan.role(slot) {
