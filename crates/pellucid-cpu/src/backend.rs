@@ -191,6 +191,11 @@ pub(crate) fn check(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Re
         Kernel::Row(k) => check::row(k, x, y),
         Kernel::Copy => check::copy(&x[0], &y[0]),
         Kernel::Recurrent(k) => recurrent::check(k, x, y),
+        Kernel::Conv(k) => conv::check(k, &x[0], &x[1], &y[0]),
+        Kernel::Scan(k) => scan::check(k, &x[0], y),
+        Kernel::Sort(k) => sort::check(k, &x[0], &y[0], &y[1]),
+        Kernel::Gather(k) => index::check(kernel.name(), &k.index, &x[0], &y[0], &x[1..]),
+        Kernel::Scatter(k) => index::check(kernel.name(), &k.index, &y[0], &x[0], &x[1..]),
         _ => Ok(()),
     }
 }
@@ -205,7 +210,10 @@ pub(crate) fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Resu
         Kernel::Copy => tile::copy(&x[0], &y[0]),
         Kernel::Conv(k) => conv::conv(k, &x[0], &x[1], &y[0]),
         Kernel::Pool(k) => maxpool::pool(k, &x[0], &y[0], &y[1]),
-        Kernel::Scan(k) => scan::scan(k, &x[0], y),
+        Kernel::Scan(k) => {
+            scan::scan(k, &x[0], y);
+            Ok(())
+        }
         Kernel::Gather(k) => index::gather(k, &x[0], &x[1..], &y[0]),
         Kernel::Scatter(k) => index::scatter(k, &x[0], &x[1..], &y[0]),
         Kernel::Sort(k) => sort::sort(k, &x[0], &y[0], &y[1]),

@@ -18,8 +18,8 @@ const WIDE: usize = 256;
 /// The most that advance together where they are not.
 const MOST: usize = 16;
 
-/// Runs a scan: `x` to `outputs`.
-pub(crate) fn scan(kernel: &Scan, x: &Operand<'_>, outputs: &[Operand<'_>]) -> Result<()> {
+/// Refuses operands of [`scan`] that do not fit.
+pub(crate) fn check(kernel: &Scan, x: &Operand<'_>, outputs: &[Operand<'_>]) -> Result<()> {
     let with_positions = matches!(kernel.op, ScanOp::Max | ScanOp::Min);
     let y = &outputs[0];
     let fits = outputs.len() == 1 + with_positions as usize
@@ -32,10 +32,15 @@ pub(crate) fn scan(kernel: &Scan, x: &Operand<'_>, outputs: &[Operand<'_>]) -> R
     }
     let refuse = |mend: &str| Err(Error::dtypes("scan", [x.dtype], mend));
     match (kernel.op, x.dtype) {
-        (ScanOp::Sum | ScanOp::Prod, DType::Bool) => return refuse("convert masks to integers first"),
-        (ScanOp::LogSumExp, d) if !d.is_float() => return refuse("logcumsumexp is for floats"),
-        _ => {}
+        (ScanOp::Sum | ScanOp::Prod, DType::Bool) => refuse("convert masks to integers first"),
+        (ScanOp::LogSumExp, d) if !d.is_float() => refuse("logcumsumexp is for floats"),
+        _ => Ok(()),
     }
+}
+
+/// Runs a scan, of `x` to `outputs`, which [`check`] accepts.
+pub(crate) fn scan(kernel: &Scan, x: &Operand<'_>, outputs: &[Operand<'_>]) {
+    let y = &outputs[0];
     let task = Task { kernel, x, y, positions: outputs.get(1) };
     match kernel.op {
         ScanOp::Sum => with_number!(x.dtype, T => task.run::<T, Sum>()),
@@ -49,7 +54,6 @@ pub(crate) fn scan(kernel: &Scan, x: &Operand<'_>, outputs: &[Operand<'_>]) -> R
             _ => task.run::<f64, LogSumExp>(),
         },
     }
-    Ok(())
 }
 
 /// An operation, by what it does to what one line has accumulated. That is two values, which many

@@ -78,7 +78,8 @@ impl Stack {
         let bytes = bytes.next_power_of_two().max(LEAST);
         self.block.set(Block::NONE);
         let block = Block::new(bytes);
-        (self.start.set(block.start), self.bytes.set(block.bytes));
+        self.start.set(block.start);
+        self.bytes.set(block.bytes);
         self.block.set(block);
     }
 }

@@ -262,7 +262,7 @@ mod tests {
         let sequence =
             Sequence::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() }).unwrap();
         let [input, output, small] = [32, 20, 16].map(|bytes| Cpu.storage(bytes).unwrap());
-        assert!(sequence.launch(&[input.clone()]).is_err(), "one of two slots");
+        assert!(sequence.launch(std::slice::from_ref(&input)).is_err(), "one of two slots");
         assert!(sequence.launch(&[input.clone(), output.clone()]).is_err(), "an input without a value");
         Cpu.upload(bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0, 0.0, 1.0, 1.0, 0.0]), &input).unwrap();
         assert!(sequence.launch(&[input.clone(), small]).is_err(), "a buffer that is too small");

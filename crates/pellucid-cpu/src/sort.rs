@@ -22,8 +22,8 @@ const SHORT: usize = 192;
 /// after the other is sorted.
 const FAR: usize = 256;
 
-/// Runs a sort of `x` to values `y` and `positions`.
-pub(crate) fn sort(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+/// Refuses operands of [`sort`] that do not fit.
+pub(crate) fn check(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
     let (shape, axis) = (x.shape(), kernel.axis);
     let fits = axis < shape.rank()
         && kernel.k <= shape[axis]
@@ -37,6 +37,12 @@ pub(crate) fn sort(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &
         let dtypes = [x.dtype, y.dtype, positions.dtype];
         return Err(Error::dtypes("sort", dtypes, "values have the input's dtype, and positions are i64"));
     }
+    Ok(())
+}
+
+/// Runs a sort of `x` to values `y` and `positions`, which [`check`] accepts.
+pub(crate) fn sort(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+    let (shape, axis) = (x.shape(), kernel.axis);
     if y.shape().contains(&0) {
         return Ok(());
     }

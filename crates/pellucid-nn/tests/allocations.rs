@@ -35,12 +35,13 @@ static ALLOCATOR: Counting = Counting;
 /// Launches the step a few times after two that warm up; what it allocates is added to `found`.
 fn launches(name: &str, found: &mut Vec<String>, step: impl FnMut(&[Tensor]) -> Tensor, inputs: &[&Tensor]) {
     let mut step = capture(step, inputs).unwrap();
+    let mut launch = || assert_eq!(step.launch(inputs).unwrap().len(), 1);
     // Launches 2 and 3 of a debug build record again to compare.
     let warm = if cfg!(debug_assertions) { 4 } else { 2 };
-    (0..warm).for_each(|_| drop(step.launch(inputs).unwrap()));
+    (0..warm).for_each(|_| launch());
     let memory = Device::cpu().memory_stats();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
-    (0..10).for_each(|_| drop(step.launch(inputs).unwrap()));
+    (0..10).for_each(|_| launch());
     let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
     let after = Device::cpu().memory_stats();
     if count > 0 {

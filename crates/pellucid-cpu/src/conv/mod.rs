@@ -62,14 +62,23 @@ impl Problem {
     }
 }
 
-/// Runs a convolution: of x, w and y, `a` and `b` are those that are given, in this order.
+/// x, w and y, of which two are given, in this order, and one is computed.
+fn arrays<'o, 'a>(
+    part: ConvPart,
+    a: &'o Operand<'a>,
+    b: &'o Operand<'a>,
+    out: &'o Operand<'a>,
+) -> [&'o Operand<'a>; 3] {
+    match part {
+        ConvPart::Output => [a, b, out],
+        ConvPart::Input => [out, a, b],
+        ConvPart::Weight => [a, out, b],
+    }
+}
+
+/// Runs a convolution: of x, w and y, `a` and `b` are those that are given, in this order. They are what [`check`] accepts.
 pub(crate) fn conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
-    let (x, w, y) = match kernel.part {
-        ConvPart::Output => (a, b, out),
-        ConvPart::Input => (out, a, b),
-        ConvPart::Weight => (a, out, b),
-    };
-    check(kernel, x, w, y)?;
+    let [x, _, y] = arrays(kernel.part, a, b, out);
     if out.shape().size() == 0 {
         return Ok(());
     }
@@ -94,7 +103,9 @@ pub(crate) fn conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operan
     })
 }
 
-fn check(kernel: &Conv, x: &Operand<'_>, w: &Operand<'_>, y: &Operand<'_>) -> Result<()> {
+/// Refuses operands of [`conv`] that do not fit.
+pub(crate) fn check(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
+    let [x, w, y] = arrays(kernel.part, a, b, out);
     let (window, groups) = (&kernel.window, kernel.groups);
     let shapes = || [x.shape(), w.shape(), y.shape()];
     if x.dtype != w.dtype || x.dtype != y.dtype || x.dtype == DType::Bool {

@@ -1,6 +1,6 @@
 //! Gather: `y = x[index]`, for elements of any type by their width.
 
-use super::{Pairs, check, is_empty, located};
+use super::{Pairs, check_indices, is_empty, located};
 use crate::operand::{Array, Operand};
 use crate::threads::{GRAIN, Ptr, split};
 use crate::walk::Space;
@@ -10,9 +10,9 @@ use pellucid_ir::kernel::Gather;
 /// With so many places, the work is cut by place, else by what lies at each.
 const MANY: usize = 64;
 
-/// Runs a gather of `x` to `y`.
+/// Runs a gather of `x` to `y`, which [`check`](super::check) accepts.
 pub(crate) fn gather(kernel: &Gather, x: &Operand<'_>, indices: &[Operand<'_>], y: &Operand<'_>) -> Result<()> {
-    check("gather", &kernel.index, x, y, indices)?;
+    check_indices("gather", &kernel.index, x, indices)?;
     if is_empty(y.shape()) {
         return Ok(());
     }

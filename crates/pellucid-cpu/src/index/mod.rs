@@ -23,9 +23,8 @@ use std::ops::Range;
 /// Places whose offsets are worked out together.
 const BLOCK: usize = 256;
 
-/// Refuses shapes and dtypes that do not fit, and indices that are out of bounds. `picked` is what
-/// [`gather`] makes or [`scatter`] takes.
-fn check(
+/// Refuses shapes and dtypes that do not fit. `picked` is what [`gather`] makes or [`scatter`] takes.
+pub(crate) fn check(
     op: &'static str,
     index: &Index,
     array: &Operand<'_>,
@@ -33,10 +32,7 @@ fn check(
     indices: &[Operand<'_>],
 ) -> Result<()> {
     let (shape, places) = (array.shape(), indices[0].shape());
-    let axes: &[usize] = match index {
-        Index::Axes(axes) => axes,
-        Index::Along(axis) => std::slice::from_ref(axis),
-    };
+    let axes = indexed(index);
     let along = matches!(index, Index::Along(_));
     let fits = axes.len() == indices.len()
         && axes.windows(2).all(|w| w[0] < w[1])
@@ -53,8 +49,21 @@ fn check(
         let dtypes = [array.dtype, picked.dtype].into_iter().chain(indices.iter().map(|i| i.dtype));
         return Err(Error::dtypes(op, dtypes, "indices are i64, and array and values have one dtype"));
     }
-    for (&axis, index) in axes.iter().zip(indices) {
-        let len = shape[axis];
+    Ok(())
+}
+
+/// The axes that are indexed.
+fn indexed(index: &Index) -> &[usize] {
+    match index {
+        Index::Axes(axes) => axes,
+        Index::Along(axis) => std::slice::from_ref(axis),
+    }
+}
+
+/// Refuses indices that are out of bounds.
+fn check_indices(op: &'static str, index: &Index, array: &Operand<'_>, indices: &[Operand<'_>]) -> Result<()> {
+    for (&axis, index) in indexed(index).iter().zip(indices) {
+        let len = array.shape()[axis];
         if let Some(index) = first_outside(index, len) {
             return Err(Error::IndexOutOfBounds { op, index, axis, len });
         }

@@ -3,7 +3,7 @@
 //! The order is what makes repeated indices deterministic, so the work is only ever cut along an
 //! axis that is not indexed: there, different parts meet different elements of `y`.
 
-use super::{Pairs, check, is_empty, located};
+use super::{Pairs, check_indices, is_empty, located};
 use crate::buffer::CpuBuffer;
 use crate::list::List;
 use crate::math::half::{BF16, F16};
@@ -16,9 +16,9 @@ use crate::walk::{Space, axes};
 use pellucid_ir::kernel::{Combine, Index, Scatter};
 use pellucid_ir::{DType, Layout, Result};
 
-/// Runs a scatter of `values` into `y`.
+/// Runs a scatter of `values` into `y`, which [`check`](super::check) accepts.
 pub(crate) fn scatter(kernel: &Scatter, values: &Operand<'_>, indices: &[Operand<'_>], y: &Operand<'_>) -> Result<()> {
-    check("scatter", &kernel.index, y, values, indices)?;
+    check_indices("scatter", &kernel.index, y, indices)?;
     if is_empty(values.shape()) {
         return Ok(());
     }

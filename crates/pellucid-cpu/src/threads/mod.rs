@@ -39,7 +39,7 @@ fn team_of(n: usize) -> &'static Team {
     static TEAMS: Mutex<BTreeMap<usize, &'static Team>> = Mutex::new(BTreeMap::new());
     let n = if n == 0 { std::thread::available_parallelism().map_or(1, NonZero::get) } else { n };
     let make = || Team::new(n, provide);
-    *TEAMS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(make)
+    TEAMS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(make)
 }
 
 /// This thread's team.
