@@ -51,9 +51,9 @@ impl Default for StepOptions<'_> {
 /// use pellucid_tensor::{DType, Tensor};
 ///
 /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
-/// let mut optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
+/// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
 /// let plan = make_plan_for_sequential(&model, &[4, 3], LossKind::Mse, 8 << 20)?;
-/// assert_eq!(try_rebind_grads(&model, &mut optimizer, &plan)?.bound, ["0.weight", "0.bias"]);
+/// assert_eq!(try_rebind_grads(&model, &optimizer, &plan)?.bound, ["0.weight", "0.bias"]);
 ///
 /// let (x, y) = (Tensor::ones([4, 3], DType::F32), Tensor::ones([4, 1], DType::F32));
 /// let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)?;
