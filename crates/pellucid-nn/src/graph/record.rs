@@ -27,8 +27,9 @@ pub type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
 pub struct StepOptions<'f> {
     /// The queue that launches it; the device's own if there is none.
     pub stream: Option<Stream>,
-    /// So many launches add up their gradients, each a share of 1/k, and the last of them makes the update: the mean over k
-    /// batches; 1. All other steps start from no gradient.
+    /// So many launches of one recording add up their gradients, each a share of 1/k, in the plan's buffers, zeros at first;
+    /// the last of them makes the update and leaves zeros: the mean over k batches. With 1, the default, each launch starts
+    /// from no gradient.
     pub accumulate: u64,
     /// What is done with the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
