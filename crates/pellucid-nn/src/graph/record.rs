@@ -27,8 +27,9 @@ pub type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
 pub struct StepOptions<'f> {
     /// The queue that launches it; the device's own if there is none.
     pub stream: Option<Stream>,
-    /// So many launches add up their gradients, each a share of 1/k, and the last of them makes the update: the mean over k
-    /// batches; 1. All other steps start from no gradient.
+    /// So many launches of one recording add up their gradients, each a share of 1/k, in the plan's buffers, zeros at first;
+    /// the last of them makes the update and leaves zeros: the mean over k batches. With 1, the default, each launch starts
+    /// from no gradient.
     pub accumulate: u64,
     /// What is done with the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
@@ -51,9 +52,9 @@ impl Default for StepOptions<'_> {
 /// use pellucid_tensor::{DType, Tensor};
 ///
 /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
-/// let mut optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
+/// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
 /// let plan = make_plan_for_sequential(&model, &[4, 3], LossKind::Mse, 8 << 20)?;
-/// assert_eq!(try_rebind_grads(&model, &mut optimizer, &plan)?.bound, ["0.weight", "0.bias"]);
+/// assert_eq!(try_rebind_grads(&model, &optimizer, &plan)?.bound, ["0.weight", "0.bias"]);
 ///
 /// let (x, y) = (Tensor::ones([4, 3], DType::F32), Tensor::ones([4, 1], DType::F32));
 /// let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)?;

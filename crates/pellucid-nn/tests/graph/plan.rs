@@ -114,8 +114,8 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     // An optimizer of some of the parameters, and of one that is not the model's.
     let [w, _, v, _] = &model.parameters()[..] else { panic!("four parameters") };
     let stranger = Parameter::new(Tensor::ones([2], DType::F32));
-    let mut adam = Adam::new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
-    let rebound = try_rebind_grads(&model, &mut adam, &plan).unwrap();
+    let adam = Adam::new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
+    let rebound = try_rebind_grads(&model, &adam, &plan).unwrap();
     assert_eq!(rebound.bound, ["0.weight", "2.weight"]);
     assert_eq!(rebound.not_updated, ["0.bias", "2.bias"]);
     assert_eq!(rebound.not_planned, [1]);
