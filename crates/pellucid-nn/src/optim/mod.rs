@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `rule` | [`Rule`], what one optimizer is: its options, its state, its formula |
 //! | `descent` | [`Descent`], everything else, once for all: groups, names, state dicts, half precision |
+//! | `clock` | step counts and what follows from them, of every parameter its own |
 //! | `circumstances` | a formula whose gradient is scaled, whose update may be skipped |
 //! | `sgd`, `adam`, ... | the rules, one a file |
 //! | `lbfgs`, `line_search` | the one that evaluates the loss again |

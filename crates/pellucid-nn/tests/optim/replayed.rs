@@ -4,7 +4,7 @@ use crate::numbers::{KINDS, Make};
 use crate::parameters;
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::schedule::{Exponential, OneCycle, PerGroup, Schedule, Scheduler};
-use pellucid_nn::optim::{Average, AveragedModel, Optimizer, Sgd, SgdOptions};
+use pellucid_nn::optim::{Adam, AdamOptions, Average, AveragedModel, Optimizer, Sgd, SgdOptions};
 use pellucid_tensor::{DType, Tensor, capture};
 
 const STEPS: usize = 20;
@@ -59,6 +59,32 @@ fn all_kinds_replay_bit_equal() {
             }
         }
     }
+}
+
+/// The clock of a parameter without a gradient stands still, in a replayed step too.
+#[test]
+fn idle_clocks_stand_still_in_launches() {
+    let run = |replayed: bool| {
+        let own = parameters(false, DType::F64);
+        let adam = Adam::new(own.clone(), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
+        let step = |inputs: &[Tensor]| {
+            adam.zero_grad();
+            (own[0].tensor() * &inputs[0]).sin().sum(..).backward();
+            adam.step();
+        };
+        let x = Tensor::from(1.5f64);
+        if replayed {
+            let mut captured = capture(step, &[&x]).unwrap();
+            (0..4).for_each(|_| drop(captured.launch(&[&x]).unwrap()));
+        } else {
+            (0..4).for_each(|_| step(std::slice::from_ref(&x)));
+        }
+        let steps = [0, 1].map(|i| adam.clock_tensor(i, "step").unwrap().item::<f64>());
+        (steps, own.iter().map(|p| p.to_bytes().unwrap()).collect::<Vec<_>>())
+    };
+    let eager = run(false);
+    assert_eq!(eager.0, [4.0, 0.0]);
+    assert_eq!(run(true), eager);
 }
 
 /// A captured step accumulates into gradients that live outside, and reads a scale anew in every launch.

@@ -36,13 +36,10 @@ fn together(program: &Arc<Program>, params: &Params, targets: usize, operands: &
         }
     }
     let Some(held) = Words::take(&dense, count, targets) else { return Ok(false) };
-    let map = |set: &&'_ [&Array], operands| DenseMap {
-        size: set[0].shape().size(),
-        inputs: operands,
-        outputs: &operands[..targets],
-    };
-    let sets = operands.chunks_exact(count).zip(dense.chunks_exact(count));
-    let maps: Vec<DenseMap<'_>> = sets.map(|(set, operands)| map(&set, operands)).collect();
+    let mut maps = Vec::with_capacity(dense.len() / count);
+    for (inputs, set) in dense.chunks_exact(count).zip(operands.chunks_exact(count)) {
+        maps.push(DenseMap { size: set[0].shape().size(), inputs, outputs: &inputs[..targets] });
+    }
     first.device().backend().maps_dense(program, params, &maps)?;
     drop(held);
     for set in operands.chunks_exact(count) {
