@@ -184,7 +184,9 @@ fn the_count_of_an_average() {
     };
     let g = Tensor::from([-2.0f64, -4.0]);
     let mut step = capture(step, &[&g]).unwrap();
-    (0..3).for_each(|_| drop(step.launch(&[&g]).unwrap()));
+    for _ in 0..3 {
+        step.launch(&[&g]).unwrap();
+    }
     // The means of 2, 4, 6 and of 4, 8, 12.
     assert_eq!(average.averages().next().unwrap().1.to_vec::<f64>(), [4.0, 8.0]);
 }
@@ -209,7 +211,9 @@ fn state_dicts_that_are_loaded() {
     let x = wave(&[4, 3], 0, DType::F32);
     (0..3).for_each(|_| drop(train(&other, &x)));
     let mut step = capture(|i| train(&own, &i[0]), &[&x]).unwrap();
-    (0..4).for_each(|_| drop(step.launch(&[&x]).unwrap()));
+    for _ in 0..4 {
+        step.launch(&[&x]).unwrap();
+    }
     own.0.load_state_dict(&other.0.state_dict()).unwrap();
     own.1.load_state_dict(&other.1.state_dict()).unwrap();
     for _ in 0..4 {

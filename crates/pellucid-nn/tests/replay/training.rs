@@ -4,10 +4,12 @@ use pellucid_nn::StateDict;
 use pellucid_tensor::{DType, Generator, Tensor, capture, lazy, manual_seed};
 use std::collections::HashSet;
 
+type Step = Box<dyn Fn(&[Tensor]) -> Tensor>;
+
 /// One model with all that trains it.
 pub(crate) struct Training {
     /// What is recorded, each by itself.
-    pub(crate) steps: Vec<Box<dyn Fn(&[Tensor]) -> Tensor>>,
+    pub(crate) steps: Vec<Step>,
     /// Which step launch `i` runs, and on what.
     pub(crate) launch: fn(DType, usize) -> (usize, Vec<Tensor>),
     /// What the host does before launch `i`.

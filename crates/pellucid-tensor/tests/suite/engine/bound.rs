@@ -4,6 +4,7 @@ use super::programs::{ALL, wave};
 use crate::support::bits;
 use pellucid_tensor::{Captured, DType, Error, Generator, Tensor, capture, formula, hvp, jacobian, no_grad, ops};
 use std::cell::{Cell, RefCell};
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -104,9 +105,9 @@ fn inputs_are_copied_whatever_they_are() {
         let apart = (&a * 1.0, &b * 1.0);
         let found = launched(&mut step, &[&a, &b]);
         assert_eq!(bits(&[square.clone(), row.clone()]), before, "{what}: the caller's tensors");
-        let written = bits(&[state.clone()]);
+        let written = bits(from_ref(&state));
         assert_eq!(bits(&found), bits(&work(&apart.0, &apart.1)), "{what}");
-        assert_eq!(bits(&[state.clone()]), written, "{what}");
+        assert_eq!(bits(from_ref(&state)), written, "{what}");
     }
 }
 
@@ -264,7 +265,7 @@ fn a_graph_of_outside_notices_that_a_launch_has_written() {
     step.launch(&[&wave([3])]).unwrap();
     assert!(matches!(y.try_backward(Default::default()), Err(Error::SavedValueModified { .. })));
     (&x * &c).backward();
-    assert_eq!(bits(&[x.grad().unwrap()]), bits(&[c.clone()]));
+    assert_eq!(bits(&[x.grad().unwrap()]), bits(from_ref(&c)));
 }
 
 /// An index that is wrong in one launch is that launch's error: what comes later in the step has not happened.
@@ -283,7 +284,7 @@ fn a_launch_that_fails_can_be_followed_by_one_that_does_not() {
         assert_eq!(total.to_vec::<f32>(), [0.0; 6]);
     }
     step.launch(&[&x, &good]).unwrap();
-    assert_eq!(bits(&[total.clone()]), bits(&[x.index_select(0, &good) + 0.0]));
+    assert_eq!(bits(from_ref(&total)), bits(&[x.index_select(0, &good) + 0.0]));
 }
 
 #[test]
@@ -321,7 +322,9 @@ fn launches_on_several_threads_do_not_mix() {
                         total.copy_(&(&total + &halves - &halves));
                     };
                     let mut step = capture(work, &[&one]).unwrap();
-                    (0..LAUNCHES).for_each(|_| drop(step.launch(&[&one]).unwrap()));
+                    for _ in 0..LAUNCHES {
+                        step.launch(&[&one]).unwrap();
+                    }
                 })
             })
             .collect();

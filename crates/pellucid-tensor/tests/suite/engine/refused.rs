@@ -8,6 +8,7 @@ use pellucid_tensor::{
     no_grad, unwrap,
 };
 use std::cell::{Cell, RefCell};
+use std::slice::from_ref;
 
 /// Labels one after the other, or a matrix of them.
 #[track_caller]
@@ -44,7 +45,7 @@ const READS: [Read; 18] = [
 #[test]
 fn whatever_needs_values_names_itself_its_line_and_another_way() {
     let (x, n, state) = (wave([3]), Tensor::from([1i64, 1, 2]), wave([3]));
-    let before = bits(&[state.clone()]);
+    let before = bits(from_ref(&state));
     for (op, line, instead, read) in READS {
         let step = |inputs: &[Tensor]| {
             state.copy_(&(&state + &inputs[0]));

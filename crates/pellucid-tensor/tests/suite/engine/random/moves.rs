@@ -284,7 +284,7 @@ pub const MOVES: &[(&str, Play)] = &[
         let (n, dtype) = (w.shape()[0], w.dtype());
         let x = r.take(|t| t.rank() == 2 && t.shape()[1] == n && t.dtype() == dtype && t.shape()[0] > 0)?;
         w.zero_grad();
-        let classes = ops::rem(&Tensor::arange(0i64, x.shape()[0] as i64, 1), 3).ok()?;
+        let classes = ops::rem(Tensor::arange(0i64, x.shape()[0] as i64, 1), 3).ok()?;
         let logits = ops::matmul(&ops::tanh(&x).ok()?, w).ok()?;
         let loss = ops::cross_entropy(&logits, &classes, CrossEntropy::default()).ok()?;
         loss.backward();
