@@ -1,7 +1,7 @@
 //! What a module owns: parameters, which are learnt; buffers, which are kept; the training mode; and ways to choose from.
 
-use pellucid_tensor::Tensor;
 use pellucid_tensor::ops::Operand;
+use pellucid_tensor::{Tensor, mode_switched};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -93,7 +93,9 @@ impl Training {
 
     /// Sets the mode.
     pub fn set(&self, training: bool) {
-        self.0.store(training, Ordering::Relaxed);
+        if self.0.swap(training, Ordering::Relaxed) != training {
+            mode_switched();
+        }
     }
 }
 

@@ -18,6 +18,16 @@ pub struct Array {
     device: Device,
 }
 
+/// Which memory a tensor has: equal for all views of it, and for nothing else as long as one of them is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StorageId(usize);
+
+impl StorageId {
+    pub(crate) fn of(storage: &Arc<Storage>) -> StorageId {
+        StorageId(Arc::as_ptr(storage).addr())
+    }
+}
+
 /// The number of elements, unless no memory could have so many.
 #[inline]
 pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {

@@ -19,7 +19,7 @@ mod panic;
 mod random;
 mod tensor;
 
-pub use array::Array;
+pub use array::{Array, StorageId};
 pub use autocast::{Autocast, Policy, autocast, autocast_dtype, autocast_off, policy};
 pub use autograd::{
     AnomalyMode, Arrays, Backward, Check, Grad, GradMode, Gradients, HookHandle, InputGradients, Needed, Node,
@@ -29,7 +29,7 @@ pub use autograd::{
 pub use device::Device;
 pub use engine::{
     CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, Work, capture, capture_with, eager, lazy,
-    submit, trace, traced,
+    mode_switched, submit, trace, traced,
 };
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;

@@ -48,6 +48,7 @@ mod plan;
 mod rebind;
 mod record;
 mod stream;
+mod trail;
 mod trainer;
 
 pub use crate::loss::LossKind;

@@ -6,6 +6,7 @@ use crate::layer::Layer;
 use crate::loss::LossKind;
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, ops};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -31,6 +32,21 @@ pub enum Place {
         /// The kernel.
         by: String,
     },
+}
+
+/// What a buffer of the plan is to the step.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Role {
+    /// What the layer of a name gives at a call of it.
+    Output(String, usize),
+    /// The gradient of what it was given then.
+    InputGradient(String, usize),
+    /// That of the parameter of a name.
+    Gradient(String),
+    /// That of the logits.
+    LogitsGradient,
+    /// Anything within a layer.
+    Scratch,
 }
 
 /// A buffer that a step may need.
@@ -148,11 +164,6 @@ impl PerLayerBufs {
     fn all(&self) -> impl Iterator<Item = &Buf> {
         let own = [Some(&self.y), self.g_a.as_ref(), self.work.as_ref()].into_iter().flatten();
         own.chain(self.grads.iter().map(|(_, buf)| buf))
-    }
-
-    fn all_mut(&mut self) -> impl Iterator<Item = &mut Buf> {
-        let own = [Some(&mut self.y), self.z.as_mut(), self.g_a.as_mut(), self.work.as_mut()].into_iter().flatten();
-        own.chain(self.grads.iter_mut().map(|(_, buf)| buf))
     }
 }
 
@@ -318,11 +329,21 @@ impl CapturePlan {
     }
 
     /// Writes down where a recorded step has its buffers, as far as `place` knows.
-    pub(super) fn settle(&mut self, place: impl Fn(&Buf) -> Place) {
-        let loss = std::iter::once(&mut self.loss.d_y);
-        for buf in self.per_layer.iter_mut().flat_map(PerLayerBufs::all_mut).chain(loss) {
-            (buf.place, buf.recorded) = (place(buf), true);
+    pub(super) fn settle(&mut self, place: impl Fn(Role, &Buf) -> Place) {
+        let set = |role: Role, buf: &mut Buf| (buf.place, buf.recorded) = (place(role, buf), true);
+        let mut calls: HashMap<String, usize> = HashMap::new();
+        for layer in &mut self.per_layer {
+            let (path, calls) = (layer.path.clone(), calls.entry(layer.path.clone()).or_default());
+            let call = *calls;
+            *calls += 1;
+            set(Role::Output(path.clone(), call), &mut layer.y);
+            // Where nothing is fused the pre-activation is the output.
+            layer.z.iter_mut().for_each(|z| set(Role::Output(path.clone(), call), z));
+            layer.g_a.iter_mut().for_each(|g_a| set(Role::InputGradient(path.clone(), call), g_a));
+            layer.work.iter_mut().for_each(|work| set(Role::Scratch, work));
+            layer.grads.iter_mut().for_each(|(name, grad)| set(Role::Gradient(name.clone()), grad));
         }
+        set(Role::LogitsGradient, &mut self.loss.d_y);
     }
 
     /// Refuses inputs and targets that the plan is not for; names the layer that they go into.

@@ -3,9 +3,10 @@
 //! A step is one closure. [`capture`] records it; where that cannot be, it runs as it is.
 
 use super::batch::{Batch, Model};
-use super::plan::{Buf, CapturePlan, PerLayerBufs, Place};
+use super::plan::{Buf, CapturePlan, PerLayerBufs, Role};
 use super::rebind::Gradients;
 use super::stream::Stream;
+use super::trail::Trail;
 use crate::call::watched;
 use crate::hook;
 use crate::loss::Loss;
@@ -108,8 +109,9 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
         let mend = "gradients add up over one launch or more, in the plan's buffers: call try_rebind_grads() first";
         return Err(Error::invalid(op, mend));
     }
-    let forward = Forward::new(op, model, loss, plan, x_buf, y_buf)?.pinning(plan);
-    let outputs = forward.outputs();
+    let stream = stream.unwrap_or_default();
+    let (forward, trail) = Forward::new(op, model, loss, plan, x_buf, y_buf)?.pinning(plan).followed(&stream);
+    let (outputs, names) = (forward.outputs(), forward.model.named_parameters());
     let update = move || -> Result<()> {
         let _off = no_grad();
         if let Some(before_update) = &before_update {
@@ -121,6 +123,7 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
         let pass = move || {
             gradients.clear();
             forward.run()?.try_backward(Backward::default())?;
+            forward.passed();
             gradients.collect()?;
             update()?;
             gradients.leave()
@@ -132,14 +135,14 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
             let loss = forward.run()?;
             let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
             loss.try_backward(Backward { gradient: Some(share), ..Default::default() })?;
+            forward.passed();
             collected.collect()?;
             collected.leave()
         };
         (Box::new(pass), Some(Box::new(move || update().and_then(|()| gradients.zero()))))
     };
-    let stream = stream.unwrap_or_default();
     let update = update.map(|update| Run::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
-    Ok(GraphExec::new(Run::new(pass, &stream)?, update, plan, outputs, stream))
+    Ok(GraphExec::new(Run::new(pass, &stream)?, update, (plan, &trail), names, outputs, stream))
 }
 
 /// Records an evaluation: logits and loss of what lies in `x_buf` and `y_buf`, with all layers in evaluation, as after
@@ -155,15 +158,15 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     y_buf: &Tensor,
     stream: Option<Stream>,
 ) -> Result<GraphExec<'f>> {
-    let forward = Forward::new("record_eval_graph", model, loss, plan, x_buf, y_buf)?;
-    let outputs = forward.outputs();
+    let stream = stream.unwrap_or_default();
+    let (forward, trail) = Forward::new("record_eval_graph", model, loss, plan, x_buf, y_buf)?.followed(&stream);
+    let (outputs, names) = (forward.outputs(), forward.model.named_parameters());
     let pass = move || {
         let _off = no_grad();
         let _evaluating = Evaluating::of(&*forward.model);
         forward.run().map(drop)
     };
-    let stream = stream.unwrap_or_default();
-    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, plan, outputs, stream))
+    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, (plan, &trail), names, outputs, stream))
 }
 
 type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
@@ -177,6 +180,9 @@ struct Forward<X, M, L> {
     pins: Vec<Pin>,
     d_y: Option<Tensor>,
     outputs: Outputs,
+    /// The names of the layers that are followed, and what is found of them.
+    layers: Vec<String>,
+    trail: Option<Trail>,
 }
 
 /// The buffers of a step's results.
@@ -214,7 +220,17 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
             ));
         }
         let outputs = Outputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
-        Ok(Forward { model, loss, x, y: y.detach(), pins: Vec::new(), d_y: None, outputs })
+        let mut layers: Vec<String> = plan.per_layer.iter().map(|layer| layer.path.clone()).collect();
+        layers.sort_unstable();
+        layers.dedup();
+        Ok(Forward { model, loss, x, y: y.detach(), pins: Vec::new(), d_y: None, outputs, layers, trail: None })
+    }
+
+    /// The same, which leaves a trail where it is recorded.
+    fn followed(mut self, stream: &Stream) -> (Self, Trail) {
+        let trail = Trail::default();
+        self.trail = (!stream.is_eager()).then(|| trail.clone());
+        (self, trail)
     }
 
     /// The same, which writes what was asked for of its layers.
@@ -233,11 +249,26 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
         self.outputs.clone()
     }
 
+    /// Follows the gradients that a pass has found.
+    fn passed(&self) {
+        if let Some(trail) = &self.trail {
+            for (name, parameter) in self.model.named_parameters() {
+                parameter.grad().iter().for_each(|grad| trail.found(Role::Gradient(name.clone()), grad));
+            }
+        }
+    }
+
     /// The loss, with its history.
     fn run(&self) -> Result<Tensor> {
-        let hooks = self.pins.iter().map(|pin| pin.hook(&*self.model)).collect::<Result<Vec<_>>>()?;
+        let mut hooks = self.pins.iter().map(|pin| pin.hook(&*self.model)).collect::<Result<Vec<_>>>()?;
+        if let Some(trail) = &self.trail {
+            hooks.extend(trail.follow(&*self.model, &self.layers)?);
+        }
         let logits = self.model.run(&self.x)?;
         drop(hooks);
+        if let Some(trail) = &self.trail {
+            trail.gradient(&logits, Role::LogitsGradient);
+        }
         if let Some(d_y) = &self.d_y {
             written_with(&logits, d_y);
         }
@@ -334,6 +365,13 @@ impl<'f> Run<'f> {
         }
     }
 
+    fn captured(&self) -> Option<&Captured<'f>> {
+        match self {
+            Run::Captured(captured) => Some(captured),
+            Run::Like(_) => None,
+        }
+    }
+
     fn launch(&mut self) -> Result<()> {
         let _on = enable_grad();
         match self {
@@ -382,14 +420,20 @@ pub struct GraphExec<'f> {
 
 impl<'f> GraphExec<'f> {
     fn new(
-        pass: Run<'f>,
+        mut pass: Run<'f>,
         update: Option<(Run<'f>, u64)>,
-        plan: &CapturePlan,
+        (plan, trail): (&CapturePlan, &Trail),
+        names: Vec<(String, Parameter)>,
         Outputs { logits, loss }: Outputs,
         stream: Stream,
     ) -> GraphExec<'f> {
         let mut plan = plan.clone();
-        plan.settle(placement);
+        if let Run::Captured(captured) = &mut pass {
+            names.iter().for_each(|(name, parameter)| captured.name(parameter.tensor(), name));
+            captured.name(&logits, "logits");
+            captured.name(&loss, "loss");
+        }
+        trail.settle(&mut plan, pass.captured());
         GraphExec { logits, loss, plan, pass, update, launches: 0, stream }
     }
 
@@ -445,10 +489,4 @@ impl fmt::Debug for GraphExec<'_> {
             Run::Like(like) => write!(f, "run eagerly, since {}", like.why),
         }
     }
-}
-
-/// Where a recording has a planned buffer. What was asked for lies outside of it; of its own buffers a recording does not say
-/// which is which layer's.
-fn placement(buf: &Buf) -> Place {
-    if buf.pinned().is_some() { Place::Owned } else { Place::Planned }
 }

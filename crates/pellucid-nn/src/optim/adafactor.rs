@@ -87,7 +87,7 @@ impl Rule for AdafactorOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let mix = formula!(mix |old, new, rest| old + rest * (new - old));
+        let mix = formula!(mix | old, new, rest | old + rest * (new - old));
         let vector = formula!(vector |g, v; eps| g / v.max(eps * eps).sqrt());
         let matrix = formula!(matrix |g, row, column, mean; eps| {
             g / (row * column / mean.max(eps)).max(eps * eps).sqrt()

@@ -61,10 +61,14 @@ impl Rule for LambOptions {
         let direction = formula!(direction |p, m, v, unbias, scale; eps, decay| {
             unbias * m / (v.sqrt() * scale + eps) + decay * p
         });
-        let trust = formula!(trust |of_p, of_r, lr| {
-            let both = of_p.gt(0.0) & of_r.gt(0.0);
-            lr * both.select(of_p / of_r, 1.0)
-        });
+        let trust = formula!(
+            trust | of_p,
+            of_r,
+            lr | {
+                let both = of_p.gt(0.0) & of_r.gt(0.0);
+                lr * both.select(of_p / of_r, 1.0)
+            }
+        );
         let (lr, unbias, scale, rest1) = (at.rate(0), at.rate(1), at.rate(2), at.rate(3));
         let (p, m, v, b2) = (at.parameter(), at.state(0), at.state(1), self.betas.1);
         at.keep(track, &[0, 1], &[&at.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;

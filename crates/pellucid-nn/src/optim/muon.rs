@@ -124,8 +124,8 @@ impl Rule for MuonOptions {
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let mix = formula!(mix |b, g, momentum| b + (1.0 - momentum) * (g - b));
-        let ahead = formula!(ahead |b, g, momentum| g + momentum * (b - g));
+        let mix = formula!(mix | b, g, momentum | b + (1.0 - momentum) * (g - b));
+        let ahead = formula!(ahead | b, g, momentum | g + momentum * (b - g));
         let (lr, momentum, g) = (at.rate(0), at.rate(1), at.gradient()?);
         at.keep(mix, &[0], &[&g, momentum], &[])?;
         let velocity = at.state(0);

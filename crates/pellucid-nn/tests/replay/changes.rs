@@ -253,3 +253,20 @@ fn a_model_that_is_dropped_first() {
     let losses: Vec<f32> = (0..30).map(|_| step.launch(&[&x]).unwrap().item(0)).collect();
     assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
 }
+
+#[test]
+fn a_model_that_is_switched_to_evaluation_and_back_is_followed() {
+    let (layer, x) = (Dropout::new(0.5), Tensor::ones([40], DType::F32));
+    let mut step = capture(|i| layer.forward(&i[0]) + 0.0, &[&x]).unwrap();
+    let zeros = |y: Vec<f32>| y.iter().filter(|y| **y == 0.0).count();
+    for training in [true, true, true, true, false, false, true, true] {
+        if training {
+            layer.train()
+        } else {
+            layer.eval()
+        }
+        let zeros = zeros(step.launch(&[&x]).unwrap().to_vec(0));
+        assert_eq!(zeros > 0, training);
+    }
+    assert_eq!((step.cache().misses, step.cache().held), (1, 2));
+}

@@ -30,6 +30,7 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What happens to a kernel that is submitted on this thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +55,19 @@ pub(crate) fn mode() -> Mode {
 #[inline]
 pub(crate) fn is_eager() -> bool {
     matches!(MODE.get(), Mode::Eager | Mode::Watched)
+}
+
+/// How often a mode has been switched in this process.
+static MODES: AtomicU64 = AtomicU64::new(0);
+
+/// Says that something on the host was switched on which the kernels of a step may hang: training or evaluation, whether a
+/// tensor requires a gradient. A captured step looks whether it still holds before it is launched again.
+pub fn mode_switched() {
+    MODES.fetch_add(1, Ordering::Relaxed);
+}
+
+fn modes() -> u64 {
+    MODES.load(Ordering::Relaxed)
 }
 
 /// Runs or records one kernel. Shapes and dtypes were checked by the operation.

@@ -12,9 +12,10 @@ mod read;
 pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
-use crate::array::Array;
+use crate::array::{Array, StorageId};
 use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, same_node};
 use crate::device::Device;
+use crate::engine;
 use crate::panic;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
@@ -204,8 +205,8 @@ impl Tensor {
         if required && !self.dtype().is_float() {
             return Err(Error::dtypes("requires_grad", [self.dtype()], "only floats have gradients; use to_dtype()"));
         }
-        if self.is_leaf() {
-            self.0.requires_grad.store(required, Ordering::Relaxed);
+        if self.is_leaf() && self.0.requires_grad.swap(required, Ordering::Relaxed) != required {
+            engine::mode_switched();
         }
         Ok(())
     }
@@ -270,6 +271,11 @@ impl Tensor {
             None => panic::unwrap(Err(Error::NotTracked { op: "register_hook", shape: self.shape().clone() })),
         };
         hooks.add(Arc::new(hook))
+    }
+
+    /// Which memory its elements lie in.
+    pub fn storage_id(&self) -> StorageId {
+        StorageId::of(self.array().storage())
     }
 
     /// The same elements without history: a leaf that requires no gradient and shares the storage.

@@ -11,6 +11,7 @@ pub use outputs::{IntoOutputs, Outputs};
 pub(super) use recording::recorded;
 
 use super::{MODE, Mode};
+use crate::array::StorageId;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{Elision, Passes, Place, Plan};
 use pellucid_ir::{Error, Result};
@@ -172,12 +173,12 @@ impl Captured<'_> {
     /// Gives a tensor that the step uses a name, under which [`plan`](Captured::plan) prints it until a launch records
     /// again.
     pub fn name(&mut self, tensor: &Tensor, name: &str) {
-        self.recordings.last_mut().expect("a captured step has a recording").name(tensor, name);
+        self.recordings.last_mut().expect("a captured step has a recording").name(tensor.storage_id(), name);
     }
 
-    /// Where a tensor that the closure made, used or was given lies, by the latest recording's plan.
-    pub fn placement(&self, tensor: &Tensor) -> Placement {
-        self.latest().placement(tensor)
+    /// Where a tensor ([`Tensor::storage_id`]) that the closure made, used or was given lies, by the latest recording's plan.
+    pub fn placement(&self, id: StorageId) -> Placement {
+        self.latest().placement(id)
     }
 
     /// How often launches found a recording.
@@ -190,7 +191,7 @@ impl Captured<'_> {
     }
 
     fn compare(&mut self, at: usize) -> Result<()> {
-        let again = Step::record(&mut self.step, self.recordings[at].key(), self.options.passes)?;
+        let again = Step::record(&mut self.step, self.recordings[at].key(), Passes::none())?;
         match self.recordings[at].difference(&again) {
             Some(difference) => Err(Error::CaptureChanged { difference }),
             None => Ok(()),
@@ -199,25 +200,44 @@ impl Captured<'_> {
 
     /// The recording for these inputs, made if there is none that still holds.
     fn recording_for(&mut self, inputs: &[&Tensor]) -> Result<usize> {
+        untracked(inputs)?;
         let expected = self.recordings.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
             let index = inputs.len().min(expected);
             let (got, expected) = (format!("one of {} inputs", inputs.len()), format!("{expected} inputs"));
             return Err(Error::InputMismatch { index, got, expected });
         }
-        if let Some(at) = self.recordings.iter().position(|s| s.key().fits(inputs)) {
-            if self.recordings[at].still_bound() {
-                self.stats.hits += 1;
-                self.recordings[at..].rotate_left(1);
-                return Ok(self.recordings.len() - 1);
-            }
-            self.recordings.remove(at);
+        self.recordings.retain(|step| !step.key().fits(inputs) || step.still_bound());
+        let fits = |step: &Step| step.key().fits(inputs);
+        let current = self.recordings.iter().position(|step| fits(step) && step.is_current());
+        let found = match current {
+            Some(at) => Some(at),
+            None if self.recordings.iter().any(fits) => self.still_valid(inputs)?,
+            None => None,
+        };
+        if let Some(at) = found {
+            self.stats.hits += 1;
+            self.recordings[at..].rotate_left(1);
+            return Ok(self.recordings.len() - 1);
         }
         self.stats.misses += 1;
         self.record(inputs)
     }
 
+    /// A mode of the host was switched since there was a recording for these inputs: which of them still holds, by what the
+    /// step would record now.
+    fn still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
+        let again = Step::record(&mut self.step, &Key::of(inputs), Passes::none())?;
+        let valid = |step: &Step| step.key().fits(inputs) && step.difference(&again).is_none();
+        let found = self.recordings.iter().position(valid);
+        if let Some(at) = found {
+            self.recordings[at].is_valid();
+        }
+        Ok(found)
+    }
+
     fn record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
+        untracked(inputs)?;
         if MODE.get() == Mode::Capture {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
@@ -228,4 +248,15 @@ impl Captured<'_> {
         self.recordings.push(step);
         Ok(self.recordings.len() - 1)
     }
+}
+
+/// Refuses inputs that a step would have to give a gradient.
+fn untracked(inputs: &[&Tensor]) -> Result<()> {
+    let Some(input) = inputs.iter().find(|x| x.requires_grad()) else { return Ok(()) };
+    let reason = format!(
+        "an input of shape {} requires a gradient, and a captured step would give it none; detach() it, or let the step \
+         close over the tensor",
+        input.shape()
+    );
+    Err(Error::invalid("capture", reason))
 }

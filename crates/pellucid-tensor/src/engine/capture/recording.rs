@@ -44,6 +44,10 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
     let mut slots = Vec::new();
     let mut refused = None;
     for Touched { slot, entry, cleared } in std::mem::take(&mut recording.touched) {
+        // The leaf was made by the step and is gone: nobody can reach its gradient.
+        if Arc::strong_count(&slot) == 1 {
+            continue;
+        }
         let exit = slot.peek();
         slot.put(entry.clone());
         let change = match (&entry, &exit) {

@@ -1,16 +1,17 @@
 //! One recording, laid out and made ready.
 
-use super::super::{Held, MODE, Mode, Recorded, Recording, list, ready, run};
+use super::super::{Held, MODE, Mode, Recorded, Recording, list, modes, ready, run};
 use super::Placement;
 use super::recording::{Slots, recorded};
-use crate::array::Array;
+use crate::array::{Array, StorageId};
+use crate::autocast::autocast_dtype;
 use crate::autograd::is_grad_enabled;
 use crate::device::Device;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::{POISONED, Prepared, Storage};
 use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::plan::{Elision, Launch, Operand, Passes, Plan, Role};
-use pellucid_ir::{Layout, Result};
+use pellucid_ir::{DType, Layout, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,12 +20,13 @@ use std::sync::Arc;
 pub(super) struct Key {
     metas: Vec<(Meta, Device)>,
     grad: bool,
+    half: Option<DType>,
 }
 
 impl Key {
     pub(super) fn of(inputs: &[&Tensor]) -> Key {
         let meta = |t: &&Tensor| (Meta { shape: t.shape().clone(), dtype: t.dtype() }, t.device());
-        Key { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled() }
+        Key { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled(), half: autocast_dtype() }
     }
 
     /// The number of inputs.
@@ -38,6 +40,7 @@ impl Key {
             meta.shape == *t.shape() && meta.dtype == t.dtype() && *device == t.device()
         };
         self.grad == is_grad_enabled()
+            && self.half == autocast_dtype()
             && self.metas.len() == inputs.len()
             && self.metas.iter().zip(inputs).all(|(meta, t)| same(meta, t))
     }
@@ -86,6 +89,8 @@ pub(super) struct Step {
     inputs: Vec<Option<Array>>,
     outputs: Vec<Array>,
     slots: Slots,
+    /// The host's modes for which it is known to hold.
+    modes: u64,
 }
 
 impl Step {
@@ -165,7 +170,31 @@ impl Step {
         });
         let prepared = device.backend().prepare(&plan)?;
         let setup = setup.transpose()?;
-        Ok(Step { key, recorded, plan, setup, prepared, storages, origins, read, written, inputs, outputs, slots })
+        Ok(Step {
+            key,
+            recorded,
+            plan,
+            setup,
+            prepared,
+            storages,
+            origins,
+            read,
+            written,
+            inputs,
+            outputs,
+            slots,
+            modes: modes(),
+        })
+    }
+
+    /// True if nothing of the host's modes has changed since the step was last found to hold.
+    pub(super) fn is_current(&self) -> bool {
+        self.modes == modes()
+    }
+
+    /// The step was found to hold.
+    pub(super) fn is_valid(&mut self) {
+        self.modes = modes();
     }
 
     pub(super) fn key(&self) -> &Key {
@@ -180,18 +209,18 @@ impl Step {
         &self.outputs
     }
 
-    fn slot(&self, tensor: &Tensor) -> Option<usize> {
-        self.storages.iter().position(|s| Arc::ptr_eq(s, tensor.array().storage()))
+    fn slot(&self, id: StorageId) -> Option<usize> {
+        self.storages.iter().position(|s| StorageId::of(s) == id)
     }
 
-    pub(super) fn name(&mut self, tensor: &Tensor, name: &str) {
-        if let Some(slot) = self.slot(tensor) {
+    pub(super) fn name(&mut self, id: StorageId, name: &str) {
+        if let Some(slot) = self.slot(id) {
             self.plan.names.insert(slot, name.into());
         }
     }
 
-    pub(super) fn placement(&self, tensor: &Tensor) -> Placement {
-        let Some(slot) = self.slot(tensor) else { return Placement::Unknown };
+    pub(super) fn placement(&self, id: StorageId) -> Placement {
+        let Some(slot) = self.slot(id) else { return Placement::Unknown };
         let elided = || self.plan.notes.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
         let place = || self.plan.arena.as_ref().and_then(|arena| arena.place(slot));
         match self.plan.role(slot) {
@@ -231,9 +260,10 @@ impl Step {
             setup.launch(&self.storages)?;
             self.setup = None;
         }
-        self.prepared.launch(&self.storages)?;
+        let launched = self.prepared.launch(&self.storages);
+        // A launch that fails in its middle has written too.
         self.written.iter().for_each(|storage| storage.bump());
-        Ok(())
+        launched
     }
 
     pub(super) fn difference(&self, other: &Step) -> Option<String> {

@@ -2,7 +2,9 @@
 
 use super::programs::{ALL, wave};
 use crate::support::bits;
-use pellucid_tensor::{Captured, DType, Error, Generator, Tensor, capture, formula, hvp, jacobian, no_grad, ops};
+use pellucid_tensor::{
+    Captured, DType, Error, Generator, Tensor, autocast, capture, formula, hvp, jacobian, no_grad, ops,
+};
 use std::cell::{Cell, RefCell};
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -373,4 +375,53 @@ fn scalars_on_the_device_are_read_anew() {
     drop(step);
     assert_eq!(bits(&[w.detach()]), bits(&[other.detach()]));
     assert_eq!(steps.item::<i64>(), rates.len() as i64);
+}
+
+/// A leaf that the step itself makes is no state: nobody reaches its gradient afterwards.
+#[test]
+fn a_leaf_of_the_steps_own_may_keep_its_gradient() {
+    let x = wave([3]);
+    let work = |x: &Tensor| {
+        let w = Tensor::from([1.0f32, 2.0, 3.0]).requires_grad_(true);
+        (x * &w).square().sum(..).backward();
+        w.grad().unwrap()
+    };
+    let mut step = capture(|i| work(&i[0]), &[&x]).unwrap();
+    assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), work(&x).to_vec::<f32>());
+}
+
+/// Mixed precision is a mode of the thread, as whether gradients are recorded is.
+#[test]
+fn mixed_precision_is_part_of_the_key() {
+    let (x, w) = (wave([3, 4]), wave([4, 2]));
+    let mut step = capture(|i| i[0].matmul(&w), &[&x]).unwrap();
+    (0..4).for_each(|_| drop(step.launch(&[&x]).unwrap()));
+    let _half = autocast(DType::BF16);
+    let eager = x.matmul(&w);
+    assert_eq!(step.launch(&[&x]).unwrap().to_tensor(0).unwrap().dtype(), eager.dtype());
+}
+
+#[test]
+fn an_input_that_requires_a_gradient_is_refused() {
+    let (x, w) = (wave([3]).requires_grad_(true), wave([3]).requires_grad_(true));
+    let step = |i: &[Tensor]| {
+        w.zero_grad();
+        (&i[0] * &w).sum(..).backward();
+        w.zero_grad();
+    };
+    assert!(capture(step, &[&x]).is_err());
+}
+
+/// What a launch has written before it fails is written.
+#[test]
+fn a_failed_launch_counts_its_writes() {
+    let (x, c) = (wave([3]).requires_grad_(true), wave([3]));
+    let work = |i: &[Tensor]| {
+        c.copy_(&(&c * 2.0));
+        i[0].index_select(0, &i[1])
+    };
+    let mut step = capture(work, &[&wave([3]), &Tensor::from([0i64])]).unwrap();
+    let y = &x * &c;
+    assert!(step.launch(&[&wave([3]), &Tensor::from([9i64])]).is_err());
+    assert!(c.to_vec::<f32>() == wave([3]).to_vec::<f32>() || y.try_backward(Default::default()).is_err());
 }
