@@ -1,4 +1,4 @@
-//! Scratch memory for packed operands: one buffer per thread, kept from call to call.
+//! Scratch memory: buffers of every thread, kept from call to call.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
@@ -6,6 +6,15 @@ use std::ptr::NonNull;
 
 /// A cache line, and the width of the widest vector.
 const ALIGN: usize = 64;
+
+/// What scratch is for; uses of different purpose nest without a second allocation.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    /// Packed operands.
+    Panels,
+    /// A part of a product that nobody keeps.
+    Product,
+}
 
 struct Buffer {
     start: NonNull<u8>,
@@ -36,21 +45,21 @@ impl Drop for Buffer {
 }
 
 thread_local! {
-    static BUFFER: Cell<Buffer> = const { Cell::new(Buffer::EMPTY) };
+    static BUFFERS: [Cell<Buffer>; 2] = const { [Cell::new(Buffer::EMPTY), Cell::new(Buffer::EMPTY)] };
 }
 
 /// Runs `work` with room for `len` values of `T`, uninitialised, aligned to a cache line.
 ///
 /// The buffer is taken out of its cell meanwhile, so a product inside `work` (an epilogue may do
 /// that) finds the cell empty and gets another one.
-pub(super) fn with<T, R>(len: usize, work: impl FnOnce(*mut T) -> R) -> R {
+pub(super) fn with<T, R>(purpose: Purpose, len: usize, work: impl FnOnce(*mut T) -> R) -> R {
     let bytes = len.checked_mul(size_of::<T>()).expect("scratch fits the address space");
-    let mut buffer = BUFFER.replace(Buffer::EMPTY);
+    let mut buffer = BUFFERS.with(|kept| kept[purpose as usize].replace(Buffer::EMPTY));
     if buffer.bytes < bytes {
         drop(buffer);
         buffer = Buffer::with_bytes(bytes);
     }
     let result = work(buffer.start.as_ptr().cast());
-    BUFFER.set(buffer);
+    BUFFERS.with(|kept| kept[purpose as usize].set(buffer));
     result
 }

@@ -4,6 +4,7 @@ use super::map;
 use super::prepare::Prepared;
 use super::turn::turn;
 use super::walk::{self, Axis, Cursor};
+use crate::matmul::Threads;
 use crate::operand::Operand;
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::kernel::Params;
@@ -52,7 +53,7 @@ pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
             _ => {}
         }
     }
-    map::run(cast(input.dtype, output.dtype), &Params::new(), &axes, &bases);
+    map::run(cast(input.dtype, output.dtype), &Params::new(), &axes, &bases, Threads::Pool);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use super::prepare::{Call, Prepared};
 use super::scratch::{self, Purpose};
 use super::small;
 use super::walk::Axis;
+use crate::matmul::Threads;
 use crate::simd::{self, BinaryLoop};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
@@ -81,7 +82,8 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: 
     let places = inputs.iter().chain(outputs);
     let steps = operands().zip(places.clone()).map(|(size, d)| if d.once || n == 1 { 0 } else { size as isize });
     let axis = Axis { len: n, steps: steps.collect() };
-    map::run(program, params, &[axis], &places.map(|d| d.at).collect::<SmallVec<[*mut u8; 8]>>());
+    let bases: SmallVec<[*mut u8; 8]> = places.map(|d| d.at).collect();
+    map::run(program, params, &[axis], &bases, Threads::Pool);
 }
 
 /// Runs a program of one instruction; false if it is not that simple.

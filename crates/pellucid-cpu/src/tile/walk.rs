@@ -6,12 +6,15 @@
 use crate::operand::Operand;
 use smallvec::SmallVec;
 
+/// As many operands, those of an update of Adam's kind, need no heap.
+pub(super) const MANY: usize = 12;
+
 /// One axis of an index space.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     pub(super) len: usize,
     /// Bytes from one index to the next, for every operand.
-    pub(super) steps: SmallVec<[isize; 6]>,
+    pub(super) steps: SmallVec<[isize; MANY]>,
 }
 
 /// Axes, outermost first.
@@ -107,7 +110,7 @@ pub(super) struct Cursor<'a> {
     axes: &'a [Axis],
     index: SmallVec<[usize; 6]>,
     /// Where each operand's element lies.
-    pub(super) at: SmallVec<[*mut u8; 8]>,
+    pub(super) at: SmallVec<[*mut u8; MANY]>,
 }
 
 impl<'a> Cursor<'a> {
