@@ -5,12 +5,13 @@
 
 use crate::buffer::CpuBuffer;
 use crate::list::List;
-use crate::matmul::{Element, Gemm, Offsets, Threads, gemm_batched};
+use crate::matmul::{Element, Epilogue, Finished, Gemm, Offsets, Threads, gemm_batched};
 use crate::operand::{Array, Operand, Operands};
-use crate::tile;
+use crate::tile::{self, Parts};
 use crate::walk::Space;
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use std::ops::Range;
 
 /// Runs a matrix product: `inputs` are A, B and what the epilogue takes besides.
 pub(crate) fn matmul(kernel: &MatMul, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -20,22 +21,42 @@ pub(crate) fn matmul(kernel: &MatMul, inputs: &[Operand<'_>], outputs: &[Operand
         if out.dtype != a.dtype {
             return Err(mixed(a, b, out));
         }
-        return product(a, b, out);
+        return product(a, b, Ok(out), None);
     };
-    // The product is finished, and rounded to its dtype, before the epilogue reads it.
+    // The product is finished, and rounded to its dtype, before the epilogue reads it. It lies where an output will, if
+    // no input of the epilogue does.
     let map = Map { program: program.clone(), params: kernel.params.clone() };
     let dense = Layout::contiguous(out.shape().clone());
+    let others = &inputs[2..];
+    let kept = outputs.iter().find(|o| o.dtype == a.dtype && others.iter().all(|i| reach(i).start != reach(o).start));
+    let mut c = kept.copied().unwrap_or(Operand { base: std::ptr::null_mut(), layout: &dense, dtype: a.dtype });
+    let operands = |c| -> Operands<'_> { [c].into_iter().chain(others.iter().copied()).collect() };
+    crate::check::map(&map, &operands(c), outputs)?;
+    let apart =
+        |o: &Operand<'_>| [a, b].iter().all(|x| reach(x).start >= reach(o).end || reach(o).start >= reach(x).end);
+    if outputs.iter().all(apart) && matches!(a.dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64) {
+        // Each part of the product meets the epilogue while it is in the cache.
+        let parts = Parts::new(&map, others, outputs)?;
+        return product(a, b, kept.ok_or(out.shape()), Some(parts));
+    }
     let scratch;
-    let c = if out.dtype == a.dtype && outputs.len() == 1 {
-        *out
-    } else {
+    if kept.is_none_or(|o| !apart(o)) {
         scratch = scratch_of(&dense, a.dtype)?;
-        Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype: a.dtype }
-    };
-    let operands: Operands<'_> = [c].into_iter().chain(inputs[2..].iter().copied()).collect();
-    crate::check::map(&map, &operands, outputs)?;
-    product(a, b, &c)?;
-    tile::map(&map, &operands, outputs)
+        c = Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype: a.dtype };
+    }
+    product(a, b, Ok(&c), None)?;
+    tile::map(&map, &operands(c), outputs)
+}
+
+/// The addresses from the first byte of an operand to the last.
+fn reach(o: &Operand<'_>) -> Range<usize> {
+    let (mut low, mut high) = (0, 0);
+    for (&dim, &stride) in o.shape().iter().zip(&*o.layout.strides()) {
+        let far = (dim as isize - 1) * stride;
+        if far < 0 { low += far } else { high += far }
+    }
+    let (first, size) = (o.first::<u8>(), o.dtype.size() as isize);
+    first.at(low * size).addr()..first.at((high + 1) * size).addr()
 }
 
 fn check(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
@@ -54,16 +75,19 @@ fn mixed(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Error {
     Error::dtypes("matmul", [a.dtype, b.dtype, out.dtype], "both factors and the product have one dtype")
 }
 
-/// C = A·B, all of one dtype.
-fn product(a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Result<()> {
-    match c.dtype {
-        DType::F32 => multiply::<f32>(a, b, c),
-        DType::F64 => multiply::<f64>(a, b, c),
-        DType::I32 => multiply::<i32>(a, b, c),
-        DType::I64 => multiply::<i64>(a, b, c),
-        DType::Bool => return Err(Error::dtypes("matmul", [DType::Bool], "convert masks to a number type first")),
-        DType::F16 | DType::BF16 => return through(DType::F32, a, b, c),
-        DType::U8 | DType::I8 | DType::I16 => return through(DType::I32, a, b, c),
+/// Where a product goes; where it is not kept, its shape.
+type Place<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
+
+/// C = A·B, all of one dtype, and what follows.
+fn product(a: &Operand<'_>, b: &Operand<'_>, c: Place<'_>, epilogue: Option<Parts<'_>>) -> Result<()> {
+    match (a.dtype, c) {
+        (DType::F32, _) => multiply::<f32>(a, b, c, epilogue),
+        (DType::F64, _) => multiply::<f64>(a, b, c, epilogue),
+        (DType::I32, _) => multiply::<i32>(a, b, c, epilogue),
+        (DType::I64, _) => multiply::<i64>(a, b, c, epilogue),
+        (DType::F16 | DType::BF16, Ok(c)) => return through(DType::F32, a, b, c),
+        (DType::U8 | DType::I8 | DType::I16, Ok(c)) => return through(DType::I32, a, b, c),
+        _ => return Err(Error::dtypes("matmul", [a.dtype], "convert masks to a number type first")),
     }
     Ok(())
 }
@@ -81,7 +105,7 @@ fn through(wide: DType, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Re
     let (wide_a, wide_b, wide_c) = (operand(0)?, operand(1)?, operand(2)?);
     tile::copy(a, &wide_a)?;
     tile::copy(b, &wide_b)?;
-    product(&wide_a, &wide_b, &wide_c)?;
+    product(&wide_a, &wide_b, Ok(&wide_c), None)?;
     tile::copy(&wide_c, c)
 }
 
@@ -89,28 +113,31 @@ fn scratch_of(layout: &Layout, dtype: DType) -> Result<CpuBuffer> {
     CpuBuffer::scratch(layout.shape().size().saturating_mul(dtype.size()))
 }
 
-fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) {
-    if c.shape().contains(&0) {
+fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: Place<'_>, mut epilogue: Option<Parts<'_>>) {
+    let shape = c.map_or_else(|shape| shape, |c| c.shape());
+    if shape.contains(&0) {
         return;
     }
-    let batch_rank = c.shape().rank() - 2;
+    let batch_rank = shape.rank() - 2;
     let matrix = |o: &Operand<'_>| {
         let (rank, strides) = (o.shape().rank(), o.layout.strides());
         (o.shape()[rank - 2], o.shape()[rank - 1], (strides[rank - 2], strides[rank - 1]))
     };
-    let ((m, k, a_strides), (_, n, b_strides), (.., c_strides)) = (matrix(a), matrix(b), matrix(c));
+    let ((m, k, a_strides), (_, n, b_strides)) = (matrix(a), matrix(b));
+    let c_strides = c.map_or((n as isize, 1), |c| matrix(c).2);
     let mut gemm = Gemm { m, n, k, a_strides, b_strides, c_strides, accumulate: false };
     let stride = |o: &Operand<'_>, axis: usize| match (axis + o.shape().rank()).checked_sub(batch_rank + 2) {
         Some(own) if o.shape()[own] != 1 => o.layout.strides()[own],
         _ => 0,
     };
-    let mut batch: List<(usize, [isize; 3]), 6> =
-        (0..batch_rank).map(|axis| (c.shape()[axis], [a, b, c].map(|o| stride(o, axis)))).collect();
+    let steps = |axis: usize| [stride(a, axis), stride(b, axis), c.map_or(0, |c| stride(c, axis))];
+    let mut batch: List<(usize, [isize; 3]), 6> = (0..batch_rank).map(|axis| (shape[axis], steps(axis))).collect();
     // Many rows times one matrix are one product of more rows. With m, n > 1 the order of summation
     // depends on k alone, so that no bit tells the difference.
     while let Some(&(len, [x, y, z])) = batch.last() {
-        let more_rows = y == 0 && x == a_strides.0 * gemm.m as isize && z == c_strides.0 * gemm.m as isize;
-        if len == 1 || (m > 1 && n > 1 && more_rows) {
+        let more_rows =
+            y == 0 && x == a_strides.0 * gemm.m as isize && (c.is_err() || z == c_strides.0 * gemm.m as isize);
+        if len == 1 || m > 1 && n > 1 && more_rows && epilogue.as_mut().is_none_or(Parts::fold) {
             gemm.m *= len;
             batch.pop();
         } else {
@@ -124,10 +151,20 @@ fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) {
         let offset = |i: isize, operand: usize| at[operand] + i * step[operand];
         offsets.extend((0..count as isize).map(|i| Offsets { a: offset(i, 0), b: offset(i, 1), c: offset(i, 2) }));
     });
-    let (a, b, c) = (a.first::<T>(), b.first::<T>(), c.first::<T>());
+    let (a, b, c) = (a.first::<T>(), b.first::<T>(), c.ok().map(|c| c.first::<T>().get()));
+    let size = size_of::<T>() as isize;
+    let finish = epilogue.as_ref().map(|epilogue| {
+        move |part: Finished<T>| {
+            let steps = [part.row_stride * size, part.col_stride * size];
+            // SAFETY: parts of the product lie in it, and are finished by one thread each; others than
+            // their own outputs are not written.
+            unsafe { epilogue.run(part.batch, part.rows, part.cols, part.data.cast(), steps) }
+        }
+    });
+    let finish = finish.as_ref().map(|finish| -> Epilogue<'_, T> { finish });
     // SAFETY: the operands hold all elements of their shapes, which fit one another (`check`); the
-    // output is no broadcast view and overlaps no input, by the contract of `Backend`.
-    unsafe { gemm_batched(&gemm, &offsets, a.get(), b.get(), c.get(), None, Threads::Pool) }
+    // outputs are no broadcast views and overlap no factor.
+    unsafe { gemm_batched(&gemm, &offsets, a.get(), b.get(), c, finish, Threads::Pool) }
 }
 
 #[cfg(test)]
@@ -226,6 +263,94 @@ mod tests {
                 assert_eq!(fused.reals(), plain.reals(), "{dtype} {lie:?}");
             }
         }
+    }
+
+    /// What a kernel with an epilogue gives, beside the product and the map one after the other.
+    fn beside(
+        program: &std::sync::Arc<pellucid_ir::formula::Program>,
+        (x, y): (&testing::Array, &testing::Array),
+        others: &[&testing::Array],
+        (fused, apart): (&[&testing::Array], &[&testing::Array]),
+        product: &testing::Array,
+    ) {
+        let kernel = MatMul { epilogue: Some(program.clone()), params: Default::default() };
+        let inputs: Vec<&testing::Array> = [x, y].into_iter().chain(others.iter().copied()).collect();
+        testing::run(Kernel::MatMul(kernel), &inputs, fused).unwrap();
+        testing::run(Kernel::MatMul(MatMul::default()), &[x, y], &[product]).unwrap();
+        let map = Map { program: program.clone(), params: Default::default() };
+        let inputs: Vec<&testing::Array> = [product].into_iter().chain(others.iter().copied()).collect();
+        testing::run(Kernel::Map(map), &inputs, apart).unwrap();
+    }
+
+    #[test]
+    fn an_epilogue_of_several_outputs_meets_the_product_part_by_part() {
+        // Several blocks of the columns, of the depth and of the rows; a batch that folds and one that does not; vectors.
+        for (x, y, z) in [
+            (Shape::from([40, 300]), Shape::from([300, 1100]), Shape::from([40, 1100])),
+            ([700, 20].into(), [20, 530].into(), [700, 530].into()),
+            ([3, 30, 20].into(), [20, 70].into(), [3, 30, 70].into()),
+            ([2, 3, 30, 20].into(), [3, 20, 7].into(), [2, 3, 30, 7].into()),
+            ([1, 90].into(), [90, 50].into(), [1, 50].into()),
+            ([50, 90].into(), [90, 1].into(), [50, 1].into()),
+            ([5, 0].into(), [0, 6].into(), [5, 6].into()),
+        ] {
+            let real =
+                |s: &Shape, seed| numbers(s.size(), 1000, seed).into_iter().map(|v| v / 777.0).collect::<Vec<f64>>();
+            let (m, n) = (z[z.rank() - 2], z[z.rank() - 1]);
+            for dtype in [DType::F32, DType::F64, DType::BF16] {
+                let program = formula!(|c, row, column, one, whole| {
+                    let sum = c + row * column + one;
+                    (sum, sum.tanh() * whole, c)
+                });
+                let program = program.uniform_program(dtype).unwrap();
+                for (lie, threads) in Lie::ALL.into_iter().zip([1, 3].into_iter().cycle()) {
+                    let of = |s: Shape, seed| testing::Array::cast(s.clone(), lie, dtype, &real(&s, seed));
+                    let (a, b) = (of(x.clone(), 1), of(y.clone(), 2));
+                    let others = [of([n].into(), 3), of([m, 1].into(), 4), of(Shape::scalar(), 5), of(z.clone(), 6)];
+                    let others = others.each_ref();
+                    let new = || [(); 3].map(|()| testing::Array::new(z.clone(), dtype, lie));
+                    let (fused, apart, product) = (new(), new(), testing::Array::new(z.clone(), dtype, lie));
+                    with_threads(threads, || {
+                        let outputs = (&fused.each_ref()[..], &apart.each_ref()[..]);
+                        beside(program, (&a, &b), &others, outputs, &product);
+                    });
+                    for (fused, apart) in fused.iter().zip(&apart) {
+                        assert_eq!(fused.reals(), apart.reals(), "{x} {y} {lie:?} {dtype}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_epilogue_writes_where_it_reads_and_over_a_factor() {
+        let shape = Shape::from([600, 520]);
+        let real = |s: &Shape, seed| numbers(s.size(), 1000, seed).into_iter().map(|v| v / 777.0).collect::<Vec<f64>>();
+        let of = |s: &Shape, seed| testing::Array::cast(s.clone(), Lie::Plain, DType::F32, &real(s, seed));
+        let program = formula!(|g, p, m| {
+            let m = m * 0.9 + g;
+            (p - m * 0.1, m)
+        });
+        let program = program.uniform_program(DType::F32).unwrap();
+        let (x, y) = (of(&[600, 30].into(), 1), of(&[30, 520].into(), 2));
+        let [[p, m], [q, n]] = [(); 2].map(|()| [of(&shape, 3), of(&shape, 4)]);
+        let product = testing::Array::new(shape.clone(), DType::F32, Lie::Plain);
+        let kernel = MatMul { epilogue: Some(program.clone()), params: Default::default() };
+        testing::run(Kernel::MatMul(kernel), &[&x, &y, &p, &m], &[&p, &m]).unwrap();
+        testing::run(Kernel::MatMul(MatMul::default()), &[&x, &y], &[&product]).unwrap();
+        let map = Map { program: program.clone(), params: Default::default() };
+        testing::run(Kernel::Map(map), &[&product, &q, &n], &[&q, &n]).unwrap();
+        assert_eq!((p.reals(), m.reals()), (q.reals(), n.reals()));
+
+        // x ← x·w + x: the factor is whole until the product is.
+        let square = Shape::from([300, 300]);
+        let (x, w, once) = (of(&square, 5), of(&square, 6), of(&square, 5));
+        let program = formula!(|c, x| c + x).uniform_program(DType::F32).unwrap().clone();
+        let new = testing::Array::new(square, DType::F32, Lie::Plain);
+        let kernel = Kernel::MatMul(MatMul { epilogue: Some(program), params: Default::default() });
+        testing::run(kernel.clone(), &[&once, &w, &once], &[&new]).unwrap();
+        testing::run(kernel, &[&x, &w, &x], &[&x]).unwrap();
+        assert_eq!(x.reals(), new.reals());
     }
 
     #[test]

@@ -8,19 +8,21 @@
 //!       for each panel of columns    (register tile wide)
 //!         first strip: pack a panel of B[depth × columns]
 //!         micro-kernel                                 streams the panels of B from L2
-//!       epilogue on the strip of C, after the last block of the depth
+//!       epilogue on the last few strips of C, after the last block of the depth
 //! ```
 //!
 //! This is the order of Goto and van de Geijn with A and B in each other's places, because rows
-//! of C are contiguous here. A panel of A is packed right before its use and is small, so there
-//! is no block of A to keep.
+//! of C are contiguous here. Rows of A that lie close together are not packed at all, others right before their
+//! use, while the next strip is on its way from memory. Where columns of A are contiguous, a few strips are packed
+//! together, since they share cache lines.
 
 use super::element::Element;
 use super::level::Kernels;
-use super::pack::{Source, Strided};
+use super::pack::{Source, Strided, pack_panels};
 use super::tile::Tile;
-use super::{Epilogue, Finished, scratch};
-use crate::list::List;
+use super::{Epilogue, Finished};
+use crate::scratch;
+use crate::vector::prefetch_run;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -30,6 +32,21 @@ const DEPTH: usize = 272;
 
 /// Widest block of columns: with the depth, half a megabyte of f32 in a 1 MiB L2.
 const COLUMNS: usize = 512;
+
+/// Strips of A whose columns are contiguous that are packed together: about half a kilobyte of each column.
+const STRIPS: usize = 8;
+
+/// Elements of a block of A that are not likely to be in the cache all at once.
+const FAR: usize = 32 << 10;
+
+/// Panels of B that are packed together.
+const PANELS: usize = 4;
+
+/// Elements of C that are worth a call of the epilogue: they are still in L2 by then.
+const PART: usize = 8 << 10;
+
+/// Widest block of columns of a product that is not kept, and elements of such a block: they stay in L2, or near it.
+pub(super) const UNKEPT: (usize, usize) = (COLUMNS, 256 << 10);
 
 /// Largest register tile of all levels.
 const TILE: usize = 14 * 32;
@@ -81,29 +98,36 @@ impl<T: Element> Product<'_, T> {
                 unsafe { self.panels(kernels, rows, cols, room, room.add(strips * panel)) }
             });
         }
-        let pack_b = !self.read_b_in_place(kernels, rows.len());
-        let block = if pack_b { DEPTH * COLUMNS.min(cols.len()).next_multiple_of(width) } else { 0 };
-        if self.read_a_in_place(kernels, cols.len()) && !pack_b {
-            // SAFETY: nothing is packed, so nothing is written to the scratch pointers.
-            return unsafe { self.blocks(kernels, rows, cols, None, None) };
-        }
-        scratch::with(panel + block, |room: *mut T| {
-            // SAFETY: the scratch has room for a panel of A and a block of B.
+        let b_room = match self.read_b_in_place(kernels, rows.len()) {
+            true => 0,
+            false => DEPTH * COLUMNS.min(cols.len()).next_multiple_of(width),
+        };
+        let a_room = match self.read_a_in_place(kernels, cols.len()) {
+            true => 0,
+            false => self.strips(kernels, rows.len()) * panel,
+        };
+        let work = |room: *mut T| {
+            // SAFETY: the scratch has room for the panels of A and a block of B, where they are packed.
             unsafe {
-                let a = (!self.read_a_in_place(kernels, cols.len())).then_some(room);
-                let b = pack_b.then(|| room.add(panel));
+                let (a, b) = ((a_room > 0).then_some(room), (b_room > 0).then(|| room.add(a_room)));
                 self.blocks(kernels, rows, cols, a, b);
             }
-        });
+        };
+        if a_room + b_room == 0 { work(std::ptr::null_mut()) } else { scratch::with(a_room + b_room, work) }
     }
 
-    /// Whether the kernel reads A where it is: when few tiles share a panel, packing costs more
-    /// than it saves.
+    /// How many strips of A are packed together.
+    fn strips(&self, kernels: &Kernels<T>, rows: usize) -> usize {
+        if self.a.in_rows() { 1 } else { rows.div_ceil(kernels.rows).min(STRIPS) }
+    }
+
+    /// Whether the kernel reads A where it is: where its rows lie no farther apart than packed ones, or
+    /// when few tiles share a panel, so that packing costs more than it saves.
     fn read_a_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.a.strided().is_some_and(|a| {
             // Rows half a page apart share the sets of an 8-way L1, and 14 of them evict each other.
             let crowded = a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64;
-            cols <= 2 * kernels.width() && !crowded
+            a.depth == 1 && a.lane.unsigned_abs() <= DEPTH_PADDED || cols <= 2 * kernels.width() && !crowded
         })
     }
 
@@ -128,37 +152,64 @@ impl<T: Element> Product<'_, T> {
         let width = kernels.width();
         // Panels of equal height: a last panel of one row would be bound by latency.
         let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
+        let group = self.strips(kernels, rows.len()) * height;
         for j in cols.clone().step_by(COLUMNS) {
             let cols = j..cols.end.min(j + COLUMNS);
+            let across = cols.len().div_ceil(width);
             for depth in depth_blocks(self.k) {
                 // A panel that only one strip reads stays in L1: the next one takes its place.
-                let panel = if height < rows.len() { width * depth.len() } else { 0 };
+                let (panel, together) = if height < rows.len() { (width * depth.len(), PANELS) } else { (0, 1) };
+                let mut finished_to = rows.start;
+                let far = rows.len() * depth.len() >= FAR;
                 for i in rows.clone().step_by(height) {
                     let strip = i..rows.end.min(i + height);
-                    // SAFETY: the caller's; the strip, the columns and the depth are a part, and
-                    // the block has room for its panels.
+                    let next = strip.end..rows.end.min(strip.end + height);
+                    let within = (i - rows.start) % group;
+                    // SAFETY: the caller's; strips, columns and depth are a part, and the rooms are for their panels.
                     unsafe {
-                        let a = self.panel_of_a(kernels, strip.clone(), depth.clone(), a_room);
+                        if let Some(room) = a_room
+                            && within == 0
+                        {
+                            self.pack_a(kernels, i..rows.end.min(i + group), height, depth.clone(), room);
+                        }
+                        let a = self.panel_of_a(kernels, within / height, i, depth.start, a_room);
                         for (at, j) in cols.clone().step_by(width).enumerate() {
+                            if far {
+                                self.expect(&next, &depth, (at, across));
+                            }
                             let lanes = width.min(cols.end - j);
                             let b = match (b_room, self.b.strided()) {
                                 (Some(room), _) => {
-                                    let to = room.add(at * panel);
-                                    if i == rows.start {
-                                        self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, to);
+                                    if i == rows.start && at.is_multiple_of(together) {
+                                        let lanes = j..cols.end.min(j + together * width);
+                                        let to = room.add(at * panel);
+                                        pack_panels(self.b, kernels, lanes, width, depth.clone(), width, to, panel);
                                     }
-                                    Strided { data: to.cast_const(), lane: 1, depth: width as isize }
+                                    Strided { data: room.add(at * panel), lane: 1, depth: width as isize }
                                 }
                                 (None, Some(b)) => Strided { data: b.at(j, depth.start), ..b },
                                 (None, None) => unreachable!("without a strided view there is room"),
                             };
                             self.tile(kernels, i, strip.len(), j, lanes, &depth, a, b);
                         }
-                        if depth.end == self.k {
-                            self.finish(strip, cols.clone());
+                        let finished = finished_to..strip.end;
+                        if depth.end == self.k && (strip.end == rows.end || finished.len() * cols.len() >= PART) {
+                            finished_to = strip.end;
+                            self.finish(finished, cols.clone());
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// Asks for a part of the rows of A that come next, so that they are near when they are wanted: they lie in short
+    /// runs, which the processor does not foresee.
+    #[inline]
+    fn expect(&self, rows: &Range<usize>, depth: &Range<usize>, (part, parts): (usize, usize)) {
+        if let Some(a @ Strided { depth: 1, .. }) = self.a.strided() {
+            for i in rows.len() * part / parts..rows.len() * (part + 1) / parts {
+                prefetch_run(a.at(rows.start + i, depth.start), depth.len());
             }
         }
     }
@@ -179,15 +230,10 @@ impl<T: Element> Product<'_, T> {
     ) {
         let width = kernels.width();
         let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
-        let strips = || rows.clone().step_by(height).map(|i| i..rows.end.min(i + height));
         for depth in depth_blocks(self.k) {
             // SAFETY: the caller's; every strip has a panel of its own, and the columns are a part.
             unsafe {
-                let room = |s: usize| Some(a_room.add(s * panel_of(kernels)));
-                let panels: List<Strided<T>, 8> = strips()
-                    .enumerate()
-                    .map(|(s, strip)| self.panel_of_a(kernels, strip, depth.clone(), room(s)))
-                    .collect();
+                self.pack_a(kernels, rows.clone(), height, depth.clone(), a_room);
                 for j in cols.clone().step_by(width) {
                     let lanes = width.min(cols.end - j);
                     let data = self.b.panel(j, depth.start, width).unwrap_or_else(|| {
@@ -195,8 +241,9 @@ impl<T: Element> Product<'_, T> {
                         b_room.cast_const()
                     });
                     let b = Strided { data, lane: 1, depth: width as isize };
-                    for (strip, &a) in strips().zip(&panels) {
-                        self.tile(kernels, strip.start, strip.len(), j, lanes, &depth, a, b);
+                    for (s, i) in rows.clone().step_by(height).enumerate() {
+                        let a = self.panel_of_a(kernels, s, i, depth.start, Some(a_room));
+                        self.tile(kernels, i, height.min(rows.end - i), j, lanes, &depth, a, b);
                     }
                 }
             }
@@ -204,35 +251,43 @@ impl<T: Element> Product<'_, T> {
         self.finish(rows, cols);
     }
 
-    /// A panel of A as the kernel reads it: in place, or packed into `room`.
+    /// Packs strips of A, each into a panel of its own.
     ///
     /// # Safety
     ///
-    /// As for [`blocks`](Self::blocks).
-    #[inline]
-    unsafe fn panel_of_a(
+    /// As for [`blocks`](Self::blocks), with room for so many panels.
+    unsafe fn pack_a(
         &self,
         kernels: &Kernels<T>,
         rows: Range<usize>,
+        height: usize,
         depth: Range<usize>,
-        room: Option<*mut T>,
-    ) -> Strided<T> {
-        let Some(room) = room else {
-            let a = self.a.strided().expect("without a strided view there is room");
-            return Strided { data: a.at(rows.start, depth.start), ..a };
-        };
-        // The kernel takes rows as gladly as columns, so rows are copied, not transposed. Without, it is columns.
-        let (lane, step) =
-            if self.a.in_rows() { (DEPTH_PADDED, 1) } else { (1, kernels.rows.next_multiple_of(kernels.lanes)) };
-        // SAFETY: the room is for the deepest block and the padding of so many rows.
+        room: *mut T,
+    ) {
+        let panel = panel_of(kernels);
+        // SAFETY: a panel's room is for the deepest block and the padding of its rows.
         unsafe {
-            let (first, lanes, start, depth) = (rows.start, rows.len(), depth.start, depth.len());
-            match step {
-                1 => self.a.pack_rows(kernels, first, lanes, start, depth, lane, room),
-                _ => self.a.pack(kernels, first, lanes, start, depth, step, room),
+            if !self.a.in_rows() {
+                return pack_panels(self.a, kernels, rows, height, depth, row_of(kernels), room, panel);
+            }
+            // The kernel takes rows as gladly as columns, so rows are copied, not transposed.
+            for (s, i) in rows.clone().step_by(height).enumerate() {
+                let (lanes, to) = (height.min(rows.end - i), room.add(s * panel));
+                self.a.pack_rows(kernels, i, lanes, depth.start, depth.len(), DEPTH_PADDED, to);
             }
         }
-        Strided { data: room, lane: lane as isize, depth: step as isize }
+    }
+
+    /// The panel of the strip from row `i` on as the kernel reads it: in place, or where it was packed as number `s`.
+    #[inline]
+    fn panel_of_a(&self, kernels: &Kernels<T>, s: usize, i: usize, start: usize, room: Option<*mut T>) -> Strided<T> {
+        let Some(room) = room else {
+            let a = self.a.strided().expect("without a strided view there is room");
+            return Strided { data: a.at(i, start), ..a };
+        };
+        let (lane, depth) = if self.a.in_rows() { (DEPTH_PADDED, 1) } else { (1, row_of(kernels)) };
+        let data = room.wrapping_add(s * panel_of(kernels)).cast_const();
+        Strided { data, lane: lane as isize, depth: depth as isize }
     }
 
     /// Multiplies one register tile into C.
@@ -329,7 +384,12 @@ pub(super) fn cost<T>(kernels: &Kernels<T>, (m, n, k): (usize, usize, usize), b:
 
 /// Numbers of the largest panel of A.
 fn panel_of<T>(kernels: &Kernels<T>) -> usize {
-    DEPTH_PADDED * kernels.rows.next_multiple_of(kernels.lanes)
+    DEPTH_PADDED * row_of(kernels)
+}
+
+/// Numbers of a row of a panel of A that is packed in columns.
+fn row_of<T>(kernels: &Kernels<T>) -> usize {
+    kernels.rows.next_multiple_of(kernels.lanes)
 }
 
 /// Stride of a packed row of A: an odd number of cache lines, so that rows spread over the sets.

@@ -90,7 +90,8 @@ pub struct Finished<T> {
 }
 
 /// What happens to finished sums: bias, activation, rounding to another type. Called once for
-/// each element of C, in parts whose shape is not specified, from several threads.
+/// each element of C, in parts whose shape is not specified, from several threads. Where C is `None`, the product is made
+/// part by part in scratch, for its epilogue alone.
 pub type Epilogue<'a, T> = &'a (dyn Fn(Finished<T>) + Sync);
 
 /// How many tasks a product may be split into; no choice changes a bit.
@@ -117,7 +118,7 @@ pub unsafe fn gemm<T: Element>(
     shape: &Gemm,
     a: *const T,
     b: *const T,
-    c: *mut T,
+    c: Option<*mut T>,
     epilogue: Option<Epilogue<'_, T>>,
     threads: Threads,
 ) {
@@ -136,7 +137,7 @@ pub unsafe fn gemm_batched<T: Element>(
     batch: &[Offsets],
     a: *const T,
     b: *const T,
-    c: *mut T,
+    c: Option<*mut T>,
     epilogue: Option<Epilogue<'_, T>>,
     threads: Threads,
 ) {
@@ -156,25 +157,26 @@ pub unsafe fn gemm_at<T: Element>(
     batch: &[Offsets],
     a: *const T,
     b: *const T,
-    c: *mut T,
+    c: Option<*mut T>,
     epilogue: Option<Epilogue<'_, T>>,
     threads: Threads,
 ) {
     let kernels = T::kernels(level);
     let a = Strided { data: a, lane: shape.a_strides.0, depth: shape.a_strides.1 };
     let b = Strided { data: b, lane: shape.b_strides.1, depth: shape.b_strides.0 };
-    let c = Output { data: c, row: shape.c_strides.0, col: shape.c_strides.1, accumulate: shape.accumulate };
+    let (row, col) = shape.c_strides;
+    let c = c.map(|data| Output { data, row, col, accumulate: shape.accumulate });
     let problem = Problem { kernels, m: shape.m, n: shape.n, k: shape.k, epilogue, transposed: false };
     // C is computed in vectors along its rows, or, (A·B)ᵀ = Bᵀ·Aᵀ, along its columns: products and
     // order are the same. A single row is computed as the single column of the transpose.
     let turn = shape.m == 1
         || shape.n > 1
-            && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c.row)
-                < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c.col);
+            && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c.map_or(1, |c| c.row))
+                < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c.map_or(1, |c| c.col));
     // SAFETY: the caller's.
     unsafe {
         if turn {
-            let c = Output { row: c.col, col: c.row, ..c };
+            let c = c.map(|c| Output { row: c.col, col: c.row, ..c });
             let problem = Problem { m: shape.n, n: shape.m, transposed: true, ..problem };
             let turned = |i: usize| Offsets { a: batch[i].b, b: batch[i].a, c: batch[i].c };
             problem.run(batch.len(), turned, b, a, c, threads);
@@ -299,7 +301,7 @@ impl<T: Element> Problem<'_, T> {
         offsets: impl Fn(usize) -> Offsets + Sync,
         a: Strided<T>,
         b: Strided<T>,
-        c: Output<T>,
+        c: Option<Output<T>>,
         threads: Threads,
     ) {
         let one = self.m.saturating_mul(self.n).saturating_mul(self.k.max(1));
@@ -346,17 +348,55 @@ impl<T: Element> Problem<'_, T> {
         at: Offsets,
         a: Strided<T>,
         b: Strided<T>,
-        c: Output<T>,
+        c: Option<Output<T>>,
         rows: Range<usize>,
         cols: Range<usize>,
     ) {
         let a = Strided { data: a.data.wrapping_offset(at.a), ..a };
         let b = Strided { data: b.data.wrapping_offset(at.b), ..b };
+        if let Some(c) = c {
+            let c = Output { data: c.data.wrapping_offset(at.c), ..c };
+            // SAFETY: the caller's.
+            return unsafe { self.product(batch, a, b, c, rows, cols) };
+        }
+        let (widest, size) = block::UNKEPT;
+        let width = widest.min(cols.len()).max(1);
+        let height = (size / width).next_multiple_of(self.kernels.rows);
+        for j in cols.clone().step_by(width) {
+            let cols = j..cols.end.min(j + width);
+            for i in rows.clone().step_by(height) {
+                let rows = i..rows.end.min(i + height);
+                scratch::with(rows.len() * cols.len(), |room: *mut T| {
+                    let row = cols.len() as isize;
+                    let data = room.wrapping_offset(-(rows.start as isize * row + cols.start as isize));
+                    let c = Output { data, row, col: 1, accumulate: false };
+                    // SAFETY: the room is for these rows and columns, the first element at its start.
+                    unsafe { self.product(batch, a, b, c, rows, cols.clone()) }
+                });
+            }
+        }
+    }
+
+    /// One rectangle of one product of the batch, which lies as the operands say.
+    ///
+    /// # Safety
+    ///
+    /// As for [`rectangle`](Self::rectangle).
+    #[inline]
+    unsafe fn product(
+        &self,
+        batch: usize,
+        a: Strided<T>,
+        b: Strided<T>,
+        c: Output<T>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) {
         let product = Product {
             a: &a,
             b: &b,
             k: self.k,
-            c: c.data.wrapping_offset(at.c),
+            c: c.data,
             c_row: c.row,
             c_col: c.col,
             accumulate: c.accumulate,

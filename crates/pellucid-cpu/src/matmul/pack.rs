@@ -6,7 +6,8 @@
 
 use super::element::Element;
 use super::level::Kernels;
-use crate::vector::Vector;
+use crate::vector::{Vector, prefetch_run};
+use std::ops::Range;
 
 /// A matrix seen as lanes × depth: A[m × k] has its rows as lanes, B[k × n] its columns.
 ///
@@ -114,7 +115,8 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
         width: usize,
         to: *mut T,
     ) {
-        let panel = Panel { from: Strided { data: self.at(first, start), ..*self }, lanes, depth, width, to };
+        let from = Strided { data: self.at(first, start), ..*self };
+        let panel = Panel { from, lanes, each: width, depth, width, to, step: 0 };
         // SAFETY: the caller's; the level of `kernels` was detected.
         unsafe {
             match self {
@@ -147,17 +149,58 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
     }
 }
 
-/// One panel to pack from a strided matrix: `lanes × depth`, into rows of `width`.
+/// Packs neighbouring panels of `each` lanes: panel s, as [`Source::pack`] does, to `to + s·step`.
+///
+/// # Safety
+///
+/// As for [`Source::pack`], for every panel.
+#[allow(clippy::too_many_arguments, reason = "two ranges, their parts, and places")]
+pub(super) unsafe fn pack_panels<T: Element>(
+    source: &dyn Source<T>,
+    kernels: &Kernels<T>,
+    lanes: Range<usize>,
+    each: usize,
+    depth: Range<usize>,
+    width: usize,
+    to: *mut T,
+    step: usize,
+) {
+    if let Some(from @ Strided { lane: 1, .. }) = source.strided()
+        && depth.len() >= DEEP
+    {
+        let from = Strided { data: from.at(lanes.start, depth.start), ..from };
+        let panels = Panel { from, lanes: lanes.len(), each, depth: depth.len(), width, to, step };
+        // SAFETY: the caller's; the level of `kernels` was detected.
+        return unsafe { (kernels.copy)(&panels) };
+    }
+    for (s, first) in lanes.clone().step_by(each).enumerate() {
+        let lanes = each.min(lanes.end - first);
+        // SAFETY: the caller's.
+        unsafe { source.pack(kernels, first, lanes, depth.start, depth.len(), width, to.add(s * step)) }
+    }
+}
+
+/// Panels to pack from a strided matrix: `lanes × depth`, into rows of `width`. One panel, or, where lanes are contiguous,
+/// several of `each` lanes, `step` apart.
 pub(super) struct Panel<T> {
     from: Strided<T>,
     lanes: usize,
+    each: usize,
     depth: usize,
     width: usize,
     to: *mut T,
+    step: usize,
 }
 
+/// Depths at which panels are packed together: less is in the cache soon enough.
+const DEEP: usize = 128;
+
+/// Steps of the depth that are copied together: of rows a power of two apart more would evict one another.
+const TOGETHER: usize = 8;
+
 impl<T: Element> Panel<T> {
-    /// Packs lanes that are contiguous: rows are copied.
+    /// Packs lanes that are contiguous: rows are copied. Neighbouring panels share the cache lines and the pages of a row, so a
+    /// few rows are dealt out to all panels at a time.
     ///
     /// # Safety
     ///
@@ -165,21 +208,36 @@ impl<T: Element> Panel<T> {
     /// vector's lanes.
     #[inline(always)]
     pub(super) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
-        let &Self { from, lanes, depth, width, to } = self;
-        // SAFETY: loads stop at `lanes`, stores at `width`.
-        unsafe {
-            if lanes == width && width == 2 * V::LANES {
-                for p in 0..depth {
-                    let (from, to) = (from.at(0, p), to.add(p * width));
+        let &Self { from, lanes, each, depth, width, to, step } = self;
+        if lanes == width && width == 2 * V::LANES {
+            for p in 0..depth {
+                let (from, to) = (from.at(0, p), to.wrapping_add(p * width));
+                // SAFETY: a whole panel of two vectors.
+                unsafe {
                     V::load(from).store(to);
                     V::load(from.add(V::LANES)).store(to.add(V::LANES));
                 }
-                return;
             }
-            for i in (0..width).step_by(V::LANES) {
-                let mask = V::mask(lanes.saturating_sub(i).min(V::LANES));
-                for p in 0..depth {
-                    V::load_part(from.at(i, p), mask).store(to.add(p * width + i));
+            return;
+        }
+        for start in (0..depth).step_by(TOGETHER) {
+            let rows = TOGETHER.min(depth - start);
+            for p in start + 2 * TOGETHER..depth.min(start + 2 * TOGETHER + rows) {
+                prefetch_run(from.at(0, p), lanes);
+            }
+            for (panel, first) in (0..lanes).step_by(each).enumerate() {
+                let lanes = each.min(lanes - first);
+                for i in (0..width).step_by(V::LANES) {
+                    let (mut from, mut to) =
+                        (from.at(first + i, start), to.wrapping_add(panel * step + start * width + i));
+                    // SAFETY: loads stop at the panel's lanes, stores at `width`.
+                    unsafe {
+                        let mask = V::mask(lanes.saturating_sub(i).min(V::LANES));
+                        for _ in 0..rows {
+                            V::load_part(from, mask).store(to);
+                            (from, to) = (from.wrapping_offset(self.from.depth), to.wrapping_add(width));
+                        }
+                    }
                 }
             }
         }
@@ -192,7 +250,7 @@ impl<T: Element> Panel<T> {
     /// As for [`Source::pack`] and [`Vector`]; `from.depth` is 1.
     #[inline(always)]
     pub(super) unsafe fn turn<V: Vector<Scalar = T>>(&self) {
-        let &Self { from, lanes, depth, width, to } = self;
+        let &Self { from, lanes, depth, width, to, .. } = self;
         let (whole_lanes, whole_depth) = (lanes - lanes % V::SIDE, depth - depth % V::SIDE);
         // SAFETY: blocks lie in `whole_lanes × whole_depth`; `gather` does the rest.
         unsafe {

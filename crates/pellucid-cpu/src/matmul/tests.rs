@@ -78,7 +78,7 @@ fn product<T: Element>(
     let c_start = c.data.as_mut_ptr().wrapping_add(c.start);
     let (a_start, b_start) = (a.data.as_ptr().wrapping_add(a.start), b.data.as_ptr().wrapping_add(b.start));
     // SAFETY: `Matrix` holds every element that its strides reach.
-    unsafe { gemm_at(level, &shape, &[Offsets::default()], a_start, b_start, c_start, None, threads) }
+    unsafe { gemm_at(level, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
     c.values(m)
 }
 
@@ -212,7 +212,7 @@ fn a_batch_is_its_products() {
             let (a, b, c_start) = (Shared(a.as_ptr()), Shared(b.as_ptr()), Shared(c.as_mut_ptr()));
             // SAFETY: the vectors hold the batch.
             with_threads(threads, || unsafe {
-                gemm_batched(&shape, &batch, a.get(), b.get(), c_start.get(), None, Threads::Pool)
+                gemm_batched(&shape, &batch, a.get(), b.get(), Some(c_start.get()), None, Threads::Pool)
             });
             assert_eq!(bits(&c), bits(&each), "{count} of {m}x{n}x{k} on {threads}");
         }
@@ -315,7 +315,7 @@ fn an_epilogue_sees_each_element_once_finished() {
                 }
             };
             // SAFETY: the matrices hold the shape.
-            unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), c.data.as_mut_ptr(), Some(&epilogue), Threads::Pool) }
+            unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.data.as_mut_ptr()), Some(&epilogue), Threads::Pool) }
             let plain = in_stated_order((m, n, k), &a, &b);
             let want: Vec<f32> = plain.iter().enumerate().map(|(i, x)| x + i as f32).collect();
             assert_eq!(bits(&c.values(m)), bits(&want), "{m}x{n}x{k} {storage:?}");
@@ -330,7 +330,7 @@ fn broadcast_operands_have_stride_zero() {
     let mut c = vec![0.0; m * n];
     let shape = Gemm { m, n, k, a_strides: (0, 1), b_strides: (0, 1), c_strides: (n as isize, 1), accumulate: false };
     // SAFETY: rows of A and B repeat one row.
-    unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), None, Threads::One) }
+    unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.as_mut_ptr()), None, Threads::One) }
     let (a, b): (Vec<_>, Vec<_>) = (a.repeat(m), b.repeat(k));
     assert_eq!(bits(&c), bits(&in_stated_order((m, n, k), &a, &b)));
 }

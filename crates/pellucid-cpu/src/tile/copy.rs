@@ -4,6 +4,7 @@ use super::map;
 use super::prepare::Prepared;
 use super::turn::turn;
 use super::walk::{self, Axis, Cursor};
+use crate::matmul::Threads;
 use crate::operand::Operand;
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::kernel::Params;
@@ -72,7 +73,7 @@ fn copy_axes(mut axes: walk::Axes, mut bases: [*mut u8; 2], [from, to]: [DType; 
             _ => {}
         }
     }
-    map::run(cast(from, to), &Params::new(), &axes, &bases);
+    map::run(cast(from, to), &Params::new(), &axes, &bases, Threads::Pool);
 }
 
 /// The conversion between two dtypes: loaded exactly, stored with one rounding.

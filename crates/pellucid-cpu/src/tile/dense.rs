@@ -6,8 +6,9 @@ use super::loader::fill;
 use super::map::{self, UNIT};
 use super::prepare::{Call, Prepared};
 use super::small;
-use super::walk::Axis;
+use super::walk::{Axis, MANY};
 use crate::list::List;
+use crate::matmul::Threads;
 use crate::scratch;
 use crate::simd::{self, BinaryLoop};
 use crate::threads::{GRAIN, Ptr, split};
@@ -108,7 +109,7 @@ pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: 
     let places = inputs.iter().chain(outputs);
     let steps = operands().zip(places.clone()).map(|(size, d)| if d.once || n == 1 { 0 } else { size as isize });
     let axis = Axis { len: n, steps: steps.collect() };
-    map::run(program, params, &[axis], &places.map(|d| d.at).collect::<List<*mut u8, 8>>());
+    map::run(program, params, &[axis], &places.map(|d| d.at).collect::<List<*mut u8, MANY>>(), Threads::Pool);
 }
 
 /// Runs a program of one instruction; false if it is not that simple.

@@ -8,6 +8,7 @@ use super::prepare::Prepared;
 use super::turn::turn;
 use super::walk::{self, Axes, Axis, Cursor, Lie};
 use crate::list::List;
+use crate::matmul::Threads;
 use crate::operand::Operand;
 use crate::scratch;
 use crate::simd::{self, StreamLoop};
@@ -54,12 +55,12 @@ pub(crate) fn map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>])
     let mut axes = walk::axes(shape, operands(), |_| true);
     walk::reorder(&mut axes, inputs.len(), &mut bases);
     walk::merge(&mut axes);
-    run(program, &kernel.params, &axes, &bases);
+    run(program, &kernel.params, &axes, &bases, Threads::Pool);
     Ok(())
 }
 
 /// Runs a program over the index space `axes`, whose operands are its inputs and then its outputs.
-pub(super) fn run(program: &Prepared, params: &Params, axes: &[Axis], bases: &[*mut u8]) {
+pub(super) fn run(program: &Prepared, params: &Params, axes: &[Axis], bases: &[*mut u8], threads: Threads) {
     let inputs = program.inputs.len();
     if let Some((inner, outer)) = axes.split_last() {
         // An input that is dense along another axis than the innermost is turned first.
@@ -69,17 +70,17 @@ pub(super) fn run(program: &Prepared, params: &Params, axes: &[Axis], bases: &[*
             outer.iter().rposition(|a| turned && a.steps[k] == size && a.len >= TURN)
         };
         if let Some(across) = (0..inputs).find_map(across) {
-            return run_turned(program, params, axes, across, bases);
+            return run_turned(program, params, axes, across, bases, threads);
         }
     }
     let long = axes.len() > 1 && axes.last().is_some_and(|a| a.len >= LONG);
     let (outer, inner) = axes.split_at(if long { axes.len() - 1 } else { 0 });
-    run_segments(program, params, outer, inner, bases);
+    run_segments(program, params, outer, inner, bases, threads);
 }
 
 /// Runs a program panel by panel; inputs that are dense along axis `across` are turned into scratch,
 /// to be dense along the innermost axis.
-fn run_turned(program: &Prepared, params: &Params, axes: &[Axis], across: usize, bases: &[*mut u8]) {
+fn run_turned(program: &Prepared, params: &Params, axes: &[Axis], across: usize, bases: &[*mut u8], threads: Threads) {
     let (row, column) = (&axes[across], &axes[axes.len() - 1]);
     let others: Axes = (0..axes.len() - 1).filter(|&a| a != across).map(|a| axes[a].clone()).collect();
     let turned = |k: usize| {
@@ -91,7 +92,7 @@ fn run_turned(program: &Prepared, params: &Params, axes: &[Axis], across: usize,
     let starts: List<Ptr<u8>, 8> = bases.iter().map(|&b| Ptr(b)).collect();
     let panel_bytes = |k: usize| PANEL.0 * PANEL.1 * program.inputs[k].size;
     let scratch_bytes: usize = (0..program.inputs.len()).filter(|&k| turned(k)).map(panel_bytes).sum();
-    split(panels, 1, |range| {
+    shared(threads, panels, 1, |range| {
         for panel in range {
             let (i, j) = (panel / columns % rows * PANEL.0, panel % columns * PANEL.1);
             let (height, width) = (PANEL.0.min(row.len - i), PANEL.1.min(column.len - j));
@@ -114,7 +115,7 @@ fn run_turned(program: &Prepared, params: &Params, axes: &[Axis], across: usize,
                 walk::merge(&mut axes);
                 let long = axes.len() > 1 && width >= LONG;
                 let (outer, inner) = axes.split_at(if long { axes.len() - 1 } else { 0 });
-                run_segments(program, params, outer, inner, &at);
+                run_segments(program, params, outer, inner, &at, threads);
             });
         }
     });
@@ -122,7 +123,14 @@ fn run_turned(program: &Prepared, params: &Params, axes: &[Axis], across: usize,
 
 /// Runs a program over the index space `outer ++ inner`, whose operands are the program's inputs
 /// and then its outputs, in segments of `inner`.
-fn run_segments(program: &Prepared, params: &Params, outer: &[Axis], inner: &[Axis], bases: &[*mut u8]) {
+fn run_segments(
+    program: &Prepared,
+    params: &Params,
+    outer: &[Axis],
+    inner: &[Axis],
+    bases: &[*mut u8],
+    threads: Threads,
+) {
     let (inputs, out) = bases.split_at(program.inputs.len());
     // An output in the memory of an input may be written before the input is read for the last
     // time; then the input is copied aside, tile by tile.
@@ -148,7 +156,17 @@ fn run_segments(program: &Prepared, params: &Params, outer: &[Axis], inner: &[Ax
     let job = Job { eval, outer, lies, bases, length, stream };
     let bytes: usize = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum();
     let grain = GRAIN / (bytes + 2 * program.steps.len()).max(1);
-    split(total.div_ceil(UNIT), grain.div_ceil(UNIT), |r| job.range(r.start * UNIT..total.min(r.end * UNIT)));
+    let piece = |r: Range<usize>| job.range(r.start * UNIT..total.min(r.end * UNIT));
+    shared(threads, total.div_ceil(UNIT), grain.div_ceil(UNIT), piece);
+}
+
+/// Runs `work` over `0..total` on this thread, or as [`split`] does.
+#[inline]
+fn shared(threads: Threads, total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
+    match threads {
+        Threads::One => work(0..total),
+        Threads::Pool => split(total, grain, work),
+    }
 }
 
 struct Job<'a> {

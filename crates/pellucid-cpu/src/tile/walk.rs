@@ -6,12 +6,15 @@
 use crate::list::List;
 use crate::operand::Operand;
 
+/// As many operands, those of an update of Adam's kind, need no heap.
+pub(super) const MANY: usize = 12;
+
 /// One axis of an index space.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     pub(super) len: usize,
     /// Bytes from one index to the next, for every operand.
-    pub(super) steps: List<isize, 6>,
+    pub(super) steps: List<isize, MANY>,
 }
 
 /// Axes, outermost first.
@@ -107,7 +110,7 @@ pub(super) struct Cursor<'a> {
     axes: &'a [Axis],
     index: List<usize, 6>,
     /// Where each operand's element lies.
-    pub(super) at: List<*mut u8, 8>,
+    pub(super) at: List<*mut u8, MANY>,
 }
 
 impl<'a> Cursor<'a> {

@@ -109,3 +109,18 @@ pub(crate) fn prefetch<T>(p: *const T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = p;
 }
+
+/// Asks for `len` numbers from `p` on, which are wanted in the second level of the cache: the first has better things to keep until then.
+#[inline(always)]
+pub(crate) fn prefetch_run<T>(p: *const T, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (p.addr() & !63..p.wrapping_add(len).addr()).step_by(64) {
+        // SAFETY: as above.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T1>(p.with_addr(line).cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (p, len);
+}

@@ -41,9 +41,14 @@ impl Kernel {
                     _ => smallvec![x],
                 })
             }
-            Kernel::MatMul(_) => {
-                let (a, b) = (&inputs[0], &inputs[1]);
-                one(matmul_shape(&a.shape, &b.shape)?, a.dtype)
+            Kernel::MatMul(k) => {
+                let shape = matmul_shape(&inputs[0].shape, &inputs[1].shape)?;
+                match &k.epilogue {
+                    None => one(shape, inputs[0].dtype),
+                    Some(program) => {
+                        Ok(program.outputs.iter().map(|o| Meta { shape: shape.clone(), dtype: o.storage }).collect())
+                    }
+                }
             }
             Kernel::Gather(k) => one(k.index.shape(&inputs[0].shape, &inputs[1].shape), inputs[0].dtype),
             Kernel::Sort(k) => {

@@ -10,10 +10,10 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{Kernel, MatMul, Meta};
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::{SmallVec, smallvec};
 
-/// C = A·B over the last two axes; the axes before them broadcast.
+/// C = A·B over the last two axes, or A·B + b; the axes before them broadcast.
 ///
 /// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over the batch axes that were stretched. The gradient of an
 /// operand that is a transposed view is computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ, so that it lies in
@@ -38,25 +38,28 @@ impl Operation for Product {
             saves.input(1);
         }
         let out = match self.columns {
-            true => flipped(&multiply(device, [&flipped(inputs[1]), &flipped(inputs[0])])?),
-            false => multiply(device, [inputs[0], inputs[1]])?,
+            true => flipped(&multiply(device, [&flipped(inputs[1]), &flipped(inputs[0])], None)?),
+            false => multiply(device, [inputs[0], inputs[1]], inputs.get(2).copied())?,
         };
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
         let g = grads.get(0)?;
         let flip = |x: &Tensor| transpose(x, -1, -2);
-        let mut gradients: InputGradients = smallvec![None, None];
+        let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
         if needed.contains(0) {
             let b = saved.input(1)?;
-            let whole = product(&g, &flip(&b)?, self.transposed[0])?;
+            let whole = product(&g, &flip(&b)?, None, self.transposed[0])?;
             gradients[0] = Some(sum_to(&whole, &saved.input_shape(0))?);
+        }
+        if needed.contains(2) {
+            gradients[2] = Some(sum_to(&g, &saved.input_shape(2))?);
         }
         if needed.contains(1) {
             let a = saved.input(0)?;
             // A matrix shared by the whole batch: one product sums over it.
             let (a, g) = folded(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
-            let whole = product(&flip(&a)?, &g, self.transposed[1])?;
+            let whole = product(&flip(&a)?, &g, None, self.transposed[1])?;
             gradients[1] = Some(sum_to(&whole, &saved.input_shape(1))?);
         }
         Ok(gradients)
@@ -67,12 +70,15 @@ fn meta(array: &Array) -> Meta {
     Meta { shape: array.shape().clone(), dtype: array.dtype() }
 }
 
-/// The kernel, into a new array.
-fn multiply(device: Device, [a, b]: [&Array; 2]) -> Result<Array> {
-    let kernel = Kernel::MatMul(MatMul::default());
+/// The kernel, into a new array; it adds the bias to what it has multiplied, block by block.
+fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result<Array> {
+    let added = formula!(|product, bias| product + bias);
+    let epilogue = bias.map(|bias| added.uniform_program(bias.dtype()).cloned()).transpose()?;
+    let kernel = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
     let out = kernel.infer(&[meta(a), meta(b)])?.pop().expect("one product");
     let out = Array::new(device, out.dtype, out.shape)?;
-    engine::submit(&kernel, &[a, b], &[&out])?;
+    let inputs: SmallVec<[&Array; 3]> = [a, b].into_iter().chain(bias).collect();
+    engine::submit(&kernel, &inputs, &[&out])?;
     Ok(out)
 }
 
@@ -84,12 +90,13 @@ fn flipped(x: &Array) -> Array {
     x.view(x.layout().permute(&order))
 }
 
-fn product(a: &Tensor, b: &Tensor, columns: bool) -> Result<Tensor> {
+fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, columns: bool) -> Result<Tensor> {
     let column_by_column = |x: &Tensor| {
         let layout = x.array().layout();
         !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
     };
-    apply_one(Product { transposed: [column_by_column(a), column_by_column(b)], columns }, &[a, b])
+    let inputs: SmallVec<[&Tensor; 3]> = [a, b].into_iter().chain(bias).collect();
+    apply_one(Product { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
 }
 
 /// A and g with their batch axes folded into the rows, if B (of rank 2) is shared by the batch.
@@ -111,6 +118,11 @@ fn folded(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)
 /// not broadcast; [`Error::DTypeMismatch`] for bool.
 #[face]
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    matmul_with(a, b, None)
+}
+
+/// A·B + b; the sum is a part of the product where b is a row of it.
+fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let mismatch = |mend: &str| Error::shapes("matmul", [a.shape(), b.shape()], mend);
     if a.rank() == 0 || b.rank() == 0 {
         return Err(mismatch("0-d tensors have no matrix product; multiply with *"));
@@ -128,19 +140,29 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
     let x = if a.rank() == 1 { ops::unsqueeze(&x, 0)? } else { x };
     let y = if b.rank() == 1 { ops::unsqueeze(&y, 1)? } else { y };
+    let (inside, after) = match bias {
+        Some(bias) if bias.dtype() == dtype && b.rank() == 2 && bias.shape()[..] == y.shape()[1..] => {
+            (Some(bias), None)
+        }
+        other => (None, other),
+    };
     // A batch of rows times one matrix is one product of more rows: in any layout, since a product of
     // one row may add in another order than one of many.
     let joined = (x.rank() > 2 && y.rank() == 2).then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
     let product = match joined {
         Some(rows) => {
-            let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y, false)?;
+            let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y, inside, false)?;
             let shape = x.shape().with_axis(x.rank() - 1, y.shape()[1]);
             reshape_to(&flat, &shape)?
         }
-        None => product(&x, &y, false)?,
+        None => product(&x, &y, inside, false)?,
     };
     let product = if a.rank() == 1 { ops::squeeze(&product, -2)? } else { product };
-    if b.rank() == 1 { ops::squeeze(&product, -1) } else { Ok(product) }
+    let product = if b.rank() == 1 { ops::squeeze(&product, -1)? } else { product };
+    match after {
+        None => Ok(product),
+        Some(bias) => ops::add(product, bias),
+    }
 }
 
 /// The inner product Σ aᵢ·bᵢ of two vectors, a 0-d tensor.
@@ -178,14 +200,10 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
         let bias = autocast::cast_some(bias, dtype)?;
         return linear(&autocast::cast(x, dtype)?, &autocast::cast(weight, dtype)?, bias.as_ref());
     }
-    let product = match weight.rank() {
-        1 => matmul(x, weight)?,
-        2 => matmul(x, &ops::t(weight)?)?,
-        _ => return Err(Error::shapes("linear", [x.shape(), weight.shape()], "the weight is [out, in] or [in]")),
-    };
-    match bias {
-        None => Ok(product),
-        Some(bias) => ops::add(product, bias),
+    match weight.rank() {
+        1 => matmul_with(x, weight, bias),
+        2 => matmul_with(x, &ops::t(weight)?, bias),
+        _ => Err(Error::shapes("linear", [x.shape(), weight.shape()], "the weight is [out, in] or [in]")),
     }
 }
 
