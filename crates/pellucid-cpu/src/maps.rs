@@ -46,9 +46,9 @@ mod tests {
     }
 
     fn read(storage: &Storage, len: usize) -> Vec<f32> {
-        let mut bytes = vec![0; 4 * len];
-        Cpu.download(storage, 0, &mut bytes).unwrap();
-        bytemuck::cast_slice(&bytes).to_vec()
+        let mut values = vec![0.0; len];
+        Cpu.download(storage, 0, bytemuck::cast_slice_mut(&mut values)).unwrap();
+        values
     }
 
     fn dense(storage: &Storage, offset: usize, once: bool) -> Dense<'_> {

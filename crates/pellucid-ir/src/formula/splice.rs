@@ -194,18 +194,24 @@ impl Splice {
         if !exact && !halves {
             return Err("an integer would wrap in between");
         }
-        let mut value = made.value;
-        if !exact && made.storage.size() < from.size() {
-            value = self.step(Op::Round(made.storage), from, &[value]);
-        }
-        match (from, to) {
-            _ if from == to => Ok(value),
-            (Compute::F32 | Compute::F64, Compute::I32 | Compute::I64 | Compute::Mask) => {
-                Err("a float is read as an integer")
-            }
+        // The type in which the value is at hand.
+        let (mut value, mut at) = (made.value, from);
+        let mut convert = |splice: &mut Splice, value: Value, to: Compute| match (at == to, value) {
+            (true, _) => Ok(value),
             // What is uniform is rounded once, from full width, and not twice.
-            _ if matches!(value, Value::Uniform(_)) => Err("a number is read in another type"),
-            _ => Ok(self.step(Op::Convert(to), from, &[value])),
+            (_, Value::Uniform(_)) => Err("a number is read in another type"),
+            _ => Ok(splice.step(Op::Convert(to), std::mem::replace(&mut at, to), &[value])),
+        };
+        if !exact && made.storage.size() < from.size() {
+            value = match made.storage {
+                DType::F32 => convert(self, value, Compute::F32)?,
+                half if half.compute() == from => self.step(Op::Round(half), from, &[value]),
+                _ => return Err("a double is stored as a half"),
+            };
+        }
+        match to {
+            Compute::I32 | Compute::I64 | Compute::Mask if from.is_float() => Err("a float is read as an integer"),
+            _ => convert(self, value, to),
         }
     }
 }

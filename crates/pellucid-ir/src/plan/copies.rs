@@ -87,9 +87,11 @@ fn read_here(plan: &mut Plan, k: usize) -> bool {
             && !launch.writes(to.slot)
             && launch.inputs.iter().enumerate().all(own)
     };
-    let Some(&last) = users.last() else { return false };
-    let steady = plan.launches[k + 1..last].iter().all(|l| !l.writes(from.slot));
-    if users[0] < k || !users.iter().all(factor) || !steady {
+    let (Some(&first), Some(&last)) = (users.first(), users.last()) else { return false };
+    if first < k || !users.iter().all(factor) {
+        return false;
+    }
+    if plan.launches[k + 1..last].iter().any(|l| l.writes(from.slot)) {
         return false;
     }
     let layouts: Vec<(usize, usize, Layout)> = users

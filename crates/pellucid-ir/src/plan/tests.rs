@@ -204,7 +204,7 @@ fn maps_join_rows_reductions_and_products() {
     });
     // The product's epilogue ends at the rows, which begin with a map of their own.
     let soft = w.slot(Role::Own, [3, 5]);
-    let row = Kernel::Row(Row { axes: AxisSet::from_iter([1]), program: program(&softmax), params: Params::new() });
+    let row = Kernel::Row(Row { axes: AxisSet::from_iter([1]), program: program(softmax), params: Params::new() });
     w.launch(row, &[&y], &[&soft]);
     let soft = w.map(exp(), &[&soft]);
     let soft = w.map(add(), &[&soft, &y]);

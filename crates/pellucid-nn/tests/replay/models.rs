@@ -253,7 +253,7 @@ fn mixed_precision_with_scale_and_average() {
         let bytes = &state.iter().find(|(own, _)| own.ends_with(name)).unwrap().1;
         f32::from_ne_bytes(bytes[..].try_into().unwrap())
     };
-    assert_eq!(number("optimizer.groups.0.step"), 57.0, "three steps of 60 are skipped");
+    assert_eq!(number(".step"), 57.0, "three steps of 60 are skipped");
     assert!(number("scaler.scale") > 1024.0, "the scale has grown in between");
 }
 

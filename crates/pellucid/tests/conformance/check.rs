@@ -163,7 +163,8 @@ impl<'a> Check<'a> {
     /// Everything as one captured step of the inputs, launched twice.
     fn captured(&self) -> Result<Vec<Tensor>, String> {
         let leaves = self.inputs()?;
-        let (last, values) = (RefCell::new(Ok(Vec::new())), leaves.values().collect::<Vec<_>>());
+        let (last, values) = (RefCell::new(Ok(Vec::new())), leaves.values().map(Tensor::detach).collect::<Vec<_>>());
+        let values: Vec<&Tensor> = values.iter().collect();
         let step = |inputs: &[Tensor]| {
             let fresh = leaves.iter().zip(inputs).map(|((path, leaf), input)| {
                 (path.clone(), if leaf.requires_grad() { input.detach().requires_grad_(true) } else { input.clone() })

@@ -33,8 +33,8 @@ pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elemen
             Op::Select if arg(0, i) != 0.0 => arg(1, i),
             Op::Select => arg(2, i),
             Op::MulAdd => arg(0, i).mul_add(arg(1, i), arg(2, i)),
+            Op::Convert(Compute::F32) => arg(0, i) as f32 as f64,
             Op::Convert(_) => arg(0, i),
-            Op::Round(DType::F32) => arg(0, i) as f32 as f64,
             Op::Round(_) => unreachable!("not in these cases"),
             Op::Reduce(RowOp::Sum) => (0..elements).map(|i| arg(0, i)).sum(),
             Op::Reduce(op) => {
