@@ -169,10 +169,12 @@ pub unsafe fn gemm_at<T: Element>(
     let problem = Problem { kernels, m: shape.m, n: shape.n, k: shape.k, epilogue, transposed: false };
     // C is computed in vectors along its rows, or, (A·B)ᵀ = Bᵀ·Aᵀ, along its columns: products and
     // order are the same. A single row is computed as the single column of the transpose.
+    // What is not kept lies by rows, as what its epilogue reads and writes nearly always does.
+    let (c_row, c_col) = c.map_or((shape.n as isize, 1), |c| (c.row, c.col));
     let turn = shape.m == 1
         || shape.n > 1
-            && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c.map_or(1, |c| c.row))
-                < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c.map_or(1, |c| c.col));
+            && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c_row)
+                < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c_col);
     // SAFETY: the caller's.
     unsafe {
         if turn {
