@@ -73,7 +73,7 @@ impl Outputs<'_> {
     /// A copy of output `index`, which later launches leave alone.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn to_tensor(&self, index: usize) -> Result<Tensor> {
         self.copy_of(index).map(Tensor::from)
     }
