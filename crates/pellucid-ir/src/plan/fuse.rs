@@ -25,6 +25,8 @@ const MOST_INPUTS: usize = 16;
 const MOST_OUTPUTS: usize = 8;
 /// Steps of its program at most.
 const MOST_STEPS: usize = 192;
+/// Bytes of a product that stays in a cache until its reader takes it as a whole.
+const CACHED: usize = 4 << 20;
 /// Launches that may lie between two that are fused although that keeps more memory than it frees.
 const NEAR: usize = 4;
 
@@ -104,6 +106,11 @@ fn join(plan: &mut Plan, i: usize, j: usize, pair: Pair) -> usize {
 fn pair(plan: &Plan, i: usize, j: usize) -> Result<Pair, Apart> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
     let (maker, reader) = (Side::of(a).ok_or(None)?, Side::of(b).ok_or(None)?);
+    // An update reads and writes several times as much as the product is; part by part that is slower than at once.
+    let updates = b.outputs.iter().any(|o| plan.role(o.slot) == Role::State);
+    if updates && matches!(a.kernel, Kernel::MatMul(_)) && a.outputs.iter().all(|o| o.bytes() < CACHED) {
+        return Err(Some("the product is in a cache until the update reads it"));
+    }
     let (maker, reader) = align(maker, reader)?;
     // Which outputs of the first must be stored: those that others see.
     let seen = |o: &Operand| {

@@ -237,7 +237,8 @@ fn shapes_that_mean_the_same_order_are_no_hindrance() {
 #[test]
 fn an_update_joins_the_product_that_makes_its_gradient_where_that_stands() {
     let mut w = Write::default();
-    let (x, g, weight) = (w.slot(Role::Input, [4, 3]), w.slot(Role::Input, [3, 5]), w.slot(Role::State, [4, 5]));
+    let [x, g, weight] = [(Role::Input, [2048, 3]), (Role::Input, [3, 1024]), (Role::State, [2048, 1024])]
+        .map(|(role, shape)| w.slot(role, shape));
     let inner = w.map(exp(), &[&g]);
     let grad = w.matmul(&x, &inner);
     // The weight is read between its gradient and its update.
