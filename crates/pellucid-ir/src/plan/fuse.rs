@@ -15,6 +15,7 @@
 
 use super::order::{Meeting, replace};
 use super::{Elision, Launch, Operand, Plan, Role};
+use crate::dtype::Compute;
 use crate::formula::{Load, Made, Program, Source, Splice, Spliced};
 use crate::kernel::{Kernel, Map, MatMul, Params, Reduce, ReduceOp, Row};
 use crate::shape::{Layout, Shape};
@@ -251,6 +252,12 @@ fn program_of(launch: &Launch) -> Option<(Arc<Program>, Params)> {
     })
 }
 
+/// A map or a copy as its program.
+fn map_of(launch: &Launch) -> Result<(Arc<Program>, Params), Apart> {
+    let is_map = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
+    program_of(launch).filter(|_| is_map).ok_or(None)
+}
+
 /// True if the same elements lie at the same places, however the one is stretched.
 fn same_view(a: &Operand, b: &Operand, space: &Shape) -> bool {
     let full = |o: &Operand| o.layout.broadcast_to(space);
@@ -390,14 +397,12 @@ fn finish(
     reader: &Side,
     stored: &[bool],
 ) -> Result<Launch, Apart> {
-    let (Some((program, params)), true) = (program_of(b), matches!(b.kernel, Kernel::Map(_) | Kernel::Copy)) else {
-        return Err(None);
-    };
+    let (program, params) = map_of(b)?;
     if stored.contains(&true) || reader.outputs.len() != 1 {
         return Err(None);
     }
     let accumulator = match reduce.op {
-        ReduceOp::ArgMax | ReduceOp::ArgMin => crate::dtype::Compute::I64,
+        ReduceOp::ArgMax | ReduceOp::ArgMin => Compute::I64,
         _ => reduce.program.outputs[0].compute,
     };
     let mut splice = Splice::new(false);
@@ -432,9 +437,7 @@ fn epilogue(
     reader: &Side,
     stored: &[bool],
 ) -> Result<Launch, Apart> {
-    let (Some((program, params)), true) = (program_of(b), matches!(b.kernel, Kernel::Map(_) | Kernel::Copy)) else {
-        return Err(None);
-    };
+    let (program, params) = map_of(b)?;
     // Array 0 is the product; the others follow.
     let (mut splice, mut arrays) = (Splice::new(false), Arrays::default());
     let (dtype, space) = (a.inputs[0].dtype, &maker.space);
