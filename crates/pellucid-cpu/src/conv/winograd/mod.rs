@@ -66,7 +66,7 @@ const PATCH: usize = 16;
 const TILE: usize = 4;
 
 /// Bytes of turned images at a time, for every thread.
-const STAGED: usize = 2 << 20;
+const STAGED: usize = 1 << 20;
 
 /// Numbers of transformed tiles and of their products at a time: in a cache of 1 MiB, with one matrix of weights.
 const BLOCK: usize = 192 << 10;
