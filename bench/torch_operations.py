@@ -1,4 +1,4 @@
-"""PyTorch's side of the workloads in src/operations.rs: one JSON line each.
+"""PyTorch's side of the workloads in src/operations.rs and of the products in src/matmul.rs: one JSON line each.
 
     pellucid-bench --only conv-3x3,attention --vs "python bench/torch_operations.py {}"
 
@@ -55,6 +55,12 @@ def embedding():
     return backward(lambda: F.embedding(index, table), table)
 
 
+def product(m, k, n, form):
+    a = torch.randn(k, m).t() if form == "AtB" else torch.randn(m, k)
+    b = torch.randn(n, k).t() if form == "ABt" else torch.randn(k, n)
+    return lambda: a @ b
+
+
 def along(f):
     x = torch.randn(4096, 1024)
     return lambda: f(x)
@@ -79,6 +85,12 @@ WORKLOADS = {
     "cumsum": lambda: along(lambda x: x.cumsum(-1)),
     "cumsum-0": lambda: along(lambda x: x.cumsum(0)),
     "einsum": einsum,
+    "widen": lambda: product(1024, 256, 1024, "ABt"),
+    "widen-input": lambda: product(1024, 1024, 256, "AB"),
+    "widen-weight": lambda: product(1024, 1024, 256, "AtB"),
+    "narrow": lambda: product(1024, 1024, 256, "ABt"),
+    "narrow-input": lambda: product(1024, 256, 1024, "AB"),
+    "narrow-weight": lambda: product(256, 1024, 1024, "AtB"),
 }
 
 

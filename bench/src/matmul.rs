@@ -1,4 +1,4 @@
-//! W8: matrix products, square, batched, and of transposed matrices as backward passes have them.
+//! W8: matrix products, square, batched, of transposed matrices as backward passes have them, and those of W5's layers.
 
 use crate::harness::{Run, Work, Workload};
 use pellucid::prelude::*;
@@ -11,6 +11,12 @@ pub(crate) fn workloads() -> Vec<Workload> {
         Workload::new("W8-bmm", "", batched),
         Workload::new("W8-512-AtB", "", || square(512, Form::FirstTransposed)),
         Workload::new("W8-512-ABt", "", || square(512, Form::SecondTransposed)),
+        Workload::new("widen", "", || product([1024, 256, 1024], Form::SecondTransposed)),
+        Workload::new("widen-input", "", || product([1024, 1024, 256], Form::Plain)),
+        Workload::new("widen-weight", "", || product([1024, 1024, 256], Form::FirstTransposed)),
+        Workload::new("narrow", "", || product([1024, 1024, 256], Form::SecondTransposed)),
+        Workload::new("narrow-input", "", || product([1024, 256, 1024], Form::Plain)),
+        Workload::new("narrow-weight", "", || product([256, 1024, 1024], Form::FirstTransposed)),
     ]
 }
 
@@ -24,14 +30,19 @@ enum Form {
 }
 
 fn square(n: usize, form: Form) -> Run {
-    let a = Tensor::randn([n, n], DType::F32);
-    let b = Tensor::randn([n, n], DType::F32);
-    Run::new(Work::Flops(2.0 * (n as f64).powi(3)), move || {
-        match form {
-            Form::Plain => a.matmul(&b),
-            Form::FirstTransposed => a.t().matmul(&b),
-            Form::SecondTransposed => a.matmul(&b.t()),
-        };
+    product([n; 3], form)
+}
+
+/// C[m × n] = A[m × k]·B[k × n].
+fn product([m, k, n]: [usize; 3], form: Form) -> Run {
+    let matrix = |rows, columns, turned| match turned {
+        true => Tensor::randn([columns, rows], DType::F32).t(),
+        false => Tensor::randn([rows, columns], DType::F32),
+    };
+    let a = matrix(m, k, matches!(form, Form::FirstTransposed));
+    let b = matrix(k, n, matches!(form, Form::SecondTransposed));
+    Run::new(Work::Flops((2 * m * k * n) as f64), move || {
+        a.matmul(&b);
     })
 }
 

@@ -152,19 +152,24 @@ fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: Place<'_>, mut epil
         offsets.extend((0..count as isize).map(|i| Offsets { a: offset(i, 0), b: offset(i, 1), c: offset(i, 2) }));
     });
     let (a, b, c) = (a.first::<T>(), b.first::<T>(), c.ok().map(|c| c.first::<T>().get()));
-    let size = size_of::<T>() as isize;
-    let finish = epilogue.as_ref().map(|epilogue| {
-        move |part: Finished<T>| {
-            let steps = [part.row_stride * size, part.col_stride * size];
-            // SAFETY: parts of the product lie in it, and are finished by one thread each; others than
-            // their own outputs are not written.
-            unsafe { epilogue.run(part.batch, part.rows, part.cols, part.data.cast(), steps) }
-        }
-    });
-    let finish = finish.as_ref().map(|finish| -> Epilogue<'_, T> { finish });
+    let epilogue = epilogue.as_ref().map(|parts| -> &dyn Epilogue<T> { parts });
     // SAFETY: the operands hold all elements of their shapes, which fit one another (`check`); the
     // outputs are no broadcast views and overlap no factor.
-    unsafe { gemm_batched(&gemm, &offsets, a.get(), b.get(), c, finish, Threads::Pool) }
+    unsafe { gemm_batched(&gemm, &offsets, a.get(), b.get(), c, epilogue, Threads::Pool) }
+}
+
+impl<T: Element> Epilogue<T> for Parts<'_> {
+    fn finish(&self, part: Finished<T>) {
+        let size = size_of::<T>() as isize;
+        let steps = [part.row_stride * size, part.col_stride * size];
+        // SAFETY: parts of the product lie in it, and are finished by one thread each; others than their own outputs are
+        // not written.
+        unsafe { self.run(part.batch, part.rows, part.cols, part.data.cast(), steps) }
+    }
+
+    fn expect(&self, batch: usize, rows: Range<usize>, cols: Range<usize>) {
+        self.prefetch(batch, rows, cols);
+    }
 }
 
 #[cfg(test)]

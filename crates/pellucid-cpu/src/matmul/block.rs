@@ -1,13 +1,14 @@
 //! The loops around the micro-kernel: which panels are packed when, and where they stay.
 //!
 //! ```text
-//! for each block of columns          (≤ COLUMNS wide)
+//! for each block of columns          (COLUMNS wide, or more where the depth is less)
 //!   for each block of the depth      (≤ DEPTH deep)
 //!     for each strip of rows         (register tile high)
 //!       pack a panel of A[strip × depth]               stays in L1
 //!       for each panel of columns    (register tile wide)
 //!         first strip: pack a panel of B[depth × columns]
-//!         micro-kernel                                 streams the panels of B from L2
+//!         micro-kernel                                 streams the panels of B from L2;
+//!                                                      what the epilogue takes is on its way
 //!       epilogue on the last few strips of C, after the last block of the depth
 //! ```
 //!
@@ -30,7 +31,7 @@ use std::ops::Range;
 /// machines: 14 rows of A (f32) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
 const DEPTH: usize = 272;
 
-/// Widest block of columns: with the depth, half a megabyte of f32 in a 1 MiB L2.
+/// Columns of a block that is as deep as can be: half a megabyte of f32 in a 1 MiB L2.
 const COLUMNS: usize = 512;
 
 /// Strips of A whose columns are contiguous that are packed together: about half a kilobyte of each column.
@@ -42,20 +43,33 @@ const FAR: usize = 32 << 10;
 /// Panels of B that are packed together.
 const PANELS: usize = 4;
 
-/// Elements of C that are worth a call of the epilogue: they are still in L2 by then.
-const PART: usize = 8 << 10;
+/// Panels of B between one question of the epilogue's for what it takes and the next.
+const ASKED: usize = 4;
 
-/// Widest block of columns of a product that is not kept, and elements of such a block: they stay in L2, or near it.
-pub(super) const UNKEPT: (usize, usize) = (COLUMNS, 256 << 10);
+/// Elements of C that are worth a call of the epilogue: they are still in L2 by then.
+const PART: usize = 32 << 10;
+
+/// Elements of a block of a product that is not kept: they stay in L2, or near it.
+pub(super) const UNKEPT: usize = 256 << 10;
 
 /// Largest register tile of all levels.
 const TILE: usize = 14 * 32;
 
 /// The depth in blocks of equal size (but the last), a function of k alone.
 pub(super) fn depth_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let count = k.div_ceil(DEPTH).max(1);
-    let size = k.div_ceil(count).next_multiple_of(8).max(8);
+    let size = deepest(k);
     (0..k).step_by(size).map(move |start| start..k.min(start + size))
+}
+
+/// Their size.
+fn deepest(k: usize) -> usize {
+    let count = k.div_ceil(DEPTH).max(1);
+    k.div_ceil(count).next_multiple_of(8).max(8)
+}
+
+/// Columns of a block, in whole panels of `width`.
+pub(super) fn columns(k: usize, width: usize) -> usize {
+    DEPTH * COLUMNS / deepest(k) / width * width
 }
 
 /// C[m × n] and what it is the product of, with vectors along n.
@@ -67,7 +81,7 @@ pub(super) struct Product<'a, T> {
     pub(super) c_row: isize,
     pub(super) c_col: isize,
     pub(super) accumulate: bool,
-    pub(super) epilogue: Option<Epilogue<'a, T>>,
+    pub(super) epilogue: Option<&'a dyn Epilogue<T>>,
     /// Index of the batch element, and whether C is the transpose of what the caller sees: both
     /// for the epilogue only.
     pub(super) batch: usize,
@@ -100,7 +114,7 @@ impl<T: Element> Product<'_, T> {
         }
         let b_room = match self.read_b_in_place(kernels, rows.len()) {
             true => 0,
-            false => DEPTH * COLUMNS.min(cols.len()).next_multiple_of(width),
+            false => deepest(self.k) * columns(self.k, width).min(cols.len()).next_multiple_of(width),
         };
         let a_room = match self.read_a_in_place(kernels, cols.len()) {
             true => 0,
@@ -153,8 +167,9 @@ impl<T: Element> Product<'_, T> {
         // Panels of equal height: a last panel of one row would be bound by latency.
         let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
         let group = self.strips(kernels, rows.len()) * height;
-        for j in cols.clone().step_by(COLUMNS) {
-            let cols = j..cols.end.min(j + COLUMNS);
+        let wide = columns(self.k, width);
+        for j in cols.clone().step_by(wide) {
+            let cols = j..cols.end.min(j + wide);
             let across = cols.len().div_ceil(width);
             for depth in depth_blocks(self.k) {
                 // A panel that only one strip reads stays in L1: the next one takes its place.
@@ -176,6 +191,9 @@ impl<T: Element> Product<'_, T> {
                         for (at, j) in cols.clone().step_by(width).enumerate() {
                             if far {
                                 self.expect(&next, &depth, (at, across));
+                            }
+                            if depth.end == self.k && at.is_multiple_of(ASKED) {
+                                self.expect_others(&strip, &cols, (at / ASKED, across.div_ceil(ASKED)));
                             }
                             let lanes = width.min(cols.end - j);
                             let b = match (b_room, self.b.strided()) {
@@ -211,6 +229,16 @@ impl<T: Element> Product<'_, T> {
             for i in rows.len() * part / parts..rows.len() * (part + 1) / parts {
                 prefetch_run(a.at(rows.start + i, depth.start), depth.len());
             }
+        }
+    }
+
+    /// Lets the epilogue ask for a part of what it takes besides these rows and columns of C.
+    #[inline]
+    fn expect_others(&self, rows: &Range<usize>, cols: &Range<usize>, (part, parts): (usize, usize)) {
+        let rows = rows.start + rows.len() * part / parts..rows.start + rows.len() * (part + 1) / parts;
+        if let Some(epilogue) = self.epilogue.filter(|_| !rows.is_empty()) {
+            let (rows, cols) = if self.transposed { (cols.clone(), rows) } else { (rows, cols.clone()) };
+            epilogue.expect(self.batch, rows, cols);
         }
     }
 
@@ -362,7 +390,7 @@ impl<T: Element> Product<'_, T> {
         let data = self.c.wrapping_offset(rows.start as isize * self.c_row + cols.start as isize * self.c_col);
         let (rows, cols, row_stride, col_stride) =
             if self.transposed { (cols, rows, self.c_col, self.c_row) } else { (rows, cols, self.c_row, self.c_col) };
-        epilogue(Finished { batch: self.batch, rows, cols, data, row_stride, col_stride });
+        epilogue.finish(Finished { batch: self.batch, rows, cols, data, row_stride, col_stride });
     }
 }
 

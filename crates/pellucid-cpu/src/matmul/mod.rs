@@ -89,10 +89,22 @@ pub struct Finished<T> {
     pub col_stride: isize,
 }
 
-/// What happens to finished sums: bias, activation, rounding to another type. Called once for
-/// each element of C, in parts whose shape is not specified, from several threads. Where C is `None`, the product is made
-/// part by part in scratch, for its epilogue alone.
-pub type Epilogue<'a, T> = &'a (dyn Fn(Finished<T>) + Sync);
+/// What happens to finished sums: bias, activation, rounding to another type.
+pub trait Epilogue<T>: Sync {
+    /// Called once for each element of C, in parts whose shape is not specified, from several threads. Where C is `None`,
+    /// the product is made part by part in scratch, for its epilogue alone.
+    fn finish(&self, part: Finished<T>);
+
+    /// Asks for what [`finish`](Self::finish) reads and writes besides C, soon, of some rows and columns of a product of the
+    /// batch: memory has time to bring it while sums are made.
+    fn expect(&self, _batch: usize, _rows: Range<usize>, _cols: Range<usize>) {}
+}
+
+impl<T, F: Fn(Finished<T>) + Sync> Epilogue<T> for F {
+    fn finish(&self, part: Finished<T>) {
+        self(part);
+    }
+}
 
 /// How many tasks a product may be split into; no choice changes a bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +131,7 @@ pub unsafe fn gemm<T: Element>(
     a: *const T,
     b: *const T,
     c: Option<*mut T>,
-    epilogue: Option<Epilogue<'_, T>>,
+    epilogue: Option<&dyn Epilogue<T>>,
     threads: Threads,
 ) {
     // SAFETY: the caller's.
@@ -138,7 +150,7 @@ pub unsafe fn gemm_batched<T: Element>(
     a: *const T,
     b: *const T,
     c: Option<*mut T>,
-    epilogue: Option<Epilogue<'_, T>>,
+    epilogue: Option<&dyn Epilogue<T>>,
     threads: Threads,
 ) {
     // SAFETY: the caller's; the level is one of this machine.
@@ -158,7 +170,7 @@ pub unsafe fn gemm_at<T: Element>(
     a: *const T,
     b: *const T,
     c: Option<*mut T>,
-    epilogue: Option<Epilogue<'_, T>>,
+    epilogue: Option<&dyn Epilogue<T>>,
     threads: Threads,
 ) {
     let kernels = T::kernels(level);
@@ -286,7 +298,7 @@ struct Problem<'a, T: 'static> {
     m: usize,
     n: usize,
     k: usize,
-    epilogue: Option<Epilogue<'a, T>>,
+    epilogue: Option<&'a dyn Epilogue<T>>,
     transposed: bool,
 }
 
@@ -361,9 +373,8 @@ impl<T: Element> Problem<'_, T> {
             // SAFETY: the caller's.
             return unsafe { self.product(batch, a, b, c, rows, cols) };
         }
-        let (widest, size) = block::UNKEPT;
-        let width = widest.min(cols.len()).max(1);
-        let height = (size / width).next_multiple_of(self.kernels.rows);
+        let width = block::columns(self.k, self.kernels.width()).min(cols.len()).max(1);
+        let height = (block::UNKEPT / width).next_multiple_of(self.kernels.rows);
         for j in cols.clone().step_by(width) {
             let cols = j..cols.end.min(j + width);
             for i in rows.clone().step_by(height) {

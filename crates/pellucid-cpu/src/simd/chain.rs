@@ -25,6 +25,7 @@ pub(crate) enum Part {
     Mul,
     Div,
     Neg,
+    Sqrt,
     MulAdd,
     /// A function of one value, with its loop.
     Function(Unary, WholeLoop),
@@ -42,6 +43,7 @@ impl Part {
             Op::Binary(Binary::Mul) => Part::Mul,
             Op::Binary(Binary::Div) => Part::Div,
             Op::Unary(Unary::Neg) => Part::Neg,
+            Op::Unary(Unary::Sqrt) => Part::Sqrt,
             Op::Unary(op) if !op.gives_mask() => Part::Function(op, unary(op, compute, level)?.whole()),
             Op::Round(dtype) => Part::Round(round(compute, dtype, level)?.whole()),
             Op::MulAdd => Part::MulAdd,
@@ -83,6 +85,8 @@ pub(crate) enum Act {
     OneDiv,
     /// −v
     Neg,
+    /// √v
+    Sqrt,
     /// eᵛ in registers, as all that follow up to `Apply`; the loop is for rare values.
     Exp(WholeLoop),
     Sigmoid(WholeLoop),
@@ -253,6 +257,7 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
                 Act::TileDiv => each!(|v, i| tile(a, i).div(v)),
                 Act::OneDiv => each!(|v, i, u = a| u.div(v)),
                 Act::Neg => each!(|v, i| v.neg()),
+                Act::Sqrt => each!(|v, i| v.sqrt()),
                 Act::Exp(f) => match V::exp(v) {
                     Some(y) => v = y,
                     None => v = apply(v, f),

@@ -174,6 +174,7 @@ fn act_with_itself(part: Part) -> Option<Act> {
 fn act(part: Part, own: usize, tiles: [bool; 2]) -> Option<Act> {
     Some(match (part, own, tiles) {
         (Part::Neg, ..) => Act::Neg,
+        (Part::Sqrt, ..) => Act::Sqrt,
         (Part::Function(op, f), ..) => match op {
             Unary::Exp => Act::Exp(f),
             Unary::Sigmoid => Act::Sigmoid(f),

@@ -12,8 +12,9 @@ use crate::list::List;
 use crate::scratch::padded;
 use pellucid_ir::kernel::Params;
 
-/// Bytes of all buffers of a tile together: they and the operands' tiles stay in an L1 of 32 KiB.
-const BUDGET: usize = 24 << 10;
+/// Bytes of all buffers of a tile together. What a chain hands on in registers has none, so few of them are in use at a time:
+/// more values to a call are worth more than an L1 for all.
+const BUDGET: usize = 64 << 10;
 
 /// A program linked for the way its inputs lie in a segment.
 pub(super) struct Evaluator<'a> {

@@ -7,6 +7,7 @@ use crate::list::List;
 use crate::matmul::Threads;
 use crate::operand::Operand;
 use crate::threads::Ptr;
+use crate::vector::prefetch_run;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
 use std::ops::Range;
@@ -22,7 +23,12 @@ pub(crate) struct Parts<'a> {
     rows: Axis,
     cols: Axis,
     bases: List<Ptr<u8>, MANY>,
+    /// Bytes of the first output: see [`FAR`].
+    bytes: usize,
 }
+
+/// Outputs of so many bytes, and what they are made from, are not likely to be in the nearer caches.
+const FAR: usize = 1 << 20;
 
 impl<'a> Parts<'a> {
     /// The map of these operands, which fit it (`check`); at least one output, of rank 2 or more.
@@ -38,7 +44,8 @@ impl<'a> Parts<'a> {
         let (rows, cols) = (one(shape.rank() - 2), one(shape.rank() - 1));
         let batch = axes(&|a| a + 2 < shape.rank());
         let bases = operands().map(|o| Ptr(walk::start(o))).collect();
-        Ok(Parts { program, params: &map.params, batch, rows, cols, bases })
+        let bytes = shape.size() * outputs[0].dtype.size();
+        Ok(Parts { program, params: &map.params, batch, rows, cols, bases, bytes })
     }
 
     /// Takes the innermost axis before the matrices, of which each has several rows, for one of more rows; false if the
@@ -54,19 +61,8 @@ impl<'a> Parts<'a> {
         true
     }
 
-    /// Runs the map on a part of matrix number `batch`, whose first input begins at `data` and has `steps` bytes from a
-    /// row and from a column to the next.
-    ///
-    /// # Safety
-    /// The part lies in the matrices, its first input at `data`; nobody else touches its outputs meanwhile, or writes its inputs.
-    pub(crate) unsafe fn run(
-        &self,
-        mut batch: usize,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        data: *mut u8,
-        steps: [isize; 2],
-    ) {
+    /// Where the operands have this element of matrix number `batch`.
+    fn at(&self, mut batch: usize, row: usize, col: usize) -> List<*mut u8, MANY> {
         let mut at: List<*mut u8, MANY> = self.bases.iter().map(Ptr::get).collect();
         let mut go = |axis: &Axis, index: usize| {
             for (at, step) in at.iter_mut().zip(&axis.steps) {
@@ -77,8 +73,40 @@ impl<'a> Parts<'a> {
             go(axis, batch % axis.len);
             batch /= axis.len;
         }
-        go(&self.rows, rows.start);
-        go(&self.cols, cols.start);
+        go(&self.rows, row);
+        go(&self.cols, col);
+        at
+    }
+
+    /// Asks for what other operands than the first, if they are whole matrices, have in a part, unless it will be near.
+    pub(crate) fn prefetch(&self, batch: usize, rows: Range<usize>, cols: Range<usize>) {
+        if self.bytes < FAR {
+            return;
+        }
+        let at = self.at(batch, rows.start, cols.start);
+        for ((at, row), col) in at.iter().zip(&self.rows.steps).zip(&self.cols.steps).skip(1) {
+            if *row != 0 && (1..=8).contains(col) {
+                for i in 0..rows.len() as isize {
+                    prefetch_run(at.wrapping_offset(i * row).cast_const(), cols.len() * *col as usize);
+                }
+            }
+        }
+    }
+
+    /// Runs the map on a part of matrix number `batch`, whose first input begins at `data` and has `steps` bytes from a
+    /// row and from a column to the next.
+    ///
+    /// # Safety
+    /// The part lies in the matrices, its first input at `data`; nobody else touches its outputs meanwhile, or writes its inputs.
+    pub(crate) unsafe fn run(
+        &self,
+        batch: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        data: *mut u8,
+        steps: [isize; 2],
+    ) {
+        let mut at = self.at(batch, rows.start, cols.start);
         at[0] = data;
         let mut axes = Axes::new();
         for (axis, len, step) in [(&self.rows, rows.len(), steps[0]), (&self.cols, cols.len(), steps[1])] {

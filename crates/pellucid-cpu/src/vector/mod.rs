@@ -65,6 +65,8 @@ pub(crate) trait FloatVector: Vector<Scalar: Real> {
     unsafe fn div(self, b: Self) -> Self;
     /// Every lane with the other sign.
     unsafe fn neg(self) -> Self;
+    /// √x of every lane, rounded once.
+    unsafe fn sqrt(self) -> Self;
     /// eˣ of every lane, the vectors' steps interleaved; None if some lane is rare or there is no such way.
     #[inline(always)]
     unsafe fn exp<const R: usize>(_: [Self; R]) -> Option<[Self; R]> {

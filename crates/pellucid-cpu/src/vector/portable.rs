@@ -144,6 +144,11 @@ impl<T: Element + Real> FloatVector for Lanes<T> {
     }
 
     #[inline(always)]
+    unsafe fn sqrt(self) -> Self {
+        Self(self.0.map(T::sqrt))
+    }
+
+    #[inline(always)]
     unsafe fn stream(self, p: *mut T) {
         // SAFETY: the caller's pointer is valid for eight numbers.
         unsafe { self.store(p) }
