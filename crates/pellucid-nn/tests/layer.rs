@@ -198,6 +198,10 @@ fn frozen_parameters_get_no_gradient() {
     assert!(model.1.weight.grad().is_some());
     let summary = model.summary(&[1, 4]).unwrap();
     assert_eq!((summary.parameters, summary.trainable), (4 * 3 + 3 + 3 * 2 + 2, 3 * 2 + 2));
+    // A gradient from before goes with the others.
+    model.1.freeze();
+    model.zero_grad();
+    assert!(model.1.weight.grad().is_none());
     model.unfreeze();
     assert!(model.parameters().iter().all(|p| p.requires_grad()));
     model.to(Device::cpu()).unwrap();

@@ -348,27 +348,19 @@ impl CapturePlan {
 
     /// Refuses inputs and targets that the plan is not for; names the layer that they go into.
     pub(super) fn check(&self, op: &'static str, x: &impl Batch, y: &Tensor) -> Result<()> {
-        let given = x.named();
-        let layer = |source| {
-            let layer = self.per_layer.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
-            Error::Layer { layer, source: Box::new(source) }
-        };
-        if given.len() != self.inputs.len() {
-            let reason = format!("the step has {} inputs, got {}", self.inputs.len(), given.len());
-            return Err(layer(Error::invalid(op, reason)));
+        let (mut given, mut refused) = (0, None);
+        x.each(&mut |name, x| {
+            if refused.is_none() {
+                refused = self.inputs.get(given).and_then(|own| misfit(op, own, name, x));
+            }
+            given += 1;
+        });
+        if given != self.inputs.len() {
+            refused = Some(Error::invalid(op, format!("the step has {} inputs, got {given}", self.inputs.len())));
         }
-        for ((name, shape, dtype), (got, x)) in self.inputs.iter().zip(&given) {
-            if name != got {
-                return Err(layer(Error::invalid(op, format!("expected the input `{name}`, got `{got}`"))));
-            }
-            if x.shape() != shape {
-                let mend = format!("the step is for `{name}` of shape {shape}, got {}; compile it for that", x.shape());
-                return Err(layer(Error::shapes(op, [x.shape(), shape], mend)));
-            }
-            if x.dtype() != *dtype {
-                let mend = format!("the step is for `{name}` of dtype {dtype}; use to_dtype()");
-                return Err(layer(Error::dtypes(op, [x.dtype(), *dtype], mend)));
-            }
+        if let Some(source) = refused {
+            let layer = self.per_layer.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
+            return Err(Error::Layer { layer, source: Box::new(source) });
         }
         let (shape, dtype) = &self.loss.target;
         let source = if y.shape() != shape {
@@ -384,6 +376,22 @@ impl CapturePlan {
         };
         Err(Error::Layer { layer: "loss".into(), source: Box::new(source) })
     }
+}
+
+/// Why a tensor is not the input that a plan has in its place.
+fn misfit(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Option<Error> {
+    let (expected, shape, dtype) = own;
+    if name != expected {
+        return Some(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`")));
+    }
+    if x.shape() != shape {
+        let mend = format!("the step is for `{name}` of shape {shape}, got {}; compile it for that", x.shape());
+        return Some(Error::shapes(op, [x.shape(), shape], mend));
+    }
+    (x.dtype() != *dtype).then(|| {
+        let mend = format!("the step is for `{name}` of dtype {dtype}; use to_dtype()");
+        Error::dtypes(op, [x.dtype(), *dtype], mend)
+    })
 }
 
 impl fmt::Display for CapturePlan {
