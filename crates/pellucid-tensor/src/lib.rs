@@ -29,7 +29,7 @@ pub use autograd::{
 pub use device::Device;
 pub use engine::{
     CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, Switch, Work, capture, capture_with, eager,
-    lazy, submit, trace, traced,
+    lazy, made_since, submit, trace, traced,
 };
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;

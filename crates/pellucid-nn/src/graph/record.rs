@@ -8,8 +8,7 @@ use super::rebind::Gradients;
 use super::state::State;
 use super::stream::Stream;
 use super::trail::Trail;
-use crate::call::watched;
-use crate::hook;
+use crate::call::{Followed, followed, watched};
 use crate::loss::Loss;
 use crate::module::{Module, walk};
 use crate::optim::{GradScaler, Optimizer};
@@ -195,11 +194,12 @@ struct Forward<X, M, L> {
     loss: L,
     x: X,
     y: Tensor,
-    pins: Vec<Pin>,
+    /// What was asked for of each layer of the plan, and which call of a layer it is.
+    pins: Rc<[Option<Pin>]>,
+    layers: Rc<[Option<usize>]>,
     d_y: Option<Tensor>,
     outputs: Outputs,
-    /// The names of the layers that are followed, and what is found of them.
-    layers: Vec<String>,
+    /// What is found of the layers while they are recorded.
     trail: Option<Trail>,
 }
 
@@ -212,7 +212,6 @@ struct Outputs {
 
 /// What was asked for of a layer.
 struct Pin {
-    layer: String,
     y: Vec<Tensor>,
     g_a: Option<Tensor>,
 }
@@ -238,10 +237,9 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
             ));
         }
         let outputs = Outputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
-        let mut layers: Vec<String> = plan.per_layer.iter().map(|layer| layer.path.clone()).collect();
-        layers.sort_unstable();
-        layers.dedup();
-        Ok(Forward { model, loss, x, y: y.detach(), pins: Vec::new(), d_y: None, outputs, layers, trail: None })
+        let layers = plan.per_layer.iter().map(|layer| layer.call).collect();
+        let pins = plan.per_layer.iter().map(|_| None).collect();
+        Ok(Forward { model, loss, x, y: y.detach(), pins, layers, d_y: None, outputs, trail: None })
     }
 
     /// The same, which leaves a trail where it is recorded.
@@ -253,12 +251,12 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 
     /// The same, which writes what was asked for of its layers.
     fn pinning(mut self, plan: &CapturePlan) -> Self {
-        let pin = |layer: &PerLayerBufs| Pin {
-            layer: layer.path.clone(),
-            y: [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).cloned().collect(),
-            g_a: layer.g_a.as_ref().and_then(Buf::pinned).cloned(),
+        let pin = |layer: &PerLayerBufs| {
+            let y: Vec<_> = [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).collect();
+            let g_a = layer.g_a.as_ref().and_then(Buf::pinned);
+            (g_a.is_some() || !y.is_empty()).then(|| Pin { y: y.into_iter().cloned().collect(), g_a: g_a.cloned() })
         };
-        self.pins = plan.per_layer.iter().map(pin).filter(|pin| pin.g_a.is_some() || !pin.y.is_empty()).collect();
+        self.pins = plan.per_layer.iter().map(pin).collect();
         self.d_y = plan.loss.d_y.pinned().cloned();
         self
     }
@@ -278,12 +276,19 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 
     /// The loss, with its history.
     fn run(&self) -> Result<Tensor> {
-        let mut hooks = self.pins.iter().map(|pin| pin.hook(&**self.model)).collect::<Result<Vec<_>>>()?;
-        if let Some(trail) = &self.trail {
-            hooks.extend(trail.follow(&**self.model, &self.layers)?);
-        }
-        let logits = self.model.run(&self.x)?;
-        drop(hooks);
+        let logits = match (&self.trail, self.pins.iter().any(Option::is_some)) {
+            (None, false) => self.model.run(&self.x)?,
+            (trail, _) => {
+                let (trail, layers, pins) = (trail.clone(), self.layers.clone(), self.pins.clone());
+                trail.iter().for_each(Trail::clear);
+                let meet = move |call: Followed<'_>| {
+                    let Some(layer) = layers.iter().position(|own| *own == Some(call.call)) else { return };
+                    pins[layer].iter().for_each(|pin| pin.write(call.x, call.y));
+                    trail.iter().for_each(|trail| trail.called(layer, &call));
+                };
+                followed(Rc::new(meet), || self.model.run(&self.x))?
+            }
+        };
         if let Some(trail) = &self.trail {
             trail.gradient(&logits, Role::LogitsGradient);
         }
@@ -298,16 +303,12 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 }
 
 impl Pin {
-    /// Has the layer's values written while the guard lives.
-    fn hook<'m>(&self, model: &'m (impl Module + ?Sized)) -> Result<hook::HookGuard<'m>> {
-        let (to, g_a) = (self.y.clone(), self.g_a.clone());
-        hook::on_forward(model, &self.layer, move |x, y| {
-            to.iter().for_each(|to| unwrap(ops::copy_(to, y)));
-            if let Some(g_a) = &g_a {
-                written_with(x, g_a);
-            }
-            None
-        })
+    /// Has the values of a call written.
+    fn write(&self, x: &Tensor, y: &Tensor) {
+        self.y.iter().for_each(|to| unwrap(ops::copy_(to, y)));
+        if let Some(g_a) = &self.g_a {
+            written_with(x, g_a);
+        }
     }
 }
 

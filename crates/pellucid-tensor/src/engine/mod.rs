@@ -20,7 +20,7 @@ pub use list::lazy;
 pub(crate) use list::{Recorded, Recording, deferred};
 pub(crate) use many::map_many;
 pub use switch::Switch;
-pub use trace::{Work, trace, traced};
+pub use trace::{Work, made_since, trace, traced};
 
 use crate::array::Array;
 use crate::device::Device;

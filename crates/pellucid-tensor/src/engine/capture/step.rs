@@ -256,7 +256,17 @@ impl Step {
     }
 
     pub(super) fn placement(&self, id: StorageId) -> Placement {
-        let Some(slot) = self.slot(id) else { return Placement::Unknown };
+        let Some(mut slot) = self.slot(id) else { return Placement::Unknown };
+        // Where another one is used in its stead, that is where it lies.
+        let same = |slot: usize| {
+            self.plan.notes.elided.iter().find_map(|(s, why)| match why {
+                Elision::Same(other) if *s == slot => Some(*other),
+                _ => None,
+            })
+        };
+        for _ in &self.plan.notes.elided {
+            slot = same(slot).unwrap_or(slot);
+        }
         let elided = || self.plan.notes.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
         let place = || self.plan.arena.as_ref().and_then(|arena| arena.place(slot));
         match self.plan.role(slot) {
