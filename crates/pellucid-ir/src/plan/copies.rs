@@ -35,7 +35,7 @@ fn make_there(plan: &mut Plan, k: usize) -> bool {
     // Several may make it: zeros, and what is scattered over them; or a part each.
     let maker = users.first().copied().unwrap_or(k);
     let launches = &plan.launches;
-    let made = users.iter().all(|&u| u < k || !launches[u].writes(from.slot));
+    let made = launches[maker].writes(from.slot) && users.iter().all(|&u| u < k || !launches[u].writes(from.slot));
     let typed =
         users.iter().flat_map(|&u| launches[u].operands()).all(|o| o.slot != from.slot || o.dtype == from.dtype);
     if !fits || !made || !typed || maker >= k {

@@ -276,19 +276,14 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 
     /// The loss, with its history.
     fn run(&self) -> Result<Tensor> {
-        let logits = match (&self.trail, self.pins.iter().any(Option::is_some)) {
-            (None, false) => self.model.run(&self.x)?,
-            (trail, _) => {
-                let (trail, layers, pins) = (trail.clone(), self.layers.clone(), self.pins.clone());
-                trail.iter().for_each(Trail::clear);
-                let meet = move |call: Followed<'_>| {
-                    let Some(layer) = layers.iter().position(|own| *own == Some(call.call)) else { return };
-                    pins[layer].iter().for_each(|pin| pin.write(call.x, call.y));
-                    trail.iter().for_each(|trail| trail.called(layer, &call));
-                };
-                followed(Rc::new(meet), || self.model.run(&self.x))?
-            }
+        let (trail, layers, pins) = (self.trail.clone(), self.layers.clone(), self.pins.clone());
+        trail.iter().for_each(Trail::clear);
+        let meet = move |call: Followed<'_>| {
+            let Some(layer) = layers.iter().position(|own| *own == Some(call.call)) else { return };
+            pins[layer].iter().for_each(|pin| pin.write(call.x, call.y));
+            trail.iter().for_each(|trail| trail.called(layer, &call));
         };
+        let logits = followed(Rc::new(meet), || self.model.run(&self.x))?;
         if let Some(trail) = &self.trail {
             trail.gradient(&logits, Role::LogitsGradient);
         }

@@ -12,7 +12,7 @@ use crate::module::Module;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::sequential::Sequential;
-use pellucid_tensor::{CacheStats, Error, Result, Shape, Tensor, ops};
+use pellucid_tensor::{CacheStats, Error, Result, Shape, Tensor, no_grad, ops};
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -77,6 +77,8 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
     /// [`Error::Layer`] names the layer that a batch of another shape or dtype would go into; nothing is copied then.
     pub fn set_batch(&self, x: &X, y: &Tensor) -> Result<()> {
         self.exec.plan().check("set_batch", x, y)?;
+        // A batch that has a history leaves it behind.
+        let _off = no_grad();
         let (mut buffers, mut copied) = (self.buffers.iter(), Ok(()));
         x.each(&mut |_, x| {
             if let (Some(buffer), Ok(())) = (buffers.next(), &copied) {

@@ -169,7 +169,7 @@ fn lbfgs_over_a_captured_loss() {
             false => loss(std::slice::from_ref(&x)),
         };
         let losses: Vec<f64> = (0..3).map(|_| lbfgs.step_with(&mut evaluate)).collect();
-        let state = lbfgs.state_dict().into_iter().map(|(_, t)| t.to_bytes().unwrap());
+        let state = lbfgs.state_dict().into_values().map(|t| t.to_bytes().unwrap());
         (losses, own.iter().map(|p| p.to_bytes().unwrap()).chain(state).collect::<Vec<_>>())
     };
     let eager = run(false);
