@@ -10,6 +10,7 @@
 //! read-modify-write; all others, and what overflows a drawer, on shelves, one mutex a class.
 //! Memory is never zeroed. Failure is a typed error, never an abort.
 
+use crate::scratch;
 use pellucid_ir::backend::MemoryStats;
 use pellucid_ir::{Error, Result};
 use std::alloc::{self, Layout};
@@ -420,6 +421,7 @@ pub(crate) fn stats() -> MemoryStats {
         in_use,
         peak: PEAK.load(Relaxed),
         cached: HELD.load(Relaxed).saturating_sub(in_use),
+        scratch: scratch::total(),
         allocations: tallies.iter().map(|t| t.allocations.load(Relaxed)).sum::<u64>() + ALLOCATIONS.load(Relaxed),
         system_allocations: SYSTEM_ALLOCATIONS.load(Relaxed),
     }

@@ -19,6 +19,9 @@ const LEAST: usize = 64 << 10;
 /// The most that a thread has needed at once.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
+/// Bytes that all threads have at present.
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
+
 struct Block {
     start: *mut u8,
     bytes: usize,
@@ -34,6 +37,7 @@ impl Block {
         if start.is_null() {
             handle_alloc_error(layout);
         }
+        TOTAL.fetch_add(layout.size(), Relaxed);
         Block { start, bytes: layout.size() }
     }
 }
@@ -41,6 +45,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if self.bytes > 0 {
+            TOTAL.fetch_sub(self.bytes, Relaxed);
             // SAFETY: allocated in `new` with this size and alignment, both valid there.
             unsafe { dealloc(self.start, Layout::from_size_align_unchecked(self.bytes, ALIGN)) }
         }
@@ -137,6 +142,11 @@ pub(crate) fn with<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     result
 }
 
+/// Bytes that all threads keep, and use beyond that, at present.
+pub(crate) fn total() -> usize {
+    TOTAL.load(Relaxed)
+}
+
 /// The most that any thread has needed.
 pub(crate) fn most() -> usize {
     MOST.load(Relaxed)
@@ -187,6 +197,7 @@ mod tests {
         assert!(most() >= 3 << 20);
         std::thread::spawn(|| {
             reserve();
+            assert!(total() >= 3 << 20);
             let kept = STACK.with(|stack| stack.start.get());
             assert_eq!(with(3 << 20, |p: *mut u8| p), kept);
         })

@@ -42,11 +42,13 @@ impl<T: 'static> Typed for T {
 ///
 /// The **borrow word** counts readers, or marks one writer, while a kernel runs; the **version**
 /// counts the writes, so that autograd notices a saved value that has changed; **pending** names
-/// the list of recorded kernels that will fill it.
+/// the list of recorded kernels that will fill it; **kept** counts the handles of recorded steps, which
+/// hold it for themselves.
 pub struct Storage<B: ?Sized = dyn Buffer> {
     version: AtomicU64,
     pending: AtomicU64,
     borrows: AtomicU32,
+    kept: AtomicU32,
     buffer: B,
 }
 
@@ -56,7 +58,8 @@ impl<B: Buffer> Storage<B> {
     /// A storage over `buffer`, at version 0.
     #[inline]
     pub fn new(buffer: B) -> Storage<B> {
-        Storage { version: AtomicU64::new(0), pending: AtomicU64::new(READY), borrows: AtomicU32::new(0), buffer }
+        let (version, pending) = (AtomicU64::new(0), AtomicU64::new(READY));
+        Storage { version, pending, borrows: AtomicU32::new(0), kept: AtomicU32::new(0), buffer }
     }
 }
 
@@ -112,6 +115,22 @@ impl<B: Buffer + ?Sized> Storage<B> {
     #[inline]
     pub fn end_read(&self) {
         self.borrows.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Says that so many handles of this storage are a recorded step's own.
+    pub fn keep(&self, handles: u32) {
+        self.kept.fetch_add(handles, Ordering::Relaxed);
+    }
+
+    /// Ends a [`Storage::keep`].
+    pub fn end_keep(&self, handles: u32) {
+        self.kept.fetch_sub(handles, Ordering::Relaxed);
+    }
+
+    /// The number of handles that are recorded steps' own.
+    #[inline]
+    pub fn kept(&self) -> u32 {
+        self.kept.load(Ordering::Relaxed)
     }
 
     /// Ends a [`Storage::try_write`].
@@ -176,6 +195,8 @@ pub struct MemoryStats {
     pub peak: usize,
     /// Kept for reuse.
     pub cached: usize,
+    /// Kept by threads for what a kernel needs while it runs (tiles, panels); neither in use nor cached.
+    pub scratch: usize,
     /// Buffers given out so far.
     pub allocations: u64,
     /// How many of them had to be asked of the system.

@@ -178,12 +178,12 @@ pub enum Error {
         /// How to mend it.
         mend: String,
     },
-    /// State that a captured step writes to lies elsewhere than when it was recorded.
+    /// State that a captured step works on was replaced by other state since it was recorded.
     #[error(
-        "launch: {slot} was bound to another storage since the step was captured; write into the tensor in place instead, or capture again"
+        "launch: {slot} is another tensor than when the step was captured; write into the tensor in place instead, or capture again"
     )]
     Rebound {
-        /// The state that moved.
+        /// The state that was replaced.
         slot: String,
     },
     /// A captured step was launched with inputs that it was not recorded for.

@@ -12,6 +12,7 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops, trace, 
 use std::any::type_name;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Hooks and watches that exist in the process.
@@ -63,11 +64,56 @@ fn observed<M: Module + ?Sized>(
     if WATCH.with_borrow(|watch| watch.is_some()) {
         return Watch::around(place, class, is_activation(), inputs[0], compute);
     }
-    hook::around(place, inputs, compute)
+    Follow::around(inputs[0], || hook::around(place, inputs, compute))
 }
 
 thread_local! {
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+    static FOLLOW: RefCell<Option<Follow>> = const { RefCell::new(None) };
+}
+
+/// Who is told of every call of a layer on this thread.
+struct Follow {
+    /// Calls so far.
+    calls: usize,
+    meet: Rc<dyn Fn(Followed<'_>)>,
+}
+
+/// A call that is over.
+pub(crate) struct Followed<'a> {
+    /// Its number, counted as those of [`watched`] are: by when they begin.
+    pub(crate) call: usize,
+    pub(crate) x: &'a Tensor,
+    pub(crate) y: &'a Tensor,
+    /// The kernels that were recorded before it.
+    pub(crate) before: u64,
+}
+
+impl Follow {
+    fn around(x: &Tensor, compute: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+        let next = |follow: &mut Follow| {
+            follow.calls += 1;
+            (follow.calls - 1, follow.meet.clone())
+        };
+        let Some((call, meet)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else { return compute() };
+        let before = traced().unwrap_or_default().kernels;
+        let y = compute()?;
+        meet(Followed { call, x, y: &y, before });
+        Ok(y)
+    }
+}
+
+/// What `run` returns, while `meet` is told of every call of a layer in it, the inner ones first; values exist, or are recorded.
+pub(crate) fn followed<R>(meet: Rc<dyn Fn(Followed<'_>)>, run: impl FnOnce() -> R) -> R {
+    struct Back(Option<Follow>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            FOLLOW.replace(self.0.take());
+        }
+    }
+    let _observer = Observer::new();
+    let _back = Back(FOLLOW.replace(Some(Follow { calls: 0, meet })));
+    run()
 }
 
 /// A model that is watched by this thread while it is traced.
@@ -82,6 +128,8 @@ struct Watch {
 /// What is known of a call when it is over.
 pub(crate) struct Called {
     pub(crate) row: Row,
+    /// It is the model itself that is called, not a part of it.
+    pub(crate) is_model: bool,
     pub(crate) is_activation: bool,
     pub(crate) input: Meta,
     /// Whether the input has a gradient.
@@ -102,10 +150,12 @@ impl Watch {
         let before = traced().unwrap_or_default();
         let at = Watch::with(|watch| {
             let known = place.and_then(|p| watch.names.get(&p)).cloned();
+            let is_model = known.as_ref().is_some_and(|(name, _)| name.is_empty());
             let (name, class) = known.unwrap_or((String::new(), class));
             let row = Row { name, class, depth: watch.depth, output: Shape::scalar(), bytes: 0, work: before };
             let input = Meta { shape: x.shape().clone(), dtype: x.dtype() };
-            watch.calls.push(Called { row, is_activation, input, tracked: x.requires_grad(), dtype: x.dtype() });
+            let (tracked, dtype) = (x.requires_grad(), x.dtype());
+            watch.calls.push(Called { row, is_model, is_activation, input, tracked, dtype });
             watch.depth += 1;
             watch.calls.len() - 1
         });

@@ -128,6 +128,18 @@ macro_rules! pointers {
 }
 pointers!(Box<L>, Arc<L>, &L);
 
+/// The dtype of the inputs of layers that follow one another: what the first with parameters takes, unless one before it says
+/// otherwise; those without take what comes.
+pub(crate) fn dtype_for<'a>(layers: impl IntoIterator<Item = &'a dyn Layer>) -> DType {
+    for layer in layers {
+        let dtype = layer.input_dtype();
+        if dtype != DType::F32 || !layer.parameters().is_empty() {
+            return dtype;
+        }
+    }
+    DType::F32
+}
+
 macro_rules! tuples {
     ($($name:ident $index:tt),*) => {
         impl<A: Layer, $($name: Layer),*> Layer for (A, $($name,)*) {
@@ -137,7 +149,7 @@ macro_rules! tuples {
                 Ok(x)
             }
             fn input_dtype(&self) -> DType {
-                self.0.input_dtype()
+                dtype_for([&self.0 as &dyn Layer, $(&self.$index),*])
             }
         }
     };

@@ -1,15 +1,17 @@
 //! Layers that learn their widths from their first input.
 
+use crate::init;
 use crate::layer::Layer;
 use crate::module::Module;
 use crate::visit::Visitor;
-use pellucid_tensor::{Result, Shape, Tensor, eager};
+use pellucid_tensor::{DType, Result, Shape, Tensor, eager};
 use std::sync::OnceLock;
 
 type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 
 /// A layer that is made when it first sees the shape of an input, by [`forward`](Layer::forward) or
-/// [`build`](Layer::build); from then on it is that layer. Before, it has no parameters.
+/// [`build`](Layer::build); from then on it is that layer. Before, it has no parameters. Their dtype is the
+/// [default](init::default_dtype) of when this is made.
 ///
 /// ```
 /// use pellucid_nn::{Flatten, Layer, Linear, Module, Relu, sequential};
@@ -23,13 +25,14 @@ type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// ```
 pub struct Lazy<L> {
     make: Make<L>,
+    dtype: DType,
     layer: OnceLock<L>,
 }
 
 impl<L> Lazy<L> {
     /// A layer that `make` makes for the shape of its first input.
     pub fn new(make: impl Fn(&Shape) -> Result<L> + Send + Sync + 'static) -> Lazy<L> {
-        Lazy { make: Box::new(make), layer: OnceLock::new() }
+        Lazy { make: Box::new(make), dtype: init::default_dtype(), layer: OnceLock::new() }
     }
 
     /// The same layer with options: `with` gets the layer when it is made, and returns it as it shall be.
@@ -45,7 +48,7 @@ impl<L> Lazy<L> {
         L: 'static,
     {
         let make = self.make;
-        Lazy::new(move |input| make(input).map(&with))
+        Lazy { dtype: self.dtype, ..Lazy::new(move |input| make(input).map(&with)) }
     }
 
     /// The layer, if it is there.
@@ -59,7 +62,7 @@ impl<L> Lazy<L> {
             return Ok(layer);
         }
         // Its first values exist even if what it is made in is only traced.
-        let layer = eager(|| (self.make)(input))?;
+        let layer = eager(|| init::in_dtype(self.dtype, || (self.make)(input)))?;
         // Another thread may have been first: its layer is the one.
         Ok(self.layer.get_or_init(|| layer))
     }
@@ -81,5 +84,9 @@ impl<L: Layer> Layer for Lazy<L> {
 
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
         self.made_for(x.shape())?.try_forward(x)
+    }
+
+    fn input_dtype(&self) -> DType {
+        self.layer.get().map_or(self.dtype, L::input_dtype)
     }
 }

@@ -1,9 +1,8 @@
 //! What a module owns: parameters, which are learnt; buffers, which are kept; the training mode; and ways to choose from.
 
 use pellucid_tensor::ops::Operand;
-use pellucid_tensor::{Tensor, mode_switched};
+use pellucid_tensor::{Switch, Tensor};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A tensor that training changes: a leaf that requires a gradient.
 ///
@@ -77,25 +76,30 @@ impl<'a> From<&'a Buffer> for Operand<'a> {
 /// Whether a module is being trained (as it is when it is made) or evaluated. A layer that behaves
 /// differently in the two holds one, and [`Module::train`](crate::Module::train) and
 /// [`Module::eval`](crate::Module::eval) set it.
-#[derive(Debug)]
-pub struct Training(AtomicBool);
+///
+/// A captured step has a recording for either mode that it meets. Clones are set on their own.
+#[derive(Clone, Debug)]
+pub struct Training(Switch);
 
 impl Training {
     /// In training.
     pub fn new() -> Training {
-        Training(AtomicBool::new(true))
+        Training(Switch::new(1))
     }
 
     /// True in training, false in evaluation.
     pub fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.get() == 1
     }
 
     /// Sets the mode.
     pub fn set(&self, training: bool) {
-        if self.0.swap(training, Ordering::Relaxed) != training {
-            mode_switched();
-        }
+        self.replace(training);
+    }
+
+    /// Sets the mode and returns the one before, which is there to be put back.
+    pub fn replace(&self, training: bool) -> bool {
+        self.0.replace(usize::from(training)) == 1
     }
 }
 
@@ -105,40 +109,26 @@ impl Default for Training {
     }
 }
 
-impl Clone for Training {
-    /// The same mode, which is then set on its own.
-    fn clone(&self) -> Training {
-        Training(AtomicBool::new(self.get()))
-    }
-}
-
 /// Which way a module with several goes: a number of the host's, set between calls, never computed from values.
 ///
-/// A captured step has gone one way for good; a walk finds all choices of a model, so that there can be a step for each
-/// ([`graph::path_of`](crate::graph::path_of)).
-#[derive(Debug)]
-pub struct Choice(AtomicUsize);
+/// A captured step has a recording for each way that it meets; a walk finds all choices of a model
+/// ([`graph::path_of`](crate::graph::path_of)). Clones are chosen on their own.
+#[derive(Clone, Debug)]
+pub struct Choice(Switch);
 
 impl Choice {
     /// This way, to begin with.
     pub fn new(way: usize) -> Choice {
-        Choice(AtomicUsize::new(way))
+        Choice(Switch::new(way))
     }
 
     /// The way.
     pub fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.0.get()
     }
 
     /// Chooses another one.
     pub fn set(&self, way: usize) {
-        self.0.store(way, Ordering::Relaxed);
-    }
-}
-
-impl Clone for Choice {
-    /// The same way, which is then chosen on its own.
-    fn clone(&self) -> Choice {
-        Choice::new(self.get())
+        self.0.set(way);
     }
 }

@@ -1,6 +1,6 @@
 //! Containers: `Sequential`, layers of any kinds one after the other; `ModuleList` and `ModuleDict`.
 
-use crate::layer::Layer;
+use crate::layer::{Layer, dtype_for};
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_tensor::{DType, Result, Tensor};
@@ -62,7 +62,7 @@ impl Layer for Sequential {
     }
 
     fn input_dtype(&self) -> DType {
-        self.layers.first().map_or(DType::F32, |layer| layer.input_dtype())
+        dtype_for(self.layers.iter().map(|layer| &**layer))
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::module::Module;
 use crate::parameter::{Buffer, Choice, Parameter, Training};
 use std::any::type_name;
+use std::cell::Cell;
 use std::fmt::{Display, Write};
 
 /// What a visitor meets.
@@ -76,6 +77,11 @@ impl Place {
     }
 }
 
+thread_local! {
+    /// The memory of the last walk's path: a recorded step walks its model in every launch, and allocates nothing.
+    static PATH: Cell<String> = const { Cell::new(String::new()) };
+}
+
 /// Walks a module and shows every [`Part`] with its name to a function.
 pub struct Visitor<'a> {
     path: String,
@@ -87,7 +93,7 @@ pub struct Visitor<'a> {
 impl<'a> Visitor<'a> {
     /// A visitor that shows what it meets to `meet`.
     pub fn new(meet: &'a mut dyn FnMut(&str, Part<'_>)) -> Visitor<'a> {
-        Visitor { path: String::new(), field: None, meet }
+        Visitor { path: PATH.take(), field: None, meet }
     }
 
     /// Says that the present field is this module, whose parts follow. With a reason, a step with it cannot be captured.
@@ -120,5 +126,12 @@ impl<'a> Visitor<'a> {
     /// Shows a part under the name of the present field.
     pub fn part(&mut self, part: Part<'_>) {
         (self.meet)(&self.path, part);
+    }
+}
+
+impl Drop for Visitor<'_> {
+    fn drop(&mut self) {
+        self.path.clear();
+        PATH.set(std::mem::take(&mut self.path));
     }
 }

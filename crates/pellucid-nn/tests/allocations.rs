@@ -2,6 +2,7 @@
 //!
 //! The allocator counts for the whole process, so the steps take turns in one test.
 
+use pellucid_nn::graph::GraphTrainer;
 use pellucid_nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_nn::{
     BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, Linear, Lstm, MaxPool2d, Module, Relu, Sequential,
@@ -153,6 +154,26 @@ fn others(found: &mut Vec<String>) {
     launches("others", found, step, &[&x, &wide, &positions, &table, &rows]);
 }
 
+/// The training face: batches that are copied into the buffers of a step for one of two shapes, and launched.
+fn trainer(found: &mut Vec<String>) {
+    let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer, 0)
+        .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
+    let batches = [32, 16].map(|size| (randn([size, 64]), Tensor::randint(0, 10, [size])));
+    for (x, _) in &batches {
+        trainer.compile(x.shape()).unwrap();
+    }
+    let mut steps = || batches.iter().for_each(|(x, y)| trainer.step(x, y).unwrap());
+    (0..4).for_each(|_| steps());
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    (0..10).for_each(|_| steps());
+    let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    if count > 0 {
+        found.push(format!("trainer: {count}"));
+    }
+}
+
 #[test]
 fn launches_allocate_nothing_with_any_number_of_threads() {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -162,7 +183,7 @@ fn launches_allocate_nothing_with_any_number_of_threads() {
         let found = pellucid_cpu::with_threads(threads, || {
             manual_seed(1);
             let mut found = Vec::new();
-            [mlp, cnn, transformer, recurrent, others].iter().for_each(|steps| steps(&mut found));
+            [mlp, cnn, transformer, recurrent, others, trainer].iter().for_each(|steps| steps(&mut found));
             found
         });
         assert!(found.is_empty(), "{threads} threads: {found:#?}");

@@ -4,8 +4,8 @@ extern crate pellucid_nn as pellucid;
 
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss};
 use pellucid_nn::{
-    Bilinear, Dropout, Flatten, Layer, Linear, Masks, Module, ModuleDict, ModuleList, Relu, Sequential,
-    TransformerDecoderLayer, TransformerOptions, hook, rename, sequential,
+    Bilinear, Dropout, Embedding, Flatten, Layer, Linear, Masks, Module, ModuleDict, ModuleList, Relu, Sequential,
+    TransformerDecoderLayer, TransformerOptions, hook, init, rename, sequential,
 };
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, capture, manual_seed};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,6 +34,20 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
     let other = Linear::lazy(3);
     assert_eq!(other.forward(&Tensor::ones([2, 4], DType::F32)).to_vec::<f32>().len(), 6);
     assert_eq!(other.get().unwrap().weight.shape().dims(), [3, 4]);
+}
+
+/// Widths come late, the dtype is that of the model all the same, for whose inputs layers without parameters do not decide.
+#[test]
+fn a_lazy_model_has_the_dtype_in_which_it_was_made() {
+    let make = || sequential![Flatten::new(), Linear::lazy(3).with(Linear::without_bias), (Relu, Linear::lazy(2))];
+    let model = init::in_dtype(DType::F64, make);
+    assert_eq!(model.input_dtype(), DType::F64);
+    model.build(&[4, 5]).unwrap();
+    assert!(model.parameters().iter().all(|p| p.dtype() == DType::F64));
+    assert_eq!((model.parameters().len(), model.input_dtype()), (3, DType::F64));
+    assert_eq!((make().input_dtype(), sequential![Relu].input_dtype()), (DType::F32, DType::F32));
+    let words = (Dropout::new(0.1), Embedding::new(5, 2), Linear::new(2, 2));
+    assert_eq!(words.input_dtype(), DType::I64);
 }
 
 #[test]
@@ -198,6 +212,10 @@ fn frozen_parameters_get_no_gradient() {
     assert!(model.1.weight.grad().is_some());
     let summary = model.summary(&[1, 4]).unwrap();
     assert_eq!((summary.parameters, summary.trainable), (4 * 3 + 3 + 3 * 2 + 2, 3 * 2 + 2));
+    // A gradient from before goes with the others.
+    model.1.freeze();
+    model.zero_grad();
+    assert!(model.1.weight.grad().is_none());
     model.unfreeze();
     assert!(model.parameters().iter().all(|p| p.requires_grad()));
     model.to(Device::cpu()).unwrap();

@@ -28,8 +28,8 @@ pub use autograd::{
 };
 pub use device::Device;
 pub use engine::{
-    CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, Work, capture, capture_with, eager, lazy,
-    mode_switched, submit, trace, traced,
+    CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, Switch, Work, capture, capture_with, eager,
+    lazy, made_since, submit, trace, traced,
 };
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;

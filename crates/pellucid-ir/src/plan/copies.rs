@@ -32,13 +32,13 @@ fn make_there(plan: &mut Plan, k: usize) -> bool {
         && to.layout.is_contiguous()
         && !from.overlaps(&to);
     let users: Vec<usize> = plan.users(from.slot).collect();
-    let writers: Vec<usize> = users.iter().copied().filter(|&u| plan.launches[u].writes(from.slot)).collect();
-    let [maker] = writers[..] else { return false };
+    // Several may make it: zeros, and what is scattered over them; or a part each.
+    let maker = users.first().copied().unwrap_or(k);
     let launches = &plan.launches;
-    let whole = launches[maker].outputs.iter().any(|o| o.slot == from.slot && is_whole(plan, o));
+    let made = launches[maker].writes(from.slot) && users.iter().all(|&u| u < k || !launches[u].writes(from.slot));
     let typed =
         users.iter().flat_map(|&u| launches[u].operands()).all(|o| o.slot != from.slot || o.dtype == from.dtype);
-    if !fits || !whole || !typed || maker >= k || matches!(launches[maker].kernel, Kernel::Scatter(_)) {
+    if !fits || !made || !typed || maker >= k {
         return false;
     }
     let last = users.iter().copied().max().unwrap_or(k);

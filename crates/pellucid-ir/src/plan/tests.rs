@@ -146,6 +146,32 @@ fn a_copy_to_a_place_is_made_there() {
     assert_eq!(plan.notes.elided, [(y.slot, Elision::Same(grad.slot))]);
 }
 
+/// A gradient that several kernels make, each its part, is made where it shall lie, unless one of them comes after the copy.
+#[test]
+fn a_copy_of_what_several_kernels_make() {
+    let write = |late: bool| {
+        let mut w = Write::default();
+        let (x, grad) = (w.slot(Role::Input, [4]), w.slot(Role::State, [8]));
+        let whole = w.slot(Role::Own, [8]);
+        let part = |offset| Operand { layout: Layout::contiguous_from([4].into(), offset), ..whole.clone() };
+        w.launch(map(exp()), &[&x], &[&part(0)]);
+        w.launch(map(formula!(|x| x.sin())), &[&x], &[&part(4)]);
+        w.launch(Kernel::Copy, &[&whole], &[&grad]);
+        if late {
+            w.launch(map(exp()), &[&x], &[&part(4)]);
+        }
+        let y = w.map(exp(), &[&whole]);
+        w.plan.outputs.push(y);
+        w.after(&["copies"])
+    };
+    let plan = write(false);
+    assert_eq!(families(&plan), ["map"; 3]);
+    let places = plan.launches[..2].iter().map(|l| (l.outputs[0].slot, l.outputs[0].layout.offset()));
+    assert_eq!(places.collect::<Vec<_>>(), [(1, 0), (1, 4)]);
+    assert_eq!(plan.launches[2].inputs[0].slot, 1);
+    assert_eq!(families(&write(true)), ["map", "map", "copy", "map", "map"]);
+}
+
 #[test]
 fn a_copy_stays_where_its_place_is_read_before() {
     let mut w = Write::default();

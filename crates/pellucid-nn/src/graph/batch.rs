@@ -13,14 +13,13 @@ pub trait Batch: Clone {
     /// The first of `f`'s.
     fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self>;
 
+    /// Shows each tensor with its name, in order.
+    fn each(&self, f: &mut dyn FnMut(&str, &Tensor));
+
     /// The tensors with their names, in order.
     fn named(&self) -> Vec<(String, Tensor)> {
         let mut named = Vec::new();
-        let seen = self.map(&mut |name, tensor| {
-            named.push((name.to_string(), tensor.clone()));
-            Ok(tensor.clone())
-        });
-        debug_assert!(seen.is_ok(), "nothing was refused");
+        self.each(&mut |name, tensor| named.push((name.to_string(), tensor.clone())));
         named
     }
 }
@@ -30,12 +29,21 @@ impl Batch for Tensor {
     fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Tensor> {
         f("x", self)
     }
+
+    fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+        f("x", self);
+    }
 }
 
 /// Inputs by position, named `0`, `1`, ...
 impl Batch for (Tensor, Tensor) {
     fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok((f("0", &self.0)?, f("1", &self.1)?))
+    }
+
+    fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+        f("0", &self.0);
+        f("1", &self.1);
     }
 }
 
@@ -44,12 +52,22 @@ impl Batch for (Tensor, Tensor, Tensor) {
     fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok((f("0", &self.0)?, f("1", &self.1)?, f("2", &self.2)?))
     }
+
+    fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+        f("0", &self.0);
+        f("1", &self.1);
+        f("2", &self.2);
+    }
 }
 
 /// Inputs by name.
 impl Batch for BTreeMap<String, Tensor> {
     fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
         self.iter().map(|(name, tensor)| Ok((name.clone(), f(name, tensor)?))).collect()
+    }
+
+    fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+        self.iter().for_each(|(name, tensor)| f(name, tensor));
     }
 }
 

@@ -47,6 +47,7 @@ mod paths;
 mod plan;
 mod rebind;
 mod record;
+mod state;
 mod stream;
 mod trail;
 mod trainer;

@@ -32,6 +32,18 @@ pub fn path_of(model: &(impl Module + ?Sized)) -> Path {
     path
 }
 
+/// Whether a model is set to a path.
+pub(super) fn is_on(path: &Path, model: &(impl Module + ?Sized)) -> bool {
+    let mut ways = path.iter();
+    let mut same = true;
+    walk(model, |name, part| {
+        if let Part::Choice(choice) = part {
+            same &= ways.next().is_some_and(|(own, way)| own == name && *way == choice.get());
+        }
+    });
+    same && ways.next().is_none()
+}
+
 /// One layer or the other: the first, until [`choose`](If::choose) says otherwise.
 #[derive(Clone, Debug, Module)]
 pub struct If<A, B> {

@@ -6,7 +6,6 @@ use crate::layer::Layer;
 use crate::loss::LossKind;
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, ops};
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -16,7 +15,7 @@ pub enum Place {
     /// Where the step keeps it is not known: nothing was recorded, or the recording does not say.
     #[default]
     Planned,
-    /// In memory of its own, outside of the step's, because somebody asked for it ([`Buf::pin`]).
+    /// In memory of its own, outside of the step's: somebody asked for it ([`Buf::pin`]), or it is a result of the step.
     Owned,
     /// In the step's memory, between its first and its last use, counted in kernels.
     At {
@@ -27,6 +26,8 @@ pub enum Place {
         /// The kernel that reads it last.
         last: usize,
     },
+    /// In several pieces, each in a place of its own: what a layer makes on its way.
+    Parts(Vec<Place>),
     /// Nowhere: it never leaves a fused kernel.
     Elided {
         /// The kernel.
@@ -37,16 +38,16 @@ pub enum Place {
 /// What a buffer of the plan is to the step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Role {
-    /// What the layer of a name gives at a call of it.
-    Output(String, usize),
-    /// The gradient of what it was given then.
-    InputGradient(String, usize),
-    /// That of the parameter of a name.
+    /// What the layer of this number gives.
+    Output(usize),
+    /// The gradient of what it is given.
+    InputGradient(usize),
+    /// What it makes on its way.
+    Work(usize),
+    /// The gradient of the parameter of a name.
     Gradient(String),
     /// That of the logits.
     LogitsGradient,
-    /// Anything within a layer.
-    Scratch,
 }
 
 /// A buffer that a step may need.
@@ -127,8 +128,11 @@ impl Buf {
 pub struct PerLayerBufs {
     /// `L0:Linear`: the position of the call, and the class.
     pub name: String,
-    /// The layer's name in the model (`0`, `encoder`); empty for the model itself.
+    /// The layer's name in the model (`0`, `encoder`); empty for the model itself, and for a layer without any fields, which
+    /// cannot be told from others.
     pub path: String,
+    /// Which of all calls of layers in the model this is; none for the model's own parameters.
+    pub(super) call: Option<usize>,
     /// The output.
     pub y: Buf,
     /// The pre-activation, only where an activation follows: what that one's gradient reads. Where nothing is fused it is
@@ -263,19 +267,19 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 /// The layers that the model calls itself, and the model where it has parameters of its own.
 fn per_layer(class: &str, calls: &[Called], parameters: Vec<(String, Parameter)>, logits: &Buf) -> Vec<PerLayerBufs> {
     // A model that is a layer is the first call, and those in it are its layers.
-    let is_layer = calls.first().is_some_and(|first| first.row.name.is_empty());
-    let inner = |call: &&Called| call.row.depth == usize::from(is_layer);
-    let calls: Vec<&Called> =
-        if calls.len() > 1 { calls.iter().filter(inner).collect() } else { calls.iter().collect() };
+    let is_layer = calls.first().is_some_and(|first| first.is_model);
+    let inner = |call: &(usize, &Called)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
+    let calls: Vec<(usize, &Called)> = calls.iter().enumerate().filter(inner).collect();
     let mut layers: Vec<PerLayerBufs> = Vec::with_capacity(calls.len());
-    for (i, call) in calls.iter().enumerate() {
+    for (i, (number, call)) in calls.iter().enumerate() {
         let Called { row, input, tracked, dtype, .. } = call;
         let y = Buf::new(&row.output, *dtype);
         let scratch = (row.work.made as usize).saturating_sub(row.bytes);
         layers.push(PerLayerBufs {
             name: format!("L{i}:{}", row.class),
             path: row.name.clone(),
-            z: calls.get(i + 1).is_some_and(|next| next.is_activation).then(|| y.clone()),
+            call: Some(*number),
+            z: calls.get(i + 1).is_some_and(|(_, next)| next.is_activation).then(|| y.clone()),
             g_a: tracked.then(|| Buf::new(&input.shape, input.dtype)),
             y,
             grads: Vec::new(),
@@ -297,7 +301,8 @@ fn per_layer(class: &str, calls: &[Called], parameters: Vec<(String, Parameter)>
     if !own.is_empty() {
         let name = format!("L{}:{class}", layers.len());
         let y = logits.clone();
-        layers.push(PerLayerBufs { name, path: String::new(), y, z: None, g_a: None, grads: own, work: None });
+        let (path, call) = (String::new(), None);
+        layers.push(PerLayerBufs { name, path, call, y, z: None, g_a: None, grads: own, work: None });
     }
     layers
 }
@@ -331,16 +336,12 @@ impl CapturePlan {
     /// Writes down where a recorded step has its buffers, as far as `place` knows.
     pub(super) fn settle(&mut self, place: impl Fn(Role, &Buf) -> Place) {
         let set = |role: Role, buf: &mut Buf| (buf.place, buf.recorded) = (place(role, buf), true);
-        let mut calls: HashMap<String, usize> = HashMap::new();
-        for layer in &mut self.per_layer {
-            let (path, calls) = (layer.path.clone(), calls.entry(layer.path.clone()).or_default());
-            let call = *calls;
-            *calls += 1;
-            set(Role::Output(path.clone(), call), &mut layer.y);
+        for (i, layer) in self.per_layer.iter_mut().enumerate() {
+            set(Role::Output(i), &mut layer.y);
             // Where nothing is fused the pre-activation is the output.
-            layer.z.iter_mut().for_each(|z| set(Role::Output(path.clone(), call), z));
-            layer.g_a.iter_mut().for_each(|g_a| set(Role::InputGradient(path.clone(), call), g_a));
-            layer.work.iter_mut().for_each(|work| set(Role::Scratch, work));
+            layer.z.iter_mut().for_each(|z| set(Role::Output(i), z));
+            layer.g_a.iter_mut().for_each(|g_a| set(Role::InputGradient(i), g_a));
+            layer.work.iter_mut().for_each(|work| set(Role::Work(i), work));
             layer.grads.iter_mut().for_each(|(name, grad)| set(Role::Gradient(name.clone()), grad));
         }
         set(Role::LogitsGradient, &mut self.loss.d_y);
@@ -348,27 +349,19 @@ impl CapturePlan {
 
     /// Refuses inputs and targets that the plan is not for; names the layer that they go into.
     pub(super) fn check(&self, op: &'static str, x: &impl Batch, y: &Tensor) -> Result<()> {
-        let given = x.named();
-        let layer = |source| {
-            let layer = self.per_layer.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
-            Error::Layer { layer, source: Box::new(source) }
-        };
-        if given.len() != self.inputs.len() {
-            let reason = format!("the step has {} inputs, got {}", self.inputs.len(), given.len());
-            return Err(layer(Error::invalid(op, reason)));
+        let (mut given, mut refused) = (0, None);
+        x.each(&mut |name, x| {
+            if refused.is_none() {
+                refused = self.inputs.get(given).and_then(|own| misfit(op, own, name, x));
+            }
+            given += 1;
+        });
+        if given != self.inputs.len() {
+            refused = Some(Error::invalid(op, format!("the step has {} inputs, got {given}", self.inputs.len())));
         }
-        for ((name, shape, dtype), (got, x)) in self.inputs.iter().zip(&given) {
-            if name != got {
-                return Err(layer(Error::invalid(op, format!("expected the input `{name}`, got `{got}`"))));
-            }
-            if x.shape() != shape {
-                let mend = format!("the step is for `{name}` of shape {shape}, got {}; compile it for that", x.shape());
-                return Err(layer(Error::shapes(op, [x.shape(), shape], mend)));
-            }
-            if x.dtype() != *dtype {
-                let mend = format!("the step is for `{name}` of dtype {dtype}; use to_dtype()");
-                return Err(layer(Error::dtypes(op, [x.dtype(), *dtype], mend)));
-            }
+        if let Some(source) = refused {
+            let layer = self.per_layer.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
+            return Err(Error::Layer { layer, source: Box::new(source) });
         }
         let (shape, dtype) = &self.loss.target;
         let source = if y.shape() != shape {
@@ -384,6 +377,22 @@ impl CapturePlan {
         };
         Err(Error::Layer { layer: "loss".into(), source: Box::new(source) })
     }
+}
+
+/// Why a tensor is not the input that a plan has in its place.
+fn misfit(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Option<Error> {
+    let (expected, shape, dtype) = own;
+    if name != expected {
+        return Some(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`")));
+    }
+    if x.shape() != shape {
+        let mend = format!("the step is for `{name}` of shape {shape}, got {}; compile it for that", x.shape());
+        return Some(Error::shapes(op, [x.shape(), shape], mend));
+    }
+    (x.dtype() != *dtype).then(|| {
+        let mend = format!("the step is for `{name}` of dtype {dtype}; use to_dtype()");
+        Error::dtypes(op, [x.dtype(), *dtype], mend)
+    })
 }
 
 impl fmt::Display for CapturePlan {

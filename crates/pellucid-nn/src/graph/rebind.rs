@@ -103,6 +103,23 @@ impl Gradients {
         optimizer.parameters().iter().all(|p| !p.requires_grad() || lasting.contains(&identity(p)))
     }
 
+    /// Puts the buffers back that were taken from their parameters between launches, as by `zero_grad`; zeros where
+    /// gradients add up.
+    pub(super) fn put_back(&self, zeroed: bool) -> Result<()> {
+        for Gradient { parameter, buf, stays } in &self.0 {
+            if let Some(buf) = buf
+                && *stays
+                && parameter.grad().is_none()
+            {
+                if zeroed {
+                    zero(buf)?;
+                }
+                parameter.set_grad(Some(buf.clone()));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn clear(&self) {
         self.0.iter().for_each(|g| g.parameter.zero_grad());
     }
@@ -137,8 +154,14 @@ impl Gradients {
         Ok(())
     }
 
+    /// Makes all zeros: the buffers, and gradients that were bound in their stead.
     pub(super) fn zero(&self) -> Result<()> {
-        self.0.iter().filter_map(|g| g.buf.as_ref()).try_for_each(zero)
+        for Gradient { parameter, buf, .. } in &self.0 {
+            buf.iter().try_for_each(zero)?;
+            let is_other = |found: &Tensor| buf.as_ref().is_none_or(|buf| identity(buf) != identity(found));
+            parameter.grad().filter(is_other).iter().try_for_each(zero)?;
+        }
+        Ok(())
     }
 }
 

@@ -5,13 +5,13 @@
 use super::batch::{Batch, Model};
 use super::plan::{Buf, CapturePlan, PerLayerBufs, Role};
 use super::rebind::Gradients;
+use super::state::State;
 use super::stream::Stream;
 use super::trail::Trail;
-use crate::call::watched;
-use crate::hook;
+use crate::call::{Followed, followed, watched};
 use crate::loss::Loss;
 use crate::module::{Module, walk};
-use crate::optim::Optimizer;
+use crate::optim::{GradScaler, Optimizer};
 use crate::parameter::Parameter;
 use crate::visit::Part;
 use pellucid_tensor::{Backward, Captured, Error, Result, Tensor, capture, enable_grad, no_grad, ops, unwrap};
@@ -32,13 +32,16 @@ pub struct StepOptions<'f> {
     /// the last of them makes the update and leaves zeros: the mean over k batches. With 1, the default, each launch starts
     /// from no gradient.
     pub accumulate: u64,
+    /// Multiplies the loss by a scale, for gradients in half precision, and skips updates by gradients that are not finite.
+    /// Parameters' gradients are divided by the scale before the update, and before what is done with them.
+    pub scaler: Option<Rc<GradScaler>>,
     /// What is done with the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
 }
 
 impl Default for StepOptions<'_> {
     fn default() -> Self {
-        StepOptions { stream: None, accumulate: 1, before_update: None }
+        StepOptions { stream: None, accumulate: 1, scaler: None, before_update: None }
     }
 }
 
@@ -103,26 +106,37 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     options: StepOptions<'f>,
 ) -> Result<GraphExec<'f>> {
     let op = "record_step_graph";
-    let gradients = Rc::new(Gradients::of(&*model, &*optimizer, plan));
-    let StepOptions { stream, accumulate, before_update } = options;
+    let model = Rc::new(model);
+    let gradients = Rc::new(Gradients::of(&**model, &*optimizer, plan));
+    let StepOptions { stream, accumulate, scaler, before_update } = options;
     if accumulate == 0 || accumulate > 1 && !gradients.are_bound(&*optimizer) {
         let mend = "gradients add up over one launch or more, in the plan's buffers: call try_rebind_grads() first";
         return Err(Error::invalid(op, mend));
     }
     let stream = stream.unwrap_or_default();
-    let (forward, trail) = Forward::new(op, model, loss, plan, x_buf, y_buf)?.pinning(plan).followed(&stream);
-    let (outputs, names) = (forward.outputs(), forward.model.named_parameters());
+    let (forward, trail) = Forward::new(op, model.clone(), loss, plan, x_buf, y_buf)?.pinning(plan).followed(&stream);
+    let outputs = forward.outputs();
+    let bound = Bound { state: State::of(model), gradients: Some(gradients.clone()) };
+    let scale = scaler.clone();
     let update = move || -> Result<()> {
         let _off = no_grad();
+        let unscaled = scaler.as_ref().map(|scaler| scaler.unscale(&*optimizer)).transpose()?;
         if let Some(before_update) = &before_update {
             before_update(optimizer.parameters())?;
         }
-        optimizer.try_step()
+        match unscaled.zip(scaler.as_ref()) {
+            Some((unscaled, scaler)) => unscaled.step(&*optimizer).and_then(|()| scaler.update()),
+            None => optimizer.try_step(),
+        }
+    };
+    let scaled = move |loss: Tensor| match &scale {
+        Some(scaler) => ops::mul(&loss, scaler.scale_tensor()),
+        None => Ok(loss),
     };
     let (pass, update): (Closure<'f>, Option<Closure<'f>>) = if accumulate == 1 {
         let pass = move || {
             gradients.clear();
-            forward.run()?.try_backward(Backward::default())?;
+            scaled(forward.run()?)?.try_backward(Backward::default())?;
             forward.passed();
             gradients.collect()?;
             update()?;
@@ -132,7 +146,7 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     } else {
         let collected = Rc::clone(&gradients);
         let pass = move || {
-            let loss = forward.run()?;
+            let loss = scaled(forward.run()?)?;
             let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
             loss.try_backward(Backward { gradient: Some(share), ..Default::default() })?;
             forward.passed();
@@ -142,7 +156,7 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
         (Box::new(pass), Some(Box::new(move || update().and_then(|()| gradients.zero()))))
     };
     let update = update.map(|update| Run::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
-    Ok(GraphExec::new(Run::new(pass, &stream)?, update, (plan, &trail), names, outputs, stream))
+    Ok(GraphExec::new(Run::new(pass, &stream)?, update, (plan, &trail), bound, outputs, stream))
 }
 
 /// Records an evaluation: logits and loss of what lies in `x_buf` and `y_buf`, with all layers in evaluation, as after
@@ -159,29 +173,33 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     stream: Option<Stream>,
 ) -> Result<GraphExec<'f>> {
     let stream = stream.unwrap_or_default();
-    let (forward, trail) = Forward::new("record_eval_graph", model, loss, plan, x_buf, y_buf)?.followed(&stream);
-    let (outputs, names) = (forward.outputs(), forward.model.named_parameters());
+    let model = Rc::new(model);
+    let (forward, trail) =
+        Forward::new("record_eval_graph", model.clone(), loss, plan, x_buf, y_buf)?.followed(&stream);
+    let outputs = forward.outputs();
+    let bound = Bound { state: State::of(model), gradients: None };
     let pass = move || {
         let _off = no_grad();
-        let _evaluating = Evaluating::of(&*forward.model);
+        let _evaluating = Evaluating::of(&**forward.model);
         forward.run().map(drop)
     };
-    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, (plan, &trail), names, outputs, stream))
+    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, (plan, &trail), bound, outputs, stream))
 }
 
 type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
 
 /// What the model and the loss compute, from buffers and into buffers.
 struct Forward<X, M, L> {
-    model: M,
+    model: Rc<M>,
     loss: L,
     x: X,
     y: Tensor,
-    pins: Vec<Pin>,
+    /// What was asked for of each layer of the plan, and which call of a layer it is.
+    pins: Rc<[Option<Pin>]>,
+    layers: Rc<[Option<usize>]>,
     d_y: Option<Tensor>,
     outputs: Outputs,
-    /// The names of the layers that are followed, and what is found of them.
-    layers: Vec<String>,
+    /// What is found of the layers while they are recorded.
     trail: Option<Trail>,
 }
 
@@ -194,24 +212,23 @@ struct Outputs {
 
 /// What was asked for of a layer.
 struct Pin {
-    layer: String,
     y: Vec<Tensor>,
     g_a: Option<Tensor>,
 }
 
 impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M, L> {
-    fn new(op: &'static str, model: M, loss: L, plan: &CapturePlan, x: &X, y: &Tensor) -> Result<Self> {
+    fn new(op: &'static str, model: Rc<M>, loss: L, plan: &CapturePlan, x: &X, y: &Tensor) -> Result<Self> {
         plan.check(op, x, y)?;
         model.supports_capture()?;
         let x = x.map(&mut |_, tensor| Ok(tensor.detach()))?;
         let d_y = &plan.loss.d_y;
-        let (made, _) = watched(&*model, || model.run(&x))?;
+        let (made, _) = watched(&**model, || model.run(&x))?;
         if (made.shape(), made.dtype()) != (d_y.shape(), d_y.dtype()) {
             let mend = "the plan is for other logits; make one of this model";
             return Err(Error::shapes(op, [made.shape(), d_y.shape()], mend));
         }
         let logits = ops::zeros(d_y.shape(), d_y.dtype())?;
-        let (value, _) = watched(&*model, || loss.try_forward(&logits, y))?;
+        let (value, _) = watched(&**model, || loss.try_forward(&logits, y))?;
         if *value.shape() != plan.loss.out_shape {
             return Err(Error::shapes(
                 op,
@@ -220,10 +237,9 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
             ));
         }
         let outputs = Outputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
-        let mut layers: Vec<String> = plan.per_layer.iter().map(|layer| layer.path.clone()).collect();
-        layers.sort_unstable();
-        layers.dedup();
-        Ok(Forward { model, loss, x, y: y.detach(), pins: Vec::new(), d_y: None, outputs, layers, trail: None })
+        let layers = plan.per_layer.iter().map(|layer| layer.call).collect();
+        let pins = plan.per_layer.iter().map(|_| None).collect();
+        Ok(Forward { model, loss, x, y: y.detach(), pins, layers, d_y: None, outputs, trail: None })
     }
 
     /// The same, which leaves a trail where it is recorded.
@@ -235,12 +251,12 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 
     /// The same, which writes what was asked for of its layers.
     fn pinning(mut self, plan: &CapturePlan) -> Self {
-        let pin = |layer: &PerLayerBufs| Pin {
-            layer: layer.path.clone(),
-            y: [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).cloned().collect(),
-            g_a: layer.g_a.as_ref().and_then(Buf::pinned).cloned(),
+        let pin = |layer: &PerLayerBufs| {
+            let y: Vec<_> = [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).collect();
+            let g_a = layer.g_a.as_ref().and_then(Buf::pinned);
+            (g_a.is_some() || !y.is_empty()).then(|| Pin { y: y.into_iter().cloned().collect(), g_a: g_a.cloned() })
         };
-        self.pins = plan.per_layer.iter().map(pin).filter(|pin| pin.g_a.is_some() || !pin.y.is_empty()).collect();
+        self.pins = plan.per_layer.iter().map(pin).collect();
         self.d_y = plan.loss.d_y.pinned().cloned();
         self
     }
@@ -260,12 +276,14 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 
     /// The loss, with its history.
     fn run(&self) -> Result<Tensor> {
-        let mut hooks = self.pins.iter().map(|pin| pin.hook(&*self.model)).collect::<Result<Vec<_>>>()?;
-        if let Some(trail) = &self.trail {
-            hooks.extend(trail.follow(&*self.model, &self.layers)?);
-        }
-        let logits = self.model.run(&self.x)?;
-        drop(hooks);
+        let (trail, layers, pins) = (self.trail.clone(), self.layers.clone(), self.pins.clone());
+        trail.iter().for_each(Trail::clear);
+        let meet = move |call: Followed<'_>| {
+            let Some(layer) = layers.iter().position(|own| *own == Some(call.call)) else { return };
+            pins[layer].iter().for_each(|pin| pin.write(call.x, call.y));
+            trail.iter().for_each(|trail| trail.called(layer, &call));
+        };
+        let logits = followed(Rc::new(meet), || self.model.run(&self.x))?;
         if let Some(trail) = &self.trail {
             trail.gradient(&logits, Role::LogitsGradient);
         }
@@ -280,16 +298,12 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 }
 
 impl Pin {
-    /// Has the layer's values written while the guard lives.
-    fn hook<'m>(&self, model: &'m (impl Module + ?Sized)) -> Result<hook::HookGuard<'m>> {
-        let (to, g_a) = (self.y.clone(), self.g_a.clone());
-        hook::on_forward(model, &self.layer, move |x, y| {
-            to.iter().for_each(|to| unwrap(ops::copy_(to, y)));
-            if let Some(g_a) = &g_a {
-                written_with(x, g_a);
-            }
-            None
-        })
+    /// Has the values of a call written.
+    fn write(&self, x: &Tensor, y: &Tensor) {
+        self.y.iter().for_each(|to| unwrap(ops::copy_(to, y)));
+        if let Some(g_a) = &self.g_a {
+            written_with(x, g_a);
+        }
     }
 }
 
@@ -316,8 +330,7 @@ impl<'m, M: Module + ?Sized> Evaluating<'m, M> {
         let mut training = Vec::new();
         walk(model, |_, part| {
             if let Part::Training(mode) = part {
-                training.push(mode.get());
-                mode.set(false);
+                training.push(mode.replace(false));
             }
         });
         Evaluating { model, training }
@@ -415,7 +428,15 @@ pub struct GraphExec<'f> {
     /// The update, where it comes after several passes.
     update: Option<(Run<'f>, u64)>,
     launches: u64,
+    bound: Bound<'f>,
     stream: Stream,
+}
+
+/// What a step works on.
+struct Bound<'f> {
+    state: State<'f>,
+    /// Of a training step.
+    gradients: Option<Rc<Gradients>>,
 }
 
 impl<'f> GraphExec<'f> {
@@ -423,25 +444,35 @@ impl<'f> GraphExec<'f> {
         mut pass: Run<'f>,
         update: Option<(Run<'f>, u64)>,
         (plan, trail): (&CapturePlan, &Trail),
-        names: Vec<(String, Parameter)>,
+        bound: Bound<'f>,
         Outputs { logits, loss }: Outputs,
         stream: Stream,
     ) -> GraphExec<'f> {
         let mut plan = plan.clone();
         if let Run::Captured(captured) = &mut pass {
-            names.iter().for_each(|(name, parameter)| captured.name(parameter.tensor(), name));
+            let mut names = Vec::new();
+            bound.state.each(|name, tensor| names.push((name.to_string(), tensor.clone())));
+            // A shared one goes by its first name.
+            names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
             captured.name(&logits, "logits");
             captured.name(&loss, "loss");
         }
         trail.settle(&mut plan, pass.captured());
-        GraphExec { logits, loss, plan, pass, update, launches: 0, stream }
+        GraphExec { logits, loss, plan, pass, update, launches: 0, bound, stream }
     }
 
-    /// Executes the step on what lies in its buffers.
+    /// Executes the step on what lies in its buffers. Gradients that were taken away since, as by `zero_grad`, are back in
+    /// the plan's buffers before; for those that were bound to other tensors the step is recorded again.
     ///
     /// # Errors
-    /// Those of [`Captured::launch`], or of the operations of a step that runs eagerly.
+    /// [`Error::Rebound`] names a parameter or buffer of the model that is another tensor than when the step was recorded,
+    /// of which the optimizer and the plan know nothing; those of [`Captured::launch`], or of the operations of a step that
+    /// runs eagerly.
     pub fn launch(&mut self) -> Result<()> {
+        self.bound.state.check()?;
+        if let Some(gradients) = &self.bound.gradients {
+            gradients.put_back(self.update.is_some())?;
+        }
         self.pass.launch()?;
         self.launches += 1;
         match &mut self.update {

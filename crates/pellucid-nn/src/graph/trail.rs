@@ -1,57 +1,41 @@
 //! Which values of a recording are those that a plan lists.
 //!
-//! While a step is recorded, the memory of each layer's output, of its input's gradient and of every parameter's gradient
-//! is written down; the recording then says where that lies.
+//! While a step is recorded, the memory of each layer's output, of what it makes on its way, of its input's gradient and of
+//! every parameter's gradient is written down; the recording then says where that lies.
 
 use super::plan::{CapturePlan, Place, Role};
-use crate::hook::{self, HookGuard};
-use crate::module::Module;
-use pellucid_tensor::{Captured, Placement, Result, StorageId, Tensor};
+use crate::call::Followed;
+use pellucid_tensor::{Captured, Placement, StorageId, Tensor, made_since};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the latest recording has shown.
 #[derive(Clone, Default)]
-pub(super) struct Trail(Arc<Mutex<Seen>>);
-
-#[derive(Default)]
-struct Seen {
-    /// How often the layer of a name was called.
-    calls: HashMap<String, usize>,
-    found: HashMap<Role, StorageId>,
-}
+pub(super) struct Trail(Arc<Mutex<HashMap<Role, Vec<StorageId>>>>);
 
 impl Trail {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, HashMap<Role, Vec<StorageId>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins anew, and follows the layers of the plan while the guards live.
-    pub(super) fn follow<'m>(&self, model: &'m (impl Module + ?Sized), plan: &[String]) -> Result<Vec<HookGuard<'m>>> {
-        *self.seen() = Seen::default();
-        let follow = |path: &String| {
-            let (trail, name) = (self.clone(), path.clone());
-            hook::on_forward(model, path, move |x, y| {
-                let call = trail.call(&name);
-                trail.found(Role::Output(name.clone(), call), y);
-                let (trail, role) = (trail.clone(), Role::InputGradient(name.clone(), call));
-                trail.gradient(x, role);
-                None
-            })
-        };
-        plan.iter().map(follow).collect()
+    /// Begins anew.
+    pub(super) fn clear(&self) {
+        self.seen().clear();
     }
 
-    fn call(&self, path: &str) -> usize {
-        let mut seen = self.seen();
-        let calls = seen.calls.entry(path.to_string()).or_default();
-        *calls += 1;
-        *calls - 1
+    /// The layer of this number was called.
+    pub(super) fn called(&self, layer: usize, call: &Followed<'_>) {
+        let y = call.y.storage_id();
+        self.seen().insert(Role::Output(layer), vec![y]);
+        let mut made = made_since(call.before);
+        made.retain(|id| *id != y);
+        self.seen().insert(Role::Work(layer), made);
+        self.gradient(call.x, Role::InputGradient(layer));
     }
 
     /// The value that stands for an entry of the plan.
     pub(super) fn found(&self, role: Role, tensor: &Tensor) {
-        self.seen().found.insert(role, tensor.storage_id());
+        self.seen().insert(role, vec![tensor.storage_id()]);
     }
 
     /// The same of a gradient, when the backward pass finds it.
@@ -72,15 +56,26 @@ impl Trail {
             if buf.pinned().is_some() {
                 return Place::Owned;
             }
-            let placement = captured.zip(seen.found.get(&role)).map(|(captured, id)| captured.placement(*id));
-            match placement {
-                Some(Placement::Outside | Placement::Buffer) => Place::Owned,
-                Some(Placement::Arena(place)) => {
-                    Place::At { offset: place.offset, first: place.first, last: place.last }
-                }
-                Some(Placement::Elided(by)) => Place::Elided { by: by.to_string() },
-                Some(Placement::Unknown) | None => Place::Planned,
+            let Some((captured, ids)) = captured.zip(seen.get(&role)) else { return Place::Planned };
+            let mut places: Vec<Place> = ids.iter().map(|id| place(captured.placement(*id))).collect();
+            if places.len() > 1 && places.iter().any(|place| !matches!(place, Place::Elided { .. })) {
+                places.retain(|place| !matches!(place, Place::Elided { .. }));
+            }
+            places.dedup();
+            match places.len() {
+                0 | 1 => places.pop().unwrap_or_default(),
+                _ if matches!(places[0], Place::Elided { .. }) => places.swap_remove(0),
+                _ => Place::Parts(places),
             }
         });
+    }
+}
+
+fn place(placement: Placement) -> Place {
+    match placement {
+        Placement::Outside | Placement::Buffer => Place::Owned,
+        Placement::Arena(place) => Place::At { offset: place.offset, first: place.first, last: place.last },
+        Placement::Elided(by) => Place::Elided { by: by.to_string() },
+        Placement::Unknown => Place::Planned,
     }
 }

@@ -1,7 +1,7 @@
 //! A recorded step with its buffers, and a trainer that makes and launches them.
 
 use super::batch::{Batch, Model};
-use super::paths::{Path, path_of};
+use super::paths::{Path, is_on, path_of};
 use super::plan::{CapturePlan, make_plan};
 use super::rebind::{Rebound, try_rebind_grads};
 use super::record::{GraphExec, StepOptions, record_eval_graph, record_step_graph_with};
@@ -12,7 +12,7 @@ use crate::module::Module;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::sequential::Sequential;
-use pellucid_tensor::{Error, Result, Tensor, ops};
+use pellucid_tensor::{CacheStats, Error, Result, Shape, Tensor, no_grad, ops};
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -32,6 +32,8 @@ pub struct TrainGraph<'f, X = Tensor> {
     pub exec: GraphExec<'f>,
     /// Which gradients the optimizer reads from the plan's buffers.
     pub rebound: Rebound,
+    /// The inputs' buffers, in order.
+    buffers: Vec<Tensor>,
 }
 
 impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
@@ -65,7 +67,8 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
         let exec = recorded.inspect_err(put_back)?;
         let (logits, loss) = (exec.logits.clone(), exec.loss.clone());
-        Ok(TrainGraph { x_buf, y_buf, logits, loss, exec, rebound })
+        let buffers = x_buf.named().into_iter().map(|(_, buffer)| buffer).collect();
+        Ok(TrainGraph { x_buf, y_buf, logits, loss, exec, rebound, buffers })
     }
 
     /// Copies a batch into the buffers, without waiting for anything; they stay where they are.
@@ -74,9 +77,15 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
     /// [`Error::Layer`] names the layer that a batch of another shape or dtype would go into; nothing is copied then.
     pub fn set_batch(&self, x: &X, y: &Tensor) -> Result<()> {
         self.exec.plan().check("set_batch", x, y)?;
-        let buffers = self.x_buf.named();
-        buffers.iter().zip(x.named()).try_for_each(|((_, buf), (_, x))| ops::copy_(buf, &x))?;
-        ops::copy_(&self.y_buf, y)
+        // A batch that has a history leaves it behind.
+        let _off = no_grad();
+        let (mut buffers, mut copied) = (self.buffers.iter(), Ok(()));
+        x.each(&mut |_, x| {
+            if let (Some(buffer), Ok(())) = (buffers.next(), &copied) {
+                copied = ops::copy_(buffer, x);
+            }
+        });
+        copied.and_then(|()| ops::copy_(&self.y_buf, y))
     }
 
     /// Executes the step on the batch that lies in the buffers.
@@ -142,7 +151,8 @@ impl Sequential {
 }
 
 /// A model, a loss and an optimizer, and the recorded steps of their training: one for each shape that was compiled, and for
-/// each [path](super::path_of) that the model was set to. All share parameters, gradients and the optimizer's state.
+/// each [path](super::path_of) that the model was set to, up to a [limit](GraphTrainer::recordings). All share parameters,
+/// gradients and the optimizer's state.
 ///
 /// The model may be borrowed (`&Sequential` is a model too) or given away; optimizer and model are there to be used between
 /// launches, to set a learning rate or to read parameters.
@@ -155,7 +165,12 @@ pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
     /// The step that was used last; none before [`compile`](GraphTrainer::compile).
     pub tg: Option<TrainGraph<'f, X>>,
     current: Option<Recorded<'f>>,
+    /// The one that was used last is the last.
     others: Vec<(Recorded<'f>, TrainGraph<'f, X>)>,
+    /// The shapes of all batches that were compiled for.
+    shapes: Vec<Vec<Shape>>,
+    limit: usize,
+    stats: CacheStats,
 }
 
 /// What a step was recorded for, and the evaluation over the same buffers, if there was need of one.
@@ -183,7 +198,27 @@ where
             tg: None,
             current: None,
             others: Vec::new(),
+            shapes: Vec::new(),
+            limit: 8,
+            stats: CacheStats::default(),
         }
+    }
+
+    /// The same trainer, which keeps at most so many recorded steps, 8 unless this is called: the one that was not used for
+    /// longest goes first, and is recorded again when it is needed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if none may be kept.
+    pub fn recordings(self, limit: usize) -> Result<Self> {
+        match limit {
+            0 => Err(Error::invalid("recordings", "a trainer keeps at least 1 recorded step")),
+            _ => Ok(GraphTrainer { limit, ..self }),
+        }
+    }
+
+    /// How often a step or an evaluation found a recorded step for its batch, and how many are kept.
+    pub fn cache(&self) -> CacheStats {
+        CacheStats { held: self.others.len() + usize::from(self.tg.is_some()), ..self.stats }
     }
 
     /// The same trainer, whose steps are recorded with these options.
@@ -233,7 +268,11 @@ where
         if self.current.as_ref().zip(self.tg.as_ref()).is_some_and(|(other, tg)| is_same(other, tg)) {
             (self.current, self.tg) = (None, None);
         }
+        if !self.is_known(inputs) {
+            self.shapes.push(inputs.named().iter().map(|(_, x)| x.shape().clone()).collect());
+        }
         self.change(recorded, tg);
+        self.others.drain(..self.others.len().saturating_sub(self.limit - 1));
         Ok(self.tg.as_mut().expect("put there now"))
     }
 
@@ -288,18 +327,28 @@ where
         let (Some(tg), Some(current)) = (&self.tg, &self.current) else {
             return Err(Error::invalid("step", "nothing is recorded; call compile() first"));
         };
-        let path = path_of(&*self.model);
-        if current.path == path && fits(tg, x) {
+        if is_on(&current.path, &*self.model) && fits(tg, x) {
+            self.stats.hits += 1;
             return Ok(());
         }
-        if let Some(at) = self.others.iter().position(|(other, tg)| other.path == path && fits(tg, x)) {
-            let (recorded, tg) = self.others.swap_remove(at);
+        let is_wanted = |(other, tg): &(Recorded<'f>, _)| is_on(&other.path, &*self.model) && fits(tg, x);
+        if let Some(at) = self.others.iter().position(is_wanted) {
+            self.stats.hits += 1;
+            let (recorded, tg) = self.others.remove(at);
             self.change(recorded, tg);
             return Ok(());
         }
         // Another path is recorded for shapes that were asked for; other shapes are refused by the step that there is.
-        let known = fits(tg, x) || self.others.iter().any(|(_, tg)| fits(tg, x));
-        if known { self.compile_for(x).map(drop) } else { Ok(()) }
+        if self.is_known(x) {
+            self.stats.misses += 1;
+            self.compile_for(x)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a step was compiled for batches of these shapes, on any path.
+    fn is_known(&self, x: &X) -> bool {
+        self.shapes.iter().any(|shapes| are_shapes_of(shapes.iter(), x))
     }
 
     fn change(&mut self, recorded: Recorded<'f>, tg: TrainGraph<'f, X>) {
@@ -322,6 +371,11 @@ impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, 
 
 /// Whether a step is for batches of these shapes.
 fn fits<X: Batch>(tg: &TrainGraph<'_, X>, x: &X) -> bool {
-    let (own, given) = (tg.x_buf.named(), x.named());
-    own.len() == given.len() && own.iter().zip(&given).all(|((a, x), (b, y))| a == b && x.shape() == y.shape())
+    are_shapes_of(tg.buffers.iter().map(|buffer| buffer.shape()), x)
+}
+
+fn are_shapes_of<'a>(mut shapes: impl Iterator<Item = &'a Shape>, x: &impl Batch) -> bool {
+    let mut same = true;
+    x.each(&mut |_, x| same &= shapes.next() == Some(x.shape()));
+    same && shapes.next().is_none()
 }

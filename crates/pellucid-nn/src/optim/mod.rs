@@ -301,3 +301,54 @@ pub trait Optimizer: Send + Sync {
         state::load(&self.state(), state)
     }
 }
+
+/// An optimizer that was chosen when the program ran: `Box<dyn Optimizer>`.
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn parameters(&self) -> &[Parameter] {
+        (**self).parameters()
+    }
+
+    fn groups(&self) -> usize {
+        (**self).groups()
+    }
+
+    fn group_lr_tensor(&self, group: usize) -> &Tensor {
+        (**self).group_lr_tensor(group)
+    }
+
+    fn momentum(&self, group: usize) -> Option<f64> {
+        (**self).momentum(group)
+    }
+
+    fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
+        (**self).try_set_momentum(group, momentum)
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        (**self).state()
+    }
+
+    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
+        (**self).add_params(parameters)
+    }
+
+    fn ensure_initialized(&mut self) -> Result<()> {
+        (**self).ensure_initialized()
+    }
+
+    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
+        (**self).set_grad_scale(scale)
+    }
+
+    fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
+        (**self).try_step_scaled(scale, skip)
+    }
+
+    fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+        (**self).try_step_with(closure)
+    }
+
+    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        (**self).load_state_dict(state)
+    }
+}

@@ -3,6 +3,7 @@
 extern crate pellucid_nn as pellucid;
 
 mod models;
+mod moved;
 mod paths;
 mod plan;
 mod refused;

@@ -5,6 +5,7 @@ use pellucid_nn::graph::*;
 use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::{Adam, AdamOptions, Optimizer};
 use pellucid_nn::*;
+use pellucid_tensor::plan::Launch;
 use pellucid_tensor::{DType, Error, Grad, Result, Shape, Tensor, grad, manual_seed, ops};
 
 fn shape(buf: Option<&Buf>) -> Option<Vec<usize>> {
@@ -161,13 +162,150 @@ fn pinned_buffers_have_the_values() {
         // The recording says what it knows, and is too late to ask.
         let recorded = &exec.plan().per_layer;
         assert_eq!(recorded[0].y.place(), &Place::Owned);
-        match recorded[2].y.place() {
-            Place::At { .. } | Place::Elided { .. } => assert!(exec.is_captured()),
-            other => assert_eq!((other, exec.is_captured()), (&Place::Planned, false)),
+        // The last layer's output are the logits, which are a result; its gradient was asked for.
+        match (exec.is_captured(), recorded[2].y.place(), recorded[2].g_w().unwrap().place()) {
+            (true, Place::Owned, Place::Owned) | (false, Place::Planned, Place::Owned) => (),
+            other => panic!("{other:?}"),
         }
         assert!(matches!(recorded[2].y.pin(), Err(Error::InvalidArgument { .. })));
         assert!(w.grad().is_none(), "what was not rebound is not there between launches");
     }
+}
+
+/// Words and the scores of words by one table.
+#[derive(Module)]
+struct Tied {
+    words: Embedding,
+    table: Parameter,
+}
+
+impl Layer for Tied {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::matmul(&ops::mean(&self.words.try_forward(x)?, 1)?, &ops::transpose(&self.table, 0, 1)?)
+    }
+
+    fn input_dtype(&self) -> DType {
+        DType::I64
+    }
+}
+
+/// Whatever makes a gradient makes it in the plan's buffer, be it several kernels: nothing is copied there, unless one value is
+/// two gradients.
+#[test]
+fn gradients_are_made_where_the_optimizer_reads_them() {
+    let words = Embedding::new(10, 6);
+    let table = words.parameters().remove(0);
+    let both = RecurrentOptions { batch_first: true, bidirectional: true, ..Default::default() };
+    let mut models: Vec<(&str, Sequential, Vec<usize>)> = vec![
+        ("embedding", sequential![Embedding::new(10, 6), Mean, Linear::new(6, CLASSES)], vec![BATCH, 5]),
+        ("tied", sequential![Tied { words, table }], vec![BATCH, 5]),
+        ("gru", sequential![Gru::with(6, 8, both).unwrap(), Last, Linear::new(16, CLASSES)], vec![BATCH, 5, 6]),
+    ];
+    models.extend(KINDS.iter().map(|kind| (kind.0, made(kind), kind.2.to_vec())));
+    let loss = CrossEntropyLoss::default();
+    for (name, model, shape) in &models {
+        let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+        let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+        let mut step = model.compile(shape, options).unwrap();
+        let captured = step.exec.captured().unwrap();
+        model.parameters().iter().for_each(|p| captured.name(&p.grad().unwrap(), "gradient"));
+        let plan = captured.plan();
+        let gradients = |launch: &&Launch| {
+            launch.outputs.iter().any(|o| plan.names.get(&o.slot).is_some_and(|name| name == "gradient"))
+        };
+        let copies = |launch: &&Launch| launch.parts().contains(&"copy");
+        // Both biases of a recurrent layer's gates have one gradient.
+        let expected = usize::from(*name == "lstm");
+        let found = plan.launches.iter().filter(gradients).filter(copies).count();
+        assert_eq!(found, expected, "{name}: {plan}");
+        assert!(plan.launches.iter().filter(gradients).count() >= model.parameters().len(), "{name}");
+    }
+}
+
+/// A layer without fields has no name of its own, and one that is called twice has one for both calls.
+#[derive(Module)]
+struct Plain {
+    first: Linear,
+    relu: Relu,
+    again: Linear,
+    drop: Dropout,
+    head: Linear,
+}
+
+impl Plain {
+    fn new() -> Plain {
+        let (first, again) = (Linear::new(6, 5), Linear::new(5, 5));
+        Plain { first, relu: Relu, again, drop: Dropout::new(0.3), head: Linear::new(5, CLASSES) }
+    }
+}
+
+impl Layer for Plain {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.relu.try_forward(&self.first.try_forward(x)?)?;
+        let x = self.again.try_forward(&self.relu.try_forward(&self.again.try_forward(&x)?)?)?;
+        self.head.try_forward(&self.drop.try_forward(&x)?)
+    }
+}
+
+#[test]
+fn layers_are_told_apart_by_their_calls() {
+    let (model, loss) = (Plain::new(), CrossEntropyLoss::default());
+    model.eval();
+    let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+    let (x, y) = batch(&[BATCH, 6], 5);
+    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+    let names: Vec<&str> = plan.per_layer.iter().map(|layer| layer.name.as_str()).collect();
+    let expected = ["L0:Linear", "L1:Relu", "L2:Linear", "L3:Relu", "L4:Linear", "L5:Dropout", "L6:Linear"];
+    assert_eq!(names, expected);
+    let asked: Vec<Tensor> = plan.per_layer.iter().map(|layer| layer.y.pin().unwrap()).collect();
+    let d_again = plan.per_layer[3].g_a.as_ref().unwrap().pin().unwrap();
+    let a = model.first.forward(&x);
+    let b = model.again.forward(&a.relu());
+    let c = model.again.forward(&b.relu());
+    let values = [&a, &a.relu(), &b, &b.relu(), &c, &c, &model.head.forward(&c)].map(|t| t.to_vec::<f32>());
+    let value = loss::cross_entropy(&model.head.forward(&c), &y);
+    let d_b = grad(&[&value], &[&b], Grad::default()).unwrap().remove(0).to_vec::<f32>();
+    for stream in streams() {
+        let before = model.state_dict();
+        let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream).unwrap();
+        exec.launch().unwrap();
+        assert!(asked.iter().map(|t| t.to_vec::<f32>()).eq(values.clone()));
+        assert_eq!(d_again.to_vec::<f32>(), d_b);
+        model.load_state_dict(&before).unwrap();
+    }
+}
+
+#[test]
+fn a_recording_says_where_everything_is() {
+    let check = |name: &str, plan: &CapturePlan| {
+        for layer in &plan.per_layer {
+            let parts = [("y", Some(&layer.y)), ("z", layer.z.as_ref()), ("g_a", layer.g_a.as_ref())];
+            let grads = layer.grads.iter().map(|(name, buf)| (name.as_str(), Some(buf)));
+            for (part, buf) in parts.into_iter().chain([("work", layer.work.as_ref())]).chain(grads) {
+                let place = buf.map(Buf::place);
+                assert!(place != Some(&Place::Planned), "{name}: {part} of {}", layer.name);
+                // What is nowhere is so for a reason, and what lies somewhere does so for a while.
+                match place {
+                    Some(Place::Elided { by }) => assert!(!by.is_empty()),
+                    Some(Place::At { first, last, .. }) => assert!(first <= last),
+                    Some(Place::Parts(parts)) => assert!(parts.len() > 1),
+                    _ => (),
+                }
+            }
+        }
+        assert!(plan.loss.d_y.place() != &Place::Planned, "{name}");
+    };
+    let loss = CrossEntropyLoss::default();
+    for kind in &KINDS {
+        let model = made(kind);
+        let optimizer = sgd(&model, 0.1, 0.9);
+        let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+        check(kind.0, model.compile(kind.2, options).unwrap().exec.plan());
+    }
+    let model = Plain::new();
+    let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+    let mut trainer = GraphTrainer::new(&model, loss, optimizer, 0);
+    check("plain", trainer.compile(&[BATCH, 6]).unwrap().exec.plan());
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! What a launch does: that of every kind of model is the eager step, bit for bit, and it goes down.
 
 use crate::models::*;
+use pellucid_cpu::with_threads;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{self, CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
 use pellucid_nn::*;
-use pellucid_tensor::{DType, Device, Error, Result, Tensor, manual_seed, traced};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, autocast, manual_seed, traced};
 
 fn compiled<'f>(
     model: &'f Sequential,
@@ -109,6 +110,52 @@ fn launches_are_eager_steps() {
             assert!(run(Some(stream)) == by_hand, "{}", kind.0);
         }
     }
+}
+
+/// The same in other precisions, and with any number of threads.
+#[test]
+fn launches_are_eager_steps_in_every_precision() {
+    let precisions =
+        [(DType::F64, None), (DType::F16, None), (DType::BF16, None), (DType::F32, Some(DType::BF16))].into_iter();
+    for (kind, (dtype, half)) in KINDS.iter().flat_map(|kind| precisions.clone().map(move |p| (kind, p))) {
+        let run = |stream: Option<Option<Stream>>| {
+            let model = init::in_dtype(dtype, || made(kind));
+            let (loss, optimizer) = (CrossEntropyLoss::default(), adamw(&model));
+            let _half = half.map(autocast);
+            let mut step = stream.map(|stream| compiled(&model, &loss, &optimizer, kind.2, stream));
+            manual_seed(4);
+            let losses: Vec<Vec<u8>> = (0..4)
+                .map(|i| {
+                    let (x, y) = batch(kind.2, 20 + i);
+                    let x = x.to_dtype(dtype);
+                    let Some(step) = &mut step else { return by_hand(&model, &optimizer, &x, &y) };
+                    step.set_batch(&x, &y).unwrap();
+                    step.launch().unwrap();
+                    step.loss.clone()
+                })
+                .map(|loss| loss.to_bytes().unwrap())
+                .collect();
+            (losses, bits(model.state_dict()), bits(optimizer.state_dict()))
+        };
+        let expected = with_threads(1, || run(None));
+        for (threads, stream) in [(1, None), (2, None), (3, None), (2, Some(Stream::eager(Device::cpu())))] {
+            let found = with_threads(threads, || run(Some(stream.clone())));
+            assert!(found == expected, "{} in {dtype} {half:?}, {threads} threads, {stream:?}", kind.0);
+        }
+    }
+}
+
+fn adamw(model: &Sequential) -> AdamW {
+    AdamW::new(model.parameters(), AdamWOptions::default()).unwrap()
+}
+
+/// A step without any of this; its loss before the update.
+fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor, y: &Tensor) -> Tensor {
+    optimizer.zero_grad();
+    let value = loss::cross_entropy(&model.forward(x), y);
+    value.backward();
+    optimizer.step();
+    value.detach()
 }
 
 #[test]

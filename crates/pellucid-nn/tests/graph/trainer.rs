@@ -3,11 +3,14 @@
 use crate::models::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, MseLoss};
-use pellucid_nn::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm, grad_norm};
+use pellucid_nn::optim::{
+    Adam, AdamOptions, GradScaler, GradScalerOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm, grad_norm,
+};
 use pellucid_nn::*;
-use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use pellucid_tensor::{CacheStats, DType, Error, Result, Tensor, autocast, ops};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 #[test]
 fn one_step_returns_the_loss_of_the_new_parameters() {
@@ -87,6 +90,40 @@ fn a_trainer_that_was_not_compiled_or_for_other_shapes_refuses_a_step() {
     assert_eq!(bits(trainer.model().state_dict()), state, "the learning rate is read by each launch");
 }
 
+/// A trainer keeps so many recorded steps; what went is recorded again, and trains on.
+#[test]
+fn a_trainer_keeps_a_limited_number_of_recordings() {
+    let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+    let optimizer = sgd(&model, 0.1, 0.9);
+    let trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0);
+    assert!(matches!(trainer.recordings(0).err(), Some(Error::InvalidArgument { .. })));
+    let trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), 0);
+    let mut trainer = trainer.recordings(2).unwrap();
+    for size in [8, 4, 2] {
+        trainer.compile(&[size, 6]).unwrap();
+    }
+    let counts = |stats: CacheStats| (stats.hits, stats.misses, stats.held);
+    assert_eq!(counts(trainer.cache()), (0, 0, 2));
+    let hand = sgd(&other, 0.1, 0.9);
+    // (The size, whether it is found.) What was used last is kept.
+    let steps = [(2, true), (4, true), (4, true), (8, false), (4, true), (2, false), (4, true), (8, false), (8, true)];
+    for (seed, (size, found)) in steps.into_iter().enumerate() {
+        let (x, y) = batch(&[BATCH, 6], seed as u64);
+        let (x, y) = (x.narrow(0, 0, size), y.narrow(0, 0, size));
+        let before = trainer.cache();
+        trainer.step(&x, &y).unwrap();
+        assert_eq!(trainer.cache().hits - before.hits, u64::from(found), "{seed}");
+        assert_eq!(trainer.cache().misses - before.misses, u64::from(!found), "{seed}");
+        assert_eq!(trainer.cache().held, 2);
+        hand.zero_grad();
+        loss::cross_entropy(&other.forward(&x), &y).backward();
+        hand.step();
+    }
+    assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
+    let refused = trainer.step(&Tensor::zeros([3, 6], DType::F32), &Tensor::zeros([3], DType::I64));
+    assert!(matches!(refused, Err(Error::Layer { .. })), "what was not compiled for is refused as ever");
+}
+
 #[test]
 fn gradients_are_clipped_before_the_update() {
     let model = mlp();
@@ -110,6 +147,44 @@ fn gradients_are_clipped_before_the_update() {
     });
     assert!((moved.sum::<f32>().sqrt() - 1e-3).abs() < 1e-5);
     assert_eq!(calls.get(), recorded, "a launch calls nobody");
+}
+
+/// Mixed precision with a scale that lies on the device: launches are the eager steps, skipped ones among them.
+#[test]
+fn mixed_precision_with_a_scaled_loss() {
+    for (stream, accumulate) in streams().into_iter().flat_map(|s| [(s.clone(), 1), (s, 2)]) {
+        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let adam = |model: &Sequential| Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+        let options = GradScalerOptions { init_scale: 256.0, growth_interval: 2, ..Default::default() };
+        let (scaler, eager) = (Rc::new(GradScaler::new(options).unwrap()), GradScaler::new(options).unwrap());
+        let (hand, is_captured) = (adam(&other), stream.is_none());
+        let options = StepOptions { stream, accumulate, scaler: Some(scaler.clone()), ..Default::default() };
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), adam(&model), 0)
+            .with(options)
+            .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
+        let _half = autocast(DType::BF16);
+        trainer.compile(&[BATCH, 6]).unwrap();
+        let mut scales = Vec::new();
+        for seed in 0..12 {
+            let (x, y) = batch(&[BATCH, 6], seed);
+            let x = if seed % 5 == 3 { x * f64::INFINITY } else { x };
+            trainer.step(&x, &y).unwrap();
+            let value = loss::cross_entropy(&other.forward(&x), &y);
+            (eager.scale(&value) * (1.0 / accumulate as f64)).backward();
+            if (seed + 1) % accumulate == 0 {
+                let unscaled = eager.unscale(&hand).unwrap();
+                clip_grad_norm(hand.parameters(), 1.0).unwrap();
+                unscaled.step(&hand).unwrap();
+                eager.update().unwrap();
+                hand.zero_grad();
+            }
+            scales.push(eager.scale_tensor().item::<f32>());
+            assert_eq!(scaler.scale_tensor().item::<f32>(), scales[scales.len() - 1]);
+            assert!(bits(model.state_dict()) == bits(other.state_dict()), "{seed} {accumulate} {is_captured}");
+        }
+        assert!(scales.windows(2).any(|w| w[1] < w[0]) && scales.windows(2).any(|w| w[1] > w[0]), "{scales:?}");
+        assert_eq!(trainer.tg.as_ref().unwrap().exec.is_captured(), is_captured);
+    }
 }
 
 /// Two encoders' outputs compared, from a tuple of inputs or from inputs by name.

@@ -2,9 +2,11 @@
 
 use crate::numbers::{KINDS, Make};
 use crate::parameters;
-use pellucid_nn::Parameter;
+use pellucid_nn::graph::GraphTrainer;
+use pellucid_nn::loss::{self, MseLoss};
 use pellucid_nn::optim::schedule::{Exponential, OneCycle, PerGroup, Schedule, Scheduler};
-use pellucid_nn::optim::{Adam, AdamOptions, Average, AveragedModel, Optimizer, Sgd, SgdOptions};
+use pellucid_nn::optim::{Adam, AdamOptions, Average, AveragedModel, Lbfgs, LbfgsOptions, Optimizer, Sgd, SgdOptions};
+use pellucid_nn::{Layer, Linear, Module, Parameter, Sequential, Tanh, sequential};
 use pellucid_tensor::{DType, Tensor, capture};
 
 const STEPS: usize = 20;
@@ -61,6 +63,39 @@ fn all_kinds_replay_bit_equal() {
     }
 }
 
+/// A trainer's steps are the eager ones of every optimizer, which reads its gradients from the plan's buffers.
+#[test]
+fn all_kinds_train_a_model_bit_equal() {
+    let make_model = || {
+        pellucid_tensor::manual_seed(3);
+        sequential![Linear::new(6, 5).without_bias(), Tanh, Linear::new(5, 2).without_bias()]
+    };
+    let batches: Vec<_> = (0..8)
+        .map(|i| (Tensor::arange(0.0f32, 24.0, 1.0) * 0.3 + i as f64).sin().reshape([4, 6]))
+        .map(|x| (x.clone(), x.i((.., ..2)).cos()))
+        .collect();
+    for (kind, _, make) in KINDS.iter().copied() {
+        let (model, other) = (make_model(), make_model());
+        let hand = make(other.parameters(), 0);
+        let mut trainer = GraphTrainer::new(&model, MseLoss::default(), make(model.parameters(), 0), 0);
+        trainer.compile(&[4, 6]).unwrap();
+        assert_eq!(trainer.tg.as_ref().unwrap().rebound.bound.len(), 2, "{kind}");
+        for (x, y) in &batches {
+            trainer.step(x, y).unwrap();
+            hand.zero_grad();
+            let value = loss::mse(&other.forward(x), y);
+            value.backward();
+            hand.step();
+            assert_eq!(trainer.tg.as_ref().unwrap().loss.item::<f32>(), value.item::<f32>(), "{kind}");
+        }
+        let bits = |model: &Sequential, optimizer: &dyn Optimizer| {
+            let state = model.state_dict().into_iter().chain(optimizer.state_dict());
+            state.map(|(name, t)| (name, t.to_bytes().unwrap())).collect::<Vec<_>>()
+        };
+        assert!(bits(&model, trainer.optimizer()) == bits(&other, &hand), "{kind}");
+    }
+}
+
 /// The clock of a parameter without a gradient stands still, in a replayed step too.
 #[test]
 fn idle_clocks_stand_still_in_launches() {
@@ -110,4 +145,38 @@ fn rebound_gradients_and_scales_are_seen_by_launches() {
     captured.launch(&[&x]).unwrap();
     captured.launch(&[&x]).unwrap();
     assert_eq!((p.to_vec::<f64>(), buffer.to_vec::<f64>()), (vec![2.5, 2.75], vec![1.0, 0.5]));
+}
+
+/// L-BFGS decides by values how often it evaluates the loss; the loss and its gradients are a captured step all the same.
+#[test]
+fn lbfgs_over_a_captured_loss() {
+    let run = |replayed: bool| {
+        let own = parameters(false, DType::F64);
+        let options = LbfgsOptions { line_search: true, max_iter: 6, ..Default::default() };
+        let mut lbfgs = Lbfgs::new(own.clone(), options).unwrap();
+        let gradients: Vec<Tensor> = own.iter().map(|p| Tensor::zeros(p.shape(), p.dtype())).collect();
+        lbfgs.rebind_grads(&gradients).unwrap();
+        let loss = |inputs: &[Tensor]| {
+            own.iter().for_each(|p| p.grad().unwrap().copy_(&Tensor::from(0.0)));
+            let loss = own.iter().map(|p| (p.tensor() * &inputs[0]).cos().sum(..)).reduce(|a, b| a + b).unwrap();
+            loss.backward();
+            loss.detach()
+        };
+        let x = Tensor::from(1.5f64);
+        let mut captured = capture(loss, &[&x]).unwrap();
+        let mut evaluate = || match replayed {
+            true => captured.launch(&[&x]).unwrap().to_tensor(0).unwrap(),
+            false => loss(std::slice::from_ref(&x)),
+        };
+        let losses: Vec<f64> = (0..3).map(|_| lbfgs.step_with(&mut evaluate)).collect();
+        let state = lbfgs.state_dict().into_values().map(|t| t.to_bytes().unwrap());
+        (losses, own.iter().map(|p| p.to_bytes().unwrap()).chain(state).collect::<Vec<_>>())
+    };
+    let eager = run(false);
+    assert!(eager.0[2] < eager.0[0], "{:?}", eager.0);
+    assert!(run(true) == eager);
+    // A step that is recorded as a whole cannot contain it, and says what can.
+    let lbfgs = Lbfgs::new(parameters(false, DType::F64), LbfgsOptions::default()).unwrap();
+    let refused = capture(|_| lbfgs.step(), &[]).err().unwrap().to_string();
+    assert!(refused.contains("captured loss"), "{refused}");
 }

@@ -107,7 +107,8 @@ pub(crate) fn same(make: fn(DType) -> Training, dtype: DType, launches: usize) {
     assert!(distinct.len() * 3 > launches, "{} different losses of {launches}", distinct.len());
     run(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "alone");
     run(make, dtype, 1, 24, Way::Lazy).assert_is(&run(make, dtype, 1, 24, Way::Eager), "lazily");
-    run(make, dtype, 2, 48, Way::Replayed).assert_is(&run(make, dtype, 2, 48, Way::Eager), "two side by side");
+    run(make, dtype, 2, launches, Way::Replayed)
+        .assert_is(&run(make, dtype, 2, launches, Way::Eager), "two side by side");
 }
 
 /// Numbers that wave about, other ones for every launch.

@@ -2,6 +2,7 @@
 //!
 //! A kernel whose results nobody can see any more, and no later kernel reads, is not run.
 
+use super::switch::Switches;
 use super::{MODE, Mode, Switched};
 use crate::array::Array;
 use crate::autograd::{AddressHasher, Slot};
@@ -12,7 +13,7 @@ use pellucid_ir::{Error, Result};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// A kernel that has not run yet. It holds its operands, so they outlive their handles.
@@ -37,6 +38,7 @@ pub(crate) struct Recording {
     /// Host values that became arrays, in a captured step.
     pub(crate) constants: Vec<Array>,
     pub(crate) touched: Vec<Touched>,
+    pub(crate) switches: Switches,
 }
 
 /// Kernels after which a lazy list runs by itself, so that memory stays bounded.
@@ -63,7 +65,12 @@ impl Recording {
     fn new() -> Recording {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Recording { id, kernels: Vec::new(), constants: Vec::new(), touched: Vec::new() }
+        let (kernels, constants, touched) = (Vec::new(), Vec::new(), Vec::new());
+        Recording { id, kernels, constants, touched, switches: Switches::default() }
+    }
+
+    pub(super) fn note(&mut self, switch: &Arc<AtomicUsize>, value: Option<usize>) {
+        self.switches.note(switch, value);
     }
 
     pub(crate) fn touch(&mut self, slot: &Arc<Slot>, clears: bool) {

@@ -12,13 +12,15 @@
 mod capture;
 mod list;
 mod many;
+mod switch;
 mod trace;
 
 pub use capture::{CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, capture, capture_with};
 pub use list::lazy;
 pub(crate) use list::{Recorded, Recording, deferred};
 pub(crate) use many::map_many;
-pub use trace::{Work, trace, traced};
+pub use switch::Switch;
+pub use trace::{Work, made_since, trace, traced};
 
 use crate::array::Array;
 use crate::device::Device;
@@ -57,17 +59,19 @@ pub(crate) fn is_eager() -> bool {
     matches!(MODE.get(), Mode::Eager | Mode::Watched)
 }
 
-/// How often a mode has been switched in this process.
-static MODES: AtomicU64 = AtomicU64::new(0);
+/// How often it was switched in this process whether a tensor that a recorded step works on requires a gradient.
+static SWITCHED: AtomicU64 = AtomicU64::new(0);
 
-/// Says that something on the host was switched on which the kernels of a step may hang: training or evaluation, whether a
-/// tensor requires a gradient. A captured step looks whether it still holds before it is launched again.
-pub fn mode_switched() {
-    MODES.fetch_add(1, Ordering::Relaxed);
+/// Says that this array's tensor requires a gradient now, or none any more. A captured step that works on it looks whether
+/// it still holds before it is launched again.
+pub(crate) fn gradient_switched(array: &Array) {
+    if array.storage().kept() > 0 {
+        SWITCHED.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-fn modes() -> u64 {
-    MODES.load(Ordering::Relaxed)
+fn gradients_switched() -> u64 {
+    SWITCHED.load(Ordering::Relaxed)
 }
 
 /// Runs or records one kernel. Shapes and dtypes were checked by the operation.

@@ -1,7 +1,7 @@
 //! `trace`: what a computation would do, without doing it.
 
 use super::{MODE, Mode, capture, list};
-use crate::array::Array;
+use crate::array::{Array, StorageId};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
@@ -63,6 +63,26 @@ pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, Work)> {
 /// The work so far, inside of [`trace`]; `None` elsewhere.
 pub fn traced() -> Option<Work> {
     (MODE.get() == Mode::Capture).then(|| list::with_current(|recording| recording.work()))
+}
+
+/// The memory that kernels write which were recorded since so many of them, inside of [`trace`] and of a captured step, each once;
+/// elsewhere nothing is recorded.
+pub fn made_since(kernels: u64) -> Vec<StorageId> {
+    if MODE.get() != Mode::Capture {
+        return Vec::new();
+    }
+    list::with_current(|recording| {
+        let own = recording.id;
+        let since = recording.kernels.iter().skip(kernels as usize).flat_map(|k| &k.outputs);
+        let new = since.filter(|a| a.storage().pending() == own).map(|a| StorageId::of(a.storage()));
+        let mut made: Vec<StorageId> = Vec::new();
+        new.for_each(|id| {
+            if !made.contains(&id) {
+                made.push(id);
+            }
+        });
+        made
+    })
 }
 
 impl list::Recording {

@@ -206,7 +206,7 @@ impl Tensor {
             return Err(Error::dtypes("requires_grad", [self.dtype()], "only floats have gradients; use to_dtype()"));
         }
         if self.is_leaf() && self.0.requires_grad.swap(required, Ordering::Relaxed) != required {
-            engine::mode_switched();
+            engine::gradient_switched(self.array());
         }
         Ok(())
     }
@@ -243,9 +243,9 @@ impl Tensor {
         }
     }
 
-    /// Sets no gradient: the next pass starts from none.
+    /// Sets no gradient: the next pass starts from none. One that is left from before the tensor was frozen goes too.
     pub fn zero_grad(&self) {
-        if self.requires_grad() {
+        if self.requires_grad() || self.0.slot.get().is_some() {
             self.0.slot().set(None);
         }
     }

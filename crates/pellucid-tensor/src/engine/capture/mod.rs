@@ -39,7 +39,7 @@ impl Default for CaptureOptions {
 pub struct CacheStats {
     /// Launches that found one.
     pub hits: u64,
-    /// Launches that had to record: inputs of new shapes, or a gradient that was bound elsewhere.
+    /// Launches that had to record: for inputs of new shapes, other [switches](crate::Switch), or state that was replaced.
     pub misses: u64,
     /// Recordings that are kept now.
     pub held: usize,
@@ -62,8 +62,8 @@ pub enum Placement {
 
 /// A recorded step: [`launch`](Captured::launch) executes it.
 ///
-/// It owns its closure, and a small cache of recordings keyed by the inputs' shapes and dtypes and by
-/// grad mode; nothing is global.
+/// It owns its closure, and a small cache of recordings keyed by the inputs' shapes and dtypes, by grad mode and by the
+/// [switches](crate::Switch) that the closure reads; nothing is global.
 pub struct Captured<'f> {
     step: Closure<'f>,
     options: CaptureOptions,
@@ -138,8 +138,9 @@ impl Captured<'_> {
     /// Executes the step on these inputs, whose values are copied into the step's own buffers.
     ///
     /// # Errors
-    /// [`Error::InputMismatch`] for another number of inputs. Other shapes or dtypes, and gradients
-    /// that were bound to other storage since, record the step again, with its errors.
+    /// [`Error::InputMismatch`] for another number of inputs. Other shapes or dtypes, gradients that were bound to other
+    /// storage since, and tensors that the closure has replaced by others record the step again, with its errors: a tensor
+    /// counts as replaced when nobody but recorded steps holds it any more.
     /// [`Error::CaptureChanged`] in debug builds, which [`verify`](Captured::verify) before launches 2 and 3.
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
         if MODE.get() == Mode::Capture {
@@ -208,7 +209,7 @@ impl Captured<'_> {
             return Err(Error::InputMismatch { index, got, expected });
         }
         self.recordings.retain(|step| !step.key().fits(inputs) || step.still_bound());
-        let fits = |step: &Step| step.key().fits(inputs);
+        let fits = |step: &Step| step.key().fits(inputs) && step.is_switched_so();
         let current = self.recordings.iter().position(|step| fits(step) && step.is_current());
         let found = match current {
             Some(at) => Some(at),
@@ -224,11 +225,11 @@ impl Captured<'_> {
         self.record(inputs)
     }
 
-    /// A mode of the host was switched since there was a recording for these inputs: which of them still holds, by what the
-    /// step would record now.
+    /// A tensor came to require a gradient, or ceased to, since there was a recording for these inputs: which of them still
+    /// holds, by what the step would record now.
     fn still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
         let again = Step::record(&mut self.step, &Key::of(inputs), Passes::none())?;
-        let valid = |step: &Step| step.key().fits(inputs) && step.difference(&again).is_none();
+        let valid = |step: &Step| step.key().fits(inputs) && step.is_switched_so() && step.difference(&again).is_none();
         let found = self.recordings.iter().position(valid);
         if let Some(at) = found {
             self.recordings[at].is_valid();

@@ -1,6 +1,7 @@
 //! One recording, laid out and made ready.
 
-use super::super::{Held, MODE, Mode, Recorded, Recording, list, modes, ready, run};
+use super::super::switch::Switches;
+use super::super::{Held, MODE, Mode, Recorded, Recording, gradients_switched, list, ready, run};
 use super::Placement;
 use super::recording::{Slots, recorded};
 use crate::array::{Array, StorageId};
@@ -89,8 +90,12 @@ pub(super) struct Step {
     inputs: Vec<Option<Array>>,
     outputs: Vec<Array>,
     slots: Slots,
-    /// The host's modes for which it is known to hold.
-    modes: u64,
+    /// Which storages of outside somebody else holds, without whom the closure would not find them again.
+    found: Vec<usize>,
+    /// What the closure has read of the host.
+    switches: Switches,
+    /// For which state of all tensors' need of gradients it is known to hold.
+    switched: u64,
 }
 
 impl Step {
@@ -98,11 +103,35 @@ impl Step {
         let empty = |(meta, device): &(Meta, Device)| Array::new(*device, meta.dtype, meta.shape.clone());
         let inputs: Vec<Array> = key.metas.iter().map(empty).collect::<Result<_>>()?;
         let handles: Vec<Tensor> = inputs.iter().map(|a| Tensor::from(a.clone())).collect();
-        let (outputs, recording, changed) = recorded(|| step(&handles))?;
+        let (outputs, mut recording, changed) = recorded(|| step(&handles))?;
         inputs.iter().for_each(|a| a.storage().set_pending(POISONED));
         let slots = changed?;
-        let outputs: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
-        Step::lay_out(key.clone(), &recording, &inputs, &outputs, slots, passes)
+        let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
+        let mut step = Step::lay_out(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
+        step.switches = std::mem::take(&mut recording.switches);
+        // Nothing of the recording holds a tensor from here on, but what the step does.
+        drop((outputs, arrays, recording));
+        step.keep();
+        Ok(step)
+    }
+
+    /// Tells the storages of outside which handles are the step's own.
+    fn keep(&mut self) {
+        let bound = |slot: &usize| matches!(self.origins[*slot], Origin::Bound);
+        (0..self.origins.len()).filter(bound).for_each(|slot| self.storages[slot].keep(self.handles(slot)));
+        self.found = (0..self.origins.len()).filter(bound).filter(|&slot| self.is_found(slot)).collect();
+    }
+
+    /// How many handles of a storage of outside the step has.
+    fn handles(&self, slot: usize) -> u32 {
+        let outputs = self.outputs.iter().filter(|a| Arc::ptr_eq(a.storage(), &self.storages[slot])).count();
+        // One among all, and one among those that are read or written.
+        2 + outputs as u32
+    }
+
+    /// True while somebody else holds a storage.
+    fn is_found(&self, slot: usize) -> bool {
+        Arc::strong_count(&self.storages[slot]) > self.storages[slot].kept() as usize
     }
 
     /// Numbers the buffers in the order in which the kernels meet them, and makes the plan ready.
@@ -183,18 +212,25 @@ impl Step {
             inputs,
             outputs,
             slots,
-            modes: modes(),
+            found: Vec::new(),
+            switches: Switches::default(),
+            switched: gradients_switched(),
         })
     }
 
-    /// True if nothing of the host's modes has changed since the step was last found to hold.
+    /// True while the host's switches are as the closure has found them.
+    pub(super) fn is_switched_so(&self) -> bool {
+        self.switches.are_the_same()
+    }
+
+    /// True if no tensor came to require a gradient, or ceased to, since the step was last found to hold.
     pub(super) fn is_current(&self) -> bool {
-        self.modes == modes()
+        self.switched == gradients_switched()
     }
 
     /// The step was found to hold.
     pub(super) fn is_valid(&mut self) {
-        self.modes = modes();
+        self.switched = gradients_switched();
     }
 
     pub(super) fn key(&self) -> &Key {
@@ -220,7 +256,17 @@ impl Step {
     }
 
     pub(super) fn placement(&self, id: StorageId) -> Placement {
-        let Some(slot) = self.slot(id) else { return Placement::Unknown };
+        let Some(mut slot) = self.slot(id) else { return Placement::Unknown };
+        // Where another one is used in its stead, that is where it lies.
+        let same = |slot: usize| {
+            self.plan.notes.elided.iter().find_map(|(s, why)| match why {
+                Elision::Same(other) if *s == slot => Some(*other),
+                _ => None,
+            })
+        };
+        for _ in &self.plan.notes.elided {
+            slot = same(slot).unwrap_or(slot);
+        }
         let elided = || self.plan.notes.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
         let place = || self.plan.arena.as_ref().and_then(|arena| arena.place(slot));
         match self.plan.role(slot) {
@@ -234,13 +280,15 @@ impl Step {
         }
     }
 
-    /// True while the gradients that the step reads and writes lie where they were.
+    /// True while the gradients that the step reads and writes lie where they were, and whoever has held the other tensors
+    /// of outside still does: one that only the step holds was replaced.
     pub(super) fn still_bound(&self) -> bool {
-        self.slots.iter().all(|(slot, entry)| match (slot.peek(), entry) {
+        let bound = self.slots.iter().all(|(slot, entry)| match (slot.peek(), entry) {
             (Some(now), Some(then)) => now.array().shares_storage(then.array()),
             (None, None) => true,
             _ => false,
-        })
+        });
+        bound && self.found.iter().all(|&slot| self.is_found(slot))
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
@@ -285,6 +333,13 @@ impl Step {
             Origin::Constant(_) => format!("`{kernel}` reads a tensor made of other host values"),
             _ => format!("`{kernel}` works on another tensor"),
         })
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        let bound = (0..self.origins.len()).filter(|&slot| matches!(self.origins[slot], Origin::Bound));
+        bound.for_each(|slot| self.storages[slot].end_keep(self.handles(slot)));
     }
 }
 

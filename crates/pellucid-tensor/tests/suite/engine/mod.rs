@@ -7,3 +7,4 @@ mod lazy;
 pub mod programs;
 mod random;
 mod refused;
+mod replaced;

@@ -1,0 +1,244 @@
+//! What moves between launches: gradients that are taken away or bound elsewhere, parameters that are loaded, frozen, replaced.
+
+use crate::models::*;
+use pellucid_nn::graph::*;
+use pellucid_nn::loss::{CrossEntropyLoss, Loss};
+use pellucid_nn::optim::Optimizer;
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Device, Error, Result, Tensor};
+use std::sync::RwLock;
+
+fn step_of<'f>(
+    model: &'f Sequential,
+    loss: &'f CrossEntropyLoss,
+    optimizer: &'f dyn Optimizer,
+    stream: Option<Stream>,
+) -> TrainGraph<'f> {
+    let mut step = model.compile(&[BATCH, 6], CompileOptions { loss, optimizer, lt_bytes: 0, stream }).unwrap();
+    launch(&mut step, 0);
+    step
+}
+
+fn launch(step: &mut TrainGraph<'_>, seed: u64) {
+    let (x, y) = batch(&[BATCH, 6], seed);
+    step.set_batch(&x, &y).unwrap();
+    step.launch().unwrap();
+}
+
+/// A step by hand, on the same batch.
+fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, seed: u64) {
+    let (x, y) = batch(&[BATCH, 6], seed);
+    optimizer.zero_grad();
+    CrossEntropyLoss::default().forward(&model.forward(&x), &y).backward();
+    optimizer.step();
+}
+
+fn gradients(model: &Sequential) -> Vec<Tensor> {
+    model.parameters().iter().map(|p| p.grad().expect("there is one after a launch")).collect()
+}
+
+fn values(tensors: &[Tensor]) -> Vec<Vec<f32>> {
+    tensors.iter().map(|t| t.to_vec()).collect()
+}
+
+/// Whoever calls `zero_grad` between launches, by habit, does no harm: gradients are in the plan's buffers again.
+#[test]
+fn gradients_that_are_taken_away_come_back() {
+    for stream in streams() {
+        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
+        let mut step = step_of(&model, &loss, &optimizer, stream);
+        by_hand(&other, &hand, 0);
+        let bound = gradients(&model);
+        for seed in 1..5 {
+            match seed {
+                1 => optimizer.zero_grad(),
+                2 => model.zero_grad(),
+                3 => optimizer.zero_grad_with(false),
+                _ => model.parameters()[1].set_grad(None),
+            }
+            launch(&mut step, seed);
+            by_hand(&other, &hand, seed);
+            assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
+            assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
+            if let Some(captured) = step.exec.captured() {
+                assert_eq!(captured.cache().misses, 0, "nothing was recorded again");
+            }
+        }
+        assert!(bits(model.state_dict()) == bits(other.state_dict()));
+    }
+}
+
+/// A gradient that is bound to another tensor is where it was bound to.
+#[test]
+fn gradients_that_are_bound_elsewhere_are_followed() {
+    let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+    let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
+    let mut step = step_of(&model, &loss, &optimizer, None);
+    by_hand(&other, &hand, 0);
+    let own: Vec<Tensor> = model.parameters().iter().map(|p| Tensor::full(p.shape(), 7.0, DType::F32)).collect();
+    optimizer.rebind_grads(&own).unwrap();
+    for seed in 1..4 {
+        launch(&mut step, seed);
+        by_hand(&other, &hand, seed);
+        assert_eq!(values(&own), values(&gradients(&other)));
+        assert!(gradients(&model).iter().zip(&own).all(|(a, b)| a.array().shares_storage(b.array())));
+    }
+    assert!(bits(model.state_dict()) == bits(other.state_dict()));
+    assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
+}
+
+/// Where gradients add up, those that are taken away begin at zero again, and those that are bound elsewhere add up there.
+#[test]
+fn gradients_that_add_up_and_move() {
+    for stream in streams() {
+        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
+        let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+        try_rebind_grads(&model, &optimizer, &plan).unwrap();
+        let (x_buf, y_buf) = (Tensor::zeros([BATCH, 6], DType::F32), Tensor::zeros([BATCH], DType::I64));
+        let options = StepOptions { stream, accumulate: 2, ..Default::default() };
+        let mut exec = record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options).unwrap();
+        let mut go = |seed: u64| {
+            let (x, y) = batch(&[BATCH, 6], seed);
+            x_buf.copy_(&x);
+            y_buf.copy_(&y);
+            exec.launch().unwrap();
+            (loss.forward(&other.forward(&x), &y) * 0.5).backward();
+        };
+        let update = || {
+            hand.step();
+            hand.zero_grad_with(false);
+        };
+        go(1);
+        optimizer.zero_grad();
+        hand.zero_grad();
+        go(2);
+        update();
+        assert!(bits(model.state_dict()) == bits(other.state_dict()));
+        let own: Vec<Tensor> = model.parameters().iter().map(|p| Tensor::zeros(p.shape(), DType::F32)).collect();
+        go(3);
+        own.iter().zip(gradients(&model)).for_each(|(own, g)| own.copy_(&g));
+        optimizer.rebind_grads(&own).unwrap();
+        for seed in 4..8 {
+            go(seed);
+            assert_eq!(
+                values(&gradients(&model)),
+                values(&if seed % 2 == 0 { zeros(&other) } else { gradients(&other) })
+            );
+            if seed % 2 == 0 {
+                update();
+            }
+        }
+        assert!(bits(model.state_dict()) == bits(other.state_dict()));
+    }
+}
+
+fn zeros(model: &Sequential) -> Vec<Tensor> {
+    model.parameters().iter().map(|p| Tensor::zeros(p.shape(), DType::F32)).collect()
+}
+
+/// Values that are loaded are written in place, and moving a model to where it is moves nothing.
+#[test]
+fn parameters_that_are_loaded_or_moved_are_the_same_tensors() {
+    let (model, other) = (made(&KINDS[0]), mlp());
+    let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), sgd(&other, 0.1, 0.0));
+    let mut step = step_of(&model, &loss, &optimizer, None);
+    model.load_state_dict(&other.state_dict()).unwrap();
+    model.to(Device::cpu()).unwrap();
+    for seed in 1..4 {
+        launch(&mut step, seed);
+        by_hand(&other, &hand, seed);
+    }
+    assert!(bits(model.state_dict()) == bits(other.state_dict()));
+    assert_eq!(step.exec.captured().unwrap().cache().misses, 0);
+}
+
+#[test]
+fn parameters_that_are_frozen_between_launches_stay_as_they_are() {
+    for stream in streams() {
+        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
+        let mut step = step_of(&model, &loss, &optimizer, stream);
+        by_hand(&other, &hand, 0);
+        for (seed, frozen) in [(1, true), (2, true), (3, false)] {
+            for model in [&model, &other] {
+                model.parameters()[..2].iter().for_each(|p| p.set_requires_grad(!frozen).unwrap());
+            }
+            launch(&mut step, seed);
+            by_hand(&other, &hand, seed);
+            assert!(bits(model.state_dict()) == bits(other.state_dict()), "{seed}");
+        }
+    }
+}
+
+/// A layer whose parameters can be replaced while others borrow it.
+struct Changing(RwLock<Linear>);
+
+impl Changing {
+    fn replace(&self, layer: Linear) -> Linear {
+        std::mem::replace(&mut self.0.write().unwrap(), layer)
+    }
+}
+
+impl Module for Changing {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        visitor.field("layer", &*self.0.read().unwrap());
+    }
+}
+
+impl Layer for Changing {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.0.read().unwrap().try_forward(x)
+    }
+}
+
+/// The optimizer and the plan know the old tensor: neither would follow.
+#[test]
+fn a_parameter_that_is_replaced_is_refused_by_name() {
+    for stream in streams() {
+        let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
+        let optimizer = pellucid_nn::optim::Sgd::new(model.parameters(), Default::default()).unwrap();
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0)
+            .with(StepOptions { stream, ..Default::default() });
+        trainer.compile(&[BATCH, 6]).unwrap();
+        let (x, y) = batch(&[BATCH, 6], 1);
+        trainer.one_step(&x, &y).unwrap();
+        let old = model.replace(Linear::new(6, CLASSES));
+        let before = bits(model.state_dict());
+        for refused in [trainer.step(&x, &y).err(), trainer.evaluate(&x, &y).err()] {
+            match refused {
+                Some(Error::Rebound { slot }) => assert!(slot.contains("layer.weight"), "{slot}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(bits(model.state_dict()), before);
+        // The old one does it again.
+        model.replace(old);
+        trainer.one_step(&x, &y).unwrap();
+    }
+}
+
+/// A step of one's own, without a trainer, goes the way that is chosen.
+#[test]
+fn a_captured_step_follows_choices_and_modes() {
+    let branch = If::new(Linear::new(6, 3), Linear::new(6, 3));
+    let model = sequential![branch.clone(), Dropout::new(0.5)];
+    let (x, eager) = (batch(&[BATCH, 6], 1).0, sequential![branch]);
+    let choose = |way: usize| {
+        let mut meet = |_: &str, part: Part<'_>| {
+            if let Part::Choice(choice) = part {
+                choice.set(way);
+            }
+        };
+        [&model, &eager].into_iter().for_each(|m| m.visit(&mut Visitor::new(&mut meet)));
+    };
+    model.eval();
+    let mut step = pellucid_tensor::capture(|i| model.forward(&i[0]), &[&x]).unwrap();
+    for way in [1, 0, 1, 0, 0, 1] {
+        choose(way);
+        assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), eager.forward(&x).to_vec::<f32>());
+    }
+    assert_eq!((step.cache().misses, step.cache().held), (1, 2));
+}

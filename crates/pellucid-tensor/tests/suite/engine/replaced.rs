@@ -1,0 +1,145 @@
+//! `capture`: what a step hangs on beside its inputs is looked at in every launch: tensors that its closure replaces, switches
+//! of the host, whether a tensor requires a gradient.
+
+use super::programs::wave;
+use crate::support::bits;
+use pellucid_tensor::{CacheStats, DType, Switch, Tensor, capture, no_grad};
+use std::cell::{Cell, RefCell};
+
+/// Launches that record nothing.
+fn settle(mut launch: impl FnMut()) {
+    // Debug builds record again before launches 2 and 3, to compare.
+    (0..4).for_each(|_| launch());
+}
+
+#[test]
+fn a_tensor_that_is_replaced_is_noticed_by_a_launch() {
+    let (x, scale, total) = (wave([3]), RefCell::new(wave([3])), RefCell::new(Tensor::zeros([3], DType::F32)));
+    let work = |i: &[Tensor]| {
+        let total = total.borrow();
+        total.copy_(&(&*total + &i[0] * &*scale.borrow()));
+    };
+    let mut step = capture(work, &[&x]).unwrap();
+    settle(|| assert!(step.launch(&[&x]).unwrap().is_empty()));
+    assert_eq!(step.cache(), CacheStats { hits: 4, misses: 0, held: 1 });
+    // One that it reads, then one that it writes.
+    scale.replace(Tensor::full([3], 2.0, DType::F32));
+    let before = total.borrow().copy();
+    step.launch(&[&x]).unwrap();
+    assert_eq!(bits(&[total.borrow().clone()]), bits(&[&before + &x * 2.0]));
+    total.replace(Tensor::zeros([3], DType::F32));
+    step.launch(&[&x]).unwrap();
+    assert_eq!(bits(&[total.borrow().clone()]), bits(&[Tensor::zeros([3], DType::F32) + &x * 2.0]));
+    step.launch(&[&x]).unwrap();
+    assert_eq!(step.cache(), CacheStats { hits: 5, misses: 2, held: 1 });
+}
+
+/// Two steps over one tensor both hold it; each knows what the other's handles are.
+#[test]
+fn a_tensor_that_several_steps_hold_is_noticed_as_well() {
+    let (x, w) = (wave([3]), RefCell::new(wave([3])));
+    let mut first = capture(|i| &i[0] * &*w.borrow(), &[&x]).unwrap();
+    let mut second = capture(|i| [&i[0] + &*w.borrow(), w.borrow().clone()], &[&x]).unwrap();
+    settle(|| drop((first.launch(&[&x]).unwrap(), second.launch(&[&x]).unwrap())));
+    w.replace(Tensor::full([3], 5.0, DType::F32));
+    assert_eq!(bits(&[first.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[&x * 5.0]));
+    assert_eq!(bits(&[second.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[&x + 5.0]));
+    // A step that is dropped has no handles any more.
+    drop(second);
+    w.replace(Tensor::full([3], 7.0, DType::F32));
+    assert_eq!(bits(&[first.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[&x * 7.0]));
+}
+
+/// What only the step holds from the beginning was not replaced.
+#[test]
+fn a_tensor_that_nobody_ever_held_is_no_reason_to_record() {
+    let (x, runs) = (wave([3]), Cell::new(0));
+    let work = |i: &[Tensor]| {
+        runs.set(runs.get() + 1);
+        &i[0] * pellucid_tensor::eager(|| wave([3]) * 2.0)
+    };
+    let mut step = capture(work, &[&x]).unwrap();
+    step.launch(&[&x]).unwrap();
+    assert_eq!((runs.get(), step.cache().misses), (1, 0));
+}
+
+#[test]
+fn a_switch_has_a_recording_for_each_value() {
+    let (x, way, runs) = (wave([3]), Switch::new(0), Cell::new(0));
+    let work = |x: &Tensor| match way.get() {
+        0 => x.sin(),
+        1 => x.cos(),
+        _ => x.exp(),
+    };
+    let mut step = capture(
+        |i| {
+            runs.set(runs.get() + 1);
+            work(&i[0])
+        },
+        &[&x],
+    )
+    .unwrap();
+    settle(|| drop(step.launch(&[&x]).unwrap()));
+    let recorded = runs.get();
+    for value in [1, 0, 2, 1, 0, 2, 2] {
+        way.set(value);
+        assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[work(&x)]), "{value}");
+    }
+    assert_eq!((step.cache().misses, step.cache().held, runs.get() - recorded), (2, 3, 2));
+    // A clone is a switch of its own.
+    let other = way.clone();
+    other.set(1);
+    assert_eq!((way.get(), other.get()), (2, 1));
+}
+
+/// What the step sets by itself is as it wants it.
+#[test]
+fn a_switch_that_the_step_sets_is_none_that_it_hangs_on() {
+    let (x, way) = (wave([3]), Switch::new(0));
+    let work = |i: &[Tensor]| {
+        let before = way.replace(1);
+        let y = if way.get() == 1 { i[0].sin() } else { i[0].cos() };
+        way.set(before);
+        y
+    };
+    let mut step = capture(work, &[&x]).unwrap();
+    for value in [0, 1, 2] {
+        way.set(value);
+        assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[x.sin()]));
+    }
+    assert_eq!((step.cache().misses, way.get()), (0, 2));
+}
+
+#[test]
+fn only_the_gradients_of_what_a_step_works_on_matter() {
+    let (x, w, runs) = (wave([3]), wave([3]).requires_grad_(true), Cell::new(0));
+    let work = |i: &[Tensor]| {
+        runs.set(runs.get() + 1);
+        w.zero_grad();
+        let loss = (&i[0] * &w).square().sum(..);
+        if loss.requires_grad() {
+            loss.backward();
+            let _off = no_grad();
+            w.copy_(&(&w - w.grad().unwrap()));
+        }
+        w.zero_grad();
+        loss.detach()
+    };
+    let mut step = capture(work, &[&x]).unwrap();
+    settle(|| drop(step.launch(&[&x]).unwrap()));
+    let recorded = runs.get();
+    // Of another tensor:
+    let other = wave([3]).requires_grad_(true);
+    step.launch(&[&x]).unwrap();
+    other.set_requires_grad(false).unwrap();
+    step.launch(&[&x]).unwrap();
+    assert_eq!(runs.get(), recorded);
+    // Of this one:
+    w.set_requires_grad(false).unwrap();
+    let before = w.to_vec::<f32>();
+    step.launch(&[&x]).unwrap();
+    assert_eq!(w.to_vec::<f32>(), before);
+    w.set_requires_grad(true).unwrap();
+    step.launch(&[&x]).unwrap();
+    assert_ne!(w.to_vec::<f32>(), before);
+}
