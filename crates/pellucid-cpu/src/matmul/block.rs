@@ -19,7 +19,7 @@
 
 use super::element::Element;
 use super::level::Kernels;
-use super::pack::{Source, Strided, pack_panels};
+use super::pack::{Panel, Source, Strided, pack_panels};
 use super::tile::Tile;
 use super::{Epilogue, Finished};
 use crate::scratch;
@@ -103,6 +103,10 @@ impl<T: Element> Product<'_, T> {
             // SAFETY: the caller's.
             return unsafe { self.empty_sum(rows, cols) };
         }
+        if self.c_col > 1 && self.c_row == 1 && !self.accumulate {
+            // SAFETY: the caller's.
+            return unsafe { self.turned(kernels, rows, cols) };
+        }
         let width = kernels.width();
         let panel = panel_of(kernels);
         if self.b.strided().is_none() {
@@ -128,6 +132,31 @@ impl<T: Element> Product<'_, T> {
             }
         };
         if a_room + b_room == 0 { work(std::ptr::null_mut()) } else { scratch::with(a_room + b_room, work) }
+    }
+
+    /// A rectangle whose columns are contiguous: some rows at a time are made aside, and turned when all their sums are there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`rectangle`](Self::rectangle).
+    unsafe fn turned(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
+        let width = cols.len();
+        let height = (UNKEPT / width).next_multiple_of(kernels.rows).max(kernels.rows);
+        for i in rows.clone().step_by(height) {
+            let rows = i..rows.end.min(i + height);
+            scratch::with(rows.len() * width, |room: *mut T| {
+                let c = room.wrapping_sub(rows.start * width + cols.start);
+                let aside = Product { c, c_row: width as isize, c_col: 1, epilogue: None, ..*self };
+                let from = Strided { data: room.cast_const(), lane: width as isize, depth: 1 };
+                let to = self.c.wrapping_offset(rows.start as isize + cols.start as isize * self.c_col);
+                // SAFETY: the room is for these rows and columns, the first element at its start; the rest is the caller's.
+                unsafe {
+                    aside.rectangle(kernels, rows.clone(), cols.clone());
+                    (kernels.turn)(&Panel::to_turn(from, rows.len(), width, to, self.c_col as usize));
+                }
+            });
+            self.finish(rows, cols.clone());
+        }
     }
 
     /// How many strips of A are packed together.
@@ -397,8 +426,7 @@ impl<T: Element> Product<'_, T> {
 /// Estimated vector instructions per step of k for C[m × n] in this orientation, to choose one.
 ///
 /// A thin product wastes lanes if its vectors lie along the short side; the other orientation may
-/// cost a transposition of B, and a scatter of C. Measured: a transposed number costs a third of
-/// an instruction, a scattered one about three.
+/// cost a transposition of B, and one of C. Measured: a transposed number costs a third of an instruction.
 pub(super) fn cost<T>(kernels: &Kernels<T>, (m, n, k): (usize, usize, usize), b: &Strided<T>, c_col: isize) -> f32 {
     let pack = match b {
         Strided { lane: 1, .. } if m <= 2 * kernels.rows => 0.0,
@@ -406,8 +434,8 @@ pub(super) fn cost<T>(kernels: &Kernels<T>, (m, n, k): (usize, usize, usize), b:
         Strided { depth: 1, .. } => 0.33,
         _ => 2.0,
     };
-    let scatter = if c_col == 1 { 0.0 } else { 3.0 / k.min(DEPTH) as f32 };
-    (m * n.div_ceil(kernels.lanes)) as f32 + pack * n as f32 + scatter * (m * n) as f32
+    let turn = if c_col == 1 { 0.0 } else { 0.33 / k.max(1) as f32 };
+    (m * n.div_ceil(kernels.lanes)) as f32 + pack * n as f32 + turn * (m * n) as f32
 }
 
 /// Numbers of the largest panel of A.

@@ -180,8 +180,8 @@ pub(super) unsafe fn pack_panels<T: Element>(
     }
 }
 
-/// Panels to pack from a strided matrix: `lanes × depth`, into rows of `width`. One panel, or, where lanes are contiguous,
-/// several of `each` lanes, `step` apart.
+/// Panels to pack from a strided matrix: `lanes × depth`, into rows of `width`. One panel, filled up to `each` lanes, or,
+/// where lanes are contiguous, several of `each` lanes, `step` apart.
 pub(super) struct Panel<T> {
     from: Strided<T>,
     lanes: usize,
@@ -199,6 +199,11 @@ const DEEP: usize = 128;
 const TOGETHER: usize = 8;
 
 impl<T: Element> Panel<T> {
+    /// A matrix whose depth is contiguous, to be turned: `to[p·row + i] = from[i, p]`.
+    pub(super) fn to_turn(from: Strided<T>, lanes: usize, depth: usize, to: *mut T, row: usize) -> Panel<T> {
+        Panel { from, lanes, each: lanes, depth, width: row, to, step: 0 }
+    }
+
     /// Packs lanes that are contiguous: rows are copied. Neighbouring panels share the cache lines and the pages of a row, so a
     /// few rows are dealt out to all panels at a time.
     ///
@@ -271,8 +276,8 @@ impl<T: Element> Panel<T> {
     /// As for [`Source::pack`].
     unsafe fn gather(&self, first_lane: usize, start: usize) {
         for p in start..self.depth {
-            for i in first_lane..self.width {
-                // SAFETY: reads stop at `lanes`, writes at `width`.
+            for i in first_lane..self.each {
+                // SAFETY: reads stop at `lanes`, writes at `each`.
                 unsafe {
                     *self.to.add(p * self.width + i) = if i < self.lanes { *self.from.at(i, p) } else { T::ZERO };
                 }

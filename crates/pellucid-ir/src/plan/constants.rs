@@ -23,7 +23,7 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
         let lasting = |slot| match plan.role(slot) {
             Role::Constant => true,
             Role::Own => writers(slot).next().is_some() && writers(slot).all(|k| constant[k] || fill(k)),
-            Role::Input | Role::State => false,
+            Role::Input | Role::Given | Role::State => false,
         };
         let stays = |k: &usize| {
             let launch = &launches[*k];

@@ -69,6 +69,8 @@ pub enum Role {
     Own,
     /// Filled anew before every run; the plan may overwrite it.
     Input,
+    /// Memory that comes with every run, which only reads it.
+    Given,
     /// Never written.
     Constant,
     /// It exists outside of the plan, which reads it, or changes it for everybody to see.

@@ -81,7 +81,7 @@ impl Plan {
                 format!("@{}", operand.layout.offset() * operand.dtype.size())
             }
             (_, Role::Own) => format!("%{}", operand.slot),
-            (_, Role::Input) => format!("input{}", operand.slot),
+            (_, Role::Input | Role::Given) => format!("input{}", operand.slot),
             (_, Role::Constant) => format!("constant{}", operand.slot),
             (_, Role::State) => format!("state{}", operand.slot),
         };

@@ -135,7 +135,8 @@ pub fn capture_with<'f, O: IntoOutputs>(
 }
 
 impl Captured<'_> {
-    /// Executes the step on these inputs, whose values are copied into the step's own buffers.
+    /// Executes the step on these inputs. What the step only reads, and is contiguous from the start of its storage on, is
+    /// read where it lies; the values of other inputs are copied into the step's own buffers.
     ///
     /// # Errors
     /// [`Error::InputMismatch`] for another number of inputs. Other shapes or dtypes, gradients that were bound to other

@@ -70,6 +70,14 @@ impl Origin {
     }
 }
 
+/// An input that the step reads.
+struct Input {
+    /// Where it is copied to, if it must be.
+    own: Array,
+    /// Its slot, if the step only reads it: then it may stay where it lies.
+    given: Option<usize>,
+}
+
 /// One recording.
 pub(super) struct Step {
     key: Key,
@@ -86,8 +94,8 @@ pub(super) struct Step {
     read: Vec<Arc<Storage>>,
     /// The outside storages that it writes.
     written: Vec<Arc<Storage>>,
-    /// Where the inputs are copied to; `None` for those that nobody reads.
-    inputs: Vec<Option<Array>>,
+    /// `None` for those that nobody reads.
+    inputs: Vec<Option<Input>>,
     outputs: Vec<Array>,
     slots: Slots,
     /// Which storages of outside somebody else holds, without whom the closure would not find them again.
@@ -170,6 +178,13 @@ impl Step {
         }
         recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
         recorded.roles = origins.iter().map(Origin::role).collect();
+        for slot in 0..origins.len() {
+            let kept =
+                recorded.launches.iter().flat_map(|l| &l.outputs).chain(&recorded.outputs).any(|o| o.slot == slot);
+            if !kept && matches!(origins[slot], Origin::Input(_)) {
+                recorded.roles[slot] = Role::Given;
+            }
+        }
 
         let plan = recorded.clone().after(passes);
         if let Some(arena) = &plan.arena {
@@ -181,18 +196,22 @@ impl Step {
         let outputs = plan.outputs.iter().map(|o| view(o.slot, o.layout.clone(), o.dtype)).collect();
         let own_input = |(number, (meta, _)): (usize, &(Meta, Device))| {
             let slot = origins.iter().position(|o| matches!(o, Origin::Input(n) if *n == number))?;
+            let given = (plan.role(slot) == Role::Given).then_some(slot);
             let (slot, offset) = match &plan.arena {
-                Some(arena) => (arena.slot, arena.place(slot)?.offset / meta.dtype.size()),
-                None => (slot, 0),
+                Some(arena) if given.is_none() => (arena.slot, arena.place(slot)?.offset / meta.dtype.size()),
+                _ => (slot, 0),
             };
-            Some(view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype))
+            Some(Input { own: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype), given })
         };
-        let inputs = key.metas.iter().enumerate().map(own_input).collect();
+        let inputs: Vec<Option<Input>> = key.metas.iter().enumerate().map(own_input).collect();
 
         let outside = |i: &usize| matches!(origins[*i], Origin::Bound | Origin::Constant(_));
         let is_written = |i: &usize| recorded.launches.iter().any(|l| l.outputs.iter().any(|o| o.slot == *i));
         let (write, read): (Vec<usize>, Vec<usize>) = (0..origins.len()).filter(outside).partition(is_written);
-        let [read, written] = [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect());
+        let [mut read, written] =
+            [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect::<Vec<_>>());
+        // Those that inputs lie in join them for a launch, which must not allocate.
+        read.reserve_exact(inputs.len());
         let setup = (!plan.setup.is_empty()).then(|| {
             let launches = plan.setup.clone();
             device.backend().prepare(&Plan { slots: plan.slots.clone(), launches, ..Plan::default() })
@@ -270,7 +289,7 @@ impl Step {
         let elided = || self.plan.notes.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
         let place = || self.plan.arena.as_ref().and_then(|arena| arena.place(slot));
         match self.plan.role(slot) {
-            Role::State | Role::Constant => Placement::Outside,
+            Role::State | Role::Constant | Role::Given => Placement::Outside,
             Role::Own | Role::Input => match (place(), elided()) {
                 (Some(place), _) => Placement::Arena(*place),
                 (None, Some(why)) => Placement::Elided(why),
@@ -298,11 +317,41 @@ impl Step {
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
             ready("launch", storage)?;
         }
-        for (input, own) in inputs.iter().zip(&self.inputs) {
-            if let Some(own) = own {
-                run(&Kernel::Copy, &[input.array()], &[own])?;
+        let bound = self.read.len();
+        let launched = self.fill(inputs).and_then(|()| self.run());
+        self.read.truncate(bound);
+        for input in self.inputs.iter().flatten() {
+            if let Some(slot) = input.given {
+                self.storages[slot] = input.own.storage().clone();
             }
         }
+        launched
+    }
+
+    /// Puts the inputs where the kernels look for them: what is only read, and lies as it was recorded, stays where it is.
+    fn fill(&mut self, inputs: &[&Tensor]) -> Result<()> {
+        for (tensor, input) in inputs.iter().zip(&self.inputs) {
+            let (array, Some(input)) = (tensor.array(), input) else { continue };
+            let dense = array.layout().is_contiguous() && array.layout().offset() == 0;
+            match input.given.filter(|_| dense && !self.writes(array)) {
+                Some(slot) => {
+                    self.storages[slot] = array.storage().clone();
+                    self.read.push(array.storage().clone());
+                }
+                None => run(&Kernel::Copy, &[array], &[&input.own])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// True if a launch changes what lies there.
+    fn writes(&self, array: &Array) -> bool {
+        let same = |storage: &Arc<Storage>| Arc::ptr_eq(storage, array.storage());
+        self.written.iter().any(same) || self.outputs.iter().any(|output| same(output.storage()))
+    }
+
+    /// Runs the kernels.
+    fn run(&mut self) -> Result<()> {
         let _held = Held::new(&self.read, &self.written);
         if let Some(setup) = &self.setup {
             setup.launch(&self.storages)?;

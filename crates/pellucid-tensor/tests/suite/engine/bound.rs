@@ -54,6 +54,48 @@ fn constants_begin_anew() {
     }
 }
 
+/// Wherever an input lies, alone, beside another, in what the step writes, or where it does not begin at the start, the step
+/// does what it does eagerly with a copy of it.
+#[test]
+fn inputs_may_lie_anywhere() {
+    let (state, other) = (wave([4, 4]), wave([4, 4]).exp());
+    let work = |x: &Tensor, y: &Tensor, state: &Tensor| {
+        state.copy_(&(state * 0.5 + x));
+        x.matmul(y) + state
+    };
+    let mut step = capture(|i| work(&i[0], &i[1], &state), &[&other, &other]).unwrap();
+    let long = wave([3, 4, 4]);
+    let part = long.i(1);
+    let turned = other.t();
+    for (x, y) in [
+        (&other, &part),
+        (&other, &other),
+        (&part, &turned),
+        (&state, &other),
+        (&other, &state),
+        (&state, &state),
+        (&turned, &long.i(0)),
+    ] {
+        let eager = state.copy();
+        let expected = [work(&x.copy(), &y.copy(), &eager), eager];
+        let result = launched(&mut step, &[x, y]).remove(0);
+        assert_eq!(bits(&[result, state.copy()]), bits(&expected));
+    }
+    // What the step itself writes to is its own.
+    let mut step = capture(
+        |i| {
+            i[0].copy_(&(&i[0] + 1.0));
+            i[0].exp()
+        },
+        &[&other],
+    )
+    .unwrap();
+    let before = bits(&[other.copy()]);
+    let first = bits(&launched(&mut step, &[&other]));
+    assert_eq!(bits(&launched(&mut step, &[&other])), first);
+    assert_eq!(bits(&[other.copy()]), before);
+}
+
 #[test]
 fn results_are_copies_of_their_own() {
     let (x, state) = (wave([2, 3]), wave([2, 3]));
