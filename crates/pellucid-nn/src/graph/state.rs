@@ -14,8 +14,8 @@ type Meet<'a> = &'a mut dyn FnMut(&str, &Tensor);
 /// The state of a model that a step was recorded with.
 pub(super) struct State<'f> {
     walk: Box<dyn Fn(Meet<'_>) + 'f>,
-    /// What the walk has met, in order.
-    known: Vec<(usize, usize)>,
+    /// What the walk has met, in order; held, so that no other tensor comes to lie where one was.
+    known: Vec<Tensor>,
 }
 
 impl<'f> State<'f> {
@@ -28,7 +28,7 @@ impl<'f> State<'f> {
             });
         };
         let mut known = Vec::new();
-        walk(&mut |_, tensor| known.push(identity(tensor)));
+        walk(&mut |_, tensor| known.push(tensor.clone()));
         State { walk: Box::new(walk), known }
     }
 
@@ -41,7 +41,7 @@ impl<'f> State<'f> {
     pub(super) fn check(&self) -> Result<()> {
         let (mut known, mut replaced) = (self.known.iter(), None);
         self.each(|name, tensor| {
-            if known.next() != Some(&identity(tensor)) && replaced.is_none() {
+            if known.next().map(identity) != Some(identity(tensor)) && replaced.is_none() {
                 replaced = Some(format!("`{name}` of the model"));
             }
         });
