@@ -5,7 +5,7 @@
 use super::batch::{Batch, Model};
 use super::plan::{Buf, CapturePlan, PerLayerBufs, Role};
 use super::rebind::Gradients;
-use super::state::State;
+use super::state::{self, State};
 use super::stream::Stream;
 use super::trail::Trail;
 use crate::call::{Followed, followed, watched};
@@ -116,6 +116,8 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     let stream = stream.unwrap_or_default();
     let (forward, trail) = Forward::new(op, model.clone(), loss, plan, x_buf, y_buf)?.pinning(plan).followed(&stream);
     let outputs = forward.outputs();
+    let mut names = state::names(&**model, &*optimizer);
+    names.extend(forward.inputs());
     let bound = Bound { state: State::of(model), gradients: Some(gradients.clone()) };
     let scale = scaler.clone();
     let update = move || -> Result<()> {
@@ -156,7 +158,7 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
         (Box::new(pass), Some(Box::new(move || update().and_then(|()| gradients.zero()))))
     };
     let update = update.map(|update| Run::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
-    Ok(GraphExec::new(Run::new(pass, &stream)?, update, (plan, &trail), bound, outputs, stream))
+    Ok(GraphExec::new(Run::new(pass, &stream)?, update, (plan, &trail), (bound, names), outputs, stream))
 }
 
 /// Records an evaluation: logits and loss of what lies in `x_buf` and `y_buf`, with all layers in evaluation, as after
@@ -177,13 +179,14 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     let (forward, trail) =
         Forward::new("record_eval_graph", model.clone(), loss, plan, x_buf, y_buf)?.followed(&stream);
     let outputs = forward.outputs();
+    let names = forward.inputs();
     let bound = Bound { state: State::of(model), gradients: None };
     let pass = move || {
         let _off = no_grad();
         let _evaluating = Evaluating::of(&**forward.model);
         forward.run().map(drop)
     };
-    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, (plan, &trail), bound, outputs, stream))
+    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, (plan, &trail), (bound, names), outputs, stream))
 }
 
 type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
@@ -263,6 +266,13 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 
     fn outputs(&self) -> Outputs {
         self.outputs.clone()
+    }
+
+    /// What it reads, by name.
+    fn inputs(&self) -> Vec<(String, Tensor)> {
+        let mut inputs = self.x.named();
+        inputs.push(("y".into(), self.y.clone()));
+        inputs
     }
 
     /// Follows the gradients that a pass has found.
@@ -444,18 +454,16 @@ impl<'f> GraphExec<'f> {
         mut pass: Run<'f>,
         update: Option<(Run<'f>, u64)>,
         (plan, trail): (&CapturePlan, &Trail),
-        bound: Bound<'f>,
+        (bound, mut names): (Bound<'f>, Vec<(String, Tensor)>),
         Outputs { logits, loss }: Outputs,
         stream: Stream,
     ) -> GraphExec<'f> {
         let mut plan = plan.clone();
         if let Run::Captured(captured) = &mut pass {
-            let mut names = Vec::new();
             bound.state.each(|name, tensor| names.push((name.to_string(), tensor.clone())));
+            names.extend([("logits".to_string(), logits.clone()), ("loss".to_string(), loss.clone())]);
             // A shared one goes by its first name.
             names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
-            captured.name(&logits, "logits");
-            captured.name(&loss, "loss");
         }
         trail.settle(&mut plan, pass.captured());
         GraphExec { logits, loss, plan, pass, update, launches: 0, bound, stream }

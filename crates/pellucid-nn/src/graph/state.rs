@@ -1,8 +1,10 @@
 //! The parameters and buffers of a model, and whether they are still the same tensors when a step is launched.
 
 use crate::module::{Module, identity, walk};
+use crate::optim::Optimizer;
 use crate::visit::Part;
-use pellucid_tensor::{Error, Result, Tensor};
+use pellucid_tensor::{Error, Generator, Result, StorageId, Tensor};
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -12,8 +14,8 @@ type Meet<'a> = &'a mut dyn FnMut(&str, &Tensor);
 /// The state of a model that a step was recorded with.
 pub(super) struct State<'f> {
     walk: Box<dyn Fn(Meet<'_>) + 'f>,
-    /// What the walk has met, in order.
-    known: Vec<(usize, usize)>,
+    /// What the walk has met, in order; held, so that no other tensor comes to lie where one was.
+    known: Vec<Tensor>,
 }
 
 impl<'f> State<'f> {
@@ -26,7 +28,7 @@ impl<'f> State<'f> {
             });
         };
         let mut known = Vec::new();
-        walk(&mut |_, tensor| known.push(identity(tensor)));
+        walk(&mut |_, tensor| known.push(tensor.clone()));
         State { walk: Box::new(walk), known }
     }
 
@@ -39,7 +41,7 @@ impl<'f> State<'f> {
     pub(super) fn check(&self) -> Result<()> {
         let (mut known, mut replaced) = (self.known.iter(), None);
         self.each(|name, tensor| {
-            if known.next() != Some(&identity(tensor)) && replaced.is_none() {
+            if known.next().map(identity) != Some(identity(tensor)) && replaced.is_none() {
                 replaced = Some(format!("`{name}` of the model"));
             }
         });
@@ -48,4 +50,31 @@ impl<'f> State<'f> {
         }
         replaced.map_or(Ok(()), |slot| Err(Error::Rebound { slot }))
     }
+}
+
+/// What a plan's print-out calls the tensors of a training step beside those of the model: gradients, what the optimizer keeps
+/// for each parameter, and the random generator. What it keeps for several at once has no parameter's name.
+pub(super) fn names(model: &(impl Module + ?Sized), optimizer: &(impl Optimizer + ?Sized)) -> Vec<(String, Tensor)> {
+    let own = model.named_parameters();
+    let name_of = |parameter: &str| {
+        // Parameters without a name of the optimizer's go by their position there.
+        let known = parameter.parse::<usize>().ok().and_then(|i| optimizer.parameters().get(i));
+        let found = known.and_then(|p| own.iter().find(|(_, q)| identity(p) == identity(q)));
+        found.map_or_else(|| parameter.to_string(), |(name, _)| name.clone())
+    };
+    let state = optimizer.state();
+    let mut uses: HashMap<StorageId, usize> = HashMap::new();
+    state.iter().for_each(|(_, tensor)| *uses.entry(tensor.storage_id()).or_default() += 1);
+    let kept = state.iter().map(|(name, tensor)| {
+        let shared = uses[&tensor.storage_id()] > 1;
+        let name = match name.strip_prefix("state.").and_then(|rest| rest.rsplit_once('.')) {
+            Some((_, what)) if shared => what.to_string(),
+            Some((parameter, what)) => format!("{what} of {}", name_of(parameter)),
+            None => name.clone(),
+        };
+        (name, tensor.clone())
+    });
+    let gradients = own.iter().filter_map(|(name, p)| Some((format!("gradient of {name}"), p.grad()?)));
+    let generator = ("generator".to_string(), Generator::default().state().clone());
+    gradients.chain(kept).chain([generator]).collect()
 }

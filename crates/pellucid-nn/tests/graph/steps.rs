@@ -179,6 +179,29 @@ fn buffers_stay_where_they_are() {
     step.exec.captured().unwrap().verify().unwrap();
 }
 
+/// Who reads the print-out of a step finds everything by its name in the model and the optimizer.
+#[test]
+fn a_recorded_step_prints_names() {
+    let (model, loss) = (mlp(), CrossEntropyLoss::default());
+    let optimizer = adamw(&model);
+    let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
+    let text = format!("{:?}", step.exec);
+    for name in [
+        " x f32[8, 6]",
+        " y i64[8, 1]",
+        "0.weight f32",
+        "gradient of 2.weight f32",
+        "gradient of 0.bias f32",
+        "mean of 0.weight f32",
+        "groups.0.lr f32[]",
+        "step f32[4]",
+        "logits f32[8, 4]",
+        "loss f32",
+    ] {
+        assert!(text.contains(name), "{name} in {text}");
+    }
+}
+
 /// Of a batch, only the last launch's gradient is left: it does not add up.
 #[test]
 fn each_launch_starts_from_no_gradient() {
