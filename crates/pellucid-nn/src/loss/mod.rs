@@ -181,7 +181,7 @@ macro_rules! losses_of_many {
         |$loss:ident, $($input:ident),*| by [$($by:ident),*] $body:expr;)*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($($input),*) }
         methods_of_many! {
-            [$name] |$loss, $($input),*| by [$($by),*] crate::call::call($loss, &[$($input),*], || $body)
+            [$name] |$loss, $($input),*| by [$($by),*] $body
         }
     )*};
 }
@@ -196,7 +196,7 @@ macro_rules! methods_of_many {
             /// Those of the operation of this name in [`ops`].
             pub fn try_forward(&self, $($input: &Tensor),*) -> Result<Tensor> {
                 let $loss = self;
-                $body
+                crate::call::call($loss, &[$($input),*], || $body)
             }
 
             /// [`try_forward`](Self::try_forward), or a panic.

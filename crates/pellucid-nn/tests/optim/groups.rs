@@ -212,6 +212,8 @@ fn gradients_accumulate() {
 fn muon_is_for_matrices() {
     let refused = Muon::new(parameters(false, DType::F32), MuonOptions::default());
     assert!(matches!(refused, Err(Error::ShapeMismatch { .. })));
+    let integers = MuonOptions { ns_dtype: Some(DType::I64), ..Default::default() };
+    assert!(matches!(Muon::new(parameters(true, DType::F32), integers), Err(Error::DTypeMismatch { .. })));
 }
 
 #[test]

@@ -50,8 +50,10 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
         Some(weight) => ops::index_select(weight, 0, &valid)?,
         None => ops::ones(valid.shape(), x.dtype())?,
     };
-    let weights = counts.map_or(Ok(weights.clone()), |counts| ops::where_(&counts, &weights, 0.0))?;
-    options.reduction.weighted(&ops::neg(&ops::mul(&picked, &weights)?)?, &weights)
+    // What does not count is left out, not multiplied by 0: it may be −∞, and the mean over nothing has a slope of ∞.
+    let counted = |t: Tensor| counts.as_ref().map_or(Ok(t.clone()), |counts| ops::where_(counts, &t, 0.0));
+    let values = counted(ops::neg(&ops::mul(&picked, &weights)?)?)?;
+    options.reduction.weighted(&values, &counted(weights)?)
 }
 
 /// Options of [`multi_margin_loss`].
