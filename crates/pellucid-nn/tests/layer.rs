@@ -184,11 +184,8 @@ fn recurrent_layers_are_hooked_with_their_states() {
         gru_cell: GruCell::new(3, 4),
         lstm_cell: LstmCell::new(3, 4),
     };
-    let (x, step, h) = (
-        Tensor::ones([5, 2, 3], DType::F32),
-        Tensor::ones([2, 3], DType::F32),
-        Tensor::ones([2, 4], DType::F32),
-    );
+    let (x, step, h) =
+        (Tensor::ones([5, 2, 3], DType::F32), Tensor::ones([2, 3], DType::F32), Tensor::ones([2, 4], DType::F32));
     let states = (h.unsqueeze(0), h.unsqueeze(0));
     type Run<'a> = Box<dyn Fn() -> Tensor + 'a>;
     let runs: [(&str, usize, Run<'_>); 8] = [

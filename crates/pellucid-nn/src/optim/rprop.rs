@@ -60,7 +60,7 @@ impl Rule for RpropOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // η in the first step, 0 in all others.
-        Some((formula!(tick |t, lr| (t + 1.0, t.eq(0.0).select(lr, 0.0))), vec![]))
+        Some((formula!(tick | t, lr | (t + 1.0, t.eq(0.0).select(lr, 0.0))), vec![]))
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {

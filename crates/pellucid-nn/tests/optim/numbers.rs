@@ -153,8 +153,10 @@ fn parameters_that_come_late_are_pytorchs() {
 #[test]
 fn rprop_begins_with_the_rate_of_its_first_step() {
     let options = RpropOptions { lr: 0.1, ..Default::default() };
-    let (early, late) = (Rprop::new(parameters(false, DType::F64), options).unwrap(), Rprop::new(
-        parameters(false, DType::F64), RpropOptions { lr: 7.0, ..options }).unwrap());
+    let (early, late) = (
+        Rprop::new(parameters(false, DType::F64), options).unwrap(),
+        Rprop::new(parameters(false, DType::F64), RpropOptions { lr: 7.0, ..options }).unwrap(),
+    );
     late.set_lr(0.1);
     for t in 1..=5 {
         for optimizer in [&early, &late] {
