@@ -1,6 +1,7 @@
 //! Losses between scores of classes and class numbers.
 
 use super::{Reduction, class_numbers, floats, in_range};
+use crate::autocast;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -27,6 +28,7 @@ pub struct NllLoss<'a> {
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Tensor> {
     let op = "nll_loss";
     floats(op, &[x])?;
+    let x = &autocast::read(op, x)?;
     let target = class_numbers(op, target)?;
     let axis = x.rank().min(2).saturating_sub(1);
     let fits = x.rank() > 0 && {
