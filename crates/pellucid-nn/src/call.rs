@@ -44,6 +44,21 @@ pub(crate) fn call<M: Module + ?Sized>(
     observed(module, || false, inputs, compute)
 }
 
+/// [`call`] of a module that returns something besides what it puts out, such as a state.
+pub(crate) fn call_beside<M: Module + ?Sized, R>(
+    module: &M,
+    inputs: &[&Tensor],
+    compute: impl FnOnce() -> Result<(Tensor, R)>,
+) -> Result<(Tensor, R)> {
+    let mut beside = None;
+    let y = call(module, inputs, || {
+        let (y, rest) = compute()?;
+        beside = Some(rest);
+        Ok(y)
+    })?;
+    Ok((y, beside.expect("computed with what is put out")))
+}
+
 /// Calls a layer on x.
 #[inline]
 pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Tensor> {

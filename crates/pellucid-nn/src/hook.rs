@@ -44,7 +44,7 @@ impl Drop for HookGuard<'_> {
 /// Calls `hook(x, y)` whenever the layer of this name has taken x to y; what it returns replaces y.
 ///
 /// The layer is called through [`Layer::forward`](crate::Layer::forward); of a module of several inputs, such as an attention, a
-/// decoder or a loss, x is the first (see [`on_call`]). Names are those of [`Module::named_modules`]; `""` is the model
+/// decoder or a loss, x is the first (see [`on_call`]); of one that returns a state as well, y is what it puts out. Names are those of [`Module::named_modules`]; `""` is the model
 /// itself.
 ///
 /// ```

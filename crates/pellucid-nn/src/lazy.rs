@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 
 /// A layer that is made when it first sees the shape of an input, by [`forward`](Layer::forward) or
-/// [`build`](Layer::build); from then on it is that layer. Before, it has no parameters. Their dtype is the
+/// [`build`](Layer::build); from then on it is that layer. Before, it has no parameters: build a model before an optimizer
+/// gets its parameters, else the optimizer never sees those of such layers. Their dtype is the
 /// [default](init::default_dtype) of when this is made.
 ///
 /// ```

@@ -34,6 +34,23 @@ pub struct Keys {
 /// ours.load_state_dict(&rename(&theirs, |name| name.strip_prefix("model.fc.").map(String::from)))?;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+///
+/// A state dict is a plain map: values that lie otherwise are turned on the way, such as GPT-2's weights `[in, out]`.
+///
+/// ```
+/// use pellucid_nn::{Linear, Module, StateDict};
+/// use pellucid_tensor::{DType, Tensor};
+/// let theirs = StateDict::from([
+///     ("c_fc.weight".to_string(), Tensor::ones([2, 3], DType::F32)),
+///     ("c_fc.bias".to_string(), Tensor::ones([3], DType::F32)),
+/// ]);
+/// let turned = |(name, value): (String, Tensor)| {
+///     let name = name.replace("c_fc.", "");
+///     if name == "weight" { (name, value.t()) } else { (name, value) }
+/// };
+/// Linear::new(2, 3).load_state_dict(&theirs.into_iter().map(turned).collect())?;
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
 pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateDict {
     state.iter().filter_map(|(name, value)| Some((map(name)?, value.clone()))).collect()
 }

@@ -2,10 +2,11 @@
 
 extern crate pellucid_nn as pellucid;
 
-use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss};
+use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::{
-    Bilinear, Dropout, Embedding, Flatten, Layer, Linear, Masks, Module, ModuleDict, ModuleList, Relu, Sequential,
-    TransformerDecoderLayer, TransformerOptions, hook, init, rename, sequential,
+    Bilinear, Dropout, Embedding, Flatten, GruCell, Layer, Linear, Lstm, LstmCell, Masks, Module, ModuleDict,
+    ModuleList, Parameter, Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder,
+    TransformerOptions, hook, init, rename, sequential,
 };
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, capture, manual_seed};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -179,6 +180,82 @@ fn modules_of_several_inputs_are_hooked_as_layers_are() {
     assert_eq!(MseLoss::default().forward(&target, &(&target * 2.0)).item::<f32>(), 1.0);
 }
 
+/// Layers and cells that return a state: hooks see what they put out, whether states are given or not.
+#[test]
+fn recurrent_layers_are_hooked_with_their_states() {
+    #[derive(Module)]
+    struct Model {
+        rnn: Rnn,
+        lstm: Lstm,
+        rnn_cell: RnnCell,
+        gru_cell: GruCell,
+        lstm_cell: LstmCell,
+    }
+    let model = Model {
+        rnn: Rnn::new(3, 4),
+        lstm: Lstm::new(3, 4),
+        rnn_cell: RnnCell::new(3, 4),
+        gru_cell: GruCell::new(3, 4),
+        lstm_cell: LstmCell::new(3, 4),
+    };
+    let (x, step, h) =
+        (Tensor::ones([5, 2, 3], DType::F32), Tensor::ones([2, 3], DType::F32), Tensor::ones([2, 4], DType::F32));
+    let states = (h.unsqueeze(0), h.unsqueeze(0));
+    type Run<'a> = Box<dyn Fn() -> Tensor + 'a>;
+    let runs: [(&str, usize, Run<'_>); 8] = [
+        ("rnn", 1, Box::new(|| model.rnn.forward(&x))),
+        ("rnn", 2, Box::new(|| model.rnn.run(&x, Some(&states.0)).0)),
+        ("lstm", 1, Box::new(|| model.lstm.run(&x, None).0)),
+        ("lstm", 3, Box::new(|| model.lstm.run(&x, Some(&states)).0)),
+        ("rnn_cell", 1, Box::new(|| model.rnn_cell.forward(&step, None))),
+        ("gru_cell", 2, Box::new(|| model.gru_cell.forward(&step, Some(&h)))),
+        ("lstm_cell", 3, Box::new(|| model.lstm_cell.forward(&step, Some(&(h.clone(), h.clone()))).0)),
+        ("lstm_cell", 1, Box::new(|| model.lstm_cell.forward(&step, None).0)),
+    ];
+    for (name, inputs, run) in runs {
+        let counted = Arc::new(AtomicUsize::new(0));
+        let count = counted.clone();
+        let _guard = hook::on_call(&model, name, move |seen, y| {
+            count.fetch_add(seen.len(), Ordering::Relaxed);
+            Some(y * 0.0)
+        })
+        .unwrap();
+        let y = run();
+        assert_eq!(counted.load(Ordering::Relaxed), inputs, "{name}");
+        assert!(y.to_vec::<f32>().iter().all(|v| *v == 0.0), "{name}");
+    }
+}
+
+/// A cell takes one sequence's step without a batch, as its row of a batch.
+#[test]
+fn cells_take_steps_without_a_batch() {
+    manual_seed(2);
+    let (x, h) = (Tensor::randn([3], DType::F32), Tensor::randn([4], DType::F32));
+    let row = |t: &Tensor| t.unsqueeze(0);
+    let check = |one: Tensor, batch: Tensor| assert_eq!((one.rank(), one.to_vec::<f32>()), (1, batch.to_vec()));
+    let rnn = RnnCell::new(3, 4);
+    check(rnn.forward(&x, Some(&h)), rnn.forward(&row(&x), Some(&row(&h))));
+    let gru = GruCell::new(3, 4);
+    check(gru.forward(&x, None), gru.forward(&row(&x), None));
+    let lstm = LstmCell::new(3, 4);
+    let states = (h.clone(), &h * 2.0);
+    let one = lstm.forward(&x, Some(&states));
+    let batch = lstm.forward(&row(&x), Some(&(row(&states.0), row(&states.1))));
+    check(one.0, batch.0);
+    check(one.1, batch.1);
+    let cube = Tensor::ones([1, 1, 3], DType::F32);
+    assert!(matches!(gru.try_forward(&cube, None), Err(Error::ShapeMismatch { .. })));
+}
+
+#[test]
+fn a_loss_with_a_distance_is_hooked_as_others_are() {
+    let distance = |a: &Tensor, b: &Tensor| -> Result<Tensor> { Ok((a - b).abs().sum(-1)) };
+    let loss = TripletMarginWithDistanceLoss::new(distance);
+    let x = Tensor::ones([2, 3], DType::F32);
+    let _guard = hook::on_call(&loss, "", |inputs, y| Some(y + inputs.len() as f64)).unwrap();
+    assert_eq!(loss.forward(&x, &x, &x).item::<f32>(), 1.0 + 3.0);
+}
+
 #[test]
 fn backward_hooks_see_and_replace_gradients() {
     let model = mlp();
@@ -245,6 +322,34 @@ fn a_summary_counts_parameters_memory_and_work() {
     assert!(text.contains("203,530 parameters") && text.contains("1.0 (Linear)"), "{text}");
 }
 
+/// A language model whose head is its table: the table is counted once, where it comes first, and its work wherever it works.
+#[test]
+fn a_summary_counts_shared_parameters_once() {
+    #[derive(Module)]
+    struct Tied {
+        words: Embedding,
+        head: Linear,
+    }
+    impl Layer for Tied {
+        fn compute(&self, x: &Tensor) -> Result<Tensor> {
+            self.head.try_forward(&self.words.try_forward(x)?)
+        }
+        fn input_dtype(&self) -> DType {
+            DType::I64
+        }
+    }
+    let table: Parameter = pellucid_nn::init::normal([50, 8], 1.0);
+    let mut head = Linear::new(8, 50);
+    head.weight = table.clone();
+    let model = Tied { words: Embedding::from_table(table), head };
+    let summary = model.summary(&[3, 7]).unwrap();
+    assert_eq!((summary.parameters, summary.state_bytes), (50 * 8 + 50, 4 * (50 * 8 + 50)));
+    let own: Vec<usize> = summary.rows.iter().map(|row| summary.parameters_of(row)).collect();
+    assert_eq!(own, [50 * 8 + 50, 50 * 8, 50]);
+    assert!(summary.rows[2].work.flops >= 2 * 21 * 8 * 50 && summary.work.flops < 2 * 2 * 21 * 8 * 50, "{summary}");
+    assert_eq!(model.state_dict().keys().collect::<Vec<_>>(), ["head.bias", "words.weight"]);
+}
+
 #[test]
 fn children_are_the_outermost_parts() {
     let model = sequential![(Linear::new(1, 1), Relu), sequential![Linear::new(1, 1)]];
@@ -268,6 +373,49 @@ fn containers_name_their_parts() {
     assert_eq!(dict.len(), 1);
     let list: ModuleList = vec![Box::new(Linear::new(1, 1)), Box::new(Relu)];
     assert_eq!(list.named_parameters()[1].0, "0.bias");
+}
+
+/// Names of GPT-2's files, whose linear layers are `[in, out]`.
+#[test]
+fn a_file_with_other_names_and_transposed_weights_is_loaded() {
+    manual_seed(3);
+    let model = || {
+        let options = TransformerOptions { norm_first: true, dropout: 0.0, ..Default::default() };
+        TransformerEncoder::new(2, 6, 2, 12, options).unwrap().with_norm()
+    };
+    const NAMES: [(&str, &str); 7] = [
+        ("self_attn.in_proj_", "attn.c_attn."),
+        ("self_attn.out_proj.", "attn.c_proj."),
+        ("linear1.", "mlp.c_fc."),
+        ("linear2.", "mlp.c_proj."),
+        ("norm1.", "ln_1."),
+        ("norm2.", "ln_2."),
+        ("layers.", "transformer.h."),
+    ];
+    let turned = |(name, w): (String, Tensor)| {
+        let is_linear = name.contains(".c_") && name.ends_with("weight");
+        (name, if is_linear { w.t() } else { w })
+    };
+    let written = model();
+    let theirs = rename(&written.state_dict(), |name| {
+        let name = name.strip_prefix("norm.").map_or(name.to_string(), |rest| format!("transformer.ln_f.{rest}"));
+        Some(NAMES.iter().fold(name, |name, (ours, theirs)| name.replace(ours, theirs)))
+    });
+    let mut theirs: StateDict = theirs.into_iter().map(turned).collect();
+    assert_eq!(theirs["transformer.h.1.attn.c_attn.weight"].shape().dims(), [6, 18]);
+    theirs.insert("transformer.h.0.attn.bias".into(), Tensor::ones([1, 1, 4, 4], DType::Bool));
+    let ours = rename(&theirs.into_iter().map(turned).collect(), |name| {
+        if name.ends_with(".attn.bias") {
+            return None;
+        }
+        let name = name.replace("transformer.ln_f", "norm");
+        Some(NAMES.iter().fold(name, |name, (ours, theirs)| name.replace(theirs, ours)))
+    });
+    let read = model();
+    read.load_state_dict(&ours).unwrap();
+    let x = Tensor::randn([2, 4, 6], DType::F32);
+    let y = |model: &TransformerEncoder| model.forward_masked(&x, Masks::causal()).to_vec::<f32>();
+    assert_eq!(y(&read), y(&written));
 }
 
 #[test]

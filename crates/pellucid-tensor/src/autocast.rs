@@ -55,6 +55,8 @@ pub fn policy(op: &str) -> Policy {
         | "l1_loss"
         | "huber_loss"
         | "hinge_embedding_loss"
+        | "margin_ranking_loss"
+        | "nll_loss"
         | "gaussian_nll_loss"
         | "stirling"
         | "xlogy"

@@ -213,8 +213,7 @@ impl MultiheadAttention {
         masks: Masks<'_>,
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
-        let mut weights = None;
-        let found = call::call(self, &[query, key, value], || {
+        call::call_beside(self, &[query, key, value], || {
             let ([q, k, v], mask, causal) = self.looked_at(query, key, value, masks)?;
             // What a query finds among the rows of the identity are the weights themselves.
             let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;
@@ -225,10 +224,8 @@ impl MultiheadAttention {
                 group => ops::repeat(&v, group, Some(-3))?,
             };
             let found = self.joined(&ops::matmul(&own, &v)?)?;
-            weights = Some(if average { ops::mean(&own, -3)? } else { own });
-            Ok(found)
-        })?;
-        Ok((found, weights.expect("computed with what was found")))
+            Ok((found, if average { ops::mean(&own, -3)? } else { own }))
+        })
     }
 
     /// Causal self-attention of the next elements, `[N, n, E]`, to themselves and to all that the cache has; they are then

@@ -95,6 +95,8 @@ pub struct EmbeddingBag {
     mode: Meeting,
     padding: Option<isize>,
     max_norm: Option<(f64, f64)>,
+    scale_by_frequency: bool,
+    include_last_offset: bool,
 }
 
 impl EmbeddingBag {
@@ -104,7 +106,19 @@ impl EmbeddingBag {
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn new(rows: usize, width: usize) -> EmbeddingBag {
-        EmbeddingBag { weight: init::normal([rows, width], 1.0), mode: Meeting::Mean, padding: None, max_norm: None }
+        EmbeddingBag::from_table(init::normal([rows, width], 1.0))
+    }
+
+    /// A layer with this table `[rows, width]`. To leave it as it is, [freeze](crate::Module::freeze) the layer.
+    pub fn from_table(weight: Parameter) -> EmbeddingBag {
+        EmbeddingBag {
+            weight,
+            mode: Meeting::Mean,
+            padding: None,
+            max_norm: None,
+            scale_by_frequency: false,
+            include_last_offset: false,
+        }
     }
 
     /// What becomes of a bag's vectors: [`Meeting::Sum`], [`Meeting::Mean`] or [`Meeting::Max`].
@@ -127,6 +141,16 @@ impl EmbeddingBag {
         EmbeddingBag { max_norm: Some((length, p)), ..self }
     }
 
+    /// The gradient of a vector is divided by how often it is looked up in a batch; for sums and means.
+    pub fn scale_by_frequency(self) -> EmbeddingBag {
+        EmbeddingBag { scale_by_frequency: true, ..self }
+    }
+
+    /// The last offset is the end of the last bag, and starts none, as in compressed rows.
+    pub fn include_last_offset(self) -> EmbeddingBag {
+        EmbeddingBag { include_last_offset: true, ..self }
+    }
+
     /// Bags of different sizes: `index` is a vector, and each bag starts where `offsets` says; of a matrix, each row is
     /// a bag. Vectors are multiplied by `weights`, of the shape of the indices, before they are summed.
     ///
@@ -139,7 +163,8 @@ impl EmbeddingBag {
             mode: self.mode,
             padding_index: self.padding,
             max_norm: self.max_norm,
-            include_last_offset: false,
+            scale_by_frequency: self.scale_by_frequency,
+            include_last_offset: self.include_last_offset,
         };
         ops::embedding_bag(&self.weight, index, options)
     }

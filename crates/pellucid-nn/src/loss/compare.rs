@@ -1,6 +1,8 @@
 //! Losses of comparisons: which of two is larger, or nearer.
 
 use super::{Reduction, declared, losses_of_many, methods_of_many, tracked, with_gradients};
+use crate::module::Module;
+use crate::visit::Visitor;
 use pellucid_tensor::ops::Triplet;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 use std::fmt;
@@ -35,7 +37,7 @@ losses_of_many! {
     };
 }
 
-/// [`TripletMarginLoss`] with any distance.
+/// [`TripletMarginLoss`] with any distance, which may go to other threads.
 #[derive(Clone)]
 pub struct TripletMarginWithDistanceLoss<D> {
     /// The distance of two tensors, sample by sample.
@@ -48,10 +50,16 @@ pub struct TripletMarginWithDistanceLoss<D> {
     pub reduction: Reduction,
 }
 
-impl<D: Fn(&Tensor, &Tensor) -> Result<Tensor>> TripletMarginWithDistanceLoss<D> {
+impl<D: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> TripletMarginWithDistanceLoss<D> {
     /// With this distance, a margin of 1, without a swap.
     pub fn new(distance: D) -> TripletMarginWithDistanceLoss<D> {
         TripletMarginWithDistanceLoss { distance, margin: 1.0, swap: false, reduction: Reduction::Mean }
+    }
+}
+
+impl<D: Send + Sync> Module for TripletMarginWithDistanceLoss<D> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
     }
 }
 
@@ -64,7 +72,7 @@ impl<D> fmt::Debug for TripletMarginWithDistanceLoss<D> {
 }
 
 methods_of_many! {
-    [<D: Fn(&Tensor, &Tensor) -> Result<Tensor>> TripletMarginWithDistanceLoss<D>]
+    [<D: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> TripletMarginWithDistanceLoss<D>]
     |loss, x, positive, negative| by [x, positive, negative] {
         let TripletMarginWithDistanceLoss { distance, margin, swap, reduction } = loss;
         ops::triplet_margin_with_distance_loss(x, positive, negative, distance, *margin, *swap, *reduction)

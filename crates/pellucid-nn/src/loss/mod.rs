@@ -13,11 +13,12 @@
 //! assert!(loss.item::<f32>() > 0.0 && cross_entropy(&logits, &classes).item::<f32>() > 0.0);
 //! ```
 //!
-//! Losses are modules without parameters, so that they can be parts of one, and be hooked.
+//! Losses are modules, mostly without parameters, so that they can be parts of one, and be hooked.
 //!
 //! The value stays on the device, a 0-d tensor (unless every sample keeps its own); [`Tensor::item`] reads it. A
 //! loss of two inputs is a [`Loss`]; those of more have methods of the same names.
 
+mod adaptive;
 mod classes;
 mod compare;
 mod ctc;
@@ -25,6 +26,7 @@ mod kind;
 mod regression;
 mod scale;
 
+pub use adaptive::AdaptiveLogSoftmaxWithLoss;
 pub use classes::{
     BceLoss, BceWithLogitsLoss, CrossEntropyLoss, HingeEmbeddingLoss, MultiLabelMarginLoss, MultiLabelSoftMarginLoss,
     MultiMarginLoss, NllLoss, SoftMarginLoss, binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy,
@@ -181,7 +183,7 @@ macro_rules! losses_of_many {
         |$loss:ident, $($input:ident),*| by [$($by:ident),*] $body:expr;)*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($($input),*) }
         methods_of_many! {
-            [$name] |$loss, $($input),*| by [$($by),*] crate::call::call($loss, &[$($input),*], || $body)
+            [$name] |$loss, $($input),*| by [$($by),*] $body
         }
     )*};
 }
@@ -196,7 +198,7 @@ macro_rules! methods_of_many {
             /// Those of the operation of this name in [`ops`].
             pub fn try_forward(&self, $($input: &Tensor),*) -> Result<Tensor> {
                 let $loss = self;
-                $body
+                crate::call::call($loss, &[$($input),*], || $body)
             }
 
             /// [`try_forward`](Self::try_forward), or a panic.

@@ -1,7 +1,7 @@
 //! Muon.
 
 use super::rule::{Momentum, Place, Rule, State, fraction, nonnegative, zeros};
-use pellucid_tensor::{Error, Result, Tensor, formula, ops};
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
 /// Momentum, orthogonalised by Newton and Schulz (Jordan et al. 2024), for the matrices of hidden layers:
 ///
@@ -9,7 +9,7 @@ use pellucid_tensor::{Error, Result, Tensor, formula, ops};
 /// k times x ← a·x + (b₂·xxᵀ + c·(xxᵀ)²)·x,  p ← (1 − η·λ)·p − η·s·x,
 ///
 /// where s follows from the shape ([`MuonLr`]). The polynomial takes all singular values near 1; of a matrix
-/// with more rows than columns it is applied to the transpose. The iteration runs in the state's dtype.
+/// with more rows than columns it is applied to the transpose. It needs few digits, and is applied in `bf16`.
 /// Other parameters (biases, embeddings, heads) belong to another optimizer, such as [`AdamW`](super::AdamW).
 pub type Muon = super::Descent<MuonOptions>;
 
@@ -30,6 +30,8 @@ pub struct MuonOptions {
     pub eps: f64,
     /// How often the polynomial is applied; 5.
     pub ns_steps: usize,
+    /// The dtype in which the polynomial is applied; `bf16`, as in PyTorch. The state's if none is given.
+    pub ns_dtype: Option<DType>,
     /// How the learning rate follows from the shape.
     pub adjust_lr: MuonLr,
 }
@@ -44,6 +46,7 @@ impl Default for MuonOptions {
             ns_coefficients: (3.4445, -4.775, 2.0315),
             eps: 1e-7,
             ns_steps: 5,
+            ns_dtype: Some(DType::BF16),
             adjust_lr: MuonLr::Original,
         }
     }
@@ -73,22 +76,27 @@ impl MuonLr {
 }
 
 impl MuonOptions {
-    /// The iteration.
+    /// The iteration. In half precision sums of products are in full, and rounded once with what is added to them.
     fn orthogonal(&self, u: &Tensor) -> Result<Tensor> {
+        let own = self.ns_dtype.unwrap_or(u.dtype());
+        let rounded = |x: &Tensor| ops::to_dtype(x, own);
+        let full = |x: &Tensor| ops::to_dtype(x, own.promote(DType::F32));
         let is_tall = u.shape().dims()[0] > u.shape().dims()[1];
-        let norm = ops::norm(u, 2.0, ..)?;
-        let mut x = ops::map(formula!(|u, norm; eps| u / norm.max(eps)), &[u, &norm], &[self.eps.into()])?.remove(0);
+        let u = rounded(u)?;
+        let norm = rounded(&ops::norm(&full(&u)?, 2.0, ..)?)?;
+        let mut x = ops::map(formula!(|u, norm; eps| u / norm.max(eps)), &[&u, &norm], &[self.eps.into()])?.remove(0);
         if is_tall {
             x = ops::t(&x)?;
         }
         let (a, b, c) = self.ns_coefficients;
         for _ in 0..self.ns_steps {
-            let gram = ops::matmul(&x, &ops::t(&x)?)?;
+            let before = full(&x)?;
+            let gram = full(&rounded(&ops::matmul(&before, &ops::t(&before)?)?)?)?;
             let twice = ops::matmul(&gram, &gram)?;
             let mixed =
                 ops::map(formula!(|y, z; b, c| b * y + c * z), &[&gram, &twice], &[b.into(), c.into()])?.remove(0);
-            let moved = ops::matmul(&mixed, &x)?;
-            x = ops::map(formula!(|x, y; a| a * x + y), &[&x, &moved], &[a.into()])?.remove(0);
+            let moved = ops::matmul(&full(&rounded(&mixed)?)?, &before)?;
+            x = rounded(&ops::map(formula!(|x, y; a| a * x + y), &[&before, &moved], &[a.into()])?.remove(0))?;
         }
         if is_tall { ops::t(&x) } else { Ok(x) }
     }
@@ -100,6 +108,9 @@ impl Rule for MuonOptions {
     fn check(&self) -> Result<()> {
         nonnegative(Self::NAME, "weight_decay", self.weight_decay)?;
         nonnegative(Self::NAME, "eps", self.eps)?;
+        if let Some(dtype) = self.ns_dtype.filter(|dtype| !dtype.is_float()) {
+            return Err(Error::dtypes(Self::NAME, [dtype], "ns_dtype is a float"));
+        }
         fraction(Self::NAME, "momentum", self.momentum)
     }
 
@@ -133,6 +144,7 @@ impl Rule for MuonOptions {
             if self.nesterov { ops::map(ahead, &[velocity, &g, momentum], &[])?.remove(0) } else { velocity.clone() };
         let shrunk = formula!(shrunk |p, x, lr; decay, s| p * (1.0 - lr * decay) - lr * s * x);
         let s = self.adjust_lr.factor(u.shape().dims());
-        at.write(shrunk, &[&self.orthogonal(&u)?, lr], &[self.weight_decay.into(), s.into()])
+        let x = ops::to_dtype(&self.orthogonal(&u)?, u.dtype())?;
+        at.write(shrunk, &[&x, lr], &[self.weight_decay.into(), s.into()])
     }
 }

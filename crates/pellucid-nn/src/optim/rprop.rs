@@ -1,14 +1,14 @@
 //! Rprop.
 
-use super::rule::{Place, Rule, State, nonnegative};
-use pellucid_tensor::{Error, Result, Tensor, formula, ops};
+use super::rule::{Place, Rule, State, nonnegative, zeros};
+use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Resilient backpropagation (Riedmiller & Braun 1993), as PyTorch has it: every number has a step Δ of
 /// its own, which only signs of gradients change. With g′ the gradient before,
 ///
 /// Δ ← clamp(Δ·η⁺) if g·g′ > 0;  Δ ← clamp(Δ·η⁻) and g ← 0 if g·g′ < 0;  p ← p − Δ·sign(g).
 ///
-/// The learning rate is Δ to begin with, and has no effect later.
+/// The learning rate is Δ in a parameter's first step, and has no effect later.
 pub type Rprop = super::Descent<RpropOptions>;
 
 /// Options of [`Rprop`].
@@ -51,14 +51,23 @@ impl Rule for RpropOptions {
     }
 
     fn state(&self, like: &Tensor) -> Result<State> {
-        Ok(vec![("before", ops::zeros_like(like)?), ("step_size", ops::full_like(like, self.lr)?)])
+        zeros(like, &["before", "step_size"])
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        // η in the first step, 0 in all others.
+        Some((formula!(tick | t, lr | (t + 1.0, t.eq(0.0).select(lr, 0.0))), vec![]))
     }
 
     fn update(&self, at: &Place<'_>) -> Result<()> {
-        let rprop = formula!(rprop |p, before, size, g, _lr; down, up, least, most| {
+        let rprop = formula!(rprop |p, before, size, g, first; down, up, least, most| {
             let agreement = g * before;
             let turned = agreement.lt(0.0);
-            let size = size * agreement.gt(0.0).select(up, turned.select(down, 1.0));
+            let size = (size + first) * agreement.gt(0.0).select(up, turned.select(down, 1.0));
             let (size, g) = (size.clamp(least, most), turned.select(0.0, g));
             (p - g.signum() * size, g, size)
         });

@@ -1,5 +1,6 @@
 //! One step of a recurrent layer.
 
+use super::called;
 use super::layers::LstmState;
 use super::weights::Weights;
 use crate::module::Module;
@@ -9,7 +10,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// One step of an [`Rnn`](crate::Rnn): h′ = f(W_ih·x + b_ih + W_hh·h + b_hh).
 ///
-/// Inputs are `[N, I]`, states `[N, H]`.
+/// Inputs are `[N, I]`, states `[N, H]`; one sequence's are `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct RnnCell {
     weights: Weights,
@@ -63,14 +64,17 @@ impl RnnCell {
     /// # Errors
     /// Those of [`ops::rnn`].
     pub fn try_forward(&self, x: &Tensor, state: Option<&Tensor>) -> Result<Tensor> {
-        let x = step(x)?;
-        Ok(ops::rnn(&x, self.weights.borrowed(), state, self.nonlinearity, Recurrence::default())?.1)
+        let cell = |x: &Tensor, [h]: [Option<&Tensor>; 1]| {
+            Ok([ops::rnn(x, self.weights.borrowed(), h, self.nonlinearity, Recurrence::default())?.1])
+        };
+        let (h, ()) = called(self, x, [state, None], || step(x, [state], cell).map(|[h]| (h, ())))?;
+        Ok(h)
     }
 }
 
 /// One step of a [`Gru`](crate::Gru).
 ///
-/// Inputs are `[N, I]`, states `[N, H]`.
+/// Inputs are `[N, I]`, states `[N, H]`; one sequence's are `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct GruCell {
     weights: Weights,
@@ -116,14 +120,17 @@ impl GruCell {
     /// # Errors
     /// Those of [`ops::gru`].
     pub fn try_forward(&self, x: &Tensor, state: Option<&Tensor>) -> Result<Tensor> {
-        let x = step(x)?;
-        Ok(ops::gru(&x, self.weights.borrowed(), state, Recurrence::default())?.1)
+        let cell = |x: &Tensor, [h]: [Option<&Tensor>; 1]| {
+            Ok([ops::gru(x, self.weights.borrowed(), h, Recurrence::default())?.1])
+        };
+        let (h, ()) = called(self, x, [state, None], || step(x, [state], cell).map(|[h]| (h, ())))?;
+        Ok(h)
     }
 }
 
 /// One step of an [`Lstm`](crate::Lstm).
 ///
-/// Inputs are `[N, I]`, states h and c `[N, H]`.
+/// Inputs are `[N, I]`, states h and c `[N, H]`; one sequence's are `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct LstmCell {
     weights: Weights,
@@ -169,15 +176,34 @@ impl LstmCell {
     /// # Errors
     /// Those of [`ops::lstm`].
     pub fn try_forward(&self, x: &Tensor, state: Option<&LstmState>) -> Result<LstmState> {
-        let x = step(x)?;
-        Ok(ops::lstm(&x, self.weights.borrowed(), state.map(|(h, c)| (h, c)), Recurrence::default())?.1)
+        let cell = |x: &Tensor, [h, c]: [Option<&Tensor>; 2]| {
+            Ok(ops::lstm(x, self.weights.borrowed(), h.zip(c), Recurrence::default())?.1.into())
+        };
+        let states = [state.map(|s| &s.0), state.map(|s| &s.1)];
+        called(self, x, states, || step(x, states, cell).map(|[h, c]| (h, c)))
     }
 }
 
-/// x `[N, I]` as a sequence of one step.
-fn step(x: &Tensor) -> Result<Tensor> {
-    if x.rank() != 2 {
-        return Err(Error::shapes("recurrent_cell", [x.shape()], "the input of a step is [N, I]"));
+/// A cell's next states from x `[N, I]`, as a sequence of one step, and states `[N, H]`; or from one of each.
+fn step<const K: usize>(
+    x: &Tensor,
+    states: [Option<&Tensor>; K],
+    cell: impl FnOnce(&Tensor, [Option<&Tensor>; K]) -> Result<[Tensor; K]>,
+) -> Result<[Tensor; K]> {
+    match x.rank() {
+        2 => cell(&ops::unsqueeze(x, 0)?, states),
+        1 => {
+            let batch = |t: &Tensor| ops::unsqueeze(t, 0);
+            let mut rows = [const { None }; K];
+            for (row, state) in rows.iter_mut().zip(states) {
+                *row = state.map(batch).transpose()?;
+            }
+            let mut next = cell(&batch(&batch(x)?)?, rows.each_ref().map(Option::as_ref))?;
+            for state in &mut next {
+                *state = ops::squeeze(state, 0)?;
+            }
+            Ok(next)
+        }
+        _ => Err(Error::shapes("recurrent_cell", [x.shape()], "the input of a step is [N, I], or [I]")),
     }
-    ops::unsqueeze(x, 0)
 }

@@ -1,5 +1,6 @@
 //! The recurrent layers: a stack of each kind, and its states.
 
+use super::called;
 use super::stack::{Cell, RecurrentOptions, Stack};
 use crate::layer::Layer;
 use crate::module::Module;
@@ -82,8 +83,10 @@ impl Rnn {
     /// # Errors
     /// Those of [`ops::rnn`](pellucid_tensor::ops::rnn).
     pub fn try_run(&self, x: &Tensor, state: Option<&Tensor>, lengths: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let (y, h, _) = self.0.run(x, state, None, lengths)?;
-        Ok((y, h))
+        called(self, x, [state, None], || {
+            let (y, h, _) = self.0.run(x, state, None, lengths)?;
+            Ok((y, h))
+        })
     }
 }
 
@@ -162,8 +165,10 @@ impl Gru {
     /// # Errors
     /// Those of [`ops::gru`](pellucid_tensor::ops::gru).
     pub fn try_run(&self, x: &Tensor, state: Option<&Tensor>, lengths: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let (y, h, _) = self.0.run(x, state, None, lengths)?;
-        Ok((y, h))
+        called(self, x, [state, None], || {
+            let (y, h, _) = self.0.run(x, state, None, lengths)?;
+            Ok((y, h))
+        })
     }
 }
 
@@ -249,7 +254,10 @@ impl Lstm {
         state: Option<&LstmState>,
         lengths: Option<&Tensor>,
     ) -> Result<(Tensor, LstmState)> {
-        let (y, h, c) = self.0.run(x, state.map(|s| &s.0), state.map(|s| &s.1), lengths)?;
-        Ok((y, (h, c.expect("an LSTM has c"))))
+        let (h, c) = (state.map(|s| &s.0), state.map(|s| &s.1));
+        called(self, x, [h, c], || {
+            let (y, h, c) = self.0.run(x, h, c, lengths)?;
+            Ok((y, (h, c.expect("an LSTM has c"))))
+        })
     }
 }

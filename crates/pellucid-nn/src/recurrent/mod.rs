@@ -14,3 +14,18 @@ pub use cells::{GruCell, LstmCell, RnnCell};
 pub use layers::{Gru, Lstm, LstmState, Rnn};
 pub use sequence::{pad_sequence, unpad_sequence};
 pub use stack::RecurrentOptions;
+
+use crate::call;
+use crate::module::Module;
+use pellucid_tensor::{Result, Tensor};
+
+/// Calls a layer or a cell on x and on states, if there are any. Hooks see what it puts out; its states are left alone.
+fn called<R>(
+    layer: &impl Module,
+    x: &Tensor,
+    states: [Option<&Tensor>; 2],
+    run: impl FnOnce() -> Result<(Tensor, R)>,
+) -> Result<(Tensor, R)> {
+    let inputs = [x, states[0].unwrap_or(x), states[1].unwrap_or(x)];
+    call::call_beside(layer, &inputs[..1 + states.iter().flatten().count()], run)
+}

@@ -11,12 +11,14 @@ fn bits(optimizer: &dyn Optimizer) -> Vec<Vec<u8>> {
     parameters.chain(optimizer.state().iter().map(|(_, t)| t.to_bytes().unwrap())).collect()
 }
 
-/// Every optimizer resumes bit-equal from its snapshot, in single precision.
+/// Every optimizer resumes bit-equal from its snapshot, with its masters of half-width parameters too.
 #[test]
 fn all_kinds_resume_bit_equal() {
     for (kind, cases, make) in KINDS.iter().copied() {
-        for case in 0..cases {
-            let first = make(parameters(kind == "muon", DType::F32), case);
+        for (case, dtype) in
+            (0..cases).flat_map(|case| [DType::F32, DType::BF16, DType::F64].map(|dtype| (case, dtype)))
+        {
+            let first = make(parameters(kind == "muon", dtype), case);
             let go_on = |optimizer: &dyn Optimizer| {
                 for t in 6..=10 {
                     set_gradients(optimizer, f64::from(t));
@@ -32,7 +34,7 @@ fn all_kinds_resume_bit_equal() {
             let own = first.parameters().iter().map(|p| Parameter::new(p.copy())).collect();
             let second = make(own, case);
             second.load_state_dict(&first.state_dict()).unwrap();
-            assert_eq!(go_on(&*first), go_on(&*second), "{kind}.{case}");
+            assert_eq!(go_on(&*first), go_on(&*second), "{kind}.{case} in {dtype}");
         }
     }
 }
@@ -212,6 +214,8 @@ fn gradients_accumulate() {
 fn muon_is_for_matrices() {
     let refused = Muon::new(parameters(false, DType::F32), MuonOptions::default());
     assert!(matches!(refused, Err(Error::ShapeMismatch { .. })));
+    let integers = MuonOptions { ns_dtype: Some(DType::I64), ..Default::default() };
+    assert!(matches!(Muon::new(parameters(true, DType::F32), integers), Err(Error::DTypeMismatch { .. })));
 }
 
 #[test]

@@ -68,8 +68,10 @@ kinds! {
         {}, { lr: 0.1, weight_decay: 0.1, d: 2.0 }, { beta2_decay: -0.5, eps: (Some(1e-2), 1e-1) }, { maximize: true },
     ];
     "muon": Muon(MuonOptions { lr: 0.05 }) [
-        {}, { nesterov: false, weight_decay: 0.0 }, { adjust_lr: MuonLr::MatchRmsAdamW, momentum: 0.8 },
-        { adjust_lr: MuonLr::SpectralUnclamped, ns_steps: 3 },
+        { ns_dtype: None }, { ns_dtype: None, nesterov: false, weight_decay: 0.0 },
+        { ns_dtype: None, adjust_lr: MuonLr::MatchRmsAdamW, momentum: 0.8 },
+        { ns_dtype: None, adjust_lr: MuonLr::SpectralUnclamped, ns_steps: 3 },
+        {}, { nesterov: false, momentum: 0.8 },
     ];
     "lion": Lion(LionOptions { lr: 0.01 }) [
         {}, { weight_decay: 0.3, betas: (0.8, 0.95) }, { maximize: true },
@@ -145,6 +147,25 @@ fn parameters_that_come_late_are_pytorchs() {
             }
         }
     }
+}
+
+/// Rprop's first steps are as long as the rate is then, not as it was when the optimizer was made.
+#[test]
+fn rprop_begins_with_the_rate_of_its_first_step() {
+    let options = RpropOptions { lr: 0.1, ..Default::default() };
+    let (early, late) = (
+        Rprop::new(parameters(false, DType::F64), options).unwrap(),
+        Rprop::new(parameters(false, DType::F64), RpropOptions { lr: 7.0, ..options }).unwrap(),
+    );
+    late.set_lr(0.1);
+    for t in 1..=5 {
+        for optimizer in [&early, &late] {
+            set_gradients(optimizer, f64::from(t));
+            optimizer.step();
+        }
+        late.set_lr(3.0);
+    }
+    assert_eq!(flat(early.parameters()), flat(late.parameters()));
 }
 
 /// In `f32` the same numbers, as far as 24 bits reach, where the descent does not fork.

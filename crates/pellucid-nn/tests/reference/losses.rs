@@ -149,6 +149,44 @@ fn values_and_gradients_are_pytorchs() {
     assert_eq!(checked, theirs, "the table has every option of the reference");
 }
 
+/// PyTorch's numbers for weights sin 0, sin 1, .. in each matrix and features cos 0, cos 1, ..
+#[test]
+fn an_adaptive_softmax_is_pytorchs() {
+    let softmax = init::in_dtype(DType::F64, || AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 2.0).unwrap());
+    let shapes: [(&str, &[usize]); 5] = [
+        ("head.weight", &[4, 4]),
+        ("tail.0.0.weight", &[2, 4]),
+        ("tail.0.1.weight", &[2, 2]),
+        ("tail.1.0.weight", &[1, 4]),
+        ("tail.1.1.weight", &[3, 1]),
+    ];
+    let weights = shapes.map(|(name, shape)| {
+        let count = shape.iter().product::<usize>() as f64;
+        (name.to_string(), Tensor::arange(0.0f64, count, 1.0).sin().reshape(shape))
+    });
+    softmax.load_state_dict(&weights.into()).unwrap();
+    let x = Tensor::arange(0.0f64, 12.0, 1.0).cos().reshape([3, 4]);
+    let y = Tensor::from([0i64, 3, 6]);
+    let (loss, d_x) = softmax.forward_with_grad(&x, &y);
+    nearer("loss", &loss, &Tensor::from(3.9287721699191196), 1e-12);
+    #[rustfmt::skip]
+    let expected = [
+        0.2876798540987164, -0.13838155593199208, -0.43721560161806894, -0.3340756394995451, -0.5154241733925808,
+        -0.16728239445084905, 0.33465804648670605, 0.5289154228390378, 0.05453732433277496, -0.48537696046194057,
+        -0.5790379062384857, -0.14033407138948645,
+    ];
+    nearer("by x", &d_x, &Tensor::new(&expected[..], [3, 4]), 1e-12);
+    assert_eq!(softmax.predict(&x).to_vec::<i64>(), [3, 0, 1]);
+    softmax.forward(&x, &y).backward();
+    let expected = [0.02951079044485737, 0.18479840535167597, 0.170183218619674, -0.0008976344711327608];
+    nearer("by w", &softmax.tail[1].0.weight.grad().unwrap(), &Tensor::from([expected]), 1e-12);
+    for cutoffs in [&[][..], &[0, 3], &[3, 3], &[2, 7]] {
+        let refused = AdaptiveLogSoftmaxWithLoss::new(4, 7, cutoffs, 2.0);
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{cutoffs:?}");
+    }
+    assert!(matches!(AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 4.0), Err(Error::InvalidArgument { .. })));
+}
+
 /// The functions are the structs' defaults.
 #[test]
 fn a_function_is_its_loss_by_default() {

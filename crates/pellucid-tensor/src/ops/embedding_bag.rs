@@ -1,6 +1,6 @@
 //! Sums, means and maxima of rows of a table, bag by bag.
 
-use super::embedding::shorten;
+use super::embedding::{Embedding, embedding, shorten};
 use super::scatter_reduce::{Meeting, index_add, index_reduce};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -22,6 +22,8 @@ pub struct EmbeddingBag<'a> {
     pub padding_index: Option<isize>,
     /// The longest that a row may be, and by which p-norm: longer ones that are asked for are scaled down, in the table.
     pub max_norm: Option<(f64, f64)>,
+    /// Whether the gradient of a row is divided by how often it is asked for; not for maxima.
+    pub scale_by_frequency: bool,
 }
 
 impl Default for EmbeddingBag<'_> {
@@ -33,6 +35,7 @@ impl Default for EmbeddingBag<'_> {
             weights: None,
             padding_index: None,
             max_norm: None,
+            scale_by_frequency: false,
         }
     }
 }
@@ -42,7 +45,7 @@ impl Default for EmbeddingBag<'_> {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
 /// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a mode other than these three, weights
-/// without a sum, or a norm that is not positive; [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
+/// without a sum, frequencies with a maximum, or a norm that is not positive; [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
 #[face]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
@@ -54,6 +57,9 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     }
     if !matches!(options.mode, Meeting::Sum | Meeting::Mean | Meeting::Max) {
         return Err(Error::invalid(op, "combines rows by their sum, mean or maximum"));
+    }
+    if options.scale_by_frequency && options.mode == Meeting::Max {
+        return Err(Error::invalid(op, "divides the gradients of sums and means by frequencies, not of maxima"));
     }
     if let Some(weights) = options.weights {
         if options.mode != Meeting::Sum {
@@ -78,7 +84,8 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     };
     // What does not count goes into a bag of its own, behind the others.
     let bag = ops::where_(&counts, &bag, bags as i64)?;
-    let rows = ops::index_select(table, 0, &flat)?;
+    let scaled = Embedding { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
+    let rows = embedding(table, &flat, scaled)?;
     let rows = match options.weights {
         Some(weights) => {
             let weighed = ops::mul(&rows, &ops::reshape(weights, [flat.size(), 1])?)?;

@@ -348,7 +348,9 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
         return min(&ops::abs(x)?, axes);
     }
     if p == 0.0 {
-        return sum(&ops::to_dtype(&ops::ne(x, 0.0)?, x.dtype())?, axes);
+        static COUNT: OnceLock<Formula> = OnceLock::new();
+        let count = COUNT.get_or_init(|| formula! { count(x) = x.eq(0.0).select(0.0, 1.0); }.eternal());
+        return sum_of(count, x, resolved);
     }
     if p == 1.0 {
         return sum(&ops::abs(x)?, axes);

@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 
 /// −(t·ln x + (1 − t)·ln(1 − x)) of probabilities x, times a weight; the logarithms are no less than −100. All broadcast.
 ///
+/// The gradient is (x − t) / max(x·(1 − x), 10⁻¹²), a number at 0 and 1 too.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
 #[face]
@@ -25,6 +27,9 @@ pub fn binary_cross_entropy(
     let formula = BCE.get_or_init(|| {
         formula! {
             binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (1.0 - x).ln().max(-100.0));
+            // At 0 and 1, where the logarithm's slope is not finite, a steep one takes its place.
+            d x = g * (x - t) / (x * (1.0 - x)).max(1e-12);
+            d t = g * ((1.0 - x).ln().max(-100.0) - x.ln().max(-100.0));
         }
         .eternal()
     });

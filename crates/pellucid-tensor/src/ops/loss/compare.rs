@@ -1,6 +1,7 @@
 //! Losses of comparisons: which of two is larger, or nearer.
 
 use super::{Reduction, floats};
+use crate::autocast;
 use crate::ops;
 use crate::ops::over;
 use crate::tensor::Tensor;
@@ -25,6 +26,7 @@ pub fn margin_ranking_loss(
         let mend = "all three have one rank: broadcasting another would be a mistake more often than not";
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], mend));
     }
+    let (a, b) = (&autocast::read(op, a)?, &autocast::read(op, b)?);
     let behind = ops::mul(&ops::sub(b, a)?, &ops::to_dtype(target, a.dtype())?)?;
     reduction.of(&ops::relu(&ops::add(&behind, margin)?)?)
 }

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 pub struct Ctc {
     /// The class that stands for nothing.
     pub blank: usize,
-    /// Labellings without an alignment cost 0, and have no gradient, instead of ∞.
+    /// Labellings without an alignment cost 0, with a gradient of 0, instead of ∞, with a gradient of NaN.
     pub zero_infinity: bool,
     /// What happens with the values: the mean is over the samples, each divided by its number of labels.
     pub reduction: Reduction,
@@ -73,8 +73,9 @@ pub fn ctc_loss(
         &ops::ne(&path, &shifted(&path, 2, options.blank as i64)?)?,
     )?;
     let places = Tensor::arange(0, width as i64, 1);
-    let start = ops::lt(&places, 2)?;
-    let mut prefixes = ops::where_(&start, &ops::select(&scores, 0, 0)?, f64::NEG_INFINITY)?;
+    // Added, not chosen: what is no number goes back to every step.
+    let start = ops::to_dtype(&ops::where_(&ops::lt(&places, 2)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())?;
+    let mut prefixes = ops::add(&ops::select(&scores, 0, 0)?, &start)?;
     for step in 1..steps {
         let one = shifted(&prefixes, 1, f64::NEG_INFINITY)?;
         let two = ops::where_(&skips, &shifted(&prefixes, 2, f64::NEG_INFINITY)?, f64::NEG_INFINITY)?;
@@ -90,7 +91,7 @@ pub fn ctc_loss(
     let total = ops::neg(&map(log_sum(), &[&blank_end, &label_end, &nothing], &[])?)?;
     let losses = match options.zero_infinity {
         true => ops::where_(&ops::isinf(&total)?, 0.0, &total)?,
-        false => total,
+        false => map(unreachable(), &[&total], &[])?,
     };
     let losses = ops::squeeze(&losses, 1)?;
     let losses = match options.reduction {
@@ -140,7 +141,14 @@ fn shifted(x: &Tensor, by: usize, fill: impl Into<pellucid_ir::Scalar>) -> Resul
     ops::concatenate(&[&first, &ops::narrow(x, 1, 0, width - by)?], 1)
 }
 
-/// ln(eᵃ + eᵇ + eᶜ); −∞ of three −∞, without gradient.
+/// A loss, whose gradient is NaN where it is ∞: no step makes it smaller.
+fn unreachable() -> &'static Formula {
+    static UNREACHABLE: OnceLock<Formula> = OnceLock::new();
+    UNREACHABLE
+        .get_or_init(|| formula! { unreachable(x) = x; d x = x.eq(f64::INFINITY).select(f64::NAN, g); }.eternal())
+}
+
+/// ln(eᵃ + eᵇ + eᶜ); −∞ of three −∞, with a gradient of 0, unless what arrives is NaN.
 fn log_sum() -> &'static Formula {
     static LOG_SUM: OnceLock<Formula> = OnceLock::new();
     LOG_SUM.get_or_init(|| {
@@ -150,9 +158,9 @@ fn log_sum() -> &'static Formula {
                 let safe = m.eq(f64::NEG_INFINITY).select(0.0, m);
                 ((a - safe).exp() + (b - safe).exp() + (c - safe).exp()).ln() + safe
             };
-            d a = y.eq(f64::NEG_INFINITY).select(0.0, g * (a - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
-            d b = y.eq(f64::NEG_INFINITY).select(0.0, g * (b - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
-            d c = y.eq(f64::NEG_INFINITY).select(0.0, g * (c - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+            d a = g * y.eq(f64::NEG_INFINITY).select(0.0, (a - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+            d b = g * y.eq(f64::NEG_INFINITY).select(0.0, (b - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+            d c = g * y.eq(f64::NEG_INFINITY).select(0.0, (c - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
         }
         .eternal()
     })

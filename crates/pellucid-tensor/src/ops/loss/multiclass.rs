@@ -1,6 +1,7 @@
 //! Losses between scores of classes and class numbers.
 
 use super::{Reduction, class_numbers, floats, in_range};
+use crate::autocast;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -27,6 +28,7 @@ pub struct NllLoss<'a> {
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Tensor> {
     let op = "nll_loss";
     floats(op, &[x])?;
+    let x = &autocast::read(op, x)?;
     let target = class_numbers(op, target)?;
     let axis = x.rank().min(2).saturating_sub(1);
     let fits = x.rank() > 0 && {
@@ -50,8 +52,10 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
         Some(weight) => ops::index_select(weight, 0, &valid)?,
         None => ops::ones(valid.shape(), x.dtype())?,
     };
-    let weights = counts.map_or(Ok(weights.clone()), |counts| ops::where_(&counts, &weights, 0.0))?;
-    options.reduction.weighted(&ops::neg(&ops::mul(&picked, &weights)?)?, &weights)
+    // What does not count is left out, not multiplied by 0: it may be −∞, and the mean over nothing has a slope of ∞.
+    let counted = |t: Tensor| counts.as_ref().map_or(Ok(t.clone()), |counts| ops::where_(counts, &t, 0.0));
+    let values = counted(ops::neg(&ops::mul(&picked, &weights)?)?)?;
+    options.reduction.weighted(&values, &counted(weights)?)
 }
 
 /// Options of [`multi_margin_loss`].

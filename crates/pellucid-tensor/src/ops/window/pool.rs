@@ -185,15 +185,20 @@ pub enum Divisor {
 
 fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: Divisor) -> Result<Tensor> {
     let images = Images::new(op, x, spatial)?;
-    let dims = images.dims();
     if pool.dilation.three(op, "dilation", spatial, 1)? != [1; 3] {
         return Err(Error::invalid(op, "an average has no dilation"));
     }
     if divisor == Divisor::Number(0.0) {
         return Err(Error::invalid(op, "the divisor is not 0"));
     }
-    let (window, outputs) = pool.window(op, spatial, dims)?;
-    let sums = window_sums(&images.x, window, outputs)?;
+    let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    images.back(&window_means(&images.x, window, outputs, divisor)?)
+}
+
+/// The sums of windows, divided by what the divisor says.
+fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: Divisor) -> Result<Tensor> {
+    let dims: [usize; 3] = std::array::from_fn(|a| x.shape()[x.rank() - 3 + a]);
+    let sums = window_sums(x, window, outputs)?;
     // How many elements a window has along an axis.
     let count = |a: usize, o: usize| {
         let (start, before) = (window.stride[a] * o, window.before[a]);
@@ -204,20 +209,19 @@ fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: 
         }
     };
     let counts = [0, 1, 2].map(|a| (0..outputs[a]).map(|o| count(a, o)).collect::<Vec<_>>());
-    let mean = match divisor {
-        Divisor::Number(number) => ops::div(&sums, number)?,
+    match divisor {
+        Divisor::Number(number) => ops::div(&sums, number),
         _ if counts.iter().all(|c| c.iter().all(|n| *n == c[0])) => {
-            ops::div(&sums, counts.iter().map(|c| c[0]).product::<usize>() as f64)?
+            ops::div(&sums, counts.iter().map(|c| c[0]).product::<usize>() as f64)
         }
         _ => {
             let [z, y, x] = &counts;
             let pairs: Vec<usize> = y.iter().flat_map(|y| x.iter().map(move |x| y * x)).collect();
             let numbers: Vec<f64> = z.iter().flat_map(|z| pairs.iter().map(move |n| (z * n) as f64)).collect();
             let numbers = ops::to_dtype(&Tensor::new(&numbers[..], outputs), sums.dtype())?;
-            ops::div(&sums, &numbers)?
+            ops::div(&sums, &numbers)
         }
-    };
-    images.back(&mean)
+    }
 }
 
 fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) -> Result<Tensor> {
@@ -231,7 +235,13 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) ->
         return Err(Error::invalid(op, "a norm has neither padding nor dilation"));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
-    let sums = window_sums(&ops::pow(&images.x, p)?, window, outputs)?;
+    let powers = ops::pow(&images.x, p)?;
+    let sums = if pool.ceil {
+        let means = window_means(&powers, window, outputs, Divisor::Inside)?;
+        ops::mul(&means, window.size.iter().product::<usize>() as f64)?
+    } else {
+        window_sums(&powers, window, outputs)?
+    };
     images.back(&ops::pow(&sums, 1.0 / p)?)
 }
 
@@ -271,7 +281,8 @@ macro_rules! pools {
         }
 
         /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum), of integers and truth values in `f32`; lengths are those of
-        #[doc = concat!("[`", stringify!($max), "`].")]
+        #[doc = concat!("[`", stringify!($max), "`]. A window that sticks out (with [`Pool::ceil`]) counts as if")]
+        /// the rest of it had the mean of what is inside, as PyTorch has it.
         ///
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for padding, dilation, or p = 0.")]

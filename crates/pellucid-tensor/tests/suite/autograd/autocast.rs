@@ -1,6 +1,6 @@
 //! Mixed precision.
 
-use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, Recurrence, RecurrentWeights, Reduction};
+use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, NllLoss, Recurrence, RecurrentWeights, Reduction};
 use pellucid_tensor::{
     Backward, DType, Policy, Result, Tensor, autocast, autocast_dtype, autocast_off, capture, checkpoint, manual_seed,
     policy,
@@ -46,6 +46,11 @@ fn operations() -> Vec<(&'static str, Op)> {
         ("binary_cross_entropy_with_logits", |x| {
             loss(|x, t| ops::binary_cross_entropy_with_logits(x, t, None, None, Reduction::None), x)
         }),
+        ("nll_loss", |x| {
+            let options = NllLoss { reduction: Reduction::None, ..Default::default() };
+            ops::nll_loss(x, &Tensor::from([0i64, 1, 2, 3]), options)
+        }),
+        ("margin_ranking_loss", |x| loss(|x, t| ops::margin_ranking_loss(x, t, t, 0.5, Reduction::None), x)),
         ("cross_entropy", |x| ops::cross_entropy(x, &Tensor::from([0i64, 1, 2, 3]), CrossEntropy::default())),
         ("lstm", |x| {
             let w = ops::concatenate(&[x; 4], 0)?;

@@ -121,6 +121,7 @@ pub(super) fn bind(table: &mut Binder) {
             weights: c.optional(KEY, "per_sample_weights"),
             padding_index: c.int(KEY, "padding_idx"),
             max_norm: c.float(KEY, "max_norm").map(|most| (most, c.float(KEY, "norm_type").unwrap_or(2.0))),
+            scale_by_frequency: c.flag(KEY, "scale_grad_by_freq"),
         };
         ops::embedding_bag(c.x()?, c.tensor(1, "input")?, options)
     });

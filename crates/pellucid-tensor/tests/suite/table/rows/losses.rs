@@ -185,6 +185,11 @@ fn truths() -> Vec<Row> {
                 ops::binary_cross_entropy(&Tensor::from([0.0, 1.0]), &Tensor::from([1.0, 1.0]), None, Reduction::None)?;
             Ok(y.to_vec::<f64>() == [100.0, 0.0])
         })
+        .also("the slope at certainty is a number", || {
+            let x = Tensor::from([0.0, 0.0, 1.0, 1.0]).requires_grad_(true);
+            ops::binary_cross_entropy(&x, &Tensor::from([0.0, 0.5, 1.0, 0.5]), None, Reduction::Sum)?.backward();
+            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0, -0.5e12, 0.0, 0.5e12])
+        })
         .also("integers", move || integers_refused(ops::binary_cross_entropy(&int(), &int(), None, Reduction::Mean))),
         more(
             loss(
@@ -304,6 +309,19 @@ fn classes() -> Vec<Row> {
         .also("one sample", move || {
             Ok(ops::nll_loss(&Tensor::from([0.25, 0.5]), &Tensor::from(1i64), NllLoss::default())?.item::<f64>()
                 == -0.5)
+        })
+        .also("what is ignored may be −∞, and may be all", || {
+            let options = NllLoss { ignore_index: Some(-1), ..Default::default() };
+            let x = Tensor::from([[f64::NEG_INFINITY, 0.0], [0.0, -2.0]]).requires_grad_(true);
+            let one = ops::nll_loss(&x, &[-1i64, 1].into(), options)?;
+            one.backward();
+            let by_one = x.grad().expect("a gradient").to_vec::<f64>();
+            x.zero_grad();
+            let none = ops::nll_loss(&x, &[-1i64, -1].into(), options)?;
+            none.backward();
+            let by_none = x.grad().expect("a gradient").to_vec::<f64>();
+            let values = one.item::<f64>() == 2.0 && none.item::<f64>().is_nan();
+            Ok(values && by_one == [0.0, 0.0, 0.0, -1.0] && by_none == [0.0; 4])
         })
         .also("a class that is none", move || bounds(ops::nll_loss(&x(), &[-1i64].into(), NllLoss::default())))
         .also("as many classes as samples", move || {
@@ -488,6 +506,13 @@ fn ctc() -> Row {
             ops::ctc_loss(&x, &[[1i64, 1]].into(), &[2i64].into(), &[2i64].into(), options)?.backward();
             let flat = x.grad().expect("a gradient").to_vec::<f64>() == [0.0; 4];
             Ok(of([1, 1], false)? == f64::INFINITY && of([1, 1], true)? == 0.0 && flat)
+        })
+        .also("the slope of ∞ is none, in every step and in no other sample", || {
+            let x = Tensor::full([3, 2, 2], 0.5f64.ln(), DType::F64).requires_grad_(true);
+            let labels = Tensor::from([[1i64, 1, 1], [1, 1, 1]]);
+            ops::ctc_loss(&x, &labels, &[3i64, 3].into(), &[3i64, 1].into(), Ctc::default())?.backward();
+            let slopes = x.grad().expect("a gradient").isnan().any(-1).to_vec::<bool>();
+            Ok(slopes == [true, false, true, false, true, false])
         })
         .also("blank is a class", move || {
             let options = Ctc { blank: 2, ..Default::default() };

@@ -426,6 +426,16 @@ fn bags() -> Row {
             let y = ops::embedding_bag(&table, &[[0i64, 0]].into(), options)?.to_vec::<f64>();
             Ok((y[0] - 1.2).abs() < 1e-6 && (y[1] - 1.6).abs() < 1e-6 && table.to_vec::<f64>()[2..] == [6.0, 8.0])
         })
+        .also("gradients by frequency", move || {
+            let table = table().requires_grad_(true);
+            let options = EmbeddingBag { mode: Meeting::Sum, scale_by_frequency: true, ..Default::default() };
+            ops::embedding_bag(&table, &[[0i64, 0], [0, 1]].into(), options)?.sum(..).backward();
+            let max = EmbeddingBag { mode: Meeting::Max, ..options };
+            let refused = ops::embedding_bag(&table, &[[0i64]].into(), max);
+            // Three times a third, and once one.
+            let even = table.grad().expect("a gradient").to_vec::<f64>() == [1.0; 4];
+            Ok(even && matches!(refused, Err(Error::InvalidArgument { .. })))
+        })
         .also("a vector needs offsets", move || {
             shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBag::default()))
         })

@@ -235,7 +235,10 @@ fn avg_pools() -> Vec<Row> {
 type Norm = fn(&Tensor, f64, Pool) -> Result<Tensor>;
 
 fn lp_case(row: Row, label: &str, call: Norm, shape: &[usize], slide: Slide, p: f64) -> Row {
-    let norm = move |x: &Nd| slide.windows(x, |_, all| all.iter().map(|(_, v)| v.powf(p)).sum::<f64>().powf(1.0 / p));
+    let taps = slide.size.iter().product::<usize>() as f64;
+    // What sticks out counts as the mean of the rest.
+    let full = move |all: &[(usize, f64)]| all.iter().map(|(_, v)| v.powf(p)).sum::<f64>() * taps / all.len() as f64;
+    let norm = move |x: &Nd| slide.windows(x, |_, all| full(all).powf(1.0 / p));
     row.case(
         label,
         input(shape).map(|i| i.within(0.3..=2.0)),
