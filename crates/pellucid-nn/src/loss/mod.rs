@@ -23,6 +23,7 @@ mod classes;
 mod compare;
 mod ctc;
 mod kind;
+mod projected;
 mod regression;
 mod scale;
 
@@ -39,6 +40,7 @@ pub use compare::{
 pub use ctc::{CtcLoss, ctc};
 pub use kind::{LossKind, WithTargets};
 pub use pellucid_tensor::ops::{CrossEntropy, Reduction};
+pub use projected::LinearCrossEntropyLoss;
 pub use regression::{
     GaussianNllLoss, HuberLoss, KlDivLoss, L1Loss, MseLoss, PoissonNllLoss, SmoothL1Loss, gaussian_nll, huber, kl_div,
     l1, mse, poisson_nll, smooth_l1,

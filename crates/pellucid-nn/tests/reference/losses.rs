@@ -187,6 +187,36 @@ fn an_adaptive_softmax_is_pytorchs() {
     assert!(matches!(AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 4.0), Err(Error::InvalidArgument { .. })));
 }
 
+/// PyTorch's numbers, of scores at two places of each sample.
+#[test]
+fn a_projected_cross_entropy_is_pytorchs() {
+    let mut loss = init::in_dtype(DType::F64, || LinearCrossEntropyLoss::new(2, 3, &[2]).with_bias());
+    loss.loss.label_smoothing = 0.1;
+    loss.loss.ignore_index = Some(1);
+    let weights = [
+        ("linear.weight", (Tensor::arange(0.0f64, 12.0, 1.0) / 10.0 - 0.4).reshape([6, 2])),
+        ("linear.bias", Tensor::arange(0.0f64, 6.0, 1.0) / 7.0),
+    ];
+    loss.load_state_dict(&weights.map(|(name, tensor)| (name.to_string(), tensor)).into()).unwrap();
+    let x = Tensor::from([[0.5f64, -1.0], [2.0, 0.25]]);
+    let y = Tensor::from([[0i64, 2], [1, 0]]);
+    let (value, d_x) = loss.forward_with_grad(&x, &y);
+    nearer("loss", &value, &Tensor::from(1.596881709889737), 1e-12);
+    let expected = [[0.01521946599879978, 0.01521946599879978], [0.2064173118395075, 0.20641731183950757]];
+    nearer("by x", &d_x, &Tensor::from(expected), 1e-12);
+    loss.forward(&x, &y).backward();
+    #[rustfmt::skip]
+    let expected = [
+        0.10468818064784273, -0.6952641374404871, -0.04986419504643559, 0.08894306203299433, -0.054823985601407145,
+        0.6063210754074928,
+    ];
+    let by_rows = loss.linear.weight.grad().unwrap().sum(1);
+    nearer("by w", &by_rows, &Tensor::from(expected), 1e-12);
+    let one = LinearCrossEntropyLoss::new(2, 3, &[]);
+    assert_eq!(one.forward(&Tensor::from([1.0f32, 2.0]), &Tensor::from(2i64)).rank(), 0);
+    assert!(one.try_forward(&Tensor::from(1.0f32), &Tensor::from(2i64)).is_err());
+}
+
 /// The functions are the structs' defaults.
 #[test]
 fn a_function_is_its_loss_by_default() {

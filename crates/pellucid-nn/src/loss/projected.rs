@@ -1,0 +1,62 @@
+//! The cross-entropy of scores that the loss makes itself.
+
+use super::{CrossEntropyLoss, Loss};
+use crate::call;
+use crate::layer::Layer;
+use crate::layers::Linear;
+use pellucid_derive::Module;
+use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
+
+/// [`CrossEntropyLoss`] of the scores `W·x`, for features x `[N, in]` (or `[in]`): class numbers y are `[N, d..]`, or
+/// probabilities `[N, C, d..]`.
+///
+/// ```
+/// use pellucid_nn::Module;
+/// use pellucid_nn::loss::{LinearCrossEntropyLoss, Loss};
+/// use pellucid_tensor::{DType, Tensor};
+/// let loss = LinearCrossEntropyLoss::new(5, 10, &[4, 3]);
+/// let (x, y) = (Tensor::randn([2, 5], DType::F32), Tensor::randint(0, 10, [2, 4, 3]));
+/// let (value, d_x) = loss.forward_with_grad(&x, &y);
+/// assert_eq!((value.rank(), d_x.shape()), (0, x.shape()));
+/// assert_eq!(loss.parameter_count(), 10 * 4 * 3 * 5);
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct LinearCrossEntropyLoss {
+    /// The scores `[C·d.., in]`, classes outermost, without a bias; put one there if there is to be one.
+    pub linear: Linear,
+    /// The loss of the scores.
+    pub loss: CrossEntropyLoss,
+    /// C, and the places d.. of each sample that have a class.
+    #[module(skip)]
+    scores: Shape,
+}
+
+impl LinearCrossEntropyLoss {
+    /// For features of this length, so many classes, and a class at each place of `places` (at one, if there are no lengths).
+    #[track_caller]
+    pub fn new(inputs: usize, classes: usize, places: &[usize]) -> LinearCrossEntropyLoss {
+        let scores: Shape = [classes].iter().chain(places).copied().collect();
+        let linear = Linear::new(inputs, scores.size()).without_bias();
+        LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), scores }
+    }
+
+    /// With a bias, drawn as that of [`Linear`].
+    #[track_caller]
+    pub fn with_bias(self) -> LinearCrossEntropyLoss {
+        let inputs = self.linear.weight.shape()[1];
+        LinearCrossEntropyLoss { linear: Linear::new(inputs, self.scores.size()), ..self }
+    }
+}
+
+impl Loss for LinearCrossEntropyLoss {
+    fn try_forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        call::call(self, &[x, y], || {
+            if x.rank() == 0 || x.rank() > 2 {
+                return Err(Error::shapes("linear_cross_entropy", [x.shape()], "features are [N, in] or [in]"));
+            }
+            let scores = self.linear.try_forward(x)?;
+            let shape: Shape = x.shape()[..x.rank() - 1].iter().chain(self.scores.iter()).copied().collect();
+            self.loss.try_forward(&ops::reshape(&scores, shape.dims())?, y)
+        })
+    }
+}
