@@ -188,6 +188,9 @@ fn at(operand: &plan::Operand, base: *mut u8) -> Operand<'_> {
 
 /// Whether the memory of an output is that of an input, but for the very same view.
 fn overlap(output: &plan::Operand, input: &plan::Operand) -> bool {
+    if output.layout.shape().size() == 0 || input.layout.shape().size() == 0 {
+        return false;
+    }
     let bytes = |o: &plan::Operand| {
         let (extent, size) = (o.layout.extent(), o.dtype.size() as isize);
         extent.start.saturating_mul(size)..extent.end.saturating_mul(size)
@@ -232,6 +235,11 @@ mod tests {
     fn operands_may_share_a_slot_if_nothing_is_written_that_is_read() {
         prepare(add([part(0, 3), part(3, 3)], part(6, 3))).unwrap();
         prepare(add([part(0, 3), part(3, 1)], part(0, 3))).unwrap();
+        // What has no elements lies nowhere.
+        prepare(add([part(4, 0), part(3, 0)], part(4, 0))).unwrap();
+        let nothing = |rows, columns| operand(0, Layout::contiguous([rows, columns].into()));
+        let kernel = Kernel::MatMul(MatMul::default());
+        prepare(plan::Launch::new(kernel, vec![nothing(3, 0), nothing(0, 3)], vec![nothing(3, 3)])).unwrap();
         for (a, b, y) in [(0, 3, 1), (0, 3, 5), (2, 2, 4)] {
             assert!(prepare(add([part(a, 3), part(b, 3)], part(y, 3))).is_err(), "{y}");
         }

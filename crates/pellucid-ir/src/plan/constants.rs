@@ -25,10 +25,15 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
             Role::Own => writers(slot).next().is_some() && writers(slot).all(|k| constant[k] || fill(k)),
             Role::Input | Role::Given | Role::State => false,
         };
+        // Whoever else reads what several constant launches write sees it when all have written.
+        let complete = |slot| {
+            let last = writers(slot).last();
+            (0..launches.len()).all(|k| constant[k] || !launches[k].touches(slot) || Some(k) > last)
+        };
         let stays = |k: &usize| {
             let launch = &launches[*k];
             !(launch.inputs.iter().all(|o| lasting(o.slot))
-                && launch.outputs.iter().all(|o| writers(o.slot).all(|w| constant[w])))
+                && launch.outputs.iter().all(|o| writers(o.slot).all(|w| constant[w]) && complete(o.slot)))
         };
         let out: Vec<usize> = (0..launches.len()).filter(|&k| constant[k]).filter(stays).collect();
         if out.is_empty() {

@@ -133,6 +133,19 @@ fn what_depends_on_constants_alone_is_computed_once() {
 }
 
 #[test]
+fn a_constant_that_is_written_again_is_read_as_it_was_in_between() {
+    let mut w = Write::default();
+    let (x, c) = (w.slot(Role::Input, [4]), w.slot(Role::Constant, [4]));
+    let value = w.map(exp(), &[&c]);
+    let before = w.map(add(), &[&x, &value]);
+    w.launch(map(exp()), &[&c], &[&value]);
+    let after = w.map(add(), &[&x, &value]);
+    w.plan.outputs = vec![before, after];
+    let plan = w.after(&["constants"]);
+    assert_eq!((plan.setup.len(), plan.launches.len()), (0, 4));
+}
+
+#[test]
 fn a_copy_to_a_place_is_made_there() {
     let mut w = Write::default();
     let (x, grad) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
