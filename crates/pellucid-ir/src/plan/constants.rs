@@ -27,7 +27,7 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
         };
         // Whoever else reads what several constant launches write sees it when all have written.
         let complete = |slot| {
-            let last = writers(slot).last();
+            let last = writers(slot).next_back();
             (0..launches.len()).all(|k| constant[k] || !launches[k].touches(slot) || Some(k) > last)
         };
         let stays = |k: &usize| {
