@@ -107,7 +107,7 @@ fn join(plan: &mut Plan, i: usize, j: usize, pair: Pair) -> usize {
 fn pair(plan: &Plan, i: usize, j: usize) -> Result<Pair, Apart> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
     let (maker, reader) = (Side::of(a).ok_or(None)?, Side::of(b).ok_or(None)?);
-    // An update reads and writes several times as much as the product is; part by part that is slower than at once.
+    // An update reads and writes several times as much as the product is; part by part that is no quicker than at once.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == Role::State);
     if updates && matches!(a.kernel, Kernel::MatMul(_)) && a.outputs.iter().all(|o| o.bytes() < CACHED) {
         return Err(Some("the product is in a cache until the update reads it"));
