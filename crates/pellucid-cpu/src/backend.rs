@@ -4,7 +4,7 @@ use crate::buffer::CpuBuffer;
 use crate::list::List;
 use crate::operand::{self, Operand, Operands};
 use crate::sequence::Sequence;
-use crate::{check, conv, factor, index, maxpool, pool, product, random, recurrent, scan, sort, tile};
+use crate::{attention, check, conv, factor, index, maxpool, pool, product, random, recurrent, scan, sort, tile};
 use pellucid_ir::backend::{Backend, Buffer, Dense, DenseMap, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
@@ -191,6 +191,7 @@ pub(crate) fn check(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Re
         Kernel::Row(k) => check::row(k, x, y),
         Kernel::Copy => check::copy(&x[0], &y[0]),
         Kernel::Recurrent(k) => recurrent::check(k, x, y),
+        Kernel::Attention(k) => attention::check(k, x, y),
         Kernel::Conv(k) => conv::check(k, &x[0], &x[1], &y[0]),
         Kernel::Scan(k) => scan::check(k, &x[0], y),
         Kernel::Sort(k) => sort::check(k, &x[0], &y[0], &y[1]),
@@ -219,6 +220,10 @@ pub(crate) fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Resu
         Kernel::Sort(k) => sort::sort(k, &x[0], &y[0], &y[1]),
         Kernel::Factor(k) => factor::factor(k, x, y),
         Kernel::Recurrent(k) => recurrent::recurrent(k, x, y),
+        Kernel::Attention(k) => {
+            attention::attention(k, x, y);
+            Ok(())
+        }
         Kernel::Random(k) => random::random(k, &y[0], &y[1]),
     }
 }
@@ -234,6 +239,7 @@ pub(crate) fn arity(kernel: &Kernel) -> (usize, usize) {
         Kernel::Sort(_) | Kernel::Pool(_) => (1, 2),
         Kernel::Factor(k) => (k.inputs(), k.outputs()),
         Kernel::Recurrent(k) => (k.inputs(), k.outputs()),
+        Kernel::Attention(k) => (k.inputs(), k.outputs()),
         Kernel::Random(_) => (0, 2),
     }
 }

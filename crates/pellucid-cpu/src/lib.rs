@@ -10,6 +10,7 @@ mod simd;
 #[macro_use]
 mod number;
 
+mod attention;
 mod backend;
 mod buffer;
 mod check;

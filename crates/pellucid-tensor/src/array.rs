@@ -5,7 +5,7 @@
 use crate::device::Device;
 use crate::engine;
 use pellucid_ir::backend::{Dense, READY, Storage, View};
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::{DType, Element, Error, Layout, Result, Shape};
 use std::sync::Arc;
 
@@ -81,6 +81,12 @@ impl Array {
     #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// Shape and dtype, as kernels infer theirs from.
+    #[inline]
+    pub(crate) fn meta(&self) -> Meta {
+        Meta { shape: self.shape().clone(), dtype: self.dtype }
     }
 
     /// Where the elements live.

@@ -19,6 +19,8 @@ pub(crate) trait Real:
     const ZERO: Self;
     /// 1
     const ONE: Self;
+    /// ∞
+    const INFINITY: Self;
     /// Beyond this magnitude the fast sine, cosine and tangent no longer hold.
     const TRIG_LIMIT: Self;
     /// Beyond this magnitude the fast exponential no longer holds.
@@ -170,6 +172,7 @@ macro_rules! real {
         impl Real for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
+            const INFINITY: $t = $t::INFINITY;
             const TRIG_LIMIT: $t = $module::TRIG_LIMIT;
             const EXP_LIMIT: $t = $module::EXP_LIMIT;
             #[inline(always)]

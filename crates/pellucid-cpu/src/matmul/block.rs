@@ -110,10 +110,13 @@ impl<T: Element> Product<'_, T> {
         let width = kernels.width();
         let panel = panel_of(kernels);
         if self.b.strided().is_none() {
-            let strips = rows.len().div_ceil(kernels.rows);
-            return scratch::with(strips * panel + DEPTH * width, |room: *mut T| {
-                // SAFETY: the scratch has room for all panels of A and one of B.
-                unsafe { self.panels(kernels, rows, cols, room, room.add(strips * panel)) }
+            // Panels of A stay in the cache as they lie, if they are not deeper than they would be packed.
+            let in_place = self.read_a_in_place(kernels, cols.len())
+                || self.k <= DEPTH && self.a.strided().is_some_and(|a| a.depth == 1 && !self.is_crowded(&a));
+            let a_room = if in_place { 0 } else { rows.len().div_ceil(kernels.rows) * panel };
+            return scratch::with(a_room + DEPTH * width, |room: *mut T| {
+                // SAFETY: the scratch has room for all panels of A, where they are packed, and one of B.
+                unsafe { self.panels(kernels, rows, cols, (a_room > 0).then_some(room), room.add(a_room)) }
             });
         }
         let b_room = match self.read_b_in_place(kernels, rows.len()) {
@@ -168,10 +171,13 @@ impl<T: Element> Product<'_, T> {
     /// when few tiles share a panel, so that packing costs more than it saves.
     fn read_a_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.a.strided().is_some_and(|a| {
-            // Rows half a page apart share the sets of an 8-way L1, and 14 of them evict each other.
-            let crowded = a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64;
-            a.depth == 1 && a.lane.unsigned_abs() <= DEPTH_PADDED || cols <= 2 * kernels.width() && !crowded
+            a.depth == 1 && a.lane.unsigned_abs() <= DEPTH_PADDED || cols <= 2 * kernels.width() && !self.is_crowded(&a)
         })
+    }
+
+    /// Whether rows of A, half a page apart, share the sets of an 8-way L1, so that 14 of them evict each other.
+    fn is_crowded(&self, a: &Strided<T>) -> bool {
+        a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64
     }
 
     /// Whether the kernel reads B where it is: its rows must be contiguous, and few.
@@ -272,17 +278,17 @@ impl<T: Element> Product<'_, T> {
     }
 
     /// The loops for an operand B that is dear to pack, or packed, with its panels outermost: a panel stays in L1 from its packing to
-    /// its last use, and the panels of A, all packed, in L2.
+    /// its last use, and the panels of A, packed or in place, in L2.
     ///
     /// # Safety
     ///
-    /// As for [`rectangle`](Self::rectangle), with room for all panels of A and one of B.
+    /// As for [`rectangle`](Self::rectangle), with room for all panels of A, unless they are read in place, and one of B.
     unsafe fn panels(
         &self,
         kernels: &Kernels<T>,
         rows: Range<usize>,
         cols: Range<usize>,
-        a_room: *mut T,
+        a_room: Option<*mut T>,
         b_room: *mut T,
     ) {
         let width = kernels.width();
@@ -290,7 +296,9 @@ impl<T: Element> Product<'_, T> {
         for depth in depth_blocks(self.k) {
             // SAFETY: the caller's; every strip has a panel of its own, and the columns are a part.
             unsafe {
-                self.pack_a(kernels, rows.clone(), height, depth.clone(), a_room);
+                if let Some(room) = a_room {
+                    self.pack_a(kernels, rows.clone(), height, depth.clone(), room);
+                }
                 for j in cols.clone().step_by(width) {
                     let lanes = width.min(cols.end - j);
                     let data = self.b.panel(j, depth.start, width).unwrap_or_else(|| {
@@ -299,7 +307,7 @@ impl<T: Element> Product<'_, T> {
                     });
                     let b = Strided { data, lane: 1, depth: width as isize };
                     for (s, i) in rows.clone().step_by(height).enumerate() {
-                        let a = self.panel_of_a(kernels, s, i, depth.start, Some(a_room));
+                        let a = self.panel_of_a(kernels, s, i, depth.start, a_room);
                         self.tile(kernels, i, height.min(rows.end - i), j, lanes, &depth, a, b);
                     }
                 }

@@ -38,7 +38,7 @@ pub use element::Element;
 pub(crate) use gemv::VIRTUAL_LANES;
 pub use level::Level;
 pub use pack::{Source, Strided};
-pub(crate) use packed::Packed;
+pub(crate) use packed::{Packed, Panels};
 pub(crate) use table::{Places, Spread, Table};
 pub(crate) use transform::{Map, Transform};
 

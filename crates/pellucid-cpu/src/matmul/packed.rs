@@ -7,12 +7,61 @@ use super::pack::{Source, Strided};
 use crate::buffer::CpuBuffer;
 use crate::threads::Ptr;
 use pellucid_ir::Result;
+use std::ops::Deref;
 
-/// B[k × n] in panels as wide as the register tile, each with its whole depth.
-pub(crate) struct Packed<T> {
-    panels: Ptr<T>,
+/// B[k × n] in panels as wide as the register tile, each with its whole depth, in memory of somebody else.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels<T> {
+    start: Ptr<T>,
     depth: usize,
     width: usize,
+}
+
+impl<T: Element> Panels<T> {
+    /// How many numbers a matrix of so many lanes (n) and so much depth (k) fills.
+    pub(crate) fn room(level: Level, (lanes, depth): (usize, usize)) -> usize {
+        lanes.next_multiple_of(T::kernels(level).width()).saturating_mul(depth)
+    }
+
+    /// Packs a matrix of so many lanes and so much depth.
+    ///
+    /// # Safety
+    ///
+    /// The matrix has so many; there is [`room`](Self::room) for them, while the panels are used; the machine has the
+    /// instruction set.
+    pub(crate) unsafe fn pack(
+        level: Level,
+        from: Strided<T>,
+        (lanes, depth): (usize, usize),
+        room: Ptr<T>,
+    ) -> Panels<T> {
+        let kernels = T::kernels(level);
+        let width = kernels.width();
+        let panels = Panels { start: room, depth, width };
+        for first in (0..lanes).step_by(width) {
+            for block in depth_blocks(depth) {
+                let to = panels.at(first, block.start);
+                // SAFETY: the caller's; there is room for whole panels.
+                unsafe { from.pack(kernels, first, width.min(lanes - first), block.start, block.len(), width, to) }
+            }
+        }
+        panels
+    }
+
+    /// The same without the first steps of the depth.
+    pub(crate) fn from_step(self, start: usize) -> Panels<T> {
+        Panels { start: Ptr(self.start.at((start * self.width) as isize)), ..self }
+    }
+
+    /// The panel of lane `first`, from a step of the depth on.
+    fn at(&self, first: usize, start: usize) -> *mut T {
+        self.start.at((first / self.width * self.depth * self.width + start * self.width) as isize)
+    }
+}
+
+/// Panels that own their memory.
+pub(crate) struct Packed<T> {
+    panels: Panels<T>,
     _room: CpuBuffer,
 }
 
@@ -22,30 +71,24 @@ impl<T: Element> Packed<T> {
     /// # Safety
     ///
     /// The matrix has so many; the machine has the instruction set.
-    pub(crate) unsafe fn new(level: Level, from: Strided<T>, (lanes, depth): (usize, usize)) -> Result<Packed<T>> {
-        let kernels = T::kernels(level);
-        let width = kernels.width();
-        let bytes = lanes.next_multiple_of(width).saturating_mul(depth).saturating_mul(size_of::<T>());
-        let room = CpuBuffer::scratch(bytes)?;
-        let packed = Packed { panels: Ptr(room.ensure()?.as_ptr().cast()), depth, width, _room: room };
-        for first in (0..lanes).step_by(width) {
-            for block in depth_blocks(depth) {
-                let to = packed.at(first, block.start);
-                // SAFETY: the caller's; there is room for whole panels.
-                unsafe { from.pack(kernels, first, width.min(lanes - first), block.start, block.len(), width, to) }
-            }
-        }
-        Ok(packed)
+    pub(crate) unsafe fn new(level: Level, from: Strided<T>, size: (usize, usize)) -> Result<Packed<T>> {
+        let room = CpuBuffer::scratch(Panels::<T>::room(level, size).saturating_mul(size_of::<T>()))?;
+        let start = Ptr(room.ensure()?.as_ptr().cast());
+        // SAFETY: the caller's; the room is as large as it must be, and goes with the panels.
+        Ok(Packed { panels: unsafe { Panels::pack(level, from, size, start) }, _room: room })
     }
+}
 
-    /// The panel of lane `first`, from a step of the depth on.
-    fn at(&self, first: usize, start: usize) -> *mut T {
-        self.panels.at((first / self.width * self.depth * self.width + start * self.width) as isize)
+impl<T> Deref for Packed<T> {
+    type Target = Panels<T>;
+
+    fn deref(&self) -> &Panels<T> {
+        &self.panels
     }
 }
 
 // SAFETY: `pack` writes every lane of every step.
-unsafe impl<T: Element> Source<T> for Packed<T> {
+unsafe impl<T: Element> Source<T> for Panels<T> {
     fn panel(&self, first: usize, start: usize, width: usize) -> Option<*const T> {
         (width == self.width && first.is_multiple_of(width)).then(|| self.at(first, start).cast_const())
     }

@@ -17,7 +17,7 @@ use crate::matmul::Level;
 use crate::operand::{Array, Operand};
 use crate::threads::Ptr;
 use crate::tile;
-use cell::Number;
+use crate::vector::Number;
 use pellucid_ir::kernel::{Cell, Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes};
 use pellucid_ir::{DType, Error, Layout, Result};
 use steps::{Gradient, Problem, States};

@@ -1,11 +1,12 @@
 //! The loop over time: for every step the products with the packed weights, and the cell.
 
-use super::cell::{Active, Backward, Forward, Number};
+use super::cell::{Active, Backward, Forward};
 use crate::buffer::CpuBuffer;
 use crate::list::List;
 use crate::math::Real;
-use crate::matmul::{self, Level, Packed, Strided};
+use crate::matmul::{self, Level, Packed, Panels, Strided};
 use crate::threads::{self, Ptr};
+use crate::vector::Number;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Cell, Recurrent, RecurrentSizes};
 use std::ops::Range;
@@ -292,7 +293,7 @@ impl<T: Number> Problem<'_, T> {
         a: Strided<T>,
         lanes: usize,
         depth: usize,
-        b: &Packed<T>,
+        b: &Panels<T>,
         (to, stride): (Ptr<T>, usize),
         add: bool,
     ) {

@@ -6,10 +6,12 @@
 
 mod pack;
 mod portable;
+mod work;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 pub(crate) use portable::Lanes;
+pub(crate) use work::{Number, Work, lanes};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{F32x8, F32x16, F64x4, F64x8};
 

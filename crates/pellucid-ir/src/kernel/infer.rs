@@ -57,6 +57,7 @@ impl Kernel {
             }
             Kernel::Factor(k) => k.infer(inputs),
             Kernel::Recurrent(k) => k.infer(inputs),
+            Kernel::Attention(k) => k.infer(inputs),
             Kernel::Copy => Ok(smallvec![inputs[0].clone()]),
             Kernel::Scatter(_) | Kernel::Random(_) | Kernel::Conv(_) | Kernel::Pool(_) => Ok(Metas::new()),
         }

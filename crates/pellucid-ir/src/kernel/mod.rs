@@ -3,12 +3,14 @@
 //! A family is a shape rule and a meaning; operations choose a family and its arguments. Keep them
 //! few: a new one needs a reason in its documentation.
 
+mod attention;
 mod factor;
 mod infer;
 mod recurrent;
 mod window;
 mod work;
 
+pub use attention::{Attention, AttentionPart, AttentionSizes};
 pub use factor::{Factor, Vectors};
 pub use infer::Metas;
 pub use recurrent::{Cell, Recurrent, RecurrentPart, RecurrentSizes};
@@ -104,6 +106,8 @@ pub enum Kernel {
     Factor(Factor),
     /// A recurrent layer over time, or its gradient.
     Recurrent(Recurrent),
+    /// What queries find at keys, or its gradient.
+    Attention(Attention),
     /// Random numbers from a counter.
     Random(Random),
     /// The same values in another layout or dtype.
@@ -333,6 +337,7 @@ impl Kernel {
             Kernel::Sort(_) => "sort",
             Kernel::Factor(_) => "factor",
             Kernel::Recurrent(_) => "recurrent",
+            Kernel::Attention(_) => "attention",
             Kernel::Random(_) => "random",
             Kernel::Copy => "copy",
         }

@@ -1,7 +1,7 @@
 //! How much arithmetic a kernel does, counted from its shapes alone.
 
 use super::infer::broadcast;
-use super::{Kernel, Meta};
+use super::{AttentionPart, Kernel, Meta};
 use crate::formula::{Op, Program};
 use crate::shape::Shape;
 
@@ -44,6 +44,14 @@ impl Kernel {
                 // The products with weights; beside them a gate's own arithmetic is little.
                 let rows = k.cell.gates() + usize::from(k.projected);
                 2 * (s.steps * s.batch * s.hidden * s.state * rows) as u64
+            }),
+            Kernel::Attention(k) => k.sizes(inputs).map_or(0, |s| {
+                // Scores and result; backward the scores again, and the gradients of weights, queries, keys and values.
+                let (queries, values) = match k.part {
+                    AttentionPart::Result => (1, 1),
+                    AttentionPart::Gradient => (3, 2),
+                };
+                2 * k.pairs(&s) * (queries * s.width + values * s.depth) as u64
             }),
             Kernel::Gather(_) | Kernel::Random(_) | Kernel::Copy => 0,
         }

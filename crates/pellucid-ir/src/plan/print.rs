@@ -65,7 +65,7 @@ impl Plan {
         };
         let (outputs, inputs) = (list(&launch.outputs), list(&launch.inputs));
         let work = match launch.kernel {
-            Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Recurrent(_) => {
+            Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Recurrent(_) | Kernel::Attention(_) => {
                 format!("  [{} FLOPs]", count(launch.flops()))
             }
             _ => format!("  [{}]", bytes(launch.bytes())),

@@ -9,7 +9,7 @@ use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
-use pellucid_ir::kernel::{Kernel, MatMul, Meta};
+use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::{SmallVec, smallvec};
 
@@ -66,16 +66,12 @@ impl Operation for Product {
     }
 }
 
-fn meta(array: &Array) -> Meta {
-    Meta { shape: array.shape().clone(), dtype: array.dtype() }
-}
-
 /// The kernel, into a new array; it adds the bias to what it has multiplied, block by block.
 fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result<Array> {
     let added = formula!(|product, bias| product + bias);
     let epilogue = bias.map(|bias| added.uniform_program(bias.dtype()).cloned()).transpose()?;
     let kernel = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
-    let out = kernel.infer(&[meta(a), meta(b)])?.pop().expect("one product");
+    let out = kernel.infer(&[a.meta(), b.meta()])?.pop().expect("one product");
     let out = Array::new(device, out.dtype, out.shape)?;
     let inputs: SmallVec<[&Array; 3]> = [a, b].into_iter().chain(bias).collect();
     engine::submit(&kernel, &inputs, &[&out])?;

@@ -50,13 +50,9 @@ impl Layer {
     }
 }
 
-fn meta(array: &Array) -> Meta {
-    Meta { shape: array.shape().clone(), dtype: array.dtype() }
-}
-
 /// Submits a kernel whose outputs are new arrays, but for the first ones, which are there.
 fn submit(kernel: &Kernel, inputs: &[&Array], there: &[Array]) -> Result<Vec<Array>> {
-    let metas: Vec<Meta> = inputs.iter().map(|&a| meta(a)).collect();
+    let metas: Vec<Meta> = inputs.iter().map(|a| a.meta()).collect();
     let mut outputs = there.to_vec();
     for Meta { shape, dtype } in kernel.infer(&metas)?.into_iter().skip(there.len()) {
         outputs.push(Array::new(inputs[0].device(), dtype, shape)?);
