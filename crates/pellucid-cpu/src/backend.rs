@@ -220,10 +220,7 @@ pub(crate) fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Resu
         Kernel::Sort(k) => sort::sort(k, &x[0], &y[0], &y[1]),
         Kernel::Factor(k) => factor::factor(k, x, y),
         Kernel::Recurrent(k) => recurrent::recurrent(k, x, y),
-        Kernel::Attention(k) => {
-            attention::attention(k, x, y);
-            Ok(())
-        }
+        Kernel::Attention(k) => attention::attention(k, x, y),
         Kernel::Random(k) => random::random(k, &y[0], &y[1]),
     }
 }

@@ -1,11 +1,12 @@
 //! The loops over heads, blocks of queries and blocks of keys.
 
 use super::rows::{Block, Hidden, Mask, Scaled, Scores, Slopes, Weights, room};
+use crate::buffer::CpuBuffer;
 use crate::math::Real;
 use crate::matmul::{self, Gemm, Level, Panels, Source, Strided, Threads};
-use crate::scratch;
 use crate::threads::{self, Ptr};
 use crate::vector::{Number, prefetch_run};
+use pellucid_ir::Result;
 use pellucid_ir::kernel::{Attention, AttentionSizes};
 use std::ops::Range;
 
@@ -90,18 +91,6 @@ enum Shared<T> {
     Plain { keys: Strided<T>, values: Strided<T> },
 }
 
-/// A head of queries, backward.
-struct Head<T> {
-    sequence: usize,
-    number: usize,
-    q: Matrix<T>,
-    g: Matrix<T>,
-    o: Matrix<T>,
-    logs: Matrix<T>,
-    dq: Matrix<T>,
-    hidden: Hidden<T>,
-}
-
 /// Who works on the blocks of a head.
 #[derive(Clone, Copy)]
 enum Workers {
@@ -110,21 +99,29 @@ enum Workers {
 }
 
 impl Workers {
-    fn each(self, count: usize, work: impl Fn(usize) + Sync) {
+    /// Calls `work(seat, i)` for all i below `count`; calls of one seat come one after the other.
+    fn each(self, count: usize, work: impl Fn(usize, usize) + Sync) {
         match self {
-            Workers::One => (0..count).for_each(work),
-            Workers::All => threads::each(count, 1, |_, i| work(i)),
+            Workers::One => (0..count).for_each(|i| work(0, i)),
+            Workers::All => threads::each(count, 1, work),
+        }
+    }
+
+    /// The number of seats.
+    fn seats(self, count: usize) -> usize {
+        match self {
+            Workers::One => 1,
+            Workers::All => threads::seats(count),
         }
     }
 }
 
-/// Cuts a room into parts.
+/// Cuts a room into parts, of whole cache lines.
 struct Room<T>(Ptr<T>);
 
 impl<T: Copy> Room<T> {
     fn take(&mut self, count: usize) -> Ptr<T> {
         let part = self.0;
-        // Whole cache lines.
         self.0 = Ptr(part.at(whole_lines::<T>(count) as isize));
         part
     }
@@ -140,92 +137,96 @@ impl<T: Number> Problem<'_, T> {
     /// # Safety
     /// The arrays have the shapes of [`Attention`], outputs are dense along their last axis and overlap nothing; the machine has the
     /// instruction set.
-    pub(super) unsafe fn result(&self, o: Stack<T>, logs: Stack<T>) {
-        let AttentionSizes { queries, keys, width, depth, .. } = self.sizes;
+    pub(super) unsafe fn result(&self, o: Stack<T>, logs: Stack<T>) -> Result<()> {
+        let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
         let sizes = [(keys, width), (depth, keys)].map(|size| Panels::<T>::room(self.level, size));
-        self.heads(|sequence, group, workers| {
+        let packed = queries > FEW;
+        // Of a head of keys, the heads of queries; of each, the blocks.
+        let (each, blocks) = (heads / groups.max(1), queries.div_ceil(ROWS));
+        let scores = whole_lines::<T>(queries.min(ROWS) * room(keys));
+        let panels = if packed { sizes.iter().map(|&size| whole_lines::<T>(size)).sum() } else { 0 };
+        let all = |workers: Workers| panels + workers.seats(each * blocks) * scores;
+        self.heads(all, |sequence, group, workers, mut room| {
             let (k, v) = (self.k.of(sequence, group), self.v.of(sequence, group));
-            let each = |shared: &Shared<T>| {
-                self.blocks(group, workers, |head, rows| {
-                    let (o, logs) = (o.of(sequence, head), logs.of(sequence, head));
-                    // SAFETY: the caller's; no other block has these rows.
-                    unsafe { self.block(sequence, head, rows, shared, o, logs) }
-                });
+            let shared = match packed {
+                true => {
+                    let [to_keys, to_values] = sizes.map(|size| room.take(size));
+                    // SAFETY: the caller's; there is room.
+                    let [keys, values] = unsafe {
+                        [
+                            Panels::pack(self.level, k.rows(0), (keys, width), to_keys),
+                            Panels::pack(self.level, v.columns(0), (depth, keys), to_values),
+                        ]
+                    };
+                    Shared::Packed { keys, values }
+                }
+                false => Shared::Plain { keys: k.rows(0), values: v.columns(0) },
             };
-            if queries <= FEW {
-                return each(&Shared::Plain { keys: k.rows(0), values: v.columns(0) });
-            }
-            scratch::with(sizes.iter().map(|&size| whole_lines::<T>(size)).sum(), |start: *mut T| {
-                let mut room = Room(Ptr(start));
-                let [to_keys, to_values] = sizes.map(|size| room.take(size));
-                // SAFETY: the caller's; there is room.
-                let [keys, values] = unsafe {
-                    [
-                        Panels::pack(self.level, k.rows(0), (keys, width), to_keys),
-                        Panels::pack(self.level, v.columns(0), (depth, keys), to_values),
-                    ]
-                };
-                each(&Shared::Packed { keys, values });
+            workers.each(each * blocks, |seat, i| {
+                let (head, first) = (group * each + i / blocks, i % blocks * ROWS);
+                let place = Ptr(room.0.at((seat * scores) as isize));
+                let (o, logs) = (o.of(sequence, head), logs.of(sequence, head));
+                // SAFETY: the caller's; no other block has these rows, and no other seat this room.
+                unsafe { self.block(sequence, head, first..queries.min(first + ROWS), &shared, place, o, logs) }
             });
-        });
+        })
     }
 
     /// What a block of queries finds.
     ///
     /// # Safety
-    /// As for [`result`](Self::result).
+    /// As for [`result`](Self::result), with room for the scores.
+    #[allow(clippy::too_many_arguments, reason = "a block, what it sees, and places")]
     unsafe fn block(
         &self,
         sequence: usize,
         head: usize,
         rows: Range<usize>,
         shared: &Shared<T>,
+        place: Ptr<T>,
         o: Matrix<T>,
         logs: Matrix<T>,
     ) {
         let AttentionSizes { width, depth, .. } = self.sizes;
-        let (keys, q) = (self.seen(rows.end), self.q.of(sequence, head));
-        let row = room(keys);
-        scratch::with(rows.len() * row + ROWS, |start: *mut T| {
-            let (scores, shares) = (Scores { data: Ptr(start), row }, start.wrapping_add(rows.len() * row));
-            let count = rows.len();
-            // SAFETY: the caller's; there is room for the scores, and for as many shares as rows.
-            unsafe {
-                let (q, weights) = (q.rows(rows.start), scores.columns());
-                let to = (o.at(rows.start, 0), o.row);
-                match shared {
-                    Shared::Packed { keys: k, .. } => self.multiply(&q, k, (count, keys, width), scores.place(), false),
-                    Shared::Plain { keys: k, .. } => self.plain(q, *k, (count, keys, width), scores.place()),
-                }
-                self.expect(sequence, head, &rows, &[]);
-                let block = self.scores(scores, rows.clone(), keys, self.hidden(sequence, head));
-                T::run(self.level, &Weights { block: &block, shares, logs });
-                match shared {
-                    Shared::Packed { values, .. } => self.multiply(&weights, values, (count, depth, keys), to, false),
-                    Shared::Plain { values, .. } => self.plain(weights, *values, (count, depth, keys), to),
-                }
-                T::run(self.level, &Scaled { to: o, rows, width: depth, by: shares });
+        let (count, keys, q) = (rows.len(), self.seen(rows.end), self.q.of(sequence, head));
+        let scores = Scores { data: place, row: room(keys) };
+        let (q, weights, to) = (q.rows(rows.start), scores.columns(), (o.at(rows.start, 0), o.row));
+        let mut shares = [<T as Real>::ZERO; ROWS];
+        // SAFETY: the caller's.
+        unsafe {
+            match shared {
+                Shared::Packed { keys: k, .. } => self.multiply(&q, k, (count, keys, width), scores.place(), false),
+                Shared::Plain { keys: k, .. } => self.plain(q, *k, (count, keys, width), scores.place()),
             }
-        });
+            self.expect(sequence, head, &rows, &[]);
+            let block = self.scores(scores, rows.clone(), keys, self.hidden(sequence, head));
+            T::run(self.level, &Weights { block: &block, shares: shares.as_mut_ptr(), logs });
+            match shared {
+                Shared::Packed { values, .. } => self.multiply(&weights, values, (count, depth, keys), to, false),
+                Shared::Plain { values, .. } => self.plain(weights, *values, (count, depth, keys), to),
+            }
+            T::run(self.level, &Scaled { to: o, rows, width: depth, by: shares.as_ptr() });
+        }
     }
 
     /// The gradients of queries, keys and values.
     ///
     /// # Safety
     /// As for [`result`](Self::result).
-    pub(super) unsafe fn gradient(&self, arrays: &Gradient<T>) {
+    pub(super) unsafe fn gradient(&self, arrays: &Gradient<T>) -> Result<()> {
         let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
         // As many queries at once as leave their scores in the cache.
         let high = (KEPT / room(keys) / ROWS * ROWS).clamp(ROWS, queries.next_multiple_of(ROWS).max(ROWS));
         let panels = [(keys, width), (keys, depth), (width, keys), (width, high), (depth, high)]
             .map(|size| Panels::<T>::room(self.level, size));
-        let all = panels.into_iter().chain([high * room(keys); 2]).map(whole_lines::<T>).sum();
-        self.heads(|sequence, group, workers| {
-            scratch::with(all, |start: *mut T| {
-                let mut parts = Room(Ptr(start));
+        let all: usize = panels.into_iter().chain([high * room(keys); 2]).map(whole_lines::<T>).sum();
+        let each = heads / groups.max(1);
+        self.heads(
+            |_| all,
+            |sequence, group, workers, mut parts| {
                 let [by_key, by_value, as_depth, to_q, to_g] = panels.map(|size| parts.take(size));
-                let [scores, slopes] =
-                    [(); 2].map(|()| Scores { data: parts.take(high * room(keys)), row: room(keys) });
+                let kept = [(); 2].map(|()| Scores { data: parts.take(high * room(keys)), row: room(keys) });
+                let [scores, slopes] = kept;
                 let (k, v) = (self.k.of(sequence, group), self.v.of(sequence, group));
                 let (dk, dv) = (arrays.dk.of(sequence, group), arrays.dv.of(sequence, group));
                 // SAFETY: the caller's; there is room for all panels, and for the scores of `high` queries.
@@ -236,33 +237,24 @@ impl<T: Number> Problem<'_, T> {
                         Panels::pack(self.level, k.columns(0), (width, keys), as_depth),
                     ];
                     let mut written = 0;
-                    for head in group * (heads / groups)..(group + 1) * (heads / groups) {
-                        let own = Head {
-                            sequence,
-                            number: head,
-                            q: self.q.of(sequence, head),
-                            g: arrays.g.of(sequence, head),
-                            o: arrays.o.of(sequence, head),
-                            logs: arrays.logs.of(sequence, head),
-                            dq: arrays.dq.of(sequence, head),
-                            hidden: self.hidden(sequence, head),
-                        };
+                    for head in group * each..(group + 1) * each {
+                        let (q, g) = (self.q.of(sequence, head), arrays.g.of(sequence, head));
                         for first in (0..queries).step_by(high) {
                             let some = first..queries.min(first + high);
-                            self.slopes(&own, &some, &factors, [scores, slopes], arrays, workers);
-                            let q = Panels::pack(self.level, own.q.columns(first), (width, some.len()), to_q);
-                            let g = Panels::pack(self.level, own.g.columns(first), (depth, some.len()), to_g);
+                            self.slopes((sequence, head), &some, &factors, kept, arrays, workers);
+                            let q = Panels::pack(self.level, q.columns(first), (width, some.len()), to_q);
+                            let g = Panels::pack(self.level, g.columns(first), (depth, some.len()), to_g);
                             let end = self.seen(some.end);
-                            workers.each(end.div_ceil(ROWS), |i| {
+                            workers.each(end.div_ceil(ROWS), |_, i| {
                                 let block = i * ROWS..end.min((i + 1) * ROWS);
                                 // Queries before a key do not see it.
                                 let skip = if self.kernel.causal { block.start.saturating_sub(first) } else { 0 };
-                                let (size, add) = ((block.len(), some.len() - skip), block.start < written);
+                                let add = block.start < written;
                                 for (weights, factor, to, width) in [(slopes, q, dk, width), (scores, g, dv, depth)] {
                                     let a = weights.turned(skip, block.start);
-                                    let to = (to.at(block.start, 0), to.row);
-                                    let size = (size.0, width, size.1);
-                                    self.multiply(&a, &factor.from_step(skip), size, to, add);
+                                    let (size, to) =
+                                        ((block.len(), width, some.len() - skip), (to.at(block.start, 0), to.row));
+                                    self.multiply(&a, &factor.after(skip), size, to, add);
                                 }
                             });
                             written = written.max(end);
@@ -275,8 +267,8 @@ impl<T: Number> Problem<'_, T> {
                         }
                     }
                 }
-            });
-        });
+            },
+        )
     }
 
     /// The weights of some queries, the gradients of their scores, and those of the queries.
@@ -285,7 +277,7 @@ impl<T: Number> Problem<'_, T> {
     /// As for [`result`](Self::result), with room for the scores of all these queries.
     unsafe fn slopes(
         &self,
-        head: &Head<T>,
+        (sequence, head): (usize, usize),
         some: &Range<usize>,
         [by_key, by_value, as_depth]: &[Panels<T>; 3],
         kept: [Scores<T>; 2],
@@ -293,19 +285,20 @@ impl<T: Number> Problem<'_, T> {
         workers: Workers,
     ) {
         let AttentionSizes { width, depth, .. } = self.sizes;
-        workers.each(some.len().div_ceil(ROWS), |i| {
+        let (q, dq) = (self.q.of(sequence, head), arrays.dq.of(sequence, head));
+        let [g, o, logs] = [arrays.g, arrays.o, arrays.logs].map(|stack| stack.of(sequence, head));
+        workers.each(some.len().div_ceil(ROWS), |_, i| {
             let rows = some.start + i * ROWS..some.end.min(some.start + (i + 1) * ROWS);
             let (count, keys) = (rows.len(), self.seen(rows.end));
             let [scores, slopes] = kept.map(|s| Scores { data: Ptr(s.at(i * ROWS, 0)), ..s });
             // SAFETY: the caller's; no other block has these rows.
             unsafe {
-                self.multiply(&head.q.rows(rows.start), by_key, (count, keys, width), scores.place(), false);
-                self.multiply(&head.g.rows(rows.start), by_value, (count, keys, depth), slopes.place(), false);
-                self.expect(head.sequence, head.number, &rows, &[(arrays.g, depth), (arrays.o, depth)]);
-                let block = self.scores(scores, rows.clone(), keys, head.hidden);
-                let (g, o, logs) = (head.g, head.o, head.logs);
+                self.multiply(&q.rows(rows.start), by_key, (count, keys, width), scores.place(), false);
+                self.multiply(&g.rows(rows.start), by_value, (count, keys, depth), slopes.place(), false);
+                self.expect(sequence, head, &rows, &[(arrays.g, depth), (arrays.o, depth)]);
+                let block = self.scores(scores, rows.clone(), keys, self.hidden(sequence, head));
                 T::run(self.level, &Slopes { block: &block, slopes, logs, g, o, depth });
-                let to = (head.dq.at(rows.start, 0), head.dq.row);
+                let to = (dq.at(rows.start, 0), dq.row);
                 self.multiply(&slopes.columns(), as_depth, (count, width, keys), to, false);
             }
         });
@@ -340,32 +333,33 @@ impl<T: Number> Problem<'_, T> {
         unsafe { matmul::gemm_at(self.level, &shape, &alone, a.data, b.data, Some(to), None, Threads::One) }
     }
 
-    /// Calls `work` for every head of keys and values.
-    fn heads(&self, work: impl Fn(usize, usize, Workers) + Sync) {
+    /// Calls `work` for every head of keys and values, with room for as many numbers as `room` says.
+    fn heads(
+        &self,
+        room: impl Fn(Workers) -> usize,
+        work: impl Fn(usize, usize, Workers, Room<T>) + Sync,
+    ) -> Result<()> {
         let AttentionSizes { batch, groups, width, depth, .. } = self.sizes;
         let heads = batch * groups;
         let threads = match self.kernel.pairs(&self.sizes).saturating_mul((width + depth) as u64) {
             products if products >= 2 * TASK => threads::count(),
             _ => 1,
         };
-        let work = |i: usize, workers| work(i / groups, i % groups, workers);
-        if threads == 1 {
-            (0..heads).for_each(|i| work(i, Workers::One));
-        } else if heads < threads {
-            (0..heads).for_each(|i| work(i, Workers::All));
+        let workers = if heads < threads { Workers::All } else { Workers::One };
+        let together = threads > 1 && matches!(workers, Workers::One);
+        let seats = if together { threads::seats(heads) } else { 1 };
+        let each = room(workers);
+        let rooms = CpuBuffer::scratch(each.saturating_mul(seats).saturating_mul(size_of::<T>()))?;
+        let start = Ptr(rooms.ensure()?.as_ptr().cast::<T>());
+        let work = |seat: usize, i: usize| {
+            work(i / groups, i % groups, workers, Room(Ptr(start.at((seat * each) as isize))));
+        };
+        if together {
+            threads::each(heads, 1, work);
         } else {
-            threads::each(heads, 1, |_, i| work(i, Workers::One));
+            (0..heads).for_each(|i| work(0, i));
         }
-    }
-
-    /// Calls `work` for every block of queries that see a head of keys.
-    fn blocks(&self, group: usize, workers: Workers, work: impl Fn(usize, Range<usize>) + Sync) {
-        let AttentionSizes { heads, groups, queries, .. } = self.sizes;
-        let (each, blocks) = (heads / groups, queries.div_ceil(ROWS));
-        workers.each(each * blocks, |i| {
-            let (head, first) = (group * each + i / blocks, i % blocks * ROWS);
-            work(head, first..queries.min(first + ROWS));
-        });
+        Ok(())
     }
 
     /// Asks for what the same queries of the next head will take: these rows of arrays `width` wide, and as large a part of its keys

@@ -33,8 +33,8 @@ use pellucid_ir::{DType, Error, Result};
 use rows::Mask;
 
 /// Attention, or its gradient, of operands that [`check`] accepts.
-pub(crate) fn attention(kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) {
-    attention_at(Level::best(), kernel, inputs, outputs);
+pub(crate) fn attention(kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    attention_at(Level::best(), kernel, inputs, outputs)
 }
 
 /// Shapes and dtypes.
@@ -55,14 +55,14 @@ pub(crate) fn check(kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Opera
 }
 
 /// The same by one instruction set, which the machine has.
-fn attention_at(level: Level, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) {
+fn attention_at(level: Level, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     match inputs[0].dtype {
         DType::F64 => run::<f64>(level, kernel, inputs, outputs),
         _ => run::<f32>(level, kernel, inputs, outputs),
     }
 }
 
-fn run<T: Number>(level: Level, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) {
+fn run<T: Number>(level: Level, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let sizes = kernel.sizes(&metas(&inputs[..3])).expect("the shapes have been inferred from them");
     let (x, y) = (|i: usize| stack::<T>(&inputs[i]), |i: usize| stack::<T>(&outputs[i]));
     let mask = inputs.last().filter(|_| kernel.masked).map(|mask| match mask.dtype {
@@ -76,7 +76,7 @@ fn run<T: Number>(level: Level, kernel: &Attention, inputs: &[Operand<'_>], outp
         match kernel.part {
             AttentionPart::Result => problem.result(y(0), y(1)),
             AttentionPart::Gradient => {
-                problem.gradient(&Gradient { g: x(3), o: x(4), logs: x(5), dq: y(0), dk: y(1), dv: y(2) });
+                problem.gradient(&Gradient { g: x(3), o: x(4), logs: x(5), dq: y(0), dk: y(1), dv: y(2) })
             }
         }
     }

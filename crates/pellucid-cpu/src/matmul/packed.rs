@@ -49,7 +49,7 @@ impl<T: Element> Panels<T> {
     }
 
     /// The same without the first steps of the depth.
-    pub(crate) fn from_step(self, start: usize) -> Panels<T> {
+    pub(crate) fn after(self, start: usize) -> Panels<T> {
         Panels { start: Ptr(self.start.at((start * self.width) as isize)), ..self }
     }
 
