@@ -3,7 +3,7 @@
 use crate::table::nd::Nd;
 use crate::table::row::{Gradient::Third, Row, Rule, argument_refused, mask, real, shape_refused};
 use pellucid_tensor::ops::Attention;
-use pellucid_tensor::{DType, Error, Tensor, ops};
+use pellucid_tensor::{DType, Error, Tensor, bf16, ops};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![attention()]
@@ -113,6 +113,36 @@ fn attention() -> Row {
                 Attention::default(),
             );
             Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(apart)?)
+        })
+        .also("more axes, heads inside of rows and masks of any rank are matrices one by one", || {
+            // [2, 3, L, H, E], of which heads come before elements only as a view.
+            let of = |len: usize| Tensor::randn([2, 3, len, 4, 5], DType::F64).transpose(2, 3);
+            let (q, k, v) = (of(6), of(7), of(7));
+            for shape in [&[6, 7][..], &[4, 1, 7], &[3, 1, 1, 7], &[1, 1, 1, 6, 1], &[2, 3, 4, 6, 7]] {
+                let mask = Tensor::randn(shape, DType::F64);
+                let attend = |q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor| {
+                    ops::scaled_dot_product_attention(q, k, v, Attention { mask: Some(mask), ..Attention::default() })
+                };
+                let all = attend(&q, &k, &v, &mask)?;
+                let masks = mask.broadcast_to([2, 3, 4, 6, 7]);
+                for (n, m, h) in (0..24).map(|i| (i / 12, i / 4 % 3, i % 4)) {
+                    let one = |t: &Tensor| t.select(0, n).select(0, m).select(0, h).contiguous();
+                    let alone = attend(&one(&q), &one(&k), &one(&v), &one(&masks))?;
+                    if one(&all).to_vec::<f64>() != alone.to_vec::<f64>() {
+                        return Ok(false);
+                    }
+                }
+            }
+            Ok(true)
+        })
+        .also("halves are rounded once", || {
+            let of = || Tensor::randn([2, 40, 16], DType::F32).to_dtype(DType::BF16);
+            let (q, k, v) = (of(), of(), of());
+            let wide = [&q, &k, &v].map(|t| t.to_dtype(DType::F32));
+            let options = || Attention { causal: true, ..Attention::default() };
+            let half = ops::scaled_dot_product_attention(&q, &k, &v, options())?;
+            let exact = ops::scaled_dot_product_attention(&wide[0], &wide[1], &wide[2], options())?;
+            Ok(half.dtype() == DType::BF16 && half.to_vec::<bf16>() == exact.to_dtype(DType::BF16).to_vec::<bf16>())
         })
         .also("a dropout of 1", || {
             let x = Tensor::zeros([2, 2], DType::F32);
