@@ -47,7 +47,7 @@ impl KvCache {
     /// and nothing ever sees the others. Prompts are padded on the left, so that what is decoded follows on their ends.
     ///
     /// ```
-    /// use pellucid_nn::MultiheadAttention;
+    /// use pellucid_nn::{Layer, MultiheadAttention};
     /// use pellucid_tensor::{DType, Tensor, no_grad};
     /// let _off = no_grad();
     /// let attention = MultiheadAttention::new(8, 2);
