@@ -5,6 +5,7 @@
 
 use crate::dtype::DType;
 use crate::shape::Shape;
+use std::fmt;
 use std::panic::Location;
 
 /// Why an operation was refused.
@@ -246,15 +247,17 @@ pub enum Error {
     },
     /// A state dict that does not fit the module.
     #[error(
-        "state dict does not fit: missing {missing:?}, unexpected {unexpected:?}, misshaped {misshaped:?}; nothing was loaded"
+        "state dict does not fit: missing {missing:?}, unexpected {unexpected:?}, misshaped [{}]; nothing was loaded; \
+         rename() and join() give values other names",
+        list(misshaped)
     )]
     StateDict {
         /// Names that the module has and the file has not.
         missing: Vec<String>,
         /// Names that the file has and the module has not.
         unexpected: Vec<String>,
-        /// Names whose shapes differ.
-        misshaped: Vec<String>,
+        /// What has another shape in the file.
+        misshaped: Vec<Misshaped>,
     },
     /// A gradient that does not agree with central differences.
     #[error("{check}: output {output}, input {input}: {detail}")]
@@ -294,6 +297,23 @@ impl Error {
     /// An [`Error::DTypeMismatch`].
     pub fn dtypes(op: &'static str, dtypes: impl IntoIterator<Item = DType>, mend: impl Into<String>) -> Error {
         Error::DTypeMismatch { op, dtypes: dtypes.into_iter().collect(), mend: mend.into() }
+    }
+}
+
+/// A value of a state dict that has another shape than the module's of that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misshaped {
+    /// The name of both.
+    pub name: String,
+    /// The shape in the file.
+    pub found: Shape,
+    /// The shape in the module.
+    pub expected: Shape,
+}
+
+impl fmt::Display for Misshaped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} instead of {}", self.name, self.found, self.expected)
     }
 }
 

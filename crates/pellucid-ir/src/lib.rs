@@ -15,7 +15,7 @@ pub mod plan;
 mod shape;
 
 pub use dtype::{Compute, DType, Element, Scalar};
-pub use error::{Error, Result};
+pub use error::{Error, Misshaped, Result};
 pub use few::Few;
 pub use half::{bf16, f16};
 pub use shape::{INLINE_AXES, Layout, Shape, Strides};

@@ -4,7 +4,7 @@
 
 use crate::hook;
 use crate::layer::Layer;
-use crate::module::Module;
+use crate::module::{Module, parameters_so_far};
 use crate::summary::{Row, Summary};
 use crate::visit::{Place, class, label};
 use pellucid_tensor::kernel::Meta;
@@ -249,5 +249,5 @@ pub(crate) fn summary<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<S
     layer.build(input)?;
     let (_, calls) = shape_of(layer, input)?;
     let rows = calls.into_iter().map(|call| call.row).collect();
-    Ok(Summary::new(rows, layer.named_parameters(), layer.buffers(), input))
+    Ok(Summary::new(rows, parameters_so_far(layer), layer.buffers(), input))
 }

@@ -1,7 +1,7 @@
 //! `Layer`: a module that is a function from one tensor to one tensor.
 
 use crate::call;
-use crate::module::Module;
+use crate::module::{Module, parameters_so_far};
 use crate::summary::Summary;
 use pellucid_tensor::{DType, Result, Shape, Tensor, unwrap};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub trait Layer: Module {
     /// The dtype of the inputs for which [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
     /// [`summary`](Layer::summary) are asked: that of the first parameter, else `f32`.
     fn input_dtype(&self) -> DType {
-        self.parameters().first().map_or(DType::F32, |p| p.dtype())
+        parameters_so_far(self).first().map_or(DType::F32, |(_, p)| p.dtype())
     }
 
     /// Whether this is an activation: the product before it then has a pre-activation that its gradient reads, which
@@ -133,7 +133,7 @@ pointers!(Box<L>, Arc<L>, &L);
 pub(crate) fn dtype_for<'a>(layers: impl IntoIterator<Item = &'a dyn Layer>) -> DType {
     for layer in layers {
         let dtype = layer.input_dtype();
-        if dtype != DType::F32 || !layer.parameters().is_empty() {
+        if dtype != DType::F32 || !parameters_so_far(layer).is_empty() {
             return dtype;
         }
     }

@@ -10,14 +10,14 @@ use std::sync::OnceLock;
 type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 
 /// A layer that is made when it first sees the shape of an input, by [`forward`](Layer::forward) or
-/// [`build`](Layer::build); from then on it is that layer. Before, it has no parameters: build a model before an optimizer
-/// gets its parameters, else the optimizer never sees those of such layers. Their dtype is the
-/// [default](init::default_dtype) of when this is made.
+/// [`build`](Layer::build); from then on it is that layer. Before, its parameters are not there to be given to an optimizer, or
+/// to be frozen: [`parameters`](Module::parameters) and [`freeze`](Module::freeze) refuse a model that is not built. Their dtype
+/// is the [default](init::default_dtype) of when this is made.
 ///
 /// ```
 /// use pellucid_nn::{Flatten, Layer, Linear, Module, Relu, sequential};
 /// let model = sequential![Flatten::new(), Linear::lazy(32), Relu, Linear::lazy(10)];
-/// assert!(model.parameters().is_empty());
+/// assert!(model.state_dict().is_empty());
 /// model.build(&[64, 1, 28, 28])?;
 /// let names: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
 /// assert_eq!(names, ["1.weight", "1.bias", "3.weight", "3.bias"]);
@@ -73,7 +73,7 @@ impl<L: Module> Module for Lazy<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         match self.layer.get() {
             Some(layer) => layer.visit(visitor),
-            None => visitor.module(self, None),
+            None => visitor.unbuilt(self),
         }
     }
 }

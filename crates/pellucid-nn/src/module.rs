@@ -3,7 +3,7 @@
 use crate::parameter::{Buffer, Choice, Parameter, Training};
 use crate::state::{self, Keys, StateDict};
 use crate::visit::{Part, PartInfo, Visitor};
-use pellucid_tensor::{Device, Error, Result, Tensor};
+use pellucid_tensor::{Device, Error, Result, Tensor, unwrap};
 use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
@@ -47,20 +47,20 @@ pub trait Module: Send + Sync {
 
     /// Every parameter with its name (`layers.0.weight`), in the order of the fields; a shared one
     /// once, under its first name.
+    ///
+    /// # Panics
+    /// If there is a [`Lazy`](crate::Lazy) layer that is not built: an optimizer would never see its parameters.
+    #[track_caller]
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
-        let mut found = Vec::new();
-        let mut seen = HashSet::new();
-        walk(self, |name, part| {
-            if let Part::Parameter(parameter) = part
-                && seen.insert(identity(parameter))
-            {
-                found.push((name.to_string(), parameter.clone()));
-            }
-        });
-        found
+        unwrap(built(self, "parameters"));
+        parameters_so_far(self)
     }
 
     /// Every parameter, in the order of the fields; a shared one once.
+    ///
+    /// # Panics
+    /// As [`named_parameters`](Module::named_parameters).
+    #[track_caller]
     fn parameters(&self) -> Vec<Parameter> {
         self.named_parameters().into_iter().map(|(_, parameter)| parameter).collect()
     }
@@ -117,6 +117,10 @@ pub trait Module: Send + Sync {
     }
 
     /// The number of values that are learnt: the sizes of all parameters, added up.
+    ///
+    /// # Panics
+    /// As [`named_parameters`](Module::named_parameters).
+    #[track_caller]
     fn parameter_count(&self) -> usize {
         self.parameters().iter().map(|p| p.size()).sum()
     }
@@ -132,7 +136,12 @@ pub trait Module: Send + Sync {
 
     /// Every parameter stays as it is in training: no gradient is computed for it, and optimizers leave it alone. To
     /// freeze a part of a model, freeze that part.
+    ///
+    /// # Panics
+    /// If there is a [`Lazy`](crate::Lazy) layer that is not built: its parameters would be learnt.
+    #[track_caller]
     fn freeze(&self) {
+        unwrap(built(self, "freeze"));
         set_requires_grad(self, false);
     }
 
@@ -184,22 +193,29 @@ pub trait Module: Send + Sync {
 
     /// Takes over all parameters and buffers from a state dict, in place: optimizers and other
     /// holders of the parameters see the new values. Values are converted to the dtype that the
-    /// module has.
+    /// module has. One that is shared may go by any of its names, or by several.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if a name is missing, unexpected or
-    /// has another shape; nothing has changed then.
+    /// [`Error::StateDict`] if a name is missing, unexpected or has another shape; [`Error::InvalidArgument`] if names of a
+    /// shared value have different ones; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is to be built first.
+    /// Nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&state_of(self), state)
+        state::load(&names_of(self), state).map_err(|error| match &error {
+            Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
+                built(self, "load_state_dict").err().unwrap_or(error)
+            }
+            _ => error,
+        })
     }
 
     /// [`load_state_dict`](Module::load_state_dict) of what both have: names that only one of them has are left
     /// alone, and returned.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if a value has another shape; nothing has changed then.
+    /// [`Error::StateDict`] if a value has another shape, [`Error::InvalidArgument`] if names of a shared value have different
+    /// ones; nothing has changed then.
     fn load_matching(&self, state: &StateDict) -> Result<Keys> {
-        state::load_matching(&state_of(self), state)
+        state::load_matching(&names_of(self), state)
     }
 }
 
@@ -223,21 +239,54 @@ fn set_requires_grad(module: &(impl Module + ?Sized), required: bool) {
     });
 }
 
-/// Parameters and buffers by name, in the order of the fields; a shared one once.
-pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+/// Refuses a module with a layer whose parameters are still to be made.
+fn built(module: &(impl Module + ?Sized), op: &'static str) -> Result<()> {
+    let mut found = None;
+    walk(module, |name, part| {
+        if let Part::Module(info) = part
+            && info.unbuilt
+        {
+            found.get_or_insert_with(|| info.label(name));
+        }
+    });
+    let Some(layer) = found else { return Ok(()) };
+    let mend =
+        "its parameters are made for the shape of its first input; call build() of the model first, or run it once";
+    Err(Error::Layer { layer, source: Box::new(Error::invalid(op, mend)) })
+}
+
+/// [`Module::named_parameters`] of what is there, whether or not all layers are built.
+pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
+    walk(module, |name, part| {
+        if let Part::Parameter(parameter) = part
+            && seen.insert(identity(parameter))
+        {
+            found.push((name.to_string(), parameter.clone()));
+        }
+    });
+    found
+}
+
+/// Parameters and buffers by name, in the order of the fields; a shared one under each of its names.
+fn names_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+    let mut found = Vec::new();
     walk(module, |name, part| {
         let tensor = match part {
             Part::Parameter(parameter) => parameter.tensor(),
             Part::Buffer(buffer) => buffer.tensor(),
             Part::Module(_) | Part::Training(_) | Part::Choice(_) => return,
         };
-        if seen.insert(identity(tensor)) {
-            found.push((name.to_string(), tensor.clone()));
-        }
+        found.push((name.to_string(), tensor.clone()));
     });
     found
+}
+
+/// [`names_of`] with the first name alone of what is shared.
+pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+    let mut seen = HashSet::new();
+    names_of(module).into_iter().filter(|(_, tensor)| seen.insert(identity(tensor))).collect()
 }
 
 /// What two handles of one tensor have in common, and two tensors do not: the storage, and where in

@@ -1,8 +1,9 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
-use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
-use std::collections::BTreeMap;
+use crate::module::identity;
+use pellucid_tensor::{Error, Misshaped, Result, Tensor, no_grad, ops, unwrap};
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Tensors by name, in alphabetical order.
 pub type StateDict = BTreeMap<String, Tensor>;
@@ -51,6 +52,8 @@ pub struct Keys {
 /// Linear::new(2, 3).load_state_dict(&theirs.into_iter().map(turned).collect())?;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+///
+/// Several files are one state dict when one [extends](Extend::extend) the other.
 pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateDict {
     state.iter().filter_map(|(name, value)| Some((map(name)?, value.clone()))).collect()
 }
@@ -93,7 +96,8 @@ pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict>
     Ok(joined)
 }
 
-/// Writes `state` into `own`, or says what does not fit and writes nothing.
+/// Writes `state` into `own`, where a shared value has an entry for each of its names, or says what does not fit and writes
+/// nothing.
 pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
     write(own, state, true).map(drop)
 }
@@ -103,25 +107,64 @@ pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Resu
     write(own, state, false)
 }
 
-fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
-    let (mut missing, mut misshaped) = (Vec::new(), Vec::new());
-    for (name, tensor) in own {
-        match state.get(name) {
-            None => missing.push(name.clone()),
-            Some(value) if value.shape() != tensor.shape() => misshaped.push(name.clone()),
-            Some(_) => {}
+/// A value of a module or an optimizer with the names that it goes by: several where it is shared.
+struct Own<'a> {
+    names: Vec<&'a str>,
+    tensor: &'a Tensor,
+}
+
+impl<'a> Own<'a> {
+    fn all(own: &'a [(String, Tensor)]) -> Vec<Own<'a>> {
+        let (mut all, mut places) = (Vec::<Own<'_>>::new(), HashMap::new());
+        for (name, tensor) in own {
+            let place = *places.entry(identity(tensor)).or_insert(all.len());
+            if place == all.len() {
+                all.push(Own { names: Vec::new(), tensor });
+            }
+            all[place].names.push(name);
         }
+        all
     }
-    let unexpected: Vec<String> = state.keys().filter(|&k| !own.iter().any(|(name, _)| name == k)).cloned().collect();
+
+    /// What a state dict has for it, by name.
+    fn given<'s>(&self, state: &'s StateDict) -> impl Iterator<Item = (&'a str, &'s Tensor)> {
+        self.names.iter().filter_map(|&name| Some((name, state.get(name)?)))
+    }
+
+    /// What it shall be, in its dtype, if the state dict has something for it.
+    fn value(&self, state: &StateDict) -> Result<Option<Tensor>> {
+        let mut given = self.given(state);
+        let Some((name, first)) = given.next() else { return Ok(None) };
+        let converted = |value: &Tensor| ops::to_dtype(&value.detach(), self.tensor.dtype());
+        let value = converted(first)?;
+        for (other, again) in given.filter(|(_, again)| identity(again) != identity(first)) {
+            if converted(again)?.to_bytes()? != value.to_bytes()? {
+                let reason = format!("{name} and {other} are one value in the module, and two in the state dict");
+                return Err(Error::invalid("load_state_dict", reason));
+            }
+        }
+        ops::copy(&value).map(Some)
+    }
+}
+
+fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
+    let values = Own::all(own);
+    let absent = values.iter().filter(|value| value.given(state).next().is_none());
+    let missing: Vec<String> = absent.map(|value| value.names[0].to_string()).collect();
+    let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
+    let unexpected: Vec<String> = state.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
+    let misfit = |(name, tensor): &(String, Tensor)| {
+        let (found, expected) = (state.get(name)?.shape().clone(), tensor.shape().clone());
+        (found != expected).then(|| Misshaped { name: name.clone(), found, expected })
+    };
+    let misshaped: Vec<Misshaped> = own.iter().filter_map(misfit).collect();
     if !misshaped.is_empty() || strict && !(missing.is_empty() && unexpected.is_empty()) {
         return Err(Error::StateDict { missing, unexpected, misshaped });
     }
     let _guard = no_grad();
     // Whatever can fail (memory, a value that does not exist) fails before the first write.
-    let common = own.iter().filter_map(|(name, tensor)| Some((tensor, state.get(name)?)));
-    let values: Vec<(&Tensor, Tensor)> = common
-        .map(|(tensor, value)| Ok((tensor, ops::copy(&ops::to_dtype(value, tensor.dtype())?)?)))
-        .collect::<Result<_>>()?;
-    values.iter().try_for_each(|(tensor, value)| ops::copy_(tensor, value))?;
+    let found = values.iter().filter_map(|own| Some((own.tensor, own.value(state).transpose()?)));
+    let found: Vec<(&Tensor, Tensor)> = found.map(|(own, value)| Ok((own, value?))).collect::<Result<_>>()?;
+    found.iter().try_for_each(|(own, value)| ops::copy_(own, value))?;
     Ok(Keys { missing, unexpected })
 }

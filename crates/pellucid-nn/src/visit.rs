@@ -29,6 +29,8 @@ pub struct PartInfo {
     place: Option<Place>,
     /// Why a step with this module cannot be captured.
     pub(crate) refuses_capture: Option<&'static str>,
+    /// Whether its parameters are still to be made.
+    pub(crate) unbuilt: bool,
 }
 
 impl PartInfo {
@@ -109,7 +111,14 @@ impl<'a> Visitor<'a> {
         refuses_capture: Option<&'static str>,
     ) {
         let place = Place::of(module).or(self.field);
-        self.part(Part::Module(PartInfo { class, place, refuses_capture }));
+        self.part(Part::Module(PartInfo { class, place, refuses_capture, unbuilt: false }));
+    }
+
+    /// [`module`](Visitor::module) for one whose parameters are made when it first sees an input: as long as there are none,
+    /// [`parameters`](Module::parameters) are refused.
+    pub fn unbuilt<M: Module + ?Sized>(&mut self, module: &M) {
+        let place = Place::of(module).or(self.field);
+        self.part(Part::Module(PartInfo { class: type_name::<M>(), place, refuses_capture: None, unbuilt: true }));
     }
 
     /// Walks a part of the module that is being visited, under this name.

@@ -3,12 +3,14 @@
 extern crate pellucid_nn as pellucid;
 
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
+use pellucid_nn::optim::{Average, AveragedModel};
 use pellucid_nn::{
     Bilinear, Dropout, Embedding, Flatten, GruCell, Layer, Linear, Lstm, LstmCell, Masks, Module, ModuleDict,
     ModuleList, Parameter, Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder,
     TransformerOptions, hook, init, rename, sequential,
 };
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, capture, manual_seed};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +22,7 @@ fn mlp() -> Sequential {
 fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
     manual_seed(1);
     let model = sequential![Flatten::new(), Linear::lazy(5), Relu, Linear::lazy(2)];
-    assert!(model.parameters().is_empty());
+    assert!(model.state_dict().is_empty());
     model.build(&[7, 2, 3]).unwrap();
     let before = model.state_dict();
     assert_eq!(before.keys().collect::<Vec<_>>(), ["1.bias", "1.weight", "3.bias", "3.weight"]);
@@ -35,6 +37,37 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
     let other = Linear::lazy(3);
     assert_eq!(other.forward(&Tensor::ones([2, 4], DType::F32)).to_vec::<f32>().len(), 6);
     assert_eq!(other.get().unwrap().weight.shape().dims(), [3, 4]);
+}
+
+/// What would miss a parameter that is not there yet is refused; the rest goes on.
+#[test]
+fn a_model_that_is_not_built_has_no_parameters_to_give() {
+    let model = sequential![Linear::new(4, 3), (Relu, Linear::lazy(2)), Linear::lazy(1)];
+    let uses: [fn(&Sequential); 5] = [
+        |model| drop(model.parameters()),
+        |model| drop(model.named_parameters()),
+        |model| _ = model.parameter_count(),
+        |model| model.freeze(),
+        |model| drop(AveragedModel::new(model, Average::Equal)),
+    ];
+    for refused in uses {
+        let error = catch_unwind(AssertUnwindSafe(|| refused(&model))).unwrap_err();
+        let text = error.downcast_ref::<String>().unwrap();
+        assert!(text.contains("1.1 (Lazy)") && text.contains("build()"), "{text}");
+    }
+    assert_eq!(model.state_dict().len(), 2);
+    model.zero_grad();
+    model.eval();
+    model.unfreeze();
+    model.load_state_dict(&model.state_dict()).unwrap();
+    let built = sequential![Linear::new(4, 3), (Relu, Linear::new(3, 2)), Linear::new(2, 1)].state_dict();
+    let error = model.load_state_dict(&built).unwrap_err();
+    assert!(matches!(&error, Error::Layer { layer, .. } if layer == "1.1 (Lazy)"), "{error}");
+    assert_eq!(model.load_matching(&built).unwrap().unexpected.len(), 4);
+    assert_eq!(model.summary(&[5, 4]).unwrap().parameters, 15 + 8 + 3);
+    model.load_state_dict(&built).unwrap();
+    uses.iter().for_each(|accepted| accepted(&model));
+    assert!(model.parameters().iter().all(|p| !p.requires_grad()));
 }
 
 /// Widths come late, the dtype is that of the model all the same, for whose inputs layers without parameters do not decide.
@@ -431,7 +464,7 @@ fn what_matches_is_loaded_and_what_does_not_is_said() {
     assert_eq!(b.state_dict()["0.bias"].to_vec::<f32>(), before);
     state.insert("0.weight".into(), Tensor::zeros([4, 4], DType::F32));
     let error = b.load_matching(&state).unwrap_err();
-    assert!(matches!(&error, Error::StateDict { misshaped, .. } if *misshaped == ["0.weight"]), "{error}");
+    assert!(error.to_string().contains("misshaped [0.weight: [4, 4] instead of [3, 4]]"), "{error}");
     let renamed = rename(&a.state_dict(), |name| (!name.starts_with('2')).then(|| format!("x.{name}")));
     assert_eq!(renamed.keys().collect::<Vec<_>>(), ["x.0.bias", "x.0.weight"]);
 }

@@ -3,10 +3,10 @@
 extern crate pellucid_nn as pellucid;
 
 use pellucid_nn::{
-    Buffer, Dropout, Flatten, Gelu, Layer, Linear, Module, Parameter, Part, Relu, Sequential, Training, Visitor,
+    Buffer, Dropout, Flatten, Gelu, Keys, Layer, Linear, Module, Parameter, Part, Relu, Sequential, Training, Visitor,
     sequential,
 };
-use pellucid_tensor::{DType, Error, Tensor, manual_seed};
+use pellucid_tensor::{DType, Error, Misshaped, Tensor, manual_seed};
 use std::marker::PhantomData;
 
 fn vector(values: &[f32]) -> Tensor {
@@ -224,12 +224,38 @@ fn a_state_dict_that_does_not_fit_changes_nothing() {
     let expected = Error::StateDict {
         missing: vec!["0.bias".into()],
         unexpected: vec!["2.weight".into()],
-        misshaped: vec!["1.weight".into()],
+        misshaped: vec![Misshaped { name: "1.weight".into(), found: [3, 1].into(), expected: [1, 3].into() }],
     };
     assert_eq!(error, expected);
     for (name, tensor) in model.state_dict() {
         assert_eq!(tensor.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name}");
     }
+}
+
+#[test]
+fn a_shared_value_loads_under_any_of_its_names() {
+    let (a, b) = (tied(), tied());
+    let state = a.state_dict();
+    let names: Vec<&String> = state.keys().collect();
+    assert!(names.contains(&&"encoder.weight".to_string()), "{names:?}");
+    let mut other = state.clone();
+    let weight = other.remove("encoder.weight").unwrap();
+    other.insert("decoder".into(), weight.clone());
+    b.load_state_dict(&other).unwrap();
+    assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
+    // Under both names, as PyTorch saves it; of whatever dtype.
+    other.insert("encoder.weight".into(), weight.to_dtype(DType::F64));
+    tied().load_state_dict(&other).unwrap();
+    assert_eq!(b.load_matching(&other).unwrap(), Keys::default());
+    // Two that differ are not one.
+    other.insert("encoder.weight".into(), &weight + 1.0);
+    for error in [b.load_state_dict(&other).unwrap_err(), b.load_matching(&other).unwrap_err()] {
+        assert!(error.to_string().contains("encoder.weight and decoder are one value"), "{error}");
+    }
+    assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
+    other.retain(|name, _| !name.contains("coder"));
+    let Error::StateDict { missing, .. } = b.load_state_dict(&other).unwrap_err() else { panic!("it is missing") };
+    assert_eq!(missing, ["encoder.weight"]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ thread_local! {
 /// `f64` is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// They are cast to the half type: products.
+    /// They are cast to the half type: products, and recurrent layers.
     Half,
     /// They are read as `f32`, and so are the results: what sums many values, or has a range of its own.
     Single,
@@ -38,6 +38,8 @@ pub fn policy(op: &str) -> Policy {
     match op {
         "matmul" | "linear" | "scaled_dot_product_attention" => Policy::Half,
         "conv1d" | "conv2d" | "conv3d" | "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d" => Policy::Half,
+        // Products at every step; between the steps nothing is rounded.
+        "rnn" | "gru" | "lstm" => Policy::Half,
         // Functions that amplify, or whose range is wider than their argument's.
         "acos" | "asin" | "acosh" | "cosh" | "sinh" | "tan" | "exp" | "exp2" | "expm1" | "ln" | "log" | "log2"
         | "log10" | "log1p" | "pow" | "reciprocal" | "rsqrt" | "erfinv" | "lgamma" | "digamma" | "softplus"
@@ -46,8 +48,6 @@ pub fn policy(op: &str) -> Policy {
         "sum" | "square" | "root" | "var" | "prod" | "cumsum" | "cumprod" | "logcumsumexp" | "logsumexp" => {
             Policy::Single
         }
-        // Recurrences, which would be rounded at every step.
-        "rnn" | "gru" | "lstm" => Policy::Single,
         // Normalisation.
         "softmax" | "log_softmax" | "standardized" | "rms_norm" => Policy::Single,
         // Losses.

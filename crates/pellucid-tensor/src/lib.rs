@@ -35,6 +35,6 @@ pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;
 pub use pellucid_ir::formula::Formula;
 pub use pellucid_ir::plan::{self, Passes, Plan};
-pub use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape, bf16, f16, formula, kernel};
+pub use pellucid_ir::{DType, Element, Error, Layout, Misshaped, Result, Scalar, Shape, bf16, f16, formula, kernel};
 pub use random::{Generator, manual_seed};
 pub use tensor::{Ellipsis, IntoIndex, IntoTensor, Ix, Nested, NewAxis, Slice, Tensor, slice};

@@ -52,6 +52,9 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
 
 /// Reads all tensors of a safetensors file.
 ///
+/// Those of a model that is published in several files are read one by one and [extend](Extend::extend) each other;
+/// [`rename`](crate::nn::rename) and [`join`](crate::nn::join) bring what other systems wrote under own names.
+///
 /// # Errors
 /// [`Error::File`] for a file that cannot be read, is malformed, or holds a dtype that Pellucid does
 /// not have.

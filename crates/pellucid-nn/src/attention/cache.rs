@@ -1,6 +1,6 @@
 //! Keys and values of what was decoded before.
 
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, unwrap};
 
 /// Keys and values that later queries attend to, so that a step of decoding projects its own elements alone.
 ///
@@ -27,6 +27,8 @@ pub struct KvCache {
     values: Tensor,
     /// How many elements are there, `i64 []`.
     length: Tensor,
+    /// Which places have elements that can be seen, bool `[N, 1, 1, C]`; all of them if nothing is said.
+    there: Option<Tensor>,
 }
 
 impl KvCache {
@@ -38,7 +40,42 @@ impl KvCache {
     #[track_caller]
     pub fn new(batch: usize, heads: usize, capacity: usize, width: usize, dtype: DType) -> KvCache {
         let buffer = || unwrap(ops::zeros([batch, heads, capacity, width], dtype));
-        KvCache { keys: buffer(), values: buffer(), length: Tensor::zeros((), DType::I64) }
+        KvCache { keys: buffer(), values: buffer(), length: Tensor::zeros((), DType::I64), there: None }
+    }
+
+    /// The same cache for prompts that are padded to one length n: `there`, bool `[N, n]`, is true where an element is no padding,
+    /// and nothing ever sees the others. Prompts are padded on the left, so that what is decoded follows on their ends.
+    ///
+    /// ```
+    /// use pellucid_nn::{Layer, MultiheadAttention};
+    /// use pellucid_tensor::{DType, Tensor, no_grad};
+    /// let _off = no_grad();
+    /// let attention = MultiheadAttention::new(8, 2);
+    /// let prompts = Tensor::randn([2, 3, 8], DType::F32);
+    /// let there = Tensor::from([[true, true, true], [false, false, true]]);
+    /// let cache = attention.cache(2, 16).padded(&there)?;
+    /// let y = attention.forward_cached(&prompts, &cache);
+    /// let alone = attention.forward(&prompts.i((1.., 2..)));
+    /// assert!((y.i((1.., 2..)) - alone).abs().max(..).item::<f32>() < 1e-6);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for another batch or more places than the cache has; [`Error::DTypeMismatch`] unless it is of
+    /// truth values.
+    pub fn padded(mut self, there: &Tensor) -> Result<KvCache> {
+        let batch = self.keys.shape()[0];
+        if there.rank() != 2 || there.shape()[0] != batch || there.shape()[1] > self.capacity() {
+            let mend = "it says [N, n] for the N sequences of the cache and the first n of its places";
+            return Err(Error::shapes("kv_cache", [there.shape(), self.keys.shape()], mend));
+        }
+        if there.dtype() != DType::Bool {
+            return Err(Error::dtypes("kv_cache", [there.dtype()], "true is there, false is padding; use ne(0)"));
+        }
+        let later = ops::ones([batch, self.capacity() - there.shape()[1]], DType::Bool)?;
+        let all = ops::concatenate(&[there, &later], 1)?;
+        self.there = Some(ops::reshape(&all, [batch, 1, 1, self.capacity()])?);
+        Ok(self)
     }
 
     /// For how many elements there is place.
@@ -51,7 +88,7 @@ impl KvCache {
         &self.length
     }
 
-    /// Forgets everything.
+    /// Forgets all elements; which places are [padding](KvCache::padded) stays.
     ///
     /// # Panics
     /// With the errors of the writes; none is expected.
@@ -69,12 +106,18 @@ impl KvCache {
     }
 
     /// Writes keys and values `[N, G, n, D]` of the elements at `positions`, the next ones, and returns those of all
-    /// elements, `[N, G, C, D]`, and which of them each new one sees, bool `[n, C]`.
+    /// elements, `[N, G, C, D]`, and which of them each new one sees, bool `[n, C]`, or `[N, 1, n, C]` with padding.
     pub(super) fn append(&self, keys: &Tensor, values: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
         let op = "kv_cache";
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "no gradient flows through a cache; decode inside of no_grad()"));
         }
+        // Under `autocast` keys and values come in the half type, whatever the cache has.
+        let own = |new: &Tensor| match autocast_dtype() {
+            Some(_) => ops::to_dtype(new, self.keys.dtype()),
+            None => Ok(new.clone()),
+        };
+        let (keys, values) = (&own(keys)?, &own(values)?);
         let count = keys.shape()[2];
         for (new, buffer) in [(keys, &self.keys), (values, &self.values)] {
             let expected: Shape = buffer.shape().with_axis(2, count);
@@ -90,7 +133,10 @@ impl KvCache {
         self.values.try_set((.., .., positions), values)?;
         ops::copy_(&self.length, &ops::add(&self.length, count as i64)?)?;
         let number = Tensor::arange(0, self.capacity() as i64, 1);
-        let seen = ops::le(&number, &ops::unsqueeze(positions, 1)?)?;
+        let mut seen = ops::le(&number, &ops::unsqueeze(positions, 1)?)?;
+        if let Some(there) = &self.there {
+            seen = ops::logical_and(&seen, there)?;
+        }
         Ok([self.keys.clone(), self.values.clone(), seen])
     }
 }

@@ -11,7 +11,7 @@ use crate::module::Module;
 use crate::parameter::{Parameter, Training};
 use crate::visit::Visitor;
 use pellucid_tensor::ops::Attention;
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, ops, unwrap};
 
 /// Options of [`MultiheadAttention`].
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -256,13 +256,18 @@ impl MultiheadAttention {
         })
     }
 
-    /// An empty cache for this layer: `batch` sequences of at most `capacity` elements.
+    /// An empty cache for this layer: `batch` sequences of at most `capacity` elements. It is of the layer's dtype, or of that
+    /// of [`autocast`](pellucid_tensor::autocast) if that is on.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn cache(&self, batch: usize, capacity: usize) -> KvCache {
-        KvCache::new(batch, self.kv_heads, capacity, self.head_width(), self.out_proj.weight.dtype())
+        let dtype = match (autocast_dtype(), self.out_proj.weight.dtype()) {
+            (Some(half), own) if own != DType::F64 => half,
+            (_, own) => own,
+        };
+        KvCache::new(batch, self.kv_heads, capacity, self.head_width(), dtype)
     }
 
     fn head_width(&self) -> usize {

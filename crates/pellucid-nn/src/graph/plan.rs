@@ -4,6 +4,7 @@ use super::batch::{Batch, Model};
 use crate::call::{Called, watched};
 use crate::layer::Layer;
 use crate::loss::LossKind;
+use crate::module::parameters_so_far;
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, ops};
 use std::fmt;
@@ -248,7 +249,7 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     watched(model, run)?;
     let ((logits, dtype), calls) = watched(model, run)?;
     let named: Vec<(String, Parameter)> =
-        model.named_parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
+        parameters_so_far(model).into_iter().filter(|(_, p)| p.requires_grad()).collect();
     let class = model.named_modules().first().map_or("model", |(_, info)| info.class());
     let inputs = inputs.named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype())).collect::<Vec<_>>();
     Ok(CapturePlan {

@@ -1,7 +1,7 @@
 //! Gradients in the plan's buffers: an optimizer reads them there, without a copy.
 
 use super::plan::{Buf, CapturePlan};
-use crate::module::{Module, identity};
+use crate::module::{Module, identity, parameters_so_far};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_tensor::{Result, Tensor, no_grad, ops};
@@ -17,7 +17,7 @@ pub fn collect_params_from_plan(
     model: &(impl Module + ?Sized),
     plan: &CapturePlan,
 ) -> Result<Vec<(Parameter, Tensor, bool)>> {
-    let named = model.named_parameters().into_iter();
+    let named = parameters_so_far(model).into_iter();
     let planned = named.filter_map(|(name, parameter)| Some((plan.grad(&name)?, parameter)));
     planned.map(|(buf, parameter)| Ok((parameter.clone(), buf.pin()?, parameter.rank() <= 1))).collect()
 }
@@ -47,7 +47,7 @@ pub fn try_rebind_grads(
     optimizer: &(impl Optimizer + ?Sized),
     plan: &CapturePlan,
 ) -> Result<Rebound> {
-    let names = model.named_parameters().into_iter().map(|(name, p)| (identity(&p), name));
+    let names = parameters_so_far(model).into_iter().map(|(name, p)| (identity(&p), name));
     let names: HashMap<_, String> = names.collect();
     let positions = optimizer.parameters().iter().enumerate().map(|(i, p)| (identity(p), i));
     let mut updated: HashMap<_, usize> = positions.collect();
@@ -85,7 +85,7 @@ impl Gradients {
         optimizer: &(impl Optimizer + ?Sized),
         plan: &CapturePlan,
     ) -> Gradients {
-        let named = model.named_parameters().into_iter();
+        let named = parameters_so_far(model).into_iter();
         let own = named.map(|(name, parameter)| (plan.grad(&name).and_then(Buf::pinned).cloned(), parameter));
         let others = optimizer.parameters().iter().map(|parameter| (None, parameter.clone()));
         let mut seen = HashSet::new();

@@ -10,7 +10,7 @@ use super::stream::Stream;
 use super::trail::Trail;
 use crate::call::{Followed, followed, watched};
 use crate::loss::Loss;
-use crate::module::{Module, walk};
+use crate::module::{Module, parameters_so_far, walk};
 use crate::optim::{GradScaler, Optimizer};
 use crate::parameter::Parameter;
 use crate::visit::Part;
@@ -278,7 +278,7 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
     /// Follows the gradients that a pass has found.
     fn passed(&self) {
         if let Some(trail) = &self.trail {
-            for (name, parameter) in self.model.named_parameters() {
+            for (name, parameter) in parameters_so_far(&**self.model) {
                 parameter.grad().iter().for_each(|grad| trail.found(Role::Gradient(name.clone()), grad));
             }
         }

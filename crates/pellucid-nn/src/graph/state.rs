@@ -1,6 +1,6 @@
 //! The parameters and buffers of a model, and whether they are still the same tensors when a step is launched.
 
-use crate::module::{Module, identity, walk};
+use crate::module::{Module, identity, parameters_so_far, walk};
 use crate::optim::Optimizer;
 use crate::visit::Part;
 use pellucid_tensor::{Error, Generator, Result, StorageId, Tensor};
@@ -55,7 +55,7 @@ impl<'f> State<'f> {
 /// What a plan's print-out calls the tensors of a training step beside those of the model: gradients, what the optimizer keeps
 /// for each parameter, and the random generator. What it keeps for several at once has no parameter's name.
 pub(super) fn names(model: &(impl Module + ?Sized), optimizer: &(impl Optimizer + ?Sized)) -> Vec<(String, Tensor)> {
-    let own = model.named_parameters();
+    let own = parameters_so_far(model);
     let name_of = |parameter: &str| {
         // Parameters without a name of the optimizer's go by their position there.
         let known = parameter.parse::<usize>().ok().and_then(|i| optimizer.parameters().get(i));

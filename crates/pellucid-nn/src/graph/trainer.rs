@@ -8,7 +8,7 @@ use super::record::{GraphExec, StepOptions, record_eval_graph, record_step_graph
 use super::stream::Stream;
 use crate::layer::Layer;
 use crate::loss::Loss;
-use crate::module::Module;
+use crate::module::{Module, parameters_so_far};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::sequential::Sequential;
@@ -59,7 +59,7 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         let x_buf = inputs.map(&mut |_, x| ops::zeros(x.shape(), x.dtype()))?;
         let (shape, dtype) = &plan.loss.target;
         let y_buf = ops::zeros(shape, *dtype)?;
-        let parameters = model.parameters();
+        let parameters: Vec<Parameter> = parameters_so_far(&*model).into_iter().map(|(_, p)| p).collect();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
         let rebound = try_rebind_grads(&*model, &*optimizer, &plan)?;
         let recorded = record_step_graph_with(model, loss, optimizer, &plan, &x_buf, &y_buf, options);

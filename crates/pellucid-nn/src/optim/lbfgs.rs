@@ -6,7 +6,7 @@ use super::rule::nonnegative;
 use crate::module::identity;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::StateDict;
-use pellucid_tensor::{DType, Error, Result, Tensor, enable_grad, formula, no_grad, ops};
+use pellucid_tensor::{DType, Error, Misshaped, Result, Shape, Tensor, enable_grad, formula, no_grad, ops};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -324,12 +324,14 @@ impl Optimizer for Lbfgs {
                 names.extend(parts.map(|(part, is_flat)| (format!("history.{i}.{part}"), is_flat)));
             }
         }
-        let fits = |name: &str, is_flat: bool| {
-            state.get(name).is_none_or(|t| if is_flat { t.shape().dims() == [size] } else { t.rank() == 0 })
+        let misfit = |(name, is_flat): &(String, bool)| {
+            let expected = if *is_flat { Shape::from([size]) } else { Shape::scalar() };
+            let found = state.get(name)?.shape().clone();
+            (found != expected).then(|| Misshaped { name: name.clone(), found, expected })
         };
         let missing: Vec<String> =
             names.iter().filter(|(n, _)| !state.contains_key(n)).map(|(n, _)| n.clone()).collect();
-        let misshaped: Vec<String> = names.iter().filter(|(n, f)| !fits(n, *f)).map(|(n, _)| n.clone()).collect();
+        let misshaped: Vec<Misshaped> = names.iter().filter_map(misfit).collect();
         let known: HashSet<&str> = names.iter().map(|(n, _)| n.as_str()).collect();
         let unexpected: Vec<String> = state.keys().filter(|n| !known.contains(n.as_str())).cloned().collect();
         if !(missing.is_empty() && misshaped.is_empty() && unexpected.is_empty()) {

@@ -187,7 +187,30 @@ impl TransformerEncoder {
     }
 
     /// The output for the next elements `[N, n, E]` of a causal sequence, with one cache for each layer; see
-    /// [`MultiheadAttention::forward_cached`].
+    /// [`MultiheadAttention::forward_cached`]. A greedy language model whose head is tied to its words, as GPT-2's is:
+    ///
+    /// ```
+    /// use pellucid_nn::{Embedding, Layer, LearntPositions, Linear, TransformerEncoder, TransformerOptions};
+    /// use pellucid_tensor::{Tensor, no_grad, ops};
+    /// let options = TransformerOptions { dropout: 0.0, norm_first: true, ..Default::default() };
+    /// let body = TransformerEncoder::new(2, 16, 4, 64, options)?.with_norm();
+    /// let (words, positions) = (Embedding::new(50, 16), LearntPositions::new(32, 16));
+    /// let head = Linear { weight: words.weight.clone(), bias: None };
+    ///
+    /// let _off = no_grad();
+    /// let (caches, mut next) = (body.caches(1, 32), Tensor::from([[3i64, 14, 15]]));
+    /// let mut found = next.clone();
+    /// while found.shape()[1] < 8 {
+    ///     // The first time all of the prompt, then one word; the caches know where that is.
+    ///     let at = Tensor::arange(0, next.shape()[1] as i64, 1) + caches[0].length();
+    ///     let x = words.forward(&next) + positions.rows(&at)?;
+    ///     let last = body.forward_cached(&x, &caches).select(1, -1);
+    ///     next = head.forward(&last).argmax(-1).unsqueeze(1);
+    ///     found = ops::concatenate(&[&found, &next], 1)?;
+    /// }
+    /// assert_eq!(found.shape().dims(), [1, 8]);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
     ///
     /// # Panics
     /// With the errors of [`try_forward_cached`](TransformerEncoder::try_forward_cached).

@@ -29,6 +29,22 @@ macro_rules! nested_numbers {
             }
             fn lengths(_: &mut Vec<usize>) {}
         }
+
+        impl From<Vec<$t>> for Tensor {
+            /// A vector on the CPU, a leaf of the numbers' own dtype: `Tensor::from(vec![1.0f32, 2.0])`.
+            #[track_caller]
+            fn from(numbers: Vec<$t>) -> Tensor {
+                numbers.as_slice().into()
+            }
+        }
+
+        impl From<&[$t]> for Tensor {
+            /// A vector on the CPU, a leaf of the numbers' own dtype.
+            #[track_caller]
+            fn from(numbers: &[$t]) -> Tensor {
+                panic::unwrap(Array::from_slice(Device::cpu(), numbers, [numbers.len()].into())).into()
+            }
+        }
     )*};
 }
 nested_numbers!(bool, u8, i8, i16, i32, i64, pellucid_ir::f16, pellucid_ir::bf16, f32, f64);

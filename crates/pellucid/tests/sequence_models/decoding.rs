@@ -77,6 +77,53 @@ fn decoders_with_a_memory_decode_step_by_step() {
     }
 }
 
+/// A cache is of the half type if it is made under the guard, and goes with it if it is not.
+#[test]
+fn decoding_goes_on_in_mixed_precision() {
+    manual_seed(5);
+    let (model, x) = (body(), Tensor::randn([2, 5, 16], DType::F32));
+    let _off = no_grad();
+    let whole = model.forward_masked(&x, Masks::causal());
+    let single = model.caches(2, 5);
+    for half in [DType::BF16, DType::F16] {
+        let _guard = autocast(half);
+        single.iter().for_each(KvCache::clear);
+        for caches in [&model.caches(2, 5), &single] {
+            for (start, length) in [(0, 3), (3, 1), (4, 1)] {
+                let part = model.forward_cached(&x.narrow(1, start, length), caches);
+                let error = distance(&part, &whole.narrow(1, start, length));
+                assert!(error > 0.0 && error < 0.05, "at {start}: {error}");
+            }
+        }
+    }
+}
+
+/// Sequences of several lengths go on together as each does alone.
+#[test]
+fn prompts_may_be_padded_on_the_left() {
+    manual_seed(6);
+    let (model, lengths) = (body(), [4usize, 2, 1]);
+    let _off = no_grad();
+    let x = Tensor::randn([3, 7, 16], DType::F32);
+    let there = Tensor::from([[true; 4], [false, false, true, true], [false, false, false, true]]);
+    let caches: Vec<KvCache> = model.caches(3, 9).into_iter().map(|c| c.padded(&there).unwrap()).collect();
+    for _ in 0..2 {
+        let parts = [(0, 4), (4, 1), (5, 2)].map(|(start, n)| model.forward_cached(&x.narrow(1, start, n), &caches));
+        let found = ops::concatenate(&parts.each_ref(), 1).unwrap();
+        for (row, length) in lengths.into_iter().enumerate() {
+            let own = |t: &Tensor| t.narrow(0, row, 1).narrow(1, 4 - length, 3 + length);
+            let alone = model.forward_masked(&own(&x), Masks::causal());
+            assert!(distance(&own(&found), &alone) < 1e-5, "a prompt of {length}");
+        }
+        assert!(found.isfinite().all(..).item::<bool>());
+        caches.iter().for_each(KvCache::clear);
+    }
+    let refused = |there: Tensor| caches[0].clone().padded(&there).err().unwrap();
+    assert!(matches!(refused(Tensor::ones([2, 4], DType::Bool)), Error::ShapeMismatch { .. }));
+    assert!(matches!(refused(Tensor::ones([3, 10], DType::Bool)), Error::ShapeMismatch { .. }));
+    assert!(matches!(refused(Tensor::ones([3, 4], DType::I64)), Error::DTypeMismatch { .. }));
+}
+
 #[test]
 fn a_cache_refuses_what_does_not_fit() {
     let model = MultiheadAttention::new(8, 2);

@@ -15,6 +15,7 @@ use layer::Layer;
 use pellucid_derive::face;
 use pellucid_ir::kernel::Cell;
 use pellucid_ir::{DType, Error, Result, Shape};
+use smallvec::SmallVec;
 
 /// The weights of a layer with G gates, as PyTorch lays them out: rows are those of gate 0, of gate 1, and so on. I is
 /// the width of an input, H that of the layer, P that of a state: H, unless it is projected.
@@ -55,7 +56,8 @@ pub enum Nonlinearity {
 /// A plain recurrent layer (Elman 1990): hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh).
 ///
 /// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 1. The results are all states, `[T, N, H]`, and
-/// the last one, `[N, H]`. Half types are computed in `f32` from end to end.
+/// the last one, `[N, H]`. Half types are computed in `f32` from end to end, and results rounded once; under
+/// [`autocast`](crate::autocast) inputs, states and weights are cast to the half type first.
 ///
 /// ```
 /// use pellucid_tensor::ops::{self, Nonlinearity, Recurrence, RecurrentWeights};
@@ -98,7 +100,7 @@ pub fn rnn(
 /// h′ = (1 − z)·n + z·h.
 ///
 /// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 3, gates in the order r, z, n. The results are all
-/// states, `[T, N, H]`, and the last one, `[N, H]`. Half types are computed in `f32` from end to end.
+/// states, `[T, N, H]`, and the last one, `[N, H]`. Half types as in [`rnn`].
 ///
 /// # Errors
 /// Those of [`rnn`].
@@ -117,7 +119,7 @@ pub fn gru(
 /// f, g = tanh(..) and o; c′ = f·c + i·g, h′ = o·tanh(c′), or, with a projection, W_hr·(o·tanh(c′)) (Sak et al. 2014).
 ///
 /// x is `[T, N, I]`, the first state h `[N, P]` and c `[N, H]` (zeros if none are given), G is 4, gates in the order i, f, g, o. The
-/// results are all h, `[T, N, P]`, and the last h and c, `[N, P]` and `[N, H]`. Half types are computed in `f32` from end to end.
+/// results are all h, `[T, N, P]`, and the last h and c, `[N, P]` and `[N, H]`. Half types as in [`rnn`].
 ///
 /// # Errors
 /// Those of [`rnn`].
@@ -141,7 +143,9 @@ fn recurrent(
     [h0, c0]: [Option<&Tensor>; 2],
     options: Recurrence<'_>,
 ) -> Result<[Tensor; 3]> {
-    if let Some(dtype) = autocast::wanted(op, &[x, weights.weight_ih]) {
+    // A state may be of another step, in another dtype than inputs and weights.
+    let operands: SmallVec<[&Tensor; 4]> = [x, weights.weight_ih].into_iter().chain(h0).chain(c0).collect();
+    if let Some(dtype) = autocast::wanted(op, &operands) {
         let cast = |t: &Tensor| autocast::cast(t, dtype);
         let some = |t: Option<&Tensor>| autocast::cast_some(t, dtype);
         let (x, weight_ih, weight_hh) = (cast(x)?, cast(weights.weight_ih)?, cast(weights.weight_hh)?);

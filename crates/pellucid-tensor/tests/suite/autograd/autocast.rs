@@ -1,6 +1,8 @@
 //! Mixed precision.
 
-use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, NllLoss, Recurrence, RecurrentWeights, Reduction};
+use pellucid_tensor::ops::{
+    self, Attention, Conv, CrossEntropy, NllLoss, Nonlinearity, Recurrence, RecurrentWeights, Reduction,
+};
 use pellucid_tensor::{
     Backward, DType, Policy, Result, Tensor, autocast, autocast_dtype, autocast_off, capture, checkpoint, manual_seed,
     policy,
@@ -89,6 +91,115 @@ fn every_operation_follows_its_policy() {
         }
         // Outside, dtypes are what they were.
         assert_eq!(op(&x.to_dtype(DType::BF16)).unwrap().dtype(), DType::BF16, "{name}");
+    }
+}
+
+/// Recurrent layers of two units by name, over `[3, 1, 2]`, with the outputs and the gradients of W_ih (of Σy²) that
+/// PyTorch 2.15 has on the CPU under `autocast` with bf16.
+const RECURRENT: [(&str, usize, [f64; 6], &[f64]); 3] = [
+    ("rnn", 1, [0.99609, -0.58984, 0.99609, 0.82422, 0.019531, 0.96484], &[-0.016968, -0.019897, -0.45703, -1.0234]),
+    (
+        "gru",
+        3,
+        [-0.45599, -0.049286, -0.4495, -0.19529, -0.16103, -0.5403],
+        &[
+            0.0092773, -0.017578, -0.0099487, -0.0088501, -0.39453, -0.46484, 0.13281, 0.17676, -0.19824, 0.12793,
+            0.043701, 0.037598,
+        ],
+    ),
+    (
+        "lstm",
+        4,
+        [-0.48828, -0.049072, -0.44336, -0.34375, -0.070312, -0.67578],
+        &[
+            0.03125,
+            0.013367,
+            0.026001,
+            -0.030273,
+            0.020508,
+            -0.03064,
+            -0.067383,
+            -0.066406,
+            -0.10303,
+            0.013611,
+            -0.0025024,
+            -0.00069427,
+            0.21289,
+            0.11572,
+            -0.10156,
+            -0.19238,
+        ],
+    ),
+];
+
+/// Outputs and last states of a recurrent layer; `w` is W_ih, W_hh, b_ih and b_hh.
+fn recurrent(name: &str, x: &Tensor, w: &[Tensor; 4], state: Option<&Tensor>) -> Vec<Tensor> {
+    let weights = RecurrentWeights {
+        weight_ih: &w[0],
+        weight_hh: &w[1],
+        bias_ih: Some(&w[2]),
+        bias_hh: Some(&w[3]),
+        weight_hr: None,
+    };
+    let options = Recurrence::default();
+    match name {
+        "rnn" => ops::rnn(x, weights, state, Nonlinearity::Tanh, options).map(|(y, h)| vec![y, h]),
+        "gru" => ops::gru(x, weights, state, options).map(|(y, h)| vec![y, h]),
+        _ => ops::lstm(x, weights, state.zip(state), options).map(|(y, (h, c))| vec![y, h, c]),
+    }
+    .unwrap()
+}
+
+/// Inputs and weights of [`RECURRENT`].
+fn recurrent_operands(gates: usize) -> (Tensor, [Tensor; 4]) {
+    let sines = |shape: &[usize], k: f32| {
+        let values: Vec<f32> = (1..=shape.iter().product()).map(|i| (i as f32 * k).sin()).collect();
+        Tensor::new(&values[..], shape)
+    };
+    let rows = gates * 2;
+    let weights = [sines(&[rows, 2], 1.1), sines(&[rows, 2], 2.3), sines(&[rows], 0.7), sines(&[rows], 1.9)];
+    (sines(&[3, 1, 2], 0.9), weights.map(|w| w.requires_grad_(true)))
+}
+
+#[test]
+fn recurrent_layers_are_near_those_of_the_reference() {
+    for (name, gates, outputs, gradients) in RECURRENT {
+        let (x, w) = recurrent_operands(gates);
+        let y = {
+            let _guard = autocast(DType::BF16);
+            recurrent(name, &x, &w, None).remove(0)
+        };
+        assert_eq!(y.dtype(), DType::BF16);
+        y.to_dtype(DType::F32).square().sum(..).backward();
+        let found = w[0].grad().unwrap();
+        assert_eq!(found.dtype(), DType::F32);
+        for (found, expected) in [(y, &outputs[..]), (found, gradients)] {
+            let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            for (a, b) in found.to_vec::<f64>().iter().zip(expected) {
+                assert!((a - b).abs() <= 0.02 * largest, "{name}: {a} instead of {b}");
+            }
+        }
+    }
+}
+
+#[test]
+fn recurrent_layers_read_and_write_the_half_type_and_round_nothing_between_steps() {
+    for half in [DType::BF16, DType::F16] {
+        for (name, gates, ..) in RECURRENT {
+            let (x, w) = recurrent_operands(gates);
+            let state = random(&[1, 2]);
+            let cast = |t: &Tensor| t.to_dtype(half).detach();
+            let expected = recurrent(name, &cast(&x), &w.each_ref().map(cast), Some(&cast(&state)));
+            let _guard = autocast(half);
+            // A state of either dtype goes with weights of either.
+            for (state, w) in [(state.clone(), w.clone()), (cast(&state), w.clone()), (state, w.each_ref().map(cast))] {
+                let found = recurrent(name, &cast(&x), &w, Some(&state));
+                for (found, expected) in found.iter().zip(&expected) {
+                    assert_eq!(found.dtype(), half, "{name}");
+                    assert_eq!(found.to_vec::<f32>(), expected.to_vec::<f32>(), "{name}");
+                }
+            }
+        }
     }
 }
 

@@ -31,6 +31,10 @@ fn slices_fill_a_shape_or_are_refused() {
     let data = vec![1i64, 2, 3, 4, 5, 6];
     assert_eq!(Tensor::new(&data, [3, 2]).i((2, 0)).item::<i64>(), 5);
     assert_eq!(Tensor::new(&data[..2], 2).to_vec::<i64>(), [1, 2]);
+    assert_eq!(Tensor::from(&data[1..3]).to_vec::<i64>(), [2, 3]);
+    let vector = Tensor::from(data.clone());
+    assert_eq!((&vector.shape()[..], vector.dtype(), vector.to_vec::<i64>()), (&[6][..], DType::I64, data.clone()));
+    assert_eq!(Tensor::from(Vec::<bool>::new()).shape()[..], [0]);
     assert!(panic_of(|| Tensor::new(data.clone(), [4, 2])).contains("do not fill shape [4, 2]"));
     assert!(panic_of(|| Tensor::zeros([usize::MAX, 4], DType::F32)).contains("out of memory"));
 }
