@@ -3,8 +3,9 @@
 use crate::parameter::{Buffer, Choice, Parameter, Training};
 use crate::state::{self, Keys, StateDict};
 use crate::visit::{Part, PartInfo, Visitor};
-use pellucid_tensor::{Device, Error, Result, Tensor};
-use std::collections::HashSet;
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Display;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
@@ -38,7 +39,7 @@ use std::sync::{Arc, OnceLock};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a module",
-    note = "a field of a module is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple or `Box` of these, or a plain number",
+    note = "a field of a module is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple, map or `Box` of these, or a plain number",
     note = "derive `Module` for your own types, and mark what holds no parameters `#[module(skip)]`"
 )]
 pub trait Module: Send + Sync {
@@ -172,25 +173,30 @@ pub trait Module: Send + Sync {
         self.named_modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
     }
 
-    /// A snapshot of all parameters and buffers by name: copies, which later training leaves alone.
+    /// A snapshot of all parameters and buffers by name: copies, which later training leaves alone. A shared one is there
+    /// once, under its first name; a [buffer that is not persistent](Buffer::non_persistent) is not.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`], or if a value does not
     /// exist (inside a captured step).
     #[track_caller]
     fn state_dict(&self) -> StateDict {
-        state::snapshot(&state_of(self))
+        let mut seen = HashSet::new();
+        let mut own = persistent_of(self);
+        own.retain(|(_, tensor)| seen.insert(identity(tensor)));
+        state::snapshot(&own)
     }
 
     /// Takes over all parameters and buffers from a state dict, in place: optimizers and other
     /// holders of the parameters see the new values. Values are converted to the dtype that the
-    /// module has.
+    /// module has. A shared parameter is found under any of its names, or under several of them, as other systems write it;
+    /// the last one counts.
     ///
     /// # Errors
     /// [`Error::StateDict`] if a name is missing, unexpected or
     /// has another shape; nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&state_of(self), state)
+        state::load(&persistent_of(self), state)
     }
 
     /// [`load_state_dict`](Module::load_state_dict) of what both have: names that only one of them has are left
@@ -199,7 +205,7 @@ pub trait Module: Send + Sync {
     /// # Errors
     /// [`Error::StateDict`] if a value has another shape; nothing has changed then.
     fn load_matching(&self, state: &StateDict) -> Result<Keys> {
-        state::load_matching(&state_of(self), state)
+        state::load_matching(&persistent_of(self), state)
     }
 }
 
@@ -221,6 +227,17 @@ fn set_requires_grad(module: &(impl Module + ?Sized), required: bool) {
             parameter.set_requires_grad(required).expect("a parameter is a leaf, and a float");
         }
     });
+}
+
+/// What state dicts speak of, in the order of the fields; a shared parameter or buffer under each of its names.
+fn persistent_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+    let mut found = Vec::new();
+    walk(module, |name, part| match part {
+        Part::Parameter(parameter) => found.push((name.to_string(), parameter.tensor().clone())),
+        Part::Buffer(buffer) if buffer.is_persistent() => found.push((name.to_string(), buffer.tensor().clone())),
+        _ => {}
+    });
+    found
 }
 
 /// Parameters and buffers by name, in the order of the fields; a shared one once.
@@ -307,6 +324,26 @@ impl<M: Module> Module for OnceLock<M> {
     }
 }
 
+/// Modules by name; see [`ModuleDict`](crate::ModuleDict) for one that keeps the order in which they were put in.
+impl<K: Display + Send + Sync, M: Module> Module for BTreeMap<K, M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        for (name, part) in self {
+            visitor.field(name, part);
+        }
+    }
+}
+
+/// Modules by name, in the order of the names: that of the map is another one in every run.
+impl<K: Display + Ord + Send + Sync, M: Module, S: Send + Sync> Module for HashMap<K, M, S> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        let mut parts: Vec<(&K, &M)> = self.iter().collect();
+        parts.sort_unstable_by_key(|(name, _)| *name);
+        for (name, part) in parts {
+            visitor.field(name, part);
+        }
+    }
+}
+
 /// What only points to a module has no name of its own.
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
@@ -327,7 +364,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!((), bool, u8, u32, u64, usize, i32, i64, isize, f32, f64, String, &'static str);
+plain!((), bool, char, u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64, String, &'static str, DType, Device, Shape);
 
 impl<T: ?Sized + Send + Sync> Module for PhantomData<T> {
     fn visit(&self, _: &mut Visitor<'_>) {}

@@ -1,8 +1,9 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
+use crate::module::identity;
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 
 /// Tensors by name, in alphabetical order.
 pub type StateDict = BTreeMap<String, Tensor>;
@@ -105,14 +106,18 @@ pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Resu
 
 fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
     let (mut missing, mut misshaped) = (Vec::new(), Vec::new());
+    // A shared tensor has several names, of which one is enough.
+    let mut met: HashSet<_> = own.iter().filter(|(name, _)| state.contains_key(name)).map(|(_, t)| identity(t)).collect();
     for (name, tensor) in own {
         match state.get(name) {
-            None => missing.push(name.clone()),
+            None if met.insert(identity(tensor)) => missing.push(name.clone()),
+            None => {}
             Some(value) if value.shape() != tensor.shape() => misshaped.push(name.clone()),
             Some(_) => {}
         }
     }
-    let unexpected: Vec<String> = state.keys().filter(|&k| !own.iter().any(|(name, _)| name == k)).cloned().collect();
+    let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
+    let unexpected: Vec<String> = state.keys().filter(|k| !known.contains(k.as_str())).cloned().collect();
     if !misshaped.is_empty() || strict && !(missing.is_empty() && unexpected.is_empty()) {
         return Err(Error::StateDict { missing, unexpected, misshaped });
     }

@@ -7,6 +7,7 @@ use pellucid_nn::{
     sequential,
 };
 use pellucid_tensor::{DType, Error, Tensor, manual_seed};
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 
 fn vector(values: &[f32]) -> Tensor {
@@ -248,4 +249,64 @@ fn a_visitor_sees_names_and_kinds() {
     (Norm::new(), Dropout::new(0.1)).visit(&mut Visitor::new(&mut meet));
     let expected = ["0: Norm", "0.weight: parameter", "0.running_mean: buffer", "1: Dropout", "1.training: training"];
     assert_eq!(seen, expected);
+}
+
+/// Files of other systems have a shared parameter under any of its names, or under all of them.
+#[test]
+fn a_shared_parameter_loads_from_any_of_its_names() {
+    let model = tied();
+    let own = model.state_dict();
+    let [first, second] = [1.0, 2.0].map(|x| Tensor::full([2, 2], x, DType::F32));
+    let with = |values: &[(&str, &Tensor)]| {
+        let mut state = own.clone();
+        state.remove("encoder.weight");
+        state.extend(values.iter().map(|(name, value)| (name.to_string(), (*value).clone())));
+        state
+    };
+    let value = || model.encoder.weight.to_vec::<f32>();
+    model.load_state_dict(&with(&[("encoder.weight", &first), ("decoder", &first)])).unwrap();
+    assert_eq!(value(), [1.0; 4]);
+    model.load_state_dict(&with(&[("decoder", &second)])).unwrap();
+    assert_eq!(value(), [2.0; 4]);
+    assert!(model.load_matching(&with(&[("decoder", &first)])).unwrap().missing.is_empty());
+    assert_eq!(value(), [1.0; 4]);
+    // One that is missing is so under its first name, and every name has its shape.
+    let refused = |state| match model.load_state_dict(&state) {
+        Err(Error::StateDict { missing, unexpected, misshaped }) => [missing, unexpected, misshaped],
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(with(&[])), [vec!["encoder.weight".to_string()], vec![], vec![]]);
+    let wide = Tensor::zeros([3, 2], DType::F32);
+    let misshaped = refused(with(&[("encoder.weight", &second), ("decoder", &wide)]));
+    assert_eq!(misshaped, [vec![], vec![], vec!["decoder".to_string()]]);
+    assert_eq!(value(), [1.0; 4]);
+}
+
+#[derive(Module)]
+struct Named<T> {
+    sorted: BTreeMap<usize, Linear>,
+    hashed: HashMap<String, Option<Linear>>,
+    scratch: Buffer,
+    dtype: DType,
+    marker: PhantomData<T>,
+}
+
+#[test]
+fn maps_are_walked_in_the_order_of_their_names() {
+    let linear = || Linear::new(1, 1).without_bias();
+    let model: Named<NoModule> = Named {
+        sorted: [(10, linear()), (9, linear())].into(),
+        hashed: ["c", "a", "d", "b"].map(|name| (name.to_string(), (name != "d").then(linear))).into(),
+        scratch: Buffer::non_persistent(vector(&[1.0])),
+        dtype: DType::F32,
+        marker: PhantomData,
+    };
+    let expected = ["sorted.9.weight", "sorted.10.weight", "hashed.a.weight", "hashed.b.weight", "hashed.c.weight"];
+    assert_eq!((names(&model), model.dtype), (expected.map(String::from).to_vec(), DType::F32));
+    // What is not persistent is a buffer of the model, but not part of its state dicts.
+    assert_eq!(model.buffers().len(), 1);
+    assert!(!model.scratch.is_persistent());
+    let state = model.state_dict();
+    assert_eq!(state.len(), expected.len());
+    model.load_state_dict(&state).unwrap();
 }
