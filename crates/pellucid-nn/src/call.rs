@@ -41,10 +41,15 @@ pub(crate) fn call<M: Module + ?Sized>(
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<Tensor>,
 ) -> Result<Tensor> {
-    observed(module, || false, inputs, |replaced| match replaced {
-        None => compute(),
-        Some(_) => Err(Error::invalid("hook", "a module's input can be replaced if it is a layer's, its only one")),
-    })
+    observed(
+        module,
+        || false,
+        inputs,
+        |replaced| match replaced {
+            None => compute(),
+            Some(_) => Err(Error::invalid("hook", "a module's input can be replaced if it is a layer's, its only one")),
+        },
+    )
 }
 
 /// [`call`] of a module that returns something besides what it puts out, such as a state.

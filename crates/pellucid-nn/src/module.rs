@@ -364,7 +364,8 @@ macro_rules! plain {
         }
     )*};
 }
-plain!((), bool, char, u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64, String, &'static str, DType, Device, Shape);
+plain!((), bool, char, u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64);
+plain!(String, &'static str, DType, Device, Shape);
 
 impl<T: ?Sized + Send + Sync> Module for PhantomData<T> {
     fn visit(&self, _: &mut Visitor<'_>) {}

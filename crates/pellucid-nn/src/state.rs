@@ -107,7 +107,8 @@ pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Resu
 fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
     let (mut missing, mut misshaped) = (Vec::new(), Vec::new());
     // A shared tensor has several names, of which one is enough.
-    let mut met: HashSet<_> = own.iter().filter(|(name, _)| state.contains_key(name)).map(|(_, t)| identity(t)).collect();
+    let mut met: HashSet<_> =
+        own.iter().filter(|(name, _)| state.contains_key(name)).map(|(_, t)| identity(t)).collect();
     for (name, tensor) in own {
         match state.get(name) {
             None if met.insert(identity(tensor)) => missing.push(name.clone()),

@@ -1,8 +1,8 @@
 //! Every schedule against PyTorch's rates in every epoch, in the chainable and the closed form.
 
 use crate::{close, flat, numbers_of, parameters, set_gradients};
-use pellucid_nn::optim::schedule::*;
 use pellucid_nn::optim::schedule;
+use pellucid_nn::optim::schedule::*;
 use pellucid_nn::optim::{Adagrad, AdagradOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
 use pellucid_tensor::{DType, Error};
 use std::collections::BTreeMap;
@@ -255,7 +255,8 @@ fn rates_below_zero_are_followed_and_others_refused() {
     // Nothing moves to what is no number.
     let optimizer = two_groups();
     let breaks = |epoch| if epoch == 0 { 0.5 } else { f64::NAN };
-    let mut scheduler = Scheduler::new(Lambda::per_group(move |group, epoch| breaks(group * epoch)), &optimizer).unwrap();
+    let mut scheduler =
+        Scheduler::new(Lambda::per_group(move |group, epoch| breaks(group * epoch)), &optimizer).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| scheduler.step(&optimizer))).is_err());
     assert_eq!((scheduler.epoch(), optimizer.group_lr(0), optimizer.group_lr(1)), (0, 0.05, 0.01));
     assert!(matches!(Scheduler::new(Lambda::new(|_| f64::NAN), &optimizer), Err(Error::InvalidArgument { .. })));

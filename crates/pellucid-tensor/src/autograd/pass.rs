@@ -349,7 +349,8 @@ impl<'a> Pass<'a> {
     /// The end: the leaves' gradients go to their targets or slots.
     fn finish(&mut self) -> Result<()> {
         let Pass { options, leaves, shared, targets, .. } = self;
-        let finished = |Arrived { slot, gradient }: &mut Arrived| *gradient = gradient.take().map(|g| slot.hooks.run(g));
+        let finished =
+            |Arrived { slot, gradient }: &mut Arrived| *gradient = gradient.take().map(|g| slot.hooks.run(g));
         leaves.iter_mut().for_each(finished);
         if let Some((targets, _)) = targets {
             for Arrived { slot, gradient } in leaves.drain(..) {

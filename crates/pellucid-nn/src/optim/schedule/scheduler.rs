@@ -55,11 +55,7 @@ impl<S: Schedule> Scheduler<S> {
     ///
     /// # Errors
     /// Those of [`Scheduler::new`] and [`Scheduler::load_state_dict`].
-    pub fn resume(
-        schedule: S,
-        optimizer: &(impl Optimizer + ?Sized),
-        state: &StateDict,
-    ) -> Result<Scheduler<S>> {
+    pub fn resume(schedule: S, optimizer: &(impl Optimizer + ?Sized), state: &StateDict) -> Result<Scheduler<S>> {
         let mut scheduler = Scheduler::new(schedule, optimizer)?;
         scheduler.load_state_dict(state)?;
         let rates = scheduler.lr.clone();
@@ -136,13 +132,17 @@ impl<S: Schedule> Scheduler<S> {
     ) -> Result<()> {
         let (op, groups) = ("scheduler", optimizer.groups());
         if groups != self.lr.len() {
-            let reason = format!("the optimizer has {groups} groups, and had {}; make another scheduler", self.lr.len());
+            let reason =
+                format!("the optimizer has {groups} groups, and had {}; make another scheduler", self.lr.len());
             return Err(Error::invalid(op, reason));
         }
         let at = |group: usize| At { epoch, group, base: self.base[group], lr: self.lr[group] };
         let rates: Vec<f64> = (0..groups).map(|group| rate(&self.schedule, at(group))).collect();
         if let Some(lr) = rates.iter().find(|lr| !lr.is_finite()) {
-            return Err(Error::invalid(op, format!("the rate of epoch {epoch} is {lr}; look at the schedule's options")));
+            return Err(Error::invalid(
+                op,
+                format!("the rate of epoch {epoch} is {lr}; look at the schedule's options"),
+            ));
         }
         for (group, &lr) in rates.iter().enumerate() {
             if let Some(momentum) = self.schedule.momentum(group, epoch) {
@@ -164,7 +164,8 @@ impl Scheduler<CosineWarmRestarts> {
     #[track_caller]
     pub fn jump_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) {
         let rate = |schedule: &CosineWarmRestarts, at: At| schedule.lr(at.base, epoch);
-        let whole = if epoch >= 0.0 { Ok(epoch as usize) } else { Err(Error::invalid("scheduler", "epochs begin at 0")) };
+        let whole =
+            if epoch >= 0.0 { Ok(epoch as usize) } else { Err(Error::invalid("scheduler", "epochs begin at 0")) };
         unwrap(whole.and_then(|whole| self.advance_to(whole, optimizer, rate)));
     }
 }
