@@ -5,6 +5,7 @@ use crate::{close, flat, parameters, set_gradients};
 use pellucid_nn::optim::*;
 use pellucid_nn::{BatchNorm1d, Dropout, InstanceNorm1d, Layer, Linear, Module, Parameter, sequential};
 use pellucid_tensor::{DType, Error, Tensor, capture};
+use std::slice::from_ref;
 
 fn with_gradients(gradients: &[&[f64]], dtype: DType) -> Vec<Parameter> {
     let make = |g: &&[f64]| {
@@ -271,6 +272,6 @@ fn gradients_that_are_equal_or_repeat_a_number_are_clipped_once() {
 
     let [summed, _] = pair();
     summed.sum(..).backward();
-    clip_grad_norm(&[summed.clone()], 1.0).unwrap();
-    close(&gradients(&[summed]), &[0.5f64.sqrt(); 2], 1e-6, "one number, repeated");
+    clip_grad_norm(from_ref(&summed), 1.0).unwrap();
+    close(&gradients(from_ref(&summed)), &[0.5f64.sqrt(); 2], 1e-6, "one number, repeated");
 }
