@@ -3,7 +3,9 @@
 use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
 use std::collections::HashSet;
-use syn::{Attribute, Data, DeriveInput, Error, Expr, Fields, Ident, Index, LitStr, Path, Result, parse_quote, parse2};
+use syn::{
+    Attribute, Data, DeriveInput, Error, Expr, Fields, Ident, Index, LitStr, Path, Result, Type, parse_quote, parse2,
+};
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let mut input: DeriveInput = parse2(item)?;
@@ -91,7 +93,7 @@ fn visits(
     Ok(visits)
 }
 
-/// `T: Module` for every type parameter that stands in a field that is visited; the others only have
+/// `T: Module` for every type parameter that stands in a field that is visited and holds it; the others only have
 /// to be `Send + Sync`, as every module is.
 fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     let fields: Vec<&Fields> = match &input.data {
@@ -101,7 +103,7 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     };
     let mut words: HashSet<String> = HashSet::new();
     for field in fields.into_iter().flatten() {
-        if !Arguments::of(&field.attrs)?.skip {
+        if !Arguments::of(&field.attrs)?.skip && !is_phantom(&field.ty) {
             let ty = field.ty.to_token_stream().to_string();
             words.extend(ty.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from));
         }
@@ -115,6 +117,11 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// `PhantomData<T>`, which holds no `T`.
+fn is_phantom(ty: &Type) -> bool {
+    matches!(ty, Type::Path(ty) if ty.path.segments.last().is_some_and(|last| last.ident == "PhantomData"))
 }
 
 /// What `#[module(..)]` says.

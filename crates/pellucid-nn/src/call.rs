@@ -41,7 +41,15 @@ pub(crate) fn call<M: Module + ?Sized>(
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<Tensor>,
 ) -> Result<Tensor> {
-    observed(module, || false, inputs, compute)
+    observed(
+        module,
+        || false,
+        inputs,
+        |replaced| match replaced {
+            None => compute(),
+            Some(_) => Err(Error::invalid("hook", "a module's input can be replaced if it is a layer's, its only one")),
+        },
+    )
 }
 
 /// [`call`] of a module that returns something besides what it puts out, such as a state.
@@ -62,22 +70,23 @@ pub(crate) fn call_beside<M: Module + ?Sized, R>(
 /// Calls a layer on x.
 #[inline]
 pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Tensor> {
-    observed(layer, || layer.is_activation(), &[x], || layer.compute(x))
+    observed(layer, || layer.is_activation(), &[x], |replaced| layer.compute(replaced.unwrap_or(x)))
 }
 
+/// Calls a module whose computation takes what replaces its one input.
 #[inline]
 fn observed<M: Module + ?Sized>(
     module: &M,
     is_activation: impl FnOnce() -> bool,
     inputs: &[&Tensor],
-    compute: impl FnOnce() -> Result<Tensor>,
+    compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
 ) -> Result<Tensor> {
     if OBSERVERS.load(Ordering::Relaxed) == 0 {
-        return compute();
+        return compute(None);
     }
     let (place, class) = (Place::of(module), class(type_name::<M>()));
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return Watch::around(place, class, is_activation(), inputs[0], compute);
+        return Watch::around(place, class, is_activation(), inputs[0], || compute(None));
     }
     Follow::around(inputs[0], || hook::around(place, inputs, compute))
 }

@@ -1,19 +1,21 @@
-//! Hooks: functions that see, and may replace, what a part of a model puts out, and its gradient.
+//! Hooks: functions that see, and may replace, what a part of a model takes and puts out, and its gradient.
 //!
 //! A hook lives as long as its guard. The guard borrows the model, so that the layer stays where it is.
 
 use crate::call::Observer;
 use crate::module::Module;
 use crate::visit::Place;
-use pellucid_tensor::{Error, Result, Tensor};
+use pellucid_tensor::{Error, Result, Tensor, ops};
 use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
 
+type ForwardPre = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
 type Forward = dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync;
 type Backward = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
 
 #[derive(Clone)]
 enum Hook {
+    ForwardPre(Arc<ForwardPre>),
     Forward(Arc<Forward>),
     Backward(Arc<Backward>),
 }
@@ -39,6 +41,31 @@ impl Drop for HookGuard<'_> {
     fn drop(&mut self) {
         HOOKS.write().unwrap_or_else(|e| e.into_inner()).retain(|r| r.id != self.id);
     }
+}
+
+/// Calls `hook(x)` whenever the layer of this name is to take x; what it returns replaces x.
+///
+/// Of a module of several inputs x is the first, and cannot be replaced.
+///
+/// ```
+/// use pellucid_nn::{Layer, Relu, Tanh, hook, sequential};
+/// use pellucid_tensor::Tensor;
+/// let model = sequential![Tanh, Relu];
+/// let guard = hook::on_forward_pre(&model, "", |x| Some(x * 0.0))?;
+/// assert_eq!(model.forward(&Tensor::from([1.0f32])).to_vec::<f32>(), [0.0]);
+/// drop(guard);
+/// assert!(model.forward(&Tensor::from([1.0f32])).item::<f32>() > 0.7);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`on_forward`]. A call whose x is replaced though there are several inputs is [`Error::InvalidArgument`].
+pub fn on_forward_pre<'m, M: Module + ?Sized>(
+    model: &'m M,
+    name: &str,
+    hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
+) -> Result<HookGuard<'m>> {
+    register(model, name, Hook::ForwardPre(Arc::new(hook)))
 }
 
 /// Calls `hook(x, y)` whenever the layer of this name has taken x to y; what it returns replaces y.
@@ -171,25 +198,37 @@ fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Res
     Ok(HookGuard { id, _observer: Observer::new(), _model: PhantomData })
 }
 
-/// A module's computation, and the hooks of its place.
+/// The hooks of a place. A hook may register and remove others: they are called without the lock.
+fn hooks_of(place: Option<Place>) -> Vec<Hook> {
+    let all = HOOKS.read().unwrap_or_else(|e| e.into_inner());
+    all.iter().filter(|r| Some(r.place) == place).map(|r| r.hook.clone()).collect()
+}
+
+/// A module's computation, which is given what replaces its one input, and the hooks of its place.
 pub(crate) fn around(
     place: Option<Place>,
     inputs: &[&Tensor],
-    compute: impl FnOnce() -> Result<Tensor>,
+    compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    let mut y = compute()?;
-    // A hook may register and remove others: they are called without the lock.
-    let hooks: Vec<Hook> = {
-        let all = HOOKS.read().unwrap_or_else(|e| e.into_inner());
-        all.iter().filter(|r| Some(r.place) == place).map(|r| r.hook.clone()).collect()
-    };
-    for hook in hooks {
+    let mut replaced = None;
+    for hook in hooks_of(place) {
+        if let Hook::ForwardPre(hook) = hook {
+            replaced = hook(replaced.as_ref().unwrap_or(inputs[0])).or(replaced);
+        }
+    }
+    let mut y = compute(replaced.as_ref())?;
+    let taken = [replaced.as_ref().unwrap_or(inputs[0])];
+    let inputs = if replaced.is_some() { &taken } else { inputs };
+    for hook in hooks_of(place) {
         match hook {
             Hook::Forward(hook) => y = hook(inputs, &y).unwrap_or(y),
             Hook::Backward(hook) if y.requires_grad() => {
+                // What is put out may be an input, or a parameter: others use that too, and it outlives the call.
+                let axes: Vec<isize> = (0..y.rank() as isize).collect();
+                y = ops::permute(&y, &axes)?;
                 y.register_hook(move |g| hook(g));
             }
-            Hook::Backward(_) => {}
+            Hook::Backward(_) | Hook::ForwardPre(_) => {}
         }
     }
     Ok(y)

@@ -3,8 +3,9 @@
 use crate::parameter::{Buffer, Choice, Parameter, Training};
 use crate::state::{self, Keys, StateDict};
 use crate::visit::{Part, PartInfo, Visitor};
-use pellucid_tensor::{Device, Error, Result, Tensor, unwrap};
-use std::collections::HashSet;
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, unwrap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Display;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
@@ -38,7 +39,7 @@ use std::sync::{Arc, OnceLock};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a module",
-    note = "a field of a module is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple or `Box` of these, or a plain number",
+    note = "a field of a module is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple, map or `Box` of these, or a plain number",
     note = "derive `Module` for your own types, and mark what holds no parameters `#[module(skip)]`"
 )]
 pub trait Module: Send + Sync {
@@ -181,14 +182,15 @@ pub trait Module: Send + Sync {
         self.named_modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
     }
 
-    /// A snapshot of all parameters and buffers by name: copies, which later training leaves alone.
+    /// A snapshot of all parameters and buffers by name: copies, which later training leaves alone. A shared one is there
+    /// once, under its first name; a [buffer that is not persistent](Buffer::non_persistent) is not.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`], or if a value does not
     /// exist (inside a captured step).
     #[track_caller]
     fn state_dict(&self) -> StateDict {
-        state::snapshot(&state_of(self))
+        state::snapshot(&first_names(names_of(self, Buffer::is_persistent)))
     }
 
     /// Takes over all parameters and buffers from a state dict, in place: optimizers and other
@@ -200,7 +202,7 @@ pub trait Module: Send + Sync {
     /// shared value have different ones; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is to be built first.
     /// Nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&names_of(self), state).map_err(|error| match &error {
+        state::load(&names_of(self, Buffer::is_persistent), state).map_err(|error| match &error {
             Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
                 built(self, "load_state_dict").err().unwrap_or(error)
             }
@@ -215,7 +217,7 @@ pub trait Module: Send + Sync {
     /// [`Error::StateDict`] if a value has another shape, [`Error::InvalidArgument`] if names of a shared value have different
     /// ones; nothing has changed then.
     fn load_matching(&self, state: &StateDict) -> Result<Keys> {
-        state::load_matching(&names_of(self), state)
+        state::load_matching(&names_of(self, Buffer::is_persistent), state)
     }
 }
 
@@ -269,24 +271,27 @@ pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String,
     found
 }
 
-/// Parameters and buffers by name, in the order of the fields; a shared one under each of its names.
-fn names_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+/// Parameters, and the buffers that `takes` takes, by name, in the order of the fields; a shared one under each of its names.
+fn names_of(module: &(impl Module + ?Sized), takes: impl Fn(&Buffer) -> bool) -> Vec<(String, Tensor)> {
     let mut found = Vec::new();
-    walk(module, |name, part| {
-        let tensor = match part {
-            Part::Parameter(parameter) => parameter.tensor(),
-            Part::Buffer(buffer) => buffer.tensor(),
-            Part::Module(_) | Part::Training(_) | Part::Choice(_) => return,
-        };
-        found.push((name.to_string(), tensor.clone()));
+    walk(module, |name, part| match part {
+        Part::Parameter(parameter) => found.push((name.to_string(), parameter.tensor().clone())),
+        Part::Buffer(buffer) if takes(buffer) => found.push((name.to_string(), buffer.tensor().clone())),
+        _ => {}
     });
     found
 }
 
-/// [`names_of`] with the first name alone of what is shared.
-pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+/// The first name alone of what is shared.
+fn first_names(mut named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
     let mut seen = HashSet::new();
-    names_of(module).into_iter().filter(|(_, tensor)| seen.insert(identity(tensor))).collect()
+    named.retain(|(_, tensor)| seen.insert(identity(tensor)));
+    named
+}
+
+/// All parameters and buffers by name; a shared one once.
+pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+    first_names(names_of(module, |_| true))
 }
 
 /// What two handles of one tensor have in common, and two tensors do not: the storage, and where in
@@ -356,6 +361,26 @@ impl<M: Module> Module for OnceLock<M> {
     }
 }
 
+/// Modules by name; see [`ModuleDict`](crate::ModuleDict) for one that keeps the order in which they were put in.
+impl<K: Display + Send + Sync, M: Module> Module for BTreeMap<K, M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        for (name, part) in self {
+            visitor.field(name, part);
+        }
+    }
+}
+
+/// Modules by name, in the order of the names: that of the map is another one in every run.
+impl<K: Display + Ord + Send + Sync, M: Module, S: Send + Sync> Module for HashMap<K, M, S> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        let mut parts: Vec<(&K, &M)> = self.iter().collect();
+        parts.sort_unstable_by_key(|(name, _)| *name);
+        for (name, part) in parts {
+            visitor.field(name, part);
+        }
+    }
+}
+
 /// What only points to a module has no name of its own.
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
@@ -376,7 +401,8 @@ macro_rules! plain {
         }
     )*};
 }
-plain!((), bool, u8, u32, u64, usize, i32, i64, isize, f32, f64, String, &'static str);
+plain!((), bool, char, u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64);
+plain!(String, &'static str, DType, Device, Shape);
 
 impl<T: ?Sized + Send + Sync> Module for PhantomData<T> {
     fn visit(&self, _: &mut Visitor<'_>) {}

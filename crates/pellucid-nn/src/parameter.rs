@@ -46,30 +46,58 @@ impl<'a> From<&'a Parameter> for Operand<'a> {
 ///
 /// It dereferences to its [`Tensor`]; clones are handles of the same buffer.
 #[derive(Clone, Debug)]
-pub struct Buffer(Tensor);
+pub struct Buffer {
+    tensor: Tensor,
+    persistent: bool,
+}
 
 impl Buffer {
     /// A buffer with these values, of any dtype.
     pub fn new(values: Tensor) -> Buffer {
-        Buffer(values.detach())
+        Buffer { tensor: values.detach(), persistent: true }
+    }
+
+    /// A buffer that can be computed anew, such as a mask: it is no part of state dicts, but of everything else.
+    ///
+    /// ```
+    /// # extern crate pellucid_nn as pellucid;
+    /// use pellucid_nn::{Buffer, Linear, Module, causal_mask};
+    ///
+    /// #[derive(Module)]
+    /// struct Head {
+    ///     output: Linear,
+    ///     mask: Buffer,
+    /// }
+    ///
+    /// let head = Head { output: Linear::new(2, 3), mask: Buffer::non_persistent(causal_mask(4)) };
+    /// assert_eq!(head.named_buffers()[0].0, "mask");
+    /// assert_eq!(head.state_dict().keys().collect::<Vec<_>>(), ["output.bias", "output.weight"]);
+    /// ```
+    pub fn non_persistent(values: Tensor) -> Buffer {
+        Buffer { persistent: false, ..Buffer::new(values) }
+    }
+
+    /// Whether it is part of state dicts.
+    pub fn is_persistent(&self) -> bool {
+        self.persistent
     }
 
     /// The tensor.
     pub fn tensor(&self) -> &Tensor {
-        &self.0
+        &self.tensor
     }
 }
 
 impl Deref for Buffer {
     type Target = Tensor;
     fn deref(&self) -> &Tensor {
-        &self.0
+        &self.tensor
     }
 }
 
 impl<'a> From<&'a Buffer> for Operand<'a> {
     fn from(buffer: &'a Buffer) -> Operand<'a> {
-        Operand::Borrowed(&buffer.0)
+        Operand::Borrowed(&buffer.tensor)
     }
 }
 

@@ -190,3 +190,16 @@ fn shapes_without_a_fan_are_refused() {
     let error = Linear::lazy(3).try_forward(&Tensor::from(1.0f32)).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }));
 }
+
+#[test]
+fn orthogonal_columns_are_drawn_for_every_float() {
+    for (dtype, tolerance) in [(DType::F16, 0.01), (DType::BF16, 0.05), (DType::F32, 1e-5), (DType::F64, 1e-13)] {
+        let q = init::in_dtype(dtype, || init::orthogonal([6, 4], 2.0));
+        assert_eq!(q.dtype(), dtype);
+        let q = q.to_dtype(DType::F64);
+        for (i, x) in q.t().matmul(&q).to_vec::<f64>().into_iter().enumerate() {
+            let expected = if i % 5 == 0 { 4.0 } else { 0.0 };
+            assert!((x - expected).abs() < 4.0 * tolerance, "{dtype}: {x} at {i}");
+        }
+    }
+}

@@ -478,3 +478,58 @@ fn a_hooked_layer_can_be_captured() {
     let mut step = capture(|inputs| model.forward(&inputs[0]), &[&x]).unwrap();
     assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
 }
+
+/// A layer may put out its input, a leaf as well: the hook sees what comes through the layer, and goes with its guard.
+#[test]
+fn backward_hooks_on_what_passes_its_input_on_see_their_own_gradient() {
+    let model = sequential![Dropout::new(0.5), Linear::new(2, 1)];
+    model.eval();
+    let x = Tensor::ones([1, 2], DType::F32).requires_grad_(true);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let guard = hook::on_backward(&model, "0", move |g| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Some(g * 0.0)
+    });
+    (model.forward(&x).sum(..) + x.sum(..)).backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f32>(), [1.0, 1.0]);
+    drop(guard);
+    x.sum(..).backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.0, 2.0]);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn hooks_before_a_layer_replace_its_input() {
+    let model = sequential![Relu, sequential![Linear::new(2, 2), Relu]];
+    let x = Tensor::from([[1.0f32, 2.0]]);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let [first, second] = [10.0, 1.0].map(|by| {
+        let seen = seen.clone();
+        move |x: &Tensor| {
+            seen.lock().unwrap().push(x.to_vec::<f32>());
+            Some(x * by + 1.0)
+        }
+    });
+    let guards = (
+        hook::on_forward_pre(&model, "1", first).unwrap(),
+        hook::on_forward_pre(&model, "1", second).unwrap(),
+        hook::on_forward_pre(&model, "", |_| None).unwrap(),
+    );
+    let given = seen.clone();
+    let after = hook::on_forward(&model, "1", move |x, _| {
+        given.lock().unwrap().push(x.to_vec());
+        None
+    });
+    let y = model.forward(&x);
+    assert_eq!(*seen.lock().unwrap(), [[1.0, 2.0], [11.0, 21.0], [12.0, 22.0]]);
+    drop((guards, after));
+    assert_eq!(y.to_vec::<f32>(), model.forward(&Tensor::from([[12.0f32, 22.0]])).to_vec::<f32>());
+    // One of several inputs cannot be replaced, but looked at.
+    let loss = MseLoss::default();
+    let guard = hook::on_forward_pre(&loss, "", |_| None);
+    assert_eq!(loss.forward(&x, &x).item::<f32>(), 0.0);
+    drop(guard);
+    let _guard = hook::on_forward_pre(&loss, "", |x| Some(x.clone())).unwrap();
+    assert!(matches!(loss.try_forward(&x, &x), Err(Error::InvalidArgument { .. })));
+}

@@ -7,6 +7,7 @@ use pellucid_nn::{
     sequential,
 };
 use pellucid_tensor::{DType, Error, Misshaped, Tensor, manual_seed};
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 
 fn vector(values: &[f32]) -> Tensor {
@@ -274,4 +275,33 @@ fn a_visitor_sees_names_and_kinds() {
     (Norm::new(), Dropout::new(0.1)).visit(&mut Visitor::new(&mut meet));
     let expected = ["0: Norm", "0.weight: parameter", "0.running_mean: buffer", "1: Dropout", "1.training: training"];
     assert_eq!(seen, expected);
+}
+
+#[derive(Module)]
+struct Named<T> {
+    sorted: BTreeMap<usize, Linear>,
+    hashed: HashMap<String, Option<Linear>>,
+    scratch: Buffer,
+    dtype: DType,
+    marker: PhantomData<T>,
+}
+
+#[test]
+fn maps_are_walked_in_the_order_of_their_names() {
+    let linear = || Linear::new(1, 1).without_bias();
+    let model: Named<NoModule> = Named {
+        sorted: [(10, linear()), (9, linear())].into(),
+        hashed: ["c", "a", "d", "b"].map(|name| (name.to_string(), (name != "d").then(linear))).into(),
+        scratch: Buffer::non_persistent(vector(&[1.0])),
+        dtype: DType::F32,
+        marker: PhantomData,
+    };
+    let expected = ["sorted.9.weight", "sorted.10.weight", "hashed.a.weight", "hashed.b.weight", "hashed.c.weight"];
+    assert_eq!((names(&model), model.dtype), (expected.map(String::from).to_vec(), DType::F32));
+    // What is not persistent is a buffer of the model, but not part of its state dicts.
+    assert_eq!(model.buffers().len(), 1);
+    assert!(!model.scratch.is_persistent());
+    let state = model.state_dict();
+    assert_eq!(state.len(), expected.len());
+    model.load_state_dict(&state).unwrap();
 }

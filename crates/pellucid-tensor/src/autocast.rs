@@ -50,12 +50,21 @@ pub fn policy(op: &str) -> Policy {
         }
         // Normalisation.
         "softmax" | "log_softmax" | "standardized" | "rms_norm" => Policy::Single,
+        // Differences of what is near.
+        "cdist" | "pdist" => Policy::Single,
         // Losses.
         "mse_loss"
         | "l1_loss"
         | "huber_loss"
         | "hinge_embedding_loss"
         | "margin_ranking_loss"
+        | "cosine_embedding_loss"
+        | "triplet_margin_loss"
+        | "soft_margin_loss"
+        | "multi_margin_loss"
+        | "multilabel_margin_loss"
+        | "poisson_nll_loss"
+        | "kl_div"
         | "nll_loss"
         | "gaussian_nll_loss"
         | "stirling"

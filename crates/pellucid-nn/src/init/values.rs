@@ -106,11 +106,14 @@ pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tenso
     }
     let (rows, columns) = (*rows, rest.iter().product::<usize>());
     // Q of a normal matrix is evenly distributed, once the signs of R's diagonal are those of Q's columns (Mezzadri 2007).
-    let tall = ops::randn_with([rows.max(columns), rows.min(columns)], dtype, &generator())?;
+    // A half type holds the values, but has no QR.
+    let wide = dtype.promote(DType::F32);
+    let tall = ops::randn_with([rows.max(columns), rows.min(columns)], wide, &generator())?;
     let (q, r) = ops::qr(&tall, QrMode::Reduced)?;
-    let signs = ops::where_(&ops::lt(&ops::diagonal(&r, 0, 0, 1)?, 0.0)?, -gain, &ops::full((), gain, dtype)?)?;
+    let signs = ops::where_(&ops::lt(&ops::diagonal(&r, 0, 0, 1)?, 0.0)?, -gain, &ops::full((), gain, wide)?)?;
     let q = ops::mul(&q, &signs)?;
-    ops::reshape(&if rows < columns { ops::transpose(&q, 0, 1)? } else { q }, shape)
+    let q = if rows < columns { ops::transpose(&q, 0, 1)? } else { q };
+    ops::to_dtype(&ops::reshape(&q, shape)?, dtype)
 }
 
 pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Result<Tensor> {

@@ -354,7 +354,9 @@ impl<R: Rule> Optimizer for Descent<R> {
 
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         let _guard = no_grad();
-        let gradients: Vec<Option<Tensor>> = self.parameters.iter().map(|p| p.grad()).collect();
+        // A frozen parameter stays as it is, even if a gradient is left from before.
+        let gradients: Vec<Option<Tensor>> =
+            self.parameters.iter().map(|p| p.requires_grad().then(|| p.grad()).flatten()).collect();
         if let Some((member, _)) = self.members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
             let name = &member.name;
             let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");

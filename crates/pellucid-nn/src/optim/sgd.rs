@@ -12,7 +12,7 @@ pub type Sgd = super::Descent<SgdOptions>;
 /// Options of [`Sgd`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SgdOptions {
-    /// The learning rate η; 0.01.
+    /// The learning rate η; 0.001.
     pub lr: f64,
     /// The momentum μ in [0, 1): how much of the velocity is kept; 0.
     pub momentum: f64,
@@ -29,7 +29,7 @@ pub struct SgdOptions {
 
 impl Default for SgdOptions {
     fn default() -> SgdOptions {
-        SgdOptions { lr: 0.01, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0, maximize: false }
+        SgdOptions { lr: 0.001, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0, maximize: false }
     }
 }
 

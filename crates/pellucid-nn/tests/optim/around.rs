@@ -5,6 +5,7 @@ use crate::{close, flat, parameters, set_gradients};
 use pellucid_nn::optim::*;
 use pellucid_nn::{BatchNorm1d, Dropout, InstanceNorm1d, Layer, Linear, Module, Parameter, sequential};
 use pellucid_tensor::{DType, Error, Tensor, capture};
+use std::slice::from_ref;
 
 fn with_gradients(gradients: &[&[f64]], dtype: DType) -> Vec<Parameter> {
     let make = |g: &&[f64]| {
@@ -233,4 +234,44 @@ fn statistics_of_averaged_weights_are_computed_anew() {
     assert_eq!(model.state_dict()["0.running_var"].to_vec::<f32>(), [1.0, 1.0]);
     assert_eq!(model.state_dict()["3.running_mean"].to_vec::<f32>(), own);
     update_bn(&Linear::new(2, 2), [Tensor::zeros([9, 9], DType::F32)]).unwrap();
+}
+
+/// Two parameters of a sum have equal gradients, each its own: none is clipped, or unscaled, twice.
+#[test]
+fn gradients_that_are_equal_or_repeat_a_number_are_clipped_once() {
+    let pair = || [3.0, 4.0].map(|x| Parameter::new(Tensor::from([x; 2])));
+    let train = |[a, b]: &[Parameter; 2]| (&**a + &**b).mul(6.0).sum(..).backward();
+    let both = pair();
+    train(&both);
+    close(&[clip_grad_norm(&both, 1.0).unwrap().item()], &[12.0], 1e-14, "norm");
+    close(&gradients(&both), &[0.5; 4], 1e-6, "clipped");
+    let both = pair();
+    train(&both);
+    clip_grad_value(&both, 1.5).unwrap();
+    assert_eq!(gradients(&both), [1.5; 4]);
+    let optimizer = Sgd::new(both.to_vec(), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    optimizer.zero_grad();
+    train(&both);
+    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() }).unwrap();
+    let unscaled = scaler.unscale(&optimizer).unwrap();
+    assert_eq!(gradients(&both), [1.5; 4]);
+    unscaled.step(&optimizer).unwrap();
+    assert_eq!(both.map(|p| p.to_vec::<f64>()), [[1.5; 2], [2.5; 2]]);
+
+    let recorded = pair();
+    let optimizer = Sgd::new(recorded.to_vec(), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let step = |_: &[Tensor]| {
+        optimizer.zero_grad();
+        train(&recorded);
+        let norm = clip_grad_norm(&recorded, 1.0).unwrap();
+        optimizer.step();
+        norm
+    };
+    close(&[capture(step, &[]).unwrap().launch(&[]).unwrap().item(0)], &[12.0], 1e-14, "recorded norm");
+    close(&recorded[0].to_vec::<f64>(), &[2.5; 2], 1e-6, "recorded");
+
+    let [summed, _] = pair();
+    summed.sum(..).backward();
+    clip_grad_norm(from_ref(&summed), 1.0).unwrap();
+    close(&gradients(from_ref(&summed)), &[0.5f64.sqrt(); 2], 1e-6, "one number, repeated");
 }

@@ -245,3 +245,23 @@ fn options_out_of_range_are_refused() {
         Muon MuonOptions { momentum: 1.0 },
     );
 }
+
+/// A gradient that is left from before a parameter was frozen moves it no more, nor does its momentum or its decay.
+#[test]
+fn frozen_parameters_stay_though_a_gradient_is_left() {
+    let options = SgdOptions { lr: 0.1, momentum: 0.9, weight_decay: 0.1, ..Default::default() };
+    let [p, q] = [1.0, 2.0].map(|x| Parameter::new(Tensor::from([x])));
+    let optimizer = Sgd::new(vec![p.clone(), q.clone()], options).unwrap();
+    (&*p * &*q).sum(..).backward();
+    optimizer.step();
+    p.freeze();
+    let (before, state) = (p.item::<f64>(), optimizer.state_dict());
+    optimizer.step();
+    assert_eq!(p.item::<f64>(), before);
+    let velocity = |name: &str| (state[name].item::<f64>(), optimizer.state_dict()[name].item::<f64>());
+    assert_eq!(velocity("state.0.velocity").0, velocity("state.0.velocity").1);
+    assert_ne!(velocity("state.1.velocity").0, velocity("state.1.velocity").1);
+    p.unfreeze();
+    optimizer.step();
+    assert_ne!(p.item::<f64>(), before);
+}

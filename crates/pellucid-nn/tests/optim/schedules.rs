@@ -1,10 +1,12 @@
 //! Every schedule against PyTorch's rates in every epoch, in the chainable and the closed form.
 
 use crate::{close, flat, numbers_of, parameters, set_gradients};
+use pellucid_nn::optim::schedule;
 use pellucid_nn::optim::schedule::*;
 use pellucid_nn::optim::{Adagrad, AdagradOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
 use pellucid_tensor::{DType, Error};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn fixture() -> BTreeMap<(&'static str, &'static str), Vec<f64>> {
     let lines = include_str!("fixtures/schedules.txt").lines();
@@ -234,4 +236,69 @@ fn a_warmup_ends_in_the_whole_rate_alone_or_chained() {
         assert_eq!(optimizer.lr(), CosineSchedule::new(1.0, 10).warmup(2).lr(epoch));
         scheduler.step(&optimizer);
     }
+}
+
+/// PyTorch's numbers; a line that ends at 0 may pass it by a rounding.
+#[test]
+fn rates_below_zero_are_followed_and_others_refused() {
+    let optimizer = two_groups();
+    let mut falls = Scheduler::new(Lambda::new(|epoch| 1.0 - epoch as f64), &optimizer).unwrap();
+    (0..3).for_each(|_| falls.step(&optimizer));
+    close(&[optimizer.group_lr(0), optimizer.group_lr(1)], &[-0.2, -0.04], 1e-15, "below zero");
+    for percent in 1..100 {
+        let optimizer = two_groups();
+        let ends = schedule::Linear { start_factor: f64::from(percent) / 100.0, end_factor: 0.0, total: 7 };
+        let mut scheduler = Scheduler::new(ends, &optimizer).unwrap();
+        (0..9).for_each(|_| scheduler.step(&optimizer));
+        assert!(optimizer.lr().abs() < 1e-15, "{percent} %");
+    }
+    // Nothing moves to what is no number.
+    let optimizer = two_groups();
+    let breaks = |epoch| if epoch == 0 { 0.5 } else { f64::NAN };
+    let mut scheduler =
+        Scheduler::new(Lambda::per_group(move |group, epoch| breaks(group * epoch)), &optimizer).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| scheduler.step(&optimizer))).is_err());
+    assert_eq!((scheduler.epoch(), optimizer.group_lr(0), optimizer.group_lr(1)), (0, 0.05, 0.01));
+    assert!(matches!(Scheduler::new(Lambda::new(|_| f64::NAN), &optimizer), Err(Error::InvalidArgument { .. })));
+}
+
+/// `CosineAnnealingWarmRestarts(T_0=3, T_mult=2, eta_min=0.01)` of PyTorch 2.15, `step(epoch)` with fractions.
+#[test]
+fn warm_restarts_move_within_epochs() {
+    let optimizer = two_groups();
+    let mut scheduler = Scheduler::new(CosineWarmRestarts { first: 3, multiple: 2, floor: 0.01 }, &optimizer).unwrap();
+    for (epoch, lr) in [
+        (0.25, 0.09846666218300808),
+        (2.9, 0.010246514708427702),
+        (3.0, 0.1),
+        (3.5, 0.09846666218300808),
+        (8.75, 0.010384981238178534),
+        (9.0, 0.1),
+        (20.125, 0.011175535932519987),
+    ] {
+        scheduler.jump_within(epoch, &optimizer);
+        close(&[optimizer.lr()], &[lr], 1e-15, "within");
+        assert_eq!(scheduler.epoch(), epoch as usize);
+    }
+}
+
+/// A scheduler begins with the rates of epoch 0; one that is resumed has the optimizer where it was, whichever snapshot was
+/// loaded first.
+#[test]
+fn a_resumed_scheduler_leaves_the_optimizer_where_it_was() {
+    let cycle = || OneCycle { pct_start: 0.1, ..OneCycle::new(0.1, 10) };
+    let optimizer = two_groups();
+    let mut scheduler = Scheduler::new(cycle(), &optimizer).unwrap();
+    (0..4).for_each(|_| scheduler.step(&optimizer));
+    let (own, state) = (optimizer.state_dict(), scheduler.state_dict());
+    let other = two_groups();
+    other.load_state_dict(&own).unwrap();
+    let mut resumed = Scheduler::resume(cycle(), &other, &state).unwrap();
+    for _ in 0..5 {
+        assert_eq!((other.lr(), other.momentum(0)), (optimizer.lr(), optimizer.momentum(0)));
+        assert_eq!(resumed.state_dict()["lr.1"].item::<f64>(), optimizer.group_lr(1));
+        scheduler.step(&optimizer);
+        resumed.step(&other);
+    }
+    assert!(matches!(Scheduler::resume(cycle(), &other, &own), Err(Error::StateDict { .. })));
 }

@@ -163,6 +163,8 @@ pub(crate) struct Pass<'a> {
     node_at: ByAddress<usize>,
     leaves: SmallVec<[Arrived; 4]>,
     leaf_at: ByAddress<usize>,
+    /// Storages of gradients that somebody else has: of where the pass began, and of leaves.
+    shared: ByAddress<()>,
     /// For `grad`: what is asked for, and which nodes lead there.
     targets: Option<(&'a mut [Target], ByAddress<bool>)>,
 }
@@ -176,6 +178,7 @@ impl<'a> Pass<'a> {
             node_at: ByAddress::default(),
             leaves: SmallVec::new(),
             leaf_at: ByAddress::default(),
+            shared: ByAddress::default(),
             targets: None,
         }
     }
@@ -200,6 +203,7 @@ impl<'a> Pass<'a> {
                 return Err(Error::shapes(op, [g.shape(), output.shape()], mend));
             }
         };
+        self.shared.insert(storage_of(&gradient), ());
         match output.edge() {
             Edge::Node(node, index) => self.arrive_at_node(op, &node, index, gradient),
             edge => upgraded(&edge).map_or(Ok(()), |slot| self.arrive_at_leaf(op, slot, gradient)),
@@ -344,13 +348,12 @@ impl<'a> Pass<'a> {
 
     /// The end: the leaves' gradients go to their targets or slots.
     fn finish(&mut self) -> Result<()> {
-        let Pass { options, leaves, targets, .. } = self;
-        let leaves = leaves.drain(..).map(|Arrived { slot, gradient }| {
-            let gradient = gradient.map(|g| slot.hooks.run(g));
-            (slot, gradient)
-        });
+        let Pass { options, leaves, shared, targets, .. } = self;
+        let finished =
+            |Arrived { slot, gradient }: &mut Arrived| *gradient = gradient.take().map(|g| slot.hooks.run(g));
+        leaves.iter_mut().for_each(finished);
         if let Some((targets, _)) = targets {
-            for (slot, gradient) in leaves {
+            for Arrived { slot, gradient } in leaves.drain(..) {
                 for target in targets.iter_mut() {
                     if matches!(&target.edge, Edge::Leaf(wanted) if wanted.as_ptr() == Arc::as_ptr(&slot)) {
                         target.gradient = gradient.clone();
@@ -359,9 +362,15 @@ impl<'a> Pass<'a> {
             }
             return Ok(());
         }
-        for (slot, gradient) in leaves {
+        // Whatever can fail fails before the first slot is written.
+        for Arrived { slot, gradient } in leaves.iter_mut() {
+            if let Some(own) = gradient.take() {
+                check("hook", &own, &slot.meta)?;
+                *gradient = Some(owned(own, shared)?);
+            }
+        }
+        for Arrived { slot, gradient } in leaves.drain(..) {
             let Some(gradient) = gradient else { continue };
-            check("hook", &gradient, &slot.meta)?;
             slot.update(|held| options.accumulate(held, gradient))?;
         }
         Ok(())
@@ -399,6 +408,31 @@ impl Backward {
         });
         Ok(())
     }
+}
+
+/// A leaf's gradient that is nobody else's: clipping writes into it, once for each leaf. What other leaves have too (those of
+/// a sum have one gradient), or whoever started the pass, and what repeats elements, is copied. Recorded kernels hold what
+/// they read: there it is known who else has it.
+fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
+    if gradient.requires_grad() {
+        // Its history keeps it from being written into.
+        return Ok(gradient);
+    }
+    let is_own = match engine::mode() {
+        engine::Mode::Eager | engine::Mode::Watched => gradient.is_unique(),
+        engine::Mode::Lazy | engine::Mode::Capture => {
+            let storage = storage_of(&gradient);
+            let is_first = shared.get(storage).is_none();
+            shared.insert(storage, ());
+            is_first && !gradient.array().layout().is_broadcast()
+        }
+    };
+    if is_own { Ok(gradient) } else { ops::copy(&gradient) }
+}
+
+/// Which storage a tensor's elements lie in.
+fn storage_of(tensor: &Tensor) -> usize {
+    Arc::as_ptr(tensor.array().storage()).addr()
 }
 
 fn upgraded(edge: &Edge) -> Option<Arc<Slot>> {

@@ -1,6 +1,7 @@
 //! Lengths and distances: of pairs, of all pairs, and tensors brought to a length.
 
 use super::axes::over;
+use crate::autocast;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -27,7 +28,8 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
         return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
     }
-    ops::norm(&ops::sub(&ops::unsqueeze(a, -2)?, &ops::unsqueeze(b, -3)?)?, p, -1)
+    let (a, b) = (autocast::read("cdist", a)?, autocast::read("cdist", b)?);
+    ops::norm(&ops::sub(&ops::unsqueeze(&a, -2)?, &ops::unsqueeze(&b, -3)?)?, p, -1)
 }
 
 /// The p-norms of the differences of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..: `[N(N − 1)/2]`.
@@ -39,6 +41,7 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     if x.rank() != 2 {
         return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
     }
+    let x = &autocast::read("pdist", x)?;
     let count = x.shape()[0] as i64;
     let (a, b): (Vec<i64>, Vec<i64>) = (0..count).flat_map(|i| (i + 1..count).map(move |j| (i, j))).unzip();
     let rows = |index: &[i64]| ops::index_select(x, 0, &Tensor::new(index, [index.len()]));

@@ -95,18 +95,32 @@ pub struct CosineWarmRestarts {
     pub floor: f64,
 }
 
-impl Schedule for CosineWarmRestarts {
-    fn next(&self, at: At) -> f64 {
-        let (mut t, mut period) = (at.epoch, self.first.max(1));
+impl CosineWarmRestarts {
+    /// The rate at a point of an epoch, whose whole part is the epoch's number, of a first rate.
+    ///
+    /// ```
+    /// use pellucid_nn::optim::schedule::CosineWarmRestarts;
+    /// let schedule = CosineWarmRestarts { first: 10, multiple: 2, floor: 0.0 };
+    /// assert!((schedule.lr(0.1, 2.5) - 0.1 * 0.853_553).abs() < 1e-6);
+    /// assert_eq!(schedule.lr(0.1, 10.0), 0.1);
+    /// ```
+    pub fn lr(&self, base: f64, epoch: f64) -> f64 {
+        let (mut t, mut period) = (epoch, self.first.max(1) as f64);
         if self.multiple <= 1 {
             t %= period;
         }
         while t >= period {
             t -= period;
-            period *= self.multiple;
+            period *= self.multiple as f64;
         }
-        let height = 1.0 + (PI * t as f64 / period as f64).cos();
-        self.floor + (at.base - self.floor) * height / 2.0
+        let height = 1.0 + (PI * t / period).cos();
+        self.floor + (base - self.floor) * height / 2.0
+    }
+}
+
+impl Schedule for CosineWarmRestarts {
+    fn next(&self, at: At) -> f64 {
+        self.lr(at.base, at.epoch as f64)
     }
 
     fn closed(&self, at: At) -> Option<f64> {

@@ -78,7 +78,9 @@ impl OneCycle {
         let (t, mut from) = (epoch.min(self.total.saturating_sub(1)) as f64, 0.0);
         for (i, &(to, a, b)) in phases.iter().enumerate() {
             if t <= to || i == phases.len() - 1 {
-                return self.anneal.between(a, b, (t - from) / (to - from));
+                // A phase without epochs is over when it begins.
+                let done = if to == from { 1.0 } else { (t - from) / (to - from) };
+                return self.anneal.between(a, b, done);
             }
             from = to;
         }

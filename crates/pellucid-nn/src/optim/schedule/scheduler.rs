@@ -1,13 +1,14 @@
 //! [`Scheduler`]: a schedule that moves on, and an optimizer that follows it.
 
-use super::{At, Schedule};
+use super::{At, CosineWarmRestarts, Schedule};
 use crate::optim::Optimizer;
 use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Error, Result, Tensor};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 
 /// Moves a schedule on and sets an optimizer's learning rates, and momenta if the schedule has them.
 ///
-/// It remembers rates at full width: what `f32` makes of them does not add up.
+/// It remembers rates at full width: what `f32` makes of them does not add up. A schedule may come to a rate below zero,
+/// if only by rounding; the optimizer has it then, as in PyTorch.
 pub struct Scheduler<S> {
     schedule: S,
     epoch: usize,
@@ -19,7 +20,8 @@ impl<S: Schedule> Scheduler<S> {
     /// Begins: the optimizer has the rates of epoch 0 then.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the schedule moves the momentum, and the optimizer has none.
+    /// [`Error::InvalidArgument`] if the schedule moves the momentum, and the optimizer has none; for a first rate that is
+    /// not finite.
     pub fn new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
         let groups = 0..optimizer.groups();
         if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.momentum(g).is_none()) {
@@ -28,17 +30,46 @@ impl<S: Schedule> Scheduler<S> {
         }
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
         let mut scheduler = Scheduler { schedule, epoch: 0, lr: base.clone(), base };
-        scheduler.advance_to(0, optimizer, |schedule, at| schedule.next(at));
+        scheduler.advance_to(0, optimizer, |schedule, at| schedule.next(at))?;
+        Ok(scheduler)
+    }
+
+    /// Goes on from a snapshot: the optimizer has its rates, and the momenta of its epoch, whether the optimizer's own
+    /// snapshot was loaded before or comes after.
+    ///
+    /// ```
+    /// use pellucid_nn::Parameter;
+    /// use pellucid_nn::optim::schedule::{OneCycle, Scheduler};
+    /// use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
+    /// use pellucid_tensor::Tensor;
+    /// let made = || AdamW::new(vec![Parameter::new(Tensor::from([1.0f64]))], AdamWOptions::default());
+    /// let optimizer = made()?;
+    /// let mut scheduler = Scheduler::new(OneCycle::new(0.1, 10), &optimizer)?;
+    /// scheduler.step(&optimizer);
+    ///
+    /// let other = made()?;
+    /// let resumed = Scheduler::resume(OneCycle::new(0.1, 10), &other, &scheduler.state_dict())?;
+    /// assert_eq!((resumed.epoch(), other.lr()), (1, optimizer.lr()));
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Scheduler::new`] and [`Scheduler::load_state_dict`].
+    pub fn resume(schedule: S, optimizer: &(impl Optimizer + ?Sized), state: &StateDict) -> Result<Scheduler<S>> {
+        let mut scheduler = Scheduler::new(schedule, optimizer)?;
+        scheduler.load_state_dict(state)?;
+        let rates = scheduler.lr.clone();
+        scheduler.advance_to(scheduler.epoch, optimizer, |_, at| rates[at.group])?;
         Ok(scheduler)
     }
 
     /// Moves on to the next epoch.
     ///
     /// # Panics
-    /// If a rate is negative or not finite; if the optimizer has other groups than in the beginning.
+    /// If a rate is not finite; if the optimizer has other groups than in the beginning.
     #[track_caller]
     pub fn step(&mut self, optimizer: &(impl Optimizer + ?Sized)) {
-        self.advance_to(self.epoch + 1, optimizer, |schedule, at| schedule.next(at));
+        unwrap(self.advance_to(self.epoch + 1, optimizer, |schedule, at| schedule.next(at)));
     }
 
     /// Moves to any epoch, by the closed form where there is one, else by the next rate's.
@@ -47,7 +78,8 @@ impl<S: Schedule> Scheduler<S> {
     /// As [`Scheduler::step`].
     #[track_caller]
     pub fn jump(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) {
-        self.advance_to(epoch, optimizer, |schedule, at| schedule.closed(at).unwrap_or_else(|| schedule.next(at)));
+        let rate = |schedule: &S, at: At| schedule.closed(at).unwrap_or_else(|| schedule.next(at));
+        unwrap(self.advance_to(epoch, optimizer, rate));
     }
 
     /// The present epoch.
@@ -76,7 +108,8 @@ impl<S: Schedule> Scheduler<S> {
         state
     }
 
-    /// Takes over a snapshot. The optimizer's rates are in its own.
+    /// Takes over a snapshot. The optimizer's rates are in its own, which is to be loaded after this was made: a schedule
+    /// begins by setting the rates of epoch 0. [`Scheduler::resume`] goes on in any order.
     ///
     /// # Errors
     /// [`Error::StateDict`] if it is not of a scheduler over as many groups; nothing has changed then.
@@ -90,18 +123,49 @@ impl<S: Schedule> Scheduler<S> {
         Ok(())
     }
 
-    #[track_caller]
-    fn advance_to(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized), rate: impl Fn(&S, At) -> f64) {
-        let groups = optimizer.groups();
-        assert!(groups == self.lr.len(), "scheduler: the optimizer has {groups} groups, and had {}", self.lr.len());
-        self.epoch = epoch;
-        for group in 0..groups {
-            let at = At { epoch, group, base: self.base[group], lr: self.lr[group] };
-            self.lr[group] = rate(&self.schedule, at);
-            optimizer.set_group_lr(group, self.lr[group]);
-            if let Some(momentum) = self.schedule.momentum(group, epoch) {
-                optimizer.set_momentum(group, momentum);
-            }
+    /// Nothing has changed if a rate is refused.
+    fn advance_to(
+        &mut self,
+        epoch: usize,
+        optimizer: &(impl Optimizer + ?Sized),
+        rate: impl Fn(&S, At) -> f64,
+    ) -> Result<()> {
+        let (op, groups) = ("scheduler", optimizer.groups());
+        if groups != self.lr.len() {
+            let reason =
+                format!("the optimizer has {groups} groups, and had {}; make another scheduler", self.lr.len());
+            return Err(Error::invalid(op, reason));
         }
+        let at = |group: usize| At { epoch, group, base: self.base[group], lr: self.lr[group] };
+        let rates: Vec<f64> = (0..groups).map(|group| rate(&self.schedule, at(group))).collect();
+        if let Some(lr) = rates.iter().find(|lr| !lr.is_finite()) {
+            return Err(Error::invalid(
+                op,
+                format!("the rate of epoch {epoch} is {lr}; look at the schedule's options"),
+            ));
+        }
+        for (group, &lr) in rates.iter().enumerate() {
+            if let Some(momentum) = self.schedule.momentum(group, epoch) {
+                optimizer.try_set_momentum(group, momentum)?;
+            }
+            ops::copy_(optimizer.group_lr_tensor(group), &Tensor::from(lr))?;
+        }
+        (self.epoch, self.lr) = (epoch, rates);
+        Ok(())
+    }
+}
+
+impl Scheduler<CosineWarmRestarts> {
+    /// Moves to a point within an epoch, such as 3.25 after a quarter of the batches of epoch 3: by
+    /// [`CosineWarmRestarts::lr`].
+    ///
+    /// # Panics
+    /// As [`Scheduler::step`], and for an epoch below 0.
+    #[track_caller]
+    pub fn jump_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) {
+        let rate = |schedule: &CosineWarmRestarts, at: At| schedule.lr(at.base, epoch);
+        let whole =
+            if epoch >= 0.0 { Ok(epoch as usize) } else { Err(Error::invalid("scheduler", "epochs begin at 0")) };
+        unwrap(whole.and_then(|whole| self.advance_to(whole, optimizer, rate)));
     }
 }

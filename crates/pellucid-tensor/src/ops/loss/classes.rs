@@ -1,6 +1,7 @@
 //! Losses between numbers and the truth of statements.
 
 use super::{Reduction, floats, times};
+use crate::autocast;
 use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
@@ -88,7 +89,9 @@ pub fn multilabel_soft_margin_loss(
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
 #[face]
 pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
-    floats("soft_margin_loss", &[x, target])?;
+    let op = "soft_margin_loss";
+    floats(op, &[x, target])?;
+    let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
     reduction.of(&ops::neg(&ops::logsigmoid(&ops::mul(x, target)?)?)?)
 }
 

@@ -50,6 +50,7 @@ pub fn cosine_embedding_loss(
         let mend = "takes [N, D], [N, D] and [N], or [D], [D] and []";
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], mend));
     }
+    let (a, b) = (&autocast::read(op, a)?, &autocast::read(op, b)?);
     // The small number is the field's: it is added to the squares.
     let dot = |a: &Tensor, b: &Tensor| ops::sum(&ops::mul(a, b)?, -1);
     let squares = |x: &Tensor| ops::add(&dot(x, x)?, 1e-12);
@@ -90,7 +91,8 @@ pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, opt
     floats(op, &[x, positive, negative])?;
     let Triplet { margin, p, eps, swap, reduction } = options;
     let distance = |a: &Tensor, b: &Tensor| ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, over(-1));
-    triplet_margin_with_distance_loss(x, positive, negative, distance, margin, swap, reduction)
+    let [x, positive, negative] = [x, positive, negative].map(|t| autocast::read(op, t));
+    triplet_margin_with_distance_loss(&x?, &positive?, &negative?, distance, margin, swap, reduction)
 }
 
 /// [`triplet_margin_loss`] with any distance.

@@ -85,6 +85,7 @@ impl Default for MultiMargin<'_> {
 pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
     floats(op, &[x])?;
+    let x = &autocast::read(op, x)?;
     let target = class_numbers(op, target)?;
     let (rows, classes) = matrix(op, x)?;
     if target.size() != rows.shape()[0] || target.rank() > 1 {
@@ -115,6 +116,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
 pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "multilabel_margin_loss";
     floats(op, &[x])?;
+    let x = &autocast::read(op, x)?;
     let target = class_numbers(op, target)?;
     let (rows, classes) = matrix(op, x)?;
     if target.shape() != x.shape() {

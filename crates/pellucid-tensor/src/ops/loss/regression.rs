@@ -1,6 +1,7 @@
 //! Losses between numbers and numbers.
 
 use super::{Reduction, floats};
+use crate::autocast;
 use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
@@ -82,7 +83,9 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[face]
 pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
-    floats("kl_div", &[x, target])?;
+    let op = "kl_div";
+    floats(op, &[x, target])?;
+    let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
     let values = match log_target {
         true => ops::mul(&ops::exp(target)?, &ops::sub(target, x)?)?,
         false => ops::sub(&ops::xlogy(target, target)?, &ops::mul(target, x)?)?,
@@ -116,7 +119,9 @@ impl Default for PoissonNll {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[face]
 pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Result<Tensor> {
-    floats("poisson_nll_loss", &[x, target])?;
+    let op = "poisson_nll_loss";
+    floats(op, &[x, target])?;
+    let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
     let values = match options.log_input {
         true => ops::sub(&ops::exp(x)?, &ops::mul(target, x)?)?,
         false => ops::sub(x, &ops::mul(target, &ops::log(&ops::add(x, options.eps)?)?)?)?,

@@ -300,3 +300,40 @@ fn guards_nest_and_other_dtypes_are_refused() {
     let refused = std::panic::catch_unwind(|| drop(autocast(DType::F64))).unwrap_err();
     assert!(refused.downcast_ref::<String>().unwrap().contains("bf16 or f16"));
 }
+
+/// A loss of numbers that were rounded to a half type is that of the same numbers in `f32`, not rounded again on the way.
+#[test]
+fn losses_and_distances_are_computed_in_f32() {
+    type Two = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    const MEAN: Reduction = Reduction::Mean;
+    let cases: [(&str, Two); 14] = [
+        ("l1_loss", |x, y| ops::l1_loss(x, y, MEAN)),
+        ("smooth_l1_loss", |x, y| ops::smooth_l1_loss(x, y, 0.5, MEAN)),
+        ("kl_div", |x, y| ops::kl_div(x, y, false, MEAN)),
+        ("kl_div", |x, y| ops::kl_div(x, y, true, MEAN)),
+        ("poisson_nll_loss", |x, y| ops::poisson_nll_loss(x, y, Default::default())),
+        ("gaussian_nll_loss", |x, y| ops::gaussian_nll_loss(x, y, y, true, 1e-6, MEAN)),
+        ("soft_margin_loss", |x, y| ops::soft_margin_loss(x, y, MEAN)),
+        ("multi_margin_loss", |x, _| ops::multi_margin_loss(x, &Tensor::from([1i64, 0, 2]), Default::default())),
+        ("multilabel_margin_loss", |x, _| ops::multilabel_margin_loss(x, &Tensor::from([[1i64, -1, 0]; 3]), MEAN)),
+        ("cosine_embedding_loss", |x, y| ops::cosine_embedding_loss(x, y, &Tensor::from([1i64, -1, 1]), 0.1, MEAN)),
+        ("triplet_margin_loss", |x, y| ops::triplet_margin_loss(x, y, &ops::flip(x, 0)?, Default::default())),
+        ("cosine_similarity", |x, y| ops::cosine_similarity(x, y, 1, 1e-8)),
+        ("cdist", |x, y| ops::cdist(x, y, 2.0)),
+        ("pdist", |x, _| ops::pdist(x, 2.0)),
+    ];
+    manual_seed(3);
+    let [x, y] = [(); 2].map(|()| Tensor::rand([3, 3], DType::F32));
+    for half in [DType::BF16, DType::F16] {
+        let [x, y] = [&x, &y].map(|t| t.to_dtype(half));
+        for (name, f) in cases {
+            let mixed = {
+                let _guard = autocast(half);
+                f(&x, &y).unwrap_or_else(|e| panic!("{name}: {e}"))
+            };
+            let single = f(&x.to_dtype(DType::F32), &y.to_dtype(DType::F32)).unwrap();
+            assert_eq!(mixed.dtype(), DType::F32, "{name}");
+            assert_eq!(mixed.to_vec::<f32>(), single.to_vec::<f32>(), "{name}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! One backward pass: where it starts, how gradients add up, what is kept and what is freed.
 
 use crate::support::{assert_close, bits, leaf, number, panic_of, slope};
-use pellucid_tensor::{Backward, DType, Error, Tensor};
+use pellucid_tensor::{Backward, DType, Error, Tensor, lazy};
 
 #[test]
 fn a_pass_starts_with_ones_scalar_or_not() {
@@ -279,4 +279,43 @@ fn only_what_is_tracked_gets_a_gradient() {
     x.zero_grad();
     y.backward();
     assert_eq!(slope(&x), 1.0);
+}
+
+/// What is done to a leaf's gradient in place is done to that of no other leaf, and not to the gradient that a pass began with.
+#[test]
+fn every_leaf_has_a_gradient_of_its_own_that_can_be_written() {
+    let leaf = || Tensor::from([1.0f64, 2.0]).requires_grad_(true);
+    let begin = Tensor::from([5.0f64, 6.0]);
+    let started = |y: &Tensor| y.backward_with(Backward { gradient: Some(begin.clone()), ..Default::default() });
+    let scale = |t: &Tensor, by: f64| t.copy_(&t.mul(by));
+    let check = |run: &dyn Fn()| {
+        run();
+        lazy(run);
+    };
+    check(&|| {
+        let (a, b) = (leaf(), leaf());
+        started(&(&a + &b));
+        let [x, y] = [&a, &b].map(|t| t.grad().unwrap());
+        scale(&x, 2.0);
+        assert_eq!((x.to_vec::<f64>(), y.to_vec::<f64>()), (vec![10.0, 12.0], vec![5.0, 6.0]));
+        // A pass that adds to gradients leaves those of others alone too.
+        started(&(&a + &b));
+        assert_eq!((a.grad().unwrap().to_vec::<f64>(), y.to_vec::<f64>()), (vec![15.0, 18.0], vec![5.0, 6.0]));
+        // Under other layouts as well.
+        let (c, d) = (leaf(), Tensor::from([[1.0f64, 2.0]]).requires_grad_(true));
+        (c.reshape([1, 2]) + &d).square().sum(..).backward();
+        scale(&c.grad().unwrap(), 0.0);
+        assert_eq!(d.grad().unwrap().to_vec::<f64>(), [4.0, 8.0]);
+    });
+    check(&|| {
+        // A sum's gradient is one number, repeated.
+        let a = leaf();
+        a.sum(..).backward();
+        scale(&a.grad().unwrap(), 3.0);
+        assert_eq!(a.grad().unwrap().to_vec::<f64>(), [3.0, 3.0]);
+    });
+    let a = leaf();
+    started(&a.reshape([2]));
+    scale(&a.grad().unwrap(), 0.0);
+    assert_eq!(begin.to_vec::<f64>(), [5.0, 6.0]);
 }
