@@ -37,8 +37,8 @@ fn distributed(what: &str, values: &Tensor, std: f64, fourth: f64) {
 fn distributions_have_their_moments() {
     manual_seed(1);
     let (shape, taps) = ([200, 300], [20, 30, 10, 12]);
-    distributed("uniform", &init::uniform(shape, 0.5), 0.5 / 3f64.sqrt(), UNIFORM);
-    distributed("normal", &init::normal(shape, 0.02), 0.02, NORMAL);
+    distributed("uniform", &init::uniform(shape, -0.5, 0.5), 0.5 / 3f64.sqrt(), UNIFORM);
+    distributed("normal", &init::normal(shape, 0.0, 0.02), 0.02, NORMAL);
     let gain = Nonlinearity::Tanh.gain();
     distributed("xavier_uniform", &init::xavier_uniform(shape, gain), gain * (2.0 / 500f64).sqrt(), UNIFORM);
     distributed("xavier_normal", &init::xavier_normal(taps, 1.0), (2.0 / (50.0 * 120.0f64)).sqrt(), NORMAL);
@@ -51,11 +51,26 @@ fn distributions_have_their_moments() {
     distributed("selu", &selu, 0.75 / 300f64.sqrt(), NORMAL);
 }
 
+#[test]
+fn distributions_lie_where_they_are_told() {
+    manual_seed(4);
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let uniform = init::uniform([10_000], 3.0, 5.0).to_vec::<f64>();
+    assert!(uniform.iter().all(|v| (3.0..=5.0).contains(v)) && (mean(&uniform) - 4.0).abs() < 0.05);
+    let normal = init::normal([10_000], -2.0, 0.1).to_vec::<f64>();
+    assert!((mean(&normal) + 2.0).abs() < 0.01);
+    let half = init::trunc_normal([10_000], 7.0, 2.0, 7.0, 100.0).to_vec::<f64>();
+    // The mean of a half: μ + σ·√(2/π).
+    assert!(half.iter().all(|&v| v >= 7.0) && (mean(&half) - 7.0 - 2.0 * 0.7978845608).abs() < 0.1);
+    let refused = catch_unwind(|| init::uniform([2], 1.0, 0.0)).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("low <= high"));
+}
+
 /// The density of the standard normal distribution at ±1 and its mass between say the deviation: 1 − 2φ(1)/0.6827.
 #[test]
 fn a_truncated_normal_stays_inside() {
     manual_seed(2);
-    let values = init::trunc_normal([100_000], 2.0, -2.0, 2.0);
+    let values = init::trunc_normal([100_000], 0.0, 2.0, -2.0, 2.0);
     distributed(
         "trunc_normal",
         &values,
@@ -63,7 +78,7 @@ fn a_truncated_normal_stays_inside() {
         1.94092,
     );
     assert!(values.to_vec::<f32>().iter().all(|v| (-2.0..=2.0).contains(v)));
-    let tail = init::trunc_normal([10_000], 1.0, 3.0, 100.0).to_vec::<f64>();
+    let tail = init::trunc_normal([10_000], 0.0, 1.0, 3.0, 100.0).to_vec::<f64>();
     assert!(tail.iter().all(|v| (3.0..=100.0).contains(v)));
     // E[z | z > 3] = φ(3) / Φ(−3)
     assert!((moments(&tail)[0] - 0.004431848411938008 / 0.0013498980316300933).abs() < 0.02);
@@ -117,7 +132,7 @@ fn a_parameter_is_refilled_in_place() {
     for refused in [
         catch_unwind(AssertUnwindSafe(|| init::dirac_(&parameter, 1))),
         catch_unwind(AssertUnwindSafe(|| init::sparse_(&parameter, 1.5, 1.0))),
-        catch_unwind(AssertUnwindSafe(|| init::trunc_normal_(&parameter, 1.0, 2.0, 1.0))),
+        catch_unwind(AssertUnwindSafe(|| init::trunc_normal_(&parameter, 0.0, 1.0, 2.0, 1.0))),
     ] {
         assert!(refused.is_err());
     }
@@ -165,7 +180,7 @@ fn layers_start_as_pytorchs() {
 fn refilling_can_be_captured() {
     let parameter = init::zeros([3]);
     let generator = Generator::new(9);
-    let refill = || init::from_generator(&generator, || init::normal_(&parameter, 1.0));
+    let refill = || init::from_generator(&generator, || init::normal_(&parameter, 0.0, 1.0));
     let mut step = capture(
         |_| {
             refill();

@@ -371,7 +371,7 @@ fn a_summary_counts_shared_parameters_once() {
             DType::I64
         }
     }
-    let table: Parameter = pellucid_nn::init::normal([50, 8], 1.0);
+    let table: Parameter = pellucid_nn::init::normal([50, 8], 0.0, 1.0);
     let mut head = Linear::new(8, 50);
     head.weight = table.clone();
     let model = Tied { words: Embedding::from_table(table), head };

@@ -61,7 +61,7 @@ impl LearntPositions {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(longest: usize, width: usize) -> LearntPositions {
-        LearntPositions { weight: init::normal([longest, width], 0.02) }
+        LearntPositions { weight: init::normal([longest, width], 0.0, 0.02) }
     }
 
     /// The rows of these positions, `[.., E]` for integers `[..]`.

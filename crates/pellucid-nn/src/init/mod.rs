@@ -12,7 +12,7 @@
 //! let layer = Linear::new(256, 64);
 //! init::kaiming_normal_(&layer.weight, Fan::In, Nonlinearity::Relu);
 //! init::zeros_(layer.bias.as_ref().unwrap());
-//! let table = init::trunc_normal([1000, 64], 0.02, -0.04, 0.04);
+//! let table = init::trunc_normal([1000, 64], 0.0, 0.02, -0.04, 0.04);
 //! # let _ = table;
 //! ```
 
@@ -124,13 +124,13 @@ schemes! {
     /// The identity of channels, for the weight `[out, in / groups, taps..]` of a convolution with so many groups: 1 at the middle tap
     /// from each channel to the one of the same number in its group, else 0.
     dirac, dirac_(groups: usize);
-    /// Uniform on [−bound, bound).
-    uniform, uniform_(bound: f64);
-    /// Normal with mean 0 and this standard deviation.
-    normal, normal_(std: f64);
-    /// Normal with mean 0 and this standard deviation (of the whole distribution), given that it is between `low` and
+    /// Uniform on [low, high).
+    uniform, uniform_(low: f64, high: f64);
+    /// Normal with this mean and standard deviation.
+    normal, normal_(mean: f64, std: f64);
+    /// Normal with this mean and standard deviation (both of the whole distribution), given that it is between `low` and
     /// `high`.
-    trunc_normal, trunc_normal_(std: f64, low: f64, high: f64);
+    trunc_normal, trunc_normal_(mean: f64, std: f64, low: f64, high: f64);
     /// Uniform with standard deviation gain·√(2 / (fan in + fan out)) (Glorot & Bengio 2010).
     xavier_uniform, xavier_uniform_(gain: f64);
     /// Normal with standard deviation gain·√(2 / (fan in + fan out)) (Glorot & Bengio 2010).

@@ -45,28 +45,39 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
     Ok(weight)
 }
 
-pub(super) fn uniform(shape: &Shape, dtype: DType, bound: f64) -> Result<Tensor> {
+pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Result<Tensor> {
+    if !(low <= high && (high - low).is_finite()) {
+        return Err(Error::invalid("uniform", format!("takes finite numbers low <= high, got {low} and {high}")));
+    }
     let u = ops::rand_with(shape, dtype, &generator())?;
-    Ok(ops::map(formula!(|u; bound| (2.0 * u - 1.0) * bound), &[&u], &[bound.into()])?.remove(0))
+    let params = [low.into(), (high - low).into()];
+    Ok(ops::map(formula!(|u; low, width| low + u * width), &[&u], &params)?.remove(0))
 }
 
-pub(super) fn normal(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
-    ops::mul(ops::randn_with(shape, dtype, &generator())?, std)
+pub(super) fn normal(shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<Tensor> {
+    let z = ops::randn_with(shape, dtype, &generator())?;
+    Ok(ops::map(formula!(|z; mean, std| mean + z * std), &[&z], &[mean.into(), std.into()])?.remove(0))
 }
 
-pub(super) fn trunc_normal(shape: &Shape, dtype: DType, std: f64, low: f64, high: f64) -> Result<Tensor> {
+pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low: f64, high: f64) -> Result<Tensor> {
     if !(std > 0.0 && low < high) {
         let reason = format!("takes a positive deviation and low < high, got {std}, {low} and {high}");
         return Err(Error::invalid("trunc_normal", reason));
     }
     // The quantiles of numbers that are uniform between those of the ends; of a normal distribution they are erf.
     let u = ops::rand_with(shape, DType::F64, &generator())?;
-    let quantile = formula!(|u; low, high, scale| {
-        let (first, last) = ((low / scale).erf(), (high / scale).erf());
-        ((first + u * (last - first)).erfinv() * scale).max(low).min(high)
+    let quantile = formula!(|u; mean, low, high, scale| {
+        let (first, last) = (((low - mean) / scale).erf(), ((high - mean) / scale).erf());
+        (mean + (first + u * (last - first)).erfinv() * scale).max(low).min(high)
     });
-    let params = [low, high, std * SQRT_2].map(Into::into);
+    let params = [mean, low, high, std * SQRT_2].map(Into::into);
     ops::to_dtype(&ops::map(quantile, &[&u], &params)?[0], dtype)
+}
+
+/// Uniform around 0 with a standard deviation.
+fn even(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
+    let bound = 3f64.sqrt() * std;
+    uniform(shape, dtype, -bound, bound)
 }
 
 /// The standard deviation of Glorot & Bengio.
@@ -81,19 +92,19 @@ fn kaiming(op: &'static str, shape: &Shape, fan: Fan, nonlinearity: Nonlinearity
 }
 
 pub(super) fn xavier_uniform(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
-    uniform(shape, dtype, 3f64.sqrt() * xavier("xavier_uniform", shape, gain)?)
+    even(shape, dtype, xavier("xavier_uniform", shape, gain)?)
 }
 
 pub(super) fn xavier_normal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
-    normal(shape, dtype, xavier("xavier_normal", shape, gain)?)
+    normal(shape, dtype, 0.0, xavier("xavier_normal", shape, gain)?)
 }
 
 pub(super) fn kaiming_uniform(shape: &Shape, dtype: DType, fan: Fan, nonlinearity: Nonlinearity) -> Result<Tensor> {
-    uniform(shape, dtype, 3f64.sqrt() * kaiming("kaiming_uniform", shape, fan, nonlinearity)?)
+    even(shape, dtype, kaiming("kaiming_uniform", shape, fan, nonlinearity)?)
 }
 
 pub(super) fn kaiming_normal(shape: &Shape, dtype: DType, fan: Fan, nonlinearity: Nonlinearity) -> Result<Tensor> {
-    normal(shape, dtype, kaiming("kaiming_normal", shape, fan, nonlinearity)?)
+    normal(shape, dtype, 0.0, kaiming("kaiming_normal", shape, fan, nonlinearity)?)
 }
 
 pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
@@ -126,7 +137,7 @@ pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Re
     // A random order of every column's places: the first ones are 0.
     let keys = ops::rand_with(shape, DType::F64, &generator())?;
     let order = ops::argsort(&ops::argsort(&keys, 0, false)?, 0, false)?;
-    ops::where_(&ops::lt(&order, zeros)?, 0.0, &normal(shape, dtype, std)?)
+    ops::where_(&ops::lt(&order, zeros)?, 0.0, &normal(shape, dtype, 0.0, std)?)
 }
 
 /// Rows and columns.

@@ -90,7 +90,7 @@ impl<const N: usize> Sliding<N> {
         let second = second / self.groups;
         let bound = bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
         let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
-        (init::uniform(shape, bound), bound)
+        (init::uniform(shape, -bound, bound), bound)
     }
 }
 
@@ -104,7 +104,7 @@ impl<const N: usize> Conv<N> {
     pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Conv<N> {
         let sliding = Sliding::new(kernel.into().0);
         let (weight, bound) = sliding.weight(outputs, inputs);
-        let bias = Some(init::uniform(outputs, bound));
+        let bias = Some(init::uniform(outputs, -bound, bound));
         Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None }
     }
 
@@ -147,7 +147,7 @@ impl<const N: usize> Conv<N> {
         let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
         self.sliding.groups = groups;
         let (weight, bound) = self.sliding.weight(outputs, inputs);
-        let bias = self.bias.is_some().then(|| init::uniform(outputs, bound));
+        let bias = self.bias.is_some().then(|| init::uniform(outputs, -bound, bound));
         Conv { weight, bias, ..self }
     }
 
@@ -236,7 +236,7 @@ impl<const N: usize> ConvTranspose<N> {
     pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         let sliding = Sliding::new(kernel.into().0);
         let (weight, bound) = sliding.weight(inputs, outputs);
-        let bias = Some(init::uniform(outputs, bound));
+        let bias = Some(init::uniform(outputs, -bound, bound));
         ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] }
     }
 
@@ -277,7 +277,7 @@ impl<const N: usize> ConvTranspose<N> {
         let (inputs, outputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
         self.sliding.groups = groups;
         let (weight, bound) = self.sliding.weight(inputs, outputs);
-        let bias = self.bias.is_some().then(|| init::uniform(outputs, bound));
+        let bias = self.bias.is_some().then(|| init::uniform(outputs, -bound, bound));
         ConvTranspose { weight, bias, ..self }
     }
 

@@ -41,7 +41,7 @@ impl Embedding {
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn new(rows: usize, width: usize) -> Embedding {
-        Embedding::from_table(init::normal([rows, width], 1.0))
+        Embedding::from_table(init::normal([rows, width], 0.0, 1.0))
     }
 
     /// A layer with this table `[rows, width]`. To leave it as it is, [freeze](crate::Module::freeze) the layer.
@@ -106,7 +106,7 @@ impl EmbeddingBag {
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn new(rows: usize, width: usize) -> EmbeddingBag {
-        EmbeddingBag::from_table(init::normal([rows, width], 1.0))
+        EmbeddingBag::from_table(init::normal([rows, width], 0.0, 1.0))
     }
 
     /// A layer with this table `[rows, width]`. To leave it as it is, [freeze](crate::Module::freeze) the layer.

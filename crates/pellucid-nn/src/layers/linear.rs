@@ -27,8 +27,8 @@ impl Linear {
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize) -> Linear {
-        let weight = init::uniform([outputs, inputs], bound(inputs));
-        Linear { weight, bias: Some(init::uniform([outputs], bound(inputs))) }
+        let weight = init::uniform([outputs, inputs], -bound(inputs), bound(inputs));
+        Linear { weight, bias: Some(init::uniform([outputs], -bound(inputs), bound(inputs))) }
     }
 
     /// The same layer without bias.
@@ -81,8 +81,8 @@ impl Bilinear {
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn new(first: usize, second: usize, outputs: usize) -> Bilinear {
-        let weight = init::uniform([outputs, first, second], bound(first));
-        Bilinear { weight, bias: Some(init::uniform([outputs], bound(first))) }
+        let weight = init::uniform([outputs, first, second], -bound(first), bound(first));
+        Bilinear { weight, bias: Some(init::uniform([outputs], -bound(first), bound(first))) }
     }
 
     /// The same layer without bias.

@@ -356,7 +356,7 @@ impl<R: Rule> Optimizer for Descent<R> {
         let _guard = no_grad();
         // A frozen parameter stays as it is, even if a gradient is left from before.
         let gradients: Vec<Option<Tensor>> =
-            self.parameters.iter().map(|p| p.requires_grad().then(|| p.grad()).flatten()).collect();
+            self.parameters.iter().map(|p| p.grad().filter(|_| p.requires_grad())).collect();
         if let Some((member, _)) = self.members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
             let name = &member.name;
             let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");

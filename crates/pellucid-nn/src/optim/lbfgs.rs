@@ -363,9 +363,9 @@ impl Optimizer for Lbfgs {
     }
 }
 
-/// All gradients one after the other, times a sign; zeros where there is none.
+/// All gradients one after the other, times a sign; zeros where there is none, or an old one of a frozen parameter.
 fn flat_gradient(parameters: &[Parameter], sign: f64) -> Result<Tensor> {
-    let flat = |p: &Parameter| match p.grad() {
+    let flat = |p: &Parameter| match p.grad().filter(|_| p.requires_grad()) {
         Some(g) => ops::reshape(&g, [p.size()]),
         None => ops::zeros([p.size()], p.dtype()),
     };

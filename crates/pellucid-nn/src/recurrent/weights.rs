@@ -21,10 +21,10 @@ impl Weights {
         let bound = if hidden == 0 { 0.0 } else { (hidden as f64).sqrt().recip() };
         let (rows, state) = (gates * hidden, projection.unwrap_or(hidden));
         Weights {
-            weight_ih: init::uniform([rows, input], bound),
-            weight_hh: init::uniform([rows, state], bound),
-            biases: bias.then(|| [(); 2].map(|()| init::uniform([rows], bound))),
-            weight_hr: projection.map(|p| init::uniform([p, hidden], bound)),
+            weight_ih: init::uniform([rows, input], -bound, bound),
+            weight_hh: init::uniform([rows, state], -bound, bound),
+            biases: bias.then(|| [(); 2].map(|()| init::uniform([rows], -bound, bound))),
+            weight_hr: projection.map(|p| init::uniform([p, hidden], -bound, bound)),
         }
     }
 

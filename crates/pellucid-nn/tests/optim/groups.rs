@@ -261,6 +261,18 @@ fn frozen_parameters_stay_though_a_gradient_is_left() {
     let velocity = |name: &str| (state[name].item::<f64>(), optimizer.state_dict()[name].item::<f64>());
     assert_eq!(velocity("state.0.velocity").0, velocity("state.0.velocity").1);
     assert_ne!(velocity("state.1.velocity").0, velocity("state.1.velocity").1);
+    // L-BFGS, whose closure may leave old gradients as they are.
+    let mut closure = || {
+        q.zero_grad();
+        let loss = (&*p * &*q).square().sum(..);
+        loss.backward();
+        loss
+    };
+    let moved = q.item::<f64>();
+    Lbfgs::new(vec![p.clone(), q.clone()], LbfgsOptions::default()).unwrap().step_with(&mut closure);
+    assert!(p.grad().is_some());
+    assert_eq!(p.item::<f64>(), before);
+    assert_ne!(q.item::<f64>(), moved);
     p.unfreeze();
     optimizer.step();
     assert_ne!(p.item::<f64>(), before);
