@@ -189,17 +189,21 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// y = x·Wᵀ + b, for x `[.., in]`, W `[out, in]`, b `[out]`; y is `[.., out]`. With one output, W `[in]`, y is `[..]`.
 ///
 /// # Errors
-/// Those of [`matmul`] and of the addition.
+/// [`Error::ShapeMismatch`] unless the last axes of x and the weight are equally long; those of [`matmul`] and of the addition.
 #[face]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     if let Some(dtype) = autocast::wanted("linear", &[x, weight]) {
         let bias = autocast::cast_some(bias, dtype)?;
         return linear(&autocast::cast(x, dtype)?, &autocast::cast(weight, dtype)?, bias.as_ref());
     }
-    match weight.rank() {
-        1 => matmul_with(x, weight, bias),
-        2 => matmul_with(x, &ops::t(weight)?, bias),
-        _ => Err(Error::shapes("linear", [x.shape(), weight.shape()], "the weight is [out, in] or [in]")),
+    let mismatch = |mend: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], mend));
+    match (x.shape().last(), weight.shape().last()) {
+        (Some(given), Some(wanted)) if given != wanted => {
+            mismatch(&format!("the last axis of the input has {given} numbers, the weight [out, in] takes {wanted}"))
+        }
+        _ if weight.rank() == 1 => matmul_with(x, weight, bias),
+        _ if weight.rank() == 2 => matmul_with(x, &ops::t(weight)?, bias),
+        _ => mismatch("the weight is [out, in] or [in]"),
     }
 }
 

@@ -221,8 +221,13 @@ fn conv(
     let (images, window, groups) = (&start.images, start.window, options.groups);
     let (channels, outputs) = (images.x.shape()[1], start.w.shape()[0]);
     if start.w.shape()[1].checked_mul(groups) != Some(channels) || !outputs.is_multiple_of(groups) {
-        let mend =
-            format!("the weight is [outputs, channels / {groups}, ..], outputs a multiple of the {groups} groups");
+        let takes = start.w.shape()[1].saturating_mul(groups);
+        let mend = match channels == takes {
+            true => format!("outputs ({outputs}) are a multiple of the {groups} groups"),
+            false => {
+                format!("the input has {channels} channels, the weight [outputs, channels / groups, ..] takes {takes}")
+            }
+        };
         return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
     }
     let dims = images.dims();
@@ -262,8 +267,13 @@ fn conv_transpose(
     let (images, window, groups) = (&start.images, start.window, options.groups);
     let channels = images.x.shape()[1];
     if start.w.shape()[0] != channels || !channels.is_multiple_of(groups) {
-        let mend =
-            format!("the weight is [channels, outputs / {groups}, ..], channels a multiple of the {groups} groups");
+        let takes = start.w.shape()[0];
+        let mend = match channels == takes {
+            true => format!("channels ({channels}) are a multiple of the {groups} groups"),
+            false => {
+                format!("the input has {channels} channels, the weight [channels, outputs / groups, ..] takes {takes}")
+            }
+        };
         return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
     }
     let more = options.output_padding.three(op, "output_padding", spatial, 0)?;
