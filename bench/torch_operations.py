@@ -39,9 +39,10 @@ def conv_forward():
     return lambda: F.conv2d(x, w, padding=1)
 
 
-def attention(tokens):
-    q, k, v = (torch.randn(1, 8, tokens, 64, requires_grad=True) for _ in range(3))
-    return backward(lambda: F.scaled_dot_product_attention(q, k, v), q, k, v)
+def attention(batch, heads, tokens, causal):
+    rows = (torch.randn(batch, tokens, heads, 64).transpose(1, 2) for _ in range(3))
+    q, k, v = (r.detach().requires_grad_() for r in rows)
+    return backward(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal), q, k, v)
 
 
 def recurrent(layer):
@@ -75,8 +76,9 @@ WORKLOADS = {
     "conv-3x3": lambda: conv(64, 1),
     "conv-forward": conv_forward,
     "conv-depthwise": lambda: conv(1, 64),
-    "attention-128": lambda: attention(128),
-    "attention-1024": lambda: attention(1024),
+    "attention-128": lambda: attention(1, 8, 128, False),
+    "attention-1024": lambda: attention(1, 8, 1024, False),
+    "attention-causal": lambda: attention(8, 4, 128, True),
     "lstm": lambda: recurrent(torch.nn.LSTM),
     "gru": lambda: recurrent(torch.nn.GRU),
     "embedding": embedding,

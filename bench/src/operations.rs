@@ -11,8 +11,9 @@ pub(crate) fn workloads() -> Vec<Workload> {
         Workload::new("conv-3x3", "", || conv(64, 1)),
         Workload::new("conv-forward", "", conv_forward),
         Workload::new("conv-depthwise", "", || conv(1, 64)),
-        Workload::new("attention-128", "", || attention(128)),
-        Workload::new("attention-1024", "", || attention(1024)),
+        Workload::new("attention-128", "", || attention([1, 8, 128], false)),
+        Workload::new("attention-1024", "", || attention([1, 8, 1024], false)),
+        Workload::new("attention-causal", "", || attention([8, 4, 128], true)),
         Workload::new("lstm", "", lstm),
         Workload::new("gru", "", gru),
         Workload::new("embedding", "", embedding),
@@ -44,13 +45,16 @@ fn conv_forward() -> Run {
     })
 }
 
-/// Forward and all gradients of 8 heads, 64 wide.
-fn attention(tokens: usize) -> Run {
-    let [q, k, v] = [(); 3].map(|()| Tensor::randn([1, 8, tokens, 64], DType::F32).requires_grad_(true));
+/// Forward and all gradients of heads 64 wide, which lie beside one another in a row, as after a projection.
+fn attention([batch, heads, tokens]: [usize; 3], causal: bool) -> Run {
+    let rows = || Tensor::randn([batch, tokens, heads, 64], DType::F32).transpose(1, 2).detach();
+    let [q, k, v] = [(); 3].map(|()| rows().requires_grad_(true));
+    let pairs = if causal { tokens * (tokens + 1) / 2 } else { tokens * tokens };
     // Two products forward, and five backward if the scores are computed again.
-    Run::new(Work::Flops(7.0 * 2.0 * (8 * tokens * tokens * 64) as f64), move || {
+    Run::new(Work::Flops(7.0 * 2.0 * (batch * heads * pairs * 64) as f64), move || {
         [&q, &k, &v].into_iter().for_each(Tensor::zero_grad);
-        q.scaled_dot_product_attention(&k, &v, Attention::default()).sum(..).backward();
+        let options = Attention { causal, ..Attention::default() };
+        q.scaled_dot_product_attention(&k, &v, options).sum(..).backward();
     })
 }
 
