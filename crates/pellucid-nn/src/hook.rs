@@ -5,7 +5,7 @@
 use crate::call::Observer;
 use crate::module::Module;
 use crate::visit::Place;
-use pellucid_tensor::{Error, Result, Tensor, ops};
+use pellucid_tensor::{Error, Result, Tensor, is_grad_enabled, ops};
 use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
 
@@ -222,7 +222,7 @@ pub(crate) fn around(
     for hook in hooks_of(place) {
         match hook {
             Hook::Forward(hook) => y = hook(inputs, &y).unwrap_or(y),
-            Hook::Backward(hook) if y.requires_grad() => {
+            Hook::Backward(hook) if is_grad_enabled() && y.requires_grad() => {
                 // What is put out may be an input, or a parameter: others use that too, and it outlives the call.
                 let axes: Vec<isize> = (0..y.rank() as isize).collect();
                 y = ops::permute(&y, &axes)?;

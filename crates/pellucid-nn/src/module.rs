@@ -3,7 +3,7 @@
 use crate::parameter::{Buffer, Choice, Parameter, Training};
 use crate::state::{self, Keys, StateDict};
 use crate::visit::{Part, PartInfo, Visitor};
-use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, unwrap};
+use pellucid_tensor::{DType, Device, Error, Layout, Result, Shape, Tensor, unwrap};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -285,7 +285,7 @@ fn names_of(module: &(impl Module + ?Sized), takes: impl Fn(&Buffer) -> bool) ->
 /// The first name alone of what is shared.
 fn first_names(mut named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
     let mut seen = HashSet::new();
-    named.retain(|(_, tensor)| seen.insert(identity(tensor)));
+    named.retain(|(_, tensor)| seen.insert(view(tensor)));
     named
 }
 
@@ -299,6 +299,11 @@ pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)>
 pub(crate) fn identity(tensor: &Tensor) -> (usize, usize) {
     let array = tensor.array();
     (Arc::as_ptr(array.storage()).cast::<()>().addr(), array.layout().offset())
+}
+
+/// The same, and how the elements lie: another view of a tensor is a value of its own in state dicts, with its own shape.
+pub(crate) fn view(tensor: &Tensor) -> ((usize, usize), Layout) {
+    (identity(tensor), tensor.array().layout().clone())
 }
 
 impl Module for Parameter {

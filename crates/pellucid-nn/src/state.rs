@@ -1,6 +1,6 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
-use crate::module::identity;
+use crate::module::{identity, view};
 use pellucid_tensor::{Error, Misshaped, Result, Tensor, no_grad, ops, unwrap};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -117,7 +117,7 @@ impl<'a> Own<'a> {
     fn all(own: &'a [(String, Tensor)]) -> Vec<Own<'a>> {
         let (mut all, mut places) = (Vec::<Own<'_>>::new(), HashMap::new());
         for (name, tensor) in own {
-            let place = *places.entry(identity(tensor)).or_insert(all.len());
+            let place = *places.entry(view(tensor)).or_insert(all.len());
             if place == all.len() {
                 all.push(Own { names: Vec::new(), tensor });
             }

@@ -9,7 +9,7 @@ use pellucid_nn::{
     ModuleList, Parameter, Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder,
     TransformerOptions, hook, init, rename, sequential,
 };
-use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, capture, manual_seed};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, capture, manual_seed, no_grad};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -493,6 +493,10 @@ fn backward_hooks_on_what_passes_its_input_on_see_their_own_gradient() {
     });
     (model.forward(&x).sum(..) + x.sum(..)).backward();
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), [1.0, 1.0]);
+    {
+        let _off = no_grad();
+        assert!(!model.forward(&x).requires_grad(), "nothing to see where no gradients are");
+    }
     drop(guard);
     x.sum(..).backward();
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.0, 2.0]);

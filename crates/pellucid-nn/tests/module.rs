@@ -259,6 +259,21 @@ fn a_shared_value_loads_under_any_of_its_names() {
     assert_eq!(missing, ["encoder.weight"]);
 }
 
+/// A view of a parameter that lies otherwise has its own shape, and is written by its own name.
+#[test]
+fn views_of_one_tensor_load_as_they_lie() {
+    let weight = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+    let model = (Parameter::new(weight.clone()), Parameter::new(weight.t()));
+    let state = model.state_dict();
+    assert_eq!(state["1"].shape().dims(), [3, 2]);
+    weight.copy_(&Tensor::zeros([2, 3], DType::F32));
+    model.load_state_dict(&state).unwrap();
+    assert_eq!(weight.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let alone = pellucid_nn::rename(&state, |name| (name == "1").then(|| name.to_string()));
+    let Error::StateDict { missing, .. } = model.load_state_dict(&alone).unwrap_err() else { panic!("it is missing") };
+    assert_eq!(missing, ["0"]);
+}
+
 #[test]
 fn a_visitor_sees_names_and_kinds() {
     let mut seen = Vec::new();

@@ -14,7 +14,8 @@ use std::ops::Range;
 /// is one number for all machines.
 pub(super) const ROWS: usize = 32;
 
-/// Scores that backward keeps: with the gradients of as many they fill a 1 MiB L2, and a sum over queries is long enough.
+/// Scores that backward keeps, if those of one block are not more: with the gradients of as many they fill a 1 MiB L2, and a sum over
+/// queries is long enough.
 const KEPT: usize = 128 << 10;
 
 /// For so few queries keys and values are not worth packing.

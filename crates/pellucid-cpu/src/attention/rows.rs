@@ -52,9 +52,9 @@ pub(super) struct Block<T> {
     pub(super) scale: T,
 }
 
-/// Room for a row of `keys` scores: whole vectors, in an odd number of cache lines or nearly so, that rows spread over the cache.
+/// Room for a row of `keys` scores: whole vectors, an odd number of 16 lanes, so that rows spread over the cache.
 pub(super) fn room(keys: usize) -> usize {
-    keys.next_multiple_of(VIRTUAL_LANES) + VIRTUAL_LANES
+    (keys.div_ceil(VIRTUAL_LANES) | 1) * VIRTUAL_LANES
 }
 
 impl<T: Number> Block<T> {
@@ -179,6 +179,12 @@ impl<T: Number> Work<T> for Slopes<'_, T> {
                     *x = *x - log;
                 }
                 exponentials::<V>(p, seen, block.keys);
+                // λ is rounded, and of scores that are large it is little more than their maximum: the weights' sum is 1 all the same.
+                let sum = sum(&p[..seen.next_multiple_of(VIRTUAL_LANES)]);
+                let share = if sum == <T as Real>::ZERO { sum } else { <T as Real>::ONE / sum };
+                for p in &mut p[..seen] {
+                    *p = *p * share;
+                }
                 let (d, scale) = (self.dot(query), block.scale);
                 let (own, rest) = slopes.split_at_mut(seen);
                 for (x, &p) in own.iter_mut().zip(&*p) {
@@ -306,8 +312,13 @@ fn total<T: Number>(mut sums: [T; VIRTUAL_LANES]) -> T {
 unsafe fn exponentials<V: FloatVector>(row: &mut [V::Scalar], seen: usize, keys: usize) {
     let zero = <V::Scalar as Real>::ZERO;
     let whole = seen.next_multiple_of(VIRTUAL_LANES);
-    // What lies behind, in the last vector, is an ordinary number.
+    // What lies behind, in the last vector, is an ordinary number; what is as good as 0, as where a mask says −∞, becomes one, and
+    // then 0.
     row[seen..whole].fill(zero);
+    let least = -<V::Scalar as Real>::EXP_LIMIT;
+    for x in &mut row[..seen] {
+        *x = if *x < least { least } else { *x };
+    }
     // SAFETY: the caller's.
     unsafe {
         let mut j = 0;
@@ -319,6 +330,10 @@ unsafe fn exponentials<V: FloatVector>(row: &mut [V::Scalar], seen: usize, keys:
             exponential::<V, 1>(row.as_mut_ptr().add(j));
             j += V::LANES;
         }
+    }
+    let nothing = Real::exp(least) + Real::exp(least);
+    for e in &mut row[..seen] {
+        *e = if *e < nothing { zero } else { *e };
     }
     row[seen..keys.max(whole)].fill(zero);
 }
@@ -336,7 +351,9 @@ unsafe fn exponential<V: FloatVector, const R: usize>(at: *mut V::Scalar) {
         let e = match V::exp(v) {
             Some(e) => e,
             None => {
-                lanes(&mut v).iter_mut().for_each(|x| *x = Real::exp(*x));
+                for x in lanes(&mut v) {
+                    *x = Real::exp(*x);
+                }
                 v
             }
         };

@@ -270,6 +270,30 @@ fn a_nan_arrives_and_large_scores_overflow_nowhere() {
     assert_eq!(nans, [6, 7]);
 }
 
+/// A row in which all keys have the same large score is one in which they have none: λ cannot hold the difference.
+#[test]
+fn what_is_added_to_a_whole_row_changes_no_gradient() {
+    let k = Attention { causal: false, masked: true, scale: 0.5, part: AttentionPart::Result };
+    let s = sizes([1, 1, 1, 3, 40, 4, 4]);
+    let mut x = values(&s, Some(DType::F32));
+    let gradients = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        let inputs = arrays(&s, x, Some(DType::F32), DType::F32, Lie::Plain);
+        let y = run_at(Level::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+        let g = incoming(&s, DType::F32, Lie::Plain);
+        let gradient = Attention { part: AttentionPart::Gradient, ..k };
+        run_at(Level::best(), &gradient, &back(&inputs, &g, &y)).unwrap().iter().map(|a| a.reals()).collect()
+    };
+    // So large that only the scores' common part is left of them.
+    (x[0], x[3]) = (vec![0.0; x[0].len()], vec![0.0; x[3].len()]);
+    let plain = gradients(&x);
+    for added in [-1e4, -1e9, f64::from(f32::MIN), 1e9] {
+        x[3].fill(added);
+        for (a, b) in gradients(&x).iter().zip(&plain) {
+            assert!(near(a, b, 1e-6), "{added}: {a:?} {b:?}");
+        }
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let k = Attention { causal: true, masked: true, scale: 1.0, part: AttentionPart::Result };

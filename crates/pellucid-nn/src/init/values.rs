@@ -46,7 +46,7 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
 }
 
 pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Result<Tensor> {
-    if !(low <= high && (high - low).is_finite()) {
+    if shape.size() > 0 && !(low <= high && (high - low).is_finite()) {
         return Err(Error::invalid("uniform", format!("takes finite numbers low <= high, got {low} and {high}")));
     }
     let u = ops::rand_with(shape, dtype, &generator())?;
@@ -76,7 +76,7 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
 
 /// Uniform around 0 with a standard deviation.
 fn even(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
-    let bound = 3f64.sqrt() * std;
+    let bound = (3f64.sqrt() * std).abs();
     uniform(shape, dtype, -bound, bound)
 }
 

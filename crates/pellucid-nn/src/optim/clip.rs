@@ -50,7 +50,7 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
         }
     }
     let scale = ops::map(formula!(|n; c| (c / (n + 1e-6)).min(1.0)), &[&norm], &[max_norm.into()])?.remove(0);
-    for gradient in parameters.iter().filter_map(|p| p.grad()) {
+    for gradient in gradients(parameters) {
         ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&narrowed(&scale, &gradient)?], &[])?;
     }
     Ok(norm)
@@ -62,7 +62,7 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
 /// [`Error::InvalidArgument`] if no parameter has a gradient.
 pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
     let _guard = no_grad();
-    let gradients: Vec<Tensor> = parameters.iter().filter_map(|p| p.grad()).collect();
+    let gradients: Vec<Tensor> = gradients(parameters).collect();
     let widest = gradients.iter().map(Tensor::dtype).fold(DType::F32, DType::promote);
     let own = |g: &Tensor| {
         // The norm of numbers that f16 has need not be one.
@@ -80,6 +80,11 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
     }
 }
 
+/// Those that an optimizer follows: a frozen parameter may have one from before.
+fn gradients(parameters: &[Parameter]) -> impl Iterator<Item = Tensor> {
+    parameters.iter().filter(|p| p.requires_grad()).filter_map(|p| p.grad())
+}
+
 /// Clamps every element of every gradient, in place, to [−`max_value`, `max_value`].
 ///
 /// # Errors
@@ -89,7 +94,7 @@ pub fn clip_grad_value(parameters: &[Parameter], max_value: f64) -> Result<()> {
         return Err(Error::invalid("clip_grad_value", format!("max_value must be above 0, got {max_value}")));
     }
     let _guard = no_grad();
-    for gradient in parameters.iter().filter_map(|p| p.grad()) {
+    for gradient in gradients(parameters) {
         ops::update(formula!(|g; c| g.clamp(-c, c)), &[&gradient], &[], &[max_value.into()])?;
     }
     Ok(())

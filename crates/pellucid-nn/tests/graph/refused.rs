@@ -40,7 +40,7 @@ fn a_wrong_width_is_refused_with_layer_expected_and_given() {
     let other = sequential![Linear::new(5, CLASSES)];
     let plan = make_plan_for_sequential(&other, &[BATCH, 5], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
-    assert!(layer == "0 (Linear)" && source.to_string().contains("[6, 16]"), "{layer}: {source}");
+    assert!(layer == "0 (Linear)" && source.to_string().contains("[16, 6]"), "{layer}: {source}");
     // At the batch:
     let mut step = model
         .compile(&[BATCH, 6], CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None })

@@ -1,6 +1,7 @@
 //! The backward pass: every node once, after all its consumers, latest generation first.
 
 use super::graph::{Edge, Recorded, Slot, address};
+use super::hook::Hooks;
 use super::mode::set_grad_enabled;
 use super::operation::{Gradients, InputGradients, Needed, Saved};
 use crate::autocast::{autocast_dtype, autocast_off};
@@ -163,7 +164,7 @@ pub(crate) struct Pass<'a> {
     node_at: ByAddress<usize>,
     leaves: SmallVec<[Arrived; 4]>,
     leaf_at: ByAddress<usize>,
-    /// Storages of gradients that somebody else has: of where the pass began, and of leaves.
+    /// Storages of gradients that somebody else may have: whoever began the pass, hooks, slots.
     shared: ByAddress<()>,
     /// For `grad`: what is asked for, and which nodes lead there.
     targets: Option<(&'a mut [Target], ByAddress<bool>)>,
@@ -322,7 +323,7 @@ impl<'a> Pass<'a> {
     fn observe(&mut self, node: &Arc<Recorded>, gradients: &mut [Option<Tensor>]) -> Result<()> {
         if let Some(hooks) = node.hooks.get() {
             for (hooks, gradient) in hooks.iter().zip(&mut *gradients) {
-                *gradient = gradient.take().map(|g| hooks.run(g));
+                *gradient = gradient.take().map(|g| shown(hooks, g, &mut self.shared));
             }
         }
         if let Some((targets, _)) = &mut self.targets {
@@ -339,6 +340,7 @@ impl<'a> Pass<'a> {
             for (handle, gradient) in node.handles.get().iter().zip(&*gradients) {
                 let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
                 if let Some(slot) = inner.kept_slot(self.options.keep_grad) {
+                    self.shared.insert(storage_of(gradient), ());
                     slot.update(|held| self.options.accumulate(held, gradient.clone()))?;
                 }
             }
@@ -349,9 +351,9 @@ impl<'a> Pass<'a> {
     /// The end: the leaves' gradients go to their targets or slots.
     fn finish(&mut self) -> Result<()> {
         let Pass { options, leaves, shared, targets, .. } = self;
-        let finished =
-            |Arrived { slot, gradient }: &mut Arrived| *gradient = gradient.take().map(|g| slot.hooks.run(g));
-        leaves.iter_mut().for_each(finished);
+        for Arrived { slot, gradient } in leaves.iter_mut() {
+            *gradient = gradient.take().map(|g| shown(&slot.hooks, g, shared));
+        }
         if let Some((targets, _)) = targets {
             for Arrived { slot, gradient } in leaves.drain(..) {
                 for target in targets.iter_mut() {
@@ -362,16 +364,17 @@ impl<'a> Pass<'a> {
             }
             return Ok(());
         }
-        // Whatever can fail fails before the first slot is written.
-        for Arrived { slot, gradient } in leaves.iter_mut() {
-            if let Some(own) = gradient.take() {
-                check("hook", &own, &slot.meta)?;
-                *gradient = Some(owned(own, shared)?);
-            }
+        // What hooks have returned is looked at before the first slot is written.
+        for Arrived { slot, gradient } in leaves.iter() {
+            gradient.iter().try_for_each(|g| check("hook", g, &slot.meta))?;
         }
         for Arrived { slot, gradient } in leaves.drain(..) {
             let Some(gradient) = gradient else { continue };
-            slot.update(|held| options.accumulate(held, gradient))?;
+            slot.update(|held| {
+                // A sum is new.
+                let gradient = if held.is_none() { owned(gradient, shared)? } else { gradient };
+                options.accumulate(held, gradient)
+            })?;
         }
         Ok(())
     }
@@ -411,8 +414,9 @@ impl Backward {
 }
 
 /// A leaf's gradient that is nobody else's: clipping writes into it, once for each leaf. What other leaves have too (those of
-/// a sum have one gradient), or whoever started the pass, and what repeats elements, is copied. Recorded kernels hold what
-/// they read: there it is known who else has it.
+/// a sum have one gradient), or whoever started the pass, or a hook or a slot on the way, and what repeats elements, is copied.
+/// Recorded kernels hold what they read: there it is known who else may have it, but for operations of one's own that pass on
+/// a value they have saved.
 fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
     if gradient.requires_grad() {
         // Its history keeps it from being written into.
@@ -428,6 +432,16 @@ fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
         }
     };
     if is_own { Ok(gradient) } else { ops::copy(&gradient) }
+}
+
+/// What hooks make of a gradient; they may keep it.
+fn shown(hooks: &Hooks, gradient: Tensor, shared: &mut ByAddress<()>) -> Tensor {
+    if hooks.is_empty() {
+        return gradient;
+    }
+    let gradient = hooks.run(gradient);
+    shared.insert(storage_of(&gradient), ());
+    gradient
 }
 
 /// Which storage a tensor's elements lie in.

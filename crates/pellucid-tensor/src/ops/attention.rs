@@ -8,8 +8,8 @@
 use super::formula::{map, rows_all};
 use super::reshape_to;
 use crate::array::Array;
-use crate::autocast;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::autocast::{self, autocast_off};
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, is_grad_enabled};
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
@@ -17,7 +17,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{self, AttentionPart, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 /// Options of [`scaled_dot_product_attention`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,7 +48,8 @@ pub struct Attention<'a> {
 pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<Tensor> {
     let op = "scaled_dot_product_attention";
     let Attention { mask, causal, scale, dropout } = options;
-    if let Some(dtype) = autocast::wanted(op, &[q, k, v]) {
+    let operands: SmallVec<[&Tensor; 4]> = [q, k, v].into_iter().chain(mask).collect();
+    if let Some(dtype) = autocast::wanted(op, &operands) {
         let [q, k, v] = [autocast::cast(q, dtype)?, autocast::cast(k, dtype)?, autocast::cast(v, dtype)?];
         let mask = autocast::cast_some(mask, dtype)?;
         return scaled_dot_product_attention(&q, &k, &v, Attention { mask: mask.as_ref(), ..options });
@@ -63,9 +64,9 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
         return Err(Error::invalid(op, format!("dropout must be in [0, 1), got {dropout}")));
     }
     let heads = Heads::new(op, q, k, v, mask)?;
-    let scale = scale.unwrap_or(1.0 / (heads.width as f64).sqrt());
+    let scale = scale.unwrap_or(1.0 / (heads.width.max(1) as f64).sqrt());
     let (q, k, v, all) = heads.stacked(q, k, v, mask)?;
-    let tracked_mask = mask.is_some_and(Tensor::requires_grad);
+    let tracked_mask = is_grad_enabled() && mask.is_some_and(Tensor::requires_grad);
     let o = if dropout > 0.0 || tracked_mask {
         whole(&q, &k, &v, all.as_ref(), causal, scale, dropout)?
     } else {
@@ -102,17 +103,16 @@ impl Heads {
         let mend = "the axes before the last two are equal, or the heads of K and V divide those of Q";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(mend))?;
         let queries = before(q);
-        let (lead, shared) = match queries.broadcast(&shared) {
-            Some(lead) => (lead.clone(), lead),
-            None => {
-                // Fewer heads of keys: all other axes broadcast.
-                let (h, g) = (queries.last().copied().unwrap_or(1), shared.last().copied().unwrap_or(1));
-                let outer = |s: &Shape| Shape::from(&s[..s.rank().saturating_sub(1)]);
-                let all = outer(&queries).broadcast(&outer(&shared)).filter(|_| g > 0 && h.is_multiple_of(g));
-                let all = all.ok_or_else(|| mismatch(mend))?;
-                let with = |heads: usize| all.iter().copied().chain([heads]).collect::<Shape>();
-                (with(h), with(g))
-            }
+        // Fewer heads of keys than of queries: those share them, and all other axes broadcast.
+        let (h, g) = (queries.last().copied().unwrap_or(1), shared.last().copied().unwrap_or(1));
+        let outer = |s: &Shape| Shape::from(&s[..s.rank().saturating_sub(1)]);
+        let (lead, shared) = if 0 < g && g < h && h.is_multiple_of(g) {
+            let all = outer(&queries).broadcast(&outer(&shared)).ok_or_else(|| mismatch(mend))?;
+            let with = |heads: usize| all.iter().copied().chain([heads]).collect::<Shape>();
+            (with(h), with(g))
+        } else {
+            let lead = queries.broadcast(&shared).ok_or_else(|| mismatch(mend))?;
+            (lead.clone(), lead)
         };
         let result: Shape = lead.iter().copied().chain([l, d]).collect();
         let scores: Shape = lead.iter().copied().chain([l, s]).collect();
@@ -167,45 +167,48 @@ fn whole(
     scale: f64,
     dropout: f64,
 ) -> Result<Tensor> {
+    if matches!(q.dtype(), DType::F16 | DType::BF16) {
+        let _as_they_are = autocast_off();
+        let wide = |t: &Tensor| if t.dtype() == DType::Bool { Ok(t.clone()) } else { ops::to_dtype(t, DType::F32) };
+        let mask = mask.map(wide).transpose()?;
+        let y = whole(&wide(q)?, &wide(k)?, &wide(v)?, mask.as_ref(), causal, scale, dropout)?;
+        return ops::to_dtype(&y, q.dtype());
+    }
     let group = q.shape()[1] / k.shape()[1].max(1);
     let each = |t: &Tensor| if group > 1 { ops::repeat(t, group, Some(1)) } else { Ok(t.clone()) };
     let (k, v) = (each(k)?, each(v)?);
     let mut x = ops::matmul(q, &ops::transpose(&k, -1, -2)?)?;
-    let mut left = scale;
-    if let Some(mask) = mask {
-        left = 1.0;
-        x = match mask.dtype() {
-            DType::Bool => {
-                let f = formula!(|x, seen: mask; scale| seen.select(x * scale, f64::NEG_INFINITY));
-                map(f, &[&x, mask], &[scale.into()])?
-            }
-            _ => map(formula!(|x, added; scale| x * scale + added), &[&x, mask], &[scale.into()])?,
-        };
-    }
+    x = match mask {
+        None => ops::mul(&x, scale)?,
+        Some(mask) if mask.dtype() == DType::Bool => {
+            let f = formula!(|x, seen: mask; scale| seen.select(x * scale, f64::NEG_INFINITY));
+            map(f, &[&x, mask], &[scale.into()])?
+        }
+        Some(mask) => map(formula!(|x, added; scale| x * scale + added), &[&x, mask], &[scale.into()])?,
+    };
     if causal {
         let f = formula!(|x, query: index, key: index| key.le(query).select(x, f64::NEG_INFINITY));
         let query = Tensor::arange(0, q.shape()[2] as i64, 1);
         let key = Tensor::arange(0, k.shape()[2] as i64, 1);
         x = map(f, &[&x, &ops::unsqueeze(&query, 1)?, &key], &[])?;
     }
-    let mut weights = shares(&x, left)?;
+    let mut weights = shares(&x)?;
     if dropout > 0.0 {
         weights = ops::dropout(&weights, dropout)?;
     }
     ops::matmul(&weights, &v)
 }
 
-/// softmax(x·scale) along the last axis; zeros for a row of −∞.
-fn shares(x: &Tensor, scale: f64) -> Result<Tensor> {
-    let f = formula!(|x; scale| {
-        let x = x * scale;
+/// softmax(x) along the last axis; zeros for a row of −∞.
+fn shares(x: &Tensor) -> Result<Tensor> {
+    let f = formula!(|x| {
         let m = x.row_max();
         let m = m.eq(f64::NEG_INFINITY).select(0.0, m);
         let e = (x - m).exp();
         let sum = e.row_sum();
         e * sum.eq(0.0).select(0.0, sum.recip())
     });
-    Ok(rows_all(f, &[x], &[scale.into()], (-1).into())?.swap_remove(0))
+    Ok(rows_all(f, &[x], &[], (-1).into())?.swap_remove(0))
 }
 
 /// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`, and a mask `[N, H, L, S]` without a gradient; its outputs

@@ -337,3 +337,14 @@ fn losses_and_distances_are_computed_in_f32() {
         }
     }
 }
+
+/// Queries, keys and values that are halves already meet a mask that is not.
+#[test]
+fn attention_takes_a_mask_of_numbers_with_halves() {
+    let x = random(&[2, 3, 4]).to_dtype(DType::BF16);
+    let mask = Tensor::zeros([3, 3], DType::F32);
+    let _on = autocast(DType::BF16);
+    let attend = |mask| ops::scaled_dot_product_attention(&x, &x, &x, Attention { mask, ..Attention::default() });
+    let (masked, plain) = (attend(Some(&mask)).unwrap(), attend(None).unwrap());
+    assert_eq!((masked.dtype(), masked.to_vec::<f32>()), (DType::BF16, plain.to_vec::<f32>()));
+}

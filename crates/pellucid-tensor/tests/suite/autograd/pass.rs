@@ -2,6 +2,7 @@
 
 use crate::support::{assert_close, bits, leaf, number, panic_of, slope};
 use pellucid_tensor::{Backward, DType, Error, Tensor, lazy};
+use std::sync::{Arc, Mutex};
 
 #[test]
 fn a_pass_starts_with_ones_scalar_or_not() {
@@ -313,6 +314,26 @@ fn every_leaf_has_a_gradient_of_its_own_that_can_be_written() {
         a.sum(..).backward();
         scale(&a.grad().unwrap(), 3.0);
         assert_eq!(a.grad().unwrap().to_vec::<f64>(), [3.0, 3.0]);
+    });
+    check(&|| {
+        // What is kept on the way, and what a hook has seen, is another's.
+        let a = leaf();
+        let h = a.reshape([1, 2]);
+        h.keep_grad();
+        h.square().sum(..).backward();
+        scale(&a.grad().unwrap(), 0.0);
+        assert_eq!(h.grad().unwrap().to_vec::<f64>(), [2.0, 4.0]);
+        let b = leaf();
+        let kept = Arc::new(Mutex::new(None));
+        let place = kept.clone();
+        b.register_hook(move |g| {
+            *place.lock().unwrap() = Some(g.clone());
+            None
+        });
+        b.square().sum(..).backward();
+        scale(&b.grad().unwrap(), 0.0);
+        let seen = kept.lock().unwrap().take().unwrap();
+        assert_eq!(seen.to_vec::<f64>(), [2.0, 4.0]);
     });
     let a = leaf();
     started(&a.reshape([2]));

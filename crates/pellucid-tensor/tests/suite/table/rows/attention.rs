@@ -57,6 +57,20 @@ fn attention() -> Row {
         )
         .floats_only()
         .case(
+            "all heads share keys",
+            [real([4, 2, 4]), real([1, 3, 4]), real([1, 3, 2])],
+            move |x| attend(x, plain()),
+            |x| naive(x, 0.5, |_, _, _| 0.0),
+        )
+        .floats_only()
+        .case(
+            "causal, with a negative scale",
+            [real([1, 3, 2]), real([1, 3, 2]), real([1, 3, 2])],
+            move |x| attend(x, Attention { causal: true, scale: Some(-0.5), ..plain() }),
+            move |x| naive(x, -0.5, |_, l, s| hidden(s > l)),
+        )
+        .floats_only()
+        .case(
             "causal",
             [real([1, 3, 2]), real([1, 3, 2]), real([1, 3, 2])],
             move |x| attend(x, Attention { causal: true, ..plain() }),
@@ -142,7 +156,19 @@ fn attention() -> Row {
             let options = || Attention { causal: true, ..Attention::default() };
             let half = ops::scaled_dot_product_attention(&q, &k, &v, options())?;
             let exact = ops::scaled_dot_product_attention(&wide[0], &wide[1], &wide[2], options())?;
-            Ok(half.dtype() == DType::BF16 && half.to_vec::<bf16>() == exact.to_dtype(DType::BF16).to_vec::<bf16>())
+            // A mask with a gradient has a way of its own.
+            let mask = Tensor::zeros([40, 40], DType::BF16).requires_grad_(true);
+            let other = ops::scaled_dot_product_attention(&q, &k, &v, Attention { mask: Some(&mask), ..options() })?;
+            let near =
+                (other.to_dtype(DType::F32) - &exact).abs().le(exact.abs() / 256.0 + 1e-6).all(..).item::<bool>();
+            Ok(near
+                && half.dtype() == DType::BF16
+                && half.to_vec::<bf16>() == exact.to_dtype(DType::BF16).to_vec::<bf16>())
+        })
+        .also("queries and keys of no width find the mean of all values", || {
+            let (q, v) = (Tensor::zeros([2, 0], DType::F32), Tensor::from([[1.0f32], [3.0]]));
+            let y = ops::scaled_dot_product_attention(&q, &q, &v, Attention::default())?;
+            Ok(y.to_vec::<f32>() == [2.0, 2.0])
         })
         .also("a dropout of 1", || {
             let x = Tensor::zeros([2, 2], DType::F32);
