@@ -1,9 +1,11 @@
 //! Arrays for tests, in every kind of layout.
 
 use crate::Cpu;
+use crate::operand::{Operand, Operands};
 use pellucid_ir::backend::{Backend, Storage, View};
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::{DType, Element, Layout, Result, Scalar, Shape};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// How an array lies in its storage.
@@ -134,6 +136,24 @@ impl Array {
     pub(crate) fn view(&self) -> View<'_> {
         View { storage: &self.storage, layout: &self.layout, dtype: self.dtype }
     }
+}
+
+/// New arrays for what a kernel makes of these inputs.
+pub(crate) fn made(kernel: &Kernel, inputs: &[&Array]) -> Result<Vec<Array>> {
+    let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.layout.shape().clone(), dtype: a.dtype }).collect();
+    Ok(kernel.infer(&metas)?.into_iter().map(|m| Array::new(m.shape, m.dtype, Lie::Plain)).collect())
+}
+
+/// Arrays as a family sees them: `address` is that of what is read, or of what is written.
+pub(crate) fn operands<'a>(
+    arrays: impl IntoIterator<Item = &'a Array>,
+    address: fn(&'static str, &View<'_>) -> Result<NonNull<u8>>,
+) -> Result<Operands<'a>> {
+    let operand = |a: &'a Array| {
+        let base = address("test", &a.view())?.as_ptr();
+        Ok(Operand { base, layout: &a.layout, dtype: a.dtype })
+    };
+    arrays.into_iter().map(operand).collect()
 }
 
 /// Runs a kernel on the CPU.

@@ -1,7 +1,7 @@
 //! The kernel against loops over numbers, and its bits against themselves.
 
 use super::*;
-use crate::operand::{self, Operands};
+use crate::operand;
 use crate::testing::{self, Lie, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::AttentionSizes;
@@ -103,32 +103,15 @@ fn arrays(s: &AttentionSizes, x: &[Vec<f64>], mask: Option<DType>, dtype: DType,
 
 /// Runs one level of a kernel; the first output has its heads inside of its rows.
 fn run_at(level: Level, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
-    let meta = |a: &&testing::Array| Meta { shape: a.layout.shape().clone(), dtype: a.dtype };
-    let made = Kernel::Attention(*k).infer(&inputs.iter().map(meta).collect::<Vec<_>>())?;
-    let mut outputs: Vec<testing::Array> =
-        made.into_iter().map(|m| testing::Array::new(m.shape, m.dtype, Lie::Plain)).collect();
+    let mut outputs = testing::made(&Kernel::Attention(*k), inputs)?;
     let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("four axes") };
     let turned = testing::Array::new([n, l, h, e], outputs[0].dtype, Lie::Plain);
     outputs[0] = testing::Array { layout: turned.layout.permute(&[0, 2, 1, 3]), ..turned };
-    {
-        let x: Result<Operands<'_>> = inputs
-            .iter()
-            .map(|a| {
-                let base = operand::input("test", &a.view())?.as_ptr();
-                Ok(Operand { base, layout: &a.layout, dtype: a.dtype })
-            })
-            .collect();
-        let y: Result<Operands<'_>> = outputs
-            .iter()
-            .map(|a| {
-                let base = operand::output("test", &a.view())?.as_ptr();
-                Ok(Operand { base, layout: &a.layout, dtype: a.dtype })
-            })
-            .collect();
-        let (x, y) = (x?, y?);
-        check(k, &x, &y)?;
-        attention_at(level, k, &x, &y)?;
-    }
+    let x = testing::operands(inputs.iter().copied(), operand::input)?;
+    let y = testing::operands(&outputs, operand::output)?;
+    check(k, &x, &y)?;
+    attention_at(level, k, &x, &y)?;
+    drop(y);
     Ok(outputs)
 }
 

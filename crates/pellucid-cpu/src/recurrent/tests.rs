@@ -1,7 +1,7 @@
 //! The kernel against loops over numbers, and its bits against themselves.
 
 use super::*;
-use crate::operand::{self, Operands};
+use crate::operand;
 use crate::testing::{self, Lie, numbers};
 use crate::with_threads;
 
@@ -105,30 +105,14 @@ fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) -> [Vec<f64
 
 /// Runs one level of a kernel; the outputs, and for `in_place` the gates are those of the input.
 fn run_at(level: Level, k: &Recurrent, inputs: &[&testing::Array], in_place: bool) -> Result<Vec<testing::Array>> {
-    let meta = |a: &&testing::Array| Meta { shape: a.layout.shape().clone(), dtype: a.dtype };
-    let made = Kernel::Recurrent(*k).infer(&inputs.iter().map(meta).collect::<Vec<_>>())?;
-    let mut outputs: Vec<testing::Array> =
-        made.into_iter().map(|m| testing::Array::new(m.shape, m.dtype, Lie::Plain)).collect();
+    let mut outputs = testing::made(&Kernel::Recurrent(*k), inputs)?;
     if in_place {
         outputs[0] = inputs[0].clone();
     }
-    {
-        let x: Result<Operands<'_>> = inputs
-            .iter()
-            .map(|a| {
-                let base = operand::input("test", &a.view())?.as_ptr();
-                Ok(Operand { base, layout: &a.layout, dtype: a.dtype })
-            })
-            .collect();
-        let y: Result<Operands<'_>> = outputs
-            .iter()
-            .map(|a| {
-                let base = operand::output("test", &a.view())?.as_ptr();
-                Ok(Operand { base, layout: &a.layout, dtype: a.dtype })
-            })
-            .collect();
-        recurrent_at(level, k, &x?, &y?)?;
-    }
+    let x = testing::operands(inputs.iter().copied(), operand::input)?;
+    let y = testing::operands(&outputs, operand::output)?;
+    recurrent_at(level, k, &x, &y)?;
+    drop(y);
     Ok(outputs)
 }
 
