@@ -18,7 +18,7 @@ impl CpuBuffer {
     /// A buffer without memory yet. A size that no memory could have is refused at once.
     pub fn new(bytes: usize) -> Result<CpuBuffer> {
         if bytes > isize::MAX as usize {
-            return Err(Error::OutOfMemory { requested: bytes, in_use: pool::stats().in_use, cap: usize::MAX });
+            return Err(Error::out_of_memory(bytes));
         }
         Ok(CpuBuffer { bytes, start: AtomicPtr::new(ptr::null_mut()) })
     }

@@ -16,6 +16,7 @@ mod buffer;
 mod check;
 mod conv;
 mod factor;
+mod guard;
 mod index;
 mod list;
 mod maps;

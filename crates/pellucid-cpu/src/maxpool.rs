@@ -87,11 +87,12 @@ impl Axis {
         start..end.min(self.size)
     }
 
-    /// The outputs whose tap t lies inside.
-    fn outputs(&self, t: usize) -> Range<usize> {
-        let start = self.before.saturating_sub(self.dilation * t).div_ceil(self.stride);
-        let end = (self.len + self.before).saturating_sub(self.dilation * t).div_ceil(self.stride);
-        start..end.min(self.outputs)
+    /// The outputs whose taps are all inside: a range within `0..outputs`, which is empty if the window is longer than the input.
+    fn inside(&self) -> Range<usize> {
+        let start = self.before.div_ceil(self.stride).min(self.outputs);
+        let last = self.dilation * (self.size - 1);
+        let end = (self.len + self.before).saturating_sub(last).div_ceil(self.stride).min(self.outputs);
+        start..end.max(start)
     }
 
     /// Where tap t of output o lies, if it lies inside.
@@ -148,9 +149,7 @@ impl Windows {
         positions: &mut [i64],
     ) {
         let [_, _, c] = &self.0;
-        // The outputs all of whose taps lie inside.
-        let start = c.outputs(0).start;
-        let inside = start..c.outputs(c.size - 1).end.max(start);
+        let inside = c.inside();
         for (row, &(first, ref line)) in rows.iter().enumerate() {
             // All that is behind the row is still to come.
             let (values, positions) = (&mut values[row * c.outputs..], &mut positions[row * c.outputs..]);
@@ -302,7 +301,7 @@ fn deal<T: Number, const S: usize>(line: &[T], phases: &mut [Phase<T>; S]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, Lie, numbers};
+    use crate::testing::{self, Choices, Lie, numbers};
     use crate::with_threads;
     use pellucid_ir::kernel::Kernel;
 
@@ -389,6 +388,84 @@ mod tests {
                 let same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
                 assert!(found.0.iter().zip(&values).all(same), "{dtype} {window:?}");
             }
+        }
+    }
+
+    /// Runs a case on some threads, in some layout and dtype: on as many outputs as there are windows with a tap inside, or
+    /// fewer. False if there is none.
+    fn sweep(window: Window, x: [usize; 3], choices: &Choices) -> bool {
+        let all = [0, 1, 2].map(|a| {
+            let inside = |o: &usize| {
+                (0..window.size[a])
+                    .map(|t| o * window.stride[a] + t * window.dilation[a])
+                    .any(|at| (window.before[a]..window.before[a] + x[a]).contains(&at))
+            };
+            (0..=x[a] + window.before[a]).take_while(inside).count()
+        });
+        if all.contains(&0) {
+            return false;
+        }
+        let out = all.map(|n| if choices.below(3) == 0 { 1 + choices.below(n) } else { n });
+        let shape = [1 + choices.below(3), x[0], x[1], x[2]];
+        let mut values = numbers(shape.iter().product(), 4, 3);
+        let dtype = choices.of(&DType::ALL);
+        if dtype.is_float() {
+            values.iter_mut().skip(2).step_by(7).for_each(|x| *x = f64::NAN);
+        }
+        let (lie, threads) = (choices.of(&Lie::ALL), choices.threads());
+        let array = testing::Array::cast(shape, lie, dtype, &values);
+        let (expected, places) = naive(window, &array.reals(), shape, out);
+        let found = with_threads(threads, || run(window, &array, &[shape[0], out[0], out[1], out[2]]).unwrap());
+        let what = || format!("{window:?} over {x:?} to {out:?} {dtype} {lie:?} {threads} threads");
+        assert!(found.1 == places, "{}", what());
+        assert!(found.0.iter().zip(&expected).all(|(a, b)| a == b || a.is_nan() && b.is_nan()), "{}", what());
+        true
+    }
+
+    #[test]
+    fn sweep_of_windows_along_one_axis() {
+        let (choices, mut seen) = (&Choices::new(41), 0);
+        for (len, size) in (1..=20).flat_map(|len| (1..=20).map(move |size| (len, size))) {
+            for (stride, dilation) in (1..=4).flat_map(|s| (1..=3).map(move |d| (s, d))) {
+                let before = [0, 1, size / 2, size - 1, choices.below(2 * size)];
+                let before = before[choices.below(5)];
+                let window = Window {
+                    size: [1, 1, size],
+                    stride: [1, 1, stride],
+                    dilation: [1, 1, dilation],
+                    before: [0, 0, before],
+                };
+                seen += usize::from(sweep(window, [1, 1, len], choices));
+            }
+        }
+        assert!(seen > 2000, "{seen}");
+    }
+
+    #[test]
+    fn sweep_of_windows_along_three_axes() {
+        let (choices, mut seen) = (&Choices::new(42), 0);
+        for _ in 0..1500 {
+            let three = |choices: &Choices, n: usize| [(); 3].map(|()| 1 + choices.below(n));
+            let (size, stride, dilation) = (three(choices, 5), three(choices, 4), three(choices, 3));
+            let before = size.map(|size| choices.below(size + 1));
+            let last = if choices.below(4) == 0 { 40 } else { 8 };
+            let x = [1 + choices.below(4), 1 + choices.below(6), 1 + choices.below(last)];
+            seen += usize::from(sweep(Window { size, stride, dilation, before }, x, choices));
+        }
+        assert!(seen > 500, "{seen}");
+    }
+
+    #[test]
+    fn a_window_may_be_longer_than_the_input_and_its_padding_too() {
+        let choices = &Choices::new(43);
+        for (len, size) in [(3, 13), (1, 13), (2, 9), (5, 20), (16, 33), (17, 64)] {
+            let window = Window {
+                size: [1, size, size],
+                stride: [1, 1, 1],
+                dilation: [1, 1, 1],
+                before: [0, size / 2, size / 2],
+            };
+            assert!(sweep(window, [1, len, len], choices), "{len} {size}");
         }
     }
 

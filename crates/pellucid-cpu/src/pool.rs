@@ -10,7 +10,7 @@
 //! read-modify-write; all others, and what overflows a drawer, on shelves, one mutex a class.
 //! Memory is never zeroed. Failure is a typed error, never an abort.
 
-use crate::scratch;
+use crate::{guard, scratch};
 use pellucid_ir::backend::MemoryStats;
 use pellucid_ir::{Error, Result};
 use std::alloc::{self, Layout};
@@ -219,6 +219,34 @@ impl Drop for Local {
 /// To be given back with [`release`] and the same number.
 #[inline]
 pub(crate) fn allocate(bytes: usize) -> Result<NonNull<u8>> {
+    let block = if guard::EXACT { exact(bytes) } else { block_of(guard::padded(bytes)) };
+    // SAFETY: the block is new, and has as many bytes.
+    block.map(|start| unsafe { guarded(start, bytes) })
+}
+
+/// The part of a new block that lies between its guards.
+///
+/// # Safety
+/// The block has [`guard::padded`]`(bytes)` bytes, and no other reference to it exists.
+#[inline(always)]
+unsafe fn guarded(start: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+    const { assert!(guard::GUARD.is_multiple_of(ALIGN)) };
+    // SAFETY: this function's contract is that of `guard::write`, whose result is in the block and hence not null.
+    unsafe { NonNull::new_unchecked(guard::write(start.as_ptr(), bytes)) }
+}
+
+/// A block of exactly `bytes` bytes, from the system.
+#[cold]
+fn exact(bytes: usize) -> Result<NonNull<u8>> {
+    let layout = Layout::from_size_align(bytes, ALIGN).ok();
+    // SAFETY: a request is not empty.
+    let start = layout.and_then(|layout| NonNull::new(unsafe { alloc::alloc(layout) }));
+    start.ok_or_else(|| out_of_memory(bytes))
+}
+
+/// [`allocate`] without guards.
+#[inline(always)]
+fn block_of(bytes: usize) -> Result<NonNull<u8>> {
     if bytes <= class_size(SMALL_CLASSES - 1) && CAP.load(Relaxed) == usize::MAX {
         let class = class_of(bytes);
         let taken = LOCAL.try_with(|local| {
@@ -245,11 +273,13 @@ fn allocate_slowly(bytes: usize) -> Result<NonNull<u8>> {
 /// [`allocate`] for a little that a kernel must have: it counts, but no cap refuses it. Aborts if the system does.
 pub(crate) fn allocate_regardless(bytes: usize) -> NonNull<u8> {
     let found = allocate(bytes).or_else(|error| {
-        if bytes > MAX_BYTES {
+        let block = guard::padded(bytes);
+        if block > MAX_BYTES || guard::EXACT {
             return Err(error);
         }
-        count(class_size(class_of(bytes)));
-        take(class_of(bytes), bytes)
+        count(class_size(class_of(block)));
+        // SAFETY: the block is new, and has as many bytes.
+        take(class_of(block), block).map(|start| unsafe { guarded(start, bytes) })
     });
     let layout = Layout::from_size_align(bytes, ALIGN).unwrap_or(Layout::new::<u8>());
     found.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
@@ -274,7 +304,15 @@ fn take(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 /// Nobody uses the block any more.
 #[inline]
 pub(crate) unsafe fn release(start: NonNull<u8>, bytes: usize) {
-    let (class, block) = (class_of(bytes), Block(start));
+    debug_assert!(bytes > 0 && start.addr().get().is_multiple_of(ALIGN), "{bytes} bytes at {start:?}");
+    if guard::EXACT {
+        let layout = Layout::from_size_align(bytes, ALIGN).expect("a block that was allocated");
+        // SAFETY: `exact` allocated the block with this layout, and its owner gives it up.
+        return unsafe { alloc::dealloc(start.as_ptr(), layout) };
+    }
+    // SAFETY: `allocate` has written the guards of the block, whose start is not null.
+    let start = unsafe { NonNull::new_unchecked(guard::check(start.as_ptr(), bytes)) };
+    let (class, block) = (class_of(guard::padded(bytes)), Block(start));
     let size = class_size(class) as isize;
     if class < SMALL_CLASSES {
         // The thread may be past the destruction of its locals.
@@ -434,7 +472,7 @@ fn in_use(tallies: &[Arc<Tally>]) -> usize {
 
 #[cold]
 fn out_of_memory(requested: usize) -> Error {
-    Error::OutOfMemory { requested, in_use: stats().in_use, cap: CAP.load(Relaxed) }
+    Error::OutOfMemory { op: "", shape: None, requested, in_use: stats().in_use, cap: CAP.load(Relaxed) }
 }
 
 /// No code runs under these locks that could leave the lists in a bad state.

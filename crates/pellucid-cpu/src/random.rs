@@ -268,7 +268,7 @@ rounded!(F16, BF16);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, Lie};
+    use crate::testing::{self, Choices, Lie};
     use crate::with_threads;
     use pellucid_ir::kernel::Kernel;
     use pellucid_ir::{Element, Shape};
@@ -356,6 +356,24 @@ mod tests {
             }
         }
         assert_eq!(go(Distribution::Uniform, &().into(), DType::F32, Lie::Plain, [0, 0]).0.reals().len(), 1);
+    }
+
+    #[test]
+    fn sweep_of_lengths_is_the_beginning_of_one_stream() {
+        use Distribution::{Bits, Normal, Uniform};
+        let choices = &Choices::new(81);
+        for dtype in DType::ALL {
+            for distribution in if dtype.is_float() { &[Uniform, Normal][..] } else { &[Bits] } {
+                let of = |shape: &Shape, lie| go(*distribution, shape, dtype, lie, [3, 4]).0.reals();
+                let whole = of(&[40_000].into(), Lie::Plain);
+                for n in (1..=70).chain([127, 128, 129, 1000, 40_000]) {
+                    let (lie, threads) = (choices.of(&Lie::ALL), choices.threads());
+                    let rows = if n % 5 == 0 { 5 } else { 1 };
+                    let found = with_threads(threads, || of(&[rows, n / rows].into(), lie));
+                    assert!(found == whole[..n], "{n} {dtype} {distribution:?} {lie:?} {threads} threads");
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Running reductions along one axis: sum, product, maximum, minimum, ln Σ exp.
 //!
-//! Strictly in order along the axis, so that the bits depend on nothing else. *Lines* along the axis
+//! Strictly in order along the axis, so that the bits depend on nothing else; sums and products of `f32` and half
+//! precision accumulate in `f64`. *Lines* along the axis
 //! are independent: where neighbouring lines are neighbours in memory, a whole vector of them
 //! advances together; otherwise a few at a time hide the latency of the chain.
 
@@ -74,29 +75,54 @@ trait Running<W> {
     }
 }
 
+/// A compute type with the type in which its sums and products accumulate: `f32` does so in `f64`, whose 29 spare bits
+/// hold the sum of 2²⁹ equal elements exactly; an `f32` sum of ones would stay at 2²⁴.
+trait Accumulate: Wide {
+    type Total: Wide;
+    fn widened(self) -> Self::Total;
+    fn rounded(total: Self::Total) -> Self;
+}
+
+macro_rules! accumulate {
+    ($($t:ty: $total:ty),*) => {$(
+        impl Accumulate for $t {
+            type Total = $total;
+            #[inline(always)]
+            fn widened(self) -> $total {
+                self as $total
+            }
+            #[inline(always)]
+            fn rounded(total: $total) -> $t {
+                total as $t
+            }
+        }
+    )*};
+}
+accumulate!(i32: i32, i64: i64, f32: f64, f64: f64);
+
 struct Sum;
 
-impl<W: Wide> Running<W> for Sum {
-    type First = W;
+impl<W: Accumulate> Running<W> for Sum {
+    type First = W::Total;
     type Second = ();
-    const START: (W, ()) = (W::NOTHING, ());
+    const START: (W::Total, ()) = (W::Total::NOTHING, ());
     #[inline(always)]
-    fn step(sum: &mut W, (): &mut (), x: W, _: i64) -> W {
-        *sum = sum.plus(x);
-        *sum
+    fn step(sum: &mut W::Total, (): &mut (), x: W, _: i64) -> W {
+        *sum = sum.plus(x.widened());
+        W::rounded(*sum)
     }
 }
 
 struct Product;
 
-impl<W: Wide> Running<W> for Product {
-    type First = W;
+impl<W: Accumulate> Running<W> for Product {
+    type First = W::Total;
     type Second = ();
-    const START: (W, ()) = (W::ONE, ());
+    const START: (W::Total, ()) = (W::Total::ONE, ());
     #[inline(always)]
-    fn step(product: &mut W, (): &mut (), x: W, _: i64) -> W {
-        *product = product.times(x);
-        *product
+    fn step(product: &mut W::Total, (): &mut (), x: W, _: i64) -> W {
+        *product = product.times(x.widened());
+        W::rounded(*product)
     }
 }
 
@@ -131,18 +157,18 @@ macro_rules! log_sum_exp {
     ($($t:ident),*) => {$(
         impl Running<$t> for LogSumExp {
             type First = $t;
-            type Second = $t;
-            const START: ($t, $t) = ($t::NEG_INFINITY, 0.0);
+            type Second = f64;
+            const START: ($t, f64) = ($t::NEG_INFINITY, 0.0);
             const NARROW: usize = 16;
             #[inline(always)]
-            fn step(max: &mut $t, sum: &mut $t, x: $t, _: i64) -> $t {
+            fn step(max: &mut $t, sum: &mut f64, x: $t, _: i64) -> $t {
                 // e^−|x − m|, and 1 for two equal infinities, whose difference is NaN.
                 let e = Real::exp(-Real::abs(x - *max));
-                let e = if x == *max { 1.0 } else { e };
+                let e = if x == *max { 1.0 } else { f64::from(e) };
                 let grows = x > *max;
                 *sum = if grows { *sum * e + 1.0 } else { *sum + e };
                 *max = if grows { x } else { *max };
-                *max + Real::ln(*sum)
+                *max + Real::ln(*sum as $t)
             }
         }
     )*};

@@ -3,15 +3,13 @@
 //! A stack: who asks within the work of somebody else gets what lies above. What does not fit is allocated for the
 //! time, and the block grows to all that was needed as soon as nobody uses it.
 
+use crate::guard;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Vector registers and cache lines are this wide: an unaligned tile costs a quarter to a half.
 const ALIGN: usize = 64;
-
-/// Bytes behind what was asked for that are watched.
-const GUARD: usize = if cfg!(test) { 256 } else { 0 };
 
 /// The least that a thread keeps.
 const LEAST: usize = 64 << 10;
@@ -31,7 +29,8 @@ impl Block {
     const NONE: Block = Block { start: std::ptr::null_mut(), bytes: 0 };
 
     fn new(bytes: usize) -> Block {
-        let layout = Layout::from_size_align(bytes.max(ALIGN), ALIGN).expect("scratch fits the address space");
+        let least = if guard::EXACT { 1 } else { ALIGN };
+        let layout = Layout::from_size_align(bytes.max(least), ALIGN).expect("scratch fits the address space");
         // SAFETY: the size is not zero.
         let start = unsafe { alloc(layout) };
         if start.is_null() {
@@ -130,15 +129,16 @@ pub(crate) fn with<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     const { assert!(align_of::<T>() <= ALIGN) };
     let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes < isize::MAX as usize / 2);
     let bytes = bytes.expect("scratch fits the address space");
-    let part = STACK.with(|stack| Part::new(stack, padded(bytes + GUARD)));
-    // In tests, whoever writes beyond its scratch is caught.
-    let guard = part.start.wrapping_add(bytes);
-    // SAFETY: the part has `GUARD` bytes more than were asked for.
-    unsafe { guard.write_bytes(0xA5, GUARD) };
-    let result = f(part.start.cast());
-    // SAFETY: as above, and they were written.
-    let intact = unsafe { std::slice::from_raw_parts(guard, GUARD) }.iter().all(|&b| b == 0xA5);
-    assert!(intact, "a kernel wrote beyond its {bytes} bytes of scratch");
+    if guard::EXACT {
+        let own = Block::new(bytes);
+        return f(own.start.cast());
+    }
+    let part = STACK.with(|stack| Part::new(stack, padded(guard::padded(bytes))));
+    // SAFETY: the part belongs to this call, and includes the guards.
+    let start = unsafe { guard::write(part.start, bytes) };
+    let result = f(start.cast());
+    // SAFETY: the guards were written for as many bytes.
+    unsafe { guard::check(start, bytes) };
     result
 }
 
@@ -198,7 +198,7 @@ mod tests {
         std::thread::spawn(|| {
             reserve();
             assert!(total() >= 3 << 20);
-            let kept = STACK.with(|stack| stack.start.get());
+            let kept = STACK.with(|stack| stack.start.get()).wrapping_add(guard::GUARD);
             assert_eq!(with(3 << 20, |p: *mut u8| p), kept);
         })
         .join()

@@ -1,4 +1,4 @@
-//! Sorting along one axis: stable, NaN last in both directions, with positions; and top-k.
+//! Sorting along one axis: stable, NaN above every number, with positions; and top-k.
 //!
 //! Every element becomes an unsigned *key* whose order is the wanted one: descending order is the
 //! complement, NaN the largest key, and −0 and 0 are one. Key and position packed into one number
@@ -175,15 +175,13 @@ sortable! {
     BF16: u64, 16, |x| half_key!(x.0, 0x7f80);
 }
 
-/// The key in the wanted direction, NaN last.
+/// The key in the wanted direction. NaN is the largest, so it comes first in descending order.
 #[inline(always)]
 fn directed<T: Sortable>(x: T, descending: bool) -> u64 {
     let largest = u64::MAX >> (64 - T::BITS);
-    match x.key() {
-        None => largest,
-        Some(key) if descending => largest - key,
-        Some(key) => key,
-    }
+    // No float has the largest key.
+    let key = x.key().unwrap_or(largest);
+    if descending { largest - key } else { key }
 }
 
 fn run<T: Sortable>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
@@ -354,7 +352,7 @@ fn first<'a, P: Packed>(k: usize, keys: &[u64], least: &mut [u64], room: &'a mut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, Lie, numbers};
+    use crate::testing::{self, Choices, Lie, numbers};
     use crate::with_threads;
     use pellucid_ir::Shape;
     use pellucid_ir::kernel::Kernel;
@@ -371,11 +369,11 @@ mod tests {
     /// The order of the documentation, by the standard library's stable sort.
     fn naive(x: &[f64], descending: bool) -> Vec<usize> {
         let mut order: Vec<usize> = (0..x.len()).collect();
-        order.sort_by(|&a, &b| match (x[a].is_nan(), x[b].is_nan()) {
-            (false, false) if descending => x[b].partial_cmp(&x[a]).unwrap(),
+        let compare = |a: usize, b: usize| match (x[a].is_nan(), x[b].is_nan()) {
             (false, false) => x[a].partial_cmp(&x[b]).unwrap(),
             (a, b) => a.cmp(&b),
-        });
+        };
+        order.sort_by(|&a, &b| if descending { compare(b, a) } else { compare(a, b) });
         order
     }
 
@@ -454,6 +452,37 @@ mod tests {
     }
 
     #[test]
+    fn sweep_of_lengths_counts_and_dtypes() {
+        let choices = &Choices::new(71);
+        let lengths = (1..=20).chain([31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257, 1025]);
+        for (len, lines) in lengths.flat_map(|len| [1, 2, 3, 7, 16, 17].map(|lines| (len, lines))) {
+            for axis in [0, 1] {
+                let shape = Shape::from(if axis == 0 { [len, lines] } else { [lines, len] });
+                let (dtype, lie, threads) = (choices.of(&DType::ALL), choices.of(&Lie::ALL), choices.threads());
+                let k = [len, 1, choices.below(len + 1)][choices.below(3)];
+                let kernel = Sort { axis, descending: choices.below(2) == 0, k };
+                let range = if dtype == DType::Bool { 1 } else { 20 };
+                let wild = if dtype.is_float() { special(len * lines, range) } else { numbers(len * lines, range, 5) };
+                let x = testing::Array::cast(shape, lie, dtype, &wild);
+                let values = x.reals();
+                let (y, p) = with_threads(threads, || go(kernel, &x, lie));
+                let y = y.reals();
+                let place =
+                    |line: usize, i: usize, len: usize| if axis == 0 { i * lines + line } else { line * len + i };
+                for line in 0..lines {
+                    let own: Vec<f64> = (0..len).map(|i| values[place(line, i, len)]).collect();
+                    for (i, at) in naive(&own, kernel.descending)[..k].iter().copied().enumerate() {
+                        let found = place(line, i, k);
+                        let what = || format!("{kernel:?} of {len} in {lines} {dtype} {lie:?} {threads} threads");
+                        assert_eq!(p[found] as usize, at, "{}", what());
+                        assert_eq!(y[found].to_bits(), own[at].to_bits(), "{}", what());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn wide_packing_agrees_with_narrow() {
         let values: Vec<f32> = special(700, 50).into_iter().map(|v| v as f32).collect();
         let mut rooms = (vec![0u64; 2000], vec![0u128; 2000]);
@@ -461,6 +490,6 @@ mod tests {
         let wide = all(700, |i| u128::pack(directed(values[i], false), i), &mut rooms.1, 32);
         assert!(narrow.iter().map(|p| p.position()).eq(wide.iter().map(|p| p.position())));
         assert!(directed(f32::INFINITY, false).cmp(&directed(f32::NAN, false)) == Ordering::Less);
-        assert!(directed(f32::NEG_INFINITY, true).cmp(&directed(f32::NAN, true)) == Ordering::Less);
+        assert!(directed(f32::NAN, true).cmp(&directed(f32::INFINITY, true)) == Ordering::Less);
     }
 }

@@ -1,10 +1,14 @@
 //! Arrays for tests, in every kind of layout.
 
 use crate::Cpu;
+use crate::buffer::CpuBuffer;
 use crate::operand::{Operand, Operands};
 use pellucid_ir::backend::{Backend, Storage, View};
 use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::{DType, Element, Layout, Result, Scalar, Shape};
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -135,6 +139,78 @@ impl Array {
 
     pub(crate) fn view(&self) -> View<'_> {
         View { storage: &self.storage, layout: &self.layout, dtype: self.dtype }
+    }
+}
+
+/// Elements in a block of the allocator, with its guards before the first and behind the last: a kernel that writes outside
+/// of them fails its test when they are dropped. See [`crate::guard`].
+#[derive(Debug)]
+pub(crate) struct Guarded<T> {
+    buffer: CpuBuffer,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: bytemuck::Pod> Guarded<T> {
+    /// These elements.
+    pub(crate) fn of(values: &[T]) -> Guarded<T> {
+        let buffer = CpuBuffer::scratch(size_of_val(values)).unwrap();
+        let mut guarded = Guarded { buffer, len: values.len(), element: PhantomData };
+        guarded.copy_from_slice(values);
+        guarded
+    }
+
+    /// `len` elements that no kernel has written: NaNs, or −1.
+    pub(crate) fn unwritten(len: usize) -> Guarded<T> {
+        let one: T = bytemuck::pod_read_unaligned(&[0xff; 16][..size_of::<T>()]);
+        Guarded::of(&vec![one; len])
+    }
+}
+
+impl<T: bytemuck::Pod> Deref for Guarded<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the buffer has as many elements, all written by `of`; every pattern of bits is one.
+        unsafe { std::slice::from_raw_parts(self.buffer.ensure().unwrap().as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: bytemuck::Pod> DerefMut for Guarded<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and the buffer is borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.buffer.ensure().unwrap().as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: bytemuck::Pod> Clone for Guarded<T> {
+    fn clone(&self) -> Guarded<T> {
+        Guarded::of(self)
+    }
+}
+
+/// A source of choices for sweeps: a linear congruential generator, the same every time.
+pub(crate) struct Choices(Cell<u64>);
+
+impl Choices {
+    pub(crate) fn new(seed: u64) -> Choices {
+        Choices(Cell::new(seed))
+    }
+
+    /// A number below `n`.
+    pub(crate) fn below(&self, n: usize) -> usize {
+        self.0.set(self.0.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
+        ((self.0.get() >> 33) as usize) % n
+    }
+
+    /// One of them.
+    pub(crate) fn of<T: Copy>(&self, these: &[T]) -> T {
+        these[self.below(these.len())]
+    }
+
+    /// A number of threads that kernels are swept with.
+    pub(crate) fn threads(&self) -> usize {
+        self.of(&[1, 2, 4])
     }
 }
 

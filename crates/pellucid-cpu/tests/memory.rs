@@ -75,7 +75,8 @@ fn the_cap_is_a_typed_error_and_the_cache_gives_way_to_it() {
     assert!(Cpu.memory_stats().cached < 8 << 20, "the cached 8 MiB went back");
     let refused = CpuBuffer::new(2 << 20).unwrap();
     let error = refused.ensure().unwrap_err();
-    let expected = Error::OutOfMemory { requested: 2 << 20, in_use: used + (3 << 20), cap: used + (4 << 20) };
+    let (in_use, cap) = (used + (3 << 20), used + (4 << 20));
+    let expected = Error::OutOfMemory { op: "", shape: None, requested: 2 << 20, in_use, cap };
     assert_eq!(error, expected);
     assert!(!refused.is_allocated());
     let small: Vec<_> = (0..(1 << 20) / 64).map(|_| buffer(64)).collect();

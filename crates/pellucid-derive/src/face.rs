@@ -1,4 +1,5 @@
-//! `#[face]`: from the function of an operation to the method of the same name.
+//! `#[face]`: from the function of an operation to the method of the same name. `#[operation]`: a function whose errors
+//! name it.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -6,30 +7,64 @@ use syn::{
     Error, FnArg, GenericArgument, ItemFn, Pat, PathArguments, Result, ReturnType, Type, parse2, spanned::Spanned,
 };
 
+/// The function, with every error of its body naming it: an operation that is composed of others reports their errors
+/// as its own.
+///
+/// The body becomes an inner function. It is not a closure, because `#[track_caller]` does not pass through one.
+pub(crate) fn operation(item: TokenStream) -> Result<TokenStream> {
+    named(&parse2(item)?)
+}
+
+fn named(function: &ItemFn) -> Result<TokenStream> {
+    let ItemFn { attrs, vis, sig, block, .. } = function;
+    value_type(&sig.output)?;
+    let name = &sig.ident;
+    let arguments: Vec<_> = sig.inputs.iter().map(plain_name).collect::<Result<_>>()?;
+    let inner = attrs.iter().filter(|a| a.path().is_ident("track_caller") || a.path().is_ident("allow"));
+    Ok(quote! {
+        #(#attrs)*
+        #vis #sig {
+            #(#inner)*
+            #[inline(always)]
+            #sig #block
+            let mut result = #name(#(#arguments),*);
+            if let Err(error) = &mut result {
+                error.set_operation(stringify!(#name));
+            }
+            result
+        }
+    })
+}
+
+/// The name of a parameter.
+fn plain_name(parameter: &FnArg) -> Result<&syn::Ident> {
+    match parameter {
+        FnArg::Typed(typed) => match &*typed.pat {
+            Pat::Ident(ident) => Ok(&ident.ident),
+            other => Err(Error::new(other.span(), "a parameter of an operation is a plain name")),
+        },
+        FnArg::Receiver(receiver) => Err(Error::new(receiver.span(), "an operation is a free function")),
+    }
+}
+
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let function: ItemFn = parse2(item)?;
     let signature = &function.sig;
+    let operation = named(&function)?;
     let name = &signature.ident;
     let mut parameters = signature.inputs.iter();
     if !matches!(parameters.next(), Some(FnArg::Typed(first)) if matches!(&*first.ty, Type::Reference(_))) {
         return Err(Error::new(signature.span(), "an operation's first parameter is `&Tensor`"));
     }
     let parameters: Vec<_> = parameters.collect();
-    let arguments = parameters.iter().map(|p| match p {
-        FnArg::Typed(typed) => match &*typed.pat {
-            Pat::Ident(ident) => Ok(&ident.ident),
-            other => Err(Error::new(other.span(), "a parameter of an operation is a plain name")),
-        },
-        FnArg::Receiver(receiver) => Err(Error::new(receiver.span(), "an operation is a free function")),
-    });
-    let arguments: Vec<_> = arguments.collect::<Result<_>>()?;
+    let arguments: Vec<_> = parameters.iter().map(|p| plain_name(p)).collect::<Result<_>>()?;
     let output = value_type(&signature.output)?;
     let generics = &signature.generics;
     let where_clause = &generics.where_clause;
     let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
     let panics = format!("# Panics\nWhere [`ops::{name}`](crate::ops::{name}) returns an error.");
     Ok(quote! {
-        #function
+        #operation
 
         impl crate::Tensor {
             #(#docs)*
@@ -37,6 +72,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
             #[doc = #panics]
             #[track_caller]
             pub fn #name #generics (&self, #(#parameters),*) -> #output #where_clause {
+                let _call = crate::autograd::called();
                 crate::panic::unwrap(self::#name(self, #(#arguments),*))
             }
         }

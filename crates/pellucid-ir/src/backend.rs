@@ -3,6 +3,7 @@
 //! A backend runs kernel families over [`View`]s of [`Storage`]s. Storages are made without memory
 //! and get it at the first write, so that recording a list of kernels allocates nothing.
 
+use crate::borrow::{BorrowWord, Borrowed, Native, Version};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
@@ -45,21 +46,19 @@ impl<T: 'static> Typed for T {
 /// the list of recorded kernels that will fill it; **kept** counts the handles of recorded steps, which
 /// hold it for themselves.
 pub struct Storage<B: ?Sized = dyn Buffer> {
-    version: AtomicU64,
+    version: Version,
     pending: AtomicU64,
-    borrows: AtomicU32,
+    borrows: BorrowWord,
     kept: AtomicU32,
     buffer: B,
 }
-
-const WRITER: u32 = u32::MAX;
 
 impl<B: Buffer> Storage<B> {
     /// A storage over `buffer`, at version 0.
     #[inline]
     pub fn new(buffer: B) -> Storage<B> {
-        let (version, pending) = (AtomicU64::new(0), AtomicU64::new(READY));
-        Storage { version, pending, borrows: AtomicU32::new(0), kept: AtomicU32::new(0), buffer }
+        let (version, pending) = (Version::default(), AtomicU64::new(READY));
+        Storage { version, pending, borrows: BorrowWord::default(), kept: AtomicU32::new(0), buffer }
     }
 }
 
@@ -78,13 +77,13 @@ impl<B: Buffer + ?Sized> Storage<B> {
     /// The number of writes so far.
     #[inline]
     pub fn version(&self) -> u64 {
-        self.version.load(Ordering::Relaxed)
+        self.version.get()
     }
 
-    /// Counts a write.
+    /// Counts a write that was recorded. A write that runs is counted by the guard of its borrow words.
     #[inline]
     pub fn bump(&self) {
-        self.version.fetch_add(1, Ordering::Relaxed);
+        self.version.bump();
     }
 
     /// [`READY`], [`POISONED`], or the number of the list whose kernels will fill the buffer.
@@ -97,24 +96,6 @@ impl<B: Buffer + ?Sized> Storage<B> {
     #[inline]
     pub fn set_pending(&self, list: u64) {
         self.pending.store(list, Ordering::Release);
-    }
-
-    /// Becomes one more reader; false if a writer holds the storage.
-    #[inline]
-    pub fn try_read(&self) -> bool {
-        self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, |b| (b < WRITER - 1).then(|| b + 1)).is_ok()
-    }
-
-    /// Becomes the only writer; false if anyone holds the storage.
-    #[inline]
-    pub fn try_write(&self) -> bool {
-        self.borrows.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    /// Ends a [`Storage::try_read`].
-    #[inline]
-    pub fn end_read(&self) {
-        self.borrows.fetch_sub(1, Ordering::Release);
     }
 
     /// Says that so many handles of this storage are a recorded step's own.
@@ -132,18 +113,36 @@ impl<B: Buffer + ?Sized> Storage<B> {
     pub fn kept(&self) -> u32 {
         self.kept.load(Ordering::Relaxed)
     }
-
-    /// Ends a [`Storage::try_write`].
-    #[inline]
-    pub fn end_write(&self) {
-        self.borrows.store(0, Ordering::Release);
-    }
 }
 
 impl<B: Buffer + ?Sized> fmt::Debug for Storage<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Storage({} bytes, version {})", self.buffer.bytes(), self.version())
     }
+}
+
+/// Implements [`Borrowed`] for an operand that refers to its storage.
+macro_rules! borrowed {
+    ($($operand:ty: $self:ident => $storage:expr;)*) => {$(
+        impl Borrowed for $operand {
+            type Atomics = Native;
+            #[inline]
+            fn borrow_word(&$self) -> &BorrowWord {
+                &$storage.borrows
+            }
+            #[inline]
+            fn version_word(&$self) -> &Version {
+                &$storage.version
+            }
+        }
+    )*};
+}
+
+borrowed! {
+    &Storage: self => self;
+    Arc<Storage>: self => self;
+    View<'_>: self => self.storage;
+    Dense<'_>: self => self.storage;
 }
 
 /// An array as a kernel sees it. Shape and strides travel as arguments, never as device buffers.

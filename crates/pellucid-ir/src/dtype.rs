@@ -160,6 +160,25 @@ impl DType {
         }
     }
 
+    /// Whether a number converts to this dtype without a change of its value other than rounding: to an integer dtype an
+    /// integer in its range; to `bool` and to a float any number.
+    pub fn represents(self, value: Scalar) -> bool {
+        let (low, high) = match self {
+            DType::U8 => (0, i64::from(u8::MAX)),
+            DType::I8 => (i64::from(i8::MIN), i64::from(i8::MAX)),
+            DType::I16 => (i64::from(i16::MIN), i64::from(i16::MAX)),
+            DType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+            DType::I64 => (i64::MIN, i64::MAX),
+            DType::Bool | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return true,
+        };
+        match value {
+            Scalar::Bool(_) => true,
+            Scalar::Int(x) => (low..=high).contains(&x),
+            // −2⁶³ is exact and 2⁶³, which i64::MAX rounds to, is outside.
+            Scalar::Float(x) => x.trunc() == x && x >= low as f64 && x < high as f64 + 1.0,
+        }
+    }
+
     /// The name as it is written in messages and files: `f32`, `i64`, `bool`, ...
     pub const fn name(self) -> &'static str {
         match self {
@@ -349,6 +368,33 @@ mod tests {
                     assert_eq!(join.promote(c), a.promote(b.promote(c)), "{a} {b} {c}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_integer_dtype_represents_the_integers_of_its_range() {
+        let (top, next) = (2f64.powi(63), f64::from_bits(2f64.powi(63).to_bits() - 1));
+        for (dtype, value, expected) in [
+            (DType::I64, Scalar::Float(2.7), false),
+            (DType::I64, Scalar::Float(-3.0), true),
+            (DType::I64, Scalar::Float(-0.0), true),
+            (DType::I64, Scalar::Float(f64::NAN), false),
+            (DType::I64, Scalar::Float(f64::INFINITY), false),
+            (DType::I64, Scalar::Float(top), false),
+            (DType::I64, Scalar::Float(next), true),
+            (DType::I64, Scalar::Float(-top), true),
+            (DType::U8, Scalar::Int(255), true),
+            (DType::U8, Scalar::Int(256), false),
+            (DType::U8, Scalar::Float(255.0), true),
+            (DType::U8, Scalar::Float(255.5), false),
+            (DType::U8, Scalar::Int(-1), false),
+            (DType::I8, Scalar::Float(-128.0), true),
+            (DType::I8, Scalar::Float(-129.0), false),
+            (DType::I16, Scalar::Bool(true), true),
+            (DType::Bool, Scalar::Float(0.5), true),
+            (DType::F16, Scalar::Float(1e300), true),
+        ] {
+            assert_eq!(dtype.represents(value), expected, "{dtype} {value}");
         }
     }
 

@@ -3,6 +3,8 @@
 //! A message names the operation, every shape and dtype that matters, and the mend. Before an error
 //! leaves, nothing has changed.
 
+mod state_dict;
+
 use crate::dtype::DType;
 use crate::shape::Shape;
 use std::fmt;
@@ -43,7 +45,7 @@ pub enum Error {
         shape: Shape,
     },
     /// An index beyond its axis.
-    #[error("{op}: index {index} is out of bounds for axis {axis} of length {len}")]
+    #[error("{op}: index {index} is out of bounds for axis {axis} of length {len}{}", index_help(op, *index))]
     IndexOutOfBounds {
         /// The operation.
         op: &'static str,
@@ -108,7 +110,7 @@ pub enum Error {
     },
     /// A value saved for backward was written to afterwards.
     #[error(
-        "backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); clone() it before the write, or write before it is used"
+        "backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); use a copy() of it (clone() shares the memory), or write before it is used"
     )]
     SavedValueModified {
         /// The name of the operation that saved it.
@@ -120,22 +122,21 @@ pub enum Error {
         /// Its version now.
         now: u64,
     },
-    /// In anomaly mode, something made a NaN of numbers.
-    #[error(
-        "{op}: made a NaN, in a result of shape {shape}, of inputs without one{}",
-        node.map_or(String::new(), |node| format!(", in the backward pass of `{node}`"))
-    )]
+    /// In anomaly mode, a kernel produced NaN from inputs without NaN.
+    #[error("{op}: produced NaN in an output of shape {shape} although no input contains NaN{}", origin(*node, location.as_deref()))]
     Anomaly {
-        /// What made it.
+        /// The operation that produced it.
         op: &'static str,
-        /// The shape of the result.
+        /// The shape of the output.
         shape: Shape,
         /// In a backward pass, the operation whose gradient it is part of.
         node: Option<&'static str>,
+        /// The file and line of the forward call of that operation, if anomaly mode was on then.
+        location: Option<String>,
     },
-    /// An in-place write to a tensor whose history is recorded.
+    /// An in-place write, outside `no_grad`, to a leaf that requires a gradient or to a view of one.
     #[error(
-        "{op}: cannot write in place to a tensor of shape {shape} that requires a gradient; do it under no_grad(), or use the operation that returns a new tensor"
+        "{op}: cannot write in place to a tensor of shape {shape}: it is a leaf that requires a gradient, or a view of one; do it under no_grad(), or use the operation that returns a new tensor"
     )]
     InPlaceOnTracked {
         /// The operation.
@@ -220,9 +221,13 @@ pub enum Error {
         reason: String,
     },
     /// No memory for a buffer.
-    #[error("out of memory: {requested} bytes asked for, {in_use} in use, cap {cap}")]
+    #[error("{}", memory_message(op, shape.as_deref(), *requested, *in_use, *cap))]
     OutOfMemory {
-        /// Bytes asked for.
+        /// The operation; empty where no operation asked for the memory.
+        op: &'static str,
+        /// The shape of the tensor that needs the memory, if it is for one.
+        shape: Option<Box<Shape>>,
+        /// Bytes requested; `usize::MAX` where their number cannot be represented.
         requested: usize,
         /// Bytes in use by tensors.
         in_use: usize,
@@ -240,24 +245,30 @@ pub enum Error {
     /// What went wrong in a layer of a model.
     #[error("{layer}: {source}")]
     Layer {
-        /// The layer's name and class: `layers.2 (Linear)`.
+        /// The layer's path in the model and its class: `layers.2 (Linear)`.
         layer: String,
         /// What went wrong there.
         source: Box<Error>,
     },
-    /// A state dict that does not fit the module.
-    #[error(
-        "state dict does not fit: missing {missing:?}, unexpected {unexpected:?}, misshaped [{}]; nothing was loaded; \
-         rename() and join() give values other names",
-        list(misshaped)
-    )]
+    /// A state dict that does not fit the module or optimizer that should load it.
+    #[error("{}", state_dict::message(missing, unexpected, misshaped))]
     StateDict {
-        /// Names that the module has and the file has not.
+        /// Names that the module has and the state dict has not.
         missing: Vec<String>,
-        /// Names that the file has and the module has not.
+        /// Names that the state dict has and the module has not.
         unexpected: Vec<String>,
-        /// What has another shape in the file.
+        /// Values that have another shape in the state dict.
         misshaped: Vec<Misshaped>,
+    },
+    /// A training step whose optimizer does not update parameters that require a gradient.
+    #[error("{op}: the optimizer does not update {}; {help}", quoted(parameters))]
+    UntrainedParameters {
+        /// The operation.
+        op: &'static str,
+        /// The names of these parameters in the model.
+        parameters: Vec<String>,
+        /// What must hold, and how to get there.
+        help: String,
     },
     /// A gradient that does not agree with central differences.
     #[error("{check}: output {output}, input {input}: {detail}")]
@@ -277,11 +288,113 @@ fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(" and ")
 }
 
+/// Names in backquotes, separated by commas.
+fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The way out for class numbers that stand for "no class", such as PyTorch's −100.
+fn index_help(op: &str, index: i64) -> &'static str {
+    match op {
+        "cross_entropy" | "nll_loss" if index < 0 => {
+            "; ignore_index leaves the samples of one class number out (PyTorch's default is -100, here there is none)"
+        }
+        _ => "",
+    }
+}
+
+/// Where in a backward pass a NaN was produced, and by which line of the forward pass.
+fn origin(node: Option<&str>, location: Option<&str>) -> String {
+    match (node, location) {
+        (None, _) => String::new(),
+        (Some(node), Some(at)) => format!(", in the backward pass of `{node}`, which was called at {at}"),
+        (Some(node), None) => {
+            format!(", in the backward pass of `{node}`; turn anomaly mode on before the forward pass to see its line")
+        }
+    }
+}
+
+/// The text of [`Error::OutOfMemory`].
+fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, in_use: usize, cap: usize) -> String {
+    let op = if op.is_empty() { String::new() } else { format!("{op}: ") };
+    let shape = shape.map_or("a buffer".to_string(), |shape| format!("a tensor of shape {shape}"));
+    let needs = match requested {
+        usize::MAX => "more bytes than can be addressed".to_string(),
+        bytes => readable_bytes(bytes),
+    };
+    let limit = match cap {
+        usize::MAX => String::new(),
+        cap => format!(" of at most {}", readable_bytes(cap)),
+    };
+    format!("{op}out of memory: {shape} needs {needs}; {}{limit} in use", readable_bytes(in_use))
+}
+
+/// A number of bytes in the unit that suits it.
+fn readable_bytes(bytes: usize) -> String {
+    let (unit, name) = match bytes {
+        0..1024 => return format!("{bytes} bytes"),
+        1024..0x10_0000 => (1024.0, "KiB"),
+        0x10_0000..0x4000_0000 => (1048576.0, "MiB"),
+        _ => (1073741824.0, "GiB"),
+    };
+    format!("{:.1} {name}", bytes as f64 / unit)
+}
+
 impl Error {
-    /// An array of so many elements that no memory could hold it.
+    /// An array whose number of bytes cannot be represented.
     #[cold]
     pub fn absurd_size() -> Error {
-        Error::OutOfMemory { requested: usize::MAX, in_use: 0, cap: usize::MAX }
+        Error::out_of_memory(usize::MAX)
+    }
+
+    /// An [`Error::OutOfMemory`] for this many bytes, of which the operation and the shape are not yet known.
+    #[cold]
+    pub fn out_of_memory(requested: usize) -> Error {
+        Error::OutOfMemory { op: "", shape: None, requested, in_use: 0, cap: usize::MAX }
+    }
+
+    /// The operation that the error names, if it names one.
+    pub fn operation(&self) -> Option<&'static str> {
+        self.clone().operation_mut().map(|op| *op).filter(|op| !op.is_empty())
+    }
+
+    /// Names `op` as the operation that was refused: an operation that is composed of others reports their errors as
+    /// its own. Errors that name no operation stay as they are.
+    #[cold]
+    pub fn set_operation(&mut self, op: &'static str) {
+        if let Some(named) = self.operation_mut() {
+            *named = op;
+        }
+    }
+
+    /// This error, with the shape of the tensor for which there was no memory.
+    #[cold]
+    pub fn with_shape(mut self, of: &Shape) -> Error {
+        if let Error::OutOfMemory { shape: shape @ None, .. } = &mut self {
+            *shape = Some(Box::new(of.clone()));
+        }
+        self
+    }
+
+    fn operation_mut(&mut self) -> Option<&mut &'static str> {
+        match self {
+            Error::ShapeMismatch { op, .. }
+            | Error::DTypeMismatch { op, .. }
+            | Error::AxisOutOfRange { op, .. }
+            | Error::IndexOutOfBounds { op, .. }
+            | Error::InvalidArgument { op, .. }
+            | Error::Singular { op, .. }
+            | Error::MissingFeature { op, .. }
+            | Error::NoGradient { op }
+            | Error::InPlaceOnTracked { op, .. }
+            | Error::NotAScalar { op, .. }
+            | Error::ReadInCapture { op, .. }
+            | Error::Poisoned { op }
+            | Error::DeviceMismatch { op, .. }
+            | Error::OutOfMemory { op, .. } => Some(op),
+            // In anomaly mode the kernel is what is looked for; the others are not errors of an operation.
+            _ => None,
+        }
     }
 
     /// An [`Error::InvalidArgument`].

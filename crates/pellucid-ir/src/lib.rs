@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod borrow;
 mod dtype;
 mod error;
 mod few;

@@ -373,7 +373,10 @@ impl Layout {
     pub fn slice(&self, axis: usize, start: usize, step: isize, len: usize) -> Layout {
         let mut strides = self.strides();
         let first = if len > 0 { start as isize * strides[axis] } else { 0 };
-        strides[axis] *= step;
+        // Of a single index the step does not matter, and may be larger than any stride.
+        if len > 1 {
+            strides[axis] *= step;
+        }
         Layout::strided(self.shape.with_axis(axis, len), strides, (self.offset as isize + first) as usize)
     }
 

@@ -1,12 +1,13 @@
 //! What happens when a layer is called: hooks run, and whoever watches a model is told.
 //!
-//! Nobody watches mostly, and then a call costs one look at a counter.
+//! Without hooks and watches a call costs one look at a counter, and a look at its result: an error is returned with the path
+//! of the layer that failed.
 
 use crate::hook;
 use crate::layer::Layer;
-use crate::module::{Module, parameters_so_far};
+use crate::module::{Module, parameters_so_far, walk};
 use crate::summary::{Row, Summary};
-use crate::visit::{Place, class, label};
+use crate::visit::{Part, Place, class, label};
 use pellucid_tensor::kernel::Meta;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops, trace, traced};
 use std::any::type_name;
@@ -82,13 +83,60 @@ fn observed<M: Module + ?Sized>(
     compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
 ) -> Result<Tensor> {
     if OBSERVERS.load(Ordering::Relaxed) == 0 {
-        return compute(None);
+        return compute(None).map_err(|error| failed(module, error));
     }
     let (place, class) = (Place::of(module), class(type_name::<M>()));
     if WATCH.with_borrow(|watch| watch.is_some()) {
         return Watch::around(place, class, is_activation(), inputs[0], || compute(None));
     }
-    Follow::around(inputs[0], || hook::around(place, inputs, compute))
+    Follow::around(inputs[0], || hook::around(place, inputs, compute)).map_err(|error| failed(module, error))
+}
+
+/// The innermost module of a call that failed.
+struct Failure {
+    place: Place,
+    /// What it returned.
+    source: Error,
+    /// The same as the modules around it have returned it so far, with the module's path in the outermost of them.
+    returned: Error,
+}
+
+thread_local! {
+    /// The last failure of this thread, while it passes through the calls of the modules around.
+    static FAILURE: RefCell<Option<Failure>> = const { RefCell::new(None) };
+}
+
+/// The error of a module's computation: with the path in this module of the part of it that failed, if it is a part's.
+///
+/// A module does not know whether it is the outermost one that is called, so each puts the path in itself for the path that
+/// the one inside has put. Nothing is done for this before a call has failed.
+#[cold]
+#[inline(never)]
+pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
+    let own = Place::of(module);
+    // An error that a module has caught, or made itself, is not that of the part that failed before.
+    let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
+        FAILURE.set(own.map(|place| Failure { place, source: error.clone(), returned: error.clone() }));
+        return error;
+    };
+    let mut found = None;
+    walk(module, |name, part| {
+        if let Part::Module(info) = part
+            && info.place() == Some(failure.place)
+            && !name.is_empty()
+        {
+            found.get_or_insert_with(|| info.label(name));
+        }
+    });
+    match found {
+        Some(layer) => failure.returned = Error::Layer { layer, source: Box::new(failure.source.clone()) },
+        // It is no part that has a name: then this module failed.
+        None if failure.returned == failure.source => failure.place = own.unwrap_or(failure.place),
+        None => {}
+    }
+    let error = failure.returned.clone();
+    FAILURE.set(Some(failure));
+    error
 }
 
 thread_local! {

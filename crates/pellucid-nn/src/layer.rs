@@ -47,13 +47,15 @@ pub trait Layer: Module {
     /// With the error of [`try_forward`](Layer::try_forward), at the caller's line.
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _call = pellucid_tensor::called();
         unwrap(self.try_forward(x))
     }
 
     /// [`forward`](Layer::forward) as a result.
     ///
     /// # Errors
-    /// Those of [`compute`](Layer::compute).
+    /// Those of [`compute`](Layer::compute). The error of a part of this layer is
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer), with the part's path in this layer: `2.encoder (Linear)`.
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
         call::call_layer(self, x)
     }

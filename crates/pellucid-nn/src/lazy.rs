@@ -1,9 +1,11 @@
 //! Layers that learn their widths from their first input.
 
+use crate::call;
 use crate::init;
 use crate::layer::Layer;
 use crate::module::Module;
-use crate::visit::Visitor;
+use crate::parameter::Training;
+use crate::visit::{Part, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor, eager};
 use std::sync::OnceLock;
 
@@ -12,7 +14,8 @@ type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// A layer that is made when it first sees the shape of an input, by [`forward`](Layer::forward) or
 /// [`build`](Layer::build); from then on it is that layer. Before, its parameters are not there to be given to an optimizer, or
 /// to be frozen: [`parameters`](Module::parameters) and [`freeze`](Module::freeze) refuse a model that is not built. Their dtype
-/// is the [default](init::default_dtype) of when this is made.
+/// is the [default](init::default_dtype) of when this is made. [`train`](Module::train) and [`eval`](Module::eval) before it is
+/// built set the mode that the layer then has.
 ///
 /// ```
 /// use pellucid_nn::{Flatten, Layer, Linear, Module, Relu, sequential};
@@ -28,12 +31,15 @@ pub struct Lazy<L> {
     make: Make<L>,
     dtype: DType,
     layer: OnceLock<L>,
+    /// The mode that the layer gets when it is made, if that was set before.
+    training: Training,
 }
 
 impl<L> Lazy<L> {
     /// A layer that `make` makes for the shape of its first input.
     pub fn new(make: impl Fn(&Shape) -> Result<L> + Send + Sync + 'static) -> Lazy<L> {
-        Lazy { make: Box::new(make), dtype: init::default_dtype(), layer: OnceLock::new() }
+        let (dtype, layer) = (init::default_dtype(), OnceLock::new());
+        Lazy { make: Box::new(make), dtype, layer, training: Training::new() }
     }
 
     /// The same layer with options: `with` gets the layer when it is made, and returns it as it shall be.
@@ -49,7 +55,7 @@ impl<L> Lazy<L> {
         L: 'static,
     {
         let make = self.make;
-        Lazy { dtype: self.dtype, ..Lazy::new(move |input| make(input).map(&with)) }
+        Lazy { dtype: self.dtype, training: self.training, ..Lazy::new(move |input| make(input).map(&with)) }
     }
 
     /// The layer, if it is there.
@@ -58,12 +64,18 @@ impl<L> Lazy<L> {
     }
 
     /// The layer, made for inputs of this shape if it is not there.
-    fn made_for(&self, input: &Shape) -> Result<&L> {
+    fn made_for(&self, input: &Shape) -> Result<&L>
+    where
+        L: Module,
+    {
         if let Some(layer) = self.layer.get() {
             return Ok(layer);
         }
         // Its first values exist even if what it is made in is only traced.
-        let layer = eager(|| init::in_dtype(self.dtype, || (self.make)(input)))?;
+        let layer = eager(|| init::in_dtype(self.dtype, || (self.make)(input))).map_err(|e| call::failed(self, e))?;
+        if !self.training.get() {
+            layer.eval();
+        }
         // Another thread may have been first: its layer is the one.
         Ok(self.layer.get_or_init(|| layer))
     }
@@ -73,7 +85,10 @@ impl<L: Module> Module for Lazy<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         match self.layer.get() {
             Some(layer) => layer.visit(visitor),
-            None => visitor.unbuilt(self),
+            None => {
+                visitor.unbuilt(self);
+                visitor.part(Part::Training(&self.training));
+            }
         }
     }
 }

@@ -50,6 +50,7 @@ mod sequential;
 mod state;
 mod summary;
 mod transformer;
+mod unwind;
 mod visit;
 
 pub use attention::{

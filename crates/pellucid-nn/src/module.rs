@@ -161,13 +161,18 @@ pub trait Module: Send + Sync {
         set_training(self, false);
     }
 
-    /// Moves parameters and buffers to `device`, in place: optimizers that hold them stay attached.
+    /// Moves all parameters and buffers to `device`, in place: they stay the same tensors, so that optimizers and recorded
+    /// steps that hold them stay attached. Today there is one device, the CPU, and every tensor is there already.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`]; nothing has moved then.
+    /// [`Error::DeviceUnavailable`] names the first parameter or buffer that is on a device from which there is no way to
+    /// this one; nothing has moved then.
     fn to(&self, device: Device) -> Result<()> {
-        // A tensor that is there already is its own copy, and there is no second device yet.
-        state_of(self).iter().try_for_each(|(_, tensor)| tensor.to(device).map(drop))
+        let elsewhere = |(name, tensor): (String, Tensor)| {
+            let reason = format!("`{name}` is on {}, and no copy exists between these devices", tensor.device());
+            (tensor.device() != device).then(|| Error::DeviceUnavailable { device: device.name().into(), reason })
+        };
+        names_of(self, |_| true).into_iter().find_map(elsewhere).map_or(Ok(()), Err)
     }
 
     /// Whether a step with this module can be captured.
@@ -263,7 +268,7 @@ pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String,
     let mut seen = HashSet::new();
     walk(module, |name, part| {
         if let Part::Parameter(parameter) = part
-            && seen.insert(identity(parameter))
+            && seen.insert(parameter.id())
         {
             found.push((name.to_string(), parameter.clone()));
         }

@@ -35,6 +35,7 @@ fn distributed(what: &str, values: &Tensor, std: f64, fourth: f64) {
 
 #[test]
 fn distributions_have_their_moments() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let (shape, taps) = ([200, 300], [20, 30, 10, 12]);
     distributed("uniform", &init::uniform(shape, -0.5, 0.5), 0.5 / 3f64.sqrt(), UNIFORM);
@@ -53,6 +54,7 @@ fn distributions_have_their_moments() {
 
 #[test]
 fn distributions_lie_where_they_are_told() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(4);
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let uniform = init::uniform([10_000], 3.0, 5.0).to_vec::<f64>();
@@ -69,6 +71,7 @@ fn distributions_lie_where_they_are_told() {
 /// The density of the standard normal distribution at ±1 and its mass between say the deviation: 1 − 2φ(1)/0.6827.
 #[test]
 fn a_truncated_normal_stays_inside() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(2);
     let values = init::trunc_normal([100_000], 0.0, 2.0, -2.0, 2.0);
     distributed(
@@ -86,6 +89,7 @@ fn a_truncated_normal_stays_inside() {
 
 #[test]
 fn sparse_columns_have_their_zeros() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     let values = init::sparse([100, 50], 0.303, 0.01).t().to_vec::<f64>();
     let columns: Vec<&[f64]> = values.chunks(100).collect();
@@ -120,6 +124,7 @@ fn what_is_not_random_is_exact() {
 
 #[test]
 fn a_parameter_is_refilled_in_place() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let parameter = init::in_dtype(DType::F64, || init::zeros([4, 3]));
     let other: Parameter = parameter.clone();
     manual_seed(4);
@@ -141,6 +146,7 @@ fn a_parameter_is_refilled_in_place() {
 
 #[test]
 fn a_given_generator_is_used_and_the_threads_is_left_alone() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(5);
     let model = || (Linear::new(3, 4), Conv2d::new(1, 2, 3), Embedding::new(5, 2));
     let expected = model().state_dict();
@@ -156,6 +162,7 @@ fn a_given_generator_is_used_and_the_threads_is_left_alone() {
 
 #[test]
 fn layers_start_as_pytorchs() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(7);
     let uniform = |what: &str, values: &Tensor, fan: usize| {
         distributed(what, values, (fan as f64).sqrt().recip() / 3f64.sqrt(), UNIFORM);

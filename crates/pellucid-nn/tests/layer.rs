@@ -9,7 +9,9 @@ use pellucid_nn::{
     ModuleList, Parameter, Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder,
     TransformerOptions, hook, init, rename, sequential,
 };
-use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, capture, manual_seed, no_grad};
+use pellucid_tensor::{
+    Backward, DType, Device, Error, Result, Shape, Tensor, capture, detect_anomaly, manual_seed, no_grad, ops,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,6 +22,7 @@ fn mlp() -> Sequential {
 
 #[test]
 fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let model = sequential![Flatten::new(), Linear::lazy(5), Relu, Linear::lazy(2)];
     assert!(model.state_dict().is_empty());
@@ -86,6 +89,7 @@ fn a_lazy_model_has_the_dtype_in_which_it_was_made() {
 
 #[test]
 fn shapes_are_inferred_without_a_kernel_or_a_random_number() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(4, 3), Dropout::new(0.5)];
     manual_seed(3);
     let expected = Tensor::rand([4], DType::F32).to_vec::<f32>();
@@ -262,6 +266,7 @@ fn recurrent_layers_are_hooked_with_their_states() {
 /// A cell takes one sequence's step without a batch, as its row of a batch.
 #[test]
 fn cells_take_steps_without_a_batch() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(2);
     let (x, h) = (Tensor::randn([3], DType::F32), Tensor::randn([4], DType::F32));
     let row = |t: &Tensor| t.unsqueeze(0);
@@ -287,6 +292,20 @@ fn a_loss_with_a_distance_is_hooked_as_others_are() {
     let x = Tensor::ones([2, 3], DType::F32);
     let _guard = hook::on_call(&loss, "", |inputs, y| Some(y + inputs.len() as f64)).unwrap();
     assert_eq!(loss.forward(&x, &x, &x).item::<f32>(), 1.0 + 3.0);
+}
+
+#[test]
+fn anomaly_mode_names_the_line_that_called_a_module() {
+    // The slope of a norm by its definition at 0 is ∞ · 0.
+    let distance =
+        |a: &Tensor, b: &Tensor| -> Result<Tensor> { ops::sqrt(&ops::sum(&ops::square(&ops::sub(a, b)?)?, -1)?) };
+    let loss = TripletMarginWithDistanceLoss::new(distance);
+    let x = Tensor::ones([2, 3], DType::F32).requires_grad_(true);
+    let _guard = detect_anomaly();
+    let (value, line) = (loss.forward(&x, &(&x * 1.0), &(&x + 0.5)), line!());
+    let error = value.try_backward(Backward::default()).unwrap_err();
+    assert!(matches!(error, Error::Anomaly { node: Some("sqrt" | "square" | "sub"), .. }), "{error:?}");
+    assert!(error.to_string().contains(&format!("{}:{line}:", file!())), "{error}");
 }
 
 #[test]
@@ -411,6 +430,7 @@ fn containers_name_their_parts() {
 /// Names of GPT-2's files, whose linear layers are `[in, out]`.
 #[test]
 fn a_file_with_other_names_and_transposed_weights_is_loaded() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     let model = || {
         let options = TransformerOptions { norm_first: true, dropout: 0.0, ..Default::default() };
@@ -464,7 +484,7 @@ fn what_matches_is_loaded_and_what_does_not_is_said() {
     assert_eq!(b.state_dict()["0.bias"].to_vec::<f32>(), before);
     state.insert("0.weight".into(), Tensor::zeros([4, 4], DType::F32));
     let error = b.load_matching(&state).unwrap_err();
-    assert!(error.to_string().contains("misshaped [0.weight: [4, 4] instead of [3, 4]]"), "{error}");
+    assert!(error.to_string().contains("0.weight: [4, 4] instead of [3, 4];"), "{error}");
     let renamed = rename(&a.state_dict(), |name| (!name.starts_with('2')).then(|| format!("x.{name}")));
     assert_eq!(renamed.keys().collect::<Vec<_>>(), ["x.0.bias", "x.0.weight"]);
 }

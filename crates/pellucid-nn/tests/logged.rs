@@ -1,7 +1,8 @@
 //! What is logged: alone in its process, since whether an event is of interest is cached for all threads.
 
-use pellucid_nn::Linear;
 use pellucid_nn::loss::{MseLoss, Reduction, infer_grad_scale};
+use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
+use pellucid_nn::{Linear, Module};
 use pellucid_tensor::{DType, Tensor};
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +11,7 @@ struct Log(Arc<Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for Log {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::INFO
+        matches!(*metadata.level(), tracing::Level::INFO | tracing::Level::WARN)
     }
     fn event(&self, event: &tracing::Event<'_>) {
         struct Fields(String);
@@ -39,6 +40,16 @@ fn the_finding_is_logged() {
     tracing::subscriber::with_default(Log(log.clone()), || {
         infer_grad_scale(&MseLoss { reduction: Reduction::Sum }, &model, &x, &y).unwrap();
     });
+    {
+        let log = log.lock().unwrap();
+        assert!(matches!(&log[..], [event] if event.contains("kind Sum; scale 0.25; batch 4;")), "{log:?}");
+    }
+    log.lock().unwrap().clear();
+    // An optimizer of another model, whose parameters have no gradient, says so once.
+    let stranger = Sgd::new(Linear::new(2, 2).parameters(), SgdOptions::default()).unwrap();
+    tracing::subscriber::with_default(Log(log.clone()), || {
+        (0..3).for_each(|_| stranger.step());
+    });
     let log = log.lock().unwrap();
-    assert!(matches!(&log[..], [event] if event.contains("kind Sum; scale 0.25; batch 4;")), "{log:?}");
+    assert!(matches!(&log[..], [event] if event.contains("no parameter of the optimizer has a gradient")), "{log:?}");
 }

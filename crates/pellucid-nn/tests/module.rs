@@ -2,11 +2,12 @@
 
 extern crate pellucid_nn as pellucid;
 
+use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{
-    Buffer, Dropout, Flatten, Gelu, Keys, Layer, Linear, Module, Parameter, Part, Relu, Sequential, Training, Visitor,
-    sequential,
+    BatchNorm1d, Buffer, Dropout, Flatten, Gelu, Keys, Layer, Linear, Module, Parameter, Part, Relu, Sequential,
+    Training, TransformerEncoderLayer, TransformerOptions, Visitor, hook, optim, sequential,
 };
-use pellucid_tensor::{DType, Error, Misshaped, Tensor, manual_seed};
+use pellucid_tensor::{DType, Device, Error, Misshaped, Result, Tensor, manual_seed, ops};
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 
@@ -144,6 +145,7 @@ fn a_shared_parameter_counts_once_under_its_first_name() {
 
 #[test]
 fn sequential_and_tuples_apply_their_layers_in_order() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     let model = sequential![Flatten::new(), Linear::new(4, 3), Relu, Linear::new(3, 2)];
     assert_eq!(names(&model), ["1.weight", "1.bias", "3.weight", "3.bias"]);
@@ -156,6 +158,7 @@ fn sequential_and_tuples_apply_their_layers_in_order() {
 
 #[test]
 fn linear_is_the_affine_map_with_pytorchs_first_values() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let layer = Linear::new(100, 50);
     let weights = layer.weight.to_vec::<f32>();
@@ -175,6 +178,7 @@ fn linear_is_the_affine_map_with_pytorchs_first_values() {
 
 #[test]
 fn dropout_drops_in_training_only() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(5);
     let model = sequential![Dropout::new(0.25)];
     let x = Tensor::ones([100, 100], DType::F32);
@@ -319,4 +323,187 @@ fn maps_are_walked_in_the_order_of_their_names() {
     let state = model.state_dict();
     assert_eq!(state.len(), expected.len());
     model.load_state_dict(&state).unwrap();
+}
+
+/// The layer that an error names, and what came up there.
+#[track_caller]
+fn named<T>(result: Result<T>) -> (String, Error) {
+    match result.map(drop) {
+        Err(Error::Layer { layer, source }) => (layer, *source),
+        Err(other) => panic!("no layer is named: {other}"),
+        Ok(()) => panic!("it is not refused"),
+    }
+}
+
+#[derive(Module)]
+struct Encoder {
+    blocks: Vec<(Linear, Relu)>,
+    norm: Option<Linear>,
+}
+
+impl Layer for Encoder {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.blocks.iter().try_fold(x.clone(), |x, block| block.try_forward(&x))?;
+        self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.try_forward(&x))
+    }
+}
+
+/// An error names the path of the layer in the outermost module that was called, without a trace of the model.
+#[test]
+fn an_error_names_the_path_of_its_layer() {
+    let ones = |width: usize| Tensor::ones([2, width], DType::F32);
+    let encoder = |widths: [usize; 4]| Encoder {
+        blocks: vec![(Linear::new(widths[0], widths[1]), Relu), (Linear::new(widths[1], widths[2]), Relu)],
+        norm: Some(Linear::new(widths[3], 1)),
+    };
+    let model = sequential![Linear::new(3, 4), Relu, Linear::new(5, 2)];
+    let (layer, source) = named(model.try_forward(&ones(3)));
+    assert_eq!(layer, "2 (Linear)");
+    assert!(matches!(source, Error::ShapeMismatch { .. }), "{source}");
+    let model = sequential![Flatten::new(), sequential![encoder([3, 4, 4, 7]), Relu]];
+    let (layer, source) = named(model.try_forward(&ones(3)));
+    assert_eq!(layer, "1.0.norm (Linear)");
+    assert!(matches!(source, Error::ShapeMismatch { .. }), "{source}");
+    assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
+    // The same error twice, and the next one of another layer.
+    assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
+    assert_eq!(named(model.layers()[1].try_forward(&ones(6))).0, "0.blocks.0.0 (Linear)");
+    // Hooks change nothing about it; a summary says the same.
+    let guard = hook::on_forward(&model, "1", |_, _| None).unwrap();
+    assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
+    drop(guard);
+    assert_eq!(named(model.output_shape(&[2, 6])).0, "1.0.blocks.0.0 (Linear)");
+    // The panic has the same text.
+    let model = std::panic::AssertUnwindSafe(&model);
+    let panic = std::panic::catch_unwind(|| model.forward(&ones(6))).unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.starts_with("1.0.blocks.0.0 (Linear): "), "{text}");
+    // A layer that is called by itself is known to its caller.
+    assert!(matches!(Linear::new(2, 3).try_forward(&ones(4)), Err(Error::ShapeMismatch { .. })));
+    // One without a size is told by its box; a lazy one has no parts yet.
+    assert_eq!(named(sequential![Linear::new(3, 3), Refusing].try_forward(&ones(3))).0, "1 (Refusing)");
+    let lazy = sequential![Relu, Linear::lazy(3)];
+    assert_eq!(named(lazy.try_forward(&Tensor::from(1.0f32))).0, "1 (Lazy)");
+    // Modules of several inputs.
+    let layer = TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default()).unwrap();
+    let (path, _) = named(sequential![Linear::new(3, 6), layer].try_forward(&Tensor::ones([1, 2, 3], DType::F32)));
+    assert!(path.starts_with('1'), "{path}");
+}
+
+/// A layer without fields that takes nothing.
+#[derive(Module)]
+struct Refusing;
+
+impl Layer for Refusing {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::reshape(x, [77])
+    }
+}
+
+/// A layer that catches the error of its part, and one whose own computation fails.
+#[derive(Module)]
+struct Fallback(Linear, bool);
+
+impl Layer for Fallback {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        match self.0.try_forward(x) {
+            Ok(y) => Ok(y),
+            Err(_) if self.1 => Ok(x.clone()),
+            Err(_) => ops::reshape(x, [77]),
+        }
+    }
+}
+
+#[test]
+fn an_error_that_a_layer_catches_is_not_named_later() {
+    let x = Tensor::ones([2, 5], DType::F32);
+    let model = sequential![Fallback(Linear::new(3, 3), true), Linear::new(4, 1)];
+    assert_eq!(named(model.try_forward(&x)).0, "1 (Linear)");
+    let model = sequential![Relu, Fallback(Linear::new(3, 3), false)];
+    let (layer, source) = named(model.try_forward(&x));
+    assert_eq!(layer, "1 (Fallback)");
+    assert!(source.to_string().contains("reshape"), "{source}");
+}
+
+#[test]
+fn modules_and_optimizers_are_unwind_safe() {
+    use pellucid_nn::graph::If;
+    use pellucid_nn::optim::{Adafactor, AdamW, AveragedModel, GradScaler, Lbfgs, Muon, Sgd};
+    use std::panic::{RefUnwindSafe, UnwindSafe};
+    const fn check<T: UnwindSafe + RefUnwindSafe>() {}
+    const _: () = {
+        check::<Parameter>();
+        check::<Buffer>();
+        check::<Training>();
+        check::<Linear>();
+        check::<Sequential>();
+        check::<pellucid_nn::Lazy<Linear>>();
+        check::<pellucid_nn::Lstm>();
+        check::<pellucid_nn::MultiheadAttention>();
+        check::<pellucid_nn::Transformer>();
+        check::<If<Linear, Relu>>();
+        check::<pellucid_nn::StateDict>();
+        check::<(Sgd, AdamW, Adafactor, Muon, Lbfgs, GradScaler, AveragedModel)>();
+    };
+    let model = sequential![Linear::new(2, 2), Linear::new(3, 1)];
+    let x = Tensor::ones([1, 2], DType::F32);
+    assert!(std::panic::catch_unwind(|| drop(model.forward(&x))).is_err());
+    assert!(model.layers()[0].forward(&x).to_vec::<f32>().iter().all(|y| y.is_finite()));
+}
+
+#[test]
+fn a_model_that_is_moved_keeps_its_tensors() {
+    let model = sequential![Linear::new(2, 3), BatchNorm1d::new(3), sequential![Linear::new(3, 1)]];
+    let sgd = optim::Sgd::new(model.parameters(), optim::SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
+    let ids = |model: &Sequential| -> Vec<_> {
+        let buffers = model.buffers().into_iter().map(|b| b.tensor().id());
+        model.parameters().iter().map(|p| p.tensor().id()).chain(buffers).collect()
+    };
+    let before = (ids(&model), model.state_dict());
+    model.to(Device::best()).unwrap();
+    assert_eq!(ids(&model), before.0);
+    model.forward(&Tensor::from([[1.0f32, 2.0], [3.0, -1.0]])).sum(..).backward();
+    sgd.step();
+    let weight = model.state_dict()["2.0.weight"].to_vec::<f32>();
+    assert_ne!(weight, before.1["2.0.weight"].to_vec::<f32>());
+}
+
+/// A mode that is set before a lazy layer is built is the mode that it has then.
+#[test]
+fn a_lazy_layer_is_built_in_the_mode_of_its_model() {
+    let x = Tensor::from([[1.0f32, 5.0], [3.0, -1.0]]);
+    let model = sequential![BatchNorm1d::lazy()];
+    model.eval();
+    assert_ne!(model.forward(&x).mean(..).item::<f32>().abs(), 0.0, "running statistics are used");
+    assert_eq!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0], "and stay as they are");
+    let model = sequential![BatchNorm1d::lazy()];
+    model.eval();
+    model.train();
+    model.forward(&x);
+    assert_ne!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0]);
+}
+
+/// A state dict of another optimizer is called that, and nothing is listed that fits.
+#[test]
+fn a_state_dict_of_another_optimizer_is_named() {
+    let model = Linear::new(2, 1);
+    let sgd = optim::Sgd::new(model.parameters(), optim::SgdOptions { momentum: 0.9, ..Default::default() }).unwrap();
+    let adam = optim::AdamW::new(model.parameters(), Default::default()).unwrap();
+    let lbfgs = optim::Lbfgs::new(model.parameters(), Default::default()).unwrap();
+    let text = |result: Result<()>| result.unwrap_err().to_string();
+    let refused = text(sgd.load_state_dict(&adam.state_dict()));
+    assert!(refused.contains("another optimizer's") && !refused.contains("shapes"), "{refused}");
+    let refused = text(adam.load_state_dict(&model.state_dict()));
+    assert!(refused.contains("not a state dict of this kind of optimizer"), "{refused}");
+    let refused = text(model.load_state_dict(&adam.state_dict()));
+    assert!(refused.contains("state dict of an optimizer"), "{refused}");
+    for refused in [text(lbfgs.load_state_dict(&adam.state_dict())), text(adam.load_state_dict(&lbfgs.state_dict()))] {
+        assert!(refused.contains("kind of optimizer") || refused.contains("optimizer of another kind"), "{refused}");
+        assert!(!refused.contains("rename") && !refused.contains("[]"), "{refused}");
+    }
+    let other = optim::AdamW::new(Linear::new(3, 1).parameters(), Default::default()).unwrap();
+    let refused = text(adam.load_state_dict(&other.state_dict()));
+    assert!(refused.contains("another optimizer's") && !refused.contains("missing"), "{refused}");
+    let refused = text(model.load_state_dict(&Linear::new(3, 1).state_dict()));
+    assert!(refused.contains("[1, 3] instead of [1, 2]") && refused.contains("rename"), "{refused}");
 }

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::engine;
 use pellucid_ir::backend::{Dense, READY, Storage, View};
 use pellucid_ir::kernel::{Kernel, Meta};
-use pellucid_ir::{DType, Element, Error, Layout, Result, Shape};
+use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape};
 use std::sync::Arc;
 
 /// Elements of one dtype in a storage, laid out by strides. Clones and views share the storage.
@@ -31,13 +31,34 @@ impl StorageId {
 /// The number of elements, unless no memory could have so many.
 #[inline]
 pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
-    shape.checked_size().ok_or_else(Error::absurd_size)
+    shape.checked_size().ok_or_else(|| Error::absurd_size().with_shape(shape))
 }
+
+/// An empty vector with memory for `count` elements. A count that follows from an argument of the user's must not abort the
+/// process, as `Vec::with_capacity` and `collect` would.
+pub(crate) fn host_vec<T>(count: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    match values.try_reserve_exact(count) {
+        Ok(()) => Ok(values),
+        Err(_) => Err(Error::out_of_memory(count.saturating_mul(size_of::<T>()))),
+    }
+}
+
+/// The first `count` values of an iterator.
+pub(crate) fn host_values<T>(count: usize, values: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
+    let mut list = host_vec(count)?;
+    list.extend(values.into_iter().take(count));
+    Ok(list)
+}
+
+/// Reads of fewer bytes than this do not ask beforehand whether there is memory for them.
+const SMALL_READ: usize = 1 << 20;
 
 impl Array {
     /// An array whose elements a kernel is about to write. It has no memory until then.
     pub fn new(device: Device, dtype: DType, shape: Shape) -> Result<Array> {
-        let storage = device.backend().storage(checked_size(&shape)? * dtype.size())?;
+        let storage = device.backend().storage(checked_size(&shape)? * dtype.size());
+        let storage = storage.map_err(|error| error.with_shape(&shape))?;
         Ok(Array::dense(storage, 0, dtype, shape, device))
     }
 
@@ -127,6 +148,7 @@ impl Array {
 
     /// The same elements stretched to `shape`, without a copy.
     pub fn broadcast_to(&self, op: &'static str, shape: &Shape) -> Result<Array> {
+        checked_size(shape)?;
         match self.layout.broadcast_to(shape) {
             Some(layout) => Ok(self.view(layout)),
             None => {
@@ -169,8 +191,17 @@ impl Array {
     #[track_caller]
     pub fn to_bytes(&self, op: &'static str) -> Result<Vec<u8>> {
         engine::force(op, self)?;
-        let dense = engine::eager(|| self.contiguous())?;
-        let mut bytes = vec![0u8; self.shape().size() * self.dtype.size()];
+        let named = |mut error: Error| {
+            error.set_operation(op);
+            error
+        };
+        let dense = engine::eager(|| self.contiguous()).map_err(named)?;
+        let count = self.shape().size() * self.dtype.size();
+        if count >= SMALL_READ {
+            // The elements are read as bytes, and then converted: both lists exist at once.
+            host_vec::<[u8; 2]>(count).map_err(|error| named(error.with_shape(self.shape())))?;
+        }
+        let mut bytes = vec![0u8; count];
         if !bytes.is_empty() {
             engine::reading(&dense.storage, || {
                 self.device.backend().download(&dense.storage, dense.layout.offset() * self.dtype.size(), &mut bytes)
@@ -179,13 +210,41 @@ impl Array {
         Ok(bytes)
     }
 
-    /// The elements in row-major order, on the host, converted to `T`.
+    /// Returns the elements in row-major order, on the host, converted to `T`.
+    ///
+    /// # Errors
+    /// [`Error::ReadInCapture`]; [`Error::InvalidArgument`] for an element that the integer type `T` cannot represent.
     #[track_caller]
     pub fn to_vec<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
         // A refused read must not leave a conversion in the list.
         engine::force(op, self)?;
+        if T::DTYPE.is_int() && self.dtype != T::DTYPE {
+            return match self.dtype.is_float() {
+                true => self.integers::<f64, T>(op, Scalar::Float),
+                false => self.integers::<i64, T>(op, Scalar::Int),
+            };
+        }
         let bytes = if self.dtype == T::DTYPE { self.to_bytes(op)? } else { self.cast(T::DTYPE)?.to_bytes(op)? };
         Ok(T::from_bytes(&bytes))
+    }
+
+    /// The elements as integers of a type, read through a type `W` that holds every value of their dtype.
+    #[track_caller]
+    fn integers<W: Element, T: Element>(&self, op: &'static str, widened: fn(W) -> Scalar) -> Result<Vec<T>> {
+        let bytes = self.cast(W::DTYPE)?.to_bytes(op)?;
+        let exact = |(i, value): (usize, W)| {
+            let value = widened(value);
+            if T::DTYPE.represents(value) {
+                return Ok(T::from_scalar(value));
+            }
+            let reason = format!(
+                "element {i} is {value}, which is not a value of {}; read it as a float or a wider integer, or convert \
+                 the tensor with to_dtype(), which rounds towards zero",
+                T::DTYPE
+            );
+            Err(Error::invalid(op, reason))
+        };
+        W::from_bytes(&bytes).into_iter().enumerate().map(exact).collect()
     }
 
     /// The array as a backend takes it where it has no gaps, and `size` elements or one.

@@ -36,7 +36,7 @@ pub enum Policy {
 /// ```
 pub fn policy(op: &str) -> Policy {
     match op {
-        "matmul" | "linear" | "scaled_dot_product_attention" => Policy::Half,
+        "matmul" | "linear" | "scaled_dot_product_attention" | "einsum" | "multi_dot" | "matrix_power" => Policy::Half,
         "conv1d" | "conv2d" | "conv3d" | "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d" => Policy::Half,
         // Products at every step; between the steps nothing is rounded.
         "rnn" | "gru" | "lstm" => Policy::Half,
@@ -48,14 +48,43 @@ pub fn policy(op: &str) -> Policy {
         "sum" | "square" | "root" | "var" | "prod" | "cumsum" | "cumprod" | "logcumsumexp" | "logsumexp" => {
             Policy::Single
         }
+        "mean"
+        | "std"
+        | "norm"
+        | "nanmean"
+        | "masked_mean"
+        | "masked_var"
+        | "masked_std"
+        | "vecdot"
+        | "trapezoid"
+        | "cumulative_trapezoid"
+        | "lp_pool1d"
+        | "lp_pool2d"
+        | "lp_pool3d"
+        | "interpolate"
+        | "adaptive_avg_pool1d"
+        | "adaptive_avg_pool2d"
+        | "adaptive_avg_pool3d" => Policy::Single,
         // Normalisation.
-        "softmax" | "log_softmax" | "standardized" | "rms_norm" => Policy::Single,
+        "softmax"
+        | "log_softmax"
+        | "standardized"
+        | "rms_norm"
+        | "batch_norm"
+        | "instance_norm"
+        | "local_response_norm"
+        | "normalize"
+        | "masked_normalize"
+        | "renorm" => Policy::Single,
         // Differences of what is near.
-        "cdist" | "pdist" => Policy::Single,
+        "cdist" | "pdist" | "pairwise_distance" | "cosine_similarity" => Policy::Single,
         // Losses.
         "mse_loss"
         | "l1_loss"
         | "huber_loss"
+        | "smooth_l1_loss"
+        | "multilabel_soft_margin_loss"
+        | "ctc_loss"
         | "hinge_embedding_loss"
         | "margin_ranking_loss"
         | "cosine_embedding_loss"

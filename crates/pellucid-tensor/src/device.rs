@@ -4,7 +4,9 @@ use pellucid_ir::backend::{Backend, MemoryStats};
 use pellucid_ir::{Error, Result};
 use std::fmt;
 
-/// A place where arrays live. A cheap handle; equal handles mean the same device.
+/// A device that stores arrays and runs kernels. A cheap handle; equal handles mean the same device.
+///
+/// There is one today, the [CPU](Device::cpu): no build has a GPU backend.
 #[derive(Clone, Copy)]
 pub struct Device {
     /// Twice a reference: every array holds its device, and this one is thin.
@@ -14,21 +16,22 @@ pub struct Device {
 static CPU: &dyn Backend = &pellucid_cpu::Cpu;
 
 impl Device {
-    /// The processor and its memory. Always there.
+    /// Returns the CPU with its memory, which every build has.
     #[inline]
     pub fn cpu() -> Device {
         Device { backend: &CPU }
     }
 
-    /// The first GPU.
+    /// Returns the first GPU. There is none today: no build has a GPU backend.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`]: this build has no GPU backend.
+    /// [`Error::DeviceUnavailable`], always.
     pub fn gpu() -> Result<Device> {
         Err(Error::DeviceUnavailable { device: "gpu".into(), reason: "this build has no GPU backend".into() })
     }
 
-    /// The fastest device there is: the first GPU, else the CPU with one warning on standard error.
+    /// Returns the fastest device: today the CPU, since there is no other. The first call in a process says so on standard
+    /// error.
     pub fn best() -> Device {
         static WARNED: std::sync::Once = std::sync::Once::new();
         Device::gpu().unwrap_or_else(|why| {
@@ -37,7 +40,7 @@ impl Device {
         })
     }
 
-    /// `cpu`, `wgpu:0`, ...
+    /// Returns the device's name: `cpu`.
     pub fn name(&self) -> &str {
         self.backend.name()
     }

@@ -26,15 +26,17 @@ pub use autograd::{
     Operation, Saved, Saves, Source, apply, apply_one, checkpoint, detect_anomaly, enable_grad, grad, gradcheck,
     gradgradcheck, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, set_grad_enabled, vjp,
 };
+#[doc(hidden)]
+pub use autograd::{Call, called};
 pub use device::Device;
 pub use engine::{
     CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, Switch, Work, capture, capture_with, eager,
-    lazy, made_since, submit, trace, traced,
+    is_capturing, lazy, made_since, submit, trace, traced,
 };
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;
 pub use pellucid_ir::formula::Formula;
 pub use pellucid_ir::plan::{self, Passes, Plan};
 pub use pellucid_ir::{DType, Element, Error, Layout, Misshaped, Result, Scalar, Shape, bf16, f16, formula, kernel};
-pub use random::{Generator, manual_seed};
-pub use tensor::{Ellipsis, IntoIndex, IntoTensor, Ix, Nested, NewAxis, Slice, Tensor, slice};
+pub use random::{Generator, GeneratorScope, manual_seed};
+pub use tensor::{Ellipsis, IntoIndex, IntoTensor, Ix, Nested, NewAxis, Slice, Tensor, TensorId, slice};

@@ -220,3 +220,21 @@ fn a_checkpoint_keeps_only_its_inputs() {
     // Nine arrays of 256 KiB between the first and the last; a checkpoint has its result and the generator's state.
     assert!(through + 9 * (1 << 18) <= plain + (1 << 12), "{through} {plain}");
 }
+
+#[test]
+fn a_buffer_that_is_filled_step_by_step_needs_no_memory_for_each_step() {
+    let _turn = alone();
+    let (steps, width) = (200, 1000);
+    let x = Tensor::zeros([width], DType::F32).requires_grad_(true);
+    let (before, peak) = (in_use(), Device::cpu().memory_stats().peak);
+    let buffer = Tensor::zeros([steps, width], DType::F32);
+    (0..steps).for_each(|step| buffer.set(step, &(&x + step as f64)));
+    let filled = in_use() - before;
+    buffer.sum(..).backward();
+    let bytes = 4 * steps * width;
+    assert!(filled < 2 * bytes, "{filled} bytes for a buffer of {bytes}: a write saves nothing");
+    let now = Device::cpu().memory_stats().peak;
+    // A gradient for every step would be two hundred times as much.
+    assert!(now <= peak.max(before + 8 * bytes), "a peak of {now}, after {peak}, with {before} in use");
+    assert_eq!(x.grad().unwrap().to_vec::<f32>(), vec![steps as f32; width]);
+}

@@ -120,7 +120,6 @@ fn malformed_safetensors_are_refused() {
         ("one offset", safetensors(&one("[1]", "[0]"), &[0; 4])),
         ("no shape", safetensors(r#"{"a":{"dtype":"F32","data_offsets":[0,4]}}"#, &[0; 4])),
         ("truncated", well[..well.len() - 1].to_vec()),
-        ("a bool of 2", safetensors(r#"{"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#, &[2])),
     ];
     for (name, bytes) in cases {
         let why = reason(io::load(scratch.file("case", &bytes)));
@@ -128,6 +127,186 @@ fn malformed_safetensors_are_refused() {
     }
     assert_eq!(io::load(scratch.file("well", &well)).unwrap()["a"].to_vec::<f32>(), [0.0, 0.0]);
     assert!(!reason(io::load(scratch.0.join("missing"))).is_empty());
+    assert!(reason(io::load(scratch.file("case", b""))).contains("empty"));
+    // Other writers have `true` as another byte than 1.
+    let bools = safetensors(r#"{"a":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}}"#, &[2, 0, 255, 1]);
+    let loaded = io::load(scratch.file("bools", &bools)).unwrap();
+    assert_eq!(loaded["a"].to_vec::<bool>(), [true, false, true, true]);
+    assert_eq!(loaded["a"].to_bytes().unwrap(), [1, 0, 1, 1]);
+}
+
+#[test]
+fn a_file_of_another_format_is_called_what_it_is() {
+    let scratch = Scratch::new("formats");
+    let zip = [b"PK\x03\x04".as_slice(), &[0; 26], b"archive/data.pkl", &[0; 100]].concat();
+    for (bytes, what, way) in [
+        (zip.as_slice(), "PyTorch", "save_file"),
+        (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "pickle", "torch.load"),
+        (b"\x93NUMPY\x01\0v\0{'descr': '<f4'}", "NumPy", "numpy.load"),
+        (b"GGUF\x03\0\0\0", "GGUF", "safetensors"),
+        (b"\x08\x07\x12\x07pytorch", "ONNX", "initializer"),
+        (b"{\"weight_map\": {}}", "index", "load each"),
+        (b"\x1f\x8b\x08\0", "gzip", "unpack"),
+    ] {
+        let why = reason(io::load(scratch.file("case", bytes)));
+        assert!(why.contains(what) && why.contains(way) && why.contains("not a safetensors file"), "{why}");
+        assert!(!why.contains("header"), "{why}");
+    }
+    // Bytes of no known format, and a file that is damaged.
+    assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("nor of another format"));
+    assert!(reason(io::load(scratch.file("case", &safetensors("{\"a\"", &[])))).contains("damaged"));
+}
+
+/// Hostile files with an index of what a reader does with them; see `PELLUCID_MALFORMED`.
+#[test]
+fn hostile_files_from_elsewhere_are_refused() {
+    let Some(directory) = std::env::var_os("PELLUCID_MALFORMED").map(PathBuf::from) else { return };
+    let index = fs::read_to_string(directory.join("index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    for entry in index.as_array().unwrap() {
+        let text = |key: &str| entry[key].as_str().unwrap();
+        let result = io::load(directory.join(text("file")));
+        let is_accepted = match (text("format"), text("want")) {
+            ("safetensors", "accept") => true,
+            ("safetensors", "policy") => result.is_ok(),
+            _ => false,
+        };
+        match result {
+            Ok(_) => assert!(is_accepted, "{} is accepted", text("file")),
+            Err(Error::File { reason, .. }) => assert!(!is_accepted, "{}: {reason}", text("file")),
+            Err(other) => panic!("{}: {other}", text("file")),
+        }
+    }
+}
+
+fn saved(value: f32, size: usize) -> StateDict {
+    [("a".to_string(), Tensor::full([size], value, DType::F32))].into()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[cfg(unix)]
+#[test]
+fn links_and_permissions_stay_as_they_are() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let scratch = Scratch::new("links");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let inner = scratch.0.join("inner");
+    fs::create_dir(&inner).unwrap();
+    let target = inner.join("weights");
+    io::save(&target, &saved(1.0, 3)).unwrap();
+    let fresh = mode(&target);
+    for own in [0o600, 0o640, 0o666, 0o755, 0o400] {
+        fs::set_permissions(&target, fs::Permissions::from_mode(own)).unwrap();
+        io::save(&target, &saved(own as f32, 3)).unwrap();
+        assert_eq!((mode(&target), io::load(&target).unwrap()["a"].to_vec::<f32>()[0]), (own, own as f32));
+    }
+    // Through a relative link to a link, whose targets are seen from where each link is.
+    symlink("inner/second", scratch.0.join("first")).unwrap();
+    symlink("weights", inner.join("second")).unwrap();
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
+    io::save(scratch.0.join("first"), &saved(2.0, 3)).unwrap();
+    assert!(fs::symlink_metadata(scratch.0.join("first")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(inner.join("second")).unwrap().is_symlink());
+    assert_eq!((mode(&target), io::load(&target).unwrap()["a"].to_vec::<f32>()[0]), (0o600, 2.0));
+    assert_eq!(
+        (names(&scratch.0), names(&inner)),
+        (vec!["first".into(), "inner".into()], vec!["second".into(), "weights".into()])
+    );
+    // A link to nothing yet makes its target; one to itself is refused.
+    symlink("inner/new", scratch.0.join("third")).unwrap();
+    io::save(scratch.0.join("third"), &saved(3.0, 3)).unwrap();
+    assert_eq!((io::load(inner.join("new")).unwrap().len(), mode(&inner.join("new"))), (1, fresh));
+    symlink("circle", scratch.0.join("circle")).unwrap();
+    assert!(matches!(io::save(scratch.0.join("circle"), &saved(4.0, 3)), Err(Error::File { .. })));
+    // What is no regular file is not replaced by one.
+    io::save("/dev/null", &saved(5.0, 3)).unwrap();
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+}
+
+#[test]
+fn temporary_files_of_dead_writers_are_removed() {
+    let scratch = Scratch::new("stale");
+    let path = scratch.0.join("a.safetensors");
+    let own = format!(".a.safetensors.{}-0.tmp", std::process::id());
+    for stale in [".a.safetensors.1-0.tmp", ".a.safetensors.99999999-7.tmp", &own] {
+        scratch.file(stale, b"half");
+    }
+    // Those of others, and what only looks like one.
+    let others = [".b.safetensors.1-0.tmp", ".a.safetensors.tmp", ".a.safetensors.1-x.tmp", "a.safetensors.1-0.tmp"];
+    others.iter().for_each(|name| _ = scratch.file(name, b"mine"));
+    // One whose writer is alive: it holds the lock.
+    let alive = fs::File::create(scratch.0.join(".a.safetensors.2-0.tmp")).unwrap();
+    alive.lock().unwrap();
+    io::save(&path, &saved(1.0, 3)).unwrap();
+    let mut expected: Vec<String> = others.iter().map(|name| name.to_string()).collect();
+    expected.extend(["a.safetensors".to_string(), ".a.safetensors.2-0.tmp".to_string()]);
+    expected.sort();
+    assert_eq!(names(&scratch.0), expected);
+    drop(alive);
+    io::save(&path, &saved(1.0, 3)).unwrap();
+    assert!(!names(&scratch.0).contains(&".a.safetensors.2-0.tmp".to_string()));
+}
+
+/// Threads that save to one path disturb neither each other nor readers.
+#[test]
+fn several_writers_of_one_file() {
+    let scratch = Scratch::new("writers");
+    let path = scratch.0.join("a.safetensors");
+    io::save(&path, &saved(0.0, 500)).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 1..4 {
+            let path = &path;
+            scope.spawn(move || (0..15).for_each(|_| io::save(path, &saved(writer as f32, 500)).unwrap()));
+        }
+        for _ in 0..50 {
+            let values = io::load(&path).unwrap()["a"].to_vec::<f32>();
+            assert!(values.len() == 500 && values.iter().all(|v| *v == values[0]));
+        }
+    });
+    assert_eq!(names(&scratch.0), ["a.safetensors"]);
+}
+
+const SAVE_LOOP: &str = "PELLUCID_TEST_SAVE_LOOP";
+
+/// The process that `a_killed_save_leaves_a_whole_file` kills; alone it does nothing.
+#[test]
+fn saves_until_it_is_killed() {
+    let Some(path) = std::env::var_os(SAVE_LOOP) else { return };
+    // The other process ends this one long before.
+    (0..1_000_000).for_each(|k| io::save(&path, &saved(k as f32, 100_000)).unwrap());
+}
+
+#[test]
+fn a_killed_save_leaves_a_whole_file() {
+    let scratch = Scratch::new("killed");
+    let path = scratch.0.join("a.safetensors");
+    let mut left_behind = 0;
+    for round in 0..10 {
+        io::save(&path, &saved(-1.0, 3)).unwrap();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "saves_until_it_is_killed", "--test-threads=1"])
+            .env(SAVE_LOOP, &path)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        while io::load(&path).unwrap()["a"].size() == 3 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_micros(300 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        left_behind += names(&scratch.0).len() - 1;
+        let values = io::load(&path).unwrap()["a"].to_vec::<f32>();
+        assert!(values.len() == 100_000 && values.iter().all(|v| *v == values[0]));
+    }
+    io::save(&path, &saved(1.0, 3)).unwrap();
+    assert_eq!(names(&scratch.0), ["a.safetensors"], "{left_behind} were left behind");
 }
 
 #[test]
@@ -152,6 +331,14 @@ fn batches_cover_the_data_set() {
         seen.sort_unstable();
         assert_eq!(seen, (0..10).collect::<Vec<_>>());
     }
+
+    // An epoch without a batch would train nothing.
+    let short = Batches::new(&[&x], 11).unwrap().drop_last();
+    assert!(short.is_empty() && matches!(short.clone().try_epoch().err(), Some(Error::InvalidArgument { .. })));
+    assert!(std::panic::catch_unwind(move || drop({ short }.epoch())).is_err());
+    let none = Tensor::zeros([0, 3], DType::F32);
+    let why = Batches::new(&[&none], 4).unwrap().try_epoch().err().unwrap().to_string();
+    assert!(why.contains("0 samples"), "{why}");
 
     let mut even = Batches::new(&[&x], 4).unwrap().drop_last();
     assert_eq!((even.len(), even.epoch().count()), (2, 2));

@@ -13,6 +13,7 @@ fn off(a: &Tensor, scale: f64) -> f64 {
 
 #[test]
 fn orthogonal_rows_or_columns_are_of_one_length_and_at_right_angles() {
+    let _random = pellucid::Generator::new(0).scope();
     manual_seed(1);
     init::in_dtype(DType::F64, || {
         assert!(off(&init::orthogonal([6, 6], 1.0), 1.0) < 1e-14);
@@ -31,6 +32,7 @@ fn orthogonal_rows_or_columns_are_of_one_length_and_at_right_angles() {
 /// determinants are −1.
 #[test]
 fn orthogonal_matrices_are_evenly_drawn() {
+    let _random = pellucid::Generator::new(0).scope();
     manual_seed(2);
     let drawn: Vec<(f64, f64)> = (0..2000)
         .map(|_| {

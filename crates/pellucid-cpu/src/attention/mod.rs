@@ -20,6 +20,8 @@
 mod blocks;
 mod rows;
 #[cfg(test)]
+mod sweep;
+#[cfg(test)]
 mod tests;
 
 use crate::list::List;

@@ -118,6 +118,7 @@ impl<T: Number> Work<T> for Weights<'_, T> {
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
         let block = self.block;
         let count = block.queries.len();
+        debug_assert!(count <= ROWS && block.scores.row >= room(block.keys), "{count} rows of {}", block.scores.row);
         let [mut largest, mut sums] = [[<T as Real>::ZERO; ROWS]; 2];
         for (r, query) in block.queries.clone().enumerate() {
             let seen = block.seen(query);
@@ -167,6 +168,7 @@ impl<T: Number> Work<T> for Slopes<'_, T> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
         let block = self.block;
+        debug_assert!(block.scores.row.min(self.slopes.row) >= room(block.keys), "rows are too short");
         for (r, query) in block.queries.clone().enumerate() {
             let seen = block.seen(query);
             // SAFETY: the caller's: rows have room for whole vectors.
@@ -312,6 +314,8 @@ fn total<T: Number>(mut sums: [T; VIRTUAL_LANES]) -> T {
 unsafe fn exponentials<V: FloatVector>(row: &mut [V::Scalar], seen: usize, keys: usize) {
     let zero = <V::Scalar as Real>::ZERO;
     let whole = seen.next_multiple_of(VIRTUAL_LANES);
+    debug_assert!(seen <= keys && keys.max(whole) <= row.len(), "{seen} of {keys} keys in a row of {}", row.len());
+    debug_assert!(VIRTUAL_LANES.is_multiple_of(V::LANES));
     // What lies behind, in the last vector, is an ordinary number; what is as good as 0, as where a mask says −∞, becomes one, and
     // then 0.
     row[seen..whole].fill(zero);

@@ -18,24 +18,24 @@ const SIZES: [[usize; 7]; 8] = [
     [1, 1, 1, 12, 12, 0, 3],
 ];
 
-fn sizes([batch, heads, groups, queries, keys, width, depth]: [usize; 7]) -> AttentionSizes {
+pub(super) fn sizes([batch, heads, groups, queries, keys, width, depth]: [usize; 7]) -> AttentionSizes {
     AttentionSizes { batch, heads, groups, queries, keys, width, depth }
 }
 
 /// Causal and not, without a mask, with truth values, with numbers.
-fn kernels() -> impl Iterator<Item = (Attention, Option<DType>)> {
+pub(super) fn kernels() -> impl Iterator<Item = (Attention, Option<DType>)> {
     let masks = [None, Some(DType::Bool), Some(DType::F64)];
     [false, true].into_iter().flat_map(move |causal| {
         masks.map(|mask| (Attention { causal, masked: mask.is_some(), scale: 0.5, part: AttentionPart::Result }, mask))
     })
 }
 
-fn reals(count: usize, seed: u64) -> Vec<f64> {
+pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, 1000, seed).into_iter().map(|v| v / 512.0).collect()
 }
 
 /// Q, K, V, and the mask as numbers that are added: where it is of truth values, of the first query none is true.
-fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
+pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     let all = s.batch * s.heads * s.queries * s.keys;
     let (q, k, v) = (
         s.batch * s.heads * s.queries * s.width,
@@ -56,7 +56,7 @@ fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
 }
 
 /// The result, and the logarithms.
-fn naive(k: &Attention, s: &AttentionSizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
+pub(super) fn naive(k: &Attention, s: &AttentionSizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
     let [mut o, mut logs] = [Vec::new(), Vec::new()];
     for head in 0..s.batch * s.heads {
         let shared = head / s.heads.max(1) * s.groups + head % s.heads * s.groups / s.heads;
@@ -84,7 +84,13 @@ fn naive(k: &Attention, s: &AttentionSizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
 }
 
 /// The arrays of the inputs.
-fn arrays(s: &AttentionSizes, x: &[Vec<f64>], mask: Option<DType>, dtype: DType, lie: Lie) -> Vec<testing::Array> {
+pub(super) fn arrays(
+    s: &AttentionSizes,
+    x: &[Vec<f64>],
+    mask: Option<DType>,
+    dtype: DType,
+    lie: Lie,
+) -> Vec<testing::Array> {
     let shapes = [
         [s.batch, s.heads, s.queries, s.width],
         [s.batch, s.groups, s.keys, s.width],
@@ -102,7 +108,7 @@ fn arrays(s: &AttentionSizes, x: &[Vec<f64>], mask: Option<DType>, dtype: DType,
 }
 
 /// Runs one level of a kernel; the first output has its heads inside of its rows.
-fn run_at(level: Level, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
+pub(super) fn run_at(level: Level, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
     let mut outputs = testing::made(&Kernel::Attention(*k), inputs)?;
     let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("four axes") };
     let turned = testing::Array::new([n, l, h, e], outputs[0].dtype, Lie::Plain);
@@ -115,7 +121,7 @@ fn run_at(level: Level, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec
     Ok(outputs)
 }
 
-fn near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
+pub(super) fn near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
     let close = |(a, b): (&f64, &f64)| a == b || (a - b).abs() <= tolerance;
     got.len() == expected.len() && got.iter().zip(expected).all(close)
 }
@@ -140,11 +146,15 @@ fn results_are_those_of_loops_in_every_layout() {
 }
 
 /// The inputs of the gradient: those of the result, and what it left behind.
-fn back<'a>(x: &'a [testing::Array], g: &'a testing::Array, y: &'a [testing::Array]) -> Vec<&'a testing::Array> {
+pub(super) fn back<'a>(
+    x: &'a [testing::Array],
+    g: &'a testing::Array,
+    y: &'a [testing::Array],
+) -> Vec<&'a testing::Array> {
     x[..3].iter().chain([g, &y[0], &y[1]]).chain(&x[3..]).collect()
 }
 
-fn incoming(s: &AttentionSizes, dtype: DType, lie: Lie) -> testing::Array {
+pub(super) fn incoming(s: &AttentionSizes, dtype: DType, lie: Lie) -> testing::Array {
     let shape = [s.batch, s.heads, s.queries, s.depth];
     testing::Array::cast(&shape[..], lie, dtype, &reals(shape.iter().product(), 9))
 }

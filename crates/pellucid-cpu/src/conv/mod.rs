@@ -13,6 +13,8 @@
 mod product;
 mod stage;
 #[cfg(test)]
+mod sweep;
+#[cfg(test)]
 mod tests;
 mod weight;
 mod winograd;

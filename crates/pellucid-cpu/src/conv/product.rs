@@ -262,6 +262,7 @@ impl<T: Element> Product<'_, T> {
         let one = if blocks.iter().any(scattered) { rows * lanes.min(space.len()) } else { 0 };
         let rooms = CpuBuffer::scratch(one.saturating_mul(seats(tasks, cost)).saturating_mul(size_of::<T>()))?;
         let rooms = Ptr(rooms.ensure()?.as_ptr().cast::<T>());
+        let valid = &stage.valid;
         each(tasks, cost, |seat, task| {
             let (part, (first, end)) = (task / blocks.len(), blocks[task % blocks.len()]);
             let mut places = [List::with_capacity(end - first), List::with_capacity(end - first)];
@@ -274,6 +275,7 @@ impl<T: Element> Product<'_, T> {
             let [from, to] = places.map(Places::new);
             let room = rooms.at((seat * one) as isize);
             for group in part * each_part..groups.min((part + 1) * each_part) {
+                debug_assert!(valid.cover(group as isize * self.group, &from, &self.depths), "outside of the stage");
                 // SAFETY: the caller's.
                 unsafe {
                     let data = data.at(group as isize * self.group);
@@ -290,6 +292,7 @@ impl<T: Element> Product<'_, T> {
     /// As for [`run`](Self::run); if the lanes are not one run of the result, there is room for all of them.
     unsafe fn block(&self, group: usize, data: *const T, from: &Places, to: &Places, out: *mut T, room: *mut T) {
         let (level, lanes) = (self.problem.level, from.len());
+        debug_assert_eq!(lanes, to.len(), "a place for every lane");
         let (rows, depth) = (self.weights.rows, self.depths.len());
         let weights: *const T = self.weights.data.at((group * rows * depth) as isize);
         let whole = to.runs(0..lanes).next().filter(|run| run.2 == lanes);

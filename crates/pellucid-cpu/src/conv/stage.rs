@@ -7,9 +7,10 @@
 use super::Sizes;
 use crate::buffer::CpuBuffer;
 use crate::list::List;
-use crate::matmul::{self, Element, Level, Spread};
+use crate::matmul::{self, Element, Level, Places, Spread};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
+use std::ops::Range;
 
 /// Which part of an image windows read: from `low` to `low + len` along every axis, whose zero is the image's first
 /// element. Some of it may lie outside.
@@ -33,7 +34,19 @@ pub(super) struct Stage<T> {
     /// The length of a residue class.
     class: usize,
     classes: usize,
+    pub(super) valid: ValidPositions,
     _room: Option<CpuBuffer>,
+}
+
+/// The positions of a stage's elements, relative to its `data`.
+pub(super) struct ValidPositions(Range<isize>);
+
+impl ValidPositions {
+    /// Whether all sums of a lane's and a depth's position, counted from `start` on, are among them.
+    pub(super) fn cover(&self, start: isize, lanes: &Places, depths: &Places) -> bool {
+        let (Some(lanes), Some(depths)) = (lanes.bounds(), depths.bounds()) else { return true };
+        self.0.contains(&(start + lanes.0 + depths.0)) && self.0.contains(&(start + lanes.1 + depths.1))
+    }
 }
 
 impl<T: Element> Stage<T> {
@@ -49,6 +62,7 @@ impl<T: Element> Stage<T> {
         sizes: &Sizes,
         frame: &Frame,
     ) -> Result<Stage<T>> {
+        debug_assert!(frame.classes >= 1 && frame.len.iter().all(|&len| len >= 1), "{frame:?}");
         let Sizes { channels, dims } = *sizes;
         let [_, h, w] = dims;
         let whole = dims.iter().product::<usize>();
@@ -62,6 +76,7 @@ impl<T: Element> Stage<T> {
                 steps: [(h * w) as isize, w as isize],
                 class: w,
                 classes: 1,
+                valid: ValidPositions(-(first as isize)..(images * channels * whole) as isize - first as isize),
                 _room: None,
             });
         }
@@ -102,6 +117,7 @@ impl<T: Element> Stage<T> {
             steps: [(frame.len[1] * row) as isize, row as isize],
             class,
             classes: frame.classes,
+            valid: ValidPositions(0..(planes * one) as isize),
             _room: Some(room),
         })
     }

@@ -64,7 +64,9 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
         let lanes = Places::new(lanes);
         let positions = positions(problem, &stage, count);
         let data = Ptr(stage.data.cast_mut());
-        let at_group = |group: usize| data.at(group as isize * cin as isize * stage.channel);
+        let start = |group: usize| group as isize * cin as isize * stage.channel;
+        let at_group = |group: usize| data.at(start(group));
+        debug_assert!((0..groups).all(|g| stage.valid.cover(start(g), &lanes, &positions)), "outside of the stage");
         let image = (problem.y.channels * plane) as isize;
         if few {
             let one = positions.len() / count;
@@ -94,7 +96,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
                 // SAFETY: both are whole images of one group.
                 unsafe {
                     let from = Strided { data: data.cast_const(), lane: plane as isize, depth: 1 };
-                    matmul::turned(level, from, (cout, plane), cout, to);
+                    matmul::transpose(level, from, (cout, plane), cout, to);
                 }
                 Ok(())
             })?;

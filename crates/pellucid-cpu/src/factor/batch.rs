@@ -28,6 +28,7 @@ pub(crate) fn factor<'a>(kernel: &Factor, x: &[Operand<'a>], y: &[Operand<'a>]) 
         (0..count).try_for_each(|b| ldl_pivots(kernel.name(), x[1].block(b).load().data()).map(|_| ()))?;
     }
     let side = last.iter().copied().max().unwrap_or(0);
+    affordable(x.iter().chain(&y).map(|blocks| blocks.elements()), side)?;
     let work = last.iter().product::<usize>().saturating_mul(side).max(1);
     split(count, GRAIN / work, |range| {
         for b in range {
@@ -36,6 +37,19 @@ pub(crate) fn factor<'a>(kernel: &Factor, x: &[Operand<'a>], y: &[Operand<'a>]) 
         }
     });
     Ok(())
+}
+
+/// Refuses matrices for which there is no memory to work in: copies of the operands in `f64`, and a few lists as long as a
+/// side. Small ones are not asked about.
+fn affordable(elements: impl Iterator<Item = usize>, side: usize) -> Result<()> {
+    const COPIES: usize = 3;
+    const SMALL: usize = 1 << 20;
+    let count = elements.fold(side, usize::saturating_add);
+    let bytes = count.saturating_mul(COPIES * size_of::<f64>());
+    match bytes <= SMALL || Vec::<u8>::new().try_reserve_exact(bytes).is_ok() {
+        true => Ok(()),
+        false => Err(Error::out_of_memory(bytes)),
+    }
 }
 
 /// The outputs are those of the family's rule.
@@ -156,6 +170,11 @@ struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     fn new(operand: &Operand<'a>, batch: &'a [usize]) -> Blocks<'a> {
         Blocks { first: operand.first(), layout: operand.layout, dtype: operand.dtype, batch }
+    }
+
+    /// The number of elements of one matrix.
+    fn elements(&self) -> usize {
+        self.layout.shape()[self.batch.len().min(self.layout.shape().rank())..].iter().product()
     }
 
     /// What lies behind the `b`-th index of the batch axes, counted in row-major order.

@@ -187,6 +187,7 @@ unsafe fn each<S, V: Copy>(
     rest: &Space<2>,
     f: impl Fn(&mut S, &V),
 ) {
+    debug_assert_eq!(in_y.len(), in_values.len(), "a value for every place");
     let [y_step, v_step] = rest.step();
     for (k, (&place, &in_values)) in in_y.iter().zip(in_values).enumerate() {
         // Where the next value goes nobody can guess, and a row is often a page: its beginning is asked for early.

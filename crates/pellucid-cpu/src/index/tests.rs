@@ -1,4 +1,4 @@
-use crate::testing::{Array, Lie, numbers, run};
+use crate::testing::{Array, Choices, Lie, numbers, run};
 use crate::with_threads;
 use pellucid_ir::kernel::{Combine, Gather, Index, Kernel, Scatter};
 use pellucid_ir::{DType, Error, Shape};
@@ -121,6 +121,66 @@ fn scatter_combines_in_order_in_every_layout_and_dtype() {
                 assert_eq!(into.reals(), expected, "{shape} {index:?} {places} {lie:?} {dtype} {combine:?}");
             }
         }
+    }
+}
+
+/// Shapes of two axes, with counts of indices along them: all small ones, and some around blocks and tasks.
+fn sweep_cases() -> Vec<(Shape, Index, Shape)> {
+    let small = (1..=20).flat_map(|n| (1..=20).map(move |m| (n, m)));
+    let long = [(3, 63), (64, 5), (2, 129), (255, 3), (257, 2), (40, 300), (2, 5000)];
+    let choices = &Choices::new(51);
+    let mut cases = vec![];
+    for (n, m) in small.chain(long) {
+        let count = [1 + choices.below(20), choices.of(&[63, 64, 65, 129, 300])][choices.below(8) / 7];
+        cases.push(match choices.below(5) {
+            0 => ([n, m].into(), axes(&[0]), [count].into()),
+            1 => ([n, m].into(), axes(&[1]), [2, count].into()),
+            2 => ([n, m].into(), axes(&[0, 1]), [count].into()),
+            3 => ([n, m].into(), Index::Along(0), [count, 1 + choices.below(m)].into()),
+            _ => ([n, m].into(), Index::Along(1), [1 + choices.below(n), count].into()),
+        });
+    }
+    cases
+}
+
+#[test]
+fn sweep_of_gather_and_scatter() {
+    let choices = &Choices::new(52);
+    for (shape, index, places) in sweep_cases() {
+        let tables = indices(&index, &shape, &places, 5);
+        let picked = naive(&index, &shape, &places, &tables);
+        let (dtype, lie, threads) = (choices.of(&DType::ALL[1..]), choices.of(&Lie::ALL), choices.threads());
+        let combine = choices.of(&[Combine::Set, Combine::Add, Combine::Max, Combine::Min]);
+        let (x, v) = (numbers(shape.size(), 9, 3), numbers(picked.len(), 1, 4));
+        let array = |shape: &Shape, values: &[f64]| Array::cast(shape.clone(), lie, dtype, values);
+        let tables: Vec<Array> = tables.iter().map(|t| Array::of(places.clone(), lie, t)).collect();
+        let (from, to) = (array(&shape, &x), Array::new(index.shape(&shape, &places), dtype, lie));
+        let x = from.reals();
+        let into = array(&shape, &x);
+        let values = array(&index.shape(&shape, &places), &v);
+        let v = values.reals();
+        with_threads(threads, || {
+            let inputs: Vec<&Array> = [&from].into_iter().chain(&tables).collect();
+            run(Kernel::Gather(Gather { index: index.clone() }), &inputs, &[&to]).unwrap();
+            let inputs: Vec<&Array> = [&values].into_iter().chain(&tables).collect();
+            run(Kernel::Scatter(Scatter { index: index.clone(), combine }), &inputs, &[&into]).unwrap();
+        });
+        let what = format!("{shape} {index:?} {places} {lie:?} {dtype} {combine:?} {threads} threads");
+        assert_eq!(to.reals(), picked.iter().map(|&i| x[i]).collect::<Vec<f64>>(), "{what}");
+        let mut expected = x;
+        for (&i, &v) in picked.iter().zip(&v) {
+            let e = &mut expected[i];
+            *e = match combine {
+                Combine::Set => v,
+                Combine::Add => *e + v,
+                Combine::Mul => *e * v,
+                Combine::Max => e.max(v),
+                Combine::Min => e.min(v),
+            };
+        }
+        // Sums are rounded, or wrap, once at the end.
+        let expected = Array::cast(shape.clone(), Lie::Plain, dtype, &expected).reals();
+        assert_eq!(into.reals(), expected, "{what}");
     }
 }
 

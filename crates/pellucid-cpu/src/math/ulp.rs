@@ -332,6 +332,11 @@ fn floor_division() {
         assert_eq!(Real::rem(a as f64, b as f64).to_bits(), (rest as f64).to_bits());
     }
     assert_eq!(Real::floor_div(1.0f32, 0.0), f32::INFINITY);
+    assert_eq!(Real::floor_div(-1.0f64, 0.0), f64::NEG_INFINITY);
+    assert_eq!(Real::floor_div(1e300, 1e-300), f64::INFINITY);
+    for (a, b) in [(f32::INFINITY, 1.0), (f32::NEG_INFINITY, -2.0), (f32::INFINITY, f32::INFINITY), (0.0, 0.0)] {
+        assert!(Real::floor_div(a, b).is_nan() && Real::floor_div(a as f64, b as f64).is_nan(), "{a} // {b}");
+    }
     assert!(Real::rem(1.0f32, 0.0).is_nan());
 }
 

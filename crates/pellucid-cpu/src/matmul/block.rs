@@ -155,7 +155,8 @@ impl<T: Element> Product<'_, T> {
                 // SAFETY: the room is for these rows and columns, the first element at its start; the rest is the caller's.
                 unsafe {
                     aside.rectangle(kernels, rows.clone(), cols.clone());
-                    (kernels.turn)(&Panel::to_turn(from, rows.len(), width, to, self.c_col as usize));
+                    let lanes = (rows.len(), rows.len());
+                    (kernels.turn)(&Panel::to_transpose(from, lanes, width, to, self.c_col as usize));
                 }
             });
             self.finish(rows, cols.clone());
@@ -373,6 +374,8 @@ impl<T: Element> Product<'_, T> {
         a: Strided<T>,
         b: Strided<T>,
     ) {
+        debug_assert!((1..=kernels.rows).contains(&rows) && (1..=kernels.width()).contains(&cols), "{rows} × {cols}");
+        debug_assert!(kernels.rows * kernels.width() <= TILE, "a register tile is larger than its copy");
         let add = self.accumulate || depth.start > 0;
         let c = self.c.wrapping_offset(i as isize * self.c_row + j as isize * self.c_col);
         let kernel = kernels.tiles[usize::from(cols > kernels.lanes)][rows - 1];

@@ -21,6 +21,7 @@ impl<T: Element> Direct<'_, T> {
     /// As for [`Vector`]; the elements exist, there are as many weights as depths, and there is room for the lanes.
     #[inline(always)]
     pub(super) unsafe fn multiply<V: Vector<Scalar = T>>(&self) {
+        debug_assert_eq!(self.weights.len(), self.depths.len(), "a weight for every depth");
         // SAFETY: vectors stay within their run, the last one under a mask.
         unsafe {
             for (first, at, len) in self.lanes.runs(0..self.lanes.len()) {

@@ -36,6 +36,7 @@ impl<T: Element> Rows<T> {
     /// As for [`Vector`]; the pointers are valid for `rows` and `depth`.
     #[inline(always)]
     pub(super) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize>(&self) {
+        debug_assert!(self.rows <= 1 || self.y_step != 0, "elements of y overlap");
         let whole = self.rows - self.rows % R;
         // SAFETY: rows stay below `self.rows`; the end of x has at most 16 numbers.
         unsafe {
@@ -113,7 +114,7 @@ pub(super) struct Columns<T> {
     pub(super) y: *mut T,
     pub(super) y_step: isize,
     pub(super) add: bool,
-    /// Room for [`Columns::scratch`] numbers.
+    /// Scratch for [`Columns::SCRATCH`] elements.
     pub(super) partial: *mut T,
 }
 
@@ -130,6 +131,8 @@ impl<T: Element> Columns<T> {
     /// As for [`Vector`]; the pointers are valid for `rows` and `depth`.
     #[inline(always)]
     pub(super) unsafe fn multiply<V: Vector<Scalar = T>>(&self) {
+        debug_assert!(!self.partial.is_null(), "no scratch");
+        debug_assert!(self.rows <= 1 || self.y_step != 0, "elements of y overlap");
         for i in (0..self.rows).step_by(Self::BLOCK) {
             let rows = Self::BLOCK.min(self.rows - i);
             // SAFETY: rows `i..i + rows` exist.

@@ -31,6 +31,8 @@ mod tile;
 mod transform;
 
 #[cfg(test)]
+mod sweep;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use direct::{Direct, Dots, folded};
@@ -46,6 +48,7 @@ use crate::{scratch, threads};
 use block::Product;
 use gemv::{Columns, Rows};
 use level::Kernels;
+use pack::Panel;
 use std::ops::Range;
 
 /// C[m × n] = A[m × k]·B[k × n], or C + A·B. Strides are (row, column), in elements, of any sign;
@@ -262,21 +265,22 @@ pub(crate) unsafe fn transform<T: Element>(level: Level, work: &Transform<'_, T>
     unsafe { (T::kernels(level).transform)(work) }
 }
 
-/// `to[p·width + i] = from[i, p]`: a matrix with its depth outermost.
+/// Transposes a matrix: `to[p·width + i] = from[i, p]`, with zeros in lanes `lanes..width`.
 ///
 /// # Safety
 ///
-/// The matrix has so many lanes and steps, and there is room for `depth` rows of `width ≥ lanes`; the machine has the
-/// instruction set.
-pub(crate) unsafe fn turned<T: Element>(
+/// `from.depth` is 1, and the matrix has `lanes` lanes of `depth` steps; `width ≥ lanes`, of any size; `to` is valid for
+/// writing `depth · width` elements, which do not overlap the matrix; the machine has the instruction set.
+pub(crate) unsafe fn transpose<T: Element>(
     level: Level,
     from: Strided<T>,
     (lanes, depth): (usize, usize),
     width: usize,
     to: *mut T,
 ) {
-    // SAFETY: the caller's.
-    unsafe { from.pack(T::kernels(level), 0, lanes, 0, depth, width, to) }
+    debug_assert!(from.depth == 1 && lanes <= width, "{lanes} lanes in rows of {width}, {from:?}");
+    // SAFETY: the depth is contiguous, which is all that `turn` requires besides this function's contract.
+    unsafe { (T::kernels(level).turn)(&Panel::to_transpose(from, (lanes, width), depth, to, width)) }
 }
 
 /// Where results go.

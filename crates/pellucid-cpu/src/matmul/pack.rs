@@ -34,7 +34,9 @@ pub unsafe trait Source<T>: Sync {
     ///
     /// # Safety
     ///
-    /// The ranges lie in the operand; `to` has room for `depth · width` numbers.
+    /// The *panel contract*: the ranges are within the operand; `lanes ≤ width`; `width` is a multiple of the lanes of a
+    /// vector, because whole vectors are stored; `to` is valid for writing `depth · width` elements, which do not overlap
+    /// the operand; the machine has the instruction set of `kernels`.
     #[allow(private_interfaces)]
     #[allow(clippy::too_many_arguments, reason = "two ranges, a width and a place")]
     unsafe fn pack(
@@ -57,7 +59,8 @@ pub unsafe trait Source<T>: Sync {
     ///
     /// # Safety
     ///
-    /// As for [`pack`](Self::pack), with room for `lanes · step` numbers; `depth ≤ step`.
+    /// The ranges are within the operand; `depth ≤ step`; `to` is valid for writing `lanes · step` elements, which do not
+    /// overlap the operand; the machine has the instruction set of `kernels`.
     #[allow(private_interfaces)]
     #[allow(clippy::too_many_arguments, reason = "two ranges, a step and a place")]
     unsafe fn pack_rows(
@@ -115,9 +118,11 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
         width: usize,
         to: *mut T,
     ) {
+        check_panel(kernels, lanes, width);
         let from = Strided { data: self.at(first, start), ..*self };
         let panel = Panel { from, lanes, each: width, depth, width, to, step: 0 };
-        // SAFETY: the caller's; the level of `kernels` was detected.
+        // SAFETY: the panel contract covers one panel of `width` lanes, in whole vectors; `copy` gets contiguous lanes and
+        // `turn` a contiguous depth.
         unsafe {
             match self {
                 Self { lane: 1, .. } => (kernels.copy)(&panel),
@@ -142,6 +147,7 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
         step: usize,
         to: *mut T,
     ) {
+        debug_assert!(depth <= step && self.depth == 1, "{depth} steps in rows of {step}, {self:?}");
         for i in 0..lanes {
             // SAFETY: each row has room for the depth.
             unsafe { to.add(i * step).copy_from_nonoverlapping(self.at(first + i, start), depth) }
@@ -149,11 +155,22 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
     }
 }
 
+/// Checks the part of the panel contract of [`Source::pack`] that can be checked.
+#[inline(always)]
+pub(super) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
+    debug_assert!(
+        lanes <= width && width.is_multiple_of(kernels.lanes),
+        "a panel of {lanes} lanes has a width of {width}: whole vectors of {} are stored",
+        kernels.lanes
+    );
+}
+
 /// Packs neighbouring panels of `each` lanes: panel s, as [`Source::pack`] does, to `to + s·step`.
 ///
 /// # Safety
 ///
-/// As for [`Source::pack`], for every panel.
+/// The panel contract of [`Source::pack`] holds for every panel, and panels do not overlap: `step ≥ depth · width` if there
+/// are several.
 #[allow(clippy::too_many_arguments, reason = "two ranges, their parts, and places")]
 pub(super) unsafe fn pack_panels<T: Element>(
     source: &dyn Source<T>,
@@ -165,17 +182,19 @@ pub(super) unsafe fn pack_panels<T: Element>(
     to: *mut T,
     step: usize,
 ) {
+    check_panel(kernels, each.min(lanes.len()), width);
+    debug_assert!(each > 0 && (lanes.len() <= each || step >= depth.len() * width), "panels overlap");
     if let Some(from @ Strided { lane: 1, .. }) = source.strided()
         && depth.len() >= DEEP
     {
         let from = Strided { data: from.at(lanes.start, depth.start), ..from };
         let panels = Panel { from, lanes: lanes.len(), each, depth: depth.len(), width, to, step };
-        // SAFETY: the caller's; the level of `kernels` was detected.
+        // SAFETY: the panel contract holds for every panel, and lanes are contiguous.
         return unsafe { (kernels.copy)(&panels) };
     }
     for (s, first) in lanes.clone().step_by(each).enumerate() {
         let lanes = each.min(lanes.end - first);
-        // SAFETY: the caller's.
+        // SAFETY: the panel contract holds for every panel.
         unsafe { source.pack(kernels, first, lanes, depth.start, depth.len(), width, to.add(s * step)) }
     }
 }
@@ -199,9 +218,16 @@ const DEEP: usize = 128;
 const TOGETHER: usize = 8;
 
 impl<T: Element> Panel<T> {
-    /// A matrix whose depth is contiguous, to be turned: `to[p·row + i] = from[i, p]`.
-    pub(super) fn to_turn(from: Strided<T>, lanes: usize, depth: usize, to: *mut T, row: usize) -> Panel<T> {
-        Panel { from, lanes, each: lanes, depth, width: row, to, step: 0 }
+    /// A matrix whose depth is contiguous, to be transposed: `to[p·row + i] = from[i, p]`, with zeros in lanes
+    /// `lanes..filled` of each row.
+    pub(super) fn to_transpose(
+        from: Strided<T>,
+        (lanes, filled): (usize, usize),
+        depth: usize,
+        to: *mut T,
+        row: usize,
+    ) -> Panel<T> {
+        Panel { from, lanes, each: filled, depth, width: row, to, step: 0 }
     }
 
     /// Packs lanes that are contiguous: rows are copied. Neighbouring panels share the cache lines and the pages of a row, so a
@@ -209,12 +235,15 @@ impl<T: Element> Panel<T> {
     ///
     /// # Safety
     ///
-    /// As for [`Source::pack`] and [`Vector`]; `from.lane` is 1; `width` is a multiple of the
-    /// vector's lanes.
+    /// The panel contract of [`Source::pack`] holds for every panel, that of [`Vector`] for the instruction set, and
+    /// `from.lane` is 1.
     #[inline(always)]
     pub(super) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
         let &Self { from, lanes, each, depth, width, to, step } = self;
-        if lanes == width && width == 2 * V::LANES {
+        debug_assert!(from.lane == 1 || lanes <= 1, "lanes are {} apart", from.lane);
+        debug_assert!(each.min(lanes) <= width && width.is_multiple_of(V::LANES), "{lanes} lanes in a row of {width}");
+        // Several panels can have as many lanes together as one row has elements.
+        if lanes == width && lanes <= each && width == 2 * V::LANES {
             for p in 0..depth {
                 let (from, to) = (from.at(0, p), to.wrapping_add(p * width));
                 // SAFETY: a whole panel of two vectors.
@@ -252,10 +281,13 @@ impl<T: Element> Panel<T> {
     ///
     /// # Safety
     ///
-    /// As for [`Source::pack`] and [`Vector`]; `from.depth` is 1.
+    /// As for [`Source::pack`], but that the width is any number that is not less than the lanes and those filled with
+    /// zeros; that of [`Vector`] for the instruction set; and `from.depth` is 1.
     #[inline(always)]
     pub(super) unsafe fn turn<V: Vector<Scalar = T>>(&self) {
-        let &Self { from, lanes, depth, width, to, .. } = self;
+        let &Self { from, lanes, each, depth, width, to, .. } = self;
+        debug_assert!(from.depth == 1 || depth <= 1, "steps of the depth are {} apart", from.depth);
+        debug_assert!(depth <= 1 || lanes.max(each) <= width, "{lanes} lanes of {each} in a row of {width}");
         let (whole_lanes, whole_depth) = (lanes - lanes % V::SIDE, depth - depth % V::SIDE);
         // SAFETY: blocks lie in `whole_lanes × whole_depth`; `gather` does the rest.
         unsafe {

@@ -3,7 +3,7 @@
 use super::block::depth_blocks;
 use super::element::Element;
 use super::level::{Kernels, Level};
-use super::pack::{Source, Strided};
+use super::pack::{Source, Strided, check_panel};
 use crate::buffer::CpuBuffer;
 use crate::threads::Ptr;
 use pellucid_ir::Result;
@@ -37,6 +37,7 @@ impl<T: Element> Panels<T> {
     ) -> Panels<T> {
         let kernels = T::kernels(level);
         let width = kernels.width();
+        debug_assert!(room.get().is_aligned(), "{:?}", room.get());
         let panels = Panels { start: room, depth, width };
         for first in (0..lanes).step_by(width) {
             for block in depth_blocks(depth) {
@@ -50,6 +51,7 @@ impl<T: Element> Panels<T> {
 
     /// The same without the first steps of the depth.
     pub(crate) fn after(self, start: usize) -> Panels<T> {
+        debug_assert!(start <= self.depth, "{start} of {} steps", self.depth);
         Panels { start: Ptr(self.start.at((start * self.width) as isize)), ..self }
     }
 
@@ -96,7 +98,7 @@ unsafe impl<T: Element> Source<T> for Panels<T> {
     #[allow(private_interfaces)]
     unsafe fn pack(
         &self,
-        _: &Kernels<T>,
+        kernels: &Kernels<T>,
         first: usize,
         lanes: usize,
         start: usize,
@@ -104,6 +106,8 @@ unsafe impl<T: Element> Source<T> for Panels<T> {
         width: usize,
         to: *mut T,
     ) {
+        check_panel(kernels, lanes, width);
+        debug_assert!(start + depth <= self.depth, "steps {start} to {} of {}", start + depth, self.depth);
         for p in 0..depth {
             for i in 0..width {
                 let lane = (first + i) % self.width;

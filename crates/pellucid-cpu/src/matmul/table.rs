@@ -2,7 +2,7 @@
 
 use super::element::Element;
 use super::level::Kernels;
-use super::pack::Source;
+use super::pack::{Source, check_panel};
 use crate::list::List;
 use crate::vector::Vector;
 
@@ -32,6 +32,11 @@ impl Places {
     /// The positions.
     pub(crate) fn all(&self) -> &[isize] {
         &self.at
+    }
+
+    /// The least and the largest position; none of no positions.
+    pub(crate) fn bounds(&self) -> Option<(isize, isize)> {
+        Some((*self.at.iter().min()?, *self.at.iter().max()?))
     }
 
     /// The runs that make up `range`: index of the first, its position, how many.
@@ -73,6 +78,11 @@ unsafe impl<T: Element> Source<T> for Table<'_, T> {
         width: usize,
         to: *mut T,
     ) {
+        check_panel(kernels, lanes, width);
+        debug_assert!(
+            first + lanes <= self.lanes.len() && start + depth <= self.depths.len(),
+            "outside of the operand"
+        );
         // Vector by vector of the panel: what a vector is made of, and then that for every step of the depth.
         for slot in (0..width).step_by(kernels.lanes) {
             let (begin, end) = (lanes.min(slot), lanes.min(slot + kernels.lanes));
@@ -106,6 +116,7 @@ unsafe impl<T: Element> Source<T> for Table<'_, T> {
         step: usize,
         to: *mut T,
     ) {
+        debug_assert!(depth <= step, "{depth} steps in rows of {step}");
         let offsets = &self.lanes.at[first..first + lanes];
         for (p, at, len) in self.depths.runs(start..start + depth) {
             let data = self.data.wrapping_offset(at);
@@ -139,6 +150,8 @@ impl<T: Element> Weave<'_, T> {
     /// As for [`Vector`]; the elements exist, and there is room for whole vectors.
     #[inline(always)]
     pub(super) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
+        debug_assert!(self.pieces.iter().all(|p| p.lane + p.count <= V::LANES), "pieces of more than a vector");
+        debug_assert!(self.offsets.len() <= 1 || self.step >= V::LANES, "vectors are {} apart", self.step);
         // SAFETY: masks select the lanes of the pieces.
         unsafe {
             match *self.pieces {
@@ -205,6 +218,7 @@ impl<T: Element> Spread<'_, T> {
     /// As for [`Vector`]; the elements exist, and there is room for them.
     #[inline(always)]
     pub(super) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
+        debug_assert!(self.offsets.len() <= 1 || self.len <= self.step, "rows of {}, {} apart", self.len, self.step);
         let whole = self.len - self.len % V::LANES;
         // SAFETY: `i` stays below `len`, the last vector under a mask, or within the slack.
         unsafe {

@@ -1,6 +1,7 @@
 //! The product against a plain definition, and its bits against themselves.
 
 use super::*;
+use crate::testing::Guarded;
 use crate::with_threads;
 
 /// Small reproducible numbers in (-1, 1) (a multiplicative congruential generator).
@@ -16,25 +17,25 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
 
 /// A matrix stored by rows, by columns, or with gaps on both sides.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Storage {
+pub(super) enum Storage {
     Rows,
     Columns,
     Gaps,
     Backwards,
 }
 
-const STORAGES: [Storage; 4] = [Storage::Rows, Storage::Columns, Storage::Gaps, Storage::Backwards];
+pub(super) const STORAGES: [Storage; 4] = [Storage::Rows, Storage::Columns, Storage::Gaps, Storage::Backwards];
 
 /// A matrix with storage of its own.
-struct Matrix<T> {
-    data: Vec<T>,
+pub(super) struct Matrix<T> {
+    pub(super) data: Guarded<T>,
     strides: (isize, isize),
     start: usize,
     cols: usize,
 }
 
-impl<T: Element> Matrix<T> {
-    fn new(rows: usize, cols: usize, storage: Storage, value: impl Fn(usize) -> T) -> Self {
+impl<T: Element + bytemuck::Pod> Matrix<T> {
+    pub(super) fn new(rows: usize, cols: usize, storage: Storage, value: impl Fn(usize) -> T) -> Self {
         let (r, c) = (rows as isize, cols as isize);
         let (strides, start, len) = match storage {
             Storage::Rows => ((c, 1), 0, r * c),
@@ -42,7 +43,7 @@ impl<T: Element> Matrix<T> {
             Storage::Gaps => ((2 * c + 1, 2), 0, r * (2 * c + 1)),
             Storage::Backwards => ((-c, -1), (r * c - 1).max(0) as usize, r * c),
         };
-        let mut matrix = Self { data: vec![T::ZERO; len as usize], strides, start, cols };
+        let mut matrix = Self { data: Guarded::of(&vec![T::ZERO; len as usize]), strides, start, cols };
         for i in 0..rows * cols {
             let at = matrix.at(i / cols, i % cols);
             matrix.data[at] = value(i);
@@ -50,7 +51,7 @@ impl<T: Element> Matrix<T> {
         matrix
     }
 
-    fn at(&self, i: usize, j: usize) -> usize {
+    pub(super) fn at(&self, i: usize, j: usize) -> usize {
         (self.start as isize + i as isize * self.strides.0 + j as isize * self.strides.1) as usize
     }
 
@@ -61,7 +62,7 @@ impl<T: Element> Matrix<T> {
 
 /// C in row-major order, from C = start.
 #[allow(clippy::too_many_arguments)]
-fn product<T: Element>(
+pub(super) fn product<T: Element + bytemuck::Pod>(
     level: Level,
     (m, n, k): (usize, usize, usize),
     storage: [Storage; 3],
@@ -77,12 +78,20 @@ fn product<T: Element>(
     let shape = Gemm { m, n, k, a_strides: a.strides, b_strides: b.strides, c_strides: c.strides, accumulate };
     let c_start = c.data.as_mut_ptr().wrapping_add(c.start);
     let (a_start, b_start) = (a.data.as_ptr().wrapping_add(a.start), b.data.as_ptr().wrapping_add(b.start));
+    let before = c.data.to_vec();
     // SAFETY: `Matrix` holds every element that its strides reach.
     unsafe { gemm_at(level, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
-    c.values(m)
+    let values = c.values(m);
+    // What lies between the elements of C stays as it is.
+    (0..m * n).for_each(|i| {
+        let at = c.at(i / n, i % n);
+        c.data[at] = before[at];
+    });
+    assert_eq!(bytemuck::cast_slice::<T, u8>(&c.data), bytemuck::cast_slice::<T, u8>(&before), "{shape:?}");
+    values
 }
 
-fn rows<T: Element>(level: Level, shape: (usize, usize, usize), a: &[T], b: &[T]) -> Vec<T> {
+fn rows<T: Element + bytemuck::Pod>(level: Level, shape: (usize, usize, usize), a: &[T], b: &[T]) -> Vec<T> {
     let zero = vec![T::ZERO; shape.0 * shape.1];
     product(level, shape, [Storage::Rows; 3], a, b, &zero, false, Threads::One)
 }

@@ -39,6 +39,8 @@ impl<T> Tile<T> {
         // under the mask of the columns it has; the caller vouches for those.
         unsafe {
             let last = (N - 1) * V::LANES;
+            debug_assert!(last < cols && cols <= N * V::LANES, "{cols} columns in {N} vectors");
+            debug_assert!(R == 1 || c_row.unsigned_abs() >= cols, "rows of C overlap: {cols} columns, {c_row} apart");
             let mask = V::mask(cols - last);
             for r in 0..R {
                 let row = c.wrapping_offset(r as isize * c_row);

@@ -65,6 +65,9 @@ impl<T: Element> Transform<'_, T> {
     /// As for [`run`](Self::run).
     #[inline(always)]
     unsafe fn tiles<V: Vector<Scalar = T>, M: Line<A, B>, const A: usize, const B: usize>(&self) -> bool {
+        debug_assert!(self.lanes.is_multiple_of(V::LANES), "{} lanes are not whole vectors", self.lanes);
+        debug_assert_eq!((self.from.len() % (A * A), self.at.len() % (B * B)), (0, 0), "whole tiles");
+        debug_assert_eq!(self.from.len() / (A * A), self.at.len() / (B * B), "as many tiles as results");
         // SAFETY: the places are the caller's; the rest is arithmetic.
         unsafe {
             let half = T::HALF.map_or(V::zero(), |half| V::splat(&half));

@@ -77,6 +77,10 @@ macro_rules! along {
 impl<T: Number> Work<T> for Forward<'_, T> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
+        debug_assert!(
+            self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()),
+            "a length for each row"
+        );
         let (h, blocks) = (self.width, self.cell.blocks());
         for row in self.rows.clone().filter(|&row| self.active.contains(row)) {
             let (narrow, wide) = ((row * h) as isize, (row * blocks * h) as isize);
@@ -104,6 +108,10 @@ impl<T: Number> Work<T> for Forward<'_, T> {
 impl<T: Number> Work<T> for Backward<'_, T> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
+        debug_assert!(
+            self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()),
+            "a length for each row"
+        );
         let (h, blocks) = (self.width, self.cell.blocks());
         for row in self.rows.clone().filter(|&row| self.active.contains(row)) {
             let (narrow, wide) = ((row * h) as isize, (row * blocks * h) as isize);

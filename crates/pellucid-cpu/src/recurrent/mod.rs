@@ -9,6 +9,8 @@
 mod cell;
 mod steps;
 #[cfg(test)]
+mod sweep;
+#[cfg(test)]
 mod tests;
 
 use crate::buffer::CpuBuffer;

@@ -8,25 +8,25 @@ use crate::with_threads;
 const CELLS: [Cell; 4] = [Cell::Tanh, Cell::Relu, Cell::Gru, Cell::Lstm];
 
 /// T, N, H, P.
-type Sizes = [usize; 4];
+pub(super) type Sizes = [usize; 4];
 
 fn kernel(cell: Cell, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
     Recurrent { cell, reverse, projected, lengths, part: RecurrentPart::States }
 }
 
 /// Every cell, both ways, with lengths and without, projected where that is possible.
-fn kernels() -> impl Iterator<Item = Recurrent> {
+pub(super) fn kernels() -> impl Iterator<Item = Recurrent> {
     let ways = (0..8).map(|i| (i & 1 > 0, i & 2 > 0, i & 4 > 0));
     let all = CELLS.into_iter().flat_map(move |cell| ways.clone().map(move |way| (cell, way)));
     all.filter(|&(cell, way)| cell == Cell::Lstm || !way.2).map(|(cell, (r, l, p))| kernel(cell, r, l, p))
 }
 
-fn reals(count: usize, seed: u64) -> Vec<f64> {
+pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, 1000, seed).into_iter().map(|v| v / 1024.0).collect()
 }
 
 /// The inputs of all states, in their order, with their shapes; lengths, if any, are not among them.
-fn inputs(k: &Recurrent, [t, n, h, p]: Sizes) -> Vec<(Vec<usize>, Vec<f64>)> {
+pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: Sizes) -> Vec<(Vec<usize>, Vec<f64>)> {
     let (g, b) = (k.cell.gates() * h, k.cell.blocks() * h);
     let mut shapes = vec![vec![t, n, b], vec![g, p], vec![b], vec![n, p]];
     if k.cell == Cell::Lstm {
@@ -53,7 +53,7 @@ fn sigmoid(x: f64) -> f64 {
 }
 
 /// All states, and all c, step by step.
-fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
+pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
     let (gates, w, bias) = (&x[0], &x[1], &x[2]);
     let lengths = lengths_of(steps, batch);
     let blocks = k.cell.blocks();
@@ -104,7 +104,12 @@ fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) -> [Vec<f64
 }
 
 /// Runs one level of a kernel; the outputs, and for `in_place` the gates are those of the input.
-fn run_at(level: Level, k: &Recurrent, inputs: &[&testing::Array], in_place: bool) -> Result<Vec<testing::Array>> {
+pub(super) fn run_at(
+    level: Level,
+    k: &Recurrent,
+    inputs: &[&testing::Array],
+    in_place: bool,
+) -> Result<Vec<testing::Array>> {
     let mut outputs = testing::made(&Kernel::Recurrent(*k), inputs)?;
     if in_place {
         outputs[0] = inputs[0].clone();
@@ -117,7 +122,7 @@ fn run_at(level: Level, k: &Recurrent, inputs: &[&testing::Array], in_place: boo
 }
 
 /// The arrays of a kernel's inputs.
-fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: Lie) -> Vec<testing::Array> {
+pub(super) fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: Lie) -> Vec<testing::Array> {
     let mut all: Vec<testing::Array> =
         inputs(k, sizes).iter().map(|(shape, values)| testing::Array::cast(&shape[..], lie, dtype, values)).collect();
     if k.lengths {
@@ -126,7 +131,7 @@ fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: Lie) -> Vec<testing::A
     all
 }
 
-fn near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
+pub(super) fn near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
     got.len() == expected.len() && got.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance)
 }
 
@@ -165,7 +170,7 @@ fn gates_may_be_computed_where_they_are() {
 }
 
 /// The inputs of the gradient: what the states left behind, W, gradients, and the rest.
-fn gradient_inputs<'a>(
+pub(super) fn gradient_inputs<'a>(
     k: &Recurrent,
     x: &'a [testing::Array],
     y: &'a [testing::Array],
@@ -181,7 +186,7 @@ fn gradient_inputs<'a>(
 }
 
 /// Gradients of the states that steps lead to, of the last one, and of the last c.
-fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::Array> {
+pub(super) fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::Array> {
     let shapes = [vec![t, n, p], vec![n, p], vec![n, h]];
     let array = |(i, s): (usize, Vec<usize>)| {
         testing::Array::cast(&s[..], Lie::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))

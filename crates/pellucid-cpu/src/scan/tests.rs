@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Array, Lie, numbers, run};
+use crate::testing::{Array, Choices, Lie, numbers, run};
 use crate::with_threads;
 use pellucid_ir::Shape;
 use pellucid_ir::kernel::Kernel;
@@ -68,6 +68,38 @@ fn every_operation_axis_and_layout_follows_the_definition() {
                 if matches!(op, ScanOp::Max | ScanOp::Min) {
                     assert_eq!(p.values::<i64>(), position, "{scan:?} {from:?}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn sweep_of_lengths_axes_and_dtypes() {
+    let choices = &Choices::new(61);
+    let small = (1..=20).flat_map(|n| (1..=20).map(move |m| [n, m]));
+    let long = [63, 64, 65, 255, 256, 257, 300, 1025].into_iter().flat_map(|n| [[n, 3], [3, n], [n, 17], [17, n]]);
+    for shape in small.chain(long).chain([[40, 3000], [3000, 40]]).map(Shape::from) {
+        for axis in [0, 1] {
+            let op = choices.of(&OPS);
+            let scan = Scan { op, axis, reverse: choices.below(2) == 0 };
+            let dtype = match op {
+                ScanOp::LogSumExp => choices.of(&[DType::F32, DType::F64]),
+                _ => choices.of(&[DType::F32, DType::F64, DType::I32, DType::I64]),
+            };
+            let (from, to, threads) = (choices.of(&Lie::ALL), choices.of(&Lie::ALL), choices.threads());
+            // Products of ones of both signs are exact, and so are sums of small integers.
+            let x = numbers(shape.size(), 2, 7).into_iter();
+            let x: Vec<f64> = x.map(|x| if op == ScanOp::Prod && x != -1.0 { 1.0 } else { x }).collect();
+            let array = Array::cast(shape.clone(), from, dtype, &x);
+            let (y, p) = with_threads(threads, || go(scan, &array, to).unwrap());
+            let (value, position) = naive(&scan, &shape, &x, |v| v);
+            let what = || format!("{scan:?} {shape} {dtype} {from:?} {to:?} {threads} threads");
+            for (y, value) in y.reals().iter().zip(&value) {
+                let tolerance = if op == ScanOp::LogSumExp { 1e-5 * (1.0 + value.abs()) } else { 0.0 };
+                assert!((y - value).abs() <= tolerance, "{}: {y} {value}", what());
+            }
+            if matches!(op, ScanOp::Max | ScanOp::Min) {
+                assert_eq!(p.values::<i64>(), position, "{}", what());
             }
         }
     }

@@ -117,6 +117,7 @@ fn is_nan<T: PartialOrd>(v: T) -> bool {
 
 per_level! {
     fn position[T: Elem + PartialOrd, O: Order<T>][T, O](src: *const u8, n: usize) -> usize {
+        debug_assert!(n >= 1, "no extremum of nothing");
         // SAFETY: the caller's promise.
         let src = unsafe { source::<T>(src, n) };
         let mut best = O::WORST;

@@ -1,7 +1,7 @@
 //! Primitives of two operands.
 
 use super::Level;
-use super::elem::{At, Elem, Mask, one, source, target};
+use super::elem::{At, Elem, Mask, may_overwrite, one, source, target};
 use super::stride::{Kernel, VECTOR, stride};
 use crate::math::Real;
 use crate::math::integer::Int;
@@ -148,6 +148,8 @@ fn each<T: Elem, F: Zip<T>>(form: Form) -> BinaryLoop {
         b: *const u8,
         n: usize,
     ) {
+        let (out, size) = (size_of::<F::Out>(), size_of::<T>());
+        debug_assert!(may_overwrite((dst, out), (a, A * size), n) && may_overwrite((dst, out), (b, B * size), n));
         // A step of 0 stays on the uniform value.
         let (a, b) = (a.cast::<T>(), b.cast::<T>());
         for i in 0..n {

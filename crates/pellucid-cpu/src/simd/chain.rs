@@ -167,11 +167,19 @@ unsafe fn avx2<V: FloatVector>(links: &[Link], sum: *mut u8, n: usize) {
     unsafe { run::<V, 8>(links, sum, n) }
 }
 
+/// Whether the results of non-temporal stores are aligned as a value of type T is, and all alike to 64 bytes.
+fn are_far_alike<T>(links: &[Link]) -> bool {
+    let mut far = links.iter().filter(|l| l.far).map(|l| l.into.addr());
+    far.next().is_none_or(|first| first.is_multiple_of(size_of::<T>()) && far.all(|other| other % 64 == first % 64))
+}
+
 /// Blocks of R vectors, then single ones, then a part of one; where results pass the caches by, a part of one before
 /// all, to the first place that is aligned as a vector; where they are summed, blocks in the order of reductions
 /// before all.
 #[inline(always)]
 unsafe fn run<V: FloatVector, const R: usize>(links: &[Link], sum: *mut u8, n: usize) {
+    debug_assert!(links.first().is_some_and(|first| !first.begin.is_null()), "a chain without a beginning");
+    debug_assert!(are_far_alike::<V::Scalar>(links) && (sum.is_null() || links.iter().all(|l| !l.far)), "far results");
     let (mut done, sum) = (0, sum.cast::<V::Scalar>());
     // SAFETY: the caller's promise; no block reaches beyond the `n` values.
     unsafe {

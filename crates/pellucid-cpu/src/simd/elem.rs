@@ -47,6 +47,20 @@ pub(crate) unsafe fn target<'a, T: Elem>(p: *mut u8, n: usize) -> &'a mut [Maybe
     unsafe { std::slice::from_raw_parts_mut(p.cast(), n) }
 }
 
+/// Whether two runs of bytes, each an address and a length, have no byte in common.
+#[inline(always)]
+pub(crate) fn are_apart((a, m): (*const u8, usize), (b, n): (*const u8, usize)) -> bool {
+    m == 0 || n == 0 || a.addr() + m <= b.addr() || b.addr() + n <= a.addr()
+}
+
+/// Whether a loop over `n` elements may write to `dst` and read `source`, each an address and the size of an element: they
+/// do not overlap, or are equal, sizes included. A size of 0 stands for one value, which is read before any is written.
+#[inline(always)]
+pub(crate) fn may_overwrite(dst: (*mut u8, usize), source: (*const u8, usize), n: usize) -> bool {
+    let same = dst.0.cast_const() == source.0 && dst.1 == source.1;
+    same || are_apart((dst.0, n * dst.1), (source.0, n * source.1))
+}
+
 /// The one element at `p`.
 ///
 /// # Safety

@@ -10,7 +10,7 @@
 //! below the other ([`FoldLoops::accumulate_rows`]), so a layout changes no bit.
 
 use super::Level;
-use super::elem::{At, Elem, Mask, source};
+use super::elem::{At, Elem, Mask, are_apart, source};
 use crate::math::Real;
 use crate::math::integer::Int;
 use pellucid_ir::Compute;
@@ -301,6 +301,7 @@ unsafe fn take<T: Elem, M: Monoid<T>>(lanes: *mut u8, x: impl Values<T>, n: usiz
 
 per_level! {
     fn accumulate[T: Elem, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, n: usize, first: bool) {
+        debug_assert!(are_apart((lanes, LANES * size_of::<T>()), (src, n * size_of::<T>())), "lanes among the values");
         // SAFETY: the caller's promise.
         unsafe { take::<T, M>(lanes, Stored(src), n, first) };
     }
@@ -328,8 +329,9 @@ fn lane_of_rows<T: Elem, M: Monoid<T>>(lane: &mut [At<T>], rows: [&[At<T>]; 8]) 
 per_level! {
     fn accumulate_rows[T: Elem, M: Monoid<T>][T, M]
     (lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize) {
-        debug_assert!(rows <= ROWS);
         let size = size_of::<T>();
+        debug_assert!(rows <= ROWS, "{rows} rows in a block of {ROWS}");
+        debug_assert!(rows <= 1 || row_stride == 0 || row_stride.unsigned_abs() >= size, "rows are {row_stride} bytes apart");
         let absent = [At(M::IDENTITY); STRIP];
         // A whole block needs no identity, hence no strips.
         let strip = if rows == ROWS { cols } else { STRIP };
@@ -392,6 +394,8 @@ per_level! {
 
 per_level! {
     fn finish_rows[T: Elem, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8, cols: usize) {
+        let size = size_of::<T>();
+        debug_assert!(are_apart((dst, cols * size), (lanes, LANES * cols * size)), "results among the lanes");
         // SAFETY: the caller's promise.
         let (dst, lanes) = unsafe {
             let dst: &mut [MaybeUninit<At<T>>] = super::elem::target(dst, cols);

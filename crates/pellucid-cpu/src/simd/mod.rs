@@ -46,6 +46,7 @@ pub(crate) use arg::{ArgLoop, argmax, argmin};
 pub(crate) use binary::{BinaryLoop, Form, binary};
 pub(crate) use chain::{Act, ChainLoop, Link, Part, chain};
 pub(crate) use convert::{convert, round, store};
+pub(crate) use elem::are_apart;
 pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use level::Level;
 #[cfg(test)]

@@ -54,6 +54,7 @@ unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use crate::simd::are_apart;
     use core::arch::x86_64::*;
 
     /// Bytes of a cache line, which must be written whole.
@@ -64,6 +65,7 @@ mod x86 {
         ($name:ident, $features:literal, $vector:ty, $load:ident, $store:ident) => {
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name(dst: *mut u8, src: *const u8, n: usize) {
+                debug_assert!(are_apart((dst, n), (src, n)), "{n} bytes overlap");
                 let head = dst.align_offset(LINE).min(n);
                 let lines = (n - head) / LINE * LINE;
                 // SAFETY: the caller's promise; the lines are aligned as the stores need.

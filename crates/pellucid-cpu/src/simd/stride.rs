@@ -1,5 +1,6 @@
 //! How a kernel that wants whole vectors runs over any count, and in place.
 
+use super::elem::may_overwrite;
 use std::mem::MaybeUninit;
 
 /// Counts of elements that fill vectors at every level, however the loop was unrolled: for polynomials, a remainder
@@ -55,6 +56,11 @@ pub(crate) unsafe fn stride<const S: usize>(
     n: usize,
     kernel: impl Kernel<S>,
 ) {
+    debug_assert!(grain.is_power_of_two() && grain <= PIECE, "a grain of {grain}");
+    debug_assert!(
+        sources.iter().all(|&s| may_overwrite(dst, s, n)),
+        "{n} elements of {sources:?} overlap those of {dst:?}"
+    );
     // One value, as there is one a row: nothing to pad.
     if n == 1 && sources.iter().all(|s| s.0 != dst.0) {
         // SAFETY: the caller's promise.

@@ -1,7 +1,7 @@
 //! Primitives of one operand.
 
 use super::Level;
-use super::elem::{At, Elem, Mask, one, source, target};
+use super::elem::{At, Elem, Mask, are_apart, one, source, target};
 use super::stride::{GRAIN, Kernel, stride};
 use crate::math::Real;
 use crate::math::integer::Int;
@@ -64,6 +64,7 @@ pub(super) fn map<T: Elem, F: Function<T, Out: Elem>>(level: Level) -> UnaryLoop
 
 per_level! {
     fn whole[T: Elem, F: Function<T, Out: Elem>][T, F](dst: *mut u8, a: *const u8, n: usize) {
+        debug_assert!(are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())), "{n} elements overlap");
         // SAFETY: the caller's promise.
         let (dst, a) = unsafe { (target::<F::Out>(dst, n), source::<T>(a, n)) };
         for (dst, a) in dst.chunks_mut(PIECE).zip(a.chunks(PIECE)) {

@@ -1,5 +1,6 @@
 //! Threads: where they come from, and how work is cut for them.
 
+mod primitives;
 mod team;
 
 use crate::{pool, scratch};
@@ -19,10 +20,8 @@ thread_local! {
 /// Runs `f` with `n` threads, the calling one among them, for every kernel it runs; 0 for as many as the machine has.
 /// Threads are kept: some for each `n`.
 ///
-/// Elsewhere there are as many as `PELLUCID_NUM_THREADS` says, or as the machine has.
-///
-/// # Panics
-/// If the system refuses the threads.
+/// Elsewhere there are as many as `PELLUCID_NUM_THREADS` says, or as the machine has. No kernel has more than 64 threads,
+/// or eight times as many as the machine has where that is more, nor more than the system starts.
 pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
     struct Before(Option<&'static Team>);
     impl Drop for Before {
@@ -37,7 +36,9 @@ pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
 /// The team of `n` threads.
 fn team_of(n: usize) -> &'static Team {
     static TEAMS: Mutex<BTreeMap<usize, &'static Team>> = Mutex::new(BTreeMap::new());
-    let n = if n == 0 { std::thread::available_parallelism().map_or(1, NonZero::get) } else { n };
+    let machine = std::thread::available_parallelism().map_or(1, NonZero::get);
+    // More would be a mistake in a setting, and their stacks would use up the memory.
+    let n = if n == 0 { machine } else { n.min((8 * machine).max(64)) };
     let make = || Team::new(n, provide);
     TEAMS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(make)
 }
@@ -194,6 +195,21 @@ mod tests {
             }
         });
         assert_eq!(sum.into_inner(), 4 * 100 * 21 * 10);
+    }
+
+    #[test]
+    fn a_helper_that_cannot_begin_is_none() {
+        assert_eq!(Team::new(3, || std::panic::resume_unwind(Box::new("no memory"))).threads(), 1);
+    }
+
+    #[test]
+    fn a_call_on_every_helper_that_panics_blocks_no_thread() {
+        let team = Team::new(3, || ());
+        team.settle(usize::MAX, || std::panic::resume_unwind(Box::new("a call")));
+        // It was not done, and the helpers go on.
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        team.settle(usize::MAX, || add(&CALLS, 1));
+        assert_eq!(CALLS.load(Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -1,48 +1,46 @@
-//! A team: the thread that runs a kernel, and helpers that wait for it to share its work.
+//! A team: the thread that runs a kernel, and helper threads that wait for jobs and share its work.
 //!
-//! Work is a closure over numbers `0..count`, and whoever is free takes the next few. So handing it out is one word that
-//! all count up, and nothing is put into a list: not a byte is allocated, which a general pool cannot promise for work
-//! that comes from outside of it (rayon's queue takes a new block from the heap for every 63 jobs). The caller works
-//! too, and does not wait for helpers that come too late; nor is it a thread of the pool, which would have to be woken
-//! and waited for.
+//! A job is a closure over the numbers `0..count`. Every thread claims the next few numbers by an atomic addition to one counter,
+//! so that publishing a job allocates nothing. A general pool cannot promise this for work of threads that are not its own (rayon's
+//! queue allocates a block for every 63 jobs). The caller works too, and does not wait for helpers that join too late. It
+//! is no thread of the pool, which would have to be woken and waited for.
 //!
-//! One kernel at a time has the helpers. Work that arrives meanwhile, from another thread or from within a task, is done
+//! One job at a time has the helpers. Work that arrives meanwhile, from another thread or from within a task, is done
 //! by its own thread alone.
+//!
+//! The protocol takes its atomics, locks and condition variables as a type parameter: the tests run it with those of a
+//! model checker, which explores every interleaving of a few threads.
 
+use super::primitives::{AtomicFlag, AtomicNumber, Native, Primitives};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
-use std::{hint, thread};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread;
 
-/// How often a helper, or the caller, looks again before it sleeps: some 10 µs, in which the next kernel of a step
-/// usually comes.
-const LOOKS: usize = 200;
-
-/// What is worked on: `work(seat, number)`.
+/// The work of a job: `work(worker, number)`.
 type Work<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// Threads that share work.
-pub(super) struct Team {
+pub(super) struct Team<P: Primitives = Native> {
     threads: usize,
     /// True while a job has the helpers.
-    taken: AtomicBool,
+    taken: P::Flag,
     /// How many jobs there have been: changes while `state` is locked.
-    jobs: AtomicUsize,
+    jobs: P::Number,
     /// How many helpers are at work on the job: changes while `state` is locked.
-    helping: AtomicUsize,
+    helping: P::Number,
     /// What the helpers have been settled for.
-    settled: AtomicUsize,
-    state: Mutex<State>,
+    settled: P::Number,
+    state: P::Mutex<State<P>>,
     /// Where helpers wait for a job.
-    wake: Condvar,
+    wake: P::Condvar,
     /// Where the caller waits for helpers.
-    done: Condvar,
+    done: P::Condvar,
 }
 
-#[derive(Default)]
-struct State {
-    job: Option<Job>,
+struct State<P: Primitives> {
+    job: Option<Job<P>>,
     /// Helpers that have come to the job.
     joined: usize,
     /// Helpers that sleep, and whether the caller does.
@@ -52,66 +50,89 @@ struct State {
 }
 
 /// What the caller's stack holds of the work: pointers that are good until the caller has seen all helpers leave.
-#[derive(Clone, Copy)]
-struct Job {
+struct Job<P: Primitives> {
     work: *const (dyn Fn(usize, usize) + Sync),
-    next: *const AtomicUsize,
+    next: *const P::Number,
     count: usize,
     least: usize,
     /// Helpers that may come.
     helpers: usize,
 }
 
-// SAFETY: the closure and the counter may be used from any thread; for how long, is said above.
-unsafe impl Send for Job {}
+impl<P: Primitives> Clone for Job<P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
 
-impl Job {
+impl<P: Primitives> Copy for Job<P> {}
+
+// SAFETY: the closure and the counter are `Sync`, so that any thread may use them; the caller of the team keeps both alive
+// until it has seen all helpers leave.
+unsafe impl<P: Primitives> Send for Job<P> {}
+
+impl<P: Primitives> Job<P> {
     /// Takes numbers until there are none.
     ///
     /// # Safety
-    /// The caller of the team still waits.
-    unsafe fn run(&self, seat: usize) {
-        // SAFETY: the caller's.
+    /// *Alive*: the caller of the team is still in [`Team::share`], whose stack has the closure and the counter.
+    unsafe fn run(&self, worker: usize) {
+        // SAFETY: both pointers are to the stack of `Team::share`, which has not returned, by *alive*.
         let (work, next) = unsafe { (&*self.work, &*self.next) };
         loop {
             let first = next.fetch_add(self.least, Ordering::Relaxed);
             if first >= self.count {
                 return;
             }
-            (first..self.count.min(first + self.least)).for_each(|i| work(seat, i));
+            (first..self.count.min(first + self.least)).for_each(|i| work(worker, i));
         }
     }
 }
 
 impl Team {
-    /// A team of so many threads, the calling one included, each of which begins with `begin`. It is there for good.
-    ///
-    /// # Panics
-    /// If the system refuses the threads.
+    /// Starts a team of `threads` threads, the calling one included; each helper calls `begin` first. Where the system
+    /// refuses a thread, the team has those that it did start. A team is never dropped.
     pub(super) fn new(threads: usize, begin: fn()) -> &'static Team {
-        let team: &'static Team = Box::leak(Box::new(Team {
-            threads,
-            taken: AtomicBool::new(false),
-            jobs: AtomicUsize::new(0),
-            helping: AtomicUsize::new(0),
-            settled: AtomicUsize::new(0),
-            state: Mutex::default(),
-            wake: Condvar::new(),
-            done: Condvar::new(),
-        }));
-        let ready = Arc::new(Barrier::new(threads));
+        let (ready, started) = mpsc::channel();
         for number in 1..threads {
-            let (helper, ready) = (thread::Builder::new().name(format!("pellucid {number}")), ready.clone());
+            let ready = ready.clone();
             let life = move || {
                 begin();
-                ready.wait();
+                let (start, team) = mpsc::channel::<&'static Team>();
+                let _ = ready.send(start);
                 drop(ready);
-                team.help()
+                if let Ok(team) = team.recv() {
+                    team.help(|| true);
+                }
             };
-            helper.spawn(life).expect("threads for the kernels");
+            if thread::Builder::new().name(format!("pellucid {number}")).spawn(life).is_err() {
+                break;
+            }
         }
-        ready.wait();
+        drop(ready);
+        // A helper whose beginning panics is none: its sender is gone without a word.
+        let helpers: Vec<_> = started.iter().collect();
+        let team: &'static Team = Box::leak(Box::new(Team::idle(helpers.len() + 1)));
+        for start in helpers {
+            let _ = start.send(team);
+        }
         team
+    }
+}
+
+impl<P: Primitives> Team<P> {
+    /// A team of `threads` threads without a job. All but the calling one must call [`Team::help`].
+    fn idle(threads: usize) -> Team<P> {
+        Team {
+            threads,
+            taken: P::Flag::new(false),
+            jobs: P::Number::new(0),
+            helping: P::Number::new(0),
+            settled: P::Number::new(0),
+            state: P::mutex(State { job: None, joined: 0, asleep: 0, waiting: false, panic: None }),
+            wake: P::condvar(),
+            done: P::condvar(),
+        }
     }
 
     /// How many threads there are.
@@ -119,17 +140,17 @@ impl Team {
         self.threads
     }
 
-    /// Calls `work(seat, i)` once for every i below `count`; numbers are taken `least` at a time. Calls of one seat, below
-    /// `seats` and below the number of threads, come one after the other.
+    /// Calls `work(worker, i)` once for every i below `count`; numbers are claimed `least` at a time. Worker ids are below the
+    /// number of threads and of claims. Calls with one worker id run one after the other.
     pub(super) fn run(&self, count: usize, least: usize, work: Work<'_>) {
         let least = least.max(1);
         let helpers = count.div_ceil(least).min(self.threads).saturating_sub(1);
         if helpers == 0 || self.taken.swap(true, Ordering::Acquire) {
             return (0..count).for_each(|i| work(0, i));
         }
-        let next = AtomicUsize::new(0);
+        let next = P::Number::new(0);
         let result = self.share(&next, count, least, helpers, work, |job| {
-            // SAFETY: the caller of the team is this very thread.
+            // SAFETY: *alive* holds, since `share` calls this closure.
             unsafe { job.run(0) }
         });
         if let Err(panic) = result {
@@ -144,7 +165,7 @@ impl Team {
         }
     }
 
-    /// Calls `work` once on every helper; false if they are at work for somebody else.
+    /// Calls `work` once on every helper; false if they work for another caller, or if a call panics.
     fn everywhere(&self, work: fn()) -> bool {
         if self.threads == 1 {
             return true;
@@ -152,32 +173,34 @@ impl Team {
         if self.taken.swap(true, Ordering::Acquire) {
             return false;
         }
-        let (helpers, next, came) = (self.threads - 1, AtomicUsize::new(0), AtomicUsize::new(0));
-        // A helper takes one number and waits for the others, so that everyone gets one.
-        let each = |_: usize, _: usize| {
-            work();
-            came.fetch_add(1, Ordering::AcqRel);
+        let (helpers, next, came) = (self.threads - 1, P::Number::new(0), P::Number::new(0));
+        let all_came = || {
             while came.load(Ordering::Acquire) < helpers {
-                thread::yield_now();
+                P::yield_now();
             }
         };
-        let result = self.share(&next, helpers, 1, helpers, &each, |_| {
-            while came.load(Ordering::Acquire) < helpers {
-                thread::yield_now();
+        // A helper takes one number and waits for the others, so that everyone gets one.
+        let each = |_: usize, _: usize| {
+            // The others wait for a helper whose call panics, too.
+            let result = catch_unwind(work);
+            came.fetch_add(1, Ordering::AcqRel);
+            all_came();
+            if let Err(panic) = result {
+                resume_unwind(panic);
             }
-        });
-        result.is_ok()
+        };
+        self.share(&next, helpers, 1, helpers, &each, |_| all_came()).is_ok()
     }
 
-    /// Shows the work to the helpers, does the caller's part of it, and waits for those who came.
+    /// Publishes a job to the helpers, does the caller's part of it, and waits for the helpers that joined.
     fn share(
         &self,
-        next: &AtomicUsize,
+        next: &P::Number,
         count: usize,
         least: usize,
         helpers: usize,
         work: Work<'_>,
-        own: impl FnOnce(&Job),
+        own: impl FnOnce(&Job<P>),
     ) -> thread::Result<()> {
         // SAFETY: only the lifetime changes; no helper has the job any more when this function returns.
         let work: Work<'static> = unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) };
@@ -187,20 +210,20 @@ impl Team {
         self.jobs.fetch_add(1, Ordering::Release);
         let sleepers = state.asleep.min(helpers);
         drop(state);
-        (0..sleepers).for_each(|_| self.wake.notify_one());
+        (0..sleepers).for_each(|_| P::notify_one(&self.wake));
         let own = catch_unwind(AssertUnwindSafe(|| own(&job)));
         self.lock().job = None;
-        // Nobody comes any more; those who came must go.
-        for _ in 0..LOOKS {
+        // No helper joins from here on; those that joined must leave.
+        for _ in 0..P::LOOKS {
             if self.helping.load(Ordering::Acquire) == 0 {
                 break;
             }
-            hint::spin_loop();
+            P::spin_loop();
         }
         let mut state = self.lock();
         while self.helping.load(Ordering::Relaxed) > 0 {
             state.waiting = true;
-            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = P::wait(&self.done, state);
         }
         state.waiting = false;
         let panic = state.panic.take();
@@ -209,49 +232,54 @@ impl Team {
         own.and(panic.map_or(Ok(()), Err))
     }
 
-    /// A helper's life.
-    fn help(&self) -> ! {
+    /// Works on one job after the other, until there is none and `goes_on` says no. Helper threads run this.
+    fn help(&self, goes_on: impl Fn() -> bool) {
         let mut seen = 0;
-        loop {
-            let (job, seat) = self.next_job(&mut seen);
-            // SAFETY: this helper is counted, and the caller waits for it.
-            let result = catch_unwind(AssertUnwindSafe(|| unsafe { job.run(seat) }));
+        while let Some((job, worker)) = self.next_job(&mut seen, &goes_on) {
+            // SAFETY: *alive* holds: `next_job` counted this helper in `helping`, and `share` waits until that is 0.
+            let result = catch_unwind(AssertUnwindSafe(|| unsafe { job.run(worker) }));
             let mut state = self.lock();
             if let Err(panic) = result {
                 state.panic.get_or_insert(panic);
             }
             if self.helping.fetch_sub(1, Ordering::Release) == 1 && state.waiting {
-                self.done.notify_one();
+                P::notify_one(&self.done);
             }
         }
     }
 
-    /// Waits for a job that this helper has not seen, and comes to it, if there is a seat.
-    fn next_job(&self, seen: &mut usize) -> (Job, usize) {
+    /// Waits for a job that this helper has not seen, and joins it. `None` if there is none and `goes_on` says no.
+    fn next_job(&self, seen: &mut usize, goes_on: impl Fn() -> bool) -> Option<(Job<P>, usize)> {
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..P::LOOKS {
                 if self.jobs.load(Ordering::Acquire) != *seen {
                     break;
                 }
-                hint::spin_loop();
+                P::spin_loop();
             }
             let mut state = self.lock();
             while self.jobs.load(Ordering::Relaxed) == *seen {
                 state.asleep += 1;
-                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = P::wait(&self.wake, state);
                 state.asleep -= 1;
             }
             *seen = self.jobs.load(Ordering::Relaxed);
             if let Some(job) = state.job.filter(|job| state.joined < job.helpers) {
                 state.joined += 1;
                 self.helping.fetch_add(1, Ordering::Relaxed);
-                return (job, state.joined);
+                return Some((job, state.joined));
+            }
+            if !goes_on() {
+                return None;
             }
         }
     }
 
     /// No code of others runs under this lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> P::Guard<'_, State<P>> {
+        P::lock(&self.state)
     }
 }
+
+#[cfg(test)]
+mod models;

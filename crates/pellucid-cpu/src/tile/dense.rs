@@ -10,7 +10,7 @@ use super::walk::{Axis, MANY};
 use crate::list::List;
 use crate::matmul::Threads;
 use crate::scratch;
-use crate::simd::{self, BinaryLoop};
+use crate::simd::{self, BinaryLoop, are_apart};
 use crate::threads::{GRAIN, Ptr, split};
 use pellucid_ir::Result;
 use pellucid_ir::formula::Program;
@@ -84,6 +84,15 @@ pub(crate) unsafe fn several(program: &Program, params: &Params, sizes: &[usize]
     Ok(())
 }
 
+/// Whether outputs overlap no operand but an input that is at the same address.
+fn are_allowed(program: &Prepared, n: usize, inputs: &[Dense], outputs: &[Dense]) -> bool {
+    let run = |o: &Dense, size: usize| (o.at.cast_const(), if o.once { size } else { n * size });
+    let read = inputs.iter().zip(&program.inputs).map(|(o, i)| run(o, i.size));
+    let written = || outputs.iter().zip(&program.outputs).map(|(o, out)| run(o, out.size));
+    let apart = |a: usize, to| written().enumerate().all(|(b, other)| a == b || are_apart(to, other));
+    written().enumerate().all(|(a, to)| apart(a, to) && read.clone().all(|from| from.0 == to.0 || are_apart(from, to)))
+}
+
 /// Runs a program on `n` elements, at least one.
 ///
 /// # Safety
@@ -91,6 +100,8 @@ pub(crate) unsafe fn several(program: &Program, params: &Params, sizes: &[usize]
 /// where an input and an output are the same.
 #[inline]
 pub(super) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) {
+    debug_assert_eq!((inputs.len(), outputs.len()), (program.inputs.len(), program.outputs.len()), "operands");
+    debug_assert!(are_allowed(program, n, inputs, outputs), "an output overlaps another operand");
     // SAFETY: the caller's promise.
     unsafe {
         if let Some(uniform) = program.constant

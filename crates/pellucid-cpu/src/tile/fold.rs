@@ -88,10 +88,13 @@ impl Fold {
         u64::from_ne_bytes(std::array::from_fn(|i| bytes[i % self.size]))
     }
 
-    /// Fills `n` values with the identity; writes whole words, so `into` needs room up to the next
-    /// multiple of 8 bytes.
+    /// Fills `n` values with the identity, in whole words.
+    ///
+    /// # Safety
+    /// `into` is aligned to 8 bytes and valid for writing `n` values, up to the next multiple of 8 bytes.
     pub(super) unsafe fn clear(&self, into: *mut u8, n: usize) {
         let words = (n * self.size).div_ceil(8);
+        debug_assert!(into.cast::<u64>().is_aligned(), "{into:?}");
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(into.cast::<u64>(), words).fill(self.identity()) }
     }
@@ -159,7 +162,8 @@ impl Fold {
             }
             return;
         }
-        debug_assert!(from.times.is_none());
+        let bytes = rows * len * self.size;
+        debug_assert!(from.times.is_none() && simd::are_apart((aside, bytes), (from.of, bytes)), "rows overlap");
         let from = from.of;
         let (mut lanes, mut half) = (Lanes(MaybeUninit::uninit()), Lanes(MaybeUninit::uninit()));
         let (lanes, half) = (lanes.0.as_mut_ptr().cast::<u8>(), half.0.as_mut_ptr().cast::<u8>());

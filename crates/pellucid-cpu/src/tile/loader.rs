@@ -1,6 +1,7 @@
 //! Between strided memory and tiles: elements of an index space, gathered and scattered.
 
 use super::walk::{Axis, runs};
+use crate::simd::are_apart;
 
 /// Moves elements `start..start + n` of operand `k` of an index space to the dense `tile`.
 ///
@@ -15,6 +16,7 @@ pub(super) unsafe fn gather(
     start: usize,
     n: usize,
 ) {
+    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
     // SAFETY: the caller's promise; the widths agree.
     unsafe {
         match size {
@@ -39,6 +41,7 @@ pub(super) unsafe fn scatter(
     start: usize,
     n: usize,
 ) {
+    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
     // SAFETY: the caller's promise; the widths agree.
     unsafe {
         match size {
@@ -55,6 +58,7 @@ pub(super) unsafe fn scatter(
 /// # Safety
 /// `value` is readable and `tile` has room for `n` elements of `size` bytes.
 pub(super) unsafe fn fill(tile: *mut u8, value: *const u8, size: usize, n: usize) {
+    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
     // SAFETY: the caller's promise.
     unsafe {
         match size {
@@ -110,6 +114,10 @@ unsafe fn scatter_as<T: Copy>(tile: *const T, axes: &[Axis], k: usize, base: *mu
 /// A call of `memcpy` costs more than a short run.
 #[inline(always)]
 unsafe fn copy_run<T: Copy>(to: *mut T, from: *const T, len: usize) {
+    debug_assert!(
+        are_apart((to.cast(), len * size_of::<T>()), (from.cast(), len * size_of::<T>())),
+        "{len} elements overlap"
+    );
     // SAFETY: the caller's promise; tiles and operands never overlap.
     unsafe {
         if len < 16 {

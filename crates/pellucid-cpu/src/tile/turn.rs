@@ -25,6 +25,10 @@ pub(super) unsafe fn turn(
     rows: usize,
     cols: usize,
 ) {
+    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
+    let dense = |row: isize, count: usize, len: usize| count <= 1 || row.unsigned_abs() >= len * size;
+    debug_assert!(dense(to_row, rows, cols), "rows of {cols} elements of {size} bytes are {to_row} bytes apart");
+    debug_assert!(from_row == 0 || dense(from_row, cols, rows) || from_row.unsigned_abs().is_multiple_of(size));
     // SAFETY: the caller's promise; the widths agree.
     unsafe {
         match size {

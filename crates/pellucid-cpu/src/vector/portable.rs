@@ -28,11 +28,13 @@ impl<T: Element> Vector for Lanes<T> {
 
     #[inline(always)]
     unsafe fn mask(n: usize) -> (usize, usize) {
+        debug_assert!(n <= 8, "{n} lanes");
         (0, n)
     }
 
     #[inline(always)]
     unsafe fn mask_from(first: usize, n: usize) -> (usize, usize) {
+        debug_assert!(first + n <= 8, "{n} lanes from {first} on");
         (first, first + n)
     }
 
@@ -150,6 +152,7 @@ impl<T: Element + Real> FloatVector for Lanes<T> {
 
     #[inline(always)]
     unsafe fn stream(self, p: *mut T) {
+        debug_assert!(p.is_aligned(), "{p:?}");
         // SAFETY: the caller's pointer is valid for eight numbers.
         unsafe { self.store(p) }
     }

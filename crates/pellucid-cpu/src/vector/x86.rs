@@ -158,6 +158,7 @@ macro_rules! vector {
 
             #[inline(always)]
             unsafe fn stream(self, p: *mut $scalar) {
+                debug_assert!(p.addr().is_multiple_of(size_of::<Self>()), "{p:?}");
                 // SAFETY: as above, and `p` is valid for all lanes and aligned to the vector.
                 unsafe { $stream(p, self.0) }
             }

@@ -38,9 +38,24 @@ impl Builder {
     pub(super) fn run<R>(inputs: Vec<Input>, body: impl FnOnce() -> R) -> (Builder, R) {
         let serial = SERIAL.get() % Role::FIRST + 1;
         SERIAL.set(serial);
-        let (graph, known) = (Graph::default(), HashMap::new());
-        let builder = Builder { serial, inputs, graph, known, derivative: false, named: Default::default() };
-        BUILDERS.with_borrow_mut(|builders| builders.push(builder));
+        Builder { serial, inputs, ..Builder::empty() }.resume(body)
+    }
+
+    /// A builder of nothing.
+    pub(super) fn empty() -> Builder {
+        Builder {
+            serial: 0,
+            inputs: Vec::new(),
+            graph: Graph::default(),
+            known: HashMap::new(),
+            derivative: false,
+            named: Default::default(),
+        }
+    }
+
+    /// Goes on with this builder: runs `body` with it, and returns it.
+    pub(super) fn resume<R>(self, body: impl FnOnce() -> R) -> (Builder, R) {
+        BUILDERS.with_borrow_mut(|builders| builders.push(self));
         let guard = Guard;
         let result = body();
         let built = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(Builder::take));
@@ -49,14 +64,7 @@ impl Builder {
     }
 
     fn take(&mut self) -> Builder {
-        Builder {
-            serial: self.serial,
-            inputs: std::mem::take(&mut self.inputs),
-            graph: std::mem::take(&mut self.graph),
-            known: HashMap::new(),
-            derivative: self.derivative,
-            named: std::mem::take(&mut self.named),
-        }
+        std::mem::replace(self, Builder::empty())
     }
 
     /// The builder of the formula that is under construction on this thread.

@@ -1,11 +1,11 @@
 //! From formulas to programs: dtypes are chosen, primitives lowered to what each compute type has,
 //! work ordered, and registers given out.
 
-use super::definition::{Formula, MOST};
+use super::definition::Formula;
 use super::graph::{Fact, Id, Kind, Literal, Node};
 use super::memo::Memo;
 use super::primitive::{Binary, Unary};
-use super::program::{Load, Op, Operand, Program, Store, Uniform, UniformSource};
+use super::program::{Load, MOST_STEPS, Op, Operand, Program, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::error::{Error, Result};
@@ -62,7 +62,7 @@ impl Formula {
     ///
     /// # Errors
     /// `DTypeMismatch` if a primitive does not exist in the compute type; `InvalidArgument` if the
-    /// formula needs more than 255 registers or uniforms, or the signature has not its arity.
+    /// formula has more than 60,000 instructions, or the signature has another arity.
     pub fn program(&self, signature: &Signature) -> Result<&Arc<Program>> {
         let others = &self.inner.programs.others;
         match others.get(signature) {
@@ -123,9 +123,15 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     };
     let inputs = signature.inputs.iter().enumerate().map(load).collect();
     let allocated = registers::allocate(&lowering.draft, outputs);
-    let largest = [lowering.uniforms.len(), allocated.registers.len(), allocated.row_registers.len()];
-    if largest.into_iter().any(|n| n > MOST) {
-        let reason = format!("the formula needs more than {MOST} registers or uniforms; split it");
+    let steps = allocated.steps.len();
+    if steps > MOST_STEPS {
+        let what = match inner.order {
+            0 => String::from("the formula"),
+            order => format!("its derivative of order {order}"),
+        };
+        let reason = format!(
+            "{what} has {steps} instructions; a kernel can have {MOST_STEPS}. Split the formula into several operations"
+        );
         return Err(Error::invalid(inner.name, reason));
     }
     let registers = (allocated.registers, allocated.row_registers);

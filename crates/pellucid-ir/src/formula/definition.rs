@@ -5,8 +5,11 @@ use super::compile::Programs;
 use super::expr::{Expr, Role};
 use super::gradient::{Gradients, Sums};
 use super::graph::{Graph, Id, Input, Kind, Output};
+use super::memo::Memo;
+use super::partials::{Partials, Variables};
+use super::unroll::Unrolled;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The most inputs, parameters or outputs of a formula.
 pub(super) const MOST: usize = 255;
@@ -49,12 +52,16 @@ pub(super) struct Inner {
     /// Per input, the derivative that its text declares.
     pub(super) declared: Vec<Option<Declared>>,
     pub(super) is_row: bool,
+    /// How often it was differentiated.
+    pub(super) order: usize,
     /// Every input is a number.
     pub(super) is_plain: bool,
     /// The outputs that are numbers, as bits (of the first 64): others have no gradient to be missing.
     pub(super) numbers: u64,
     pub(super) gradients: Gradients,
     pub(super) sums: Sums,
+    pub(super) partials: Memo<(Variables, bool), Arc<Partials>>,
+    pub(super) unrolled: OnceLock<Unrolled>,
     pub(super) programs: Programs,
 }
 
@@ -129,6 +136,7 @@ impl Formula {
             param_names: names("k", params),
             declared: vec![None; inputs.len()],
             numbers: numbers(&outputs),
+            order: 0,
             is_plain: inputs.iter().all(|i| i.kind == Kind::Number),
             inputs,
             graph,
@@ -136,6 +144,8 @@ impl Formula {
             is_row,
             gradients: Gradients::default(),
             sums: Sums::default(),
+            partials: Memo::default(),
+            unrolled: OnceLock::new(),
             programs: Programs::default(),
         };
         Formula { inner: Handle::Counted(Arc::new(inner)) }
@@ -215,7 +225,8 @@ impl Formula {
     pub(super) fn changed(self, change: impl FnOnce(&mut Inner)) -> Formula {
         let mut inner = self.into_inner();
         change(&mut inner);
-        (inner.gradients, inner.sums, inner.programs) = Default::default();
+        (inner.gradients, inner.sums, inner.partials) = Default::default();
+        (inner.unrolled, inner.programs) = Default::default();
         Formula { inner: Handle::Counted(Arc::new(inner)) }
     }
 
@@ -230,10 +241,13 @@ impl Formula {
             outputs: shared.outputs.clone(),
             declared: shared.declared.clone(),
             is_row: shared.is_row,
+            order: shared.order,
             is_plain: shared.is_plain,
             numbers: shared.numbers,
             gradients: Gradients::default(),
             sums: Sums::default(),
+            partials: Memo::default(),
+            unrolled: OnceLock::new(),
             programs: Programs::default(),
         };
         match self.inner {
@@ -299,6 +313,15 @@ impl Formula {
     pub fn is_plain(&self) -> bool {
         self.inner.is_plain
     }
+
+    /// How often it was differentiated: 0 for a formula as it was written, one more for its gradient.
+    #[inline]
+    pub fn order(&self) -> usize {
+        self.inner.order
+    }
+
+    /// The most inputs, outputs and incoming gradients together of a formula that can be differentiated.
+    pub const MOST_DIFFERENTIABLE: usize = MOST;
 
     /// True if `other` is the very same formula (not merely one that says the same).
     pub fn same(&self, other: &Formula) -> bool {

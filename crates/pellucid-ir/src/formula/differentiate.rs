@@ -9,7 +9,7 @@
 //! sum of theirs, Σ over the row. That, and no more, is how rows differentiate.
 
 use super::builder::Builder;
-use super::definition::{Declared, Formula};
+use super::definition::{Declared, Formula, MOST};
 use super::expr::Expr;
 use super::gradient::{Gradient, Wanted};
 use super::graph::{Id, Kind, Node};
@@ -108,7 +108,11 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
 fn pow_base(a: Expr, b: Expr, g: Expr) -> Option<Expr> {
     match constant(b) {
         Some(n) => Some(g * (n * a.pow(n - 1.0))),
-        None => Some(b.eq(0).select(0, g * (b * a.pow(b - 1)))),
+        None => {
+            // The side that is not taken has an exponent of its own: 0·0⁻² would be NaN in the next derivative.
+            let n = b.eq(0).select(1, b);
+            Some(b.eq(0).select(0, g * (n * a.pow(n - 1))))
+        }
     }
 }
 
@@ -132,7 +136,7 @@ fn row(op: RowOp, u: Expr, y: Expr, g: Expr) -> Expr {
 }
 
 /// The adjoints of a node's operands, in their order.
-fn operands(node: Node, args: &[Expr], y: Expr, g: Expr) -> [Option<Expr>; 3] {
+pub(super) fn operand_adjoints(node: Node, args: &[Expr], y: Expr, g: Expr) -> [Option<Expr>; 3] {
     match (node, args) {
         (Node::Unary(op, _), &[x]) => [unary(op, x, y, g), None, None],
         (Node::Binary(op, ..), &[a, b]) => {
@@ -157,7 +161,7 @@ impl Formula {
     #[track_caller]
     pub(super) fn differentiate(&self, wanted: Wanted, present: u64) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());
-        let beyond = (n..Wanted::MOST_INPUTS).any(|i| wanted.output_of(i).is_some());
+        let beyond = (n..=MOST).any(|i| wanted.output_of(i).is_some());
         assert!(!beyond, "formula `{name}`: the gradient of an input beyond its {n} was asked for");
         let (builder, (forward, roots)) = Builder::run(self.derivative_inputs(), || self.sweep(wanted, present));
         save::gradient(self, wanted, &builder, &forward, &roots)
@@ -222,7 +226,7 @@ impl Formula {
             let used_per_row = per_row(id) && !matches!(node, Node::RowReduce(..));
             let ids = node.operands();
             let args: Vec<Expr> = ids.iter().map(|a| forward[a.index()]).collect();
-            for (&operand, g) in ids.iter().zip(operands(node, &args, forward[id.index()], g)) {
+            for (&operand, g) in ids.iter().zip(operand_adjoints(node, &args, forward[id.index()], g)) {
                 if reaches_input[operand.index()] {
                     give(&mut adjoint, operand, g, used_per_row);
                 }
@@ -267,7 +271,7 @@ fn add(sum: &mut Option<Expr>, term: Option<Expr>) {
     };
 }
 
-fn import(graph: &super::graph::Graph, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
+pub(super) fn import(graph: &super::graph::Graph, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
     let place = Builder::with(|b| {
         let ids = |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
         let (inputs, params) = (ids(b, inputs)?, ids(b, params)?);

@@ -9,13 +9,18 @@ use smallvec::SmallVec;
 /// input 0. 0 is *not wanted*, k is *added into output k − 1*.
 ///
 /// So `0x21` wants both inputs of a formula apart, and `0x11` their sum: one tensor that stands for
-/// both gets one fused gradient. Only the first 16 inputs can be wanted, in at most 15 outputs.
+/// both gets one fused gradient. Only the first 16 inputs can be wanted together, in at most 15
+/// outputs; a later input is wanted alone ([`Wanted::only`]), by its number below the bits `ALONE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Wanted(pub u64);
 
 impl Wanted {
-    /// Inputs of which gradients can be wanted.
+    /// Inputs of which gradients can be wanted together.
     pub const MOST_INPUTS: usize = 16;
+    /// Outputs in which gradients can be wanted together.
+    pub const MOST_OUTPUTS: usize = 15;
+    /// Input 15 in output 14 and no other output: no value that `with` makes by numbering outputs without gaps.
+    const ALONE: u64 = 15 << 60;
 
     /// The gradients of the first `inputs` inputs, all apart.
     pub fn all(inputs: usize) -> Wanted {
@@ -25,7 +30,13 @@ impl Wanted {
     /// The gradient of one input.
     #[inline]
     pub fn only(input: usize) -> Wanted {
-        Wanted(0).with(input, 0)
+        if input < Wanted::MOST_INPUTS { Wanted(0).with(input, 0) } else { Wanted(Wanted::ALONE | input as u64) }
+    }
+
+    /// The input that is wanted alone, if it is beyond the 16th.
+    fn alone(self) -> Option<usize> {
+        let input = (self.0 ^ Wanted::ALONE) as usize;
+        (Wanted::MOST_INPUTS..=255).contains(&input).then_some(input)
     }
 
     /// Also wants the gradient of `input`, added into `output`.
@@ -35,19 +46,26 @@ impl Wanted {
     #[inline]
     #[must_use]
     pub fn with(self, input: usize, output: usize) -> Wanted {
-        assert!(input < Wanted::MOST_INPUTS && output < 15, "only gradients of 16 inputs in 15 outputs can be wanted");
+        let fits = input < Wanted::MOST_INPUTS && output < Wanted::MOST_OUTPUTS;
+        assert!(fits, "only gradients of 16 inputs in 15 outputs can be wanted together");
         Wanted(self.0 & !(15 << (4 * input)) | (output as u64 + 1) << (4 * input))
     }
 
     /// The output into which the gradient of `input` is added, if it is wanted.
     #[inline]
     pub fn output_of(self, input: usize) -> Option<usize> {
+        if let Some(alone) = self.alone() {
+            return (input == alone).then_some(0);
+        }
         let nibble = if input < Wanted::MOST_INPUTS { self.0 >> (4 * input) & 15 } else { 0 };
         (nibble as usize).checked_sub(1)
     }
 
     /// The number of outputs.
     pub fn outputs(self) -> usize {
+        if self.alone().is_some() {
+            return 1;
+        }
         (0..Wanted::MOST_INPUTS).filter_map(|i| self.output_of(i)).max().map_or(0, |k| k + 1)
     }
 }

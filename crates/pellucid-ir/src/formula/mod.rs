@@ -21,6 +21,8 @@
 //! | `graph`, `builder`, `expr`, `macros`, `real` | writing a formula |
 //! | `simplify` | rewrites while it is written |
 //! | `differentiate`, `save`, `gradient` | its derivative, what that reads, where it is kept |
+//! | `partials` | partial derivatives of every order |
+//! | `unroll` | a row formula as elementwise formulas and reductions |
 //! | `program`, `compile`, `registers` | what a backend runs |
 //! | `splice` | several programs as one |
 //! | `evaluate`, `special` | its value at plain numbers, the reference |
@@ -38,6 +40,7 @@ mod evaluate;
 mod expr;
 mod gradient;
 mod graph;
+mod partials;
 mod primitive;
 mod print;
 mod program;
@@ -47,6 +50,7 @@ mod save;
 mod simplify;
 mod special;
 mod splice;
+mod unroll;
 
 pub use compile::Signature;
 pub use definition::Formula;
@@ -55,11 +59,13 @@ pub use gradient::{Gradient, Read, Wanted};
 pub use graph::{Fact, Graph, Id, Input, Kind, Literal, Node, Output};
 #[doc(hidden)]
 pub use macros::names;
+pub use partials::{Contraction, Partial, Partials, Term, Variables};
 pub use primitive::{Binary, RowOp, Unary};
 pub use program::{Load, Op, Operand, Program, Step, Store, Uniform, UniformSource};
 pub use real::{Argument, Literals, Real, Single, Truth};
 pub use special::{binary as evaluate_binary, unary as evaluate_unary};
 pub use splice::{Made, Source, Splice, Spliced};
+pub use unroll::{Leaf, Unrolled, UnrolledReduction, UnrolledValue};
 
 #[cfg(test)]
 mod tests;

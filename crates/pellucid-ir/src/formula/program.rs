@@ -32,6 +32,9 @@ pub struct Program {
     prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
 }
 
+/// The most steps of a program: a backend numbers inputs, uniforms and the results of steps in 16 bits.
+pub(super) const MOST_STEPS: usize = 60_000;
+
 /// Kinds of backend that may keep their own form of a program beside it.
 const BACKENDS: usize = 3;
 
@@ -72,11 +75,11 @@ pub enum Operand {
     /// An input, after conversion to its compute type: a tile, or one value a row.
     Input(u8),
     /// A tile register.
-    Register(u8),
+    Register(u16),
     /// A value that holds for the whole run.
-    Uniform(u8),
+    Uniform(u16),
     /// A row register: one value that holds for the row.
-    Row(u8),
+    Row(u16),
 }
 
 /// What an instruction does.

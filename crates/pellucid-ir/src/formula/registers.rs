@@ -64,7 +64,7 @@ impl File {
 /// Gives every value a register that no other value of its lifetime has.
 ///
 /// A result gets its register before those of its operands become free, so it never shares one with
-/// them. Numbers beyond 255 wrap here: the caller looks at the number of registers.
+/// them. Numbers beyond 16 bits wrap here: the caller looks at the number of steps.
 pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated {
     let mut last_read = vec![0; draft.steps.len()];
     for (i, step) in draft.steps.iter().enumerate() {
@@ -83,9 +83,9 @@ pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated
     let mut place: Vec<usize> = Vec::with_capacity(draft.steps.len());
     let operand = |place: &[usize], value: Value| match value {
         Value::Input(i) => Operand::Input(i),
-        Value::Uniform(u) => Operand::Uniform(u as u8),
-        Value::Step(s) if draft.steps[s].per_row => Operand::Row(place[s] as u8),
-        Value::Step(s) => Operand::Register(place[s] as u8),
+        Value::Uniform(u) => Operand::Uniform(u as u16),
+        Value::Step(s) if draft.steps[s].per_row => Operand::Row(place[s] as u16),
+        Value::Step(s) => Operand::Register(place[s] as u16),
     };
     let mut steps = Vec::with_capacity(draft.steps.len());
     for (i, step) in draft.steps.iter().enumerate() {

@@ -57,6 +57,7 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
     let formula = Formula::assemble(primed(inner.name), inputs, f.params(), graph, outputs);
     let names = names(inner);
     let formula = formula.changed(|new| {
+        new.order = inner.order + 1;
         new.input_names = reads.iter().map(|&r| names[r].clone()).collect();
         new.param_names = inner.param_names.clone();
     });
@@ -122,7 +123,7 @@ fn names(inner: &Inner) -> Vec<String> {
 }
 
 /// The name of a derivative: one more prime.
-fn primed(name: &'static str) -> &'static str {
+pub(super) fn primed(name: &'static str) -> &'static str {
     static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let primed = format!("{name}'");
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -60,8 +60,8 @@ pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Sub => a - b,
         Binary::Mul => a * b,
         Binary::Div => a / b,
-        Binary::FloorDiv => (a / b).floor(),
-        Binary::Rem => a - b * (a / b).floor(),
+        Binary::FloorDiv => floor_div(a, b),
+        Binary::Rem => floored(a % b, b),
         Binary::Pow => a.powf(b),
         Binary::Atan2 => a.atan2(b),
         Binary::Max | Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
@@ -90,6 +90,31 @@ pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Eq => truth(a == b),
         Binary::Ne => truth(a != b),
     }
+}
+
+/// The remainder `m` of truncated division, moved to the sign of b.
+fn floored(m: f64, b: f64) -> f64 {
+    if m == 0.0 {
+        m.copysign(b)
+    } else if (m < 0.0) != (b < 0.0) {
+        m + b
+    } else {
+        m
+    }
+}
+
+/// ⌊a / b⌋ of the exact quotient, from the exact remainder; a / b for b = 0, and NaN for an infinite a.
+fn floor_div(a: f64, b: f64) -> f64 {
+    let (quotient, m) = (a / b, a % b);
+    if b == 0.0 {
+        return quotient;
+    }
+    if m.is_nan() || !quotient.is_finite() {
+        return quotient + m;
+    }
+    let below = if m != 0.0 && (m < 0.0) != (b < 0.0) { 1.0 } else { 0.0 };
+    let whole = ((a - m) / b).round_ties_even() - below;
+    if whole == 0.0 { whole.copysign(quotient) } else { whole }
 }
 
 /// A primitive of two 64-bit integers.
@@ -334,5 +359,8 @@ mod tests {
         assert!(digamma(-3.0).is_nan() && erfinv(1.5).is_nan());
         assert_eq!(erfinv(-1.0), f64::NEG_INFINITY);
         assert_eq!(binary(Binary::Rem, -1.0, 3.0), 2.0);
+        assert_eq!((binary(Binary::FloorDiv, 1.0, 0.1), binary(Binary::FloorDiv, -7.0, 2.0)), (9.0, -4.0));
+        assert_eq!(binary(Binary::FloorDiv, -5.0, f64::INFINITY), -1.0);
+        assert!(binary(Binary::FloorDiv, f64::INFINITY, 1.0).is_nan());
     }
 }

@@ -5,7 +5,7 @@
 
 use super::definition::MOST;
 use super::primitive::{Binary, Unary};
-use super::program::{Load, Op, Operand, Program, Step, Store, Uniform, UniformSource};
+use super::program::{Load, MOST_STEPS, Op, Operand, Program, Step, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::kernel::Params;
@@ -127,7 +127,7 @@ impl Splice {
         };
         let allocated = registers::allocate(&self.draft, outputs.iter().map(store).collect());
         let largest = [self.loads.len(), self.uniforms.len(), allocated.registers.len(), allocated.row_registers.len()];
-        if largest.into_iter().any(|n| n > MOST) {
+        if largest.into_iter().any(|n| n > MOST) || allocated.steps.len() > MOST_STEPS {
             return Err("there are too many values at once");
         }
         let (arrays, loads) = self.loads.into_iter().unzip();

@@ -199,7 +199,8 @@ pub enum ScanOp {
     LogSumExp,
 }
 
-/// `y[i] = op(x[0], .., x[i])` along one axis (from the other end if `reverse`), strictly in order.
+/// `y[i] = op(x[0], .., x[i])` along one axis (from the other end if `reverse`), strictly in order. Sums and products
+/// accumulate in a type with more bits than `f32` has; each element is rounded once.
 ///
 /// One input; outputs of its shape: the values, in its dtype, and for `Max` and `Min` the `i64`
 /// positions.
@@ -273,8 +274,8 @@ pub struct Scatter {
     pub combine: Combine,
 }
 
-/// The first `k` elements of an axis in ascending or descending order; stable, NaN last (as the
-/// largest: first when descending is asked for would hide data, so NaN is last in both).
+/// The first `k` elements of an axis in ascending or descending order; stable. NaN is the largest: last in
+/// ascending order, first in descending order.
 ///
 /// One input; outputs: values in its dtype and `i64` positions, with `axis` of length `k`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,6 +4,7 @@ use crate::layer::Layer;
 use crate::module::Module;
 use pellucid_tensor::{Result, Tensor};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The inputs of a model, each of which has a fixed buffer in a recorded step.
 pub trait Batch: Clone {
@@ -106,6 +107,47 @@ pub trait Model<X = Tensor>: Module {
     /// Those of the layers to which it does not fit.
     fn run(&self, x: &X) -> Result<Tensor>;
 }
+
+/// A batch that is not a single tensor: a borrowed, boxed or shared model of such batches is a model too. (Of single tensors
+/// it is one because it is a [`Layer`].) Implement it for your own batches.
+///
+/// ```
+/// # extern crate pellucid_nn as pellucid;
+/// use pellucid_nn::graph::{GraphTrainer, Model};
+/// use pellucid_nn::{Layer, Linear, Module, loss::MseLoss, optim::{Sgd, SgdOptions}};
+/// use pellucid_tensor::{DType, Result, Tensor};
+///
+/// #[derive(Module)]
+/// struct Sum(Linear, Linear);
+///
+/// impl Model<(Tensor, Tensor)> for Sum {
+///     fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+///         Ok(self.0.try_forward(a)? + self.1.try_forward(b)?)
+///     }
+/// }
+///
+/// let model = Sum(Linear::new(2, 1), Linear::new(3, 1));
+/// let optimizer = Sgd::new(model.parameters(), SgdOptions::default())?;
+/// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer, 8 << 20);
+/// trainer.compile_for(&(Tensor::zeros([4, 2], DType::F32), Tensor::zeros([4, 3], DType::F32)))?;
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+pub trait MultiInput: Batch {}
+
+impl MultiInput for (Tensor, Tensor) {}
+impl MultiInput for (Tensor, Tensor, Tensor) {}
+impl MultiInput for BTreeMap<String, Tensor> {}
+
+macro_rules! pointers {
+    ($($pointer:ty),*) => {$(
+        impl<X: MultiInput, M: Model<X> + ?Sized> Model<X> for $pointer {
+            fn run(&self, x: &X) -> Result<Tensor> {
+                (**self).run(x)
+            }
+        }
+    )*};
+}
+pointers!(&M, Box<M>, Arc<M>);
 
 impl<L: Layer + ?Sized> Model<Tensor> for L {
     fn run(&self, x: &Tensor) -> Result<Tensor> {

@@ -38,11 +38,18 @@
 //! # Ok::<(), pellucid_tensor::Error>(())
 //! ```
 //!
+//! An optimizer that was made without parameters is filled with those of the model by `compile`. One that leaves parameters
+//! out that require a gradient, as an optimizer of another model does, is [`Error::UntrainedParameters`], unless
+//! [`GraphTrainer::allow_untrained_parameters`] was called: for the discriminator of a GAN, say, which another one updates.
+//!
+//! [`Error::UntrainedParameters`]: pellucid_tensor::Error::UntrainedParameters
+//!
 //! What changes between launches is in tensors: the batch, parameters, statistics, random counters, the learning rate
 //! ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works as ever). What the host decides is part of a recording:
 //! training or evaluation, the shapes, and the way through layers like [`If`]; a trainer has a recording for each.
 
 mod batch;
+mod coverage;
 mod paths;
 mod plan;
 mod rebind;
@@ -53,7 +60,7 @@ mod trail;
 mod trainer;
 
 pub use crate::loss::LossKind;
-pub use batch::{Batch, Model};
+pub use batch::{Batch, Model, MultiInput};
 pub use paths::{EarlyExit, If, Path, Repeat, path_of};
 pub use plan::{Buf, CapturePlan, LossBufs, PerLayerBufs, Place, make_plan, make_plan_for_sequential};
 pub use rebind::{Rebound, collect_params_from_plan, try_rebind_grads};
@@ -61,4 +68,4 @@ pub use record::{
     BeforeUpdate, GraphExec, GraphExecLike, StepOptions, record_eval_graph, record_step_graph, record_step_graph_with,
 };
 pub use stream::{Stream, Timer};
-pub use trainer::{CompileOptions, GraphTrainer, TrainGraph};
+pub use trainer::{CompileOptions, CompileSettings, GraphTrainer, TrainGraph};

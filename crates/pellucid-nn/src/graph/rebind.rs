@@ -47,14 +47,14 @@ pub fn try_rebind_grads(
     optimizer: &(impl Optimizer + ?Sized),
     plan: &CapturePlan,
 ) -> Result<Rebound> {
-    let names = parameters_so_far(model).into_iter().map(|(name, p)| (identity(&p), name));
+    let names = parameters_so_far(model).into_iter().map(|(name, p)| (p.id(), name));
     let names: HashMap<_, String> = names.collect();
-    let positions = optimizer.parameters().iter().enumerate().map(|(i, p)| (identity(p), i));
+    let positions = optimizer.parameters().iter().enumerate().map(|(i, p)| (p.id(), i));
     let mut updated: HashMap<_, usize> = positions.collect();
     let mut rebound = Rebound::default();
     for (parameter, gradient, _) in collect_params_from_plan(model, plan)? {
-        let name = names[&identity(&parameter)].clone();
-        match updated.remove(&identity(&parameter)) {
+        let name = names[&parameter.id()].clone();
+        match updated.remove(&parameter.id()) {
             Some(_) => {
                 parameter.set_grad(Some(gradient));
                 rebound.bound.push(name);
@@ -89,7 +89,7 @@ impl Gradients {
         let own = named.map(|(name, parameter)| (plan.grad(&name).and_then(Buf::pinned).cloned(), parameter));
         let others = optimizer.parameters().iter().map(|parameter| (None, parameter.clone()));
         let mut seen = HashSet::new();
-        let once = own.chain(others).filter(|(_, p)| p.requires_grad() && seen.insert(identity(p)));
+        let once = own.chain(others).filter(|(_, p)| p.requires_grad() && seen.insert(p.id()));
         let gradient = |(pinned, parameter): (Option<Tensor>, Parameter)| {
             let entry = parameter.grad();
             Gradient { stays: entry.is_some(), buf: pinned.or(entry), parameter }
@@ -99,8 +99,8 @@ impl Gradients {
 
     /// Whether there is a lasting buffer for every gradient that the optimizer reads.
     pub(super) fn are_bound(&self, optimizer: &(impl Optimizer + ?Sized)) -> bool {
-        let lasting: HashSet<_> = self.0.iter().filter(|g| g.stays).map(|g| identity(&g.parameter)).collect();
-        optimizer.parameters().iter().all(|p| !p.requires_grad() || lasting.contains(&identity(p)))
+        let lasting: HashSet<_> = self.0.iter().filter(|g| g.stays).map(|g| g.parameter.id()).collect();
+        optimizer.parameters().iter().all(|p| !p.requires_grad() || lasting.contains(&p.id()))
     }
 
     /// Puts the buffers back that were taken from their parameters between launches, as by `zero_grad`; zeros where

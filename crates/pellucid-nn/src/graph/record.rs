@@ -3,6 +3,7 @@
 //! A step is one closure. [`capture`] records it; where that cannot be, it runs as it is.
 
 use super::batch::{Batch, Model};
+use super::coverage::{Frozen, check_gradients};
 use super::plan::{Buf, CapturePlan, PerLayerBufs, Role};
 use super::rebind::Gradients;
 use super::state::{self, State};
@@ -37,11 +38,28 @@ pub struct StepOptions<'f> {
     pub scaler: Option<Rc<GradScaler>>,
     /// What is done with the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
+    /// Whether parameters that require a gradient may belong to no optimizer of the step: other optimizers update them, as in
+    /// a GAN, or none does. Otherwise they are refused.
+    pub allow_untrained_parameters: bool,
+}
+
+impl StepOptions<'_> {
+    /// The same options with [`allow_untrained_parameters`](StepOptions#structfield.allow_untrained_parameters).
+    #[must_use]
+    pub fn allow_untrained_parameters(self) -> Self {
+        StepOptions { allow_untrained_parameters: true, ..self }
+    }
 }
 
 impl Default for StepOptions<'_> {
     fn default() -> Self {
-        StepOptions { stream: None, accumulate: 1, scaler: None, before_update: None }
+        StepOptions {
+            stream: None,
+            accumulate: 1,
+            scaler: None,
+            before_update: None,
+            allow_untrained_parameters: false,
+        }
     }
 }
 
@@ -71,7 +89,8 @@ impl Default for StepOptions<'_> {
 ///
 /// # Errors
 /// [`Error::Layer`] for buffers that the plan is not for, and names the layer that does not take what it gets, or that
-/// cannot be captured; [`Error::ReadInCapture`] names the line that reads a value; those of [`capture`].
+/// cannot be captured; [`Error::ReadInCapture`] names the line that reads a value; [`Error::UntrainedParameters`] names
+/// parameters that require a gradient and that the optimizer does not have; those of [`capture`].
 pub fn record_step_graph<'f, X, M, L, O>(
     model: &'f M,
     loss: &'f L,
@@ -108,7 +127,8 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     let op = "record_step_graph";
     let model = Rc::new(model);
     let gradients = Rc::new(Gradients::of(&**model, &*optimizer, plan));
-    let StepOptions { stream, accumulate, scaler, before_update } = options;
+    let StepOptions { stream, accumulate, scaler, before_update, allow_untrained_parameters } = options;
+    let frozen = Frozen::of(op, &**model, &*loss, &*optimizer, allow_untrained_parameters)?;
     if accumulate == 0 || accumulate > 1 && !gradients.are_bound(&*optimizer) {
         let mend = "gradients add up over one launch or more, in the plan's buffers: call try_rebind_grads() first";
         return Err(Error::invalid(op, mend));
@@ -118,16 +138,18 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     let outputs = forward.outputs();
     let mut names = state::names(&**model, &*optimizer);
     names.extend(forward.inputs());
-    let bound = Bound { state: State::of(model), gradients: Some(gradients.clone()) };
+    let bound = Bound { state: State::of(model), gradients: Some(gradients.clone()), frozen: Some(frozen) };
+    let optimizer = Rc::new(optimizer);
+    let updated = Rc::clone(&optimizer);
     let scale = scaler.clone();
     let update = move || -> Result<()> {
         let _off = no_grad();
-        let unscaled = scaler.as_ref().map(|scaler| scaler.unscale(&*optimizer)).transpose()?;
+        let unscaled = scaler.as_ref().map(|scaler| scaler.unscale(&**optimizer)).transpose()?;
         if let Some(before_update) = &before_update {
             before_update(optimizer.parameters())?;
         }
         match unscaled.zip(scaler.as_ref()) {
-            Some((unscaled, scaler)) => unscaled.step(&*optimizer).and_then(|()| scaler.update()),
+            Some((unscaled, scaler)) => unscaled.step(&**optimizer).and_then(|()| scaler.update()),
             None => optimizer.try_step(),
         }
     };
@@ -141,6 +163,7 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
             scaled(forward.run()?)?.try_backward(Backward::default())?;
             forward.passed();
             gradients.collect()?;
+            check_gradients(op, &**updated)?;
             update()?;
             gradients.leave()
         };
@@ -180,7 +203,7 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
         Forward::new("record_eval_graph", model.clone(), loss, plan, x_buf, y_buf)?.followed(&stream);
     let outputs = forward.outputs();
     let names = forward.inputs();
-    let bound = Bound { state: State::of(model), gradients: None };
+    let bound = Bound { state: State::of(model), gradients: None, frozen: None };
     let pass = move || {
         let _off = no_grad();
         let _evaluating = Evaluating::of(&**forward.model);
@@ -301,6 +324,8 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
             written_with(&logits, d_y);
         }
         let loss = self.loss.try_forward(&logits, &self.y)?;
+        // The buffers have values, and no history.
+        let _off = no_grad();
         ops::copy_(&self.outputs.logits, &logits)?;
         ops::copy_(&self.outputs.loss, &loss)?;
         Ok(loss)
@@ -310,7 +335,10 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 impl Pin {
     /// Has the values of a call written.
     fn write(&self, x: &Tensor, y: &Tensor) {
-        self.y.iter().for_each(|to| unwrap(ops::copy_(to, y)));
+        self.y.iter().for_each(|to| {
+            let _off = no_grad();
+            unwrap(ops::copy_(to, y));
+        });
         if let Some(g_a) = &self.g_a {
             written_with(x, g_a);
         }
@@ -322,6 +350,7 @@ fn written_with(x: &Tensor, buf: &Tensor) {
     if x.requires_grad() {
         let buf = buf.clone();
         x.register_hook(move |gradient| {
+            let _off = no_grad();
             unwrap(ops::copy_(&buf, gradient));
             None
         });
@@ -447,6 +476,8 @@ struct Bound<'f> {
     state: State<'f>,
     /// Of a training step.
     gradients: Option<Rc<Gradients>>,
+    /// Of a training step: what it must find frozen.
+    frozen: Option<Frozen>,
 }
 
 impl<'f> GraphExec<'f> {
@@ -474,10 +505,12 @@ impl<'f> GraphExec<'f> {
     ///
     /// # Errors
     /// [`Error::Rebound`] names a parameter or buffer of the model that is another tensor than when the step was recorded,
-    /// of which the optimizer and the plan know nothing; those of [`Captured::launch`], or of the operations of a step that
+    /// of which the optimizer and the plan know nothing; [`Error::UntrainedParameters`] one that was frozen then, requires a
+    /// gradient now, and does not belong to the optimizer; those of [`Captured::launch`], or of the operations of a step that
     /// runs eagerly.
     pub fn launch(&mut self) -> Result<()> {
         self.bound.state.check()?;
+        self.bound.frozen.as_ref().map_or(Ok(()), Frozen::check)?;
         if let Some(gradients) = &self.bound.gradients {
             gradients.put_back(self.update.is_some())?;
         }

@@ -1,6 +1,6 @@
 //! The parameters and buffers of a model, and whether they are still the same tensors when a step is launched.
 
-use crate::module::{Module, identity, parameters_so_far, walk};
+use crate::module::{Module, parameters_so_far, walk};
 use crate::optim::Optimizer;
 use crate::visit::Part;
 use pellucid_tensor::{Error, Generator, Result, StorageId, Tensor};
@@ -41,7 +41,7 @@ impl<'f> State<'f> {
     pub(super) fn check(&self) -> Result<()> {
         let (mut known, mut replaced) = (self.known.iter(), None);
         self.each(|name, tensor| {
-            if known.next().map(identity) != Some(identity(tensor)) && replaced.is_none() {
+            if known.next().map(Tensor::id) != Some(tensor.id()) && replaced.is_none() {
                 replaced = Some(format!("`{name}` of the model"));
             }
         });
@@ -59,7 +59,7 @@ pub(super) fn names(model: &(impl Module + ?Sized), optimizer: &(impl Optimizer 
     let name_of = |parameter: &str| {
         // Parameters without a name of the optimizer's go by their position there.
         let known = parameter.parse::<usize>().ok().and_then(|i| optimizer.parameters().get(i));
-        let found = known.and_then(|p| own.iter().find(|(_, q)| identity(p) == identity(q)));
+        let found = known.and_then(|p| own.iter().find(|(_, q)| p.id() == q.id()));
         found.map_or_else(|| parameter.to_string(), |(name, _)| name.clone())
     };
     let state = optimizer.state();

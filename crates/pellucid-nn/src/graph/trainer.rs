@@ -1,6 +1,7 @@
 //! A recorded step with its buffers, and a trainer that makes and launches them.
 
 use super::batch::{Batch, Model};
+use super::coverage::{Frozen, fill};
 use super::paths::{Path, is_on, path_of};
 use super::plan::{CapturePlan, make_plan};
 use super::rebind::{Rebound, try_rebind_grads};
@@ -37,7 +38,7 @@ pub struct TrainGraph<'f, X = Tensor> {
 }
 
 impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
-    /// Build, ask, plan, rebind, record. `share` gives the gradients' buffers, where another graph has some.
+    /// Builds the model, asks it, plans, fills the optimizer, rebinds and records. `share` gives the gradients' buffers, where another graph has some.
     fn compile(
         model: impl Deref<Target: Model<X>> + 'f,
         loss: impl Deref<Target: Loss> + 'f,
@@ -53,6 +54,24 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         };
         model.supports_capture()?;
         let plan = make_plan(&*model, inputs, kind, lt_bytes)?;
+        let optimizer = Rc::new(optimizer);
+        let is_filled = fill(&*model, &*loss, &**optimizer)?;
+        let step = TrainGraph::record(model, loss, Rc::clone(&optimizer), inputs, (plan, share), options);
+        if is_filled && step.is_err() {
+            optimizer.unfill();
+        }
+        step
+    }
+
+    fn record(
+        model: impl Deref<Target: Model<X>> + 'f,
+        loss: impl Deref<Target: Loss> + 'f,
+        optimizer: Rc<impl Deref<Target: Optimizer> + 'f>,
+        inputs: &X,
+        (plan, share): (CapturePlan, Option<&CapturePlan>),
+        options: StepOptions<'f>,
+    ) -> Result<TrainGraph<'f, X>> {
+        Frozen::of("compile", &*model, &*loss, &**optimizer, options.allow_untrained_parameters)?;
         if let Some(other) = share {
             plan.adopt_grads(other);
         }
@@ -61,7 +80,8 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         let y_buf = ops::zeros(shape, *dtype)?;
         let parameters: Vec<Parameter> = parameters_so_far(&*model).into_iter().map(|(_, p)| p).collect();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
-        let rebound = try_rebind_grads(&*model, &*optimizer, &plan)?;
+        let rebound = try_rebind_grads(&*model, &**optimizer, &plan)?;
+        let optimizer = Lent(optimizer);
         let recorded = record_step_graph_with(model, loss, optimizer, &plan, &x_buf, &y_buf, options);
         // What cannot be recorded leaves the gradients as they were.
         let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
@@ -97,6 +117,17 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
     }
 }
 
+/// A pointer to a pointer to an optimizer, as one pointer.
+struct Lent<P>(Rc<P>);
+
+impl<P: Deref> Deref for Lent<P> {
+    type Target = P::Target;
+
+    fn deref(&self) -> &P::Target {
+        &self.0
+    }
+}
+
 /// What [`Sequential::compile`] needs beside the model.
 pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
     /// What training makes small.
@@ -109,8 +140,29 @@ pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
     pub stream: Option<Stream>,
 }
 
+impl<'f, L: ?Sized, O: ?Sized> CompileOptions<'f, L, O> {
+    /// These options for a step in which parameters that require a gradient may belong to no optimizer, as in a GAN.
+    #[must_use]
+    pub fn allow_untrained_parameters(self) -> CompileSettings<'f, L, O> {
+        CompileSettings { options: self, allow_untrained_parameters: true }
+    }
+}
+
+/// [`CompileOptions`] with what their methods set.
+pub struct CompileSettings<'f, L: ?Sized, O: ?Sized> {
+    options: CompileOptions<'f, L, O>,
+    allow_untrained_parameters: bool,
+}
+
+impl<'f, L: ?Sized, O: ?Sized> From<CompileOptions<'f, L, O>> for CompileSettings<'f, L, O> {
+    fn from(options: CompileOptions<'f, L, O>) -> Self {
+        CompileSettings { options, allow_untrained_parameters: false }
+    }
+}
+
 impl Sequential {
-    /// A training step for inputs of this shape, recorded: [`graph`](crate::graph) says what it does.
+    /// Records a training step for inputs of this shape: [`graph`](crate::graph) says what it does. Lazy layers are built,
+    /// and an optimizer without parameters gets those of the model.
     ///
     /// ```
     /// use pellucid_nn::graph::CompileOptions;
@@ -118,9 +170,7 @@ impl Sequential {
     /// use pellucid_tensor::{DType, Tensor};
     ///
     /// let model = sequential![Linear::lazy(8), Tanh, Linear::lazy(1)];
-    /// # use pellucid_nn::Layer;
-    /// model.build(&[16, 3])?;
-    /// let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
+    /// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
     /// let loss = MseLoss::default();
     /// let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 8 << 20, stream: None };
     /// let mut step = model.compile(&[16, 3], options)?;
@@ -136,16 +186,18 @@ impl Sequential {
     ///
     /// # Errors
     /// [`Error::Layer`] names a layer that does not take its input, whose output's shape depends on values, or that cannot be
-    /// captured; those of [`record_step_graph`](crate::graph::record_step_graph). Parameters, gradients and optimizer are as
-    /// they were then.
-    pub fn compile<'f, L: Loss + ?Sized, O: Optimizer + ?Sized>(
+    /// captured; [`Error::UntrainedParameters`] names parameters that require a gradient and that the optimizer does not
+    /// have, unless [`CompileOptions::allow_untrained_parameters`] was called; those of
+    /// [`record_step_graph`](crate::graph::record_step_graph). Parameters, gradients and optimizer are as they were then.
+    pub fn compile<'f, L: Loss + ?Sized + 'f, O: Optimizer + ?Sized + 'f>(
         &'f self,
         input_shape: &[usize],
-        options: CompileOptions<'f, L, O>,
+        options: impl Into<CompileSettings<'f, L, O>>,
     ) -> Result<TrainGraph<'f>> {
+        let CompileSettings { options, allow_untrained_parameters } = options.into();
         let CompileOptions { loss, optimizer, lt_bytes, stream } = options;
         let inputs = ops::zeros(input_shape, self.input_dtype())?;
-        let options = StepOptions { stream, ..Default::default() };
+        let options = StepOptions { stream, allow_untrained_parameters, ..Default::default() };
         TrainGraph::compile(self, loss, optimizer, &inputs, lt_bytes, None, options)
     }
 }
@@ -154,8 +206,9 @@ impl Sequential {
 /// each [path](super::path_of) that the model was set to, up to a [limit](GraphTrainer::recordings). All share parameters,
 /// gradients and the optimizer's state.
 ///
-/// The model may be borrowed (`&Sequential` is a model too) or given away; optimizer and model are there to be used between
-/// launches, to set a learning rate or to read parameters.
+/// Model, loss and optimizer may each be given away or borrowed: `&Sequential` is a model too, as is `&M` for a model `M` of
+/// [several inputs](super::MultiInput), `&Sgd` an optimizer and `&MseLoss` a loss. [`model`](GraphTrainer::model) and
+/// [`optimizer`](GraphTrainer::optimizer) give access between launches, to set a learning rate or to read parameters.
 pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
     model: Rc<M>,
     loss: Rc<L>,
@@ -221,9 +274,34 @@ where
         CacheStats { held: self.others.len() + usize::from(self.tg.is_some()), ..self.stats }
     }
 
-    /// The same trainer, whose steps are recorded with these options.
+    /// The same trainer, whose steps are recorded with these options. What
+    /// [`before_update`](GraphTrainer::before_update) and
+    /// [`allow_untrained_parameters`](GraphTrainer::allow_untrained_parameters) have set stays, unless the options set it.
     pub fn with(self, options: StepOptions<'f>) -> Self {
+        let mut options = options;
+        options.before_update = options.before_update.or(self.options.before_update);
+        options.allow_untrained_parameters |= self.options.allow_untrained_parameters;
         GraphTrainer { options, ..self }
+    }
+
+    /// The same trainer for steps in which parameters that require a gradient may belong to no optimizer: others update
+    /// them, as in a GAN, or none does.
+    ///
+    /// ```
+    /// use pellucid_nn::graph::GraphTrainer;
+    /// use pellucid_nn::{Linear, Module, loss::BceWithLogitsLoss, optim::{Sgd, SgdOptions}};
+    /// // The generator learns to deceive the discriminator, which has an optimizer of its own.
+    /// let (generator, discriminator) = (Linear::new(2, 4), Linear::new(4, 1));
+    /// let sgd = Sgd::new(generator.parameters(), SgdOptions::default())?;
+    /// let model = (generator, discriminator.clone());
+    /// let mut trainer =
+    ///     GraphTrainer::new(model, BceWithLogitsLoss::default(), sgd, 8 << 20).allow_untrained_parameters();
+    /// trainer.compile(&[8, 2])?;
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    pub fn allow_untrained_parameters(mut self) -> Self {
+        self.options.allow_untrained_parameters = true;
+        self
     }
 
     /// The same trainer, which does this with the gradients before each update:

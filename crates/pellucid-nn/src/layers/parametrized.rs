@@ -84,8 +84,7 @@ impl<L: Weighted> WeightNorm<L> {
     #[track_caller]
     pub fn new(layer: L) -> WeightNorm<L> {
         let v = layer.weight().detach();
-        let squares = unwrap(ops::square(&v));
-        let length = unwrap(ops::sum(&squares, over(&others(&v)[..]).keepdims()).and_then(|sum| ops::sqrt(&sum)));
+        let length = unwrap(ops::norm(&v, 2.0, over(&others(&v)[..]).keepdims()));
         WeightNorm { length: Parameter::new(length), layer }
     }
 

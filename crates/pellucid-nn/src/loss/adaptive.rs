@@ -1,9 +1,11 @@
 //! The loss of very many classes, of which few are frequent.
 
-use super::Loss;
+use super::{Loss, borrowed};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
+use crate::module::parameters_so_far;
+use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
@@ -92,4 +94,10 @@ impl Loss for AdaptiveLogSoftmaxWithLoss {
     fn try_forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         call::call(self, &[x, y], || ops::nll_loss(&self.log_prob(x)?, y, ops::NllLoss::default()))
     }
+
+    fn trainable(&self) -> Vec<(String, Parameter)> {
+        parameters_so_far(self)
+    }
 }
+
+borrowed! { AdaptiveLogSoftmaxWithLoss }

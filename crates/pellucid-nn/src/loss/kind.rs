@@ -1,6 +1,7 @@
 //! What targets a loss takes.
 
-use super::Loss;
+use super::{Loss, borrowed};
+use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor};
 
 /// The kind of a loss, by what it compares logits with.
@@ -72,4 +73,10 @@ impl<L: Loss> Loss for WithTargets<L> {
     fn kind(&self) -> Option<LossKind> {
         Some(LossKind::Custom { target: self.shape.clone(), dtype: self.dtype })
     }
+
+    fn trainable(&self) -> Vec<(String, Parameter)> {
+        self.loss.trainable()
+    }
 }
+
+borrowed! { WithTargets<L> }

@@ -47,6 +47,7 @@ pub use regression::{
 };
 pub use scale::{GradKind, infer_grad_scale};
 
+use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Grad, Result, Shape, Tensor, enable_grad, grad, unwrap};
 
 /// A loss of what a model puts out and what it should.
@@ -64,6 +65,12 @@ pub trait Loss {
         None
     }
 
+    /// Returns the loss's own parameters by name; none unless it says so. A [compiled](crate::graph) step refuses an
+    /// optimizer that leaves them out.
+    fn trainable(&self) -> Vec<(String, Parameter)> {
+        Vec::new()
+    }
+
     /// The same loss, of targets of this shape and dtype: its [`kind`](Loss::kind).
     fn with_targets(self, shape: impl Into<Shape>, dtype: DType) -> WithTargets<Self>
     where
@@ -78,6 +85,7 @@ pub trait Loss {
     /// With the error, at the caller's line.
     #[track_caller]
     fn forward(&self, logits: &Tensor, y: &Tensor) -> Tensor {
+        let _call = pellucid_tensor::called();
         unwrap(self.try_forward(logits, y))
     }
 
@@ -176,7 +184,27 @@ macro_rules! losses {
                 Some($crate::loss::LossKind::$kind)
             })?
         }
+        crate::loss::borrowed! { $name }
     )*};
+}
+
+/// A borrowed loss is that loss. (One implementation for all losses would overlap with that of functions.)
+macro_rules! borrowed {
+    ($name:ident $(<$generic:ident>)?) => {
+        impl$(<$generic: Loss>)? Loss for &$name$(<$generic>)? {
+            fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
+                (**self).try_forward(logits, y)
+            }
+
+            fn kind(&self) -> Option<crate::loss::LossKind> {
+                (**self).kind()
+            }
+
+            fn trainable(&self) -> Vec<(String, crate::Parameter)> {
+                (**self).trainable()
+            }
+        }
+    };
 }
 
 /// Losses of more inputs, which differ in those that they have a gradient by.
@@ -209,6 +237,7 @@ macro_rules! methods_of_many {
             /// With the error, at the caller's line.
             #[track_caller]
             pub fn forward(&self, $($input: &Tensor),*) -> Tensor {
+                let _call = pellucid_tensor::called();
                 unwrap(self.try_forward($($input),*))
             }
 
@@ -240,7 +269,7 @@ macro_rules! methods_of_many {
     };
 }
 
-use {declared, losses, losses_of_many, methods_of_many};
+use {borrowed, declared, losses, losses_of_many, methods_of_many};
 
 /// Refuses two shapes: broadcasting one of them would be a mistake more often than not.
 fn same_shape(op: &'static str, x: &Tensor, y: &Tensor) -> Result<()> {

@@ -1,9 +1,11 @@
 //! The cross-entropy of scores that the loss makes itself.
 
-use super::{CrossEntropyLoss, Loss};
+use super::{CrossEntropyLoss, Loss, borrowed};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
+use crate::module::parameters_so_far;
+use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
@@ -59,4 +61,10 @@ impl Loss for LinearCrossEntropyLoss {
             self.loss.try_forward(&ops::reshape(&scores, shape.dims())?, y)
         })
     }
+
+    fn trainable(&self) -> Vec<(String, Parameter)> {
+        parameters_so_far(self)
+    }
 }
+
+borrowed! { LinearCrossEntropyLoss }

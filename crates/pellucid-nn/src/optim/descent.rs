@@ -2,12 +2,14 @@
 
 use super::Optimizer;
 use super::clock::Clocks;
+use super::fillable::Fillable;
 use super::rule::{Batch, Momentum, Place, Rule, fraction, nonnegative};
-use crate::module::identity;
 use crate::parameter::{Buffer, Parameter};
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops};
+use crate::state::{self, StateDict};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_capturing, no_grad, ops};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An optimizer: parameters in groups, and a rule for each group.
 ///
@@ -18,7 +20,27 @@ use std::collections::HashSet;
 /// Every parameter has a clock of its own, which moves on in the steps in which the parameter has a gradient: one that
 /// joins late, or has been frozen, begins at its own step 1. The clocks of parameters that were added together lie one
 /// beside the other and move on by one kernel; the updates of parameters are handed to the device together as well.
+///
+/// One without parameters is filled with those of the model by the first [compiled](crate::graph) step:
+///
+/// ```
+/// use pellucid_nn::graph::GraphTrainer;
+/// use pellucid_nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+/// let model = sequential![Linear::lazy(8), Relu, Linear::lazy(1)];
+/// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
+/// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer, 8 << 20);
+/// trainer.compile(&[16, 3])?;
+/// assert_eq!(trainer.optimizer().parameters().len(), 4);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
 pub struct Descent<R: Rule> {
+    contents: Fillable<Contents<R>>,
+    /// Whether a step without any gradient was reported.
+    is_idle_reported: AtomicBool,
+}
+
+/// The parameters of an optimizer and all that it keeps of them.
+struct Contents<R: Rule> {
     parameters: Vec<Parameter>,
     /// What belongs to each parameter, in their order.
     members: Vec<Member>,
@@ -116,7 +138,7 @@ impl<R: Rule> Descent<R> {
     /// # Errors
     /// Those of [`Descent::new`]; nothing was added then.
     pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
-        let named = self.numbered(parameters);
+        let named = self.contents.get().numbered(parameters);
         self.add_named_group(named, options)
     }
 
@@ -129,10 +151,11 @@ impl<R: Rule> Descent<R> {
         nonnegative(R::NAME, "lr", options.lr())?;
         // As long as there is no parameter, numbers are kept at full width.
         let group = Group::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
-        self.groups.push(group);
-        let added = self.add_named(parameters);
+        let contents = self.contents.get_mut();
+        contents.groups.push(group);
+        let added = contents.add_named(parameters);
         if added.is_err() {
-            self.groups.pop();
+            contents.groups.pop();
         }
         added
     }
@@ -142,6 +165,58 @@ impl<R: Rule> Descent<R> {
     /// # Errors
     /// Those of [`Descent::from_named`]; nothing was added then.
     pub fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+        self.contents.get_mut().add_named(parameters)
+    }
+
+    /// The options of a group, as they were given.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn options(&self, group: usize) -> &R {
+        &self.contents.get().groups[group].rule
+    }
+
+    /// A number of a parameter's clock, a 0-d tensor: `step`, of most rules. Parameters are counted as in
+    /// [`Optimizer::parameters`].
+    pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<&Tensor> {
+        let named = self.contents.get().members.get(parameter)?.clock.iter().find(|(own, _)| *own == name);
+        named.map(|(_, buffer)| buffer.tensor())
+    }
+
+    /// Takes the masters of half-width parameters from these anew: call it when weights were loaded into
+    /// the model after the optimizer was made, else its next step would write the old ones back.
+    ///
+    /// # Errors
+    /// Those of [`ops::copy_`].
+    pub fn renew_masters(&self) -> Result<()> {
+        let _guard = no_grad();
+        let Contents { members, parameters, .. } = self.contents.get();
+        for (member, parameter) in members.iter().zip(parameters) {
+            if let Some(master) = member.kept.as_ref().and_then(|kept| kept.master.as_ref()) {
+                ops::copy_(master, parameter)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn empty() -> Descent<R> {
+        let contents = Contents { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
+        Descent { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
+    }
+
+    /// Says once that a step found no gradient, since it looks like training and is none.
+    fn report_idle(&self) {
+        if !self.is_idle_reported.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                optimizer = R::NAME,
+                "a step changed nothing: no parameter of the optimizer has a gradient; is it over this model's parameters?"
+            );
+        }
+    }
+}
+
+impl<R: Rule> Contents<R> {
+    fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         self.refuse_doubles(&parameters)?;
         let last = self.groups.len() - 1;
         let is_empty = self.members.iter().all(|m| m.group != last);
@@ -174,40 +249,6 @@ impl<R: Rule> Descent<R> {
         Ok(())
     }
 
-    /// The options of a group, as they were given.
-    ///
-    /// # Panics
-    /// If there is no such group.
-    pub fn options(&self, group: usize) -> &R {
-        &self.groups[group].rule
-    }
-
-    /// A number of a parameter's clock, a 0-d tensor: `step`, of most rules. Parameters are counted as in
-    /// [`Optimizer::parameters`].
-    pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<&Tensor> {
-        let named = self.members.get(parameter)?.clock.iter().find(|(own, _)| *own == name);
-        named.map(|(_, buffer)| buffer.tensor())
-    }
-
-    /// Takes the masters of half-width parameters from these anew: call it when weights were loaded into
-    /// the model after the optimizer was made, else its next step would write the old ones back.
-    ///
-    /// # Errors
-    /// Those of [`ops::copy_`].
-    pub fn renew_masters(&self) -> Result<()> {
-        let _guard = no_grad();
-        for (member, parameter) in self.members.iter().zip(&self.parameters) {
-            if let Some(master) = member.kept.as_ref().and_then(|kept| kept.master.as_ref()) {
-                ops::copy_(master, parameter)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn empty() -> Descent<R> {
-        Descent { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None }
-    }
-
     /// Parameters without names are called by their position.
     fn numbered(&self, parameters: Vec<Parameter>) -> Vec<(String, Parameter)> {
         let first = self.parameters.len();
@@ -215,8 +256,8 @@ impl<R: Rule> Descent<R> {
     }
 
     fn refuse_doubles(&self, new: &[(String, Parameter)]) -> Result<()> {
-        let mut seen: HashSet<_> = self.parameters.iter().map(|p| identity(p)).collect();
-        if !new.iter().all(|(_, p)| seen.insert(identity(p))) {
+        let mut seen: HashSet<_> = self.parameters.iter().map(|p| p.id()).collect();
+        if !new.iter().all(|(_, p)| seen.insert(p.id())) {
             return Err(Error::invalid(R::NAME, "a parameter is listed twice and would be updated twice"));
         }
         let mut names: HashSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
@@ -224,6 +265,19 @@ impl<R: Rule> Descent<R> {
             Some((name, _)) => Err(Error::invalid(R::NAME, format!("two parameters are called `{name}`"))),
             None => Ok(()),
         }
+    }
+
+    /// The same options, learning rates and momenta over these parameters, where there are none.
+    fn filled(&self, parameters: Vec<(String, Parameter)>) -> Result<Contents<R>> {
+        if self.groups.len() > 1 {
+            let reason = "has several groups and no parameters, so that it cannot be filled; add them to the groups";
+            return Err(Error::invalid(R::NAME, reason));
+        }
+        let groups = self.groups.iter().map(Group::without_clocks).collect();
+        let (members, scale) = (Vec::new(), self.scale.clone());
+        let mut filled = Contents { parameters: Vec::new(), members, groups, scale };
+        filled.add_named(parameters)?;
+        Ok(filled)
     }
 
     /// The rule's scale and the step's: their product.
@@ -254,6 +308,12 @@ impl<R: Rule> Group<R> {
         Ok(Group { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
     }
 
+    /// The same group, over no parameters.
+    fn without_clocks(&self) -> Group<R> {
+        let Group { rule, dtype, lr, momentum, .. } = self;
+        Group { rule: rule.clone(), dtype: *dtype, lr: lr.clone(), momentum: momentum.clone(), clocks: Vec::new() }
+    }
+
     /// The same group for parameters whose state has another dtype, while it has none.
     fn converted(&self, dtype: DType) -> Result<Group<R>> {
         let new = Group::new(self.rule.clone(), dtype)?;
@@ -282,19 +342,19 @@ impl<R: Rule> Group<R> {
 
 impl<R: Rule> Optimizer for Descent<R> {
     fn parameters(&self) -> &[Parameter] {
-        &self.parameters
+        &self.contents.get().parameters
     }
 
     fn groups(&self) -> usize {
-        self.groups.len()
+        self.contents.get().groups.len()
     }
 
     fn group_lr_tensor(&self, group: usize) -> &Tensor {
-        &self.groups[group].lr
+        &self.contents.get().groups[group].lr
     }
 
     fn momentum(&self, group: usize) -> Option<f64> {
-        let Group { rule, momentum, .. } = &self.groups[group];
+        let Group { rule, momentum, .. } = &self.contents.get().groups[group];
         let kind = rule.momentum()?;
         momentum.as_ref().map(|held| kind.with(held.item()).held())
     }
@@ -302,7 +362,7 @@ impl<R: Rule> Optimizer for Descent<R> {
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
         let op = "set_momentum";
         fraction(op, "momentum", momentum)?;
-        let Group { rule, momentum: held, .. } = &self.groups[group];
+        let Group { rule, momentum: held, .. } = &self.contents.get().groups[group];
         match (rule.momentum(), held) {
             (Some(kind), Some(held)) => ops::copy_(held, &Tensor::from(kind.with(momentum).held())),
             _ => Err(Error::invalid(op, format!("{} has no momentum, or was made with momentum 0", R::NAME))),
@@ -310,11 +370,12 @@ impl<R: Rule> Optimizer for Descent<R> {
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
+        let Contents { groups, members, .. } = self.contents.get();
         let mut all = Vec::new();
-        for (i, group) in self.groups.iter().enumerate() {
+        for (i, group) in groups.iter().enumerate() {
             all.extend(group.scalars().map(|(name, b)| (format!("groups.{i}.{name}"), b.tensor().clone())));
         }
-        for Member { name: parameter, clock, kept, .. } in &self.members {
+        for Member { name: parameter, clock, kept, .. } in members {
             let Some(Kept { master, state }) = kept else { continue };
             let state = clock.iter().chain(state).map(|(name, buffer)| (*name, buffer));
             let named = master.iter().map(|buffer| ("master", buffer)).chain(state);
@@ -324,14 +385,46 @@ impl<R: Rule> Optimizer for Descent<R> {
     }
 
     fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
-        let named = self.numbered(parameters);
-        self.add_named(named)
+        let contents = self.contents.get_mut();
+        contents.add_named(contents.numbered(parameters))
+    }
+
+    fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+        if !self.parameters().is_empty() {
+            return Err(Error::invalid(R::NAME, "has parameters already; add_params() adds others"));
+        }
+        let own = self.contents.own();
+        let is_same = |(p, (_, q)): (&Parameter, &(String, Parameter))| p.id() == q.id();
+        let fits = |filled: &Contents<R>| {
+            filled.parameters.len() == parameters.len() && filled.parameters.iter().zip(&parameters).all(is_same)
+        };
+        match self.contents.reuse(fits) {
+            // It was filled for a step that could not be recorded; rates may have been set since.
+            Some(filled) => filled.groups.iter().zip(&own.groups).try_for_each(|(new, old)| {
+                new.scalars().zip(old.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))
+            }),
+            None => own.filled(parameters).map(|filled| self.contents.replace(filled)),
+        }
+    }
+
+    fn unfill(&self) {
+        self.contents.reset();
+    }
+
+    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
+            let reason = "has no parameters yet, so that it cannot load their state; compile the step that fills it first, \
+                          or make it with the model's parameters()";
+            return Err(Error::invalid(R::NAME, reason));
+        }
+        state::load(&self.state(), state)
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {
-        for (member, parameter) in self.members.iter_mut().zip(&self.parameters) {
+        let Contents { parameters, members, groups, .. } = self.contents.get_mut();
+        for (member, parameter) in members.iter_mut().zip(parameters) {
             if member.kept.is_none() {
-                let Group { rule, dtype, .. } = &self.groups[member.group];
+                let Group { rule, dtype, .. } = &groups[member.group];
                 member.kept = Some(Kept::new(rule, parameter, *dtype)?);
             }
         }
@@ -348,30 +441,44 @@ impl<R: Rule> Optimizer for Descent<R> {
                 return Err(Error::dtypes(op, [scale.dtype()], "a scale is a float; use to_dtype()"));
             }
         }
-        self.scale = scale.map(|s| s.detach());
+        self.contents.get_mut().scale = scale.map(|s| s.detach());
         Ok(())
     }
 
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         let _guard = no_grad();
+        let contents = self.contents.get();
+        let Contents { parameters, members, groups, .. } = contents;
+        if parameters.is_empty() {
+            let reason = "has no parameters; make it with the model's parameters(), or compile the step that fills it";
+            return Err(Error::invalid(R::NAME, reason));
+        }
         // A frozen parameter stays as it is, even if a gradient is left from before.
         let gradients: Vec<Option<Tensor>> =
-            self.parameters.iter().map(|p| p.grad().filter(|_| p.requires_grad())).collect();
-        if let Some((member, _)) = self.members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
+            parameters.iter().map(|p| p.grad().filter(|_| p.requires_grad())).collect();
+        if gradients.iter().all(Option::is_none) {
+            if is_capturing() {
+                let reason = "no parameter of the optimizer has a gradient, so that the captured step would never train; \
+                              call backward() before, on a loss of this optimizer's parameters";
+                return Err(Error::invalid(R::NAME, reason));
+            }
+            self.report_idle();
+        }
+        if let Some((member, _)) = members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
             let name = &member.name;
             let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
             return Err(Error::invalid(R::NAME, reason));
         }
-        let scale = self.scale(scale)?;
+        let scale = contents.scale(scale)?;
         let narrowed = |group: &Group<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
-        let scales: Vec<Option<Tensor>> = self.groups.iter().map(narrowed).collect::<Result<_>>()?;
-        for group in &self.groups {
+        let scales: Vec<Option<Tensor>> = groups.iter().map(narrowed).collect::<Result<_>>()?;
+        for group in groups {
             group.clocks.iter().try_for_each(|clocks| clocks.tick(&group.rule, group.drives(), &gradients, skip))?;
         }
         let batch = RefCell::new(Batch::default());
-        for ((member, parameter), gradient) in self.members.iter().zip(&self.parameters).zip(&gradients) {
+        for ((member, parameter), gradient) in members.iter().zip(parameters).zip(&gradients) {
             let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
-            let rule = &self.groups[member.group].rule;
+            let rule = &groups[member.group].rule;
             let master = kept.master.as_ref().map(Buffer::tensor);
             rule.update(&Place {
                 parameter: master.unwrap_or(parameter.tensor()),

@@ -3,7 +3,6 @@
 use super::Optimizer;
 use super::line_search::{Found, Point, strong_wolfe};
 use super::rule::nonnegative;
-use crate::module::identity;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::StateDict;
 use pellucid_tensor::{DType, Error, Misshaped, Result, Shape, Tensor, enable_grad, formula, no_grad, ops};
@@ -115,7 +114,7 @@ impl Lbfgs {
             return Err(Error::invalid(op, "needs a parameter"));
         };
         let mut seen = HashSet::new();
-        if !parameters.iter().all(|p| seen.insert(identity(p))) {
+        if !parameters.iter().all(|p| seen.insert(p.id())) {
             return Err(Error::invalid(op, "a parameter is listed twice and would be updated twice"));
         }
         if !matches!(dtype, DType::F32 | DType::F64) || parameters.iter().any(|p| p.dtype() != dtype) {
@@ -139,6 +138,11 @@ impl Lbfgs {
                 let _on = enable_grad();
                 closure().try_item::<f64>()?
             };
+            if parameters.iter().all(|p| p.grad().is_none() || !p.requires_grad()) {
+                let reason = "no parameter of the optimizer has a gradient after the closure, which calls backward() on a \
+                              loss of these parameters";
+                return Err(Error::invalid("lbfgs", reason));
+            }
             Ok((sign * loss, flat_gradient(&parameters, sign)?))
         };
         let (mut loss, mut gradient) = evaluate()?;

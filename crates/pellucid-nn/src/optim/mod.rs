@@ -31,6 +31,7 @@ mod circumstances;
 mod clip;
 mod clock;
 mod descent;
+mod fillable;
 mod lamb;
 mod lbfgs;
 mod line_search;
@@ -70,7 +71,8 @@ pub use sgd::{Sgd, SgdOptions};
 
 use crate::parameter::Parameter;
 use crate::state::{self, StateDict};
-use pellucid_tensor::{Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
+use std::sync::Arc;
 
 /// What every optimizer does, whichever its rule: the face that schedules, the scaler and training
 /// loops see.
@@ -99,7 +101,7 @@ pub trait Optimizer: Send + Sync {
     /// Sets the momentum of a group, in place: a captured step that is replayed uses it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a value outside [0, 1),
+    /// [`Error::InvalidArgument`] for a value outside [0, 1),
     /// or where [`Optimizer::momentum`] is `None`.
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
 
@@ -114,19 +116,32 @@ pub trait Optimizer: Send + Sync {
     /// Those of making the optimizer; nothing was added then.
     fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
 
+    /// Gives an optimizer that has no parameters these, under these names. A [compiled](crate::graph) step calls it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it has parameters or several groups, or is of a kind that cannot be filled; those of
+    /// making the optimizer. Nothing has changed then.
+    fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+        let _ = parameters;
+        Err(Error::invalid("fill", "this optimizer cannot be filled; make it with the model's parameters()"))
+    }
+
+    /// Undoes [`Optimizer::fill`]; an optimizer that was not filled stays as it is.
+    fn unfill(&self) {}
+
     /// Makes the state of all parameters that have none yet: those that required no gradient when
     /// they were added. Call it when they are unfrozen, and before a step is captured.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    /// [`Error::OutOfMemory`].
     fn ensure_initialized(&mut self) -> Result<()>;
 
     /// Multiplies every gradient by a 0-d tensor, within the update; `None` ends it. The tensor is
     /// read in every step, so that writing to it changes replayed steps too.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if it is not 0-d,
-    /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) if it is no float.
+    /// [`Error::ShapeMismatch`] if it is not 0-d,
+    /// [`Error::DTypeMismatch`] if it is no float.
     fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()>;
 
     /// One step whose gradients are multiplied by `scale`, a 0-d tensor, and that changes nothing
@@ -137,11 +152,12 @@ pub trait Optimizer: Send + Sync {
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
 
     /// Updates every parameter that has a gradient, and its state, in place; a parameter without one
-    /// is left as it is.
+    /// is left as it is. If none has a gradient, nothing changes; the first such step logs a warning (`tracing`).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if a parameter has a gradient
-    /// but no state, see [`Optimizer::ensure_initialized`]; nothing has changed then.
+    /// [`Error::InvalidArgument`] if there is no parameter; if a parameter has a gradient but no state, see
+    /// [`Optimizer::ensure_initialized`]; if none has a gradient while a step is captured, which would then never train.
+    /// Nothing has changed then.
     fn try_step(&self) -> Result<()> {
         self.try_step_scaled(None, None)
     }
@@ -159,8 +175,8 @@ pub trait Optimizer: Send + Sync {
     /// an optimizer needs that evaluates the loss several times ([`Lbfgs`]). All others call it once. Returns the first loss.
     ///
     /// # Errors
-    /// Those of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture),
-    /// [`Error::NotAScalar`](pellucid_tensor::Error::NotAScalar).
+    /// Those of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`],
+    /// [`Error::NotAScalar`].
     fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let loss = closure().try_item::<f64>()?;
         self.try_step()?;
@@ -208,20 +224,20 @@ pub trait Optimizer: Send + Sync {
     /// can see this one.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for another number of buffers,
-    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) for one that has not its parameter's
+    /// [`Error::InvalidArgument`] for another number of buffers,
+    /// [`Error::ShapeMismatch`] for one that has not its parameter's
     /// shape and dtype; nothing has changed then.
     fn rebind_grads(&self, gradients: &[Tensor]) -> Result<()> {
         let op = "rebind_grads";
         let parameters = self.parameters();
         if gradients.len() != parameters.len() {
             let reason = format!("takes one tensor a parameter: {}, got {}", parameters.len(), gradients.len());
-            return Err(pellucid_tensor::Error::invalid(op, reason));
+            return Err(Error::invalid(op, reason));
         }
         for (p, g) in parameters.iter().zip(gradients) {
             if g.shape() != p.shape() || g.dtype() != p.dtype() {
                 let mend = "a gradient has its parameter's shape and dtype";
-                return Err(pellucid_tensor::Error::shapes(op, [g.shape(), p.shape()], mend));
+                return Err(Error::shapes(op, [g.shape(), p.shape()], mend));
             }
         }
         parameters.iter().zip(gradients).for_each(|(p, g)| p.set_grad(Some(g.clone())));
@@ -295,7 +311,7 @@ pub trait Optimizer: Send + Sync {
     /// Takes over a snapshot, in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if it is not of an optimizer of this kind
+    /// [`Error::StateDict`] if it is not of an optimizer of this kind
     /// over parameters of these names and shapes; nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         state::load(&self.state(), state)
@@ -332,6 +348,14 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
         (**self).add_params(parameters)
     }
 
+    fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+        (**self).fill(parameters)
+    }
+
+    fn unfill(&self) {
+        (**self).unfill();
+    }
+
     fn ensure_initialized(&mut self) -> Result<()> {
         (**self).ensure_initialized()
     }
@@ -351,4 +375,73 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         (**self).load_state_dict(state)
     }
+}
+
+/// An optimizer that is shared: it steps, and what needs it alone is refused.
+macro_rules! shared {
+    ($($pointer:ty, $name:literal;)*) => {$(
+        #[doc = concat!($name, " optimizer steps and is filled; `add_params`, `ensure_initialized` and `set_grad_scale` need the")]
+        /// optimizer itself and are refused, as is a step of [`Lbfgs`].
+        impl<O: Optimizer + ?Sized> Optimizer for $pointer {
+            fn parameters(&self) -> &[Parameter] {
+                (**self).parameters()
+            }
+
+            fn groups(&self) -> usize {
+                (**self).groups()
+            }
+
+            fn group_lr_tensor(&self, group: usize) -> &Tensor {
+                (**self).group_lr_tensor(group)
+            }
+
+            fn momentum(&self, group: usize) -> Option<f64> {
+                (**self).momentum(group)
+            }
+
+            fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
+                (**self).try_set_momentum(group, momentum)
+            }
+
+            fn state(&self) -> Vec<(String, Tensor)> {
+                (**self).state()
+            }
+
+            fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
+                Err(alone_only("add_params"))
+            }
+
+            fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+                (**self).fill(parameters)
+            }
+
+            fn unfill(&self) {
+                (**self).unfill();
+            }
+
+            fn ensure_initialized(&mut self) -> Result<()> {
+                Err(alone_only("ensure_initialized"))
+            }
+
+            fn set_grad_scale(&mut self, _: Option<Tensor>) -> Result<()> {
+                Err(alone_only("set_grad_scale"))
+            }
+
+            fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
+                (**self).try_step_scaled(scale, skip)
+            }
+
+            fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+                (**self).load_state_dict(state)
+            }
+        }
+    )*};
+}
+shared! {
+    &O, "A borrowed";
+    Arc<O>, "A shared";
+}
+
+fn alone_only(op: &'static str) -> Error {
+    Error::invalid(op, "the optimizer is borrowed or shared; call it on the optimizer itself, before it is lent")
 }

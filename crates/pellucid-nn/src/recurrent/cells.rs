@@ -56,6 +56,7 @@ impl RnnCell {
     /// With the errors of [`try_forward`](RnnCell::try_forward).
     #[track_caller]
     pub fn forward(&self, x: &Tensor, state: Option<&Tensor>) -> Tensor {
+        let _call = pellucid_tensor::called();
         unwrap(self.try_forward(x, state))
     }
 
@@ -112,6 +113,7 @@ impl GruCell {
     /// With the errors of [`try_forward`](GruCell::try_forward).
     #[track_caller]
     pub fn forward(&self, x: &Tensor, state: Option<&Tensor>) -> Tensor {
+        let _call = pellucid_tensor::called();
         unwrap(self.try_forward(x, state))
     }
 
@@ -168,6 +170,7 @@ impl LstmCell {
     /// With the errors of [`try_forward`](LstmCell::try_forward).
     #[track_caller]
     pub fn forward(&self, x: &Tensor, state: Option<&LstmState>) -> LstmState {
+        let _call = pellucid_tensor::called();
         unwrap(self.try_forward(x, state))
     }
 

@@ -83,6 +83,7 @@ impl TransformerDecoderLayer {
     /// With the errors of [`try_forward`](TransformerDecoderLayer::try_forward).
     #[track_caller]
     pub fn forward(&self, target: &Tensor, memory: &Tensor, masks: Masks<'_>, memory_masks: Masks<'_>) -> Tensor {
+        let _call = pellucid_tensor::called();
         unwrap(self.try_forward(target, memory, masks, memory_masks))
     }
 
@@ -188,6 +189,7 @@ impl TransformerDecoder {
     /// With the errors of [`try_forward`](TransformerDecoder::try_forward).
     #[track_caller]
     pub fn forward(&self, target: &Tensor, memory: &Tensor, masks: Masks<'_>, memory_masks: Masks<'_>) -> Tensor {
+        let _call = pellucid_tensor::called();
         unwrap(self.try_forward(target, memory, masks, memory_masks))
     }
 

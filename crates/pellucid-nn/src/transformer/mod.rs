@@ -154,6 +154,7 @@ impl Transformer {
         target_masks: Masks<'_>,
         memory_masks: Masks<'_>,
     ) -> Tensor {
+        let _call = pellucid_tensor::called();
         unwrap(self.try_forward(source, target, source_masks, target_masks, memory_masks))
     }
 

@@ -2,6 +2,7 @@
 
 extern crate pellucid_nn as pellucid;
 
+mod coverage;
 mod models;
 mod moved;
 mod paths;

@@ -44,6 +44,7 @@ fn values(tensors: &[Tensor]) -> Vec<Vec<f32>> {
 /// Whoever calls `zero_grad` between launches, by habit, does no harm: gradients are in the plan's buffers again.
 #[test]
 fn gradients_that_are_taken_away_come_back() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
         let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
@@ -72,6 +73,7 @@ fn gradients_that_are_taken_away_come_back() {
 /// A gradient that is bound to another tensor is where it was bound to.
 #[test]
 fn gradients_that_are_bound_elsewhere_are_followed() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
     let mut step = step_of(&model, &loss, &optimizer, None);
@@ -91,6 +93,7 @@ fn gradients_that_are_bound_elsewhere_are_followed() {
 /// Where gradients add up, those that are taken away begin at zero again, and those that are bound elsewhere add up there.
 #[test]
 fn gradients_that_add_up_and_move() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
         let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
@@ -141,6 +144,7 @@ fn zeros(model: &Sequential) -> Vec<Tensor> {
 /// Values that are loaded are written in place, and moving a model to where it is moves nothing.
 #[test]
 fn parameters_that_are_loaded_or_moved_are_the_same_tensors() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (made(&KINDS[0]), mlp());
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), sgd(&other, 0.1, 0.0));
     let mut step = step_of(&model, &loss, &optimizer, None);
@@ -156,6 +160,7 @@ fn parameters_that_are_loaded_or_moved_are_the_same_tensors() {
 
 #[test]
 fn parameters_that_are_frozen_between_launches_stay_as_they_are() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
         let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
@@ -197,6 +202,7 @@ impl Layer for Changing {
 /// The optimizer and the plan know the old tensor: neither would follow.
 #[test]
 fn a_parameter_that_is_replaced_is_refused_by_name() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
         let optimizer = pellucid_nn::optim::Sgd::new(model.parameters(), Default::default()).unwrap();
@@ -223,6 +229,7 @@ fn a_parameter_that_is_replaced_is_refused_by_name() {
 /// A step of one's own, without a trainer, goes the way that is chosen.
 #[test]
 fn a_captured_step_follows_choices_and_modes() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let branch = If::new(Linear::new(6, 3), Linear::new(6, 3));
     let model = sequential![branch.clone(), Dropout::new(0.5)];
     let (x, eager) = (batch(&[BATCH, 6], 1).0, sequential![branch]);

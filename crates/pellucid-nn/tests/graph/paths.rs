@@ -30,6 +30,7 @@ const WAYS: [[usize; 3]; 6] = [[1, 1, 1], [0, 1, 1], [1, 3, 0], [1, 1, 1], [0, 0
 
 #[test]
 fn a_layer_goes_the_way_that_the_host_chose() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let x = batch(&[BATCH, 6], 1).0;
     let (then, otherwise) = (Linear::new(6, 3), Linear::new(6, 2));
     let branch = If::new(then.clone(), otherwise.clone());
@@ -58,6 +59,7 @@ fn a_layer_goes_the_way_that_the_host_chose() {
 
 #[test]
 fn a_path_has_a_name_for_each_choice() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = model();
     set(&model, [0, 3, 1]);
     let expected = [("0.choice", 0), ("1.choice", 3), ("2.choice", 1)].map(|(name, way)| (name.to_string(), way));
@@ -69,6 +71,7 @@ fn a_path_has_a_name_for_each_choice() {
 /// gradient.
 #[test]
 fn trainers_follow_the_path() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (by_graph, by_hand) = (model(), model());
         let loss = CrossEntropyLoss::default();

@@ -14,6 +14,7 @@ fn shape(buf: Option<&Buf>) -> Option<Vec<usize>> {
 
 #[test]
 fn a_plan_lists_every_buffer_of_a_convolutional_net() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = made(&KINDS[1]);
     let plan = make_plan_for_sequential(&model, &[8, 2, 5, 5], LossKind::SoftmaxCrossEntropy, 1 << 20).unwrap();
     let names: Vec<&str> = plan.per_layer.iter().map(|layer| layer.name.as_str()).collect();
@@ -65,6 +66,7 @@ impl Layer for Odd {
 
 #[test]
 fn no_gradient_is_forgotten_or_planned_twice() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = Odd {
         embedding: Embedding::new(10, 3),
         twice: Linear::new(3, 3),
@@ -94,6 +96,7 @@ fn no_gradient_is_forgotten_or_planned_twice() {
 
 #[test]
 fn kinds_of_losses_say_their_targets() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let target = |kind: LossKind, dims: &[usize]| kind.target(&Shape::from(dims), DType::F32);
     assert_eq!(target(LossKind::SoftmaxCrossEntropy, &[8, 3]).unwrap(), ([8].into(), DType::I64));
     assert_eq!(target(LossKind::SoftmaxCrossEntropy, &[8, 3, 4, 5]).unwrap(), ([8, 4, 5].into(), DType::I64));
@@ -107,6 +110,7 @@ fn kinds_of_losses_say_their_targets() {
 
 #[test]
 fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let plan = make_plan_for_sequential(&model, &[8, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let collected = collect_params_from_plan(&model, &plan).unwrap();
@@ -132,6 +136,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
 /// Every buffer that was asked for has after a launch what an eager pass computes.
 #[test]
 fn pinned_buffers_have_the_values() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let model = sequential![Linear::new(6, 5), Tanh, Linear::new(5, CLASSES)];
         let loss = CrossEntropyLoss::default();
@@ -193,6 +198,7 @@ impl Layer for Tied {
 /// two gradients.
 #[test]
 fn gradients_are_made_where_the_optimizer_reads_them() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let words = Embedding::new(10, 6);
     let table = words.parameters().remove(0);
     let both = RecurrentOptions { batch_first: true, bidirectional: true, ..Default::default() };
@@ -249,6 +255,7 @@ impl Layer for Plain {
 
 #[test]
 fn layers_are_told_apart_by_their_calls() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (Plain::new(), CrossEntropyLoss::default());
     model.eval();
     let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
@@ -277,6 +284,7 @@ fn layers_are_told_apart_by_their_calls() {
 
 #[test]
 fn a_recording_says_where_everything_is() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let check = |name: &str, plan: &CapturePlan| {
         for layer in &plan.per_layer {
             let parts = [("y", Some(&layer.y)), ("z", layer.z.as_ref()), ("g_a", layer.g_a.as_ref())];
@@ -310,6 +318,7 @@ fn a_recording_says_where_everything_is() {
 
 #[test]
 fn a_plan_prints_and_adds_up() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let plan = make_plan_for_sequential(&model, &[8, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let text = plan.to_string();
@@ -328,6 +337,7 @@ fn a_plan_prints_and_adds_up() {
 /// A plan changes nothing: not a parameter, not a statistic, not the generator.
 #[test]
 fn planning_changes_nothing() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = made(&KINDS[1]);
     let before = bits(model.state_dict());
     manual_seed(9);

@@ -21,6 +21,7 @@ fn error<T>(result: Result<T>) -> Error {
 
 #[test]
 fn a_wrong_width_is_refused_with_layer_expected_and_given() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = sgd(&model, 0.1, 0.9);
     // At the plan:
@@ -79,6 +80,7 @@ impl Layer for Reading {
 
 #[test]
 fn a_value_that_is_read_is_refused_with_layer_and_line() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(6, 6), Reading, Linear::new(6, CLASSES)];
     let loss = CrossEntropyLoss::default();
     let optimizer = sgd(&model, 0.1, 0.9);
@@ -126,6 +128,7 @@ impl Layer for Asking {
 
 #[test]
 fn layers_that_cannot_be_planned_or_captured_are_named() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(6, 6), Picking];
     let refused = named(error(make_plan_for_sequential(&model, &[BATCH, 6], LossKind::Mse, 0)));
     let Error::ReadInCapture { op, mend, .. } = refused.1 else { panic!("{}", refused.1) };
@@ -142,6 +145,7 @@ fn layers_that_cannot_be_planned_or_captured_are_named() {
 
 #[test]
 fn losses_that_do_not_fit_a_step_are_refused() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.9);
     let (x, y) = batch(&[BATCH, 6], 1);
@@ -165,6 +169,7 @@ fn losses_that_do_not_fit_a_step_are_refused() {
 /// What cannot be recorded leaves gradients where they were.
 #[test]
 fn a_recording_that_fails_puts_gradients_back() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let first = model.parameters().remove(0);
     first.set_requires_grad(false).unwrap();

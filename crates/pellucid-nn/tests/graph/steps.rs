@@ -20,6 +20,7 @@ fn compiled<'f>(
 
 #[test]
 fn recording_changes_nothing() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         let (model, loss) = (made(kind), CrossEntropyLoss::default());
         let optimizer = sgd(&model, 0.1, 0.9);
@@ -43,6 +44,7 @@ fn recording_changes_nothing() {
 /// The loss falls, and the parameters go against the gradient: Σ Δθ·g < 0.
 #[test]
 fn a_step_goes_down() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         for stream in streams() {
             let (model, loss) = (made(kind), CrossEntropyLoss::default());
@@ -76,6 +78,7 @@ fn a_step_goes_down() {
 /// N launches, N launches of the step that runs eagerly, and N steps written by hand end in the same bits.
 #[test]
 fn launches_are_eager_steps() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     const STEPS: u64 = 5;
     for kind in &KINDS {
         let run = |how: Option<Option<Stream>>| {
@@ -115,6 +118,7 @@ fn launches_are_eager_steps() {
 /// The same in other precisions, and with any number of threads.
 #[test]
 fn launches_are_eager_steps_in_every_precision() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let precisions =
         [(DType::F64, None), (DType::F16, None), (DType::BF16, None), (DType::F32, Some(DType::BF16))].into_iter();
     for (kind, (dtype, half)) in KINDS.iter().flat_map(|kind| precisions.clone().map(move |p| (kind, p))) {
@@ -160,6 +164,7 @@ fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor, y: &Tensor
 
 #[test]
 fn buffers_stay_where_they_are() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = sgd(&model, 0.1, 0.9);
     let mut step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
@@ -182,6 +187,7 @@ fn buffers_stay_where_they_are() {
 /// Who reads the print-out of a step finds everything by its name in the model and the optimizer.
 #[test]
 fn a_recorded_step_prints_names() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = adamw(&model);
     let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
@@ -205,6 +211,7 @@ fn a_recorded_step_prints_names() {
 /// Of a batch, only the last launch's gradient is left: it does not add up.
 #[test]
 fn each_launch_starts_from_no_gradient() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, loss) = (mlp(), CrossEntropyLoss::default());
         let optimizer = sgd(&model, 0.0, 0.0);
@@ -224,6 +231,7 @@ fn each_launch_starts_from_no_gradient() {
 /// Two launches of half a batch, added up, are one of the whole: on the same parameters, and once in two launches.
 #[test]
 fn gradients_add_up_where_that_is_asked_for() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, whole) = (made(&KINDS[0]), made(&KINDS[0]));
         let (loss, shape) = (CrossEntropyLoss::default(), [BATCH / 2, 6]);
@@ -257,6 +265,7 @@ fn gradients_add_up_where_that_is_asked_for() {
 
 #[test]
 fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.0);
     let loss = CrossEntropyLoss::default();
@@ -285,6 +294,7 @@ fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
 /// Models of the same shapes share nothing.
 #[test]
 fn two_models_side_by_side() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (a, b) = (mlp(), mlp());
     b.load_state_dict(&a.state_dict()).unwrap();
     let loss = CrossEntropyLoss::default();

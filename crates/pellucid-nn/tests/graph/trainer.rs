@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 #[test]
 fn one_step_returns_the_loss_of_the_new_parameters() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         for stream in streams() {
             let model = made(kind);
@@ -41,6 +42,7 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
 /// Layers that were in evaluation stay there, the others are in training again.
 #[test]
 fn evaluating_leaves_the_modes_alone() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Dropout::new(0.9), BatchNorm1d::new(6), Linear::new(6, CLASSES)];
     let mode = |model: &Sequential| -> Vec<bool> {
         let mut modes = Vec::new();
@@ -65,6 +67,7 @@ fn evaluating_leaves_the_modes_alone() {
 
 #[test]
 fn a_trainer_that_was_not_compiled_or_for_other_shapes_refuses_a_step() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.0);
     let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer, 0);
@@ -93,9 +96,10 @@ fn a_trainer_that_was_not_compiled_or_for_other_shapes_refuses_a_step() {
 /// A trainer keeps so many recorded steps; what went is recorded again, and trains on.
 #[test]
 fn a_trainer_keeps_a_limited_number_of_recordings() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
     let optimizer = sgd(&model, 0.1, 0.9);
-    let trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0);
+    let trainer: GraphTrainer<'_, _, _, _> = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0);
     assert!(matches!(trainer.recordings(0).err(), Some(Error::InvalidArgument { .. })));
     let trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), 0);
     let mut trainer = trainer.recordings(2).unwrap();
@@ -126,6 +130,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
 
 #[test]
 fn gradients_are_clipped_before_the_update() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = sgd(&model, 1.0, 0.0);
     let calls = Cell::new(0);
@@ -152,6 +157,7 @@ fn gradients_are_clipped_before_the_update() {
 /// Mixed precision with a scale that lies on the device: launches are the eager steps, skipped ones among them.
 #[test]
 fn mixed_precision_with_a_scaled_loss() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for (stream, accumulate) in streams().into_iter().flat_map(|s| [(s.clone(), 1), (s, 2)]) {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
         let adam = |model: &Sequential| Adam::new(model.parameters(), AdamOptions::default()).unwrap();
@@ -240,6 +246,7 @@ where
 
 #[test]
 fn models_of_several_inputs() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (by_position, refused) = several(|a, b| (a, b));
     assert!(refused.contains("`1`") && refused.contains("[8, 5]"), "{refused}");
     let (by_name, refused) = several(|a, b| BTreeMap::from([("left".to_string(), a), ("right".to_string(), b)]));
@@ -250,6 +257,7 @@ fn models_of_several_inputs() {
 
 #[test]
 fn a_timer_waits_for_its_stream() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let model = Linear::new(6, 1);
     let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.01, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer, 0);

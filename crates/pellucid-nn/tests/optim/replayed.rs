@@ -53,6 +53,7 @@ fn run(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bool) ->
 
 #[test]
 fn all_kinds_replay_bit_equal() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for (kind, cases, make) in KINDS.iter().copied() {
         for case in 0..cases {
             for dtype in [DType::F32, DType::BF16] {
@@ -66,6 +67,7 @@ fn all_kinds_replay_bit_equal() {
 /// A trainer's steps are the eager ones of every optimizer, which reads its gradients from the plan's buffers.
 #[test]
 fn all_kinds_train_a_model_bit_equal() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let make_model = || {
         pellucid_tensor::manual_seed(3);
         sequential![Linear::new(6, 5).without_bias(), Tanh, Linear::new(5, 2).without_bias()]
@@ -99,6 +101,7 @@ fn all_kinds_train_a_model_bit_equal() {
 /// The clock of a parameter without a gradient stands still, in a replayed step too.
 #[test]
 fn idle_clocks_stand_still_in_launches() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let run = |replayed: bool| {
         let own = parameters(false, DType::F64);
         let adam = Adam::new(own.clone(), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
@@ -127,6 +130,7 @@ fn idle_clocks_stand_still_in_launches() {
 /// A captured step accumulates into gradients that live outside, and reads a scale anew in every launch.
 #[test]
 fn rebound_gradients_and_scales_are_seen_by_launches() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let p = Parameter::new(Tensor::from([1.0f64, 2.0]));
     let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
     let (buffer, scale) = (Tensor::zeros([2], DType::F64), Tensor::from(0.5f64));
@@ -150,6 +154,7 @@ fn rebound_gradients_and_scales_are_seen_by_launches() {
 /// L-BFGS decides by values how often it evaluates the loss; the loss and its gradients are a captured step all the same.
 #[test]
 fn lbfgs_over_a_captured_loss() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let run = |replayed: bool| {
         let own = parameters(false, DType::F64);
         let options = LbfgsOptions { line_search: true, max_iter: 6, ..Default::default() };

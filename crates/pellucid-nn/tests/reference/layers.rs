@@ -31,6 +31,7 @@ fn every_layer(check: impl Fn(&dyn Layer, &Reference<'_>)) {
 
 #[test]
 fn the_table_has_every_layer_of_the_reference() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
     let mut theirs: Vec<&str> = file.keys().filter_map(|key| key.split_once('/')).map(|(name, _)| name).collect();
     theirs.dedup();
@@ -42,6 +43,7 @@ fn the_table_has_every_layer_of_the_reference() {
 
 #[test]
 fn outputs_gradients_and_statistics_are_pytorchs() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     every_layer(|layer, reference| {
         let x = reference.get("x").detach();
         let x = if x.dtype().is_float() { x.requires_grad_(true) } else { x };
@@ -73,6 +75,7 @@ fn outputs_gradients_and_statistics_are_pytorchs() {
 
 #[test]
 fn shapes_and_summaries_are_known_without_a_kernel() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     every_layer(|layer, reference| {
         let (x, y) = (reference.get("x"), reference.get("y"));
         let before: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes().unwrap()).collect();
@@ -89,6 +92,7 @@ fn shapes_and_summaries_are_known_without_a_kernel() {
 /// In both modes, and with the statistics that are written.
 #[test]
 fn a_captured_layer_does_what_the_eager_one_does() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     every_layer(|layer, reference| {
         let x = reference.get("x");
         for training in [true, false] {
@@ -117,6 +121,7 @@ fn a_captured_layer_does_what_the_eager_one_does() {
 
 #[test]
 fn a_class_is_named_as_it_is_written() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let class = |layer: &dyn Layer| layer.named_modules()[0].1.class();
     assert_eq!(class(&pellucid_nn::Conv2d::new(1, 1, 1)), "Conv2d");
     assert_eq!(class(&pellucid_nn::Dropout3d::new(0.1)), "Dropout3d");

@@ -126,6 +126,7 @@ fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
 
 #[test]
 fn values_and_gradients_are_pytorchs() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
     let mut checked = 0;
     for (name, option, by, run) in table() {
@@ -151,6 +152,7 @@ fn values_and_gradients_are_pytorchs() {
 /// PyTorch's numbers for weights sin 0, sin 1, .. in each matrix and features cos 0, cos 1, ..
 #[test]
 fn an_adaptive_softmax_is_pytorchs() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let softmax = init::in_dtype(DType::F64, || AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 2.0).unwrap());
     let shapes: [(&str, &[usize]); 5] = [
         ("head.weight", &[4, 4]),
@@ -189,6 +191,7 @@ fn an_adaptive_softmax_is_pytorchs() {
 /// PyTorch's numbers, of scores at two places of each sample.
 #[test]
 fn a_projected_cross_entropy_is_pytorchs() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let mut loss = init::in_dtype(DType::F64, || LinearCrossEntropyLoss::new(2, 3, &[2]).with_bias());
     loss.loss.label_smoothing = 0.1;
     loss.loss.ignore_index = Some(1);
@@ -219,6 +222,7 @@ fn a_projected_cross_entropy_is_pytorchs() {
 /// The functions are the structs' defaults.
 #[test]
 fn a_function_is_its_loss_by_default() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
     type Function = fn(&Tensor, &Tensor) -> Tensor;
     let functions: [(&str, Function); 15] = [
@@ -265,6 +269,7 @@ fn a_function_is_its_loss_by_default() {
 
 #[test]
 fn the_gradient_is_autograds_bit_for_bit() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let logits = Tensor::randn([7, 5], DType::F32).requires_grad_(true);
     let (classes, truth) = (Tensor::randint(0, 5, [7]), Tensor::rand([7, 5], DType::F32));
@@ -291,6 +296,7 @@ fn the_gradient_is_autograds_bit_for_bit() {
 /// A step by the loss's own gradient, captured and not, ends where one by the loss does.
 #[test]
 fn the_gradient_goes_on_through_the_model_and_into_a_captured_step() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let run = |captured: bool, by_gradient: bool| {
         manual_seed(2);
         let model = (Linear::new(6, 8), Relu, Linear::new(8, 3));
@@ -326,6 +332,7 @@ fn the_gradient_goes_on_through_the_model_and_into_a_captured_step() {
 
 #[test]
 fn two_shapes_and_integers_are_refused() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (x, y) = (Tensor::ones([3, 1], DType::F32), Tensor::ones([3], DType::F32));
     let losses: [&dyn Loss; 8] = [
         &L1Loss::default(),
@@ -347,6 +354,7 @@ fn two_shapes_and_integers_are_refused() {
 
 #[test]
 fn sums_and_means_are_told_apart_whatever_their_size() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     for scale in [1e-6, 1.0, 1e6] {
         for batch in [1, 2, 64] {
@@ -370,6 +378,7 @@ fn sums_and_means_are_told_apart_whatever_their_size() {
 
 #[test]
 fn the_trial_changes_nothing_and_says_when_it_cannot_tell() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(4);
     let model = sequential![
         Embedding::new(10, 6).max_norm(0.5, 2.0),

@@ -32,6 +32,7 @@ const STEPS: usize = 6;
 
 #[test]
 fn a_replayed_step_is_the_eager_one() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(11);
     let batches: Vec<(Tensor, Tensor)> =
         (0..STEPS).map(|_| (Tensor::randn([5, 3, 8, 8], DType::F32), Tensor::randint(0, 4, [5]))).collect();

@@ -7,6 +7,7 @@ use pellucid_tensor::{DType, Error, Grad, Result, Tensor, grad, manual_seed};
 
 #[test]
 fn layers_of_two_inputs_are_pytorchs() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
     let check = |name: &str, module: &dyn Module, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
         let name = format!("two/{name}");
@@ -36,6 +37,7 @@ fn layers_of_two_inputs_are_pytorchs() {
 
 #[test]
 fn a_max_pool_is_undone_up_to_what_it_lost() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::arange(0.0f32, 24.0, 1.0).reshape([1, 1, 4, 6]);
     let pool = MaxPool2d::new(2);
     let (y, indices) = pool.with_indices(&x).unwrap();
@@ -56,6 +58,7 @@ fn a_max_pool_is_undone_up_to_what_it_lost() {
 
 #[test]
 fn a_transposed_convolution_ends_where_it_is_told() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let up = ConvTranspose2d::new(3, 2, 3).stride(2).padding(1);
     let x = Tensor::randn([1, 3, 4, 5], DType::F32);
     assert_eq!(up.forward(&x).shape().dims(), [1, 2, 7, 9]);
@@ -68,6 +71,7 @@ fn a_transposed_convolution_ends_where_it_is_told() {
 
 #[test]
 fn bags_start_at_offsets_and_rows_are_weighed() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let bags = EmbeddingBag::new(4, 2).mode(Meeting::Sum);
     let rows = Embedding::from_table(bags.weight.clone());
     let (index, offsets) = (Tensor::from([1i64, 3, 0]), Tensor::from([0i64, 2]));
@@ -81,6 +85,7 @@ fn bags_start_at_offsets_and_rows_are_weighed() {
 /// The share of zeros, and what is left of ones: per element, per channel, or per sample.
 #[test]
 fn dropout_drops_what_it_says_and_keeps_the_mean() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     let x = Tensor::ones([64, 32, 3, 4], DType::F32);
     let check = |layer: &dyn Layer, unit: usize| {
@@ -105,6 +110,7 @@ fn dropout_drops_what_it_says_and_keeps_the_mean() {
 
 #[test]
 fn alpha_dropout_keeps_mean_and_variance() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(4);
     let x = Tensor::randn([200, 500], DType::F32);
     for layer in [&AlphaDropout::new(0.2) as &dyn Layer, &FeatureAlphaDropout::new(0.2)] {
@@ -118,6 +124,7 @@ fn alpha_dropout_keeps_mean_and_variance() {
 
 #[test]
 fn rrelu_draws_slopes_in_training() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(5);
     let y = Rrelu::new(0.25, 0.5).forward(&Tensor::full([1000], -1.0, DType::F32)).to_vec::<f64>();
     assert!(y.iter().all(|v| (-0.5..=-0.25).contains(v)));
@@ -127,6 +134,7 @@ fn rrelu_draws_slopes_in_training() {
 
 #[test]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let norm = BatchNorm1d::new(3);
     let before = norm.state_dict();
     let refused = |x: &[usize]| norm.try_forward(&Tensor::ones(x, DType::F32)).unwrap_err();
@@ -152,6 +160,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_batch_norm_of_nothing_leaves_the_statistics_alone() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for norm in [BatchNorm1d::new(3), BatchNorm1d::new(3).cumulative()] {
         assert_eq!(norm.forward(&Tensor::zeros([0, 3, 2], DType::F32)).shape().dims(), [0, 3, 2]);
         assert_eq!(norm.running_mean.as_ref().unwrap().to_vec::<f32>(), [0.0; 3]);

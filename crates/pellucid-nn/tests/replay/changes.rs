@@ -26,6 +26,7 @@ fn descend<'a>(p: &'a Parameter, optimizer: &'a dyn Optimizer) -> Captured<'a> {
 
 #[test]
 fn the_learning_rate() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([1.0, 2.0]);
     let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
     let q = parameter([0.0, 0.0]);
@@ -57,6 +58,7 @@ fn the_learning_rate() {
 
 #[test]
 fn the_momentum() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
     let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, momentum: 0.5, ..Default::default() }).unwrap();
     let mut step = descend(&p, &sgd);
@@ -70,6 +72,7 @@ fn the_momentum() {
 /// Adam's first step is its learning rate, whatever the gradient: only bias corrections make it so.
 #[test]
 fn the_step_count_and_what_follows_from_it() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
     let options = AdamWOptions { lr: 0.5, weight_decay: 0.0, eps: 1e-30, betas: (0.5, 0.5), ..Default::default() };
     let adam = AdamW::new(vec![p.clone()], options).unwrap();
@@ -94,6 +97,7 @@ fn mean(t: i32, g: [f64; 3]) -> f64 {
 
 #[test]
 fn the_loss_scale_and_whether_a_step_is_skipped() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
     let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
     let options = GradScalerOptions { init_scale: 8.0, growth_interval: 2, ..Default::default() };
@@ -117,6 +121,7 @@ fn the_loss_scale_and_whether_a_step_is_skipped() {
 
 #[test]
 fn how_much_is_clipped() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
     let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
     let step = |inputs: &[Tensor]| {
@@ -139,6 +144,7 @@ fn how_much_is_clipped() {
 
 #[test]
 fn running_statistics() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (layer, eager) = (BatchNorm1d::new(3), BatchNorm1d::new(3));
     let mut step = capture(|i| layer.forward(&i[0]), &[&wave(&[5, 3], 0, DType::F32)]).unwrap();
     for i in 0..4 {
@@ -155,6 +161,7 @@ fn running_statistics() {
 /// A generator that is restarted between two launches is the same generator.
 #[test]
 fn where_the_generator_stands() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (layer, x) = (Dropout::new(0.5), Tensor::ones([40], DType::F32));
     let mut step = capture(|i| layer.forward(&i[0]), &[&x]).unwrap();
     let mut launch = || step.launch(&[&x]).unwrap().to_vec::<f32>(0);
@@ -173,6 +180,7 @@ fn where_the_generator_stands() {
 
 #[test]
 fn the_count_of_an_average() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
     let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
     let average = AveragedModel::new(&vec![p.clone()], Average::Equal).unwrap();
@@ -194,6 +202,7 @@ fn the_count_of_an_average() {
 /// What is loaded is written in place, so a captured step goes on from there: weights, and an optimizer's state.
 #[test]
 fn state_dicts_that_are_loaded() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(5);
     let make = || {
         let model = Linear::new(3, 2);
@@ -224,6 +233,7 @@ fn state_dicts_that_are_loaded() {
 /// A mode is a number of the host: `verify` finds that it has changed.
 #[test]
 fn the_mode_of_a_model_is_verified() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (layer, x) = (Dropout::new(0.5), Tensor::ones([4], DType::F32));
     let mut step = capture(|i| layer.forward(&i[0]) + 1.0, &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
@@ -236,6 +246,7 @@ fn the_mode_of_a_model_is_verified() {
 /// A model may be dropped before the step that trains it: the step holds what it works on.
 #[test]
 fn a_model_that_is_dropped_first() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(6);
     let x = wave(&[4, 3], 0, DType::F32);
     let mut step = {
@@ -256,6 +267,7 @@ fn a_model_that_is_dropped_first() {
 
 #[test]
 fn a_model_that_is_switched_to_evaluation_and_back_is_followed() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let (layer, x) = (Dropout::new(0.5), Tensor::ones([40], DType::F32));
     let mut step = capture(|i| layer.forward(&i[0]) + 0.0, &[&x]).unwrap();
     let zeros = |y: Vec<f32>| y.iter().filter(|y| **y == 0.0).count();

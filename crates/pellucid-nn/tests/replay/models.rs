@@ -208,46 +208,55 @@ const STEPS: usize = 200;
 
 #[test]
 fn mlp_by_sgd_with_momentum_in_f32() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(mlp, DType::F32, STEPS);
 }
 
 #[test]
 fn mlp_by_sgd_with_momentum_in_f64() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(mlp, DType::F64, STEPS);
 }
 
 #[test]
 fn cnn_by_adamw_scheduled_and_clipped_in_f32() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(cnn, DType::F32, STEPS);
 }
 
 #[test]
 fn cnn_by_adamw_scheduled_and_clipped_in_f64() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(cnn, DType::F64, STEPS);
 }
 
 #[test]
 fn transformer_by_adamw_with_accumulation_in_f32() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(transformer, DType::F32, STEPS * (MICRO + 1));
 }
 
 #[test]
 fn transformer_by_adamw_with_accumulation_in_f64() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(transformer, DType::F64, STEPS * (MICRO + 1));
 }
 
 #[test]
 fn lstm_by_adam_in_f32() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(lstm, DType::F32, STEPS);
 }
 
 #[test]
 fn lstm_by_adam_in_f64() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(lstm, DType::F64, STEPS);
 }
 
 #[test]
 fn mixed_precision_with_scale_and_average() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     same(mixed, DType::F32, 60);
     let state = run(mixed, DType::F32, 1, 60, Way::Replayed).state;
     let number = |name: &str| {
@@ -269,6 +278,7 @@ fn wide(dtype: DType) -> Training {
 
 #[test]
 fn neither_threads_nor_replay_change_a_bit() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let alone = with_threads(1, || run(wide, DType::F32, 1, 12, Way::Eager));
     for (threads, way) in [(1, Way::Replayed), (2, Way::Eager), (2, Way::Replayed), (3, Way::Disturbed)] {
         let other = with_threads(threads, || run(wide, DType::F32, 1, 12, way));
@@ -279,6 +289,7 @@ fn neither_threads_nor_replay_change_a_bit() {
 /// With one batch again and again and no dropout, training must get somewhere.
 #[test]
 fn a_replayed_step_learns() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let model = sequential![Linear::new(20, 32), Relu, Linear::new(32, 5)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-2, ..Default::default() }).unwrap();

@@ -1,28 +1,120 @@
-//! Anomaly mode: the first kernel that makes a NaN is named.
+//! Anomaly mode: the first kernel that produces NaN is named, and the forward call to which it belongs.
 
-use crate::engine::{self, Watch};
+use super::graph::{Recorded, address};
+use crate::engine::{self, Mode, Watch};
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::marker::PhantomData;
+use std::panic::Location;
+use std::path::Path;
+use std::sync::Arc;
 
 /// Ends the anomaly mode of its thread when it is dropped.
 #[must_use = "the mode lasts as long as the guard: let _guard = detect_anomaly();"]
 pub struct AnomalyMode {
-    _watch: Option<Watch>,
+    watch: Option<Watch>,
     /// The mode belongs to this thread, so the guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Until the guard is dropped, everything that runs on this thread is looked at: what makes a NaN of inputs without one is
-/// an [`Error::Anomaly`](crate::Error::Anomaly) that names it and, in a backward pass, the operation whose gradient it is
-/// part of. This is slow. Deferred work is not looked at.
+thread_local! {
+    /// The line that called the outermost method under way.
+    static CALL: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+    /// The lines of the forward calls that made nodes, by the address of the node.
+    static LINES: RefCell<HashMap<usize, String>> = RefCell::default();
+}
+
+/// Checks the result of every kernel on this thread until the guard is dropped: one that produces NaN from inputs without NaN
+/// is an [`Error::Anomaly`](crate::Error::Anomaly), which names it. In a backward pass it also names the operation whose
+/// gradient it is part of, and, if the mode was on in the forward pass, file and line of that operation's call. This is slow.
+/// Deferred work is not checked.
 ///
 /// ```
 /// use pellucid_tensor::{detect_anomaly, Backward, Error, Tensor};
+/// let _guard = detect_anomaly();
 /// let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
 /// let y = (x.sqrt() * 0.0).sum(..);
-/// let _guard = detect_anomaly();
 /// let error = y.try_backward(Backward::default()).unwrap_err();
-/// assert!(matches!(error, Error::Anomaly { node: Some("sqrt"), .. }));
+/// assert!(matches!(&error, Error::Anomaly { node: Some("sqrt"), location: Some(_), .. }));
 /// ```
 pub fn detect_anomaly() -> AnomalyMode {
-    AnomalyMode { _watch: engine::watch(), _not_send: PhantomData }
+    AnomalyMode { watch: engine::watch(), _not_send: PhantomData }
+}
+
+impl Drop for AnomalyMode {
+    fn drop(&mut self) {
+        if self.watch.is_some() {
+            LINES.with_borrow_mut(HashMap::clear);
+        }
+    }
+}
+
+/// A method that is under way in anomaly mode.
+pub struct Call(());
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        CALL.set(None);
+    }
+}
+
+/// In anomaly mode, notes the line of the caller for the nodes that are made while the guard lives; of nested calls the
+/// outermost counts.
+#[inline]
+#[track_caller]
+pub fn called() -> Option<Call> {
+    if engine::mode() == Mode::Watched { note_call(Location::caller()) } else { None }
+}
+
+#[cold]
+fn note_call(location: &'static Location<'static>) -> Option<Call> {
+    if CALL.get().is_some() {
+        return None;
+    }
+    CALL.set(Some(location));
+    Some(Call(()))
+}
+
+/// In anomaly mode, notes the forward call that made a node.
+#[inline]
+pub(crate) fn note_line(node: impl FnOnce() -> Option<Arc<Recorded>>) {
+    if engine::mode() == Mode::Watched
+        && let Some(node) = node()
+    {
+        remember_line(&node);
+    }
+}
+
+#[cold]
+fn remember_line(node: &Arc<Recorded>) {
+    let line = CALL.get().map(|at| at.to_string()).or_else(outside);
+    LINES.with_borrow_mut(|lines| match line {
+        Some(line) => drop(lines.insert(address(node).addr(), line)),
+        // The address may be that of an earlier node.
+        None => drop(lines.remove(&address(node).addr())),
+    });
+}
+
+/// The forward call that made a node, as far as it is known.
+pub(crate) fn line_of(node: &Arc<Recorded>) -> Option<String> {
+    LINES.with_borrow(|lines| lines.get(&address(node).addr()).cloned())
+}
+
+/// The innermost frame outside of the library, where the program has line tables: of a call of a function of `ops`.
+fn outside() -> Option<String> {
+    let trace = Backtrace::force_capture().to_string();
+    let files = trace.lines().filter_map(|line| line.trim().strip_prefix("at "));
+    files.into_iter().find(|file| !is_inside(file)).map(str::to_string)
+}
+
+/// True for a file of this workspace's libraries, of their dependencies or of the standard library.
+fn is_inside(file: &str) -> bool {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    // Paths below the working directory are written relative to it.
+    let whole = std::path::absolute(file).unwrap_or_else(|_| file.into());
+    let own = crates.and_then(|crates| whole.strip_prefix(crates).ok());
+    file.contains("/rustc/")
+        || file.contains("/registry/src/")
+        || own.is_some_and(|own| own.components().nth(1).is_some_and(|folder| folder.as_os_str() == "src"))
 }

@@ -1,6 +1,6 @@
 //! Gradients held against central differences, of first and second order.
 
-use super::mode::{enable_grad, no_grad};
+use super::mode::enable_grad;
 use super::transform::{Grad, grad};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -46,9 +46,10 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor
 /// # Errors
 /// Those of [`gradcheck`].
 pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor], check: Check) -> Result<()> {
+    // Tracked, because `f` may differentiate by itself.
     let outputs = {
-        let _off = no_grad();
-        f(&inputs.iter().map(|t| t.detach()).collect::<Vec<_>>())?
+        let _on = enable_grad();
+        f(&inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect::<Vec<_>>())?
     };
     // Incoming gradients without symmetry, the same in every run.
     let incoming: Vec<Tensor> = outputs

@@ -9,7 +9,7 @@ use super::graph::{Edge, Recorded, address};
 use super::mode::enable_grad;
 use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use super::pass::ByAddress;
-use super::transform::{Grad, grad};
+use super::transform::{Grad, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
 use crate::ops;
@@ -126,17 +126,14 @@ impl Checkpoint {
         }
         let (outputs, incoming): (Vec<&Tensor>, Vec<&Tensor>) = of.into_iter().unzip();
         let grad_outputs = incoming.into_iter().map(|g| Some(g.clone())).collect();
-        grad(&outputs, &targets, Grad { grad_outputs, create_graph: true, retain_graph: true })
+        collect_gradients(&outputs, &targets, Grad { grad_outputs, create_graph: true, retain_graph: true })
     }
 
     /// [`evaluate`](Self::evaluate) with the random numbers of the first time.
     fn again(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        let generator = Generator::default();
-        let now = ops::copy(generator.state())?;
-        ops::copy_(generator.state(), &self.random)?;
-        let outputs = self.evaluate(self.level(), x);
-        ops::copy_(generator.state(), &now)?;
-        outputs
+        let generator = Generator::from_state(ops::copy(&self.random)?);
+        let _scope = generator.scope();
+        self.evaluate(self.level(), x)
     }
 }
 

@@ -18,11 +18,13 @@ pub(crate) struct Slot {
     pub(crate) meta: Meta,
     pub(crate) hooks: Arc<Hooks>,
     grad: Mutex<Option<Tensor>>,
+    /// The gradient was set by the user, and no pass has added to it.
+    preset: AtomicBool,
 }
 
 impl Slot {
     pub(crate) fn new(meta: Meta) -> Slot {
-        Slot { meta, hooks: Arc::default(), grad: Mutex::new(None) }
+        Slot { meta, hooks: Arc::default(), grad: Mutex::new(None), preset: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
@@ -43,12 +45,20 @@ impl Slot {
     /// Changes the gradient while nobody else can: of two passes at once, neither loses its part.
     pub(crate) fn update(self: &Arc<Slot>, change: impl FnOnce(&mut Option<Tensor>) -> Result<()>) -> Result<()> {
         engine::touch(self, false);
-        change(&mut self.lock())
+        change(&mut self.lock())?;
+        self.preset.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The gradient with which a pass from this tensor starts, if [`set_grad`](Tensor::set_grad) has set one.
+    pub(crate) fn preset(self: &Arc<Slot>) -> Option<Tensor> {
+        if self.preset.load(Ordering::Relaxed) { self.get() } else { None }
     }
 
     /// Replaces the gradient without having looked at it.
     pub(crate) fn set(self: &Arc<Slot>, grad: Option<Tensor>) {
         engine::touch(self, true);
+        self.preset.store(grad.is_some(), Ordering::Relaxed);
         // The old gradient is dropped after the lock is released: it may own a long graph.
         let old = std::mem::replace(&mut *self.lock(), grad);
         drop(old);
@@ -77,6 +87,14 @@ impl Edge {
     #[inline]
     pub(crate) fn is_tracked(&self) -> bool {
         !matches!(self, Edge::None)
+    }
+
+    /// The generation of the tensor.
+    pub(crate) fn generation(&self) -> u64 {
+        match self {
+            Edge::Node(node, _) => node.generation + 1,
+            _ => 0,
+        }
     }
 
     /// True where both lead to the same tensor.
@@ -119,6 +137,13 @@ impl Handles {
         noted.expect("a new node");
     }
 
+    /// Notes the one output of a node, which was made before or after it; the first one stays.
+    pub(crate) fn note_one(&self, output: Weak<Inner>) {
+        if let Handles::Several(handles) = self {
+            let _ = handles.set([output].into());
+        }
+    }
+
     /// The handles, in the order of the outputs.
     pub(crate) fn get(&self) -> &[Weak<Inner>] {
         match self {
@@ -143,6 +168,14 @@ pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
 impl Recorded {
     pub(crate) fn derivative(&self) -> &dyn Derivative {
         self.applied.derivative()
+    }
+
+    /// Notes the one output of a write in place, or of a view after it.
+    pub(crate) fn note_late(&self, output: &Tensor) {
+        self.handles.note_one(output.downgrade());
+        if output.keeps_grad() {
+            self.observed.store(true, Ordering::Release);
+        }
     }
 
     /// The hooks of output `index`; asking for them makes the pass look for them.
@@ -226,7 +259,8 @@ impl Node {
 
     /// The tensors that it made, each unless its last handle is gone.
     pub fn outputs(&self) -> Vec<Option<Tensor>> {
-        self.0.handles.get().iter().map(|h| h.upgrade().map(Tensor::from_inner)).collect()
+        let handles = self.0.handles.get();
+        (0..self.0.metas.len()).map(|i| handles.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
     /// The largest generation among its inputs; a leaf has 0, an output its node's plus one.

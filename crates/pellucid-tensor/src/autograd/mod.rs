@@ -8,20 +8,25 @@
 //! strongly, the gradient slots of leaves and its own outputs weakly, and saves arrays, never
 //! tensors. So there are no cycles, with `create_graph` neither, and nothing recurses: not the
 //! building, not the pass, not the dropping.
+//!
+//! A tensor and its views share a [`ViewBase`], through which each of them finds what recorded writes in place (`in_place.rs`)
+//! have made of the history of all.
 
 mod anomaly;
 mod applied;
 mod check;
 mod checkpoint;
+mod constant;
 mod graph;
 mod hook;
+mod in_place;
 mod jacobian;
 mod mode;
 mod operation;
 mod pass;
 mod transform;
 
-pub use anomaly::{AnomalyMode, detect_anomaly};
+pub use anomaly::{AnomalyMode, Call, called, detect_anomaly};
 pub use check::{Check, gradcheck, gradgradcheck};
 pub use checkpoint::checkpoint;
 pub use graph::{Node, Source};
@@ -35,5 +40,7 @@ pub use transform::{Grad, grad, hvp, jvp, vjp};
 pub(crate) use applied::Applied;
 pub(crate) use graph::Slot;
 pub(crate) use graph::{Edge, Recorded, same_node};
-pub(crate) use operation::{Derivative, is_recorded, record, untracked};
+pub(crate) use in_place::{Rewrite, ViewBase, shifted};
+pub(crate) use operation::{Derivative, SavedValue, is_recorded, record, record_outputs, untracked};
 pub(crate) use pass::{AddressHasher, backward};
+pub(crate) use transform::collect_gradients;

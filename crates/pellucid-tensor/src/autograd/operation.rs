@@ -1,5 +1,6 @@
 //! `Operation`, what every operation is, and `apply`, which makes every result.
 
+use super::anomaly::note_line;
 use super::applied::{Applied, With};
 use super::graph::{Edge, Handles, Recorded, Slot};
 use super::mode::{is_grad_enabled, set_grad_enabled};
@@ -68,6 +69,13 @@ pub trait Operation: Send + Sync + 'static {
     /// refuses tracked inputs.
     fn has_gradient(&self) -> bool {
         true
+    }
+
+    /// True if every output shows elements of the first input under another layout, in its storage where that is possible, and
+    /// `backward` is the transpose of that. Then a write in place to one of them is part of the history of the other. Where
+    /// any other operation returns memory of an input, recorded writes to either are refused.
+    fn is_view(&self) -> bool {
+        false
     }
 }
 
@@ -176,6 +184,11 @@ pub(crate) struct SavedValue {
 }
 
 impl SavedValue {
+    /// Input `index` of a node: read back, it has the history of the node's edge.
+    pub(crate) fn input(array: &Array, index: usize) -> SavedValue {
+        SavedValue { array: array.clone(), origin: Origin::Input(index), version: array.storage().version() }
+    }
+
     #[inline]
     fn new(wanted: Wanted, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
         let (array, origin) = match &wanted {
@@ -184,6 +197,12 @@ impl SavedValue {
             Wanted::Array(array) => (&**array, Origin::Constant),
         };
         SavedValue { array: array.clone(), origin, version: array.storage().version() }
+    }
+
+    /// An intermediate value.
+    pub(crate) fn constant(array: Array) -> SavedValue {
+        let version = array.storage().version();
+        SavedValue { array, origin: Origin::Constant, version }
     }
 }
 
@@ -222,6 +241,26 @@ impl Saved<'_> {
     pub fn array(&self, k: usize) -> Result<Tensor> {
         let value = self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k);
         self.unpack(value)
+    }
+
+    /// The elements of the `k`-th intermediate value that forward saved.
+    pub(crate) fn constant(&self, k: usize) -> Result<&Array> {
+        self.checked(self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k)).map(|v| &v.array)
+    }
+
+    /// True if the gradient of input `index` is needed: its tensor is tracked, and can still receive one.
+    pub(crate) fn wants(&self, needed: Needed, index: usize) -> bool {
+        let is_live = match &self.node.edges[index] {
+            Edge::None => false,
+            Edge::Leaf(_) => self.slots[index].is_some(),
+            Edge::Node(..) => true,
+        };
+        is_live && needed.contains(index)
+    }
+
+    /// Where input `index` came from.
+    pub(crate) fn edge(&self, index: usize) -> &Edge {
+        &self.node.edges[index]
     }
 
     /// The shape of input `index`, which must be needed.
@@ -354,15 +393,39 @@ pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor
     // Its operands are cast already; what it computes of them is its own affair.
     let _as_they_are = autocast_off();
     let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
-    if is_recorded(inputs) {
+    let is_view = op.is_view();
+    let outputs = if is_recorded(inputs) {
         if !op.has_gradient() {
             return Err(Error::NoGradient { op: Operation::name(&op) });
         }
-        return record(op, inputs, &arrays, None, |op, saves| op.forward(&arrays, saves), |op, _| op);
+        record(op, inputs, &arrays, None, |op, saves| op.forward(&arrays, saves), |op, _| op)?
+    } else {
+        let mut saves = Saves { edges: &[], reuse: None, wanted: SmallVec::new() };
+        let _recording_off = set_grad_enabled(false);
+        untracked(op.forward(&arrays, &mut saves)?)
+    };
+    if is_grad_enabled() {
+        share_history(is_view, inputs, &outputs);
+    } else if is_view {
+        outputs.iter().for_each(|output| output.set_apart(inputs[0]));
     }
-    let mut saves = Saves { edges: &[], reuse: None, wanted: SmallVec::new() };
-    let _recording_off = set_grad_enabled(false);
-    Ok(untracked(op.forward(&arrays, &mut saves)?))
+    Ok(outputs)
+}
+
+/// Has outputs that are in the memory of an input follow its history, as views do.
+#[inline]
+fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
+    for output in outputs {
+        for input in inputs {
+            if output.array().shares_storage(input.array()) && output.dtype().is_float() {
+                output.follow(input);
+                if !is_view {
+                    input.view_base().set_opaque();
+                }
+                break;
+            }
+        }
+    }
 }
 
 /// [`apply`], for an operation of one output.
@@ -417,7 +480,7 @@ pub(crate) fn record<W, D: Derivative>(
     let count = wanted.len();
     wanted.reverse();
     let mut next = |outputs: &[Array]| SavedValue::new(wanted.pop().expect("counted above"), arrays, outputs);
-    Ok(match count {
+    let results = match count {
         0 => results(history, outputs, |outputs| With::new([], derivative(what, outputs))),
         1 => results(history, outputs, |outputs| With::new([next(outputs)], derivative(what, outputs))),
         2 => results(history, outputs, |outputs| With::new([next(outputs), next(outputs)], derivative(what, outputs))),
@@ -425,7 +488,21 @@ pub(crate) fn record<W, D: Derivative>(
             let saved: Vec<SavedValue> = (0..count).map(|_| next(outputs)).collect();
             With::new(saved, derivative(what, outputs))
         }),
-    })
+    };
+    note_line(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
+    Ok(results)
+}
+
+/// Gives computed outputs a node with these edges, of which one is tracked. The edges need not be those of
+/// tensors whose elements are saved.
+pub(crate) fn record_outputs<D: Derivative>(
+    edges: SmallVec<[Edge; 2]>,
+    outputs: Arrays,
+    saved: Vec<SavedValue>,
+    derivative: D,
+) -> SmallVec<[Tensor; 1]> {
+    let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
+    results((edges, generation), outputs, |_| With::new(saved, derivative))
 }
 
 /// The results with their node. A result owns the node, and the node names its results.

@@ -1,5 +1,7 @@
 //! The backward pass: every node once, after all its consumers, latest generation first.
 
+use super::anomaly::line_of;
+use super::constant::differentiable;
 use super::graph::{Edge, Recorded, Slot, address};
 use super::hook::Hooks;
 use super::mode::set_grad_enabled;
@@ -32,7 +34,8 @@ use std::sync::atomic::Ordering;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Backward {
-    /// The gradient with which the pass starts, of the output's shape; ones if none is given.
+    /// The gradient with which the pass starts, of the output's shape. Without one, a result starts from the gradient that
+    /// [`Tensor::set_grad`] has set on it, if there is one, and any other output from ones.
     pub gradient: Option<Tensor>,
     /// Keep the gradient of every tensor on the way, not of leaves only.
     pub keep_grad: bool,
@@ -45,8 +48,11 @@ pub struct Backward {
 /// The pass from one tensor, into the slots of its leaves.
 pub(crate) fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
     let gradient = options.gradient.take();
+    let preset = if gradient.is_none() { output.preset_grad() } else { None };
     let mut pass = Pass::new(&options);
-    pass.seed("backward", output, gradient)?;
+    // A gradient with which the pass starts is in its slot already.
+    pass.preset = preset.as_ref().map(|_| output.edge());
+    pass.seed("backward", output, gradient.or(preset))?;
     pass.run()
 }
 
@@ -168,6 +174,8 @@ pub(crate) struct Pass<'a> {
     shared: ByAddress<()>,
     /// For `grad`: what is asked for, and which nodes lead there.
     targets: Option<(&'a mut [Target], ByAddress<bool>)>,
+    /// The output that has the gradient with which the pass starts.
+    preset: Option<Edge>,
 }
 
 impl<'a> Pass<'a> {
@@ -181,6 +189,7 @@ impl<'a> Pass<'a> {
             leaf_at: ByAddress::default(),
             shared: ByAddress::default(),
             targets: None,
+            preset: None,
         }
     }
 
@@ -262,7 +271,9 @@ impl<'a> Pass<'a> {
             return Err(Error::GraphFreed { node: name });
         }
         let results = results.map_err(|error| match error {
-            Error::Anomaly { op, shape, node: None } => Error::Anomaly { op, shape, node: Some(name) },
+            Error::Anomaly { op, shape, node: None, .. } => {
+                Error::Anomaly { op, shape, node: Some(name), location: line_of(node) }
+            }
             other => other,
         })?;
         for (i, gradient) in results.into_iter().enumerate() {
@@ -337,9 +348,12 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         if self.options.keep_grad || node.observed.load(Ordering::Acquire) {
-            for (handle, gradient) in node.handles.get().iter().zip(&*gradients) {
+            for (index, (handle, gradient)) in node.handles.get().iter().zip(&*gradients).enumerate() {
                 let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
-                if let Some(slot) = inner.kept_slot(self.options.keep_grad) {
+                if self.preset.as_ref().is_some_and(|p| p.same(&Edge::Node(node.clone(), index as u32))) {
+                    continue;
+                }
+                if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.keep_grad) {
                     self.shared.insert(storage_of(gradient), ());
                     slot.update(|held| self.options.accumulate(held, gradient.clone()))?;
                 }
@@ -368,8 +382,14 @@ impl<'a> Pass<'a> {
         for Arrived { slot, gradient } in leaves.iter() {
             gradient.iter().try_for_each(|g| check("hook", g, &slot.meta))?;
         }
+        // A recorded gradient is differentiable with respect to all leaves, also where it is constant.
+        let edges: Vec<Edge> = match options.create_graph {
+            true => leaves.iter().map(|arrived| Edge::Leaf(Arc::downgrade(&arrived.slot))).collect(),
+            false => Vec::new(),
+        };
         for Arrived { slot, gradient } in leaves.drain(..) {
             let Some(gradient) = gradient else { continue };
+            let gradient = differentiable(gradient, &edges);
             slot.update(|held| {
                 // A sum is new.
                 let gradient = if held.is_none() { owned(gradient, shared)? } else { gradient };

@@ -3,6 +3,8 @@
 //! `jvp` and `hvp` differentiate a gradient of which they need the graph and not the values. They do
 //! so deferred: of the first gradient nothing is computed but what the second one reads.
 
+use super::constant::differentiable;
+use super::graph::Edge;
 use super::mode::{enable_grad, is_grad_enabled};
 use super::pass::{Backward, Pass, Target};
 use crate::engine;
@@ -22,7 +24,8 @@ pub struct Grad {
 }
 
 /// The gradients of `outputs` with respect to `inputs` (leaves or not), in the inputs' order:
-/// Σⱼ gⱼ·∂outputⱼ/∂inputᵢ. An input that no output depends on gets zeros.
+/// Σⱼ gⱼ·∂outputⱼ/∂inputᵢ. An input that no output depends on gets zeros. With `create_graph` a gradient
+/// that is constant, zero for instance, can be differentiated again, and its gradients are zero.
 ///
 /// ```
 /// use pellucid_tensor::{grad, Grad, Tensor};
@@ -38,6 +41,17 @@ pub struct Grad {
 /// # Errors
 /// [`Error::NotTracked`] for an output or input that requires no gradient, [`Error::GraphFreed`].
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
+    let create_graph = options.create_graph;
+    let gradients = collect_gradients(outputs, inputs, options)?;
+    if !create_graph {
+        return Ok(gradients);
+    }
+    let edges: Vec<Edge> = inputs.iter().map(|t| t.edge()).collect();
+    Ok(gradients.into_iter().map(|g| differentiable(g, &edges)).collect())
+}
+
+/// [`grad`] within a backward pass: a gradient that depends on no input is a plain constant.
+pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
     for input in inputs {
         if !input.requires_grad() {
             return Err(Error::NotTracked { op: "grad", shape: input.shape().clone() });

@@ -3,10 +3,10 @@
 //! A kernel whose results nobody can see any more, and no later kernel reads, is not run.
 
 use super::switch::Switches;
-use super::{MODE, Mode, Switched};
+use super::{MODE, Mode, Switched, Writes};
 use crate::array::Array;
-use crate::autograd::{AddressHasher, Slot};
-use crate::tensor::Tensor;
+use crate::autograd::{AddressHasher, Edge, Slot, ViewBase};
+use crate::tensor::{Inner, Tensor};
 use pellucid_ir::backend::{POISONED, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// A kernel that has not run yet. It holds its operands, so they outlive their handles.
 pub(crate) struct Recorded {
@@ -38,6 +38,10 @@ pub(crate) struct Recording {
     /// Host values that became arrays, in a captured step.
     pub(crate) constants: Vec<Array>,
     pub(crate) touched: Vec<Touched>,
+    /// What was written in place in a captured step, with its history at entry.
+    pub(crate) rewritten: Vec<(Arc<ViewBase>, Edge)>,
+    /// The tensors whose history the step has changed.
+    pub(crate) rewrote: Vec<Weak<Inner>>,
     pub(crate) switches: Switches,
 }
 
@@ -65,8 +69,15 @@ impl Recording {
     fn new() -> Recording {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (kernels, constants, touched) = (Vec::new(), Vec::new(), Vec::new());
-        Recording { id, kernels, constants, touched, switches: Switches::default() }
+        Recording {
+            id,
+            kernels: Vec::new(),
+            constants: Vec::new(),
+            touched: Vec::new(),
+            rewritten: Vec::new(),
+            rewrote: Vec::new(),
+            switches: Switches::default(),
+        }
     }
 
     pub(super) fn note(&mut self, switch: &Arc<AtomicUsize>, value: Option<usize>) {
@@ -76,6 +87,22 @@ impl Recording {
     pub(crate) fn touch(&mut self, slot: &Arc<Slot>, clears: bool) {
         if !self.touched.iter().any(|t| Arc::ptr_eq(&t.slot, slot)) {
             self.touched.push(Touched { slot: slot.clone(), entry: slot.peek(), cleared: clears });
+        }
+    }
+
+    pub(super) fn rewriting(&mut self, base: &Arc<ViewBase>, edge: &Edge) {
+        if !self.rewritten.iter().any(|(known, _)| Arc::ptr_eq(known, base)) {
+            self.rewritten.push((base.clone(), edge.clone()));
+        }
+    }
+
+    /// Gives everything that was written in place the history that it had at entry: a graph does not outlive its recording.
+    pub(super) fn restore_histories(&mut self) {
+        for (base, edge) in self.rewritten.drain(..) {
+            base.restore(edge);
+        }
+        for inner in std::mem::take(&mut self.rewrote).iter().filter_map(Weak::upgrade) {
+            Tensor::from_inner(inner).refresh_history();
         }
     }
 
@@ -98,7 +125,7 @@ impl Recording {
         while let Some(k) = kernels.next() {
             let inputs: Vec<&Array> = k.inputs.iter().collect();
             let outputs: Vec<&Array> = k.outputs.iter().collect();
-            let result = super::run(&k.kernel, &inputs, &outputs);
+            let result = super::run(&k.kernel, &inputs, &outputs, Writes::Uncounted);
             let settled = if result.is_ok() { READY } else { POISONED };
             for out in outputs {
                 if out.storage().pending() == self.id {

@@ -4,6 +4,7 @@ use super::{MODE, Mode, ready, submit};
 use crate::array::Array;
 use pellucid_ir::Result;
 use pellucid_ir::backend::{Dense, DenseMap};
+use pellucid_ir::borrow::BatchBorrowGuard;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Map, Params};
 use std::sync::Arc;
@@ -35,51 +36,12 @@ fn together(program: &Arc<Program>, params: &Params, targets: usize, operands: &
             }
         }
     }
-    let Some(held) = Words::take(&dense, count, targets) else { return Ok(false) };
+    let Some(guard) = BatchBorrowGuard::try_acquire(&dense, count, targets) else { return Ok(false) };
     let mut maps = Vec::with_capacity(dense.len() / count);
     for (inputs, set) in dense.chunks_exact(count).zip(operands.chunks_exact(count)) {
         maps.push(DenseMap { size: set[0].shape().size(), inputs, outputs: &inputs[..targets] });
     }
     first.device().backend().maps_dense(program, params, &maps)?;
-    drop(held);
-    for set in operands.chunks_exact(count) {
-        set[..targets].iter().for_each(|target| target.storage().bump());
-    }
+    guard.count_writes();
     Ok(true)
-}
-
-/// The borrow words of all sets, held: of targets as the one writer, of other operands as a reader.
-struct Words<'v> {
-    operands: &'v [Dense<'v>],
-    count: usize,
-    targets: usize,
-    taken: usize,
-}
-
-impl<'v> Words<'v> {
-    /// Takes all words or none, which is also what happens where a target is in two places: nobody is waited for.
-    fn take(operands: &'v [Dense<'v>], count: usize, targets: usize) -> Option<Words<'v>> {
-        let mut held = Words { operands, count, targets, taken: 0 };
-        for (k, operand) in operands.iter().enumerate() {
-            let storage = operand.storage;
-            let has_it = if held.is_target(k) { storage.try_write() } else { storage.try_read() };
-            if !has_it {
-                return None;
-            }
-            held.taken += 1;
-        }
-        Some(held)
-    }
-
-    fn is_target(&self, operand: usize) -> bool {
-        operand % self.count < self.targets
-    }
-}
-
-impl Drop for Words<'_> {
-    fn drop(&mut self) {
-        for (k, operand) in self.operands[..self.taken].iter().enumerate() {
-            if self.is_target(k) { operand.storage.end_write() } else { operand.storage.end_read() }
-        }
-    }
 }

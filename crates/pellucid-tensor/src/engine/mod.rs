@@ -25,6 +25,7 @@ pub use trace::{Work, made_since, trace, traced};
 use crate::array::Array;
 use crate::device::Device;
 use pellucid_ir::backend::{Dense, POISONED, READY, Storage, View};
+use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::{Error, Result};
@@ -74,8 +75,32 @@ fn gradients_switched() -> u64 {
     SWITCHED.load(Ordering::Relaxed)
 }
 
+/// The most elements of a view that repeats them (by strides of 0) which a kernel visits. A dense tensor is limited by
+/// memory; a view of 2⁴⁰ elements takes none, and would take hours.
+const MOST_REPEATED: usize = 1 << 34;
+
+/// Refuses a view of more elements than a kernel would visit in any time that a user waits for.
+#[cold]
+fn visitable(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
+    let (shape, size) = (array.shape(), array.shape().size());
+    // An output of the size needs memory, which refuses it. A gather visits the elements at its index alone, which is as
+    // large as its output.
+    let limited = outputs.iter().any(|out| out.shape().size() >= size) || matches!(kernel, Kernel::Gather(_));
+    if limited || !array.layout().is_broadcast() {
+        return Ok(());
+    }
+    let reason =
+        format!("a view of shape {shape} repeats few elements {size} times in all; reduce it before it is stretched");
+    Err(Error::invalid(kernel.name(), reason))
+}
+
 /// Runs or records one kernel. Shapes and dtypes were checked by the operation.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+    for array in inputs {
+        if !array.layout().is_contiguous() && array.shape().size() > MOST_REPEATED {
+            visitable(kernel, array, outputs)?;
+        }
+    }
     match MODE.get() {
         Mode::Eager => now(kernel, inputs, outputs),
         Mode::Watched => watched(kernel, inputs, outputs),
@@ -93,14 +118,12 @@ fn now(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     }
     // Most outputs are new: they overlap nothing, and nobody counts their first write.
     if outputs.iter().all(|a| a.is_new()) {
-        return launch(kernel, inputs, outputs);
+        return launch(kernel, inputs, outputs, Writes::Uncounted);
     }
     for array in outputs {
         ready(kernel.name(), array.storage())?;
     }
-    run(kernel, inputs, outputs)?;
-    bump(outputs);
-    Ok(())
+    run(kernel, inputs, outputs, Writes::Counted)
 }
 
 /// Runs a map of `size` elements now, all of whose inputs are dense. The output is new, or the
@@ -122,16 +145,14 @@ pub(crate) fn map_dense(
     }
     let backend = device.backend();
     let Some(output) = output else {
-        let held = Held::new(inputs, &[]);
-        let storage = backend.map_new(program, params, size, inputs)?;
-        drop(held);
-        return Ok(storage);
+        let _guard = BorrowGuard::acquire(inputs, &[]);
+        return backend.map_new(program, params, size, inputs);
     };
     let to = Dense { storage: output.storage(), offset: output.layout().offset(), once: false };
-    let held = Held::new(inputs, std::slice::from_ref(&to));
+    let guard = BorrowGuard::acquire(inputs, std::slice::from_ref(&to));
     backend.map_dense(program, params, size, inputs, to)?;
-    drop(held);
-    to.storage.bump();
+    guard.count_writes();
+    drop(guard);
     Ok(output.storage().clone())
 }
 
@@ -147,7 +168,10 @@ fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()>
     let before = inputs.iter().any(|array| nan(&array));
     now(kernel, inputs, outputs)?;
     match outputs.iter().find(nan).filter(|_| !before) {
-        Some(array) => Err(Error::Anomaly { op: kernel.name(), shape: array.shape().clone(), node: None }),
+        Some(array) => {
+            let (op, shape) = (kernel.name(), array.shape().clone());
+            Err(Error::Anomaly { op, shape, node: None, location: None })
+        }
         None => Ok(()),
     }
 }
@@ -175,11 +199,19 @@ fn settle(op: &'static str, storage: &Storage) -> Result<()> {
     }
 }
 
+/// Whether a kernel's writes change the versions of its outputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    Counted,
+    /// The first write, or one that was counted when it was recorded.
+    Uncounted,
+}
+
 /// Runs a kernel on arrays whose contents are there.
-fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -> Result<()> {
     match apart(inputs, outputs)? {
-        Some(copies) => launch(kernel, &copies.iter().collect::<Operands>(), outputs),
-        None => launch(kernel, inputs, outputs),
+        Some(copies) => launch(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
+        None => launch(kernel, inputs, outputs, writes),
     }
 }
 
@@ -196,11 +228,27 @@ fn apart(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array
 type Operands<'a> = SmallVec<[&'a Array; 4]>;
 
 /// Hands a kernel to its device, holding the borrow words of its operands.
-fn launch(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+fn launch(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -> Result<()> {
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
+    // Without elements in the outputs there is nothing to compute, however long the other axes are. A scatter still checks
+    // its index.
+    let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
+    if outputs.iter().all(nothing) && !matches!(kernel, Kernel::Scatter(_)) {
+        return outputs.iter().try_for_each(|out| device.backend().upload(&[], out.storage()));
+    }
     let (inputs, outputs) = (views(inputs), views(outputs));
-    let _held = Held::new(&inputs, &outputs);
-    device.backend().run(kernel, &inputs, &outputs)
+    let guard = BorrowGuard::acquire(&inputs, &outputs);
+    // Memory is taken from the device when an output is first written.
+    device.backend().run(kernel, &inputs, &outputs).map_err(|error| {
+        match outputs.iter().max_by_key(|out| out.layout.shape().size()) {
+            Some(largest) => error.with_shape(largest.layout.shape()),
+            None => error,
+        }
+    })?;
+    if writes == Writes::Counted {
+        guard.count_writes();
+    }
+    Ok(())
 }
 
 fn views<'a>(arrays: &[&'a Array]) -> SmallVec<[View<'a>; 4]> {
@@ -226,107 +274,9 @@ fn overlap(output: &Array, input: &Array) -> bool {
     !same && a.start < b.end && b.start < a.end
 }
 
-/// The borrow words of a kernel's operands, held: of inputs as a reader, of outputs as the one writer.
-/// A storage that is an output too is held once.
-struct Held<'v, V: Named> {
-    inputs: &'v [V],
-    outputs: &'v [V],
-}
-
-/// What names a storage.
-pub(crate) trait Named {
-    fn storage(&self) -> &Storage;
-}
-
-impl<'v, V: Named> Held<'v, V> {
-    /// Waits for other threads' kernels; takes all words or none, so that two threads that want the
-    /// same storages in another order never block each other.
-    #[inline]
-    fn new(inputs: &'v [V], outputs: &'v [V]) -> Held<'v, V> {
-        let held = Held { inputs, outputs };
-        while let Err(taken) = held.take() {
-            held.give_back(taken);
-            std::thread::yield_now();
-        }
-        held
-    }
-
-    /// Takes all words, or says how many operands it went through before one was not to be had.
-    #[inline]
-    fn take(&self) -> std::result::Result<(), usize> {
-        for (k, output) in self.outputs.iter().enumerate() {
-            if !names(&self.outputs[..k], output.storage()) && !output.storage().try_write() {
-                return Err(k);
-            }
-        }
-        for (k, input) in self.inputs.iter().enumerate() {
-            if !names(self.outputs, input.storage()) && !input.storage().try_read() {
-                return Err(self.outputs.len() + k);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives back the words of the first `count` operands, outputs first.
-    #[inline]
-    fn give_back(&self, count: usize) {
-        for (k, output) in self.outputs.iter().enumerate().take(count) {
-            if !names(&self.outputs[..k], output.storage()) {
-                output.storage().end_write();
-            }
-        }
-        for input in &self.inputs[..count.saturating_sub(self.outputs.len())] {
-            if !names(self.outputs, input.storage()) {
-                input.storage().end_read();
-            }
-        }
-    }
-}
-
-impl<V: Named> Drop for Held<'_, V> {
-    #[inline]
-    fn drop(&mut self) {
-        self.give_back(self.outputs.len() + self.inputs.len());
-    }
-}
-
-/// True if an operand of the list lies in `storage`.
-#[inline]
-fn names<V: Named>(list: &[V], storage: &Storage) -> bool {
-    list.iter().any(|v| std::ptr::addr_eq(v.storage(), storage))
-}
-
-impl Named for View<'_> {
-    #[inline]
-    fn storage(&self) -> &Storage {
-        self.storage
-    }
-}
-
-impl Named for Dense<'_> {
-    #[inline]
-    fn storage(&self) -> &Storage {
-        self.storage
-    }
-}
-
-impl Named for Arc<Storage> {
-    #[inline]
-    fn storage(&self) -> &Storage {
-        self
-    }
-}
-
-impl Named for &Storage {
-    #[inline]
-    fn storage(&self) -> &Storage {
-        self
-    }
-}
-
 /// Holds a storage as a reader while the host copies out of it.
 pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
-    let _held = Held::new(std::slice::from_ref(&storage), &[]);
+    let _guard = BorrowGuard::acquire(std::slice::from_ref(&storage), &[]);
     read()
 }
 
@@ -368,6 +318,11 @@ pub(crate) fn eval(array: &Array) -> Result<()> {
     }
 }
 
+/// Whether this thread is recording a captured step: values do not exist then.
+pub fn is_capturing() -> bool {
+    MODE.get() == Mode::Capture
+}
+
 /// Notes that host values went into a new array: in a captured step they are constants.
 pub(crate) fn uploaded(array: &Array) {
     if MODE.get() == Mode::Capture {
@@ -379,6 +334,20 @@ pub(crate) fn uploaded(array: &Array) {
 pub(crate) fn touch(slot: &Arc<crate::autograd::Slot>, clears: bool) {
     if MODE.get() == Mode::Capture {
         list::with_current(|r| r.touch(slot, clears));
+    }
+}
+
+/// A write in place to what this tensor and its views share is about to be recorded: a captured step restores the history.
+pub(crate) fn rewriting(base: &Arc<crate::autograd::ViewBase>, edge: &crate::autograd::Edge) {
+    if MODE.get() == Mode::Capture {
+        list::with_current(|r| r.rewriting(base, edge));
+    }
+}
+
+/// The history of a tensor has changed by a write in place.
+pub(crate) fn rewrote(tensor: &crate::tensor::Tensor) {
+    if MODE.get() == Mode::Capture {
+        list::with_current(|r| r.rewrote.push(tensor.downgrade()));
     }
 }
 

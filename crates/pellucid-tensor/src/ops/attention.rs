@@ -188,8 +188,8 @@ fn whole(
     };
     if causal {
         let f = formula!(|x, query: index, key: index| key.le(query).select(x, f64::NEG_INFINITY));
-        let query = Tensor::arange(0, q.shape()[2] as i64, 1);
-        let key = Tensor::arange(0, k.shape()[2] as i64, 1);
+        let query = ops::indices(q.shape()[2])?;
+        let key = ops::indices(k.shape()[2])?;
         x = map(f, &[&x, &ops::unsqueeze(&query, 1)?, &key], &[])?;
     }
     let mut weights = shares(&x)?;

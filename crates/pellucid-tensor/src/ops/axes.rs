@@ -1,6 +1,6 @@
 //! The axes of a reduction, as users write them.
 
-use crate::ops;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape};
@@ -51,9 +51,7 @@ impl Axes {
 
     /// The axes of `shape` that are meant, and the degrees of freedom.
     pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(Resolved, usize)> {
-        if shape.rank() > AxisSet::MAX_RANK {
-            return Err(Error::invalid(op, format!("at most {} axes, got {}", AxisSet::MAX_RANK, shape.rank())));
-        }
+        check::reducible(op, shape)?;
         let mut set = AxisSet::default();
         match &self.list {
             None => set = AxisSet::all(shape.rank()),

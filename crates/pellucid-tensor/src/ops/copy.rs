@@ -1,29 +1,18 @@
 //! Copies: other dtypes, dense layouts, and writes into existing tensors.
 
+use super::in_place::{put_view, writable};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one, is_grad_enabled};
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Result};
 use smallvec::smallvec;
 
 /// Converts and writes `x`, of equal shape, into the elements of `target`.
 pub(crate) fn write(x: &Array, target: &Array) -> Result<()> {
     engine::submit(&Kernel::Copy, &[x], &[target])
-}
-
-/// Whether `target` may be written in place.
-pub(crate) fn writable(op: &'static str, target: &Tensor) -> Result<()> {
-    if !target.is_leaf() || (target.requires_grad() && is_grad_enabled()) {
-        return Err(Error::InPlaceOnTracked { op, shape: target.shape().clone() });
-    }
-    if target.array().layout().is_broadcast() {
-        let reason = "the target repeats elements by broadcasting; call contiguous() first";
-        return Err(Error::invalid(op, reason));
-    }
-    Ok(())
 }
 
 struct Cast {
@@ -46,7 +35,7 @@ impl Operation for Cast {
 /// gives 0), wider integers wrap, bool is "not zero". The same tensor if it has the dtype already.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`].
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 #[face]
 pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(Cast { dtype }, &[x]) }
@@ -55,7 +44,7 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
 /// The same elements in row-major order without gaps; the same tensor if they lie so already.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`].
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 #[face]
 pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     if x.array().layout().is_contiguous() { Ok(x.clone()) } else { copy(x) }
@@ -64,7 +53,7 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
 /// A copy in a storage of its own, through which gradients flow.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`].
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 #[face]
 pub fn copy(x: &Tensor) -> Result<Tensor> {
     apply_one(Cast { dtype: x.dtype() }, &[x])
@@ -82,6 +71,9 @@ impl Operation for Identity {
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         Ok(smallvec![Some(grads.get(0)?)])
     }
+    fn is_view(&self) -> bool {
+        true
+    }
 }
 
 /// A new tensor of the same elements, linked to x: a node without a kernel.
@@ -92,12 +84,23 @@ pub(crate) fn identity(x: &Tensor) -> Result<Tensor> {
 /// Overwrites x in place with `source`, which is broadcast and converted. Every view of x's storage
 /// sees the new values.
 ///
+/// The write is recorded if x or the source is tracked: then x, its views, and the tensor of which it is a view have a history
+/// through which gradients flow to the source. Under `no_grad` values are written, and no history changes.
+///
+/// ```
+/// use pellucid_tensor::{DType, Tensor};
+/// let x = Tensor::from([3.0f32]).requires_grad_(true);
+/// let y = Tensor::zeros([1], DType::F32);
+/// y.copy_(&x.square());
+/// y.sum(..).backward();
+/// assert_eq!(x.grad().unwrap().item::<f32>(), 6.0);
+/// ```
+///
 /// # Errors
-/// [`Error::InPlaceOnTracked`] if x is a result, or requires a gradient outside `no_grad`;
-/// [`Error::ShapeMismatch`]. Nothing is written then.
+/// [`Error::InPlaceOnTracked`](pellucid_ir::Error::InPlaceOnTracked) if x is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
+/// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch); [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if x repeats elements. Nothing is written then.
 #[face]
 pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
     writable("copy_", x)?;
-    let source = source.array().broadcast_to("copy_", x.shape())?;
-    write(&source, x.array())
+    put_view("copy_", x, x.array(), source)
 }

@@ -1,11 +1,11 @@
 //! New tensors that are filled on the device.
 
-use crate::array::{Array, checked_size};
+use crate::array::{Array, checked_size, host_values};
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::{face, operation};
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{Kernel, Map, Params};
 use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
@@ -32,7 +32,8 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
     let number = if dtype == DType::Bool { DType::F32 } else { dtype };
     let (program, params) = (formula.uniform_program(number)?, Params::from([value]));
     if eager {
-        let storage = engine::map_dense(device, program, &params, checked_size(&shape)?, &[], None)?;
+        let storage = engine::map_dense(device, program, &params, checked_size(&shape)?, &[], None);
+        let storage = storage.map_err(|error| error.with_shape(&shape))?;
         return Ok(Array::dense(storage, 0, dtype, shape, device));
     }
     let out = Array::new(device, dtype, shape)?;
@@ -40,10 +41,26 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
     Ok(out)
 }
 
-/// A tensor of `shape` with every element equal to `value`, rounded once to `dtype`.
+/// A 0-d tensor of a number that `op` writes into a tensor of `dtype`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a number that an integer dtype cannot represent.
+pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> Result<Tensor> {
+    if dtype.is_int() && !dtype.represents(value) {
+        let reason = format!(
+            "{value} is not a value of the tensor's dtype {dtype}; round it, or convert the tensor with to_dtype()"
+        );
+        return Err(Error::invalid(op, reason));
+    }
+    full((), value, dtype)
+}
+
+/// A tensor of `shape` with every element equal to `value`, rounded once to `dtype`: to an integer dtype towards zero, and
+/// wrapped into its range.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[operation]
 pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Result<Tensor> {
     filled(Device::cpu(), dtype, shape.into(), value.into()).map(Tensor::from)
 }
@@ -52,6 +69,7 @@ pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> 
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[operation]
 pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     full(shape, 0, dtype)
 }
@@ -60,14 +78,17 @@ pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[operation]
 pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     full(shape, 1, dtype)
 }
 
-/// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ numbers, each computed as start + i·step.
+/// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ numbers, each computed as start + i·step. For an integer dtype
+/// the three are truncated to integers first.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite.
+#[operation]
 pub fn arange(
     start: impl Into<Scalar>,
     end: impl Into<Scalar>,
@@ -82,6 +103,7 @@ pub fn arange(
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if `dtype` is not a float.
+#[operation]
 pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
     Tensor::try_linspace("linspace", start, end, count, dtype, |x| x)
 }
@@ -90,6 +112,7 @@ pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tens
 ///
 /// # Errors
 /// Those of [`linspace`].
+#[operation]
 pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> Result<Tensor> {
     Tensor::try_linspace("logspace", start, end, count, dtype, |x| base.powf(x))
 }
@@ -98,6 +121,7 @@ pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> 
 ///
 /// # Errors
 /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite and of one sign, not 0; those of [`linspace`].
+#[operation]
 pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
     if !(start.is_finite() && end.is_finite() && start * end != 0.0 && start.signum() == end.signum()) {
         let reason = format!("both ends are finite and of one sign, not 0; got {start} and {end}");
@@ -116,9 +140,21 @@ pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Ten
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[operation]
 pub fn eye(n: usize, m: usize, dtype: DType) -> Result<Tensor> {
-    let rows = ops::unsqueeze(&arange(0, n as i64, 1, DType::I64)?, 1)?;
-    ops::to_dtype(&ops::eq(&arange(0, m as i64, 1, DType::I64)?, &rows)?, dtype)
+    checked_size(&[n, m].into())?;
+    let rows = ops::unsqueeze(&indices(n)?, 1)?;
+    ops::to_dtype(&ops::eq(&indices(m)?, &rows)?, dtype)
+}
+
+/// The integers 0, 1, .., count − 1 (`i64`).
+pub(crate) fn indices(count: usize) -> Result<Tensor> {
+    from_host(&host_values(count, 0i64..)?, [count])
+}
+
+/// A tensor of these values.
+pub(crate) fn from_host<T: Element>(values: &[T], shape: impl Into<Shape>) -> Result<Tensor> {
+    Array::from_slice(Device::cpu(), values, shape.into()).map(Tensor::from)
 }
 
 /// Zeros of x's shape, dtype and device.

@@ -45,6 +45,9 @@ impl Operation for Diagonal {
         let embed = EmbedDiagonal { place: self.0, shape: saved.input_shape(0) };
         Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
     }
+    fn is_view(&self) -> bool {
+        true
+    }
 }
 
 /// The transpose of [`Diagonal`]: zeros of the whole shape, with x on the diagonal.
@@ -87,7 +90,7 @@ pub fn diagonal(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result
 #[face]
 pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
     let last = x.shape().axis("diag_embed", -1)?;
-    let side = x.shape()[last] + offset.unsigned_abs();
+    let side = x.shape()[last].checked_add(offset.unsigned_abs()).ok_or_else(Error::absurd_size)?;
     let dims = &x.shape()[..last];
     let square: Shape = std::iter::repeat_n(side, x.rank() + 1).collect();
     let axes = checked_axes("diag_embed", &square, axis0, axis1)?;
@@ -137,7 +140,9 @@ fn triangle(op: &'static str, x: &Tensor, offset: isize) -> Result<Tensor> {
     let [.., rows, columns] = *x.shape().dims() else {
         return Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes"));
     };
-    let row = ops::reshape(&Tensor::arange(0, rows as i64, 1), [rows, 1])?;
-    let column = Tensor::arange(0, columns as i64, 1);
-    ops::le(&column, &ops::add(&row, offset as i64)?)
+    let row = ops::reshape(&ops::indices(rows)?, [rows, 1])?;
+    let column = ops::indices(columns)?;
+    // Beyond the corners an offset changes nothing, and a sum could wrap.
+    let offset = (offset as i64).clamp(-(rows as i64), columns as i64);
+    ops::le(&column, &ops::add(&row, offset)?)
 }

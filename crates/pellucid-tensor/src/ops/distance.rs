@@ -1,8 +1,10 @@
 //! Lengths and distances: of pairs, of all pairs, and tensors brought to a length.
 
 use super::axes::over;
+use crate::array::host_values;
 use crate::autocast;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{Error, Result};
@@ -14,6 +16,7 @@ use pellucid_ir::{Error, Result};
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[face]
 pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: bool) -> Result<Tensor> {
+    in_single!("pairwise_distance", [a, b] => pairwise_distance(a, b, p, eps, keepdims));
     let axes = if keepdims { over(-1).keepdims() } else { over(-1) };
     ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, axes)
 }
@@ -22,12 +25,14 @@ pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: boo
 /// broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a p below 0, or NaN.
 #[face]
 pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
         return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
     }
+    order("cdist", p)?;
+    in_single!("cdist", [a, b] => cdist(a, b, p));
     let (a, b) = (autocast::read("cdist", a)?, autocast::read("cdist", b)?);
     ops::norm(&ops::sub(&ops::unsqueeze(&a, -2)?, &ops::unsqueeze(&b, -3)?)?, p, -1)
 }
@@ -35,17 +40,28 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 /// The p-norms of the differences of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..: `[N(N − 1)/2]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a p
+/// below 0, or NaN; [`Error::OutOfMemory`].
 #[face]
 pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     if x.rank() != 2 {
         return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
     }
+    order("pdist", p)?;
+    in_single!("pdist", [x] => pdist(x, p));
     let x = &autocast::read("pdist", x)?;
-    let count = x.shape()[0] as i64;
-    let (a, b): (Vec<i64>, Vec<i64>) = (0..count).flat_map(|i| (i + 1..count).map(move |j| (i, j))).unzip();
-    let rows = |index: &[i64]| ops::index_select(x, 0, &Tensor::new(index, [index.len()]));
+    let count = x.shape()[0];
+    let pairs = count as u128 * count.saturating_sub(1) as u128 / 2;
+    let pairs = usize::try_from(pairs).map_err(|_| Error::absurd_size())?;
+    let each = || (0..count as i64).flat_map(|i| (i + 1..count as i64).map(move |j| (i, j)));
+    let (a, b) = (host_values(pairs, each().map(|p| p.0))?, host_values(pairs, each().map(|p| p.1))?);
+    let rows = |index: &[i64]| ops::index_select(x, 0, &ops::from_host(index, [index.len()])?);
     ops::norm(&ops::sub(&rows(&a)?, &rows(&b)?)?, p, -1)
+}
+
+/// Refuses an order of which the norm is no distance.
+fn order(op: &'static str, p: f64) -> Result<()> {
+    if p >= 0.0 { Ok(()) } else { Err(Error::invalid(op, format!("the order p of a distance is at least 0, got {p}"))) }
 }
 
 /// a·b / (max(‖a‖, ε)·max(‖b‖, ε)) along an axis, the cosine of the angle between vectors. Both broadcast.
@@ -57,6 +73,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     let mend = "both must broadcast";
     let shape = a.shape().broadcast(b.shape());
     let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], mend))?;
+    in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
     let (a, b) = (ops::broadcast_to(a, &shape)?, ops::broadcast_to(b, &shape)?);
     ops::sum(&ops::mul(&normalize(&a, 2.0, axis, eps)?, &normalize(&b, 2.0, axis, eps)?)?, axis)
 }
@@ -67,6 +84,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
 /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers.
 #[face]
 pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
+    in_single!("normalize", [x] => normalize(x, p, axis, eps));
     ops::div(x, &ops::maximum(&ops::norm(x, p, over(axis).keepdims())?, eps)?)
 }
 
@@ -81,9 +99,10 @@ pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
     if x.rank() < 2 {
         return Err(Error::shapes(op, [x.shape()], "takes at least two axes"));
     }
-    if p <= 0.0 || most < 0.0 {
+    if p.is_nan() || p <= 0.0 || most.is_nan() || most < 0.0 {
         return Err(Error::invalid(op, format!("takes p > 0 and a length ≥ 0, got {p} and {most}")));
     }
+    in_single!(op, [x] => renorm(x, p, axis, most));
     let kept = x.shape().axis(op, axis)?;
     let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
     let length = ops::norm(x, p, over(others).keepdims())?;

@@ -2,6 +2,7 @@
 
 use super::formula::map;
 use crate::ops;
+use crate::ops::precision::{in_single, single};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
@@ -16,7 +17,8 @@ fn drawn(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    ops::rand(shape, x.dtype())
+    // Half precision has too few values between 0 and 1: a uniform bf16 number is one of 256.
+    ops::rand(shape, single(&[x]).unwrap_or(x.dtype()))
 }
 
 /// One number for every channel of `[N, C, d..]`.
@@ -29,6 +31,7 @@ fn channels(op: &'static str, x: &Tensor) -> Result<Shape> {
 
 /// x/(1 − p) where the number is not below p, else 0.
 fn scaled(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
+    in_single!("dropout", [x] => scaled(x, u, p));
     static DROPOUT: OnceLock<Formula> = OnceLock::new();
     let formula =
         DROPOUT.get_or_init(|| formula! { dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); }.eternal());
@@ -39,6 +42,7 @@ fn scaled(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
 
 /// What [`alpha_dropout`] makes of an element whose number is given.
 fn saturated(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
+    in_single!("alpha_dropout", [x] => saturated(x, u, p));
     static ALPHA: OnceLock<Formula> = OnceLock::new();
     let formula = ALPHA
         .get_or_init(|| formula! { alpha_dropout(x, u; p, a, b, low) = u.ge(p).select(x, low) * a + b; }.eternal());

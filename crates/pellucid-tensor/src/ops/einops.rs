@@ -7,7 +7,7 @@
 use super::reshape_to;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::{face, operation};
 use pellucid_ir::{Error, Result, Shape};
 
 /// x with its axes split, joined and in another order, as the pattern says; every axis is on both sides.
@@ -94,6 +94,7 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) 
 ///
 /// # Errors
 /// Those of [`rearrange`].
+#[operation]
 pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = Plan::new("repeat", x, pattern, lengths)?;
     if let Some(axis) = plan.lost().next() {
@@ -169,7 +170,7 @@ impl Plan {
             }
             let len = lengths.next().expect("counted above");
             let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
-            let known: usize = parts.iter().flatten().product();
+            let known = parts.iter().flatten().fold(1usize, |known, &len| known.saturating_mul(len));
             let open = parts.iter().filter(|part| part.is_none()).count();
             let fits = match open {
                 0 => known == len,
@@ -275,7 +276,8 @@ impl Plan {
         let gone: Vec<usize> = (0..has.len()).filter(|k| !order.contains(k)).collect();
         let order: Vec<isize> = order.iter().chain(&gone).map(|&k| k as isize).collect();
         let mut lengths = self.right.iter().map(|&axis| self.axes[axis].len);
-        let shape: Shape = self.joined.iter().map(|&count| lengths.by_ref().take(count).product()).collect();
+        let shape: Shape =
+            self.joined.iter().map(|&count| lengths.by_ref().take(count).fold(1, usize::saturating_mul)).collect();
         reshape_to(&ops::permute(x, &order)?, &shape)
     }
 }

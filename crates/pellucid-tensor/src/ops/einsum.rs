@@ -1,15 +1,27 @@
 //! Contractions: sums of products over named axes, each taken to matrix products.
 
 use crate::ops;
+use crate::ops::precision::widened_all;
 use crate::tensor::Tensor;
+use pellucid_derive::operation;
 use pellucid_ir::{Error, Result, Shape};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The name of an axis: a letter, or the place of an axis under `...`, counted from the right.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Label {
     Under(usize),
     Letter(char),
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Label::Letter(letter) => write!(f, "`{letter}`"),
+            Label::Under(place) => write!(f, "axis {place} (from the right) of `...`"),
+        }
+    }
 }
 
 /// A factor with its axes' names, each there once.
@@ -41,6 +53,7 @@ const ALL_ORDERS: usize = 8;
 /// # Errors
 /// [`Error::InvalidArgument`] for an equation that cannot be read or does not fit the number of factors and axes;
 /// [`Error::ShapeMismatch`] if axes of one name have different lengths, apart from 1.
+#[operation]
 pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
     let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
@@ -77,10 +90,10 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
         }
     };
     if let Some(twice) = (1..result.len()).find(|&k| result[..k].contains(&result[k])) {
-        return Err(invalid(format!("the result names {:?} twice", result[twice])));
+        return Err(invalid(format!("the result names {} twice", result[twice])));
     }
     if let Some(unknown) = result.iter().find(|l| !named.iter().flatten().any(|n| n == *l)) {
-        return Err(invalid(format!("the result names {unknown:?}, which no factor has,")));
+        return Err(invalid(format!("the result names {unknown}, which no factor has,")));
     }
     contract(factors, named, &result)
 }
@@ -113,7 +126,7 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
                 *known = len;
             }
             if len != *known && len != 1 {
-                let mend = format!("axes named {label:?} must have one length, or 1");
+                let mend = format!("the axes of {label} must have one length, or 1");
                 return Err(Error::shapes("einsum", factors.iter().map(|f| f.shape()), mend));
             }
         }
@@ -122,6 +135,25 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
     for (factor, labels) in factors.iter().zip(named) {
         terms.push(Factor::new(factor, labels, &length)?);
     }
+    // A single product or a single sum is one kernel, which rounds once.
+    let is_lonely = |k: usize, l: &Label| {
+        !result.contains(l) && terms.iter().enumerate().all(|(j, t)| j == k || !t.labels.contains(l))
+    };
+    let is_summed = |(k, t): (usize, &Factor)| t.labels.iter().any(|l| is_lonely(k, l));
+    if terms.len() > 2 || (terms.len() == 2 && terms.iter().enumerate().any(is_summed)) {
+        let tensors: Vec<&Tensor> = terms.iter().map(|t| &t.tensor).collect();
+        if let Some((rounding, wide)) = widened_all("einsum", &tensors)? {
+            for (term, tensor) in terms.iter_mut().zip(wide) {
+                term.tensor = tensor;
+            }
+            return rounding.round(summed(terms, result, &length)?);
+        }
+    }
+    summed(terms, result, &length)
+}
+
+/// The sum of products of terms over all labels but those of the result, by pairs.
+fn summed(mut terms: Vec<Factor>, result: &[Label], length: &BTreeMap<Label, usize>) -> Result<Tensor> {
     // An axis that only one factor has, and the result has not, is summed at once.
     for k in 0..terms.len() {
         let others: Vec<Label> =
@@ -129,7 +161,7 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
         terms[k] = terms[k].clone().sum_all_but(|l| result.contains(&l) || others.contains(&l))?;
     }
     while terms.len() > 1 {
-        let (i, j) = cheapest(&terms, result, &length);
+        let (i, j) = cheapest(&terms, result, length);
         let (b, a) = (terms.swap_remove(i.max(j)), terms.swap_remove(i.min(j)));
         let keep = |l: Label| result.contains(&l) || terms.iter().any(|t| t.labels.contains(&l));
         terms.push(a.times(b, keep)?);
@@ -142,16 +174,15 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
 fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>) -> (usize, usize) {
     let n = terms.len();
     let cost = |labels: &[Label]| labels.iter().map(|l| length[l] as f64).product::<f64>();
-    let labels_of = |set: u32| -> Vec<Label> {
-        // What is left of a product of these terms: labels that the result or another term names.
-        let inside = |k: &usize| set >> k & 1 == 1;
+    // The labels of a product of the terms inside: those that the result or a term outside names.
+    let labels_of = |inside: &dyn Fn(&usize) -> bool| -> Vec<Label> {
         let mut labels: Vec<Label> = (0..n).filter(inside).flat_map(|k| terms[k].labels.clone()).collect();
         labels.sort_unstable();
         labels.dedup();
-        labels.retain(|l| result.contains(l) || (0..n).filter(|k| !inside(k)).any(|k| terms[k].labels.contains(l)));
+        labels.retain(|l| result.contains(l) || (0..n).any(|k| !inside(&k) && terms[k].labels.contains(l)));
         labels
     };
-    let both = |a: u32, b: u32| {
+    let both = |a: &dyn Fn(&usize) -> bool, b: &dyn Fn(&usize) -> bool| {
         let mut labels = [labels_of(a), labels_of(b)].concat();
         labels.sort_unstable();
         labels.dedup();
@@ -162,11 +193,12 @@ fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>)
         return (0, 1);
     }
     if n > ALL_ORDERS {
-        let price = |&(i, j): &(usize, usize)| both(1 << i, 1 << j);
+        let price = |&(i, j): &(usize, usize)| both(&|&k| k == i, &|&k| k == j);
         return pairs().min_by(|a, b| price(a).total_cmp(&price(b))).expect("two terms");
     }
     // The best order of every set of terms, from its best cut in two; smaller sets have smaller numbers.
     let all = (1u32 << n) - 1;
+    let has = |set: u32| move |k: &usize| set >> k & 1 == 1;
     let mut best = vec![(0.0f64, 0u32); 1 << n];
     for set in 1..=all {
         if set.count_ones() < 2 {
@@ -177,7 +209,7 @@ fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>)
         while part > 0 {
             let rest = set & !part;
             if part < rest {
-                let total = best[part as usize].0 + best[rest as usize].0 + both(part, rest);
+                let total = best[part as usize].0 + best[rest as usize].0 + both(&has(part), &has(rest));
                 if total < choice.0 {
                     choice = (total, part);
                 }
@@ -278,6 +310,7 @@ impl Factor {
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or name an axis twice; [`Error::AxisOutOfRange`];
 /// [`Error::ShapeMismatch`] if two axes differ in length, apart from 1, which broadcasts.
+#[operation]
 pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> Result<Tensor> {
     let op = "tensordot";
     let resolve = |t: &Tensor, axes: &[isize]| -> Result<Vec<usize>> {
@@ -311,6 +344,7 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the last axes differ in length.
+#[operation]
 pub fn inner(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() == 0 || b.rank() == 0 {
         return ops::mul(a, b);
@@ -322,6 +356,7 @@ pub fn inner(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
+#[operation]
 pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let rank = a.rank().max(b.rank());
     let length = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |own| t.shape()[own]);

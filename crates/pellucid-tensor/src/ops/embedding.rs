@@ -1,7 +1,7 @@
 //! Rows of a table, by their numbers.
 
 use super::formula::map;
-use super::gather::put_axes;
+use super::in_place::put_axes;
 use crate::autograd::no_grad;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -40,12 +40,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
         return Err(Error::dtypes(op, [index.dtype()], "indices have an integer dtype"));
     }
     let rows = table.shape()[0];
-    let padding = options.padding_index.map(|padding| {
-        let at = if padding < 0 { padding + rows as isize } else { padding };
-        let inside = (0..rows as isize).contains(&at);
-        if inside { Ok(at) } else { Err(Error::invalid(op, format!("row {padding} is not one of {rows}"))) }
-    });
-    let padding = padding.transpose()?;
+    let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;
     let index = ops::to_dtype(index, DType::I64)?;
     if let Some((most, p)) = options.max_norm {
         shorten(op, table, &ops::ravel(&index)?, most, p)?;
@@ -64,7 +59,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
         scale = ops::div(1.0, &ops::index_select(&times, 0, &index)?)?;
     }
     if let Some(padding) = padding {
-        scale = ops::where_(&ops::eq(&index, padding as i64)?, 0.0, &scale)?;
+        scale = ops::where_(&ops::eq(&index, padding)?, 0.0, &scale)?;
     }
     let gradient = GRADIENT.get_or_init(|| {
         formula! {
@@ -74,6 +69,13 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
         .eternal()
     });
     map(gradient, &[&found, &ops::unsqueeze(&scale, -1)?], &[])
+}
+
+/// The row of a padding index, which may count from the end.
+pub(super) fn padding_row(op: &'static str, padding: isize, rows: usize) -> Result<i64> {
+    let at = if padding < 0 { padding.saturating_add(rows as isize) } else { padding };
+    let inside = (0..rows as isize).contains(&at);
+    if inside { Ok(at as i64) } else { Err(Error::invalid(op, format!("row {padding} is not one of {rows}"))) }
 }
 
 /// Scales the rows that are asked for down to a p-norm, in place.
@@ -87,5 +89,5 @@ pub(super) fn shorten(op: &'static str, table: &Tensor, index: &Tensor, most: f6
     let _off = no_grad();
     let found = ops::index_select(&table.detach(), 0, index)?;
     let short = ops::renorm(&found, p, 0, most)?;
-    put_axes(table, table.array(), smallvec![0], std::slice::from_ref(index), &short)
+    put_axes(op, table, table.array(), smallvec![0], std::slice::from_ref(index), &short)
 }

@@ -1,8 +1,10 @@
 //! Sums, means and maxima of rows of a table, bag by bag.
 
-use super::embedding::{Embedding, embedding, shorten};
+use super::check;
+use super::embedding::{Embedding, embedding, padding_row, shorten};
 use super::scatter_reduce::{Meeting, index_add, index_reduce};
 use crate::ops;
+use crate::ops::precision::{rounded, single};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{DType, Error, Result};
@@ -45,7 +47,8 @@ impl Default for EmbeddingBag<'_> {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
 /// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a mode other than these three, weights
-/// without a sum, frequencies with a maximum, or a norm that is not positive; [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
+/// without a sum, frequencies with a maximum, a padding index outside the table, a norm that is not positive, or offsets that
+/// do not ascend from 0 to at most the number of indices (where values can be read); [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
 #[face]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
@@ -75,45 +78,52 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
         shorten(op, table, &flat, most, p)?;
     }
     let counts = match options.padding_index {
-        Some(padding) => {
-            let len = table.shape()[0] as isize;
-            let padding = if padding < 0 { padding + len } else { padding };
-            ops::ne(&flat, padding as i64)?
-        }
+        Some(padding) => ops::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
         None => ops::ones([flat.size()], DType::Bool)?,
     };
     // What does not count goes into a bag of its own, behind the others.
     let bag = ops::where_(&counts, &bag, bags as i64)?;
     let scaled = Embedding { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
-    let rows = embedding(table, &flat, scaled)?;
+    // The rows are summed in `f32`, so that the result is rounded once.
+    let number = single(&[table]).unwrap_or(table.dtype());
+    let rows = ops::to_dtype(&embedding(table, &flat, scaled)?, number)?;
     let rows = match options.weights {
         Some(weights) => {
             let weighed = ops::mul(&rows, &ops::reshape(weights, [flat.size(), 1])?)?;
-            ops::to_dtype(&weighed, table.dtype())?
+            ops::to_dtype(&weighed, number)?
         }
         None => rows,
     };
-    let start = ops::zeros([bags + 1, table.shape()[1]], table.dtype())?;
+    let start = ops::zeros([bags + 1, table.shape()[1]], number)?;
     let all = match options.mode {
         Meeting::Sum => index_add(&start, 0, &bag, &rows, 1)?,
         mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
     };
-    ops::narrow(&all, 0, 0, bags)
+    rounded(op, &[table], ops::narrow(&all, 0, 0, bags)?)
 }
 
 /// The number of bags, and the bag of every index.
 fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<(usize, Tensor)> {
     match (index.rank(), options.offsets) {
         (2, None) => {
-            let numbers = Tensor::arange(0, index.shape()[0] as i64, 1);
+            let numbers = ops::indices(index.shape()[0])?;
             Ok((index.shape()[0], ops::ravel(&ops::broadcast_to(&ops::unsqueeze(&numbers, 1)?, index.shape())?)?))
         }
         (1, Some(offsets)) if offsets.rank() == 1 && offsets.dtype().is_int() => {
-            let bags = offsets.size().saturating_sub(usize::from(options.include_last_offset));
+            let Some(bags) = offsets.size().checked_sub(usize::from(options.include_last_offset)) else {
+                return Err(Error::invalid(op, "there is at least one offset, the last one"));
+            };
             let starts = ops::to_dtype(&ops::narrow(offsets, 0, 0, bags)?, DType::I64)?;
-            let places = Tensor::arange(0, index.size() as i64, 1);
+            let places = ops::indices(index.size())?;
+            check_offsets(op, offsets, index.size())?;
             // Bags that start at one place: all but the last are empty.
-            Ok((bags, ops::sub(&ops::searchsorted(&starts, &places, true)?, 1)?))
+            let bag = ops::sub(&ops::searchsorted(&starts, &places, true)?, 1)?;
+            if !options.include_last_offset {
+                return Ok((bags, bag));
+            }
+            // Indices from the last offset on are in no bag.
+            let end = ops::to_dtype(&ops::narrow(offsets, 0, bags, 1)?, DType::I64)?;
+            Ok((bags, ops::where_(&ops::lt(&places, &end)?, &bag, bags as i64)?))
         }
         _ => {
             let mend = "indices are a matrix, or a vector with a vector of integers as offsets";
@@ -121,4 +131,22 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<
             Err(Error::shapes(op, shapes.into_iter().flatten(), mend))
         }
     }
+}
+
+/// Refuses offsets that do not ascend from 0 to at most the number of indices, where values can be read.
+fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<()> {
+    if !check::is_readable(offsets) {
+        return Ok(());
+    }
+    let offsets = offsets.array().to_vec::<i64>(op)?;
+    let ascends = offsets.is_sorted();
+    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Ok(()) };
+    if ascends && first == 0 && last <= indices as i64 {
+        return Ok(());
+    }
+    let found = match ascends {
+        true => format!("they go from {first} to {last}"),
+        false => "they do not ascend".to_string(),
+    };
+    Err(Error::invalid(op, format!("offsets ascend from 0 to at most {indices}, the number of indices; {found}")))
 }

@@ -32,11 +32,12 @@ pub fn prelu(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 /// the mean: [`leaky_relu`](ops::leaky_relu).
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a lower end above the upper one; [`Error::DTypeMismatch`] for integers.
+/// [`Error::InvalidArgument`] for a lower end above the upper one, or one that is not finite; [`Error::DTypeMismatch`] for integers.
 #[face]
 pub fn rrelu(x: &Tensor, lower: f64, upper: f64) -> Result<Tensor> {
-    if lower.is_nan() || upper.is_nan() || lower > upper {
-        return Err(Error::invalid("rrelu", format!("slopes are from {lower} to {upper}: the lower end comes first")));
+    if !lower.is_finite() || !upper.is_finite() || lower > upper {
+        let reason = format!("slopes are finite and the lower end comes first, got {lower} to {upper}");
+        return Err(Error::invalid("rrelu", reason));
     }
     let u = ops::rand(x.shape(), x.dtype())?;
     sloped(x, &ops::add(&ops::mul(&u, upper - lower)?, lower)?)

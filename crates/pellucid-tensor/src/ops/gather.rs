@@ -3,14 +3,13 @@
 //! Gather and scatter-add are each other's gradient, so every order is there. Repeated indices
 //! accumulate, in a fixed order.
 
-use super::copy::{writable, write};
 use super::create::filled;
-use crate::array::Array;
+use crate::array::{Array, checked_size, host_vec};
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::{face, operation};
 use pellucid_ir::kernel::{self, Combine, Index, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -186,7 +185,7 @@ impl Operation for ScatterInto {
         }
         if needed.contains(1) {
             // Of values for one place only the last is there: it finds its own number again.
-            let numbers = Tensor::arange(0, index.size() as i64, 1);
+            let numbers = ops::indices(index.size())?;
             let numbers = ops::reshape(&numbers, index.shape())?;
             let places = ops::zeros(g.shape().clone(), DType::I64)?;
             let put = apply_one(*self, &[&places, &numbers, &index])?;
@@ -243,28 +242,12 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
     scatter_into(x, index, values, axis, Combine::Add)
 }
 
-/// Writes `values` (broadcast, converted) at index tensors for several axes, in place.
-/// `view` is a view of the leaf x.
-pub(crate) fn put_axes(
-    x: &Tensor,
-    view: &Array,
-    axes: SmallVec<[usize; 4]>,
-    indices: &[Tensor],
-    values: &Tensor,
-) -> Result<()> {
-    writable("set", x)?;
-    let index = Index::Axes(axes);
-    let shape = index.shape(view.shape(), indices[0].shape());
-    let values = values.array().broadcast_to("set", &shape)?.cast(x.dtype())?;
-    let operands: SmallVec<[&Array; 4]> = std::iter::once(&values).chain(indices.iter().map(|t| t.array())).collect();
-    engine::submit(&Kernel::Scatter(kernel::Scatter { index, combine: Combine::Set }), &operands, &[view])
-}
-
 /// The positions of the elements that are not zero, row-major: one `i64` vector an axis. Their
 /// number depends on values, so a captured step refuses it.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`].
+#[operation]
 #[track_caller]
 pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
     positions("nonzero", x)
@@ -277,7 +260,8 @@ pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
                 keep every shape";
     engine::readable(op, mend)?;
     let mask = x.array().to_vec::<bool>(op)?;
-    let mut positions: Vec<Vec<i64>> = vec![Vec::new(); x.rank()];
+    let count = mask.iter().filter(|hit| **hit).count();
+    let mut positions: Vec<Vec<i64>> = (0..x.rank()).map(|_| host_vec(count)).collect::<Result<_>>()?;
     for (flat, _) in mask.iter().enumerate().filter(|(_, hit)| **hit) {
         let mut rest = flat;
         for axis in (0..x.rank()).rev() {
@@ -292,10 +276,12 @@ pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
 /// position beyond the end begins again at 0, one before it counts from the end.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] for positions that are not of an integer dtype.
+/// [`Error::DTypeMismatch`] for positions that are not of an integer dtype; [`Error::OutOfMemory`] for a shape whose size
+/// cannot be represented.
 #[face]
 pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<Tensor>> {
     let (mut rest, shape) = (as_index("unravel_index", positions)?, shape.into());
+    checked_size(&shape)?;
     let mut places = Vec::with_capacity(shape.rank());
     for &len in shape.iter().rev() {
         places.push(ops::rem(&rest, len as i64)?);
@@ -303,10 +289,4 @@ pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<
     }
     places.reverse();
     Ok(places)
-}
-
-/// Writes an array into a view of a leaf, in place.
-pub(crate) fn put_view(x: &Tensor, view: &Array, values: &Tensor) -> Result<()> {
-    writable("set", x)?;
-    write(&values.array().broadcast_to("set", view.shape())?, view)
 }

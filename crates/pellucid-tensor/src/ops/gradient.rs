@@ -2,6 +2,7 @@
 
 use super::integrate::Spacing;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{Error, Result};
@@ -27,6 +28,8 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         let reason = format!("takes edge order 1 or 2 and more samples than that, got {edge_order} and {len}");
         return Err(Error::invalid(op, reason));
     }
+    let points = spacing.points();
+    in_single!(op, [y; points] => gradient(y, spacing.at(points), axis, edge_order));
     let steps = match spacing {
         Spacing::Step(step) => ops::full([len - 1], step, y.dtype())?,
         Spacing::Points(points) if points.shape()[..] == [len] => ops::diff(points, 1, 0)?,

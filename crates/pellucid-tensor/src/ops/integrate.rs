@@ -1,6 +1,7 @@
 //! Integrals of sampled functions by the trapezoidal rule.
 
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{Error, Result, Scalar};
@@ -14,12 +15,31 @@ pub enum Spacing<'a> {
     Points(&'a Tensor),
 }
 
+impl<'a> Spacing<'a> {
+    pub(super) fn points(self) -> Option<&'a Tensor> {
+        match self {
+            Spacing::Points(points) => Some(points),
+            Spacing::Step(_) => None,
+        }
+    }
+
+    /// The same with these points, if it has points.
+    pub(super) fn at<'b>(self, points: Option<&'b Tensor>) -> Spacing<'b>
+    where
+        'a: 'b,
+    {
+        points.map_or(self, Spacing::Points)
+    }
+}
+
 /// ∫ y dx along an axis, Σ (xᵢ₊₁ − xᵢ)·(yᵢ + yᵢ₊₁)/2.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for points that do not fit the samples.
 #[face]
 pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+    let points = spacing.points();
+    in_single!("trapezoid", [y; points] => trapezoid(y, spacing.at(points), axis));
     ops::sum(&areas("trapezoid", y, spacing, axis)?, last(y, axis)?)
 }
 
@@ -29,6 +49,8 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
 /// Those of [`trapezoid`].
 #[face]
 pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+    let points = spacing.points();
+    in_single!("cumulative_trapezoid", [y; points] => cumulative_trapezoid(y, spacing.at(points), axis));
     ops::cumsum(&areas("cumulative_trapezoid", y, spacing, axis)?, last(y, axis)?)
 }
 

@@ -6,6 +6,7 @@ use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Save
 use crate::device::Device;
 use crate::ops;
 use crate::tensor::Tensor;
+use pellucid_derive::operation;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::{SmallVec, smallvec};
 
@@ -21,7 +22,8 @@ impl Operation for Concatenate {
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let first = inputs[0];
         let device = Device::common("concatenate", inputs.iter().map(|a| a.device()))?;
-        let shape = first.shape().with_axis(self.axis, self.lengths.iter().sum());
+        let length = self.lengths.iter().fold(0usize, |sum, &len| sum.saturating_add(len));
+        let shape = first.shape().with_axis(self.axis, length);
         let out = Array::new(device, first.dtype(), shape)?;
         let mut start = 0;
         for (array, &len) in inputs.iter().zip(&self.lengths) {
@@ -48,6 +50,7 @@ impl Operation for Concatenate {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for no tensor, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
+#[operation]
 pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let Some(first) = tensors.first() else {
         return Err(Error::invalid("concatenate", "needs at least one tensor"));
@@ -69,6 +72,7 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for no tensor, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
+#[operation]
 pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     if tensors.windows(2).any(|w| w[0].shape() != w[1].shape()) {
         let mend = "all shapes must be equal; concatenate() joins along an existing axis";
@@ -103,6 +107,7 @@ fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> 
 ///
 /// # Errors
 /// Those of [`concatenate`].
+#[operation]
 pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
     let axis = tensors.first().map_or(0, |t| (t.rank() > 1) as isize);
     join_raised(tensors, 1, axis)
@@ -112,6 +117,7 @@ pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`concatenate`].
+#[operation]
 pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
     join_raised(tensors, 2, 0)
 }
@@ -120,6 +126,7 @@ pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`concatenate`].
+#[operation]
 pub fn dstack(tensors: &[&Tensor]) -> Result<Tensor> {
     join_raised(tensors, 3, 2)
 }

@@ -8,10 +8,11 @@ use pellucid_ir::{DType, Error, Result, Scalar};
 /// x, and the number where the mask is true; both broadcast. The dtype is that of x.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`].
+/// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for a
+/// number that is not a value of an integer dtype.
 #[face]
 pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
-    let value = ops::full((), value.into(), x.dtype())?;
+    let value = ops::written_scalar("masked_fill", value.into(), x.dtype())?;
     ops::where_(mask, &value, x)
 }
 
@@ -48,12 +49,12 @@ pub fn take(x: &Tensor, index: &Tensor) -> Result<Tensor> {
 /// number that is no class gives zeros.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] for class numbers that are not of an integer dtype.
+/// [`Error::DTypeMismatch`] for class numbers that are not of an integer dtype; [`Error::OutOfMemory`].
 #[face]
 pub fn one_hot(x: &Tensor, classes: usize) -> Result<Tensor> {
     if !x.dtype().is_int() {
         return Err(Error::dtypes("one_hot", [x.dtype()], "class numbers have an integer dtype"));
     }
-    let numbers = Tensor::arange(0, classes as i64, 1);
+    let numbers = ops::indices(classes)?;
     ops::to_dtype(&ops::eq(&ops::unsqueeze(x, -1)?, &numbers)?, DType::I64)
 }

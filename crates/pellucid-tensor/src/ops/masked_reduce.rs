@@ -6,6 +6,7 @@
 use super::axes::{Axes, over};
 use super::scatter_reduce::{Meeting, neutral};
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{DType, Error, Result, Scalar};
@@ -71,6 +72,7 @@ masked! {
 #[face]
 pub fn masked_mean(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into();
+    in_single!("masked_mean", [x] => masked_mean(x, mask, axes));
     let x = if x.dtype().is_float() { x.clone() } else { ops::to_dtype(x, DType::F32)? };
     let total = ops::sum(&left("masked_mean", &x, mask, 0.into())?, axes.clone())?;
     ops::div(&total, &count(&x, mask, axes)?)
@@ -92,11 +94,14 @@ pub fn masked_var(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Te
 /// Those of [`masked_var`].
 #[face]
 pub fn masked_std(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    ops::sqrt(&moments("masked_std", x, mask, axes.into())?)
+    let axes = axes.into();
+    in_single!("masked_std", [x] => masked_std(x, mask, axes));
+    ops::sqrt(&moments("masked_std", x, mask, axes)?)
 }
 
 fn moments(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
     floats(op, x)?;
+    in_single!(op, [x] => moments(op, x, mask, axes));
     let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
     let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
     let numbers = count(x, mask, kept.clone())?;
@@ -141,6 +146,7 @@ pub fn masked_norm(x: &Tensor, mask: &Tensor, p: f64, axes: impl Into<Axes>) -> 
 /// Those of [`masked_norm`].
 #[face]
 pub fn masked_normalize(x: &Tensor, mask: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
+    in_single!("masked_normalize", [x] => masked_normalize(x, mask, p, axis, eps));
     let length = masked_norm(x, mask, p, over(axis).keepdims())?;
     ops::div(&left("masked_normalize", x, mask, 0.into())?, &ops::maximum(&length, eps)?)
 }

@@ -7,6 +7,7 @@ use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Save
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{Kernel, MatMul};
@@ -201,7 +202,12 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
         (Some(given), Some(wanted)) if given != wanted => {
             mismatch(&format!("the last axis of the input has {given} numbers, the weight [out, in] takes {wanted}"))
         }
-        _ if weight.rank() == 1 => matmul_with(x, weight, bias),
+        _ if weight.rank() == 1 => {
+            if bias.is_some() {
+                in_single!("linear", [x, weight; bias] => matmul_with(x, weight, bias));
+            }
+            matmul_with(x, weight, bias)
+        }
         _ if weight.rank() == 2 => matmul_with(x, &ops::t(weight)?, bias),
         _ => mismatch("the weight is [out, in] or [in]"),
     }
@@ -232,6 +238,7 @@ pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     if !fits(a) || !fits(b) {
         return Err(mismatch("the axis must have length 3 in both"));
     }
+    in_single!("cross", [a, b] => cross(a, b, axis));
     // (a × b)ᵢ = aᵢ₊₁·bᵢ₊₂ − aᵢ₊₂·bᵢ₊₁, indices modulo 3.
     let next = |t: &Tensor, by: isize| ops::roll(t, &[-by], &[at]);
     ops::sub(&ops::mul(&next(a, 1)?, &next(b, 2)?)?, &ops::mul(&next(a, 2)?, &next(b, 1)?)?)

@@ -5,6 +5,7 @@
 
 mod attention;
 mod axes;
+mod check;
 mod copy;
 mod create;
 mod diagonal;
@@ -19,6 +20,7 @@ mod formula;
 mod gate;
 mod gather;
 mod gradient;
+mod in_place;
 mod integrate;
 mod join;
 mod linalg;
@@ -29,6 +31,7 @@ mod matmul;
 mod normalize;
 mod pad;
 mod polynomial;
+mod precision;
 mod put;
 mod quantile;
 mod random;
@@ -128,12 +131,15 @@ pub use window::{
     max_unpool3d, pixel_shuffle, pixel_unshuffle, unfold,
 };
 
-pub(crate) use copy::{identity, writable};
-pub(crate) use gather::{gather_axes, positions, put_axes, put_view};
+pub(crate) use check::named;
+pub(crate) use copy::identity;
+pub(crate) use create::{from_host, indices, written_scalar};
+pub(crate) use gather::{gather_axes, positions};
+pub(crate) use in_place::{Embedded, Strided, put_axes, put_view, writable};
 pub(crate) use reduce::{stretched, sum_to};
 pub(crate) use view::{Cuts, cuts, reshape_to};
 
-use crate::autograd::{Grad, enable_grad, grad, is_grad_enabled};
+use crate::autograd::{Grad, collect_gradients, enable_grad, is_grad_enabled};
 use crate::tensor::Tensor;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Result, Scalar};
@@ -198,5 +204,5 @@ pub(crate) fn via_definition(
     let (outputs, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) =
         outputs.iter().zip(gradients).filter(|(y, _)| y.requires_grad()).map(|(y, &g)| (y, Some(g.clone()))).unzip();
     let inputs: Vec<&Tensor> = inputs.iter().collect();
-    grad(&outputs, &inputs, Grad { grad_outputs, create_graph, retain_graph: false })
+    collect_gradients(&outputs, &inputs, Grad { grad_outputs, create_graph, retain_graph: false })
 }

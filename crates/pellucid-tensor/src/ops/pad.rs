@@ -1,6 +1,7 @@
 //! Padding: more indices at the ends of axes, or fewer.
 
 use super::view::{Cuts, cuts, embed};
+use crate::array::host_values;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -149,10 +150,8 @@ fn picked(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor>
             _ => i.clamp(0, last),
         };
         let places = -before..len as isize + after;
-        let mut index: Vec<i64> = Vec::new();
-        index.try_reserve_exact(places.len()).map_err(|_| Error::absurd_size())?;
-        index.extend(places.map(|i| from(i) as i64));
-        padded = ops::index_select(&padded, axis as isize, &Tensor::new(&index[..], [index.len()]))?;
+        let index = host_values(places.len(), places.map(|i| from(i) as i64))?;
+        padded = ops::index_select(&padded, axis as isize, &ops::from_host(&index[..], [index.len()])?)?;
     }
     Ok(padded)
 }

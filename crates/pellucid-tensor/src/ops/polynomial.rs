@@ -1,6 +1,7 @@
 //! Orthogonal polynomials, by their recurrences (Abramowitz & Stegun 22.7).
 
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
@@ -27,6 +28,7 @@ fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(name, [x.dtype()], "takes floats; use to_dtype()"));
     }
+    in_single!(name, [x] => evaluate(family, x, n));
     let mend = "points and orders must broadcast";
     let shape = x.shape().broadcast(n.shape());
     let shape = shape.ok_or_else(|| Error::shapes(name, [x.shape(), n.shape()], mend))?;

@@ -17,7 +17,7 @@ fn put_at(x: &Tensor, places: &Tensor, values: &Tensor, accumulate: bool) -> Res
 
 /// The number of every element of x, in x's shape.
 fn numbers(x: &Tensor) -> Result<Tensor> {
-    ops::reshape_to(&Tensor::arange(0, x.size() as i64, 1), x.shape())
+    ops::reshape_to(&ops::indices(x.size())?, x.shape())
 }
 
 /// x with the source where a part of it lies.

@@ -5,6 +5,7 @@ use super::reshape_to;
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{DType, Error, Result};
@@ -74,7 +75,7 @@ pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let (low, high) =
         (ops::narrow(&ranked.values, -1, 0, rest)?, ops::narrow(&ranked.values, -1, ranked.len - rest, rest)?);
     // A run of equal elements starts where one differs from the one before; its length so far is the distance.
-    let numbers = Tensor::arange(0, ranked.len as i64, 1);
+    let numbers = ops::indices(ranked.len)?;
     let starts = ops::where_(&ops::ne(&high, &low)?, &ops::narrow(&numbers, 0, ranked.len - rest, rest)?, 0)?;
     let first = ops::zeros(starts.shape().with_axis(starts.rank() - 1, ranked.len - rest), DType::I64)?;
     let (starts, _) = ops::cummax(&ops::concatenate(&[&first, &starts], -1)?, -1)?;
@@ -153,6 +154,10 @@ fn between(
             return Err(Error::invalid(op, format!("a probability is in [0, 1], got {p}")));
         }
     }
+    // bf16 cannot represent every rank above 256.
+    let probabilities = &q;
+    in_single!(op, [x, probabilities] =>
+        between(op, x, ops::Operand::Borrowed(probabilities), axes, interpolation, but_nan));
     let ranked = Ranked::new(op, x, axes)?;
     let last = match but_nan {
         true => ops::maximum(&ops::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,

@@ -3,10 +3,11 @@
 use crate::array::Array;
 use crate::device::Device;
 use crate::engine;
-use crate::ops;
+use crate::ops::precision::single;
+use crate::ops::{self, check};
 use crate::random::Generator;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::{face, operation};
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{self, Distribution, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
@@ -32,6 +33,7 @@ fn draw(
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
+#[operation]
 pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     rand_with(shape, dtype, &Generator::default())
 }
@@ -40,6 +42,7 @@ pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
+#[operation]
 pub fn rand_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -> Result<Tensor> {
     draw("rand", shape.into(), dtype, Distribution::Uniform, generator)
 }
@@ -48,6 +51,7 @@ pub fn rand_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
+#[operation]
 pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     randn_with(shape, dtype, &Generator::default())
 }
@@ -56,6 +60,7 @@ pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
+#[operation]
 pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -> Result<Tensor> {
     draw("randn", shape.into(), dtype, Distribution::Normal, generator)
 }
@@ -64,6 +69,7 @@ pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) 
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an empty range, or one of more than 2⁵³ values.
+#[operation]
 pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
     static SCALE: OnceLock<Formula> = OnceLock::new();
     let count = i128::from(high) - i128::from(low);
@@ -79,22 +85,28 @@ pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
 /// Normal of these means and standard deviations, which broadcast and have gradients: mean + std·z.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a deviation below 0, or NaN,
+/// where values can be read.
 #[face]
 pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     let mend = "mean and deviation must broadcast";
     let shape = mean.shape().broadcast(std.shape());
     let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], mend))?;
+    check::in_range_without_nan("normal", "standard deviations", std, 0.0..=f64::INFINITY)?;
     ops::add(mean, &ops::mul(std, &randn(&shape, mean.dtype().promote(std.dtype()))?)?)
 }
 
 /// 1 with probability p, else 0, for every probability of a tensor; without gradient.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] for integers.
+/// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1], or NaN, where values can
+/// be read.
 #[face]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
-    let u = draw("bernoulli", p.shape().clone(), p.dtype(), Distribution::Uniform, &Generator::default())?;
+    check::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
+    // Half precision has too few values between 0 and 1.
+    let dtype = single(&[p]).unwrap_or(p.dtype());
+    let u = draw("bernoulli", p.shape().clone(), dtype, Distribution::Uniform, &Generator::default())?;
     ops::to_dtype(&ops::lt(&u, p.detach())?, p.dtype())
 }
 
@@ -102,6 +114,7 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
+#[operation]
 pub fn randperm(n: usize) -> Result<Tensor> {
     // 53 random bits a key: two of ten million are equal once in two hundred shuffles, and then keep their order.
     ops::argsort(&rand([n], DType::F64)?, 0, false)
@@ -112,7 +125,8 @@ pub fn randperm(n: usize) -> Result<Tensor> {
 /// Spirakis 2006), a class of weight 0 last.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for no axis or no class; [`Error::InvalidArgument`] for more samples than classes without replacement;
+/// [`Error::ShapeMismatch`] for no axis or no class; [`Error::InvalidArgument`] for more samples than classes without replacement,
+/// and, where values can be read, for a weight that is negative, infinite or NaN, or weights that add up to 0 or to infinity;
 /// [`Error::DTypeMismatch`] for integers.
 #[face]
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
@@ -120,7 +134,18 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     let Some(&classes) = weights.shape().last().filter(|&&classes| classes > 0) else {
         return Err(Error::shapes(op, [weights.shape()], "weights are [.., C], of at least one class"));
     };
-    let weights = weights.detach();
+    if !weights.dtype().is_float() {
+        return Err(Error::dtypes(op, [weights.dtype()], "weights are floats; use to_dtype()"));
+    }
+    check::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
+    // Half precision has too few values for running sums, and for uniform numbers.
+    let weights = ops::to_dtype(&weights.detach(), single(&[weights]).unwrap_or(weights.dtype()))?;
+    if check::is_readable(&weights) && weights.size() > 0 {
+        let (least, most) = ops::aminmax(&ops::sum(&weights, -1)?, ..)?;
+        if least.try_item::<f64>()? <= 0.0 || most.try_item::<f64>()?.is_infinite() {
+            return Err(Error::invalid(op, "the weights of each row must add up to a finite number above 0"));
+        }
+    }
     if replacement {
         // The class in whose share of the running sum a uniform number falls.
         let sums = ops::cumsum(&weights, -1)?;

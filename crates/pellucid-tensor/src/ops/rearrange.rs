@@ -2,10 +2,12 @@
 //!
 //! Each is a few views and joins, from which its gradient follows: what is repeated is summed.
 
+use super::check;
 use super::view::{Target, cuts, reshape_to};
+use crate::array::host_values;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::{face, operation};
 use pellucid_ir::{Error, Result, Shape};
 use smallvec::smallvec;
 
@@ -137,7 +139,7 @@ impl<const N: usize> From<[usize; N]> for Repeats {
 /// without an axis, in row-major order. [`tile`] repeats the whole.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if there is not one number an index.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if there is not one number an index; [`Error::OutOfMemory`].
 #[face]
 pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Result<Tensor> {
     let Some(axis) = axis else {
@@ -149,12 +151,13 @@ pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Res
         Repeats::Each(times) => {
             let column = ops::unsqueeze(x, axis as isize + 1)?;
             let whole = ops::broadcast_to(&column, column.shape().with_axis(axis + 1, times))?;
-            reshape_to(&whole, &x.shape().with_axis(axis, len * times))
+            reshape_to(&whole, &x.shape().with_axis(axis, len.checked_mul(times).ok_or_else(Error::absurd_size)?))
         }
         Repeats::List(times) if times.len() == len => {
+            let total = times.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).ok_or_else(Error::absurd_size)?;
             let each = times.iter().enumerate();
-            let index: Vec<i64> = each.flat_map(|(i, &n)| std::iter::repeat_n(i as i64, n)).collect();
-            ops::index_select(x, axis as isize, &Tensor::new(&index[..], [index.len()]))
+            let index = host_values(total, each.flat_map(|(i, &n)| std::iter::repeat_n(i as i64, n)))?;
+            ops::index_select(x, axis as isize, &ops::from_host(&index[..], [index.len()])?)
         }
         Repeats::List(times) => {
             let reason = format!("takes one number an index of axis {axis}, {len}, got {}", times.len());
@@ -193,6 +196,7 @@ pub enum Indexing {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for a tensor that is neither a vector nor a number.
+#[operation]
 pub fn meshgrid(vectors: &[&Tensor], indexing: Indexing) -> Result<Vec<Tensor>> {
     if vectors.iter().any(|v| v.rank() > 1) {
         let mend = "takes vectors; reshape or ravel the others";
@@ -225,8 +229,10 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
         return Err(Error::invalid("windows", reason));
     }
     let count = (len - size) / step + 1;
-    let index: Vec<i64> = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64)).collect();
-    let index = Tensor::new(&index[..], [count, size]);
+    let total = count.checked_mul(size).ok_or_else(Error::absurd_size)?;
+    let index = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64));
+    let index = host_values(total, index)?;
+    let index = ops::from_host(&index[..], [count, size])?;
     movedim(&ops::index_select(x, axis as isize, &index)?, &[axis as isize + 1], &[-1])
 }
 
@@ -234,7 +240,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
 /// than `count`.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part; [`Error::OutOfMemory`] for more parts than fit.
 #[face]
 pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("chunk", axis)?;
@@ -244,9 +250,12 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     let len = x.shape()[at];
     let size = len.div_ceil(count);
     if size == 0 {
-        return ops::split(x, &vec![0; count], axis);
+        check::affordable_parts(count)?;
+        return ops::split(x, &host_values(count, std::iter::repeat(0))?, axis);
     }
-    let lengths: Vec<usize> = (0..len.div_ceil(size)).map(|k| size.min(len - k * size)).collect();
+    let parts = len.div_ceil(size);
+    check::affordable_parts(parts)?;
+    let lengths = host_values(parts, (0..parts).map(|k| size.min(len - k * size)))?;
     ops::split(x, &lengths, axis)
 }
 
@@ -280,7 +289,7 @@ impl<const N: usize> From<[isize; N]> for Sections {
 /// Cut along an axis into as many parts as asked for, or before given indices, as views (NumPy's `array_split`).
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part; [`Error::OutOfMemory`] for more parts than fit.
 #[face]
 pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("tensor_split", axis)?;
@@ -290,7 +299,8 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
         Sections::Count(count) => {
             let (size, longer) = (len / count, len % count);
             let start = |k: usize| k * size + k.min(longer);
-            (0..count).map(|k| (start(k), start(k + 1))).collect()
+            check::affordable_parts(count)?;
+            host_values(count, (0..count).map(|k| (start(k), start(k + 1))))?
         }
         Sections::At(indices) => {
             let place = |i: &isize| if *i < 0 { len.saturating_sub(i.unsigned_abs()) } else { len.min(*i as usize) };
@@ -309,5 +319,6 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
 #[face]
 pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("unbind", axis)?;
+    check::affordable_parts(x.shape()[at])?;
     (0..x.shape()[at]).map(|i| ops::select(x, at as isize, i as isize)).collect()
 }

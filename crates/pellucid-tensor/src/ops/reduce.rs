@@ -4,8 +4,9 @@
 //! the same bits in any layout and on any number of threads.
 
 use super::axes::{Axes, Resolved};
-use super::formula::{map_sum, rows};
-use super::reshape_to;
+use super::formula::{map_sum, rows, rows_in};
+use super::precision::{in_single, rounded, single};
+use super::{check, reshape_to};
 use crate::array::Array;
 use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
@@ -37,12 +38,12 @@ fn accumulator(dtype: DType) -> DType {
 #[face]
 pub fn sum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("sum", x.shape())?;
-    sum_of(identity_formula(), x, axes)
+    sum_of(identity_formula(), x, axes, None)
 }
 
-/// Σ f(x) over axes, by one kernel.
-fn sum_of(f: &'static Formula, x: &Tensor, axes: Resolved) -> Result<Tensor> {
-    let kept = map_sum(f, &[x], &[], axes.set, Some(accumulator(x.dtype())))?;
+/// Σ f(x) over axes, by one kernel; in the dtype `number`, or that of [`sum`].
+fn sum_of(f: &'static Formula, x: &Tensor, axes: Resolved, number: Option<DType>) -> Result<Tensor> {
+    let kept = map_sum(f, &[x], &[], axes.set, number.or(Some(accumulator(x.dtype()))))?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 
@@ -54,6 +55,7 @@ pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     if shape.size() == x.size() {
         return reshape_to(x, shape);
     }
+    check::reducible("sum", x.shape())?;
     let axes = stretched(shape, x.shape());
     reshape_to(&map_sum(identity_formula(), &[x], &[], axes, None)?, shape)
 }
@@ -71,10 +73,10 @@ pub(crate) fn stretched(shape: &Shape, full: &Shape) -> AxisSet {
 #[face]
 pub fn mean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("mean", x.shape())?;
-    let number = if x.dtype().is_float() { x.dtype() } else { DType::F32 };
+    let number = single(&[x]).unwrap_or(if x.dtype().is_float() { x.dtype() } else { DType::F32 });
     let total = map_sum(identity_formula(), &[x], &[], axes.set, Some(number))?;
     let mean = ops::div(&total, axes.set.count(x.shape()) as f64)?;
-    reshape_to(&mean, &axes.shape(x.shape()))
+    reshape_to(&rounded("mean", &[x], mean)?, &axes.shape(x.shape()))
 }
 
 /// The variance over `axes`, Σ (x − mean)² / (N − ddof), in two passes over the row.
@@ -84,7 +86,7 @@ pub fn mean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
 #[face]
 pub fn var(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    moments("var", x, axes.into())
+    moments("var", x, axes.into(), None)
 }
 
 /// The standard deviation over `axes`, the root of [`var`]. Its derivative at 0 is infinite.
@@ -93,10 +95,10 @@ pub fn var(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 /// Those of [`var`].
 #[face]
 pub fn std(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    ops::sqrt(&moments("std", x, axes.into())?)
+    rounded("std", &[x], ops::sqrt(&moments("std", x, axes.into(), single(&[x]))?)?)
 }
 
-fn moments(op: &'static str, x: &Tensor, axes: Axes) -> Result<Tensor> {
+fn moments(op: &'static str, x: &Tensor, axes: Axes, number: Option<DType>) -> Result<Tensor> {
     static VAR: OnceLock<Formula> = OnceLock::new();
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
@@ -111,7 +113,7 @@ fn moments(op: &'static str, x: &Tensor, axes: Axes) -> Result<Tensor> {
     });
     // With N ≤ ddof there is no such estimate: x/0 gives NaN or infinity, as in NumPy.
     let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
-    let kept = rows(formula, &[x], &[free.into()], axes.set)?;
+    let kept = rows_in(formula, &[x], &[free.into()], axes.set, number)?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 
@@ -287,6 +289,7 @@ impl Prod {
     /// The product as a tree of multiplications of halves: what the kernel computes, in operations
     /// whose gradients divide by nothing.
     fn definition(&self, x: &Tensor) -> Result<Tensor> {
+        in_single!("prod", [x] => self.definition(x));
         let mut y = x.clone();
         for axis in self.axes.iter() {
             if y.shape()[axis] == 0 {
@@ -350,7 +353,7 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
     if p == 0.0 {
         static COUNT: OnceLock<Formula> = OnceLock::new();
         let count = COUNT.get_or_init(|| formula! { count(x) = x.eq(0.0).select(0.0, 1.0); }.eternal());
-        return sum_of(count, x, resolved);
+        return sum_of(count, x, resolved, None);
     }
     if p == 1.0 {
         return sum(&ops::abs(x)?, axes);
@@ -361,8 +364,10 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
         let root = ROOT.get_or_init(|| {
             formula! { root(s) = s.sqrt(); d s = y.gt(0.0).select(g * 0.5 / y.gt(0.0).select(y, 1.0), 0.0); }.eternal()
         });
-        return super::formula::map(root, &[&sum_of(squares, x, resolved)?], &[]);
+        let root = super::formula::map(root, &[&sum_of(squares, x, resolved, single(&[x]))?], &[])?;
+        return rounded("norm", &[x], root);
     }
+    in_single!("norm", [x] => norm(x, p, axes));
     static POWER: OnceLock<Formula> = OnceLock::new();
     // The same for other powers.
     let power = POWER.get_or_init(|| {
@@ -394,8 +399,8 @@ pub fn logsumexp(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
         return Err(Error::dtypes("logsumexp", [x.dtype()], "takes floats; use to_dtype()"));
     }
     let axes = axes.into().resolve("logsumexp", x.shape())?;
-    let kept = rows(formula, &[x], &[], axes.set)?;
-    reshape_to(&kept, &axes.shape(x.shape()))
+    let kept = rows_in(formula, &[x], &[], axes.set, single(&[x]))?;
+    reshape_to(&rounded("logsumexp", &[x], kept)?, &axes.shape(x.shape()))
 }
 
 /// The number of elements that are not zero, in `i64`.
@@ -439,6 +444,7 @@ pub fn nanmean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
         return mean(x, axes);
     }
     let axes = axes.into();
+    in_single!("nanmean", [x] => nanmean(x, axes));
     let count = sum(&ops::logical_not(&ops::isnan(x)?)?, axes.clone())?;
     ops::div(&nansum(x, axes)?, &ops::to_dtype(&count, x.dtype())?)
 }

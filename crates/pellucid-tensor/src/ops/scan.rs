@@ -7,6 +7,7 @@ use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::engine;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{self, Kernel, ScanOp};
@@ -55,6 +56,7 @@ impl Running {
     /// y by doubling (Hillis & Steele 1986): after step k every yᵢ combines the last 2ᵏ elements up to i. No division,
     /// so that zeros are as good as other numbers.
     fn definition(&self, x: &Tensor) -> Result<Tensor> {
+        in_single!(self.name, [x] => self.definition(x));
         let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
         let mut y = x.clone();
         let mut step = 1;
@@ -197,8 +199,12 @@ pub fn cummin(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
 #[face]
 pub fn diff(x: &Tensor, order: usize, axis: isize) -> Result<Tensor> {
     let at = x.shape().axis("diff", axis)?;
+    if order > 1 {
+        in_single!("diff", [x] => diff(x, order, axis));
+    }
     let mut y = x.clone();
-    for _ in 0..order {
+    // After as many differences as there are elements nothing is left.
+    for _ in 0..order.min(x.shape()[at]) {
         let len = y.shape()[at].saturating_sub(1);
         let (low, high) = (ops::narrow(&y, axis, 0, len)?, ops::narrow(&y, axis, y.shape()[at] - len, len)?);
         y = if x.dtype() == DType::Bool { ops::logical_xor(&high, &low)? } else { ops::sub(&high, &low)? };

@@ -5,6 +5,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{self, Combine, Index, Kernel};
@@ -67,11 +68,12 @@ impl Meet {
     /// The product as that of a table, with one row for every place and every value in the row of its place, 1 elsewhere:
     /// its gradient is right where factors are zero.
     fn product(&self, x: &Tensor, values: &Tensor, index: &Tensor) -> Result<Tensor> {
+        in_single!("scatter_reduce", [x, values] => self.product(x, values, index));
         let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
         let places = ops::where_(&ops::lt(index, 0)?, &ops::add(index, len as i64)?, index)?;
         let mut numbers = vec![1; x.rank() + 1];
         numbers[self.axis] = len;
-        let numbers = ops::reshape(&Tensor::arange(0, len as i64, 1), &numbers[..])?;
+        let numbers = ops::reshape(&ops::indices(len)?, &numbers[..])?;
         let hits = ops::eq(&ops::unsqueeze(&places, axis)?, &numbers)?;
         let table = ops::where_(&hits, &ops::unsqueeze(values, axis)?, 1)?;
         let factors = ops::prod(&table, axis + 1)?;
@@ -118,6 +120,10 @@ pub fn scatter_reduce(
     let index = as_index(op, index)?;
     along(op, x.shape(), index.shape(), at)?;
     let values = fitted(op, x, &index, values)?;
+    if meeting == Meeting::Mean {
+        let values = &values;
+        in_single!(op, [x, values] => scatter_reduce(x, &index, values, axis, meeting, include_self));
+    }
     let ones = || ops::ones(index.shape(), DType::I64);
     let x = &match include_self {
         true => x.clone(),
@@ -181,7 +187,7 @@ pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> R
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`]; [`Error::ShapeMismatch`] for a value of
-/// several elements.
+/// several elements; [`Error::InvalidArgument`] for a number that is not a value of an integer dtype.
 #[face]
 pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<ops::Operand<'a>>) -> Result<Tensor> {
     let op = "index_fill";
@@ -189,7 +195,7 @@ pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<
     let value = match value.into() {
         ops::Operand::Borrowed(tensor) => ops::to_dtype(tensor, x.dtype())?,
         ops::Operand::Owned(tensor) => ops::to_dtype(&tensor, x.dtype())?,
-        ops::Operand::Scalar(number) => ops::full((), number, x.dtype())?,
+        ops::Operand::Scalar(number) => ops::written_scalar(op, number, x.dtype())?,
     };
     if value.rank() > 0 {
         return Err(Error::shapes(op, [x.shape(), value.shape()], "the value is one number"));

@@ -2,7 +2,8 @@
 
 use super::axes::Axes;
 use crate::engine;
-use crate::ops;
+use crate::ops::precision::in_single;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{DType, Error, Result, Shape};
@@ -106,8 +107,9 @@ pub enum Bins<'a> {
 /// total and the bin's width, so that the integral is 1.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] unless all are floats of one dtype; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for no bin, or
-/// ends that are not finite and ascending.
+/// [`Error::DTypeMismatch`] unless all are floats of one dtype; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for no bin,
+/// ends that are not finite and ascending, and, where values can be read, edges that descend or elements that are not finite
+/// if they set the ends; [`Error::OutOfMemory`].
 #[face]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
     let points = ops::reshape(x, [x.size(), 1])?;
@@ -166,10 +168,11 @@ fn counted(
         shape.push(len);
         all.push(edges);
     }
-    let weights = weights.map_or_else(|| ops::ones([count], points.dtype()), ops::ravel)?;
+    // Counted in integers: `f32` has no odd number above 2²⁴.
+    let weights = weights.map_or_else(|| ops::ones([count], DType::I64), ops::ravel)?;
     let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::absurd_size)?;
     let sums = ops::scatter_add_along(&ops::where_(&inside, &weights, 0)?, &place, 0, [boxes])?;
-    let mut counts = ops::reshape(&sums, &shape[..])?;
+    let mut counts = ops::to_dtype(&ops::reshape(&sums, &shape[..])?, points.dtype())?;
     if density {
         counts = ops::div(&counts, &ops::sum(&counts, Axes::from(..))?)?;
         for (axis, edges) in all.iter().enumerate() {
@@ -191,7 +194,11 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
         Bins::Edges(edges) if edges.dtype() != x.dtype() => {
             return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges have the dtype of the elements"));
         }
-        Bins::Edges(edges) => return Ok(edges.detach()),
+        Bins::Edges(edges) => {
+            let widths = ops::diff(&edges.detach(), 1, 0)?;
+            check::in_range_without_nan(op, "differences of neighbouring edges", &widths, 0.0..=f64::INFINITY)?;
+            return Ok(edges.detach());
+        }
         Bins::Between(_, low, high) if !(low.is_finite() && high.is_finite() && low <= high) => {
             return Err(Error::invalid(op, format!("ends are finite and ascending, got {low} and {high}")));
         }
@@ -202,10 +209,16 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     if count == 0 {
         return Err(Error::invalid(op, "takes at least one bin"));
     }
+    if let Bins::Count(_) = bins {
+        for end in [&low, &high] {
+            check::in_range_without_nan(op, "elements that set the ends of the bins", end, f64::MIN..=f64::MAX)?;
+        }
+    }
     // Ends that are equal are half a unit away on both sides.
     let apart = ops::mul(&ops::to_dtype(&ops::eq(&low, &high)?, x.dtype())?, 0.5)?;
     let (low, high) = (ops::sub(&low, &apart)?, ops::add(&high, &apart)?);
-    let parts = Tensor::linspace(0.0, 1.0, count + 1, x.dtype());
+    let parts = count.checked_add(1).ok_or_else(Error::absurd_size)?;
+    let parts = ops::linspace(0.0, 1.0, parts, x.dtype())?;
     let inner = ops::lerp(&low, &high, &parts)?;
     ops::where_(&ops::eq(&parts, 1.0)?, &high, &inner)
 }
@@ -218,6 +231,7 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
 /// Those of [`histogram`].
 #[face]
 pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
+    in_single!("histc", [x] => histc(x, bins, low, high));
     let ends = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
     let edges = edges("histc", x, ends)?;
     let x = ops::ravel(&x.detach())?;
@@ -226,5 +240,6 @@ pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     let scaled = ops::mul(&ops::sub(&x, &low)?, bins as f64)?;
     let bin = ops::floor(&ops::where_(&inside, &ops::div(&scaled, &ops::sub(&high, &low)?)?, 0)?)?;
     let bin = ops::to_dtype(&ops::minimum(&bin, bins as f64 - 1.0)?, DType::I64)?;
-    ops::scatter_add_along(&ops::to_dtype(&inside, x.dtype())?, &bin, 0, [bins])
+    let counts = ops::scatter_add_along(&ops::to_dtype(&inside, DType::I64)?, &bin, 0, [bins])?;
+    ops::to_dtype(&counts, x.dtype())
 }

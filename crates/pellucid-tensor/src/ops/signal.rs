@@ -2,6 +2,7 @@
 
 use crate::ops;
 use crate::tensor::Tensor;
+use pellucid_derive::operation;
 use pellucid_ir::{DType, Error, Result, Scalar};
 use std::f64::consts::PI;
 
@@ -52,6 +53,7 @@ pub enum Window<'a> {
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is neither `f32` nor `f64`; [`Error::InvalidArgument`] for a `tau` or `std` that is not above 0, a negative
 /// β, a general cosine without terms, or a center of a symmetric window.
+#[operation]
 pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: DType) -> Result<Tensor> {
     let op = "signal_window";
     if !matches!(dtype, DType::F32 | DType::F64) {

@@ -1,7 +1,8 @@
 //! Softmax and its logarithm: row formulas, whose gradients are row formulas again.
 
 use super::axes::Axes;
-use super::formula::rows;
+use super::formula::rows_in;
+use super::precision::{in_single, rounded, single};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -32,7 +33,8 @@ pub fn softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
         .eternal()
     });
     let axes = axes.into().resolve("softmax", x.shape())?;
-    rows(formula, &[&floats(x)?], &[], axes.set)
+    // The gradient gᵢ − Σ gⱼ·yⱼ cancels, so it reads the result before rounding.
+    rounded("softmax", &[x], rows_in(formula, &[&floats(x)?], &[], axes.set, single(&[x]))?)
 }
 
 /// yᵢ = xᵢ − ln Σⱼ exp xⱼ over `axes`, stable for any size of x. The gradient is
@@ -54,7 +56,9 @@ pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
         .eternal()
     });
     let axes = axes.into().resolve("log_softmax", x.shape())?;
-    rows(formula, &[&floats(x)?], &[], axes.set)
+    // The gradient exponentiates the result, which amplifies rounding, so it reads the result before rounding.
+    let y = rows_in(formula, &[&floats(x)?], &[], axes.set, single(&[x]))?;
+    rounded("log_softmax", &[x], y)
 }
 
 /// The softmax of −x over `axes`.
@@ -80,6 +84,7 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
         return Err(Error::invalid(op, format!("tau is positive, got {tau}")));
     }
     let at = x.shape().axis(op, axis)?;
+    in_single!(op, [x] => gumbel_softmax(x, tau, hard, axis));
     // −ln(−ln u), with u away from 0.
     let u = ops::clamp(&ops::rand(x.shape(), x.dtype())?, 1e-7, 1.0)?;
     let noise = ops::neg(&ops::log(&ops::neg(&ops::log(&u)?)?)?)?;
@@ -89,7 +94,7 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
     }
     let best = ops::argmax(&soft, ops::over(axis).keepdims())?;
     let beside: Vec<isize> = (0..x.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
-    let numbers = ops::reshape(&Tensor::arange(0, x.shape()[at] as i64, 1), &beside[..])?;
+    let numbers = ops::reshape(&ops::indices(x.shape()[at])?, &beside[..])?;
     let sample = ops::to_dtype(&ops::eq(&best, &numbers)?, x.dtype())?;
     ops::add(&ops::sub(&sample, soft.detach())?, &soft)
 }

@@ -54,8 +54,8 @@ fn ordered(
     Ok((outputs.pop().expect("values"), positions))
 }
 
-/// The elements of an axis in ascending (or descending) order and their `i64` positions; stable,
-/// NaN last. The gradient goes to where a value came from.
+/// Sorts the elements of an axis in ascending (or descending) order; returns them with their `i64` positions. Stable; NaN
+/// is the largest. The gradient goes to where a value came from.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -64,7 +64,7 @@ pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor
     ordered("sort", x, axis, None, descending)
 }
 
-/// The elements of the first axis in ascending order, NaN last.
+/// The elements of the first axis in ascending order; NaN is the largest.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`] for a tensor of no axis.
@@ -73,7 +73,7 @@ pub fn msort(x: &Tensor) -> Result<Tensor> {
     Ok(ordered("msort", x, 0, None, false)?.0)
 }
 
-/// The positions that sort an axis; stable, NaN last.
+/// The positions that sort an axis; stable. NaN is the largest.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -82,7 +82,7 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
     Ok(ordered("argsort", x, axis, None, descending)?.1)
 }
 
-/// The `k` largest (or smallest) elements of an axis in order, and their `i64` positions.
+/// The `k` largest (or smallest) elements of an axis in order, and their `i64` positions. NaN is the largest.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the axis.

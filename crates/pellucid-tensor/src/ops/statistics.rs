@@ -1,7 +1,8 @@
 //! Moments of several variables, and pairs of moments.
 
 use super::axes::Axes;
-use crate::ops;
+use crate::ops::precision::in_single;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{Error, Result};
@@ -28,7 +29,8 @@ impl Default for Cov<'_> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for more than two axes, or frequencies or weights that are no vector of N;
-/// [`Error::DTypeMismatch`] for integer variables.
+/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight, where values
+/// can be read.
 #[face]
 pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
     let op = "cov";
@@ -52,6 +54,13 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
     if let Some(weights) = options.weights.filter(|a| !a.dtype().is_float()) {
         return Err(Error::dtypes(op, [weights.dtype()], "weights are floats; frequencies are integers"));
     }
+    for (what, vector) in [("frequencies", options.frequencies), ("weights", options.weights)] {
+        if let Some(vector) = vector {
+            check::in_range(op, what, vector, 0.0..=f64::INFINITY)?;
+        }
+    }
+    let (dtype, weights) = (x.dtype(), options.weights);
+    in_single!(op, [x; weights] => ops::to_dtype(&cov(x, Cov { weights, ..options })?, dtype));
     // What weighs stays of its own dtype, and meets the observations as any operand does.
     let dtype = options.weights.map_or(x.dtype(), |a| a.dtype());
     let frequencies = options.frequencies.map(|f| ops::to_dtype(&ops::reshape(f, [count])?, dtype)).transpose()?;
@@ -81,6 +90,7 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
 /// Those of [`cov`].
 #[face]
 pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
+    in_single!("corrcoef", [x] => corrcoef(x));
     let covariances = cov(x, Cov::default())?;
     if covariances.rank() == 0 {
         return ops::div(&covariances, &covariances);

@@ -27,7 +27,7 @@ pub struct Unique {
 pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     known("unique")?;
     let rows = rows("unique", x, axis)?;
-    let mut order = Tensor::arange(0, rows.shape()[0] as i64, 1);
+    let mut order = ops::indices(rows.shape()[0])?;
     // Sorted by the last column first: a stable sort by another keeps that order among equals.
     for column in (0..rows.shape()[1]).rev() {
         let column = ops::index_select(&ops::select(&rows, 1, column as isize)?, 0, &order)?;
@@ -45,7 +45,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     known("unique_consecutive")?;
     let rows = rows("unique_consecutive", x, axis)?;
-    let order = Tensor::arange(0, rows.shape()[0] as i64, 1);
+    let order = ops::indices(rows.shape()[0])?;
     groups(x, axis, &rows, &order)
 }
 
@@ -64,7 +64,8 @@ fn rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
     let Some(axis) = axis else { return ops::reshape(&x, [x.size(), 1]) };
     let count = x.shape()[x.shape().axis(op, axis)?];
     let width = x.shape().with_axis(x.shape().axis(op, axis)?, 1).size();
-    ops::reshape(&ops::movedim(&x, &[axis], &[0])?, [count, width])
+    // Columns are compared one by one: repeated elements must be as costly in memory as they are in time.
+    ops::reshape(&ops::contiguous(&ops::movedim(&x, &[axis], &[0])?)?, [count, width])
 }
 
 /// Neighbours in this order that are equal make a group.

@@ -1,7 +1,10 @@
 //! In-place updates by a formula: of several tensors by one kernel, and of many such sets at once.
 
-use super::formula::{broadcast, overwriting};
+use super::formula::{broadcast, map_all, overwriting};
+use super::in_place::put_view;
+use crate::autograd::is_grad_enabled;
 use crate::engine;
+use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::formula::{Formula, Program};
 use pellucid_ir::kernel::Params;
@@ -13,9 +16,12 @@ use std::sync::Arc;
 /// update of several tensors by one kernel. The formula's inputs are `targets` then `inputs`.
 /// A number that was computed at full width may be stored in a half-width target: a copy for reading.
 ///
+/// Outside of [`no_grad`](crate::no_grad), where a target or an input is tracked, the update is recorded: the formula is applied
+/// to copies of the targets, and what it returns is written as by [`copy_`](crate::ops::copy_).
+///
 /// # Errors
-/// [`Error::InPlaceOnTracked`] if a target is part of a recorded computation, or requires a gradient
-/// outside [`no_grad`](crate::no_grad); shapes other than the targets'.
+/// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
+/// [`Error::ShapeMismatch`] for shapes other than the targets'.
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
     update_many(formula, targets.len(), &all, params)
@@ -45,6 +51,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         let got = format!("{takes} a set; got {} and {}", operands.len(), params.len());
         return Err(Error::invalid(op, got));
     }
+    let numbers = params;
     let params = Params::from(params);
     // Sets of the same dtypes, one after the other, have one program.
     let mut runs: SmallVec<[(Arc<Program>, usize); 1]> = SmallVec::new();
@@ -61,6 +68,9 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         }
         before = Some(set);
     }
+    if is_grad_enabled() && operands.iter().any(|t| t.requires_grad()) {
+        return recorded(formula, targets, operands, numbers);
+    }
     let arrays: SmallVec<[_; 8]> = operands.iter().map(|t| t.array()).collect();
     let mut rest = &arrays[..];
     for (program, sets) in runs {
@@ -69,6 +79,20 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         rest = others;
     }
     Ok(())
+}
+
+/// [`update_many`] with a history. Everything is computed before the first write.
+fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
+    let op = formula.name();
+    let mut written: Vec<(&Tensor, Tensor)> = Vec::new();
+    for set in operands.chunks_exact(formula.inputs().len()) {
+        // What the formula's gradient reads of a target is its value before the write.
+        let copies: SmallVec<[Tensor; 4]> = set[..targets].iter().map(|t| ops::copy(t)).collect::<Result<_>>()?;
+        let inputs: SmallVec<[&Tensor; 8]> = copies.iter().chain(set[targets..].iter().copied()).collect();
+        let values = map_all(formula, &inputs, params)?;
+        written.extend(set[..targets].iter().copied().zip(values));
+    }
+    written.iter().try_for_each(|(target, value)| put_view(op, target, target.array(), value))
 }
 
 /// Whether all of a set broadcast to the shape that every target has.

@@ -27,6 +27,9 @@ impl Operation for Reshape {
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         Ok(smallvec![Some(reshape_to(&grads.get(0)?, &saved.input_shape(0))?)])
     }
+    fn is_view(&self) -> bool {
+        true
+    }
 }
 
 /// A shape with at most one length left open.
@@ -34,20 +37,21 @@ impl Operation for Reshape {
 pub struct Target(SmallVec<[isize; 6]>);
 
 macro_rules! target_from {
-    ($($t:ty),*) => {$(
+    ($($t:ty: $length:expr),*) => {$(
         impl<const N: usize> From<[$t; N]> for Target {
             fn from(dims: [$t; N]) -> Target {
-                Target(dims.iter().map(|&d| d as isize).collect())
+                Target(dims.into_iter().map($length).collect())
             }
         }
         impl From<&[$t]> for Target {
             fn from(dims: &[$t]) -> Target {
-                Target(dims.iter().map(|&d| d as isize).collect())
+                Target(dims.iter().copied().map($length).collect())
             }
         }
     )*};
 }
-target_from!(isize, usize, i32);
+// A length beyond `isize` is refused as too long; it must not become −1, the open length.
+target_from!(isize: |d| d, usize: |d| isize::try_from(d).unwrap_or(isize::MAX), i32: |d| d as isize);
 
 impl From<&Shape> for Target {
     fn from(shape: &Shape) -> Target {
@@ -183,6 +187,9 @@ impl Operation for Permute {
         }
         Ok(smallvec![Some(apply_one(Permute { order: inverse }, &[&grads.get(0)?])?)])
     }
+    fn is_view(&self) -> bool {
+        true
+    }
 }
 
 /// The axes in another order: axis k of the result is axis `order[k]` of x.
@@ -252,6 +259,9 @@ impl Operation for Expand {
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         Ok(smallvec![Some(sum_to(&grads.get(0)?, &saved.input_shape(0))?)])
     }
+    fn is_view(&self) -> bool {
+        true
+    }
 }
 
 /// Stretched to `shape` by NumPy's rule: aligned at the last axis, a length of 1 repeats. No copy.
@@ -304,6 +314,9 @@ impl Operation for Cut {
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let embed = Embed { cuts: self.cuts.clone(), shape: saved.input_shape(0), rest: 0.into() };
         Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
+    }
+    fn is_view(&self) -> bool {
+        true
     }
 }
 
@@ -402,6 +415,9 @@ impl Operation for Split {
         let parts: Vec<Tensor> = (0..grads.len()).map(|i| grads.get(i)).collect::<Result<_>>()?;
         let parts: Vec<&Tensor> = parts.iter().collect();
         Ok(smallvec![Some(super::concatenate(&parts, self.axis as isize)?)])
+    }
+    fn is_view(&self) -> bool {
+        true
     }
 }
 

@@ -1,7 +1,7 @@
 //! New tensors: from numbers, slices and nested arrays, and by rule.
 
 use super::Tensor;
-use crate::array::Array;
+use crate::array::{Array, host_values};
 use crate::device::Device;
 use crate::ops;
 use crate::panic;
@@ -201,8 +201,7 @@ impl Tensor {
     /// If the step is 0 or a bound is not finite.
     #[track_caller]
     pub fn arange<T: Element + Into<Scalar>>(start: T, end: T, step: T) -> Tensor {
-        let (start, end, step): (Scalar, Scalar, Scalar) = (start.into(), end.into(), step.into());
-        panic::unwrap(Tensor::try_arange(start, end, step, T::DTYPE))
+        panic::unwrap(ops::arange(start, end, step, T::DTYPE))
     }
 
     pub(crate) fn try_arange(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<Tensor> {
@@ -255,14 +254,13 @@ impl Tensor {
     /// `count` numbers by rule, made on the host.
     pub(crate) fn counted(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
         let shape = Shape::from([count]);
-        // Sizes are checked before the host memory is asked for.
-        Array::new(Device::cpu(), DType::F64, shape.clone())?;
+        let sized = |error: Error| error.with_shape(&shape);
         if dtype.is_float() {
-            let values: Vec<f64> = (0..count).map(|i| at(i).to_f64()).collect();
-            ops::to_dtype(&values.into_tensor(shape)?, dtype)
+            let values = host_values(count, (0..count).map(|i| at(i).to_f64())).map_err(sized)?;
+            ops::to_dtype(&ops::from_host(&values, &shape)?, dtype)
         } else {
-            let values: Vec<i64> = (0..count).map(|i| at(i).to_i64()).collect();
-            ops::to_dtype(&values.into_tensor(shape)?, dtype)
+            let values = host_values(count, (0..count).map(|i| at(i).to_i64())).map_err(sized)?;
+            ops::to_dtype(&ops::from_host(&values, &shape)?, dtype)
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Printing as NumPy does: aligned columns, and only the ends of what is long.
 
 use super::Tensor;
-use pellucid_ir::{DType, Scalar};
+use pellucid_ir::{DType, Error, Scalar};
 use std::fmt;
 
 /// Tensors of more elements show only [`EDGE`] entries at both ends of every axis.
 const WHOLE: usize = 1000;
 const EDGE: usize = 3;
+/// The most entries that are shown at all.
+const MOST_SHOWN: usize = 1 << 20;
 /// Digits after the point, at most.
 const PRECISION: usize = 4;
 /// Characters of a line before it is broken.
@@ -14,10 +16,13 @@ const WIDTH: usize = 78;
 
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(cells) = Cells::read(self) else {
-            return write!(f, "<no values yet: shape {}, {}>", self.shape(), self.dtype());
-        };
-        cells.write(f, &mut 0, 0)
+        match Cells::read(self) {
+            Ok(cells) => cells.write(f, &mut 0, 0),
+            Err(Error::ReadInCapture { .. } | Error::Poisoned { .. }) => {
+                write!(f, "<no values yet: shape {}, {}>", self.shape(), self.dtype())
+            }
+            Err(error) => write!(f, "<{error}: shape {}, {}>", self.shape(), self.dtype()),
+        }
     }
 }
 
@@ -39,6 +44,19 @@ struct Cells {
     text: Vec<String>,
 }
 
+/// The part of a tensor that is shown: the ends of each axis from `axis` on, side by side. Each axis is cut before anything
+/// is copied.
+fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> crate::Result<Tensor> {
+    let Some(indices) = shown.get(axis) else { return Ok(tensor.clone()) };
+    if !indices.contains(&None) {
+        return ends_of(tensor, shown, axis + 1);
+    }
+    let along = axis as isize;
+    let low = crate::ops::narrow(tensor, along, 0, EDGE)?;
+    let high = crate::ops::narrow(tensor, along, tensor.shape()[axis] - EDGE, EDGE)?;
+    crate::ops::concatenate(&[&ends_of(&low, shown, axis + 1)?, &ends_of(&high, shown, axis + 1)?], along)
+}
+
 impl Cells {
     fn read(tensor: &Tensor) -> crate::Result<Cells> {
         let shape = tensor.shape().to_vec();
@@ -51,17 +69,13 @@ impl Cells {
                 (0..len).map(Some).collect()
             }
         };
-        let shown: Vec<_> = shape.iter().map(list).collect();
-        // Only what is shown is read: the ends of each axis, side by side.
-        let mut part = tensor.detach();
-        for (axis, indices) in shown.iter().enumerate() {
-            if indices.contains(&None) {
-                let axis = axis as isize;
-                let low = crate::ops::narrow(&part, axis, 0, EDGE)?;
-                let high = crate::ops::narrow(&part, axis, part.shape()[axis as usize] - EDGE, EDGE)?;
-                part = crate::ops::concatenate(&[&low, &high], axis)?;
-            }
+        // Of a tensor of many axes even the ends are too many to show.
+        let ends = |&len: &usize| if short { len.min(2 * EDGE) } else { len };
+        if shape.iter().map(ends).fold(1, usize::saturating_mul) > MOST_SHOWN {
+            return Err(Error::invalid("print", "too many elements to print"));
         }
+        let shown: Vec<_> = shape.iter().map(list).collect();
+        let part = ends_of(&tensor.detach(), &shown, 0)?;
         let text = if tensor.dtype().is_float() {
             floats(&part.try_to_vec::<f64>()?, tensor.dtype())
         } else if tensor.dtype() == DType::Bool {

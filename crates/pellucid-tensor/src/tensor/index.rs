@@ -4,6 +4,7 @@
 
 use super::Tensor;
 use crate::array::Array;
+use crate::autograd::called;
 use crate::ops;
 use crate::panic;
 use pellucid_ir::{DType, Error, Result};
@@ -44,7 +45,7 @@ pub enum Ix {
     /// As many full axes as are missing.
     Ellipsis,
     /// An integer tensor: its axes take the axis's place. A bool tensor covers as many axes as it
-    /// has, and picks where it is true.
+    /// has, and picks where it is true; a 0-d one, or a `bool`, covers none, and adds an axis of length 1 (true) or 0.
     Tensor(Tensor),
 }
 
@@ -89,39 +90,49 @@ impl From<Tensor> for Ix {
         Ix::Tensor(tensor)
     }
 }
+impl From<bool> for Ix {
+    fn from(picks: bool) -> Ix {
+        Ix::Tensor(Tensor::from(picks))
+    }
+}
 impl From<RangeFull> for Ix {
     fn from(_: RangeFull) -> Ix {
         Ix::Slice(slice(None, None, 1))
     }
 }
 
+/// The end of a range. One beyond `isize` is beyond every axis; it must not become negative, which counts from the end.
+fn bound<T: TryInto<isize>>(end: T) -> isize {
+    end.try_into().unwrap_or(isize::MAX)
+}
+
 macro_rules! ranges {
     ($($t:ty),*) => {$(
         impl From<Range<$t>> for Ix {
             fn from(r: Range<$t>) -> Ix {
-                Ix::Slice(slice(r.start as isize, r.end as isize, 1))
+                Ix::Slice(slice(bound(r.start), bound(r.end), 1))
             }
         }
         impl From<RangeFrom<$t>> for Ix {
             fn from(r: RangeFrom<$t>) -> Ix {
-                Ix::Slice(slice(r.start as isize, None, 1))
+                Ix::Slice(slice(bound(r.start), None, 1))
             }
         }
         impl From<RangeTo<$t>> for Ix {
             fn from(r: RangeTo<$t>) -> Ix {
-                Ix::Slice(slice(None, r.end as isize, 1))
+                Ix::Slice(slice(None, bound(r.end), 1))
             }
         }
         impl From<RangeInclusive<$t>> for Ix {
             fn from(r: RangeInclusive<$t>) -> Ix {
                 let (start, end) = r.into_inner();
                 // `..=-1` reaches the end.
-                Ix::Slice(Slice { start: Some(start as isize), stop: (end as isize).checked_add(1).filter(|&e| e != 0), step: 1 })
+                Ix::Slice(Slice { start: Some(bound(start)), stop: bound(end).checked_add(1).filter(|&e| e != 0), step: 1 })
             }
         }
         impl From<RangeToInclusive<$t>> for Ix {
             fn from(r: RangeToInclusive<$t>) -> Ix {
-                Ix::Slice(Slice { start: None, stop: (r.end as isize).checked_add(1).filter(|&e| e != 0), step: 1 })
+                Ix::Slice(Slice { start: None, stop: bound(r.end).checked_add(1).filter(|&e| e != 0), step: 1 })
             }
         }
     )*};
@@ -202,9 +213,13 @@ impl Resolved {
         };
         let covered: usize = index.iter().map(covers).sum();
         let ellipses = index.iter().filter(|ix| matches!(ix, Ix::Ellipsis)).count();
-        if covered > x.rank() || ellipses > 1 {
-            let reason = format!("{covered} axes and {ellipses} ellipses in an index of shape {}", x.shape());
+        if covered > x.rank() {
+            let axes = if x.rank() == 1 { "1 axis" } else { &format!("{} axes", x.rank()) };
+            let reason = format!("too many indices: {covered} for a tensor with {axes}, shape {}", x.shape());
             return Err(Error::invalid(op, reason));
+        }
+        if ellipses > 1 {
+            return Err(Error::invalid(op, format!("an index has at most one ellipsis, got {ellipses}")));
         }
         let missing = x.rank() - covered;
         let mut parts = index;
@@ -250,6 +265,15 @@ impl Resolved {
                         out.cuts.push((axis, start, step, count));
                     }
                     shape.push(count);
+                }
+                Ix::Tensor(mask) if mask.dtype() == DType::Bool && mask.rank() == 0 => {
+                    // One boolean covers no axis: it picks from a new axis of length 1, all of it or nothing.
+                    out.adjacent &= !picking || !gap;
+                    (picking, gap) = (true, false);
+                    let positions = ops::positions(op, &ops::reshape_to(&mask, &[1].into())?)?;
+                    out.picks.extend(positions.into_iter().map(|positions| (shape.len(), positions)));
+                    shape.push(1);
+                    continue;
                 }
                 Ix::Tensor(mask) if mask.dtype() == DType::Bool => {
                     if mask.shape()[..] != x.shape()[axis..axis + mask.rank()] {
@@ -321,6 +345,7 @@ impl Tensor {
     /// With the errors of [`Tensor::try_i`].
     #[track_caller]
     pub fn i(&self, index: impl IntoIndex) -> Tensor {
+        let _call = called();
         panic::unwrap(self.try_i(index))
     }
 
@@ -332,7 +357,12 @@ impl Tensor {
     /// a step is captured, since the result's shape depends on its values.
     #[track_caller]
     pub fn try_i(&self, index: impl IntoIndex) -> Result<Tensor> {
-        let resolved = Resolved::of("index", self, index.into_index())?;
+        ops::named("index", self.indexed(index.into_index()))
+    }
+
+    #[track_caller]
+    fn indexed(&self, index: Vec<Ix>) -> Result<Tensor> {
+        let resolved = Resolved::of("index", self, index)?;
         let view = ops::reshape_to(&ops::cuts(self, resolved.cuts.clone())?, &resolved.shape)?;
         if resolved.picks.is_empty() {
             return Ok(view);
@@ -345,8 +375,9 @@ impl Tensor {
         }
     }
 
-    /// Writes `values` (a tensor that broadcasts and is converted, or a number) at an index, in place.
-    /// Every view of the storage sees them; among repeated indices the last stays.
+    /// Writes `values` (a tensor that broadcasts and is converted as by [`Tensor::to_dtype`], or a number that the dtype can
+    /// represent) at an index, in place. Every view of the storage sees them; among repeated indices the last stays. Gradients
+    /// flow to the values that were written, and to those that were not overwritten (see [`copy_`](ops::copy_)).
     ///
     /// ```
     /// use pellucid_tensor::{DType, Tensor};
@@ -359,23 +390,30 @@ impl Tensor {
     /// With the errors of [`Tensor::try_set`].
     #[track_caller]
     pub fn set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::Operand<'a>>) {
+        let _call = called();
         panic::unwrap(self.try_set(index, values));
     }
 
     /// [`Tensor::set`] as a result.
     ///
     /// # Errors
-    /// [`Error::InPlaceOnTracked`] for a result, or a tensor that requires a gradient outside
-    /// `no_grad`; those of [`Tensor::try_i`]. Nothing is written then.
+    /// [`Error::InPlaceOnTracked`] for a leaf that requires a gradient, or a view of one, outside of `no_grad`;
+    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number that is not a value of an integer
+    /// dtype, such as 2.7 or 300 for `u8`; those of [`Tensor::try_i`]. Nothing is written then.
     #[track_caller]
     pub fn try_set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::Operand<'a>>) -> Result<()> {
+        ops::named("set", self.assign(index.into_index(), values.into()))
+    }
+
+    #[track_caller]
+    fn assign(&self, index: Vec<Ix>, values: ops::Operand<'_>) -> Result<()> {
         ops::writable("set", self)?;
-        let values = match values.into() {
-            ops::Operand::Borrowed(t) => t.detach(),
-            ops::Operand::Owned(t) => t.detach(),
-            ops::Operand::Scalar(k) => ops::full((), k, self.dtype())?,
+        let values = match values {
+            ops::Operand::Borrowed(t) => t.clone(),
+            ops::Operand::Owned(t) => t,
+            ops::Operand::Scalar(k) => ops::written_scalar("set", k, self.dtype())?,
         };
-        let resolved = Resolved::of("set", self, index.into_index())?;
+        let resolved = Resolved::of("set", self, index)?;
         let layout = resolved
             .cuts
             .iter()
@@ -383,7 +421,7 @@ impl Tensor {
         let layout = layout.reshape(&resolved.shape).expect("only axes of length 1 come and go");
         let view: Array = self.array().view(layout);
         if resolved.picks.is_empty() {
-            return ops::put_view(self, &view, &values);
+            return ops::put_view("set", self, &view, &values);
         }
         let (axes, indices) = resolved.picked("set")?;
         let values = match resolved.order(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len()) {
@@ -401,6 +439,6 @@ impl Tensor {
             }
             None => values,
         };
-        ops::put_axes(self, &view, axes, &indices, &values)
+        ops::put_axes("set", self, &view, axes, &indices, &values)
     }
 }

@@ -5,26 +5,30 @@
 
 mod create;
 mod display;
+mod history;
 mod index;
 mod operators;
 mod read;
+mod unwind;
 
 pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::{Array, StorageId};
-use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, same_node};
+use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, ViewBase, same_node};
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
+use history::Rewritten;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, which remembers how it was computed.
 ///
-/// `Send + Sync`; clones are handles of the same tensor.
+/// `Send + Sync`; clones are handles of the same tensor. A write in place is part of the history that the handle, its views,
+/// and the tensor of which it is a view have from then on.
 ///
 /// ```
 /// use pellucid_tensor::Tensor;
@@ -36,35 +40,53 @@ use std::sync::{Arc, OnceLock, Weak};
 #[derive(Clone)]
 pub struct Tensor(Arc<Inner>);
 
+/// Tells tensors apart, see [`Tensor::id`]; unique as long as a handle of the tensor exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TensorId(usize);
+
+/// The node that made a tensor, and which of its outputs the tensor is.
+pub(crate) type Creator = (Arc<Recorded>, u32);
+
 pub(crate) struct Inner {
     array: Array,
     /// Of a leaf; a result's is decided by its creator.
     requires_grad: AtomicBool,
-    creator: Option<(Arc<Recorded>, u32)>,
+    /// Until the first recorded write in place.
+    creator: Option<Creator>,
     slot: OnceLock<Arc<Slot>>,
     keeps_grad: AtomicBool,
+    /// What it shares with its views, or with the tensor of which it is one: from the first view, or write, on.
+    view_base: OnceLock<Arc<ViewBase>>,
+    /// It is the tensor of which the others that share `view_base` are views.
+    is_base: AtomicBool,
+    /// It is a view that was made under `no_grad`.
+    is_apart: AtomicBool,
+    /// How many recorded writes the creator knows of.
+    known_writes: AtomicU64,
+    /// The history after a recorded write.
+    rewritten: OnceLock<Box<Rewritten>>,
 }
 
 impl Inner {
     #[inline]
-    fn new(array: Array, creator: Option<(Arc<Recorded>, u32)>) -> Inner {
+    fn new(array: Array, creator: Option<Creator>) -> Inner {
         Inner {
             array,
             requires_grad: AtomicBool::new(false),
             creator,
             slot: OnceLock::new(),
             keeps_grad: AtomicBool::new(false),
+            view_base: OnceLock::new(),
+            is_base: AtomicBool::new(false),
+            is_apart: AtomicBool::new(false),
+            known_writes: AtomicU64::new(0),
+            rewritten: OnceLock::new(),
         }
     }
 
     fn slot(&self) -> &Arc<Slot> {
         self.slot
             .get_or_init(|| Arc::new(Slot::new(Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() })))
-    }
-
-    /// The slot of a non-leaf that keeps its gradient, by its own wish or the pass's.
-    pub(crate) fn kept_slot(&self, all: bool) -> Option<&Arc<Slot>> {
-        (all || self.keeps_grad.load(Ordering::Acquire)).then(|| self.slot())
     }
 }
 
@@ -114,16 +136,16 @@ impl Tensor {
 
     #[inline]
     pub(crate) fn edge(&self) -> Edge {
-        match &self.0.creator {
+        match self.history().as_ref() {
             Some((node, index)) => Edge::Node(node.clone(), *index),
-            None if self.requires_grad() => Edge::Leaf(Arc::downgrade(self.0.slot())),
+            None if self.0.requires_grad.load(Ordering::Relaxed) => Edge::Leaf(Arc::downgrade(self.0.slot())),
             None => Edge::None,
         }
     }
 
     /// True if both are handles of one tracked tensor: their gradients are one.
     pub(crate) fn is_same(&self, other: &Tensor) -> bool {
-        match (&self.0.creator, &other.0.creator) {
+        match (self.history().as_ref(), other.history().as_ref()) {
             _ if Arc::ptr_eq(&self.0, &other.0) => true,
             (Some((a, i)), Some((b, j))) => i == j && same_node(a, b),
             (None, None) => matches!((self.0.slot.get(), other.0.slot.get()), (Some(a), Some(b)) if Arc::ptr_eq(a, b)),
@@ -174,13 +196,13 @@ impl Tensor {
     /// True if gradients flow to or through this tensor.
     #[inline]
     pub fn requires_grad(&self) -> bool {
-        self.0.creator.is_some() || self.0.requires_grad.load(Ordering::Relaxed)
+        self.history().as_ref().is_some() || self.0.requires_grad.load(Ordering::Relaxed)
     }
 
-    /// True if no recorded operation made this tensor.
+    /// True if no recorded operation made this tensor or wrote into it.
     #[inline]
     pub fn is_leaf(&self) -> bool {
-        self.0.creator.is_none()
+        self.history().as_ref().is_none()
     }
 
     /// Says whether this leaf requires a gradient, and returns the handle.
@@ -207,19 +229,20 @@ impl Tensor {
         }
         if self.is_leaf() && self.0.requires_grad.swap(required, Ordering::Relaxed) != required {
             engine::gradient_switched(self.array());
+            self.tell_views();
         }
         Ok(())
     }
 
-    /// The node that made this tensor; `None` for a leaf.
+    /// The node that made this tensor, or wrote into it last; `None` for a leaf.
     pub fn creator(&self) -> Option<Node> {
-        self.0.creator.as_ref().map(|(node, _)| Node(node.clone()))
+        self.history().as_ref().map(|(node, _)| Node(node.clone()))
     }
 
     /// 0 for a leaf, else its creator's generation plus one.
     #[inline]
     pub fn generation(&self) -> u64 {
-        self.0.creator.as_ref().map_or(0, |(node, _)| node.generation + 1)
+        self.history().as_ref().map_or(0, |(node, _)| node.generation + 1)
     }
 
     /// The gradient that backward passes have added up, of this tensor's shape, dtype and device.
@@ -227,7 +250,17 @@ impl Tensor {
         self.0.slot.get().and_then(|slot| slot.get())
     }
 
-    /// Replaces the gradient.
+    /// Replaces the gradient. One that is set on a result is what a backward pass from the result starts with; one
+    /// that a pass has left there is not.
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let x = Tensor::from([3.0f64]).requires_grad_(true);
+    /// let y = x.square();
+    /// y.set_grad(Some(Tensor::from([10.0f64])));
+    /// y.backward();
+    /// assert_eq!(x.grad().unwrap().item::<f64>(), 60.0);
+    /// ```
     ///
     /// # Panics
     /// If its shape or dtype are not this tensor's.
@@ -243,6 +276,11 @@ impl Tensor {
         }
     }
 
+    /// The gradient that was set on this result, with which a pass from it starts.
+    pub(crate) fn preset_grad(&self) -> Option<Tensor> {
+        self.0.slot.get().filter(|_| !self.is_leaf()).and_then(|slot| slot.preset())
+    }
+
     /// Sets no gradient: the next pass starts from none. One that is left from before the tensor was frozen goes too.
     pub fn zero_grad(&self) {
         if self.requires_grad() || self.0.slot.get().is_some() {
@@ -253,24 +291,31 @@ impl Tensor {
     /// Keeps the gradient of this result too; leaves keep theirs anyway.
     pub fn keep_grad(&self) {
         self.0.keeps_grad.store(true, Ordering::Release);
-        if let Some((node, _)) = &self.0.creator {
+        if let Some((node, _)) = self.history().as_ref() {
             node.observed.store(true, Ordering::Release);
         }
     }
 
     /// Calls `hook` with the complete gradient of this tensor in every pass; what it returns
-    /// replaces the gradient. The hook lives as long as the graph, or until it is removed.
+    /// replaces the gradient. The hook lives as long as the graph, or until it is removed. After a write in place, the
+    /// gradient that it sees is that of the value before.
     ///
     /// # Panics
     /// If the tensor requires no gradient.
     #[track_caller]
     pub fn register_hook(&self, hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static) -> HookHandle {
-        let hooks = match &self.0.creator {
-            Some((node, index)) => node.hooks_of(*index as usize),
-            None if self.requires_grad() => &self.0.slot().hooks,
+        let hooks = match self.history().as_ref() {
+            Some((node, index)) => node.hooks_of(*index as usize).clone(),
+            None if self.requires_grad() => self.0.slot().hooks.clone(),
             None => panic::unwrap(Err(Error::NotTracked { op: "register_hook", shape: self.shape().clone() })),
         };
         hooks.add(Arc::new(hook))
+    }
+
+    /// Returns what tells this tensor from others: equal for clones of one handle, which share elements, history and
+    /// gradient, and different for views and [detached](Tensor::detach) handles, which share elements only.
+    pub fn id(&self) -> TensorId {
+        TensorId(Arc::as_ptr(&self.0).addr())
     }
 
     /// Which memory its elements lie in.
@@ -278,13 +323,15 @@ impl Tensor {
         StorageId::of(self.array().storage())
     }
 
-    /// The same elements without history: a leaf that requires no gradient and shares the storage.
+    /// The same elements without history: a leaf that requires no gradient and shares the storage. A recorded write through one
+    /// of them changes the history of that one and its views, not of the other.
     pub fn detach(&self) -> Tensor {
         Tensor::from(self.array().clone())
     }
 
     /// Computes the gradient of every leaf that this tensor depends on and adds it to the leaf's.
-    /// Starts with ones of this tensor's shape, and frees the graph.
+    /// Starts with ones of this tensor's shape (or with the gradient that was set on it, see [`Tensor::set_grad`]), and frees the
+    /// graph.
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_backward`].

@@ -3,6 +3,7 @@
 //! An operand that is given away, and that nobody else can see, lends its memory to the result.
 
 use super::Tensor;
+use crate::autograd::called;
 use crate::ops;
 use crate::panic;
 
@@ -12,6 +13,7 @@ macro_rules! binary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self, other))
             }
         }
@@ -19,6 +21,7 @@ macro_rules! binary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self, other))
             }
         }
@@ -26,6 +29,7 @@ macro_rules! binary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self, other))
             }
         }
@@ -33,6 +37,7 @@ macro_rules! binary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self, other))
             }
         }
@@ -44,6 +49,7 @@ macro_rules! binary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: $t) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self, other))
             }
         }
@@ -51,6 +57,7 @@ macro_rules! binary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: $t) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self, other))
             }
         }
@@ -58,6 +65,7 @@ macro_rules! binary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self, other))
             }
         }
@@ -65,6 +73,7 @@ macro_rules! binary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self, other))
             }
         }
@@ -88,6 +97,7 @@ macro_rules! unary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(self))
             }
         }
@@ -95,6 +105,7 @@ macro_rules! unary_operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self) -> Tensor {
+                let _call = called();
                 panic::unwrap($op(&self))
             }
         }

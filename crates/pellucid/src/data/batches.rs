@@ -70,7 +70,7 @@ impl Batches {
         if self.drop_last { self.samples / self.size } else { self.samples.div_ceil(self.size) }
     }
 
-    /// True if an epoch has no batch.
+    /// Whether an epoch has no batch: [`epoch`](Batches::epoch) refuses it then.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -80,12 +80,30 @@ impl Batches {
         self.samples
     }
 
-    /// The batches of the next epoch: of every tensor, `[size, ..]`.
+    /// Returns the batches of the next epoch: of every tensor, `[size, ..]`.
+    ///
+    /// # Panics
+    /// With the error of [`try_epoch`](Batches::try_epoch).
+    #[track_caller]
     pub fn epoch(&mut self) -> impl ExactSizeIterator<Item = Vec<Tensor>> + use<> {
+        unwrap(self.try_epoch())
+    }
+
+    /// [`epoch`](Batches::epoch) as a result.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), since a loop over it would train nothing: the
+    /// data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch.
+    pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = Vec<Tensor>> + use<>> {
+        if self.is_empty() {
+            let help = if self.samples == 0 { "" } else { "; make batches smaller, or do not drop the last one" };
+            let reason = format!("an epoch of {} samples in batches of {} has no batch{help}", self.samples, self.size);
+            return Err(Error::invalid("batches", reason));
+        }
         let order = self.seed.map(|seed| permutation(self.samples, seed, self.epochs));
         self.epochs += 1;
         let Batches { tensors, samples, size, .. } = self.clone();
-        (0..self.len()).map(move |k| {
+        Ok((0..self.len()).map(move |k| {
             let (start, end) = (k * size, samples.min((k + 1) * size));
             let part = |tensor: &Tensor| match &order {
                 // In the order of the data set a batch is a view.
@@ -94,7 +112,7 @@ impl Batches {
             };
             // A range and a permutation of the samples stay within them.
             tensors.iter().map(|tensor| unwrap(part(tensor))).collect()
-        })
+        }))
     }
 }
 

@@ -167,7 +167,9 @@ impl<'a> Check<'a> {
         let values: Vec<&Tensor> = values.iter().collect();
         let step = |inputs: &[Tensor]| {
             let fresh = leaves.iter().zip(inputs).map(|((path, leaf), input)| {
-                (path.clone(), if leaf.requires_grad() { input.detach().requires_grad_(true) } else { input.clone() })
+                // A step does not write into its inputs; running statistics are written.
+                let tracked = leaf.requires_grad();
+                (path.clone(), if tracked { input.detach().requires_grad_(true) } else { input.copy() })
             });
             let computed = self.all(&fresh.collect());
             let values = computed.iter().flatten().map(|computed| computed.value.clone()).collect::<Vec<_>>();

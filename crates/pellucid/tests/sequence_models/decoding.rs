@@ -28,6 +28,7 @@ fn body() -> TransformerEncoder {
 
 #[test]
 fn steps_of_any_length_are_attention_over_the_whole_sequence() {
+    let _random = pellucid::Generator::new(0).scope();
     manual_seed(1);
     let (model, x) = (body(), Tensor::randn([2, 9, 16], DType::F32));
     let _off = no_grad();
@@ -45,6 +46,7 @@ fn steps_of_any_length_are_attention_over_the_whole_sequence() {
 
 #[test]
 fn a_captured_step_of_decoding_goes_on_where_it_was() {
+    let _random = pellucid::Generator::new(0).scope();
     manual_seed(2);
     let (model, x) = (body(), Tensor::randn([2, 6, 16], DType::F32));
     let _off = no_grad();
@@ -63,6 +65,7 @@ fn a_captured_step_of_decoding_goes_on_where_it_was() {
 
 #[test]
 fn decoders_with_a_memory_decode_step_by_step() {
+    let _random = pellucid::Generator::new(0).scope();
     manual_seed(3);
     let options = TransformerOptions { dropout: 0.0, ..Default::default() };
     let model = TransformerDecoder::new(2, 8, 2, 12, options).unwrap();
@@ -80,6 +83,7 @@ fn decoders_with_a_memory_decode_step_by_step() {
 /// A cache is of the half type if it is made under the guard, and goes with it if it is not.
 #[test]
 fn decoding_goes_on_in_mixed_precision() {
+    let _random = pellucid::Generator::new(0).scope();
     manual_seed(5);
     let (model, x) = (body(), Tensor::randn([2, 5, 16], DType::F32));
     let _off = no_grad();
@@ -101,6 +105,7 @@ fn decoding_goes_on_in_mixed_precision() {
 /// Sequences of several lengths go on together as each does alone.
 #[test]
 fn prompts_may_be_padded_on_the_left() {
+    let _random = pellucid::Generator::new(0).scope();
     manual_seed(6);
     let (model, lengths) = (body(), [4usize, 2, 1]);
     let _off = no_grad();
@@ -126,6 +131,7 @@ fn prompts_may_be_padded_on_the_left() {
 
 #[test]
 fn a_cache_refuses_what_does_not_fit() {
+    let _random = pellucid::Generator::new(0).scope();
     let model = MultiheadAttention::new(8, 2);
     let (x, cache) = (Tensor::ones([1, 3, 8], DType::F32), model.cache(1, 4));
     let refused = |x: &Tensor, cache: &KvCache| model.try_forward_cached(x, cache).err().unwrap();
@@ -143,6 +149,7 @@ fn a_cache_refuses_what_does_not_fit() {
 
 #[test]
 fn shapes_are_known_without_values() {
+    let _random = pellucid::Generator::new(0).scope();
     let summary = body().summary(&[2, 9, 16]).unwrap();
     assert_eq!(summary.rows[0].output.dims(), [2, 9, 16]);
     assert!(summary.rows.iter().any(|row| row.name == "layers.2.self_attn.out_proj"), "{summary}");
@@ -156,6 +163,7 @@ fn shapes_are_known_without_values() {
 
 #[test]
 fn options_that_do_not_fit_are_refused() {
+    let _random = pellucid::Generator::new(0).scope();
     let refused = |options| MultiheadAttention::with(6, 2, options).is_err();
     let default = MultiheadAttentionOptions::default();
     assert!(!refused(default));
@@ -174,6 +182,7 @@ fn options_that_do_not_fit_are_refused() {
 
 #[test]
 fn dropout_of_attention_is_off_in_evaluation() {
+    let _random = pellucid::Generator::new(0).scope();
     manual_seed(4);
     let m = MultiheadAttention::with(8, 2, MultiheadAttentionOptions { dropout: 0.5, ..Default::default() }).unwrap();
     let x = Tensor::randn([2, 5, 8], DType::F32);
@@ -185,6 +194,7 @@ fn dropout_of_attention_is_off_in_evaluation() {
 
 #[test]
 fn positions_are_sinusoids_or_rows() {
+    let _random = pellucid::Generator::new(0).scope();
     let table = sinusoidal_positions(&Tensor::arange(0i64, 50, 1), 5, DType::F64).unwrap();
     for (p, k) in [(0usize, 0usize), (0, 1), (7, 2), (49, 3), (49, 4)] {
         let angle = p as f64 / 10_000f64.powf((k - k % 2) as f64 / 5.0);
@@ -203,6 +213,7 @@ fn positions_are_sinusoids_or_rows() {
 
 #[test]
 fn sequences_are_padded_and_found_again() {
+    let _random = pellucid::Generator::new(0).scope();
     let lengths = [3usize, 0, 5];
     let sequences: Vec<Tensor> =
         lengths.iter().map(|&l| Tensor::randn([l, 2], DType::F32).requires_grad_(true)).collect();

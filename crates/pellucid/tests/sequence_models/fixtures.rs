@@ -68,6 +68,7 @@ fn attention(options: MultiheadAttentionOptions) -> MultiheadAttention {
 
 #[test]
 fn self_attention() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions::default());
     Case::new("mha").check(&m, |get| vec![("y", m.forward(&get("x")))]);
     // Three tensors that are not known to be one are projected one by one.
@@ -80,6 +81,7 @@ fn self_attention() {
 
 #[test]
 fn masks_of_truth_values_and_weights_on_request() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions::default());
     let case = Case::new("mha_masked");
     case.check(&m, |get| {
@@ -98,6 +100,7 @@ fn masks_of_truth_values_and_weights_on_request() {
 
 #[test]
 fn masks_that_are_added_have_gradients() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions { bias: false, ..Default::default() });
     Case::new("mha_added").check(&m, |get| {
         let mask = get("mask");
@@ -110,6 +113,7 @@ fn masks_that_are_added_have_gradients() {
 
 #[test]
 fn keys_that_all_queries_see_besides() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions { bias_kv: true, zero_attn: true, ..Default::default() });
     Case::new("mha_besides").check(&m, |get| {
         let (q, k, v, padding) = (get("query"), get("key"), get("value"), get("padding"));
@@ -137,6 +141,7 @@ fn keys_that_all_queries_see_besides() {
 
 #[test]
 fn keys_and_values_of_other_widths() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions { kdim: Some(6), vdim: Some(5), ..Default::default() });
     let names: Vec<String> = m.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names[..4], ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"]);
@@ -146,6 +151,7 @@ fn keys_and_values_of_other_widths() {
 
 #[test]
 fn grouped_queries_and_rotary_positions() {
+    let _random = pellucid::Generator::new(0).scope();
     let check = |name, heads, kv_heads, pairs: Option<Pairs>| {
         let rotary = pairs.map(|pairs| Rotary { pairs, ..Default::default() });
         let options = MultiheadAttentionOptions { kv_heads: Some(kv_heads), rotary, ..Default::default() };
@@ -169,6 +175,7 @@ fn options() -> TransformerOptions {
 
 #[test]
 fn encoders() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = TransformerEncoderLayer::new(8, 2, 12, options()).unwrap();
     Case::new("encoder_layer").check(&m, |get| vec![("y", m.forward(&get("x")))]);
     let options = TransformerOptions { norm_first: true, activation: ops::gelu, ..options() };
@@ -182,6 +189,7 @@ fn encoders() {
 
 #[test]
 fn decoders_without_biases() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = TransformerDecoder::new(2, 8, 2, 12, TransformerOptions { bias: false, ..options() }).unwrap();
     Case::new("decoder").check(&m, |get| {
         let padding = get("padding");
@@ -191,6 +199,7 @@ fn decoders_without_biases() {
 
 #[test]
 fn whole_transformers() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = Transformer::new(8, 2, [1, 1], 12, options()).unwrap();
     Case::new("transformer").check(&m, |get| {
         let padding = get("padding");
@@ -204,6 +213,7 @@ const TWO: RecurrentOptions =
 
 #[test]
 fn plain_recurrent_layers() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = Rnn::with(3, 4, Nonlinearity::Tanh, TWO).unwrap();
     Case::new("rnn").check(&m, |get| {
         let (y, h) = m.run(&get("x"), Some(&get("h")));
@@ -219,6 +229,7 @@ fn plain_recurrent_layers() {
 
 #[test]
 fn gated_recurrent_units() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = Gru::with(3, 4, RecurrentOptions { batch_first: true, ..TWO }).unwrap();
     Case::new("gru").check(&m, |get| {
         let (y, h) = m.run(&get("x"), Some(&get("h")));
@@ -233,6 +244,7 @@ fn gated_recurrent_units() {
 
 #[test]
 fn long_short_term_memory() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = Lstm::with(3, 4, TWO).unwrap();
     Case::new("lstm").check(&m, |get| {
         let (y, (h, c)) = m.run(&get("x"), Some(&(get("h"), get("c"))));
@@ -252,6 +264,7 @@ fn long_short_term_memory() {
 
 #[test]
 fn cells() {
+    let _random = pellucid::Generator::new(0).scope();
     let m = RnnCell::new(3, 4);
     Case::new("rnn_cell").check(&m, |get| vec![("h", m.forward(&get("x"), Some(&get("h"))))]);
     let m = GruCell::new(3, 4);

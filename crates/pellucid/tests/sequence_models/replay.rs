@@ -44,6 +44,7 @@ struct Gpt {
 
 #[test]
 fn a_step_of_a_transformer() {
+    let _random = pellucid::Generator::new(0).scope();
     let make = || {
         let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
         Gpt {
@@ -66,6 +67,7 @@ fn a_step_of_a_transformer() {
 
 #[test]
 fn a_step_of_an_lstm() {
+    let _random = pellucid::Generator::new(0).scope();
     let options =
         RecurrentOptions { layers: 2, dropout: 0.2, bidirectional: true, batch_first: true, ..Default::default() };
     let make = || (Lstm::with(3, 8, options).unwrap(), Linear::new(16, 5));

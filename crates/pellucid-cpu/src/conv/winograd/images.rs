@@ -121,7 +121,9 @@ impl<T: Element> Images<T> {
                 let from = Strided { data, lane: plane as isize, depth: 1 };
                 let count = POSITIONS.min(plane - p);
                 // SAFETY: these are positions of one image of one group.
-                unsafe { matmul::turned(self.level, from, (self.channels, count), lanes, to.wrapping_add(p * lanes)) }
+                unsafe {
+                    matmul::transpose(self.level, from, (self.channels, count), lanes, to.wrapping_add(p * lanes))
+                }
             }
         });
         for group in 0..self.groups {
@@ -144,7 +146,7 @@ impl<T: Element> Images<T> {
                 let from = Strided { data, lane: lanes as isize, depth: 1 };
                 let count = CHANNELS.min(self.channels - c);
                 // SAFETY: these are channels of one image of one group.
-                unsafe { matmul::turned(self.level, from, (plane, count), plane, to.wrapping_add(c * plane)) }
+                unsafe { matmul::transpose(self.level, from, (plane, count), plane, to.wrapping_add(c * plane)) }
             }
         });
     }

@@ -181,7 +181,7 @@ impl<T: Element> Weights<T> {
             let at = spectra::<PRODUCTS>(p..p + 1, depth, lanes);
             // SAFETY: the caller's; every task has its own part of the weights, and every seat of the taps.
             unsafe {
-                matmul::turned(level, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
+                matmul::transpose(level, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
                 let work = Transform { map: Map::Window, data: taps, from: &window, to: to_group, at: &at, lanes };
                 matmul::transform(level, &work);
             }
@@ -326,7 +326,7 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
             let good = matmul::transform(level, &Transform { map: Map::Taps, data, from, to, at, lanes });
             finite.fetch_and(good, Ordering::Relaxed);
             let taps = Strided { data: to.cast_const(), lane: lanes as isize, depth: 1 };
-            matmul::turned(level, taps, (count, y.channels), count, own.get());
+            matmul::transpose(level, taps, (count, y.channels), count, own.get());
             for channel in 0..y.channels {
                 let to = w.at((((group * y.channels + channel) * rows + first) * 9) as isize);
                 to.copy_from_nonoverlapping(own.at((channel * count) as isize), count);

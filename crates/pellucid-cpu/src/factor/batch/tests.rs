@@ -104,7 +104,7 @@ fn plus(a: &Stack, b: &Stack) -> Stack {
 
 #[test]
 fn cholesky() {
-    for n in [0, 1, 4, 40] {
+    for n in (0..=20).chain([40]) {
         let x = random(n, n);
         let a = plus(&x.times(&x.t()), &identity(n));
         all(Factor::Cholesky, &[&a], |f, tolerance| {

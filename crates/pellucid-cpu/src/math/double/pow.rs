@@ -23,15 +23,19 @@ pub(crate) fn floored(m: f64, b: f64) -> f64 {
 #[inline(always)]
 pub(crate) fn floor_quotient(a: f64, b: f64, m: f64) -> f64 {
     let quotient = a / b;
-    if b == 0.0 || !quotient.is_finite() {
-        return quotient.floor();
+    if b == 0.0 {
+        return quotient;
+    }
+    // An infinite or NaN operand `a` has no remainder, hence no quotient; an overflowing quotient stays infinite.
+    if m.is_nan() || !quotient.is_finite() {
+        return quotient + m;
     }
     let below = if m != 0.0 && (m < 0.0) != (b < 0.0) { 1.0 } else { 0.0 };
     let whole = ((a - m) / b).round_ties_even() - below;
     if whole == 0.0 { whole.copysign(quotient) } else { whole }
 }
 
-/// ⌊a / b⌋ of the exact quotient; a / b where that is infinite or NaN.
+/// ⌊a / b⌋ of the exact quotient; a / b for b = 0, and NaN for an infinite a.
 #[inline]
 pub(crate) fn floor_div(a: f64, b: f64) -> f64 {
     floor_quotient(a, b, libm::fmod(a, b))

@@ -3,7 +3,7 @@ use crate::tile::map;
 use pellucid_ir::kernel::{Map, Params};
 use std::sync::Arc;
 
-fn check(
+pub(super) fn check(
     program: &Arc<Program>,
     params: &Params,
     inputs: &mut [Array],
@@ -23,7 +23,7 @@ fn check(
 }
 
 /// A program of two outputs with every kind of instruction.
-fn mixed(a: DType, b: DType, out: DType) -> Arc<Program> {
+pub(super) fn mixed(a: DType, b: DType, out: DType) -> Arc<Program> {
     let mut p = Builder::new();
     let (x, y) = (p.input(a, Compute::F32, false), p.input(b, Compute::F32, false));
     let k = p.uniform(UniformSource::Param(0), Compute::F32);

@@ -5,8 +5,10 @@ mod maps;
 mod naive;
 mod reductions;
 mod rows;
+mod sweep;
 
 use crate::operand::Operand;
+use crate::testing::Guarded;
 use pellucid_ir::formula::{self, Binary, Load, Op, Program, RowOp, Step, Store, Unary, Uniform, UniformSource};
 use pellucid_ir::{Compute, DType, Layout, Scalar, Shape};
 
@@ -37,7 +39,7 @@ impl Rng {
 /// An array with memory of its own, in any layout.
 #[derive(Clone)]
 pub(super) struct Array {
-    memory: Vec<u64>,
+    memory: Guarded<u8>,
     layout: Layout,
     dtype: DType,
 }
@@ -91,11 +93,11 @@ impl Array {
     }
 
     fn zeros(elements: usize, layout: Layout, dtype: DType) -> Array {
-        Array { memory: vec![0; (elements * dtype.size()).div_ceil(8) + 1], layout, dtype }
+        Array { memory: Guarded::of(&vec![0; elements * dtype.size()]), layout, dtype }
     }
 
     fn fill(&mut self, mut value: impl FnMut() -> Scalar) {
-        for place in 0..(self.memory.len() - 1) * 8 / self.dtype.size() {
+        for place in 0..self.memory.len() / self.dtype.size() {
             let bits = naive::encode(value(), self.dtype);
             self.write(place as isize, bits);
         }
@@ -103,8 +105,7 @@ impl Array {
 
     fn write(&mut self, place: isize, bits: u64) {
         let size = self.dtype.size();
-        let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut self.memory);
-        bytes[place as usize * size..][..size].copy_from_slice(&bits.to_ne_bytes()[..size]);
+        self.memory[place as usize * size..][..size].copy_from_slice(&bits.to_ne_bytes()[..size]);
     }
 
     /// The bits of element number `flat` of the array stretched to `shape`.
@@ -112,7 +113,7 @@ impl Array {
         let place = self.place(shape, flat);
         let size = self.dtype.size();
         let mut bits = [0; 8];
-        bits[..size].copy_from_slice(&bytemuck::cast_slice::<u64, u8>(&self.memory)[place * size..][..size]);
+        bits[..size].copy_from_slice(&self.memory[place * size..][..size]);
         u64::from_ne_bytes(bits)
     }
 
@@ -136,12 +137,12 @@ impl Array {
     }
 
     pub(super) fn operand(&mut self) -> Operand<'_> {
-        Operand { base: self.memory.as_mut_ptr().cast(), layout: &self.layout, dtype: self.dtype }
+        Operand { base: self.memory.as_mut_ptr(), layout: &self.layout, dtype: self.dtype }
     }
 
     /// An operand over memory that another one may share.
     pub(super) fn shared(&self) -> Operand<'_> {
-        Operand { base: self.memory.as_ptr().cast_mut().cast(), layout: &self.layout, dtype: self.dtype }
+        Operand { base: self.memory.as_ptr().cast_mut(), layout: &self.layout, dtype: self.dtype }
     }
 }
 
@@ -187,7 +188,7 @@ impl Builder {
 
     pub(super) fn uniform(&mut self, source: UniformSource, compute: Compute) -> Value {
         self.uniforms.push(Uniform { source, compute });
-        Value::Uniform(self.uniforms.len() as u8 - 1)
+        Value::Uniform(self.uniforms.len() as u16 - 1)
     }
 
     pub(super) fn literal(&mut self, value: f64, compute: Compute) -> Value {
@@ -196,14 +197,14 @@ impl Builder {
 
     pub(super) fn step(&mut self, op: Op, compute: Compute, result: Compute, args: &[Value]) -> Value {
         self.registers.push(result);
-        let into = Value::Register(self.registers.len() as u8 - 1);
+        let into = Value::Register(self.registers.len() as u16 - 1);
         self.steps.push(Step { op, compute, into, args: args.into() });
         into
     }
 
     pub(super) fn row_step(&mut self, op: Op, compute: Compute, args: &[Value]) -> Value {
         self.rows.push(compute);
-        let into = Value::Row(self.rows.len() as u8 - 1);
+        let into = Value::Row(self.rows.len() as u16 - 1);
         self.steps.push(Step { op, compute, into, args: args.into() });
         into
     }

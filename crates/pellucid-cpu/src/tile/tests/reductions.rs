@@ -3,14 +3,14 @@ use crate::tile::reduce;
 use pellucid_ir::kernel::{AxisSet, Params, Reduce, ReduceOp};
 use std::sync::Arc;
 
-fn identity(dtype: DType) -> Program {
+pub(super) fn identity(dtype: DType) -> Program {
     let mut p = Builder::new();
     let x = p.x(dtype);
     p.build(&[(x, dtype.compute(), dtype, false)])
 }
 
 /// x·y + x
-fn product() -> Program {
+pub(super) fn product() -> Program {
     let c = Compute::F32;
     let mut p = Builder::new();
     let (x, y) = (p.x(DType::F32), p.x(DType::F32));
@@ -73,7 +73,7 @@ fn expected(kernel: &Reduce, inputs: &[&Array], shape: &[usize], axes: &[usize])
     (0..rows).map(one).collect()
 }
 
-fn check(rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
+pub(super) fn check(rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
     let inputs: Vec<Array> =
         kernel.program.inputs.iter().map(|i| Array::random(rng, shape, i.storage, rng_stretch(shape))).collect();
     let expected = expected(kernel, &inputs.iter().collect::<Vec<_>>(), shape, axes);
@@ -98,7 +98,7 @@ fn rng_stretch(shape: &[usize]) -> bool {
     shape.len() < 3
 }
 
-fn kernel(op: ReduceOp, axes: &[usize], program: Program, output: DType) -> Reduce {
+pub(super) fn kernel(op: ReduceOp, axes: &[usize], program: Program, output: DType) -> Reduce {
     Reduce {
         op,
         axes: axes.iter().copied().collect::<AxisSet>(),

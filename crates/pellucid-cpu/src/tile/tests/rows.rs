@@ -3,7 +3,7 @@ use crate::tile::row;
 use pellucid_ir::kernel::{AxisSet, Params, Row};
 use std::sync::Arc;
 
-fn softmax() -> Program {
+pub(super) fn softmax() -> Program {
     let c = Compute::F32;
     let mut p = Builder::new();
     let x = p.x(DType::F32);
@@ -17,7 +17,7 @@ fn softmax() -> Program {
 }
 
 /// Mean and spread, then a scaled and shifted row; saves the mean, and a position in the row.
-fn layer_norm(dtype: DType) -> Program {
+pub(super) fn layer_norm(dtype: DType) -> Program {
     let c = Compute::F32;
     let mut p = Builder::new();
     let (x, gamma, scale) = (p.x(dtype), p.x(DType::F32), p.input(DType::F64, c, true));
@@ -59,7 +59,7 @@ fn late_reader() -> Program {
 }
 
 /// Sums of products: of inputs, of one input with itself that is stored too, and with a value a row.
-fn products() -> Program {
+pub(super) fn products() -> Program {
     let c = Compute::F32;
     let mut p = Builder::new();
     let (x, y, scale) = (p.x(DType::F32), p.x(DType::F16), p.input(DType::F32, c, true));
@@ -129,47 +129,40 @@ fn rows_of_any_length_and_layout() {
     for round in 0..2 {
         for (shape, axes) in cases() {
             for program in [softmax(), layer_norm(DType::F32), layer_norm(DType::F16), late_reader(), products()] {
-                let program = Arc::new(program);
-                let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
-                let of = |per_row: bool| if per_row { &kept } else { &shape };
-                let inputs: Vec<Array> = program
-                    .inputs
-                    .iter()
-                    .map(|i| {
-                        if round == 0 {
-                            Array::contiguous(rng, of(i.per_row), i.storage)
-                        } else {
-                            Array::random(rng, of(i.per_row), i.storage, true)
-                        }
-                    })
-                    .collect();
-                let outputs: Vec<Array> = program
-                    .outputs
-                    .iter()
-                    .map(|o| {
-                        if round == 0 {
-                            Array::contiguous(rng, of(o.per_row), o.storage)
-                        } else {
-                            Array::random(rng, of(o.per_row), o.storage, false)
-                        }
-                    })
-                    .collect();
-                let params: Params = [Scalar::Float(1e-5)].into();
-                let expected = expected(&program, &params, &inputs.iter().collect::<Vec<_>>(), &shape, &axes);
-                let kernel = Row { axes: axes.iter().copied().collect::<AxisSet>(), program: program.clone(), params };
-                with_threads(|_| {
-                    let mut outputs = outputs.clone();
-                    let from: Vec<_> = inputs.iter().map(Array::shared).collect();
-                    let to: Vec<_> = outputs.iter_mut().map(Array::operand).collect();
-                    row(&kernel, &from, &to).unwrap();
-                    for (k, (out, expected)) in outputs.iter().zip(&expected).enumerate() {
-                        let what = format!("round {round}, {shape:?} over {axes:?}, output {k} of\n{program}");
-                        assert_same(&out.bits(), expected, out.dtype, &what);
-                    }
+                check(rng, &Arc::new(program), &shape, &axes, |rng, shape, dtype, stretch| match round {
+                    0 => Array::contiguous(rng, shape, dtype),
+                    _ => Array::random(rng, shape, dtype, stretch),
                 });
             }
         }
     }
+}
+
+/// Runs a program over arrays that `array` makes, of a shape and dtype, which may be stretched.
+pub(super) fn check(
+    rng: &mut Rng,
+    program: &Arc<Program>,
+    shape: &[usize],
+    axes: &[usize],
+    array: impl Fn(&mut Rng, &[usize], DType, bool) -> Array,
+) {
+    let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
+    let of = |per_row: bool| if per_row { &kept[..] } else { shape };
+    let inputs: Vec<Array> = program.inputs.iter().map(|i| array(rng, of(i.per_row), i.storage, true)).collect();
+    let outputs: Vec<Array> = program.outputs.iter().map(|o| array(rng, of(o.per_row), o.storage, false)).collect();
+    let params: Params = [Scalar::Float(1e-5)].into();
+    let expected = expected(program, &params, &inputs.iter().collect::<Vec<_>>(), shape, axes);
+    let kernel = Row { axes: axes.iter().copied().collect::<AxisSet>(), program: program.clone(), params };
+    with_threads(|threads| {
+        let mut outputs = outputs.clone();
+        let from: Vec<_> = inputs.iter().map(Array::shared).collect();
+        let to: Vec<_> = outputs.iter_mut().map(Array::operand).collect();
+        row(&kernel, &from, &to).unwrap();
+        for (k, (out, expected)) in outputs.iter().zip(&expected).enumerate() {
+            let what = format!("{shape:?} over {axes:?} with {threads} threads, output {k} of\n{program}");
+            assert_same(&out.bits(), expected, out.dtype, &what);
+        }
+    });
 }
 
 #[test]

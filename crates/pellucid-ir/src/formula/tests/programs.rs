@@ -182,10 +182,26 @@ fn what_a_dtype_lacks_is_a_typed_error() {
     assert!(matches!(sine.program(&short), Err(Error::InvalidArgument { .. })));
 }
 
+/// A polynomial of this degree, with a coefficient of its own for every power.
+fn long(terms: usize) -> Formula {
+    Formula::new("polynomial", &[Input::NUMBER], 0, |x, _| {
+        vec![(0..terms).fold(x[0], |y, i| y * x[0] + (i as f64 + 0.5))]
+    })
+}
+
 #[test]
-fn too_many_uniforms_are_refused() {
-    let f = Formula::new("polynomial", &[Input::NUMBER], 0, |x, _| {
-        vec![(0..300).fold(x[0], |y, i| y * x[0] + (i as f64 + 0.5))]
-    });
-    assert!(matches!(f.uniform_program(DType::F32), Err(Error::InvalidArgument { op: "polynomial", .. })));
+fn a_program_has_more_uniforms_than_255() {
+    let program = long(300).uniform_program(DType::F64).unwrap().clone();
+    assert_eq!((program.uniforms.len(), program.steps.len()), (300, 600));
+}
+
+#[test]
+fn too_many_instructions_are_refused() {
+    // One coefficient for all powers: only instructions are too many.
+    let long =
+        Formula::new("polynomial", &[Input::NUMBER], 0, |x, _| vec![(0..30_001).fold(x[0], |y, _| y * x[0] + 0.5)]);
+    match long.uniform_program(DType::F32) {
+        Err(Error::InvalidArgument { op: "polynomial", reason }) => assert!(reason.contains("60002"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
 }

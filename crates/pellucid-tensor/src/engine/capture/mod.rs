@@ -77,7 +77,8 @@ pub struct Captured<'f> {
 /// and generators are untouched until the first launch.
 ///
 /// Everything that changes between launches must be a tensor: inputs, and what the step writes in
-/// place. Numbers of the host are part of the recording ([`Captured::verify`] finds them).
+/// place. Numbers of the host are part of the recording ([`Captured::verify`] finds them). The history of a write in place
+/// ends with the step: a tensor of outside has the values that a launch has written, and the history that it had before.
 ///
 /// ```
 /// use pellucid_tensor::{capture, DType, Tensor};
@@ -99,8 +100,8 @@ pub struct Captured<'f> {
 ///
 /// # Errors
 /// [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape depend on one;
-/// [`Error::NotAFixedPoint`] if it does not leave gradients as it found them; any error of an
-/// operation in it. Any other panic of the step goes on.
+/// [`Error::NotAFixedPoint`] if it does not leave gradients as it found them; [`Error::InvalidArgument`] if it writes in place
+/// into an input; any error of an operation in it. Any other panic of the step goes on.
 pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs: &[&Tensor]) -> Result<Captured<'f>> {
     capture_with(CaptureOptions::default(), step, inputs)
 }
@@ -139,7 +140,8 @@ impl Captured<'_> {
     /// read where it lies; the values of other inputs are copied into the step's own buffers.
     ///
     /// # Errors
-    /// [`Error::InputMismatch`] for another number of inputs. Other shapes or dtypes, gradients that were bound to other
+    /// [`Error::InputMismatch`] for another number of inputs; [`Error::InvalidArgument`] for an input that shares memory with
+    /// a tensor which the step writes in place before it reads the input. Other shapes or dtypes, gradients that were bound to other
     /// storage since, and tensors that the closure has replaced by others record the step again, with its errors: a tensor
     /// counts as replaced when nobody but recorded steps holds it any more.
     /// [`Error::CaptureChanged`] in debug builds, which [`verify`](Captured::verify) before launches 2 and 3.
@@ -147,6 +149,7 @@ impl Captured<'_> {
         if MODE.get() == Mode::Capture {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
+        crate::random::refresh();
         let at = self.recording_for(inputs)?;
         if cfg!(debug_assertions) && (1..3).contains(&self.launches) {
             self.compare(at)?;

@@ -1,11 +1,11 @@
 //! What a step returns, and what a launch gives back.
 
-use super::super::run;
+use super::super::{Writes, run};
 use crate::array::Array;
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::{Element, Result, Shape};
+use pellucid_ir::{Element, Error, Result, Shape};
 
 /// What a step returns: no tensor, one, or several.
 pub trait IntoOutputs {
@@ -66,6 +66,9 @@ impl Outputs<'_> {
     }
 
     /// The shape of output `index`.
+    ///
+    /// # Panics
+    /// If there is no such output.
     pub fn shape(&self, index: usize) -> &Shape {
         self.arrays[index].shape()
     }
@@ -73,6 +76,7 @@ impl Outputs<'_> {
     /// A copy of output `index`, which later launches leave alone.
     ///
     /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there is no such output;
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn to_tensor(&self, index: usize) -> Result<Tensor> {
         self.copy_of(index).map(Tensor::from)
@@ -98,9 +102,12 @@ impl Outputs<'_> {
     }
 
     fn copy_of(&self, index: usize) -> Result<Array> {
-        let array = &self.arrays[index];
+        let array = self.arrays.get(index).ok_or_else(|| {
+            let reason = format!("there is no output {index}: the step returns {}", self.arrays.len());
+            Error::invalid("launch", reason)
+        })?;
         let copy = Array::new(array.device(), array.dtype(), array.shape().clone())?;
-        run(&Kernel::Copy, &[array], &[&copy])?;
+        run(&Kernel::Copy, &[array], &[&copy], Writes::Uncounted)?;
         Ok(copy)
     }
 }

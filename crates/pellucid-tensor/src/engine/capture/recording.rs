@@ -23,6 +23,7 @@ pub(in crate::engine) fn recorded<R>(f: impl FnOnce() -> R) -> Result<(R, Record
     let mut recording = deferred.take();
     let own = recording.id;
     let changed = restore(&mut recording);
+    recording.restore_histories();
     drop(deferred);
     for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
         if array.storage().pending() == own {

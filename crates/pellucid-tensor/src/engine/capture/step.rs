@@ -1,7 +1,7 @@
 //! One recording, laid out and made ready.
 
 use super::super::switch::Switches;
-use super::super::{Held, MODE, Mode, Recorded, Recording, gradients_switched, list, ready, run};
+use super::super::{MODE, Mode, Recorded, Recording, Writes, gradients_switched, list, ready, run};
 use super::Placement;
 use super::recording::{Slots, recorded};
 use crate::array::{Array, StorageId};
@@ -10,10 +10,12 @@ use crate::autograd::is_grad_enabled;
 use crate::device::Device;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::{POISONED, Prepared, Storage};
+use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::plan::{Elision, Launch, Operand, Passes, Plan, Role};
-use pellucid_ir::{DType, Layout, Result};
+use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// For what a step was recorded.
@@ -70,6 +72,21 @@ impl Origin {
     }
 }
 
+/// An in-place write to a tensor outside of the step.
+struct Write {
+    storage: StorageId,
+    /// Which kernel of the recording writes.
+    launch: usize,
+    /// The bytes between which it writes.
+    bytes: Range<isize>,
+}
+
+/// The bytes between which elements of this layout are stored.
+fn bytes(layout: &Layout, dtype: DType) -> Range<isize> {
+    let (Range { start, end }, size) = (layout.extent(), dtype.size() as isize);
+    start * size..end * size
+}
+
 /// An input that the step reads.
 struct Input {
     /// Where it is copied to, if it must be.
@@ -94,8 +111,12 @@ pub(super) struct Step {
     read: Vec<Arc<Storage>>,
     /// The outside storages that it writes.
     written: Vec<Arc<Storage>>,
-    /// `None` for those that nobody reads.
+    /// `None` for those that no kernel reads.
     inputs: Vec<Option<Input>>,
+    /// The last kernel of the recording that reads each input.
+    last_reads: Vec<Option<usize>>,
+    /// What the recording writes outside of the step, in its order.
+    writes: Vec<Write>,
     outputs: Vec<Array>,
     slots: Slots,
     /// Which storages of outside somebody else holds, without whom the closure would not find them again.
@@ -166,6 +187,30 @@ impl Step {
         recorded.outputs = numbering.operands(outputs)?;
         let Numbering { mut storages, mut origins, .. } = numbering;
         let device = Device::cpu();
+        let (mut last_reads, mut writes) = (vec![None; inputs.len()], Vec::new());
+        for (launch, kernel) in recorded.launches.iter().enumerate() {
+            for operand in &kernel.inputs {
+                if let Origin::Input(input) = origins[operand.slot] {
+                    last_reads[input] = Some(launch);
+                }
+            }
+            for operand in &kernel.outputs {
+                match origins[operand.slot] {
+                    Origin::Input(input) => return Err(written_input(input, inputs[input].shape())),
+                    Origin::Bound => {
+                        let (storage, bytes) =
+                            (StorageId::of(&storages[operand.slot]), bytes(&operand.layout, operand.dtype));
+                        writes.push(Write { storage, launch, bytes });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for operand in &recorded.outputs {
+            if let Origin::Input(input) = origins[operand.slot] {
+                last_reads[input] = Some(recorded.launches.len());
+            }
+        }
         // Host values that the step changes are there again at every launch.
         for slot in 0..origins.len() {
             let changed = recorded.launches.iter().any(|l| l.outputs.iter().any(|o| o.slot == slot));
@@ -229,6 +274,8 @@ impl Step {
             read,
             written,
             inputs,
+            last_reads,
+            writes,
             outputs,
             slots,
             found: Vec::new(),
@@ -317,6 +364,7 @@ impl Step {
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
             ready("launch", storage)?;
         }
+        self.refuse_stale(inputs)?;
         let bound = self.read.len();
         let launched = self.fill(inputs).and_then(|()| self.run());
         self.read.truncate(bound);
@@ -326,6 +374,34 @@ impl Step {
             }
         }
         launched
+    }
+
+    /// Refuses inputs in which the step writes, as another tensor, before it reads them for the last time: it would read
+    /// the values before the write.
+    fn refuse_stale(&self, inputs: &[&Tensor]) -> Result<()> {
+        for (index, (tensor, last)) in inputs.iter().zip(&self.last_reads).enumerate() {
+            let (array, Some(last)) = (tensor.array(), last) else { continue };
+            // Only a storage that a captured step works on can be one that this step writes.
+            if array.storage().kept() == 0 {
+                continue;
+            }
+            let own = bytes(array.layout(), array.dtype());
+            let stale = |write: &&Write| {
+                write.storage == StorageId::of(array.storage())
+                    && write.launch < *last
+                    && write.bytes.start < own.end
+                    && own.start < write.bytes.end
+            };
+            if self.writes.iter().any(|write| stale(&write)) {
+                let reason = format!(
+                    "input {index} of shape {} shares its memory with a tensor that the step writes in place before it reads \
+                     the input; pass a copy() of it, or let the step close over that tensor and take no such input",
+                    tensor.shape()
+                );
+                return Err(Error::invalid("launch", reason));
+            }
+        }
+        Ok(())
     }
 
     /// Puts the inputs where the kernels look for them: what is only read, and lies as it was recorded, stays where it is.
@@ -338,7 +414,7 @@ impl Step {
                     self.storages[slot] = array.storage().clone();
                     self.read.push(array.storage().clone());
                 }
-                None => run(&Kernel::Copy, &[array], &[&input.own])?,
+                None => run(&Kernel::Copy, &[array], &[&input.own], Writes::Uncounted)?,
             }
         }
         Ok(())
@@ -352,14 +428,14 @@ impl Step {
 
     /// Runs the kernels.
     fn run(&mut self) -> Result<()> {
-        let _held = Held::new(&self.read, &self.written);
+        let guard = BorrowGuard::acquire(&self.read, &self.written);
         if let Some(setup) = &self.setup {
             setup.launch(&self.storages)?;
             self.setup = None;
         }
         let launched = self.prepared.launch(&self.storages);
         // A launch that fails in its middle has written too.
-        self.written.iter().for_each(|storage| storage.bump());
+        guard.count_writes();
         launched
     }
 
@@ -390,6 +466,15 @@ impl Drop for Step {
         let bound = (0..self.origins.len()).filter(|&slot| matches!(self.origins[slot], Origin::Bound));
         bound.for_each(|slot| self.storages[slot].end_keep(self.handles(slot)));
     }
+}
+
+/// A step writes into one of its inputs.
+fn written_input(input: usize, shape: &Shape) -> Error {
+    let reason = format!(
+        "the step writes in place into its input {input} of shape {shape}, and a launch would lose what it writes; let the step \
+         close over the tensor, or write into a copy() of the input"
+    );
+    Error::invalid("capture", reason)
 }
 
 /// Which slot a storage has.

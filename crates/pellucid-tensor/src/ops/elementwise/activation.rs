@@ -68,14 +68,17 @@ unary! {
 /// x limited to [low, high]; the derivative is 0 at both ends. NaN stays NaN.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if low is above high.
+/// [`Error::InvalidArgument`] if low is above high. With an end that is NaN the result is NaN.
 #[face]
 pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
     static HARDTANH: OnceLock<Formula> = OnceLock::new();
     let (low, high) = (low.into(), high.into());
     if low.to_f64() > high.to_f64() {
-        let reason = format!("the lower end {} is above the upper one {}", low.to_f64(), high.to_f64());
+        let reason = format!("the lower end comes first, got {} and {}", low.to_f64(), high.to_f64());
         return Err(Error::invalid("hardtanh", reason));
+    }
+    if low.to_f64().is_nan() || high.to_f64().is_nan() {
+        return crate::ops::clamp(x, low, high);
     }
     let formula = HARDTANH.get_or_init(|| {
         formula! {
@@ -89,12 +92,12 @@ pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> 
 /// x moved towards 0 by λ, 0 where |x| ≤ λ.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a negative λ.
+/// [`Error::InvalidArgument`] for a λ that is negative or NaN.
 #[face]
 pub fn softshrink(x: &Tensor, lambda: impl Into<Scalar>) -> Result<Tensor> {
     static SOFTSHRINK: OnceLock<Formula> = OnceLock::new();
     let lambda = lambda.into();
-    if lambda.to_f64() < 0.0 {
+    if lambda.to_f64().is_nan() || lambda.to_f64() < 0.0 {
         return Err(Error::invalid("softshrink", format!("λ is at least 0, got {}", lambda.to_f64())));
     }
     let formula = SOFTSHRINK.get_or_init(|| {

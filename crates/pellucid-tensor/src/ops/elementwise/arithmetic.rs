@@ -3,8 +3,8 @@
 use super::{binary, unary};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
-use pellucid_ir::formula::Formula;
+use pellucid_derive::{face, operation};
+use pellucid_ir::formula::{Expr, Formula};
 use pellucid_ir::{DType, Error, Result, Scalar, formula};
 use std::sync::OnceLock;
 
@@ -17,14 +17,15 @@ binary! {
     mul(a, b) = a * b;
     /// a / b; integers give `f32`.
     div(a, b) = a / b;
-    /// ⌊a / b⌋; an integer divided by 0 is 0. The gradient is zero.
+    /// ⌊a / b⌋; an integer divided by 0 is 0, an infinite a gives NaN, as in Python. The gradient is zero.
     floor_div(a, b) = a.floor_div(b);
     /// a − b·⌊a / b⌋, of b's sign, as Python's `%`; an integer modulo 0 is 0.
     rem(a, b) = a.rem(b);
     /// a − b·trunc(a / b), of a's sign, as C's `fmod`; an integer modulo 0 is 0.
     fmod(a, b) = {
         let r = a.abs().rem(b.abs());
-        a.lt(0.0).select(-r, r)
+        // A zero keeps its sign.
+        (a.eq(0.0) & r.eq(0.0)).select(a, a.lt(0.0).select(-r, r))
     };
     /// aᵇ. For integers by multiplication, wrapping; a negative power of an integer is 0 unless |a| = 1.
     pow(a, b) = a.pow(b);
@@ -42,8 +43,10 @@ binary! {
     copysign(a, b) = a.copysign(b);
     /// Heaviside's step: 0 for a < 0, 1 for a > 0, and b for a = 0; NaN stays NaN.
     heaviside(a, b) = a.eq(0.0).select(b, a.is_nan().select(a, a.gt(0.0).to_number()));
-    /// √(a² + b²); overflows where the squares do.
-    hypot(a, b) = (a * a + b * b).sqrt();
+    /// √(a² + b²) without overflow or underflow of the squares; ∞ if either is infinite, even beside NaN (C99). The
+    /// derivative at the origin is 0.
+    hypot(a, b) = hypotenuse(a, b),
+        d a = g * (a / y.eq(0.0).select(1.0, y)), d b = g * (b / y.eq(0.0).select(1.0, y));
     /// Bitwise and of integers, logical of truth values.
     bitwise_and(a, b) = a & b;
     /// Bitwise or of integers, logical of truth values.
@@ -87,8 +90,37 @@ unary! {
     cube(x) = x * x * x;
     /// The bits of an integer complemented; a truth value negated.
     bitwise_not(x) = !x;
-    /// x limited to [low, high]; its derivative is 1 on the closed range. NaN stays NaN.
-    clamp(x; low, high) = x.clamp(low, high);
+}
+
+/// Computes √(a² + b²). Where a square could overflow or underflow in `f32`, factors out the larger side.
+fn hypotenuse(a: Expr, b: Expr) -> Expr {
+    let (p, q) = (a.abs(), b.abs());
+    let (large, small) = (p.max(q), p.min(q));
+    let ratio = small / large;
+    let scaled = large * ratio.mul_add(ratio, 1.0).sqrt();
+    let scaled = large.eq(0.0).select(large, scaled);
+    let plain = (a * a + b * b).sqrt();
+    // Between 2⁻⁵⁰ and 2⁵⁰ no square overflows, and a smaller side whose square underflows is negligible.
+    let safe = large.ge(8.881_784_197_001_252e-16) & large.le(1125899906842624.0);
+    (p.eq(f64::INFINITY) | q.eq(f64::INFINITY)).select(f64::INFINITY, safe.select(plain, scaled))
+}
+
+/// x limited to [low, high]; its derivative is 1 on the closed range. NaN stays NaN, and everything is NaN if a bound is.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] for a dtype that the formula is not defined for.
+#[face]
+pub fn clamp(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
+    static CLAMP: OnceLock<Formula> = OnceLock::new();
+    static UNBOUNDED: OnceLock<Formula> = OnceLock::new();
+    let (low, high) = (low.into(), high.into());
+    if low.to_f64().is_nan() || high.to_f64().is_nan() {
+        let formula =
+            UNBOUNDED.get_or_init(|| formula! { clamp(x; low, high) = x.is_nan().select(x, low + high); }.eternal());
+        return super::map(formula, &[x], &[low, high]);
+    }
+    let formula = CLAMP.get_or_init(|| formula! { clamp(x; low, high) = x.clamp(low, high); }.eternal());
+    super::map(formula, &[x], &[low, high])
 }
 
 /// Numbers in the place of NaN, +∞ and −∞, of which integers and truth values have none.
@@ -123,6 +155,7 @@ pub fn nan_to_num(
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the condition is not of dtype bool; [`Error::ShapeMismatch`].
+#[operation]
 pub fn where_<'a>(
     condition: &Tensor,
     a: impl Into<super::Operand<'a>>,

@@ -54,6 +54,7 @@ macro_rules! binary {
         /// # Errors
         /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
         /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
+        #[pellucid_derive::operation]
         pub fn $name<'a>(
             a: impl Into<super::Operand<'a>>,
             b: impl Into<super::Operand<'a>>,

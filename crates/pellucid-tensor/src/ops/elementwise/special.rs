@@ -1,6 +1,7 @@
 //! Special functions: of Bessel, Gamma's family, and the normal distribution.
 
 use super::{binary, unary};
+use crate::array::host_values;
 use crate::autograd::is_recorded;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -111,7 +112,7 @@ pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
 /// ln Γ_p(x) = p(p − 1)/4·ln π + Σ ln Γ(x − i/2) over 0 ≤ i < p, for x > (p − 1)/2 (torch's `mvlgamma`).
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for p = 0; [`Error::DTypeMismatch`] for integers.
+/// [`Error::InvalidArgument`] for p = 0; [`Error::DTypeMismatch`] for integers; [`Error::OutOfMemory`].
 #[face]
 pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     let op = "multigammaln";
@@ -121,8 +122,8 @@ pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    let shifts: Vec<f64> = (0..p).map(|i| -0.5 * i as f64).collect();
-    let shifts = ops::to_dtype(&Tensor::new(shifts, [p]), x.dtype())?;
+    let shifts = host_values(p, (0..p).map(|i| -0.5 * i as f64))?;
+    let shifts = ops::to_dtype(&ops::from_host(&shifts, [p])?, x.dtype())?;
     let terms = ops::lgamma(&ops::add(&ops::unsqueeze(x, -1)?, &shifts)?)?;
-    ops::add(&ops::sum(&terms, -1)?, 0.25 * (p * (p - 1)) as f64 * PI.ln())
+    ops::add(&ops::sum(&terms, -1)?, 0.25 * (p as f64 * (p - 1) as f64) * PI.ln())
 }

@@ -17,7 +17,7 @@ const DEFICIENCY: usize = 8;
 /// The sign of the row order that pivots make: −1 to the number of exchanges.
 fn sign(factors: &lu::Factors) -> Result<Tensor> {
     let k = factors.pivots.shape()[factors.pivots.rank() - 1];
-    let exchanges = ops::sum(&ops::ne(&factors.pivots, Tensor::arange(1, k as i64 + 1, 1))?, -1)?;
+    let exchanges = ops::sum(&ops::ne(&factors.pivots, ops::add(&ops::indices(k)?, 1)?)?, -1)?;
     let odd = ops::to_dtype(&ops::rem(&exchanges, 2)?, factors.packed.dtype())?;
     ops::sub(1.0, &ops::mul(&odd, 2.0)?)
 }

@@ -191,7 +191,7 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let a = ops::movedim(a, axes, &ends)?;
     let unknown = &a.shape()[b.rank().min(a.rank())..];
     let size = unknown.iter().product::<usize>();
-    if size != b.size() || size * size != a.size() {
+    if size != b.size() || size.checked_mul(size) != Some(a.size()) {
         let mend =
             format!("A has {} elements; B and the axes of A beyond B's rank must have the root of that", a.size());
         return Err(Error::shapes(op, [a.shape(), b.shape()], mend));

@@ -187,7 +187,7 @@ pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Te
     let k = m.min(n);
     let order = row_order(&as_pivots("lu_unpack", packed, pivots)?, m)?;
     // Column i of P has its one at row orderᵢ.
-    let rows = column(&Tensor::arange(0, m as i64, 1))?;
+    let rows = column(&ops::indices(m)?)?;
     let p = ops::to_dtype(&ops::eq(&rows, &super::row(&order)?)?, packed.dtype())?;
     let l = unit_lower(&block(packed, (0, 0), m, k)?)?;
     Ok((p, l, ops::triu(&block(packed, (0, 0), k, n)?, 0)?))

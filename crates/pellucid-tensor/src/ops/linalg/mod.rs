@@ -129,7 +129,7 @@ fn block(x: &Tensor, at: (usize, usize), rows: usize, columns: usize) -> Result<
 
 /// Ones on the diagonal of one `[rows, columns]` matrix.
 fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
-    let (i, j) = (Tensor::arange(0, rows as i64, 1), Tensor::arange(0, columns as i64, 1));
+    let (i, j) = (ops::indices(rows)?, ops::indices(columns)?);
     ops::to_dtype(&ops::eq(&column(&i)?, &j)?, dtype)
 }
 

@@ -1,9 +1,10 @@
 //! Products and powers of matrices.
 
 use super::inv::inv;
-use crate::ops::{self, matmul};
+use crate::ops::precision::{in_single, widened_all};
+use crate::ops::{self, check, matmul};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::{face, operation};
 use pellucid_ir::{Error, Result};
 
 /// The square matrices of the last two axes, multiplied with themselves n times; the identity for n = 0, and the inverse
@@ -21,6 +22,7 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
         let ones = ops::ones(&x.shape()[..x.rank() - 1], x.dtype())?;
         return ops::diag_embed(&ones, 0, -2, -1);
     }
+    in_single!("matrix_power", [x] => matrix_power(x, n));
     // By the binary digits of n, the highest first.
     let (base, n) = (if n < 0 { inv(x)? } else { x.clone() }, n.unsigned_abs());
     let mut power = base.clone();
@@ -39,8 +41,14 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] for other ranks, and where inner lengths differ; [`Error::InvalidArgument`] for fewer than two;
 /// [`Error::DTypeMismatch`] for truth values.
+#[operation]
 pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     let op = "multi_dot";
+    if matrices.len() > 2
+        && let Some((rounding, matrices)) = widened_all(op, matrices)?
+    {
+        return rounding.round(multi_dot(&matrices.iter().collect::<Vec<_>>())?);
+    }
     let shapes = || matrices.iter().map(|m| m.shape());
     let [first, .., last] = matrices else {
         return Err(Error::invalid(op, format!("takes two matrices or more, got {}", matrices.len())));
@@ -92,7 +100,7 @@ fn chain(factors: &[Tensor], cuts: &[Vec<usize>], i: usize, j: usize) -> Result<
 /// The powers 0, 1, .., n − 1 of every element, along a new last axis (Vandermonde); n is the last axis's length by default.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for a number; [`Error::InvalidArgument`] for n = 0.
+/// [`Error::ShapeMismatch`] for a number; [`Error::InvalidArgument`] for n = 0; [`Error::OutOfMemory`].
 #[face]
 pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     let Some(&len) = x.shape().last() else {
@@ -102,6 +110,8 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     if n == 0 && len != 0 {
         return Err(Error::invalid("vander", "takes at least one power"));
     }
+    check::affordable_parts(n)?;
+    check::representable(x.shape().iter().copied().chain([n]).collect())?;
     let mut powers = vec![ops::ones_like(x)?];
     for k in 1..n {
         powers.push(ops::mul(&powers[k - 1], x)?);
@@ -119,5 +129,6 @@ pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let mismatch = |mend: &str| Error::shapes(op, [a.shape(), b.shape()], mend);
     let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("they must broadcast"))?;
     let at = shape.axis(op, axis)? as isize - shape.rank() as isize;
+    in_single!(op, [a, b] => ops::sum(&ops::mul(a, b)?, at));
     ops::sum(&ops::mul(a, b)?, at)
 }

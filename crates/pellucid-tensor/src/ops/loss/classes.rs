@@ -2,8 +2,9 @@
 
 use super::{Reduction, floats, times};
 use crate::autocast;
-use crate::ops;
 use crate::ops::formula::map;
+use crate::ops::precision::in_single;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
@@ -15,7 +16,9 @@ use std::sync::OnceLock;
 /// The gradient is (x − t) / max(x·(1 − x), 10⁻¹²), a number at 0 and 1 too.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers;
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for x outside [0, 1], where values can be read (elsewhere the loss is
+/// NaN).
 #[face]
 pub fn binary_cross_entropy(
     x: &Tensor,
@@ -25,6 +28,8 @@ pub fn binary_cross_entropy(
 ) -> Result<Tensor> {
     static BCE: OnceLock<Formula> = OnceLock::new();
     floats("binary_cross_entropy", &[x, target])?;
+    check::in_range("binary_cross_entropy", "probabilities x", x, 0.0..=1.0)?;
+    in_single!("binary_cross_entropy", [x, target; weight] => binary_cross_entropy(x, target, weight, reduction));
     let formula = BCE.get_or_init(|| {
         formula! {
             binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (1.0 - x).ln().max(-100.0));
@@ -51,7 +56,10 @@ pub fn binary_cross_entropy_with_logits(
     reduction: Reduction,
 ) -> Result<Tensor> {
     static BCE: OnceLock<Formula> = OnceLock::new();
-    floats("binary_cross_entropy_with_logits", &[x, target])?;
+    let op = "binary_cross_entropy_with_logits";
+    floats(op, &[x, target])?;
+    in_single!(op, [x, target; weight, positive_weight] =>
+        binary_cross_entropy_with_logits(x, target, weight, positive_weight, reduction));
     let formula = BCE.get_or_init(|| {
         formula! {
             binary_cross_entropy_with_logits(x, t, p) = {
@@ -78,7 +86,9 @@ pub fn multilabel_soft_margin_loss(
     weight: Option<&Tensor>,
     reduction: Reduction,
 ) -> Result<Tensor> {
-    floats("multilabel_soft_margin_loss", &[x, target])?;
+    let op = "multilabel_soft_margin_loss";
+    floats(op, &[x, target])?;
+    in_single!(op, [x, target; weight] => multilabel_soft_margin_loss(x, target, weight, reduction));
     let values = binary_cross_entropy_with_logits(x, target, weight, None, Reduction::None)?;
     reduction.of(&ops::mean(&values, -1)?)
 }
@@ -91,6 +101,7 @@ pub fn multilabel_soft_margin_loss(
 pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "soft_margin_loss";
     floats(op, &[x, target])?;
+    in_single!(op, [x, target] => soft_margin_loss(x, target, reduction));
     let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
     reduction.of(&ops::neg(&ops::logsigmoid(&ops::mul(x, target)?)?)?)
 }
@@ -103,6 +114,7 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
 pub fn hinge_embedding_loss(x: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
     static HINGE: OnceLock<Formula> = OnceLock::new();
     floats("hinge_embedding_loss", &[x])?;
+    in_single!("hinge_embedding_loss", [x] => hinge_embedding_loss(x, target, margin, reduction));
     let formula = HINGE.get_or_init(|| {
         formula! {
             hinge_embedding_loss(x, t; margin) = t.ne(1.0).select((margin - x).relu(), 0.0) + t.ne(-1.0).select(x, 0.0);

@@ -4,6 +4,7 @@ use super::{Reduction, floats};
 use crate::autocast;
 use crate::ops;
 use crate::ops::over;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{Error, Result};
@@ -26,6 +27,7 @@ pub fn margin_ranking_loss(
         let mend = "all three have one rank: broadcasting another would be a mistake more often than not";
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], mend));
     }
+    in_single!(op, [a, b] => margin_ranking_loss(a, b, target, margin, reduction));
     let (a, b) = (&autocast::read(op, a)?, &autocast::read(op, b)?);
     let behind = ops::mul(&ops::sub(b, a)?, &ops::to_dtype(target, a.dtype())?)?;
     reduction.of(&ops::relu(&ops::add(&behind, margin)?)?)
@@ -50,6 +52,7 @@ pub fn cosine_embedding_loss(
         let mend = "takes [N, D], [N, D] and [N], or [D], [D] and []";
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], mend));
     }
+    in_single!(op, [a, b] => cosine_embedding_loss(a, b, target, margin, reduction));
     let (a, b) = (&autocast::read(op, a)?, &autocast::read(op, b)?);
     // The small number is the field's: it is added to the squares.
     let dot = |a: &Tensor, b: &Tensor| ops::sum(&ops::mul(a, b)?, -1);
@@ -89,6 +92,7 @@ impl Default for Triplet {
 pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, options: Triplet) -> Result<Tensor> {
     let op = "triplet_margin_loss";
     floats(op, &[x, positive, negative])?;
+    in_single!(op, [x, positive, negative] => triplet_margin_loss(x, positive, negative, options));
     let Triplet { margin, p, eps, swap, reduction } = options;
     let distance = |a: &Tensor, b: &Tensor| ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, over(-1));
     let [x, positive, negative] = [x, positive, negative].map(|t| autocast::read(op, t));
@@ -111,13 +115,22 @@ pub fn triplet_margin_with_distance_loss(
 ) -> Result<Tensor> {
     if x.rank() != positive.rank() || x.rank() != negative.rank() {
         let shapes = [x.shape(), positive.shape(), negative.shape()];
-        return Err(Error::shapes("triplet_margin_loss", shapes, "all three have one rank"));
+        return Err(Error::shapes("triplet_margin_with_distance_loss", shapes, "all three have one rank"));
     }
     if margin.is_nan() || margin <= 0.0 {
-        return Err(Error::invalid("triplet_margin_loss", format!("the margin is positive, got {margin}")));
+        return Err(Error::invalid(
+            "triplet_margin_with_distance_loss",
+            format!("the margin is positive, got {margin}"),
+        ));
     }
     let near = distance(x, positive)?;
     let far = distance(x, negative)?;
     let far = if swap { ops::minimum(&far, &distance(positive, negative)?)? } else { far };
-    reduction.of(&ops::relu(&ops::add(&ops::sub(&near, &far)?, margin)?)?)
+    nearer(&near, &far, margin, reduction)
+}
+
+/// max(0, near − far + margin), reduced.
+fn nearer(near: &Tensor, far: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
+    in_single!("triplet_margin_loss", [near, far] => nearer(near, far, margin, reduction));
+    reduction.of(&ops::relu(&ops::add(&ops::sub(near, far)?, margin)?)?)
 }

@@ -1,6 +1,7 @@
 //! Cross-entropy of logits against classes, by one row kernel.
 
-use super::super::formula::rows;
+use super::super::formula::rows_in;
+use super::super::precision::{in_single, rounded, single};
 use super::{Reduction, in_range};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -33,8 +34,8 @@ pub struct CrossEntropy<'a> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing
 /// outside [0, 1], or an `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class number
-/// outside 0..C that is not ignored. Where work is deferred, numbers are not known yet: then the loss of
-/// such a sample is NaN.
+/// outside 0..C that is not ignored. Where work is deferred, numbers are not known yet: then the loss is NaN, with a gradient
+/// of NaN for all samples (without a reduction, for such a sample).
 #[face]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_>) -> Result<Tensor> {
     let op = "cross_entropy";
@@ -47,30 +48,45 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     if !(0.0..=1.0).contains(&options.label_smoothing) {
         return Err(Error::invalid(op, format!("label_smoothing must be in [0, 1], got {}", options.label_smoothing)));
     }
+    if let (Some(_), true) = (options.weight, options.label_smoothing > 0.0) {
+        // The logits are read twice: their gradients are added before they are rounded.
+        let weight = options.weight;
+        in_single!(op, [logits; weight] => cross_entropy(logits, targets, CrossEntropy { weight, ..options }));
+    }
     let axis = logits.rank().min(2) - 1;
     let class_axis: AxisSet = [axis].into_iter().collect();
     let smoothing = options.label_smoothing;
     let weight = options.weight.map(|weight| beside(weight, logits, axis)).transpose()?;
+    let number = if targets.dtype().is_float() { single(&[logits, targets]) } else { single(&[logits]) };
     let of_rows = |formula, operands: &[&Tensor], params: &[Scalar]| {
-        ops::squeeze(&rows(formula, operands, params, class_axis)?, axis as isize)
+        ops::squeeze(&rows_in(formula, operands, params, class_axis, number)?, axis as isize)
     };
     if targets.dtype().is_float() {
-        if options.ignore_index.is_some() {
-            return Err(Error::invalid(op, "ignore_index needs class numbers as targets"));
-        }
         if targets.shape() != logits.shape() {
-            return Err(Error::shapes(op, [logits.shape(), targets.shape()], "probabilities have the logits' shape"));
+            let help = format!(
+                "targets of dtype {} are probabilities and have the logits' shape; class numbers are integers: convert \
+                 them with to_dtype(DType::I64)",
+                targets.dtype()
+            );
+            return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
+        }
+        if options.ignore_index.is_some() {
+            let reason = "ignore_index needs class numbers as targets, which are integers; floats are probabilities";
+            return Err(Error::invalid(op, reason));
         }
         let losses = match &weight {
             Some(weight) => of_rows(weighted(), &[logits, targets, weight], &[smoothing.into()])?,
             None => of_rows(probabilities(), &[logits, targets], &[smoothing.into()])?,
         };
-        return options.reduction.of(&losses);
+        return rounded(op, &[logits, targets], options.reduction.of(&losses)?);
     }
     let expected = class_axis.remove(logits.shape());
     if *targets.shape() != expected {
-        let mend = format!("class numbers have the logits' shape without axis {axis}, {expected}");
-        return Err(Error::shapes(op, [logits.shape(), targets.shape()], mend));
+        let help = format!(
+            "class numbers have the logits' shape without axis {axis}, {expected}; probabilities have the logits' shape \
+             and are floats"
+        );
+        return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
     }
     if targets.dtype() == DType::Bool {
         return Err(Error::dtypes(
@@ -83,13 +99,11 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     let counts = options.ignore_index.map(|ignored| ops::ne(&classes, ignored)).transpose()?;
     // An ignored class number may lie outside 0..C; class 0 stands in for it.
     let valid = counts.as_ref().map_or(Ok(classes.clone()), |counts| ops::where_(counts, &classes, 0))?;
-    in_range(op, &valid, axis, logits.shape()[axis])?;
+    let checked = in_range(op, &valid, axis, logits.shape()[axis])?;
     let (formula, params) = if smoothing == 0.0 { (hard(), None) } else { (smoothed(), Some(smoothing.into())) };
-    // A class number outside 0..C, of which nothing is known yet, meets the last class's weight; its loss is NaN.
     let weights = |weight: &Tensor| {
         let weight = ops::broadcast_to(weight, logits.shape())?;
-        let near = ops::clamp(&valid, 0, logits.shape()[axis] as i64 - 1)?;
-        ops::squeeze(&ops::take_along_axis(&weight, &near, axis as isize)?, axis as isize)
+        ops::squeeze(&ops::take_along_axis(&weight, &checked.classes, axis as isize)?, axis as isize)
     };
     let losses = match &weight {
         None => of_rows(formula, &[logits, &valid], params.as_slice())?,
@@ -108,12 +122,16 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     let counts = counts.map(|counts| ops::squeeze(&counts, axis as isize)).transpose()?;
     let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| ops::where_(counts, &losses, 0.0))?;
     let shares = match (&weight, &counts) {
-        (None, None) => return options.reduction.of(&losses),
-        (None, Some(counts)) => ops::to_dtype(counts, logits.dtype())?,
-        (Some(weight), None) => weights(weight)?,
-        (Some(weight), Some(counts)) => ops::where_(counts, &weights(weight)?, 0.0)?,
+        (None, None) => {
+            let loss = checked.poison_loss(options.reduction.of(&losses)?, options.reduction, &[])?;
+            return rounded(op, &[logits], loss);
+        }
+        (None, Some(counts)) => ops::to_dtype(counts, losses.dtype())?,
+        (Some(weight), None) => ops::to_dtype(&weights(weight)?, losses.dtype())?,
+        (Some(weight), Some(counts)) => ops::to_dtype(&ops::where_(counts, &weights(weight)?, 0.0)?, losses.dtype())?,
     };
-    options.reduction.weighted(&losses, &shares)
+    let loss = checked.poison_loss(options.reduction.weighted(&losses, &shares)?, options.reduction, &[])?;
+    rounded(op, &[logits], loss)
 }
 
 /// The weights of the classes, beside the axes of the logits that are not the classes'.

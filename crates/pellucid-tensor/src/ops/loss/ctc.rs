@@ -1,9 +1,11 @@
 //! Connectionist temporal classification: the probability of a labelling, over all its alignments.
 
-use super::{Reduction, class_numbers, floats};
+use super::{Reduction, class_numbers, floats, in_range};
+use crate::array::host_vec;
 use crate::engine;
-use crate::ops;
 use crate::ops::formula::map;
+use crate::ops::precision::in_single;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
@@ -29,7 +31,9 @@ pub struct Ctc {
 /// prefixes, by logarithms.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank that is no class;
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank that is no class, and, where
+/// values can be read, for a number of steps outside 0..=T or of labels outside 0..=S; [`Error::IndexOutOfBounds`] for a label
+/// outside 0..C within its sample's length (where work is deferred, the loss and its gradient are NaN instead);
 /// [`Error::ReadInCapture`] for labels one after the other, which are cut by their lengths.
 #[face]
 #[track_caller]
@@ -42,6 +46,7 @@ pub fn ctc_loss(
 ) -> Result<Tensor> {
     let op = "ctc_loss";
     floats(op, &[log_probs])?;
+    in_single!(op, [log_probs] => ctc_loss(log_probs, targets, input_lengths, target_lengths, options));
     let single = log_probs.rank() == 2;
     let probs = if single { ops::unsqueeze(log_probs, 1)? } else { log_probs.clone() };
     let &[steps, samples, classes] = &probs.shape()[..] else {
@@ -56,13 +61,21 @@ pub fn ctc_loss(
     }
     let lengths = |t: &Tensor| ops::reshape(&class_numbers(op, t)?, [samples, 1]);
     let (steps_of, labels_of) = (lengths(input_lengths)?, lengths(target_lengths)?);
+    check::in_range(op, "numbers of steps", &steps_of, 0.0..=steps as f64)?;
     let labels = padded(op, &class_numbers(op, targets)?, &labels_of, samples)?;
+    let most = labels.shape()[1];
+    check::in_range(op, "numbers of labels", &labels_of, 0.0..=most as f64)?;
+    // Labels behind a sample's length may be any numbers.
+    let counts = ops::lt(&ops::indices(most)?, &labels_of)?;
+    let checked = in_range(op, &ops::where_(&counts, &labels, options.blank as i64)?, 2, classes)?;
+    let labels = &checked.classes;
+    let probs = checked.poison(probs, options.reduction, &[1], &[1, samples, 1].into())?;
 
     // The labels with blanks between them and around: [N, 2S + 1].
     let width = 2 * labels.shape()[1] + 1;
     let blank = ops::full([samples, labels.shape()[1], 1], options.blank as i64, DType::I64)?;
     let with_blanks =
-        ops::reshape(&ops::concatenate(&[&blank, &ops::unsqueeze(&labels, 2)?], 2)?, [samples, width - 1])?;
+        ops::reshape(&ops::concatenate(&[&blank, &ops::unsqueeze(labels, 2)?], 2)?, [samples, width - 1])?;
     let path = ops::concatenate(&[&with_blanks, &ops::full([samples, 1], options.blank as i64, DType::I64)?], 1)?;
     let scores =
         ops::take_along_axis(&probs, &ops::broadcast_to(&ops::unsqueeze(&path, 0)?, [steps, samples, width])?, 2)?;
@@ -72,10 +85,15 @@ pub fn ctc_loss(
         &ops::ne(&path, options.blank as i64)?,
         &ops::ne(&path, &shifted(&path, 2, options.blank as i64)?)?,
     )?;
-    let places = Tensor::arange(0, width as i64, 1);
+    let places = ops::indices(width)?;
     // Added, not chosen: what is no number goes back to every step.
     let start = ops::to_dtype(&ops::where_(&ops::lt(&places, 2)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())?;
     let mut prefixes = ops::add(&ops::select(&scores, 0, 0)?, &start)?;
+    // Without a step there is one labelling, the empty one.
+    let empty = ops::to_dtype(&ops::where_(&ops::lt(&places, 1)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())?;
+    prefixes = ops::where_(&ops::gt(&steps_of, 0)?, &prefixes, &empty)?;
+    // Without a sample there is nothing to add up, however many steps there are.
+    let steps = if samples == 0 { 0 } else { steps };
     for step in 1..steps {
         let one = shifted(&prefixes, 1, f64::NEG_INFINITY)?;
         let two = ops::where_(&skips, &shifted(&prefixes, 2, f64::NEG_INFINITY)?, f64::NEG_INFINITY)?;
@@ -100,11 +118,9 @@ pub fn ctc_loss(
         }
         _ => losses,
     };
-    options.reduction.of(&if single && options.reduction == Reduction::None {
-        ops::squeeze(&losses, 0)?
-    } else {
-        losses
-    })
+    let single = single && options.reduction == Reduction::None;
+    let loss = options.reduction.of(&if single { ops::squeeze(&losses, 0)? } else { losses })?;
+    checked.poison_loss(loss, options.reduction, &[1])
 }
 
 /// The labels as a matrix.
@@ -118,19 +134,21 @@ fn padded(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: usize) 
     }
     engine::readable(op, "labels one after the other are cut by their lengths; pass a padded matrix [N, S] of them")?;
     let counts = lengths.array().to_vec::<i64>(op)?;
-    if counts.iter().any(|&n| n < 0) || counts.iter().sum::<i64>() > targets.size() as i64 {
-        let reason = format!("the lengths {counts:?} of labels add up to more than their number, {}", targets.size());
+    let total = counts.iter().try_fold(0i64, |sum, &n| if n < 0 { None } else { sum.checked_add(n) });
+    if total.is_none_or(|total| total > targets.size() as i64) {
+        let reason =
+            format!("numbers of labels are at least 0 and add up to at most {}, got {counts:?}", targets.size());
         return Err(Error::invalid(op, reason));
     }
     let most = counts.iter().copied().max().unwrap_or(0);
     let mut first = 0;
-    let mut index = Vec::new();
+    let mut index = host_vec((most as usize).saturating_mul(samples))?;
     for count in counts {
         // Places behind a sample's labels hold any label: they do not count.
         index.extend((0..most).map(|i| if i < count { first + i } else { 0 }));
         first += count;
     }
-    ops::take(targets, &Tensor::new(index, [samples, most as usize]))
+    ops::take(targets, &ops::from_host(&index, [samples, most as usize])?)
 }
 
 /// The elements of a matrix's rows moved to the right.

@@ -24,8 +24,11 @@ pub use regression::{
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
+use crate::ops::formula::map;
 use crate::tensor::Tensor;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{DType, Error, Result, Shape, formula};
+use std::sync::OnceLock;
 
 /// What a loss does with the values of its samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -74,19 +77,62 @@ fn floats(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
 /// Class numbers as `i64`, after a look at their dtype.
 fn class_numbers(op: &'static str, targets: &Tensor) -> Result<Tensor> {
     if !targets.dtype().is_int() {
-        return Err(Error::dtypes(op, [targets.dtype()], "targets are class numbers, of an integer dtype"));
+        return Err(Error::dtypes(
+            op,
+            [targets.dtype()],
+            "targets are class numbers, which are integers; convert them with to_dtype(DType::I64)",
+        ));
     }
     ops::to_dtype(targets, DType::I64)
 }
 
-/// Checks class numbers, where they are there to be read.
-fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<()> {
+/// Class numbers after a look at their values.
+struct Checked {
+    /// All inside of `0..len`.
+    classes: Tensor,
+    /// Which of them were inside, where the values are not known yet.
+    inside: Option<Tensor>,
+}
+
+/// Checks class numbers: at once where they can be read. Where work is deferred, those outside are replaced by a class, and
+/// [`Checked::poison`] makes the loss and its gradient NaN.
+fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<Checked> {
     if !engine::is_eager() || classes.device() != Device::cpu() {
-        return Ok(());
+        let inside = ops::logical_and(&ops::ge(classes, 0)?, &ops::lt(classes, len as i64)?)?;
+        let near = ops::clamp(classes, 0, len.max(1) as i64 - 1)?;
+        return Ok(Checked { classes: near, inside: Some(inside) });
     }
     let outside = |class: &i64| !(0..len as i64).contains(class);
     match classes.array().to_vec::<i64>(op)?.into_iter().find(outside) {
         Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
-        None => Ok(()),
+        None => Ok(Checked { classes: classes.clone(), inside: None }),
+    }
+}
+
+impl Checked {
+    /// x, or NaN with a gradient of NaN: of each sample whose class number was outside, or of all samples where the loss is
+    /// reduced. A sample's class numbers have these axes; `shape` broadcasts one mask a sample to x.
+    fn poison(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
+        static POISON: OnceLock<Formula> = OnceLock::new();
+        let Some(inside) = &self.inside else { return Ok(x) };
+        let poison = POISON.get_or_init(|| {
+            formula! {
+                poison(x, inside: mask) = inside.select(x, f64::NAN);
+                d x = inside.select(g, f64::NAN);
+            }
+            .eternal()
+        });
+        let inside = match reduction {
+            Reduction::None if axes.is_empty() => ops::reshape_to(inside, shape)?,
+            Reduction::None => ops::reshape_to(&ops::all(inside, ops::over(axes))?, shape)?,
+            _ => ops::all(inside, ..)?,
+        };
+        map(poison, &[&x, &inside], &[])
+    }
+
+    /// [`poison`](Self::poison) of a loss, which has one value a sample or one in all.
+    fn poison_loss(&self, loss: Tensor, reduction: Reduction, axes: &[isize]) -> Result<Tensor> {
+        let shape = loss.shape().clone();
+        self.poison(loss, reduction, axes, &shape)
     }
 }

@@ -3,6 +3,7 @@
 use super::{Reduction, class_numbers, floats, in_range};
 use crate::autocast;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{Error, Result};
@@ -23,11 +24,13 @@ pub struct NllLoss<'a> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C that is not
-/// ignored.
+/// ignored. Where work is deferred, the loss and its gradient are NaN instead.
 #[face]
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Tensor> {
     let op = "nll_loss";
     floats(op, &[x])?;
+    let weight = options.weight;
+    in_single!(op, [x; weight] => nll_loss(x, target, NllLoss { weight, ..options }));
     let x = &autocast::read(op, x)?;
     let target = class_numbers(op, target)?;
     let axis = x.rank().min(2).saturating_sub(1);
@@ -45,17 +48,18 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
     }
     let counts = options.ignore_index.map(|ignored| ops::ne(&target, ignored)).transpose()?;
     let valid = counts.as_ref().map_or(Ok(target.clone()), |counts| ops::where_(counts, &target, 0))?;
-    in_range(op, &valid, axis, classes)?;
-    let axis = axis as isize;
-    let picked = ops::squeeze(&ops::take_along_axis(x, &ops::unsqueeze(&valid, axis)?, axis)?, axis)?;
+    let checked = in_range(op, &valid, axis, classes)?;
+    let (valid, axis) = (&checked.classes, axis as isize);
+    let x = &checked.poison(x.clone(), options.reduction, &[], ops::unsqueeze(valid, axis)?.shape())?;
+    let picked = ops::squeeze(&ops::take_along_axis(x, &ops::unsqueeze(valid, axis)?, axis)?, axis)?;
     let weights = match options.weight {
-        Some(weight) => ops::index_select(weight, 0, &valid)?,
+        Some(weight) => ops::index_select(weight, 0, valid)?,
         None => ops::ones(valid.shape(), x.dtype())?,
     };
     // What does not count is left out, not multiplied by 0: it may be −∞, and the mean over nothing has a slope of ∞.
     let counted = |t: Tensor| counts.as_ref().map_or(Ok(t.clone()), |counts| ops::where_(counts, &t, 0.0));
     let values = counted(ops::neg(&ops::mul(&picked, &weights)?)?)?;
-    options.reduction.weighted(&values, &counted(weights)?)
+    checked.poison_loss(options.reduction.weighted(&values, &counted(weights)?)?, options.reduction, &[])
 }
 
 /// Options of [`multi_margin_loss`].
@@ -80,11 +84,17 @@ impl Default for MultiMargin<'_> {
 /// Σ_{i ≠ t} w_t·max(0, margin − x_t + xᵢ)ᵖ / C of scores `[N, C]` or `[C]` (or one number) and class numbers t (Crammer & Singer 2001).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C (where work
+/// is deferred, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is not positive.
 #[face]
 pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
+    if options.p.is_nan() || options.p <= 0.0 {
+        return Err(Error::invalid(op, format!("the power p is positive, got {}", options.p)));
+    }
     floats(op, &[x])?;
+    let weight = options.weight;
+    in_single!(op, [x; weight] => multi_margin_loss(x, target, MultiMargin { weight, ..options }));
     let x = &autocast::read(op, x)?;
     let target = class_numbers(op, target)?;
     let (rows, classes) = matrix(op, x)?;
@@ -94,8 +104,9 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
     if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
         return Err(Error::shapes(op, [x.shape(), weight.shape()], "there is one weight for every class"));
     }
-    in_range(op, &target, 1, classes)?;
-    let target = ops::reshape(&target, [target.size(), 1])?;
+    let checked = in_range(op, &target, 1, classes)?;
+    let target = ops::reshape(&checked.classes, [target.size(), 1])?;
+    let rows = checked.poison(rows, options.reduction, &[], target.shape())?;
     let missing = ops::sub(options.margin, &ops::take_along_axis(&rows, &target, 1)?)?;
     let short = ops::relu(&ops::add(&missing, &rows)?)?;
     let short = if options.p == 1.0 { short } else { ops::pow(&short, options.p)? };
@@ -103,19 +114,22 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
         Some(weight) => ops::mul(&short, &ops::index_select(weight, 0, &target)?)?,
         None => short,
     };
-    let others = ops::ne(Tensor::arange(0, classes as i64, 1), &target)?;
-    samples(x, &ops::where_(&others, &short, 0.0)?, classes, options.reduction)
+    let others = ops::ne(ops::indices(classes)?, &target)?;
+    let loss = samples(x, &ops::where_(&others, &short, 0.0)?, classes, options.reduction)?;
+    checked.poison_loss(loss, options.reduction, &[])
 }
 
 /// Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over the classes j that a sample has and the classes i that it has not, of scores `[N, C]` or `[C]` (or one number).
 /// Targets have their shape: class numbers up to the first −1.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number of C or more.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number of C or more. Where work is
+/// deferred, the loss and its gradient are NaN instead.
 #[face]
 pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "multilabel_margin_loss";
     floats(op, &[x])?;
+    in_single!(op, [x] => multilabel_margin_loss(x, target, reduction));
     let x = &autocast::read(op, x)?;
     let target = class_numbers(op, target)?;
     let (rows, classes) = matrix(op, x)?;
@@ -127,13 +141,16 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     let ended = ops::cumsum(&ops::lt(&target, 0)?, 1)?;
     let valid = ops::eq(&ended, 0)?;
     let target = ops::where_(&valid, &target, 0)?;
-    in_range(op, &target, 1, classes)?;
+    let checked = in_range(op, &target, 1, classes)?;
+    let target = &checked.classes;
+    let rows = checked.poison(rows, reduction, &[1], &[target.shape()[0], 1].into())?;
     let numbers = ops::to_dtype(&valid, target.dtype())?;
-    let has = ops::gt(&ops::scatter_add_along(&numbers, &target, 1, rows.shape())?, 0)?;
-    let ahead = ops::sub(1.0, &ops::take_along_axis(&rows, &target, 1)?)?;
+    let has = ops::gt(&ops::scatter_add_along(&numbers, target, 1, rows.shape())?, 0)?;
+    let ahead = ops::sub(1.0, &ops::take_along_axis(&rows, target, 1)?)?;
     let short = ops::relu(&ops::add(&ops::unsqueeze(&ahead, 2)?, &ops::unsqueeze(&rows, 1)?)?)?;
     let pairs = ops::logical_and(&ops::unsqueeze(&valid, 2)?, &ops::logical_not(&ops::unsqueeze(&has, 1)?)?)?;
-    samples(x, &ops::sum(&ops::where_(&pairs, &short, 0.0)?, 1)?, classes, reduction)
+    let loss = samples(x, &ops::sum(&ops::where_(&pairs, &short, 0.0)?, 1)?, classes, reduction)?;
+    checked.poison_loss(loss, reduction, &[1])
 }
 
 /// Scores as a matrix, and the number of classes.

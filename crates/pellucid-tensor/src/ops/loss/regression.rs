@@ -3,7 +3,8 @@
 use super::{Reduction, floats};
 use crate::autocast;
 use crate::ops;
-use crate::ops::formula::map;
+use crate::ops::formula::{map, map_in};
+use crate::ops::precision::{in_single, rounded, single};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::formula::Formula;
@@ -14,7 +15,9 @@ use std::sync::OnceLock;
 /// A loss that is a formula of x and its target, which broadcast.
 fn of_pairs(formula: &Formula, x: &Tensor, target: &Tensor, params: &[Scalar], reduction: Reduction) -> Result<Tensor> {
     floats(formula.name(), &[x, target])?;
-    reduction.of(&map(formula, &[x, target], params)?)
+    let operands = [x, target];
+    let losses = reduction.of(&map_in(formula, &operands, params, single(&operands))?)?;
+    rounded(formula.name(), &operands, losses)
 }
 
 /// |x − t|
@@ -73,6 +76,8 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
     if beta.is_nan() || beta < 0.0 {
         return Err(Error::invalid("smooth_l1_loss", format!("beta is not negative, got {beta}")));
     }
+    floats("smooth_l1_loss", &[x, target])?;
+    in_single!("smooth_l1_loss", [x, target] => smooth_l1_loss(x, target, beta, reduction));
     ops::div(&huber_loss(x, target, beta, reduction)?, beta)
 }
 
@@ -85,6 +90,7 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
 pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
     let op = "kl_div";
     floats(op, &[x, target])?;
+    in_single!(op, [x, target] => kl_div(x, target, log_target, reduction));
     let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
     let values = match log_target {
         true => ops::mul(&ops::exp(target)?, &ops::sub(target, x)?)?,
@@ -121,6 +127,7 @@ impl Default for PoissonNll {
 pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Result<Tensor> {
     let op = "poisson_nll_loss";
     floats(op, &[x, target])?;
+    in_single!(op, [x, target] => poisson_nll_loss(x, target, options));
     let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
     let values = match options.log_input {
         true => ops::sub(&ops::exp(x)?, &ops::mul(target, x)?)?,
@@ -159,6 +166,7 @@ pub fn gaussian_nll_loss(
     static NLL: OnceLock<Formula> = OnceLock::new();
     let op = "gaussian_nll_loss";
     floats(op, &[x, target, variance])?;
+    in_single!(op, [x, target, variance] => gaussian_nll_loss(x, target, variance, full, eps, reduction));
     let variance = match variance.rank() + 1 == x.rank() && variance.shape()[..] == x.shape()[..variance.rank()] {
         // One variance a row.
         true => ops::unsqueeze(variance, -1)?,

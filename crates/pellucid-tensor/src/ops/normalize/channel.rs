@@ -2,13 +2,13 @@
 
 use super::standardized;
 use crate::autograd::no_grad;
-use crate::ops;
-use crate::ops::reshape_to;
+use crate::ops::precision::in_single;
 use crate::ops::window::window_sums;
+use crate::ops::{self, check, reshape_to};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{AxisSet, Window};
-use pellucid_ir::{Error, Result, Shape};
+use pellucid_ir::{DType, Error, Result, Shape};
 
 /// The mean and the (unbiased) variance of each channel as they were seen in training, both `[C]`.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,7 @@ fn check(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>])
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
+    check::reducible(op, x.shape())?;
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {
             Err(Error::shapes(op, [x.shape(), other.shape()], "weight, bias and statistics have one number a channel"))
@@ -69,6 +70,9 @@ fn fixed(
     let Some(running) = running else {
         return Err(Error::invalid(op, "without training there must be running statistics"));
     };
+    let (RunningStatistics { mean, var }, [weight, bias]) = (running, affine);
+    in_single!(op, [x, mean, var; weight, bias] =>
+        fixed(op, x, Some(RunningStatistics { mean, var }), [weight, bias], eps));
     let at = |t| beside(Some(t), x.rank()).map(|t| t.expect("one a channel"));
     let scale = ops::rsqrt(&ops::add(&at(running.var)?, eps)?)?;
     let mut y = ops::mul(&ops::sub(x, &at(running.mean)?)?, &scale)?;
@@ -91,11 +95,12 @@ fn observe(op: &'static str, x: &Tensor, running: RunningStatistics<'_>, axes: &
     // Both can be written, or neither is.
     ops::writable(op, running.mean)?;
     ops::writable(op, running.var)?;
-    let x = x.detach();
+    let single = |t: Tensor| ops::to_dtype(&t, t.dtype().promote(DType::F32));
+    let x = single(x.detach())?;
     let over = || ops::over(axes);
     let rest = |t: &Tensor| if t.rank() > 1 { ops::mean(t, 0) } else { Ok(t.clone()) };
     for (slot, new) in [(running.mean, ops::mean(&x, over())?), (running.var, ops::var(&x, over().ddof(1))?)] {
-        let kept = ops::mul(slot.detach(), 1.0 - momentum)?;
+        let kept = ops::mul(single(slot.detach())?, 1.0 - momentum)?;
         ops::copy_(slot, &ops::add(&kept, &ops::mul(&rest(&new)?, momentum)?)?)?;
     }
     Ok(())
@@ -223,6 +228,7 @@ pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f6
     if x.size() == 0 {
         return Ok(x.clone());
     }
+    in_single!(op, [x] => local_response_norm(x, size, alpha, beta, k));
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let columns = reshape_to(&ops::mul(x, x)?, &[n, channels, x.shape()[2..].iter().product(), 1].into())?;
     let window = Window { size: [size, 1, 1], stride: [1; 3], dilation: [1; 3], before: [size / 2, 0, 0] };

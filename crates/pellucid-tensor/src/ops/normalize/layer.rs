@@ -1,6 +1,7 @@
 //! Normalisation over the last axes.
 
 use super::standardized;
+use crate::ops::check;
 use crate::ops::formula::rows;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -23,6 +24,7 @@ fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tenso
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
+    check::reducible(op, x.shape())?;
     Ok((lead..x.rank()).collect())
 }
 

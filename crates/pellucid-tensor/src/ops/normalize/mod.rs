@@ -8,6 +8,7 @@ pub use layer::{layer_norm, rms_norm};
 
 use super::formula::rows;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::AxisSet;
@@ -21,6 +22,9 @@ fn standardized(x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>, eps:
     static WEIGHT: OnceLock<Formula> = OnceLock::new();
     static AFFINE: OnceLock<Formula> = OnceLock::new();
     let params = [eps.into()];
+    if weight.is_none() && bias.is_some() {
+        in_single!("standardized", [x; bias] => standardized(x, None, bias, eps, axes));
+    }
     match (weight, bias) {
         (None, _) => {
             let plain = PLAIN.get_or_init(|| {

@@ -90,7 +90,7 @@ impl Operation for Layer {
         let mut y = slots(states, self.slots().0, steps);
         if self.lengths {
             let lengths = Tensor::from(inputs[self.floats()].clone());
-            let step = ops::unsqueeze(&Tensor::arange(0, steps as i64, 1), 1)?;
+            let step = ops::unsqueeze(&ops::indices(steps)?, 1)?;
             let inside = ops::unsqueeze(&ops::lt(&step, &lengths)?, 2)?;
             y = ops::where_(&inside, Tensor::from(y), 0.0)?.array().clone();
         }

@@ -4,7 +4,9 @@
 
 use super::resample::{Taps, resampled};
 use super::{Images, affordable};
+use crate::array::{host_values, host_vec};
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{DType, Error, Result, Shape};
@@ -14,6 +16,15 @@ use std::ops::Range;
 fn window(len: usize, outputs: usize, o: usize) -> Range<usize> {
     let at = |o: usize| (o as u128 * len as u128 / outputs as u128) as usize;
     at(o)..((o + 1) as u128 * len as u128).div_ceil(outputs as u128) as usize
+}
+
+/// The length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L by O, a multiple of their common divisor.
+fn longest(len: usize, outputs: usize) -> usize {
+    let (mut a, mut b) = (len, outputs);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    if outputs == 0 { 1 } else { (outputs - a + len).div_ceil(outputs) }
 }
 
 /// One length for each spatial axis; none keeps that of x.
@@ -46,10 +57,8 @@ pub(crate) fn averaged(x: &Tensor, axis: usize, outputs: usize) -> Result<Tensor
         let parts = ops::unflatten(x, axis as isize, [outputs as isize, (len / outputs) as isize])?;
         return ops::mean(&parts, axis as isize + 1);
     }
-    let windows: Vec<Range<usize>> = (0..outputs).map(|o| window(len, outputs, o)).collect();
-    let most = windows.iter().map(|w| w.len()).max().unwrap_or(1);
-    let mut taps = Taps::new(most);
-    for window in windows {
+    let mut taps = Taps::new(longest(len, outputs), outputs)?;
+    for window in (0..outputs).map(|o| window(len, outputs, o)) {
         let weight = 1.0 / window.len() as f64;
         taps.push(window.map(|i| (i, weight)));
     }
@@ -60,6 +69,7 @@ fn adaptive_avg(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
+    in_single!(op, [x] => adaptive_avg(op, spatial, x, outputs));
     let outputs = lengths(op, x, outputs, spatial)?;
     let first = x.rank() - spatial;
     outputs.iter().enumerate().try_fold(x.clone(), |y, (a, &outputs)| averaged(&y, first + a, outputs))
@@ -72,11 +82,12 @@ fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
     let mut counts = [1; 3];
     counts[3 - spatial..].copy_from_slice(&outputs);
     // The positions of every window, row-major; shorter windows repeat their last ones.
-    let axes = [0, 1, 2].map(|a| (0..counts[a]).map(|o| window(dims[a], counts[a], o)).collect::<Vec<_>>());
-    let most = [0, 1, 2].map(|a| axes[a].iter().map(|w| w.len()).max().unwrap_or(1));
+    let along = |a: usize| host_values(counts[a], (0..counts[a]).map(|o| window(dims[a], counts[a], o)));
+    let axes = [along(0)?, along(1)?, along(2)?];
+    let most = [0, 1, 2].map(|a| longest(dims[a], counts[a]));
     let at = |a: usize, o: usize, t: usize| axes[a][o].start + t.min(axes[a][o].len() - 1);
-    let mut positions: Vec<i64> = vec![];
     let (windows, taps) = (counts.iter().product::<usize>(), most.iter().product::<usize>());
+    let mut positions: Vec<i64> = host_vec(windows.saturating_mul(taps))?;
     for o in 0..windows {
         let o = [o / (counts[1] * counts[2]), o / counts[2] % counts[1], o % counts[2]];
         for t in 0..taps {
@@ -85,7 +96,7 @@ fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
             positions.push(((z * dims[1] + y) * dims[2] + x) as i64);
         }
     }
-    let positions = Tensor::new(&positions[..], [windows, taps]);
+    let positions = ops::from_host(&positions[..], [windows, taps])?;
     let (n, c) = (images.x.shape()[0], images.x.shape()[1]);
     let flat = ops::flatten(&images.x, 2, -1)?;
     let seen = ops::index_select(&flat.detach(), 2, &positions)?;

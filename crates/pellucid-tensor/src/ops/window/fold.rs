@@ -1,8 +1,10 @@
 //! Windows laid out as columns, and their sum back into an image.
 
 use super::{Spatial, affordable, positive};
+use crate::array::host_values;
 use crate::ops;
 use crate::ops::gather::scatter_add_axis;
+use crate::ops::precision::{rounded, single};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{Error, Result, Shape};
@@ -41,11 +43,16 @@ fn axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> Result<Vec<
             };
             let outputs = room / stride[a] + 1;
             let place = |t: usize| (0..outputs).map(move |o| (t * dilation[a] + o * stride[a]) as i64);
-            let places: Vec<i64> = (0..size[a]).flat_map(place).collect();
-            let places = Tensor::new(&places[..], [size[a], outputs]);
+            let places = host_values(size[a].saturating_mul(outputs), (0..size[a]).flat_map(place))?;
+            let places = ops::from_host(&places[..], [size[a], outputs])?;
             Ok(Axis { places, taps: size[a], outputs, padding: padding[a], padded })
         })
         .collect()
+}
+
+/// The product, or the largest number where that is larger: no tensor has this many elements.
+fn product(lengths: impl Iterator<Item = usize>) -> usize {
+    lengths.fold(1, usize::saturating_mul)
 }
 
 /// Every window as a column: `[N, C, spatial..]` to `[N, C·taps, windows]`, both in row-major order (im2col). One
@@ -63,6 +70,9 @@ pub fn unfold(
     spatial: usize,
 ) -> Result<Tensor> {
     let op = "unfold";
+    if !(1..=3).contains(&spatial) {
+        return Err(Error::invalid(op, format!("takes one to three spatial axes, not {spatial}")));
+    }
     if x.rank() != spatial + 2 && x.rank() != spatial + 1 {
         let mend = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
         return Err(Error::shapes(op, [x.shape()], mend));
@@ -80,8 +90,8 @@ pub fn unfold(
     let taps = (0..spatial).map(|k| (first + 2 * k) as isize);
     let windows = taps.clone().map(|a| a + 1);
     let order: Vec<isize> = (0..first as isize).chain(taps).chain(windows).collect();
-    let columns = axes.iter().map(|a| a.outputs).product();
-    let rows = x.shape()[first - 1] * axes.iter().map(|a| a.taps).product::<usize>();
+    let columns = product(axes.iter().map(|a| a.outputs));
+    let rows = product(axes.iter().map(|a| a.taps).chain([x.shape()[first - 1]]));
     let shape: Shape = x.shape()[..first - 1].iter().copied().chain([rows, columns]).collect();
     ops::reshape_to(&ops::permute(&y, &order)?, &shape)
 }
@@ -103,7 +113,7 @@ pub fn fold(
 ) -> Result<Tensor> {
     let op = "fold";
     let axes = axes(op, dims, [&size.into(), &dilation.into(), &padding.into(), &stride.into()])?;
-    let (taps, columns) = (axes.iter().map(|a| a.taps).product(), axes.iter().map(|a| a.outputs).product::<usize>());
+    let (taps, columns) = (product(axes.iter().map(|a| a.taps)), product(axes.iter().map(|a| a.outputs)));
     let fits = (x.rank() == 2 || x.rank() == 3)
         && x.shape()[x.rank() - 1] == columns
         && x.shape()[x.rank() - 2].is_multiple_of(taps);
@@ -115,7 +125,9 @@ pub fn fold(
     let channels = x.shape()[lead] / taps;
     let lengths = axes.iter().map(|a| a.taps).chain(axes.iter().map(|a| a.outputs));
     let shape: Shape = x.shape()[..lead].iter().copied().chain([channels]).chain(lengths).collect();
-    let mut y = ops::reshape_to(x, &shape)?;
+    // Each axis is one kernel; the result is rounded after the last.
+    let number = single(&[x]).unwrap_or(x.dtype());
+    let mut y = ops::reshape_to(&ops::to_dtype(x, number)?, &shape)?;
     let first = lead + 1;
     for (k, axis) in axes.iter().enumerate() {
         // Taps, taps.., windows, windows..: the first of either become one axis, in the place of the taps.
@@ -128,5 +140,5 @@ pub fn fold(
     for (k, axis) in axes.iter().enumerate() {
         y = ops::narrow(&y, (first + k) as isize, axis.padding, axis.padded - 2 * axis.padding)?;
     }
-    Ok(y)
+    rounded(op, &[x], y)
 }

@@ -4,6 +4,7 @@
 //! and the last one ends with the axis. Neighbours are ⌊α⌋ or ⌈α⌉ apart, and may overlap.
 
 use super::{Images, Spatial, affordable, positive};
+use crate::array::host_values;
 use crate::autograd::no_grad;
 use crate::ops;
 use crate::ops::formula::map;
@@ -73,13 +74,12 @@ fn fractional_max(
         let _off = no_grad();
         // The position of every tap of every window, from that of its first.
         let steps = [(dims[1] * dims[2]) as i64, dims[2] as i64, 1];
-        let taps_at: Vec<i64> = (0..taps)
-            .map(|t| {
-                let t = [t / (size[1] * size[2]), t / size[2] % size[1], t % size[2]];
-                (0..3).map(|a| t[a] as i64 * steps[a]).sum()
-            })
-            .collect();
-        let mut positions = Tensor::new(&taps_at[..], [taps]);
+        let tap = |t: usize| {
+            let t = [t / (size[1] * size[2]), t / size[2] % size[1], t % size[2]];
+            (0..3).map(|a| t[a] as i64 * steps[a]).sum::<i64>()
+        };
+        let taps_at = host_values(taps, (0..taps).map(tap))?;
+        let mut positions = ops::from_host(&taps_at[..], [taps])?;
         for a in 3 - spatial..3 {
             // Numbers come last axis first of a plane, and first axis first of a space, as in the field.
             let k = if spatial == 3 { a } else { 2 - a };

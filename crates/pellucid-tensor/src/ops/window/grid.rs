@@ -2,7 +2,9 @@
 
 use super::affordable;
 use super::resample::cubic_at;
+use crate::array::host_vec;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::ops::reshape_to;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
@@ -56,6 +58,7 @@ pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, 
     if x.dtype() != grid.dtype() || !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], "both have one float dtype"));
     }
+    in_single!(op, [x, grid] => grid_sample(x, grid, mode, outside, align_corners));
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let dims = &x.shape()[2..];
     let places = grid.shape()[1..=spatial].iter().product::<usize>();
@@ -181,13 +184,14 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
         return Err(Error::dtypes(op, [theta.dtype()], "takes floats; use to_dtype()"));
     }
     affordable(dims)?;
+    in_single!(op, [theta] => affine_grid(theta, dims, align_corners));
     let place = |i: usize, len: usize| match (align_corners, len) {
         (true, 1) => 0.0,
         (true, _) => 2.0 * i as f64 / (len - 1) as f64 - 1.0,
         (false, _) => (2 * i + 1) as f64 / len as f64 - 1.0,
     };
     let places: usize = dims.iter().product();
-    let mut base = Vec::with_capacity(places * (spatial + 1));
+    let mut base = host_vec(places * (spatial + 1))?;
     for flat in 0..places {
         let mut rest = flat;
         // The last axis first, and a one for the shift.
@@ -197,7 +201,7 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
         }
         base.push(1.0);
     }
-    let base = ops::to_dtype(&Tensor::new(&base[..], [places, spatial + 1]), theta.dtype())?;
+    let base = ops::to_dtype(&ops::from_host(&base[..], [places, spatial + 1])?, theta.dtype())?;
     let grid = ops::matmul(&base, &ops::transpose(theta, 1, 2)?)?;
     let shape: Shape = [theta.shape()[0]].iter().chain(dims).chain(&[spatial]).copied().collect();
     reshape_to(&grid, &shape)

@@ -2,10 +2,11 @@
 
 use super::conv::window_sums;
 use super::{Images, Spatial, affordable, positive};
-use crate::array::Array;
+use crate::array::{Array, host_values};
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::engine;
-use crate::ops;
+use crate::ops::precision::in_single;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::kernel::{self, Kernel, Window};
@@ -64,6 +65,7 @@ impl Pool {
     /// The window, and the number of windows along each axis.
     fn window(&self, op: &'static str, spatial: usize, dims: [usize; 3]) -> Result<(Window, [usize; 3])> {
         let size = positive(op, "the size", self.size.three(op, "size", spatial, 1)?)?;
+        affordable(&size)?;
         let stride = self.stride.as_ref().map_or(Ok(size), |s| s.three(op, "stride", spatial, 1))?;
         let stride = positive(op, "stride", stride)?;
         let dilation = positive(op, "dilation", self.dilation.three(op, "dilation", spatial, 1)?)?;
@@ -143,10 +145,12 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
     if !positions.dtype().is_int() {
         return Err(Error::dtypes(op, [positions.dtype()], "positions have an integer dtype"));
     }
+    let len = dims.iter().product();
+    check::not_negative(op, positions, 2, len)?;
     let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
     shape[5 - spatial..].copy_from_slice(dims);
     let flat = |t: &Tensor| ops::flatten(t, 2, -1);
-    let y = apply_one(MaxUnpool { places: dims.iter().product() }, &[&flat(&values.x)?, &flat(&places.x)?])?;
+    let y = apply_one(MaxUnpool { places: len }, &[&flat(&values.x)?, &flat(&places.x)?])?;
     values.back(&ops::reshape_to(&y, &shape.into())?)
 }
 
@@ -188,10 +192,13 @@ fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: 
     if pool.dilation.three(op, "dilation", spatial, 1)? != [1; 3] {
         return Err(Error::invalid(op, "an average has no dilation"));
     }
-    if divisor == Divisor::Number(0.0) {
-        return Err(Error::invalid(op, "the divisor is not 0"));
+    if let Divisor::Number(number) = divisor
+        && (number == 0.0 || !number.is_finite())
+    {
+        return Err(Error::invalid(op, format!("the divisor is finite and not 0, got {number}")));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    in_single!(op, [x] => avg_pool(op, spatial, x, pool, divisor));
     images.back(&window_means(&images.x, window, outputs, divisor)?)
 }
 
@@ -208,7 +215,8 @@ fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: Diviso
             _ => end - start,
         }
     };
-    let counts = [0, 1, 2].map(|a| (0..outputs[a]).map(|o| count(a, o)).collect::<Vec<_>>());
+    let along = |a: usize| host_values(outputs[a], (0..outputs[a]).map(|o| count(a, o)));
+    let counts = [along(0)?, along(1)?, along(2)?];
     match divisor {
         Divisor::Number(number) => ops::div(&sums, number),
         _ if counts.iter().all(|c| c.iter().all(|n| *n == c[0])) => {
@@ -216,9 +224,9 @@ fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: Diviso
         }
         _ => {
             let [z, y, x] = &counts;
-            let pairs: Vec<usize> = y.iter().flat_map(|y| x.iter().map(move |x| y * x)).collect();
-            let numbers: Vec<f64> = z.iter().flat_map(|z| pairs.iter().map(move |n| (z * n) as f64)).collect();
-            let numbers = ops::to_dtype(&Tensor::new(&numbers[..], outputs), sums.dtype())?;
+            let each = z.iter().flat_map(|z| y.iter().flat_map(move |y| x.iter().map(move |x| (z * y * x) as f64)));
+            let numbers = host_values(outputs.iter().fold(1, |n, &len| n.saturating_mul(len)), each)?;
+            let numbers = ops::to_dtype(&ops::from_host(&numbers[..], outputs)?, sums.dtype())?;
             ops::div(&sums, &numbers)
         }
     }
@@ -226,8 +234,8 @@ fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: Diviso
 
 fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) -> Result<Tensor> {
     let images = Images::new(op, x, spatial)?;
-    if p == 0.0 {
-        return Err(Error::invalid(op, "p is not 0"));
+    if p == 0.0 || p.is_nan() {
+        return Err(Error::invalid(op, format!("p is a number other than 0, got {p}")));
     }
     let plain = pool.padding.three(op, "padding", spatial, 0)? == [0; 3]
         && pool.dilation.three(op, "dilation", spatial, 1)? == [1; 3];
@@ -235,6 +243,7 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) ->
         return Err(Error::invalid(op, "a norm has neither padding nor dilation"));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    in_single!(op, [x] => lp_pool(op, spatial, x, p, pool));
     let powers = ops::pow(&images.x, p)?;
     let sums = if pool.ceil {
         let means = window_means(&powers, window, outputs, Divisor::Inside)?;

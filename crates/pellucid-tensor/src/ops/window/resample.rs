@@ -5,7 +5,9 @@
 
 use super::adaptive::averaged;
 use super::affordable;
+use crate::array::host_vec;
 use crate::ops;
+use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
 use pellucid_ir::{DType, Error, Result, Shape};
@@ -18,9 +20,10 @@ pub(super) struct Taps {
 }
 
 impl Taps {
-    /// For outputs that see at most so many elements.
-    pub(super) fn new(each: usize) -> Taps {
-        Taps { each, elements: vec![], weights: vec![] }
+    /// For this many outputs, each of which sees at most `each` elements.
+    pub(super) fn new(each: usize, outputs: usize) -> Result<Taps> {
+        let count = each.saturating_mul(outputs);
+        Ok(Taps { each, elements: host_vec(count)?, weights: host_vec(count)? })
     }
 
     /// One more output, that sees these.
@@ -40,13 +43,13 @@ impl Taps {
 /// y_o = Σ weights·x along an axis.
 pub(super) fn resampled(x: &Tensor, axis: usize, taps: &Taps) -> Result<Tensor> {
     let (outputs, each) = (taps.elements.len() / taps.each, taps.each);
-    let elements = Tensor::new(&taps.elements[..], [outputs, each]);
+    let elements = ops::from_host(&taps.elements[..], [outputs, each])?;
     if each == 1 && taps.weights.iter().all(|&w| w == 1.0) {
         return ops::index_select(x, axis as isize, &ops::ravel(&elements)?);
     }
     let seen = ops::index_select(x, axis as isize, &elements)?;
     let shape: Shape = [outputs, each].into_iter().chain(std::iter::repeat_n(1, x.rank() - axis - 1)).collect();
-    let weights = ops::to_dtype(&Tensor::new(&taps.weights[..], [outputs, each]), x.dtype())?;
+    let weights = ops::to_dtype(&ops::from_host(&taps.weights[..], [outputs, each])?, x.dtype())?;
     let weights = ops::reshape_to(&weights, &shape)?;
     // A weight of 0 is no product: NaN and ∞ stay with the outputs that see them.
     let parts = match taps.weights.contains(&0.0) {
@@ -106,6 +109,9 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
     if x.dtype() == DType::Bool || !x.dtype().is_float() && !picks {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
+    if !picks {
+        in_single!(op, [x] => interpolate(x, size, mode));
+    }
     let dims = &x.shape()[2..];
     // Lengths, and how far it is in x from one output to the next.
     let axes: Vec<(usize, f64)> = match &size {
@@ -147,12 +153,12 @@ fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample) -> Resu
         Resample::Area => return averaged(x, axis, to),
         Resample::Nearest | Resample::NearestExact => {
             let shift = if mode == Resample::Nearest { 0.0 } else { 0.5 };
-            let mut taps = Taps::new(1);
+            let mut taps = Taps::new(1, to)?;
             (0..to).for_each(|o| taps.push([(clamped(((o as f32 + shift) * scale as f32) as isize), 1.0)]));
             taps
         }
         Resample::Linear { align_corners } => {
-            let mut taps = Taps::new(2);
+            let mut taps = Taps::new(2, to)?;
             for o in 0..to {
                 let at = place(o, align_corners).max(0.0);
                 let low = clamped(at.floor() as isize);
@@ -162,7 +168,7 @@ fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample) -> Resu
             taps
         }
         Resample::Cubic { align_corners } => {
-            let mut taps = Taps::new(4);
+            let mut taps = Taps::new(4, to)?;
             for o in 0..to {
                 let at = place(o, align_corners);
                 let low = at.floor();

@@ -38,7 +38,8 @@ pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
         return Err(Error::shapes(op, [x.shape()], format!("{c} channels are no multiple of {r}²")));
     };
     let split = reshape_to(x, &joined(lead, &[c / square, r, r, h, w]))?;
-    reshape_to(&turned(&split, lead.len(), [0, 3, 1, 4, 2])?, &joined(lead, &[c / square, h * r, w * r]))
+    let (height, width) = (h.saturating_mul(r), w.saturating_mul(r));
+    reshape_to(&turned(&split, lead.len(), [0, 3, 1, 4, 2])?, &joined(lead, &[c / square, height, width]))
 }
 
 /// `[.., C, H·r, W·r]` to `[.., C·r², H, W]`: the inverse of [`pixel_shuffle`].
@@ -52,8 +53,9 @@ pub fn pixel_unshuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     if r == 0 || !h.is_multiple_of(r) || !w.is_multiple_of(r) {
         return Err(Error::shapes(op, [x.shape()], format!("{h} or {w} is no multiple of {r}")));
     }
+    let channels = c.saturating_mul(r).saturating_mul(r);
     let split = reshape_to(x, &joined(lead, &[c, h / r, r, w / r, r]))?;
-    reshape_to(&turned(&split, lead.len(), [0, 2, 4, 1, 3])?, &joined(lead, &[c * r * r, h / r, w / r]))
+    reshape_to(&turned(&split, lead.len(), [0, 2, 4, 1, 3])?, &joined(lead, &[channels, h / r, w / r]))
 }
 
 /// The channels of x `[N, C, ..]`, seen as `[groups, C / groups]`, transposed (Zhang et al., ShuffleNet, 2018).

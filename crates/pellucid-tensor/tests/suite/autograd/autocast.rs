@@ -69,6 +69,7 @@ fn operations() -> Vec<(&'static str, Op)> {
 
 #[test]
 fn every_operation_follows_its_policy() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let x = random(&[4, 4]);
     for (name, op) in operations() {
@@ -163,6 +164,7 @@ fn recurrent_operands(gates: usize) -> (Tensor, [Tensor; 4]) {
 
 #[test]
 fn recurrent_layers_are_near_those_of_the_reference() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for (name, gates, outputs, gradients) in RECURRENT {
         let (x, w) = recurrent_operands(gates);
         let y = {
@@ -184,6 +186,7 @@ fn recurrent_layers_are_near_those_of_the_reference() {
 
 #[test]
 fn recurrent_layers_read_and_write_the_half_type_and_round_nothing_between_steps() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     for half in [DType::BF16, DType::F16] {
         for (name, gates, ..) in RECURRENT {
             let (x, w) = recurrent_operands(gates);
@@ -215,6 +218,7 @@ fn weights() -> [Tensor; 2] {
 
 #[test]
 fn gradients_of_mixed_precision_are_near_those_of_single() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let w = weights();
     let x = random(&[5, 8]);
     let gradients = |half: bool| {
@@ -237,6 +241,7 @@ fn gradients_of_mixed_precision_are_near_those_of_single() {
 
 #[test]
 fn a_backward_pass_is_the_same_inside_and_outside_of_the_guard() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let w = weights();
     let x = random(&[5, 8]);
     let gradients = |inside: bool| {
@@ -254,6 +259,7 @@ fn a_backward_pass_is_the_same_inside_and_outside_of_the_guard() {
 
 #[test]
 fn a_checkpoint_computes_again_in_the_precision_of_its_first_time() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let w = weights();
     let x = random(&[5, 8]);
     let gradients = |again: bool| {
@@ -273,6 +279,7 @@ fn a_checkpoint_computes_again_in_the_precision_of_its_first_time() {
 
 #[test]
 fn a_captured_step_keeps_its_precision() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let w = weights();
     let x = random(&[5, 8]);
     let step = |x: &Tensor| {
@@ -287,6 +294,7 @@ fn a_captured_step_keeps_its_precision() {
 
 #[test]
 fn guards_nest_and_other_dtypes_are_refused() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     assert_eq!(autocast_dtype(), None);
     {
         let _outer = autocast(DType::F16);
@@ -304,6 +312,7 @@ fn guards_nest_and_other_dtypes_are_refused() {
 /// A loss of numbers that were rounded to a half type is that of the same numbers in `f32`, not rounded again on the way.
 #[test]
 fn losses_and_distances_are_computed_in_f32() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     type Two = fn(&Tensor, &Tensor) -> Result<Tensor>;
     const MEAN: Reduction = Reduction::Mean;
     let cases: [(&str, Two); 14] = [
@@ -341,6 +350,7 @@ fn losses_and_distances_are_computed_in_f32() {
 /// Queries, keys and values that are halves already meet a mask that is not.
 #[test]
 fn attention_takes_a_mask_of_numbers_with_halves() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let x = random(&[2, 3, 4]).to_dtype(DType::BF16);
     let mask = Tensor::zeros([3, 3], DType::F32);
     let _on = autocast(DType::BF16);

@@ -34,6 +34,7 @@ fn derivatives_of_every_order_are_those_of_the_function() {
 
 #[test]
 fn random_numbers_are_the_same_again_and_the_stream_goes_on() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::ones([64], DType::F64).requires_grad_(true);
     let drop = |x: &[Tensor]| Ok(vec![ops::dropout(&x[0], 0.5)?]);
     let run = |through: bool| {
@@ -81,6 +82,7 @@ fn untracked_inputs_and_errors_pass_through() {
 
 #[test]
 fn it_can_be_deferred_and_captured() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::from([0.3f64, 0.6]).requires_grad_(true);
     let step = || {
         x.zero_grad();
@@ -114,6 +116,30 @@ fn anomaly_mode_names_what_made_the_nan() {
         assert!(lazy(|| ops::sqrt(&x)).is_ok(), "deferred work is not looked at");
     }
     assert!(ops::sqrt(&x).is_ok(), "the mode ends with its guard");
+}
+
+#[test]
+fn anomaly_mode_names_the_line_of_the_forward_call() {
+    let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
+    // The derivative of √ at 0 is ∞.
+    let mask = Tensor::from([0.0, 1.0]);
+    let line = |y: Tensor| match (y * &mask).sum(..).try_backward(Backward::default()) {
+        Err(Error::Anomaly { location, .. }) => location,
+        other => panic!("{other:?}"),
+    };
+    let expected = |line: u32| format!("{}:{line}:", file!());
+    let before = x.sqrt();
+    let _guard = detect_anomaly();
+    assert_eq!(line(before), None, "the mode was off");
+    let (method, at) = (x.sqrt(), line!());
+    assert!(line(method).unwrap().contains(&expected(at)));
+    let (operator, at) = (x.i(1) * &Tensor::from(f64::INFINITY), line!());
+    let chosen = ops::where_(&Tensor::from(false), &operator, 0.0).unwrap();
+    let error = chosen.try_backward(Backward::default()).unwrap_err();
+    assert!(error.to_string().contains(&expected(at)), "{error}");
+    let (function, at) = (ops::sqrt(&x).unwrap(), line!());
+    let found = line(function).unwrap();
+    assert!(found.contains(&format!("checkpoint.rs:{at}")), "{found}");
 }
 
 #[test]

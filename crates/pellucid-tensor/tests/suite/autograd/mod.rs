@@ -4,9 +4,10 @@
 //! | --- | --- |
 //! | `graph` | what is recorded: leaves, nodes, generations, modes |
 //! | `pass` | one pass: seeds, accumulation, what is kept and what is freed |
-//! | `order` | gradients of gradients |
+//! | `order`, `high_order` | gradients of gradients |
 //! | `transform` | `grad`, `vjp`, `jvp`, `hvp` |
-//! | `in_place` | versions |
+//! | `in_place` | versions, and what cannot be written |
+//! | `in_place_history` | the history that a write in place makes |
 //! | `hook` | hooks |
 //! | `operation` | users' own operations |
 //! | `autocast` | mixed precision: dtypes by policy, gradients in the dtypes of what they are of |
@@ -17,8 +18,10 @@
 mod autocast;
 mod checkpoint;
 mod graph;
+mod high_order;
 mod hook;
 mod in_place;
+mod in_place_history;
 mod linalg;
 mod none;
 mod operation;

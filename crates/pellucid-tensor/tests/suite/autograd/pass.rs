@@ -1,7 +1,7 @@
 //! One backward pass: where it starts, how gradients add up, what is kept and what is freed.
 
 use crate::support::{assert_close, bits, leaf, number, panic_of, slope};
-use pellucid_tensor::{Backward, DType, Error, Tensor, lazy};
+use pellucid_tensor::{Backward, DType, Error, Grad, Tensor, grad, lazy};
 use std::sync::{Arc, Mutex};
 
 #[test]
@@ -339,4 +339,37 @@ fn every_leaf_has_a_gradient_of_its_own_that_can_be_written() {
     started(&a.reshape([2]));
     scale(&a.grad().unwrap(), 0.0);
     assert_eq!(begin.to_vec::<f64>(), [5.0, 6.0]);
+}
+
+#[test]
+fn a_gradient_that_was_set_on_a_result_starts_the_pass() {
+    let x = number(3.0);
+    let keep = || Backward { retain_graph: true, keep_grad: true, ..Default::default() };
+    let y = x.square();
+    let after = |options: Backward| {
+        x.zero_grad();
+        y.backward_with(options);
+        (slope(&x), y.grad().map(|g| g.item::<f64>()))
+    };
+    assert_eq!(after(keep()), (6.0, Some(1.0)));
+    assert_eq!(after(keep()), (6.0, Some(2.0)), "one that a pass has left does not count");
+    y.set_grad(Some(Tensor::from(10.0)));
+    assert_eq!(after(keep()), (60.0, Some(10.0)));
+    assert_eq!(after(keep()), (60.0, Some(10.0)), "it stays until it is replaced");
+    assert_eq!(
+        after(Backward { gradient: Some(Tensor::from(2.0)), ..keep() }),
+        (12.0, Some(12.0)),
+        "an argument comes first"
+    );
+    assert_eq!(after(keep()).0, 6.0, "and what it has left does not count");
+    y.set_grad(Some(Tensor::from(10.0)));
+    y.zero_grad();
+    assert_eq!(after(keep()), (6.0, Some(1.0)));
+    // A leaf adds to its gradient.
+    x.set_grad(Some(Tensor::from(5.0)));
+    x.backward();
+    assert_eq!(slope(&x), 6.0);
+    // `grad` takes its own.
+    y.set_grad(Some(Tensor::from(10.0)));
+    assert_eq!(grad(&[&y], &[&x], Grad::default()).unwrap()[0].item::<f64>(), 6.0);
 }

@@ -5,7 +5,9 @@
 mod bounds;
 mod conventions;
 mod empty;
+mod extremes;
 mod gradients;
+mod values;
 
 use pellucid_tensor::Tensor;
 

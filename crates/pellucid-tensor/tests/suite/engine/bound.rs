@@ -67,33 +67,18 @@ fn inputs_may_lie_anywhere() {
     let long = wave([3, 4, 4]);
     let part = long.i(1);
     let turned = other.t();
-    for (x, y) in [
-        (&other, &part),
-        (&other, &other),
-        (&part, &turned),
-        (&state, &other),
-        (&other, &state),
-        (&state, &state),
-        (&turned, &long.i(0)),
-    ] {
+    for (x, y) in [(&other, &part), (&other, &other), (&part, &turned), (&turned, &long.i(0))] {
         let eager = state.copy();
         let expected = [work(&x.copy(), &y.copy(), &eager), eager];
         let result = launched(&mut step, &[x, y]).remove(0);
         assert_eq!(bits(&[result, state.copy()]), bits(&expected));
     }
-    // What the step itself writes to is its own.
-    let mut step = capture(
-        |i| {
-            i[0].copy_(&(&i[0] + 1.0));
-            i[0].exp()
-        },
-        &[&other],
-    )
-    .unwrap();
-    let before = bits(&[other.copy()]);
-    let first = bits(&launched(&mut step, &[&other]));
-    assert_eq!(bits(&launched(&mut step, &[&other])), first);
-    assert_eq!(bits(&[other.copy()]), before);
+    // An input in which the step writes under another name would be read as it was before.
+    for (x, y) in [(&state, &other), (&other, &state), (&state, &state), (&other, &state.t())] {
+        let before = bits(&[state.copy()]);
+        assert!(matches!(step.launch(&[x, y]).err(), Some(Error::InvalidArgument { op: "launch", .. })));
+        assert_eq!(bits(&[state.copy()]), before);
+    }
 }
 
 #[test]
@@ -125,24 +110,21 @@ fn results_are_copies_of_their_own() {
 }
 
 #[test]
-fn inputs_are_copied_whatever_they_are() {
+fn inputs_may_share_memory() {
     let state = wave([3, 3]);
     let work = |a: &Tensor, b: &Tensor| {
         state.copy_(&(a + b));
-        a.copy_(&(a * 2.0));
-        a.set(0, 7.0);
-        [a + b, &state * 1.0]
+        [a * 2.0 + b, &state * 1.0]
     };
     let fresh = || wave([3, 3]) * 0.5;
     let mut step = capture(|i| work(&i[0], &i[1]), &[&fresh(), &fresh()]).unwrap();
     // (What both inputs are; the same as two tensors.)
     let (square, row) = (fresh(), wave([3]));
-    let pairs: [(&str, Tensor, Tensor); 5] = [
+    let pairs: [(&str, Tensor, Tensor); 4] = [
         ("one tensor twice", square.clone(), square.clone()),
         ("views of one tensor", square.clone(), square.t()),
         ("a reversed view", square.flip(0), square.flip(1)),
         ("a broadcast row", row.broadcast_to([3, 3]), square.clone()),
-        ("the state that is written", state.clone(), state.t()),
     ];
     for (what, a, b) in pairs {
         let before = bits(&[square.clone(), row.clone()]);

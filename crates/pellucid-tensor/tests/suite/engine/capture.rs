@@ -220,11 +220,149 @@ fn outputs_are_borrowed_and_copies_are_the_callers() {
     let again = step.launch(&[&(&x * 100.0)]).unwrap().to_tensor(0).unwrap();
     assert_eq!(copy.to_vec::<f32>(), expected, "a later launch leaves the copy alone");
     assert!(!again.array().shares_storage(copy.array()));
-    // The inputs were copied: what the step does to them, the caller does not see.
-    let mut step = capture(|inputs| inputs[0].set(0, 77.0), &[&x]).unwrap();
-    let before = x.to_vec::<f32>();
-    assert!(step.launch(&[&x]).unwrap().is_empty());
-    assert_eq!(x.to_vec::<f32>(), before);
+}
+
+#[test]
+fn what_a_launch_would_lose_or_read_too_early_is_refused() {
+    let (x, total) = (wave([3]), Tensor::from([1.0f32, 2.0, 3.0]));
+    // A write into an input, or into a view of it.
+    let writes: [fn(&Tensor); 2] = [|x| x.set(0, 77.0), |x| x.reshape([3, 1]).i(1..).copy_(&Tensor::from(1.0f32))];
+    for write in writes {
+        let error = capture(|inputs| write(&inputs[0]), &[&x]).err();
+        assert!(matches!(&error, Some(Error::InvalidArgument { op: "capture", .. })), "{error:?}");
+        assert!(error.unwrap().to_string().contains("input 0"));
+    }
+    // An input that is what the step writes, and is read after the write.
+    let add = |inputs: &[Tensor]| {
+        total.copy_(&(&total + 1.0));
+        &inputs[0] * 2.0
+    };
+    let mut step = capture(add, &[&x]).unwrap();
+    for alias in [total.clone(), total.reshape([3, 1]).flip(0).reshape(3), total.detach()] {
+        let error = step.launch(&[&alias]).err();
+        assert!(matches!(&error, Some(Error::InvalidArgument { op: "launch", .. })), "{error:?}");
+    }
+    assert_eq!(total.to_vec::<f32>(), [1.0, 2.0, 3.0], "nothing ran");
+    assert_eq!(step.launch(&[&total.copy()]).unwrap().to_vec::<f32>(0), [2.0, 4.0, 6.0]);
+    // One that is returned is read at the end; one that is read before the write is what it is eagerly.
+    let mut step = capture(|inputs| (total.set(0, 5.0), inputs[0].clone()).1, &[&x]).unwrap();
+    assert!(step.launch(&[&total]).is_err());
+    let mut step = capture(
+        |inputs| {
+            let y = &inputs[0] * 2.0;
+            total.copy_(&(&total + &inputs[0]));
+            y
+        },
+        &[&x],
+    )
+    .unwrap();
+    total.copy_(&Tensor::from([1.0f32, 2.0, 3.0]));
+    assert_eq!(step.launch(&[&total]).unwrap().to_vec::<f32>(0), [2.0, 4.0, 6.0]);
+    assert_eq!(total.to_vec::<f32>(), [2.0, 4.0, 6.0]);
+    // Another part of the same memory.
+    let (left, right) = (total.i(..1), total.i(1..));
+    let mut step = capture(|inputs| (left.set(0, 9.0), &inputs[0] * 1.0).1, &[&right]).unwrap();
+    assert_eq!(step.launch(&[&right]).unwrap().to_vec::<f32>(0), [4.0, 6.0]);
+}
+
+#[test]
+fn a_class_that_is_none_makes_the_loss_and_all_gradients_nan() {
+    use pellucid_tensor::ops::{self, CrossEntropy, Ctc, MultiMargin, NllLoss, Reduction};
+    type Loss = fn(&Tensor, &Tensor, Reduction) -> Tensor;
+    let losses: [(&str, Loss); 9] = [
+        ("cross_entropy", |x, t, reduction| x.cross_entropy(t, CrossEntropy { reduction, ..Default::default() })),
+        ("cross_entropy, smoothed", |x, t, reduction| {
+            x.cross_entropy(t, CrossEntropy { reduction, label_smoothing: 0.1, ..Default::default() })
+        }),
+        ("cross_entropy, ignoring", |x, t, reduction| {
+            x.cross_entropy(t, CrossEntropy { reduction, ignore_index: Some(-100), ..Default::default() })
+        }),
+        ("cross_entropy, weighted", |x, t, reduction| {
+            let weight = &Tensor::from([1.0, 2.0, 0.5]);
+            x.cross_entropy(t, CrossEntropy { reduction, weight: Some(weight), ..Default::default() })
+        }),
+        ("nll_loss", |x, t, reduction| {
+            let weight = &Tensor::from([1.0, 2.0, 0.5]);
+            x.log_softmax(1).nll_loss(t, NllLoss { reduction, weight: Some(weight), ..Default::default() })
+        }),
+        ("nll_loss, ignoring", |x, t, reduction| {
+            x.nll_loss(t, NllLoss { reduction, ignore_index: Some(-100), ..Default::default() })
+        }),
+        ("multi_margin_loss", |x, t, reduction| {
+            x.multi_margin_loss(t, MultiMargin { reduction, ..Default::default() })
+        }),
+        ("multilabel_margin_loss", |x, t, reduction| {
+            let ends = Tensor::from([[-1i64, -1]; 4]);
+            // A negative number ends the list here, and is none of the classes.
+            let t = ops::where_(&t.lt(0), Tensor::from(9i64), t).unwrap();
+            let all = ops::concatenate(&[&t.unsqueeze(1), &ends], 1).unwrap();
+            x.multilabel_margin_loss(&all, reduction)
+        }),
+        ("ctc_loss", |x, t, reduction| {
+            let steps = x.log_softmax(1).broadcast_to([5, 4, 3]);
+            let (long, one) = (Tensor::from([5i64; 4]), Tensor::from([1i64; 4]));
+            // The blank is no label.
+            let t = ops::where_(&t.eq(0), Tensor::from(1i64), t).unwrap();
+            steps.ctc_loss(&t.unsqueeze(1), &long, &one, Ctc { reduction, ..Default::default() })
+        }),
+    ];
+    let good = Tensor::from([2i64, 0, 1, 2]);
+    for (name, loss) in losses {
+        for reduction in [Reduction::Mean, Reduction::Sum, Reduction::None] {
+            let table = Tensor::from([[0.5, -1.0, 2.0], [1.0, 0.25, -0.5], [0.0, 3.0, 1.0], [2.0, 0.5, 0.75]]);
+            let table = table.requires_grad_(true);
+            table.set_grad(Some(Tensor::zeros([4, 3], DType::F64)));
+            let run = |t: &Tensor| {
+                let value = loss(&table, t, reduction);
+                value.sum(..).backward();
+                value
+            };
+            let mut step = capture(|inputs| run(&inputs[0]), &[&good]).unwrap();
+            for bad in [9i64, 3, -1, i64::MIN, i64::MAX] {
+                let bad = Tensor::from([2, 0, bad, 2]);
+                step.launch(&[&bad]).unwrap();
+                let gradient = table.grad().unwrap().to_vec::<f64>();
+                let rows: Vec<bool> = gradient.chunks(3).map(|row| row.iter().all(|g| g.is_nan())).collect();
+                let expected = reduction != Reduction::None;
+                assert_eq!(rows, [expected, expected, true, expected], "{name}, {reduction:?}: {gradient:?}");
+                table.grad().unwrap().copy_(&Tensor::from(0.0));
+            }
+            let value = step.launch(&[&good]).unwrap().to_vec::<f64>(0);
+            let gradient = table.grad().unwrap().to_vec::<f64>();
+            table.set_grad(None);
+            assert_eq!(value, run(&good).to_vec::<f64>(), "{name}");
+            assert_eq!(gradient, table.grad().unwrap().to_vec::<f64>(), "{name}");
+            let refused = panic_of(|| loss(&table, &Tensor::from([2i64, 0, 9, 2]), reduction));
+            assert!(refused.contains("out of bounds"), "{name} is refused where the class can be read: {refused}");
+        }
+    }
+}
+
+#[test]
+fn an_index_that_is_none_stops_a_launch_before_the_update() {
+    let steps: [fn(&Tensor, &Tensor) -> Tensor; 3] = [
+        |table, index| table.index_select(0, index),
+        |table, index| table.take_along_axis(&index.unsqueeze(1), 0),
+        |table, index| table.scatter_add(&index.unsqueeze(1), &table.i((..2, ..1)), 0),
+    ];
+    for read in steps {
+        let table = Tensor::from([[0.5, -1.0], [1.0, 0.25], [2.0, 3.0]]).requires_grad_(true);
+        let before = table.to_vec::<f64>();
+        let mut step = capture(
+            |inputs| {
+                table.zero_grad();
+                read(&table, &inputs[0]).square().sum(..).backward();
+                let _off = no_grad();
+                table.copy_(&(&table - table.grad().unwrap() * 0.1));
+            },
+            &[&Tensor::from([0i64, 2])],
+        )
+        .unwrap();
+        assert!(matches!(step.launch(&[&Tensor::from([0i64, 3])]).err(), Some(Error::IndexOutOfBounds { .. })));
+        assert_eq!(table.to_vec::<f64>(), before);
+        step.launch(&[&Tensor::from([0i64, 2])]).unwrap();
+        assert_ne!(table.to_vec::<f64>(), before);
+    }
 }
 
 #[test]
@@ -307,6 +445,7 @@ fn random_kernels_go_on_and_advance_unseen() {
 
 #[test]
 fn dropout_draws_anew_in_every_launch() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::ones([64], DType::F32);
     manual_seed(2);
     let eager: Vec<_> = (0..4).map(|_| x.dropout(0.5).to_vec::<f32>()).collect();

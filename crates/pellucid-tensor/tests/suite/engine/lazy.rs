@@ -16,6 +16,7 @@ fn every_program_computes_the_same_bits() {
 
 #[test]
 fn the_threads_generator_goes_on() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let draw = || {
         let a = Tensor::rand([3], DType::F32);
         a.dropout(0.5) + Tensor::randn([3], DType::F32)

@@ -8,3 +8,5 @@ pub mod programs;
 mod random;
 mod refused;
 mod replaced;
+
+pub use random::Dice;

@@ -135,6 +135,7 @@ fn assert_modes_are_those_of_the_test() {
 
 #[test]
 fn a_panic_goes_on_and_leaves_everything_as_it_was() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     let (state, x) = (State::new(), wave([3]));
     let before = state.bits();

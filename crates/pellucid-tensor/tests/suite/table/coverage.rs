@@ -37,21 +37,55 @@ fn operations(source: &str, into: &mut BTreeSet<String>) {
     }
 }
 
-fn all_of(folder: &Path, into: &mut BTreeSet<String>) {
+/// Passes every source file below a folder to `read`.
+fn sources(folder: &Path, read: &mut dyn FnMut(&str)) {
     for entry in fs::read_dir(folder).expect("the source of the operations") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            all_of(&path, into);
+            sources(&path, read);
         } else if path.extension().is_some_and(|e| e == "rs") {
-            operations(&fs::read_to_string(&path).expect("a source file"), into);
+            read(&fs::read_to_string(&path).expect("a source file"));
         }
     }
 }
 
+/// The public functions of `ops` with a parameter that is a size, an axis, a count, or a list of such.
+pub fn with_sizes() -> BTreeSet<String> {
+    const TYPES: [&str; 14] = [
+        "usize",
+        "isize",
+        "Into<Shape>",
+        "Into<Target>",
+        "Into<Axes>",
+        "Into<super::Axes>",
+        "Spatial",
+        "Pool,",
+        "Conv)",
+        "Sections",
+        "Repeats",
+        "PadWidth",
+        "Bins",
+        "Resize",
+    ];
+    let mut found = BTreeSet::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops"), &mut |source| {
+        for function in source.split("\npub fn ").skip(1) {
+            let signature = function.split_once("{\n").map_or(function, |(signature, _)| signature);
+            let name = signature.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if TYPES.iter().any(|ty| signature.contains(ty)) {
+                found.insert(name);
+            }
+        }
+    });
+    found
+}
+
 #[test]
 fn every_operation_has_a_row() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
     let mut defined = BTreeSet::new();
-    all_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops"), &mut defined);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops");
+    sources(&folder, &mut |source| operations(source, &mut defined));
     assert!(defined.len() > 100, "the source is read: {defined:?}");
     for (name, reason) in NO_OPERATIONS {
         assert!(defined.remove(name), "`{name}` ({reason}) is gone: take it off the list");

@@ -3,6 +3,7 @@
 use super::data::{LIES, dtype_of, epsilon, lay, operands, round, stretched, tensor, values};
 use super::gradients;
 use super::nd::{Nd, zip};
+use super::orders;
 use super::row::{Case, Gradient, Row};
 use crate::tensor::promotion::join;
 use pellucid_tensor::{DType, Error, Result, Scalar, Tensor};
@@ -97,7 +98,10 @@ fn all(row: &Row, case: &Case, report: &mut Report) {
     match row.gradient {
         _ if case.values_only => {}
         Gradient::Untracked => report.section("untracked", |report| gradients::untracked(row, case, report)),
-        _ => gradients::all(row, case, report),
+        _ => {
+            gradients::all(row, case, report);
+            report.section("higher orders", |report| orders::all(row, case, report));
+        }
     }
 }
 

@@ -9,7 +9,8 @@
 //!   nothing;
 //! - NaN, ±∞ and ±0;
 //! - gradients of first and second order against central differences: of all inputs, of each alone,
-//!   of one tensor that is passed twice, and through views; their shapes and dtypes.
+//!   of one tensor that is passed twice, and through views; their shapes and dtypes;
+//! - derivatives of higher orders against differences of the order below (`orders`).
 //!
 //! `coverage` compares the rows with the source of `ops`: an operation without a row fails. `kinks`
 //! has the conventions at corners and limits, by hand.
@@ -21,6 +22,11 @@ mod driver;
 mod gradients;
 mod kinks;
 mod nd;
+mod orders;
 mod row;
-mod rows;
+pub mod rows;
 mod special;
+
+pub use coverage::with_sizes;
+pub use data::operands;
+pub use row::Row;

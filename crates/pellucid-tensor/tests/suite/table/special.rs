@@ -49,9 +49,13 @@ pub fn softplus(x: f64) -> f64 {
     if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() }
 }
 
-/// ⌊a / b⌋, where a finite number has an infinite one in it not at all, or −1 times.
+/// ⌊a / b⌋: for an infinite b it is 0 or −1, and for an infinite a there is none unless b is 0.
 pub fn floor_of_quotient(a: f64, b: f64) -> f64 {
-    if a.is_finite() && b.is_infinite() && a * b < 0.0 { -1.0 } else { (a / b).floor() }
+    match (a.is_infinite(), b.is_infinite()) {
+        (true, _) if b != 0.0 => f64::NAN,
+        (false, true) if a * b < 0.0 => -1.0,
+        _ => (a / b).floor(),
+    }
 }
 
 /// ⌊a / b⌋ of integers; 0 where b is 0.

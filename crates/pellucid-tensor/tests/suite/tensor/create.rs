@@ -85,7 +85,7 @@ fn constants_and_the_identity() {
 #[test]
 fn reading_converts_and_checks() {
     let x = Tensor::from([1.75f64, -2.5]);
-    assert_eq!(x.to_vec::<i64>(), [1, -2]);
+    assert_eq!(x.to_dtype(DType::I64).to_vec::<i64>(), [1, -2]);
     assert_eq!(x.to_vec::<bool>(), [true, true]);
     assert!(matches!(x.try_item::<f64>(), Err(Error::NotAScalar { op: "item", .. })));
     assert!(matches!(Tensor::zeros([0], DType::F32).try_item::<f32>(), Err(Error::NotAScalar { .. })));

@@ -81,3 +81,58 @@ fn a_refused_call_changes_nothing() {
     assert_eq!(x.to_vec::<f32>(), [1.0, 2.0, 3.0]);
     assert_eq!(x.array().storage().version(), version);
 }
+
+/// Calls that an operation refuses through another one that it is composed of.
+#[test]
+fn errors_name_the_operation_that_was_called() {
+    let (x, index) = (Tensor::zeros([2, 3], DType::F32), Tensor::from([0i64, 9]));
+    let labels = Tensor::from([[0i64, 1, 2], [0, 1, 2]]);
+    let refusals: [(&str, Result<Tensor, Error>); 14] = [
+        ("embedding", ops::embedding(&x, &index, Default::default())),
+        ("index", x.try_i((0, &index))),
+        ("set", x.try_set((0, &index), 1.0).map(|()| x.clone())),
+        ("index_put", ops::index_put(&x, (0, 9), &Tensor::from(1.0f32), false)),
+        ("take", ops::take(&x, &index)),
+        ("argmax", ops::argmax(&Tensor::zeros([0], DType::F32), ..)),
+        ("count_nonzero", ops::count_nonzero(&x, 5)),
+        ("aminmax", ops::aminmax(&x, 5).map(|(least, _)| least)),
+        ("stack", ops::stack(&[], 0)),
+        ("hstack", ops::hstack(&[])),
+        ("stack", ops::stack(&[&x], 7)),
+        ("cumulative_trapezoid", ops::cumulative_trapezoid(&x, ops::Spacing::Step(1.0), 7)),
+        ("dot", ops::dot(&Tensor::zeros([2], DType::F32), &Tensor::zeros([3], DType::F32))),
+        ("multi_margin_loss", ops::multi_margin_loss(&x, &labels, Default::default())),
+    ];
+    for (op, result) in refusals {
+        let error = result.expect_err(op);
+        assert_eq!(error.operation(), Some(op), "{error}");
+        assert!(error.to_string().starts_with(&format!("{op}: ")), "{error}");
+    }
+}
+
+#[test]
+fn messages_show_axes_as_the_user_wrote_them() {
+    let x = Tensor::zeros([3, 4], DType::F32);
+    let text = x.try_i((0, 1, 2)).unwrap_err().to_string();
+    assert_eq!(text, "index: too many indices: 3 for a tensor with 2 axes, shape [3, 4]");
+    let text = x.try_i((pellucid_tensor::Ellipsis, pellucid_tensor::Ellipsis)).unwrap_err().to_string();
+    assert!(text.contains("at most one ellipsis"), "{text}");
+    let text = ops::einsum("ij->ik", &[&x]).unwrap_err().to_string();
+    assert!(text.contains("`k`") && !text.contains("Letter"), "{text}");
+    let text = ops::einsum("ij,jk->ik", &[&x, &x]).unwrap_err().to_string();
+    assert!(text.contains("`j`") && text.contains("[3, 4]") && !text.contains("Letter"), "{text}");
+}
+
+#[test]
+fn a_lack_of_memory_names_operation_shape_and_size() {
+    let text = ops::zeros([1 << 16, 1 << 16, 1 << 14], DType::F32).unwrap_err().to_string();
+    let expected = "zeros: out of memory: a tensor of shape [65536, 65536, 16384] needs 262144.0 GiB; ";
+    assert!(text.starts_with(expected) && !text.contains(&usize::MAX.to_string()), "{text}");
+    let x = Tensor::ones([1], DType::F32).broadcast_to([1 << 30, 1 << 14]);
+    let text = ops::exp(&x).unwrap_err().to_string();
+    assert!(text.starts_with("exp: out of memory: a tensor of shape [1073741824, 16384] needs 65536.0 GiB"), "{text}");
+    let text = x.try_to_vec::<f32>().unwrap_err().to_string();
+    assert!(text.starts_with("to_vec: out of memory: ") && text.contains("65536.0 GiB"), "{text}");
+    let text = ops::zeros([usize::MAX, 2], DType::F32).unwrap_err().to_string();
+    assert!(text.contains("[18446744073709551615, 2] needs more bytes than can be addressed"), "{text}");
+}

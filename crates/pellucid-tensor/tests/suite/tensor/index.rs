@@ -137,7 +137,7 @@ fn assignment_writes_through_every_kind_of_index() {
     assert_eq!(set(&|x| x.set((1, -1), 7)), [0, 0, 0, 0, 0, 7]);
     assert_eq!(set(&|x| x.set((.., 1..), Tensor::from([[1i64], [2]]))), [0, 1, 1, 0, 2, 2]);
     assert_eq!(set(&|x| x.set((.., slice(None, None, -1)), Tensor::from([1i64, 2, 3]))), [3, 2, 1, 3, 2, 1]);
-    assert_eq!(set(&|x| x.set(Ellipsis, 2.9)), [2; 6], "converted to the target's dtype");
+    assert_eq!(set(&|x| x.set(Ellipsis, Tensor::from(2.9f32))), [2; 6], "converted to the target's dtype");
     assert_eq!(set(&|x| x.set((NewAxis, 0), 1)), [1, 1, 1, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((.., &Tensor::from([2i64, 0])), Tensor::from([5i64, 6]))), [6, 0, 5, 6, 0, 5]);
     assert_eq!(
@@ -154,6 +154,50 @@ fn assignment_writes_through_every_kind_of_index() {
     assert_eq!(set(&|x| x.t().set(0, 3)), [3, 0, 0, 3, 0, 0], "through a view");
     assert_eq!(set(&|x| x.set((0, 0..2), x.i((0, 1..3)) + 1)), [1, 1, 0, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((.., 0..0), 9)), [0; 6]);
+}
+
+/// NumPy 2's answers: a 0-d boolean is an index of shape [1] or [0] that covers no axis.
+#[test]
+fn a_mask_without_axes_adds_one_of_length_1_or_0() {
+    let x = Tensor::arange(0i64, 6, 1).reshape([2, 3]);
+    let (yes, no) = (Tensor::from(true), Tensor::from(false));
+    let columns = Tensor::from([0i64, 2]);
+    let shape = |y: Tensor| y.shape().dims().to_vec();
+    assert_eq!((shape(x.i(&yes)), shape(x.i(&no))), (vec![1, 2, 3], vec![0, 2, 3]));
+    assert_eq!((shape(x.i(true)), shape(x.i(false))), (vec![1, 2, 3], vec![0, 2, 3]));
+    assert_eq!((shape(x.i((.., &yes))), shape(x.i((.., &no)))), (vec![2, 1, 3], vec![2, 0, 3]));
+    assert_eq!((shape(x.i((Ellipsis, &yes))), shape(x.i((Ellipsis, &no)))), (vec![2, 3, 1], vec![2, 3, 0]));
+    assert_eq!((shape(x.i((NewAxis, &yes))), shape(x.i((&no, NewAxis)))), (vec![1, 1, 2, 3], vec![0, 1, 2, 3]));
+    assert_eq!((shape(x.i((&yes, &yes))), shape(x.i((&yes, &no)))), (vec![1, 2, 3], vec![0, 2, 3]));
+    assert_eq!((shape(x.i((&yes, 1))), shape(x.i((1, &no)))), (vec![1, 3], vec![0, 3]));
+    // Beside an index tensor it broadcasts, and takes its place if they are side by side.
+    assert_eq!(x.i((&yes, .., &columns)).shape().dims(), [2, 2]);
+    assert_eq!(x.i((&yes, .., &columns)).to_vec::<i64>(), [0, 3, 2, 5], "index axes first");
+    assert_eq!(x.i((.., &yes, &columns)).to_vec::<i64>(), [0, 2, 3, 5]);
+    assert_eq!(shape(x.i((.., &no, &Tensor::from([1i64])))), [2, 0]);
+    assert!(matches!(x.try_i((.., &no, &columns)), Err(Error::ShapeMismatch { .. })));
+    assert_eq!(x.i((&yes, x.gt(3))).to_vec::<i64>(), [4, 5]);
+    // A 0-d tensor.
+    let one = Tensor::from(7i64);
+    assert_eq!((shape(one.i(&yes)), shape(one.i(&no))), (vec![1], vec![0]));
+    assert_eq!(one.i(&yes).item::<i64>(), 7);
+    // Writes.
+    let t = Tensor::from([1.0f32, 2.0]);
+    t.set(Tensor::from(-1.0f32).gt(0.0), 9.0);
+    t.set((.., false), 9.0);
+    assert_eq!(t.to_vec::<f32>(), [1.0, 2.0]);
+    t.set((0, true), 9.0);
+    assert_eq!(t.to_vec::<f32>(), [9.0, 2.0]);
+    t.set(Tensor::from(1.0f32).gt(0.0), Tensor::from([[3.0f32, 4.0]]));
+    assert_eq!(t.to_vec::<f32>(), [3.0, 4.0]);
+    let put = |mask: &Tensor, accumulate| t.index_put(mask, &Tensor::from(5.0f32), accumulate).to_vec::<f32>();
+    assert_eq!((put(&no, false), put(&yes, false), put(&yes, true)), (vec![3.0, 4.0], vec![5.0, 5.0], vec![8.0, 9.0]));
+    assert_eq!((t.masked_select(&no).size(), t.masked_select(&yes).size()), (0, 2));
+    assert_eq!(t.masked_fill(&no, 0.0).to_vec::<f32>(), [3.0, 4.0]);
+    assert_eq!(t.masked_scatter(&yes, &Tensor::from([1.0f32, 2.0, 3.0])).to_vec::<f32>(), [1.0, 2.0]);
+    let x = Tensor::from([1.0f64, 2.0]).requires_grad_(true);
+    (x.i(&yes).sum(..) * 2.0 + x.i(&no).sum(..) * 100.0).backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [2.0, 2.0]);
 }
 
 #[test]

@@ -4,6 +4,9 @@
 mod create;
 mod display;
 mod errors;
+mod exact;
 mod index;
 mod operators;
+mod pools;
 pub mod promotion;
+mod unwind;

@@ -245,8 +245,11 @@ pub const MOVES: &[(&str, Play)] = &[
         done.ok().map(|()| vec![])
     }),
     ("a value written", |r| {
-        // Whatever it is: an input, a view of one or of the state, a result, a constant.
+        // Whatever it is: a view of the state, a result, a constant. (Only inputs may not be written.)
         let (x, y) = (r.number()?, r.number()?);
+        if r.is_of_an_input(&x) {
+            return None;
+        }
         let done = match r.dice.below(4) {
             0 => ops::copy_(&x, &y),
             1 => x.try_set(0, &y),

@@ -16,7 +16,12 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .also("the dtype is the tensor's", || {
                 let x = Tensor::zeros([2], DType::I32);
-                Ok(ops::masked_fill(&x, &[true, false].into(), 2.9)?.to_vec::<i32>() == [2, 0])
+                Ok(ops::masked_fill(&x, &[true, false].into(), 2.0)?.to_vec::<i32>() == [2, 0])
+            })
+            .also("a number that is no integer is refused", || {
+                let x = Tensor::zeros([2], DType::I32);
+                let refused = ops::masked_fill(&x, &[true, false].into(), 2.9);
+                Ok(matches!(refused, Err(Error::InvalidArgument { .. })))
             })
             .also("the mask is bool", || {
                 let x = Tensor::zeros([2], DType::F32);

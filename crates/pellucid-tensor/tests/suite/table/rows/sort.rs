@@ -3,23 +3,12 @@
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, real};
 use pellucid_tensor::{DType, Error, Tensor, ops};
-use std::cmp::Ordering;
 
-/// The positions of a row's elements in order: stable, NaN last in both directions.
+/// The positions of a row's elements in order: stable, NaN as the largest.
 fn order(x: &[f64], descending: bool) -> Vec<usize> {
     let mut positions: Vec<usize> = (0..x.len()).collect();
-    positions.sort_by(|&i, &j| match (x[i].is_nan(), x[j].is_nan()) {
-        (false, false) if descending => x[j].partial_cmp(&x[i]).expect("numbers"),
-        (false, false) => x[i].partial_cmp(&x[j]).expect("numbers"),
-        (true, true) => Ordering::Equal,
-        (nan, _) => {
-            if nan {
-                Ordering::Greater
-            } else {
-                Ordering::Less
-            }
-        }
-    });
+    let compare = |a: f64, b: f64| a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()));
+    positions.sort_by(|&i, &j| if descending { compare(x[j], x[i]) } else { compare(x[i], x[j]) });
     positions
 }
 

@@ -3,20 +3,23 @@
 //! A file is a JSON header (names, dtypes, shapes, places) and the elements, little-endian; nothing in
 //! it is executed. What is saved and loaded again is equal bit for bit, for every dtype.
 
+mod recognize;
+mod replace;
+
 use crate::nn::StateDict;
 use pellucid_tensor::{DType, Error, Result, Tensor};
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use std::borrow::Cow;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes tensors by name into a safetensors file, replacing one that is there.
 ///
 /// The bytes go to a temporary file beside it, which takes its name at the end: whatever happens,
-/// there is the old file or the new one, never half of it.
+/// there is the old file or the new one, never half of it. A temporary file that a killed process left behind is removed by
+/// the next call for the same path. The file that a symbolic link points to is written, and the link stays; an existing file
+/// keeps its permissions. A path that names no regular file, such as a pipe, is written directly.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-{}.safetensors", std::process::id()));
@@ -47,7 +50,7 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
     let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
     let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
     let bytes = safetensors::serialize(views, None).map_err(|e| refuse(e.to_string()))?;
-    write_whole(path, &bytes).map_err(|e| refuse(e.to_string()))
+    replace::replace(path, &bytes).map_err(|e| refuse(e.to_string()))
 }
 
 /// Reads all tensors of a safetensors file.
@@ -57,7 +60,8 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::File`] for a file that cannot be read, is malformed, or holds a dtype that Pellucid does
-/// not have.
+/// not have. For a file of another format (PyTorch, NumPy, GGUF, ONNX, pickle, JSON, archives, ..) it says which, and what
+/// to do.
 pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
     let path = path.as_ref();
     let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
@@ -67,12 +71,27 @@ pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
 
 /// The tensors in the bytes of a file, or what is wrong with them.
 fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
-    let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
+    let refused = |error: SafeTensorError| match bytes {
+        [] => "the file is empty".to_string(),
+        _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
+            SafeTensorError::HeaderTooLarge | SafeTensorError::HeaderTooSmall => {
+                "not a safetensors file, which begins with the length of its header, nor of another format that is \
+                 recognised"
+                    .to_string()
+            }
+            error => format!("a damaged safetensors file: {error}"),
+        }),
+    };
+    let file = SafeTensors::deserialize(bytes).map_err(refused)?;
     let mut tensors = StateDict::new();
     for (name, view) in file.iter() {
         let dtype = own_dtype(view.dtype())
             .ok_or_else(|| format!("{name} is of dtype {:?}, which is not supported", view.dtype()))?;
         let mut data = Cow::Borrowed(view.data());
+        // Other writers have `true` as any byte that is not 0.
+        if dtype == DType::Bool && data.iter().any(|&byte| byte > 1) {
+            data.to_mut().iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
         if cfg!(target_endian = "big") {
             to_little_endian(data.to_mut(), dtype);
         }
@@ -87,24 +106,6 @@ fn to_little_endian(bytes: &mut [u8], dtype: DType) {
     if cfg!(target_endian = "big") {
         bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
     }
-}
-
-/// Writes a file that nobody ever sees half of.
-fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?);
-    name.push(format!(".{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
-    let temporary = path.with_file_name(name);
-    let write = || {
-        let mut file = File::create_new(&temporary)?;
-        file.write_all(bytes)?;
-        // The name must not arrive on the disk before the bytes.
-        file.sync_all()?;
-        drop(file);
-        fs::rename(&temporary, path)
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
 fn format_dtype(dtype: DType) -> Dtype {

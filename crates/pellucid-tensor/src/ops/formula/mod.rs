@@ -3,46 +3,23 @@
 //! One operation serves all three. Its gradients are formulas again, so it is also the operation of
 //! every gradient of every order.
 
+mod backward;
+mod contraction;
+mod unroll;
+
+use self::backward::{FormulaDerivative, parts};
 use crate::array::{Array, checked_size};
 use crate::autocast::{self, autocast_dtype};
-use crate::autograd::{
-    Arrays, Derivative, Gradients, InputGradients, Needed, Saved, Saves, is_grad_enabled, is_recorded, record,
-    untracked,
-};
+use crate::autograd::{Arrays, Saves, is_recorded, record, untracked};
 use crate::device::Device;
 use crate::engine;
-use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::Dense;
-use pellucid_ir::formula::{Formula, Gradient, Input, Kind, Program, Read, Signature, Wanted};
+use pellucid_ir::formula::{Formula, Input, Kind, Program, Read, Signature, Variables, Wanted};
 use pellucid_ir::kernel::{AxisSet, Kernel, Map, Meta, Params, Reduce, ReduceOp, Row};
 use pellucid_ir::{DType, Error, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
-
-/// What a node keeps of an application: the [`Call`], without the operands.
-struct FormulaDerivative {
-    formula: Formula,
-    params: Params,
-    /// The common shape of all inputs, where it is not that of the first result (which the node knows).
-    shape: Option<Box<Shape>>,
-    /// The axes of a row, for a formula with row reductions.
-    rows: AxisSet,
-    /// Sum the result over these axes, keeping them with length 1.
-    sum: Option<AxisSet>,
-    /// The dtype of numbers, if it is not the inputs' join.
-    number: Option<DType>,
-    tracked: Tracked,
-}
-
-/// The inputs whose gradients backward will be asked for.
-#[derive(Clone, Copy, Default)]
-struct Tracked {
-    /// Those of full shape: one formula gives their gradients, and one tensor used twice gets one.
-    full: Wanted,
-    /// Those that were stretched, as bits: each has a formula of its own, whose result is summed.
-    stretched: u64,
-}
 
 /// An application of a formula, without its history: what a backend has to know.
 #[derive(Clone, Copy)]
@@ -115,6 +92,16 @@ pub(crate) fn map_reusing(
     apply(formula, inputs, params, How { reuse, ..How::default() }).map(only)
 }
 
+/// Applies a formula of one output to inputs that broadcast; numbers are of dtype `number`, or the inputs' join.
+pub(crate) fn map_in(
+    formula: &Formula,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    number: Option<DType>,
+) -> Result<Tensor> {
+    apply(formula, inputs, params, How { number, ..How::default() }).map(only)
+}
+
 /// Applies a formula of one output and sums it over axes, which stay with length 1. The numbers are
 /// of dtype `number`, or the inputs' join.
 pub(crate) fn map_sum(
@@ -132,6 +119,17 @@ pub(crate) fn rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axe
     apply(formula, inputs, params, How { rows: axes, ..How::default() }).map(only)
 }
 
+/// [`rows`] with numbers of dtype `number`, or the inputs' join.
+pub(crate) fn rows_in(
+    formula: &Formula,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    axes: AxisSet,
+    number: Option<DType>,
+) -> Result<Tensor> {
+    apply(formula, inputs, params, How { rows: axes, number, ..How::default() }).map(only)
+}
+
 /// All outputs of a formula with row reductions.
 pub(crate) fn rows_all(
     formula: &Formula,
@@ -143,6 +141,9 @@ pub(crate) fn rows_all(
     Ok(apply(formula, inputs, params, How { rows, ..How::default() })?.into_vec())
 }
 
+/// The most tensors to which a formula is applied.
+const MOST_INPUTS: usize = 64;
+
 /// Whether a user's formula fits what it is applied to.
 pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], rows: bool) -> Result<()> {
     let (m, n) = (formula.inputs().len(), formula.params());
@@ -150,9 +151,17 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
         let got = format!("takes {m} tensors and {n} parameters, got {} and {}", inputs.len(), params.len());
         return Err(Error::invalid(formula.name(), got));
     }
-    if m > Wanted::MOST_INPUTS {
-        let most = Wanted::MOST_INPUTS;
-        return Err(Error::invalid(formula.name(), format!("takes {m} tensors; a formula can be applied to {most}")));
+    if m > MOST_INPUTS {
+        let reason = format!("takes {m} tensors; a formula can be applied to {MOST_INPUTS}: split it");
+        return Err(Error::invalid(formula.name(), reason));
+    }
+    let all = m + 2 * formula.outputs().len();
+    if all > Formula::MOST_DIFFERENTIABLE && is_recorded(inputs) {
+        let most = Formula::MOST_DIFFERENTIABLE;
+        let reason = format!(
+            "inputs, outputs and their gradients are {all}; a formula with at most {most} can be differentiated: split it"
+        );
+        return Err(Error::invalid(formula.name(), reason));
     }
     if formula.is_row() && !rows {
         return Err(Error::invalid(formula.name(), "has row reductions; apply it with map_rows()"));
@@ -195,183 +204,10 @@ fn only(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
     outputs.pop().expect("a formula has an output")
 }
 
-/// A part of the backward computation: one gradient formula, which makes the gradients of `inputs`.
-struct Part<'a> {
-    gradient: &'a Gradient,
-    /// Output k is the gradient of input `inputs[k]`.
-    inputs: &'a [u8],
-    /// The one input was broadcast: its gradient is summed to its shape.
-    broadcast: bool,
-}
-
-impl Part<'_> {
-    /// A gradient with the shape and dtype of its input.
-    #[inline]
-    fn fitted(&self, gradient: Tensor, target: &Meta) -> Result<Tensor> {
-        if gradient.dtype() == target.dtype && (!self.broadcast || *gradient.shape() == target.shape) {
-            return Ok(gradient);
-        }
-        ops::to_dtype(&ops::sum_to(&gradient, &target.shape)?, target.dtype)
-    }
-}
-
-impl Tracked {
-    /// Calls `each` with everything that backward has to compute; forward asks too, to know what to
-    /// save. Inputs of full shape come last.
-    fn parts(self, formula: &Formula, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
-        let Tracked { full, mut stretched } = self;
-        while stretched != 0 {
-            let i = stretched.trailing_zeros() as usize;
-            stretched &= stretched - 1;
-            let gradient = formula.gradient(Wanted::only(i));
-            each(Part { gradient, inputs: &[i as u8], broadcast: true })?;
-        }
-        if full == Wanted::default() {
-            return Ok(());
-        }
-        // The first input of every output; outputs are numbered as their first inputs come.
-        let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
-        for i in 0..formula.inputs().len() {
-            if full.output_of(i) == Some(outputs) {
-                firsts[outputs] = i as u8;
-                outputs += 1;
-            }
-        }
-        each(Part { gradient: formula.gradient(full), inputs: &firsts[..outputs], broadcast: false })
-    }
-}
-
-impl FormulaDerivative {
-    /// The application again; `result` is the shape of its first result.
-    #[inline]
-    fn call<'a>(&'a self, result: &'a Shape) -> Call<'a> {
-        let FormulaDerivative { formula, params, rows, sum, number, .. } = self;
-        let shape = self.shape.as_deref().unwrap_or(result);
-        Call { formula, params, shape, rows: *rows, sum: *sum, number: *number }
-    }
-}
-
-/// The way back.
-impl Call<'_> {
-    /// Output `j` of the formula before it was summed.
-    fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
-        let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
-        let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
-        Ok(Call { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
-    }
-
-    /// One part of backward: its gradient formula, applied to what it reads.
-    fn differentiate(
-        &self,
-        part: &Part,
-        saved: &Saved,
-        grads: &Gradients,
-        needed: Needed,
-        into: &mut InputGradients,
-    ) -> Result<()> {
-        let gradient = part.gradient;
-        let mut computed = 0u64;
-        for (k, &i) in part.inputs.iter().enumerate() {
-            let i = i as usize;
-            if !needed.contains(i) {
-                continue;
-            }
-            if gradient.is_zero(k) {
-                into[i] = Some(ops::zeros(saved.input_shape(i), saved.input_dtype(i))?);
-            } else if let Some(j) = gradient.passes(k) {
-                into[i] = Some(part.fitted(self.incoming(grads, j)?, saved.meta(i))?);
-            } else {
-                computed |= 1 << k;
-            }
-        }
-        if computed != 0 {
-            for (k, output) in self.apply_gradient(part, saved, grads, computed)?.into_iter().enumerate() {
-                if computed >> k & 1 == 1 {
-                    let i = part.inputs[k] as usize;
-                    into[i] = Some(part.fitted(output, saved.meta(i))?);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The gradient of output `j` before it was summed: that of a sum is the same for every summand.
-    fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
-        let g = grads.get(j)?;
-        if self.sum.is_some() { ops::broadcast_to(&g, self.shape) } else { Ok(g) }
-    }
-
-    /// The outputs of a part's gradient formula, of which those with a bit in `wanted` are used.
-    fn apply_gradient(
-        &self,
-        part: &Part,
-        saved: &Saved,
-        grads: &Gradients,
-        wanted: u64,
-    ) -> Result<SmallVec<[Tensor; 1]>> {
-        let Part { gradient, inputs, broadcast } = part;
-        let reads = &gradient.reads;
-        let summed = *broadcast && !gradient.formula.is_row();
-        let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, self.shape));
-        // What the formula reads may all be per row; the gradient still has one value an element.
-        let mut call = Call { formula: &gradient.formula, sum, number: None, ..*self };
-        if is_grad_enabled() || self.sum.is_some() {
-            let read = |r: &Read| match *r {
-                Read::Input(i) => saved.input(i),
-                Read::Output(j) if self.sum.is_some() => self.summands(saved, j),
-                Read::Output(j) => saved.output(j),
-                Read::Gradient(j) => self.incoming(grads, j),
-            };
-            let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
-            return call.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None);
-        }
-        // Nothing is recorded: arrays do, and an incoming gradient that nobody else can see lends its
-        // memory to the result. (The part that is not a broadcast is the last that reads it.)
-        let mut zeros: SmallVec<[Tensor; 2]> = SmallVec::new();
-        for read in reads {
-            if let Read::Gradient(j) = *read
-                && grads.try_get(j).is_none()
-            {
-                zeros.push(grads.get(j)?);
-            }
-        }
-        let mut sums: SmallVec<[Tensor; 2]> = SmallVec::new();
-        let (mut zeros, mut lent) = (zeros.iter(), None);
-        let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
-        for (k, read) in reads.iter().enumerate() {
-            arrays.push(match *read {
-                Read::Input(i) => saved.input_array(i)?,
-                Read::Output(j) => saved.output_array(j)?,
-                Read::Gradient(j) => match grads.try_get(j) {
-                    Some(g) => {
-                        if !broadcast && g.is_unique() {
-                            lent = Some(k);
-                        }
-                        g.array()
-                    }
-                    None => zeros.next().expect("made above").array(),
-                },
-            });
-        }
-        // What has arrived for an input so far is read by the same kernel, which makes the sum.
-        let mut added = 0;
-        for (k, &i) in inputs.iter().enumerate().filter(|(k, _)| !broadcast && wanted >> k & 1 == 1) {
-            if call.adds_exactly(saved.meta(i as usize), &arrays)
-                && let Some(sum) = grads.take_sum(i as usize)
-            {
-                added |= 1 << k;
-                sums.push(sum);
-            }
-        }
-        if let [first, ..] = &sums[..] {
-            call.formula = gradient.formula.adding(added);
-            if first.is_unique() {
-                lent = Some(arrays.len());
-            }
-            arrays.extend(sums.iter().map(|sum| sum.array()));
-        }
-        Ok(untracked(call.run(&arrays, lent)?))
-    }
+/// True for a formula that is differentiated by the operations of which it is made, at its saved inputs:
+/// the gradient of the gradient of a row formula.
+fn is_unrolled(formula: &Formula) -> bool {
+    formula.is_row() && formula.order() >= 2
 }
 
 impl<'a> Call<'a> {
@@ -401,9 +237,9 @@ impl<'a> Call<'a> {
     }
 
     /// Which gradients backward will be asked for.
-    fn tracked(&self, inputs: &[&Tensor]) -> Tracked {
+    fn tracked(&self, inputs: &[&Tensor]) -> Variables {
         let described = self.formula.inputs();
-        let (mut full, mut stretched, mut outputs) = (Wanted::default(), 0, 0);
+        let (mut together, mut apart, mut outputs) = (Wanted::default(), 0, 0);
         for (i, input) in inputs.iter().enumerate() {
             if !input.requires_grad() || described[i].kind != Kind::Number {
                 continue;
@@ -413,20 +249,28 @@ impl<'a> Call<'a> {
             } else {
                 input.shape() == self.shape
             };
-            if !whole {
-                stretched |= 1 << i;
+            if !whole || i >= Wanted::MOST_INPUTS {
+                apart |= 1 << i;
                 continue;
             }
-            let twin = (0..i).filter(|&j| inputs[j].is_same(input)).find_map(|j| full.output_of(j));
-            full = full.with(i, twin.unwrap_or(outputs));
+            let twin = (0..i).filter(|&j| inputs[j].is_same(input)).find_map(|j| together.output_of(j));
+            if twin.is_none() && outputs == Wanted::MOST_OUTPUTS {
+                apart |= 1 << i;
+                continue;
+            }
+            together = together.with(i, twin.unwrap_or(outputs));
             outputs += twin.is_none() as usize;
         }
-        Tracked { full, stretched }
+        Variables { together, apart }
     }
 
     /// Runs it, and says what the gradients of these inputs read.
-    fn saving(&self, tracked: Tracked, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        tracked.parts(self.formula, |part| {
+    fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+        if is_unrolled(self.formula) {
+            (0..inputs.len()).for_each(|i| saves.input(i));
+            return self.run(inputs, saves.reusable());
+        }
+        parts(tracked, self.formula, |part| {
             for read in &part.gradient.reads {
                 match *read {
                     // A sum does not keep its summands: backward computes them again, from all inputs.
@@ -443,7 +287,7 @@ impl<'a> Call<'a> {
 
     /// What its node keeps.
     #[inline]
-    fn derivative(&self, tracked: Tracked, results: &[Array]) -> FormulaDerivative {
+    fn derivative(&self, tracked: Variables, results: &[Array]) -> FormulaDerivative {
         let Call { formula, params, shape, rows, sum, number } = *self;
         let shape = (results[0].shape() != shape).then(|| Box::new(shape.clone()));
         FormulaDerivative { formula: formula.clone(), params: params.clone(), shape, rows, sum, number, tracked }
@@ -507,7 +351,8 @@ impl<'a> Call<'a> {
                 dense.push(one);
             }
             if eager && dense.len() == inputs.len() {
-                let storage = engine::map_dense(device, program, self.params, size, &dense, reused)?;
+                let storage = engine::map_dense(device, program, self.params, size, &dense, reused);
+                let storage = storage.map_err(|error| error.with_shape(self.shape))?;
                 let offset = reused.map_or(0, |a| a.layout().offset());
                 return Ok(Arrays::from_buf([Array::dense(
                     storage,
@@ -562,23 +407,5 @@ fn device_of(op: &'static str, inputs: &[&Array]) -> Result<Device> {
         [one] => Ok(one.device()),
         [a, b] if a.device() == b.device() => Ok(a.device()),
         more => Device::common(op, more.iter().map(|a| a.device())),
-    }
-}
-
-impl Derivative for FormulaDerivative {
-    fn name(&self) -> &'static str {
-        self.formula.name()
-    }
-
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
-        let call = self.call(grads.shape(0));
-        let mut gradients: InputGradients = SmallVec::from_elem(None, self.formula.inputs().len());
-        self.tracked.parts(&self.formula, |part| {
-            if part.inputs.iter().any(|&i| needed.contains(i as usize)) {
-                call.differentiate(&part, saved, grads, needed, &mut gradients)?;
-            }
-            Ok(())
-        })?;
-        Ok(gradients)
     }
 }

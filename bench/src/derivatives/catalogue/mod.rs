@@ -1,0 +1,177 @@
+//! Every differentiable operation, with the values that its inputs may have.
+
+/// A list of operations of one kind, each with the domains of its inputs and its body.
+macro_rules! entries {
+    ($kind:ident; $($name:literal [$($domain:ident),+] ($x:ident, $random:pat) => $body:expr;)*) => {
+        vec![$(Operation::new(Kind::$kind, $name, &[$($domain),+], |$x, $random| $body)),*]
+    };
+}
+
+mod elementwise;
+mod linalg;
+mod losses;
+mod products;
+mod rows;
+mod shapes;
+mod windows;
+
+use super::random::Random;
+use pellucid::{Result, Tensor, ops};
+use std::sync::OnceLock;
+
+/// The values for which an operation is smooth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domain {
+    /// All numbers.
+    Any,
+    /// Numbers above 0.
+    Positive,
+    /// Numbers between -1 and 1.
+    Unit,
+    /// Numbers between 0 and 1.
+    Share,
+    /// Numbers above 1.
+    AboveOne,
+    /// Numbers that differ from one another and from 0.
+    Apart,
+}
+
+/// What a family of operations has in common for a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Elementwise operations.
+    Elementwise,
+    /// Reductions, scans, norms, softmax and other operations on rows.
+    Rows,
+    /// Views, joins, indexing and scattering.
+    Shape,
+    /// Matrix products, convolutions, attention and recurrent layers.
+    Products,
+    /// Pools, resampling and other operations on windows.
+    Windows,
+    /// Losses.
+    Losses,
+    /// Matrix factorisations.
+    Linalg,
+}
+
+type Apply = fn(&[Tensor], &mut Random) -> Result<Tensor>;
+
+/// An operation that takes tensors of any shape: what does not fit is reshaped first.
+pub struct Operation {
+    /// Its name; where a name has several entries, with what distinguishes them.
+    pub name: &'static str,
+    /// Its family.
+    pub kind: Kind,
+    /// The domain of every input.
+    pub inputs: Vec<Domain>,
+    apply: Apply,
+}
+
+impl Operation {
+    fn new(kind: Kind, name: &'static str, inputs: &[Domain], apply: Apply) -> Operation {
+        Operation { name, kind, inputs: inputs.to_vec(), apply }
+    }
+
+    /// The result at inputs in its domains. The seed decides axes, indices and other arguments.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn apply(&self, inputs: &[Tensor], seed: u64) -> Result<Tensor> {
+        (self.apply)(inputs, &mut Random::new(seed))
+    }
+}
+
+/// All operations, in a fixed order.
+pub fn operations() -> &'static [Operation] {
+    static ALL: OnceLock<Vec<Operation>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let mut all = elementwise::operations();
+        all.extend(rows::operations());
+        all.extend(shapes::operations());
+        all.extend(products::operations());
+        all.extend(windows::operations());
+        all.extend(losses::operations());
+        all.extend(linalg::operations());
+        all
+    })
+}
+
+/// A smooth function of x whose values are in the domain.
+///
+/// # Errors
+/// Those of the operations of which it consists.
+pub fn guarded(x: &Tensor, domain: Domain, random: &mut Random) -> Result<Tensor> {
+    match domain {
+        Domain::Any => Ok(x.clone()),
+        Domain::Positive if random.coin() => ops::add(&ops::softplus(x)?, 0.3),
+        Domain::Positive => ops::add(&ops::mul(x, x)?, 0.5),
+        Domain::Unit if random.coin() => ops::mul(&ops::tanh(x)?, 0.8),
+        Domain::Unit => ops::mul(&ops::sin(x)?, 0.7),
+        Domain::Share => ops::add(&ops::mul(&ops::sigmoid(x)?, 0.8)?, 0.1),
+        Domain::AboveOne => ops::add(&ops::softplus(x)?, 1.2),
+        Domain::Apart => ops::add(x, Tensor::new(random.apart(x.size()), x.shape().clone())),
+    }
+}
+
+/// Values in the domain.
+pub fn values(shape: &[usize], domain: Domain, random: &mut Random) -> Vec<f64> {
+    let n = shape.iter().product();
+    let (low, high) = match domain {
+        Domain::Any => (-1.2, 1.2),
+        Domain::Positive => (0.4, 2.2),
+        Domain::Unit => (-0.8, 0.8),
+        Domain::Share => (0.15, 0.85),
+        Domain::AboveOne => (1.3, 2.5),
+        Domain::Apart => return random.apart(n),
+    };
+    (0..n).map(|_| random.between(low, high)).collect()
+}
+
+/// The elements of x in another shape: the first of them where there are more; repeated, each time a tenth smaller, where
+/// there are fewer.
+///
+/// # Errors
+/// Those of the operations of which it consists.
+pub fn fit(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    if x.shape()[..] == *shape {
+        return Ok(x.clone());
+    }
+    let wanted: usize = shape.iter().product();
+    let mut flat = ops::ravel(x)?;
+    if flat.size() < wanted {
+        let (own, times) = (flat.size(), wanted.div_ceil(flat.size()));
+        // Equal elements would be ties, and rows without variance.
+        let factors: Vec<f64> = (0..own * times).map(|i| 0.9f64.powi((i / own) as i32)).collect();
+        flat = ops::mul(&ops::tile(&flat, &[times])?, Tensor::new(factors, [own * times]))?;
+    }
+    ops::reshape(&ops::narrow(&flat, 0, 0, wanted)?, shape)
+}
+
+/// x with at least one axis.
+fn ranked(x: &Tensor) -> Result<Tensor> {
+    if x.rank() == 0 { ops::reshape(x, 1) } else { Ok(x.clone()) }
+}
+
+/// x as a matrix of its own elements: the last axis of a matrix or a tensor of higher rank stays.
+fn matrix(x: &Tensor) -> Result<Tensor> {
+    let last = if x.rank() == 0 { 1 } else { x.shape()[x.rank() - 1] };
+    ops::reshape(x, [-1, last as isize])
+}
+
+/// An axis of x, counted from either end.
+fn axis(x: &Tensor, random: &mut Random) -> isize {
+    let rank = x.rank().max(1);
+    let axis = random.below(rank) as isize;
+    if random.coin() { axis } else { axis - rank as isize }
+}
+
+/// The length of an axis that [`axis`] returned.
+fn length(x: &Tensor, axis: isize) -> usize {
+    x.shape()[axis.rem_euclid(x.rank() as isize) as usize]
+}
+
+/// The shape of x.
+fn dims(x: &Tensor) -> Vec<usize> {
+    x.shape()[..].to_vec()
+}

@@ -1,0 +1,256 @@
+//! Derivatives of an order, compared with finite differences of the order below.
+//!
+//! With directions c₁, c₂, .. the scalars F₀ = ⟨c₀, f⟩ and Fₖ = ⟨cₖ, ∇Fₖ₋₁⟩ are derivatives along directions: Fₖ(x) is
+//! the derivative of Fₖ₋₁(x + h·cₖ) by h at 0. So Fₖ from gradients of gradients must agree with differences of Fₖ₋₁.
+
+use super::catalogue::Domain;
+use super::random::Random;
+use pellucid::{Error, Grad, Result, Tensor, grad, ops};
+use std::time::{Duration, Instant};
+
+/// The function whose derivatives are checked.
+pub type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
+
+/// A function, the point at which it is differentiated, and the directions.
+pub struct Problem<'a> {
+    function: Function<'a>,
+    leaves: &'a [(Vec<usize>, Vec<f64>)],
+    /// c₀, of the shape of f's value.
+    first: Vec<f64>,
+    /// cₖ₊₁ for every leaf.
+    directions: Vec<Vec<Vec<f64>>>,
+    /// Whether Fₖ is computed as a tensor; otherwise cₖ are the incoming gradients of ∇Fₖ₋₁.
+    is_summed: bool,
+}
+
+/// Fₖ, and the sum of the absolute values of its terms.
+#[derive(Clone, Copy, Debug)]
+pub struct Derivative {
+    /// Fₖ.
+    pub value: f64,
+    /// Σ |cₖ·∇Fₖ₋₁|.
+    pub terms: f64,
+}
+
+/// What became of the derivatives of one function.
+#[derive(Default, Debug)]
+pub struct Checked {
+    /// How many orders agreed with differences.
+    pub agreed: usize,
+    /// How many orders were not compared: differences do not converge there.
+    pub skipped: usize,
+    /// The highest order that agreed.
+    pub highest: usize,
+    /// The first order that disagrees, and by what.
+    pub wrong: Option<(usize, String)>,
+    /// The first order of which a gradient that is constant could not be differentiated again.
+    pub untracked: Option<usize>,
+    /// The time of the function and of the gradients of every order, without differences.
+    pub times: Vec<Duration>,
+}
+
+/// A failure, with the order in which it came.
+#[derive(Debug)]
+pub struct Failure {
+    /// 0 for the function itself.
+    pub order: usize,
+    /// What went wrong.
+    pub error: Error,
+}
+
+impl<'a> Problem<'a> {
+    /// A problem with random directions for this order.
+    ///
+    /// # Errors
+    /// Those of the function.
+    pub fn new(
+        function: Function<'a>,
+        leaves: &'a [(Vec<usize>, Vec<f64>)],
+        order: usize,
+        random: &mut Random,
+    ) -> Result<Problem<'a>> {
+        let size = function(&tensors(leaves, 0.0, &[]))?.size();
+        let first = cotangent(size, random);
+        let directions = (0..order).map(|_| leaves.iter().map(|(_, v)| cotangent(v.len(), random)).collect()).collect();
+        Ok(Problem { function, leaves, first, directions, is_summed: false })
+    }
+
+    /// The same problem, with every Fₖ as a tensor of one element that is differentiated.
+    #[must_use]
+    pub fn summed(self, is_summed: bool) -> Problem<'a> {
+        Problem { is_summed, ..self }
+    }
+
+    /// Checks every order up to the number of directions.
+    ///
+    /// # Errors
+    /// Errors of the function and of its gradients, with the order.
+    pub fn check(&self) -> Result<Checked, Failure> {
+        let order = self.directions.len();
+        let mut checked = Checked::default();
+        let all = self.derivatives(0.0, order, order, &mut checked)?;
+        let mut others = Checked::default();
+        for k in 1..=order {
+            self.compare(k, all[k - 1], all[k], &mut checked, &mut others)?;
+            if checked.wrong.is_some() {
+                break;
+            }
+        }
+        Ok(checked)
+    }
+
+    /// Compares Fₖ with differences, of steps that become smaller until they agree.
+    fn compare(
+        &self,
+        k: usize,
+        below: Derivative,
+        exact: Derivative,
+        checked: &mut Checked,
+        others: &mut Checked,
+    ) -> Result<(), Failure> {
+        // Two steps must agree on what is wrong: a kink may be within the first one, or the step may be too coarse.
+        let (mut wrong, mut before): (Option<String>, Option<f64>) = (None, None);
+        for step in [1e-3, 1e-4, 2e-5] {
+            let mut at = |h: f64| -> Result<f64, Failure> { Ok(self.derivatives(h, k, k - 1, others)?[k - 1].value) };
+            let near = (at(step)? - at(-step)?) / (2.0 * step);
+            let far = (at(2.0 * step)? - at(-2.0 * step)?) / (4.0 * step);
+            let difference = (4.0 * near - far) / 3.0;
+            let noise = 1e-12 * below.terms.max(1.0) / step;
+            let size = difference.abs().max(exact.terms).max(1e-6);
+            let spread = (near - far).abs();
+            if !difference.is_finite() || spread > 2e-3 * difference.abs().max(1e-3 * exact.terms) + noise {
+                continue;
+            }
+            let error = (exact.value - difference).abs();
+            if error <= 1e-5 * size + 0.2 * spread + noise {
+                checked.agreed += 1;
+                checked.highest = k;
+                return Ok(());
+            }
+            let is_near = |before: f64| error.is_nan() || (difference - before).abs() <= 0.1 * error;
+            let is_repeated = before.is_some_and(is_near);
+            let exact = exact.value;
+            wrong = is_repeated
+                .then(|| format!("gradients give {exact:e}, differences {difference:e} (spread {spread:.0e})"));
+            before = Some(difference);
+        }
+        match wrong {
+            Some(reason) => checked.wrong = Some((k, reason)),
+            None => checked.skipped += 1,
+        }
+        Ok(())
+    }
+
+    /// F₀ .. F_order at the point `h` along the direction of order `along`.
+    fn derivatives(
+        &self,
+        h: f64,
+        along: usize,
+        order: usize,
+        checked: &mut Checked,
+    ) -> Result<Vec<Derivative>, Failure> {
+        let direction = if h == 0.0 { &[][..] } else { &self.directions[along - 1] };
+        let gradients = self.gradients(&tensors(self.leaves, h, direction), order, checked)?;
+        let product = |(k, gradients): (usize, &Vec<Tensor>)| {
+            let weights = if k == 0 { std::slice::from_ref(&self.first) } else { &self.directions[k - 1] };
+            product(gradients, weights).map_err(|error| Failure { order: k, error })
+        };
+        gradients.iter().enumerate().map(product).collect()
+    }
+
+    /// The function's value at the leaves, and for every order the gradients of the order below, weighted with its directions.
+    ///
+    /// # Errors
+    /// Errors of the function and of its gradients, with the order.
+    pub fn gradients(
+        &self,
+        leaves: &[Tensor],
+        order: usize,
+        checked: &mut Checked,
+    ) -> Result<Vec<Vec<Tensor>>, Failure> {
+        let leaves: Vec<Tensor> = leaves.iter().map(|t| t.detach().requires_grad_(true)).collect();
+        let wanted: Vec<&Tensor> = leaves.iter().collect();
+        let start = Instant::now();
+        let y = (self.function)(&leaves).map_err(|error| Failure { order: 0, error })?;
+        checked.times.push(start.elapsed());
+        let is_tracked = y.requires_grad();
+        let mut all = vec![vec![y]];
+        for k in 1..=order {
+            let start = Instant::now();
+            let outputs = &all[k - 1];
+            let weights = if k == 1 { std::slice::from_ref(&self.first) } else { &self.directions[k - 2] };
+            let seeds = outputs.iter().zip(weights).map(|(y, w)| Some(Tensor::new(&w[..], y.shape().clone())));
+            let options = Grad { grad_outputs: seeds.collect(), create_graph: k < order, ..Grad::default() };
+            let result = match self.is_summed {
+                true => total(outputs, weights)
+                    .and_then(|sum| grad(&[&sum], &wanted, Grad { grad_outputs: Vec::new(), ..options.clone() })),
+                false => grad(&outputs.iter().collect::<Vec<_>>(), &wanted, options.clone()),
+            };
+            let gradients = match result {
+                Err(Error::NotTracked { .. }) => {
+                    // A function may be a constant; its gradients can be differentiated all the same.
+                    if k > 1 && is_tracked {
+                        checked.untracked.get_or_insert(k - 1);
+                    }
+                    tracked_alone(outputs, &wanted, options)
+                }
+                other => other,
+            };
+            all.push(gradients.map_err(|error| Failure { order: k, error })?);
+            checked.times.push(start.elapsed());
+        }
+        Ok(all)
+    }
+}
+
+/// ⟨weights, tensors⟩ as a tensor.
+fn total(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Tensor> {
+    let mut sum = Tensor::from(0.0f64);
+    for (tensor, weights) in tensors.iter().zip(weights) {
+        let weights = Tensor::new(&weights[..], tensor.shape().clone());
+        sum = ops::add(&sum, &ops::sum(&ops::mul(tensor, &weights)?, ..)?)?;
+    }
+    Ok(sum)
+}
+
+/// Gradients of those outputs that are tracked; zeros if there is none.
+fn tracked_alone(outputs: &[Tensor], wanted: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
+    let tracked = outputs.iter().zip(options.grad_outputs).filter(|(y, _)| y.requires_grad());
+    let (tracked, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) = tracked.unzip();
+    if tracked.is_empty() {
+        return Ok(wanted.iter().map(|x| Tensor::zeros(x.shape().clone(), x.dtype())).collect());
+    }
+    grad(&tracked, wanted, Grad { grad_outputs, ..options })
+}
+
+/// Numbers from ±[0.3, 1].
+fn cotangent(n: usize, random: &mut Random) -> Vec<f64> {
+    (0..n).map(|_| if random.coin() { 1.0 } else { -1.0 } * random.between(0.3, 1.0)).collect()
+}
+
+/// The leaves, moved by `h` along a direction.
+fn tensors(leaves: &[(Vec<usize>, Vec<f64>)], h: f64, direction: &[Vec<f64>]) -> Vec<Tensor> {
+    let moved = |(k, (shape, values)): (usize, &(Vec<usize>, Vec<f64>))| {
+        let step = |i: usize| direction.get(k).map_or(0.0, |d| h * d[i]);
+        let values: Vec<f64> = values.iter().enumerate().map(|(i, v)| v + step(i)).collect();
+        Tensor::new(values, &shape[..])
+    };
+    leaves.iter().enumerate().map(moved).collect()
+}
+
+/// ⟨weights, tensors⟩, computed on the host.
+fn product(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Derivative> {
+    let (mut value, mut terms) = (0.0, 0.0);
+    for (tensor, weights) in tensors.iter().zip(weights) {
+        for (x, w) in tensor.detach().try_to_vec::<f64>()?.iter().zip(weights.iter()) {
+            value += x * w;
+            terms += (x * w).abs();
+        }
+    }
+    Ok(Derivative { value, terms })
+}
+
+/// Leaves with values from these domains.
+pub fn leaves_in(shape: &[usize], domains: &[Domain], random: &mut Random) -> Vec<(Vec<usize>, Vec<f64>)> {
+    domains.iter().map(|&d| (shape.to_vec(), super::catalogue::values(shape, d, random))).collect()
+}

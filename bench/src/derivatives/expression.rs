@@ -1,0 +1,173 @@
+//! Random expressions over the catalogue, which their seed and their number reproduce.
+
+use super::catalogue::{self, Domain, Operation, operations};
+use super::random::Random;
+use pellucid::{Result, Tensor, no_grad, ops};
+use std::fmt;
+
+/// The most elements of an intermediate result; of more, the first are used.
+const MOST: usize = 24;
+
+/// Shapes of leaves.
+const SHAPES: [&[usize]; 3] = [&[2, 3], &[3], &[2, 2, 3]];
+
+/// An expression over leaf tensors.
+#[derive(Clone)]
+pub enum Expression {
+    /// The leaf with this index.
+    Leaf(usize),
+    /// A constant of this shape, whose values follow from the seed.
+    Constant(Vec<usize>, u64),
+    /// An operation on subexpressions.
+    Node {
+        /// The operation.
+        operation: &'static Operation,
+        /// Decides the guards of its inputs and its arguments.
+        seed: u64,
+        /// The result is multiplied with this, so that values stay moderate.
+        scale: f64,
+        /// One expression for every input.
+        inputs: Vec<Expression>,
+    },
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expression::Leaf(k) => write!(f, "x{k}"),
+            Expression::Constant(shape, _) => write!(f, "constant{shape:?}"),
+            Expression::Node { operation, scale, inputs, .. } => {
+                if *scale != 1.0 {
+                    write!(f, "{scale}·")?;
+                }
+                write!(f, "{}(", operation.name)?;
+                for (k, input) in inputs.iter().enumerate() {
+                    write!(f, "{}{input}", if k == 0 { "" } else { ", " })?;
+                }
+                write!(f, ")")
+            }
+        }
+    }
+}
+
+impl Expression {
+    /// The value at these leaves.
+    ///
+    /// # Errors
+    /// Those of the operations.
+    pub fn evaluate(&self, leaves: &[Tensor]) -> Result<Tensor> {
+        match self {
+            Expression::Leaf(k) => Ok(leaves[*k].clone()),
+            Expression::Constant(shape, seed) => Ok(Random::new(*seed).tensor(shape, -1.2, 1.2)),
+            Expression::Node { operation, seed, scale, inputs } => {
+                let inputs: Vec<Tensor> = inputs.iter().map(|e| e.evaluate(leaves)).collect::<Result<_>>()?;
+                let y = apply(operation, *seed, &inputs)?;
+                if *scale == 1.0 { Ok(y) } else { ops::mul(&y, *scale) }
+            }
+        }
+    }
+
+    /// How many operations there are.
+    pub fn size(&self) -> usize {
+        match self {
+            Expression::Node { inputs, .. } => 1 + inputs.iter().map(Expression::size).sum::<usize>(),
+            _ => 0,
+        }
+    }
+
+    /// Smaller expressions: every subexpression alone, and this one with a subexpression replaced by its input or by a leaf.
+    pub fn smaller(&self) -> Vec<Expression> {
+        let Expression::Node { operation, seed, scale, inputs } = self else { return Vec::new() };
+        let mut all = inputs.clone();
+        for (k, input) in inputs.iter().enumerate() {
+            let mut instead = input.smaller();
+            if !matches!(input, Expression::Leaf(_)) {
+                instead.push(Expression::Leaf(0));
+            }
+            for one in instead {
+                let mut inputs = inputs.clone();
+                inputs[k] = one;
+                all.push(Expression::Node { operation, seed: *seed, scale: *scale, inputs });
+            }
+        }
+        all.retain(|e| !matches!(e, Expression::Constant(..)));
+        all
+    }
+}
+
+/// The operation at inputs that are first mapped into its domains; at most [`MOST`] elements.
+fn apply(operation: &Operation, seed: u64, inputs: &[Tensor]) -> Result<Tensor> {
+    let mut random = Random::new(seed);
+    let guarded = inputs.iter().zip(&operation.inputs).map(|(x, &domain)| catalogue::guarded(x, domain, &mut random));
+    let y = operation.apply(&guarded.collect::<Result<Vec<_>>>()?, random.bits())?;
+    if y.size() <= MOST { Ok(y) } else { ops::narrow(&ops::ravel(&y)?, 0, 0, MOST) }
+}
+
+/// A random expression with the leaves at which it is differentiated.
+pub struct Case {
+    /// The expression.
+    pub expression: Expression,
+    /// The shapes of the leaves and their values.
+    pub leaves: Vec<(Vec<usize>, Vec<f64>)>,
+    /// Errors of operations that were tried and replaced by others: the name and the message.
+    pub refused: Vec<(&'static str, String)>,
+}
+
+impl Case {
+    /// The expression with this number of the sequence that the seed begins, of at most this depth.
+    pub fn new(seed: u64, number: u64, depth: usize) -> Case {
+        let mut random = Random::new(Random::new(seed).bits() ^ number.wrapping_mul(0xd134_2543_de82_ef95));
+        let leaves: Vec<(Vec<usize>, Vec<f64>)> = (0..1 + random.below(2))
+            .map(|_| {
+                let shape = random.pick(&SHAPES).to_vec();
+                let values = catalogue::values(&shape, Domain::Apart, &mut random);
+                (shape, values)
+            })
+            .collect();
+        let tensors: Vec<Tensor> = leaves.iter().map(|(shape, values)| Tensor::new(&values[..], &shape[..])).collect();
+        let _off = no_grad();
+        let mut refused = Vec::new();
+        // Half of the expressions have the full depth.
+        let depth = if random.coin() { depth } else { 1 + random.below(depth) };
+        let expression = grow(&tensors, depth, &mut random, &mut refused).0;
+        Case { expression, leaves, refused }
+    }
+}
+
+/// A random expression of exactly this depth along one path, and its value.
+fn grow(
+    leaves: &[Tensor],
+    depth: usize,
+    random: &mut Random,
+    refused: &mut Vec<(&'static str, String)>,
+) -> (Expression, Tensor) {
+    if depth == 0 {
+        if random.below(12) == 0 {
+            let constant = Expression::Constant(random.pick(&SHAPES).to_vec(), random.bits());
+            let value = constant.evaluate(leaves).expect("a constant");
+            return (constant, value);
+        }
+        let k = random.below(leaves.len());
+        return (Expression::Leaf(k), leaves[k].clone());
+    }
+    loop {
+        let operation = &operations()[random.below(operations().len())];
+        let deep = random.below(operation.inputs.len());
+        let (inputs, values): (Vec<Expression>, Vec<Tensor>) = (0..operation.inputs.len())
+            .map(|k| grow(leaves, if k == deep { depth - 1 } else { random.below(depth) }, random, refused))
+            .unzip();
+        let seed = random.bits();
+        match apply(operation, seed, &values) {
+            Err(error) => refused.push((operation.name, error.to_string())),
+            Ok(value) => {
+                let most = value.to_vec::<f64>().into_iter().map(f64::abs).fold(0.0, f64::max);
+                if value.size() == 0 || !most.is_finite() || most > 1e12 {
+                    continue;
+                }
+                let scale = if most > 4.0 { 0.5f64.powi((most / 2.0).log2().ceil() as i32) } else { 1.0 };
+                let value = if scale == 1.0 { value } else { value * scale };
+                return (Expression::Node { operation, seed, scale, inputs }, value);
+            }
+        }
+    }
+}

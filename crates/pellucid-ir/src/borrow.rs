@@ -1,0 +1,318 @@
+//! The borrow protocol of storages: many readers or one writer while a kernel runs, and a count of the writes.
+//!
+//! A kernel holds the [`BorrowWord`]s of all its operands through a [`BorrowGuard`], which acquires all of them or none: two
+//! threads that want the same storages in different orders cannot block each other. A write is counted before its word
+//! is released, so that a reader that follows sees the [`Version`] that belongs to the contents.
+//!
+//! The protocol takes its atomics as a type parameter: the tests run it with those of a model checker, which explores
+//! every interleaving of a few threads.
+
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The atomics of the protocol: those of the standard library, or a model checker's.
+pub trait Atomics: Sized {
+    /// Counts readers or marks a writer.
+    type Holders: AtomicHolders;
+    /// Counts writes.
+    type Writes: AtomicWrites;
+    /// Lets other threads run.
+    fn yield_now();
+}
+
+/// The operations of the protocol on an atomic `u32`, as the standard library's [`AtomicU32`] has them.
+#[allow(missing_docs, clippy::missing_errors_doc, reason = "the standard library documents these operations")]
+pub trait AtomicHolders {
+    fn new(value: u32) -> Self;
+    fn store(&self, value: u32, order: Ordering);
+    fn fetch_sub(&self, value: u32, order: Ordering) -> u32;
+    fn compare_exchange(&self, current: u32, new: u32, success: Ordering, failure: Ordering) -> Result<u32, u32>;
+    fn fetch_update(
+        &self,
+        success: Ordering,
+        failure: Ordering,
+        update: impl FnMut(u32) -> Option<u32>,
+    ) -> Result<u32, u32>;
+}
+
+/// The operations of the protocol on an atomic `u64`, as the standard library's [`AtomicU64`] has them.
+#[allow(missing_docs, reason = "the standard library documents these operations")]
+pub trait AtomicWrites {
+    fn new(value: u64) -> Self;
+    fn load(&self, order: Ordering) -> u64;
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+}
+
+/// Implements [`Atomics`] for a type, with these atomics.
+macro_rules! atomics {
+    ($name:ty: $u32:ty, $u64:ty, $yield_now:path) => {
+        impl AtomicHolders for $u32 {
+            #[inline(always)]
+            fn new(value: u32) -> Self {
+                <$u32>::new(value)
+            }
+            #[inline(always)]
+            fn store(&self, value: u32, order: Ordering) {
+                <$u32>::store(self, value, order);
+            }
+            #[inline(always)]
+            fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
+                <$u32>::fetch_sub(self, value, order)
+            }
+            #[inline(always)]
+            fn compare_exchange(
+                &self,
+                current: u32,
+                new: u32,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<u32, u32> {
+                <$u32>::compare_exchange(self, current, new, success, failure)
+            }
+            #[inline(always)]
+            fn fetch_update(
+                &self,
+                success: Ordering,
+                failure: Ordering,
+                update: impl FnMut(u32) -> Option<u32>,
+            ) -> Result<u32, u32> {
+                <$u32>::fetch_update(self, success, failure, update)
+            }
+        }
+
+        impl AtomicWrites for $u64 {
+            #[inline(always)]
+            fn new(value: u64) -> Self {
+                <$u64>::new(value)
+            }
+            #[inline(always)]
+            fn load(&self, order: Ordering) -> u64 {
+                <$u64>::load(self, order)
+            }
+            #[inline(always)]
+            fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+                <$u64>::fetch_add(self, value, order)
+            }
+        }
+
+        impl Atomics for $name {
+            type Holders = $u32;
+            type Writes = $u64;
+            #[inline]
+            fn yield_now() {
+                $yield_now();
+            }
+        }
+    };
+}
+
+/// The atomics of the standard library.
+#[derive(Clone, Copy, Debug)]
+pub struct Native;
+
+atomics!(Native: AtomicU32, AtomicU64, std::thread::yield_now);
+
+const WRITER: u32 = u32::MAX;
+
+/// The number of readers of a storage, or the mark of its one writer.
+pub struct BorrowWord<A: Atomics = Native>(A::Holders);
+
+impl<A: Atomics> Default for BorrowWord<A> {
+    /// A word that no thread holds.
+    #[inline]
+    fn default() -> Self {
+        BorrowWord(A::Holders::new(0))
+    }
+}
+
+impl<A: Atomics> BorrowWord<A> {
+    /// Becomes one more reader; false if a writer holds the storage.
+    #[inline]
+    pub fn try_read(&self) -> bool {
+        let one_more = |holders| (holders < WRITER - 1).then(|| holders + 1);
+        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    /// Becomes the only writer; false if any thread holds the storage.
+    #[inline]
+    pub fn try_write(&self) -> bool {
+        self.0.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Ends a successful [`BorrowWord::try_read`].
+    #[inline]
+    pub fn end_read(&self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Ends a successful [`BorrowWord::try_write`].
+    #[inline]
+    pub fn end_write(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// The number of writes to a storage. A thread that holds the storage's word sees all writes of earlier writers.
+pub struct Version<A: Atomics = Native>(A::Writes);
+
+impl<A: Atomics> Default for Version<A> {
+    /// No write so far.
+    #[inline]
+    fn default() -> Self {
+        Version(A::Writes::new(0))
+    }
+}
+
+impl<A: Atomics> Version<A> {
+    /// The number of writes so far.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts a write. The borrow word, which the writer still holds, publishes it.
+    #[inline]
+    pub fn bump(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// An operand in a storage. Operands with the same word are views of one storage.
+pub trait Borrowed {
+    /// The atomics of the word.
+    type Atomics: Atomics;
+    /// The borrow word of the storage.
+    fn borrow_word(&self) -> &BorrowWord<Self::Atomics>;
+    /// The version of the storage.
+    fn version_word(&self) -> &Version<Self::Atomics>;
+}
+
+/// True if an operand of the list is in the storage with this word.
+#[inline]
+fn contains<V: Borrowed>(list: &[V], word: &BorrowWord<V::Atomics>) -> bool {
+    list.iter().any(|v| ptr::eq(v.borrow_word(), word))
+}
+
+/// Acquires all words, or returns the number of operands, outputs first, before the first whose word is taken.
+#[inline]
+fn try_all<V: Borrowed>(inputs: &[V], outputs: &[V]) -> Result<(), usize> {
+    for (k, output) in outputs.iter().enumerate() {
+        let word = output.borrow_word();
+        if !contains(&outputs[..k], word) && !word.try_write() {
+            return Err(k);
+        }
+    }
+    for (k, input) in inputs.iter().enumerate() {
+        let word = input.borrow_word();
+        if !contains(outputs, word) && !word.try_read() {
+            return Err(outputs.len() + k);
+        }
+    }
+    Ok(())
+}
+
+/// Releases the words of the first `count` operands, outputs first.
+#[inline]
+fn release<V: Borrowed>(inputs: &[V], outputs: &[V], count: usize) {
+    for (k, output) in outputs.iter().enumerate().take(count) {
+        if !contains(&outputs[..k], output.borrow_word()) {
+            output.borrow_word().end_write();
+        }
+    }
+    for input in &inputs[..count.saturating_sub(outputs.len())] {
+        if !contains(outputs, input.borrow_word()) {
+            input.borrow_word().end_read();
+        }
+    }
+}
+
+/// The borrow words of a kernel's operands, held until the guard is dropped: of inputs as a reader, of outputs as the one writer.
+/// A storage that is an output too is held once.
+pub struct BorrowGuard<'v, V: Borrowed> {
+    inputs: &'v [V],
+    outputs: &'v [V],
+}
+
+impl<'v, V: Borrowed> BorrowGuard<'v, V> {
+    /// Waits until no other thread's kernel holds a word in conflict, and acquires all words.
+    #[inline]
+    pub fn acquire(inputs: &'v [V], outputs: &'v [V]) -> BorrowGuard<'v, V> {
+        loop {
+            if let Some(guard) = BorrowGuard::try_acquire(inputs, outputs) {
+                return guard;
+            }
+            V::Atomics::yield_now();
+        }
+    }
+
+    /// Acquires all words. `None`, and no word is held, if another thread holds one in conflict.
+    #[inline]
+    pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
+        match try_all(inputs, outputs) {
+            Ok(()) => Some(BorrowGuard { inputs, outputs }),
+            Err(acquired) => {
+                release(inputs, outputs, acquired);
+                None
+            }
+        }
+    }
+
+    /// Counts a write to every output.
+    #[inline]
+    pub fn count_writes(&self) {
+        self.outputs.iter().for_each(|output| output.version_word().bump());
+    }
+}
+
+impl<V: Borrowed> Drop for BorrowGuard<'_, V> {
+    #[inline]
+    fn drop(&mut self) {
+        release(self.inputs, self.outputs, self.outputs.len() + self.inputs.len());
+    }
+}
+
+/// The borrow words of several sets of operands, of which the first of each set are overwritten; held until the guard is dropped.
+pub struct BatchBorrowGuard<'v, V: Borrowed> {
+    operands: &'v [V],
+    set: usize,
+    targets: usize,
+    acquired: usize,
+}
+
+impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
+    /// Acquires the words of all sets of `set` operands, the first `targets` of each as the one writer. `None`, and no word is
+    /// held, if another thread holds one in conflict, or if a target is in the storage of another operand.
+    pub fn try_acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
+        let mut guard = BatchBorrowGuard { operands, set, targets, acquired: 0 };
+        for (k, operand) in operands.iter().enumerate() {
+            let word = operand.borrow_word();
+            if !(if guard.is_target(k) { word.try_write() } else { word.try_read() }) {
+                return None;
+            }
+            guard.acquired += 1;
+        }
+        Some(guard)
+    }
+
+    fn is_target(&self, operand: usize) -> bool {
+        operand % self.set < self.targets
+    }
+
+    /// Counts a write to every target.
+    pub fn count_writes(&self) {
+        let targets = self.operands.iter().enumerate().filter(|(k, _)| self.is_target(*k));
+        targets.for_each(|(_, target)| target.version_word().bump());
+    }
+}
+
+impl<V: Borrowed> Drop for BatchBorrowGuard<'_, V> {
+    fn drop(&mut self) {
+        for (k, operand) in self.operands[..self.acquired].iter().enumerate() {
+            let word = operand.borrow_word();
+            if self.is_target(k) { word.end_write() } else { word.end_read() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod models;

@@ -1,0 +1,211 @@
+//! The protocol under a model checker (loom): every interleaving of two or three threads, up to a number of preemptions, with all
+//! values that the memory orders allow a load to return.
+
+use super::*;
+use loom::cell::Cell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32 as LoomU32, AtomicU64 as LoomU64};
+use loom::thread;
+
+struct Loom;
+
+atomics!(Loom: LoomU32, LoomU64, loom::thread::yield_now);
+
+/// A storage whose contents are one number: how often it was written. The checker fails on two accesses that are not ordered.
+#[derive(Default)]
+struct Contents {
+    word: BorrowWord<Loom>,
+    version: Version<Loom>,
+    writes: Cell<u64>,
+}
+
+impl Borrowed for &Contents {
+    type Atomics = Loom;
+    fn borrow_word(&self) -> &BorrowWord<Loom> {
+        &self.word
+    }
+    fn version_word(&self) -> &Version<Loom> {
+        &self.version
+    }
+}
+
+impl Contents {
+    /// What a kernel that reads the storage does: contents and version belong together.
+    fn check(&self) {
+        assert_eq!(self.version.get(), self.writes.get(), "the version of other contents");
+    }
+
+    /// What a kernel that overwrites the storage does. The guard counts the write.
+    fn overwrite(&self) {
+        self.check();
+        self.writes.set(self.writes.get() + 1);
+    }
+
+    /// Checks after all kernels that no thread holds the word, and that every write is there.
+    fn finish(&self, writes: u64) {
+        assert!(self.word.try_write(), "a word was not released");
+        self.check();
+        assert_eq!(self.writes.get(), writes);
+    }
+}
+
+/// Explores every interleaving with at most this many preemptions.
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// How often a kernel of a model tries to acquire its words. A kernel that waits without a bound has no last interleaving.
+const ATTEMPTS: usize = 2;
+
+/// Runs a kernel with all its words held; returns whether it ran.
+fn run_kernel(inputs: &[&Contents], outputs: &[&Contents]) -> bool {
+    for _ in 0..ATTEMPTS {
+        if let Some(guard) = BorrowGuard::try_acquire(inputs, outputs) {
+            inputs.iter().for_each(|input| input.check());
+            outputs.iter().for_each(|output| output.overwrite());
+            guard.count_writes();
+            return true;
+        }
+        Loom::yield_now();
+    }
+    false
+}
+
+fn write(storage: &Contents) -> bool {
+    run_kernel(&[], &[storage])
+}
+
+fn read(storage: &Contents) -> bool {
+    run_kernel(&[storage], &[])
+}
+
+#[test]
+fn a_reader_sees_one_state_and_its_version() {
+    explore(4, || {
+        let storage = Arc::new(Contents::default());
+        let writer = thread::spawn({
+            let storage = storage.clone();
+            move || write(&storage)
+        });
+        read(&storage);
+        read(&storage);
+        storage.finish(u64::from(writer.join().unwrap()));
+    });
+}
+
+#[test]
+fn a_reader_that_waits_sees_the_write() {
+    explore(4, || {
+        let storage = Arc::new(Contents::default());
+        let writer = thread::spawn({
+            let storage = storage.clone();
+            move || drop(BorrowGuard::acquire(&[], &[&*storage]))
+        });
+        let inputs = [&*storage];
+        let guard = BorrowGuard::acquire(&inputs, &[]);
+        storage.check();
+        drop(guard);
+        writer.join().unwrap();
+        storage.finish(0);
+    });
+}
+
+#[test]
+fn writers_exclude_one_another_and_readers() {
+    explore(2, || {
+        let storage = Arc::new(Contents::default());
+        let others = [write, read].map(|kernel: fn(&Contents) -> bool| {
+            let storage = storage.clone();
+            thread::spawn(move || kernel(&storage))
+        });
+        let mut writes = u64::from(write(&storage));
+        let [writer, reader] = others.map(|t| t.join().unwrap());
+        writes += u64::from(writer);
+        // The kernels cannot all fail: a word is only taken while another kernel runs.
+        assert!(writes > 0 || reader);
+        storage.finish(writes);
+    });
+}
+
+#[test]
+fn readers_share_a_word_and_the_last_one_frees_it() {
+    explore(3, || {
+        let storage = Arc::new(Contents::default());
+        let readers = [(); 2].map(|()| {
+            let storage = storage.clone();
+            // Readers alone never wait.
+            thread::spawn(move || assert!(BorrowGuard::try_acquire(&[&*storage], &[]).is_some()))
+        });
+        readers.into_iter().for_each(|t| t.join().unwrap());
+        storage.finish(0);
+    });
+}
+
+#[test]
+fn two_storages_in_opposite_orders_block_no_thread() {
+    explore(3, || {
+        let storages = Arc::new([Contents::default(), Contents::default()]);
+        // An output that is an input too is held once.
+        let add = |from: usize, to: usize, storages: &[Contents; 2]| {
+            run_kernel(&[&storages[from], &storages[to]], &[&storages[to]])
+        };
+        let other = thread::spawn({
+            let storages = storages.clone();
+            move || add(0, 1, &storages)
+        });
+        let own = add(1, 0, &storages);
+        let other = other.join().unwrap();
+        storages[0].finish(u64::from(own));
+        storages[1].finish(u64::from(other));
+    });
+}
+
+#[test]
+fn a_batch_acquires_all_words_or_none() {
+    explore(3, || {
+        let storages = Arc::new([Contents::default(), Contents::default(), Contents::default()]);
+        let other = thread::spawn({
+            let storages = storages.clone();
+            move || write(&storages[2])
+        });
+        // Two sets of a target and an input.
+        let operands = [&storages[0], &storages[1], &storages[2], &storages[1]];
+        let batch = BatchBorrowGuard::try_acquire(&operands, 2, 1);
+        let batch_writes = u64::from(batch.is_some());
+        if let Some(guard) = batch {
+            storages[1].check();
+            storages[0].overwrite();
+            storages[2].overwrite();
+            guard.count_writes();
+        }
+        let other_writes = u64::from(other.join().unwrap());
+        storages[0].finish(batch_writes);
+        storages[1].finish(0);
+        storages[2].finish(other_writes + batch_writes);
+    });
+}
+
+#[test]
+fn a_target_in_two_places_is_refused() {
+    explore(1, || {
+        let storage = Contents::default();
+        assert!(BatchBorrowGuard::try_acquire(&[&storage, &storage], 2, 1).is_none());
+        storage.finish(0);
+    });
+}
+
+#[test]
+fn a_storage_of_several_operands_is_held_once() {
+    explore(1, || {
+        let (a, b) = (Contents::default(), Contents::default());
+        assert!(run_kernel(&[&a, &b, &a], &[&b]));
+        let (inputs, outputs) = ([&b], [&b, &b]);
+        let guard = BorrowGuard::try_acquire(&inputs, &outputs).expect("no other kernel runs");
+        assert!(BorrowGuard::try_acquire(&[&b], &[]).is_none());
+        drop(guard);
+        a.finish(0);
+        b.finish(1);
+    });
+}

@@ -1,0 +1,75 @@
+//! The text of a state dict that does not fit.
+
+use super::{Misshaped, list};
+
+/// Says what does not fit, and what the state dict is if it is not one for this module or optimizer.
+pub(super) fn message(missing: &[String], unexpected: &[String], misshaped: &[Misshaped]) -> String {
+    let mut parts = Vec::new();
+    if !missing.is_empty() {
+        parts.push(format!("missing {missing:?}"));
+    }
+    if !unexpected.is_empty() {
+        parts.push(format!("unexpected {unexpected:?}"));
+    }
+    if !misshaped.is_empty() {
+        parts.push(format!("other shapes: {}", list(misshaped)));
+    }
+    let help = help(missing, unexpected, misshaped);
+    format!("state dict does not fit: {}; nothing was loaded; {help}", parts.join(", "))
+}
+
+fn help(missing: &[String], unexpected: &[String], misshaped: &[Misshaped]) -> &'static str {
+    // Every optimizer that has groups has this name; a name that both have is in neither list.
+    let has_rate = |names: &[String]| names.iter().any(|name| name == "groups.0.lr");
+    let is_of_optimizer = |name: &str| name.starts_with("groups.") || name.starts_with("state.");
+    let mut names = missing.iter().chain(unexpected).chain(misshaped.iter().map(|value| &value.name));
+    match (has_rate(missing), has_rate(unexpected)) {
+        (true, _) => "it is not a state dict of this kind of optimizer",
+        (_, true) => "it is the state dict of an optimizer of another kind: load it into such an optimizer",
+        _ if names.all(|name| is_of_optimizer(name)) => {
+            "it is another optimizer's: make the optimizer of the kind that was saved, with the same options, over the \
+             same parameters under the same names"
+        }
+        _ => "rename() and join() give values other names",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Error, Misshaped, Shape};
+
+    fn text(missing: &[&str], unexpected: &[&str], misshaped: &[&str]) -> String {
+        let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        let other = |name: &&str| Misshaped {
+            name: name.to_string(),
+            found: Shape::from([3usize]),
+            expected: Shape::from([2usize]),
+        };
+        let misshaped = misshaped.iter().map(other).collect();
+        Error::StateDict { missing: owned(missing), unexpected: owned(unexpected), misshaped }.to_string()
+    }
+
+    #[test]
+    fn only_what_does_not_fit_is_listed() {
+        let found = text(&["0.weight"], &[], &[]);
+        assert!(found.contains("missing [\"0.weight\"]") && found.contains("rename()"), "{found}");
+        assert!(!found.contains("unexpected") && !found.contains("shape"), "{found}");
+        let found = text(&[], &[], &["0.bias"]);
+        assert!(found.contains("other shapes: 0.bias: [3] instead of [2]") && !found.contains("missing"), "{found}");
+    }
+
+    #[test]
+    fn a_state_dict_of_another_optimizer_is_called_that() {
+        let another = "another optimizer's";
+        assert!(text(&["state.0.momentum"], &["state.0.mean", "state.0.variance"], &[]).contains(another));
+        assert!(text(&[], &["groups.1.lr", "state.0.step"], &[]).contains(another));
+        assert!(text(&[], &[], &["state.head.weight.mean"]).contains(another));
+        assert!(text(&["0.weight"], &["groups.0.lr", "state.0.step"], &[]).contains("state dict of an optimizer"));
+        assert!(text(&["groups.0.lr", "state.0.step"], &["0.weight"], &[]).contains("not a state dict of this kind"));
+        for names in [text(&["groups.0.lr"], &["lr"], &[]), text(&[], &["state.0.step"], &[])] {
+            assert!(!names.contains("rename"), "{names}");
+        }
+        // A module may have a part of this name beside others.
+        assert!(text(&["state.weight", "head.weight"], &[], &[]).contains("rename()"));
+    }
+}

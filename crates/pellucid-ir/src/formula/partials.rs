@@ -1,0 +1,468 @@
+//! Partial derivatives of every order, of a formula without row reductions.
+//!
+//! Repeated reverse sweeps would make the formula of order k exponentially large in k, with one more
+//! input for every incoming gradient. An elementwise formula y(x) needs neither: its derivatives of
+//! order k are plain functions of the *point* (x, y(x)), and every gradient is a sum of products
+//!
+//! ```text
+//! Σ c · ∂ᵅyⱼ/∂xᵅ (x, y)
+//! ```
+//!
+//! of a cotangent c with a partial derivative. Such a sum is a [`Contraction`]. Differentiating it
+//! again gives the same form: with respect to c the partial derivative stays, with respect to xᵢ
+//! its multi-index α gains an i.
+//!
+//! Partial derivatives are found by forward mode, on one hash-consed graph that all orders share:
+//! a node has at most one tangent for each variable, so that the terms of Leibniz' and Faà di Bruno's
+//! rules are shared too, and the graph grows polynomially with the order (Griewank and Walther 2008,
+//! chapter 13). A saved output is a leaf whose tangent is known: ∂yⱼ/∂xᵢ is written in terms of the
+//! point as well.
+
+use super::builder::Builder;
+use super::definition::{Formula, MOST};
+use super::differentiate::operand_adjoints;
+use super::expr::Expr;
+use super::gradient::{Read, Wanted};
+use super::graph::{Graph, Id, Input, Kind, Node, Output};
+use super::save::primed;
+use crate::error::{Error, Result};
+use smallvec::{SmallVec, smallvec};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The most nodes that all partial derivatives of one formula may have together.
+const MOST_NODES: usize = 400_000;
+
+/// The quantities with respect to which a formula is differentiated: each is one input, or several
+/// that are the same tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Variables {
+    /// Inputs whose gradients one formula computes; output k of it is variable k.
+    pub together: Wanted,
+    /// Further inputs, as bits, each a variable with a gradient formula of its own.
+    pub apart: u64,
+}
+
+impl Variables {
+    /// The number of variables.
+    pub fn len(self) -> usize {
+        self.together.outputs() + self.apart.count_ones() as usize
+    }
+
+    /// True if nothing is differentiated.
+    pub fn is_empty(self) -> bool {
+        self == Variables::default()
+    }
+
+    /// The variable that an input is, if it is one.
+    pub fn variable_of(self, input: usize) -> Option<usize> {
+        let apart = || {
+            let below = self.apart & ((1u64 << input) - 1);
+            (self.apart >> input & 1 == 1).then(|| self.together.outputs() + below.count_ones() as usize)
+        };
+        self.together.output_of(input).or_else(|| if input < 64 { apart() } else { None })
+    }
+
+    /// The first input of every variable, in their order.
+    pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
+        let first = |k| (0..Wanted::MOST_INPUTS).find(|&i| self.together.output_of(i) == Some(k));
+        let together = (0..self.together.outputs()).map(|k| first(k).expect("outputs are numbered without gaps") as u8);
+        together.chain((0..64).filter(|i| self.apart >> i & 1 == 1)).collect()
+    }
+}
+
+/// ∂ᵅyⱼ/∂xᵅ: a partial derivative of one output.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Partial {
+    /// The output, j.
+    pub output: u8,
+    /// The multi-index α, as an ascending list of variables.
+    pub by: SmallVec<[u8; 14]>,
+}
+
+impl Partial {
+    /// The first derivative of `output` by `variable`.
+    pub fn first(output: usize, variable: usize) -> Partial {
+        Partial { output: output as u8, by: smallvec![variable as u8] }
+    }
+
+    /// This derivative, differentiated once more.
+    #[must_use]
+    pub fn then(&self, variable: usize) -> Partial {
+        let mut by = self.by.clone();
+        by.insert(by.partition_point(|&v| v <= variable as u8), variable as u8);
+        Partial { output: self.output, by }
+    }
+}
+
+/// One product of a [`Contraction`]: cotangents times a partial derivative.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Term {
+    /// The output of the contraction to which the product is added.
+    pub output: u8,
+    /// The cotangents that are multiplied.
+    pub factors: SmallVec<[u8; 3]>,
+    /// The partial derivative.
+    pub partial: Partial,
+}
+
+/// Sums of products of cotangents with partial derivatives, as a formula.
+pub struct Contraction {
+    /// Inputs are what `reads` says, then all cotangents.
+    pub formula: Formula,
+    /// Which inputs and outputs of the differentiated formula it reads, ascending.
+    pub reads: Vec<Read>,
+}
+
+/// All partial derivatives of a formula with respect to given variables, derived as they are asked for.
+pub struct Partials {
+    name: &'static str,
+    /// Inputs of the formula, and its outputs that a derivative may read.
+    leaves: Vec<Input>,
+    inputs: usize,
+    params: usize,
+    param_names: Vec<String>,
+    /// The leaves that first derivatives read; derivatives of higher order read no others.
+    reads: Vec<Read>,
+    tower: Mutex<Tower>,
+}
+
+struct Tower {
+    builder: Builder,
+    /// The variable that each input is.
+    variable_of: Vec<Option<usize>>,
+    /// The number of the formula's inputs; leaves from there on are its outputs.
+    inputs: usize,
+    tangents: HashMap<(Id, u8), Option<Id>>,
+    partials: HashMap<Partial, Option<Id>>,
+    contractions: HashMap<(Vec<Term>, usize), Arc<Contraction>>,
+}
+
+impl Formula {
+    /// The partial derivatives with respect to `variables`, for a formula without row reductions.
+    ///
+    /// Derivatives read what [`Formula::gradient`] reads for the same variables. With `recompute` they
+    /// read inputs only, and outputs are computed again.
+    pub fn partials(&self, variables: Variables, recompute: bool) -> &Arc<Partials> {
+        let known = &self.inner.partials;
+        let key = (variables, recompute);
+        known.get(&key).unwrap_or_else(|| known.insert(key, Arc::new(Partials::new(self, variables, recompute))))
+    }
+}
+
+impl Partials {
+    fn new(formula: &Formula, variables: Variables, recompute: bool) -> Partials {
+        assert!(!formula.is_row(), "formula `{}`: a row has no elementwise derivative", formula.name());
+        let inner = &*formula.inner;
+        let (n, m) = (inner.inputs.len(), inner.outputs.len());
+        let leaves = formula.derivative_inputs()[..n + m].to_vec();
+        // Which gradient formula, and which of its outputs, is the derivative by each variable.
+        let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
+        let apart = (0..64).filter(|i| variables.apart >> i & 1 == 1).map(|i| (Wanted::only(i), 0));
+        let sources: Vec<(Wanted, usize)> = together.chain(apart).collect();
+        let mut reads = BTreeSet::new();
+        let (builder, first) = Builder::run(leaves.clone(), || {
+            let leaf = |i: usize| Builder::emit(|b| b.node(Node::Input(i as u8)));
+            let params: Vec<Expr> =
+                (0..formula.params()).map(|k| Builder::emit(|b| b.node(Node::Param(k as u8)))).collect();
+            let mut points: Vec<Expr> = (0..n + m).map(leaf).collect();
+            if recompute {
+                let outputs = formula.call(&points[..n], &params);
+                points.splice(n.., outputs);
+            }
+            Builder::with(|b| b.derivative = true);
+            let (zero, one) = (Expr::literal(0, Kind::Number), Expr::literal(1, Kind::Number));
+            let mut first = Vec::new();
+            for (v, &(wanted, output)) in sources.iter().enumerate() {
+                let gradient = formula.gradient(wanted);
+                for (j, _) in inner.outputs.iter().enumerate().filter(|(_, o)| o.kind == Kind::Number) {
+                    let operand = |read: &Read| match *read {
+                        Read::Input(i) => points[i],
+                        Read::Output(k) => points[n + k],
+                        Read::Gradient(k) => {
+                            if k == j {
+                                one
+                            } else {
+                                zero
+                            }
+                        }
+                    };
+                    let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
+                    let values = gradient.formula.call(&operands, &params);
+                    first.push((Partial::first(j, v), Builder::with(|b| b.id(values[output])).expect("built here")));
+                }
+                reads.extend(gradient.reads.iter().copied().filter(|r| !matches!(r, Read::Gradient(_))));
+            }
+            first
+        });
+        if recompute && reads.iter().any(|r| matches!(r, Read::Output(_))) {
+            reads = (0..n).map(Read::Input).collect();
+        }
+        let partials = first.into_iter().map(|(p, id)| (p, (builder.constant(id) != Some(0.0)).then_some(id)));
+        let tower = Tower {
+            partials: partials.collect(),
+            builder,
+            variable_of: (0..n).map(|i| variables.variable_of(i)).collect(),
+            inputs: n,
+            tangents: HashMap::new(),
+            contractions: HashMap::new(),
+        };
+        Partials {
+            name: inner.name,
+            leaves,
+            inputs: n,
+            params: formula.params(),
+            param_names: inner.param_names.clone(),
+            reads: reads.into_iter().collect(),
+            tower: Mutex::new(tower),
+        }
+    }
+
+    /// The inputs and outputs of the formula that derivatives of any order may read, ascending.
+    pub fn reads(&self) -> &[Read] {
+        &self.reads
+    }
+
+    /// The number of nodes of all partial derivatives that were asked for so far.
+    pub fn nodes(&self) -> usize {
+        self.tower().builder.graph.len()
+    }
+
+    /// The name of the first derivative.
+    pub fn name(&self) -> &'static str {
+        primed(self.name)
+    }
+
+    /// The value of the derivative, if it is the same whatever the point and the parameters are.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if all derivatives of the formula together have too many nodes.
+    pub fn constant(&self, partial: &Partial) -> Result<Option<f64>> {
+        let mut tower = self.tower();
+        match tower.partial(self.name, partial)? {
+            None => Ok(Some(0.0)),
+            Some(id) => Ok(tower.builder.constant(id)),
+        }
+    }
+
+    /// The formula of a sum of products of `cotangents` cotangents with partial derivatives, none of
+    /// which is zero.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the formula has too many nodes or inputs.
+    pub fn contraction(&self, terms: &[Term], cotangents: usize) -> Result<Arc<Contraction>> {
+        let mut tower = self.tower();
+        let key = (terms.to_vec(), cotangents);
+        if let Some(known) = tower.contractions.get(&key) {
+            return Ok(known.clone());
+        }
+        let mut roots = Vec::with_capacity(terms.len());
+        for term in terms {
+            let root = tower.partial(self.name, &term.partial)?;
+            roots.push(root.expect("a term with a derivative that is zero is left out"));
+        }
+        let made = Arc::new(self.write(&tower.builder.graph, terms, &roots, cotangents)?);
+        tower.contractions.insert(key, made.clone());
+        Ok(made)
+    }
+
+    fn write(&self, graph: &Graph, terms: &[Term], roots: &[Id], cotangents: usize) -> Result<Contraction> {
+        let leaves = leaves_of(graph, roots);
+        let order = terms.iter().map(|t| t.partial.by.len()).max().unwrap_or(0);
+        if leaves.len() + cotangents > MOST {
+            let reason = format!(
+                "a derivative of order {order} reads {} tensors and {cotangents} gradients; a formula can read {MOST}",
+                leaves.len()
+            );
+            return Err(Error::invalid(self.name, reason));
+        }
+        let renumbered = |i: u8| leaves.binary_search(&i).expect("it is read") as u8;
+        let (part, roots) = graph.extract(roots, |id| match graph.node(id) {
+            Node::Input(i) => Some(Node::Input(renumbered(i))),
+            _ => None,
+        });
+        let point = leaves.iter().map(|&i| self.leaves[i as usize]);
+        let inputs: Vec<Input> = point.chain(std::iter::repeat_n(Input::NUMBER, cotangents)).collect();
+        let outputs = terms.iter().map(|t| t.output as usize + 1).max().unwrap_or(0);
+        let (builder, sums) = Builder::run(inputs.clone(), || {
+            let leaf = |i: usize| Builder::emit(|b| b.node(Node::Input(i as u8)));
+            let operands: Vec<Expr> = (0..inputs.len()).map(leaf).collect();
+            let params: Vec<Expr> = (0..self.params).map(|k| Builder::emit(|b| b.node(Node::Param(k as u8)))).collect();
+            let (point, cotangents) = operands.split_at(leaves.len());
+            let values = super::differentiate::import(&part, point, &params);
+            Builder::with(|b| b.derivative = true);
+            let plus = |sum: &mut Option<Expr>, term: Expr| *sum = Some(sum.map_or(term, |s| s + term));
+            // Products that multiply the same derivative are added first.
+            let mut groups: Vec<(u8, Id, Option<Expr>)> = Vec::new();
+            for (term, &root) in terms.iter().zip(&roots) {
+                let factors = term.factors.iter().map(|&c| cotangents[c as usize]);
+                let product = factors.reduce(|a, b| a * b).expect("a term has a cotangent");
+                match groups.iter_mut().find(|(output, r, _)| *output == term.output && *r == root) {
+                    Some((.., sum)) => plus(sum, product),
+                    None => groups.push((term.output, root, Some(product))),
+                }
+            }
+            let mut sums: Vec<Option<Expr>> = vec![None; outputs];
+            for (output, root, sum) in groups {
+                let sum = sum.expect("a group has a product");
+                plus(&mut sums[output as usize], scaled(sum, values[root.index()]));
+            }
+            let id = |e: Expr| Builder::with(|b| b.id(e)).expect("built here");
+            sums.into_iter().map(|s| id(s.expect("outputs are numbered without gaps"))).collect::<Vec<Id>>()
+        });
+        let (graph, places) = builder.graph.extract(&sums, |_| None);
+        let outputs = places.into_iter().map(|node| Output { node, kind: Kind::Number, per_row: false }).collect();
+        let name = (0..order).fold(self.name, |name, _| primed(name));
+        let formula = Formula::assemble(name, inputs, self.params, graph, outputs);
+        let reads: Vec<Read> = leaves.iter().map(|&i| self.read(i as usize)).collect();
+        let names = |r: &Read| match *r {
+            Read::Input(i) => format!("x{i}"),
+            Read::Output(j) => format!("y{j}"),
+            Read::Gradient(j) => format!("g{j}"),
+        };
+        let formula = formula.changed(|new| {
+            new.order = order;
+            new.input_names = reads.iter().map(names).chain((0..cotangents).map(|c| format!("c{c}"))).collect();
+            new.param_names = self.param_names.clone();
+        });
+        Ok(Contraction { formula, reads })
+    }
+
+    fn read(&self, leaf: usize) -> Read {
+        if leaf < self.inputs { Read::Input(leaf) } else { Read::Output(leaf - self.inputs) }
+    }
+
+    fn tower(&self) -> MutexGuard<'_, Tower> {
+        // Deriving and writing panic only where this crate is wrong.
+        self.tower.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// c·d. Where d is a choice of which one side is zero, c reaches the other side only: an infinite c
+/// makes no NaN where the derivative is zero.
+fn scaled(c: Expr, d: Expr) -> Expr {
+    let node = |e: Expr| Builder::with(|b| b.id(e).map(|id| (b.graph.node(id), b.constant(id))));
+    match node(d) {
+        Ok((Node::Select(m, u, v), _)) => {
+            let (m, u, v) = Builder::with(|b| (b.expr(m), b.expr(u), b.expr(v)));
+            let is_zero = |e: Expr| matches!(node(e), Ok((_, Some(0.0))));
+            match (is_zero(u), is_zero(v)) {
+                (true, _) => m.select(0, scaled(c, v)),
+                (_, true) => m.select(scaled(c, u), 0),
+                _ => c * d,
+            }
+        }
+        _ => c * d,
+    }
+}
+
+/// The inputs that the roots depend on, ascending.
+fn leaves_of(graph: &Graph, roots: &[Id]) -> Vec<u8> {
+    let mut seen = vec![false; graph.len()];
+    let mut stack = roots.to_vec();
+    let mut leaves = BTreeSet::new();
+    while let Some(id) = stack.pop() {
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        match graph.node(id) {
+            Node::Input(i) => drop(leaves.insert(i)),
+            node => stack.extend(node.operands()),
+        }
+    }
+    leaves.into_iter().collect()
+}
+
+impl Tower {
+    /// The node of a partial derivative, none if it is zero.
+    fn partial(&mut self, name: &'static str, wanted: &Partial) -> Result<Option<Id>> {
+        if let Some(known) = self.partials.get(wanted) {
+            return Ok(*known);
+        }
+        // Lower orders first; all first derivatives are there from the start.
+        for order in 2..=wanted.by.len() {
+            let partial = Partial { output: wanted.output, by: wanted.by[..order].into() };
+            if self.partials.contains_key(&partial) {
+                continue;
+            }
+            let (last, lower) = partial.by.split_last().expect("of order 2 or higher");
+            let lower = Partial { output: wanted.output, by: lower.into() };
+            let derivative = match self.partials[&lower] {
+                Some(root) => self.tangent(root, *last),
+                None => None,
+            };
+            let nodes = self.builder.graph.len();
+            if nodes > MOST_NODES {
+                let reason = format!(
+                    "the derivatives up to order {order} have {nodes} nodes, more than {MOST_NODES}; \
+                     split the formula into several operations"
+                );
+                return Err(Error::invalid(name, reason));
+            }
+            self.partials.insert(partial, derivative);
+        }
+        Ok(self.partials[wanted])
+    }
+
+    /// The tangent of a node by one variable, none if it is zero.
+    fn tangent(&mut self, root: Id, variable: u8) -> Option<Id> {
+        // What has none yet, operands first: positions ascend from operands to uses.
+        let mut waiting = BTreeSet::new();
+        let mut stack = vec![root];
+        while let Some(id) = stack.pop() {
+            if !self.tangents.contains_key(&(id, variable)) && waiting.insert(id) {
+                stack.extend(self.builder.graph.node(id).operands());
+            }
+        }
+        let builder = std::mem::replace(&mut self.builder, Builder::empty());
+        let (builder, ()) = builder.resume(|| {
+            for id in waiting {
+                let tangent = self.tangent_of(id, variable);
+                self.tangents.insert((id, variable), tangent);
+            }
+        });
+        self.builder = builder;
+        self.tangents[&(root, variable)]
+    }
+
+    /// The tangent of one node whose operands have theirs, in the builder at hand.
+    fn tangent_of(&self, id: Id, variable: u8) -> Option<Id> {
+        let (node, kind) = Builder::with(|b| (b.graph.node(id), b.graph.fact(id).kind));
+        if kind != Kind::Number {
+            return None;
+        }
+        let expr = |id: Id| Builder::with(|b| b.expr(id));
+        if let Node::Input(i) = node {
+            let i = i as usize;
+            if i < self.inputs {
+                let is_it = self.variable_of[i] == Some(variable as usize);
+                return is_it.then(|| Builder::with(|b| b.number(1.0)));
+            }
+            return self.partials.get(&Partial::first(i - self.inputs, variable as usize)).copied().flatten();
+        }
+        let operands = node.operands();
+        let tangents: SmallVec<[Option<Expr>; 3]> =
+            operands.iter().map(|a| self.tangents[&(*a, variable)].map(expr)).collect();
+        if tangents.iter().all(Option::is_none) {
+            return None;
+        }
+        let zero = || Expr::literal(0, Kind::Number);
+        let sum = if let (Node::Select(mask, ..), &[_, u, v]) = (node, &tangents[..]) {
+            Some(expr(mask).select(u.unwrap_or_else(zero), v.unwrap_or_else(zero)))
+        } else {
+            let args: SmallVec<[Expr; 3]> = operands.iter().map(|&a| expr(a)).collect();
+            let mut sum: Option<Expr> = None;
+            for (k, tangent) in tangents.into_iter().enumerate() {
+                // The adjoint rule is linear in the gradient, and diagonal: it is the tangent rule too.
+                let term = tangent.and_then(|t| operand_adjoints(node, &args, expr(id), t)[k]);
+                sum = match (sum, term) {
+                    (Some(a), Some(b)) => Some(a + b),
+                    (a, b) => a.or(b),
+                };
+            }
+            sum
+        };
+        let id = Builder::with(|b| b.id(sum?).ok())?;
+        Builder::with(|b| b.constant(id) != Some(0.0)).then_some(id)
+    }
+}

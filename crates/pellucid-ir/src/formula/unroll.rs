@@ -1,0 +1,97 @@
+//! A row formula taken apart: elementwise formulas, and reductions between them.
+//!
+//! The derivatives of a row formula are row formulas with one more input for every order. Taken
+//! apart, it is a composite of operations whose derivatives do not grow: elementwise formulas
+//! (see [`Partials`](super::Partials)) and sums over the axes of a row. It is the definition from which
+//! derivatives of the second and higher orders follow.
+
+use super::definition::Formula;
+use super::differentiate::import;
+use super::graph::{Id, Input, Kind, Node};
+use super::primitive::RowOp;
+use std::cell::RefCell;
+
+/// What an elementwise part of a row formula reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaf {
+    /// An input of the row formula.
+    Input(usize),
+    /// The result of a reduction, one value a row.
+    Reduced(usize),
+    /// The position within the row, as `i64`.
+    RowIndex,
+}
+
+/// An elementwise formula of one output, and what it reads.
+pub struct UnrolledValue {
+    /// Its parameters are those of the row formula, then the number of elements of a row.
+    pub formula: Formula,
+    /// What each input is.
+    pub leaves: Vec<Leaf>,
+    /// True if it has one value a row.
+    pub per_row: bool,
+}
+
+/// A reduction over the row.
+pub struct UnrolledReduction {
+    /// How elements are combined.
+    pub op: RowOp,
+    /// What is combined.
+    pub operand: UnrolledValue,
+}
+
+/// A row formula as elementwise formulas and reductions.
+pub struct Unrolled {
+    /// The reductions; each reads only earlier ones.
+    pub reductions: Vec<UnrolledReduction>,
+    /// The outputs of the row formula.
+    pub outputs: Vec<UnrolledValue>,
+}
+
+impl Formula {
+    /// The formula as elementwise formulas and reductions over the row.
+    pub fn unrolled(&self) -> &Unrolled {
+        self.inner.unrolled.get_or_init(|| unroll(self))
+    }
+}
+
+fn unroll(formula: &Formula) -> Unrolled {
+    let graph = formula.graph();
+    let reduced: Vec<(Id, RowOp, Id)> = graph
+        .iter()
+        .filter_map(|(id, node)| match node {
+            Node::RowReduce(op, a) => Some((id, op, a)),
+            _ => None,
+        })
+        .collect();
+    let value = |root: Id, per_row: bool| {
+        let read = RefCell::new((Vec::new(), Vec::new()));
+        let number = |leaf: Leaf, kind: Kind| {
+            let (leaves, inputs) = &mut *read.borrow_mut();
+            leaves.iter().position(|l| *l == leaf).unwrap_or_else(|| {
+                leaves.push(leaf);
+                inputs.push(Input { kind, per_row: false });
+                leaves.len() - 1
+            })
+        };
+        let (part, roots) = graph.extract(&[root], |id| {
+            let leaf = match graph.node(id) {
+                Node::RowLength => return Some(Node::Param(formula.params() as u8)),
+                Node::Input(i) => Leaf::Input(i as usize),
+                Node::RowIndex => Leaf::RowIndex,
+                Node::RowReduce(..) => Leaf::Reduced(reduced.iter().position(|r| r.0 == id)?),
+                _ => return None,
+            };
+            Some(Node::Input(number(leaf, graph.fact(id).kind) as u8))
+        });
+        let (leaves, inputs) = read.into_inner();
+        let formula = Formula::new(formula.name(), &inputs, formula.params() + 1, |inputs, params| {
+            vec![import(&part, inputs, params)[roots[0].index()]]
+        });
+        UnrolledValue { formula, leaves, per_row }
+    };
+    let reductions =
+        reduced.iter().map(|&(_, op, operand)| UnrolledReduction { op, operand: value(operand, false) }).collect();
+    let outputs = formula.outputs().iter().map(|o| value(o.node, o.per_row)).collect();
+    Unrolled { reductions, outputs }
+}

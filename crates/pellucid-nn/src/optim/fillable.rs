@@ -1,0 +1,113 @@
+//! A value that a shared reference can replace while references to it exist.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A value and replacements for it. A replacement never moves and is dropped by [`Fillable::get_mut`] alone, so references
+/// to any of them stay valid.
+pub(super) struct Fillable<T> {
+    own: T,
+    replacements: Chain<T>,
+    /// 0 for `own`, else the position in the chain plus one.
+    current: AtomicUsize,
+}
+
+type Chain<T> = OnceLock<Box<Replacement<T>>>;
+
+struct Replacement<T> {
+    value: T,
+    next: Chain<T>,
+}
+
+impl<T> Fillable<T> {
+    pub(super) fn new(own: T) -> Fillable<T> {
+        Fillable { own, replacements: OnceLock::new(), current: AtomicUsize::new(0) }
+    }
+
+    /// Returns the current value.
+    #[inline]
+    pub(super) fn get(&self) -> &T {
+        match self.current.load(Ordering::Acquire) {
+            0 => &self.own,
+            k => self.replacements().nth(k - 1).expect("only an existing replacement becomes current"),
+        }
+    }
+
+    /// Returns the current value for a change; all others are dropped.
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        let mut chain = self.replacements.take();
+        for _ in 1..*self.current.get_mut() {
+            chain = chain.and_then(|mut replacement| replacement.next.take());
+        }
+        if let Some(replacement) = chain.filter(|_| *self.current.get_mut() > 0) {
+            self.own = replacement.value;
+        }
+        *self.current.get_mut() = 0;
+        &mut self.own
+    }
+
+    /// Returns the value that [`Fillable::reset`] goes back to.
+    pub(super) fn own(&self) -> &T {
+        &self.own
+    }
+
+    /// Makes the first replacement that `fits` current, if there is one.
+    pub(super) fn reuse(&self, fits: impl Fn(&T) -> bool) -> Option<&T> {
+        let (i, found) = self.replacements().enumerate().find(|(_, value)| fits(value))?;
+        self.current.store(i + 1, Ordering::Release);
+        Some(found)
+    }
+
+    /// Adds a replacement and makes it current.
+    pub(super) fn replace(&self, value: T) {
+        let (mut end, mut count) = (&self.replacements, 1);
+        let mut last = Box::new(Replacement { value, next: OnceLock::new() });
+        loop {
+            match end.set(last) {
+                Ok(()) => break,
+                Err(back) => last = back,
+            }
+            end = &end.get().expect("it is set, or it would have been now").next;
+            count += 1;
+        }
+        self.current.store(count, Ordering::Release);
+    }
+
+    /// Makes the first value current again.
+    pub(super) fn reset(&self) {
+        self.current.store(0, Ordering::Release);
+    }
+
+    fn replacements(&self) -> impl Iterator<Item = &T> {
+        std::iter::successors(self.replacements.get(), |replacement| replacement.next.get())
+            .map(|replacement| &replacement.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_that_was_made_current_is_found() {
+        let mut value = Fillable::new(0);
+        assert_eq!(*value.get(), 0);
+        let first = value.get();
+        value.replace(1);
+        value.replace(2);
+        assert_eq!((*first, *value.get(), *value.own()), (0, 2, 0));
+        value.reset();
+        assert_eq!(*value.get(), 0);
+        assert_eq!(value.reuse(|&v| v == 1), Some(&1));
+        assert_eq!(*value.get(), 1);
+        assert_eq!(value.reuse(|&v| v == 7), None);
+        *value.get_mut() += 10;
+        assert_eq!((*value.get(), *value.own()), (11, 11));
+        assert_eq!(value.reuse(|_| true), None);
+        value.replace(3);
+        value.reset();
+        assert_eq!(*value.get_mut(), 11);
+        value.replace(4);
+        assert_eq!(*value.get_mut(), 4);
+    }
+}

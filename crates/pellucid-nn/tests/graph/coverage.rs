@@ -1,0 +1,362 @@
+//! A compiled step trains what it seems to train: all parameters, or it is refused and says which it would leave out.
+
+use crate::models::*;
+use pellucid_nn::graph::*;
+use pellucid_nn::loss::{
+    AdaptiveLogSoftmaxWithLoss, CrossEntropyLoss, LinearCrossEntropyLoss, Loss, MseLoss, cross_entropy,
+};
+use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Error, Result, Tensor, capture, manual_seed, ops};
+use std::cell::Cell;
+use std::sync::Arc;
+
+fn adamw(parameters: Vec<Parameter>) -> AdamW {
+    AdamW::new(parameters, AdamWOptions { lr: 0.01, ..Default::default() }).unwrap()
+}
+
+fn lazy() -> Sequential {
+    manual_seed(9);
+    sequential![Linear::lazy(16), Relu, BatchNorm1d::lazy(), Linear::lazy(CLASSES)]
+}
+
+/// The names in a refusal.
+#[track_caller]
+fn untrained<T>(result: Result<T>) -> Vec<String> {
+    match result {
+        Err(Error::UntrainedParameters { parameters, .. }) => parameters,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it is not refused"),
+    }
+}
+
+#[test]
+fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
+    for stream in streams() {
+        let (model, other) = (lazy(), made(&("lazy", lazy, &[BATCH, 6])));
+        let (empty, hand) = (adamw(vec![]), adamw(other.parameters()));
+        empty.set_lr(0.02);
+        hand.set_lr(0.02);
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty, 0)
+            .with(StepOptions { stream, ..Default::default() });
+        trainer.compile(&[BATCH, 6]).unwrap();
+        assert_eq!(empty.parameters().len(), model.parameters().len());
+        other.load_state_dict(&model.state_dict()).unwrap();
+        assert_eq!(trainer.tg.as_ref().unwrap().rebound.bound.len(), 6);
+        for seed in 0..4 {
+            let (x, y) = batch(&[BATCH, 6], seed);
+            trainer.step(&x, &y).unwrap();
+            hand.zero_grad();
+            cross_entropy(&other.forward(&x), &y).backward();
+            hand.step();
+            assert_eq!(bits(model.state_dict()), bits(other.state_dict()), "{seed}");
+            empty.set_lr(0.01);
+            hand.set_lr(0.01);
+        }
+        // The second shape has the same optimizer, and its state goes by the model's names.
+        trainer.compile(&[4, 6]).unwrap();
+        let state = empty.state_dict();
+        assert!(state.contains_key("state.0.weight.mean") && state.contains_key("state.3.bias.square"), "{state:?}");
+        empty.load_state_dict(&state).unwrap();
+        // Later parameters join those that it was filled with.
+        drop(trainer);
+        let mut empty = empty;
+        empty.add_params(vec![Parameter::new(Tensor::ones([2], DType::F32))]).unwrap();
+        assert_eq!(empty.parameters().len(), 7);
+        assert_eq!(empty.state_dict()["state.0.weight.mean"].to_bytes(), state["state.0.weight.mean"].to_bytes());
+    }
+}
+
+#[test]
+fn a_sequential_fills_and_builds_too() {
+    let (model, loss, optimizer) = (lazy(), CrossEntropyLoss::default(), adamw(vec![]));
+    let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+    let mut step = model.compile(&[BATCH, 6], options).unwrap();
+    let before = bits(model.state_dict());
+    let (x, y) = batch(&[BATCH, 6], 1);
+    step.set_batch(&x, &y).unwrap();
+    step.launch().unwrap();
+    let after = bits(model.state_dict());
+    assert!(before.iter().zip(&after).all(|(b, a)| b.0.contains("bias") || b.1 != a.1), "every weight has moved");
+}
+
+#[test]
+fn half_and_double_models_are_filled() {
+    for (dtype, state) in [(DType::BF16, DType::F32), (DType::F64, DType::F64)] {
+        let model = init::in_dtype(dtype, mlp);
+        let boxed: Box<dyn Optimizer> = Box::new(adamw(vec![]));
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &boxed, 0);
+        trainer.compile(&[BATCH, 6]).unwrap();
+        assert_eq!((boxed.lr_tensor().dtype(), boxed.parameters().len()), (state, 4));
+        let (x, y) = batch(&[BATCH, 6], 1);
+        let before = bits(model.state_dict());
+        trainer.step(&x.to_dtype(dtype), &y).unwrap();
+        assert_ne!(bits(model.state_dict()), before);
+    }
+}
+
+#[test]
+fn an_optimizer_of_another_model_is_refused() {
+    for stream in streams() {
+        let (model, other, loss) = (mlp(), mlp(), CrossEntropyLoss::default());
+        let optimizer = sgd(&other, 0.1, 0.9);
+        let all = ["0.weight", "0.bias", "2.weight", "2.bias"];
+        let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: stream.clone() };
+        assert_eq!(untrained(model.compile(&[BATCH, 6], options)), all);
+        let trainer = || {
+            GraphTrainer::new(&model, &loss, &optimizer, 0)
+                .with(StepOptions { stream: stream.clone(), ..Default::default() })
+        };
+        assert_eq!(untrained(trainer().compile(&[BATCH, 6])), all);
+        let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+        let (x, y) = batch(&[BATCH, 6], 1);
+        assert_eq!(untrained(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream.clone())), all);
+        assert!(model.parameters().iter().chain(&other.parameters()).all(|p| p.grad().is_none()));
+        // Where untrained parameters are allowed, a step that trains nothing still is not.
+        let mut allowed = trainer().allow_untrained_parameters();
+        let refused = match allowed.compile(&[BATCH, 6]) {
+            Err(error) => error,
+            Ok(_) => allowed.step(&x, &y).unwrap_err(),
+        };
+        assert!(refused.to_string().contains("train nothing"), "{refused}");
+        // An optimizer that was made before the layers were replaced.
+        let mut replaced = mlp();
+        let optimizer = sgd(&replaced, 0.1, 0.0);
+        replaced = mlp();
+        let refused = GraphTrainer::new(&replaced, &loss, optimizer, 0).compile(&[BATCH, 6]).err().unwrap();
+        assert!(refused.to_string().contains("another model's, or were replaced"), "{refused}");
+    }
+}
+
+#[test]
+fn parameters_that_no_optimizer_has_are_named_or_allowed() {
+    let (model, loss) = (mlp(), CrossEntropyLoss::default());
+    let some = Sgd::new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let options = || CompileOptions { loss: &loss, optimizer: &some, lt_bytes: 0, stream: None };
+    assert_eq!(untrained(model.compile(&[BATCH, 6], options())), ["0.weight", "0.bias"]);
+    let mut trainer = GraphTrainer::new(&model, &loss, &some, 0);
+    assert_eq!(untrained(trainer.compile(&[BATCH, 6])), ["0.weight", "0.bias"]);
+    assert!(model.parameters().iter().all(|p| p.grad().is_none()), "a refused call changes nothing");
+    let (x, y) = batch(&[BATCH, 6], 1);
+    let before = bits(model.state_dict());
+    let moved = || -> Vec<bool> {
+        model.state_dict().into_iter().zip(&before).map(|((_, v), (_, old))| v.to_bytes().unwrap() != *old).collect()
+    };
+    let mut step = model.compile(&[BATCH, 6], options().allow_untrained_parameters()).unwrap();
+    step.set_batch(&x, &y).unwrap();
+    step.launch().unwrap();
+    assert_eq!(moved(), [false, false, true, true]);
+    drop(step);
+    // The order of the trainer's settings does not matter.
+    let mut trainer = GraphTrainer::new(&model, &loss, &some, 0)
+        .allow_untrained_parameters()
+        .with(StepOptions { accumulate: 1, ..Default::default() });
+    trainer.compile(&[BATCH, 6]).unwrap();
+    trainer.step(&x, &y).unwrap();
+    assert_eq!(moved(), [false, false, true, true]);
+    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+    let options = StepOptions::default().allow_untrained_parameters();
+    record_step_graph_with(&model, &loss, &some, &plan, &x, &y, options).unwrap();
+}
+
+#[test]
+fn frozen_parameters_need_no_optimizer_as_long_as_they_are_frozen() {
+    for stream in streams() {
+        let (model, loss) = (mlp(), CrossEntropyLoss::default());
+        model.layers()[0].freeze();
+        let optimizer = adamw(vec![]);
+        let mut trainer = GraphTrainer::new(&model, &loss, &optimizer, 0)
+            .with(StepOptions { stream: stream.clone(), ..Default::default() });
+        trainer.compile(&[BATCH, 6]).unwrap();
+        assert_eq!(optimizer.parameters().len(), 2, "what is frozen is not learnt");
+        let (x, y) = batch(&[BATCH, 6], 1);
+        trainer.step(&x, &y).unwrap();
+        let before = bits(model.state_dict());
+        model.unfreeze();
+        assert_eq!(untrained(trainer.step(&x, &y)), ["0.weight", "0.bias"]);
+        assert_eq!(bits(model.state_dict()), before);
+        model.layers()[0].freeze();
+        trainer.step(&x, &y).unwrap();
+        assert_ne!(bits(model.state_dict()), before);
+        // All frozen: there is nothing to train.
+        model.freeze();
+        assert!(GraphTrainer::new(&model, &loss, adamw(vec![]), 0).compile(&[BATCH, 6]).is_err());
+    }
+}
+
+/// A layer whose output depends on a value.
+#[derive(Module)]
+struct Reading;
+
+impl Layer for Reading {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let mean = x.mean(..).item::<f32>();
+        ops::mul(x, f64::from(mean))
+    }
+}
+
+#[test]
+fn a_refused_compile_leaves_the_optimizer_empty() {
+    let (optimizer, loss) = (adamw(vec![]), CrossEntropyLoss::default());
+    let compile = |model: &Sequential, update: &dyn Fn(&[Parameter]) -> Result<()>| {
+        GraphTrainer::new(model, &loss, &optimizer, 0).before_update(|p| update(p)).compile(&[BATCH, 6]).map(drop)
+    };
+    let reading = sequential![Linear::new(6, 6), Reading, Linear::new(6, CLASSES)];
+    assert!(compile(&reading, &|_| Ok(())).is_err());
+    assert!(optimizer.parameters().is_empty());
+    // Refused when it is recorded, after the optimizer was filled.
+    let model = mlp();
+    let refuse = |_: &[Parameter]| Err(Error::invalid("test", "refused"));
+    assert!(compile(&model, &refuse).is_err());
+    assert!(optimizer.parameters().is_empty() && model.parameters().iter().all(|p| p.grad().is_none()));
+    optimizer.set_lr(0.5);
+    compile(&model, &|_| Ok(())).unwrap();
+    assert_eq!((optimizer.parameters().len(), optimizer.lr()), (4, 0.5));
+    // It has a model now, which is not this one.
+    assert_eq!(untrained(compile(&mlp(), &|_| Ok(()))).len(), 4);
+    let state = optimizer.state_dict();
+    let refused = adamw(vec![]).load_state_dict(&state).unwrap_err().to_string();
+    assert!(refused.contains("no parameters yet"), "{refused}");
+}
+
+#[test]
+fn an_optimizer_that_cannot_be_filled_says_so() {
+    let mut several = adamw(vec![]);
+    several.add_group(vec![], AdamWOptions::default()).unwrap();
+    let model = mlp();
+    let refused = GraphTrainer::new(&model, MseLoss::default(), several, 0).compile(&[BATCH, 6]).err().unwrap();
+    assert!(
+        matches!(&refused, Error::InvalidArgument { .. }) && refused.to_string().contains("several groups"),
+        "{refused}"
+    );
+    let full = adamw(model.parameters());
+    assert!(matches!(full.fill(model.named_parameters()), Err(Error::InvalidArgument { .. })));
+    full.unfill();
+    assert_eq!(full.parameters().len(), 4);
+}
+
+#[test]
+fn parameters_of_a_loss_are_trained_or_named() {
+    let model = sequential![Linear::new(6, 8)];
+    let loss = LinearCrossEntropyLoss::new(8, CLASSES, &[]).with_bias();
+    let custom = |loss| Loss::with_targets(loss, [BATCH], DType::I64);
+    let refused =
+        GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0), 0).compile(&[BATCH, 6]).map(drop);
+    assert_eq!(untrained(refused), ["loss.linear.weight", "loss.linear.bias"]);
+    let optimizer = adamw(vec![]);
+    let mut trainer = GraphTrainer::new(&model, custom(loss.clone()), &optimizer, 0);
+    trainer.compile(&[BATCH, 6]).unwrap();
+    assert_eq!(optimizer.parameters().len(), 4);
+    let before = loss.linear.weight.to_vec::<f32>();
+    let (x, y) = batch(&[BATCH, 6], 1);
+    trainer.step(&x, &y).unwrap();
+    assert_ne!(loss.linear.weight.to_vec::<f32>(), before);
+    let adaptive = AdaptiveLogSoftmaxWithLoss::new(8, CLASSES, &[2], 2.0).unwrap();
+    let targets = Loss::with_targets(&adaptive, [BATCH], DType::I64);
+    let refused = GraphTrainer::new(&model, &targets, sgd(&model, 0.1, 0.0), 0).compile(&[BATCH, 6]).map(drop);
+    assert_eq!(untrained(refused).len(), adaptive.parameters().len());
+}
+
+/// Two handles over one storage have a gradient each: neither stands for the other.
+#[test]
+fn a_parameter_over_the_same_memory_is_another_parameter() {
+    let model = Linear::new(6, 1);
+    let twins = vec![Parameter::new(model.weight.tensor().clone()), model.bias.clone().unwrap()];
+    let optimizer = Sgd::new(twins, SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let refused = GraphTrainer::new(&model, MseLoss::default(), &optimizer, 0).compile(&[BATCH, 6]).map(drop);
+    assert_eq!(untrained(refused), ["weight"]);
+    // Tied by hand: both gradients count.
+    let tied = Linear { weight: Parameter::new(model.weight.tensor().clone()), bias: None };
+    let both = (model, tied);
+    assert_eq!(both.parameters().len(), 3);
+    let optimizer = Sgd::new(both.parameters(), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let before = both.0.weight.to_vec::<f32>();
+    let x = Tensor::ones([1, 6], DType::F32);
+    (both.0.forward(&x) + both.1.forward(&x)).sum(..).backward();
+    optimizer.step();
+    let moved: Vec<f32> = both.1.weight.to_vec::<f32>().iter().zip(before).map(|(now, old)| old - now).collect();
+    assert!(moved.iter().all(|m| (m - 2.0).abs() < 1e-6), "{moved:?}");
+}
+
+#[test]
+fn a_step_without_parameters_or_gradients_does_not_look_like_training() {
+    let empty = adamw(vec![]);
+    assert!(empty.try_step().unwrap_err().to_string().contains("no parameters"));
+    let (model, other) = (mlp(), mlp());
+    let (x, y) = batch(&[BATCH, 6], 1);
+    let stranger = adamw(other.parameters());
+    // Eagerly nothing changes; a captured step would be that way forever.
+    stranger.step();
+    let refused = capture(
+        |i| {
+            stranger.zero_grad();
+            let loss = cross_entropy(&model.forward(&i[0]), &i[1]);
+            loss.backward();
+            stranger.step();
+            model.zero_grad();
+            loss
+        },
+        &[&x, &y],
+    );
+    let refused = refused.err().expect("it would never train").to_string();
+    assert!(refused.contains("never train"), "{refused}");
+}
+
+#[test]
+fn a_closure_without_backward_is_refused_by_lbfgs() {
+    let p = Parameter::new(Tensor::from([1.0f32]));
+    let mut optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
+    let refused = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
+    assert!(refused.to_string().contains("backward()"), "{refused}");
+}
+
+/// Two inputs, added.
+#[derive(Module)]
+struct Sum(Linear, Linear);
+
+impl Model<(Tensor, Tensor)> for Sum {
+    fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+        ops::add(&self.0.try_forward(a)?, &self.1.try_forward(b)?)
+    }
+}
+
+#[test]
+fn everything_may_be_borrowed_boxed_or_shared() {
+    let inputs = (Tensor::ones([4, 2], DType::F32), Tensor::ones([4, 3], DType::F32));
+    let y = Tensor::zeros([4, 1], DType::F32);
+    let (model, loss) = (Arc::new(Sum(Linear::new(2, 1), Linear::new(3, 1))), MseLoss::default());
+    let optimizer = Arc::new(Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap());
+    let mut losses = Vec::new();
+    {
+        let mut trainer = GraphTrainer::new(&*model, &loss, &*optimizer, 0);
+        trainer.compile_for(&inputs).unwrap();
+        losses.push(trainer.one_step(&inputs, &y).unwrap());
+    }
+    {
+        let mut trainer = GraphTrainer::new(model.clone(), loss, optimizer.clone(), 0);
+        trainer.compile_for(&inputs).unwrap();
+        optimizer.set_lr(0.05);
+        losses.push(trainer.one_step(&inputs, &y).unwrap());
+    }
+    let boxed: Box<dyn Model<(Tensor, Tensor)>> = Box::new(Sum(model.0.clone(), model.1.clone()));
+    let dynamic: &dyn Optimizer = &*optimizer;
+    let mut trainer = GraphTrainer::new(boxed, MseLoss::default(), dynamic, 0);
+    trainer.compile_for(&inputs).unwrap();
+    losses.push(trainer.one_step(&inputs, &y).unwrap());
+    assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
+    let mut borrowed = &*optimizer;
+    assert!(matches!(borrowed.add_params(vec![]), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn options_keep_what_is_done_before_the_update() {
+    let (model, calls) = (mlp(), Cell::new(0));
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), 0)
+        .before_update(|parameters| {
+            calls.set(calls.get() + 1);
+            clip_grad_norm(parameters, 1.0).map(drop)
+        })
+        .with(StepOptions::default());
+    trainer.compile(&[BATCH, 6]).unwrap();
+    assert!(calls.get() > 0);
+}

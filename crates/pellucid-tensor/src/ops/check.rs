@@ -1,0 +1,92 @@
+//! Checks of argument values that operations share.
+//!
+//! The values of a tensor are known only where kernels run at once. Where work is deferred or recorded, a check of values
+//! passes; the operations say what their results are then.
+
+use crate::device::Device;
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::{Error, Result, Shape};
+use std::ops::RangeInclusive;
+
+/// A result whose error, if it is one, names this operation.
+pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
+    if let Err(error) = &mut result {
+        error.set_operation(op);
+    }
+    result
+}
+
+/// True where the values of `x` can be read now.
+pub(super) fn is_readable(x: &Tensor) -> bool {
+    engine::is_eager() && x.device() == Device::cpu()
+}
+
+/// Refuses a tensor with a number outside `range`, whose start is finite; where NaN is among its elements, it passes.
+/// `what` is the subject of the message: "probabilities".
+///
+/// The check costs two reductions.
+pub(super) fn in_range(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>) -> Result<()> {
+    within(op, what, x, range, true)
+}
+
+/// [`in_range`], which refuses NaN too.
+pub(super) fn in_range_without_nan(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>) -> Result<()> {
+    within(op, what, x, range, false)
+}
+
+fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, nan_passes: bool) -> Result<()> {
+    if !is_readable(x) || x.size() == 0 {
+        return Ok(());
+    }
+    let (least, most) = ops::aminmax(&x.detach(), ..)?;
+    let outside = |value: &f64| !(range.contains(value) || nan_passes && value.is_nan());
+    match [least.try_item::<f64>()?, most.try_item::<f64>()?].into_iter().find(outside) {
+        None => Ok(()),
+        Some(value) => {
+            let (low, high) = (range.start(), range.end());
+            let allowed = match *high {
+                f64::MAX if *low == f64::MIN => "finite".to_string(),
+                f64::INFINITY => format!("at least {low}"),
+                f64::MAX => format!("finite and at least {low}"),
+                high => format!("from {low} to {high}"),
+            };
+            Err(Error::invalid(op, format!("{what} must be {allowed}, got {value}")))
+        }
+    }
+}
+
+/// Refuses negative indices into an axis of `len`, for an operation in which they do not count from the end.
+pub(super) fn not_negative(op: &'static str, indices: &Tensor, axis: usize, len: usize) -> Result<()> {
+    if !is_readable(indices) || indices.size() == 0 {
+        return Ok(());
+    }
+    let index = ops::min(indices, ..)?.try_item::<i64>()?;
+    if index < 0 { Err(Error::IndexOutOfBounds { op, index, axis, len }) } else { Ok(()) }
+}
+
+/// Refuses a tensor of more axes than a reduction knows.
+pub(super) fn reducible(op: &'static str, shape: &Shape) -> Result<()> {
+    let most = AxisSet::MAX_RANK;
+    if shape.rank() <= most {
+        return Ok(());
+    }
+    Err(Error::invalid(op, format!("takes at most {most} axes, got {}; flatten() some of them", shape.rank())))
+}
+
+/// The shape, or an error where the number of its elements, or of their bytes, cannot be represented.
+pub(super) fn representable(shape: Shape) -> Result<Shape> {
+    match shape.checked_size() {
+        Some(_) => Ok(shape),
+        None => Err(Error::absurd_size().with_shape(&shape)),
+    }
+}
+
+/// Refuses a result of more tensors than memory holds, before the first of them is made.
+pub(super) fn affordable_parts(count: usize) -> Result<()> {
+    /// Bytes of a tensor and its handle, without its elements.
+    const EACH: usize = 256;
+    crate::array::host_vec::<[u8; EACH]>(count).map(drop)
+}

@@ -1,0 +1,276 @@
+//! The gradients of a formula, as the backward pass asks for them.
+//!
+//! Where nothing is recorded, and for the first order, one fused formula computes the gradients of all inputs.
+//! A recorded gradient is differentiated by partial derivatives (`contraction`), and that of a row formula by the
+//! operations of which it is made (`unroll`), so that formulas do not grow with every order.
+
+use super::contraction::{Point, fitted};
+use super::{Call, is_unrolled, unroll};
+use crate::array::Array;
+use crate::autograd::{Derivative, Gradients, InputGradients, Needed, Saved, is_grad_enabled, untracked};
+use crate::ops;
+use crate::ops::precision::single_for;
+use crate::tensor::Tensor;
+use pellucid_ir::formula::{Formula, Gradient, Partial, Read, Term, Variables, Wanted};
+use pellucid_ir::kernel::{AxisSet, Params};
+use pellucid_ir::{DType, Result, Shape};
+use smallvec::{SmallVec, smallvec};
+
+/// What a node keeps of an application: the [`Call`], without the operands.
+pub(super) struct FormulaDerivative {
+    pub(super) formula: Formula,
+    pub(super) params: Params,
+    /// The common shape of all inputs, where it is not that of the first result (which the node knows).
+    pub(super) shape: Option<Box<Shape>>,
+    /// The axes of a row, for a formula with row reductions.
+    pub(super) rows: AxisSet,
+    /// Sum the result over these axes, keeping them with length 1.
+    pub(super) sum: Option<AxisSet>,
+    /// The dtype of numbers, if it is not the inputs' join.
+    pub(super) number: Option<DType>,
+    /// The inputs whose gradients backward will be asked for. Those of full shape are together: one formula
+    /// computes their gradients, and a tensor that is used twice gets one. Each input that was stretched
+    /// is apart: it has a formula of its own, whose result is summed.
+    pub(super) tracked: Variables,
+}
+
+/// A part of the backward computation: one gradient formula, which makes the gradients of `inputs`.
+pub(super) struct Part<'a> {
+    pub(super) gradient: &'a Gradient,
+    /// Output k is the gradient of input `inputs[k]`.
+    inputs: &'a [u8],
+    /// The one input was broadcast: its gradient is summed to its shape.
+    broadcast: bool,
+}
+
+/// Calls `each` with every part of the backward computation; forward asks too, to know what to save.
+/// Inputs of full shape come last.
+pub(super) fn parts(tracked: Variables, formula: &Formula, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+    let Variables { together, mut apart } = tracked;
+    while apart != 0 {
+        let i = apart.trailing_zeros() as usize;
+        apart &= apart - 1;
+        let gradient = formula.gradient(Wanted::only(i));
+        each(Part { gradient, inputs: &[i as u8], broadcast: true })?;
+    }
+    if together == Wanted::default() {
+        return Ok(());
+    }
+    // The first input of every output; outputs are numbered as their first inputs come.
+    let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
+    for i in 0..formula.inputs().len().min(Wanted::MOST_INPUTS) {
+        if together.output_of(i) == Some(outputs) {
+            firsts[outputs] = i as u8;
+            outputs += 1;
+        }
+    }
+    each(Part { gradient: formula.gradient(together), inputs: &firsts[..outputs], broadcast: false })
+}
+
+impl FormulaDerivative {
+    /// The application again; `result` is the shape of its first result.
+    #[inline]
+    fn call<'a>(&'a self, result: &'a Shape) -> Call<'a> {
+        let FormulaDerivative { formula, params, rows, sum, number, .. } = self;
+        let shape = self.shape.as_deref().unwrap_or(result);
+        Call { formula, params, shape, rows: *rows, sum: *sum, number: *number }
+    }
+}
+
+/// The way back.
+impl Call<'_> {
+    /// Output `j` of the formula before it was summed.
+    fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
+        let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
+        Ok(Call { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
+    }
+
+    /// One part of backward: its gradient formula, applied to what it reads.
+    fn differentiate(
+        &self,
+        part: &Part,
+        tracked: Variables,
+        saved: &Saved,
+        grads: &Gradients,
+        needed: Needed,
+        into: &mut InputGradients,
+    ) -> Result<()> {
+        let gradient = part.gradient;
+        let mut computed = 0u64;
+        for (k, &i) in part.inputs.iter().enumerate() {
+            let i = i as usize;
+            if !needed.contains(i) {
+                continue;
+            }
+            if gradient.is_zero(k) {
+                into[i] = Some(ops::zeros(saved.input_shape(i), saved.input_dtype(i))?);
+            } else if let Some(j) = gradient.passes(k) {
+                // Rounded before it is broadcast: an element once, not every summand.
+                let fits = |g: &Tensor| part.broadcast || g.dtype() == saved.input_dtype(i);
+                let g = grads.get(j)?;
+                let g = if fits(&g) { g } else { ops::to_dtype(&g, saved.input_dtype(i))? };
+                into[i] = Some(fitted(self.unsummed(g)?, saved.meta(i))?);
+            } else {
+                computed |= 1 << k;
+            }
+        }
+        if computed != 0 {
+            for (k, output) in self.apply_gradient(part, tracked, saved, grads, computed)?.into_iter().enumerate() {
+                if computed >> k & 1 == 1 {
+                    let i = part.inputs[k] as usize;
+                    into[i] = Some(fitted(output, saved.meta(i))?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The gradient of output `j` before it was summed: that of a sum is the same for every summand.
+    fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
+        self.unsummed(grads.get(j)?)
+    }
+
+    fn unsummed(&self, g: Tensor) -> Result<Tensor> {
+        if self.sum.is_some() { ops::broadcast_to(&g, self.shape) } else { Ok(g) }
+    }
+
+    /// The values of a part's gradient formula, `call` applied to `operands`, with the history of a contraction.
+    fn record_gradient(
+        &self,
+        part: &Part,
+        tracked: Variables,
+        saved: &Saved,
+        call: &Call,
+        operands: &[&Tensor],
+    ) -> Result<SmallVec<[Tensor; 1]>> {
+        let arrays: SmallVec<[&Array; 4]> = operands.iter().map(|t| t.array()).collect();
+        let outputs = call.run(&arrays, None)?;
+        let partials = self.formula.partials(tracked, self.sum.is_some());
+        let value = |read: &Read| match *read {
+            Read::Input(i) => saved.input_array(i),
+            Read::Output(j) => saved.output_array(j),
+            Read::Gradient(_) => unreachable!("a point has no incoming gradients"),
+        };
+        let values = partials.reads().iter().map(value).collect::<Result<_>>()?;
+        let variables = tracked.first_inputs().iter().map(|&i| saved.edge(i as usize).clone()).collect();
+        let point = Point { partials, params: self.params, shape: self.shape, values, variables };
+        let (mut cotangents, mut terms) = (SmallVec::<[&Tensor; 2]>::new(), Vec::new());
+        for (read, &operand) in part.gradient.reads.iter().zip(operands) {
+            let Read::Gradient(j) = *read else { continue };
+            for (k, &i) in part.inputs.iter().enumerate() {
+                let variable = tracked.variable_of(i as usize).expect("a part differentiates variables");
+                let partial = Partial::first(j, variable);
+                if partials.constant(&partial)? != Some(0.0) {
+                    let factors = smallvec![cotangents.len() as u8];
+                    terms.push(Term { output: k as u8, factors, partial });
+                }
+            }
+            cotangents.push(operand);
+        }
+        Ok(point.record(outputs, &cotangents, terms, call.sum))
+    }
+
+    /// The outputs of a part's gradient formula, of which those with a bit in `wanted` are used.
+    fn apply_gradient(
+        &self,
+        part: &Part,
+        tracked: Variables,
+        saved: &Saved,
+        grads: &Gradients,
+        wanted: u64,
+    ) -> Result<SmallVec<[Tensor; 1]>> {
+        let Part { gradient, inputs, broadcast } = part;
+        let reads = &gradient.reads;
+        let summed = *broadcast && !gradient.formula.is_row();
+        let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, self.shape));
+        // An input of full shape is apart where there are too many to be together.
+        let sum = sum.filter(|axes| *axes != AxisSet::default());
+        // The gradient of a stretched input of half precision is summed after this kernel, and rounded after that.
+        let number = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
+        // What the formula reads may all be per row; the gradient still has one value an element.
+        let mut call = Call { formula: &gradient.formula, sum, number, ..*self };
+        let is_recorded = is_grad_enabled();
+        if is_recorded || self.sum.is_some() {
+            let read = |r: &Read| match *r {
+                Read::Input(i) => saved.input(i),
+                Read::Output(j) if self.sum.is_some() => self.summands(saved, j),
+                Read::Output(j) => saved.output(j),
+                Read::Gradient(j) => self.incoming(grads, j),
+            };
+            let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
+            let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
+            if is_recorded && !self.formula.is_row() {
+                return self.record_gradient(part, tracked, saved, &call, &operands);
+            }
+            return call.apply(&operands, None);
+        }
+        // Nothing is recorded: arrays do, and an incoming gradient that nobody else can see lends its
+        // memory to the result. (The part that is not a broadcast is the last that reads it.)
+        let mut zeros: SmallVec<[Tensor; 2]> = SmallVec::new();
+        for read in reads {
+            if let Read::Gradient(j) = *read
+                && grads.try_get(j).is_none()
+            {
+                zeros.push(grads.get(j)?);
+            }
+        }
+        let mut sums: SmallVec<[Tensor; 2]> = SmallVec::new();
+        let (mut zeros, mut lent) = (zeros.iter(), None);
+        let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
+        for (k, read) in reads.iter().enumerate() {
+            arrays.push(match *read {
+                Read::Input(i) => saved.input_array(i)?,
+                Read::Output(j) => saved.output_array(j)?,
+                Read::Gradient(j) => match grads.try_get(j) {
+                    Some(g) => {
+                        if !broadcast && g.is_unique() {
+                            lent = Some(k);
+                        }
+                        g.array()
+                    }
+                    None => zeros.next().expect("made above").array(),
+                },
+            });
+        }
+        // What has arrived for an input so far is read by the same kernel, which makes the sum.
+        let mut added = 0;
+        for (k, &i) in inputs.iter().enumerate().filter(|(k, _)| !broadcast && wanted >> k & 1 == 1) {
+            if call.adds_exactly(saved.meta(i as usize), &arrays)
+                && let Some(sum) = grads.take_sum(i as usize)
+            {
+                added |= 1 << k;
+                sums.push(sum);
+            }
+        }
+        if let [first, ..] = &sums[..] {
+            call.formula = gradient.formula.adding(added);
+            if first.is_unique() {
+                lent = Some(arrays.len());
+            }
+            arrays.extend(sums.iter().map(|sum| sum.array()));
+        }
+        Ok(untracked(call.run(&arrays, lent)?))
+    }
+}
+
+impl Derivative for FormulaDerivative {
+    fn name(&self) -> &'static str {
+        self.formula.name()
+    }
+
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let call = self.call(grads.shape(0));
+        if is_unrolled(&self.formula) {
+            return unroll::backward(&call, saved, grads, needed);
+        }
+        let mut gradients: InputGradients = SmallVec::from_elem(None, self.formula.inputs().len());
+        parts(self.tracked, &self.formula, |part| {
+            if part.inputs.iter().any(|&i| needed.contains(i as usize)) {
+                call.differentiate(&part, self.tracked, saved, grads, needed, &mut gradients)?;
+            }
+            Ok(())
+        })?;
+        Ok(gradients)
+    }
+}

@@ -1,0 +1,96 @@
+//! Higher orders of row formulas, by the operations of which they are made.
+
+use super::Call;
+use crate::autograd::{Gradients, InputGradients, Needed, Saved};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::formula::{Input, Kind, Leaf, RowOp, UnrolledValue};
+use pellucid_ir::kernel::{AxisSet, Params};
+use pellucid_ir::{DType, Result, Scalar, Shape};
+use smallvec::SmallVec;
+
+/// The gradients of a row formula all of whose inputs were saved: those of the composite.
+pub(super) fn backward(call: &Call, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    let operands: Vec<Tensor> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+    let wanted: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needed, i)).collect();
+    let outputs: Vec<usize> = (0..grads.len()).filter(|&j| grads.try_get(j).is_some()).collect();
+    let incoming: Vec<&Tensor> = outputs.iter().filter_map(|&j| grads.try_get(j)).collect();
+    let inputs: Vec<&Tensor> = wanted.iter().map(|&i| &operands[i]).collect();
+    let found = ops::via_definition(&inputs, &incoming, |fresh| {
+        let mut all = operands.clone();
+        wanted.iter().zip(fresh).for_each(|(&i, t)| all[i] = t.clone());
+        let values = composite(call, &all)?;
+        outputs.iter().zip(&incoming).map(|(&j, g)| ops::to_dtype(&values[j], g.dtype())).collect()
+    })?;
+    let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
+    wanted.into_iter().zip(found).for_each(|(i, g)| gradients[i] = Some(g));
+    Ok(gradients)
+}
+
+/// The outputs of a row formula, by elementwise formulas and reductions.
+fn composite(call: &Call, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let unrolled = call.formula.unrolled();
+    let kinds = call.formula.inputs();
+    // What a row kernel keeps in registers is stored here, so half precision is widened.
+    let wide = |(t, input): (&Tensor, &Input)| match (t.dtype(), call.number) {
+        _ if input.kind != Kind::Number => Ok(t.clone()),
+        (DType::F16 | DType::BF16, _) => ops::to_dtype(t, DType::F32),
+        (dtype, Some(number)) if dtype != number => ops::to_dtype(t, number),
+        _ => Ok(t.clone()),
+    };
+    let inputs: Vec<Tensor> = inputs.iter().zip(kinds).map(wide).collect::<Result<_>>()?;
+    let length = call.rows.count(call.shape);
+    let params: Vec<Scalar> = call.params.iter().copied().chain([Scalar::Float(length as f64)]).collect();
+    let params = Params::from(&params[..]);
+    let mut reduced: Vec<Tensor> = Vec::new();
+    for reduction in &unrolled.reductions {
+        let value = &reduction.operand;
+        let result = match reduction.op {
+            RowOp::Sum => evaluate(call, value, &inputs, &reduced, &params, Some(call.rows))?,
+            RowOp::Max | RowOp::Min => {
+                let elements = evaluate(call, value, &inputs, &reduced, &params, None)?;
+                if length == 0 {
+                    // As the row kernel has it: the least number is the maximum of none.
+                    let none = if reduction.op == RowOp::Max { f64::NEG_INFINITY } else { f64::INFINITY };
+                    let shape = call.rows.keepdims(call.shape);
+                    reduced.push(ops::full(shape, none, elements.dtype())?);
+                    continue;
+                }
+                let axes: Vec<isize> = call.rows.iter().map(|a| a as isize).collect();
+                let keep = ops::Axes::from(&axes[..]).keepdims();
+                if reduction.op == RowOp::Max { ops::max(&elements, keep)? } else { ops::min(&elements, keep)? }
+            }
+        };
+        reduced.push(result);
+    }
+    unrolled.outputs.iter().map(|value| evaluate(call, value, &inputs, &reduced, &params, None)).collect()
+}
+
+/// One elementwise part, summed over `sum`.
+fn evaluate(
+    call: &Call,
+    value: &UnrolledValue,
+    inputs: &[Tensor],
+    reduced: &[Tensor],
+    params: &Params,
+    sum: Option<AxisSet>,
+) -> Result<Tensor> {
+    let operand = |leaf: &Leaf| match *leaf {
+        Leaf::Input(i) => Ok(inputs[i].clone()),
+        Leaf::Reduced(r) => Ok(reduced[r].clone()),
+        Leaf::RowIndex => positions(call),
+    };
+    let operands: Vec<Tensor> = value.leaves.iter().map(operand).collect::<Result<_>>()?;
+    let shape = if value.per_row { call.rows.keepdims(call.shape) } else { call.shape.clone() };
+    let part = Call { formula: &value.formula, params, shape: &shape, rows: AxisSet::default(), sum, number: None };
+    let mut outputs = part.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None)?;
+    Ok(outputs.pop().expect("one output"))
+}
+
+/// The positions within the row, as the row formula counts them: in row-major order over its axes.
+fn positions(call: &Call) -> Result<Tensor> {
+    let lengths = (0..call.shape.rank()).map(|a| if call.rows.contains(a) { call.shape[a] } else { 1 });
+    let count = call.rows.count(call.shape);
+    let shape: Shape = lengths.collect();
+    ops::reshape_to(&ops::arange(0i64, count as i64, 1i64, DType::I64)?, &shape)
+}

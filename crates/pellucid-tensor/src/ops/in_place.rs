@@ -1,0 +1,235 @@
+//! Writes in place, and what their history is made of: parts of a contiguous value under any layout.
+
+use super::copy::write;
+use super::create::filled;
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, Gradients, InputGradients, Needed, Operation, Rewrite, Saved, Saves, apply_one, is_grad_enabled, shifted,
+};
+use crate::engine;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::kernel::{self, Combine, Index, Kernel};
+use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use smallvec::{SmallVec, smallvec};
+
+/// Refuses targets that cannot be written in place: leaves that require a gradient and views of one (outside of
+/// `no_grad`), and tensors that repeat elements.
+pub(crate) fn writable(op: &'static str, target: &Tensor) -> Result<()> {
+    if is_grad_enabled() && target.is_part_of_tracked_leaf() {
+        return Err(Error::InPlaceOnTracked { op, shape: target.shape().clone() });
+    }
+    if target.array().layout().is_broadcast() {
+        let reason = format!(
+            "the target of shape {} repeats elements by broadcasting, so a write would store several values in one place; \
+             write into a copy() of it",
+            target.shape()
+        );
+        return Err(Error::invalid(op, reason));
+    }
+    Ok(())
+}
+
+/// True if a write of `source` into `target` has to be recorded.
+#[inline]
+pub(crate) fn is_recorded_write(target: &Tensor, source: &Tensor) -> bool {
+    is_grad_enabled() && target.dtype().is_float() && (source.requires_grad() || target.requires_grad())
+}
+
+/// Writes `source` (broadcast, converted) into a part of the storage of x, which is writable.
+pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tensor) -> Result<()> {
+    let values = source.array().broadcast_to(op, view.shape())?;
+    if view.shape().size() == 0 || !is_recorded_write(x, source) {
+        return write(&values, view);
+    }
+    let source = ops::to_dtype(&ops::broadcast_to(source, view.shape())?, x.dtype())?;
+    let rewrite = Rewrite::new(op, x, view.layout())?;
+    write(source.array(), view)?;
+    let derivative = Overwrite { op, region: rewrite.region.clone(), shape: rewrite.shape.clone() };
+    rewrite.record(x, &source, None, derivative);
+    Ok(())
+}
+
+/// Writes `values` (broadcast, converted) at index tensors for several axes of a part of the storage of x, in place; among
+/// repeated indices the last in row-major order stays.
+pub(crate) fn put_axes(
+    op: &'static str,
+    x: &Tensor,
+    view: &Array,
+    axes: SmallVec<[usize; 4]>,
+    indices: &[Tensor],
+    values: &Tensor,
+) -> Result<()> {
+    writable(op, x)?;
+    let index = Index::Axes(axes.clone());
+    let shape = index.shape(view.shape(), indices[0].shape());
+    let kernel = Kernel::Scatter(kernel::Scatter { index, combine: Combine::Set });
+    let scatter = |values: &Array| {
+        let operands: SmallVec<[&Array; 4]> =
+            std::iter::once(values).chain(indices.iter().map(|t| t.array())).collect();
+        engine::submit(&kernel, &operands, &[view])
+    };
+    let broadcast = values.array().broadcast_to(op, &shape)?;
+    if shape.size() == 0 || !is_recorded_write(x, values) {
+        return scatter(&broadcast.cast(x.dtype())?);
+    }
+    let values = ops::contiguous(&ops::to_dtype(&ops::broadcast_to(values, &shape)?, x.dtype())?)?;
+    let rewrite = Rewrite::new(op, x, view.layout())?;
+    let positions = ops::contiguous(&ops::gather_axes(&rewrite.numbers(), axes, indices)?)?;
+    scatter(values.array())?;
+    let derivative = OverwriteAt { op, shape: rewrite.shape.clone() };
+    rewrite.record(x, &values, Some(positions.array().clone()), derivative);
+    Ok(())
+}
+
+/// The layout of a part of a contiguous value, in the storage of this one.
+fn part(value: &Array, layout: &Layout) -> Array {
+    debug_assert!(value.layout().is_contiguous());
+    value.view(if layout.shape().contains(&0) {
+        layout.clone()
+    } else {
+        shifted(layout, value.layout().offset() as isize)
+    })
+}
+
+/// Overwrites a part of a contiguous value with zeros.
+fn clear(value: &Array, region: &Layout) -> Result<()> {
+    let zero = filled(value.device(), value.dtype(), Shape::scalar(), 0.into())?;
+    write(&zero.broadcast_to("zeros", region.shape())?, &part(value, region))
+}
+
+/// The elements of a value of this shape under another layout: a view where the value is contiguous.
+pub(crate) struct Strided {
+    pub(crate) layout: Layout,
+    pub(crate) shape: Shape,
+}
+
+impl Operation for Strided {
+    fn name(&self) -> &'static str {
+        "as_strided"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(smallvec![part(&inputs[0].contiguous()?, &self.layout)])
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let embedded = Embedded { layout: self.layout.clone(), shape: self.shape.clone() };
+        Ok(smallvec![Some(apply_one(embedded, &[&grads.get(0)?])?)])
+    }
+    fn is_view(&self) -> bool {
+        true
+    }
+}
+
+/// The transpose of [`Strided`]: zeros of this shape, with x added under the layout.
+pub(crate) struct Embedded {
+    pub(crate) layout: Layout,
+    pub(crate) shape: Shape,
+}
+
+impl Operation for Embedded {
+    fn name(&self) -> &'static str {
+        "embed"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        let (x, layout) = (inputs[0], &self.layout);
+        if layout.is_contiguous() && layout.offset() == 0 && layout.shape().size() == self.shape.size() {
+            return Ok(smallvec![x.reshape(&self.shape)?]);
+        }
+        let whole = filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
+        let stretched = |axis: &usize| layout.strides()[*axis] == 0 && layout.shape()[*axis] > 1;
+        let axes: SmallVec<[usize; 4]> = (0..layout.shape().rank()).filter(stretched).collect();
+        if axes.is_empty() {
+            write(x, &part(&whole, layout))?;
+            return Ok(smallvec![whole]);
+        }
+        // What a view repeats, its transpose sums.
+        let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
+        let sums = ops::sum_to(&Tensor::from(x.clone()), single.shape())?;
+        write(sums.array(), &part(&whole, &single))?;
+        Ok(smallvec![whole])
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        let strided = Strided { layout: self.layout.clone(), shape: self.shape.clone() };
+        Ok(smallvec![Some(apply_one(strided, &[&grads.get(0)?])?)])
+    }
+    fn is_view(&self) -> bool {
+        true
+    }
+}
+
+/// A value of this shape with the source in a part of it; inputs are the value and the source.
+#[derive(Clone)]
+struct Overwrite {
+    op: &'static str,
+    region: Layout,
+    shape: Shape,
+}
+
+impl Operation for Overwrite {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        let out = inputs[0].copy()?;
+        write(inputs[1], &part(&out, &self.region))?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, _: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        if let Some(g) = grads.try_get(0)
+            && !is_grad_enabled()
+            && engine::mode() == engine::Mode::Eager
+            && g.array().layout().is_contiguous()
+            && g.is_unique()
+        {
+            // No other handle sees the gradient: of a buffer that is filled step by step, only the step's part is touched.
+            let source = needed.contains(1).then(|| part(g.array(), &self.region).copy()).transpose()?;
+            if needed.contains(0) {
+                clear(g.array(), &self.region)?;
+            }
+            return Ok(smallvec![needed.contains(0).then(|| g.clone()), source.map(Tensor::from)]);
+        }
+        let g = grads.get(0)?;
+        let value = match needed.contains(0) {
+            true => {
+                let zeros = ops::zeros(self.region.shape(), g.dtype())?;
+                Some(apply_one(self.clone(), &[&g, &zeros])?)
+            }
+            false => None,
+        };
+        let strided = || Strided { layout: self.region.clone(), shape: self.shape.clone() };
+        let source = needed.contains(1).then(|| apply_one(strided(), &[&g])).transpose()?;
+        Ok(smallvec![value, source])
+    }
+}
+
+/// A value of this shape with the source at positions in row-major order, which were saved; of several for one position
+/// the last stays. Inputs are the value, the source and the positions.
+struct OverwriteAt {
+    op: &'static str,
+    shape: Shape,
+}
+
+impl crate::autograd::Derivative for OverwriteAt {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+        let positions = saved.array(0)?;
+        let shape = positions.shape().clone();
+        let (g, positions) = (ops::ravel(&grads.get(0)?)?, ops::ravel(&positions)?);
+        let mut gradients: InputGradients = smallvec![None, None, None];
+        if needed.contains(0) {
+            let zeros = ops::zeros(positions.shape(), g.dtype())?;
+            gradients[0] = Some(ops::reshape_to(&ops::scatter(&g, &positions, &zeros, 0)?, &self.shape)?);
+        }
+        if needed.contains(1) {
+            // Of several sources for one position only the last has a gradient: it finds its own number again.
+            let numbers = Tensor::arange(0, positions.size() as i64, 1);
+            let last = ops::scatter(&ops::zeros(g.shape(), DType::I64)?, &positions, &numbers, 0)?;
+            let stayed = ops::eq(&ops::take_along_axis(&last, &positions, 0)?, &numbers)?;
+            let picked = ops::where_(&stayed, &ops::take_along_axis(&g, &positions, 0)?, 0)?;
+            gradients[1] = Some(ops::reshape_to(&picked, &shape)?);
+        }
+        Ok(gradients)
+    }
+}

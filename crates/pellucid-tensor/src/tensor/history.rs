@@ -1,0 +1,136 @@
+//! The history of a tensor, which a recorded write in place replaces.
+
+use super::{Creator, Inner, Tensor};
+use crate::autograd::{Recorded, Slot, ViewBase, same_node};
+use crate::engine;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// The history of a tensor after recorded writes: that of the base value, and how many writes it includes.
+#[derive(Default)]
+pub(super) struct Rewritten(Mutex<(u64, Option<Creator>)>);
+
+impl Rewritten {
+    fn lock(&self) -> MutexGuard<'_, (u64, Option<Creator>)> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// What made a tensor: as it was told when it was made, or after a recorded write.
+pub(super) enum History<'a> {
+    First(Option<&'a Creator>),
+    Later(Option<Creator>),
+}
+
+impl History<'_> {
+    #[inline]
+    pub(super) fn as_ref(&self) -> Option<&Creator> {
+        match self {
+            History::First(creator) => *creator,
+            History::Later(creator) => creator.as_ref(),
+        }
+    }
+}
+
+impl Tensor {
+    /// What made this tensor, all recorded writes included.
+    #[inline]
+    pub(super) fn history(&self) -> History<'_> {
+        match self.0.view_base.get() {
+            Some(base) if base.is_written() => self.rewritten(base),
+            _ => History::First(self.0.creator.as_ref()),
+        }
+    }
+
+    #[cold]
+    fn rewritten(&self, base: &ViewBase) -> History<'_> {
+        let inner = &self.0;
+        if inner.requires_grad.load(Ordering::Relaxed) {
+            // A view that was made a leaf of its own.
+            return History::First(inner.creator.as_ref());
+        }
+        let (edge, writes) = base.state();
+        if inner.known_writes.load(Ordering::Relaxed) == writes {
+            return History::First(inner.creator.as_ref());
+        }
+        let mut rewritten = inner.rewritten.get_or_init(Default::default).lock();
+        let mut old = None;
+        if rewritten.0 != writes {
+            old = std::mem::replace(&mut *rewritten, (writes, base.history(&edge, self))).1;
+            engine::rewrote(self);
+        }
+        let creator = rewritten.1.clone();
+        drop(rewritten);
+        drop(old);
+        History::Later(creator)
+    }
+
+    /// What this tensor shares with its views; it is their base if it is not a view itself.
+    pub(crate) fn view_base(&self) -> &Arc<ViewBase> {
+        self.0.view_base.get_or_init(|| {
+            self.0.is_base.store(true, Ordering::Relaxed);
+            Arc::new(ViewBase::new(self))
+        })
+    }
+
+    /// True for the tensor of which the others that share its [`ViewBase`] are views.
+    pub(crate) fn is_base(&self) -> bool {
+        self.0.is_base.load(Ordering::Relaxed)
+    }
+
+    /// Makes this new tensor a view of another one, whose history it follows.
+    pub(crate) fn follow(&self, other: &Tensor) {
+        let base = other.view_base();
+        self.0.known_writes.store(base.writes(), Ordering::Relaxed);
+        let _ = self.0.view_base.set(base.clone());
+    }
+
+    /// Notes that this new tensor, made under `no_grad`, does not follow the tensor of which it may be a view.
+    #[inline]
+    pub(crate) fn set_apart(&self, other: &Tensor) {
+        if self.array().shares_storage(other.array()) {
+            self.0.is_apart.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// True for a view that was made under `no_grad`.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.0.is_apart.load(Ordering::Relaxed)
+    }
+
+    /// True for a leaf that requires a gradient, and for a view of one.
+    pub(crate) fn is_part_of_tracked_leaf(&self) -> bool {
+        (self.0.requires_grad.load(Ordering::Relaxed) && self.is_leaf())
+            || self.0.view_base.get().is_some_and(|base| base.is_tracked_leaf())
+    }
+
+    /// Tells the views of this tensor whether it requires a gradient.
+    pub(super) fn tell_views(&self) {
+        if let Some(base) = self.0.view_base.get().filter(|_| self.is_base()) {
+            base.set_leaf(self.edge());
+        }
+    }
+
+    /// A handle that keeps nothing alive.
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// True if this result keeps its gradient.
+    pub(crate) fn keeps_grad(&self) -> bool {
+        self.0.keeps_grad.load(Ordering::Acquire)
+    }
+
+    /// The slot of an output of this node that keeps its gradient, by its own wish or the pass's; nothing if the tensor
+    /// was written since.
+    pub(crate) fn kept_slot(&self, node: &Arc<Recorded>, all: bool) -> Option<&Arc<Slot>> {
+        let keeps = all || self.keeps_grad();
+        let is_output = || self.history().as_ref().is_some_and(|(own, _)| same_node(own, node));
+        (keeps && is_output()).then(|| self.0.slot())
+    }
+
+    /// Derives the history anew if the tensor was written since.
+    pub(crate) fn refresh_history(&self) {
+        self.history();
+    }
+}

@@ -1,0 +1,130 @@
+//! Random numbers of several threads. A binary of its own: `manual_seed` reaches every thread of the process.
+
+use pellucid_tensor::{DType, Generator, Tensor, capture, manual_seed, ops};
+use std::collections::HashSet;
+use std::sync::mpsc::channel;
+use std::thread;
+
+/// Numbers from the thread's generator, as bits.
+fn draw() -> Vec<u64> {
+    Tensor::rand([8], DType::F64).to_vec::<f64>().into_iter().map(f64::to_bits).collect()
+}
+
+fn named<R: Send + 'static>(name: &str, f: impl FnOnce() -> R + Send + 'static) -> R {
+    thread::Builder::new().name(name.into()).spawn(f).unwrap().join().unwrap()
+}
+
+/// One test, because its parts share the process's seed.
+#[test]
+fn one_seed_serves_all_threads() {
+    // Threads draw different numbers, whatever their names, one after another or at once.
+    let mut seen = HashSet::new();
+    let mut once = |numbers: Vec<u64>| assert!(numbers.into_iter().all(|n| seen.insert(n)), "a number came twice");
+    once(draw());
+    for _ in 0..3 {
+        once(thread::spawn(draw).join().unwrap());
+        once(named("worker", draw));
+        once(named("main", draw));
+    }
+    let at_once: Vec<_> = (0..8).map(|_| thread::spawn(|| (0..50).flat_map(|_| draw()).collect::<Vec<_>>())).collect();
+    at_once.into_iter().for_each(|t| once(t.join().unwrap()));
+
+    // A seed gives the thread that sets it the stream of that key, and a named thread the same stream every time.
+    let run = |seed: u64| {
+        manual_seed(seed);
+        (draw(), named("loader", draw), named("worker", || (draw(), draw())), thread::spawn(draw).join().unwrap())
+    };
+    let (first, second) = (run(7), run(7));
+    assert_eq!(first, second);
+    assert_ne!(first.0, run(8).0);
+    let key = ops::rand_with([8], DType::F64, &Generator::new(7)).unwrap().to_vec::<f64>();
+    assert_eq!(first.0, key.into_iter().map(f64::to_bits).collect::<Vec<_>>());
+    // What other threads draw changes nothing here.
+    manual_seed(7);
+    thread::spawn(|| (draw(), draw())).join().unwrap();
+    assert_eq!(draw(), first.0);
+
+    // A seed reaches threads that have drawn before, and captured steps that draw from their streams.
+    let (ask, asked) = channel::<()>();
+    let (answer, answers) = channel();
+    let worker = thread::Builder::new().name("drawer".into()).spawn(move || {
+        let mut step = capture(|_| Tensor::rand([8], DType::F64), &[]).unwrap();
+        for () in asked {
+            let launched = step.launch(&[]).unwrap().to_vec::<f64>(0);
+            answer.send((launched, draw())).unwrap();
+        }
+    });
+    let next = || {
+        ask.send(()).unwrap();
+        answers.recv().unwrap()
+    };
+    manual_seed(3);
+    let (first, other) = (next(), next());
+    assert_ne!(first, other);
+    manual_seed(3);
+    assert_eq!(next(), first);
+    drop((ask, answers));
+    worker.unwrap().join().unwrap();
+
+    // Another thread's seed reaches this one, and the numbers are not those that it draws itself.
+    let theirs = named("seeder", || {
+        manual_seed(11);
+        draw()
+    });
+    assert_ne!(draw(), theirs);
+    manual_seed(11);
+    assert_eq!(draw(), theirs);
+}
+
+#[test]
+fn forks_depend_on_their_keys_alone() {
+    let generator = Generator::new(7);
+    let numbers = |g: &Generator| ops::rand_with([16], DType::F64, g).unwrap().to_vec::<f64>();
+    let first = numbers(&generator.fork(1));
+    // Not on what was drawn, nor where.
+    assert_eq!(numbers(&generator.fork(1)), first);
+    let (shared, key) = (generator.clone(), generator.state().to_vec::<i64>()[0]);
+    assert_eq!(thread::spawn(move || numbers(&shared.fork(1))).join().unwrap(), first);
+    numbers(&generator);
+    assert_eq!(numbers(&generator.fork(1)), first);
+    assert_eq!(generator.state().to_vec::<i64>(), [key, 4 + 4], "a fork draws nothing");
+    // All of these are different streams.
+    let chains = [vec![1, 2], vec![2, 1], vec![1, 1], vec![0, 0], vec![u64::MAX]];
+    let chained = chains.iter().map(|keys| keys.iter().fold(generator.clone(), |g, &k| g.fork(k)));
+    let forks =
+        (0..1000).map(|k| generator.fork(k)).chain(chained).chain([generator.clone(), Generator::new(8).fork(1)]);
+    let keys: Vec<i64> = forks.map(|g| g.state().to_vec::<i64>()[0]).collect();
+    assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
+    // Inside a captured step too, where no value can be read.
+    let mut step = capture(|_| ops::rand_with([16], DType::F64, &generator.fork(1)).unwrap(), &[]).unwrap();
+    assert_eq!(step.launch(&[]).unwrap().to_vec::<f64>(0), first);
+    assert_eq!(step.launch(&[]).unwrap().to_vec::<f64>(0), first);
+}
+
+#[test]
+fn a_scope_draws_from_its_generator() {
+    let outer = Generator::new(1);
+    let _outer = outer.scope();
+    let first = draw();
+    {
+        let _inner = Generator::new(2).scope();
+        let inner = draw();
+        assert_ne!(inner, first);
+        // A seed is the scope's.
+        manual_seed(2);
+        assert_eq!(draw(), inner);
+    }
+    let second = draw();
+    outer.reseed(1);
+    assert_eq!((draw(), draw()), (first.clone(), second));
+    manual_seed(1);
+    assert_eq!(draw(), first);
+    // Other threads are not in the scope; a generator can be taken along.
+    assert_ne!(named("outside", draw), first);
+    let taken = Generator::new(1);
+    let there = thread::spawn(move || {
+        let _scope = taken.scope();
+        draw()
+    });
+    assert_eq!(there.join().unwrap(), first);
+}

@@ -1,0 +1,169 @@
+//! Absurd sizes, axes and counts: every operation returns a value or a typed error that names it.
+//!
+//! The calls run in a child process with little memory, which must end by itself: an allocation that aborts, a panic out of
+//! a `Result` and a loop without end are failures. `calls` passes absurd numbers, `views` passes tensors of absurd shapes.
+#![allow(clippy::print_stdout, reason = "the child reports to its parent")]
+
+mod calls;
+mod views;
+
+use pellucid_tensor::{Error, Result};
+use std::io::{BufRead, BufReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// One call.
+struct Case {
+    op: &'static str,
+    label: String,
+    call: Box<dyn Fn() -> Result<()>>,
+    /// The call may return an error that names another operation.
+    any_name: bool,
+    /// The call is a row's, which may panic by itself for an input that it was not written for.
+    is_row: bool,
+}
+
+/// Whether the last panic was at a line of these tests.
+static IN_TESTS: AtomicBool = AtomicBool::new(false);
+
+/// The longest that one call may take; the machine may be busy.
+const CALL: Duration = Duration::from_secs(10);
+
+/// Runs all cases, and panics with those that failed. Each is printed first: the last one printed ended the process.
+fn run(cases: impl IntoIterator<Item = Case>) {
+    std::panic::set_hook(Box::new(|panic| {
+        let in_tests = panic.location().is_some_and(|place| place.file().contains("tests/suite"));
+        IN_TESTS.store(in_tests, Ordering::Relaxed);
+    }));
+    let (mut count, mut failures) = (0, 0);
+    for Case { op, label, call, any_name, is_row } in cases {
+        println!("{op}: {label}");
+        std::io::stdout().flush().expect("standard output");
+        count += 1;
+        let start = Instant::now();
+        let failure = match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => wrong_name(op, &error).filter(|_| !any_name),
+            Err(_) if is_row && IN_TESTS.load(Ordering::Relaxed) => None,
+            Err(payload) => {
+                let text = payload.downcast_ref::<Error>().map(|e| e.to_string());
+                let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+                let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string()));
+                Some(format!("panicked: {}", text.unwrap_or_default()))
+            }
+        };
+        let slow = (start.elapsed() > CALL).then(|| format!("took {:?}", start.elapsed()));
+        for what in failure.into_iter().chain(slow) {
+            println!("FAILED {op}: {label}: {what}");
+            failures += 1;
+        }
+    }
+    println!("{count} calls, {failures} failed");
+    assert_eq!(failures, 0);
+}
+
+/// What is wrong with the name of the operation in an error.
+fn wrong_name(op: &str, error: &Error) -> Option<String> {
+    let named = error.operation();
+    (named != Some(op)).then(|| format!("the error names {named:?}: {error}"))
+}
+
+/// Runs a test of this executable in a child process with `KIB` of address space, and panics unless it succeeds in time.
+fn in_a_child(test: &str) {
+    const KIB: usize = 3 << 20;
+    const LIMIT: Duration = Duration::from_secs(240);
+    let executable = std::env::current_exe().expect("the executable of the tests");
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("ulimit -v {KIB}; exec \"$0\" \"$@\" 2>&1")])
+        .arg(executable)
+        .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env("PELLUCID_NUM_THREADS", "2")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child process");
+    let output = BufReader::new(child.stdout.take().expect("its output"));
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let reader = std::thread::spawn({
+        let lines = lines.clone();
+        move || output.lines().map_while(|line| line.ok()).for_each(|line| lines.lock().expect("lines").push(line))
+    });
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("its status") {
+            Some(status) => break Some(status),
+            None if start.elapsed() > LIMIT => break None,
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    if status.is_none() {
+        child.kill().expect("the child to end");
+    }
+    reader.join().expect("its output");
+    let lines = lines.lock().expect("lines");
+    let failed: Vec<&String> = lines.iter().filter(|line| line.starts_with("FAILED")).collect();
+    let last = &lines[lines.len().saturating_sub(6)..];
+    assert!(status.is_some_and(|s| s.success()), "{status:?}\n{failed:#?}\nthe last lines: {last:#?}");
+    assert!(lines.iter().any(|line| line.ends_with("calls, 0 failed")), "the test has run: {last:#?}");
+}
+
+/// Functions with such parameters that are no operations, or have formulas of the user's for operations.
+const NO_OPERATIONS: [&str; 3] = ["over", "map_rows", "update_many"];
+
+#[test]
+fn every_operation_that_takes_a_size_is_called() {
+    let called: Vec<&str> = calls::all().iter().map(|case| case.op).collect();
+    let missing: Vec<String> = crate::table::with_sizes()
+        .into_iter()
+        .filter(|name| !called.contains(&name.as_str()) && !NO_OPERATIONS.contains(&name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "operations that no absurd number is passed to: {missing:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn absurd_numbers_are_refused() {
+    in_a_child("absurd::child_of_numbers");
+}
+
+#[test]
+#[ignore = "runs in a child process with little memory"]
+fn child_of_numbers() {
+    run(calls::all());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn absurd_shapes_are_refused() {
+    in_a_child("absurd::child_of_shapes");
+}
+
+#[test]
+#[ignore = "runs in a child process with little memory"]
+fn child_of_shapes() {
+    run(views::all());
+}
+
+/// As many threads as an absurd setting asks for are not started.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_absurd_number_of_threads_is_cut() {
+    let executable = std::env::current_exe().expect("the executable of the tests");
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -v 3000000; exec \"$0\" \"$@\" 2>&1"])
+        .arg(executable)
+        .args(["absurd::child_of_threads", "--exact", "--ignored", "--nocapture"])
+        .env("PELLUCID_NUM_THREADS", "100000")
+        .output()
+        .expect("a child process");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+#[ignore = "runs in a child process with an absurd number of threads"]
+fn child_of_threads() {
+    let x = pellucid_tensor::Tensor::ones([1000, 1000], pellucid_tensor::DType::F32);
+    assert_eq!((&x + &x).sum(..).item::<f32>(), 2e6);
+}

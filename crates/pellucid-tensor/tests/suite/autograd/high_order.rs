@@ -1,0 +1,233 @@
+//! Derivatives of high order: closed forms, operations that are zero from some order on, and formulas of many inputs.
+
+use crate::support::{assert_close, leaf, number};
+use pellucid_ir::formula::{Expr, Input};
+use pellucid_tensor::{Backward, DType, Formula, Grad, Result, Tensor, grad, manual_seed, ops};
+
+fn recorded() -> Grad {
+    Grad { create_graph: true, ..Default::default() }
+}
+
+/// The derivatives of order 0 to `order` of the elements of f(x), each by its own element.
+fn derivatives(f: impl Fn(&Tensor) -> Tensor, x: &Tensor, order: usize) -> Vec<Tensor> {
+    let mut all = vec![f(x)];
+    for _ in 0..order {
+        let next = grad(&[all.last().unwrap()], &[x], recorded()).unwrap().remove(0);
+        all.push(next);
+    }
+    all
+}
+
+fn assert_relatively_close(got: &Tensor, expected: &[f64], tolerance: f64, what: &str) {
+    for (a, b) in got.to_vec::<f64>().iter().zip(expected) {
+        assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{what}: {a} instead of {b}");
+    }
+}
+
+/// n! as a number.
+fn factorial(n: usize) -> f64 {
+    (1..=n).map(|i| i as f64).product()
+}
+
+/// x/(1 + x²) = Re 1/(x − i), so its n-th derivative is (−1)ⁿ·n!·Re (x − i)⁻⁽ⁿ⁺¹⁾.
+#[test]
+fn a_rational_function_in_twelve_orders() {
+    let xs = [-1.5, -0.3, 0.05, 0.4, 1.0, 2.5];
+    let x = leaf(xs);
+    let all = derivatives(|x| x / (x * x + 1.0), &x, 8);
+    let formula = pellucid_tensor::formula!(|x| x / (1 + x * x));
+    let fused = derivatives(|x| ops::map(formula, &[x], &[]).unwrap().remove(0), &x, 12);
+    for n in 0..=12 {
+        let exact = xs.map(|x: f64| {
+            // x − i in polar coordinates.
+            let (radius, angle) = (x.hypot(1.0), (-1f64).atan2(x));
+            let power = -(n as f64 + 1.0);
+            (-1f64).powi(n as i32) * factorial(n) * radius.powf(power) * (angle * power).cos()
+        });
+        assert_relatively_close(&fused[n], &exact, 1e-9, &format!("order {n}, one formula"));
+        if n < all.len() {
+            assert_relatively_close(&all[n], &exact, 1e-9, &format!("order {n}"));
+        }
+    }
+}
+
+/// exp(−x²): the n-th derivative is (−1)ⁿ·Hₙ(x)·exp(−x²), with Hₙ₊₁ = 2x·Hₙ − 2n·Hₙ₋₁.
+#[test]
+fn the_bell_curve_by_hermite_polynomials() {
+    let xs = [-2.0, -0.5, 0.1, 1.0, 1.7];
+    let all = derivatives(|x| (-x.square()).exp(), &leaf(xs), 12);
+    for (n, got) in all.iter().enumerate() {
+        let exact = xs.map(|x: f64| {
+            let (mut below, mut here) = (0.0, 1.0);
+            for k in 0..n {
+                (below, here) = (here, 2.0 * x * here - 2.0 * k as f64 * below);
+            }
+            (-1f64).powi(n as i32) * here * (-x * x).exp()
+        });
+        assert_relatively_close(got, &exact, 1e-8, &format!("order {n}"));
+    }
+}
+
+/// ∂ⁿ/∂xⁿ ln x, √x, sin x, eˣ and x^2.5 in closed form.
+#[test]
+fn closed_forms_in_twelve_orders() {
+    let xs = [0.5, 1.0, 2.0, 3.5];
+    let falling = |p: f64, n: usize| (0..n).map(|k| p - k as f64).product::<f64>();
+    type Case = (&'static str, fn(&Tensor) -> Tensor, Box<dyn Fn(f64, usize) -> f64>);
+    let cases: [Case; 5] = [
+        ("exp", |x| x.exp(), Box::new(|x, _| x.exp())),
+        ("sin", |x| x.sin(), Box::new(|x, n| (x + n as f64 * std::f64::consts::FRAC_PI_2).sin())),
+        (
+            "ln",
+            |x| x.ln(),
+            Box::new(|x, n| match n {
+                0 => x.ln(),
+                _ => -(-1f64).powi(n as i32) * factorial(n - 1) / x.powi(n as i32),
+            }),
+        ),
+        ("sqrt", |x| x.sqrt(), Box::new(move |x, n| falling(0.5, n) * x.powf(0.5 - n as f64))),
+        ("pow", |x| x.pow(2.5), Box::new(move |x, n| falling(2.5, n) * x.powf(2.5 - n as f64))),
+    ];
+    for (name, f, exact) in cases {
+        for (n, got) in derivatives(f, &leaf(xs), 12).iter().enumerate() {
+            assert_relatively_close(got, &xs.map(|x| exact(x, n)), 1e-9, &format!("{name}, order {n}"));
+        }
+    }
+}
+
+/// tanh satisfies y' = 1 − y², so its Taylor coefficients follow from a recurrence.
+#[test]
+fn tanh_in_twelve_orders() {
+    for x in [-0.7, 0.2, 1.3] {
+        let mut c = vec![f64::tanh(x)];
+        for n in 0..12 {
+            let product: f64 = (0..=n).map(|k| c[k] * c[n - k]).sum();
+            c.push((f64::from(u8::from(n == 0)) - product) / (n as f64 + 1.0));
+        }
+        for (n, got) in derivatives(|x| x.tanh(), &number(x), 12).iter().enumerate() {
+            assert_relatively_close(got, &[c[n] * factorial(n)], 1e-8, &format!("tanh {x}, order {n}"));
+        }
+    }
+}
+
+/// A derivative that is zero everywhere is a tensor of zeros, and can be differentiated again.
+#[test]
+fn derivatives_that_are_zero_can_be_differentiated() {
+    type Case = (&'static str, fn(&Tensor) -> Tensor, usize);
+    let cases: [Case; 12] = [
+        ("x·x", |x| x * x, 3),
+        ("square", |x| x.square(), 3),
+        ("pow(2)", |x| x.pow(2.0), 3),
+        ("pow(3)", |x| x.pow(3.0), 4),
+        ("cube", |x| x.cube(), 4),
+        ("3·x", |x| x * 3.0, 2),
+        ("-x", |x| -x, 2),
+        ("relu", |x| x.relu(), 2),
+        ("abs", |x| x.abs(), 2),
+        ("sum", |x| x.sum(..), 2),
+        ("reshape", |x| x.reshape([2, 2]), 2),
+        ("matmul", |x| x.reshape([2, 2]).matmul(&Tensor::from([[1.0, 2.0], [3.0, 4.0]])), 2),
+    ];
+    for (name, f, first_zero) in cases {
+        for x in [leaf([0.5, -1.0, 2.0, 3.0]), leaf([0.0, 1.0, 0.0, -2.0])] {
+            let all = derivatives(f, &x, 6);
+            for (n, got) in all.iter().enumerate().skip(1) {
+                assert_eq!(got.shape(), x.shape(), "{name}");
+                assert!(got.requires_grad(), "{name}, order {n}");
+                let zero = got.to_vec::<f64>().iter().all(|&v| v == 0.0);
+                assert!(zero || n < first_zero, "{name}, order {n}: {got:?}");
+            }
+            // The same by passes into `.grad`.
+            let mut y = f(&x).sum(..);
+            for n in 1..=4 {
+                x.zero_grad();
+                y.backward_with(Backward { create_graph: true, ..Default::default() });
+                let gradient = x.grad().unwrap();
+                assert_close(&gradient, &all[n].to_vec::<f64>());
+                y = gradient.sum(..);
+            }
+            x.zero_grad();
+        }
+    }
+}
+
+/// A constant gradient depends on no input that was asked for: mixed derivatives are zero too.
+#[test]
+fn mixed_derivatives_of_a_sum_are_zero() {
+    let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
+    let z = x.square() + y.cube();
+    let first = grad(&[&z], &[&x, &y], recorded()).unwrap();
+    let by_y = grad(&[&first[0]], &[&y], recorded()).unwrap();
+    assert_close(&by_y[0], &[0.0, 0.0]);
+    let again = grad(&[&by_y[0]], &[&x, &y], recorded()).unwrap();
+    assert!(again.iter().all(|g| g.to_vec::<f64>() == [0.0, 0.0]));
+}
+
+/// Π xᵢ of n tracked inputs, and Σ sin(xᵢ)·xᵢ₊₁: every order against the closed form.
+#[test]
+fn formulas_of_many_inputs_are_differentiable() {
+    for n in [4, 6, 15, 16, 17, 40] {
+        let formula = Formula::new("product", &vec![Input::NUMBER; n], 0, |x, _| {
+            vec![x.iter().copied().reduce(|a, b| a * b).unwrap()]
+        });
+        let inputs: Vec<Tensor> = (0..n).map(|i| leaf([1.0 + 0.01 * i as f64, 0.9])).collect();
+        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        let y = ops::map(&formula, &inputs, &[]).unwrap().remove(0);
+        let total = y.to_vec::<f64>();
+        // ∂ᵏ/∂x₀…∂xₖ₋₁ is the product without those.
+        let orders = if n <= 6 { n } else { 3 };
+        let (mut current, mut expected) = (y, total);
+        for k in 0..orders {
+            let all = grad(&[&current], &inputs, recorded()).unwrap();
+            current = all[k].clone();
+            let x = inputs[k].to_vec::<f64>();
+            expected = expected.iter().zip(&x).map(|(y, x)| y / x).collect();
+            assert_relatively_close(&current, &expected, 1e-12, &format!("{n} inputs, order {}", k + 1));
+        }
+    }
+}
+
+#[test]
+fn a_formula_of_too_many_inputs_is_an_error() {
+    let formula = Formula::new("wide", &[Input::NUMBER; 65], 0, |x, _| vec![x[0] + x[64]]);
+    let inputs = vec![leaf([1.0]); 65];
+    let error = ops::map(&formula, &inputs.iter().collect::<Vec<_>>(), &[]).unwrap_err().to_string();
+    assert!(error.contains("wide") && error.contains("65") && error.contains("split"), "{error}");
+    let outputs = |x: &[Expr], _: &[Expr]| vec![x[0]; 130];
+    let formula = Formula::new("tall", &[Input::NUMBER], 0, outputs);
+    let error = ops::map(&formula, &[&leaf([1.0])], &[]).unwrap_err().to_string();
+    assert!(error.contains("tall") && error.contains("261"), "{error}");
+    assert_eq!(ops::map(&formula, &[&Tensor::from([1.0])], &[]).unwrap().len(), 130, "untracked it is allowed");
+}
+
+/// The order-8 gradients of row formulas, losses and attention exist, for any cotangents, and are numbers.
+#[test]
+fn rows_losses_products_and_attention_have_order_8() -> Result<()> {
+    manual_seed(3);
+    let draw = |shape: &[usize]| (Tensor::rand(shape.to_vec(), DType::F64) + 0.5).detach();
+    type Case = (&'static str, Vec<Vec<usize>>, fn(&[Tensor]) -> Tensor);
+    let cases: Vec<Case> = vec![
+        ("softmax", vec![vec![2, 3]], |x| x[0].softmax(-1)),
+        ("log_softmax", vec![vec![2, 3]], |x| x[0].log_softmax(-1)),
+        ("logsumexp", vec![vec![2, 3]], |x| x[0].logsumexp(-1)),
+        ("norm", vec![vec![2, 3]], |x| x[0].norm(3.0, -1)),
+        ("std", vec![vec![2, 3]], |x| x[0].std(-1)),
+        ("layer_norm", vec![vec![2, 3], vec![3]], |x| x[0].layer_norm([3], Some(&x[1]), None, 1e-5)),
+        ("mse", vec![vec![2, 3], vec![2, 3]], |x| (&x[0] - &x[1]).square().mean(..)),
+        ("matmul of itself", vec![vec![2, 2]], |x| x[0].matmul(&x[0]).matmul(&x[0]).tanh()),
+        ("conv", vec![vec![1, 1, 3], vec![1, 1, 2]], |x| x[0].conv1d(&x[1], None, Default::default()).sin()),
+    ];
+    for (name, shapes, f) in cases {
+        let inputs: Vec<Tensor> = shapes.iter().map(|s| draw(s).requires_grad_(true)).collect();
+        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        let mut current = vec![f(&inputs.iter().map(|&t| t.clone()).collect::<Vec<_>>())];
+        for order in 1..=8 {
+            let outputs: Vec<&Tensor> = current.iter().collect();
+            let grad_outputs = current.iter().map(|y| Some(draw(y.shape()))).collect();
+            current = grad(&outputs, &inputs, Grad { grad_outputs, create_graph: order < 8, ..Default::default() })?;
+            let finite = current.iter().all(|g| g.to_vec::<f64>().iter().all(|v| v.is_finite()));
+            assert!(finite, "{name}, order {order}: {current:?}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! NaN, infinities and values near the ends of their range follow IEEE 754, C99 and PyTorch.
+
+use crate::support::{bits, leaf};
+use pellucid_tensor::{DType, Tensor, capture, ops};
+
+const NAN: f64 = f64::NAN;
+const INF: f64 = f64::INFINITY;
+
+#[track_caller]
+fn assert_same(got: &Tensor, expected: &[f64]) {
+    let got = got.to_vec::<f64>();
+    // Zeros with their signs.
+    let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+    assert!(got.len() == expected.len() && got.iter().zip(expected).all(|(&a, &b)| same(a, b)), "{got:?} {expected:?}");
+}
+
+#[test]
+fn nan_is_the_largest_everywhere() {
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        // One line that is sorted whole, and one of which few are picked.
+        for len in [3usize, 40] {
+            let mut numbers = vec![1.0, NAN, 3.0];
+            numbers.resize(len, 0.5);
+            let x = Tensor::new(numbers, [len]).to_dtype(dtype);
+            let (values, positions) = x.topk(2, 0, true);
+            assert_same(&values.to_dtype(DType::F64), &[NAN, 3.0]);
+            assert_eq!(positions.to_vec::<i64>(), [1, 2]);
+            assert!(!x.topk(len - 1, 0, false).0.isnan().any(..).item::<bool>());
+            assert_eq!(x.argsort(0, true).i(0).item::<i64>(), 1);
+            assert_eq!(x.argsort(0, false).i(-1).item::<i64>(), 1);
+            assert!(x.sort(0, true).0.i(0).item::<f64>().is_nan() && x.sort(0, false).0.i(-1).item::<f64>().is_nan());
+            assert!(x.kthvalue(len, 0).0.item::<f64>().is_nan() && x.median(..).0.item::<f64>().is_nan());
+            assert!(x.max(..).item::<f64>().is_nan() && x.min(..).item::<f64>().is_nan());
+            assert_eq!((x.argmax(..).item::<i64>(), x.argmin(..).item::<i64>()), (1, 1));
+            assert!(x.cummax(0).0.i(-1).item::<f64>().is_nan() && x.cummin(0).0.i(-1).item::<f64>().is_nan());
+            let infinite = Tensor::from([INF, NAN, -INF]).to_dtype(dtype);
+            assert_eq!(infinite.argsort(0, true).to_vec::<i64>(), [1, 0, 2]);
+            assert_eq!(infinite.argsort(0, false).to_vec::<i64>(), [2, 0, 1]);
+        }
+    }
+    // Several keep their order in both directions.
+    let x = Tensor::from([NAN, 2.0, NAN, 1.0]);
+    assert_eq!(x.argsort(0, true).to_vec::<i64>(), [0, 2, 1, 3]);
+    assert_eq!(x.argsort(0, false).to_vec::<i64>(), [3, 1, 0, 2]);
+}
+
+#[test]
+fn bounds_that_are_nan_give_nan() {
+    let x = Tensor::from([-1.0, 0.5, 2.0]);
+    for (low, high) in [(NAN, 1.0), (0.0, NAN), (NAN, NAN)] {
+        assert_same(&x.clamp(low, high), &[NAN; 3]);
+        assert_same(&x.hardtanh(low, high), &[NAN; 3]);
+        let x = leaf([-1.0, 0.5, 2.0]);
+        x.clamp(low, high).sum(..).backward();
+        assert_same(&x.grad().unwrap(), &[0.0; 3]);
+        let whole = Tensor::from([1i32, 2]).clamp(low, high);
+        assert!(whole.dtype().is_float() && whole.isnan().all(..).item::<bool>());
+    }
+    assert_same(&Tensor::from([NAN, -2.0, 3.0]).clamp(-1.0, 1.0), &[NAN, -1.0, 1.0]);
+    assert_same(&Tensor::from([NAN, -2.0, 8.0]).relu6(), &[NAN, 0.0, 6.0]);
+    assert_same(&Tensor::from([NAN, 1.0]).maximum(Tensor::from([1.0, NAN])), &[NAN; 2]);
+    assert_same(&Tensor::from([NAN, 1.0]).minimum(NAN), &[NAN; 2]);
+    assert_same(&Tensor::from([NAN, 1.0, NAN]).fmax(Tensor::from([1.0, NAN, NAN])), &[1.0, 1.0, NAN]);
+    assert_same(&Tensor::from([NAN, 1.0, NAN]).fmin(Tensor::from([1.0, NAN, NAN])), &[1.0, 1.0, NAN]);
+}
+
+/// a, b, ⌊a/b⌋, the remainder of b's sign, the remainder of a's sign (Python, NumPy, C).
+const DIVISIONS: [[f64; 5]; 16] = [
+    [7.0, 2.0, 3.0, 1.0, 1.0],
+    [-7.0, 2.0, -4.0, 1.0, -1.0],
+    [7.0, -2.0, -4.0, -1.0, 1.0],
+    [-4.0, 2.0, -2.0, 0.0, -0.0],
+    [4.0, -2.0, -2.0, -0.0, 0.0],
+    [0.0, 2.0, 0.0, 0.0, 0.0],
+    [-0.0, 2.0, -0.0, 0.0, -0.0],
+    [5.0, 0.0, INF, NAN, NAN],
+    [-5.0, 0.0, -INF, NAN, NAN],
+    [0.0, 0.0, NAN, NAN, NAN],
+    [INF, 1.0, NAN, NAN, NAN],
+    [-INF, -2.0, NAN, NAN, NAN],
+    [INF, INF, NAN, NAN, NAN],
+    [5.0, INF, 0.0, 5.0, 5.0],
+    [-5.0, INF, -1.0, INF, -5.0],
+    [NAN, 1.0, NAN, NAN, NAN],
+];
+
+#[test]
+fn divisions_that_round_down_agree_with_python() {
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let column = |k: usize| DIVISIONS.map(|d| d[k]);
+        let (a, b) = (Tensor::from(column(0)).to_dtype(dtype), Tensor::from(column(1)).to_dtype(dtype));
+        let wide = |t: Tensor| t.to_dtype(DType::F64);
+        assert_same(&wide(a.floor_div(&b)), &column(2));
+        assert_same(&wide(a.rem(&b)), &column(3));
+        assert_same(&wide(a.fmod(&b)), &column(4));
+    }
+    for dtype in [DType::I8, DType::I16, DType::I32, DType::I64] {
+        let least = Tensor::full([1], 1, dtype).mul(if dtype == DType::I64 {
+            i64::MIN
+        } else {
+            -(1 << (8 * dtype.size() - 1))
+        });
+        let minus = Tensor::full([1], -1, dtype);
+        assert_eq!(least.floor_div(&minus).to_vec::<i64>(), least.to_vec::<i64>(), "{dtype}: it wraps");
+        assert_eq!(least.rem(&minus).to_vec::<i64>(), [0]);
+        assert_eq!(least.fmod(&minus).to_vec::<i64>(), [0]);
+        let zero = Tensor::zeros([1], dtype);
+        for y in [minus.floor_div(&zero), minus.rem(&zero), minus.fmod(&zero)] {
+            assert_eq!(y.to_vec::<i64>(), [0], "{dtype}");
+        }
+        assert_eq!(minus.fmod(3).to_vec::<i64>(), [-1]);
+    }
+}
+
+#[test]
+fn hypot_neither_overflows_nor_vanishes() {
+    let cases = [
+        [3.0, 4.0, 5.0],
+        [3e30, -4e30, 5e30],
+        [3e-30, 4e-30, 5e-30],
+        [1e38, 1e-38, 1e38],
+        [1e-40, 0.0, 1e-40],
+        [0.0, -0.0, 0.0],
+        [3e19, 4e-19, 3e19],
+    ];
+    let of = |k: usize| cases.map(|c| c[k]);
+    for dtype in [DType::F32, DType::F64] {
+        let (a, b) = (Tensor::from(of(0)).to_dtype(dtype), Tensor::from(of(1)).to_dtype(dtype));
+        for y in [a.hypot(&b), b.hypot(&a)] {
+            for (y, c) in y.to_vec::<f64>().into_iter().zip(of(2)) {
+                assert!((y - c).abs() <= 3e-7 * c + 2e-45, "{dtype}: {y} {c}");
+            }
+        }
+    }
+    let (a, b) = (Tensor::from([3e200, 1e308, 5e-324, 4e-200]), Tensor::from([4e200, 1e308, 0.0, 3e-200]));
+    for (y, c) in a.hypot(&b).to_vec::<f64>().into_iter().zip([5e200, 2f64.sqrt() * 1e308, 5e-324, 5e-200]) {
+        assert!((y - c).abs() <= 4e-16 * c, "{y} {c}");
+    }
+    // An infinite side wins over NaN (C99 F.10.4.3).
+    let (a, b) = (Tensor::from([INF, NAN, -INF, NAN, 1.0]), Tensor::from([NAN, -INF, INF, 1.0, NAN]));
+    assert_same(&a.hypot(&b), &[INF, INF, INF, NAN, NAN]);
+    let half = Tensor::from([30000.0, 1e-7]).to_dtype(DType::F16);
+    assert_eq!(half.hypot(&half).to_vec::<f64>(), [42432.0, 3.0 * 2f64.powi(-24)]);
+    // Gradients are the sides' shares, of any size.
+    let (a, b) = (leaf([3e200, 3e-200, 0.0, 5.0]), leaf([4e200, 4e-200, 0.0, 0.0]));
+    a.hypot(&b).sum(..).backward();
+    for (g, share) in [(a.grad().unwrap(), [0.6, 0.6, 0.0, 1.0]), (b.grad().unwrap(), [0.8, 0.8, 0.0, 0.0])] {
+        for (g, share) in g.to_vec::<f64>().into_iter().zip(share) {
+            assert!((g - share).abs() < 1e-15, "{g} {share}");
+        }
+    }
+}
+
+/// A running sum has more bits than what it stores, whichever way the lines are stored.
+#[test]
+fn running_sums_go_on_beyond_the_last_place() {
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let (start, ones) = if dtype == DType::F16 { (2048.0, 2048) } else { (16777216.0, 1 << 18) };
+        let start = Tensor::full([1], start, dtype);
+        let x = ops::concatenate(&[&start, &Tensor::ones([ones], dtype)], 0).unwrap();
+        let expected = start.item::<f64>() + ones as f64;
+        assert_eq!(x.cumsum(0).i(-1).item::<f64>(), expected, "{dtype}");
+        let columns = ops::stack(&[&x, &x, &x], 1).unwrap();
+        assert_eq!(columns.cumsum(0).i(-1).to_vec::<f64>(), [expected; 3], "{dtype}");
+        let mut step = capture(|x| x[0].cumsum(0), &[&columns]).unwrap();
+        let launched = step.launch(&[&columns]).unwrap().to_tensor(0).unwrap();
+        assert_eq!(bits(&[launched]), bits(&[columns.cumsum(0)]), "{dtype}");
+    }
+    let x = Tensor::from([1e30f32, 1e30, 1e-30]);
+    assert_eq!(x.cumprod(0).to_vec::<f32>(), [1e30, f32::INFINITY, 1e30]);
+    let few = ops::concatenate(&[&Tensor::from([16.635532f32]), &Tensor::zeros([100_000], DType::F32)], 0).unwrap();
+    let (got, exact) = (few.logcumsumexp(0).i(-1).item::<f64>(), (16.635532f32 as f64).exp() + 1e5);
+    assert!((got - exact.ln()).abs() < 4e-6, "{got} {}", exact.ln());
+}

@@ -1,0 +1,193 @@
+//! Arguments and tensors whose values an operation is not defined for are refused, not computed with.
+
+use pellucid_tensor::ops::{self, Bins, Cov, Ctc, EmbeddingBag, MultiMargin, Pool, Reduction};
+use pellucid_tensor::{DType, Error, Result, Tensor, capture, slice};
+
+#[track_caller]
+fn refused<T>(op: &str, result: Result<T>) -> String {
+    match result {
+        Err(error @ (Error::InvalidArgument { .. } | Error::IndexOutOfBounds { .. })) => {
+            assert_eq!(error.operation(), Some(op), "{error}");
+            error.to_string()
+        }
+        Err(error) => panic!("{op}: another error: {error}"),
+        Ok(_) => panic!("{op}: accepted"),
+    }
+}
+
+#[test]
+fn probabilities_and_deviations() {
+    for p in [2.0, -0.1, f64::NAN, f64::INFINITY] {
+        assert!(refused("bernoulli", ops::bernoulli(&Tensor::from([0.5, p]))).contains("probabilities"));
+    }
+    assert_eq!(ops::bernoulli(&Tensor::from([0.0, 1.0])).unwrap().to_vec::<f64>(), [0.0, 1.0]);
+    assert_eq!(ops::bernoulli(&Tensor::zeros([0], DType::F32)).unwrap().size(), 0);
+    let mean = Tensor::from([0.0, 5.0]);
+    for std in [-1.0, f64::NAN] {
+        refused("normal", ops::normal(&mean, &Tensor::from([1.0, std])));
+    }
+    assert_eq!(ops::normal(&mean, &Tensor::from(0.0)).unwrap().to_vec::<f64>(), [0.0, 5.0]);
+    for wrong in [-0.5, 1.5] {
+        let x = Tensor::from([0.5, wrong]);
+        refused("binary_cross_entropy", ops::binary_cross_entropy(&x, &x.detach(), None, Reduction::Mean));
+    }
+    refused("rrelu", ops::rrelu(&mean, 0.0, f64::INFINITY));
+}
+
+#[test]
+fn weights_of_classes() {
+    for weights in [[0.0, 0.0], [1.0, -1.0], [f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MAX]] {
+        for replacement in [true, false] {
+            let weights = Tensor::from([[1.0, 1.0], weights]);
+            refused("multinomial", ops::multinomial(&weights, 1, replacement));
+        }
+    }
+    let drawn = ops::multinomial(&Tensor::from([[0.0, 2.0], [3.0, 0.0]]), 5, true).unwrap();
+    assert_eq!(drawn.to_vec::<i64>(), [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
+    // The sum of these weights is no f16.
+    let many = Tensor::full([3], 60000.0, DType::F16);
+    assert!(ops::multinomial(&many, 100, true).unwrap().to_vec::<i64>().contains(&2));
+}
+
+#[test]
+fn offsets_of_bags() {
+    let (table, index) = (Tensor::from([[1.0f32], [10.0], [100.0]]), Tensor::from([0i64, 1, 2, 1]));
+    let bags = |offsets: &[i64], include_last_offset| {
+        let offsets = Tensor::from(offsets);
+        let options = EmbeddingBag {
+            offsets: Some(&offsets),
+            include_last_offset,
+            mode: ops::Meeting::Sum,
+            ..Default::default()
+        };
+        ops::embedding_bag(&table, &index, options)
+    };
+    for wrong in [&[1, 2][..], &[0, 3, 2], &[0, 5], &[-1, 2], &[0, i64::MAX]] {
+        assert!(refused("embedding_bag", bags(wrong, false)).contains("offsets"));
+    }
+    refused("embedding_bag", bags(&[], true));
+    assert_eq!(bags(&[0, 2, 2], false).unwrap().to_vec::<f32>(), [11.0, 0.0, 110.0]);
+    assert_eq!(bags(&[0, 4], false).unwrap().to_vec::<f32>(), [121.0, 0.0]);
+    // What comes after the last offset belongs to no bag.
+    assert_eq!(bags(&[0, 1, 3], true).unwrap().to_vec::<f32>(), [1.0, 110.0]);
+    for padding_index in [3, -4, isize::MAX, isize::MIN] {
+        let options = EmbeddingBag { padding_index: Some(padding_index), ..Default::default() };
+        refused("embedding_bag", ops::embedding_bag(&table, &index.unsqueeze(0), options));
+    }
+}
+
+/// Four steps of three classes, all equally likely.
+fn ctc(targets: &Tensor, steps: i64, labels: i64) -> Result<f64> {
+    let x = Tensor::full([4, 1, 3], (1.0f64 / 3.0).ln(), DType::F64);
+    let options = Ctc { reduction: Reduction::Sum, ..Default::default() };
+    ops::ctc_loss(&x, targets, &Tensor::from([steps]), &Tensor::from([labels]), options).map(|loss| loss.item())
+}
+
+#[test]
+fn lengths_of_sequences() {
+    let padded = Tensor::from([[1i64, 2]]);
+    for steps in [-1, 5, i64::MAX, i64::MIN] {
+        assert!(refused("ctc_loss", ctc(&padded, steps, 2)).contains("steps"));
+    }
+    for labels in [-1, 3, i64::MAX, i64::MIN] {
+        assert!(refused("ctc_loss", ctc(&padded, 4, labels)).contains("labels"));
+        refused("ctc_loss", ctc(&Tensor::from([1i64, 2]), 4, labels));
+    }
+    for wrong in [3, -1, i64::MAX] {
+        refused("ctc_loss", ctc(&Tensor::from([[1, wrong]]), 4, 2));
+        // Behind the labels anything may be stored.
+        assert!(ctc(&Tensor::from([[1, wrong]]), 4, 1).unwrap().is_finite());
+    }
+    // Of no step there is the empty labelling alone.
+    assert_eq!(ctc(&padded, 0, 0).unwrap(), 0.0);
+    assert_eq!(ctc(&padded, 0, 1).unwrap(), f64::INFINITY);
+    // One step: a label is one class of three.
+    assert!((ctc(&padded, 1, 1).unwrap() - 3f64.ln()).abs() < 1e-12);
+}
+
+#[test]
+fn orders_and_bounds() {
+    let x = Tensor::from([[1.0, 2.0], [3.0, 5.0]]);
+    for p in [-1.0, f64::NAN] {
+        refused("cdist", ops::cdist(&x, &x, p));
+        refused("pdist", ops::pdist(&x, p));
+        refused("renorm", ops::renorm(&x, p, 0, 1.0));
+        let options = MultiMargin { p, ..Default::default() };
+        refused("multi_margin_loss", ops::multi_margin_loss(&x, &Tensor::from([0i64, 1]), options));
+    }
+    refused("renorm", ops::renorm(&x, 2.0, 0, f64::NAN));
+    refused("softshrink", ops::softshrink(&x, f64::NAN));
+    let image = x.reshape([1, 1, 2, 2]);
+    for number in [0.0, f64::NAN, f64::INFINITY] {
+        refused("avg_pool2d", ops::avg_pool2d(&image, Pool::new(2), ops::Divisor::Number(number)));
+    }
+    refused("lp_pool2d", ops::lp_pool2d(&image, f64::NAN, Pool::new(2)));
+    let positions = Tensor::from([[[[-1i64]]]]);
+    refused("max_unpool2d", ops::max_unpool2d(&Tensor::from([[[[1.0]]]]), &positions, &[2, 2]));
+}
+
+#[test]
+fn bins_and_weights_of_observations() {
+    let x = Tensor::from([1.0, 2.0, 3.0]);
+    let edges = Tensor::from([0.0, 2.0, 1.0]);
+    refused("histogram", ops::histogram(&x, Bins::Edges(&edges), None, false));
+    for bad in [f64::NAN, f64::INFINITY] {
+        let x = Tensor::from([1.0, bad]);
+        refused("histogram", ops::histogram(&x, Bins::Count(3), None, false));
+        refused("histc", ops::histc(&x, 3, 0.0, 0.0));
+        // With ends of their own, such elements are outside.
+        let (counts, _) = ops::histogram(&x, Bins::Between(2, 0.0, 2.0), None, false).unwrap();
+        assert_eq!(counts.to_vec::<f64>(), [0.0, 1.0]);
+    }
+    let (weights, frequencies) = (Tensor::from([1.0, -1.0, 1.0]), Tensor::from([1i64, -1, 1]));
+    refused("cov", ops::cov(&x, Cov { weights: Some(&weights), ..Default::default() }));
+    refused("cov", ops::cov(&x, Cov { frequencies: Some(&frequencies), ..Default::default() }));
+}
+
+/// A length that is no `isize` must not become a negative number with another meaning.
+#[test]
+fn lengths_beyond_isize() {
+    let x = Tensor::from([1.0, 2.0, 3.0]);
+    assert!(matches!(ops::reshape(&x, [usize::MAX]), Err(Error::ShapeMismatch { .. })));
+    assert!(ops::expand(&x, [usize::MAX]).is_err());
+    assert!(ops::eye(usize::MAX, 1, DType::F32).is_err());
+    assert!(ops::one_hot(&Tensor::from([0i64]), usize::MAX).is_err());
+    assert!(ops::unravel_index(&Tensor::from([0i64]), [usize::MAX]).is_err());
+    assert_eq!(x.i(usize::MAX..).size(), 0);
+    assert_eq!(x.i(..usize::MAX).size(), 3);
+    assert_eq!(x.i(0..=usize::MAX).size(), 3);
+    assert_eq!(x.i(slice(None, None, isize::MAX)).to_vec::<f64>(), [1.0]);
+    let m = x.unsqueeze(0).broadcast_to([3, 3]);
+    assert_eq!(m.tril(isize::MAX).to_vec::<f64>(), m.to_vec::<f64>());
+    assert_eq!(m.triu(isize::MIN).to_vec::<f64>(), m.to_vec::<f64>());
+    assert_eq!(m.tril(isize::MIN).to_vec::<f64>(), [0.0; 9]);
+    assert_eq!(m.triu(isize::MAX).to_vec::<f64>(), [0.0; 9]);
+}
+
+/// More factors than a machine word has bits.
+#[test]
+fn a_product_of_many_factors() {
+    let x = Tensor::from([2.0, 0.5]);
+    let y = ops::einsum(&["i"; 70].join(","), &[&x; 70]).unwrap();
+    assert_eq!(y.item::<f64>(), 2f64.powi(70) + 0.5f64.powi(70));
+}
+
+/// While a step is recorded no value is known, and nothing is read.
+#[test]
+fn values_are_not_read_in_a_captured_step() {
+    let p = Tensor::from([0.0, 1.0]);
+    let offsets = Tensor::from([0i64, 1]);
+    let step = |inputs: &[Tensor]| {
+        let drawn = ops::bernoulli(&inputs[0]).unwrap() + ops::normal(&inputs[0], &inputs[0]).unwrap() * 0.0;
+        let index = Tensor::from([0i64, 1]);
+        let options = EmbeddingBag { offsets: Some(&offsets), ..Default::default() };
+        let bags = ops::embedding_bag(&drawn.unsqueeze(1), &index, options).unwrap();
+        let picked = ops::multinomial(&inputs[0], 1, true).unwrap();
+        (bags, picked)
+    };
+    let mut captured = capture(step, &[&p]).unwrap();
+    let outputs = captured.launch(&[&p]).unwrap();
+    assert_eq!((outputs.to_vec::<f64>(0), outputs.to_vec::<i64>(1)), (vec![0.0, 1.0], vec![1]));
+    let error = outputs.to_tensor(3).unwrap_err().to_string();
+    assert!(error.contains("no output 3") && error.contains("2"), "{error}");
+}

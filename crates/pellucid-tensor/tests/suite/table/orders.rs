@@ -1,0 +1,84 @@
+//! Derivatives of high order of every smooth row, against differences of the order below.
+
+use super::data::{operands, tensor};
+use super::driver::Report;
+use super::nd::Nd;
+use super::row::{Case, Gradient, Row};
+use pellucid_tensor::{DType, Grad, Result, Tensor, grad};
+
+/// The order to which elementwise rows are differentiated, and the others.
+const ELEMENTWISE: usize = 8;
+const OTHERS: usize = 4;
+/// Inputs with more elements are cut off: each is differentiated as often, but not all sizes have to be.
+const MOST_ELEMENTS: usize = 24;
+
+/// Σ wᵢ·yᵢ with weights between 0.5 and 1.5.
+fn weighted(outputs: &[Tensor], salt: f64) -> Result<(Vec<Option<Tensor>>, f64)> {
+    let (mut weights, mut sum) = (Vec::new(), 0.0);
+    for y in outputs {
+        let wave = (0..y.size()).map(|i| 1.0 + 0.5 * (salt + 1.7 * i as f64).sin()).collect();
+        let w = tensor(&Nd { shape: y.shape().to_vec(), data: wave }, y.dtype());
+        sum += (y.detach() * &w).sum(..).item::<f64>();
+        weights.push(Some(w));
+    }
+    Ok((weights, sum))
+}
+
+/// The sums S₁ … Sₙ at x + h·u: Sₖ is the weighted sum of the gradients of Sₖ₋₁, S₀ that of the outputs;
+/// and with h = 0 their slopes along u.
+fn sums(case: &Case, tensors: &[Tensor], which: &[usize], h: f64, orders: usize) -> Result<(Vec<f64>, Vec<f64>)> {
+    let directions: Vec<Tensor> = which.iter().map(|&i| direction(&tensors[i])).collect();
+    let mut all = tensors.to_vec();
+    for (&i, u) in which.iter().zip(&directions) {
+        all[i] = (&tensors[i] + u * h).detach().requires_grad_(true);
+    }
+    let leaves: Vec<Tensor> = which.iter().map(|&i| all[i].clone()).collect();
+    let leaves: Vec<&Tensor> = leaves.iter().collect();
+    let mut current: Vec<Tensor> = (case.call)(&all)?.into_iter().filter(|y| y.requires_grad()).collect();
+    let (mut sums, mut slopes) = (Vec::new(), Vec::new());
+    for order in 0..orders {
+        let (grad_outputs, sum) = weighted(&current, order as f64)?;
+        sums.push(sum);
+        let outputs: Vec<&Tensor> = current.iter().collect();
+        current = grad(&outputs, &leaves, Grad { grad_outputs, create_graph: true, ..Default::default() })?;
+        slopes.push(current.iter().zip(&directions).map(|(g, u)| (g.detach() * u).sum(..).item::<f64>()).sum());
+    }
+    Ok((sums, slopes))
+}
+
+fn direction(x: &Tensor) -> Tensor {
+    let wave = (0..x.size()).map(|i| (0.3 + 2.1 * i as f64).cos()).collect();
+    tensor(&Nd { shape: x.shape().to_vec(), data: wave }, x.dtype())
+}
+
+/// Every order of a row's derivatives, against central differences of the order below: of two step sizes,
+/// whose distance says how far differences can be trusted.
+pub fn all(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    let (_, tensors) = operands(row.name, case, &[DType::F64]);
+    let which: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
+    let elements: usize = which.iter().map(|&i| tensors[i].size()).sum();
+    let skipped = case.values_only || elements == 0 || elements > MOST_ELEMENTS;
+    if skipped || matches!(row.gradient, Gradient::Untracked | Gradient::Zero) {
+        return Ok(());
+    }
+    let orders = if row.is_elementwise() { ELEMENTWISE } else { OTHERS };
+    let (values, slopes) = sums(case, &tensors, &which, 0.0, orders)?;
+    let at = |h: f64| sums(case, &tensors, &which, h, orders).map(|(sums, _)| sums);
+    let difference = |h: f64| -> Result<Vec<f64>> {
+        let (near, far) = ((at(h)?, at(-h)?), (at(2.0 * h)?, at(-2.0 * h)?));
+        let slope = |k: usize| (8.0 * (near.0[k] - near.1[k]) - (far.0[k] - far.1[k])) / (12.0 * h);
+        Ok((0..orders).map(slope).collect())
+    };
+    let (coarse, fine) = (difference(4e-4)?, difference(2e-4)?);
+    for k in 0..orders {
+        let trust = (coarse[k] - fine[k]).abs() * 4.0;
+        let rounding = values[k].abs() * 1e-9 + slopes[k].abs() * 1e-5 + 1e-8;
+        let off = (slopes[k] - fine[k]).abs();
+        report.expect(off <= trust + rounding, || {
+            format!("order {}: slope {}, by differences {} (±{trust:e})", k + 1, slopes[k], fine[k])
+        });
+        // Where differences say nothing, the values at least are numbers.
+        report.expect(slopes[k].is_finite(), || format!("order {}: {}", k + 1, slopes[k]));
+    }
+    Ok(())
+}

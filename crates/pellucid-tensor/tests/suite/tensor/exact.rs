@@ -1,0 +1,86 @@
+//! Numbers that an integer type does not have are refused, not cut.
+
+use pellucid_tensor::{DType, Device, Error, Tensor, bf16, f16, ops};
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: Result<T, Error>, op: &str, part: &str) {
+    let error = result.expect_err("it is refused");
+    assert!(matches!(&error, Error::InvalidArgument { op: own, .. } if *own == op), "{error}");
+    assert!(error.to_string().contains(part), "{error}");
+}
+
+#[test]
+fn integers_are_read_from_floats_that_are_integers() {
+    let x = Tensor::from([1.0f32, -3.0, -0.0, 16_777_216.0]);
+    assert_eq!(x.to_vec::<i64>(), [1, -3, 0, 16_777_216]);
+    assert_eq!(Tensor::from([f16::from_f32(2048.0)]).item::<i16>(), 2048);
+    assert_eq!(Tensor::from([bf16::from_f32(-7.0)]).item::<i8>(), -7);
+    assert_eq!(Tensor::from([-(2f64.powi(63))]).item::<i64>(), i64::MIN);
+    assert_eq!(Tensor::from([true, false]).to_vec::<u8>(), [1, 0]);
+    assert_eq!(Tensor::from([300i64, -1]).to_vec::<i16>(), [300, -1]);
+    assert_eq!(Tensor::zeros([0], DType::F32).to_vec::<i64>(), []);
+    refused(Tensor::from(0.5f32).try_item::<i64>(), "item", "element 0 is 0.5");
+    refused(Tensor::from([1.0f64, 0.5]).try_to_vec::<i64>(), "to_vec", "element 1 is 0.5");
+    refused(Tensor::from(f32::NAN).try_item::<i32>(), "item", "NaN");
+    refused(Tensor::from(f64::INFINITY).try_item::<i64>(), "item", "inf");
+    refused(Tensor::from(2f64.powi(63)).try_item::<i64>(), "item", "to_dtype()");
+    refused(Tensor::from([300i64]).try_item::<u8>(), "item", "300, which is not a value of u8");
+    refused(Tensor::from([-1i32]).try_item::<u8>(), "item", "-1");
+    refused(Tensor::from([3e9f32]).try_item::<i32>(), "item", "3000000000");
+    // The way out, and reads that lose nothing but digits.
+    assert_eq!(Tensor::from([2.7f32, -2.7]).to_dtype(DType::I64).to_vec::<i64>(), [2, -2]);
+    assert_eq!(Tensor::from([0.5f32, 0.0]).to_vec::<bool>(), [true, false]);
+    assert_eq!(Tensor::from([(1i64 << 53) + 1]).item::<f64>(), 2f64.powi(53));
+}
+
+#[test]
+fn numbers_that_are_written_into_integers_are_integers() {
+    let x = Tensor::from([1i64, 2, 3]);
+    refused(x.try_set(0, 2.7), "set", "2.7 is not a value of the tensor's dtype i64");
+    refused(x.try_set(x.gt(1), f64::NAN), "set", "NaN");
+    refused(Tensor::zeros([2], DType::U8).try_set(.., 300), "set", "300");
+    refused(Tensor::zeros([2], DType::U8).try_set(.., -1), "set", "-1");
+    refused(ops::index_fill(&x, 0, &Tensor::from([0i64]), 2.7), "index_fill", "2.7");
+    refused(ops::masked_fill(&x, &x.gt(1), 2.7), "masked_fill", "2.7");
+    assert_eq!(x.to_vec::<i64>(), [1, 2, 3], "nothing is written");
+    x.set(0, 7.0);
+    x.set(1, true);
+    assert_eq!(x.to_vec::<i64>(), [7, 1, 3]);
+    // A tensor is converted as by `to_dtype`; a float holds the nearest value, a bool whether it is not zero.
+    x.set(2, Tensor::from(9.9f32));
+    assert_eq!(x.to_vec::<i64>(), [7, 1, 9]);
+    let (half, mask) = (Tensor::zeros([1], DType::F16), Tensor::from([false]));
+    half.set(0, 2.7);
+    mask.set(0, 0.5);
+    assert_eq!((half.item::<f32>(), mask.item::<bool>()), (2.6992188, true));
+}
+
+#[test]
+fn targets_of_a_loss_say_what_they_are() {
+    let logits = Tensor::zeros([2, 3], DType::F32);
+    let options = ops::CrossEntropy::default;
+    let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), options()).unwrap_err();
+    assert!(matches!(error, Error::ShapeMismatch { .. }));
+    assert!(error.to_string().contains("class numbers are integers") && error.to_string().contains("I64"), "{error}");
+    let ignoring = ops::CrossEntropy { ignore_index: Some(-100), ..options() };
+    let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), ignoring).unwrap_err();
+    assert!(error.to_string().contains("class numbers are integers"), "{error}");
+    let classes = Tensor::from([0i64, -100]);
+    for error in [
+        ops::cross_entropy(&logits, &classes, options()).unwrap_err(),
+        ops::nll_loss(&logits, &classes, ops::NllLoss::default()).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::IndexOutOfBounds { index: -100, .. }));
+        assert!(error.to_string().contains("ignore_index"), "{error}");
+    }
+    let beyond = ops::cross_entropy(&logits, &Tensor::from([0i64, 3]), options()).unwrap_err().to_string();
+    assert!(beyond.contains("index 3") && !beyond.contains("ignore_index"), "{beyond}");
+    assert!(ops::cross_entropy(&logits, &classes, ignoring).unwrap().item::<f32>().is_finite());
+}
+
+#[test]
+fn there_is_one_device() {
+    assert_eq!(Device::best(), Device::cpu());
+    assert_eq!(Device::cpu().name(), "cpu");
+    assert!(matches!(Device::gpu(), Err(Error::DeviceUnavailable { .. })));
+}

@@ -1,0 +1,366 @@
+//! Pools of every kind over many configurations, against loops over windows.
+
+use crate::support::assert_within;
+use pellucid_tensor::ops::{self, Divisor, Pool};
+use pellucid_tensor::{Error, Tensor};
+
+/// A linear congruential generator: the tests are the same every time.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) as usize) % n
+    }
+
+    fn values(&mut self, n: usize, range: usize) -> Vec<f64> {
+        (0..n).map(|_| self.below(2 * range + 1) as f64 - range as f64).collect()
+    }
+}
+
+/// A pool over three spatial axes, of which the last `spatial` are there.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    spatial: usize,
+    dims: [usize; 3],
+    size: [usize; 3],
+    stride: [usize; 3],
+    padding: [usize; 3],
+    dilation: [usize; 3],
+    ceil: bool,
+}
+
+/// Axis by axis, from 0 to below each of the lengths, the last axis fastest.
+fn places(lengths: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
+    let [_, b, c] = lengths;
+    (0..lengths.iter().product()).map(move |i| [i / (b * c), i / c % b, i % c])
+}
+
+impl Setup {
+    fn random(choices: &mut Choices, spatial: usize, dilated: bool, padded: bool) -> Setup {
+        let mut all = Setup {
+            spatial,
+            dims: [1; 3],
+            size: [1; 3],
+            stride: [1; 3],
+            padding: [0; 3],
+            dilation: [1; 3],
+            ceil: choices.below(2) == 0,
+        };
+        let most = [13, 7, 4][spatial - 1];
+        for a in 3 - spatial..3 {
+            all.dims[a] = 1 + choices.below(most);
+            all.size[a] = 1 + choices.below(most + 3);
+            all.stride[a] = 1 + choices.below(4);
+            all.dilation[a] = if dilated { 1 + choices.below(3) } else { 1 };
+            all.padding[a] = if padded { choices.below(all.reach(a).div_ceil(2) + 1) } else { 0 };
+        }
+        all
+    }
+
+    fn reach(&self, a: usize) -> usize {
+        self.dilation[a] * (self.size[a] - 1)
+    }
+
+    /// How many windows there are along an axis, as PyTorch counts them; 0 if none fits.
+    fn count(&self, a: usize) -> usize {
+        let [len, stride, padding] = [self.dims[a], self.stride[a], self.padding[a]].map(|n| n as isize);
+        let slack = len + 2 * padding - self.reach(a) as isize - 1;
+        let counts = |o: &isize| match self.ceil {
+            true => o * stride < slack + stride && o * stride < len + padding,
+            false => o * stride <= slack,
+        };
+        (0..len + 2 * padding + 1).take_while(counts).count()
+    }
+
+    fn outputs(&self) -> [usize; 3] {
+        [0, 1, 2].map(|a| self.count(a))
+    }
+
+    /// The taps of a window along an axis that are inside.
+    fn taps(&self, a: usize, o: usize) -> Vec<usize> {
+        let at = |t: usize| (o * self.stride[a] + t * self.dilation[a]).checked_sub(self.padding[a]);
+        (0..self.size[a]).filter_map(at).filter(|&i| i < self.dims[a]).collect()
+    }
+
+    /// The positions in a plane of the taps of a window that are inside, in row-major order.
+    fn window(&self, o: [usize; 3]) -> Vec<usize> {
+        let [z, y, x] = [0, 1, 2].map(|a| self.taps(a, o[a]));
+        let rows = z.iter().flat_map(|z| y.iter().map(move |y| z * self.dims[1] + y));
+        rows.flat_map(|row| x.iter().map(move |x| row * self.dims[2] + x)).collect()
+    }
+
+    fn pool(&self) -> Pool {
+        let of = |all: [usize; 3]| all[3 - self.spatial..].to_vec();
+        let pool = Pool::new(of(self.size)).stride(of(self.stride)).padding(of(self.padding));
+        let pool = pool.dilation(of(self.dilation));
+        if self.ceil { pool.ceil() } else { pool }
+    }
+
+    /// Two images of two channels.
+    fn shape(&self, lengths: [usize; 3]) -> Vec<usize> {
+        [2, 2].into_iter().chain(lengths[3 - self.spatial..].iter().copied()).collect()
+    }
+
+    fn tensor(&self, values: &[f64]) -> Tensor {
+        Tensor::new(values, self.shape(self.dims))
+    }
+
+    fn plane(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// `f` of every window of every plane.
+    fn each<R>(&self, x: &[f64], outputs: [usize; 3], f: impl Fn(&[f64], [usize; 3]) -> R) -> Vec<R> {
+        let f = &f;
+        x.chunks(self.plane()).flat_map(|plane| places(outputs).map(move |o| f(plane, o))).collect()
+    }
+}
+
+/// The first of the largest, NaN before all.
+fn largest(plane: &[f64], window: &[usize]) -> usize {
+    let better = |a: f64, b: f64| a > b || a.is_nan() && !b.is_nan();
+    window.iter().copied().reduce(|best, i| if better(plane[i], plane[best]) { i } else { best }).expect("a tap inside")
+}
+
+macro_rules! by_rank {
+    ($spatial:expr; $one:ident, $two:ident, $three:ident; $($arg:expr),*) => {
+        match $spatial {
+            1 => ops::$one($($arg),*),
+            2 => ops::$two($($arg),*),
+            _ => ops::$three($($arg),*),
+        }
+    };
+}
+
+fn max_pool(setup: &Setup, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+    by_rank!(setup.spatial; max_pool1d, max_pool2d, max_pool3d; x, setup.pool())
+}
+
+#[test]
+fn largest_elements_their_positions_and_gradients() {
+    let choices = &mut Choices(1);
+    let mut seen = [0; 2];
+    for i in 0..1500 {
+        let setup = Setup::random(choices, 1 + i % 3, i % 2 == 0, true);
+        let outputs = setup.outputs();
+        let mut values = choices.values(4 * setup.plane(), 3);
+        let has_nan = i % 5 == 0;
+        if has_nan {
+            values.iter_mut().step_by(7).for_each(|x| *x = f64::NAN);
+        }
+        let x = setup.tensor(&values).requires_grad_(true);
+        let found = max_pool(&setup, &x);
+        let refused = outputs.contains(&0) || places(outputs).any(|o| setup.window(o).is_empty());
+        seen[usize::from(refused)] += 1;
+        if refused {
+            assert!(matches!(found, Err(Error::InvalidArgument { .. })), "{setup:?}");
+            continue;
+        }
+        let (y, positions) = found.unwrap_or_else(|e| panic!("{setup:?}: {e}"));
+        assert_eq!(y.shape()[..], setup.shape(outputs), "{setup:?}");
+        let chosen = setup.each(&values, outputs, |plane, o| largest(plane, &setup.window(o)));
+        let expected: Vec<i64> = chosen.iter().map(|&at| at as i64).collect();
+        assert_eq!(positions.to_vec::<i64>(), expected, "{setup:?}");
+        let count = outputs.iter().product::<usize>();
+        let at = |i: usize| i / count * setup.plane() + chosen[i];
+        let expected: Vec<f64> = (0..chosen.len()).map(|i| values[at(i)]).collect();
+        assert_within(&y, &expected, 0.0);
+        let weights = choices.values(chosen.len(), 3);
+        (&y * &Tensor::new(&weights[..], setup.shape(outputs))).sum(..).backward();
+        if !has_nan {
+            let mut expected = vec![0.0; values.len()];
+            weights.iter().enumerate().for_each(|(i, w)| expected[at(i)] += w);
+            assert_within(&x.grad().expect("a gradient"), &expected, 0.0);
+        }
+        // What was taken goes back to its place, and of several for one place the last stays.
+        let dims = &setup.dims[3 - setup.spatial..];
+        let y = y.detach();
+        let back = by_rank!(setup.spatial; max_unpool1d, max_unpool2d, max_unpool3d; &y, &positions, dims).unwrap();
+        let mut expected = vec![0.0; values.len()];
+        (0..chosen.len()).for_each(|i| expected[at(i)] = values[at(i)]);
+        assert_within(&back, &expected, 0.0);
+    }
+    assert!(seen[0] > 600 && seen[1] > 50, "{seen:?}");
+}
+
+#[test]
+fn every_accepted_window_over_a_small_image() {
+    // Windows longer than the image with its padding on one side, on small and on larger images.
+    for len in [1, 2, 3, 4, 7, 16, 17] {
+        for size in 1..=20 {
+            for padding in 0..=size / 2 {
+                for (stride, dilation) in [(1, 1), (2, 1), (1, 2), (3, 2)] {
+                    let all = |n: usize, one: usize| [one, one, n];
+                    let setup = Setup {
+                        spatial: 1,
+                        dims: all(len, 1),
+                        size: all(size, 1),
+                        stride: all(stride, 1),
+                        padding: all(padding, 0),
+                        dilation: all(dilation, 1),
+                        ceil: false,
+                    };
+                    let outputs = setup.outputs();
+                    let values: Vec<f64> = (0..4 * len).map(|i| (i * 7 % 5) as f64).collect();
+                    let found = max_pool(&setup, &setup.tensor(&values));
+                    if outputs.contains(&0) || places(outputs).any(|o| setup.window(o).is_empty()) {
+                        assert!(matches!(found, Err(Error::InvalidArgument { .. })), "{setup:?}");
+                        continue;
+                    }
+                    let expected = setup.each(&values, outputs, |plane, o| plane[largest(plane, &setup.window(o))]);
+                    assert_within(&found.unwrap_or_else(|e| panic!("{setup:?}: {e}")).0, &expected, 0.0);
+                }
+            }
+        }
+    }
+    let values = Choices(6).values(8 * 4 * 9, 50);
+    let x = Tensor::new(&values[..], [8, 4, 3, 3]);
+    let (y, _) = ops::max_pool2d(&x, Pool::new(13).stride(1).padding(6)).unwrap();
+    let most = values.chunks(9).map(|plane| plane.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+    assert_within(&y, &most.flat_map(|most| [most; 9]).collect::<Vec<_>>(), 0.0);
+}
+
+#[test]
+fn means_with_every_divisor() {
+    let choices = &mut Choices(2);
+    for i in 0..900 {
+        let setup = Setup::random(choices, 1 + i % 3, false, true);
+        let outputs = setup.outputs();
+        let divisor = [Divisor::Window, Divisor::Inside, Divisor::Number(3.0)][choices.below(3)];
+        let values = choices.values(4 * setup.plane(), 9);
+        let x = setup.tensor(&values);
+        let found = by_rank!(setup.spatial; avg_pool1d, avg_pool2d, avg_pool3d; &x, setup.pool(), divisor);
+        if outputs.contains(&0) {
+            assert!(matches!(found, Err(Error::InvalidArgument { .. })), "{setup:?}");
+            continue;
+        }
+        // Padding counts, but not what sticks out beyond it.
+        let padded = |a: usize, o: usize| {
+            let start = o * setup.stride[a];
+            (start + setup.size[a]).min(setup.dims[a] + 2 * setup.padding[a]) - start
+        };
+        let expected = setup.each(&values, outputs, |plane, o| {
+            let window = setup.window(o);
+            let sum: f64 = window.iter().map(|&i| plane[i]).sum();
+            sum / match divisor {
+                Divisor::Window => (0..3).map(|a| padded(a, o[a])).product::<usize>() as f64,
+                Divisor::Inside => window.len() as f64,
+                Divisor::Number(number) => number,
+            }
+        });
+        assert_within(&found.unwrap_or_else(|e| panic!("{setup:?}: {e}")), &expected, 1e-14);
+    }
+}
+
+#[test]
+fn norms() {
+    let choices = &mut Choices(3);
+    for i in 0..600 {
+        let setup = Setup::random(choices, 1 + i % 3, false, false);
+        let outputs = setup.outputs();
+        let p = [1.0, 2.0, 3.0][choices.below(3)];
+        let values: Vec<f64> = choices.values(4 * setup.plane(), 4).into_iter().map(|x| x.abs() + 1.0).collect();
+        let x = setup.tensor(&values);
+        let found = by_rank!(setup.spatial; lp_pool1d, lp_pool2d, lp_pool3d; &x, p, setup.pool());
+        if outputs.contains(&0) {
+            assert!(matches!(found, Err(Error::InvalidArgument { .. })), "{setup:?}");
+            continue;
+        }
+        let whole = setup.size.iter().product::<usize>() as f64;
+        let expected = setup.each(&values, outputs, |plane, o| {
+            let window = setup.window(o);
+            let sum: f64 = window.iter().map(|&i| plane[i].powf(p)).sum();
+            (sum * whole / window.len() as f64).powf(1.0 / p)
+        });
+        assert_within(&found.unwrap_or_else(|e| panic!("{setup:?}: {e}")), &expected, 1e-12);
+    }
+}
+
+#[test]
+fn adaptive_means_and_largest_elements() {
+    let choices = &mut Choices(4);
+    for i in 0..600 {
+        let spatial = 1 + i % 3;
+        let mut setup = Setup::random(choices, spatial, false, false);
+        let mut outputs = [1; 3];
+        for a in 3 - spatial..3 {
+            outputs[a] = 1 + choices.below([14, 8, 5][spatial - 1]);
+        }
+        (setup.size, setup.stride) = ([1; 3], [1; 3]);
+        let window = |o: [usize; 3]| -> Vec<usize> {
+            let ends = |a: usize| {
+                let (len, n) = (setup.dims[a], outputs[a]);
+                o[a] * len / n..((o[a] + 1) * len).div_ceil(n)
+            };
+            let plane = setup.dims;
+            let inside = |p: &[usize; 3]| (0..3).all(|a| ends(a).contains(&p[a]));
+            places(plane).filter(inside).map(|[z, y, x]| (z * plane[1] + y) * plane[2] + x).collect()
+        };
+        let values = choices.values(4 * setup.plane(), 3);
+        let x = setup.tensor(&values);
+        let lengths: Vec<Option<usize>> = outputs[3 - spatial..].iter().map(|&n| Some(n)).collect();
+        let means =
+            by_rank!(spatial; adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d; &x, &lengths).unwrap();
+        let expected = setup.each(&values, outputs, |plane, o| {
+            let window = window(o);
+            window.iter().map(|&i| plane[i]).sum::<f64>() / window.len() as f64
+        });
+        assert_within(&means, &expected, 1e-12);
+        let (most, positions) =
+            by_rank!(spatial; adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d; &x, &lengths).unwrap();
+        let expected = setup.each(&values, outputs, |plane, o| plane[largest(plane, &window(o))]);
+        assert_within(&most, &expected, 0.0);
+        let expected = setup.each(&values, outputs, |plane, o| largest(plane, &window(o)) as i64);
+        assert_eq!(positions.to_vec::<i64>(), expected, "{setup:?} to {outputs:?}");
+    }
+}
+
+#[test]
+fn fractional_windows_begin_where_the_numbers_say() {
+    let choices = &mut Choices(5);
+    for i in 0..300 {
+        let spatial = 2 + i % 2;
+        let mut setup = Setup::random(choices, spatial, false, false);
+        let mut outputs = [1; 3];
+        for a in 3 - spatial..3 {
+            setup.size[a] = 1 + choices.below(setup.dims[a]);
+            outputs[a] = 1 + choices.below(setup.dims[a] + 1 - setup.size[a]);
+        }
+        let samples: Vec<f64> = (0..4 * spatial).map(|_| choices.below(64) as f64 / 64.0).collect();
+        let starts = |plane: usize, a: usize, o: usize| {
+            let (slack, n) = (setup.dims[a] - setup.size[a], outputs[a]);
+            if o + 1 == n {
+                return slack;
+            }
+            // Numbers come last axis first of a plane, and first axis first of a space.
+            let k = if spatial == 3 { a } else { 2 - a };
+            let (u, alpha) = (samples[plane * spatial + k], slack as f64 / (n as f64 - 1.0));
+            (((o as f64 + u) * alpha).floor() - (u * alpha).floor()) as usize
+        };
+        let values = choices.values(4 * setup.plane(), 3);
+        let x = setup.tensor(&values);
+        let numbers = Tensor::new(&samples[..], [2, 2, spatial]);
+        let (size, counts) = (setup.size[3 - spatial..].to_vec(), outputs[3 - spatial..].to_vec());
+        let (y, positions) = match spatial {
+            2 => ops::fractional_max_pool2d(&x, size, counts, Some(&numbers)),
+            _ => ops::fractional_max_pool3d(&x, size, counts, Some(&numbers)),
+        }
+        .unwrap();
+        let mut expected = (vec![], vec![]);
+        for (n, plane) in values.chunks(setup.plane()).enumerate() {
+            for o in places(outputs) {
+                let first = [0, 1, 2].map(|a| starts(n, a, o[a]));
+                let window: Vec<usize> = places(setup.size)
+                    .map(|t| [0, 1, 2].map(|a| first[a] + t[a]))
+                    .map(|[z, y, x]| (z * setup.dims[1] + y) * setup.dims[2] + x)
+                    .collect();
+                let at = largest(plane, &window);
+                expected.0.push(plane[at]);
+                expected.1.push(at as i64);
+            }
+        }
+        assert_within(&y, &expected.0, 0.0);
+        assert_eq!(positions.to_vec::<i64>(), expected.1, "{setup:?} to {outputs:?}");
+    }
+}

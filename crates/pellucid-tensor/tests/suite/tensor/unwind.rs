@@ -1,0 +1,31 @@
+//! Tensors after a panic that was caught.
+
+use pellucid_tensor::{Array, Backward, Device, Tensor};
+use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
+
+const fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
+
+const _: () = {
+    is_unwind_safe::<Tensor>();
+    is_unwind_safe::<Option<Vec<Tensor>>>();
+    is_unwind_safe::<Array>();
+    is_unwind_safe::<Device>();
+    is_unwind_safe::<Backward>();
+};
+
+#[test]
+fn a_tensor_goes_on_after_a_panic() {
+    let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
+    let y = x.square().sum(..);
+    let fails = || drop(&x + Tensor::from([1.0f32, 2.0, 3.0]));
+    assert!(catch_unwind(fails).is_err());
+    // Out of a hook, in the middle of a backward pass.
+    let hook = x.register_hook(|_| panic!("in a hook"));
+    assert!(catch_unwind(|| y.backward()).is_err());
+    hook.remove();
+    assert!(x.grad().is_none());
+    x.square().sum(..).backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.0, 4.0]);
+    assert!(catch_unwind(|| x.set(5, 1.0)).is_err());
+    assert_eq!(x.to_vec::<f32>(), [1.0, 2.0]);
+}

@@ -1,0 +1,159 @@
+//! Files that are replaced as a whole.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::io::{Error, ErrorKind, Result, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Writes a file that is never seen half written: the bytes go to a temporary file beside it, which takes its name at the
+/// end. A symbolic link is followed, an existing file keeps its permissions, and temporary files that killed writers of the
+/// same file left behind are removed. What is no regular file, such as a pipe, is written as it is.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let target = followed(path)?;
+    let old = match fs::symlink_metadata(&target) {
+        Ok(old) => Some(old),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(old) = &old
+        && !old.is_file()
+    {
+        if old.is_dir() {
+            return Err(ErrorKind::IsADirectory.into());
+        }
+        return OpenOptions::new().write(true).open(&target)?.write_all(bytes);
+    }
+    let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
+    remove_stale(&target, name);
+    let temporary = Temporary::new(&target, name, old.as_ref())?;
+    (&temporary.file).write_all(bytes)?;
+    if let Some(old) = &old {
+        keep_owner(&temporary, old);
+        temporary.file.set_permissions(old.permissions())?;
+    }
+    // The name must not arrive on the disk before the bytes.
+    temporary.file.sync_all()?;
+    temporary.rename(&target)
+}
+
+/// The file that a path names when all symbolic links at its end are followed; it need not exist.
+fn followed(path: &Path) -> Result<PathBuf> {
+    let mut target = path.to_path_buf();
+    // As many as Linux follows.
+    for _ in 0..40 {
+        match fs::read_link(&target) {
+            // A relative link is relative to the directory of the link.
+            Ok(next) => target = target.parent().unwrap_or(Path::new("")).join(next),
+            Err(_) => return Ok(target),
+        }
+    }
+    Err(Error::other("too many levels of symbolic links"))
+}
+
+/// A new file whose name begins with a dot and that is locked by its writer, so that others can tell whether the writer is
+/// alive. It is removed unless it is renamed.
+struct Temporary {
+    file: File,
+    path: PathBuf,
+    is_renamed: bool,
+}
+
+const SUFFIX: &str = ".tmp";
+
+impl Temporary {
+    fn new(target: &Path, name: &OsStr, old: Option<&Metadata>) -> Result<Temporary> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let mut own = prefix(name);
+            own.push(format!("{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+            let path = target.with_file_name(own);
+            let file = match created(&path, old) {
+                // Left behind by a process that had this number, as the first one of every container has.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                other => other?,
+            };
+            let temporary = Temporary { file, path, is_renamed: false };
+            // Where a file system has no locks, nothing is taken for stale either.
+            let _ = temporary.file.lock();
+            // Another writer may have taken it for stale before it was locked.
+            if temporary.path.exists() {
+                return Ok(temporary);
+            }
+        }
+    }
+
+    /// The lock is held until the name is another one.
+    fn rename(mut self, target: &Path) -> Result<()> {
+        fs::rename(&self.path, target)?;
+        self.is_renamed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.is_renamed {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn prefix(name: &OsStr) -> OsString {
+    let mut prefix = OsString::from(".");
+    prefix.push(name);
+    prefix.push(".");
+    prefix
+}
+
+/// Removes temporary files of this target whose writers are gone. Nothing depends on it, so errors are ignored.
+fn remove_stale(target: &Path, name: &OsStr) {
+    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let prefix = prefix(name);
+    for entry in entries.flatten() {
+        if !is_temporary(&entry.file_name(), &prefix) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let Ok(file) = OpenOptions::new().read(true).write(true).open(entry.path()) else { continue };
+        match file.try_lock() {
+            Ok(()) => _ = fs::remove_file(entry.path()),
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+        }
+    }
+}
+
+/// Whether a name is the prefix, two numbers and the suffix.
+fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
+    let middle = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
+    let Some(middle) = middle.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes())) else { return false };
+    let mut numbers = middle.split(|&byte| byte == b'-');
+    let is_number = |part: Option<&[u8]>| part.is_some_and(|p| !p.is_empty() && p.iter().all(u8::is_ascii_digit));
+    is_number(numbers.next()) && is_number(numbers.next()) && numbers.next().is_none()
+}
+
+/// A new file that at most those can read who can read the old one.
+#[cfg(unix)]
+fn created(path: &Path, old: Option<&Metadata>) -> Result<File> {
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    let mode = old.map_or(0o666, |old| old.permissions().mode() & 0o600 | 0o200);
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
+}
+
+#[cfg(not(unix))]
+fn created(path: &Path, _: Option<&Metadata>) -> Result<File> {
+    File::create_new(path)
+}
+
+/// Gives a file the owner of the old one, where this process may.
+#[cfg(unix)]
+fn keep_owner(temporary: &Temporary, old: &Metadata) {
+    use std::os::unix::fs::{MetadataExt, fchown};
+    let is_other = |own: Metadata| (own.uid(), own.gid()) != (old.uid(), old.gid());
+    if temporary.file.metadata().is_ok_and(is_other) {
+        let _ = fchown(&temporary.file, Some(old.uid()), Some(old.gid()));
+    }
+}
+
+#[cfg(not(unix))]
+fn keep_owner(_: &Temporary, _: &Metadata) {}
