@@ -169,8 +169,10 @@ mod tests {
         let done = AtomicUsize::new(0);
         with_threads(4, || {
             for tasks in [2, 3, 50, 1000] {
+                let seats_of_caller = seats(tasks);
                 each(tasks, 1, |seat, _| {
-                    assert!(seat < seats(tasks));
+                    assert!(seat < seats_of_caller, "seat {seat} of {seats_of_caller}");
+                    assert_eq!(count(), 4, "a helper has the team that it works for");
                     assert_eq!(busy[seat].fetch_add(1, Ordering::SeqCst), 0, "seat {seat} is taken");
                     done.fetch_add(1, Ordering::SeqCst);
                     busy[seat].fetch_sub(1, Ordering::SeqCst);

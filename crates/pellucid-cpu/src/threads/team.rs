@@ -102,6 +102,8 @@ impl Team {
                 let _ = ready.send(start);
                 drop(ready);
                 if let Ok(team) = team.recv() {
+                    // Work within a task counts the threads of this team, not those of the default one.
+                    super::CHOSEN.set(Some(team));
                     team.help(|| true);
                 }
             };

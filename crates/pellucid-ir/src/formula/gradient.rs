@@ -34,6 +34,7 @@ impl Wanted {
     }
 
     /// The input that is wanted alone, if it is beyond the 16th.
+    #[inline(always)]
     fn alone(self) -> Option<usize> {
         let input = (self.0 ^ Wanted::ALONE) as usize;
         (Wanted::MOST_INPUTS..=255).contains(&input).then_some(input)

@@ -269,6 +269,7 @@ impl Saved<'_> {
     }
 
     /// The dtype of input `index`, which must be needed.
+    #[inline]
     pub fn input_dtype(&self, index: usize) -> DType {
         self.meta(index).dtype
     }
@@ -346,6 +347,7 @@ pub struct Gradients<'a> {
 
 impl Gradients<'_> {
     /// The gradient of output `index`: zeros if none arrived.
+    #[inline]
     pub fn get(&self, index: usize) -> Result<Tensor> {
         match &self.values[index] {
             Some(gradient) => Ok(gradient.clone()),
@@ -466,7 +468,7 @@ pub(crate) fn record<W, D: Derivative>(
         [a, b] => SmallVec::from_buf([a.edge(), b.edge()]),
         _ => inputs.iter().map(|input| input.edge()).collect(),
     };
-    let generation = inputs.iter().map(|input| input.generation()).max().unwrap_or(0);
+    let generation = latest(&edges);
     let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
     let outputs = {
         let _recording_off = set_grad_enabled(false);
@@ -493,6 +495,12 @@ pub(crate) fn record<W, D: Derivative>(
     Ok(results)
 }
 
+/// The generation of a node with these edges.
+#[inline]
+fn latest(edges: &[Edge]) -> u64 {
+    edges.iter().map(Edge::generation).max().unwrap_or(0)
+}
+
 /// Gives computed outputs a node with these edges, of which one is tracked. The edges need not be those of
 /// tensors whose elements are saved.
 pub(crate) fn record_outputs<D: Derivative>(
@@ -501,7 +509,7 @@ pub(crate) fn record_outputs<D: Derivative>(
     saved: Vec<SavedValue>,
     derivative: D,
 ) -> SmallVec<[Tensor; 1]> {
-    let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
+    let generation = latest(&edges);
     results((edges, generation), outputs, |_| With::new(saved, derivative))
 }
 

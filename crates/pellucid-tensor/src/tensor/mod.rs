@@ -15,14 +15,14 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::{Array, StorageId};
-use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, ViewBase, same_node};
+use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, same_node};
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
-use history::Rewritten;
+use history::InPlace;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, which remembers how it was computed.
@@ -55,16 +55,10 @@ pub(crate) struct Inner {
     creator: Option<Creator>,
     slot: OnceLock<Arc<Slot>>,
     keeps_grad: AtomicBool,
-    /// What it shares with its views, or with the tensor of which it is one: from the first view, or write, on.
-    view_base: OnceLock<Arc<ViewBase>>,
-    /// It is the tensor of which the others that share `view_base` are views.
-    is_base: AtomicBool,
     /// It is a view that was made under `no_grad`.
     is_apart: AtomicBool,
-    /// How many recorded writes the creator knows of.
-    known_writes: AtomicU64,
-    /// The history after a recorded write.
-    rewritten: OnceLock<Box<Rewritten>>,
+    /// From the first view, or recorded write, on.
+    in_place: OnceLock<Box<InPlace>>,
 }
 
 impl Inner {
@@ -76,11 +70,8 @@ impl Inner {
             creator,
             slot: OnceLock::new(),
             keeps_grad: AtomicBool::new(false),
-            view_base: OnceLock::new(),
-            is_base: AtomicBool::new(false),
             is_apart: AtomicBool::new(false),
-            known_writes: AtomicU64::new(0),
-            rewritten: OnceLock::new(),
+            in_place: OnceLock::new(),
         }
     }
 
@@ -136,21 +127,27 @@ impl Tensor {
 
     #[inline]
     pub(crate) fn edge(&self) -> Edge {
-        match self.history().as_ref() {
+        self.with_creator(|creator| match creator {
             Some((node, index)) => Edge::Node(node.clone(), *index),
             None if self.0.requires_grad.load(Ordering::Relaxed) => Edge::Leaf(Arc::downgrade(self.0.slot())),
             None => Edge::None,
-        }
+        })
     }
 
     /// True if both are handles of one tracked tensor: their gradients are one.
+    #[inline]
     pub(crate) fn is_same(&self, other: &Tensor) -> bool {
-        match (self.history().as_ref(), other.history().as_ref()) {
-            _ if Arc::ptr_eq(&self.0, &other.0) => true,
-            (Some((a, i)), Some((b, j))) => i == j && same_node(a, b),
-            (None, None) => matches!((self.0.slot.get(), other.0.slot.get()), (Some(a), Some(b)) if Arc::ptr_eq(a, b)),
-            _ => false,
-        }
+        let slot = || matches!((self.0.slot.get(), other.0.slot.get()), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
+        let made_alike = || {
+            self.with_creator(|own| {
+                other.with_creator(|others| match (own, others) {
+                    (Some((a, i)), Some((b, j))) => i == j && same_node(a, b),
+                    (None, None) => slot(),
+                    _ => false,
+                })
+            })
+        };
+        Arc::ptr_eq(&self.0, &other.0) || made_alike()
     }
 
     /// The tensor's array: its elements without any history.
@@ -196,13 +193,13 @@ impl Tensor {
     /// True if gradients flow to or through this tensor.
     #[inline]
     pub fn requires_grad(&self) -> bool {
-        self.history().as_ref().is_some() || self.0.requires_grad.load(Ordering::Relaxed)
+        self.with_creator(|creator| creator.is_some()) || self.0.requires_grad.load(Ordering::Relaxed)
     }
 
     /// True if no recorded operation made this tensor or wrote into it.
     #[inline]
     pub fn is_leaf(&self) -> bool {
-        self.history().as_ref().is_none()
+        self.with_creator(|creator| creator.is_none())
     }
 
     /// Says whether this leaf requires a gradient, and returns the handle.
@@ -236,13 +233,13 @@ impl Tensor {
 
     /// The node that made this tensor, or wrote into it last; `None` for a leaf.
     pub fn creator(&self) -> Option<Node> {
-        self.history().as_ref().map(|(node, _)| Node(node.clone()))
+        self.with_creator(|creator| creator.map(|(node, _)| Node(node.clone())))
     }
 
     /// 0 for a leaf, else its creator's generation plus one.
     #[inline]
     pub fn generation(&self) -> u64 {
-        self.history().as_ref().map_or(0, |(node, _)| node.generation + 1)
+        self.with_creator(|creator| creator.map_or(0, |(node, _)| node.generation + 1))
     }
 
     /// The gradient that backward passes have added up, of this tensor's shape, dtype and device.
@@ -291,9 +288,11 @@ impl Tensor {
     /// Keeps the gradient of this result too; leaves keep theirs anyway.
     pub fn keep_grad(&self) {
         self.0.keeps_grad.store(true, Ordering::Release);
-        if let Some((node, _)) = self.history().as_ref() {
-            node.observed.store(true, Ordering::Release);
-        }
+        self.with_creator(|creator| {
+            if let Some((node, _)) = creator {
+                node.observed.store(true, Ordering::Release);
+            }
+        });
     }
 
     /// Calls `hook` with the complete gradient of this tensor in every pass; what it returns
@@ -304,8 +303,9 @@ impl Tensor {
     /// If the tensor requires no gradient.
     #[track_caller]
     pub fn register_hook(&self, hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static) -> HookHandle {
-        let hooks = match self.history().as_ref() {
-            Some((node, index)) => node.hooks_of(*index as usize).clone(),
+        let of_result = |(node, index): &Creator| node.hooks_of(*index as usize).clone();
+        let hooks = match self.with_creator(|creator| creator.map(of_result)) {
+            Some(hooks) => hooks,
             None if self.requires_grad() => self.0.slot().hooks.clone(),
             None => panic::unwrap(Err(Error::NotTracked { op: "register_hook", shape: self.shape().clone() })),
         };

@@ -1,8 +1,13 @@
 //! Airy's function, by the approximations of Cephes (Moshier 1989): a series in the middle, rational functions outside.
 
-use super::unary;
-use pellucid_ir::formula::Expr;
+use super::super::formula::{map, map_all};
+use crate::autograd::is_recorded;
+use crate::tensor::Tensor;
+use pellucid_derive::face;
+use pellucid_ir::formula::{Expr, Formula, Kind, Read, Wanted};
+use pellucid_ir::{Result, formula};
 use std::f64::consts::{FRAC_PI_4, PI};
+use std::sync::OnceLock;
 
 /// Where the series ends.
 const END: f64 = 2.09;
@@ -52,14 +57,40 @@ fn left(x: Expr) -> Expr {
     PI.sqrt().recip() * (phase.sin() * of_sine - phase.cos() * of_cosine) / root.sqrt()
 }
 
-unary! {
-    /// Ai(x), Airy's function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
-    airy_ai(x) = {
-        // Each part sees numbers of its own only; NaN is for the middle.
-        let inner = middle(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
-        let outer = right(x.gt(END).select(x, END));
-        x.lt(-END).select(left(x.lt(-END).select(x, -END)), x.gt(END).select(outer, inner))
+/// Ai: each part sees numbers of its own only; NaN is for the middle.
+fn value(x: Expr) -> Expr {
+    let inner = middle(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
+    let outer = right(x.gt(END).select(x, END));
+    x.lt(-END).select(left(x.lt(-END).select(x, -END)), x.gt(END).select(outer, inner))
+}
+
+/// y = Ai(x) and y′. Derivatives of every order are sums of these two with polynomials in x, since y″ = x·y: the
+/// approximations are differentiated once.
+fn with_slope(ai: &Formula) -> Formula {
+    let slope = |x: Expr| {
+        let gradient = ai.gradient(Wanted::only(0));
+        let operand = |read: &Read| if matches!(read, Read::Gradient(_)) { Expr::literal(1, Kind::Number) } else { x };
+        let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
+        gradient.formula.call(&operands, &[])[0]
     };
+    let pair = formula! { airy_ai(x) = [value(x), slope(x)]; };
+    pair.with_derivative(0, |x, _, y, g| g[0] * y[1] + g[1] * x[0] * y[0]).eternal()
+}
+
+/// Ai(x), Airy's function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
+#[face]
+pub fn airy_ai(x: &Tensor) -> Result<Tensor> {
+    static VALUE: OnceLock<Formula> = OnceLock::new();
+    static WITH_SLOPE: OnceLock<Formula> = OnceLock::new();
+    let ai = VALUE.get_or_init(|| formula! { airy_ai(x) = value(x); }.eternal());
+    if is_recorded(&[x]) {
+        let pair = WITH_SLOPE.get_or_init(|| with_slope(ai));
+        return Ok(map_all(pair, &[x], &[])?.swap_remove(0));
+    }
+    map(ai, &[x], &[])
 }
 
 const AN: [f64; 8] = [

@@ -22,7 +22,7 @@ pub use transcendental::*;
 
 use super::formula::{map, map_reusing};
 use crate::tensor::Tensor;
-use pellucid_ir::formula::Formula;
+use pellucid_ir::formula::{Expr, Formula};
 use pellucid_ir::{Result, Scalar};
 use std::sync::OnceLock;
 
@@ -83,6 +83,17 @@ macro_rules! binary {
 }
 
 use {binary, unary};
+
+/// The derivative of y = sin(t)/t. For |t| < 4 it is the Taylor series −t/3·(1 − t²/(2·5)·(1 − t²/(4·7)·(1 − ..))), in which
+/// nothing cancels, however often it is differentiated; 21 terms are exact up to order 12.
+fn slope_of_sin_over(t: Expr, y: Expr) -> Expr {
+    let is_near = t.abs().lt(4.0);
+    let (near, far) = (is_near.select(t, 0.0), is_near.select(4.0, t));
+    let square = near * near;
+    let ratio = |k: i32| square * f64::from(2 * k * (2 * k + 3)).recip();
+    let series = (1..21).rev().fold(1.0 - ratio(21), |rest, k| 1.0 - ratio(k) * rest);
+    is_near.select(near * series * (-1.0 / 3.0), (far.cos() - y) / far)
+}
 
 /// An operand of a binary operation.
 pub enum Operand<'a> {

@@ -58,9 +58,9 @@ unary! {
     bessel_y1(x) = x.bessel(Binary::BesselY, 1.0);
     /// sin(x)/x, the spherical Bessel function of order 0; 1 at 0.
     spherical_bessel_j0(x) = {
-        let safe = x.eq(0.0).select(1.0, x);
-        x.eq(0.0).select(1.0 - x * x / 6.0, safe.sin() / safe)
-    };
+        x.eq(0.0).select(1.0, x.sin() / x.eq(0.0).select(1.0, x))
+    },
+        d x = g * super::slope_of_sin_over(x, y);
 }
 
 binary! {

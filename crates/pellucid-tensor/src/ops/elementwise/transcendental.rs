@@ -56,9 +56,9 @@ unary! {
     /// sin(πx)/(πx), 1 at 0.
     sinc(x) = {
         let t = x * std::f64::consts::PI;
-        let safe = t.eq(0.0).select(1.0, t);
-        t.eq(0.0).select(1.0 - t * t / 6.0, safe.sin() / safe)
-    };
+        t.eq(0.0).select(1.0, t.sin() / t.eq(0.0).select(1.0, t))
+    },
+        d x = g * std::f64::consts::PI * super::slope_of_sin_over(x * std::f64::consts::PI, y);
     /// ln(x / (1 − x)), the inverse of `sigmoid`.
     logit(x) = (x / (1.0 - x)).ln();
     /// An angle in degrees, in radians.

@@ -12,7 +12,7 @@ use crate::ops;
 use crate::ops::precision::single_for;
 use crate::tensor::Tensor;
 use pellucid_ir::formula::{Formula, Gradient, Partial, Read, Term, Variables, Wanted};
-use pellucid_ir::kernel::{AxisSet, Params};
+use pellucid_ir::kernel::{AxisSet, Meta, Params};
 use pellucid_ir::{DType, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
@@ -45,6 +45,7 @@ pub(super) struct Part<'a> {
 
 /// Calls `each` with every part of the backward computation; forward asks too, to know what to save.
 /// Inputs of full shape come last.
+#[inline]
 pub(super) fn parts(tracked: Variables, formula: &Formula, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
     let Variables { together, mut apart } = tracked;
     while apart != 0 {
@@ -97,6 +98,10 @@ impl Call<'_> {
         into: &mut InputGradients,
     ) -> Result<()> {
         let gradient = part.gradient;
+        // The gradient of an input that was not broadcast has its shape.
+        let fit = |g: Tensor, meta: &Meta| {
+            if !part.broadcast && g.dtype() == meta.dtype { Ok(g) } else { fitted(g, meta) }
+        };
         let mut computed = 0u64;
         for (k, &i) in part.inputs.iter().enumerate() {
             let i = i as usize;
@@ -107,10 +112,9 @@ impl Call<'_> {
                 into[i] = Some(ops::zeros(saved.input_shape(i), saved.input_dtype(i))?);
             } else if let Some(j) = gradient.passes(k) {
                 // Rounded before it is broadcast: an element once, not every summand.
-                let fits = |g: &Tensor| part.broadcast || g.dtype() == saved.input_dtype(i);
-                let g = grads.get(j)?;
-                let g = if fits(&g) { g } else { ops::to_dtype(&g, saved.input_dtype(i))? };
-                into[i] = Some(fitted(self.unsummed(g)?, saved.meta(i))?);
+                let (g, meta) = (grads.get(j)?, saved.meta(i));
+                let g = if part.broadcast || g.dtype() == meta.dtype { g } else { ops::to_dtype(&g, meta.dtype)? };
+                into[i] = Some(fit(self.unsummed(g)?, meta)?);
             } else {
                 computed |= 1 << k;
             }
@@ -119,7 +123,7 @@ impl Call<'_> {
             for (k, output) in self.apply_gradient(part, tracked, saved, grads, computed)?.into_iter().enumerate() {
                 if computed >> k & 1 == 1 {
                     let i = part.inputs[k] as usize;
-                    into[i] = Some(fitted(output, saved.meta(i))?);
+                    into[i] = Some(fit(output, saved.meta(i))?);
                 }
             }
         }

@@ -67,6 +67,7 @@ struct Target<'a> {
 }
 
 /// A gradient with the shape and dtype of its input.
+#[inline]
 pub(super) fn fitted(gradient: Tensor, target: &Meta) -> Result<Tensor> {
     if gradient.dtype() == target.dtype && *gradient.shape() == target.shape {
         return Ok(gradient);

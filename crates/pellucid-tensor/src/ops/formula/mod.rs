@@ -237,6 +237,7 @@ impl<'a> Call<'a> {
     }
 
     /// Which gradients backward will be asked for.
+    #[inline]
     fn tracked(&self, inputs: &[&Tensor]) -> Variables {
         let described = self.formula.inputs();
         let (mut together, mut apart, mut outputs) = (Wanted::default(), 0, 0);
@@ -247,7 +248,8 @@ impl<'a> Call<'a> {
             let whole = if described[i].per_row {
                 *input.shape() == self.rows.keepdims(self.shape)
             } else {
-                input.shape() == self.shape
+                // That of the first input is the common shape itself, as a rule.
+                std::ptr::eq(input.shape(), self.shape) || input.shape() == self.shape
             };
             if !whole || i >= Wanted::MOST_INPUTS {
                 apart |= 1 << i;
@@ -265,6 +267,7 @@ impl<'a> Call<'a> {
     }
 
     /// Runs it, and says what the gradients of these inputs read.
+    #[inline]
     fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         if is_unrolled(self.formula) {
             (0..inputs.len()).for_each(|i| saves.input(i));

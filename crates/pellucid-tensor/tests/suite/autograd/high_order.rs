@@ -200,6 +200,54 @@ fn a_formula_of_too_many_inputs_is_an_error() {
     assert_eq!(ops::map(&formula, &[&Tensor::from([1.0])], &[]).unwrap().len(), 130, "untracked it is allowed");
 }
 
+/// sin(t)/t = ∫₀¹ cos(ts) ds: its n-th derivative is ∫₀¹ sⁿ·cos(ts + nπ/2) ds, which Taylor's series gives at any t. Near 0 the
+/// quotient rule would divide numbers that cancel by tⁿ⁺¹.
+#[test]
+fn a_removable_singularity_in_twelve_orders() {
+    let ts = [0.0, 1e-200, -1e-9, 1e-3, 0.3, -1.0, 3.9999, 4.0001, -9.0];
+    let t = leaf(ts);
+    let spherical = derivatives(|t| ops::spherical_bessel_j0(t).unwrap(), &t, 12);
+    let normalised = derivatives(|t| (t / std::f64::consts::PI).sinc(), &t, 12);
+    for n in 0..=12 {
+        // The term of tᵏ: the derivative of order n + k of the cosine at 0, times ∫ sⁿ⁺ᵏ ds and tᵏ/k!.
+        let expected = ts.map(|t: f64| {
+            let sign = |m: usize| [1.0, 0.0, -1.0, 0.0][m % 4];
+            let term = |k: usize| sign(n + k) * t.powi(k as i32) / factorial(k) / (n + k + 1) as f64;
+            (0..60).map(term).sum::<f64>()
+        });
+        assert_relatively_close(&spherical[n], &expected, 1e-12, &format!("spherical_bessel_j0, order {n}"));
+        assert_relatively_close(&normalised[n], &expected, 1e-12, &format!("sinc, order {n}"));
+    }
+}
+
+/// y″ = x·y, so that y⁽ⁿ⁺²⁾ = x·y⁽ⁿ⁾ + n·y⁽ⁿ⁻¹⁾; in the middle, and where it is approximated by asymptotic forms.
+#[test]
+fn airys_function_in_twelve_orders() {
+    let xs = [-12.0, -2.1, -2.0, -0.4, 0.0, 1.3, 2.0, 2.1, 7.0];
+    let x = leaf(xs);
+    let all = derivatives(|x| ops::airy_ai(x).unwrap(), &x, 12);
+    let y: Vec<Vec<f64>> = all.iter().map(|d| d.to_vec()).collect();
+    // Ai′, computed with 30 digits.
+    let slope = [
+        1.0231104533679707,
+        0.6583406928143435,
+        0.618259020741691,
+        -0.22503140930241503,
+        -0.2588194037928068,
+        -0.12033386559018358,
+        -0.05309038443365363,
+        -0.04645599403267459,
+        -2.008150894738792e-6,
+    ];
+    assert_relatively_close(&all[1], &slope, 1e-13, "order 1");
+    for n in 0..=10 {
+        let expected: Vec<f64> = (0..xs.len())
+            .map(|i| xs[i] * y[n][i] + if n == 0 { 0.0 } else { n as f64 * y[n - 1][i] })
+            .collect();
+        assert_relatively_close(&all[n + 2], &expected, 1e-13, &format!("order {}", n + 2));
+    }
+}
+
 /// The order-8 gradients of row formulas, losses and attention exist, for any cotangents, and are numbers.
 #[test]
 fn rows_losses_products_and_attention_have_order_8() -> Result<()> {
