@@ -174,10 +174,31 @@ fn whole(
         let y = whole(&wide(q)?, &wide(k)?, &wide(v)?, mask.as_ref(), causal, scale, dropout)?;
         return ops::to_dtype(&y, q.dtype());
     }
-    let group = q.shape()[1] / k.shape()[1].max(1);
-    let each = |t: &Tensor| if group > 1 { ops::repeat(t, group, Some(1)) } else { Ok(t.clone()) };
-    let (k, v) = (each(k)?, each(v)?);
-    let mut x = ops::matmul(q, &ops::transpose(&k, -1, -2)?)?;
+    let mut weights = weights(q, &for_each_query_head(k, q)?, mask, causal, scale)?;
+    if dropout > 0.0 {
+        weights = ops::dropout(&weights, dropout)?;
+    }
+    ops::matmul(&weights, &for_each_query_head(v, q)?)
+}
+
+/// Keys or values `[N, G, S, _]` as `[N, H, S, _]`: each head repeated for the heads of Q `[N, H, L, E]` that share it.
+fn for_each_query_head(shared: &Tensor, q: &Tensor) -> Result<Tensor> {
+    let group = q.shape()[1] / shared.shape()[1].max(1);
+    if group > 1 { ops::repeat(shared, group, Some(1)) } else { Ok(shared.clone()) }
+}
+
+/// The sum over the heads of Q that share a head: `[N, H, S, _]` as `[N, G, S, _]`.
+fn over_sharing_heads(t: &Tensor, shared: usize) -> Result<Tensor> {
+    let &[n, h, s, e] = t.shape().dims() else { unreachable!("there are four axes") };
+    if h == shared {
+        return Ok(t.clone());
+    }
+    ops::sum(&reshape_to(t, &[n, shared, h / shared.max(1), s, e].into())?, 2)
+}
+
+/// The attention weights P = softmax(Q·Kᵀ·scale + mask), `[N, H, L, S]`, of Q and K with equally many heads.
+fn weights(q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool, scale: f64) -> Result<Tensor> {
+    let mut x = ops::matmul(q, &ops::transpose(k, -1, -2)?)?;
     x = match mask {
         None => ops::mul(&x, scale)?,
         Some(mask) if mask.dtype() == DType::Bool => {
@@ -192,11 +213,41 @@ fn whole(
         let key = ops::indices(k.shape()[2])?;
         x = map(f, &[&x, &ops::unsqueeze(&query, 1)?, &key], &[])?;
     }
-    let mut weights = shares(&x)?;
-    if dropout > 0.0 {
-        weights = ops::dropout(&weights, dropout)?;
+    shares(&x)
+}
+
+/// The definition of the gradients of Q, K and V for the gradient G of the result O = P·V. With D = P∘(G·Vᵀ − rowsum(G∘O)),
+/// where rowsum(G∘O) = rowsum(P∘(G·Vᵀ)),
+///
+/// ```text
+/// dQ = scale·D·K    dK = scale·Dᵀ·Q    dV = Pᵀ·G
+/// ```
+fn gradients(
+    [q, k, v, g]: [&Tensor; 4],
+    mask: Option<&Tensor>,
+    Attend { causal, scale }: Attend,
+) -> Result<Vec<Tensor>> {
+    if matches!(q.dtype(), DType::F16 | DType::BF16) {
+        let _as_they_are = autocast_off();
+        let wide = |t: &Tensor| if t.dtype() == DType::Bool { Ok(t.clone()) } else { ops::to_dtype(t, DType::F32) };
+        let (wide_mask, operands) = (mask.map(wide).transpose()?, [wide(q)?, wide(k)?, wide(v)?, wide(g)?]);
+        let found = gradients(operands.each_ref(), wide_mask.as_ref(), Attend { causal, scale })?;
+        return found.iter().map(|t| ops::to_dtype(t, q.dtype())).collect();
     }
-    ops::matmul(&weights, &v)
+    let shared = k.shape()[1];
+    let (k, v) = (for_each_query_head(k, q)?, for_each_query_head(v, q)?);
+    let p = weights(q, &k, mask, causal, scale)?;
+    let dp = ops::matmul(g, &ops::transpose(&v, -1, -2)?)?;
+    let d = rows_all(
+        formula!(|p, dp; scale| scale * p * (dp - (dp * p).row_sum())),
+        &[&p, &dp],
+        &[scale.into()],
+        (-1).into(),
+    )?;
+    let dq = ops::matmul(&d[0], &k)?;
+    let dk = ops::matmul(&ops::transpose(&d[0], -1, -2)?, q)?;
+    let dv = ops::matmul(&ops::transpose(&p, -1, -2)?, g)?;
+    Ok(vec![dq, over_sharing_heads(&dk, shared)?, over_sharing_heads(&dv, shared)?])
 }
 
 /// softmax(x) along the last axis; zeros for a row of −∞.
@@ -294,12 +345,7 @@ impl Operation for AttendGradient {
         let mask: Option<Tensor> = (saved.inputs() > 6).then(|| saved.input(6)).transpose()?;
         let inputs: Vec<Tensor> = (0..4).map(|i| saved.input(i)).collect::<Result<_>>()?;
         let incoming = [grads.get(0)?, grads.get(1)?, grads.get(2)?];
-        let Attend { causal, scale } = self.0;
-        let first = |x: &[Tensor]| {
-            ops::via_definition(&[&x[0], &x[1], &x[2]], &[&x[3]], |x| {
-                Ok(vec![whole(&x[0], &x[1], &x[2], mask.as_ref(), causal, scale, 0.0)?])
-            })
-        };
+        let first = |x: &[Tensor]| gradients([&x[0], &x[1], &x[2], &x[3]], mask.as_ref(), self.0);
         let operands: Vec<&Tensor> = inputs.iter().collect();
         let found = ops::via_definition(&operands, &[&incoming[0], &incoming[1], &incoming[2]], first)?;
         let mut gradients: InputGradients = smallvec![None; saved.inputs()];

@@ -6,26 +6,13 @@ use crate::engine;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// What a tensor shares with its views, or with the tensor of which it is one.
-pub(super) struct InPlace {
-    base: Arc<ViewBase>,
-    /// It is the tensor of which the others that share `base` are views.
-    is_base: bool,
-    /// How many recorded writes the creator of the tensor knows of.
-    known_writes: u64,
-    /// The history after recorded writes: how many it includes, and that of the base value.
-    rewritten: Mutex<(u64, Option<Creator>)>,
-}
+/// The history of a tensor after recorded writes: how many it includes, and that of the base value.
+#[derive(Default)]
+pub(super) struct Rewritten(Mutex<(u64, Option<Creator>)>);
 
-impl InPlace {
-    fn new(base: Arc<ViewBase>, is_base: bool) -> Box<InPlace> {
-        // A base was not written when it became one.
-        let known_writes = if is_base { 0 } else { base.writes() };
-        Box::new(InPlace { base, is_base, known_writes, rewritten: Mutex::default() })
-    }
-
+impl Rewritten {
     fn lock(&self) -> MutexGuard<'_, (u64, Option<Creator>)> {
-        self.rewritten.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -34,24 +21,24 @@ impl Tensor {
     /// references that changes.
     #[inline(always)]
     pub(super) fn with_creator<R>(&self, f: impl FnOnce(Option<&Creator>) -> R) -> R {
-        match self.0.in_place.get() {
-            Some(in_place) if in_place.base.is_written() => f(self.rewritten(in_place).as_ref()),
+        match self.0.view_base.get() {
+            Some(base) if base.is_written() => f(self.rewritten(base).as_ref()),
             _ => f(self.0.creator.as_ref()),
         }
     }
 
     #[cold]
-    fn rewritten(&self, in_place: &InPlace) -> Option<Creator> {
-        let (inner, base) = (&self.0, &in_place.base);
+    fn rewritten(&self, base: &ViewBase) -> Option<Creator> {
+        let inner = &self.0;
         if inner.requires_grad.load(Ordering::Relaxed) {
             // A view that was made a leaf of its own.
             return inner.creator.clone();
         }
         let (edge, writes) = base.state();
-        if in_place.known_writes == writes {
+        if u64::from(inner.known_writes.load(Ordering::Relaxed)) == writes {
             return inner.creator.clone();
         }
-        let mut rewritten = in_place.lock();
+        let mut rewritten = inner.rewritten.get_or_init(Default::default).lock();
         let mut old = None;
         if rewritten.0 != writes {
             old = std::mem::replace(&mut *rewritten, (writes, base.history(&edge, self))).1;
@@ -65,17 +52,23 @@ impl Tensor {
 
     /// What this tensor shares with its views; it is their base if it is not a view itself.
     pub(crate) fn view_base(&self) -> &Arc<ViewBase> {
-        &self.0.in_place.get_or_init(|| InPlace::new(Arc::new(ViewBase::new(self)), true)).base
+        self.0.view_base.get_or_init(|| {
+            self.0.is_base.store(true, Ordering::Relaxed);
+            Arc::new(ViewBase::new(self))
+        })
     }
 
     /// True for the tensor of which the others that share its [`ViewBase`] are views.
     pub(crate) fn is_base(&self) -> bool {
-        self.0.in_place.get().is_some_and(|in_place| in_place.is_base)
+        self.0.is_base.load(Ordering::Relaxed)
     }
 
     /// Makes this new tensor a view of another one, whose history it follows.
     pub(crate) fn follow(&self, other: &Tensor) {
-        let _ = self.0.in_place.set(InPlace::new(other.view_base().clone(), false));
+        let base = other.view_base();
+        // A number that does not fit equals none: the history is derived from the base value's then, which has the writes too.
+        self.0.known_writes.store(u32::try_from(base.writes()).unwrap_or(0), Ordering::Relaxed);
+        let _ = self.0.view_base.set(base.clone());
     }
 
     /// Notes that this new tensor, made under `no_grad`, does not follow the tensor of which it may be a view.
@@ -94,13 +87,13 @@ impl Tensor {
     /// True for a leaf that requires a gradient, and for a view of one.
     pub(crate) fn is_part_of_tracked_leaf(&self) -> bool {
         (self.0.requires_grad.load(Ordering::Relaxed) && self.is_leaf())
-            || self.0.in_place.get().is_some_and(|in_place| in_place.base.is_tracked_leaf())
+            || self.0.view_base.get().is_some_and(|base| base.is_tracked_leaf())
     }
 
     /// Tells the views of this tensor whether it requires a gradient.
     pub(super) fn tell_views(&self) {
-        if let Some(in_place) = self.0.in_place.get().filter(|in_place| in_place.is_base) {
-            in_place.base.set_leaf(self.edge());
+        if let Some(base) = self.0.view_base.get().filter(|_| self.is_base()) {
+            base.set_leaf(self.edge());
         }
     }
 

@@ -15,14 +15,14 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::{Array, StorageId};
-use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, same_node};
+use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, ViewBase, same_node};
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
-use history::InPlace;
+use history::Rewritten;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, which remembers how it was computed.
@@ -49,16 +49,22 @@ pub(crate) type Creator = (Arc<Recorded>, u32);
 
 pub(crate) struct Inner {
     array: Array,
-    /// Of a leaf; a result's is decided by its creator.
-    requires_grad: AtomicBool,
     /// Until the first recorded write in place.
     creator: Option<Creator>,
     slot: OnceLock<Arc<Slot>>,
+    /// What it shares with its views, or with the tensor of which it is one: from the first view, or write, on.
+    view_base: OnceLock<Arc<ViewBase>>,
+    /// The history after a recorded write.
+    rewritten: OnceLock<Box<Rewritten>>,
+    /// How many recorded writes the creator knows of.
+    known_writes: AtomicU32,
+    /// Of a leaf; a result's is decided by its creator.
+    requires_grad: AtomicBool,
     keeps_grad: AtomicBool,
+    /// It is the tensor of which the others that share `view_base` are views.
+    is_base: AtomicBool,
     /// It is a view that was made under `no_grad`.
     is_apart: AtomicBool,
-    /// From the first view, or recorded write, on.
-    in_place: OnceLock<Box<InPlace>>,
 }
 
 impl Inner {
@@ -66,12 +72,15 @@ impl Inner {
     fn new(array: Array, creator: Option<Creator>) -> Inner {
         Inner {
             array,
-            requires_grad: AtomicBool::new(false),
             creator,
             slot: OnceLock::new(),
+            view_base: OnceLock::new(),
+            rewritten: OnceLock::new(),
+            known_writes: AtomicU32::new(0),
+            requires_grad: AtomicBool::new(false),
             keeps_grad: AtomicBool::new(false),
+            is_base: AtomicBool::new(false),
             is_apart: AtomicBool::new(false),
-            in_place: OnceLock::new(),
         }
     }
 

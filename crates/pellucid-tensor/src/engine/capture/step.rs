@@ -212,9 +212,8 @@ impl Step {
             }
         }
         // Host values that the step changes are there again at every launch.
-        for slot in 0..origins.len() {
-            let changed = recorded.launches.iter().any(|l| l.outputs.iter().any(|o| o.slot == slot));
-            if changed && matches!(origins[slot], Origin::Constant(_)) {
+        for (slot, is_written) in written_slots(&recorded.launches, origins.len()).into_iter().enumerate() {
+            if is_written && matches!(origins[slot], Origin::Constant(_)) {
                 let bytes = storages[slot].buffer().bytes();
                 storages.push(device.backend().storage(bytes)?);
                 origins.push(Origin::Own);
@@ -223,10 +222,10 @@ impl Step {
         }
         recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
         recorded.roles = origins.iter().map(Origin::role).collect();
-        for slot in 0..origins.len() {
-            let kept =
-                recorded.launches.iter().flat_map(|l| &l.outputs).chain(&recorded.outputs).any(|o| o.slot == slot);
-            if !kept && matches!(origins[slot], Origin::Input(_)) {
+        let is_written = written_slots(&recorded.launches, origins.len());
+        for (slot, origin) in origins.iter().enumerate() {
+            let is_input = matches!(origin, Origin::Input(_));
+            if is_input && !is_written[slot] && recorded.outputs.iter().all(|o| o.slot != slot) {
                 recorded.roles[slot] = Role::Given;
             }
         }
@@ -251,8 +250,8 @@ impl Step {
         let inputs: Vec<Option<Input>> = key.metas.iter().enumerate().map(own_input).collect();
 
         let outside = |i: &usize| matches!(origins[*i], Origin::Bound | Origin::Constant(_));
-        let is_written = |i: &usize| recorded.launches.iter().any(|l| l.outputs.iter().any(|o| o.slot == *i));
-        let (write, read): (Vec<usize>, Vec<usize>) = (0..origins.len()).filter(outside).partition(is_written);
+        let (write, read): (Vec<usize>, Vec<usize>) =
+            (0..origins.len()).filter(outside).partition(|slot| is_written[*slot]);
         let [mut read, written] =
             [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect::<Vec<_>>());
         // Those that inputs lie in join them for a launch, which must not allocate.
@@ -466,6 +465,13 @@ impl Drop for Step {
         let bound = (0..self.origins.len()).filter(|&slot| matches!(self.origins[slot], Origin::Bound));
         bound.for_each(|slot| self.storages[slot].end_keep(self.handles(slot)));
     }
+}
+
+/// For every slot, whether a launch writes into it.
+fn written_slots(launches: &[Launch], slots: usize) -> Vec<bool> {
+    let mut is_written = vec![false; slots];
+    launches.iter().flat_map(|launch| &launch.outputs).for_each(|operand| is_written[operand.slot] = true);
+    is_written
 }
 
 /// A step writes into one of its inputs.

@@ -241,9 +241,8 @@ fn airys_function_in_twelve_orders() {
     ];
     assert_relatively_close(&all[1], &slope, 1e-13, "order 1");
     for n in 0..=10 {
-        let expected: Vec<f64> = (0..xs.len())
-            .map(|i| xs[i] * y[n][i] + if n == 0 { 0.0 } else { n as f64 * y[n - 1][i] })
-            .collect();
+        let expected: Vec<f64> =
+            (0..xs.len()).map(|i| xs[i] * y[n][i] + if n == 0 { 0.0 } else { n as f64 * y[n - 1][i] }).collect();
         assert_relatively_close(&all[n + 2], &expected, 1e-13, &format!("order {}", n + 2));
     }
 }
