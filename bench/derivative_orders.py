@@ -47,6 +47,11 @@ def square(x):
     return 0.8 * torch.tanh(x) + torch.diag(torch.tensor([2.6 + 0.9 * k for k in range(n)]))
 
 
+def normalized(x):
+    deviation = (x.var(-1, correction=0, keepdim=True) + 1e-3).sqrt()
+    return (x - x.mean(-1, keepdim=True)) / deviation
+
+
 CLASSES = torch.tensor([2, 0])
 
 # Name: function, domains of 8 elements each.
@@ -91,9 +96,10 @@ OTHERS = {
     "softmax": (lambda x: x.softmax(-1), [((2, 3), ANY)]),
     "log_softmax": (lambda x: x.log_softmax(-1), [((2, 3), ANY)]),
     "logsumexp": (lambda x: x.logsumexp(-1), [((2, 3), ANY)]),
-    "layer_norm": (lambda x: F.layer_norm(x, (3,), eps=1e-3), [((2, 3), ANY)]),
+    # F.layer_norm is fast, and wrong from the third order on.
+    "layer_norm": (lambda x: normalized(x), [((2, 3), ANY)]),
     "layer_norm with weights": (
-        lambda x, w, b: F.layer_norm(x, (3,), w, b, eps=1e-3), [((2, 3), ANY), ((3,), ANY), ((3,), ANY)]),
+        lambda x, w, b: normalized(x) * w + b, [((2, 3), ANY), ((3,), ANY), ((3,), ANY)]),
     "rms_norm": (lambda x: F.rms_norm(x, (3,), eps=1e-3), [((2, 3), ANY)]),
     "group_norm": (
         lambda x, w, b: F.group_norm(x, 2, w, b, eps=1e-3), [((1, 4, 3), ANY), ((4,), ANY), ((4,), ANY)]),

@@ -318,42 +318,57 @@ pub trait Optimizer: Send + Sync {
     }
 }
 
+/// The methods that a pointer to an optimizer forwards, whether it is the only one or not.
+macro_rules! forwarded {
+    () => {
+        fn parameters(&self) -> &[Parameter] {
+            (**self).parameters()
+        }
+
+        fn groups(&self) -> usize {
+            (**self).groups()
+        }
+
+        fn group_lr_tensor(&self, group: usize) -> &Tensor {
+            (**self).group_lr_tensor(group)
+        }
+
+        fn momentum(&self, group: usize) -> Option<f64> {
+            (**self).momentum(group)
+        }
+
+        fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
+            (**self).try_set_momentum(group, momentum)
+        }
+
+        fn state(&self) -> Vec<(String, Tensor)> {
+            (**self).state()
+        }
+
+        fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+            (**self).fill(parameters)
+        }
+
+        fn unfill(&self) {
+            (**self).unfill();
+        }
+
+        fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
+            (**self).try_step_scaled(scale, skip)
+        }
+
+        fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+            (**self).load_state_dict(state)
+        }
+    };
+}
+
 /// An optimizer that was chosen when the program ran: `Box<dyn Optimizer>`.
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
-    fn parameters(&self) -> &[Parameter] {
-        (**self).parameters()
-    }
-
-    fn groups(&self) -> usize {
-        (**self).groups()
-    }
-
-    fn group_lr_tensor(&self, group: usize) -> &Tensor {
-        (**self).group_lr_tensor(group)
-    }
-
-    fn momentum(&self, group: usize) -> Option<f64> {
-        (**self).momentum(group)
-    }
-
-    fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
-        (**self).try_set_momentum(group, momentum)
-    }
-
-    fn state(&self) -> Vec<(String, Tensor)> {
-        (**self).state()
-    }
+    forwarded!();
 
     fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
         (**self).add_params(parameters)
-    }
-
-    fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-        (**self).fill(parameters)
-    }
-
-    fn unfill(&self) {
-        (**self).unfill();
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {
@@ -364,59 +379,21 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
         (**self).set_grad_scale(scale)
     }
 
-    fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
-        (**self).try_step_scaled(scale, skip)
-    }
-
     fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         (**self).try_step_with(closure)
     }
-
-    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        (**self).load_state_dict(state)
-    }
 }
 
-/// An optimizer that is shared: it steps, and what needs it alone is refused.
+/// An optimizer that is shared: it steps, and methods that need it alone are refused.
 macro_rules! shared {
     ($($pointer:ty, $name:literal;)*) => {$(
         #[doc = concat!($name, " optimizer steps and is filled; `add_params`, `ensure_initialized` and `set_grad_scale` need the")]
         /// optimizer itself and are refused, as is a step of [`Lbfgs`].
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
-            fn parameters(&self) -> &[Parameter] {
-                (**self).parameters()
-            }
-
-            fn groups(&self) -> usize {
-                (**self).groups()
-            }
-
-            fn group_lr_tensor(&self, group: usize) -> &Tensor {
-                (**self).group_lr_tensor(group)
-            }
-
-            fn momentum(&self, group: usize) -> Option<f64> {
-                (**self).momentum(group)
-            }
-
-            fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
-                (**self).try_set_momentum(group, momentum)
-            }
-
-            fn state(&self) -> Vec<(String, Tensor)> {
-                (**self).state()
-            }
+            forwarded!();
 
             fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
                 Err(alone_only("add_params"))
-            }
-
-            fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-                (**self).fill(parameters)
-            }
-
-            fn unfill(&self) {
-                (**self).unfill();
             }
 
             fn ensure_initialized(&mut self) -> Result<()> {
@@ -425,14 +402,6 @@ macro_rules! shared {
 
             fn set_grad_scale(&mut self, _: Option<Tensor>) -> Result<()> {
                 Err(alone_only("set_grad_scale"))
-            }
-
-            fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
-                (**self).try_step_scaled(scale, skip)
-            }
-
-            fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-                (**self).load_state_dict(state)
             }
         }
     )*};

@@ -15,9 +15,11 @@ use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::face;
+use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{self, AttentionPart, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 use smallvec::{SmallVec, smallvec};
+use std::sync::OnceLock;
 
 /// Options of [`scaled_dot_product_attention`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -252,14 +254,21 @@ fn gradients(
 
 /// softmax(x) along the last axis; zeros for a row of −∞.
 fn shares(x: &Tensor) -> Result<Tensor> {
-    let f = formula!(|x| {
-        let m = x.row_max();
-        let m = m.eq(f64::NEG_INFINITY).select(0.0, m);
-        let e = (x - m).exp();
-        let sum = e.row_sum();
-        e * sum.eq(0.0).select(0.0, sum.recip())
+    static SHARES: OnceLock<Formula> = OnceLock::new();
+    let formula = SHARES.get_or_init(|| {
+        let formula = formula! {
+            shares(x) = {
+                let m = x.row_max();
+                let m = m.eq(f64::NEG_INFINITY).select(0.0, m);
+                let e = (x - m).exp();
+                let sum = e.row_sum();
+                e * sum.eq(0.0).select(0.0, sum.recip())
+            };
+            d x = y * (g - (g * y).row_sum());
+        };
+        formula.eternal()
     });
-    Ok(rows_all(f, &[x], &[], (-1).into())?.swap_remove(0))
+    Ok(rows_all(formula, &[x], &[], (-1).into())?.swap_remove(0))
 }
 
 /// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`, and a mask `[N, H, L, S]` without a gradient; its outputs

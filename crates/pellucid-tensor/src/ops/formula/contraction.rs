@@ -275,7 +275,11 @@ impl ContractionDerivative {
         while let Some(piece) = pieces.pop() {
             let mut computed: InputGradients = SmallVec::from_elem(None, gradients.len());
             match (point.contract(piece.clone(), &coefficient, &mut computed), halves(&piece)) {
-                (Err(Error::InvalidArgument { .. }), Some((left, right))) => pieces.extend([right, left]),
+                (Err(Error::InvalidArgument { .. }), Some((left, right))) => {
+                    // Some targets may have been computed before the error: the halves compute them again.
+                    pieces.extend([right, left]);
+                    continue;
+                }
                 (result, _) => result?,
             }
             for (input, gradient) in computed.into_iter().enumerate() {

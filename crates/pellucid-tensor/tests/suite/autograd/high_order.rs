@@ -247,6 +247,43 @@ fn airys_function_in_twelve_orders() {
     }
 }
 
+/// A contraction with too many cotangents is split, also where some of its gradients are sums over a broadcast axis: a row
+/// formula has the derivatives of the operations of which it is made.
+#[test]
+fn a_split_contraction_counts_every_gradient_once() -> Result<()> {
+    let g = Tensor::from([[0.9, 1.3], [0.7, 1.1], [1.4, 0.6]]);
+    let weight = |n: usize, shape: &[usize]| {
+        let size = shape.iter().product::<usize>();
+        Tensor::new((0..size).map(|i| (0.7 * (i + 3 * n) as f64).cos()).collect::<Vec<_>>(), shape.to_vec())
+    };
+    let gradients = |softmax: &dyn Fn(&Tensor) -> Tensor| -> Result<Vec<Vec<f64>>> {
+        let (x, g) =
+            (Tensor::from([[0.6, 1.1, 0.8], [1.4, 0.5, 0.9]]).requires_grad_(true), g.copy().requires_grad_(true));
+        let mut current = vec![softmax(&x.sin()).matmul(&g)];
+        for order in 1..=7 {
+            let outputs: Vec<&Tensor> = current.iter().collect();
+            let grad_outputs = current.iter().map(|y| Some(weight(order, y.shape()))).collect();
+            current = grad(&outputs, &[&x, &g], Grad { grad_outputs, ..recorded() })?;
+        }
+        Ok(current.iter().map(Tensor::to_vec::<f64>).collect())
+    };
+    let fused = pellucid_tensor::formula!(|x| {
+        let e = x.exp();
+        e / e.row_sum()
+    });
+    let fused = gradients(&|x| ops::map_rows(fused, &[x], &[], -1).unwrap().remove(0))?;
+    let composed = gradients(&|x| {
+        let e = x.exp();
+        &e / e.sum(ops::over(-1).keepdims())
+    })?;
+    for (fused, composed) in fused.iter().zip(&composed) {
+        for (a, b) in fused.iter().zip(composed) {
+            assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "{a} instead of {b}");
+        }
+    }
+    Ok(())
+}
+
 /// The order-8 gradients of row formulas, losses and attention exist, for any cotangents, and are numbers.
 #[test]
 fn rows_losses_products_and_attention_have_order_8() -> Result<()> {
