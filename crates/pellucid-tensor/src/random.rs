@@ -88,11 +88,12 @@ impl Generator {
     /// assert_eq!(draw(), draw());
     /// ```
     pub fn scope(&self) -> GeneratorScope {
-        let depth = LOCAL.with_borrow_mut(|local| {
-            local.scopes.push(self.clone());
-            local.scopes.len() - 1
+        let number = LOCAL.with_borrow_mut(|local| {
+            let number = local.scopes.last().map_or(0, |(number, _)| number + 1);
+            local.scopes.push((number, self.clone()));
+            number
         });
-        GeneratorScope { depth, _not_send: PhantomData }
+        GeneratorScope { number, _not_send: PhantomData }
     }
 }
 
@@ -101,7 +102,7 @@ impl Default for Generator {
     /// [`scope`](Generator::scope), else the thread's stream of the process's seed (see [`manual_seed`]).
     fn default() -> Generator {
         LOCAL.with_borrow_mut(|local| match local.scopes.last() {
-            Some(generator) => generator.clone(),
+            Some((_, generator)) => generator.clone(),
             None => local.own().clone(),
         })
     }
@@ -110,7 +111,7 @@ impl Default for Generator {
 /// Ends a [`Generator::scope`] when it is dropped.
 #[must_use = "the scope lasts as long as the guard: let _scope = generator.scope();"]
 pub struct GeneratorScope {
-    depth: usize,
+    number: u64,
     /// The scope is the thread's, so the guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
@@ -118,7 +119,7 @@ pub struct GeneratorScope {
 impl Drop for GeneratorScope {
     fn drop(&mut self) {
         // A thread that ends may have lost its scopes already.
-        let _ = LOCAL.try_with(|local| local.borrow_mut().scopes.truncate(self.depth));
+        let _ = LOCAL.try_with(|local| local.borrow_mut().scopes.retain(|(number, _)| *number != self.number));
     }
 }
 
@@ -142,7 +143,7 @@ impl Drop for GeneratorScope {
 /// While a step is captured.
 #[track_caller]
 pub fn manual_seed(seed: u64) {
-    let scoped = LOCAL.with_borrow(|local| local.scopes.last().cloned());
+    let scoped = LOCAL.with_borrow(|local| local.scopes.last().map(|(_, generator)| generator.clone()));
     if let Some(generator) = scoped {
         return generator.reseed(seed);
     }
@@ -175,7 +176,8 @@ pub(crate) fn refresh() {
 /// What a thread draws from.
 #[derive(Default)]
 struct Local {
-    scopes: Vec<Generator>,
+    /// The open scopes, the innermost last, with ascending numbers.
+    scopes: Vec<(u64, Generator)>,
     own: Option<Own>,
 }
 

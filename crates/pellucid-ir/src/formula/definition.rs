@@ -7,7 +7,7 @@ use super::gradient::{Gradients, Sums};
 use super::graph::{Graph, Id, Input, Kind, Output};
 use super::memo::Memo;
 use super::partials::{Partials, Variables};
-use super::unroll::Unrolled;
+use super::unroll::{TooWide, Unrolled};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -61,7 +61,7 @@ pub(super) struct Inner {
     pub(super) gradients: Gradients,
     pub(super) sums: Sums,
     pub(super) partials: Memo<(Variables, bool), Arc<Partials>>,
-    pub(super) unrolled: OnceLock<Unrolled>,
+    pub(super) unrolled: OnceLock<std::result::Result<Unrolled, TooWide>>,
     pub(super) programs: Programs,
 }
 

@@ -9,6 +9,7 @@ use super::definition::Formula;
 use super::differentiate::import;
 use super::graph::{Id, Input, Kind, Node};
 use super::primitive::RowOp;
+use crate::error::{Error, Result};
 use std::cell::RefCell;
 
 /// What an elementwise part of a row formula reads.
@@ -50,12 +51,30 @@ pub struct Unrolled {
 
 impl Formula {
     /// The formula as elementwise formulas and reductions over the row.
-    pub fn unrolled(&self) -> &Unrolled {
-        self.inner.unrolled.get_or_init(|| unroll(self))
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a part reads more than 64 inputs and reductions.
+    pub fn unrolled(&self) -> Result<&Unrolled> {
+        let unrolled = self.inner.unrolled.get_or_init(|| unroll(self));
+        unrolled.as_ref().map_err(|wide| {
+            let (order, wide) = (self.order() + 1, wide.0);
+            let reason = format!(
+                "its derivative of order {order} combines {wide} inputs and reductions in one expression; \
+                 {MOST_LEAVES} can be differentiated: split the formula into several operations"
+            );
+            Error::invalid(self.name(), reason)
+        })
     }
 }
 
-fn unroll(formula: &Formula) -> Unrolled {
+/// The most values that one part may read.
+const MOST_LEAVES: usize = 64;
+
+/// A part reads too many values.
+#[derive(Clone, Copy)]
+pub(super) struct TooWide(usize);
+
+fn unroll(formula: &Formula) -> std::result::Result<Unrolled, TooWide> {
     let graph = formula.graph();
     let reduced: Vec<(Id, RowOp, Id)> = graph
         .iter()
@@ -85,13 +104,16 @@ fn unroll(formula: &Formula) -> Unrolled {
             Some(Node::Input(number(leaf, graph.fact(id).kind) as u8))
         });
         let (leaves, inputs) = read.into_inner();
+        if leaves.len() > MOST_LEAVES {
+            return Err(TooWide(leaves.len()));
+        }
         let formula = Formula::new(formula.name(), &inputs, formula.params() + 1, |inputs, params| {
             vec![import(&part, inputs, params)[roots[0].index()]]
         });
-        UnrolledValue { formula, leaves, per_row }
+        Ok(UnrolledValue { formula, leaves, per_row })
     };
-    let reductions =
-        reduced.iter().map(|&(_, op, operand)| UnrolledReduction { op, operand: value(operand, false) }).collect();
-    let outputs = formula.outputs().iter().map(|o| value(o.node, o.per_row)).collect();
-    Unrolled { reductions, outputs }
+    let reduction = |&(_, op, operand): &(Id, RowOp, Id)| Ok(UnrolledReduction { op, operand: value(operand, false)? });
+    let reductions = reduced.iter().map(reduction).collect::<std::result::Result<_, _>>()?;
+    let outputs = formula.outputs().iter().map(|o| value(o.node, o.per_row));
+    Ok(Unrolled { reductions, outputs: outputs.collect::<std::result::Result<_, _>>()? })
 }

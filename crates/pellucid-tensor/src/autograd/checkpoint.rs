@@ -103,14 +103,20 @@ impl Checkpoint {
         (0..self.inputs[level]).filter(|&i| self.is_tracked(i))
     }
 
-    /// Leaves of a graph of its own, one an input.
+    /// Leaves of a graph of its own, one an input. An input that is a leaf is itself, the first time that it is passed:
+    /// each input has a gradient of its own.
     fn fresh(&self, inputs: &[&Array]) -> Vec<Tensor> {
-        let leaf = |(i, array): (usize, &&Array)| match self.leaves.get(i) {
-            Some(Leaf::Untracked) => Tensor::from((*array).clone()),
-            Some(Leaf::Own(own)) if let Some(own) = own.upgrade() => Tensor::from_inner(own),
-            _ => Tensor::from((*array).clone()).requires_grad_(true),
-        };
-        inputs.iter().enumerate().map(leaf).collect()
+        let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
+        for (i, array) in inputs.iter().enumerate() {
+            let own = match self.leaves.get(i) {
+                Some(Leaf::Own(own)) => own.upgrade().map(Tensor::from_inner),
+                _ => None,
+            };
+            let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same(own)));
+            let is_tracked = !matches!(self.leaves.get(i), Some(Leaf::Untracked));
+            leaves.push(own.unwrap_or_else(|| Tensor::from((*array).clone()).requires_grad_(is_tracked)));
+        }
+        leaves
     }
 
     /// Fₖ(x), recorded.

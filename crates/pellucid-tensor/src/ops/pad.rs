@@ -109,6 +109,9 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
 
 /// What is taken away goes, and a number comes to the rest.
 fn constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tensor> {
+    if x.dtype().is_int() {
+        ops::written_scalar("pad", value, x.dtype())?;
+    }
     let mut kept = Cuts::new();
     for (axis, &(before, after)) in pairs.iter().enumerate() {
         let (start, end) = (before.min(0).unsigned_abs(), after.min(0).unsigned_abs());

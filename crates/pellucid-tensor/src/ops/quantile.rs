@@ -100,7 +100,8 @@ pub enum Interpolation {
 }
 
 /// The q-quantiles over `axes`: of n elements in order, what stands at rank q·(n − 1), counted from 0. For a vector of
-/// probabilities q their axis comes first in the result. NaN if there is one.
+/// probabilities q their axis comes first in the result. NaN if there is one. Half precision is computed in `f32`, for
+/// probabilities of x's dtype or `f32`.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of two or more
@@ -137,13 +138,17 @@ fn between(
     interpolation: Interpolation,
     but_nan: bool,
 ) -> Result<Tensor> {
+    let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
+    // In half precision 0.999 would be 1.
+    let single = if is_half { DType::F32 } else { x.dtype() };
     let q = match q {
         ops::Operand::Borrowed(tensor) => tensor.clone(),
         ops::Operand::Owned(tensor) => tensor,
-        ops::Operand::Scalar(number) => ops::full((), number, x.dtype())?,
+        ops::Operand::Scalar(number) => ops::full((), number, single)?,
     };
-    if !x.dtype().is_float() || q.dtype() != x.dtype() {
-        return Err(Error::dtypes(op, [x.dtype(), q.dtype()], "takes floats, and probabilities of their dtype"));
+    if !x.dtype().is_float() || (q.dtype() != x.dtype() && q.dtype() != single) {
+        let help = "takes floats, and probabilities of their dtype (of half precision, or f32)";
+        return Err(Error::dtypes(op, [x.dtype(), q.dtype()], help));
     }
     if q.rank() > 1 {
         return Err(Error::shapes(op, [q.shape()], "probabilities are a number or a vector"));
@@ -155,9 +160,10 @@ fn between(
         }
     }
     // bf16 cannot represent every rank above 256.
-    let probabilities = &q;
-    in_single!(op, [x, probabilities] =>
-        between(op, x, ops::Operand::Borrowed(probabilities), axes, interpolation, but_nan));
+    in_single!(op, [x] => {
+        let probabilities = ops::to_dtype(&q, DType::F32)?;
+        between(op, x, ops::Operand::Owned(probabilities), axes, interpolation, but_nan)
+    });
     let ranked = Ranked::new(op, x, axes)?;
     let last = match but_nan {
         true => ops::maximum(&ops::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,

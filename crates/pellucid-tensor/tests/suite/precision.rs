@@ -377,3 +377,16 @@ fn gradients_of_shared_weights_round_once() {
     assert_rounded("weight", DType::BF16, &half.0, &exact.0, 1e-6);
     assert_rounded("bias", DType::BF16, &half.1, &exact.1, 1e-6);
 }
+
+/// A probability is not rounded to the dtype of the elements: 0.999 is 1 in bf16.
+#[test]
+fn quantiles_of_half_precision() {
+    use pellucid_tensor::ops::Interpolation;
+    let x = Tensor::arange(0f32, 256f32, 1f32).to_dtype(DType::BF16);
+    let at = |q: f64| ops::quantile(&x, q, .., Interpolation::Lower).unwrap();
+    assert_eq!((at(0.999).dtype(), at(0.999).to_vec::<f32>()), (DType::BF16, vec![254.0]));
+    let q = Tensor::from([0.999f32, 0.5]);
+    assert_eq!(ops::nanquantile(&x, &q, .., Interpolation::Lower).unwrap().to_vec::<f32>(), [254.0, 127.0]);
+    let x = Tensor::arange(0f32, 1000f32, 1f32).to_dtype(DType::F16);
+    assert_eq!(ops::quantile(&x, 0.9999, .., Interpolation::Lower).unwrap().to_vec::<f32>(), [998.0]);
+}

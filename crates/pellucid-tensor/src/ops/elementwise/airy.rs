@@ -67,14 +67,17 @@ fn value(x: Expr) -> Expr {
 /// y = Ai(x) and y′. Derivatives of every order are sums of these two with polynomials in x, since y″ = x·y: the
 /// approximations are differentiated once.
 fn with_slope(ai: &Formula) -> Formula {
+    // Both are 0 far to the right, also where x·y would be ∞·0.
+    let bounded = |x: Expr| x.gt(1e3).select(1e3, x);
     let slope = |x: Expr| {
+        let x = bounded(x);
         let gradient = ai.gradient(Wanted::only(0));
         let operand = |read: &Read| if matches!(read, Read::Gradient(_)) { Expr::literal(1, Kind::Number) } else { x };
         let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
         gradient.formula.call(&operands, &[])[0]
     };
     let pair = formula! { airy_ai(x) = [value(x), slope(x)]; };
-    pair.with_derivative(0, |x, _, y, g| g[0] * y[1] + g[1] * x[0] * y[0]).eternal()
+    pair.with_derivative(0, |x, _, y, g| g[0] * y[1] + g[1] * bounded(x[0]) * y[0]).eternal()
 }
 
 /// Ai(x), Airy's function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.

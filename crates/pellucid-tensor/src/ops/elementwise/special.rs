@@ -56,11 +56,13 @@ unary! {
     bessel_y0(x) = x.bessel(Binary::BesselY, 0.0);
     /// Y₁(x), the Bessel function of the second kind of order 1; −∞ at 0, NaN below.
     bessel_y1(x) = x.bessel(Binary::BesselY, 1.0);
-    /// sin(x)/x, the spherical Bessel function of order 0; 1 at 0.
+    /// sin(x)/x, the spherical Bessel function of order 0; 1 at 0, and 0 at ±∞.
     spherical_bessel_j0(x) = {
-        x.eq(0.0).select(1.0, x.sin() / x.eq(0.0).select(1.0, x))
+        let is_limit = x.eq(0.0) | x.abs().eq(f64::INFINITY);
+        let safe = is_limit.select(1.0, x);
+        is_limit.select(x.eq(0.0).select(1.0, 0.0), safe.sin() / safe)
     },
-        d x = g * super::slope_of_sin_over(x, y);
+        d x = x.abs().eq(f64::INFINITY).select(0.0, g * super::slope_of_sin_over(x, y));
 }
 
 binary! {

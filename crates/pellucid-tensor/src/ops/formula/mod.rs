@@ -144,6 +144,14 @@ pub(crate) fn rows_all(
 /// The most tensors to which a formula is applied.
 const MOST_INPUTS: usize = 64;
 
+#[cold]
+fn too_wide(formula: &Formula, inputs: usize) -> Error {
+    let (order, most) = (formula.order() + 1, MOST_INPUTS);
+    let reason =
+        format!("its derivative of order {order} reads {inputs} tensors; {most} can be differentiated: split it");
+    Error::invalid(formula.name(), reason)
+}
+
 /// Whether a user's formula fits what it is applied to.
 pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], rows: bool) -> Result<()> {
     let (m, n) = (formula.inputs().len(), formula.params());
@@ -205,9 +213,10 @@ fn only(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
 }
 
 /// True for a formula that is differentiated by the operations of which it is made, at its saved inputs:
-/// the gradient of the gradient of a row formula.
+/// the gradient of the gradient of a row formula, or a row formula whose gradient would read too many tensors.
 fn is_unrolled(formula: &Formula) -> bool {
-    formula.is_row() && formula.order() >= 2
+    let is_wide = || formula.inputs().len() + 2 * formula.outputs().len() > MOST_INPUTS;
+    formula.is_row() && (formula.order() >= 2 || is_wide())
 }
 
 impl<'a> Call<'a> {
@@ -219,6 +228,9 @@ impl<'a> Call<'a> {
             arrays.push(input.array());
         }
         if is_recorded(inputs) {
+            if inputs.len() > MOST_INPUTS {
+                return Err(too_wide(self.formula, inputs.len()));
+            }
             let tracked = self.tracked(inputs);
             let forward = |call: &&Call, saves: &mut Saves| call.saving(tracked, &arrays, saves);
             return record(self, inputs, &arrays, reuse, forward, |call, results| call.derivative(tracked, results));

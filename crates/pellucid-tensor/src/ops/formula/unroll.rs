@@ -29,7 +29,7 @@ pub(super) fn backward(call: &Call, saved: &Saved, grads: &Gradients, needed: Ne
 
 /// The outputs of a row formula, by elementwise formulas and reductions.
 fn composite(call: &Call, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-    let unrolled = call.formula.unrolled();
+    let unrolled = call.formula.unrolled()?;
     let kinds = call.formula.inputs();
     // What a row kernel keeps in registers is stored here, so half precision is widened.
     let wide = |(t, input): (&Tensor, &Input)| match (t.dtype(), call.number) {
@@ -80,8 +80,15 @@ fn evaluate(
         Leaf::Reduced(r) => Ok(reduced[r].clone()),
         Leaf::RowIndex => positions(call),
     };
-    let operands: Vec<Tensor> = value.leaves.iter().map(operand).collect::<Result<_>>()?;
+    let mut operands: Vec<Tensor> = value.leaves.iter().map(operand).collect::<Result<_>>()?;
     let shape = if value.per_row { call.rows.keepdims(call.shape) } else { call.shape.clone() };
+    if sum.is_some()
+        && let Some(first) = operands.first()
+        && super::broadcast(call.formula.name(), &operands.iter().collect::<Vec<_>>())? != shape
+    {
+        // The sum is over the common shape of all inputs of the row formula, of which this part reads some.
+        operands[0] = ops::broadcast_to(first, &shape)?;
+    }
     let part = Call { formula: &value.formula, params, shape: &shape, rows: AxisSet::default(), sum, number: None };
     let mut outputs = part.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None)?;
     Ok(outputs.pop().expect("one output"))

@@ -106,7 +106,13 @@ pub fn ctc_loss(
     let label_end = ops::take_along_axis(&prefixes, &ops::maximum(&ops::sub(&end, 1)?, 0)?, 1)?;
     let label_end = ops::where_(&ops::gt(&labels_of, 0)?, &label_end, f64::NEG_INFINITY)?;
     let nothing = ops::full((), f64::NEG_INFINITY, probs.dtype())?;
-    let total = ops::neg(&map(log_sum(), &[&blank_end, &label_end, &nothing], &[])?)?;
+    let mut total = ops::neg(&map(log_sum(), &[&blank_end, &label_end, &nothing], &[])?)?;
+    if !engine::is_eager() {
+        // Lengths that only a launch knows: outside of 0..=T the loss and its gradients are NaN, as for labels.
+        let is_length = ops::logical_and(&ops::ge(&steps_of, 0)?, &ops::le(&steps_of, log_probs.shape()[0] as i64)?)?;
+        let factor = ops::to_dtype(&ops::where_(&is_length, 1.0, f64::NAN)?, total.dtype())?;
+        total = ops::mul(&total, &factor)?;
+    }
     let losses = match options.zero_infinity {
         true => ops::where_(&ops::isinf(&total)?, 0.0, &total)?,
         false => map(unreachable(), &[&total], &[])?,

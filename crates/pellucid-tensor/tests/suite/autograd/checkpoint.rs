@@ -8,6 +8,23 @@ fn cubed(x: &[Tensor]) -> pellucid_tensor::Result<Vec<Tensor>> {
     Ok(vec![x[0].pow(3.0) * &x[1], x[0].sin()])
 }
 
+/// A leaf that is passed twice has the sum of two gradients, not twice their sum.
+#[test]
+fn a_leaf_that_is_passed_twice() {
+    let x = Tensor::from([0.5f64, 2.0]).requires_grad_(true);
+    let f = |x: &[Tensor]| Ok(vec![&x[0] * 3.0 + (&x[1] * &x[1]) * 5.0]);
+    for same in [x.clone(), x.detach().requires_grad_(true)] {
+        let y = checkpoint(f, &[&x, &same]).unwrap().remove(0);
+        let again = Grad { create_graph: true, ..Default::default() };
+        let first = grad(&[&y.sum(..)], &[&x, &same], again).unwrap();
+        let is_twice = x.id() == same.id();
+        let expected = if is_twice { [8.0, 23.0] } else { [3.0, 3.0] };
+        assert_eq!(first[0].to_vec::<f64>(), expected);
+        let second = grad(&[&first[1].sum(..)], &[&same], Grad::default()).unwrap().remove(0);
+        assert_eq!(second.to_vec::<f64>(), [10.0, 10.0]);
+    }
+}
+
 #[test]
 fn derivatives_of_every_order_are_those_of_the_function() {
     let x = Tensor::from([0.7f64, -0.4]).requires_grad_(true);

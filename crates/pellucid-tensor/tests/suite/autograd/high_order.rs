@@ -284,6 +284,109 @@ fn a_split_contraction_counts_every_gradient_once() -> Result<()> {
     Ok(())
 }
 
+/// The gradients of order 1 to `order` of f(x₀, x₁, ..), summed over the elements of each.
+fn sums_of_gradients(
+    f: &dyn Fn(&[&Tensor]) -> Vec<Tensor>,
+    shapes: &[&[usize]],
+    order: usize,
+) -> Result<Vec<Vec<f64>>> {
+    let value = |n: usize, i: usize| 0.4 + 0.3 * ((7 * n + 3 * i) as f64).sin();
+    let tensor = |n: usize, shape: &[usize]| {
+        Tensor::new((0..shape.iter().product()).map(|i| value(n, i)).collect::<Vec<_>>(), shape.to_vec())
+    };
+    let leaves: Vec<Tensor> = shapes.iter().enumerate().map(|(n, s)| tensor(n, s).requires_grad_(true)).collect();
+    let leaves: Vec<&Tensor> = leaves.iter().collect();
+    let (mut current, mut sums) = (f(&leaves), Vec::new());
+    for k in 1..=order {
+        let outputs: Vec<&Tensor> = current.iter().collect();
+        let grad_outputs = current.iter().enumerate().map(|(i, y)| Some(tensor(10 * k + i, y.shape()))).collect();
+        current = grad(&outputs, &leaves, Grad { grad_outputs, ..recorded() })?;
+        sums.push(current.iter().map(|g| g.to_vec::<f64>().iter().sum()).collect());
+    }
+    Ok(sums)
+}
+
+/// A reduction whose operand is broadcast along the row, or has fewer axes than the other inputs, counts every element of
+/// the common shape.
+#[test]
+fn reductions_of_broadcast_operands_in_four_orders() -> Result<()> {
+    let row = ops::over(-1).keepdims();
+    let formula = pellucid_tensor::formula!(|x, y| x.row_sum().sin() * y);
+    let fused = |x: &[&Tensor]| ops::map_rows(formula, x, &[], -1).unwrap();
+    let composed = |x: &[&Tensor]| {
+        let shape = x[0].shape().broadcast(x[1].shape()).unwrap();
+        vec![x[0].broadcast_to(shape.clone()).sum(row.clone()).sin() * x[1].broadcast_to(shape)]
+    };
+    let shapes: [[&[usize]; 2]; 6] = [
+        [&[2, 1], &[2, 3]],
+        [&[1], &[3]],
+        [&[3], &[2, 1]],
+        [&[2, 1, 3], &[2, 3]],
+        [&[1, 1], &[2, 3]],
+        [&[2, 3], &[2, 3]],
+    ];
+    for shapes in shapes {
+        let (a, b) = (sums_of_gradients(&fused, &shapes, 4)?, sums_of_gradients(&composed, &shapes, 4)?);
+        for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
+            assert!((a - b).abs() <= 1e-10 * b.abs().max(1.0), "{shapes:?}: {a} instead of {b}");
+        }
+    }
+    Ok(())
+}
+
+/// A row formula whose gradients read more than 64 tensors is taken apart, or refused by a typed error: never wrong.
+#[test]
+fn wide_row_formulas_are_right_or_refused() -> Result<()> {
+    let (inputs, outputs) = (20, 6);
+    let body = move |x: &[Expr], _: &[Expr]| -> Vec<Expr> {
+        (0..outputs)
+            .map(|o| (0..inputs).map(|i| (x[i] * x[(i + o) % inputs]).row_sum() * x[i]).reduce(|a, b| a + b).unwrap())
+            .collect()
+    };
+    let formula = Formula::new("wide", &vec![Input::NUMBER; inputs], 0, body);
+    let row = ops::over(-1).keepdims();
+    let fused = |x: &[&Tensor]| ops::map_rows(&formula, x, &[], -1).unwrap();
+    let composed = |x: &[&Tensor]| -> Vec<Tensor> {
+        let term = |i: usize, o: usize| (x[i] * x[(i + o) % inputs]).sum(row.clone()) * x[i];
+        (0..outputs).map(|o| (0..inputs).map(|i| term(i, o)).reduce(|a, b| a + b).unwrap()).collect()
+    };
+    let shapes = vec![&[2usize][..]; inputs];
+    let expected = sums_of_gradients(&composed, &shapes, 3)?;
+    for order in 1..=3 {
+        match sums_of_gradients(&fused, &shapes, order) {
+            Ok(found) => {
+                for (a, b) in found.iter().flatten().zip(expected.iter().flatten()) {
+                    assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "order {order}: {a} instead of {b}");
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(order > 1 && text.contains("wide") && text.contains("order") && text.contains("64"), "{text}");
+            }
+        }
+    }
+    let many = Formula::new("many_sums", &[Input::NUMBER], 0, |x, _| {
+        let term = |i: i32| (x[0] * (f64::from(i) * 0.01 + 0.5)).sin().row_sum();
+        vec![(0..130).map(|i| term(i) * term(i)).reduce(|a, b| a + b).unwrap() * x[0]]
+    });
+    let error = sums_of_gradients(&|x| ops::map_rows(&many, x, &[], -1).unwrap(), &[&[2]], 3).unwrap_err().to_string();
+    assert!(error.contains("many_sums") && error.contains("order 3"), "{error}");
+    Ok(())
+}
+
+/// The limits of Airy's function and of sin(x)/x at infinity.
+#[test]
+fn derivatives_at_infinity() {
+    let x = leaf([f64::INFINITY, 1e300, 2e3]);
+    for d in derivatives(|x| ops::airy_ai(x).unwrap(), &x, 3) {
+        assert_eq!(d.to_vec::<f64>(), [0.0; 3]);
+    }
+    let x = leaf([f64::INFINITY, f64::NEG_INFINITY]);
+    for d in derivatives(|x| ops::spherical_bessel_j0(x).unwrap(), &x, 3) {
+        assert_eq!(d.to_vec::<f64>(), [0.0; 2]);
+    }
+}
+
 /// The order-8 gradients of row formulas, losses and attention exist, for any cotangents, and are numbers.
 #[test]
 fn rows_losses_products_and_attention_have_order_8() -> Result<()> {

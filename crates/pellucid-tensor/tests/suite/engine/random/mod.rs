@@ -277,3 +277,22 @@ fn random_programs_compute_the_same_bits_in_every_mode() {
         assert!(made >= 8, "`{name}` was made {made} times only");
     }
 }
+
+/// A guard ends its own scope, whatever the order in which guards are dropped.
+#[test]
+fn scopes_that_end_out_of_order() {
+    let draw = || Tensor::rand([3], DType::F64).to_vec::<f64>();
+    let expected = {
+        let _scope = Generator::new(8).scope();
+        draw()
+    };
+    let outer = Generator::new(7).scope();
+    let inner = Generator::new(8).scope();
+    drop(outer);
+    assert_eq!(draw(), expected);
+    let last = Generator::new(9).scope();
+    drop(inner);
+    let _scope = Generator::new(8).scope();
+    drop(last);
+    assert_eq!(draw(), expected);
+}
