@@ -2,8 +2,8 @@
 //!
 //! - the operation: which heads share keys, and the family [`Attention`](kernel::Attention), which never has all scores;
 //! - its gradient, the same family backward;
-//! - `whole`: the definition, with all scores at once, which gives the higher orders, and what the family leaves out: dropout,
-//!   and the gradient of a mask.
+//! - `whole`: the definition, with all scores at once, which computes dropout and the gradient of a mask;
+//! - `gradients`: the definition of the gradient, from which the higher orders follow.
 
 use super::formula::{map, rows_all};
 use super::reshape_to;
