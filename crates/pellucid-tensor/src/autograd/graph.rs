@@ -90,6 +90,7 @@ impl Edge {
     }
 
     /// The generation of the tensor.
+    #[inline]
     pub(crate) fn generation(&self) -> u64 {
         match self {
             Edge::Node(node, _) => node.generation + 1,
@@ -115,42 +116,12 @@ pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
     address(a) == address(b)
 }
 
-/// The tensors that a node made, none of which it keeps alive.
-pub(crate) enum Handles {
-    /// The only one, which is made together with the node.
-    One(Weak<Inner>),
-    /// Several, which are noted when they are made; none yet.
-    Several(OnceLock<Box<[Weak<Inner>]>>),
-}
-
-impl Default for Handles {
-    fn default() -> Handles {
-        Handles::Several(OnceLock::new())
-    }
-}
-
-impl Handles {
-    /// Notes the outputs of a new node that has several.
-    pub(crate) fn note(&self, outputs: &[Tensor]) {
-        let Handles::Several(handles) = self else { unreachable!("a node with one output is told its handle") };
-        let noted = handles.set(outputs.iter().map(|t| Arc::downgrade(t.inner())).collect());
-        noted.expect("a new node");
-    }
-
-    /// Notes the one output of a node, which was made before or after it; the first one stays.
-    pub(crate) fn note_one(&self, output: Weak<Inner>) {
-        if let Handles::Several(handles) = self {
-            let _ = handles.set([output].into());
-        }
-    }
-
-    /// The handles, in the order of the outputs.
-    pub(crate) fn get(&self) -> &[Weak<Inner>] {
-        match self {
-            Handles::One(handle) => std::slice::from_ref(handle),
-            Handles::Several(handles) => handles.get().map_or(&[], |h| h),
-        }
-    }
+/// What few nodes have.
+#[derive(Default)]
+struct Details {
+    /// The tensors that the node made, unless it is one that was made together with the node.
+    outputs: OnceLock<Box<[Weak<Inner>]>>,
+    hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
 
 /// An applied operation. The trait object is its last field, so a node is one allocation.
@@ -158,11 +129,28 @@ pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
     pub(crate) metas: SmallVec<[Meta; 1]>,
-    pub(crate) handles: Handles,
+    /// The only tensor that it made, if that was made together with the node. The node keeps no tensor alive.
+    output: Weak<Inner>,
     /// An output keeps its gradient, or has hooks.
     pub(crate) observed: AtomicBool,
-    pub(crate) hooks: OnceLock<Box<[Arc<Hooks>]>>,
+    details: OnceLock<Box<Details>>,
     pub(crate) applied: A,
+}
+
+impl<A: Applied> Recorded<A> {
+    /// A node of an operation that was applied to what the edges lead to. `output` is its one output, or dangling:
+    /// then the outputs are [noted](Recorded::note) when they are made.
+    #[inline(always)]
+    pub(crate) fn new(
+        edges: SmallVec<[Edge; 2]>,
+        metas: SmallVec<[Meta; 1]>,
+        output: Weak<Inner>,
+        applied: A,
+    ) -> Recorded<A> {
+        let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
+        let (observed, details) = (AtomicBool::new(false), OnceLock::new());
+        Recorded { edges, generation, metas, output, observed, details, applied }
+    }
 }
 
 impl Recorded {
@@ -170,9 +158,26 @@ impl Recorded {
         self.applied.derivative()
     }
 
+    fn details(&self) -> &Details {
+        self.details.get_or_init(Default::default)
+    }
+
+    /// Notes the outputs of a node that was made before them; the first ones stay.
+    pub(crate) fn note(&self, outputs: &[Tensor]) {
+        let _ = self.details().outputs.set(outputs.iter().map(Tensor::downgrade).collect());
+    }
+
+    /// The tensors that it made, in the order of the outputs; nothing if they were not noted.
+    pub(crate) fn outputs(&self) -> &[Weak<Inner>] {
+        if !self.output.ptr_eq(&Weak::new()) {
+            return std::slice::from_ref(&self.output);
+        }
+        self.details.get().and_then(|details| details.outputs.get()).map_or(&[], |outputs| outputs)
+    }
+
     /// Notes the one output of a write in place, or of a view after it.
     pub(crate) fn note_late(&self, output: &Tensor) {
-        self.handles.note_one(output.downgrade());
+        self.note(std::slice::from_ref(output));
         if output.keeps_grad() {
             self.observed.store(true, Ordering::Release);
         }
@@ -181,7 +186,13 @@ impl Recorded {
     /// The hooks of output `index`; asking for them makes the pass look for them.
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
         self.observed.store(true, Ordering::Release);
-        &self.hooks.get_or_init(|| self.metas.iter().map(|_| Arc::default()).collect())[index]
+        &self.details().hooks.get_or_init(|| self.metas.iter().map(|_| Arc::default()).collect())[index]
+    }
+
+    /// The hooks of all outputs, if they were asked for.
+    #[inline]
+    pub(crate) fn hooks(&self) -> Option<&[Arc<Hooks>]> {
+        self.details.get().and_then(|details| details.hooks.get()).map(|hooks| &**hooks)
     }
 }
 
@@ -259,8 +270,8 @@ impl Node {
 
     /// The tensors that it made, each unless its last handle is gone.
     pub fn outputs(&self) -> Vec<Option<Tensor>> {
-        let handles = self.0.handles.get();
-        (0..self.0.metas.len()).map(|i| handles.get(i)?.upgrade().map(Tensor::from_inner)).collect()
+        let made = self.0.outputs();
+        (0..self.0.metas.len()).map(|i| made.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
     /// The largest generation among its inputs; a leaf has 0, an output its node's plus one.

@@ -9,7 +9,7 @@
 
 use super::anomaly::note_line;
 use super::applied::With;
-use super::graph::{Edge, Handles, Recorded};
+use super::graph::{Edge, Recorded};
 use super::operation::{Derivative, SavedValue};
 use crate::array::Array;
 use crate::engine;
@@ -19,7 +19,7 @@ use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// What a tensor and its views share: how the base value is stored, and how it was computed.
 pub(crate) struct ViewBase {
@@ -240,18 +240,6 @@ fn new_node<D: Derivative>(
     saved: Option<Array>,
     derivative: D,
 ) -> Arc<Recorded> {
-    let after = |edge: &Edge| match edge {
-        Edge::Node(node, _) => node.generation + 1,
-        _ => 0,
-    };
     let saved: Vec<SavedValue> = saved.into_iter().map(SavedValue::constant).collect();
-    Arc::new(Recorded {
-        generation: edges.iter().map(after).max().unwrap_or(0),
-        edges,
-        metas: smallvec![meta],
-        handles: Handles::default(),
-        observed: AtomicBool::new(false),
-        hooks: OnceLock::new(),
-        applied: With::new(saved, derivative),
-    })
+    Arc::new(Recorded::new(edges, smallvec![meta], Weak::new(), With::new(saved, derivative)))
 }

@@ -2,7 +2,7 @@
 
 use super::anomaly::note_line;
 use super::applied::{Applied, With};
-use super::graph::{Edge, Handles, Recorded, Slot};
+use super::graph::{Edge, Recorded, Slot};
 use super::mode::{is_grad_enabled, set_grad_enabled};
 use crate::array::Array;
 use crate::autocast::autocast_off;
@@ -10,8 +10,7 @@ use crate::tensor::{Inner, Tensor};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Weak};
 
 /// The results of a forward computation: mostly one.
 pub type Arrays = SmallVec<[Array; 1]>;
@@ -468,7 +467,6 @@ pub(crate) fn record<W, D: Derivative>(
         [a, b] => SmallVec::from_buf([a.edge(), b.edge()]),
         _ => inputs.iter().map(|input| input.edge()).collect(),
     };
-    let generation = latest(&edges);
     let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
     let outputs = {
         let _recording_off = set_grad_enabled(false);
@@ -478,27 +476,20 @@ pub(crate) fn record<W, D: Derivative>(
     if !outputs.iter().any(|a| a.dtype().is_float()) {
         return Ok(untracked(outputs));
     }
-    let history = (edges, generation);
     let count = wanted.len();
     wanted.reverse();
     let mut next = |outputs: &[Array]| SavedValue::new(wanted.pop().expect("counted above"), arrays, outputs);
     let results = match count {
-        0 => results(history, outputs, |outputs| With::new([], derivative(what, outputs))),
-        1 => results(history, outputs, |outputs| With::new([next(outputs)], derivative(what, outputs))),
-        2 => results(history, outputs, |outputs| With::new([next(outputs), next(outputs)], derivative(what, outputs))),
-        _ => results(history, outputs, |outputs| {
+        0 => results(edges, outputs, |outputs| With::new([], derivative(what, outputs))),
+        1 => results(edges, outputs, |outputs| With::new([next(outputs)], derivative(what, outputs))),
+        2 => results(edges, outputs, |outputs| With::new([next(outputs), next(outputs)], derivative(what, outputs))),
+        _ => results(edges, outputs, |outputs| {
             let saved: Vec<SavedValue> = (0..count).map(|_| next(outputs)).collect();
             With::new(saved, derivative(what, outputs))
         }),
     };
     note_line(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
     Ok(results)
-}
-
-/// The generation of a node with these edges.
-#[inline]
-fn latest(edges: &[Edge]) -> u64 {
-    edges.iter().map(Edge::generation).max().unwrap_or(0)
 }
 
 /// Gives computed outputs a node with these edges, of which one is tracked. The edges need not be those of
@@ -509,40 +500,32 @@ pub(crate) fn record_outputs<D: Derivative>(
     saved: Vec<SavedValue>,
     derivative: D,
 ) -> SmallVec<[Tensor; 1]> {
-    let generation = latest(&edges);
-    results((edges, generation), outputs, |_| With::new(saved, derivative))
+    results(edges, outputs, |_| With::new(saved, derivative))
 }
 
 /// The results with their node. A result owns the node, and the node names its results.
 #[inline(always)]
 fn results<A: Applied + 'static>(
-    (edges, generation): (SmallVec<[Edge; 2]>, u64),
+    edges: SmallVec<[Edge; 2]>,
     mut outputs: Arrays,
     applied: impl FnOnce(&[Array]) -> A,
 ) -> SmallVec<[Tensor; 1]> {
     let meta = |array: &Array| Meta { shape: array.shape().clone(), dtype: array.dtype() };
-    let node = |outputs: &[Array], metas, handles| Recorded {
-        edges,
-        generation,
-        metas,
-        handles,
-        observed: AtomicBool::new(false),
-        hooks: OnceLock::new(),
-        applied: applied(outputs),
-    };
+    let node =
+        |outputs: &[Array], metas, output| Recorded::new(edges, metas, output, applied(outputs));
     if outputs.len() == 1 {
-        let node = |one: &Array, handle| {
-            Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), Handles::One(handle)))
+        let node = |one: &Array, output| {
+            Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), output))
         };
         return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("one output"), node)]);
     }
-    let node: Arc<Recorded> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Handles::default()));
+    let node: Arc<Recorded> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Weak::new()));
     let mut results = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();
         results.push(if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) });
     }
-    node.handles.note(&results);
+    node.note(&results);
     results
 }
 

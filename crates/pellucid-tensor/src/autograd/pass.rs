@@ -200,6 +200,11 @@ impl<'a> Pass<'a> {
         self
     }
 
+    /// The storages of gradients that somebody else may have.
+    pub(crate) fn into_shared(self) -> ByAddress<()> {
+        self.shared
+    }
+
     /// Starts from `output` with `gradient`, or ones.
     pub(crate) fn seed(&mut self, op: &'static str, output: &Tensor, gradient: Option<Tensor>) -> Result<()> {
         if !output.requires_grad() {
@@ -332,7 +337,7 @@ impl<'a> Pass<'a> {
 
     /// Shows the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
     fn observe(&mut self, node: &Arc<Recorded>, gradients: &mut [Option<Tensor>]) -> Result<()> {
-        if let Some(hooks) = node.hooks.get() {
+        if let Some(hooks) = node.hooks() {
             for (hooks, gradient) in hooks.iter().zip(&mut *gradients) {
                 *gradient = gradient.take().map(|g| shown(hooks, g, &mut self.shared));
             }
@@ -348,7 +353,7 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         if self.options.keep_grad || node.observed.load(Ordering::Acquire) {
-            for (index, (handle, gradient)) in node.handles.get().iter().zip(&*gradients).enumerate() {
+            for (index, (handle, gradient)) in node.outputs().iter().zip(&*gradients).enumerate() {
                 let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
                 if self.preset.as_ref().is_some_and(|p| p.same(&Edge::Node(node.clone(), index as u32))) {
                     continue;
@@ -433,11 +438,11 @@ impl Backward {
     }
 }
 
-/// A leaf's gradient that is nobody else's: clipping writes into it, once for each leaf. What other leaves have too (those of
+/// A gradient that is nobody else's: clipping writes into it, once for each leaf. What other leaves have too (those of
 /// a sum have one gradient), or whoever started the pass, or a hook or a slot on the way, and what repeats elements, is copied.
 /// Recorded kernels hold what they read: there it is known who else may have it, but for operations of one's own that pass on
 /// a value they have saved.
-fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
+pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
     if gradient.requires_grad() {
         // Its history keeps it from being written into.
         return Ok(gradient);

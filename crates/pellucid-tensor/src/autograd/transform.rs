@@ -6,7 +6,7 @@
 use super::constant::differentiable;
 use super::graph::Edge;
 use super::mode::{enable_grad, is_grad_enabled};
-use super::pass::{Backward, Pass, Target};
+use super::pass::{Backward, Pass, Target, owned};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -25,7 +25,8 @@ pub struct Grad {
 
 /// The gradients of `outputs` with respect to `inputs` (leaves or not), in the inputs' order:
 /// Σⱼ gⱼ·∂outputⱼ/∂inputᵢ. An input that no output depends on gets zeros. With `create_graph` a gradient
-/// that is constant, zero for instance, can be differentiated again, and its gradients are zero.
+/// that is constant, zero for instance, can be differentiated again, and its gradients are zero. Without it, the results share
+/// no memory with each other or with `grad_outputs`.
 ///
 /// ```
 /// use pellucid_tensor::{grad, Grad, Tensor};
@@ -66,12 +67,13 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
         pass.seed("grad", output, seeds.next().flatten())?;
     }
     pass.run()?;
+    let mut shared = pass.into_shared();
     // What was collected belongs to the caller, whether the graph goes on from it or not.
     targets
         .into_iter()
         .zip(inputs)
         .map(|(target, input)| match target.gradient {
-            Some(gradient) => Ok(gradient),
+            Some(gradient) => owned(gradient, &mut shared),
             None => ops::zeros(input.shape(), input.dtype()),
         })
         .collect()

@@ -6,10 +6,13 @@
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
+use crate::ops::formula::map;
 use crate::tensor::Tensor;
+use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::AxisSet;
-use pellucid_ir::{Error, Result, Shape};
+use pellucid_ir::{Error, Result, Shape, formula};
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 
 /// A result whose error, if it is one, names this operation.
 pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
@@ -56,6 +59,20 @@ fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, 
             Err(Error::invalid(op, format!("{what} must be {allowed}, got {value}")))
         }
     }
+}
+
+/// x where `valid`, which broadcasts to x, is true, and NaN with a gradient of NaN elsewhere: for arguments whose values only
+/// a later run knows, so that nothing is computed from them that looks right.
+pub(super) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
+    static NAN_UNLESS: OnceLock<Formula> = OnceLock::new();
+    let formula = NAN_UNLESS.get_or_init(|| {
+        formula! {
+            nan_unless(valid: mask, x) = valid.select(x, f64::NAN);
+            d x = valid.select(g, f64::NAN);
+        }
+        .eternal()
+    });
+    map(formula, &[valid, x], &[])
 }
 
 /// Refuses negative indices into an axis of `len`, for an operation in which they do not count from the end.

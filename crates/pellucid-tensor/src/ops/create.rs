@@ -55,14 +55,28 @@ pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> R
     full((), value, dtype)
 }
 
-/// A tensor of `shape` with every element equal to `value`, rounded once to `dtype`: to an integer dtype towards zero, and
-/// wrapped into its range.
+/// A tensor of `shape` with every element equal to `value`, rounded once to `dtype`: to an integer dtype towards zero.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+/// [`Error::InvalidArgument`] for a value outside the range of an integer dtype, or NaN; [`Error::OutOfMemory`].
 #[operation]
 pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Result<Tensor> {
-    filled(Device::cpu(), dtype, shape.into(), value.into()).map(Tensor::from)
+    let value = value.into();
+    in_range(value, dtype)?;
+    filled(Device::cpu(), dtype, shape.into(), value).map(Tensor::from)
+}
+
+/// Refuses a number that an integer dtype does not have, nor one that only its fraction tells from it.
+fn in_range(value: Scalar, dtype: DType) -> Result<()> {
+    let whole = match value {
+        Scalar::Float(x) => Scalar::Float(x.trunc()),
+        other => other,
+    };
+    if dtype.represents(whole) {
+        return Ok(());
+    }
+    let reason = format!("{value} is outside the range of {dtype}; use a wider dtype");
+    Err(Error::invalid("full", reason))
 }
 
 /// A tensor of zeros.
@@ -83,11 +97,11 @@ pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     full(shape, 1, dtype)
 }
 
-/// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ numbers, each computed as start + i·step. For an integer dtype
-/// the three are truncated to integers first.
+/// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ numbers, each computed as start + i·step.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite.
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite; for an integer dtype if
+/// one of the three is not an integer, or a number of the result is not a value of the dtype.
 #[operation]
 pub fn arange(
     start: impl Into<Scalar>,
@@ -175,11 +189,13 @@ pub fn ones_like(x: &Tensor) -> Result<Tensor> {
     full_like(x, 1)
 }
 
-/// One value in x's shape, dtype and device.
+/// One value in x's shape, dtype and device, as by [`full`].
 ///
 /// # Errors
-/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+/// Those of [`full`].
 #[face]
 pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
-    filled(x.device(), x.dtype(), x.shape().clone(), value.into()).map(Tensor::from)
+    let value = value.into();
+    in_range(value, x.dtype())?;
+    filled(x.device(), x.dtype(), x.shape().clone(), value).map(Tensor::from)
 }

@@ -48,7 +48,7 @@ impl Default for EmbeddingBag<'_> {
 /// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
 /// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a mode other than these three, weights
 /// without a sum, frequencies with a maximum, a padding index outside the table, a norm that is not positive, or offsets that
-/// do not ascend from 0 to at most the number of indices (where values can be read); [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
+/// do not ascend from 0 to at most the number of indices (where values can be read; elsewhere all is NaN then); [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
 #[face]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
@@ -72,7 +72,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
             return Err(Error::shapes(op, [index.shape(), weights.shape()], "there is a weight for every index"));
         }
     }
-    let (bags, bag) = bags(op, index, &options)?;
+    let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
     let flat = ops::ravel(&ops::to_dtype(index, DType::I64)?)?;
     if let Some((most, p)) = options.max_norm {
         shorten(op, table, &flat, most, p)?;
@@ -94,20 +94,35 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
         }
         None => rows,
     };
+    let unless_invalid = |x: Tensor| match &valid {
+        Some(valid) => check::nan_unless(valid, &x),
+        None => Ok(x),
+    };
+    // The rows too, so that also the gradients of rows in no bag are NaN.
+    let rows = unless_invalid(rows)?;
     let start = ops::zeros([bags + 1, table.shape()[1]], number)?;
     let all = match options.mode {
         Meeting::Sum => index_add(&start, 0, &bag, &rows, 1)?,
         mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
     };
-    rounded(op, &[table], ops::narrow(&all, 0, 0, bags)?)
+    rounded(op, &[table], unless_invalid(ops::narrow(&all, 0, 0, bags)?)?)
 }
 
-/// The number of bags, and the bag of every index.
-fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<(usize, Tensor)> {
+/// How indices are distributed to bags.
+struct Bags {
+    count: usize,
+    /// The bag of every index; `count` for one that is in none.
+    of_index: Tensor,
+    /// Whether the offsets are valid, where only a later run knows their values.
+    valid: Option<Tensor>,
+}
+
+fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<Bags> {
     match (index.rank(), options.offsets) {
         (2, None) => {
             let numbers = ops::indices(index.shape()[0])?;
-            Ok((index.shape()[0], ops::ravel(&ops::broadcast_to(&ops::unsqueeze(&numbers, 1)?, index.shape())?)?))
+            let of_index = ops::ravel(&ops::broadcast_to(&ops::unsqueeze(&numbers, 1)?, index.shape())?)?;
+            Ok(Bags { count: index.shape()[0], of_index, valid: None })
         }
         (1, Some(offsets)) if offsets.rank() == 1 && offsets.dtype().is_int() => {
             let Some(bags) = offsets.size().checked_sub(usize::from(options.include_last_offset)) else {
@@ -115,15 +130,16 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<
             };
             let starts = ops::to_dtype(&ops::narrow(offsets, 0, 0, bags)?, DType::I64)?;
             let places = ops::indices(index.size())?;
-            check_offsets(op, offsets, index.size())?;
+            let valid = check_offsets(op, offsets, index.size())?;
             // Bags that start at one place: all but the last are empty.
             let bag = ops::sub(&ops::searchsorted(&starts, &places, true)?, 1)?;
             if !options.include_last_offset {
-                return Ok((bags, bag));
+                return Ok(Bags { count: bags, of_index: bag, valid });
             }
             // Indices from the last offset on are in no bag.
             let end = ops::to_dtype(&ops::narrow(offsets, 0, bags, 1)?, DType::I64)?;
-            Ok((bags, ops::where_(&ops::lt(&places, &end)?, &bag, bags as i64)?))
+            let of_index = ops::where_(&ops::lt(&places, &end)?, &bag, bags as i64)?;
+            Ok(Bags { count: bags, of_index, valid })
         }
         _ => {
             let mend = "indices are a matrix, or a vector with a vector of integers as offsets";
@@ -133,16 +149,26 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<
     }
 }
 
-/// Refuses offsets that do not ascend from 0 to at most the number of indices, where values can be read.
-fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<()> {
+/// Refuses offsets that do not ascend from 0 to at most the number of indices. Where values cannot be read, returns whether
+/// they do.
+fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<Option<Tensor>> {
+    let n = offsets.size();
     if !check::is_readable(offsets) {
-        return Ok(());
+        if n == 0 {
+            return Ok(None);
+        }
+        let offsets = ops::to_dtype(offsets, DType::I64)?;
+        let (earlier, later) = (ops::narrow(&offsets, 0, 0, n - 1)?, ops::narrow(&offsets, 0, 1, n - 1)?);
+        let ascends = ops::all(&ops::le(&earlier, &later)?, ..)?;
+        let starts = ops::eq(&ops::narrow(&offsets, 0, 0, 1)?, 0)?;
+        let ends = ops::le(&ops::narrow(&offsets, 0, n - 1, 1)?, indices as i64)?;
+        return ops::logical_and(&ascends, &ops::logical_and(&starts, &ends)?).map(Some);
     }
     let offsets = offsets.array().to_vec::<i64>(op)?;
     let ascends = offsets.is_sorted();
-    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Ok(()) };
+    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Ok(None) };
     if ascends && first == 0 && last <= indices as i64 {
-        return Ok(());
+        return Ok(None);
     }
     let found = match ascends {
         true => format!("they go from {first} to {last}"),

@@ -86,28 +86,37 @@ pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a deviation below 0, or NaN,
-/// where values can be read.
+/// where values can be read; elsewhere such an element, and its gradients, are NaN.
 #[face]
 pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     let mend = "mean and deviation must broadcast";
     let shape = mean.shape().broadcast(std.shape());
     let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], mend))?;
     check::in_range_without_nan("normal", "standard deviations", std, 0.0..=f64::INFINITY)?;
-    ops::add(mean, &ops::mul(std, &randn(&shape, mean.dtype().promote(std.dtype()))?)?)
+    let std = match check::is_readable(std) {
+        true => std.clone(),
+        false => check::nan_unless(&ops::ge(std, 0)?, std)?,
+    };
+    ops::add(mean, &ops::mul(&std, &randn(&shape, mean.dtype().promote(std.dtype()))?)?)
 }
 
 /// 1 with probability p, else 0, for every probability of a tensor; without gradient.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1], or NaN, where values can
-/// be read.
+/// be read; elsewhere such an element is NaN.
 #[face]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
     // Half precision has too few values between 0 and 1.
     let dtype = single(&[p]).unwrap_or(p.dtype());
     let u = draw("bernoulli", p.shape().clone(), dtype, Distribution::Uniform, &Generator::default())?;
-    ops::to_dtype(&ops::lt(&u, p.detach())?, p.dtype())
+    let drawn = ops::to_dtype(&ops::lt(&u, p.detach())?, p.dtype())?;
+    if check::is_readable(p) {
+        return Ok(drawn);
+    }
+    let is_probability = ops::logical_and(&ops::ge(p.detach(), 0)?, &ops::le(p.detach(), 1)?)?;
+    check::nan_unless(&is_probability, &drawn)
 }
 
 /// The integers 0..n (`i64`) in random order, every one as likely as another.
@@ -138,17 +147,36 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
         return Err(Error::dtypes(op, [weights.dtype()], "weights are floats; use to_dtype()"));
     }
     check::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
+    let is_readable = check::is_readable(weights);
     // Half precision has too few values for running sums, and for uniform numbers.
     let weights = ops::to_dtype(&weights.detach(), single(&[weights]).unwrap_or(weights.dtype()))?;
-    if check::is_readable(&weights) && weights.size() > 0 {
-        let (least, most) = ops::aminmax(&ops::sum(&weights, -1)?, ..)?;
+    let totals = ops::sum(&weights, ops::over(-1).keepdims())?;
+    if is_readable && weights.size() > 0 {
+        let (least, most) = ops::aminmax(&totals, ..)?;
         if least.try_item::<f64>()? <= 0.0 || most.try_item::<f64>()?.is_infinite() {
             return Err(Error::invalid(op, "the weights of each row must add up to a finite number above 0"));
         }
     }
+    let drawn = draw_classes(op, &weights, samples, classes, replacement)?;
+    if is_readable {
+        return Ok(drawn);
+    }
+    let has_weights = ops::logical_and(&ops::gt(&totals, 0)?, &ops::isfinite(&totals)?)?;
+    let are_weights = ops::all(&ops::ge(&weights, 0)?, ops::over(-1).keepdims())?;
+    ops::where_(&ops::logical_and(&has_weights, &are_weights)?, &drawn, classes as i64)
+}
+
+/// [`multinomial`] of weights that are valid.
+fn draw_classes(
+    op: &'static str,
+    weights: &Tensor,
+    samples: usize,
+    classes: usize,
+    replacement: bool,
+) -> Result<Tensor> {
     if replacement {
         // The class in whose share of the running sum a uniform number falls.
-        let sums = ops::cumsum(&weights, -1)?;
+        let sums = ops::cumsum(weights, -1)?;
         let total = ops::narrow(&sums, -1, classes - 1, 1)?;
         let u = draw(
             op,
@@ -164,6 +192,6 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     }
     let u = draw(op, weights.shape().clone(), weights.dtype(), Distribution::Uniform, &Generator::default())?;
     // −ln u / w grows as −(ln w + G) does.
-    let keys = ops::div(&ops::neg(&ops::log1p(&ops::neg(&u)?)?)?, &weights)?;
+    let keys = ops::div(&ops::neg(&ops::log1p(&ops::neg(&u)?)?)?, weights)?;
     Ok(ops::topk(&keys, samples, -1, false)?.1)
 }

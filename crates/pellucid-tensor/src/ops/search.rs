@@ -9,7 +9,8 @@ use pellucid_derive::face;
 use pellucid_ir::{DType, Error, Result, Shape};
 
 /// The number of elements of a sorted row before each value: those less than it, or (`right`) not greater. In other words
-/// the `i64` index at which the value, put before (behind) equal ones, keeps the row sorted; that of NaN is the length.
+/// the `i64` index at which the value, put before (behind) equal ones, keeps the row sorted; that of NaN is the length. NaNs
+/// of the row are its last elements, as [`sort`](super::sort) leaves them.
 ///
 /// The rows are the last axis of `sorted`: one vector for all values, or one row for every row of values, with equal leading
 /// axes.
@@ -38,11 +39,15 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
     for _ in 0..usize::BITS - len.leading_zeros() {
         let middle = ops::shift_right(&ops::add(&low, &high)?, 1)?;
         let there = ops::take_along_axis(&sorted, &ops::minimum(&middle, len as i64 - 1)?, -1)?;
-        let stays = if right { ops::gt(&there, &values)? } else { ops::ge(&there, &values)? };
+        // False for a NaN of the row: it is behind all numbers, as sort() leaves it.
+        let is_before = if right { ops::le(&there, &values)? } else { ops::lt(&there, &values)? };
         let open = ops::lt(&low, &high)?;
-        let above = ops::logical_and(&open, ops::logical_not(&stays)?)?;
-        high = ops::where_(&ops::logical_and(&open, &stays)?, &middle, &high)?;
+        let above = ops::logical_and(&open, &is_before)?;
+        high = ops::where_(&ops::logical_and(&open, ops::logical_not(&is_before)?)?, &middle, &high)?;
         low = ops::where_(&above, &ops::add(&middle, 1)?, &low)?;
+    }
+    if values.dtype().is_float() {
+        low = ops::where_(&ops::isnan(&values)?, len as i64, &low)?;
     }
     ops::reshape_to(&low, &shape)
 }

@@ -360,7 +360,7 @@ pub fn narrow(x: &Tensor, axis: isize, start: usize, len: usize) -> Result<Tenso
     let axis = x.shape().axis("narrow", axis)?;
     let end = start.checked_add(len).filter(|&e| e <= x.shape()[axis]);
     if end.is_none() {
-        let index = start.saturating_add(len) as i64;
+        let index = i64::try_from(start.saturating_add(len)).unwrap_or(i64::MAX);
         return Err(Error::IndexOutOfBounds { op: "narrow", index, axis, len: x.shape()[axis] });
     }
     cuts(x, smallvec![(axis, start, 1, len)])

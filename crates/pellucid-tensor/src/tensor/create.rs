@@ -214,11 +214,22 @@ impl Tensor {
             }
             return Tensor::counted(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
         }
+        let has_fraction = |x: &Scalar| !DType::I64.represents(*x);
+        if let Some(x) = [start, end, step].iter().find(|x| has_fraction(x)) {
+            let why = format!("{x} is not an integer, and the dtype is {dtype}; use a float dtype");
+            return Err(reason(&why));
+        }
         let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
         if s == 0 {
             return Err(reason("needs a step that is not 0"));
         }
-        let count = (b - a + s - s.signum()).div_euclid(s).max(0);
+        let distance = (b - a) * s.signum();
+        let count = if distance <= 0 { 0 } else { (distance - 1) / s.abs() + 1 };
+        let last = a + (count - 1).max(0) * s;
+        let fits = |x: i128| dtype.represents(Scalar::Int(x as i64));
+        if count > 0 && !(fits(a) && fits(last)) {
+            return Err(reason(&format!("{a} or {last} is not a value of {dtype}; use a wider dtype")));
+        }
         Tensor::counted(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
     }
 
@@ -244,7 +255,10 @@ impl Tensor {
         if !dtype.is_float() {
             return Err(Error::dtypes(op, [dtype], "gives floats; arange() gives integers"));
         }
-        let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
+        let parts = count.saturating_sub(1).max(1) as f64;
+        // Ends that are far apart are divided first: their distance could overflow.
+        let distance = end - start;
+        let step = if distance.is_finite() { distance / parts } else { end / parts - start / parts };
         let at = |i: usize| {
             if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step }
         };

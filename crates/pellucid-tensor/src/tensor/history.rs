@@ -4,15 +4,20 @@ use super::{Creator, Inner, Tensor};
 use crate::autograd::{Recorded, Slot, ViewBase, same_node};
 use crate::engine;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// The history of a tensor after recorded writes: how many it includes, and that of the base value.
+/// What a tensor has that keeps a gradient, or was written in place.
 #[derive(Default)]
-pub(super) struct Rewritten(Mutex<(u64, Option<Creator>)>);
+pub(super) struct Details {
+    /// Where the gradient is kept.
+    pub(super) slot: OnceLock<Arc<Slot>>,
+    /// The history after recorded writes: how many of them it includes, and the creator.
+    rewritten: Mutex<(u64, Option<Creator>)>,
+}
 
-impl Rewritten {
-    fn lock(&self) -> MutexGuard<'_, (u64, Option<Creator>)> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+impl Details {
+    fn rewritten(&self) -> MutexGuard<'_, (u64, Option<Creator>)> {
+        self.rewritten.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -38,7 +43,7 @@ impl Tensor {
         if u64::from(inner.known_writes.load(Ordering::Relaxed)) == writes {
             return inner.creator.clone();
         }
-        let mut rewritten = inner.rewritten.get_or_init(Default::default).lock();
+        let mut rewritten = inner.details().rewritten();
         let mut old = None;
         if rewritten.0 != writes {
             old = std::mem::replace(&mut *rewritten, (writes, base.history(&edge, self))).1;

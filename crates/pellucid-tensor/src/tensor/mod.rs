@@ -19,7 +19,7 @@ use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot,
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
-use history::Rewritten;
+use history::Details;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -51,11 +51,10 @@ pub(crate) struct Inner {
     array: Array,
     /// Until the first recorded write in place.
     creator: Option<Creator>,
-    slot: OnceLock<Arc<Slot>>,
     /// What it shares with its views, or with the tensor of which it is one: from the first view, or write, on.
     view_base: OnceLock<Arc<ViewBase>>,
-    /// The history after a recorded write.
-    rewritten: OnceLock<Box<Rewritten>>,
+    /// What few tensors have: apart, since every recorded operation makes an `Inner`.
+    details: OnceLock<Box<Details>>,
     /// How many recorded writes the creator knows of.
     known_writes: AtomicU32,
     /// Of a leaf; a result's is decided by its creator.
@@ -73,9 +72,8 @@ impl Inner {
         Inner {
             array,
             creator,
-            slot: OnceLock::new(),
             view_base: OnceLock::new(),
-            rewritten: OnceLock::new(),
+            details: OnceLock::new(),
             known_writes: AtomicU32::new(0),
             requires_grad: AtomicBool::new(false),
             keeps_grad: AtomicBool::new(false),
@@ -84,9 +82,20 @@ impl Inner {
         }
     }
 
+    /// Where its gradient is kept, if it was asked for before.
+    #[inline]
+    fn existing_slot(&self) -> Option<&Arc<Slot>> {
+        self.details.get().and_then(|details| details.slot.get())
+    }
+
+    /// Where its gradient is kept.
     fn slot(&self) -> &Arc<Slot> {
-        self.slot
-            .get_or_init(|| Arc::new(Slot::new(Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() })))
+        let meta = || Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() };
+        self.details().slot.get_or_init(|| Arc::new(Slot::new(meta())))
+    }
+
+    fn details(&self) -> &Details {
+        self.details.get_or_init(Default::default)
     }
 }
 
@@ -129,7 +138,7 @@ impl Tensor {
         let inner = Inner::new(array, None);
         if let Some(slot) = slot {
             inner.requires_grad.store(true, Ordering::Relaxed);
-            let _ = inner.slot.set(slot);
+            let _ = inner.details().slot.set(slot);
         }
         Tensor(Arc::new(inner))
     }
@@ -146,7 +155,7 @@ impl Tensor {
     /// True if both are handles of one tracked tensor: their gradients are one.
     #[inline]
     pub(crate) fn is_same(&self, other: &Tensor) -> bool {
-        let slot = || matches!((self.0.slot.get(), other.0.slot.get()), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
+        let slot = || matches!((self.0.existing_slot(), other.0.existing_slot()), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let made_alike = || {
             self.with_creator(|own| {
                 other.with_creator(|others| match (own, others) {
@@ -253,7 +262,7 @@ impl Tensor {
 
     /// The gradient that backward passes have added up, of this tensor's shape, dtype and device.
     pub fn grad(&self) -> Option<Tensor> {
-        self.0.slot.get().and_then(|slot| slot.get())
+        self.0.existing_slot().and_then(|slot| slot.get())
     }
 
     /// Replaces the gradient. One that is set on a result is what a backward pass from the result starts with; one
@@ -277,19 +286,19 @@ impl Tensor {
             let mend = "a gradient has its tensor's shape and dtype";
             panic::unwrap(if fits { Ok(()) } else { Err(Error::shapes("set_grad", [g.shape(), self.shape()], mend)) });
         }
-        if gradient.is_some() || self.0.slot.get().is_some() {
+        if gradient.is_some() || self.0.existing_slot().is_some() {
             self.0.slot().set(gradient);
         }
     }
 
     /// The gradient that was set on this result, with which a pass from it starts.
     pub(crate) fn preset_grad(&self) -> Option<Tensor> {
-        self.0.slot.get().filter(|_| !self.is_leaf()).and_then(|slot| slot.preset())
+        self.0.existing_slot().filter(|_| !self.is_leaf()).and_then(|slot| slot.preset())
     }
 
     /// Sets no gradient: the next pass starts from none. One that is left from before the tensor was frozen goes too.
     pub fn zero_grad(&self) {
-        if self.requires_grad() || self.0.slot.get().is_some() {
+        if self.requires_grad() || self.0.existing_slot().is_some() {
             self.0.slot().set(None);
         }
     }

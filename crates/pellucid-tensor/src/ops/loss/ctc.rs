@@ -110,8 +110,7 @@ pub fn ctc_loss(
     if !engine::is_eager() {
         // Lengths that only a launch knows: outside of 0..=T the loss and its gradients are NaN, as for labels.
         let is_length = ops::logical_and(&ops::ge(&steps_of, 0)?, &ops::le(&steps_of, log_probs.shape()[0] as i64)?)?;
-        let factor = ops::to_dtype(&ops::where_(&is_length, 1.0, f64::NAN)?, total.dtype())?;
-        total = ops::mul(&total, &factor)?;
+        total = check::nan_unless(&is_length, &total)?;
     }
     let losses = match options.zero_infinity {
         true => ops::where_(&ops::isinf(&total)?, 0.0, &total)?,

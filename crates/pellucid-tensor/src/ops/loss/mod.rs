@@ -23,12 +23,9 @@ pub use regression::{
 
 use crate::device::Device;
 use crate::engine;
-use crate::ops;
-use crate::ops::formula::map;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
-use pellucid_ir::formula::Formula;
-use pellucid_ir::{DType, Error, Result, Shape, formula};
-use std::sync::OnceLock;
+use pellucid_ir::{DType, Error, Result, Shape};
 
 /// What a loss does with the values of its samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -113,21 +110,13 @@ impl Checked {
     /// x, or NaN with a gradient of NaN: of each sample whose class number was outside, or of all samples where the loss is
     /// reduced. A sample's class numbers have these axes; `shape` broadcasts one mask a sample to x.
     fn poison(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
-        static POISON: OnceLock<Formula> = OnceLock::new();
         let Some(inside) = &self.inside else { return Ok(x) };
-        let poison = POISON.get_or_init(|| {
-            formula! {
-                poison(x, inside: mask) = inside.select(x, f64::NAN);
-                d x = inside.select(g, f64::NAN);
-            }
-            .eternal()
-        });
         let inside = match reduction {
             Reduction::None if axes.is_empty() => ops::reshape_to(inside, shape)?,
             Reduction::None => ops::reshape_to(&ops::all(inside, ops::over(axes))?, shape)?,
             _ => ops::all(inside, ..)?,
         };
-        map(poison, &[&x, &inside], &[])
+        check::nan_unless(&inside, &x)
     }
 
     /// [`poison`](Self::poison) of a loss, which has one value a sample or one in all.

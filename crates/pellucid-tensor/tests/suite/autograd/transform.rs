@@ -39,6 +39,30 @@ fn grad_reaches_non_leaves_and_runs_only_what_leads_there() {
 }
 
 #[test]
+fn results_share_no_memory() {
+    let (a, b) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
+    let seed = Tensor::from([1.0, 1.0]);
+    for step in [false, true] {
+        let run = || {
+            let grad_outputs = vec![Some(seed.clone())];
+            let y = &a + &b;
+            grad(&[&y], &[&a, &b, &a, &y], Grad { grad_outputs, ..Default::default() }).unwrap()
+        };
+        let results = if step { lazy(run) } else { run() };
+        for (i, g) in results.iter().enumerate() {
+            assert_ne!(g.storage_id(), seed.storage_id());
+            assert!(results[..i].iter().all(|other| other.storage_id() != g.storage_id()), "result {i}");
+            g.copy_(&(g * 5.0));
+        }
+        assert!(results.iter().all(|g| g.to_vec::<f64>() == [5.0, 5.0]));
+    }
+    // One element of the sum's gradient, written.
+    let g = grad(&[&a.sum(..)], &[&a], Grad::default()).unwrap().remove(0);
+    g.set(0, 7.0);
+    assert_eq!(g.to_vec::<f64>(), [7.0, 1.0]);
+}
+
+#[test]
 fn an_unused_input_gets_zeros_and_an_untracked_one_is_refused() {
     let (x, unused) = (number(2.0), leaf([1.0, 2.0]));
     let got = grad(&[&x.square()], &[&x, &unused], Grad::default()).unwrap();

@@ -35,6 +35,25 @@ fn probabilities_and_deviations() {
 }
 
 #[test]
+fn numbers_that_a_dtype_does_not_have() {
+    let bytes = Tensor::from([1u8, 2]);
+    for value in [300.0, -1.0, 256.0, f64::NAN, f64::INFINITY] {
+        assert!(refused("full", ops::full([2], value, DType::U8)).contains("u8"));
+        assert!(refused("full_like", ops::full_like(&bytes, value)).contains("u8"));
+    }
+    for value in [255.9f64, -0.9] {
+        assert_eq!(ops::full((), value, DType::U8).unwrap().item::<f64>(), value.trunc());
+    }
+    assert!(refused("arange", ops::arange(250, 260, 1, DType::U8)).contains("u8"));
+    assert!(refused("arange", ops::arange(2, -3, -1, DType::U8)).contains("u8"));
+    assert_eq!(ops::arange(250, 256, 1, DType::U8).unwrap().size(), 6);
+    assert_eq!(ops::arange(300, 0, 1, DType::U8).unwrap().size(), 0, "no number at all");
+    for (start, end, step) in [(0.0, 5.0, 0.5), (0.5, 5.0, 1.0), (0.0, 5.5, 1.0), (0.0, 1e19, 1.0)] {
+        assert!(refused("arange", ops::arange(start, end, step, DType::I64)).contains("float dtype"));
+    }
+}
+
+#[test]
 fn weights_of_classes() {
     for weights in [[0.0, 0.0], [1.0, -1.0], [f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MAX]] {
         for replacement in [true, false] {
@@ -190,4 +209,57 @@ fn values_are_not_read_in_a_captured_step() {
     assert_eq!((outputs.to_vec::<f64>(0), outputs.to_vec::<i64>(1)), (vec![0.0, 1.0], vec![1]));
     let error = outputs.to_tensor(3).unwrap_err().to_string();
     assert!(error.contains("no output 3") && error.contains("2"), "{error}");
+}
+
+/// What a launch is given and an eager call refuses makes NaN, in values and gradients: nothing that looks right.
+#[test]
+fn values_that_are_none_make_a_captured_step_nan() {
+    let good = Tensor::from([0.25, 1.0]);
+    let mut captured = capture(|inputs| ops::bernoulli(&inputs[0]).unwrap(), &[&good]).unwrap();
+    for wrong in [2.0, -0.5, f64::NAN] {
+        let drawn = captured.launch(&[&Tensor::from([wrong, 1.0])]).unwrap().to_vec::<f64>(0);
+        assert!(drawn[0].is_nan() && drawn[1] == 1.0, "{drawn:?}");
+    }
+
+    let leaf = Tensor::from([0.25, 1.0]).requires_grad_(true);
+    leaf.set_grad(Some(Tensor::from([0.0, 0.0])));
+    let step = |inputs: &[Tensor]| {
+        leaf.zero_grad();
+        let y = ops::normal(&inputs[0], &(&inputs[0] * &leaf)).unwrap();
+        y.sum(..).backward();
+        y
+    };
+    let mut captured = capture(step, &[&good]).unwrap();
+    let drawn = captured.launch(&[&Tensor::from([-1.0, 1.0])]).unwrap().to_vec::<f64>(0);
+    assert!(drawn[0].is_nan() && drawn[1].is_finite(), "{drawn:?}");
+    let gradient = leaf.grad().unwrap().to_vec::<f64>();
+    assert!(gradient[0].is_nan() && gradient[1].is_finite(), "{gradient:?}");
+
+    for replacement in [true, false] {
+        let draw = |inputs: &[Tensor]| ops::multinomial(&inputs[0], 1, replacement).unwrap();
+        let mut captured = capture(draw, &[&Tensor::from([[1.0, 1.0], [0.0, 1.0]])]).unwrap();
+        for wrong in [[0.0, 0.0], [-1.0, 3.0], [f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MAX]] {
+            let drawn = captured.launch(&[&Tensor::from([wrong, [0.0, 1.0]])]).unwrap().to_vec::<i64>(0);
+            assert_eq!(drawn, [2, 1], "no class for {wrong:?}");
+        }
+    }
+
+    let table = Tensor::from([[1.0], [10.0], [100.0]]).requires_grad_(true);
+    table.set_grad(Some(Tensor::zeros([3, 1], DType::F64)));
+    let bags = |inputs: &[Tensor]| {
+        table.zero_grad();
+        let options = EmbeddingBag { offsets: Some(&inputs[0]), mode: ops::Meeting::Sum, ..Default::default() };
+        let bags = ops::embedding_bag(&table, &Tensor::from([0i64, 1, 2, 1]), options).unwrap();
+        bags.sum(..).backward();
+        bags
+    };
+    let mut captured = capture(bags, &[&Tensor::from([0i64, 2, 2])]).unwrap();
+    for wrong in [[1i64, 2, 3], [0, 3, 2], [0, 1, 5], [-1, 2, 3], [0, 0, i64::MAX]] {
+        let values = captured.launch(&[&Tensor::from(wrong)]).unwrap().to_vec::<f64>(0);
+        assert!(values.iter().all(|v| v.is_nan()), "{wrong:?}: {values:?}");
+        let gradient = table.grad().unwrap().to_vec::<f64>();
+        assert!(gradient.iter().all(|g| g.is_nan()), "{wrong:?}: {gradient:?}");
+    }
+    assert_eq!(captured.launch(&[&Tensor::from([0i64, 2, 2])]).unwrap().to_vec::<f64>(0), [11.0, 0.0, 110.0]);
+    assert_eq!(table.grad().unwrap().to_vec::<f64>(), [1.0, 2.0, 1.0]);
 }

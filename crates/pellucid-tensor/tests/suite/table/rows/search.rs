@@ -38,6 +38,13 @@ pub(super) fn rows() -> Vec<Row> {
                     (ops::searchsorted(&edges(), &values, false)?, ops::searchsorted(&edges(), &values, true)?);
                 Ok(numbers(&left) == [0, 2, 3, 4, 0, 4] && numbers(&right) == [1, 3, 4, 4, 0, 4])
             })
+            .also("NaNs are the last of a row", || {
+                let sorted = Tensor::from([1.0, 2.0, f64::NAN, f64::NAN]);
+                let values = Tensor::from([0.0, 1.0, 1.5, 2.0, 9.0, f64::NAN]);
+                let (left, right) =
+                    (ops::searchsorted(&sorted, &values, false)?, ops::searchsorted(&sorted, &values, true)?);
+                Ok(numbers(&left) == [0, 0, 1, 1, 2, 4] && numbers(&right) == [0, 1, 1, 2, 2, 4])
+            })
             .also("row by row", || {
                 let sorted = Tensor::from([[1i64, 3, 5], [2, 4, 6]]);
                 Ok(numbers(&ops::searchsorted(&sorted, &Tensor::from([[3i64], [3]]), false)?) == [1, 1])
