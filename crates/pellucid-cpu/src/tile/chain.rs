@@ -12,7 +12,7 @@ use pellucid_ir::formula::Unary;
 use std::mem::MaybeUninit;
 
 /// The most links of a loop: one an instruction, and one for a product that is summed.
-const MOST: usize = 32;
+const MOST: usize = 64;
 
 /// An instruction's part in a chain.
 #[derive(Clone, Copy)]

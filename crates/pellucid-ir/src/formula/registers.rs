@@ -1,4 +1,4 @@
-//! Registers: which values share memory, by when they are last read.
+//! Registers: in which order steps run, and which values share memory, by when they are last read.
 
 use super::program::{Op, Operand, Step, Store};
 use crate::dtype::Compute;
@@ -61,36 +61,94 @@ impl File {
     }
 }
 
-/// Gives every value a register that no other value of its lifetime has.
+/// Chooses the order of the steps, and gives every value a register.
 ///
-/// A result gets its register before those of its operands become free, so it never shares one with
-/// them. Numbers beyond 16 bits wrap here: the caller looks at the number of steps.
+/// A backend runs steps that each read the one before without a way through memory, and registers take up cache. So the
+/// steps run depth first where that costs no register and parts no step from the one that it reads. Row reductions stay in
+/// the order of the draft, which puts as many as it can into one pass.
 pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated {
-    let mut last_read = vec![0; draft.steps.len()];
+    let drafted: Vec<usize> = (0..draft.steps.len()).collect();
+    let as_drafted = assign(draft, &drafted, &outputs);
+    if draft.steps.iter().any(|step| matches!(step.op, Op::Reduce(_))) {
+        return as_drafted;
+    }
+    let deep = depth_first(draft, &outputs);
+    let depth_first = assign(draft, &deep, &outputs);
+    let is_better =
+        depth_first.registers.len() <= as_drafted.registers.len() && links(draft, &deep) >= links(draft, &drafted);
+    if is_better { depth_first } else { as_drafted }
+}
+
+/// The operands of a step that other steps compute.
+fn operands(step: &DraftStep) -> impl Iterator<Item = usize> {
+    step.args.iter().filter_map(|arg| if let Value::Step(s) = *arg { Some(s) } else { None })
+}
+
+/// How many steps read the one before.
+fn links(draft: &Draft, order: &[usize]) -> usize {
+    order.windows(2).filter(|pair| operands(&draft.steps[pair[1]]).any(|s| s == pair[0])).count()
+}
+
+/// The steps that outputs depend on, each as late as its first reader allows; of two operands the one that holds more
+/// values at once is computed first (Sethi & Ullman 1970).
+fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
+    let mut held = vec![0; draft.steps.len()];
+    let by_held = |step: &DraftStep, held: &[usize]| {
+        let mut operands: SmallVec<[usize; 3]> = operands(step).collect();
+        operands.sort_by_key(|&s| std::cmp::Reverse(held[s]));
+        operands.dedup();
+        operands
+    };
     for (i, step) in draft.steps.iter().enumerate() {
-        for arg in &step.args {
-            if let Value::Step(s) = arg {
-                last_read[*s] = i;
+        held[i] = by_held(step, &held).iter().enumerate().map(|(k, &s)| held[s] + k).max().unwrap_or(1);
+    }
+    let (mut order, mut placed) = (Vec::with_capacity(draft.steps.len()), vec![false; draft.steps.len()]);
+    for (value, _) in outputs {
+        let Value::Step(root) = *value else { continue };
+        let mut stack = vec![root];
+        while let Some(&next) = stack.last() {
+            let open = by_held(&draft.steps[next], &held).into_iter().find(|&s| !placed[s]);
+            match open {
+                Some(operand) if !placed[next] => stack.push(operand),
+                _ => {
+                    stack.pop();
+                    if !std::mem::replace(&mut placed[next], true) {
+                        order.push(next);
+                    }
+                }
             }
         }
     }
-    for (value, _) in &outputs {
+    order
+}
+
+/// Gives every value of steps in this order a register that no other value of its lifetime has.
+///
+/// A result gets its register before those of its operands become free, so it never shares one with
+/// them. Numbers beyond 16 bits wrap here: the caller looks at the number of steps.
+fn assign(draft: &Draft, order: &[usize], outputs: &[(Value, Store)]) -> Allocated {
+    let mut last_read = vec![0; draft.steps.len()];
+    for &i in order {
+        operands(&draft.steps[i]).for_each(|s| last_read[s] = i);
+    }
+    for (value, _) in outputs {
         if let Value::Step(s) = value {
             last_read[*s] = usize::MAX;
         }
     }
     let (mut tiles, mut rows) = (File::default(), File::default());
-    let mut place: Vec<usize> = Vec::with_capacity(draft.steps.len());
+    let mut place = vec![0; draft.steps.len()];
     let operand = |place: &[usize], value: Value| match value {
         Value::Input(i) => Operand::Input(i),
         Value::Uniform(u) => Operand::Uniform(u as u16),
         Value::Step(s) if draft.steps[s].per_row => Operand::Row(place[s] as u16),
         Value::Step(s) => Operand::Register(place[s] as u16),
     };
-    let mut steps = Vec::with_capacity(draft.steps.len());
-    for (i, step) in draft.steps.iter().enumerate() {
+    let mut steps = Vec::with_capacity(order.len());
+    for &i in order {
+        let step = &draft.steps[i];
         let file = if step.per_row { &mut rows } else { &mut tiles };
-        place.push(file.take(step.result));
+        place[i] = file.take(step.result);
         let into = operand(&place, Value::Step(i));
         let args = step.args.iter().map(|&a| operand(&place, a)).collect();
         steps.push(Step { op: step.op, compute: step.compute, into, args });
@@ -106,6 +164,6 @@ pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated
             }
         }
     }
-    let outputs = outputs.into_iter().map(|(value, store)| Store { value: operand(&place, value), ..store }).collect();
+    let outputs = outputs.iter().map(|&(value, store)| Store { value: operand(&place, value), ..store }).collect();
     Allocated { steps, registers: tiles.types, row_registers: rows.types, outputs }
 }
