@@ -1,4 +1,4 @@
-//! Registers: in which order steps run, and which values share memory, by when they are last read.
+//! Register allocation: the order of the steps, and the register of every value.
 
 use super::program::{Op, Operand, Step, Store};
 use crate::dtype::Compute;
@@ -61,11 +61,11 @@ impl File {
     }
 }
 
-/// Chooses the order of the steps, and gives every value a register.
+/// Chooses the order of the steps, and assigns a register to every value.
 ///
-/// A backend runs steps that each read the one before without a way through memory, and registers take up cache. So the
-/// steps run depth first where that costs no register and parts no step from the one that it reads. Row reductions stay in
-/// the order of the draft, which puts as many as it can into one pass.
+/// The CPU backend fuses a step with the next one if the next one reads its result, and registers occupy cache. The steps
+/// run depth first if this order needs no more registers and has no fewer such pairs than the draft. Drafts with row
+/// reductions keep their order, which minimises the passes over a row.
 pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated {
     let drafted: Vec<usize> = (0..draft.steps.len()).collect();
     let as_drafted = assign(draft, &drafted, &outputs);
@@ -79,18 +79,18 @@ pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated
     if is_better { depth_first } else { as_drafted }
 }
 
-/// The operands of a step that other steps compute.
+/// Returns the steps that compute operands of `step`.
 fn operands(step: &DraftStep) -> impl Iterator<Item = usize> {
     step.args.iter().filter_map(|arg| if let Value::Step(s) = *arg { Some(s) } else { None })
 }
 
-/// How many steps read the one before.
+/// Returns the number of steps that read the result of the step before.
 fn links(draft: &Draft, order: &[usize]) -> usize {
     order.windows(2).filter(|pair| operands(&draft.steps[pair[1]]).any(|s| s == pair[0])).count()
 }
 
-/// The steps that outputs depend on, each as late as its first reader allows; of two operands the one that holds more
-/// values at once is computed first (Sethi & Ullman 1970).
+/// Returns the steps that the outputs depend on, depth first. Of several operands, the one whose computation needs more
+/// registers comes first (Sethi & Ullman 1970).
 fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
     let mut held = vec![0; draft.steps.len()];
     let by_held = |step: &DraftStep, held: &[usize]| {
@@ -122,7 +122,7 @@ fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
     order
 }
 
-/// Gives every value of steps in this order a register that no other value of its lifetime has.
+/// Assigns a register to every value of the steps in `order`. Values with overlapping lifetimes get different registers.
 ///
 /// A result gets its register before those of its operands become free, so it never shares one with
 /// them. Numbers beyond 16 bits wrap here: the caller looks at the number of steps.

@@ -116,10 +116,10 @@ pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
     address(a) == address(b)
 }
 
-/// What few nodes have.
+/// The rarely used fields of a node.
 #[derive(Default)]
 struct Details {
-    /// The tensors that the node made, unless it is one that was made together with the node.
+    /// The output tensors. Unused for an output that was created together with the node.
     outputs: OnceLock<Box<[Weak<Inner>]>>,
     hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
@@ -129,7 +129,7 @@ pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
     pub(crate) metas: SmallVec<[Meta; 1]>,
-    /// The only tensor that it made, if that was made together with the node. The node keeps no tensor alive.
+    /// The single output tensor if it was created together with the node, else dangling.
     output: Weak<Inner>,
     /// An output keeps its gradient, or has hooks.
     pub(crate) observed: AtomicBool,
@@ -138,8 +138,7 @@ pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
 }
 
 impl<A: Applied> Recorded<A> {
-    /// A node of an operation that was applied to what the edges lead to. `output` is its one output, or dangling:
-    /// then the outputs are [noted](Recorded::note) when they are made.
+    /// Creates a node. `output` is its single output; a dangling `output` means that [`Recorded::note`] follows.
     #[inline(always)]
     pub(crate) fn new(
         edges: SmallVec<[Edge; 2]>,
@@ -162,12 +161,12 @@ impl Recorded {
         self.details.get_or_init(Default::default)
     }
 
-    /// Notes the outputs of a node that was made before them; the first ones stay.
+    /// Stores weak handles of the outputs. Later calls change nothing.
     pub(crate) fn note(&self, outputs: &[Tensor]) {
         let _ = self.details().outputs.set(outputs.iter().map(Tensor::downgrade).collect());
     }
 
-    /// The tensors that it made, in the order of the outputs; nothing if they were not noted.
+    /// Returns weak handles of the output tensors; empty before [`Recorded::note`].
     pub(crate) fn outputs(&self) -> &[Weak<Inner>] {
         if !self.output.ptr_eq(&Weak::new()) {
             return std::slice::from_ref(&self.output);
@@ -189,7 +188,7 @@ impl Recorded {
         &self.details().hooks.get_or_init(|| self.metas.iter().map(|_| Arc::default()).collect())[index]
     }
 
-    /// The hooks of all outputs, if they were asked for.
+    /// Returns the hooks of all outputs, if any were registered.
     #[inline]
     pub(crate) fn hooks(&self) -> Option<&[Arc<Hooks>]> {
         self.details.get().and_then(|details| details.hooks.get()).map(|hooks| &**hooks)

@@ -511,12 +511,10 @@ fn results<A: Applied + 'static>(
     applied: impl FnOnce(&[Array]) -> A,
 ) -> SmallVec<[Tensor; 1]> {
     let meta = |array: &Array| Meta { shape: array.shape().clone(), dtype: array.dtype() };
-    let node =
-        |outputs: &[Array], metas, output| Recorded::new(edges, metas, output, applied(outputs));
+    let node = |outputs: &[Array], metas, output| Recorded::new(edges, metas, output, applied(outputs));
     if outputs.len() == 1 {
-        let node = |one: &Array, output| {
-            Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), output))
-        };
+        let node =
+            |one: &Array, output| Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), output));
         return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("one output"), node)]);
     }
     let node: Arc<Recorded> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Weak::new()));

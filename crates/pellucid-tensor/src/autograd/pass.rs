@@ -438,10 +438,11 @@ impl Backward {
     }
 }
 
-/// A gradient that is nobody else's: clipping writes into it, once for each leaf. What other leaves have too (those of
-/// a sum have one gradient), or whoever started the pass, or a hook or a slot on the way, and what repeats elements, is copied.
-/// Recorded kernels hold what they read: there it is known who else may have it, but for operations of one's own that pass on
-/// a value they have saved.
+/// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
+///
+/// Clipping writes into the gradient of a leaf, once for each leaf. The terms of a sum share one gradient, and the caller,
+/// a hook or a slot may hold it too. Recorded kernels hold their operands, so in lazy and captured steps `shared` tells which
+/// storages are aliased; an operation of a user that returns a saved value is not seen there.
 pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
     if gradient.requires_grad() {
         // Its history keeps it from being written into.

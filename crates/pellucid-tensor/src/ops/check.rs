@@ -61,8 +61,9 @@ fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, 
     }
 }
 
-/// x where `valid`, which broadcasts to x, is true, and NaN with a gradient of NaN elsewhere: for arguments whose values only
-/// a later run knows, so that nothing is computed from them that looks right.
+/// Returns x where `valid` is true, and NaN with a gradient of NaN elsewhere. `valid` broadcasts to x.
+///
+/// Lazy and captured steps cannot read the values of arguments. Invalid values become visible as NaN there.
 pub(super) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
     static NAN_UNLESS: OnceLock<Formula> = OnceLock::new();
     let formula = NAN_UNLESS.get_or_init(|| {

@@ -66,7 +66,7 @@ pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> 
     filled(Device::cpu(), dtype, shape.into(), value).map(Tensor::from)
 }
 
-/// Refuses a number that an integer dtype does not have, nor one that only its fraction tells from it.
+/// Refuses NaN and numbers outside the range of an integer dtype. A fraction is truncated towards zero first.
 fn in_range(value: Scalar, dtype: DType) -> Result<()> {
     let whole = match value {
         Scalar::Float(x) => Scalar::Float(x.trunc()),

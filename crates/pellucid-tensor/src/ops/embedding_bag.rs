@@ -98,7 +98,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
         Some(valid) => check::nan_unless(valid, &x),
         None => Ok(x),
     };
-    // The rows too, so that also the gradients of rows in no bag are NaN.
+    // The rows are set to NaN as well: the gradients of rows in no bag must be NaN too.
     let rows = unless_invalid(rows)?;
     let start = ops::zeros([bags + 1, table.shape()[1]], number)?;
     let all = match options.mode {
@@ -108,12 +108,12 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     rounded(op, &[table], unless_invalid(ops::narrow(&all, 0, 0, bags)?)?)
 }
 
-/// How indices are distributed to bags.
+/// The assignment of indices to bags.
 struct Bags {
     count: usize,
-    /// The bag of every index; `count` for one that is in none.
+    /// The bag of every index; `count` marks an index in no bag.
     of_index: Tensor,
-    /// Whether the offsets are valid, where only a later run knows their values.
+    /// A 0-d mask: the offsets are valid. Only present in lazy and captured steps, which cannot read the offsets.
     valid: Option<Tensor>,
 }
 
@@ -149,8 +149,8 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<
     }
 }
 
-/// Refuses offsets that do not ascend from 0 to at most the number of indices. Where values cannot be read, returns whether
-/// they do.
+/// Refuses offsets that do not ascend from 0 to at most the number of indices. In lazy and captured steps, returns the mask
+/// of [`Bags::valid`] instead.
 fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<Option<Tensor>> {
     let n = offsets.size();
     if !check::is_readable(offsets) {

@@ -6,12 +6,12 @@ use crate::engine;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// What a tensor has that keeps a gradient, or was written in place.
+/// Fields of a tensor that keeps a gradient or was written in place.
 #[derive(Default)]
 pub(super) struct Details {
-    /// Where the gradient is kept.
+    /// The gradient slot.
     pub(super) slot: OnceLock<Arc<Slot>>,
-    /// The history after recorded writes: how many of them it includes, and the creator.
+    /// The history after recorded writes: the number of writes that it includes, and the creator.
     rewritten: Mutex<(u64, Option<Creator>)>,
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Inner {
     creator: Option<Creator>,
     /// What it shares with its views, or with the tensor of which it is one: from the first view, or write, on.
     view_base: OnceLock<Arc<ViewBase>>,
-    /// What few tensors have: apart, since every recorded operation makes an `Inner`.
+    /// Rarely used fields. They are boxed because every recorded operation allocates an `Inner`.
     details: OnceLock<Box<Details>>,
     /// How many recorded writes the creator knows of.
     known_writes: AtomicU32,
@@ -82,13 +82,13 @@ impl Inner {
         }
     }
 
-    /// Where its gradient is kept, if it was asked for before.
+    /// Returns the gradient slot, if it was created before.
     #[inline]
     fn existing_slot(&self) -> Option<&Arc<Slot>> {
         self.details.get().and_then(|details| details.slot.get())
     }
 
-    /// Where its gradient is kept.
+    /// Returns the gradient slot; creates it on first use.
     fn slot(&self) -> &Arc<Slot> {
         let meta = || Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() };
         self.details().slot.get_or_init(|| Arc::new(Slot::new(meta())))
@@ -155,7 +155,8 @@ impl Tensor {
     /// True if both are handles of one tracked tensor: their gradients are one.
     #[inline]
     pub(crate) fn is_same(&self, other: &Tensor) -> bool {
-        let slot = || matches!((self.0.existing_slot(), other.0.existing_slot()), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
+        let slot =
+            || matches!((self.0.existing_slot(), other.0.existing_slot()), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let made_alike = || {
             self.with_creator(|own| {
                 other.with_creator(|others| match (own, others) {

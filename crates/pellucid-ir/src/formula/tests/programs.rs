@@ -112,6 +112,37 @@ fn registers_are_shared() {
     assert_eq!(program.registers, [Compute::F32; 2]);
 }
 
+/// The number of steps that read the result of the step before.
+fn links(program: &Program) -> usize {
+    program.steps.windows(2).filter(|pair| pair[1].args.contains(&pair[0].into)).count()
+}
+
+#[test]
+fn steps_run_depth_first() {
+    // Two chains of three steps, written in turn, and their product.
+    let f = Formula::new("chains", &[Input::NUMBER; 2], 0, |x, _| {
+        let (a, b) = (x[0].exp(), x[1].sin());
+        let (a, b) = (-a, -b);
+        let (a, b) = (a.sqrt(), b.tanh());
+        vec![a * b]
+    });
+    let program = f.uniform_program(DType::F64).unwrap();
+    assert_eq!((program.steps.len(), links(program), program.registers.len()), (7, 5, 3), "{program}");
+    let (x, y) = (-0.75f64, 2.5f64);
+    let expected = (-x.exp()).sqrt() * (-y.sin()).tanh();
+    let value = run(program, &[vec![x], vec![y]], &[], 1)[0][0];
+    assert!(value == expected || value.is_nan() && expected.is_nan());
+    // The operand that needs more registers is computed first.
+    let f = Formula::new("tree", &[Input::NUMBER; 2], 0, |x, _| {
+        let small = x[0].sin();
+        let large = x[0].exp() * x[1].exp();
+        vec![small * large]
+    });
+    let program = f.uniform_program(DType::F64).unwrap();
+    assert_eq!(program.steps.last().unwrap().args[0], program.steps[3].into, "{program}");
+    assert_eq!(run(program, &[vec![x], vec![y]], &[], 1)[0][0], x.sin() * (x.exp() * y.exp()));
+}
+
 #[test]
 fn literals_and_parameters_are_uniforms_of_their_type() {
     let f = formula!(|x, t: index; k| t.eq(k.to_index()).select(x * k + 0.1, x));

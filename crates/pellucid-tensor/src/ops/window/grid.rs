@@ -178,10 +178,10 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
     let (op, spatial) = ("affine_grid", dims.len());
     let fits = (2..=3).contains(&spatial) && theta.rank() == 3 && theta.shape()[1..] == [spatial, spatial + 1];
     if !fits {
-        let mend = format!(
+        let help = format!(
             "takes [N, 2, 3] with the lengths [H, W], or [N, 3, 4] with [D, H, W]; the number of lengths is {spatial}"
         );
-        return Err(Error::shapes(op, [theta.shape()], mend));
+        return Err(Error::shapes(op, [theta.shape()], help));
     }
     if !theta.dtype().is_float() {
         return Err(Error::dtypes(op, [theta.dtype()], "takes floats; use to_dtype()"));
