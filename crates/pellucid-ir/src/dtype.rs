@@ -160,17 +160,27 @@ impl DType {
         }
     }
 
-    /// Whether a number converts to this dtype without a change of its value other than rounding: to an integer dtype an
-    /// integer in its range; to `bool` and to a float any number.
-    pub fn represents(self, value: Scalar) -> bool {
-        let (low, high) = match self {
+    /// The least and the largest value of an integer dtype; `None` for `bool` and floats.
+    fn integer_range(self) -> Option<(i64, i64)> {
+        Some(match self {
             DType::U8 => (0, i64::from(u8::MAX)),
             DType::I8 => (i64::from(i8::MIN), i64::from(i8::MAX)),
             DType::I16 => (i64::from(i16::MIN), i64::from(i16::MAX)),
             DType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
             DType::I64 => (i64::MIN, i64::MAX),
-            DType::Bool | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return true,
-        };
+            DType::Bool | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return None,
+        })
+    }
+
+    /// The value of an integer dtype that is nearest to `value`; `value` itself for `bool` and floats.
+    pub fn saturate(self, value: i64) -> i64 {
+        self.integer_range().map_or(value, |(low, high)| value.clamp(low, high))
+    }
+
+    /// Whether a number converts to this dtype without a change of its value other than rounding: to an integer dtype an
+    /// integer in its range; to `bool` and to a float any number.
+    pub fn represents(self, value: Scalar) -> bool {
+        let Some((low, high)) = self.integer_range() else { return true };
         match value {
             Scalar::Bool(_) => true,
             Scalar::Int(x) => (low..=high).contains(&x),

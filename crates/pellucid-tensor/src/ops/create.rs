@@ -137,7 +137,7 @@ pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> 
 /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite and of one sign, not 0; those of [`linspace`].
 #[operation]
 pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
-    if !(start.is_finite() && end.is_finite() && start * end != 0.0 && start.signum() == end.signum()) {
+    if !(start.is_finite() && end.is_finite() && start != 0.0 && end != 0.0 && start.signum() == end.signum()) {
         let reason = format!("both ends are finite and of one sign, not 0; got {start} and {end}");
         return Err(Error::invalid("geomspace", reason));
     }

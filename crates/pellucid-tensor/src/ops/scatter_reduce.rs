@@ -121,6 +121,15 @@ pub fn scatter_reduce(
     along(op, x.shape(), index.shape(), at)?;
     let values = fitted(op, x, &index, values)?;
     if meeting == Meeting::Mean {
+        if x.dtype() == DType::Bool {
+            return Err(Error::dtypes(op, [x.dtype()], "booleans have no mean; use to_dtype()"));
+        }
+        if x.dtype().is_int() && x.dtype() != DType::I64 {
+            // Sums and counts may be outside the range of a narrow dtype.
+            let (wide, values) = (ops::to_dtype(x, DType::I64)?, ops::to_dtype(&values, DType::I64)?);
+            let means = scatter_reduce(&wide, &index, &values, axis, meeting, include_self)?;
+            return ops::to_dtype(&means, x.dtype());
+        }
         let values = &values;
         in_single!(op, [x, values] => scatter_reduce(x, &index, values, axis, meeting, include_self));
     }

@@ -25,7 +25,11 @@ binary! {
     fmod(a, b) = {
         let r = a.abs().rem(b.abs());
         // A zero keeps its sign.
-        (a.eq(0.0) & r.eq(0.0)).select(a, a.lt(0.0).select(-r, r))
+        let r = (a.eq(0.0) & r.eq(0.0)).select(a, a.lt(0.0).select(-r, r));
+        // The least integer has no absolute value. Its remainder is the one of b's sign, moved to a's.
+        let m = a.rem(b);
+        let moves = m.ne(0.0) & ((a.lt(0.0) & m.gt(0.0)) | (a.gt(0.0) & m.lt(0.0)));
+        (a.abs().lt(0.0) | b.abs().lt(0.0)).select(moves.select(m - b, m), r)
     };
     /// aᵇ. For integers by multiplication, wrapping; a negative power of an integer is 0 unless |a| = 1.
     pow(a, b) = a.pow(b);
@@ -106,6 +110,7 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
 }
 
 /// x limited to [low, high]; its derivative is 1 on the closed range. NaN stays NaN, and everything is NaN if a bound is.
+/// Integer bounds outside the range of an integer dtype saturate.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for a dtype that the formula is not defined for.
@@ -113,7 +118,11 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
 pub fn clamp(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
     static CLAMP: OnceLock<Formula> = OnceLock::new();
     static UNBOUNDED: OnceLock<Formula> = OnceLock::new();
-    let (low, high) = (low.into(), high.into());
+    let within = |bound: Scalar| match bound {
+        Scalar::Int(bound) if x.dtype().is_int() => Scalar::Int(x.dtype().saturate(bound)),
+        other => other,
+    };
+    let (low, high) = (within(low.into()), within(high.into()));
     if low.to_f64().is_nan() || high.to_f64().is_nan() {
         let formula =
             UNBOUNDED.get_or_init(|| formula! { clamp(x; low, high) = x.is_nan().select(x, low + high); }.eternal());

@@ -82,10 +82,11 @@ fn euclid(a: Expr, b: Expr) -> Expr {
         a = b.eq(0.0).select(a, a.rem(b));
         b = a.eq(0.0).select(b, b.rem(a));
     }
-    a + b
+    // The least integer has no absolute value, and makes one of the last two negative.
+    (a + b).abs()
 }
 
-/// The greatest common divisor of integers, not negative; gcd(0, b) is |b|. Both broadcast.
+/// The greatest common divisor of integers, not negative; gcd(0, b) is |b|, which wraps for the least integer. Both broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for floats.

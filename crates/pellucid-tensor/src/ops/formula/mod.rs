@@ -15,9 +15,11 @@ use crate::device::Device;
 use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::Dense;
-use pellucid_ir::formula::{Formula, Input, Kind, Program, Read, Signature, Variables, Wanted};
+use pellucid_ir::formula::{
+    Formula, Input, Kind, Program, Read, Signature, Uniform, UniformSource, Variables, Wanted,
+};
 use pellucid_ir::kernel::{AxisSet, Kernel, Map, Meta, Params, Reduce, ReduceOp, Row};
-use pellucid_ir::{DType, Error, Result, Scalar, Shape};
+use pellucid_ir::{Compute, DType, Error, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -348,8 +350,30 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Refuses an integer parameter that an integer output cannot store, or that the program cannot read.
+    ///
+    /// Comparisons of narrow integers accept every `i32`, since they compute in `i32`.
+    fn check_params(&self, program: &Program) -> Result<()> {
+        for (k, param) in self.params.iter().enumerate() {
+            let Scalar::Int(value) = *param else { continue };
+            let mut dtypes = program.outputs.iter().map(|store| store.storage).filter(|dtype| dtype.is_int());
+            let too_narrow = dtypes.find(|dtype| !dtype.represents(*param)).or_else(|| {
+                let reads = |u: &Uniform| u.source == UniformSource::Param(k as u8) && u.compute == Compute::I32;
+                (i32::try_from(value).is_err() && program.uniforms.iter().any(reads)).then_some(DType::I32)
+            });
+            if let Some(dtype) = too_narrow {
+                let reason = format!("{value} is outside the range of {dtype}; convert the tensor with to_dtype()");
+                return Err(Error::invalid(self.formula.name(), reason));
+            }
+        }
+        Ok(())
+    }
+
     fn run(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let program = self.program(inputs)?;
+        if !self.params.is_empty() {
+            self.check_params(program)?;
+        }
         let device = device_of(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
         if let (true, [store]) = (plain, &program.outputs[..]) {
