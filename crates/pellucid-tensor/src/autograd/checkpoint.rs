@@ -6,6 +6,7 @@
 //! there, and none keeps more than its inputs.
 
 use super::graph::{Edge, Recorded, address};
+use super::in_place::{ViewBase, add_writes, collect_writes};
 use super::mode::enable_grad;
 use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use super::pass::ByAddress;
@@ -36,7 +37,8 @@ use std::sync::{Arc, Weak};
 ///
 /// # Errors
 /// Those of f; [`Error::InvalidArgument`] if f's results depend on a tracked tensor that is not among the inputs, whose
-/// gradient would be lost, or if a result is not of floats.
+/// gradient would be lost, if f writes a tracked value into a tensor from outside while an input is a result of another
+/// operation, or if a result is not of floats.
 pub fn checkpoint(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'static,
     inputs: &[&Tensor],
@@ -135,6 +137,24 @@ impl Checkpoint {
         collect_gradients(&outputs, &targets, Grad { grad_outputs, create_graph: true, retain_graph: true })
     }
 
+    /// Refuses recorded writes of f into tensors from outside: their history would end in the leaves that stand for results
+    /// among the inputs.
+    fn writes_stay_inside(&self, outputs: &[Tensor], written: &[Arc<ViewBase>]) -> Result<()> {
+        if !self.leaves.iter().any(|leaf| matches!(leaf, Leaf::Result)) {
+            return Ok(());
+        }
+        for base in written {
+            let listed = written.iter().filter(|other| Arc::ptr_eq(other, base)).count();
+            let returned = outputs.iter().filter(|output| output.has_base(base)).count();
+            if Arc::strong_count(base) > listed + returned && base.is_tracked() {
+                let reason = "f writes a tracked value into a tensor from outside, which would lose its gradient; return the \
+                              value from f, and write it outside";
+                return Err(Error::invalid("checkpoint", reason));
+            }
+        }
+        Ok(())
+    }
+
     /// [`evaluate`](Self::evaluate) with the random numbers of the first time.
     fn again(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let generator = Generator::from_state(ops::copy(&self.random)?);
@@ -152,10 +172,15 @@ impl Operation for Checkpoint {
         (0..inputs.len()).for_each(|i| saves.input(i));
         let _on = enable_grad();
         let x = self.fresh(inputs);
-        let outputs = if self.level() == 0 { self.evaluate(0, &x)? } else { self.again(&x)? };
-        if self.level() == 0 {
-            known(&outputs, &x)?;
+        if self.level() > 0 {
+            let outputs = self.again(&x)?;
+            return Ok(outputs.iter().map(|output| output.array().clone()).collect());
         }
+        let (outputs, written) = collect_writes(|| self.evaluate(0, &x));
+        let outputs = outputs?;
+        known(&outputs, &x)?;
+        self.writes_stay_inside(&outputs, &written)?;
+        add_writes(written);
         Ok(outputs.iter().map(|output| output.array().clone()).collect())
     }
 

@@ -18,7 +18,8 @@ use crate::tensor::{Creator, Tensor};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::{SmallVec, smallvec};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// What a tensor and its views share: how the base value is stored, and how it was computed.
@@ -34,6 +35,8 @@ pub(crate) struct ViewBase {
     is_apart: bool,
     /// The tensor is a leaf that requires a gradient.
     is_tracked_leaf: AtomicBool,
+    /// The number of views that are leaves that require a gradient.
+    leaf_views: AtomicUsize,
     /// How the base value was computed; until the first write, in the shape of `layout`.
     edge: Mutex<Edge>,
 }
@@ -48,6 +51,7 @@ impl ViewBase {
             is_opaque: AtomicBool::new(false),
             is_apart: tensor.is_apart(),
             is_tracked_leaf: AtomicBool::new(matches!(edge, Edge::Leaf(_))),
+            leaf_views: AtomicUsize::new(0),
             edge: Mutex::new(edge),
         }
     }
@@ -83,9 +87,23 @@ impl ViewBase {
         drop(old);
     }
 
-    /// True if the base is a leaf that requires a gradient.
-    pub(crate) fn is_tracked_leaf(&self) -> bool {
-        self.is_tracked_leaf.load(Ordering::Relaxed)
+    /// Counts a view that became a leaf that requires a gradient, or ceased to be one.
+    pub(crate) fn count_leaf_view(&self, is_leaf: bool) {
+        if is_leaf {
+            self.leaf_views.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.leaf_views.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// True if the base, or a view of it, is a leaf that requires a gradient.
+    pub(crate) fn has_tracked_leaf(&self) -> bool {
+        self.is_tracked_leaf.load(Ordering::Relaxed) || self.leaf_views.load(Ordering::Relaxed) > 0
+    }
+
+    /// True if the base value has a history.
+    pub(crate) fn is_tracked(&self) -> bool {
+        self.lock().is_tracked()
     }
 
     /// The base value is stored without gaps from here on, in elements of the storage.
@@ -156,6 +174,36 @@ impl ViewBase {
     }
 }
 
+thread_local! {
+    /// The bases that recorded writes have changed, while [`collect_writes`] runs.
+    static WRITTEN: RefCell<Option<Vec<Arc<ViewBase>>>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`, and returns with its result the base of every recorded write of this thread in it.
+pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<Arc<ViewBase>>) {
+    /// Restores the collection around this one, also when `f` panics.
+    struct Outer(Option<Vec<Arc<ViewBase>>>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            WRITTEN.set(self.0.take());
+        }
+    }
+    let outer = Outer(WRITTEN.replace(Some(Vec::new())));
+    let result = f();
+    let written = WRITTEN.take().unwrap_or_default();
+    drop(outer);
+    (result, written)
+}
+
+/// Adds writes to the collection of this thread, if there is one.
+pub(crate) fn add_writes(written: impl IntoIterator<Item = Arc<ViewBase>>) {
+    WRITTEN.with_borrow_mut(|list| {
+        if let Some(list) = list {
+            list.extend(written);
+        }
+    });
+}
+
 /// A write in place that is about to be recorded.
 pub(crate) struct Rewrite {
     base: Arc<ViewBase>,
@@ -203,7 +251,6 @@ impl Rewrite {
     /// before (unless all of it was overwritten), the source, and an index.
     pub(crate) fn record<D: Derivative>(self, target: &Tensor, source: &Tensor, index: Option<Array>, derivative: D) {
         let Rewrite { base, region, .. } = self;
-        let was_tracked = target.requires_grad();
         let whole = index.is_none() && region.shape().size() >= base.layout.shape().size();
         // A view of this very base looks at it.
         let source = source.edge();
@@ -219,9 +266,10 @@ impl Rewrite {
             std::mem::replace(&mut *edge, Edge::Node(node, 0))
         };
         drop(old);
-        if !was_tracked && engine::mode() != engine::Mode::Capture {
+        if engine::mode() != engine::Mode::Capture {
             engine::gradient_switched(target.array());
         }
+        add_writes([base]);
     }
 }
 

@@ -359,8 +359,12 @@ impl<'a> Pass<'a> {
                     continue;
                 }
                 if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.keep_grad) {
-                    self.shared.insert(storage_of(gradient), ());
-                    slot.update(|held| self.options.accumulate(held, gradient.clone()))?;
+                    let storage = storage_of(gradient);
+                    // Two slots never hold one storage: the user may write into either.
+                    let is_shared = self.shared.get(storage).is_some() && !gradient.requires_grad();
+                    let kept = if is_shared { ops::copy(gradient)? } else { gradient.clone() };
+                    self.shared.insert(storage, ());
+                    slot.update(|held| self.options.accumulate(held, kept))?;
                 }
             }
         }

@@ -10,7 +10,8 @@ use crate::tensor::{Inner, Tensor};
 use pellucid_ir::backend::{POISONED, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
-use std::cell::RefCell;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -108,7 +109,8 @@ impl Recording {
 
     fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
         for out in outputs {
-            if !out.storage().buffer().is_allocated() {
+            // A captured step writes to tensors from outside only when it is launched.
+            if MODE.get() == Mode::Lazy || !out.storage().buffer().is_allocated() {
                 out.storage().set_pending(self.id);
             }
         }
@@ -121,22 +123,30 @@ impl Recording {
     fn flush(&mut self) -> Result<()> {
         // A kernel that must copy an operand first does so at once, not at this list's end.
         let _eager = Switched::to(Mode::Eager);
-        let mut kernels = wanted(std::mem::take(&mut self.kernels)).into_iter();
+        let _flushing = Flushing(FLUSHING.replace(self.id));
+        let kernels = wanted(std::mem::take(&mut self.kernels));
+        // Tensors from outside wait for the last of their writes.
+        let is_old = |out: &&Array| out.storage().buffer().is_allocated() && out.storage().pending() == self.id;
+        let old: Vec<Array> = kernels.iter().flat_map(|k| &k.outputs).filter(is_old).cloned().collect();
+        let result = self.run(kernels.into_iter());
+        end_wait(self.id, &old);
+        result
+    }
+
+    fn run(&self, mut kernels: impl Iterator<Item = Recorded>) -> Result<()> {
         while let Some(k) = kernels.next() {
             let inputs: Vec<&Array> = k.inputs.iter().collect();
             let outputs: Vec<&Array> = k.outputs.iter().collect();
+            let new: SmallVec<[&Array; 4]> =
+                outputs.iter().copied().filter(|out| !out.storage().buffer().is_allocated()).collect();
             let result = super::run(&k.kernel, &inputs, &outputs, Writes::Uncounted);
             let settled = if result.is_ok() { READY } else { POISONED };
-            for out in outputs {
-                if out.storage().pending() == self.id {
-                    out.storage().set_pending(settled);
-                }
+            for out in new.iter().filter(|out| out.storage().pending() == self.id) {
+                out.storage().set_pending(settled);
             }
             if result.is_err() {
-                // What depends on the failed kernel never gets a value.
-                for rest in kernels.by_ref() {
-                    poison(self.id, &rest.outputs);
-                }
+                // Nothing that depends on the failed kernel gets a value.
+                kernels.for_each(|rest| end_wait(self.id, &rest.outputs));
                 return result;
             }
         }
@@ -166,10 +176,30 @@ fn wanted(mut kernels: Vec<Recorded>) -> Vec<Recorded> {
     kernels
 }
 
-fn poison(list: u64, arrays: &[Array]) {
-    for array in arrays.iter().filter(|a| a.storage().pending() == list) {
-        array.storage().set_pending(POISONED);
+/// Ends the wait for the kernels of a list. A tensor with contents has those; one without never gets any.
+fn end_wait(list: u64, arrays: &[Array]) {
+    for storage in arrays.iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
+        storage.set_pending(if storage.buffer().is_allocated() { READY } else { POISONED });
     }
+}
+
+thread_local! {
+    /// The list that this thread runs, or 0.
+    static FLUSHING: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Restores the list that was run before.
+struct Flushing(u64);
+
+impl Drop for Flushing {
+    fn drop(&mut self) {
+        FLUSHING.set(self.0);
+    }
+}
+
+/// True while this thread runs the list of this number: then its kernels see memory as it is.
+pub(super) fn is_flushing(id: u64) -> bool {
+    FLUSHING.get() == id
 }
 
 /// Looks at the recording of this thread, which must be in a deferred mode.
@@ -235,7 +265,7 @@ impl Drop for Deferred {
         let recording = lock(&self.shared);
         registry().remove(&recording.id);
         for k in &recording.kernels {
-            poison(recording.id, &k.outputs);
+            end_wait(recording.id, &k.outputs);
         }
     }
 }
@@ -243,6 +273,9 @@ impl Drop for Deferred {
 /// Runs `f` with every operation deferred: kernels are collected and run when a value is read, when
 /// the list is long, and at the end. The results are those of running eagerly, bit for bit. What
 /// nobody can see by then is never computed.
+///
+/// Other threads see the deferred writes of this one: they run the list first. They must not write into a tensor that a
+/// deferred kernel reads.
 ///
 /// ```
 /// use pellucid_tensor::{lazy, Tensor};

@@ -195,6 +195,7 @@ fn settle(op: &'static str, storage: &Storage) -> Result<()> {
     match storage.pending() {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
+        pending if list::is_flushing(pending) => Ok(()),
         pending => list::flush_list(op, pending),
     }
 }
@@ -352,8 +353,16 @@ pub(crate) fn rewrote(tensor: &crate::tensor::Tensor) {
 }
 
 /// Runs `f` with every kernel run at once, whatever mode this thread is in: for state that a recording only
-/// refers to, such as parameters that are made when a model first meets an input.
+/// refers to, such as parameters that are made when a model first meets an input. The kernels that [`lazy`] has deferred on this
+/// thread run first.
+///
+/// # Panics
+/// With the typed error of a deferred kernel that failed.
+#[track_caller]
 pub fn eager<R>(f: impl FnOnce() -> R) -> R {
+    if MODE.get() == Mode::Lazy {
+        crate::panic::unwrap(list::flush_current());
+    }
     let _eager = Switched::to(Mode::Eager);
     f()
 }

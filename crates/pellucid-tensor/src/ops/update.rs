@@ -21,7 +21,8 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-/// [`Error::ShapeMismatch`] for shapes other than the targets'.
+/// [`Error::ShapeMismatch`] for shapes other than the targets', and for two targets that are the same elements or overlapping
+/// ranges.
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
     update_many(formula, targets.len(), &all, params)
@@ -61,6 +62,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
             super::writable(op, target)?;
         }
         fits(op, &set[..targets], set)?;
+        apart(op, &set[..targets])?;
         let alike = |other: &[&Tensor]| other.iter().zip(set).all(|(a, b)| a.dtype() == b.dtype());
         match runs.last_mut().filter(|_| before.is_some_and(alike)) {
             Some((_, sets)) => *sets += 1,
@@ -93,6 +95,26 @@ fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[S
         written.extend(set[..targets].iter().copied().zip(values));
     }
     written.iter().try_for_each(|(target, value)| put_view(op, target, target.array(), value))
+}
+
+/// Refuses two targets of one set that are the same elements, or overlapping ranges of one storage.
+fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
+    let overlap = |a: &Tensor, b: &Tensor| {
+        let (a, b) = (a.array(), b.array());
+        let (first, second) = (a.layout().extent(), b.layout().extent());
+        let are_ranges = a.layout().is_contiguous() && b.layout().is_contiguous();
+        a.shares_storage(b)
+            && (a.layout() == b.layout() || are_ranges)
+            && first.start < second.end
+            && second.start < first.end
+    };
+    for (i, target) in targets.iter().enumerate() {
+        if let Some(other) = targets[..i].iter().find(|other| overlap(other, target)) {
+            let help = "two targets of one update share elements; write into a copy() of one of them";
+            return Err(Error::shapes(op, [other.shape(), target.shape()], help));
+        }
+    }
+    Ok(())
 }
 
 /// Whether all of a set broadcast to the shape that every target has.

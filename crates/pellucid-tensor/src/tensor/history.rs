@@ -63,6 +63,11 @@ impl Tensor {
         })
     }
 
+    /// True if the tensor shares this base.
+    pub(crate) fn has_base(&self, base: &Arc<ViewBase>) -> bool {
+        self.0.view_base.get().is_some_and(|own| Arc::ptr_eq(own, base))
+    }
+
     /// True for the tensor of which the others that share its [`ViewBase`] are views.
     pub(crate) fn is_base(&self) -> bool {
         self.0.is_base.load(Ordering::Relaxed)
@@ -89,16 +94,18 @@ impl Tensor {
         self.0.is_apart.load(Ordering::Relaxed)
     }
 
-    /// True for a leaf that requires a gradient, and for a view of one.
+    /// True for a leaf that requires a gradient, and for a tensor that shares a base with one.
     pub(crate) fn is_part_of_tracked_leaf(&self) -> bool {
         (self.0.requires_grad.load(Ordering::Relaxed) && self.is_leaf())
-            || self.0.view_base.get().is_some_and(|base| base.is_tracked_leaf())
+            || self.0.view_base.get().is_some_and(|base| base.has_tracked_leaf())
     }
 
-    /// Tells the views of this tensor whether it requires a gradient.
+    /// Notes in what this leaf shares with its views, or with its base, whether it requires a gradient.
     pub(super) fn tell_views(&self) {
-        if let Some(base) = self.0.view_base.get().filter(|_| self.is_base()) {
-            base.set_leaf(self.edge());
+        match self.0.view_base.get() {
+            Some(base) if self.is_base() => base.set_leaf(self.edge()),
+            Some(base) => base.count_leaf_view(self.requires_grad()),
+            None => {}
         }
     }
 

@@ -15,9 +15,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::Dense;
-use pellucid_ir::formula::{
-    Formula, Input, Kind, Program, Read, Signature, Uniform, UniformSource, Variables, Wanted,
-};
+use pellucid_ir::formula::{Formula, Input, Kind, Program, Read, Signature, Uniform, UniformSource, Variables, Wanted};
 use pellucid_ir::kernel::{AxisSet, Kernel, Map, Meta, Params, Reduce, ReduceOp, Row};
 use pellucid_ir::{Compute, DType, Error, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};

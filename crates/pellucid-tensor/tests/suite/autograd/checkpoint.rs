@@ -1,5 +1,6 @@
 //! Checkpoints: the same numbers as without, for less memory; and anomaly mode.
 
+use crate::support::leaf;
 use pellucid_tensor::{
     Backward, DType, Error, Grad, Tensor, capture, checkpoint, detect_anomaly, grad, lazy, manual_seed, ops,
 };
@@ -172,4 +173,40 @@ fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() 
     drop(guard);
     y.backward();
     assert!(x.grad().unwrap().to_vec::<f64>()[0].is_nan());
+}
+
+/// A write of a tracked value into a tensor from outside would lead to the leaf that stands for a result.
+#[test]
+fn a_write_into_a_tensor_from_outside_is_refused() {
+    let x = leaf([1.0, 2.0, 3.0]);
+    let writing = |b: &Tensor, input: &Tensor| {
+        let b = b.clone();
+        let f = move |x: &[Tensor]| {
+            // Buffers of its own may be written.
+            let own = Tensor::from([0.0, 0.0, 0.0]);
+            ops::copy_(&own, &x[0].cos())?;
+            ops::copy_(&b, &x[0].sin())?;
+            Ok(vec![x[0].square() + &own])
+        };
+        checkpoint(f, &[input])
+    };
+    let b = Tensor::from([0.0, 0.0, 0.0]);
+    let error = writing(&b, &(&x * 1.0)).unwrap_err();
+    assert!(error.to_string().contains("from outside"), "{error}");
+    // A leaf among the inputs is itself inside.
+    let b = Tensor::from([0.0, 0.0, 0.0]);
+    let y = writing(&b, &x).unwrap();
+    let gradient = grad(&[&(y[0].sum(..) + b.sum(..))], &[&x], Grad::default()).unwrap().remove(0);
+    for (g, x) in gradient.to_vec::<f64>().into_iter().zip([1.0f64, 2.0, 3.0]) {
+        assert!((g - (2.0 * x - x.sin() + x.cos())).abs() < 1e-15);
+    }
+    // Buffers of its own, which it returns too.
+    let f = |x: &[Tensor]| {
+        let own = Tensor::from([0.0, 0.0, 0.0]);
+        ops::copy_(&own.narrow(0, 0, 1), &x[0].narrow(0, 0, 1).square())?;
+        Ok(vec![own.narrow(0, 0, 2), own])
+    };
+    let y = checkpoint(f, &[&(&x * 1.0)]).unwrap();
+    let gradient = grad(&[&(y[0].sum(..) + y[1].sum(..))], &[&x], Grad::default()).unwrap().remove(0);
+    assert_eq!(gradient.to_vec::<f64>(), [4.0, 0.0, 0.0]);
 }

@@ -476,3 +476,70 @@ fn random_writes_have_the_gradients_of_their_functional_form() {
         assert_close(&Tensor::new(second[0].clone(), [3]), &second[1]);
     }
 }
+
+#[test]
+fn a_captured_step_sees_a_recorded_write_into_what_was_tracked_before() {
+    let x = leaf([1.0, 2.0, 3.0]);
+    let b = &x * 1.0;
+    let gradient = || {
+        let keep = Grad { retain_graph: true, ..Default::default() };
+        grad(&[&(&b * &b).sum(..)], &[&x], keep).unwrap().remove(0)
+    };
+    let mut step = capture(|_| gradient(), &[]).unwrap();
+    assert_eq!(step.launch(&[]).unwrap().to_vec::<f64>(0), [2.0, 4.0, 6.0]);
+    b.narrow(0, 0, 1).copy_(&Tensor::from([5.0]));
+    assert_eq!(step.launch(&[]).unwrap().to_vec::<f64>(0), [0.0, 4.0, 6.0]);
+    b.copy_(&x.square());
+    assert_eq!(step.launch(&[]).unwrap().to_vec::<f64>(0), gradient().to_vec::<f64>());
+}
+
+#[test]
+fn a_view_that_was_made_a_leaf_is_protected_like_one() {
+    let x = leaf([1.0, 2.0, 3.0]);
+    let b = Tensor::from([0.0, 0.0, 0.0]);
+    let view = b.narrow(0, 0, 2).requires_grad_(true);
+    let part = view.narrow(0, 0, 1);
+    for (target, source) in [(&part, x.narrow(0, 0, 1)), (&part, Tensor::from([5.0])), (&b, x.clone())] {
+        assert!(matches!(ops::copy_(target, &source), Err(Error::InPlaceOnTracked { .. })));
+    }
+    assert!(matches!(ops::copy_(&b.narrow(0, 2, 1), &x.narrow(0, 0, 1)), Err(Error::InPlaceOnTracked { .. })));
+    let gradient = grad(&[&(&part * 3.0).sum(..)], &[&view], Grad::default()).unwrap().remove(0);
+    assert_eq!(gradient.to_vec::<f64>(), [3.0, 0.0]);
+    {
+        let _off = no_grad();
+        b.copy_(&Tensor::from([1.0, 2.0, 3.0]));
+    }
+    // A leaf no more: its memory may be written again.
+    let view = view.requires_grad_(false);
+    b.copy_(&x);
+    assert!(view.requires_grad());
+    assert_eq!(grad(&[&view.sum(..)], &[&x], Grad::default()).unwrap()[0].to_vec::<f64>(), [1.0, 1.0, 0.0]);
+}
+
+#[test]
+fn kept_gradients_share_no_memory() {
+    let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
+    let a = &x * 1.0;
+    let c = &a + &y;
+    a.keep_grad();
+    c.keep_grad();
+    (&c * 2.0).sum(..).backward();
+    c.grad().unwrap().copy_(&Tensor::from([7.0, 7.0]));
+    for t in [&a, &x, &y] {
+        assert_eq!(t.grad().unwrap().to_vec::<f64>(), [2.0, 2.0]);
+    }
+}
+
+#[test]
+fn targets_of_one_update_do_not_overlap() {
+    let b = Tensor::arange(1.0, 9.0, 1.0);
+    let both = formula!(|p, q| (p + 1.0, q * 2.0));
+    let refused =
+        |p: &Tensor, q: &Tensor| matches!(ops::update(both, &[p, q], &[], &[]), Err(Error::ShapeMismatch { .. }));
+    assert!(refused(&b.narrow(0, 0, 6), &b.narrow(0, 2, 6)) && refused(&b, &b) && refused(&b.flip(0), &b.flip(0)));
+    assert_eq!(b.to_vec::<f64>(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+    ops::update(both, &[&b.narrow(0, 0, 4), &b.narrow(0, 4, 4)], &[], &[]).unwrap();
+    let columns = b.reshape([4, 2]);
+    ops::update(both, &[&columns.select(1, 0), &columns.select(1, 1)], &[], &[]).unwrap();
+    assert_eq!(b.to_vec::<f64>(), [3.0, 6.0, 5.0, 10.0, 11.0, 24.0, 15.0, 32.0]);
+}

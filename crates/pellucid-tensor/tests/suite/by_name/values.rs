@@ -53,6 +53,68 @@ fn numbers_that_a_dtype_does_not_have() {
     }
 }
 
+/// An integer beside an integer tensor is a value of its dtype, or refused; bounds saturate.
+#[test]
+fn integers_beside_narrow_tensors() {
+    let (bytes, words) = (Tensor::from([1u8, 7]), Tensor::from([1i32, 7]));
+    let far = 1i64 << 40;
+    assert_eq!(ops::clamp(&words, 0, far).unwrap().to_vec::<i64>(), [1, 7]);
+    assert_eq!(ops::clamp(&words, -far, 5).unwrap().to_vec::<i64>(), [1, 5]);
+    assert_eq!(ops::clamp(&bytes, 5, i64::MAX).unwrap().to_vec::<i64>(), [5, 7]);
+    assert_eq!(ops::clamp(&bytes, -5, 300).unwrap().to_vec::<i64>(), [1, 7]);
+    for (op, result) in [
+        ("lt", ops::lt(&words, far)),
+        ("eq", ops::eq(&words, 1i64 << 32)),
+        ("minimum", ops::minimum(&words, i64::MAX)),
+        ("maximum", ops::maximum(&bytes, 300)),
+        ("rem", ops::rem(&words, far)),
+        ("floor_div", ops::floor_div(&words, 1i64 << 31)),
+        ("add", ops::add(&bytes, 256)),
+    ] {
+        assert!(refused(op, result).contains("range"), "{op}");
+    }
+    assert_eq!(ops::lt(&bytes, 300).unwrap().to_vec::<bool>(), [true, true]);
+    assert_eq!(ops::lt(&words.to_dtype(DType::I64), far).unwrap().to_vec::<bool>(), [true, true]);
+    assert_eq!(ops::add(&bytes, 255).unwrap().to_vec::<i64>(), [0, 6], "sums wrap");
+    // Tensors of other dtypes are promoted, and of floats any number is a value.
+    assert_eq!(ops::add(&words, far as f64).unwrap().dtype(), DType::F32);
+}
+
+/// The least integer has no absolute value.
+#[test]
+fn remainders_and_divisors_of_the_least_integer() {
+    let numbers = [i64::MIN, i64::MIN + 1, -6, -5, -1, 0, 1, 4, 6, 7, i64::MAX];
+    for a in numbers {
+        for b in numbers {
+            let (x, y) = (Tensor::from([a]), Tensor::from([b]));
+            let expected = if b == 0 { 0 } else { a.wrapping_rem(b) };
+            assert_eq!(ops::fmod(&x, &y).unwrap().item::<i64>(), expected, "fmod({a}, {b})");
+            let (mut p, mut q) = (i128::from(a).abs(), i128::from(b).abs());
+            while q != 0 {
+                (p, q) = (q, p % q);
+            }
+            assert_eq!(ops::gcd(&x, &y).unwrap().item::<i64>(), p as i64, "gcd({a}, {b})");
+        }
+    }
+    let x = Tensor::from([-5i32, i32::MIN, 6]);
+    assert_eq!(ops::fmod(&x, i32::MIN).unwrap().to_vec::<i64>(), [-5, 0, 6]);
+    // A float beside a zero, and signs.
+    let y = ops::fmod(&Tensor::from([-7.5, 7.5, -0.0]), -2.0).unwrap().to_vec::<f64>();
+    assert_eq!((y[0], y[1], y[2].is_sign_negative()), (-1.5, 1.5, true));
+}
+
+#[test]
+fn means_of_scattered_integers() {
+    let (x, index) = (Tensor::from([0u8, 1]), Tensor::from([0i64, 0, 0]));
+    let mean = |x: &Tensor, values: &Tensor| ops::scatter_reduce(x, &index, values, 0, ops::Meeting::Mean, false);
+    let y = mean(&x, &Tensor::from([200u8, 201, 250])).unwrap();
+    assert_eq!((y.dtype(), y.to_vec::<i64>()), (DType::U8, vec![217, 1]));
+    let masks = Tensor::from([true, false, true]);
+    assert!(matches!(mean(&Tensor::from([true, true]), &masks), Err(Error::DTypeMismatch { .. })));
+    let small = ops::geomspace(1e-200, 1e-190, 3, DType::F64).unwrap().to_vec::<f64>();
+    assert!(small[0] == 1e-200 && small[2] == 1e-190 && (small[1] / 1e-195 - 1.0).abs() < 1e-12);
+}
+
 #[test]
 fn weights_of_classes() {
     for weights in [[0.0, 0.0], [1.0, -1.0], [f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MAX]] {

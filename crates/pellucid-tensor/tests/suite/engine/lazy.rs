@@ -2,7 +2,7 @@
 
 use super::programs::{ALL, wave};
 use crate::support::{bits, leaf, panic_of, payload_of};
-use pellucid_tensor::{DType, Error, Generator, Tensor, lazy, manual_seed, ops};
+use pellucid_tensor::{DType, Error, Generator, Tensor, capture, eager, lazy, manual_seed, ops};
 
 #[test]
 fn every_program_computes_the_same_bits() {
@@ -146,4 +146,55 @@ fn drawn(key: u64, numbers: usize) -> Vec<i64> {
     let generator = Generator::new(key);
     ops::rand_with([numbers], DType::F32, &generator).unwrap();
     generator.state().to_vec()
+}
+
+/// A tensor from outside that a deferred kernel writes has its new value for everyone who reads it.
+#[test]
+fn deferred_writes_to_tensors_from_outside_are_seen() {
+    let on_thread = |f: &(dyn Fn() -> Vec<f64> + Sync)| std::thread::scope(|s| s.spawn(f).join().unwrap());
+    let (five, nine) = (Tensor::from([5.0f64, 5.0]), Tensor::from([9.0f64, 9.0]));
+    let start = || Tensor::from([1.0f64, 2.0]);
+
+    let x = start();
+    lazy(|| {
+        x.copy_(&five);
+        assert_eq!(on_thread(&|| x.to_vec()), [5.0, 5.0]);
+        x.copy_(&nine);
+        assert_eq!(eager(|| (&x * 2.0).to_vec::<f64>()), [18.0, 18.0]);
+        let y = &x * 1.0;
+        eager(|| x.copy_(&five));
+        assert_eq!(y.to_vec::<f64>(), [9.0, 9.0], "the read comes first");
+    });
+    // A later write of another thread, eager, lazy, and by a captured step.
+    let mut step = capture(|_| x.copy_(&nine), &[]).unwrap();
+    for way in 0..3 {
+        lazy(|| {
+            x.copy_(&five);
+            match way {
+                0 => drop(on_thread(&|| (x.copy_(&nine), vec![]).1)),
+                1 => drop(on_thread(&|| (lazy(|| x.copy_(&nine)), vec![]).1)),
+                _ => drop(step.launch(&[]).unwrap()),
+            }
+            assert_eq!(x.to_vec::<f64>(), [9.0, 9.0], "{way}");
+        });
+    }
+    // A kernel that reads what it writes, under another layout, and reads before and after other writes.
+    let x = Tensor::from([1.0f64, 2.0, 3.0]);
+    lazy(|| {
+        x.copy_(&x.flip(0));
+        let y = &x * 10.0;
+        x.copy_(&x.roll(&[1], &[0]));
+        assert_eq!((y.to_vec::<f64>(), x.to_vec::<f64>()), (vec![30.0, 20.0, 10.0], vec![1.0, 3.0, 2.0]));
+    });
+    // A failed kernel leaves the tensor as it was, and its own results without a value.
+    let x = start();
+    let failed = std::panic::catch_unwind(|| {
+        lazy(|| {
+            let picked = x.index_select(0, &Tensor::from([7i64]));
+            x.copy_(&five);
+            picked
+        })
+    });
+    assert!(failed.is_err());
+    assert_eq!(x.to_vec::<f64>(), [1.0, 2.0]);
 }
