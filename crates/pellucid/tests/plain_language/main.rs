@@ -1,0 +1,223 @@
+//! The language of the repository: words that the field does not use, names of several types, and long lines.
+//!
+//! Each check has a list of exceptions, whose counts may only fall. A count that has fallen must be lowered in the list:
+//! `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// Words that CONTRIBUTING.md rules out, in comments, documents, messages and identifiers. `(a|b)` are alternatives of one
+/// word; all others follow each other.
+const DENIED: [&str; 14] = [
+    "(room|rooms)",
+    "(seat|seats)",
+    "(mend|mends|mended)",
+    "truth (value|values)",
+    "first (value|values)",
+    "half (type|types)",
+    "nobody",
+    "whoever",
+    "in its stead",
+    "so many",
+    "where it lies",
+    "what lies",
+    "past the caches",
+    "(ask|asks) for what",
+];
+
+/// Longest line of a Markdown document, in characters. Rows of tables may be longer.
+const LONGEST_LINE: usize = 120;
+
+/// The root of the workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+}
+
+/// The files of the repository with one of these extensions, by their paths from the root.
+fn files(extensions: &[&str]) -> Vec<(String, String)> {
+    fn visit(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a folder of the repository").map(|e| e.expect("an entry")) {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            if path.is_dir() {
+                if !name.starts_with('.') && name != "target" {
+                    visit(&path, extensions, found);
+                }
+            } else if path.extension().is_some_and(|e| extensions.iter().any(|known| e == *known)) {
+                found.push(path);
+            }
+        }
+    }
+    let root = root();
+    let mut paths = Vec::new();
+    visit(&root, extensions, &mut paths);
+    paths.sort();
+    let read = |path: PathBuf| {
+        let name = path.strip_prefix(&root).expect("found below the root").to_string_lossy().replace('\\', "/");
+        (name, fs::read_to_string(&path).expect("text"))
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// A word of a text, in lower case.
+struct Word {
+    text: String,
+    line: usize,
+    /// Only space, marks of comments or an underscore separate it from the word before.
+    follows: bool,
+}
+
+/// The words of a text. An identifier is several words: `first_values` and `FirstValues` are two.
+fn words(text: &str) -> Vec<Word> {
+    let mut words: Vec<Word> = Vec::new();
+    let (mut line, mut follows, mut before) = (1, true, ' ');
+    for c in text.chars() {
+        if c.is_alphabetic() {
+            let continues = before.is_alphabetic() && !(c.is_uppercase() && before.is_lowercase());
+            match words.last_mut() {
+                Some(word) if continues => word.text.extend(c.to_lowercase()),
+                _ => {
+                    words.push(Word { text: c.to_lowercase().collect(), line, follows });
+                    follows = true;
+                }
+            }
+        } else {
+            follows &= c.is_whitespace() || "/!*#>_".contains(c);
+            line += usize::from(c == '\n');
+        }
+        before = c;
+    }
+    words
+}
+
+/// The lines on which a denied phrase begins, with the phrase.
+fn denied(text: &str) -> Vec<(usize, String)> {
+    let words = words(text);
+    let mut found = Vec::new();
+    for phrase in DENIED {
+        let wanted: Vec<Vec<&str>> =
+            phrase.split(' ').map(|w| w.trim_matches(['(', ')']).split('|').collect()).collect();
+        for window in words.windows(wanted.len()) {
+            let is_here = window.iter().zip(&wanted).all(|(word, any)| any.contains(&word.text.as_str()));
+            if is_here && window[1..].iter().all(|word| word.follows) {
+                found.push((window[0].line, window.iter().map(|w| w.text.as_str()).collect::<Vec<_>>().join(" ")));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The names of the types that a source file defines.
+fn types(text: &str) -> Vec<&str> {
+    let definition = |line: &'_ str| -> Option<usize> {
+        let code = line.trim_start();
+        let start = line.len() - code.len();
+        let visibility = match code.strip_prefix("pub") {
+            Some(rest) if rest.starts_with('(') => "pub".len() + rest.find(") ")? + 2,
+            Some(rest) if rest.starts_with(' ') => "pub ".len(),
+            _ => 0,
+        };
+        let keyword = ["struct ", "enum ", "trait ", "union "].iter().find(|k| code[visibility..].starts_with(**k))?;
+        Some(start + visibility + keyword.len())
+    };
+    let name =
+        |line: &'_ str| definition(line).map(|at| (at, line[at..].find(|c: char| !c.is_alphanumeric() && c != '_')));
+    text.lines()
+        .filter_map(|line| name(line).map(|(at, end)| &line[at..end.map_or(line.len(), |end| at + end)]))
+        .filter(|name| name.starts_with(char::is_uppercase))
+        .collect()
+}
+
+/// Compares counts by name with the list of exceptions in `file`, or writes the list. `places` says where an excess is.
+#[track_caller]
+fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) -> String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plain_language").join(file);
+    if env::var_os("UPDATE_EXCEPTIONS").is_some() {
+        let mut list = String::new();
+        for (name, count) in &counts {
+            writeln!(list, "{count} {name}").expect("a string");
+        }
+        return fs::write(path, list).expect("the list can be written");
+    }
+    let list = fs::read_to_string(&path).expect("the list of exceptions");
+    let allowed: BTreeMap<&str, usize> = list
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(n, name)| (name, n.parse().expect("a count")))
+        .collect();
+    let mut wrong = String::new();
+    for (name, &count) in &counts {
+        let most = allowed.get(name.as_str()).copied().unwrap_or(0);
+        if count > most {
+            writeln!(wrong, "{name}: {count}, at most {most}\n{}", places(name)).expect("a string");
+        }
+    }
+    for (name, most) in allowed {
+        let count = counts.get(name).copied().unwrap_or(0);
+        if count < most {
+            writeln!(wrong, "{name}: {count} now; lower the {most} in {file} (UPDATE_EXCEPTIONS=1)").expect("a string");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// This check, and what it is about.
+fn is_own(name: &str) -> bool {
+    name.starts_with("crates/pellucid/tests/plain_language/")
+}
+
+#[test]
+fn no_new_denied_words() {
+    let files = files(&["rs", "md", "py", "toml"]);
+    let found: BTreeMap<&str, Vec<(usize, String)>> =
+        files.iter().filter(|(name, _)| !is_own(name)).map(|(name, text)| (name.as_str(), denied(text))).collect();
+    let counts = found.iter().filter(|(_, f)| !f.is_empty()).map(|(name, f)| (name.to_string(), f.len())).collect();
+    compare("words.txt", counts, |name| {
+        found[name].iter().map(|(line, phrase)| format!("  {name}:{line}: {phrase}\n")).collect()
+    });
+}
+
+#[test]
+fn no_new_types_of_one_name() {
+    let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, text) in files(&["rs"]) {
+        // Types of tests are seen by their file alone.
+        if name.contains("/tests/") || name.contains("/tests.rs") || name.contains("/testing") {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod tests {").next().expect("a first part");
+        for type_name in types(code) {
+            defined.entry(type_name.to_string()).or_default().push(name.clone());
+        }
+    }
+    defined.retain(|_, files| files.len() > 1);
+    let counts = defined.iter().map(|(name, files)| (name.clone(), files.len())).collect();
+    compare("types.txt", counts, |name| defined[name].iter().map(|file| format!("  {file}\n")).collect());
+}
+
+#[test]
+fn no_new_long_lines_in_documents() {
+    let files = files(&["md"]);
+    let long = |text: &str| -> Vec<usize> {
+        let is_long = |(_, line): &(usize, &str)| line.chars().count() > LONGEST_LINE && !line.starts_with('|');
+        text.lines().enumerate().filter(is_long).map(|(i, _)| i + 1).collect()
+    };
+    let found: BTreeMap<&str, Vec<usize>> = files.iter().map(|(name, text)| (name.as_str(), long(text))).collect();
+    let counts = found.iter().filter(|(_, f)| !f.is_empty()).map(|(name, f)| (name.to_string(), f.len())).collect();
+    compare("lines.txt", counts, |name| found[name].iter().map(|line| format!("  {name}:{line}\n")).collect());
+}
+
+#[test]
+fn the_checks_find_what_they_look_for() {
+    let phrases =
+        |text: &str| denied(text).into_iter().map(|(line, phrase)| format!("{line} {phrase}")).collect::<Vec<_>>();
+    assert_eq!(phrases("let mend = 1;\n// There is Room."), ["1 mend", "2 room"]);
+    assert_eq!(phrases("/// the truth\n/// values of"), ["1 truth values"]);
+    assert_eq!(phrases("fn first_values() {}\nstruct HalfTypes;"), ["1 first values", "2 half types"]);
+    assert!(phrases("amend, mushroom, seated; (first, values); so. Many").is_empty());
+    let source = "pub(crate) struct Alpha<T>(T);\n    enum Beta {\npub trait Gamma: Sized {\nstruct $name;\n// struct Delta\nfn structure() {}";
+    assert_eq!(types(source), ["Alpha", "Beta", "Gamma"]);
+}
