@@ -74,7 +74,7 @@ fn integers_beside_narrow_tensors() {
         assert!(refused(op, result).contains("range"), "{op}");
     }
     assert_eq!(ops::lt(&bytes, 300).unwrap().to_vec::<bool>(), [true, true]);
-    assert_eq!(ops::lt(&words.to_dtype(DType::I64), far).unwrap().to_vec::<bool>(), [true, true]);
+    assert_eq!(ops::lt(words.to_dtype(DType::I64), far).unwrap().to_vec::<bool>(), [true, true]);
     assert_eq!(ops::add(&bytes, 255).unwrap().to_vec::<i64>(), [0, 6], "sums wrap");
     // Tensors of other dtypes are promoted, and of floats any number is a value.
     assert_eq!(ops::add(&words, far as f64).unwrap().dtype(), DType::F32);
@@ -99,7 +99,7 @@ fn remainders_and_divisors_of_the_least_integer() {
     let x = Tensor::from([-5i32, i32::MIN, 6]);
     assert_eq!(ops::fmod(&x, i32::MIN).unwrap().to_vec::<i64>(), [-5, 0, 6]);
     // A float beside a zero, and signs.
-    let y = ops::fmod(&Tensor::from([-7.5, 7.5, -0.0]), -2.0).unwrap().to_vec::<f64>();
+    let y = ops::fmod(Tensor::from([-7.5, 7.5, -0.0]), -2.0).unwrap().to_vec::<f64>();
     assert_eq!((y[0], y[1], y[2].is_sign_negative()), (-1.5, 1.5, true));
 }
 
