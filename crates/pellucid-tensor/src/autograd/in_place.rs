@@ -14,12 +14,12 @@ use super::operation::{Derivative, SavedValue};
 use crate::array::Array;
 use crate::engine;
 use crate::ops::{Embedded, Strided};
-use crate::tensor::{Creator, Tensor};
+use crate::tensor::{Creator, Inner, Tensor};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// What a tensor and its views share: how the base value is stored, and how it was computed.
@@ -35,8 +35,10 @@ pub(crate) struct ViewBase {
     is_apart: bool,
     /// The tensor is a leaf that requires a gradient.
     is_tracked_leaf: AtomicBool,
-    /// The number of views that are leaves that require a gradient.
-    leaf_views: AtomicUsize,
+    /// True after a view became a leaf that requires a gradient.
+    has_leaf_views: AtomicBool,
+    /// The views that became such leaves. Dropped ones are removed at the next check.
+    leaf_views: Mutex<Vec<Weak<Inner>>>,
     /// How the base value was computed; until the first write, in the shape of `layout`.
     edge: Mutex<Edge>,
 }
@@ -51,7 +53,8 @@ impl ViewBase {
             is_opaque: AtomicBool::new(false),
             is_apart: tensor.is_apart(),
             is_tracked_leaf: AtomicBool::new(matches!(edge, Edge::Leaf(_))),
-            leaf_views: AtomicUsize::new(0),
+            has_leaf_views: AtomicBool::new(false),
+            leaf_views: Mutex::default(),
             edge: Mutex::new(edge),
         }
     }
@@ -87,18 +90,25 @@ impl ViewBase {
         drop(old);
     }
 
-    /// Counts a view that became a leaf that requires a gradient, or ceased to be one.
-    pub(crate) fn count_leaf_view(&self, is_leaf: bool) {
-        if is_leaf {
-            self.leaf_views.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.leaf_views.fetch_sub(1, Ordering::Relaxed);
-        }
+    /// Adds a view that became a leaf that requires a gradient.
+    pub(crate) fn add_leaf_view(&self, view: &Tensor) {
+        self.leaf_views.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(view.downgrade());
+        self.has_leaf_views.store(true, Ordering::Relaxed);
+    }
+
+    /// True if a view that is a leaf exists and requires a gradient.
+    #[cold]
+    fn has_tracked_leaf_view(&self) -> bool {
+        let mut views = self.leaf_views.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        views.retain(|view| view.strong_count() > 0);
+        let views: Vec<Tensor> = views.iter().filter_map(Weak::upgrade).map(Tensor::from_inner).collect();
+        views.iter().any(|view| view.is_required_leaf())
     }
 
     /// True if the base, or a view of it, is a leaf that requires a gradient.
     pub(crate) fn has_tracked_leaf(&self) -> bool {
-        self.is_tracked_leaf.load(Ordering::Relaxed) || self.leaf_views.load(Ordering::Relaxed) > 0
+        self.is_tracked_leaf.load(Ordering::Relaxed)
+            || (self.has_leaf_views.load(Ordering::Relaxed) && self.has_tracked_leaf_view())
     }
 
     /// True if the base value has a history.

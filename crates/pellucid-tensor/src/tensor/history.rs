@@ -63,6 +63,11 @@ impl Tensor {
         })
     }
 
+    /// True if [`Tensor::requires_grad_`] was called on this tensor with `true` last.
+    pub(crate) fn is_required_leaf(&self) -> bool {
+        self.0.requires_grad.load(Ordering::Relaxed)
+    }
+
     /// True if the tensor shares this base.
     pub(crate) fn has_base(&self, base: &Arc<ViewBase>) -> bool {
         self.0.view_base.get().is_some_and(|own| Arc::ptr_eq(own, base))
@@ -104,8 +109,8 @@ impl Tensor {
     pub(super) fn tell_views(&self) {
         match self.0.view_base.get() {
             Some(base) if self.is_base() => base.set_leaf(self.edge()),
-            Some(base) => base.count_leaf_view(self.requires_grad()),
-            None => {}
+            Some(base) if self.is_required_leaf() => base.add_leaf_view(self),
+            _ => {}
         }
     }
 

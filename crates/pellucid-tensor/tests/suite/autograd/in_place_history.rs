@@ -517,6 +517,17 @@ fn a_view_that_was_made_a_leaf_is_protected_like_one() {
 }
 
 #[test]
+fn a_leaf_view_that_is_gone_protects_nothing() {
+    let buffer = Tensor::from([0.0, 0.0, 0.0]);
+    for step in 0..3 {
+        buffer.copy_(&Tensor::from(f64::from(step)));
+        let points = buffer.narrow(0, 0, 2).requires_grad_(true);
+        points.square().sum(..).backward();
+        assert_eq!(points.grad().unwrap().to_vec::<f64>(), [2.0 * f64::from(step); 2]);
+    }
+}
+
+#[test]
 fn kept_gradients_share_no_memory() {
     let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
     let a = &x * 1.0;
