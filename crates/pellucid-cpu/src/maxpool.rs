@@ -28,8 +28,8 @@ pub(crate) fn pool(kernel: &Pool, x: &Operand<'_>, values: &Operand<'_>, positio
         && values.layout.is_contiguous()
         && positions.layout.is_contiguous();
     if !fits {
-        let mend = "values and positions are dense, and have the shape of the input but for the last three axes";
-        return Err(Error::shapes("pool", [x.shape(), values.shape()], mend));
+        let help = "values and positions are dense, and have the shape of the input but for the last three axes";
+        return Err(Error::shapes("pool", [x.shape(), values.shape()], help));
     }
     let dims = [0, 1, 2].map(|a| x.shape()[rank - 3 + a]);
     let outs = [0, 1, 2].map(|a| values.shape()[rank - 3 + a]);

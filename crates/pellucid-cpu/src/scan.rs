@@ -31,7 +31,7 @@ pub(crate) fn check(kernel: &Scan, x: &Operand<'_>, outputs: &[Operand<'_>]) -> 
     if !fits {
         return Err(Error::shapes("scan", [x.shape(), y.shape()], "values and positions have the shape of the input"));
     }
-    let refuse = |mend: &str| Err(Error::dtypes("scan", [x.dtype], mend));
+    let refuse = |help: &str| Err(Error::dtypes("scan", [x.dtype], help));
     match (kernel.op, x.dtype) {
         (ScanOp::Sum | ScanOp::Prod, DType::Bool) => refuse("convert masks to integers first"),
         (ScanOp::LogSumExp, d) if !d.is_float() => refuse("logcumsumexp is for floats"),

@@ -30,8 +30,8 @@ pub(crate) fn check(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: 
         && *y.shape() == shape.with_axis(axis, kernel.k)
         && positions.shape() == y.shape();
     if !fits {
-        let mend = format!("values and positions have length k = {} along axis {axis}, at most the input's", kernel.k);
-        return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], mend));
+        let help = format!("values and positions have length k = {} along axis {axis}, at most the input's", kernel.k);
+        return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], help));
     }
     if y.dtype != x.dtype || positions.dtype != DType::I64 {
         let dtypes = [x.dtype, y.dtype, positions.dtype];

@@ -1,19 +1,19 @@
 //! Pellucid's procedural macros.
 #![forbid(unsafe_code)]
 
-mod face;
 mod module;
+mod tensor_method;
 
 use proc_macro::TokenStream;
 
-/// Gives an operation its face: a method of `Tensor` that panics where the function returns an error.
+/// Gives an operation its tensor_method: a method of `Tensor` that panics where the function returns an error.
 ///
 /// The function's first parameter is `&Tensor` and its result `Result<T>`; the method takes the other
 /// parameters and returns `T`, or panics at its caller's line with the typed error. Errors name the operation, as with
 /// [`operation`].
 #[proc_macro_attribute]
-pub fn face(_arguments: TokenStream, item: TokenStream) -> TokenStream {
-    face::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+pub fn tensor_method(_arguments: TokenStream, item: TokenStream) -> TokenStream {
+    tensor_method::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 /// Makes the errors of an operation name it, also those of the operations that it is composed of.
@@ -21,7 +21,7 @@ pub fn face(_arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// The function's result is `Result<T>`.
 #[proc_macro_attribute]
 pub fn operation(_arguments: TokenStream, item: TokenStream) -> TokenStream {
-    face::operation(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+    tensor_method::operation(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 /// Makes a struct or an enum a `Module`: its visit walks all fields, in the order of declaration.

@@ -1,6 +1,6 @@
 //! Every way in which an operation can be refused, as one typed enum.
 //!
-//! A message names the operation, every shape and dtype that matters, and the mend. Before an error
+//! A message names the operation, every shape and dtype that matters, and the help. Before an error
 //! leaves, nothing has changed.
 
 mod state_dict;
@@ -15,24 +15,24 @@ use std::panic::Location;
 #[non_exhaustive]
 pub enum Error {
     /// Operand shapes do not fit one another.
-    #[error("{op}: shapes {} do not fit: {mend}", list(shapes))]
+    #[error("{op}: shapes {} do not fit: {help}", list(shapes))]
     ShapeMismatch {
         /// The operation.
         op: &'static str,
         /// The shapes of its operands.
         shapes: Vec<Shape>,
         /// What must hold, and how to get there.
-        mend: String,
+        help: String,
     },
     /// The operation is not defined for these dtypes.
-    #[error("{op}: dtypes {} are not supported: {mend}", list(dtypes))]
+    #[error("{op}: dtypes {} are not supported: {help}", list(dtypes))]
     DTypeMismatch {
         /// The operation.
         op: &'static str,
         /// The dtypes of its operands.
         dtypes: Vec<DType>,
         /// What it takes, and how to get there.
-        mend: String,
+        help: String,
     },
     /// An axis that the tensor does not have.
     #[error("{op}: axis {axis} is out of range for shape {shape} of rank {}", shape.rank())]
@@ -65,7 +65,7 @@ pub enum Error {
         reason: String,
     },
     /// A matrix without an inverse, or one that is not positive definite.
-    #[error("{op}: matrix {batch} of the batch is {what}{mend}")]
+    #[error("{op}: matrix {batch} of the batch is {what}{help}")]
     Singular {
         /// The operation.
         op: &'static str,
@@ -74,7 +74,7 @@ pub enum Error {
         /// What it is, and where this was found.
         what: String,
         /// How to go on.
-        mend: &'static str,
+        help: &'static str,
     },
     /// The operation is in a part of the library that was left out of this build.
     #[error("{op}: left out of this build; turn on the feature `{feature}`")]
@@ -153,14 +153,14 @@ pub enum Error {
         shape: Shape,
     },
     /// A value was read, or decided a shape, while a step was being recorded.
-    #[error("{op} at {location}: values do not exist while a step is captured; {mend}")]
+    #[error("{op} at {location}: values do not exist while a step is captured; {help}")]
     ReadInCapture {
         /// The operation that needs the value.
         op: &'static str,
         /// The line that asked for it.
         location: &'static Location<'static>,
         /// What a captured step does instead.
-        mend: &'static str,
+        help: &'static str,
     },
     /// A tensor made while a step was captured, used after it.
     #[error(
@@ -171,14 +171,14 @@ pub enum Error {
         op: &'static str,
     },
     /// A captured step would not leave its state as it found it.
-    #[error("capture: the step does not leave {slot} as it found it ({change}); {mend}")]
+    #[error("capture: the step does not leave {slot} as it found it ({change}); {help}")]
     NotAFixedPoint {
         /// The state that differs.
         slot: String,
         /// How it differs.
         change: String,
-        /// How to mend it.
-        mend: String,
+        /// How to help it.
+        help: String,
     },
     /// State that a captured step works on was replaced by other state since it was recorded.
     #[error(
@@ -403,13 +403,13 @@ impl Error {
     }
 
     /// An [`Error::ShapeMismatch`].
-    pub fn shapes<'a>(op: &'static str, shapes: impl IntoIterator<Item = &'a Shape>, mend: impl Into<String>) -> Error {
-        Error::ShapeMismatch { op, shapes: shapes.into_iter().cloned().collect(), mend: mend.into() }
+    pub fn shapes<'a>(op: &'static str, shapes: impl IntoIterator<Item = &'a Shape>, help: impl Into<String>) -> Error {
+        Error::ShapeMismatch { op, shapes: shapes.into_iter().cloned().collect(), help: help.into() }
     }
 
     /// An [`Error::DTypeMismatch`].
-    pub fn dtypes(op: &'static str, dtypes: impl IntoIterator<Item = DType>, mend: impl Into<String>) -> Error {
-        Error::DTypeMismatch { op, dtypes: dtypes.into_iter().collect(), mend: mend.into() }
+    pub fn dtypes(op: &'static str, dtypes: impl IntoIterator<Item = DType>, help: impl Into<String>) -> Error {
+        Error::DTypeMismatch { op, dtypes: dtypes.into_iter().collect(), help: help.into() }
     }
 }
 

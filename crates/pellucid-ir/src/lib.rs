@@ -9,14 +9,14 @@ pub mod backend;
 pub mod borrow;
 mod dtype;
 mod error;
-mod few;
 pub mod formula;
+mod inline_vec;
 pub mod kernel;
 pub mod plan;
 mod shape;
 
 pub use dtype::{Compute, DType, Element, Scalar};
 pub use error::{Error, Misshaped, Result};
-pub use few::Few;
 pub use half::{bf16, f16};
+pub use inline_vec::InlineVec;
 pub use shape::{INLINE_AXES, Layout, Shape, Strides};

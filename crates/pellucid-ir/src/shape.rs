@@ -5,7 +5,7 @@
 //! kernel; a stride may be negative (flip) or 0 (broadcast).
 
 use crate::error::Error;
-use crate::few::Few;
+use crate::inline_vec::InlineVec;
 use smallvec::SmallVec;
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub const INLINE_AXES: usize = 6;
 
 /// The length of every axis, outermost first. A 0-d array has the empty shape and one element.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub struct Shape(Few<usize, INLINE_AXES>);
+pub struct Shape(InlineVec<usize, INLINE_AXES>);
 
 impl Shape {
     /// The shape of a 0-d array.
@@ -214,7 +214,7 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
 }
 
 /// Strides in elements, one an axis.
-pub type Strides = Few<isize, INLINE_AXES>;
+pub type Strides = InlineVec<isize, INLINE_AXES>;
 
 /// A shape laid over a storage: strides and offset, in elements.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -7,7 +7,7 @@ use crate::hook;
 use crate::layer::Layer;
 use crate::module::{Module, parameters_so_far, walk};
 use crate::summary::{Row, Summary};
-use crate::visit::{Part, Place, class, label};
+use crate::visit::{ModuleId, Part, class, label};
 use pellucid_tensor::kernel::Meta;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops, trace, traced};
 use std::any::type_name;
@@ -85,16 +85,16 @@ fn observed<M: Module + ?Sized>(
     if OBSERVERS.load(Ordering::Relaxed) == 0 {
         return compute(None).map_err(|error| failed(module, error));
     }
-    let (place, class) = (Place::of(module), class(type_name::<M>()));
+    let (place, class) = (ModuleId::of(module), class(type_name::<M>()));
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return Watch::around(place, class, is_activation(), inputs[0], || compute(None));
+        return ModelTrace::around(place, class, is_activation(), inputs[0], || compute(None));
     }
     Follow::around(inputs[0], || hook::around(place, inputs, compute)).map_err(|error| failed(module, error))
 }
 
 /// The innermost module of a call that failed.
 struct Failure {
-    place: Place,
+    place: ModuleId,
     /// What it returned.
     source: Error,
     /// The same as the modules around it have returned it so far, with the module's path in the outermost of them.
@@ -113,7 +113,7 @@ thread_local! {
 #[cold]
 #[inline(never)]
 pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
-    let own = Place::of(module);
+    let own = ModuleId::of(module);
     // An error that a module has caught, or made itself, is not that of the part that failed before.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
         FAILURE.set(own.map(|place| Failure { place, source: error.clone(), returned: error.clone() }));
@@ -140,7 +140,7 @@ pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
 }
 
 thread_local! {
-    static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+    static WATCH: RefCell<Option<ModelTrace>> = const { RefCell::new(None) };
     static FOLLOW: RefCell<Option<Follow>> = const { RefCell::new(None) };
 }
 
@@ -148,11 +148,11 @@ thread_local! {
 struct Follow {
     /// Calls so far.
     calls: usize,
-    meet: Rc<dyn Fn(Followed<'_>)>,
+    meet: Rc<dyn Fn(LayerCall<'_>)>,
 }
 
 /// A call that is over.
-pub(crate) struct Followed<'a> {
+pub(crate) struct LayerCall<'a> {
     /// Its number, counted as those of [`watched`] are: by when they begin.
     pub(crate) call: usize,
     pub(crate) x: &'a Tensor,
@@ -170,13 +170,13 @@ impl Follow {
         let Some((call, meet)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else { return compute() };
         let before = traced().unwrap_or_default().kernels;
         let y = compute()?;
-        meet(Followed { call, x, y: &y, before });
+        meet(LayerCall { call, x, y: &y, before });
         Ok(y)
     }
 }
 
 /// What `run` returns, while `meet` is told of every call of a layer in it, the inner ones first; values exist, or are recorded.
-pub(crate) fn followed<R>(meet: Rc<dyn Fn(Followed<'_>)>, run: impl FnOnce() -> R) -> R {
+pub(crate) fn followed<R>(meet: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
     struct Back(Option<Follow>);
     impl Drop for Back {
         fn drop(&mut self) {
@@ -189,16 +189,16 @@ pub(crate) fn followed<R>(meet: Rc<dyn Fn(Followed<'_>)>, run: impl FnOnce() -> 
 }
 
 /// A model that is watched by this thread while it is traced.
-struct Watch {
-    names: HashMap<Place, (String, &'static str)>,
+struct ModelTrace {
+    names: HashMap<ModuleId, (String, &'static str)>,
     depth: usize,
-    calls: Vec<Called>,
+    calls: Vec<TracedCall>,
     /// The innermost layer that failed.
     failed: Option<String>,
 }
 
 /// What is known of a call when it is over.
-pub(crate) struct Called {
+pub(crate) struct TracedCall {
     pub(crate) row: Row,
     /// It is the model itself that is called, not a part of it.
     pub(crate) is_model: bool,
@@ -210,24 +210,24 @@ pub(crate) struct Called {
     pub(crate) dtype: DType,
 }
 
-impl Watch {
+impl ModelTrace {
     /// A call, written down. Its hooks do not run: no values exist.
     fn around(
-        place: Option<Place>,
+        place: Option<ModuleId>,
         class: &'static str,
         is_activation: bool,
         x: &Tensor,
         compute: impl FnOnce() -> Result<Tensor>,
     ) -> Result<Tensor> {
         let before = traced().unwrap_or_default();
-        let at = Watch::with(|watch| {
+        let at = ModelTrace::with(|watch| {
             let known = place.and_then(|p| watch.names.get(&p)).cloned();
             let is_model = known.as_ref().is_some_and(|(name, _)| name.is_empty());
             let (name, class) = known.unwrap_or((String::new(), class));
             let row = Row { name, class, depth: watch.depth, output: Shape::scalar(), bytes: 0, work: before };
             let input = Meta { shape: x.shape().clone(), dtype: x.dtype() };
             let (tracked, dtype) = (x.requires_grad(), x.dtype());
-            watch.calls.push(Called { row, is_model, is_activation, input, tracked, dtype });
+            watch.calls.push(TracedCall { row, is_model, is_activation, input, tracked, dtype });
             watch.depth += 1;
             watch.calls.len() - 1
         });
@@ -239,7 +239,7 @@ impl Watch {
         result
     }
 
-    fn with<R>(f: impl FnOnce(&mut Watch) -> R) -> R {
+    fn with<R>(f: impl FnOnce(&mut ModelTrace) -> R) -> R {
         WATCH.with_borrow_mut(|watch| f(watch.as_mut().expect("its calls are in its trace")))
     }
 }
@@ -254,9 +254,9 @@ struct Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let work = traced().unwrap_or_default();
-        Watch::with(|watch| {
+        ModelTrace::with(|watch| {
             watch.depth -= 1;
-            let Called { row, dtype, .. } = &mut watch.calls[self.at];
+            let TracedCall { row, dtype, .. } = &mut watch.calls[self.at];
             match self.output.take() {
                 Some(y) => {
                     (row.bytes, *dtype) = (y.shape.size() * y.dtype.size(), y.dtype);
@@ -272,11 +272,14 @@ impl Drop for Call {
 ///
 /// # Errors
 /// Those of [`trace`]; [`Error::Layer`] names the layer in which it came up.
-pub(crate) fn watched<R>(model: &(impl Module + ?Sized), run: impl FnOnce() -> Result<R>) -> Result<(R, Vec<Called>)> {
+pub(crate) fn watched<R>(
+    model: &(impl Module + ?Sized),
+    run: impl FnOnce() -> Result<R>,
+) -> Result<(R, Vec<TracedCall>)> {
     let named = model.named_modules();
     let names = named.iter().filter_map(|(name, info)| Some((info.place()?, (name.clone(), info.class())))).collect();
     let _observer = Observer::new();
-    let outer = WATCH.replace(Some(Watch { names, depth: 0, calls: Vec::new(), failed: None }));
+    let outer = WATCH.replace(Some(ModelTrace { names, depth: 0, calls: Vec::new(), failed: None }));
     let result = trace(run);
     let watch = WATCH.replace(outer).expect("put there above");
     match result {
@@ -289,7 +292,7 @@ pub(crate) fn watched<R>(model: &(impl Module + ?Sized), run: impl FnOnce() -> R
 }
 
 /// The shape of the output for an input of this shape, with every call.
-fn shape_of<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<(Shape, Vec<Called>)> {
+fn shape_of<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<(Shape, Vec<TracedCall>)> {
     watched(layer, || {
         let _off = no_grad();
         let x = ops::zeros(input, layer.input_dtype())?;

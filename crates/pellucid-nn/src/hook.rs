@@ -4,7 +4,7 @@
 
 use crate::call::Observer;
 use crate::module::Module;
-use crate::visit::Place;
+use crate::visit::ModuleId;
 use pellucid_tensor::{Error, Result, Tensor, is_grad_enabled, ops};
 use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
@@ -22,7 +22,7 @@ enum Hook {
 
 struct Registered {
     id: usize,
-    place: Place,
+    place: ModuleId,
     hook: Hook,
 }
 
@@ -189,8 +189,8 @@ fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Res
         return Err(Error::invalid("hook", format!("the model has no layer named {name:?}, but {names:?}")));
     };
     let Some(place) = info.place() else {
-        let mend = "holds nothing, so that it cannot be told from others; hook the layer around it, or box it";
-        return Err(Error::invalid("hook", format!("{} {mend}", info.label(name))));
+        let help = "holds nothing, so that it cannot be told from others; hook the layer around it, or box it";
+        return Err(Error::invalid("hook", format!("{} {help}", info.label(name))));
     };
     let mut hooks = HOOKS.write().unwrap_or_else(|e| e.into_inner());
     let id = hooks.last().map_or(0, |r| r.id + 1);
@@ -199,14 +199,14 @@ fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Res
 }
 
 /// The hooks of a place. A hook may register and remove others: they are called without the lock.
-fn hooks_of(place: Option<Place>) -> Vec<Hook> {
+fn hooks_of(place: Option<ModuleId>) -> Vec<Hook> {
     let all = HOOKS.read().unwrap_or_else(|e| e.into_inner());
     all.iter().filter(|r| Some(r.place) == place).map(|r| r.hook.clone()).collect()
 }
 
 /// A module's computation, which is given what replaces its one input, and the hooks of its place.
 pub(crate) fn around(
-    place: Option<Place>,
+    place: Option<ModuleId>,
     inputs: &[&Tensor],
     compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
 ) -> Result<Tensor> {

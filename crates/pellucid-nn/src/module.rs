@@ -257,9 +257,9 @@ fn built(module: &(impl Module + ?Sized), op: &'static str) -> Result<()> {
         }
     });
     let Some(layer) = found else { return Ok(()) };
-    let mend =
+    let help =
         "its parameters are made for the shape of its first input; call build() of the model first, or run it once";
-    Err(Error::Layer { layer, source: Box::new(Error::invalid(op, mend)) })
+    Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
 }
 
 /// [`Module::named_parameters`] of what is there, whether or not all layers are built.

@@ -1,7 +1,7 @@
 //! What a module owns: parameters, which are learnt; buffers, which are kept; the training mode; and ways to choose from.
 
 use pellucid_tensor::ops::Operand;
-use pellucid_tensor::{Switch, Tensor};
+use pellucid_tensor::{HostFlag, Tensor};
 use std::ops::Deref;
 
 /// A tensor that training changes: a leaf that requires a gradient.
@@ -107,12 +107,12 @@ impl<'a> From<&'a Buffer> for Operand<'a> {
 ///
 /// A captured step has a recording for either mode that it meets. Clones are set on their own.
 #[derive(Clone, Debug)]
-pub struct Training(Switch);
+pub struct Training(HostFlag);
 
 impl Training {
     /// In training.
     pub fn new() -> Training {
-        Training(Switch::new(1))
+        Training(HostFlag::new(1))
     }
 
     /// True in training, false in evaluation.
@@ -142,12 +142,12 @@ impl Default for Training {
 /// A captured step has a recording for each way that it meets; a walk finds all choices of a model
 /// ([`graph::path_of`](crate::graph::path_of)). Clones are chosen on their own.
 #[derive(Clone, Debug)]
-pub struct Choice(Switch);
+pub struct Choice(HostFlag);
 
 impl Choice {
     /// This way, to begin with.
     pub fn new(way: usize) -> Choice {
-        Choice(Switch::new(way))
+        Choice(HostFlag::new(way))
     }
 
     /// The way.

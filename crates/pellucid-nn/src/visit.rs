@@ -26,7 +26,7 @@ pub enum Part<'a> {
 pub struct PartInfo {
     class: &'static str,
     /// The module itself, where it has a size; what holds it, where that has one.
-    place: Option<Place>,
+    place: Option<ModuleId>,
     /// Why a step with this module cannot be captured.
     pub(crate) refuses_capture: Option<&'static str>,
     /// Whether its parameters are still to be made.
@@ -40,7 +40,7 @@ impl PartInfo {
     }
 
     /// Where it is, if it can be told from others.
-    pub(crate) fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<ModuleId> {
         self.place
     }
 
@@ -67,15 +67,15 @@ pub(crate) fn class(type_name: &'static str) -> &'static str {
 /// Where a value lies, and of which type it is: as long as it is borrowed, no other value has both. A value
 /// without a size lies nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ModuleId {
     address: usize,
     class: &'static str,
 }
 
-impl Place {
-    pub(crate) fn of<M: ?Sized>(value: &M) -> Option<Place> {
+impl ModuleId {
+    pub(crate) fn of<M: ?Sized>(value: &M) -> Option<ModuleId> {
         let address = std::ptr::from_ref(value).cast::<()>().addr();
-        (size_of_val(value) > 0).then_some(Place { address, class: type_name::<M>() })
+        (size_of_val(value) > 0).then_some(ModuleId { address, class: type_name::<M>() })
     }
 }
 
@@ -88,7 +88,7 @@ thread_local! {
 pub struct Visitor<'a> {
     path: String,
     /// Where the present field lies.
-    field: Option<Place>,
+    field: Option<ModuleId>,
     meet: &'a mut dyn FnMut(&str, Part<'_>),
 }
 
@@ -110,14 +110,14 @@ impl<'a> Visitor<'a> {
         class: &'static str,
         refuses_capture: Option<&'static str>,
     ) {
-        let place = Place::of(module).or(self.field);
+        let place = ModuleId::of(module).or(self.field);
         self.part(Part::Module(PartInfo { class, place, refuses_capture, unbuilt: false }));
     }
 
     /// [`module`](Visitor::module) for one whose parameters are made when it first sees an input: as long as there are none,
     /// [`parameters`](Module::parameters) are refused.
     pub fn unbuilt<M: Module + ?Sized>(&mut self, module: &M) {
-        let place = Place::of(module).or(self.field);
+        let place = ModuleId::of(module).or(self.field);
         self.part(Part::Module(PartInfo { class: type_name::<M>(), place, refuses_capture: None, unbuilt: true }));
     }
 
@@ -126,7 +126,7 @@ impl<'a> Visitor<'a> {
         let (length, outer) = (self.path.len(), self.field);
         let dot = if length == 0 { "" } else { "." };
         write!(self.path, "{dot}{name}").expect("a string takes everything");
-        self.field = Place::of(part);
+        self.field = ModuleId::of(part);
         part.visit(self);
         self.path.truncate(length);
         self.field = outer;

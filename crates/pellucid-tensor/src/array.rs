@@ -152,8 +152,8 @@ impl Array {
         match self.layout.broadcast_to(shape) {
             Some(layout) => Ok(self.view(layout)),
             None => {
-                let mend = "aligned at the last axis, a length must be equal to the target's or 1";
-                Err(Error::shapes(op, [self.shape(), shape], mend))
+                let help = "aligned at the last axis, a length must be equal to the target's or 1";
+                Err(Error::shapes(op, [self.shape(), shape], help))
             }
         }
     }

@@ -30,8 +30,8 @@ pub use autograd::{
 pub use autograd::{Call, called};
 pub use device::Device;
 pub use engine::{
-    CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, Switch, Work, capture, capture_with, eager,
-    is_capturing, lazy, made_since, submit, trace, traced,
+    CacheStats, CaptureOptions, Captured, HostFlag, IntoOutputs, Outputs, Placement, Work, capture, capture_with,
+    eager, is_capturing, lazy, storages_written_since, submit, trace, traced,
 };
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;

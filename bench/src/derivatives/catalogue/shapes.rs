@@ -3,7 +3,7 @@
 use super::{Domain, Kind, Operation, axis, dims, fit, length, ranked};
 use Domain::{Any, Apart};
 use pellucid::ops::einops::{self, Fold};
-use pellucid::ops::{Embedding, EmbeddingBag, Meeting, PadMode};
+use pellucid::ops::{Embedding, EmbeddingBag, PadMode, ScatterReduceOp};
 use pellucid::{DType, Tensor, ops};
 
 fn views() -> Vec<Operation> {
@@ -137,7 +137,7 @@ fn indexing() -> Vec<Operation> {
             ops::scatter_add_along(&fit(&x[0], &[2, 3])?, &random.indices(&[2, 3], 4), 1, [2, 4])
         };
         "scatter_reduce" [Apart, Apart] (x, random) => {
-            let meeting = random.pick(&[Meeting::Sum, Meeting::Prod, Meeting::Mean, Meeting::Max, Meeting::Min]);
+            let meeting = random.pick(&[ScatterReduceOp::Sum, ScatterReduceOp::Prod, ScatterReduceOp::Mean, ScatterReduceOp::Max, ScatterReduceOp::Min]);
             let (x, values) = (fit(&x[0], &[3])?, ops::add(&fit(&x[1], &[4])?, 0.013)?);
             ops::scatter_reduce(&x, &random.indices(&[4], 3), &values, 0, meeting, random.coin())
         };
@@ -153,7 +153,7 @@ fn indexing() -> Vec<Operation> {
             ops::index_fill(&fit(&x[0], &[2, 3])?, 1, &random.indices(&[1], 3), &value)
         };
         "index_reduce" [Apart, Apart] (x, random) => {
-            let meeting = random.pick(&[Meeting::Sum, Meeting::Prod, Meeting::Mean, Meeting::Max, Meeting::Min]);
+            let meeting = random.pick(&[ScatterReduceOp::Sum, ScatterReduceOp::Prod, ScatterReduceOp::Mean, ScatterReduceOp::Max, ScatterReduceOp::Min]);
             let source = ops::add(&fit(&x[1], &[2, 2])?, 0.013)?;
             ops::index_reduce(&fit(&x[0], &[2, 3])?, 1, &random.indices(&[2], 3), &source, meeting, random.coin())
         };
@@ -177,13 +177,13 @@ fn indexing() -> Vec<Operation> {
             ops::embedding(&fit(&x[0], &[2, 3])?, &random.indices(&[4], 2), Embedding::default())
         };
         "embedding_bag" [Apart] (x, random) => {
-            let mode = random.pick(&[Meeting::Sum, Meeting::Mean, Meeting::Max]);
+            let mode = random.pick(&[ScatterReduceOp::Sum, ScatterReduceOp::Mean, ScatterReduceOp::Max]);
             let options = EmbeddingBag { mode, ..EmbeddingBag::default() };
             ops::embedding_bag(&fit(&x[0], &[3, 2])?, &random.indices(&[2, 3], 3), options)
         };
         "embedding_bag with weights" [Any, Any] (x, random) => {
             let weights = fit(&x[1], &[2, 3])?;
-            let options = EmbeddingBag { mode: Meeting::Sum, weights: Some(&weights), ..EmbeddingBag::default() };
+            let options = EmbeddingBag { mode: ScatterReduceOp::Sum, weights: Some(&weights), ..EmbeddingBag::default() };
             ops::embedding_bag(&fit(&x[0], &[3, 2])?, &random.indices(&[2, 3], 3), options)
         };
     }

@@ -3,16 +3,16 @@
 use super::{Domain, Kind, Operation, fit};
 use Domain::{Any, Apart, Positive, Unit};
 use pellucid::ops;
-use pellucid::ops::{Divisor, Outside, Pool, Resample, Resize, Sampling};
+use pellucid::ops::{AvgPoolDivisor, InterpolationMode, PaddingMode, Pool, Resample, Resize};
 
 pub(super) fn operations() -> Vec<Operation> {
     entries! { Windows;
-        "avg_pool1d" [Any] (x, _) => ops::avg_pool1d(&fit(&x[0], &[1, 4])?, Pool::new(2).stride(1), Divisor::Window);
+        "avg_pool1d" [Any] (x, _) => ops::avg_pool1d(&fit(&x[0], &[1, 4])?, Pool::new(2).stride(1), AvgPoolDivisor::Window);
         "avg_pool2d" [Any] (x, _) => {
-            ops::avg_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, Pool::new(2).padding(1), Divisor::Inside)
+            ops::avg_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, Pool::new(2).padding(1), AvgPoolDivisor::Inside)
         };
         "avg_pool3d" [Any] (x, _) => {
-            ops::avg_pool3d(&fit(&x[0], &[1, 2, 2, 3])?, Pool::new(2).stride(1), Divisor::Number(3.0))
+            ops::avg_pool3d(&fit(&x[0], &[1, 2, 2, 3])?, Pool::new(2).stride(1), AvgPoolDivisor::Number(3.0))
         };
         "max_pool1d" [Apart] (x, _) => Ok(ops::max_pool1d(&fit(&x[0], &[1, 4])?, Pool::new(2).stride(1))?.0);
         "max_pool2d" [Apart] (x, _) => Ok(ops::max_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, Pool::new(2).stride(1))?.0);
@@ -72,8 +72,8 @@ pub(super) fn operations() -> Vec<Operation> {
         };
         "grid_sample" [Any, Unit] (x, random) => {
             let (x, grid) = (fit(&x[0], &[1, 1, 2, 3])?, fit(&x[1], &[1, 2, 2, 2])?);
-            let mode = random.pick(&[Sampling::Nearest, Sampling::Linear, Sampling::Cubic]);
-            let outside = random.pick(&[Outside::Zeros, Outside::Border, Outside::Reflection]);
+            let mode = random.pick(&[InterpolationMode::Nearest, InterpolationMode::Linear, InterpolationMode::Cubic]);
+            let outside = random.pick(&[PaddingMode::Zeros, PaddingMode::Border, PaddingMode::Reflection]);
             ops::grid_sample(&x, &ops::mul(&grid, 0.97)?, mode, outside, random.coin())
         };
         "affine_grid" [Any] (x, random) => ops::affine_grid(&fit(&x[0], &[1, 2, 3])?, &[2, 2], random.coin());

@@ -50,8 +50,8 @@ pub(crate) fn check(kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Opera
     // Vectors of a result lie along its last axis.
     let dense = |o: &Operand<'_>| o.shape().last().is_none_or(|&len| len <= 1) || o.layout.strides().last() == Some(&1);
     if metas(outputs)[..] != made[..] || !outputs.iter().all(dense) {
-        let mend = "outputs are those that the inputs ask for, and dense along the last axis";
-        return Err(Error::shapes("attention", outputs.iter().map(|o| o.shape()), mend));
+        let help = "outputs are those that the inputs ask for, and dense along the last axis";
+        return Err(Error::shapes("attention", outputs.iter().map(|o| o.shape()), help));
     }
     Ok(())
 }

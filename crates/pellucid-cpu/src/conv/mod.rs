@@ -121,8 +121,8 @@ pub(crate) fn check(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Opera
         && w.shape()[1].checked_mul(groups) == Some(x.shape()[1])
         && w.shape()[2..] == window.size;
     if !fits {
-        let mend = format!("x is [n, c, ...], w [k, c/{groups}, {:?}], y [n, k, ...]", window.size);
-        return Err(Error::shapes("conv", shapes(), mend));
+        let help = format!("x is [n, c, ...], w [k, c/{groups}, {:?}], y [n, k, ...]", window.size);
+        return Err(Error::shapes("conv", shapes(), help));
     }
     // Positions must be numbers that can be added and subtracted without thought.
     let limit = isize::MAX as usize / 8;

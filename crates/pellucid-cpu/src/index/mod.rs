@@ -42,8 +42,8 @@ pub(crate) fn check(
         && (!along || (0..shape.rank()).all(|a| a == axes[0] || places[a] <= shape[a]))
         && *picked.shape() == index.shape(shape, places);
     if !fits {
-        let mend = "one index array for each indexed axis, all of one shape; values of the shape of the indexed array";
-        return Err(Error::shapes(op, [shape, picked.shape(), places], mend));
+        let help = "one index array for each indexed axis, all of one shape; values of the shape of the indexed array";
+        return Err(Error::shapes(op, [shape, picked.shape(), places], help));
     }
     if picked.dtype != array.dtype || indices.iter().any(|i| i.dtype != DType::I64) {
         let dtypes = [array.dtype, picked.dtype].into_iter().chain(indices.iter().map(|i| i.dtype));

@@ -371,7 +371,7 @@ fn check_fold<T: Elem>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T
         assert_eq!(f.identity[..size], bytes(identity));
         for n in [0, 1, 15, 16, 17, 100, 127, 128, 129, 300, 1000] {
             let x = values(dtype, n, n as u64);
-            // Few NaNs, or they would be all there is to see.
+            // InlineVec NaNs, or they would be all there is to see.
             let x = if n % 2 == 1 { x } else { moderate(dtype, x) };
             // SAFETY: n values.
             let row: Vec<T> = unsafe { source::<T>(x.as_ptr(), n) }.iter().map(|v: &At<T>| v.0).collect();

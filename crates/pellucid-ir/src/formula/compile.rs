@@ -209,9 +209,9 @@ impl Lowering<'_> {
     }
 
     /// The primitive does not exist in the compute type.
-    fn refuse(&self, what: &str, mend: &str) -> Error {
-        let mend = format!("{what} is not defined for {}; {mend}", self.signature.number);
-        Error::dtypes(self.formula.name(), self.signature.inputs.iter().copied(), mend)
+    fn refuse(&self, what: &str, help: &str) -> Error {
+        let help = format!("{what} is not defined for {}; {help}", self.signature.number);
+        Error::dtypes(self.formula.name(), self.signature.inputs.iter().copied(), help)
     }
 
     fn uniform(&mut self, source: UniformSource, compute: Compute) -> Value {
@@ -244,8 +244,8 @@ impl Lowering<'_> {
             Compute::Mask => x == 0.0 || x == 1.0,
         };
         if !fits {
-            let mend = "convert the input to a dtype that has it first, with to_dtype";
-            return Err(self.refuse(&format!("the literal {x}"), mend));
+            let help = "convert the input to a dtype that has it first, with to_dtype";
+            return Err(self.refuse(&format!("the literal {x}"), help));
         }
         Ok(self.uniform(UniformSource::Literal(literal.value), compute))
     }

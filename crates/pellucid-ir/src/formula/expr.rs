@@ -12,7 +12,7 @@ use std::ops;
 /// It has a meaning only inside the text of its formula ([`formula!`](crate::formula!) or
 /// [`Formula::new`](super::Formula::new)); used anywhere else it panics. Operators and methods do
 /// what they do for numbers, with literals on either side: `0.5 * x * (1.0 + x.erf())`. An operation
-/// on a value of the wrong [`Kind`] panics with the mend.
+/// on a value of the wrong [`Kind`] panics with the help.
 #[derive(Clone, Copy)]
 pub struct Expr {
     builder: u32,

@@ -263,8 +263,8 @@ impl Graph {
             true => Ok(found),
             false => {
                 let wanted = allowed.iter().map(|k| k.noun()).collect::<Vec<_>>().join(" or ");
-                let mend = "convert it with to_number(), to_index() or to_mask()";
-                Err(format!("`{name}` takes {wanted}, but it is given {}; {mend}", found.noun()))
+                let help = "convert it with to_number(), to_index() or to_mask()";
+                Err(format!("`{name}` takes {wanted}, but it is given {}; {help}", found.noun()))
             }
         };
         let agree = |name: &str, a: Id, b: Id| match kind(a) == kind(b) {

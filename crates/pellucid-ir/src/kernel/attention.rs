@@ -130,8 +130,8 @@ impl Attention {
             && own.iter().all(|m| m.dtype == dtype)
             && mask.iter().all(|m| m.dtype == dtype || m.dtype == DType::Bool);
         if !typed {
-            let mend = "takes f32 or f64, and a mask of the same dtype or of truth values; use to_dtype()";
-            return Err(Error::dtypes("attention", inputs.iter().map(|m| m.dtype), mend));
+            let help = "takes f32 or f64, and a mask of the same dtype or of truth values; use to_dtype()";
+            return Err(Error::dtypes("attention", inputs.iter().map(|m| m.dtype), help));
         }
         let of = |shape: Shape| Meta { shape, dtype };
         Ok(match self.part {

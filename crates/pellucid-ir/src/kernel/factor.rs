@@ -151,8 +151,8 @@ impl Factor {
             Factor::TriangularSolve { .. } => match inputs[1].shape.dims() {
                 [own @ .., rows, _] if own == batch && *rows == n => smallvec![inputs[1].clone()],
                 _ => {
-                    let mend = "B has the rows and the batch axes of A";
-                    return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], mend));
+                    let help = "B has the rows and the batch axes of A";
+                    return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], help));
                 }
             },
             Factor::Exp => smallvec![a.clone()],
@@ -174,8 +174,8 @@ fn ldl_solve(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
             Ok(smallvec![b.clone()])
         }
         _ => {
-            let mend = "takes factors [.., n, n], pivots [.., n] and B [.., n, k]";
-            Err(Error::shapes(op, inputs.iter().map(|m| &m.shape), mend))
+            let help = "takes factors [.., n, n], pivots [.., n] and B [.., n, k]";
+            Err(Error::shapes(op, inputs.iter().map(|m| &m.shape), help))
         }
     }
 }

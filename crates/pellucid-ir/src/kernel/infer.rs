@@ -79,7 +79,7 @@ impl Index {
 
 /// `[batch.., m, k]` times `[batch.., k, n]`, both of rank 2 or more.
 fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
-    let mismatch = |mend: String| Error::shapes("matmul", [a, b], mend);
+    let mismatch = |help: String| Error::shapes("matmul", [a, b], help);
     let (i, j) = (a.rank() - 2, b.rank() - 2);
     let (m, k, k2, n) = (a[i], a[i + 1], b[j], b[j + 1]);
     if k != k2 {
@@ -96,8 +96,8 @@ pub(super) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
     let mut shape = inputs.first().map_or(Shape::scalar(), |m| m.shape.clone());
     for input in inputs.iter().skip(1) {
         shape = shape.broadcast(&input.shape).ok_or_else(|| {
-            let mend = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
-            Error::shapes(op, inputs.iter().map(|m| &m.shape), mend)
+            let help = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
+            Error::shapes(op, inputs.iter().map(|m| &m.shape), help)
         })?;
     }
     Ok(shape)

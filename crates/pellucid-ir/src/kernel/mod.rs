@@ -1,7 +1,7 @@
 //! The kernel families: the only things that a backend implements.
 //!
 //! A family is a shape rule and a meaning; operations choose a family and its arguments. Keep them
-//! few: a new one needs a reason in its documentation.
+//! inline_vec: a new one needs a reason in its documentation.
 
 mod attention;
 mod factor;
@@ -17,14 +17,14 @@ pub use recurrent::{Cell, Recurrent, RecurrentPart, RecurrentSizes};
 pub use window::{Conv, ConvPart, Pool, Window};
 
 use crate::dtype::{DType, Scalar};
-use crate::few::Few;
 use crate::formula::Program;
+use crate::inline_vec::InlineVec;
 use crate::shape::Shape;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Run-time parameters of a program. They are arguments: a new value never makes a new program.
-pub type Params = Few<Scalar, 2>;
+pub type Params = InlineVec<Scalar, 2>;
 
 /// A set of axes, bit k for axis k.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

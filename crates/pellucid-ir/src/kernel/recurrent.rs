@@ -171,8 +171,8 @@ impl Recurrent {
             && inputs[..floats].iter().all(|m| m.dtype == dtype)
             && inputs[floats..].iter().all(|m| m.dtype == DType::I64);
         if !typed {
-            let mend = "takes f32 or f64, and lengths of i64; use to_dtype()";
-            return Err(Error::dtypes("recurrent", inputs.iter().map(|m| m.dtype), mend));
+            let help = "takes f32 or f64, and lengths of i64; use to_dtype()";
+            return Err(Error::dtypes("recurrent", inputs.iter().map(|m| m.dtype), help));
         }
         let of = |shape: Shape| Meta { shape, dtype };
         let mut outputs: Metas = match self.part {

@@ -13,7 +13,7 @@
 //! The value is rounded to the dtype in which it would have lain in memory ([`Splice`]), so no bit changes. If others
 //! read it too, the one kernel stores it beside its own results.
 
-use super::order::{Meeting, replace};
+use super::order::{Interleaving, replace};
 use super::{Elision, Launch, Operand, Plan, Role};
 use crate::dtype::Compute;
 use crate::formula::{Load, Made, Program, Source, Splice, Spliced};
@@ -80,7 +80,7 @@ fn first_part(launch: &Launch) -> &'static str {
 /// Two launches as one, and where it stands.
 struct Pair {
     launch: Launch,
-    meeting: Meeting,
+    meeting: Interleaving,
     up: bool,
     /// The first of the two stays as well, for others.
     keep: bool,
@@ -123,7 +123,7 @@ fn pair(plan: &Plan, i: usize, j: usize) -> Result<Pair, Apart> {
     let again = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
     let stored: Vec<bool> = a.outputs.iter().map(|o| !again && seen(o)).collect();
     let keep = again && a.outputs.iter().any(seen);
-    let meeting = Meeting::of(&plan.launches, i, j)
+    let meeting = Interleaving::of(&plan.launches, i, j)
         .ok_or(Some("something between them needs the one and is needed by the other"))?;
     let launch = match (&a.kernel, &b.kernel) {
         (Kernel::Reduce(reduce), _) => finish(reduce, a, &maker, b, &reader, &stored)?,

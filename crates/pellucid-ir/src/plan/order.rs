@@ -8,16 +8,16 @@ pub(super) fn conflict(a: &Launch, b: &Launch) -> bool {
 }
 
 /// How launches `i` and `j`, `i < j`, come to stand side by side.
-pub(super) struct Meeting {
+pub(super) struct Interleaving {
     /// What stands between them and must run after the first.
     pub(super) after: Vec<usize>,
     /// What stands between them and must run before the second.
     pub(super) before: Vec<usize>,
 }
 
-impl Meeting {
+impl Interleaving {
     /// `None` if something between them must run after `i` and before `j`.
-    pub(super) fn of(launches: &[Launch], i: usize, j: usize) -> Option<Meeting> {
+    pub(super) fn of(launches: &[Launch], i: usize, j: usize) -> Option<Interleaving> {
         let mut after = Vec::new();
         for k in i + 1..j {
             if conflict(&launches[i], &launches[k])
@@ -38,7 +38,7 @@ impl Meeting {
             }
         }
         before.reverse();
-        Some(Meeting { after, before })
+        Some(Interleaving { after, before })
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) fn replace(
     i: usize,
     j: usize,
     merged: Launch,
-    meeting: &Meeting,
+    meeting: &Interleaving,
     up: bool,
 ) -> usize {
     let (moved, lead) = if up { (&meeting.before, true) } else { (&meeting.after, false) };

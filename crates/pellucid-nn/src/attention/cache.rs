@@ -66,8 +66,8 @@ impl KvCache {
     pub fn padded(mut self, there: &Tensor) -> Result<KvCache> {
         let batch = self.keys.shape()[0];
         if there.rank() != 2 || there.shape()[0] != batch || there.shape()[1] > self.capacity() {
-            let mend = "it says [N, n] for the N sequences of the cache and the first n of its places";
-            return Err(Error::shapes("kv_cache", [there.shape(), self.keys.shape()], mend));
+            let help = "it says [N, n] for the N sequences of the cache and the first n of its places";
+            return Err(Error::shapes("kv_cache", [there.shape(), self.keys.shape()], help));
         }
         if there.dtype() != DType::Bool {
             return Err(Error::dtypes("kv_cache", [there.dtype()], "true is there, false is padding; use ne(0)"));
@@ -122,8 +122,8 @@ impl KvCache {
         for (new, buffer) in [(keys, &self.keys), (values, &self.values)] {
             let expected: Shape = buffer.shape().with_axis(2, count);
             if *new.shape() != expected || count > self.capacity() {
-                let mend = "a cache is for one batch and one layer, and for no more elements than its capacity";
-                return Err(Error::shapes(op, [new.shape(), buffer.shape()], mend));
+                let help = "a cache is for one batch and one layer, and for no more elements than its capacity";
+                return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
                 return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], "a cache has the dtype of its layer"));

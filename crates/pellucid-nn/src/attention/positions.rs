@@ -78,8 +78,8 @@ impl Layer for LearntPositions {
         let longest = self.weight.shape()[0];
         let length = from_start("learnt_positions", x)?.size();
         if length > longest {
-            let mend = format!("the table has {longest} positions");
-            return Err(Error::shapes("learnt_positions", [x.shape()], mend));
+            let help = format!("the table has {longest} positions");
+            return Err(Error::shapes("learnt_positions", [x.shape()], help));
         }
         ops::add(x, &ops::narrow(&self.weight, 0, 0, length)?)
     }

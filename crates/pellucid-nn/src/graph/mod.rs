@@ -62,7 +62,7 @@ mod trainer;
 pub use crate::loss::LossKind;
 pub use batch::{Batch, Model, MultiInput};
 pub use paths::{EarlyExit, If, Path, Repeat, path_of};
-pub use plan::{Buf, CapturePlan, LossBufs, PerLayerBufs, Place, make_plan, make_plan_for_sequential};
+pub use plan::{ArenaSlot, Buf, CapturePlan, LossBufs, PerLayerBufs, make_plan, make_plan_for_sequential};
 pub use rebind::{Rebound, collect_params_from_plan, try_rebind_grads};
 pub use record::{
     BeforeUpdate, GraphExec, GraphExecLike, StepOptions, record_eval_graph, record_step_graph, record_step_graph_with,

@@ -1,7 +1,7 @@
 //! The plan of a step: which buffers it may need, layer by layer, found from shapes alone.
 
 use super::batch::{Batch, Model};
-use crate::call::{Called, watched};
+use crate::call::{TracedCall, watched};
 use crate::layer::Layer;
 use crate::loss::LossKind;
 use crate::module::parameters_so_far;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 /// Where a planned buffer is.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum Place {
+pub enum ArenaSlot {
     /// Where the step keeps it is not known: nothing was recorded, or the recording does not say.
     #[default]
     Planned,
@@ -28,7 +28,7 @@ pub enum Place {
         last: usize,
     },
     /// In several pieces, each in a place of its own: what a layer makes on its way.
-    Parts(Vec<Place>),
+    Parts(Vec<ArenaSlot>),
     /// Nowhere: it never leaves a fused kernel.
     Elided {
         /// The kernel.
@@ -56,7 +56,7 @@ pub(super) enum Role {
 pub struct Buf {
     shape: Shape,
     dtype: DType,
-    place: Place,
+    place: ArenaSlot,
     recorded: bool,
     /// None for what has no values that mean anything outside of its layer.
     pinned: Option<OnceLock<Tensor>>,
@@ -64,11 +64,11 @@ pub struct Buf {
 
 impl Buf {
     fn new(shape: &Shape, dtype: DType) -> Buf {
-        Buf { shape: shape.clone(), dtype, place: Place::Planned, recorded: false, pinned: Some(OnceLock::new()) }
+        Buf { shape: shape.clone(), dtype, place: ArenaSlot::Planned, recorded: false, pinned: Some(OnceLock::new()) }
     }
 
     fn scratch(bytes: usize) -> Buf {
-        Buf { shape: Shape::from(bytes), dtype: DType::U8, place: Place::Planned, recorded: false, pinned: None }
+        Buf { shape: Shape::from(bytes), dtype: DType::U8, place: ArenaSlot::Planned, recorded: false, pinned: None }
     }
 
     /// Its shape.
@@ -87,7 +87,7 @@ impl Buf {
     }
 
     /// Where it is: known of a [recorded](super::GraphExec::plan) step's.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &ArenaSlot {
         &self.place
     }
 
@@ -266,14 +266,19 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 }
 
 /// The layers that the model calls itself, and the model where it has parameters of its own.
-fn per_layer(class: &str, calls: &[Called], parameters: Vec<(String, Parameter)>, logits: &Buf) -> Vec<PerLayerBufs> {
+fn per_layer(
+    class: &str,
+    calls: &[TracedCall],
+    parameters: Vec<(String, Parameter)>,
+    logits: &Buf,
+) -> Vec<PerLayerBufs> {
     // A model that is a layer is the first call, and those in it are its layers.
     let is_layer = calls.first().is_some_and(|first| first.is_model);
-    let inner = |call: &(usize, &Called)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
-    let calls: Vec<(usize, &Called)> = calls.iter().enumerate().filter(inner).collect();
+    let inner = |call: &(usize, &TracedCall)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
+    let calls: Vec<(usize, &TracedCall)> = calls.iter().enumerate().filter(inner).collect();
     let mut layers: Vec<PerLayerBufs> = Vec::with_capacity(calls.len());
     for (i, (number, call)) in calls.iter().enumerate() {
-        let Called { row, input, tracked, dtype, .. } = call;
+        let TracedCall { row, input, tracked, dtype, .. } = call;
         let y = Buf::new(&row.output, *dtype);
         let scratch = (row.work.made as usize).saturating_sub(row.bytes);
         layers.push(PerLayerBufs {
@@ -335,7 +340,7 @@ impl CapturePlan {
     }
 
     /// Writes down where a recorded step has its buffers, as far as `place` knows.
-    pub(super) fn settle(&mut self, place: impl Fn(Role, &Buf) -> Place) {
+    pub(super) fn settle(&mut self, place: impl Fn(Role, &Buf) -> ArenaSlot) {
         let set = |role: Role, buf: &mut Buf| (buf.place, buf.recorded) = (place(role, buf), true);
         for (i, layer) in self.per_layer.iter_mut().enumerate() {
             set(Role::Output(i), &mut layer.y);
@@ -387,12 +392,12 @@ fn misfit(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor
         return Some(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`")));
     }
     if x.shape() != shape {
-        let mend = format!("the step is for `{name}` of shape {shape}, got {}; compile it for that", x.shape());
-        return Some(Error::shapes(op, [x.shape(), shape], mend));
+        let help = format!("the step is for `{name}` of shape {shape}, got {}; compile it for that", x.shape());
+        return Some(Error::shapes(op, [x.shape(), shape], help));
     }
     (x.dtype() != *dtype).then(|| {
-        let mend = format!("the step is for `{name}` of dtype {dtype}; use to_dtype()");
-        Error::dtypes(op, [x.dtype(), *dtype], mend)
+        let help = format!("the step is for `{name}` of dtype {dtype}; use to_dtype()");
+        Error::dtypes(op, [x.dtype(), *dtype], help)
     })
 }
 

@@ -8,8 +8,8 @@ use super::plan::{Buf, CapturePlan, PerLayerBufs, Role};
 use super::rebind::Gradients;
 use super::state::{self, State};
 use super::stream::Stream;
-use super::trail::Trail;
-use crate::call::{Followed, followed, watched};
+use super::trail::BufferTracker;
+use crate::call::{LayerCall, followed, watched};
 use crate::loss::Loss;
 use crate::module::{Module, parameters_so_far, walk};
 use crate::optim::{GradScaler, Optimizer};
@@ -130,8 +130,8 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     let StepOptions { stream, accumulate, scaler, before_update, allow_untrained_parameters } = options;
     let frozen = Frozen::of(op, &**model, &*loss, &*optimizer, allow_untrained_parameters)?;
     if accumulate == 0 || accumulate > 1 && !gradients.are_bound(&*optimizer) {
-        let mend = "gradients add up over one launch or more, in the plan's buffers: call try_rebind_grads() first";
-        return Err(Error::invalid(op, mend));
+        let help = "gradients add up over one launch or more, in the plan's buffers: call try_rebind_grads() first";
+        return Err(Error::invalid(op, help));
     }
     let stream = stream.unwrap_or_default();
     let (forward, trail) = Forward::new(op, model.clone(), loss, plan, x_buf, y_buf)?.pinning(plan).followed(&stream);
@@ -226,7 +226,7 @@ struct Forward<X, M, L> {
     d_y: Option<Tensor>,
     outputs: Outputs,
     /// What is found of the layers while they are recorded.
-    trail: Option<Trail>,
+    trail: Option<BufferTracker>,
 }
 
 /// The buffers of a step's results.
@@ -250,8 +250,8 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
         let d_y = &plan.loss.d_y;
         let (made, _) = watched(&**model, || model.run(&x))?;
         if (made.shape(), made.dtype()) != (d_y.shape(), d_y.dtype()) {
-            let mend = "the plan is for other logits; make one of this model";
-            return Err(Error::shapes(op, [made.shape(), d_y.shape()], mend));
+            let help = "the plan is for other logits; make one of this model";
+            return Err(Error::shapes(op, [made.shape(), d_y.shape()], help));
         }
         let logits = ops::zeros(d_y.shape(), d_y.dtype())?;
         let (value, _) = watched(&**model, || loss.try_forward(&logits, y))?;
@@ -269,8 +269,8 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
     }
 
     /// The same, which leaves a trail where it is recorded.
-    fn followed(mut self, stream: &Stream) -> (Self, Trail) {
-        let trail = Trail::default();
+    fn followed(mut self, stream: &Stream) -> (Self, BufferTracker) {
+        let trail = BufferTracker::default();
         self.trail = (!stream.is_eager()).then(|| trail.clone());
         (self, trail)
     }
@@ -310,8 +310,8 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
     /// The loss, with its history.
     fn run(&self) -> Result<Tensor> {
         let (trail, layers, pins) = (self.trail.clone(), self.layers.clone(), self.pins.clone());
-        trail.iter().for_each(Trail::clear);
-        let meet = move |call: Followed<'_>| {
+        trail.iter().for_each(BufferTracker::clear);
+        let meet = move |call: LayerCall<'_>| {
             let Some(layer) = layers.iter().position(|own| *own == Some(call.call)) else { return };
             pins[layer].iter().for_each(|pin| pin.write(call.x, call.y));
             trail.iter().for_each(|trail| trail.called(layer, &call));
@@ -484,7 +484,7 @@ impl<'f> GraphExec<'f> {
     fn new(
         mut pass: Run<'f>,
         update: Option<(Run<'f>, u64)>,
-        (plan, trail): (&CapturePlan, &Trail),
+        (plan, trail): (&CapturePlan, &BufferTracker),
         (bound, mut names): (Bound<'f>, Vec<(String, Tensor)>),
         Outputs { logits, loss }: Outputs,
         stream: Stream,

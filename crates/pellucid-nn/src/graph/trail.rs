@@ -3,17 +3,17 @@
 //! While a step is recorded, the memory of each layer's output, of what it makes on its way, of its input's gradient and of
 //! every parameter's gradient is written down; the recording then says where that lies.
 
-use super::plan::{CapturePlan, Place, Role};
-use crate::call::Followed;
-use pellucid_tensor::{Captured, Placement, StorageId, Tensor, made_since};
+use super::plan::{ArenaSlot, CapturePlan, Role};
+use crate::call::LayerCall;
+use pellucid_tensor::{Captured, Placement, StorageId, Tensor, storages_written_since};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the latest recording has shown.
 #[derive(Clone, Default)]
-pub(super) struct Trail(Arc<Mutex<HashMap<Role, Vec<StorageId>>>>);
+pub(super) struct BufferTracker(Arc<Mutex<HashMap<Role, Vec<StorageId>>>>);
 
-impl Trail {
+impl BufferTracker {
     fn seen(&self) -> MutexGuard<'_, HashMap<Role, Vec<StorageId>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -24,10 +24,10 @@ impl Trail {
     }
 
     /// The layer of this number was called.
-    pub(super) fn called(&self, layer: usize, call: &Followed<'_>) {
+    pub(super) fn called(&self, layer: usize, call: &LayerCall<'_>) {
         let y = call.y.storage_id();
         self.seen().insert(Role::Output(layer), vec![y]);
-        let mut made = made_since(call.before);
+        let mut made = storages_written_since(call.before);
         made.retain(|id| *id != y);
         self.seen().insert(Role::Work(layer), made);
         self.gradient(call.x, Role::InputGradient(layer));
@@ -54,28 +54,28 @@ impl Trail {
         let seen = self.seen();
         plan.settle(|role, buf| {
             if buf.pinned().is_some() {
-                return Place::Owned;
+                return ArenaSlot::Owned;
             }
-            let Some((captured, ids)) = captured.zip(seen.get(&role)) else { return Place::Planned };
-            let mut places: Vec<Place> = ids.iter().map(|id| place(captured.placement(*id))).collect();
-            if places.len() > 1 && places.iter().any(|place| !matches!(place, Place::Elided { .. })) {
-                places.retain(|place| !matches!(place, Place::Elided { .. }));
+            let Some((captured, ids)) = captured.zip(seen.get(&role)) else { return ArenaSlot::Planned };
+            let mut places: Vec<ArenaSlot> = ids.iter().map(|id| place(captured.placement(*id))).collect();
+            if places.len() > 1 && places.iter().any(|place| !matches!(place, ArenaSlot::Elided { .. })) {
+                places.retain(|place| !matches!(place, ArenaSlot::Elided { .. }));
             }
             places.dedup();
             match places.len() {
                 0 | 1 => places.pop().unwrap_or_default(),
-                _ if matches!(places[0], Place::Elided { .. }) => places.swap_remove(0),
-                _ => Place::Parts(places),
+                _ if matches!(places[0], ArenaSlot::Elided { .. }) => places.swap_remove(0),
+                _ => ArenaSlot::Parts(places),
             }
         });
     }
 }
 
-fn place(placement: Placement) -> Place {
+fn place(placement: Placement) -> ArenaSlot {
     match placement {
-        Placement::Outside | Placement::Buffer => Place::Owned,
-        Placement::Arena(place) => Place::At { offset: place.offset, first: place.first, last: place.last },
-        Placement::Elided(by) => Place::Elided { by: by.to_string() },
-        Placement::Unknown => Place::Planned,
+        Placement::Outside | Placement::Buffer => ArenaSlot::Owned,
+        Placement::Arena(place) => ArenaSlot::At { offset: place.offset, first: place.first, last: place.last },
+        Placement::Elided(by) => ArenaSlot::Elided { by: by.to_string() },
+        Placement::Unknown => ArenaSlot::Planned,
     }
 }

@@ -49,8 +49,8 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         options: StepOptions<'f>,
     ) -> Result<TrainGraph<'f, X>> {
         let Some(kind) = loss.kind() else {
-            let mend = "the loss does not say which targets it takes; use loss.with_targets(shape, dtype)";
-            return Err(Error::invalid("compile", mend));
+            let help = "the loss does not say which targets it takes; use loss.with_targets(shape, dtype)";
+            return Err(Error::invalid("compile", help));
         };
         model.supports_capture()?;
         let plan = make_plan(&*model, inputs, kind, lt_bytes)?;

@@ -28,8 +28,8 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
         return Err(Error::shapes(op, [shape], "a weight is [out, in / groups, taps..]"));
     };
     if !(1..=3).contains(&taps.len()) || groups == 0 || !outputs.is_multiple_of(groups) {
-        let mend = format!("a weight is [out, in / groups, taps..], out a multiple of the {groups} groups");
-        return Err(Error::shapes(op, [shape], mend));
+        let help = format!("a weight is [out, in / groups, taps..], out a multiple of the {groups} groups");
+        return Err(Error::shapes(op, [shape], help));
     }
     // 1 where the channel is that of the output within its group, and every tap the middle one.
     let number = |len: usize, mark: &dyn Fn(usize) -> bool| -> Result<Tensor> {

@@ -4,7 +4,7 @@ use crate::init;
 use crate::layer::Layer;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
-use pellucid_tensor::ops::Meeting;
+use pellucid_tensor::ops::ScatterReduceOp;
 use pellucid_tensor::{DType, Result, Tensor, no_grad, ops, unwrap};
 
 /// A table of vectors, found by their numbers: x of integers and any shape becomes `[x.., width]`.
@@ -92,7 +92,7 @@ pub struct EmbeddingBag {
     /// The table, `[rows, width]`.
     pub weight: Parameter,
     #[module(skip)]
-    mode: Meeting,
+    mode: ScatterReduceOp,
     padding: Option<isize>,
     max_norm: Option<(f64, f64)>,
     scale_by_frequency: bool,
@@ -113,7 +113,7 @@ impl EmbeddingBag {
     pub fn from_table(weight: Parameter) -> EmbeddingBag {
         EmbeddingBag {
             weight,
-            mode: Meeting::Mean,
+            mode: ScatterReduceOp::Mean,
             padding: None,
             max_norm: None,
             scale_by_frequency: false,
@@ -121,8 +121,8 @@ impl EmbeddingBag {
         }
     }
 
-    /// What becomes of a bag's vectors: [`Meeting::Sum`], [`Meeting::Mean`] or [`Meeting::Max`].
-    pub fn mode(self, mode: Meeting) -> EmbeddingBag {
+    /// What becomes of a bag's vectors: [`ScatterReduceOp::Sum`], [`ScatterReduceOp::Mean`] or [`ScatterReduceOp::Max`].
+    pub fn mode(self, mode: ScatterReduceOp) -> EmbeddingBag {
         EmbeddingBag { mode, ..self }
     }
 

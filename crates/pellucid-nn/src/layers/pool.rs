@@ -3,7 +3,7 @@
 use super::spatial::{PerAxis, by_axes};
 use crate::layer::Layer;
 use pellucid_derive::Module;
-use pellucid_tensor::ops::{Divisor, Pool};
+use pellucid_tensor::ops::{AvgPoolDivisor, Pool};
 use pellucid_tensor::{Result, Tensor, ops};
 
 /// A pool whose windows have a size: options that all such pools take.
@@ -55,7 +55,7 @@ windows! {
     /// ```
     MaxPool: MaxPool1d, MaxPool2d, MaxPool3d {}
     /// The mean of every window; lengths are those of [`MaxPool`]. Padding counts as zeros.
-    AvgPool: AvgPool1d, AvgPool2d, AvgPool3d { divisor: Divisor }
+    AvgPool: AvgPool1d, AvgPool2d, AvgPool3d { divisor: AvgPoolDivisor }
     /// (Σ xᵖ)^(1/p) over every window; lengths are those of [`MaxPool`].
     LpPool: LpPool1d, LpPool2d, LpPool3d { p: f64 }
 }
@@ -95,7 +95,7 @@ impl<const N: usize> Layer for MaxPool<N> {
 impl<const N: usize> AvgPool<N> {
     /// Windows of this size, next to each other.
     pub fn new(size: impl Into<PerAxis<N>>) -> AvgPool<N> {
-        AvgPool { pool: Pool::new(size.into().0), divisor: Divisor::default() }
+        AvgPool { pool: Pool::new(size.into().0), divisor: AvgPoolDivisor::default() }
     }
 
     /// How far windows reach out of the input, at most half their size.
@@ -104,7 +104,7 @@ impl<const N: usize> AvgPool<N> {
     }
 
     /// By what sums are divided: the size of the window, padding included, if nothing is said.
-    pub fn divisor(self, divisor: Divisor) -> AvgPool<N> {
+    pub fn divisor(self, divisor: AvgPoolDivisor) -> AvgPool<N> {
         AvgPool { divisor, ..self }
     }
 }

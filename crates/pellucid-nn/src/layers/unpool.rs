@@ -66,9 +66,9 @@ impl<const N: usize> MaxUnpool<N> {
         let mut dims = [0; N];
         for a in 0..N {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(self.stride[a]);
-            let mend = || Error::shapes("max_unpool", [x.shape()], "the padding leaves nothing of the output");
+            let help = || Error::shapes("max_unpool", [x.shape()], "the padding leaves nothing of the output");
             let full = steps.saturating_add(self.size[a]);
-            dims[a] = full.checked_sub(self.padding[a].saturating_mul(2)).ok_or_else(mend)?;
+            dims[a] = full.checked_sub(self.padding[a].saturating_mul(2)).ok_or_else(help)?;
         }
         self.forward_to(x, indices, dims)
     }

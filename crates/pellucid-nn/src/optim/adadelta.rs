@@ -1,12 +1,12 @@
 //! Adadelta.
 
-use super::rule::{Place, Rule, State, nonnegative, zeros};
+use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::{Error, Result, Tensor, formula};
 
 /// Adadelta (Zeiler 2012):
 ///
 /// g ← g + λ·p,  v ← ρ·v + (1 − ρ)·g²,  d = g·√(u + ε) / √(v + ε),  u ← ρ·u + (1 − ρ)·d²,  p ← p − η·d.
-pub type Adadelta = super::Descent<AdadeltaOptions>;
+pub type Adadelta = super::RuleOptimizer<AdadeltaOptions>;
 
 /// Options of [`Adadelta`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,7 @@ impl Rule for AdadeltaOptions {
         zeros(like, &["square", "change"])
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let adadelta = formula!(adadelta |p, v, u, g, lr; rho, rest, eps, decay| {
             let g = g + decay * p;
             let v = rho * v + rest * (g * g);

@@ -1,6 +1,6 @@
 //! Adafactor.
 
-use super::rule::{Place, Rule, State, nonnegative, zeros};
+use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
 
@@ -12,7 +12,7 @@ use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
 /// u = g / √max(v̂, ε₁²),  p ← p − α·u / max(1, rms(u)/d).
 ///
 /// A parameter of fewer than two axes keeps v̂ ← β̂ₜ·v̂ + (1 − β̂ₜ)·g² itself.
-pub type Adafactor = super::Descent<AdafactorOptions>;
+pub type Adafactor = super::RuleOptimizer<AdafactorOptions>;
 
 /// Options of [`Adafactor`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,7 +86,7 @@ impl Rule for AdafactorOptions {
         Some((tick, vec![self.beta2_decay.into(), self.weight_decay.into()]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let mix = formula!(mix | old, new, rest | old + rest * (new - old));
         let vector = formula!(vector |g, v; eps| g / v.max(eps * eps).sqrt());
         let matrix = formula!(matrix |g, row, column, mean; eps| {

@@ -1,12 +1,12 @@
 //! Adagrad.
 
-use super::rule::{Place, Rule, State, nonnegative};
+use super::rule::{Rule, State, UpdateContext, nonnegative};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// Adagrad (Duchi, Hazan & Singer 2011): in step t
 ///
 /// g ← g + λ·p,  s ← s + g²,  p ← p − η / (1 + (t − 1)·κ) · g / (√s + ε).
-pub type Adagrad = super::Descent<AdagradOptions>;
+pub type Adagrad = super::RuleOptimizer<AdagradOptions>;
 
 /// Options of [`Adagrad`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +73,7 @@ impl Rule for AdagradOptions {
         Some((tick, vec![self.lr_decay.into()]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let adagrad = formula!(adagrad |p, s, g, rate; eps, decay| {
             let g = g + decay * p;
             let s = s + g * g;

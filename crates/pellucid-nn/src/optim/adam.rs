@@ -1,6 +1,6 @@
 //! Adam and AMSGrad.
 
-use super::rule::{Place, Rule, State, answers_like_adam, ln, zeros};
+use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln, zeros};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -10,7 +10,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// p ← p − η·m̂ / (√v̂ + ε)  with m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ).
 ///
 /// AMSGrad (Reddi, Kale & Kumar 2018) puts the largest v so far in place of v.
-pub type Adam = super::Descent<AdamOptions>;
+pub type Adam = super::RuleOptimizer<AdamOptions>;
 
 /// Options of [`Adam`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +73,7 @@ impl Rule for AdamOptions {
         Some((tick, vec![ln(self.betas.1)]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let adam = formula!(adam |p, m, v, g, rate, scale, rest1; b2, rest2, eps, decay| {
             let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
             (p - rate * m / (v.sqrt() * scale + eps), m, v)

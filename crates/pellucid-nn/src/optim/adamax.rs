@@ -1,13 +1,13 @@
 //! Adamax.
 
 use super::adam::correction;
-use super::rule::{Place, Rule, State, answers_like_adam, zeros};
+use super::rule::{Rule, State, UpdateContext, answers_like_adam, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Adam in the maximum norm (Kingma & Ba 2015, section 7.1): in step t
 ///
 /// g ← g + λ·p,  m ← β₁·m + (1 − β₁)·g,  u ← max(β₂·u, |g| + ε),  p ← p − η·m / ((1 − β₁ᵗ)·u).
-pub type Adamax = super::Descent<AdamaxOptions>;
+pub type Adamax = super::RuleOptimizer<AdamaxOptions>;
 
 /// Options of [`Adamax`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +55,7 @@ impl Rule for AdamaxOptions {
         Some((tick, vec![]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let adamax = formula!(adamax |p, m, u, g, rate, rest1; b2, eps, decay| {
             let g = g + decay * p;
             let m = m + rest1 * (g - m);

@@ -1,7 +1,7 @@
 //! AdamW.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Place, Rule, State, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Adam (Kingma & Ba 2015) with decoupled weight decay (Loshchilov & Hutter 2019): in step t
@@ -10,7 +10,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// p ← p − η·m̂ / (√v̂ + ε)  with m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ).
 ///
 /// AMSGrad (Reddi, Kale & Kumar 2018) puts the largest v so far in place of v.
-pub type AdamW = super::Descent<AdamWOptions>;
+pub type AdamW = super::RuleOptimizer<AdamWOptions>;
 
 /// Options of [`AdamW`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,7 +59,7 @@ impl Rule for AdamWOptions {
         Some((tick, vec![ln(self.betas.1), self.weight_decay.into()]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let adamw = formula!(adamw |p, m, v, g, rate, scale, shrink, rest1; b2, rest2, eps| {
             let (m, v) = means(m, v, g, rest1, b2, rest2);
             (p * shrink - rate * m / (v.sqrt() * scale + eps), m, v)

@@ -1,6 +1,6 @@
 //! Averaged stochastic gradient descent.
 
-use super::rule::{Place, Rule, State, nonnegative, zeros};
+use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Averaged stochastic gradient descent (Polyak & Juditsky 1992), as PyTorch has it: in step t
@@ -9,7 +9,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// ηₜ₊₁ = η / (1 + ϰ·η·t)^α,  μₜ₊₁ = 1 / max(1, t − t₀),
 ///
 /// with η₁ = η and μ₁ = 1. The state `average` is a.
-pub type Asgd = super::Descent<AsgdOptions>;
+pub type Asgd = super::RuleOptimizer<AsgdOptions>;
 
 /// Options of [`Asgd`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +73,7 @@ impl Rule for AsgdOptions {
         Some((tick, vec![self.lambd.into(), self.alpha.into(), self.t0.into()]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let asgd = formula!(asgd |p, a, g, eta, mu; lambd, decay| {
             let p = p * (1.0 - lambd * eta) - eta * (g + decay * p);
             (p, a + mu * (p - a))

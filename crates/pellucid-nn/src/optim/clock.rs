@@ -1,7 +1,7 @@
 //! Clocks: the numbers that a rule counts with from step to step, of every parameter its own.
 
-use super::circumstances::ticking;
 use super::rule::Rule;
+use super::step_modifiers::ticking;
 use crate::parameter::Buffer;
 use pellucid_tensor::{DType, Result, Tensor, ops};
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! LAMB.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Place, Rule, State, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// Layerwise adaptive moments for large batches (You et al. 2020, algorithm 2): in step t
@@ -10,7 +10,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 /// v̂ = v / (1 − β₂ᵗ),  p ← p − η·(‖p‖ / ‖r‖)·r.
 ///
 /// Norms are 2-norms of a whole parameter; the ratio is 1 where one of them is 0.
-pub type Lamb = super::Descent<LambOptions>;
+pub type Lamb = super::RuleOptimizer<LambOptions>;
 
 /// Options of [`Lamb`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,7 @@ impl Rule for LambOptions {
         Some((tick, vec![ln(self.betas.1)]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let track = formula!(track |m, v, g, rest1; b2, rest2| means(m, v, g, rest1, b2, rest2));
         let direction = formula!(direction |p, m, v, unbias, scale; eps, decay| {
             unbias * m / (v.sqrt() * scale + eps) + decay * p

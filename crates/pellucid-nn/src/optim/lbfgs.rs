@@ -306,9 +306,9 @@ impl Optimizer for Lbfgs {
     }
 
     fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
-        let mend = "it evaluates the loss several times in a step, as often as values say; call try_step_with(), outside of \
+        let help = "it evaluates the loss several times in a step, as often as values say; call try_step_with(), outside of \
                     a captured step, with a closure that may launch a captured loss with its gradients";
-        Err(Error::invalid("lbfgs", mend))
+        Err(Error::invalid("lbfgs", help))
     }
 
     fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {

@@ -1,6 +1,6 @@
 //! Lion.
 
-use super::rule::{Momentum, Place, Rule, State, check_adam, zeros};
+use super::rule::{Momentum, Rule, State, UpdateContext, check_adam, zeros};
 use pellucid_tensor::{Result, Tensor, formula};
 
 /// Evolved sign momentum (Chen et al. 2023, algorithm 2):
@@ -8,7 +8,7 @@ use pellucid_tensor::{Result, Tensor, formula};
 /// c = β₁·m + (1 − β₁)·g,  p ← p − η·(sign(c) + λ·p),  m ← β₂·m + (1 − β₂)·g.
 ///
 /// Steps are larger than Adam's; its learning rate is 3 to 10 times smaller, its decay as much larger.
-pub type Lion = super::Descent<LionOptions>;
+pub type Lion = super::RuleOptimizer<LionOptions>;
 
 /// Options of [`Lion`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,7 @@ impl Rule for LionOptions {
         zeros(like, &["mean"])
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let lion = formula!(lion |p, m, g, lr, rest1; rest2, decay| {
             let c = m + rest1 * (g - m);
             (p - lr * (c.signum() + decay * p), m + rest2 * (g - m))

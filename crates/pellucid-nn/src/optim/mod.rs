@@ -8,7 +8,7 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `rule` | [`Rule`], what one optimizer is: its options, its state, its formula |
-//! | `descent` | [`Descent`], everything else, once for all: groups, names, state dicts, half precision |
+//! | `descent` | [`RuleOptimizer`], everything else, once for all: groups, names, state dicts, half precision |
 //! | `clock` | step counts and what follows from them, of every parameter its own |
 //! | `circumstances` | a formula whose gradient is scaled, whose update may be skipped |
 //! | `sgd`, `adam`, ... | the rules, one a file |
@@ -27,10 +27,8 @@ mod adamax;
 mod adamw;
 mod asgd;
 mod average;
-mod circumstances;
 mod clip;
 mod clock;
-mod descent;
 mod fillable;
 mod lamb;
 mod lbfgs;
@@ -42,9 +40,11 @@ mod radam;
 mod rmsprop;
 mod rprop;
 mod rule;
+mod rule_optimizer;
 mod scaler;
 pub mod schedule;
 mod sgd;
+mod step_modifiers;
 
 pub use adadelta::{Adadelta, AdadeltaOptions};
 pub use adafactor::{Adafactor, AdafactorOptions};
@@ -55,7 +55,6 @@ pub use adamw::{AdamW, AdamWOptions};
 pub use asgd::{Asgd, AsgdOptions};
 pub use average::{Average, AveragedModel, update_bn};
 pub use clip::{ClipGradNorm, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
-pub use descent::Descent;
 pub use lamb::{Lamb, LambOptions};
 pub use lbfgs::{Lbfgs, LbfgsOptions};
 pub use lion::{Lion, LionOptions};
@@ -64,7 +63,8 @@ pub use nadam::{NAdam, NAdamOptions};
 pub use radam::{RAdam, RAdamOptions};
 pub use rmsprop::{RmsProp, RmsPropOptions};
 pub use rprop::{Rprop, RpropOptions};
-pub use rule::{Momentum, Place, Rule, State};
+pub use rule::{Momentum, Rule, State, UpdateContext};
+pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 pub use schedule::CosineSchedule;
 pub use sgd::{Sgd, SgdOptions};
@@ -236,8 +236,8 @@ pub trait Optimizer: Send + Sync {
         }
         for (p, g) in parameters.iter().zip(gradients) {
             if g.shape() != p.shape() || g.dtype() != p.dtype() {
-                let mend = "a gradient has its parameter's shape and dtype";
-                return Err(Error::shapes(op, [g.shape(), p.shape()], mend));
+                let help = "a gradient has its parameter's shape and dtype";
+                return Err(Error::shapes(op, [g.shape(), p.shape()], help));
             }
         }
         parameters.iter().zip(gradients).for_each(|(p, g)| p.set_grad(Some(g.clone())));

@@ -1,6 +1,6 @@
 //! Muon.
 
-use super::rule::{Momentum, Place, Rule, State, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
 /// Momentum, orthogonalised by Newton and Schulz (Jordan et al. 2024), for the matrices of hidden layers:
@@ -11,7 +11,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 /// where s follows from the shape ([`MuonLr`]). The polynomial takes all singular values near 1; of a matrix
 /// with more rows than columns it is applied to the transpose. It needs few digits, and is applied in `bf16`.
 /// Other parameters (biases, embeddings, heads) belong to another optimizer, such as [`AdamW`](super::AdamW).
-pub type Muon = super::Descent<MuonOptions>;
+pub type Muon = super::RuleOptimizer<MuonOptions>;
 
 /// Options of [`Muon`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,13 +128,13 @@ impl Rule for MuonOptions {
 
     fn state(&self, like: &Tensor) -> Result<State> {
         if like.rank() != 2 {
-            let mend = "muon is for matrices; give other parameters to another optimizer";
-            return Err(Error::shapes(Self::NAME, [like.shape()], mend));
+            let help = "muon is for matrices; give other parameters to another optimizer";
+            return Err(Error::shapes(Self::NAME, [like.shape()], help));
         }
         zeros(like, &["velocity"])
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let mix = formula!(mix | b, g, momentum | b + (1.0 - momentum) * (g - b));
         let ahead = formula!(ahead | b, g, momentum | g + momentum * (b - g));
         let (lr, momentum, g) = (at.rate(0), at.rate(1), at.gradient()?);

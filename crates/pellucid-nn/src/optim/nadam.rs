@@ -1,7 +1,7 @@
 //! NAdam.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Momentum, Place, Rule, State, check_adam, ln, nonnegative};
+use super::rule::{Momentum, Rule, State, UpdateContext, check_adam, ln, nonnegative};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -9,7 +9,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 ///
 /// g ← g + λ·p,  μₜ = β₁·(1 − ½·0.96^(t·ψ)),  m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,
 /// p ← p − η·((1 − μₜ)·g / (1 − ∏ᵢ₌₁ᵗ μᵢ) + μₜ₊₁·m / (1 − ∏ᵢ₌₁ᵗ⁺¹ μᵢ)) / (√v̂ + ε)  with v̂ = v / (1 − β₂ᵗ).
-pub type NAdam = super::Descent<NAdamOptions>;
+pub type NAdam = super::RuleOptimizer<NAdamOptions>;
 
 /// Options of [`NAdam`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,7 +98,7 @@ impl Rule for NAdamOptions {
         Some((tick, vec![ln(self.betas.1), psi.into(), self.decays().1.into()]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let nadam = formula!(nadam |p, m, v, g, of_gradient, of_mean, scale, shrink, rest1; b2, rest2, eps, decay| {
             let g = g + decay * p;
             let (m, v) = means(m, v, g, rest1, b2, rest2);

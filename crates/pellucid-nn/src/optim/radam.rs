@@ -1,7 +1,7 @@
 //! RAdam.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Place, Rule, State, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Rectified Adam (Liu et al. 2020): as [`Adam`](super::Adam), but the step is
@@ -10,7 +10,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 ///
 /// with ρ∞ = 2/(1 − β₂) − 1, ρₜ = ρ∞ − 2·t·β₂ᵗ/(1 − β₂ᵗ), rₜ = √((ρₜ − 4)(ρₜ − 2)ρ∞ / ((ρ∞ − 4)(ρ∞ − 2)ρₜ)): as
 /// long as the variance of v cannot be told, v is not used.
-pub type RAdam = super::Descent<RAdamOptions>;
+pub type RAdam = super::RuleOptimizer<RAdamOptions>;
 
 /// Options of [`RAdam`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +77,7 @@ impl Rule for RAdamOptions {
         Some((tick, vec![ln(self.betas.1), longest.into(), self.decays().1.into()]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let radam = formula!(radam |p, m, v, g, rate, rectified, shrink, rest1; b2, rest2, eps, decay| {
             let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
             let adaptive = rectified.gt(0.0).select(rectified / (v.sqrt() + eps), 1.0);

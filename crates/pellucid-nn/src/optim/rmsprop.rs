@@ -1,6 +1,6 @@
 //! RMSprop.
 
-use super::rule::{Momentum, Place, Rule, State, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{Result, Tensor, formula};
 
 /// RMSprop (Tieleman & Hinton 2012), as PyTorch has it:
@@ -9,7 +9,7 @@ use pellucid_tensor::{Result, Tensor, formula};
 ///
 /// Centered (Graves 2013), with ḡ ← α·ḡ + (1 − α)·g, it divides by r = √(v − ḡ²) + ε; with momentum,
 /// b ← μ·b + g/r and p ← p − η·b.
-pub type RmsProp = super::Descent<RmsPropOptions>;
+pub type RmsProp = super::RuleOptimizer<RmsPropOptions>;
 
 /// Options of [`RmsProp`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,7 +82,7 @@ impl Rule for RmsPropOptions {
         )
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let plain = formula!(plain |p, v, g, lr; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let v = alpha * v + rest * (g * g);

@@ -1,6 +1,6 @@
 //! Rprop.
 
-use super::rule::{Place, Rule, State, nonnegative, zeros};
+use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Resilient backpropagation (Riedmiller & Braun 1993), as PyTorch has it: every number has a step Δ of
@@ -9,7 +9,7 @@ use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 /// Δ ← clamp(Δ·η⁺) if g·g′ > 0;  Δ ← clamp(Δ·η⁻) and g ← 0 if g·g′ < 0;  p ← p − Δ·sign(g).
 ///
 /// The learning rate is Δ in a parameter's first step, and has no effect later.
-pub type Rprop = super::Descent<RpropOptions>;
+pub type Rprop = super::RuleOptimizer<RpropOptions>;
 
 /// Options of [`Rprop`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,7 +63,7 @@ impl Rule for RpropOptions {
         Some((formula!(tick | t, lr | (t + 1.0, t.eq(0.0).select(lr, 0.0))), vec![]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let rprop = formula!(rprop |p, before, size, g, first; down, up, least, most| {
             let agreement = g * before;
             let turned = agreement.lt(0.0);

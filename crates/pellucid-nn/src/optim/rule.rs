@@ -1,6 +1,6 @@
-//! [`Rule`]: what one optimizer is. Everything else is [`Descent`](super::Descent)'s.
+//! [`Rule`]: what one optimizer is. Everything else is [`RuleOptimizer`](super::RuleOptimizer)'s.
 
-use super::circumstances::{Circumstances, met};
+use super::step_modifiers::{StepModifiers, with_modifiers};
 use crate::parameter::Buffer;
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula, ops};
 use std::cell::RefCell;
@@ -54,14 +54,14 @@ impl Momentum {
 
 /// An optimizer's options, which are its rule: what it keeps for a parameter, how its clock moves in
 /// a step, and how a parameter is updated. A rule of your own is an optimizer by
-/// [`Descent<YourRule>`](super::Descent).
+/// [`RuleOptimizer<YourRule>`](super::RuleOptimizer).
 ///
 /// ```
 /// use pellucid_nn::Parameter;
-/// use pellucid_nn::optim::{Descent, Optimizer, Place, Rule, State};
+/// use pellucid_nn::optim::{RuleOptimizer, Optimizer, UpdateContext, Rule, State};
 /// use pellucid_tensor::{formula, Result, Tensor};
 ///
-/// /// Descent by signs: p ← p − η·sign(g).
+/// /// RuleOptimizer by signs: p ← p − η·sign(g).
 /// #[derive(Clone, Debug)]
 /// struct Signs {
 ///     lr: f64,
@@ -78,13 +78,13 @@ impl Momentum {
 ///     fn state(&self, _: &Tensor) -> Result<State> {
 ///         Ok(vec![])
 ///     }
-///     fn update(&self, at: &Place<'_>) -> Result<()> {
+///     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
 ///         at.fused(formula!(|p, g, lr| p - lr * g.signum()), &[])
 ///     }
 /// }
 ///
 /// let p = Parameter::new(Tensor::from([1.0f64, -1.0]));
-/// let optimizer = Descent::new(vec![p.clone()], Signs { lr: 0.25 })?;
+/// let optimizer = RuleOptimizer::new(vec![p.clone()], Signs { lr: 0.25 })?;
 /// p.square().sum(..).backward();
 /// optimizer.step();
 /// assert_eq!(p.to_vec::<f64>(), [0.75, -0.75]);
@@ -141,11 +141,11 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of the kernels.
-    fn update(&self, at: &Place<'_>) -> Result<()>;
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
 }
 
 /// One parameter in one step, as a rule sees it.
-pub struct Place<'a> {
+pub struct UpdateContext<'a> {
     /// The parameter, or its master in full width.
     pub(super) parameter: &'a Tensor,
     /// The half-width parameter of a master.
@@ -200,7 +200,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> UpdateContext<'a> {
     /// The parameter, in the dtype of its state.
     pub fn parameter(&self) -> &Tensor {
         self.parameter
@@ -239,7 +239,7 @@ impl<'a> Place<'a> {
     /// # Errors
     /// Those of [`ops::update_many`].
     pub fn fused(&self, formula: &'static Formula, params: &[Scalar]) -> Result<()> {
-        let around = Circumstances {
+        let around = StepModifiers {
             half: self.half.is_some(),
             flip: self.flip,
             scale: self.scale.is_some(),
@@ -250,7 +250,7 @@ impl<'a> Place<'a> {
         let targets = [self.parameter].into_iter().chain(state).chain(self.half);
         let inputs = [self.gradient].into_iter().chain(self.rates).chain(self.scale).chain(self.skip);
         let count = own + usize::from(around.half);
-        self.batch.borrow_mut().push(met(formula, own, around), count, targets.chain(inputs), params)
+        self.batch.borrow_mut().push(with_modifiers(formula, own, around), count, targets.chain(inputs), params)
     }
 
     /// Overwrites the parameter with a formula of (p, inputs..; params).
@@ -258,10 +258,10 @@ impl<'a> Place<'a> {
     /// # Errors
     /// Those of [`ops::update`].
     pub fn write(&self, formula: &'static Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
-        let around = Circumstances { half: self.half.is_some(), skip: self.skip.is_some(), ..Default::default() };
+        let around = StepModifiers { half: self.half.is_some(), skip: self.skip.is_some(), ..Default::default() };
         let targets: Vec<&Tensor> = [self.parameter].into_iter().chain(self.half).collect();
         let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
-        ops::update(met(formula, 1, around), &targets, &inputs, params)
+        ops::update(with_modifiers(formula, 1, around), &targets, &inputs, params)
     }
 
     /// Overwrites states with a formula of (states.., inputs..; params).
@@ -275,10 +275,10 @@ impl<'a> Place<'a> {
         inputs: &[&Tensor],
         params: &[Scalar],
     ) -> Result<()> {
-        let around = Circumstances { skip: self.skip.is_some(), ..Default::default() };
+        let around = StepModifiers { skip: self.skip.is_some(), ..Default::default() };
         let targets: Vec<&Tensor> = states.iter().map(|&i| self.state(i)).collect();
         let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
-        ops::update(met(formula, targets.len(), around), &targets, &inputs, params)
+        ops::update(with_modifiers(formula, targets.len(), around), &targets, &inputs, params)
     }
 }
 

@@ -1,13 +1,13 @@
 //! Stochastic gradient descent.
 
-use super::rule::{Momentum, Place, Rule, State, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Stochastic gradient descent (Robbins & Monro 1951) with momentum (Polyak 1964), as PyTorch has it:
 ///
 /// g ← g + λ·p,  v ← μ·v + (1 − τ)·g,  p ← p − η·v;  with Nesterov's momentum p ← p − η·(g + μ·v).
 /// The first step does not dampen: v ← g.
-pub type Sgd = super::Descent<SgdOptions>;
+pub type Sgd = super::RuleOptimizer<SgdOptions>;
 
 /// Options of [`Sgd`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,7 +86,7 @@ impl Rule for SgdOptions {
         self.is_dampened().then(|| (joins, vec![(1.0 - self.dampening).into()]))
     }
 
-    fn update(&self, at: &Place<'_>) -> Result<()> {
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let plain = formula!(plain |p, g, lr; decay| p - lr * (g + decay * p));
         let heavy_ball = formula!(heavy_ball |p, v, g, lr, momentum; decay| {
             let v = momentum * v + (g + decay * p);

@@ -46,8 +46,8 @@ pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Res
 pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<Vec<Tensor>> {
     let batch = if batch_first { 0 } else { 1 };
     if padded.rank() < 2 || padded.shape()[batch] != lengths.len() {
-        let mend = format!("{} lengths are those of [T, N, ..], or [N, T, ..] with batch_first", lengths.len());
-        return Err(Error::shapes("unpad_sequence", [padded.shape()], mend));
+        let help = format!("{} lengths are those of [T, N, ..], or [N, T, ..] with batch_first", lengths.len());
+        return Err(Error::shapes("unpad_sequence", [padded.shape()], help));
     }
     let one =
         |(k, &length): (usize, &usize)| ops::narrow(&ops::select(padded, batch as isize, k as isize)?, 0, 0, length);

@@ -123,8 +123,8 @@ impl Stack {
             return Ok((ops::squeeze(&y, 1)?, ops::squeeze(&h, 1)?, c.map(|c| ops::squeeze(&c, 1)).transpose()?));
         }
         if x.rank() != 3 {
-            let mend = "sequences are [T, N, I], or [N, T, I] with batch_first, or one [T, I]";
-            return Err(Error::shapes(self.cell.name(), [x.shape()], mend));
+            let help = "sequences are [T, N, I], or [N, T, I] with batch_first, or one [T, I]";
+            return Err(Error::shapes(self.cell.name(), [x.shape()], help));
         }
         if !self.options.batch_first {
             return self.over(x, h, c, lengths);
@@ -138,8 +138,8 @@ impl Stack {
         let count = self.weights.len();
         for state in [h, c].into_iter().flatten() {
             if state.rank() != 3 || state.shape()[0] != count {
-                let mend = format!("there is a state for each of {count} layers and directions, [{count}, N, H]");
-                return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], mend));
+                let help = format!("there is a state for each of {count} layers and directions, [{count}, N, H]");
+                return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], help));
             }
         }
         let (mut x, mut all_h, mut all_c) = (x.clone(), Vec::new(), Vec::new());

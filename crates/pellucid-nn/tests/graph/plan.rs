@@ -41,7 +41,7 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     assert!(plan.per_layer[4].work.is_none());
     let LossBufs { d_y, out_shape, target } = &plan.loss;
     assert_eq!((d_y.shape().dims(), out_shape.rank(), target), ([8, 4].as_slice(), 0, &([8].into(), DType::I64)));
-    assert!(plan.grads().all(|(_, buf)| *buf.place() == Place::Planned && buf.pinned().is_none()));
+    assert!(plan.grads().all(|(_, buf)| *buf.place() == ArenaSlot::Planned && buf.pinned().is_none()));
 }
 
 /// A model with a parameter of its own, a frozen layer, a shared one, and integers as input.
@@ -166,10 +166,10 @@ fn pinned_buffers_have_the_values() {
         assert_eq!(exec.loss.item::<f32>(), value.item::<f32>());
         // The recording says what it knows, and is too late to ask.
         let recorded = &exec.plan().per_layer;
-        assert_eq!(recorded[0].y.place(), &Place::Owned);
+        assert_eq!(recorded[0].y.place(), &ArenaSlot::Owned);
         // The last layer's output are the logits, which are a result; its gradient was asked for.
         match (exec.is_captured(), recorded[2].y.place(), recorded[2].g_w().unwrap().place()) {
-            (true, Place::Owned, Place::Owned) | (false, Place::Planned, Place::Owned) => (),
+            (true, ArenaSlot::Owned, ArenaSlot::Owned) | (false, ArenaSlot::Planned, ArenaSlot::Owned) => (),
             other => panic!("{other:?}"),
         }
         assert!(matches!(recorded[2].y.pin(), Err(Error::InvalidArgument { .. })));
@@ -291,17 +291,17 @@ fn a_recording_says_where_everything_is() {
             let grads = layer.grads.iter().map(|(name, buf)| (name.as_str(), Some(buf)));
             for (part, buf) in parts.into_iter().chain([("work", layer.work.as_ref())]).chain(grads) {
                 let place = buf.map(Buf::place);
-                assert!(place != Some(&Place::Planned), "{name}: {part} of {}", layer.name);
+                assert!(place != Some(&ArenaSlot::Planned), "{name}: {part} of {}", layer.name);
                 // What is nowhere is so for a reason, and what lies somewhere does so for a while.
                 match place {
-                    Some(Place::Elided { by }) => assert!(!by.is_empty()),
-                    Some(Place::At { first, last, .. }) => assert!(first <= last),
-                    Some(Place::Parts(parts)) => assert!(parts.len() > 1),
+                    Some(ArenaSlot::Elided { by }) => assert!(!by.is_empty()),
+                    Some(ArenaSlot::At { first, last, .. }) => assert!(first <= last),
+                    Some(ArenaSlot::Parts(parts)) => assert!(parts.len() > 1),
                     _ => (),
                 }
             }
         }
-        assert!(plan.loss.d_y.place() != &Place::Planned, "{name}");
+        assert!(plan.loss.d_y.place() != &ArenaSlot::Planned, "{name}");
     };
     let loss = CrossEntropyLoss::default();
     for kind in &KINDS {

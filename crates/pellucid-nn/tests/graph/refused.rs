@@ -131,8 +131,8 @@ fn layers_that_cannot_be_planned_or_captured_are_named() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(6, 6), Picking];
     let refused = named(error(make_plan_for_sequential(&model, &[BATCH, 6], LossKind::Mse, 0)));
-    let Error::ReadInCapture { op, mend, .. } = refused.1 else { panic!("{}", refused.1) };
-    assert!(refused.0 == "1 (Picking)" && op == "masked_select" && mend.contains("where_"), "{}: {mend}", refused.0);
+    let Error::ReadInCapture { op, help, .. } = refused.1 else { panic!("{}", refused.1) };
+    assert!(refused.0 == "1 (Picking)" && op == "masked_select" && help.contains("where_"), "{}: {help}", refused.0);
 
     let model = sequential![Linear::new(6, CLASSES), Asking];
     let loss = CrossEntropyLoss::default();

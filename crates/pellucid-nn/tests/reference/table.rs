@@ -2,7 +2,7 @@
 
 use pellucid_nn::*;
 use pellucid_tensor::Tensor;
-use pellucid_tensor::ops::{Divisor, Meeting, PadMode, Resample};
+use pellucid_tensor::ops::{AvgPoolDivisor, PadMode, Resample, ScatterReduceOp};
 
 /// Made anew, with first values that do not matter.
 #[rustfmt::skip]
@@ -21,8 +21,8 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("embedding", boxed(Embedding::new(5, 3))),
         ("embedding_options", boxed(Embedding::new(5, 3).padding_index(3).max_norm(1.0, 2.0).scale_by_frequency())),
         ("embedding_bag", boxed(EmbeddingBag::new(5, 3))),
-        ("embedding_bag_sum", boxed(EmbeddingBag::new(5, 3).mode(Meeting::Sum).padding_index(0))),
-        ("embedding_bag_max", boxed(EmbeddingBag::new(5, 3).mode(Meeting::Max))),
+        ("embedding_bag_sum", boxed(EmbeddingBag::new(5, 3).mode(ScatterReduceOp::Sum).padding_index(0))),
+        ("embedding_bag_max", boxed(EmbeddingBag::new(5, 3).mode(ScatterReduceOp::Max))),
         ("conv1d", boxed(Conv1d::new(4, 6, 3))),
         ("conv1d_options", boxed(Conv1d::new(4, 6, 3).stride(2).padding(2).dilation(2).groups(2).without_bias())),
         ("conv1d_single", boxed(Conv1d::new(4, 6, 3))),
@@ -44,8 +44,8 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("max_pool3d", boxed(MaxPool3d::new([2, 2, 1]))),
         ("avg_pool1d", boxed(AvgPool1d::new(3).stride(2).padding(1))),
         ("avg_pool2d", boxed(AvgPool2d::new([3, 2]).stride(2).padding(1).ceil())),
-        ("avg_pool2d_inside", boxed(AvgPool2d::new(3).padding(1).divisor(Divisor::Inside))),
-        ("avg_pool2d_divisor", boxed(AvgPool2d::new(2).divisor(Divisor::Number(3.0)))),
+        ("avg_pool2d_inside", boxed(AvgPool2d::new(3).padding(1).divisor(AvgPoolDivisor::Inside))),
+        ("avg_pool2d_divisor", boxed(AvgPool2d::new(2).divisor(AvgPoolDivisor::Number(3.0)))),
         ("avg_pool3d", boxed(AvgPool3d::new(2))),
         ("fractional_max_pool2d", boxed(FractionalMaxPool2d::new([2, 3], [3, 4]).samples(parts([2, 4, 2])))),
         ("fractional_max_pool3d", boxed(FractionalMaxPool3d::of_ratio([2, 1, 2], [0.5, 0.7, 0.5]).samples(parts([2, 4, 3])))),

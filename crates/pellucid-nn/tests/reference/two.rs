@@ -2,7 +2,7 @@
 
 use crate::file::{Reference, cosines, file, near};
 use pellucid_nn::*;
-use pellucid_tensor::ops::Meeting;
+use pellucid_tensor::ops::ScatterReduceOp;
 use pellucid_tensor::{DType, Error, Grad, Result, Tensor, grad, manual_seed};
 
 #[test]
@@ -72,7 +72,7 @@ fn a_transposed_convolution_ends_where_it_is_told() {
 #[test]
 fn bags_start_at_offsets_and_rows_are_weighed() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let bags = EmbeddingBag::new(4, 2).mode(Meeting::Sum);
+    let bags = EmbeddingBag::new(4, 2).mode(ScatterReduceOp::Sum);
     let rows = Embedding::from_table(bags.weight.clone());
     let (index, offsets) = (Tensor::from([1i64, 3, 0]), Tensor::from([0i64, 2]));
     let weights = Tensor::from([1.0f32, 2.0, -1.0]);

@@ -4,7 +4,7 @@ use super::operation::{Derivative, SavedValue};
 use std::sync::{RwLock, TryLockError, TryLockResult};
 
 /// A derivative with the values that the operation saved, until they are used, as a node holds it.
-pub(crate) trait Applied: Send + Sync {
+pub(crate) trait SavedDerivative: Send + Sync {
     fn derivative(&self) -> &dyn Derivative;
 
     /// Calls `run` with the saved values, and frees them afterwards unless they are to be kept; false
@@ -16,19 +16,19 @@ pub(crate) trait Applied: Send + Sync {
 }
 
 /// A derivative with its saved values, in an array of as many: a node is no larger than it must be.
-pub(crate) struct With<S, D> {
+pub(crate) struct SavedDerivativeOf<S, D> {
     saved: RwLock<Option<S>>,
     derivative: D,
 }
 
-impl<S, D> With<S, D> {
+impl<S, D> SavedDerivativeOf<S, D> {
     #[inline(always)]
-    pub(crate) fn new(saved: S, derivative: D) -> With<S, D> {
-        With { saved: RwLock::new(Some(saved)), derivative }
+    pub(crate) fn new(saved: S, derivative: D) -> SavedDerivativeOf<S, D> {
+        SavedDerivativeOf { saved: RwLock::new(Some(saved)), derivative }
     }
 }
 
-impl<S: AsRef<[SavedValue]> + Send + Sync, D: Derivative> Applied for With<S, D> {
+impl<S: AsRef<[SavedValue]> + Send + Sync, D: Derivative> SavedDerivative for SavedDerivativeOf<S, D> {
     fn derivative(&self) -> &dyn Derivative {
         &self.derivative
     }

@@ -1,6 +1,6 @@
 //! The recorded graph: nodes, the edges between them, and the slots where gradients land.
 
-use super::applied::Applied;
+use super::applied::SavedDerivative;
 use super::hook::Hooks;
 use super::operation::Derivative;
 use crate::engine;
@@ -32,14 +32,14 @@ impl Slot {
     }
 
     /// The gradient, without telling a recording.
-    pub(crate) fn peek(&self) -> Option<Tensor> {
+    pub(crate) fn get_untracked(&self) -> Option<Tensor> {
         self.lock().clone()
     }
 
     /// The gradient.
     pub(crate) fn get(self: &Arc<Slot>) -> Option<Tensor> {
         engine::touch(self, false);
-        self.peek()
+        self.get_untracked()
     }
 
     /// Changes the gradient while nobody else can: of two passes at once, neither loses its part.
@@ -65,7 +65,7 @@ impl Slot {
     }
 
     /// Replaces the gradient, without telling a recording.
-    pub(crate) fn put(&self, grad: Option<Tensor>) {
+    pub(crate) fn set_untracked(&self, grad: Option<Tensor>) {
         let old = std::mem::replace(&mut *self.lock(), grad);
         drop(old);
     }
@@ -125,7 +125,7 @@ struct Details {
 }
 
 /// An applied operation. The trait object is its last field, so a node is one allocation.
-pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
+pub(crate) struct Recorded<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
     pub(crate) metas: SmallVec<[Meta; 1]>,
@@ -137,7 +137,7 @@ pub(crate) struct Recorded<A: Applied + ?Sized = dyn Applied> {
     pub(crate) applied: A,
 }
 
-impl<A: Applied> Recorded<A> {
+impl<A: SavedDerivative> Recorded<A> {
     /// Creates a node. `output` is its single output; a dangling `output` means that [`Recorded::note`] follows.
     #[inline(always)]
     pub(crate) fn new(
@@ -202,7 +202,7 @@ thread_local! {
 
 type Dying = SmallVec<[Arc<Recorded>; 4]>;
 
-impl<A: Applied + ?Sized> Drop for Recorded<A> {
+impl<A: SavedDerivative + ?Sized> Drop for Recorded<A> {
     /// Lets go of the producers one after the other: a chain of a million nodes would overflow the
     /// stack if each dropped the next.
     fn drop(&mut self) {

@@ -8,7 +8,7 @@
 //! A node of a write saves no element: its gradient is the incoming one, 0 where it wrote, and that part of it.
 
 use super::anomaly::note_line;
-use super::applied::With;
+use super::applied::SavedDerivativeOf;
 use super::graph::{Edge, Recorded};
 use super::operation::{Derivative, SavedValue};
 use crate::array::Array;
@@ -299,5 +299,5 @@ fn new_node<D: Derivative>(
     derivative: D,
 ) -> Arc<Recorded> {
     let saved: Vec<SavedValue> = saved.into_iter().map(SavedValue::constant).collect();
-    Arc::new(Recorded::new(edges, smallvec![meta], Weak::new(), With::new(saved, derivative)))
+    Arc::new(Recorded::new(edges, smallvec![meta], Weak::new(), SavedDerivativeOf::new(saved, derivative)))
 }

@@ -37,7 +37,7 @@ pub use operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved,
 pub use pass::Backward;
 pub use transform::{Grad, grad, hvp, jvp, vjp};
 
-pub(crate) use applied::Applied;
+pub(crate) use applied::SavedDerivative;
 pub(crate) use graph::Slot;
 pub(crate) use graph::{Edge, Recorded, same_node};
 pub(crate) use in_place::{Rewrite, ViewBase, shifted};

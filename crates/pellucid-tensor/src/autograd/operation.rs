@@ -1,7 +1,7 @@
 //! `Operation`, what every operation is, and `apply`, which makes every result.
 
 use super::anomaly::note_line;
-use super::applied::{Applied, With};
+use super::applied::{SavedDerivative, SavedDerivativeOf};
 use super::graph::{Edge, Recorded, Slot};
 use super::mode::{is_grad_enabled, set_grad_enabled};
 use crate::array::Array;
@@ -480,12 +480,14 @@ pub(crate) fn record<W, D: Derivative>(
     wanted.reverse();
     let mut next = |outputs: &[Array]| SavedValue::new(wanted.pop().expect("counted above"), arrays, outputs);
     let results = match count {
-        0 => results(edges, outputs, |outputs| With::new([], derivative(what, outputs))),
-        1 => results(edges, outputs, |outputs| With::new([next(outputs)], derivative(what, outputs))),
-        2 => results(edges, outputs, |outputs| With::new([next(outputs), next(outputs)], derivative(what, outputs))),
+        0 => results(edges, outputs, |outputs| SavedDerivativeOf::new([], derivative(what, outputs))),
+        1 => results(edges, outputs, |outputs| SavedDerivativeOf::new([next(outputs)], derivative(what, outputs))),
+        2 => results(edges, outputs, |outputs| {
+            SavedDerivativeOf::new([next(outputs), next(outputs)], derivative(what, outputs))
+        }),
         _ => results(edges, outputs, |outputs| {
             let saved: Vec<SavedValue> = (0..count).map(|_| next(outputs)).collect();
-            With::new(saved, derivative(what, outputs))
+            SavedDerivativeOf::new(saved, derivative(what, outputs))
         }),
     };
     note_line(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
@@ -500,12 +502,12 @@ pub(crate) fn record_outputs<D: Derivative>(
     saved: Vec<SavedValue>,
     derivative: D,
 ) -> SmallVec<[Tensor; 1]> {
-    results(edges, outputs, |_| With::new(saved, derivative))
+    results(edges, outputs, |_| SavedDerivativeOf::new(saved, derivative))
 }
 
 /// The results with their node. A result owns the node, and the node names its results.
 #[inline(always)]
-fn results<A: Applied + 'static>(
+fn results<A: SavedDerivative + 'static>(
     edges: SmallVec<[Edge; 2]>,
     mut outputs: Arrays,
     applied: impl FnOnce(&[Array]) -> A,

@@ -214,8 +214,8 @@ impl<'a> Pass<'a> {
             None => ops::ones_like(output)?,
             Some(g) if g.shape() == output.shape() => ops::to_dtype(&g, output.dtype())?,
             Some(g) => {
-                let mend = "the gradient must have the output's shape";
-                return Err(Error::shapes(op, [g.shape(), output.shape()], mend));
+                let help = "the gradient must have the output's shape";
+                return Err(Error::shapes(op, [g.shape(), output.shape()], help));
             }
         };
         self.shared.insert(storage_of(&gradient), ());
@@ -489,12 +489,12 @@ fn upgraded(edge: &Edge) -> Option<Arc<Slot>> {
 /// An operation's gradient has its input's shape and dtype.
 fn check(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
     if *gradient.shape() != meta.shape {
-        let mend = "backward must return a gradient of its input's shape";
-        return Err(Error::shapes(from, [gradient.shape(), &meta.shape], mend));
+        let help = "backward must return a gradient of its input's shape";
+        return Err(Error::shapes(from, [gradient.shape(), &meta.shape], help));
     }
     if gradient.dtype() != meta.dtype {
-        let mend = "backward must return a gradient of its input's dtype";
-        return Err(Error::dtypes(from, [gradient.dtype(), meta.dtype], mend));
+        let help = "backward must return a gradient of its input's dtype";
+        return Err(Error::dtypes(from, [gradient.dtype(), meta.dtype], help));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! A kernel whose results nobody can see any more, and no later kernel reads, is not run.
 
-use super::switch::Switches;
+use super::switch::HostFlags;
 use super::{MODE, Mode, Switched, Writes};
 use crate::array::Array;
 use crate::autograd::{AddressHasher, Edge, Slot, ViewBase};
@@ -43,7 +43,7 @@ pub(crate) struct Recording {
     pub(crate) rewritten: Vec<(Arc<ViewBase>, Edge)>,
     /// The tensors whose history the step has changed.
     pub(crate) rewrote: Vec<Weak<Inner>>,
-    pub(crate) switches: Switches,
+    pub(crate) switches: HostFlags,
 }
 
 /// Kernels after which a lazy list runs by itself, so that memory stays bounded.
@@ -77,7 +77,7 @@ impl Recording {
             touched: Vec::new(),
             rewritten: Vec::new(),
             rewrote: Vec::new(),
-            switches: Switches::default(),
+            switches: HostFlags::default(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Recording {
 
     pub(crate) fn touch(&mut self, slot: &Arc<Slot>, clears: bool) {
         if !self.touched.iter().any(|t| Arc::ptr_eq(&t.slot, slot)) {
-            self.touched.push(Touched { slot: slot.clone(), entry: slot.peek(), cleared: clears });
+            self.touched.push(Touched { slot: slot.clone(), entry: slot.get_untracked(), cleared: clears });
         }
     }
 

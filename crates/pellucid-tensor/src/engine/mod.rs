@@ -19,8 +19,8 @@ pub use capture::{CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Pl
 pub use list::lazy;
 pub(crate) use list::{Recorded, Recording, deferred};
 pub(crate) use many::map_many;
-pub use switch::Switch;
-pub use trace::{Work, made_since, trace, traced};
+pub use switch::HostFlag;
+pub use trace::{Work, storages_written_since, trace, traced};
 
 use crate::array::Array;
 use crate::device::Device;
@@ -298,14 +298,14 @@ pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
     ready(op, array.storage())
 }
 
-/// Refuses `op`, which needs values, while a step is captured; `mend` says what such a step does instead.
+/// Refuses `op`, which needs values, while a step is captured; `help` says what such a step does instead.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`].
 #[track_caller]
-pub(crate) fn readable(op: &'static str, mend: &'static str) -> Result<()> {
+pub(crate) fn readable(op: &'static str, help: &'static str) -> Result<()> {
     if MODE.get() == Mode::Capture {
-        return Err(Error::ReadInCapture { op, location: Location::caller(), mend });
+        return Err(Error::ReadInCapture { op, location: Location::caller(), help });
     }
     Ok(())
 }

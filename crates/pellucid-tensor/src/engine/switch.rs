@@ -1,4 +1,4 @@
-//! `Switch`: a number of the host's on which the kernels of a step hang.
+//! `HostFlag`: a number of the host's on which the kernels of a step hang.
 
 use super::{MODE, Mode, list};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// on it.
 ///
 /// ```
-/// use pellucid_tensor::{Switch, Tensor, capture};
-/// let (doubled, x) = (Switch::new(1), Tensor::from([1.0f32, 2.0]));
+/// use pellucid_tensor::{HostFlag, Tensor, capture};
+/// let (doubled, x) = (HostFlag::new(1), Tensor::from([1.0f32, 2.0]));
 /// let mut step = capture(|i| if doubled.get() == 1 { &i[0] * 2.0 } else { &i[0] + 1.0 }, &[&x])?;
 /// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [2.0, 4.0]);
 /// doubled.set(0);
@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Switch(Arc<AtomicUsize>);
+pub struct HostFlag(Arc<AtomicUsize>);
 
-impl Switch {
+impl HostFlag {
     /// A switch with this value.
-    pub fn new(value: usize) -> Switch {
-        Switch(Arc::new(AtomicUsize::new(value)))
+    pub fn new(value: usize) -> HostFlag {
+        HostFlag(Arc::new(AtomicUsize::new(value)))
     }
 
     /// The value.
@@ -54,18 +54,18 @@ impl Switch {
     }
 }
 
-impl Clone for Switch {
+impl Clone for HostFlag {
     /// A switch with the same value, which is then set on its own.
-    fn clone(&self) -> Switch {
-        Switch::new(self.0.load(Ordering::Relaxed))
+    fn clone(&self) -> HostFlag {
+        HostFlag::new(self.0.load(Ordering::Relaxed))
     }
 }
 
 /// The switches that a step has read, each with its value.
 #[derive(Default)]
-pub(crate) struct Switches(Vec<(Arc<AtomicUsize>, Option<usize>)>);
+pub(crate) struct HostFlags(Vec<(Arc<AtomicUsize>, Option<usize>)>);
 
-impl Switches {
+impl HostFlags {
     /// A switch is read, or set (`None`), for the first time or again.
     pub(super) fn note(&mut self, switch: &Arc<AtomicUsize>, value: Option<usize>) {
         if !self.0.iter().any(|(own, _)| Arc::ptr_eq(own, switch)) {
@@ -74,7 +74,7 @@ impl Switches {
     }
 
     /// True if all have the values that the step has found.
-    pub(super) fn are_the_same(&self) -> bool {
+    pub(super) fn all_unchanged(&self) -> bool {
         self.0.iter().all(|(switch, value)| value.is_none_or(|value| switch.load(Ordering::Relaxed) == value))
     }
 }

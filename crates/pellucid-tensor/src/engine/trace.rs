@@ -67,7 +67,7 @@ pub fn traced() -> Option<Work> {
 
 /// The memory that kernels write which were recorded since so many of them, inside of [`trace`] and of a captured step, each once;
 /// elsewhere nothing is recorded.
-pub fn made_since(kernels: u64) -> Vec<StorageId> {
+pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
     if MODE.get() != Mode::Capture {
         return Vec::new();
     }

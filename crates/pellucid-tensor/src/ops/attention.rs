@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{self, AttentionPart, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
@@ -46,7 +46,7 @@ pub struct Attention<'a> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] unless Q, K and V have one float dtype and a mask has it too, or is of
 /// truth values; [`Error::InvalidArgument`] for a dropout outside [0, 1).
-#[face]
+#[tensor_method]
 pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<Tensor> {
     let op = "scaled_dot_product_attention";
     let Attention { mask, causal, scale, dropout } = options;
@@ -90,7 +90,7 @@ struct Heads {
 
 impl Heads {
     fn new(op: &'static str, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Heads> {
-        let mismatch = |mend: &str| Error::shapes(op, [q.shape(), k.shape(), v.shape()], mend);
+        let mismatch = |help: &str| Error::shapes(op, [q.shape(), k.shape(), v.shape()], help);
         if q.rank() < 2 || k.rank() < 2 || v.rank() < 2 {
             return Err(mismatch("Q is [.., L, E], K [.., S, E], V [.., S, D]"));
         }
@@ -102,18 +102,18 @@ impl Heads {
         if e != e2 || s != s2 {
             return Err(mismatch("Q is [.., L, E], K [.., S, E], V [.., S, D]"));
         }
-        let mend = "the axes before the last two are equal, or the heads of K and V divide those of Q";
-        let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(mend))?;
+        let help = "the axes before the last two are equal, or the heads of K and V divide those of Q";
+        let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Fewer heads of keys than of queries: those share them, and all other axes broadcast.
         let (h, g) = (queries.last().copied().unwrap_or(1), shared.last().copied().unwrap_or(1));
         let outer = |s: &Shape| Shape::from(&s[..s.rank().saturating_sub(1)]);
         let (lead, shared) = if 0 < g && g < h && h.is_multiple_of(g) {
-            let all = outer(&queries).broadcast(&outer(&shared)).ok_or_else(|| mismatch(mend))?;
+            let all = outer(&queries).broadcast(&outer(&shared)).ok_or_else(|| mismatch(help))?;
             let with = |heads: usize| all.iter().copied().chain([heads]).collect::<Shape>();
             (with(h), with(g))
         } else {
-            let lead = queries.broadcast(&shared).ok_or_else(|| mismatch(mend))?;
+            let lead = queries.broadcast(&shared).ok_or_else(|| mismatch(help))?;
             (lead.clone(), lead)
         };
         let result: Shape = lead.iter().copied().chain([l, d]).collect();

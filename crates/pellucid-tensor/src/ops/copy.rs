@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Result};
 use smallvec::smallvec;
@@ -36,7 +36,7 @@ impl Operation for Cast {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[face]
+#[tensor_method]
 pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(Cast { dtype }, &[x]) }
 }
@@ -45,7 +45,7 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[face]
+#[tensor_method]
 pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     if x.array().layout().is_contiguous() { Ok(x.clone()) } else { copy(x) }
 }
@@ -54,7 +54,7 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[face]
+#[tensor_method]
 pub fn copy(x: &Tensor) -> Result<Tensor> {
     apply_one(Cast { dtype: x.dtype() }, &[x])
 }
@@ -99,7 +99,7 @@ pub(crate) fn identity(x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::InPlaceOnTracked`](pellucid_ir::Error::InPlaceOnTracked) if x is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
 /// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch); [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if x repeats elements. Nothing is written then.
-#[face]
+#[tensor_method]
 pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
     writable("copy_", x)?;
     put_view("copy_", x, x.array(), source)

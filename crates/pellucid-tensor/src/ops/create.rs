@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::{face, operation};
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{Kernel, Map, Params};
 use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
@@ -175,7 +175,7 @@ pub(crate) fn from_host<T: Element>(values: &[T], shape: impl Into<Shape>) -> Re
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[face]
+#[tensor_method]
 pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
     full_like(x, 0)
 }
@@ -184,7 +184,7 @@ pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[face]
+#[tensor_method]
 pub fn ones_like(x: &Tensor) -> Result<Tensor> {
     full_like(x, 1)
 }
@@ -193,7 +193,7 @@ pub fn ones_like(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`full`].
-#[face]
+#[tensor_method]
 pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     let value = value.into();
     in_range(value, x.dtype())?;

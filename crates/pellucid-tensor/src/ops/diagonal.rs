@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::smallvec;
 
@@ -76,7 +76,7 @@ impl Operation for EmbedDiagonal {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are one.
-#[face]
+#[tensor_method]
 pub fn diagonal(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
     let axes = checked_axes("diagonal", x.shape(), axis0, axis1)?;
     apply_one(Diagonal(Place { axes, offset }), &[x])
@@ -87,7 +87,7 @@ pub fn diagonal(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result
 /// # Errors
 /// [`Error::AxisOutOfRange`], where the two axes count, or if x is a number; [`Error::InvalidArgument`] if the axes are
 /// one.
-#[face]
+#[tensor_method]
 pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
     let last = x.shape().axis("diag_embed", -1)?;
     let side = x.shape()[last].checked_add(offset.unsigned_abs()).ok_or_else(Error::absurd_size)?;
@@ -104,7 +104,7 @@ pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Resu
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for any other rank.
-#[face]
+#[tensor_method]
 pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
     match x.rank() {
         1 => diag_embed(x, offset, 0, 1),
@@ -117,7 +117,7 @@ pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] below rank 2.
-#[face]
+#[tensor_method]
 pub fn tril(x: &Tensor, offset: isize) -> Result<Tensor> {
     ops::where_(&triangle("tril", x, offset)?, x, zero(x))
 }
@@ -126,7 +126,7 @@ pub fn tril(x: &Tensor, offset: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] below rank 2.
-#[face]
+#[tensor_method]
 pub fn triu(x: &Tensor, offset: isize) -> Result<Tensor> {
     ops::where_(&triangle("triu", x, offset.saturating_sub(1))?, zero(x), x)
 }

@@ -6,7 +6,7 @@ use crate::autocast;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
 /// The p-norm of the difference of vectors, the last axis, of which `eps` is added to every element: (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p). Both
@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: bool) -> Result<Tensor> {
     in_single!("pairwise_distance", [a, b] => pairwise_distance(a, b, p, eps, keepdims));
     let axes = if keepdims { over(-1).keepdims() } else { over(-1) };
@@ -26,7 +26,7 @@ pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: boo
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a p below 0, or NaN.
-#[face]
+#[tensor_method]
 pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
         return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
@@ -42,7 +42,7 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a p
 /// below 0, or NaN; [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     if x.rank() != 2 {
         return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
@@ -68,11 +68,11 @@ fn order(op: &'static str, p: f64) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
-    let mend = "both must broadcast";
+    let help = "both must broadcast";
     let shape = a.shape().broadcast(b.shape());
-    let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], mend))?;
+    let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], help))?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
     let (a, b) = (ops::broadcast_to(a, &shape)?, ops::broadcast_to(b, &shape)?);
     ops::sum(&ops::mul(&normalize(&a, 2.0, axis, eps)?, &normalize(&b, 2.0, axis, eps)?)?, axis)
@@ -82,7 +82,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     in_single!("normalize", [x] => normalize(x, p, axis, eps));
     ops::div(x, &ops::maximum(&ops::norm(x, p, over(axis).keepdims())?, eps)?)
@@ -93,7 +93,7 @@ pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] for less than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
 /// [`Error::InvalidArgument`] for p ≤ 0 or a negative length.
-#[face]
+#[tensor_method]
 pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
     let op = "renorm";
     if x.rank() < 2 {

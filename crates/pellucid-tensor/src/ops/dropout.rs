@@ -4,7 +4,7 @@ use super::formula::map;
 use crate::ops;
 use crate::ops::precision::{in_single, single};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, Shape, formula};
 use std::sync::OnceLock;
@@ -57,7 +57,7 @@ fn saturated(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `p` is not in [0, 1]; [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     scaled(x, &drawn("dropout", x, x.shape().clone(), p)?, p)
 }
@@ -66,7 +66,7 @@ pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`dropout`]; [`Error::ShapeMismatch`] for less than two axes.
-#[face]
+#[tensor_method]
 pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     let op = "feature_dropout";
     scaled(x, &drawn(op, x, channels(op, x)?, p)?, p)
@@ -77,7 +77,7 @@ pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`dropout`].
-#[face]
+#[tensor_method]
 pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     saturated(x, &drawn("alpha_dropout", x, x.shape().clone(), p)?, p)
 }
@@ -86,7 +86,7 @@ pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`feature_dropout`].
-#[face]
+#[tensor_method]
 pub fn feature_alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     let op = "feature_alpha_dropout";
     saturated(x, &drawn(op, x, channels(op, x)?, p)?, p)

@@ -7,7 +7,7 @@
 use super::reshape_to;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::{face, operation};
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 
 /// x with its axes split, joined and in another order, as the pattern says; every axis is on both sides.
@@ -23,7 +23,7 @@ use pellucid_ir::{Error, Result, Shape};
 /// # Errors
 /// [`Error::InvalidArgument`] for a pattern that cannot be read, or that loses or invents an axis;
 /// [`Error::ShapeMismatch`] if x does not fit it.
-#[face]
+#[tensor_method]
 pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = Plan::new("rearrange", x, pattern, lengths)?;
     if let Some(axis) = plan.lost().next() {
@@ -61,7 +61,7 @@ pub enum Fold {
 ///
 /// # Errors
 /// Those of [`rearrange`], and of the reduction.
-#[face]
+#[tensor_method]
 pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = Plan::new("reduce", x, pattern, lengths)?;
     if let Some(axis) = plan.new_axes().next() {
@@ -155,8 +155,8 @@ impl Plan {
         }
         let more = x.rank().checked_sub(named).filter(|&more| dots || more == 0);
         let Some(more) = more else {
-            let mend = format!("\"{pattern}\" names {named} axes");
-            return Err(Error::shapes(op, [x.shape()], mend));
+            let help = format!("\"{pattern}\" names {named} axes");
+            return Err(Error::shapes(op, [x.shape()], help));
         };
         let mut lengths = x.shape().iter().copied();
         let mut rest = vec![];
@@ -182,8 +182,8 @@ impl Plan {
                 }
             };
             if !fits {
-                let mend = format!("({}) of \"{pattern}\" cannot have length {len}", group.parts.join(" "));
-                return Err(Error::shapes(op, [x.shape()], mend));
+                let help = format!("({}) of \"{pattern}\" cannot have length {len}", group.parts.join(" "));
+                return Err(Error::shapes(op, [x.shape()], help));
             }
             for (part, own) in group.parts.iter().zip(parts) {
                 if is_name(part) && plan.find(part).is_some() {

@@ -126,8 +126,8 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
                 *known = len;
             }
             if len != *known && len != 1 {
-                let mend = format!("the axes of {label} must have one length, or 1");
-                return Err(Error::shapes("einsum", factors.iter().map(|f| f.shape()), mend));
+                let help = format!("the axes of {label} must have one length, or 1");
+                return Err(Error::shapes("einsum", factors.iter().map(|f| f.shape()), help));
             }
         }
     }

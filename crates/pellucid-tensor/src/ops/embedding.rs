@@ -5,7 +5,7 @@ use super::in_place::put_axes;
 use crate::autograd::no_grad;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 use smallvec::smallvec;
@@ -29,7 +29,7 @@ pub struct Embedding {
 /// [`Error::ShapeMismatch`] unless the table is a matrix; [`Error::DTypeMismatch`] for indices that are no integers;
 /// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table or a norm that is not positive;
 /// [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
-#[face]
+#[tensor_method]
 pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<Tensor> {
     static GRADIENT: OnceLock<Formula> = OnceLock::new();
     let op = "embedding";

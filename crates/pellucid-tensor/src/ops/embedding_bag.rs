@@ -2,11 +2,11 @@
 
 use super::check;
 use super::embedding::{Embedding, embedding, padding_row, shorten};
-use super::scatter_reduce::{Meeting, index_add, index_reduce};
+use super::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
 use crate::ops;
 use crate::ops::precision::{rounded, single};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
 /// Options of [`embedding_bag`].
@@ -17,7 +17,7 @@ pub struct EmbeddingBag<'a> {
     /// The last offset is the end of the last bag, and starts none.
     pub include_last_offset: bool,
     /// What becomes of a bag's rows: their sum, mean or maximum. A bag without rows gives zeros.
-    pub mode: Meeting,
+    pub mode: ScatterReduceOp,
     /// Numbers by which the rows are multiplied, of the shape of the indices; for sums.
     pub weights: Option<&'a Tensor>,
     /// A row that does not count; negative numbers count from the end.
@@ -33,7 +33,7 @@ impl Default for EmbeddingBag<'_> {
         EmbeddingBag {
             offsets: None,
             include_last_offset: false,
-            mode: Meeting::Mean,
+            mode: ScatterReduceOp::Mean,
             weights: None,
             padding_index: None,
             max_norm: None,
@@ -49,7 +49,7 @@ impl Default for EmbeddingBag<'_> {
 /// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a mode other than these three, weights
 /// without a sum, frequencies with a maximum, a padding index outside the table, a norm that is not positive, or offsets that
 /// do not ascend from 0 to at most the number of indices (where values can be read; elsewhere all is NaN then); [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
-#[face]
+#[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
     if table.rank() != 2 {
@@ -58,14 +58,14 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     if !index.dtype().is_int() {
         return Err(Error::dtypes(op, [index.dtype()], "indices have an integer dtype"));
     }
-    if !matches!(options.mode, Meeting::Sum | Meeting::Mean | Meeting::Max) {
+    if !matches!(options.mode, ScatterReduceOp::Sum | ScatterReduceOp::Mean | ScatterReduceOp::Max) {
         return Err(Error::invalid(op, "combines rows by their sum, mean or maximum"));
     }
-    if options.scale_by_frequency && options.mode == Meeting::Max {
+    if options.scale_by_frequency && options.mode == ScatterReduceOp::Max {
         return Err(Error::invalid(op, "divides the gradients of sums and means by frequencies, not of maxima"));
     }
     if let Some(weights) = options.weights {
-        if options.mode != Meeting::Sum {
+        if options.mode != ScatterReduceOp::Sum {
             return Err(Error::invalid(op, "weighs the rows of sums only"));
         }
         if weights.shape() != index.shape() {
@@ -102,7 +102,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     let rows = unless_invalid(rows)?;
     let start = ops::zeros([bags + 1, table.shape()[1]], number)?;
     let all = match options.mode {
-        Meeting::Sum => index_add(&start, 0, &bag, &rows, 1)?,
+        ScatterReduceOp::Sum => index_add(&start, 0, &bag, &rows, 1)?,
         mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
     };
     rounded(op, &[table], unless_invalid(ops::narrow(&all, 0, 0, bags)?)?)
@@ -142,9 +142,9 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<
             Ok(Bags { count: bags, of_index, valid })
         }
         _ => {
-            let mend = "indices are a matrix, or a vector with a vector of integers as offsets";
+            let help = "indices are a matrix, or a vector with a vector of integers as offsets";
             let shapes = [Some(index.shape()), options.offsets.map(|o| o.shape())];
-            Err(Error::shapes(op, shapes.into_iter().flatten(), mend))
+            Err(Error::shapes(op, shapes.into_iter().flatten(), help))
         }
     }
 }

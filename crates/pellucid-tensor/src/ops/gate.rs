@@ -3,7 +3,7 @@
 use super::formula::map;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, formula};
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ fn sloped(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
-#[face]
+#[tensor_method]
 pub fn prelu(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let channels = if x.rank() < 2 { 1 } else { x.shape()[1] };
     if weight.rank() > 1 || !(weight.size() == 1 || weight.size() == channels) {
@@ -33,7 +33,7 @@ pub fn prelu(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a lower end above the upper one, or one that is not finite; [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn rrelu(x: &Tensor, lower: f64, upper: f64) -> Result<Tensor> {
     if !lower.is_finite() || !upper.is_finite() || lower > upper {
         let reason = format!("slopes are finite and the lower end comes first, got {lower} to {upper}");
@@ -47,7 +47,7 @@ pub fn rrelu(x: &Tensor, lower: f64, upper: f64) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for an axis of odd length.
-#[face]
+#[tensor_method]
 pub fn glu(x: &Tensor, axis: isize) -> Result<Tensor> {
     static GLU: OnceLock<Formula> = OnceLock::new();
     let len = x.shape()[x.shape().axis("glu", axis)?];

@@ -9,7 +9,7 @@ use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Save
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::{face, operation};
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::kernel::{self, Combine, Index, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -98,7 +98,7 @@ pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usi
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`] for an index
 /// tensor that is not of an integer dtype.
-#[face]
+#[tensor_method]
 pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
     let at = x.shape().axis("index_select", axis)?;
     let index = as_index("index_select", index)?;
@@ -116,7 +116,7 @@ pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`],
 /// [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor> {
     let op = "take_along_axis";
     let axis = x.shape().axis(op, axis)?;
@@ -130,8 +130,8 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
 
 pub(super) fn along(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
     let fits = shape.rank() == index.rank() && (0..shape.rank()).all(|k| k == axis || index[k] <= shape[k]);
-    let mend = format!("the index has the tensor's rank, and apart from axis {axis} no longer axes");
-    if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], mend)) }
+    let help = format!("the index has the tensor's rank, and apart from axis {axis} no longer axes");
+    if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], help)) }
 }
 
 /// Zeros of `shape`, with each value of x added at its index along `axis`: the transpose of
@@ -139,7 +139,7 @@ pub(super) fn along(op: &'static str, shape: &Shape, index: &Shape, axis: usize)
 ///
 /// # Errors
 /// Those of [`take_along_axis`].
-#[face]
+#[tensor_method]
 pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl Into<Shape>) -> Result<Tensor> {
     let op = "scatter_add_along";
     let shape = shape.into();
@@ -208,8 +208,8 @@ fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combin
 pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tensor) -> Result<Tensor> {
     let fits = values.rank() == index.rank() && (0..index.rank()).all(|k| index.shape()[k] <= values.shape()[k]);
     if !fits {
-        let mend = "there is a value for every index: no axis of the values is shorter";
-        return Err(Error::shapes(op, [values.shape(), index.shape()], mend));
+        let help = "there is a value for every index: no axis of the values is shorter";
+        return Err(Error::shapes(op, [values.shape(), index.shape()], help));
     }
     if values.dtype() != x.dtype() {
         return Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values have the tensor's dtype; use to_dtype()"));
@@ -228,7 +228,7 @@ pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tens
 ///
 /// # Errors
 /// Those of [`take_along_axis`]; [`Error::ShapeMismatch`] if there are fewer values than indices.
-#[face]
+#[tensor_method]
 pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
     scatter_into(x, index, values, axis, Combine::Set)
 }
@@ -237,7 +237,7 @@ pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Resu
 ///
 /// # Errors
 /// Those of [`scatter`].
-#[face]
+#[tensor_method]
 pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
     scatter_into(x, index, values, axis, Combine::Add)
 }
@@ -256,9 +256,9 @@ pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
 /// [`nonzero`], for the operation that needs it.
 #[track_caller]
 pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
-    let mend = "how many elements are chosen is a value too; where_(mask, x, 0), masked_fill(), masked_sum() and its kin \
+    let help = "how many elements are chosen is a value too; where_(mask, x, 0), masked_fill(), masked_sum() and its kin \
                 keep every shape";
-    engine::readable(op, mend)?;
+    engine::readable(op, help)?;
     let mask = x.array().to_vec::<bool>(op)?;
     let count = mask.iter().filter(|hit| **hit).count();
     let mut positions: Vec<Vec<i64>> = (0..x.rank()).map(|_| host_vec(count)).collect::<Result<_>>()?;
@@ -278,7 +278,7 @@ pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
 /// # Errors
 /// [`Error::DTypeMismatch`] for positions that are not of an integer dtype; [`Error::OutOfMemory`] for a shape whose size
 /// cannot be represented.
-#[face]
+#[tensor_method]
 pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<Tensor>> {
     let (mut rest, shape) = (as_index("unravel_index", positions)?, shape.into());
     checked_size(&shape)?;

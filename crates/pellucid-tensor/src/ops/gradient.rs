@@ -4,7 +4,7 @@ use super::integrate::Spacing;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
 /// The derivative dy/dx of samples along an axis, at every sample (NumPy's `gradient` along one axis).
@@ -16,7 +16,7 @@ use pellucid_ir::{Error, Result};
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for another edge order, or fewer than `edge_order` + 1 samples;
 /// [`Error::ShapeMismatch`] for points that are no such vector; [`Error::DTypeMismatch`] for samples that are no floats.
-#[face]
+#[tensor_method]
 pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize) -> Result<Tensor> {
     let op = "gradient";
     let at = y.shape().axis(op, axis)?;
@@ -34,8 +34,8 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         Spacing::Step(step) => ops::full([len - 1], step, y.dtype())?,
         Spacing::Points(points) if points.shape()[..] == [len] => ops::diff(points, 1, 0)?,
         Spacing::Points(points) => {
-            let mend = format!("points are a vector as long as axis {at}");
-            return Err(Error::shapes(op, [y.shape(), points.shape()], mend));
+            let help = format!("points are a vector as long as axis {at}");
+            return Err(Error::shapes(op, [y.shape(), points.shape()], help));
         }
     };
     // The axis comes last, where a vector of steps broadcasts.

@@ -3,7 +3,7 @@
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Scalar};
 
 /// How far apart samples lie.
@@ -36,7 +36,7 @@ impl<'a> Spacing<'a> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for points that do not fit the samples.
-#[face]
+#[tensor_method]
 pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
     in_single!("trapezoid", [y; points] => trapezoid(y, spacing.at(points), axis));
@@ -47,7 +47,7 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
 ///
 /// # Errors
 /// Those of [`trapezoid`].
-#[face]
+#[tensor_method]
 pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
     in_single!("cumulative_trapezoid", [y; points] => cumulative_trapezoid(y, spacing.at(points), axis));
@@ -80,8 +80,8 @@ fn areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Res
     let from_end = last(y, axis)?;
     let along = points.shape().axis(op, from_end).ok().filter(|&k| points.shape()[k] == len);
     if along.is_none() || points.shape().broadcast(y.shape()).is_none() {
-        let mend = format!("points are a vector of {len}, or broadcast to the samples");
-        return Err(Error::shapes(op, [y.shape(), points.shape()], mend));
+        let help = format!("points are a vector of {len}, or broadcast to the samples");
+        return Err(Error::shapes(op, [y.shape(), points.shape()], help));
     }
     let (low, high) = neighbours(&points, from_end)?;
     ops::mul(&ops::mul(&ops::sub(&high, &low)?, &sums)?, 0.5)

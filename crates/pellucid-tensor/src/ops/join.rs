@@ -59,8 +59,8 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let fits =
         |t: &&&Tensor| t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k]);
     if !tensors.iter().all(|t| fits(&t)) {
-        let mend = format!("all axes but {axis} must agree");
-        return Err(Error::shapes("concatenate", tensors.iter().map(|t| t.shape()), mend));
+        let help = format!("all axes but {axis} must agree");
+        return Err(Error::shapes("concatenate", tensors.iter().map(|t| t.shape()), help));
     }
     let dtype = tensors.iter().map(|t| t.dtype()).fold(first.dtype(), DType::promote);
     let cast: SmallVec<[Tensor; 4]> = tensors.iter().map(|t| ops::to_dtype(t, dtype)).collect::<Result<_>>()?;
@@ -75,8 +75,8 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 #[operation]
 pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     if tensors.windows(2).any(|w| w[0].shape() != w[1].shape()) {
-        let mend = "all shapes must be equal; concatenate() joins along an existing axis";
-        return Err(Error::shapes("stack", tensors.iter().map(|t| t.shape()), mend));
+        let help = "all shapes must be equal; concatenate() joins along an existing axis";
+        return Err(Error::shapes("stack", tensors.iter().map(|t| t.shape()), help));
     }
     let columns: Vec<Tensor> = tensors.iter().map(|t| ops::unsqueeze(t, axis)).collect::<Result<_>>()?;
     let axis = match tensors.first() {

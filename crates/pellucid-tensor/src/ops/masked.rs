@@ -2,7 +2,7 @@
 
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Scalar};
 
 /// x, and the number where the mask is true; both broadcast. The dtype is that of x.
@@ -10,7 +10,7 @@ use pellucid_ir::{DType, Error, Result, Scalar};
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for a
 /// number that is not a value of an integer dtype.
-#[face]
+#[tensor_method]
 pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     let value = ops::written_scalar("masked_fill", value.into(), x.dtype())?;
     ops::where_(mask, &value, x)
@@ -21,16 +21,16 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Resul
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`]; [`Error::ReadInCapture`].
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let op = "masked_select";
     if mask.dtype() != DType::Bool {
         return Err(Error::dtypes(op, [mask.dtype()], "the mask is a bool tensor; compare with ne(0)"));
     }
-    let mend = "tensor and mask must broadcast";
+    let help = "tensor and mask must broadcast";
     let shape = x.shape().broadcast(mask.shape());
-    let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], mend))?;
+    let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], help))?;
     let positions = ops::positions(op, &ops::ravel(&ops::broadcast_to(mask, &shape)?)?)?;
     ops::index_select(&ops::ravel(&ops::broadcast_to(x, &shape)?)?, 0, &positions[0])
 }
@@ -40,7 +40,7 @@ pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::IndexOutOfBounds`]; [`Error::DTypeMismatch`] for an index that is not of an integer dtype.
-#[face]
+#[tensor_method]
 pub fn take(x: &Tensor, index: &Tensor) -> Result<Tensor> {
     ops::index_select(&ops::ravel(x)?, 0, index)
 }
@@ -50,7 +50,7 @@ pub fn take(x: &Tensor, index: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for class numbers that are not of an integer dtype; [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn one_hot(x: &Tensor, classes: usize) -> Result<Tensor> {
     if !x.dtype().is_int() {
         return Err(Error::dtypes("one_hot", [x.dtype()], "class numbers have an integer dtype"));

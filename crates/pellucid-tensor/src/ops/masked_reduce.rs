@@ -4,11 +4,11 @@
 //! was, NaN too, its gradient is zero. Means and variances divide by the number of elements that are left.
 
 use super::axes::{Axes, over};
-use super::scatter_reduce::{Meeting, neutral};
+use super::scatter_reduce::{ScatterReduceOp, neutral};
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Scalar};
 
 /// x where the mask is true, else the number.
@@ -35,9 +35,9 @@ macro_rules! masked {
         /// # Errors
         /// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`] if it does not broadcast to x's shape; and
         #[doc = concat!("those of [`ops::", stringify!($op), "`].")]
-        #[face]
+        #[tensor_method]
         pub fn $name(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-            ops::$op(&left(stringify!($name), x, mask, neutral(Meeting::$meeting, x.dtype()))?, axes)
+            ops::$op(&left(stringify!($name), x, mask, neutral(ScatterReduceOp::$meeting, x.dtype()))?, axes)
         }
     )*};
 }
@@ -69,7 +69,7 @@ masked! {
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask is not of dtype bool; [`Error::ShapeMismatch`] if it does not broadcast to x's shape;
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn masked_mean(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into();
     in_single!("masked_mean", [x] => masked_mean(x, mask, axes));
@@ -83,7 +83,7 @@ pub fn masked_mean(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<T
 ///
 /// # Errors
 /// Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn masked_var(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     moments("masked_var", x, mask, axes.into())
 }
@@ -92,7 +92,7 @@ pub fn masked_var(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Te
 ///
 /// # Errors
 /// Those of [`masked_var`].
-#[face]
+#[tensor_method]
 pub fn masked_std(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into();
     in_single!("masked_std", [x] => masked_std(x, mask, axes));
@@ -123,7 +123,7 @@ fn floats(op: &'static str, x: &Tensor) -> Result<()> {
 ///
 /// # Errors
 /// Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] over zero elements.
-#[face]
+#[tensor_method]
 pub fn masked_median(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     floats("masked_median", x)?;
     ops::nanmedian(&left("masked_median", x, mask, f64::NAN.into())?, axes)
@@ -133,7 +133,7 @@ pub fn masked_median(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result
 ///
 /// # Errors
 /// Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn masked_norm(x: &Tensor, mask: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
     floats("masked_norm", x)?;
     let number = if p < 0.0 { f64::INFINITY } else { 0.0 };
@@ -144,7 +144,7 @@ pub fn masked_norm(x: &Tensor, mask: &Tensor, p: f64, axes: impl Into<Axes>) -> 
 ///
 /// # Errors
 /// Those of [`masked_norm`].
-#[face]
+#[tensor_method]
 pub fn masked_normalize(x: &Tensor, mask: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     in_single!("masked_normalize", [x] => masked_normalize(x, mask, p, axis, eps));
     let length = masked_norm(x, mask, p, over(axis).keepdims())?;

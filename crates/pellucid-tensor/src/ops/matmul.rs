@@ -9,7 +9,7 @@ use crate::engine;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::{SmallVec, smallvec};
@@ -113,21 +113,21 @@ fn folded(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)
 /// # Errors
 /// [`Error::ShapeMismatch`] where inner lengths differ, for 0-d operands, and where batch axes do
 /// not broadcast; [`Error::DTypeMismatch`] for bool.
-#[face]
+#[tensor_method]
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     matmul_with(a, b, None)
 }
 
 /// A·B + b; the sum is a part of the product where b is a row of it.
 fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    let mismatch = |mend: &str| Error::shapes("matmul", [a.shape(), b.shape()], mend);
+    let mismatch = |help: &str| Error::shapes("matmul", [a.shape(), b.shape()], help);
     if a.rank() == 0 || b.rank() == 0 {
         return Err(mismatch("0-d tensors have no matrix product; multiply with *"));
     }
     let inner = (a.shape()[a.rank() - 1], b.shape()[b.rank().max(2) - 2]);
     if inner.0 != inner.1 {
-        let mend = format!("the inner lengths {} and {} must be equal; transpose one operand?", inner.0, inner.1);
-        return Err(mismatch(&mend));
+        let help = format!("the inner lengths {} and {} must be equal; transpose one operand?", inner.0, inner.1);
+        return Err(mismatch(&help));
     }
     let dtype = a.dtype().promote(b.dtype());
     if dtype == DType::Bool {
@@ -166,11 +166,11 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if one is not 1-D, or the lengths differ.
-#[face]
+#[tensor_method]
 pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() != 1 || b.rank() != 1 {
-        let mend = "takes two vectors; matmul() takes every rank";
-        return Err(Error::shapes("dot", [a.shape(), b.shape()], mend));
+        let help = "takes two vectors; matmul() takes every rank";
+        return Err(Error::shapes("dot", [a.shape(), b.shape()], help));
     }
     matmul(a, b)
 }
@@ -179,7 +179,7 @@ pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if one is not 1-D.
-#[face]
+#[tensor_method]
 pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() != 1 || b.rank() != 1 {
         return Err(Error::shapes("outer", [a.shape(), b.shape()], "takes two vectors; flatten() them first"));
@@ -191,13 +191,13 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the last axes of x and the weight are equally long; those of [`matmul`] and of the addition.
-#[face]
+#[tensor_method]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     if let Some(dtype) = autocast::wanted("linear", &[x, weight]) {
         let bias = autocast::cast_some(bias, dtype)?;
         return linear(&autocast::cast(x, dtype)?, &autocast::cast(weight, dtype)?, bias.as_ref());
     }
-    let mismatch = |mend: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], mend));
+    let mismatch = |help: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], help));
     match (x.shape().last(), weight.shape().last()) {
         (Some(given), Some(wanted)) if given != wanted => {
             mismatch(&format!("the last axis of the input has {given} numbers, the weight [out, in] takes {wanted}"))
@@ -217,7 +217,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if x is no matrix.
-#[face]
+#[tensor_method]
 pub fn trace(x: &Tensor) -> Result<Tensor> {
     if x.rank() != 2 {
         return Err(Error::shapes("trace", [x.shape()], "takes a matrix; sum a diagonal() of a stack of them"));
@@ -229,9 +229,9 @@ pub fn trace(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the axis is not 3 long in both.
-#[face]
+#[tensor_method]
 pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
-    let mismatch = |mend: &str| Error::shapes("cross", [a.shape(), b.shape()], mend);
+    let mismatch = |help: &str| Error::shapes("cross", [a.shape(), b.shape()], help);
     let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("they must broadcast"))?;
     let at = shape.axis("cross", axis)? as isize - shape.rank() as isize;
     let fits = |t: &Tensor| t.rank() as isize + at >= 0 && t.shape()[(t.rank() as isize + at) as usize] == 3;

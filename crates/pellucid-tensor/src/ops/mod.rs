@@ -109,7 +109,7 @@ pub use reduce::{
     var,
 };
 pub use scan::{cummax, cummin, cumprod, cumsum, diff, logcumsumexp};
-pub use scatter_reduce::{Meeting, index_add, index_copy, index_fill, index_reduce, scatter_reduce};
+pub use scatter_reduce::{ScatterReduceOp, index_add, index_copy, index_fill, index_reduce, scatter_reduce};
 pub use search::{Bins, bincount, bucketize, histc, histogram, histogramdd, searchsorted};
 pub use signal::{Window, signal_window};
 pub use softmax::{gumbel_softmax, log_softmax, softmax, softmin};
@@ -123,12 +123,12 @@ pub use view::{
 };
 
 pub use window::{
-    Conv, Divisor, Outside, Padding, Pool, Resample, Resize, Sampling, Spatial, adaptive_avg_pool1d,
-    adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d,
-    affine_grid, avg_pool1d, avg_pool2d, avg_pool3d, channel_shuffle, conv_transpose1d, conv_transpose2d,
-    conv_transpose3d, conv1d, conv2d, conv3d, fold, fractional_max_pool2d, fractional_max_pool3d, grid_sample,
-    interpolate, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d, max_pool3d, max_unpool1d, max_unpool2d,
-    max_unpool3d, pixel_shuffle, pixel_unshuffle, unfold,
+    AvgPoolDivisor, Conv, InterpolationMode, Padding, PaddingMode, Pool, Resample, Resize, Spatial,
+    adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d,
+    adaptive_max_pool3d, affine_grid, avg_pool1d, avg_pool2d, avg_pool3d, channel_shuffle, conv_transpose1d,
+    conv_transpose2d, conv_transpose3d, conv1d, conv2d, conv3d, fold, fractional_max_pool2d, fractional_max_pool3d,
+    grid_sample, interpolate, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d, max_pool3d, max_unpool1d,
+    max_unpool2d, max_unpool3d, pixel_shuffle, pixel_unshuffle, unfold,
 };
 
 pub(crate) use check::named;

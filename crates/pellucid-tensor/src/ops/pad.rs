@@ -4,7 +4,7 @@ use super::view::{Cuts, cuts, embed};
 use crate::array::host_values;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Scalar};
 
 /// How much is added before and after: the same everywhere, one pair for all axes, or one pair an axis, the first axis
@@ -81,7 +81,7 @@ pub enum PadMode {
 /// # Errors
 /// [`Error::InvalidArgument`] if there is not one pair an axis, if more is taken away than there is, or if an axis is too
 /// short for what the mode takes from it: `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
-#[face]
+#[tensor_method]
 pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tensor> {
     let pairs = match width.into() {
         PadWidth::Same(n) => vec![(n, n); x.rank()],

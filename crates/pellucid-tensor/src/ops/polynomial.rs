@@ -3,7 +3,7 @@
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
@@ -29,9 +29,9 @@ fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
         return Err(Error::dtypes(name, [x.dtype()], "takes floats; use to_dtype()"));
     }
     in_single!(name, [x] => evaluate(family, x, n));
-    let mend = "points and orders must broadcast";
+    let help = "points and orders must broadcast";
     let shape = x.shape().broadcast(n.shape());
-    let shape = shape.ok_or_else(|| Error::shapes(name, [x.shape(), n.shape()], mend))?;
+    let shape = shape.ok_or_else(|| Error::shapes(name, [x.shape(), n.shape()], help))?;
     let orders = ops::to_dtype(&n.detach(), DType::I64)?;
     let most = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
     if most > MOST {
@@ -59,7 +59,7 @@ fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(&Family { name: "chebyshev_t", slope: 1.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
@@ -70,7 +70,7 @@ pub fn chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(&Family { name: "chebyshev_u", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
@@ -81,7 +81,7 @@ pub fn chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
@@ -96,7 +96,7 @@ pub fn chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(&Family { name: "chebyshev_w", slope: 2.0, offset: 1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
@@ -107,7 +107,7 @@ pub fn chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn shifted_chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
@@ -122,7 +122,7 @@ pub fn shifted_chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn shifted_chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
@@ -137,7 +137,7 @@ pub fn shifted_chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn shifted_chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
@@ -152,7 +152,7 @@ pub fn shifted_chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn shifted_chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
@@ -167,7 +167,7 @@ pub fn shifted_chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn hermite_h(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(&Family { name: "hermite_h", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0] }, x, n)
@@ -178,7 +178,7 @@ pub fn hermite_h(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn hermite_he(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(&Family { name: "hermite_he", slope: 1.0, offset: 0.0, step: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0] }, x, n)
@@ -189,7 +189,7 @@ pub fn hermite_he(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn laguerre_l(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
@@ -204,7 +204,7 @@ pub fn laguerre_l(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
 /// [`Error::ReadInCapture`], since the orders are read.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn legendre_p(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(&Family { name: "legendre_p", slope: 1.0, offset: 0.0, step: [2.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0] }, x, n)

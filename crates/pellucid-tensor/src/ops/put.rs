@@ -5,7 +5,7 @@
 use super::gather::{as_index, scatter, scatter_add};
 use crate::ops;
 use crate::tensor::{IntoIndex, Ix, Tensor, slice};
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
 /// x with the values at the elements of these numbers, which have one shape.
@@ -23,8 +23,8 @@ fn numbers(x: &Tensor) -> Result<Tensor> {
 /// x with the source where a part of it lies.
 fn replaced(op: &'static str, x: &Tensor, part: Tensor, source: &Tensor) -> Result<Tensor> {
     if part.shape() != source.shape() {
-        let mend = format!("the source has the shape of what it replaces, {}", part.shape());
-        return Err(Error::shapes(op, [x.shape(), source.shape()], mend));
+        let help = format!("the source has the shape of what it replaces, {}", part.shape());
+        return Err(Error::shapes(op, [x.shape(), source.shape()], help));
     }
     put_at(x, &part, source, false)
 }
@@ -35,7 +35,7 @@ fn replaced(op: &'static str, x: &Tensor, part: Tensor, source: &Tensor) -> Resu
 /// # Errors
 /// [`Error::ShapeMismatch`] if there are not as many positions as values; [`Error::IndexOutOfBounds`];
 /// [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Result<Tensor> {
     if index.size() != source.size() {
         return Err(Error::shapes("put", [index.shape(), source.shape()], "there is a position for every value"));
@@ -49,13 +49,13 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
 /// # Errors
 /// Those of [`Tensor::try_i`](crate::Tensor::try_i); [`Error::ShapeMismatch`] for values that do not broadcast to what is
 /// indexed; [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate: bool) -> Result<Tensor> {
     let places = numbers(x)?.try_i(index)?;
     if values.shape().broadcast(places.shape()).as_ref() != Some(places.shape()) {
-        let mend = format!("values broadcast to the shape of what is indexed, {}", places.shape());
-        return Err(Error::shapes("index_put", [x.shape(), values.shape()], mend));
+        let help = format!("values broadcast to the shape of what is indexed, {}", places.shape());
+        return Err(Error::shapes("index_put", [x.shape(), values.shape()], help));
     }
     put_at(x, &places, &ops::broadcast_to(values, places.shape())?, accumulate)
 }
@@ -65,7 +65,7 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask is not of dtype bool, or the source not of x's; [`Error::ShapeMismatch`] if tensor and mask
 /// do not broadcast; [`Error::IndexOutOfBounds`] if the mask is true more often than the source has elements.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tensor> {
     let op = "masked_scatter";
@@ -79,9 +79,9 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
             "the source has the tensor's dtype; use to_dtype()",
         ));
     }
-    let mend = "tensor and mask must broadcast";
+    let help = "tensor and mask must broadcast";
     let shape = x.shape().broadcast(mask.shape());
-    let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], mend))?;
+    let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], help))?;
     let mask = ops::broadcast_to(mask, &shape)?;
     if source.size() == 0 {
         // No element that a number could mean: the mask must be false everywhere, which `take` refuses if it is not.
@@ -99,7 +99,7 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn select_scatter(x: &Tensor, source: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
     replaced("select_scatter", x, ops::select(&numbers(x)?, axis, index)?, source)
 }
@@ -108,7 +108,7 @@ pub fn select_scatter(x: &Tensor, source: &Tensor, axis: isize, index: isize) ->
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a step of 0.
-#[face]
+#[tensor_method]
 pub fn slice_scatter(
     x: &Tensor,
     source: &Tensor,
@@ -126,7 +126,7 @@ pub fn slice_scatter(
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::InvalidArgument`] for one axis twice.
-#[face]
+#[tensor_method]
 pub fn diagonal_scatter(x: &Tensor, source: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
     replaced("diagonal_scatter", x, ops::diagonal(&numbers(x)?, offset, axis0, axis1)?, source)
 }

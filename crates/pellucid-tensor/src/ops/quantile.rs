@@ -7,7 +7,7 @@ use crate::engine;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
 /// The rows of x in order, NaN last, where their elements came from, and how many are NaN, `[.., 1]`.
@@ -45,7 +45,7 @@ impl Ranked {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
-#[face]
+#[tensor_method]
 pub fn median(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let ranked = Ranked::new("median", x, axes.into())?;
     let (middle, first_nan) = (ranked.len.saturating_sub(1) as i64 / 2, ops::sub(ranked.len as i64, &ranked.nans)?);
@@ -56,7 +56,7 @@ pub fn median(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// Those of [`median`].
-#[face]
+#[tensor_method]
 pub fn nanmedian(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let ranked = Ranked::new("nanmedian", x, axes.into())?;
     let last = ops::sub(ranked.len as i64 - 1, &ranked.nans)?;
@@ -68,7 +68,7 @@ pub fn nanmedian(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> 
 ///
 /// # Errors
 /// Those of [`median`].
-#[face]
+#[tensor_method]
 pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let ranked = Ranked::new("mode", x, axes.into())?;
     let rest = ranked.len.saturating_sub(1);
@@ -106,7 +106,7 @@ pub enum Interpolation {
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of two or more
 /// axes; [`Error::InvalidArgument`] over zero elements, or for one outside [0, 1].
-#[face]
+#[tensor_method]
 pub fn quantile<'a>(
     x: &Tensor,
     q: impl Into<ops::Operand<'a>>,
@@ -120,7 +120,7 @@ pub fn quantile<'a>(
 ///
 /// # Errors
 /// Those of [`quantile`].
-#[face]
+#[tensor_method]
 pub fn nanquantile<'a>(
     x: &Tensor,
     q: impl Into<ops::Operand<'a>>,

@@ -7,7 +7,7 @@ use crate::ops::precision::single;
 use crate::ops::{self, check};
 use crate::random::Generator;
 use crate::tensor::Tensor;
-use pellucid_derive::{face, operation};
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{self, Distribution, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
@@ -87,11 +87,11 @@ pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a deviation below 0, or NaN,
 /// where values can be read; elsewhere such an element, and its gradients, are NaN.
-#[face]
+#[tensor_method]
 pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
-    let mend = "mean and deviation must broadcast";
+    let help = "mean and deviation must broadcast";
     let shape = mean.shape().broadcast(std.shape());
-    let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], mend))?;
+    let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], help))?;
     check::in_range_without_nan("normal", "standard deviations", std, 0.0..=f64::INFINITY)?;
     let std = match check::is_readable(std) {
         true => std.clone(),
@@ -105,7 +105,7 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1], or NaN, where values can
 /// be read; elsewhere such an element is NaN.
-#[face]
+#[tensor_method]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
     // Half precision has too few values between 0 and 1.
@@ -137,7 +137,7 @@ pub fn randperm(n: usize) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`] for no axis or no class; [`Error::InvalidArgument`] for more samples than classes without replacement,
 /// and, where values can be read, for a weight that is negative, infinite or NaN, or weights that add up to 0 or to infinity;
 /// [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
     let op = "multinomial";
     let Some(&classes) = weights.shape().last().filter(|&&classes| classes > 0) else {

@@ -7,7 +7,7 @@ use super::view::{Target, cuts, reshape_to};
 use crate::array::host_values;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::{face, operation};
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 use smallvec::smallvec;
 
@@ -16,7 +16,7 @@ use smallvec::smallvec;
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if there is no shift, or not one an axis; [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
     if axes.is_empty() && shifts.len() == 1 {
         return reshape_to(&roll(&ravel(x)?, shifts, &[0])?, x.shape());
@@ -43,7 +43,7 @@ pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are one.
-#[face]
+#[tensor_method]
 pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
     let [a, b] = axes;
     let (first, second) = (x.shape().axis("rot90", a)?, x.shape().axis("rot90", b)?);
@@ -62,7 +62,7 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or name an axis twice; [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn movedim(x: &Tensor, from: &[isize], to: &[isize]) -> Result<Tensor> {
     let axes = |list: &[isize]| -> Result<Vec<usize>> {
         let axes: Vec<usize> = list.iter().map(|&a| x.shape().axis("movedim", a)).collect::<Result<_>>()?;
@@ -85,7 +85,7 @@ pub fn movedim(x: &Tensor, from: &[isize], to: &[isize]) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn ravel(x: &Tensor) -> Result<Tensor> {
     reshape_to(x, &[x.size()].into())
 }
@@ -95,13 +95,13 @@ pub fn ravel(x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not the axis's;
 /// [`Error::InvalidArgument`] for two open lengths.
-#[face]
+#[tensor_method]
 pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<Target>) -> Result<Tensor> {
     let axis = x.shape().axis("unflatten", axis)?;
     let lengths = lengths.into().resolve("unflatten", x.shape()[axis])?;
     if lengths.checked_size() != Some(x.shape()[axis]) {
-        let mend = format!("axis {axis} of length {} cannot be cut into {lengths}", x.shape()[axis]);
-        return Err(Error::shapes("unflatten", [x.shape()], mend));
+        let help = format!("axis {axis} of length {} cannot be cut into {lengths}", x.shape()[axis]);
+        return Err(Error::shapes("unflatten", [x.shape()], help));
     }
     let dims = x.shape();
     let shape: Shape = dims[..axis].iter().chain(lengths.dims()).chain(&dims[axis + 1..]).copied().collect();
@@ -140,7 +140,7 @@ impl<const N: usize> From<[usize; N]> for Repeats {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if there is not one number an index; [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Result<Tensor> {
     let Some(axis) = axis else {
         return repeat(&ravel(x)?, times, Some(0));
@@ -171,7 +171,7 @@ pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Res
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn tile(x: &Tensor, times: &[usize]) -> Result<Tensor> {
     let rank = x.rank().max(times.len());
     let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |own| x.shape()[own]);
@@ -199,8 +199,8 @@ pub enum Indexing {
 #[operation]
 pub fn meshgrid(vectors: &[&Tensor], indexing: Indexing) -> Result<Vec<Tensor>> {
     if vectors.iter().any(|v| v.rank() > 1) {
-        let mend = "takes vectors; reshape or ravel the others";
-        return Err(Error::shapes("meshgrid", vectors.iter().map(|v| v.shape()), mend));
+        let help = "takes vectors; reshape or ravel the others";
+        return Err(Error::shapes("meshgrid", vectors.iter().map(|v| v.shape()), help));
     }
     let rank = vectors.len();
     let place = |k: usize| if indexing == Indexing::Xy && rank > 1 && k < 2 { 1 - k } else { k };
@@ -220,7 +220,7 @@ pub fn meshgrid(vectors: &[&Tensor], indexing: Indexing) -> Result<Vec<Tensor>> 
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0, or a window longer than the axis.
-#[face]
+#[tensor_method]
 pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tensor> {
     let axis = x.shape().axis("windows", axis)?;
     let len = x.shape()[axis];
@@ -241,7 +241,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part; [`Error::OutOfMemory`] for more parts than fit.
-#[face]
+#[tensor_method]
 pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("chunk", axis)?;
     if count == 0 {
@@ -290,7 +290,7 @@ impl<const N: usize> From<[isize; N]> for Sections {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part; [`Error::OutOfMemory`] for more parts than fit.
-#[face]
+#[tensor_method]
 pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("tensor_split", axis)?;
     let len = x.shape()[at];
@@ -316,7 +316,7 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("unbind", axis)?;
     check::affordable_parts(x.shape()[at])?;

@@ -13,7 +13,7 @@ use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Save
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
@@ -35,7 +35,7 @@ fn accumulator(dtype: DType) -> DType {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn sum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("sum", x.shape())?;
     sum_of(identity_formula(), x, axes, None)
@@ -70,7 +70,7 @@ pub(crate) fn stretched(shape: &Shape, full: &Shape) -> AxisSet {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn mean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("mean", x.shape())?;
     let number = single(&[x]).unwrap_or(if x.dtype().is_float() { x.dtype() } else { DType::F32 });
@@ -84,7 +84,7 @@ pub fn mean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn var(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     moments("var", x, axes.into(), None)
 }
@@ -93,7 +93,7 @@ pub fn var(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`var`].
-#[face]
+#[tensor_method]
 pub fn std(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     rounded("std", &[x], ops::sqrt(&moments("std", x, axes.into(), single(&[x]))?)?)
 }
@@ -121,7 +121,7 @@ fn moments(op: &'static str, x: &Tensor, axes: Axes, number: Option<DType>) -> R
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
-#[face]
+#[tensor_method]
 pub fn max(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     Extremum { op: ReduceOp::Max, name: "max", axes: axes.into().resolve("max", x.shape())? }.apply(x)
 }
@@ -130,7 +130,7 @@ pub fn max(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
-#[face]
+#[tensor_method]
 pub fn min(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     Extremum { op: ReduceOp::Min, name: "min", axes: axes.into().resolve("min", x.shape())? }.apply(x)
 }
@@ -236,7 +236,7 @@ fn untracked(name: &'static str, op: ReduceOp, x: &Tensor, axes: Axes, output: D
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
-#[face]
+#[tensor_method]
 pub fn argmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     untracked("argmax", ReduceOp::ArgMax, x, axes.into(), DType::I64)
 }
@@ -246,7 +246,7 @@ pub fn argmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
-#[face]
+#[tensor_method]
 pub fn argmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     untracked("argmin", ReduceOp::ArgMin, x, axes.into(), DType::I64)
 }
@@ -255,7 +255,7 @@ pub fn argmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn any(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     untracked("any", ReduceOp::Any, x, axes.into(), DType::Bool)
 }
@@ -264,7 +264,7 @@ pub fn any(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn all(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     untracked("all", ReduceOp::All, x, axes.into(), DType::Bool)
 }
@@ -274,7 +274,7 @@ pub fn all(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn prod(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("prod", x.shape())?;
     let kept = apply_one(Prod { axes: axes.set }, &[&autocast::read("prod", x)?])?;
@@ -335,7 +335,7 @@ impl Operation for Prod {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
     static SQUARES: OnceLock<Formula> = OnceLock::new();
     static ROOT: OnceLock<Formula> = OnceLock::new();
@@ -380,7 +380,7 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn logsumexp(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     static LOGSUMEXP: OnceLock<Formula> = OnceLock::new();
     let formula = LOGSUMEXP.get_or_init(|| {
@@ -407,7 +407,7 @@ pub fn logsumexp(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn count_nonzero(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     sum(&ops::ne(x, 0)?, axes)
 }
@@ -416,7 +416,7 @@ pub fn count_nonzero(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for the extremum of nothing.
-#[face]
+#[tensor_method]
 pub fn aminmax(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let axes = axes.into();
     Ok((min(x, axes.clone())?, max(x, axes)?))
@@ -426,7 +426,7 @@ pub fn aminmax(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn nansum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return sum(x, axes);
@@ -438,7 +438,7 @@ pub fn nansum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn nanmean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return mean(x, axes);

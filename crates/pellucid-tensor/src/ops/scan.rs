@@ -9,7 +9,7 @@ use crate::engine;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, ScanOp};
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
@@ -130,7 +130,7 @@ fn counted(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
-#[face]
+#[tensor_method]
 pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     let x = autocast::read("cumsum", x)?;
     let (x, axis) = along("cumsum", &x, axis.into())?;
@@ -142,7 +142,7 @@ pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
-#[face]
+#[tensor_method]
 pub fn cumprod(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     let x = autocast::read("cumprod", x)?;
     let (x, axis) = along("cumprod", &x, axis.into())?;
@@ -154,7 +154,7 @@ pub fn cumprod(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes; [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn logcumsumexp(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes("logcumsumexp", [x.dtype()], "takes floats; use to_dtype()"));
@@ -177,7 +177,7 @@ fn extreme(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Te
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
-#[face]
+#[tensor_method]
 pub fn cummax(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     extreme("cummax", ScanOp::Max, x, axis.into())
 }
@@ -187,7 +187,7 @@ pub fn cummax(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
-#[face]
+#[tensor_method]
 pub fn cummin(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     extreme("cummin", ScanOp::Min, x, axis.into())
 }
@@ -196,7 +196,7 @@ pub fn cummin(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn diff(x: &Tensor, order: usize, axis: isize) -> Result<Tensor> {
     let at = x.shape().axis("diff", axis)?;
     if order > 1 {

@@ -7,14 +7,14 @@ use crate::engine;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Combine, Index, Kernel};
 use pellucid_ir::{DType, Error, Result, Scalar};
 use smallvec::smallvec;
 
 /// What becomes of the values for one place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Meeting {
+pub enum ScatterReduceOp {
     /// Their sum.
     Sum,
     /// Their product.
@@ -84,14 +84,14 @@ impl Meet {
 }
 
 /// What a place holds before the first value meets it, if it does not count itself: combined with it, a value stays.
-pub(super) fn neutral(meeting: Meeting, dtype: DType) -> Scalar {
-    let bounds = |low: i64, high: i64| if meeting == Meeting::Max { low } else { high };
+pub(super) fn neutral(meeting: ScatterReduceOp, dtype: DType) -> Scalar {
+    let bounds = |low: i64, high: i64| if meeting == ScatterReduceOp::Max { low } else { high };
     match (meeting, dtype) {
-        (Meeting::Sum | Meeting::Mean, _) => 0.into(),
-        (Meeting::Prod, _) => 1.into(),
-        (Meeting::Max, dtype) if dtype.is_float() => f64::NEG_INFINITY.into(),
-        (Meeting::Min, dtype) if dtype.is_float() => f64::INFINITY.into(),
-        (_, DType::Bool) => (meeting == Meeting::Min).into(),
+        (ScatterReduceOp::Sum | ScatterReduceOp::Mean, _) => 0.into(),
+        (ScatterReduceOp::Prod, _) => 1.into(),
+        (ScatterReduceOp::Max, dtype) if dtype.is_float() => f64::NEG_INFINITY.into(),
+        (ScatterReduceOp::Min, dtype) if dtype.is_float() => f64::INFINITY.into(),
+        (_, DType::Bool) => (meeting == ScatterReduceOp::Min).into(),
         (_, DType::U8) => bounds(0, 255).into(),
         (_, DType::I8) => bounds(-128, 127).into(),
         (_, DType::I16) => bounds(-32768, 32767).into(),
@@ -106,13 +106,13 @@ pub(super) fn neutral(meeting: Meeting, dtype: DType) -> Scalar {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
-#[face]
+#[tensor_method]
 pub fn scatter_reduce(
     x: &Tensor,
     index: &Tensor,
     values: &Tensor,
     axis: isize,
-    meeting: Meeting,
+    meeting: ScatterReduceOp,
     include_self: bool,
 ) -> Result<Tensor> {
     let op = "scatter_reduce";
@@ -120,7 +120,7 @@ pub fn scatter_reduce(
     let index = as_index(op, index)?;
     along(op, x.shape(), index.shape(), at)?;
     let values = fitted(op, x, &index, values)?;
-    if meeting == Meeting::Mean {
+    if meeting == ScatterReduceOp::Mean {
         if x.dtype() == DType::Bool {
             return Err(Error::dtypes(op, [x.dtype()], "booleans have no mean; use to_dtype()"));
         }
@@ -142,17 +142,17 @@ pub fn scatter_reduce(
         }
     };
     let combine = match meeting {
-        Meeting::Sum => return scatter_add(x, &index, &values, axis),
-        Meeting::Mean => {
+        ScatterReduceOp::Sum => return scatter_add(x, &index, &values, axis),
+        ScatterReduceOp::Mean => {
             let sum = scatter_add(x, &index, &values, axis)?;
             let start = ops::full(x.shape(), i64::from(include_self), DType::I64)?;
             let count = ops::maximum(&scatter_add(&start, &index, &ones()?, axis)?, 1)?;
             let count = ops::to_dtype(&count, x.dtype())?;
             return if x.dtype().is_float() { ops::div(&sum, &count) } else { ops::floor_div(&sum, &count) };
         }
-        Meeting::Prod => Combine::Mul,
-        Meeting::Max => Combine::Max,
-        Meeting::Min => Combine::Min,
+        ScatterReduceOp::Prod => Combine::Mul,
+        ScatterReduceOp::Max => Combine::Max,
+        ScatterReduceOp::Min => Combine::Min,
     };
     apply_one(Meet { axis: at, combine }, &[x, &values, &index])
 }
@@ -165,8 +165,8 @@ fn slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Te
         return Err(Error::shapes(op, [index.shape()], "the index is a vector"));
     }
     if *source.shape() != x.shape().with_axis(at, index.size()) {
-        let mend = format!("the source has the tensor's shape, with one slice an index along axis {at}");
-        return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], mend));
+        let help = format!("the source has the tensor's shape, with one slice an index along axis {at}");
+        return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], help));
     }
     let beside: Vec<usize> = (0..x.rank()).map(|k| if k == at { index.size() } else { 1 }).collect();
     ops::broadcast_to(&ops::reshape(&index, &beside[..])?, source.shape())
@@ -176,7 +176,7 @@ fn slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Te
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
-#[face]
+#[tensor_method]
 pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha: impl Into<Scalar>) -> Result<Tensor> {
     let index = slices("index_add", x, axis, index, source)?;
     let scaled = ops::to_dtype(&ops::mul(source, alpha.into())?, source.dtype())?;
@@ -187,7 +187,7 @@ pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
-#[face]
+#[tensor_method]
 pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
     scatter(x, &slices("index_copy", x, axis, index, source)?, source, axis)
 }
@@ -197,7 +197,7 @@ pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> R
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`]; [`Error::ShapeMismatch`] for a value of
 /// several elements; [`Error::InvalidArgument`] for a number that is not a value of an integer dtype.
-#[face]
+#[tensor_method]
 pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<ops::Operand<'a>>) -> Result<Tensor> {
     let op = "index_fill";
     let at = x.shape().axis(op, axis)?;
@@ -217,13 +217,13 @@ pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
-#[face]
+#[tensor_method]
 pub fn index_reduce(
     x: &Tensor,
     axis: isize,
     index: &Tensor,
     source: &Tensor,
-    meeting: Meeting,
+    meeting: ScatterReduceOp,
     include_self: bool,
 ) -> Result<Tensor> {
     let index = slices("index_reduce", x, axis, index, source)?;

@@ -5,7 +5,7 @@ use crate::engine;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 
 /// The number of elements of a sorted row before each value: those less than it, or (`right`) not greater. In other words
@@ -17,7 +17,7 @@ use pellucid_ir::{DType, Error, Result, Shape};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for other leading axes, or a `sorted` of no axis.
-#[face]
+#[tensor_method]
 pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Tensor> {
     let op = "searchsorted";
     let rank = sorted.rank();
@@ -27,8 +27,8 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
         _ => rank == values.rank() && sorted.shape()[..rank - 1] == values.shape()[..rank - 1],
     };
     if !fits {
-        let mend = "sorted is one vector, or has the leading axes of the values";
-        return Err(Error::shapes(op, [sorted.shape(), values.shape()], mend));
+        let help = "sorted is one vector, or has the leading axes of the values";
+        return Err(Error::shapes(op, [sorted.shape(), values.shape()], help));
     }
     let (len, shape) = (sorted.shape()[rank - 1], values.shape().clone());
     let (sorted, values) = (sorted.detach(), values.detach());
@@ -57,7 +57,7 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for boundaries that are no vector.
-#[face]
+#[tensor_method]
 pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor> {
     if boundaries.rank() != 1 {
         return Err(Error::shapes("bucketize", [boundaries.shape()], "boundaries are a vector"));
@@ -71,7 +71,7 @@ pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor>
 /// # Errors
 /// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights have its
 /// shape; [`Error::InvalidArgument`] for a negative number; [`Error::ReadInCapture`].
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Tensor> {
     let op = "bincount";
@@ -82,9 +82,9 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
         let shapes = [Some(x.shape()), weights.map(|w| w.shape())];
         return Err(Error::shapes(op, shapes.into_iter().flatten(), "takes a vector, and weights of its shape"));
     }
-    let mend = "the largest number is a value; scatter_add_along(ones, x, 0, [classes]) counts into a fixed number of \
+    let help = "the largest number is a value; scatter_add_along(ones, x, 0, [classes]) counts into a fixed number of \
                 classes, and histc() into bins";
-    engine::readable(op, mend)?;
+    engine::readable(op, help)?;
     let numbers = x.array().to_vec::<i64>(op)?;
     if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
         return Err(Error::invalid(op, format!("counts numbers ≥ 0, got {negative}")));
@@ -115,7 +115,7 @@ pub enum Bins<'a> {
 /// [`Error::DTypeMismatch`] unless all are floats of one dtype; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for no bin,
 /// ends that are not finite and ascending, and, where values can be read, edges that descend or elements that are not finite
 /// if they set the ends; [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
     let points = ops::reshape(x, [x.size(), 1])?;
     let (counts, mut edges) = counted("histogram", &points, x.shape(), &[bins], weights, density)?;
@@ -127,7 +127,7 @@ pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: 
 ///
 /// # Errors
 /// Those of [`histogram`].
-#[face]
+#[tensor_method]
 pub fn histogramdd(
     x: &Tensor,
     bins: &[Bins<'_>],
@@ -136,8 +136,8 @@ pub fn histogramdd(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let op = "histogramdd";
     let Some((&dimensions, lead)) = x.shape().split_last().filter(|(d, _)| **d == bins.len() && **d > 0) else {
-        let mend = format!("takes [.., D], and bins for each of D axes, of which there are {}", bins.len());
-        return Err(Error::shapes(op, [x.shape()], mend));
+        let help = format!("takes [.., D], and bins for each of D axes, of which there are {}", bins.len());
+        return Err(Error::shapes(op, [x.shape()], help));
     };
     let points = ops::reshape(x, [lead.iter().product(), dimensions])?;
     counted(op, &points, &lead.into(), bins, weights, density)
@@ -155,8 +155,8 @@ fn counted(
     if let Some(weights) = weights
         && (weights.shape() != weighed || weights.dtype() != points.dtype())
     {
-        let mend = "weights have the shape and dtype of what they weigh";
-        return Err(Error::shapes(op, [weighed, weights.shape()], mend));
+        let help = "weights have the shape and dtype of what they weigh";
+        return Err(Error::shapes(op, [weighed, weights.shape()], help));
     }
     let (points, count) = (points.detach(), points.shape()[0]);
     let (mut all, mut shape) = (Vec::new(), Vec::new());
@@ -234,7 +234,7 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`histogram`].
-#[face]
+#[tensor_method]
 pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     in_single!("histc", [x] => histc(x, bins, low, high));
     let ends = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };

@@ -5,7 +5,7 @@ use super::formula::rows_in;
 use super::precision::{in_single, rounded, single};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ fn floats(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
-#[face]
+#[tensor_method]
 pub fn softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     static SOFTMAX: OnceLock<Formula> = OnceLock::new();
     let formula = SOFTMAX.get_or_init(|| {
@@ -42,7 +42,7 @@ pub fn softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
-#[face]
+#[tensor_method]
 pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     static LOG_SOFTMAX: OnceLock<Formula> = OnceLock::new();
     let formula = LOG_SOFTMAX.get_or_init(|| {
@@ -65,7 +65,7 @@ pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
-#[face]
+#[tensor_method]
 pub fn softmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     softmax(&ops::neg(&floats(x)?)?, axes)
 }
@@ -77,7 +77,7 @@ pub fn softmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a τ that is not
 /// positive; [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
-#[face]
+#[tensor_method]
 pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<Tensor> {
     let op = "gumbel_softmax";
     if tau.is_nan() || tau <= 0.0 {

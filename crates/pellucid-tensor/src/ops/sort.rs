@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::engine;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel};
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
@@ -59,7 +59,7 @@ fn ordered(
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
     ordered("sort", x, axis, None, descending)
 }
@@ -68,7 +68,7 @@ pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`] for a tensor of no axis.
-#[face]
+#[tensor_method]
 pub fn msort(x: &Tensor) -> Result<Tensor> {
     Ok(ordered("msort", x, 0, None, false)?.0)
 }
@@ -77,7 +77,7 @@ pub fn msort(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
     Ok(ordered("argsort", x, axis, None, descending)?.1)
 }
@@ -86,7 +86,7 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the axis.
-#[face]
+#[tensor_method]
 pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor, Tensor)> {
     ordered("topk", x, axis, Some(k), largest)
 }
@@ -96,7 +96,7 @@ pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor,
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` is 0 or exceeds the axis.
-#[face]
+#[tensor_method]
 pub fn kthvalue(x: &Tensor, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {
     if k == 0 {
         return Err(Error::invalid("kthvalue", "counts from 1, got k = 0"));

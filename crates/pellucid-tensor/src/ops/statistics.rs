@@ -4,7 +4,7 @@ use super::axes::Axes;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
 /// Options of [`cov`].
@@ -31,7 +31,7 @@ impl Default for Cov<'_> {
 /// [`Error::ShapeMismatch`] for more than two axes, or frequencies or weights that are no vector of N;
 /// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight, where values
 /// can be read.
-#[face]
+#[tensor_method]
 pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
     let op = "cov";
     if !x.dtype().is_float() {
@@ -44,8 +44,8 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
     let (single, count) = (rows.shape()[0] == 1, rows.shape()[1]);
     for vector in [options.frequencies, options.weights].into_iter().flatten() {
         if vector.rank() > 1 || vector.size() != count {
-            let mend = format!("there is one frequency and one weight an observation, {count}");
-            return Err(Error::shapes(op, [x.shape(), vector.shape()], mend));
+            let help = format!("there is one frequency and one weight an observation, {count}");
+            return Err(Error::shapes(op, [x.shape(), vector.shape()], help));
         }
     }
     if let Some(frequencies) = options.frequencies.filter(|f| !f.dtype().is_int()) {
@@ -88,7 +88,7 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`cov`].
-#[face]
+#[tensor_method]
 pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     in_single!("corrcoef", [x] => corrcoef(x));
     let covariances = cov(x, Cov::default())?;
@@ -104,7 +104,7 @@ pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`var`](ops::var).
-#[face]
+#[tensor_method]
 pub fn var_mean(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let axes = axes.into();
     Ok((ops::var(x, axes.clone())?, ops::mean(x, axes.ddof(0))?))
@@ -114,7 +114,7 @@ pub fn var_mean(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// Those of [`var`](ops::var).
-#[face]
+#[tensor_method]
 pub fn std_mean(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let axes = axes.into();
     Ok((ops::std(x, axes.clone())?, ops::mean(x, axes.ddof(0))?))

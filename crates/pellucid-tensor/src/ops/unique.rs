@@ -3,7 +3,7 @@
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Result};
 
 /// What [`unique`] finds.
@@ -22,7 +22,7 @@ pub struct Unique {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::ReadInCapture`](crate::Error::ReadInCapture).
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     known("unique")?;
@@ -40,7 +40,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 ///
 /// # Errors
 /// Those of [`unique`].
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     known("unique_consecutive")?;

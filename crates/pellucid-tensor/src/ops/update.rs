@@ -128,8 +128,8 @@ fn fits(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Result<()> {
     let common = broadcast(op, set)?;
     match targets.iter().find(|t| *t.shape() != common) {
         Some(other) => {
-            let mend = "an in-place update cannot change its target's shape";
-            Err(Error::shapes(op, [other.shape(), &common], mend))
+            let help = "an in-place update cannot change its target's shape";
+            Err(Error::shapes(op, [other.shape(), &common], help))
         }
         None => Ok(()),
     }

@@ -6,7 +6,7 @@ use super::sum_to;
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Layout, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
 
@@ -103,7 +103,7 @@ impl Target {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the sizes differ, [`Error::InvalidArgument`] for two open lengths, or one beside a length of 0.
-#[face]
+#[tensor_method]
 pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
     reshape_to(x, &shape.into().resolve("reshape", x.size())?)
 }
@@ -113,8 +113,8 @@ pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
         return Ok(x.clone());
     }
     if shape.checked_size() != Some(x.size()) {
-        let mend = format!("{} elements cannot fill {shape}; the sizes must be equal", x.size());
-        return Err(Error::shapes("reshape", [x.shape(), shape], mend));
+        let help = format!("{} elements cannot fill {shape}; the sizes must be equal", x.size());
+        return Err(Error::shapes("reshape", [x.shape(), shape], help));
     }
     apply_one(Reshape { shape: shape.clone() }, &[x])
 }
@@ -123,7 +123,7 @@ pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `start` comes after `end`.
-#[face]
+#[tensor_method]
 pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
     if x.rank() == 0 {
         return reshape_to(x, &[1].into());
@@ -142,12 +142,12 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if its length is not 1.
-#[face]
+#[tensor_method]
 pub fn squeeze(x: &Tensor, axis: isize) -> Result<Tensor> {
     let axis = x.shape().axis("squeeze", axis)?;
     if x.shape()[axis] != 1 {
-        let mend = format!("axis {axis} has length {}, not 1; select() takes one index of it", x.shape()[axis]);
-        return Err(Error::shapes("squeeze", [x.shape()], mend));
+        let help = format!("axis {axis} has length {}, not 1; select() takes one index of it", x.shape()[axis]);
+        return Err(Error::shapes("squeeze", [x.shape()], help));
     }
     let shape = x.shape().iter().enumerate().filter(|(k, _)| *k != axis).map(|(_, &d)| d).collect();
     reshape_to(x, &shape)
@@ -157,7 +157,7 @@ pub fn squeeze(x: &Tensor, axis: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], where one axis more counts.
-#[face]
+#[tensor_method]
 pub fn unsqueeze(x: &Tensor, axis: isize) -> Result<Tensor> {
     let rank = x.rank() as isize + 1;
     if axis < -rank || axis >= rank {
@@ -196,7 +196,7 @@ impl Operation for Permute {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `order` does not name every axis once.
-#[face]
+#[tensor_method]
 pub fn permute(x: &Tensor, order: &[isize]) -> Result<Tensor> {
     let axes: AxisList = order.iter().map(|&a| x.shape().axis("permute", a)).collect::<Result<_>>()?;
     if axes.len() != x.rank() || (0..x.rank()).any(|a| !axes.contains(&a)) {
@@ -210,7 +210,7 @@ pub fn permute(x: &Tensor, order: &[isize]) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
     let (a, b) = (x.shape().axis("transpose", axis0)?, x.shape().axis("transpose", axis1)?);
     let mut order: AxisList = (0..x.rank()).collect();
@@ -222,7 +222,7 @@ pub fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn swapaxes(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
     transpose(x, axis0, axis1)
 }
@@ -240,7 +240,7 @@ pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1:
 ///
 /// # Errors
 /// None for any shape.
-#[face]
+#[tensor_method]
 pub fn t(x: &Tensor) -> Result<Tensor> {
     apply_one(Permute { order: (0..x.rank()).rev().collect() }, &[x])
 }
@@ -268,7 +268,7 @@ impl Operation for Expand {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
-#[face]
+#[tensor_method]
 pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
     let shape = shape.into();
     if *x.shape() == shape {
@@ -281,7 +281,7 @@ pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
-#[face]
+#[tensor_method]
 pub fn expand(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
     let Target(dims) = shape.into();
     let lead = dims.len().saturating_sub(x.rank());
@@ -355,7 +355,7 @@ pub(crate) fn embed(x: &Tensor, shape: Shape, cuts: Cuts, rest: Scalar) -> Resul
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::IndexOutOfBounds`] if the range leaves the axis.
-#[face]
+#[tensor_method]
 pub fn narrow(x: &Tensor, axis: isize, start: usize, len: usize) -> Result<Tensor> {
     let axis = x.shape().axis("narrow", axis)?;
     let end = start.checked_add(len).filter(|&e| e <= x.shape()[axis]);
@@ -370,7 +370,7 @@ pub fn narrow(x: &Tensor, axis: isize, start: usize, len: usize) -> Result<Tenso
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`].
-#[face]
+#[tensor_method]
 pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
     let axis = x.shape().axis("select", axis)?;
     let len = x.shape()[axis] as isize;
@@ -385,7 +385,7 @@ pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if an axis is named twice.
-#[face]
+#[tensor_method]
 pub fn flip(x: &Tensor, axes: impl Into<super::Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("flip", x.shape())?.set;
     let reversed = |a: usize| (a, x.shape()[a].saturating_sub(1), -1, x.shape()[a]);
@@ -425,7 +425,7 @@ impl Operation for Split {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the lengths do not add up to the axis's.
-#[face]
+#[tensor_method]
 pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("split", axis)?;
     if lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l)) != Some(x.shape()[at]) {

@@ -277,8 +277,8 @@ impl Resolved {
                 }
                 Ix::Tensor(mask) if mask.dtype() == DType::Bool => {
                     if mask.shape()[..] != x.shape()[axis..axis + mask.rank()] {
-                        let mend = format!("a mask has the shape of the axes it covers, from axis {axis} on");
-                        return Err(Error::shapes(op, [x.shape(), mask.shape()], mend));
+                        let help = format!("a mask has the shape of the axes it covers, from axis {axis} on");
+                        return Err(Error::shapes(op, [x.shape(), mask.shape()], help));
                     }
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
@@ -291,8 +291,8 @@ impl Resolved {
                 }
                 Ix::Tensor(positions) => {
                     if !positions.dtype().is_int() {
-                        let mend = "index tensors are integers, masks are bool";
-                        return Err(Error::dtypes(op, [positions.dtype()], mend));
+                        let help = "index tensors are integers, masks are bool";
+                        return Err(Error::dtypes(op, [positions.dtype()], help));
                     }
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
@@ -311,8 +311,8 @@ impl Resolved {
         let mut common = pellucid_ir::Shape::scalar();
         for (_, t) in &self.picks {
             common = common.broadcast(t.shape()).ok_or_else(|| {
-                let mend = "index tensors of one index must broadcast";
-                Error::shapes(op, self.picks.iter().map(|(_, t)| t.shape()), mend)
+                let help = "index tensors of one index must broadcast";
+                Error::shapes(op, self.picks.iter().map(|(_, t)| t.shape()), help)
             })?;
         }
         let indices = self.picks.iter().map(|(_, t)| ops::broadcast_to(t, &common)).collect::<Result<_>>()?;

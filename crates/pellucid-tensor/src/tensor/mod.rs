@@ -15,7 +15,7 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::{Array, StorageId};
-use crate::autograd::{Applied, Backward, Edge, HookHandle, Node, Recorded, Slot, ViewBase, same_node};
+use crate::autograd::{Backward, Edge, HookHandle, Node, Recorded, SavedDerivative, Slot, ViewBase, same_node};
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
@@ -109,7 +109,7 @@ impl From<Array> for Tensor {
 impl Tensor {
     /// The one output of a new node, which is made with it and is told its handle.
     #[inline]
-    pub(crate) fn only_output<A: Applied + 'static>(
+    pub(crate) fn only_output<A: SavedDerivative + 'static>(
         array: Array,
         node: impl FnOnce(&Array, Weak<Inner>) -> Arc<Recorded<A>>,
     ) -> Tensor {
@@ -237,8 +237,8 @@ impl Tensor {
     /// [`Error::InvalidArgument`] for a result, [`Error::DTypeMismatch`] if the dtype is not a float.
     pub fn set_requires_grad(&self, required: bool) -> Result<()> {
         if !self.is_leaf() && !required {
-            let mend = "the tensor was computed from others that require a gradient; detach() it";
-            return Err(Error::invalid("requires_grad", mend));
+            let help = "the tensor was computed from others that require a gradient; detach() it";
+            return Err(Error::invalid("requires_grad", help));
         }
         if required && !self.dtype().is_float() {
             return Err(Error::dtypes("requires_grad", [self.dtype()], "only floats have gradients; use to_dtype()"));
@@ -284,8 +284,8 @@ impl Tensor {
     pub fn set_grad(&self, gradient: Option<Tensor>) {
         if let Some(g) = &gradient {
             let fits = g.shape() == self.shape() && g.dtype() == self.dtype();
-            let mend = "a gradient has its tensor's shape and dtype";
-            panic::unwrap(if fits { Ok(()) } else { Err(Error::shapes("set_grad", [g.shape(), self.shape()], mend)) });
+            let help = "a gradient has its tensor's shape and dtype";
+            panic::unwrap(if fits { Ok(()) } else { Err(Error::shapes("set_grad", [g.shape(), self.shape()], help)) });
         }
         if gradient.is_some() || self.0.existing_slot().is_some() {
             self.0.slot().set(gradient);

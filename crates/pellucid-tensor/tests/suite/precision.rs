@@ -5,9 +5,11 @@
 
 use crate::support::bits;
 use pellucid_tensor::ops::{
-    self, Cov, Divisor, EmbeddingBag, Meeting, Outside, Pool, Reduction, Resample, Resize, Spacing,
+    self, AvgPoolDivisor, Cov, EmbeddingBag, PaddingMode, Pool, Reduction, Resample, Resize, ScatterReduceOp, Spacing,
 };
-use pellucid_tensor::ops::{BatchNorm, CrossEntropy, Interpolation, NllLoss, PoissonNll, RunningStatistics, Sampling};
+use pellucid_tensor::ops::{
+    BatchNorm, CrossEntropy, Interpolation, InterpolationMode, NllLoss, PoissonNll, RunningStatistics,
+};
 use pellucid_tensor::{Backward, DType, Generator, Result, Tensor, capture, ops::over};
 
 /// Where an operation is defined, and how large its operands may be.
@@ -82,10 +84,10 @@ fn reductions() -> Vec<(&'static str, Domain, Call)> {
             ops::quantile(&x[0], &q, 1, Interpolation::Linear)
         }),
         ("scatter_reduce mean", Any, |x| {
-            ops::scatter_reduce(&x[0], &Tensor::zeros([4, 6], DType::I64), &x[1], 1, Meeting::Mean, true)
+            ops::scatter_reduce(&x[0], &Tensor::zeros([4, 6], DType::I64), &x[1], 1, ScatterReduceOp::Mean, true)
         }),
         ("scatter_reduce product", Near, |x| {
-            ops::scatter_reduce(&x[0], &Tensor::zeros([4, 6], DType::I64), &x[1], 1, Meeting::Prod, true)
+            ops::scatter_reduce(&x[0], &Tensor::zeros([4, 6], DType::I64), &x[1], 1, ScatterReduceOp::Prod, true)
         }),
         ("embedding_bag", Any, |x| {
             let index = Tensor::from([[0i64, 1, 0], [3, 3, 2]]);
@@ -94,7 +96,7 @@ fn reductions() -> Vec<(&'static str, Domain, Call)> {
         ("embedding_bag of weights", Any, |x| {
             let (index, weights) = (Tensor::from([[0i64, 1, 0], [3, 3, 2]]), ops::narrow(&x[1], 1, 0, 3)?);
             let weights = ops::narrow(&weights, 0, 0, 2)?;
-            let options = EmbeddingBag { mode: Meeting::Sum, weights: Some(&weights), ..Default::default() };
+            let options = EmbeddingBag { mode: ScatterReduceOp::Sum, weights: Some(&weights), ..Default::default() };
             ops::embedding_bag(&x[0], &index, options)
         }),
     ]
@@ -139,9 +141,9 @@ fn norms() -> Vec<(&'static str, Domain, Call)> {
 
 fn windows() -> Vec<(&'static str, Domain, Call)> {
     vec![
-        ("avg_pool2d", Any, |x| ops::avg_pool2d(&image(&x[0])?, Pool::new(3), Divisor::Window)),
+        ("avg_pool2d", Any, |x| ops::avg_pool2d(&image(&x[0])?, Pool::new(3), AvgPoolDivisor::Window)),
         ("avg_pool2d of what is inside", Any, |x| {
-            ops::avg_pool2d(&image(&x[0])?, Pool::new(3).stride(1).padding(1), Divisor::Inside)
+            ops::avg_pool2d(&image(&x[0])?, Pool::new(3).stride(1).padding(1), AvgPoolDivisor::Inside)
         }),
         ("lp_pool1d", Positive, |x| ops::lp_pool1d(&x[0], 2.0, Pool::new(3))),
         ("adaptive_avg_pool1d", Any, |x| ops::adaptive_avg_pool1d(&x[0], &[Some(2)])),
@@ -156,7 +158,7 @@ fn windows() -> Vec<(&'static str, Domain, Call)> {
         ("interpolate area", Any, |x| ops::interpolate(&image(&x[0])?, Resize::To(vec![3, 4]), Resample::Area)),
         ("grid_sample", Fixed, |x| {
             let grid = ops::reshape(&x[2], [1, 4, 3, 2])?;
-            ops::grid_sample(&image(&x[0])?, &grid, Sampling::Linear, Outside::Zeros, false)
+            ops::grid_sample(&image(&x[0])?, &grid, InterpolationMode::Linear, PaddingMode::Zeros, false)
         }),
         ("affine_grid", Any, |x| {
             let theta = ops::reshape(&ops::select(&x[0], 0, 0)?, [1, 2, 3])?;
@@ -346,7 +348,7 @@ fn long_sums_stay_finite() {
     assert_eq!(many.quantile(0.5, .., Interpolation::Linear).item::<f64>(), 1.0);
     let image = full(300 * 300, 60000.0, DType::F16).reshape([1, 1, 300, 300]);
     assert_eq!(image.adaptive_avg_pool2d(&[Some(1)]).item::<f64>(), 60000.0);
-    let means = image.avg_pool2d(Pool::new(20), Divisor::Window).to_vec::<f64>();
+    let means = image.avg_pool2d(Pool::new(20), AvgPoolDivisor::Window).to_vec::<f64>();
     assert!(means.len() == 225 && means.iter().all(|&mean| mean == 60000.0));
     // The gradient of a mean is 1/N, also where N is no number of the dtype.
     let leaf = many.detach().requires_grad_(true);

@@ -43,8 +43,8 @@ impl Batches {
         let Some(first) = tensors.first() else { return Err(Error::invalid(op, "needs at least one tensor")) };
         let samples = first.shape().first().copied();
         if samples.is_none() || tensors.iter().any(|t| t.shape().first().copied() != samples) {
-            let mend = "all tensors have the samples as their first axis, the same number of them";
-            return Err(Error::shapes(op, tensors.iter().map(|t| t.shape()), mend));
+            let help = "all tensors have the samples as their first axis, the same number of them";
+            return Err(Error::shapes(op, tensors.iter().map(|t| t.shape()), help));
         }
         if size == 0 {
             return Err(Error::invalid(op, "a batch has at least one sample, got size 0"));

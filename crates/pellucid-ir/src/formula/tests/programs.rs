@@ -192,10 +192,10 @@ fn integers_and_truth_values_have_their_own_arithmetic() {
 #[test]
 fn what_a_dtype_lacks_is_a_typed_error() {
     let refused = |f: &Formula, dtype| match f.uniform_program(dtype) {
-        Err(Error::DTypeMismatch { op, dtypes, mend }) => {
+        Err(Error::DTypeMismatch { op, dtypes, help }) => {
             assert_eq!(op, f.name());
             assert_eq!(dtypes, vec![dtype; f.inputs().len()]);
-            mend
+            help
         }
         other => panic!("{other:?}"),
     };

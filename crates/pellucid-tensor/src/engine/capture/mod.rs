@@ -39,7 +39,7 @@ impl Default for CaptureOptions {
 pub struct CacheStats {
     /// Launches that found one.
     pub hits: u64,
-    /// Launches that had to record: for inputs of new shapes, other [switches](crate::Switch), or state that was replaced.
+    /// Launches that had to record: for inputs of new shapes, other [switches](crate::HostFlag), or state that was replaced.
     pub misses: u64,
     /// Recordings that are kept now.
     pub held: usize,
@@ -63,7 +63,7 @@ pub enum Placement {
 /// A recorded step: [`launch`](Captured::launch) executes it.
 ///
 /// It owns its closure, and a small cache of recordings keyed by the inputs' shapes and dtypes, by grad mode and by the
-/// [switches](crate::Switch) that the closure reads; nothing is global.
+/// [switches](crate::HostFlag) that the closure reads; nothing is global.
 pub struct Captured<'f> {
     step: Closure<'f>,
     options: CaptureOptions,
@@ -213,7 +213,7 @@ impl Captured<'_> {
             return Err(Error::InputMismatch { index, got, expected });
         }
         self.recordings.retain(|step| !step.key().fits(inputs) || step.still_bound());
-        let fits = |step: &Step| step.key().fits(inputs) && step.is_switched_so();
+        let fits = |step: &Step| step.key().fits(inputs) && step.flags_match();
         let current = self.recordings.iter().position(|step| fits(step) && step.is_current());
         let found = match current {
             Some(at) => Some(at),
@@ -233,10 +233,10 @@ impl Captured<'_> {
     /// holds, by what the step would record now.
     fn still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
         let again = Step::record(&mut self.step, &Key::of(inputs), Passes::none())?;
-        let valid = |step: &Step| step.key().fits(inputs) && step.is_switched_so() && step.difference(&again).is_none();
+        let valid = |step: &Step| step.key().fits(inputs) && step.flags_match() && step.difference(&again).is_none();
         let found = self.recordings.iter().position(valid);
         if let Some(at) = found {
-            self.recordings[at].is_valid();
+            self.recordings[at].mark_current();
         }
         Ok(found)
     }

@@ -49,8 +49,8 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
         if Arc::strong_count(&slot) == 1 {
             continue;
         }
-        let exit = slot.peek();
-        slot.put(entry.clone());
+        let exit = slot.get_untracked();
+        slot.set_untracked(entry.clone());
         let change = match (&entry, &exit) {
             (None, None) => None,
             (None, Some(_)) if cleared => None,
@@ -69,9 +69,9 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
                 None
             }
         };
-        if let (Some((change, mend)), None) = (change, &refused) {
+        if let (Some((change, help)), None) = (change, &refused) {
             let slot = format!("the gradient of a tensor of shape {}", slot.meta.shape);
-            refused = Some(Error::NotAFixedPoint { slot, change: change.into(), mend: mend.into() });
+            refused = Some(Error::NotAFixedPoint { slot, change: change.into(), help: help.into() });
         }
         slots.push((slot, entry));
     }

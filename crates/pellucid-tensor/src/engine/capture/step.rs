@@ -1,6 +1,6 @@
 //! One recording, laid out and made ready.
 
-use super::super::switch::Switches;
+use super::super::switch::HostFlags;
 use super::super::{MODE, Mode, Recorded, Recording, Writes, gradients_switched, list, ready, run};
 use super::Placement;
 use super::recording::{Slots, recorded};
@@ -122,7 +122,7 @@ pub(super) struct Step {
     /// Which storages of outside somebody else holds, without whom the closure would not find them again.
     found: Vec<usize>,
     /// What the closure has read of the host.
-    switches: Switches,
+    switches: HostFlags,
     /// For which state of all tensors' need of gradients it is known to hold.
     switched: u64,
 }
@@ -278,14 +278,14 @@ impl Step {
             outputs,
             slots,
             found: Vec::new(),
-            switches: Switches::default(),
+            switches: HostFlags::default(),
             switched: gradients_switched(),
         })
     }
 
     /// True while the host's switches are as the closure has found them.
-    pub(super) fn is_switched_so(&self) -> bool {
-        self.switches.are_the_same()
+    pub(super) fn flags_match(&self) -> bool {
+        self.switches.all_unchanged()
     }
 
     /// True if no tensor came to require a gradient, or ceased to, since the step was last found to hold.
@@ -294,7 +294,7 @@ impl Step {
     }
 
     /// The step was found to hold.
-    pub(super) fn is_valid(&mut self) {
+    pub(super) fn mark_current(&mut self) {
         self.switched = gradients_switched();
     }
 
@@ -348,7 +348,7 @@ impl Step {
     /// True while the gradients that the step reads and writes lie where they were, and whoever has held the other tensors
     /// of outside still does: one that only the step holds was replaced.
     pub(super) fn still_bound(&self) -> bool {
-        let bound = self.slots.iter().all(|(slot, entry)| match (slot.peek(), entry) {
+        let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), entry) {
             (Some(now), Some(then)) => now.array().shares_storage(then.array()),
             (None, None) => true,
             _ => false,

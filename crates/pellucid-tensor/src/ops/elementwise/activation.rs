@@ -5,7 +5,7 @@
 
 use super::{map, unary};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::FRAC_1_SQRT_2;
@@ -69,7 +69,7 @@ unary! {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if low is above high. With an end that is NaN the result is NaN.
-#[face]
+#[tensor_method]
 pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
     static HARDTANH: OnceLock<Formula> = OnceLock::new();
     let (low, high) = (low.into(), high.into());
@@ -93,7 +93,7 @@ pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> 
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a λ that is negative or NaN.
-#[face]
+#[tensor_method]
 pub fn softshrink(x: &Tensor, lambda: impl Into<Scalar>) -> Result<Tensor> {
     static SOFTSHRINK: OnceLock<Formula> = OnceLock::new();
     let lambda = lambda.into();

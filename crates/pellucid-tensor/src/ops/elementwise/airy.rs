@@ -3,7 +3,7 @@
 use super::super::formula::{map, map_all};
 use crate::autograd::is_recorded;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Expr, Formula, Kind, Read, Wanted};
 use pellucid_ir::{Result, formula};
 use std::f64::consts::{FRAC_PI_4, PI};
@@ -84,7 +84,7 @@ fn with_slope(ai: &Formula) -> Formula {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
-#[face]
+#[tensor_method]
 pub fn airy_ai(x: &Tensor) -> Result<Tensor> {
     static VALUE: OnceLock<Formula> = OnceLock::new();
     static WITH_SLOPE: OnceLock<Formula> = OnceLock::new();

@@ -3,7 +3,7 @@
 use super::{binary, unary};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::{face, operation};
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::formula::{Expr, Formula};
 use pellucid_ir::{DType, Error, Result, Scalar, formula};
 use std::sync::OnceLock;
@@ -114,7 +114,7 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for a dtype that the formula is not defined for.
-#[face]
+#[tensor_method]
 pub fn clamp(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
     static CLAMP: OnceLock<Formula> = OnceLock::new();
     static UNBOUNDED: OnceLock<Formula> = OnceLock::new();
@@ -136,7 +136,7 @@ pub fn clamp(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Res
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn nan_to_num(
     x: &Tensor,
     nan: impl Into<Scalar>,
@@ -172,8 +172,8 @@ pub fn where_<'a>(
 ) -> Result<Tensor> {
     static WHERE: OnceLock<Formula> = OnceLock::new();
     if condition.dtype() != DType::Bool {
-        let mend = "the condition is a bool tensor; compare with ne(0)";
-        return Err(Error::dtypes("where_", [condition.dtype()], mend));
+        let help = "the condition is a bool tensor; compare with ne(0)";
+        return Err(Error::dtypes("where_", [condition.dtype()], help));
     }
     let (a, b): (super::Operand<'a>, super::Operand<'a>) = (a.into(), b.into());
     let filled = |x: &super::Operand<'a>, like: &super::Operand<'a>| -> Result<Tensor> {
@@ -202,7 +202,7 @@ impl Tensor {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
-#[face]
+#[tensor_method]
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
     static LERP: OnceLock<Formula> = OnceLock::new();
     super::map(LERP.get_or_init(|| formula! { lerp(a, b, w) = a + w * (b - a); }.eternal()), &[a, b, weight], &[])
@@ -212,7 +212,7 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
-#[face]
+#[tensor_method]
 pub fn addcmul(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     static ADDCMUL: OnceLock<Formula> = OnceLock::new();
     let formula = ADDCMUL.get_or_init(|| formula! { addcmul(x, a, b; value) = x + value * (a * b); }.eternal());
@@ -223,7 +223,7 @@ pub fn addcmul(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> 
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
-#[face]
+#[tensor_method]
 pub fn addcdiv(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     static ADDCDIV: OnceLock<Formula> = OnceLock::new();
     let formula = ADDCDIV.get_or_init(|| formula! { addcdiv(x, a, b; value) = x + value * (a / b); }.eternal());

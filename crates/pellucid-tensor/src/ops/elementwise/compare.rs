@@ -3,7 +3,7 @@
 use super::{binary, unary};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
 binary! {
@@ -46,7 +46,7 @@ unary! {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for a negative tolerance.
-#[face]
+#[tensor_method]
 pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
     if !(rtol >= 0.0 && atol >= 0.0) {
         return Err(Error::invalid("isclose", format!("tolerances are not negative, got {rtol} and {atol}")));
@@ -64,7 +64,7 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
 ///
 /// # Errors
 /// Those of [`isclose`].
-#[face]
+#[tensor_method]
 pub fn allclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
     ops::all(&isclose(a, b, rtol, atol, equal_nan)?, ..)
 }
@@ -73,7 +73,7 @@ pub fn allclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.shape() == b.shape() { ops::all(&ops::eq(a, b)?, ..) } else { ops::full((), false, DType::Bool) }
 }
@@ -82,7 +82,7 @@ pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
     if elements.size() == 0 {
         return ops::full(x.shape(), false, DType::Bool);

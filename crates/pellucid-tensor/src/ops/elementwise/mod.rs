@@ -33,7 +33,7 @@ macro_rules! unary {
         ///
         /// # Errors
         /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
-        #[pellucid_derive::face]
+        #[pellucid_derive::tensor_method]
         pub fn $name(x: &crate::Tensor $(, $($k: impl Into<crate::Scalar>),+)?) -> crate::Result<crate::Tensor> {
             static FORMULA: std::sync::OnceLock<crate::Formula> = std::sync::OnceLock::new();
             let formula = FORMULA.get_or_init(|| {

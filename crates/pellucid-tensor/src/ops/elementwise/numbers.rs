@@ -2,7 +2,7 @@
 
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Expr, Formula};
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ fn exponent(x: Expr) -> Expr {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
     static EXPONENT: OnceLock<Formula> = OnceLock::new();
     let formula = EXPONENT.get_or_init(|| formula! { frexp(x) = exponent(x); }.eternal());
@@ -42,7 +42,7 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`].
-#[face]
+#[tensor_method]
 pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     static NEXT: OnceLock<Formula> = OnceLock::new();
     let (u, least, most) = match (a.dtype(), b.dtype()) {
@@ -90,7 +90,7 @@ fn euclid(a: Expr, b: Expr) -> Expr {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for floats.
-#[face]
+#[tensor_method]
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     static GCD: OnceLock<Formula> = OnceLock::new();
     whole("gcd", a, b)?;
@@ -101,7 +101,7 @@ pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`gcd`].
-#[face]
+#[tensor_method]
 pub fn lcm(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     whole("lcm", a, b)?;
     ops::abs(&ops::mul(&ops::floor_div(a, &gcd(a, b)?)?, b)?)

@@ -5,7 +5,7 @@ use crate::array::host_values;
 use crate::autograd::is_recorded;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Binary, Formula};
 use pellucid_ir::{Error, Result, formula};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
@@ -84,7 +84,7 @@ fn by_the_second(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Te
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if s requires a gradient.
-#[face]
+#[tensor_method]
 pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
     static ZETA: OnceLock<Formula> = OnceLock::new();
     by_the_second("zeta", ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal()), s, q)
@@ -95,7 +95,7 @@ pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if a requires a gradient.
-#[face]
+#[tensor_method]
 pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     static IGAMMA: OnceLock<Formula> = OnceLock::new();
     by_the_second("igamma", IGAMMA.get_or_init(|| formula! { igamma(a, x) = x.igamma(a).0; }.eternal()), a, x)
@@ -105,7 +105,7 @@ pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`igamma`].
-#[face]
+#[tensor_method]
 pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     static IGAMMAC: OnceLock<Formula> = OnceLock::new();
     by_the_second("igammac", IGAMMAC.get_or_init(|| formula! { igammac(a, x) = x.igamma(a).1; }.eternal()), a, x)
@@ -115,7 +115,7 @@ pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for p = 0; [`Error::DTypeMismatch`] for integers; [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     let op = "multigammaln";
     if p == 0 {

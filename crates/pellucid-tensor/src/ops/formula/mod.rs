@@ -35,7 +35,7 @@ struct Call<'a> {
 
 /// What an application may say beside its operands.
 #[derive(Clone, Copy, Default)]
-struct How {
+struct ApplyOptions {
     rows: AxisSet,
     sum: Option<AxisSet>,
     number: Option<DType>,
@@ -44,10 +44,10 @@ struct How {
 
 /// Applies a formula to inputs that broadcast.
 #[inline(always)]
-fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: How) -> Result<SmallVec<[Tensor; 1]>> {
+fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOptions) -> Result<SmallVec<[Tensor; 1]>> {
     let (params, mut made) = (params.into(), None);
     let shape = common(formula.name(), inputs, &mut made)?;
-    let How { rows, sum, number, reuse } = how;
+    let ApplyOptions { rows, sum, number, reuse } = how;
     let number = match autocast_dtype() {
         None => number,
         Some(_) => autocast::wanted(formula.name(), inputs).or(number),
@@ -67,14 +67,14 @@ fn common<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shap
 pub(super) fn broadcast(op: &'static str, inputs: &[&Tensor]) -> Result<Shape> {
     let shape = inputs.iter().try_fold(Shape::scalar(), |shape, input| shape.broadcast(input.shape()));
     shape.ok_or_else(|| {
-        let mend = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
-        Error::shapes(op, inputs.iter().map(|t| t.shape()), mend)
+        let help = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
+        Error::shapes(op, inputs.iter().map(|t| t.shape()), help)
     })
 }
 
 /// Applies a formula to inputs that broadcast; returns all its outputs.
 pub(crate) fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<SmallVec<[Tensor; 1]>> {
-    apply(formula, inputs, params, How::default())
+    apply(formula, inputs, params, ApplyOptions::default())
 }
 
 /// Applies a formula of one output to inputs that broadcast.
@@ -89,7 +89,7 @@ pub(crate) fn map_reusing(
     params: &[Scalar],
     reuse: Option<usize>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, How { reuse, ..How::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { reuse, ..ApplyOptions::default() }).map(only)
 }
 
 /// Applies a formula of one output to inputs that broadcast; numbers are of dtype `number`, or the inputs' join.
@@ -99,7 +99,7 @@ pub(crate) fn map_in(
     params: &[Scalar],
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, How { number, ..How::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { number, ..ApplyOptions::default() }).map(only)
 }
 
 /// Applies a formula of one output and sums it over axes, which stay with length 1. The numbers are
@@ -111,12 +111,12 @@ pub(crate) fn map_sum(
     axes: AxisSet,
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, How { sum: Some(axes), number, ..How::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { sum: Some(axes), number, ..ApplyOptions::default() }).map(only)
 }
 
 /// Applies a formula with row reductions; rows run over `axes` of the inputs' common shape.
 pub(crate) fn rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
-    apply(formula, inputs, params, How { rows: axes, ..How::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(only)
 }
 
 /// [`rows`] with numbers of dtype `number`, or the inputs' join.
@@ -127,7 +127,7 @@ pub(crate) fn rows_in(
     axes: AxisSet,
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, How { rows: axes, number, ..How::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { rows: axes, number, ..ApplyOptions::default() }).map(only)
 }
 
 /// All outputs of a formula with row reductions.
@@ -138,7 +138,7 @@ pub(crate) fn rows_all(
     axes: super::Axes,
 ) -> Result<Vec<Tensor>> {
     let rows = axes.resolve(formula.name(), common(formula.name(), inputs, &mut None)?)?.set;
-    Ok(apply(formula, inputs, params, How { rows, ..How::default() })?.into_vec())
+    Ok(apply(formula, inputs, params, ApplyOptions { rows, ..ApplyOptions::default() })?.into_vec())
 }
 
 /// The most tensors to which a formula is applied.
@@ -201,8 +201,8 @@ pub(super) fn overwriting(
         program = formula.program(&signature.storing(written.iter().map(|t| t.dtype())))?;
     }
     if program.outputs.len() != targets || !fits(program) {
-        let mend = "every output overwrites one target, of its dtype";
-        return Err(Error::dtypes(formula.name(), written.iter().map(|a| a.dtype()), mend));
+        let help = "every output overwrites one target, of its dtype";
+        return Err(Error::dtypes(formula.name(), written.iter().map(|a| a.dtype()), help));
     }
     Ok(program.clone())
 }

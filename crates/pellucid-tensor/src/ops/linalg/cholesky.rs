@@ -6,7 +6,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factor;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
@@ -40,7 +40,7 @@ impl Operation for Cholesky {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite (where
 /// work is deferred, L is NaN).
-#[face]
+#[tensor_method]
 pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
     let (l, info) = factored("cholesky", a, upper)?;
     let what = |minor: i32| format!("not positive definite (its leading minor of order {minor} is not positive)");
@@ -53,7 +53,7 @@ pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn cholesky_ex(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
     factored("cholesky_ex", a, upper)
 }
@@ -70,7 +70,7 @@ fn factored(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tensor, Tensor
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on L's diagonal.
-#[face]
+#[tensor_method]
 pub fn cholesky_solve(b: &Tensor, l: &Tensor, upper: bool) -> Result<Tensor> {
     let op = "cholesky_solve";
     let (b, l) = &promoted(op, b, l)?;
@@ -86,7 +86,7 @@ pub fn cholesky_solve(b: &Tensor, l: &Tensor, upper: bool) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on L's diagonal.
-#[face]
+#[tensor_method]
 pub fn cholesky_inverse(l: &Tensor, upper: bool) -> Result<Tensor> {
     let n = square("cholesky_inverse", l)?;
     // A⁻¹ = L⁻ᵀ·L⁻¹.

@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
 use smallvec::smallvec;
 
@@ -116,7 +116,7 @@ impl Operation for SlogDet {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
-#[face]
+#[tensor_method]
 pub fn det(a: &Tensor) -> Result<Tensor> {
     square("det", a)?;
     apply_one(Det, &[a])
@@ -128,7 +128,7 @@ pub fn det(a: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
-#[face]
+#[tensor_method]
 pub fn slogdet(a: &Tensor) -> Result<(Tensor, Tensor)> {
     square("slogdet", a)?;
     let outputs = apply(SlogDet, &[a])?;
@@ -139,7 +139,7 @@ pub fn slogdet(a: &Tensor) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
-#[face]
+#[tensor_method]
 pub fn logdet(a: &Tensor) -> Result<Tensor> {
     square("logdet", a)?;
     let outputs = apply(SlogDet, &[a])?;

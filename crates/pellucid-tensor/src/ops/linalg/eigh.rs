@@ -7,7 +7,7 @@ use crate::autograd::{
 };
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factor;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
@@ -65,7 +65,7 @@ impl Operation for Values {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
     square("eigh", a)?;
     let a = if upper { mt(a)? } else { a.clone() };
@@ -77,7 +77,7 @@ pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
     square("eigvalsh", a)?;
     let a = if upper { mt(a)? } else { a.clone() };
@@ -92,7 +92,7 @@ pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn matrix_sqrth(a: &Tensor) -> Result<Tensor> {
     square("matrix_sqrth", a)?;
     let (w, v) = eigh(a, false)?;

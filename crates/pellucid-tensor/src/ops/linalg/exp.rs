@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Factor;
 use smallvec::smallvec;
@@ -36,7 +36,7 @@ impl Operation for Exp {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
-#[face]
+#[tensor_method]
 pub fn matrix_exp(a: &Tensor) -> Result<Tensor> {
     square("matrix_exp", a)?;
     apply_one(Exp, &[a])

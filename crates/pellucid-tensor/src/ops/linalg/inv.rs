@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
@@ -86,7 +86,7 @@ pub(super) fn inverse(a: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix without an inverse (where work is
 /// deferred, the result is NaN).
-#[face]
+#[tensor_method]
 pub fn inv(a: &Tensor) -> Result<Tensor> {
     square("inv", a)?;
     let outputs = apply(Inverse, &[a])?;
@@ -99,7 +99,7 @@ pub fn inv(a: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
     square("inv_ex", a)?;
     let outputs = apply(Inverse, &[a])?;
@@ -114,7 +114,7 @@ pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for vectors on the other side;
 /// [`Error::Singular`] for a matrix without an inverse (where work is deferred, X is NaN).
-#[face]
+#[tensor_method]
 pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
     let (x, info) = equations("solve", a, b, left)?;
     invertible("solve", &info)?;
@@ -126,7 +126,7 @@ pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn solve_ex(a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
     equations("solve_ex", a, b, left)
 }
@@ -141,8 +141,8 @@ fn equations(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Te
     let right = if vectors { super::column(b)? } else { b.clone() };
     let (rows, columns) = matrices(op, &right)?;
     if n != if left { rows } else { columns } {
-        let mend = format!("A has {n} rows; B must have as many {}", if left { "rows" } else { "columns" });
-        return Err(Error::shapes(op, [a.shape(), b.shape()], mend));
+        let help = format!("A has {n} rows; B must have as many {}", if left { "rows" } else { "columns" });
+        return Err(Error::shapes(op, [a.shape(), b.shape()], help));
     }
     common_batch(op, a, &right)?;
     let outputs = match left {
@@ -162,7 +162,7 @@ fn equations(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Te
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for `ind` 0; [`Error::Singular`].
-#[face]
+#[tensor_method]
 pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     let op = "tensorinv";
     if ind == 0 {
@@ -172,8 +172,8 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     let (first, last) = a.shape().split_at(ind.min(a.rank()));
     let (rows, columns) = (first.iter().product::<usize>(), last.iter().product::<usize>());
     if rows != columns {
-        let mend = format!("the first {ind} axes have {rows} elements, the others {columns}; they must be as many");
-        return Err(Error::shapes(op, [a.shape()], mend));
+        let help = format!("the first {ind} axes have {rows} elements, the others {columns}; they must be as many");
+        return Err(Error::shapes(op, [a.shape()], help));
     }
     let inverse = inv(&ops::reshape(a, [rows as isize, columns as isize])?)?;
     ops::reshape_to(&inverse, &last.iter().chain(first).copied().collect())
@@ -183,7 +183,7 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::AxisOutOfRange`]; [`Error::Singular`].
-#[face]
+#[tensor_method]
 pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let op = "tensorsolve";
     let (a, b) = &promoted(op, a, b)?;
@@ -192,9 +192,9 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let unknown = &a.shape()[b.rank().min(a.rank())..];
     let size = unknown.iter().product::<usize>();
     if size != b.size() || size.checked_mul(size) != Some(a.size()) {
-        let mend =
+        let help =
             format!("A has {} elements; B and the axes of A beyond B's rank must have the root of that", a.size());
-        return Err(Error::shapes(op, [a.shape(), b.shape()], mend));
+        return Err(Error::shapes(op, [a.shape(), b.shape()], help));
     }
     let matrix = ops::reshape(&a, [size as isize, size as isize])?;
     ops::reshape_to(&solve(&matrix, &ops::ravel(b)?, true)?, &unknown.iter().copied().collect())

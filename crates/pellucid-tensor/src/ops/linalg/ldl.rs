@@ -7,7 +7,7 @@ use crate::autograd::{
 };
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factor;
 use pellucid_ir::{DType, Error, Result, Shape};
 
@@ -33,7 +33,7 @@ impl Operation for Ldl {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient; [`Error::Singular`] for a zero
 /// block of D (where work is deferred, nothing is said).
-#[face]
+#[tensor_method]
 pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (packed, pivots, info) = factored("ldl_factor", a)?;
     regular(
@@ -49,7 +49,7 @@ pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient.
-#[face]
+#[tensor_method]
 pub fn ldl_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     factored("ldl_factor_ex", a)
 }
@@ -69,7 +69,7 @@ fn factored(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are none; [`Error::NoGradient`] if the
 /// factors or B require a gradient.
-#[face]
+#[tensor_method]
 pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor> {
     let op = "ldl_solve";
     let (packed, b) = &promoted(op, packed, b)?;

@@ -5,7 +5,7 @@ use super::svd::svdvals;
 use super::{common_batch, matrices, promoted};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
 /// The result of [`lstsq`].
@@ -29,7 +29,7 @@ pub struct Lstsq {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     let op = "lstsq";
     let (a, b) = &promoted(op, a, b)?;

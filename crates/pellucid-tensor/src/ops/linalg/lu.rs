@@ -6,7 +6,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factor;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
@@ -122,7 +122,7 @@ pub(super) fn solved(packed: &Tensor, pivots: &Tensor, b: &Tensor, transposed: b
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn lu(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     matrices("lu", a)?;
     let outputs = apply(LuFactor, &[a])?;
@@ -135,7 +135,7 @@ pub fn lu(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a pivot of zero (where work is deferred,
 /// nothing is said).
-#[face]
+#[tensor_method]
 pub fn lu_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     matrices("lu_factor", a)?;
     let outputs = apply(LuFactor, &[a])?;
@@ -147,7 +147,7 @@ pub fn lu_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     matrices("lu_factor_ex", a)?;
     let outputs = apply(LuFactor, &[a])?;
@@ -160,15 +160,15 @@ pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are no rows. Of singular A,
 /// X is NaN.
-#[face]
+#[tensor_method]
 pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "lu_solve";
     let (packed, b) = &promoted(op, packed, b)?;
     let n = super::square(op, packed)?;
     let (rows, columns) = matrices(op, b)?;
     if n != if left { rows } else { columns } {
-        let mend = if left { "B has as many rows as A" } else { "B has as many columns as A" };
-        return Err(Error::shapes(op, [packed.shape(), b.shape()], mend));
+        let help = if left { "B has as many rows as A" } else { "B has as many columns as A" };
+        return Err(Error::shapes(op, [packed.shape(), b.shape()], help));
     }
     let pivots = as_pivots(op, packed, pivots)?;
     match left {
@@ -181,7 +181,7 @@ pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transp
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are no rows.
-#[face]
+#[tensor_method]
 pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     let (m, n) = matrices("lu_unpack", packed)?;
     let k = m.min(n);

@@ -146,18 +146,18 @@ fn stretch(x: &Tensor, batch: &Shape) -> Result<Tensor> {
 
 /// The batch axes to which two stacks of matrices broadcast.
 fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
-    let mend = "the axes before the last two must be equal or 1";
-    batch(a).broadcast(&batch(b)).ok_or_else(|| Error::shapes(op, [a.shape(), b.shape()], mend))
+    let help = "the axes before the last two must be equal or 1";
+    batch(a).broadcast(&batch(b)).ok_or_else(|| Error::shapes(op, [a.shape(), b.shape()], help))
 }
 
 /// Refuses a matrix for which a factorisation left a number other than 0, where numbers are there to be read.
-fn regular(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, mend: &'static str) -> Result<()> {
+fn regular(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
     if !engine::is_eager() || info.device() != Device::cpu() {
         return Ok(());
     }
     let found = info.array().to_vec::<i32>(op)?.into_iter().enumerate().find(|(_, info)| *info != 0);
     match found {
-        Some((batch, info)) => Err(Error::Singular { op, batch, what: what(info), mend }),
+        Some((batch, info)) => Err(Error::Singular { op, batch, what: what(info), help }),
         None => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use super::inv::inv_ex;
 use super::{precise, square, svdvals};
 use crate::ops::{self, over};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
 /// A norm of matrices. From a number (`1`, `-1`, `2`, `-2`, or infinite ones), or by its name.
@@ -38,7 +38,7 @@ impl From<i32> for MatrixNorm {
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for axes that are one, and
 /// for the largest or smallest of nothing.
-#[face]
+#[tensor_method]
 pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], keepdims: bool) -> Result<Tensor> {
     let op = "matrix_norm";
     let order = order.into();
@@ -82,7 +82,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order.
-#[face]
+#[tensor_method]
 pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
     let order = order.into();
     if let MatrixNorm::Order(p @ (2.0 | -2.0)) = order {

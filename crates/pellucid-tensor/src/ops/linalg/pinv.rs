@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
@@ -101,7 +101,7 @@ impl Operation for PseudoInverse {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = checked("pinv", a, cutoff)?;
     if a.size() == 0 {
@@ -116,7 +116,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = checked("matrix_rank", a, cutoff)?;
     if m.min(n) == 0 {

@@ -4,7 +4,7 @@ use super::inv::inv;
 use crate::ops::precision::{in_single, widened_all};
 use crate::ops::{self, check, matmul};
 use crate::tensor::Tensor;
-use pellucid_derive::{face, operation};
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result};
 
 /// The square matrices of the last two axes, multiplied with themselves n times; the identity for n = 0, and the inverse
@@ -12,7 +12,7 @@ use pellucid_ir::{Error, Result};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if they are not square; for n < 0 the errors of [`inv`].
-#[face]
+#[tensor_method]
 pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
     let square = x.rank() >= 2 && x.shape()[x.rank() - 1] == x.shape()[x.rank() - 2];
     if !square {
@@ -101,7 +101,7 @@ fn chain(factors: &[Tensor], cuts: &[Vec<usize>], i: usize, j: usize) -> Result<
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for a number; [`Error::InvalidArgument`] for n = 0; [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     let Some(&len) = x.shape().last() else {
         return Err(Error::shapes("vander", [x.shape()], "takes vectors: at least one axis"));
@@ -123,10 +123,10 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the shapes do not broadcast; [`Error::AxisOutOfRange`].
-#[face]
+#[tensor_method]
 pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let op = "vecdot";
-    let mismatch = |mend: &str| Error::shapes(op, [a.shape(), b.shape()], mend);
+    let mismatch = |help: &str| Error::shapes(op, [a.shape(), b.shape()], help);
     let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("they must broadcast"))?;
     let at = shape.axis(op, axis)? as isize - shape.rank() as isize;
     in_single!(op, [a, b] => ops::sum(&ops::mul(a, b)?, at));

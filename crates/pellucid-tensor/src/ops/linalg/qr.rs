@@ -6,7 +6,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, is_recorded};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factor;
 use pellucid_ir::{Error, Result};
 use smallvec::{SmallVec, smallvec};
@@ -128,7 +128,7 @@ impl Reflections {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] for a tracked matrix with more rows than columns
 /// whose complete Q is asked for: its last columns are anything that completes a basis.
-#[face]
+#[tensor_method]
 pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
     let (m, n) = matrices("qr", a)?;
     if mode == QrMode::Complete && m > n {
@@ -149,7 +149,7 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A is tracked.
-#[face]
+#[tensor_method]
 pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
     matrices("geqrf", a)?;
     let outputs = apply(Geqrf, &[a])?;
@@ -161,7 +161,7 @@ pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
     let (v, tau) = &promoted("householder_product", v, tau)?;
     let (m, n) = checked("householder_product", v, tau)?;
@@ -180,7 +180,7 @@ pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "ormqr";
     let (v, c) = &promoted(op, v, c)?;
@@ -209,8 +209,8 @@ fn checked(op: &'static str, v: &Tensor, tau: &Tensor) -> Result<(usize, usize)>
     match tau.shape().dims() {
         [own @ .., k] if *own == batch[..] && *k <= n.min(m) => Ok((m, n)),
         _ => {
-            let mend = "one factor for each of the first columns, with the same batch axes";
-            Err(Error::shapes(op, [v.shape(), tau.shape()], mend))
+            let help = "one factor for each of the first columns, with the same batch axes";
+            Err(Error::shapes(op, [v.shape(), tau.shape()], help))
         }
     }
 }

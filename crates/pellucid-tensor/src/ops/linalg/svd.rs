@@ -7,7 +7,7 @@ use crate::autograd::{
 };
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{Factor, Vectors};
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
@@ -98,7 +98,7 @@ pub(super) fn thin(a: &Tensor) -> Result<[Tensor; 3]> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> {
     matrices("svd", a)?;
     let vectors = if full_matrices { Vectors::Full } else { Vectors::Thin };
@@ -110,7 +110,7 @@ pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> 
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn svdvals(a: &Tensor) -> Result<Tensor> {
     matrices("svdvals", a)?;
     if is_recorded(&[a]) {
@@ -125,7 +125,7 @@ pub fn svdvals(a: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (m, n) = matrices("polar", a)?;
     if m < n {

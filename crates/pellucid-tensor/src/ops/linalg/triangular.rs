@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factor;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
@@ -61,15 +61,15 @@ pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Res
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal (where work is
 /// deferred, X is NaN).
-#[face]
+#[tensor_method]
 pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: bool) -> Result<Tensor> {
     let op = "solve_triangular";
     let (a, b) = &promoted(op, a, b)?;
     let n = square(op, a)?;
     let (rows, columns) = matrices(op, b)?;
     if n != if left { rows } else { columns } {
-        let mend = if left { "B has as many rows as A" } else { "B has as many columns as A" };
-        return Err(Error::shapes(op, [a.shape(), b.shape()], mend));
+        let help = if left { "B has as many rows as A" } else { "B has as many columns as A" };
+        return Err(Error::shapes(op, [a.shape(), b.shape()], help));
     }
     common_batch(op, a, b)?;
     if !unit {

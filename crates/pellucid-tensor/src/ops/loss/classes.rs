@@ -6,7 +6,7 @@ use crate::ops::formula::map;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Result, formula};
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers;
 /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for x outside [0, 1], where values can be read (elsewhere the loss is
 /// NaN).
-#[face]
+#[tensor_method]
 pub fn binary_cross_entropy(
     x: &Tensor,
     target: &Tensor,
@@ -47,7 +47,7 @@ pub fn binary_cross_entropy(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
-#[face]
+#[tensor_method]
 pub fn binary_cross_entropy_with_logits(
     x: &Tensor,
     target: &Tensor,
@@ -79,7 +79,7 @@ pub fn binary_cross_entropy_with_logits(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
-#[face]
+#[tensor_method]
 pub fn multilabel_soft_margin_loss(
     x: &Tensor,
     target: &Tensor,
@@ -97,7 +97,7 @@ pub fn multilabel_soft_margin_loss(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
-#[face]
+#[tensor_method]
 pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "soft_margin_loss";
     floats(op, &[x, target])?;
@@ -110,7 +110,7 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
-#[face]
+#[tensor_method]
 pub fn hinge_embedding_loss(x: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
     static HINGE: OnceLock<Formula> = OnceLock::new();
     floats("hinge_embedding_loss", &[x])?;

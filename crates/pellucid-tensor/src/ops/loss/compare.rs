@@ -6,14 +6,14 @@ use crate::ops;
 use crate::ops::over;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
 /// max(0, −t·(a − b) + margin): t = 1 where a should be larger, −1 where b. All broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn margin_ranking_loss(
     a: &Tensor,
     b: &Tensor,
@@ -24,8 +24,8 @@ pub fn margin_ranking_loss(
     let op = "margin_ranking_loss";
     floats(op, &[a, b])?;
     if a.rank() != b.rank() || a.rank() != target.rank() {
-        let mend = "all three have one rank: broadcasting another would be a mistake more often than not";
-        return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], mend));
+        let help = "all three have one rank: broadcasting another would be a mistake more often than not";
+        return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], help));
     }
     in_single!(op, [a, b] => margin_ranking_loss(a, b, target, margin, reduction));
     let (a, b) = (&autocast::read(op, a)?, &autocast::read(op, b)?);
@@ -37,7 +37,7 @@ pub fn margin_ranking_loss(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn cosine_embedding_loss(
     a: &Tensor,
     b: &Tensor,
@@ -49,8 +49,8 @@ pub fn cosine_embedding_loss(
     floats(op, &[a, b])?;
     let fits = matches!(target.rank(), 0 | 1) && a.rank() == target.rank() + 1 && b.rank() == a.rank();
     if !fits {
-        let mend = "takes [N, D], [N, D] and [N], or [D], [D] and []";
-        return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], mend));
+        let help = "takes [N, D], [N, D] and [N], or [D], [D] and []";
+        return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], help));
     }
     in_single!(op, [a, b] => cosine_embedding_loss(a, b, target, margin, reduction));
     let (a, b) = (&autocast::read(op, a)?, &autocast::read(op, b)?);
@@ -88,7 +88,7 @@ impl Default for Triplet {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a margin that is not positive.
-#[face]
+#[tensor_method]
 pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, options: Triplet) -> Result<Tensor> {
     let op = "triplet_margin_loss";
     floats(op, &[x, positive, negative])?;
@@ -103,7 +103,7 @@ pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, opt
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::InvalidArgument`] for a margin that is not positive, and those of the distance.
-#[face]
+#[tensor_method]
 pub fn triplet_margin_with_distance_loss(
     x: &Tensor,
     positive: &Tensor,

@@ -5,7 +5,7 @@ use super::super::precision::{in_single, rounded, single};
 use super::{Reduction, in_range};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Formula, row_index, row_len};
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{DType, Error, Result, Scalar, formula};
@@ -36,7 +36,7 @@ pub struct CrossEntropy<'a> {
 /// outside [0, 1], or an `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class number
 /// outside 0..C that is not ignored. Where work is deferred, numbers are not known yet: then the loss is NaN, with a gradient
 /// of NaN for all samples (without a reduction, for such a sample).
-#[face]
+#[tensor_method]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_>) -> Result<Tensor> {
     let op = "cross_entropy";
     if !logits.dtype().is_float() {

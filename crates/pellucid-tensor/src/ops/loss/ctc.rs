@@ -7,7 +7,7 @@ use crate::ops::formula::map;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
@@ -35,7 +35,7 @@ pub struct Ctc {
 /// values can be read, for a number of steps outside 0..=T or of labels outside 0..=S; [`Error::IndexOutOfBounds`] for a label
 /// outside 0..C within its sample's length (where work is deferred, the loss and its gradient are NaN instead);
 /// [`Error::ReadInCapture`] for labels one after the other, which are cut by their lengths.
-#[face]
+#[tensor_method]
 #[track_caller]
 pub fn ctc_loss(
     log_probs: &Tensor,

@@ -5,7 +5,7 @@ use crate::autocast;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
 /// Options of [`nll_loss`].
@@ -25,7 +25,7 @@ pub struct NllLoss<'a> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C that is not
 /// ignored. Where work is deferred, the loss and its gradient are NaN instead.
-#[face]
+#[tensor_method]
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Tensor> {
     let op = "nll_loss";
     floats(op, &[x])?;
@@ -39,8 +39,8 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
         target.shape()[..] == beside[..]
     };
     if !fits {
-        let mend = "takes [N, C, ..] or [C], and class numbers of its shape without the class axis";
-        return Err(Error::shapes(op, [x.shape(), target.shape()], mend));
+        let help = "takes [N, C, ..] or [C], and class numbers of its shape without the class axis";
+        return Err(Error::shapes(op, [x.shape(), target.shape()], help));
     }
     let classes = x.shape()[axis];
     if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
@@ -86,7 +86,7 @@ impl Default for MultiMargin<'_> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C (where work
 /// is deferred, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is not positive.
-#[face]
+#[tensor_method]
 pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
     if options.p.is_nan() || options.p <= 0.0 {
@@ -125,7 +125,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number of C or more. Where work is
 /// deferred, the loss and its gradient are NaN instead.
-#[face]
+#[tensor_method]
 pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "multilabel_margin_loss";
     floats(op, &[x])?;

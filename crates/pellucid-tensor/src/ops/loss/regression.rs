@@ -6,7 +6,7 @@ use crate::ops;
 use crate::ops::formula::{map, map_in};
 use crate::ops::precision::{in_single, rounded, single};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::PI;
@@ -24,7 +24,7 @@ fn of_pairs(formula: &Formula, x: &Tensor, target: &Tensor, params: &[Scalar], r
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     static L1: OnceLock<Formula> = OnceLock::new();
     let formula = L1.get_or_init(|| formula! { l1_loss(x, t) = (x - t).abs(); }.eternal());
@@ -35,7 +35,7 @@ pub fn l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tens
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn mse_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     static MSE: OnceLock<Formula> = OnceLock::new();
     let formula = MSE.get_or_init(|| formula! { mse_loss(x, t) = (x - t).square(); }.eternal());
@@ -46,7 +46,7 @@ pub fn mse_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Ten
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a width that is not positive.
-#[face]
+#[tensor_method]
 pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
     static HUBER: OnceLock<Formula> = OnceLock::new();
     if delta.is_nan() || delta <= 0.0 {
@@ -68,7 +68,7 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative width.
-#[face]
+#[tensor_method]
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
     if beta == 0.0 {
         return l1_loss(x, target, reduction);
@@ -86,7 +86,7 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
     let op = "kl_div";
     floats(op, &[x, target])?;
@@ -123,7 +123,7 @@ impl Default for PoissonNll {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Result<Tensor> {
     let op = "poisson_nll_loss";
     floats(op, &[x, target])?;
@@ -154,7 +154,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn gaussian_nll_loss(
     x: &Tensor,
     target: &Tensor,

@@ -6,7 +6,7 @@ use crate::ops::precision::in_single;
 use crate::ops::window::window_sums;
 use crate::ops::{self, check, reshape_to};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{AxisSet, Window};
 use pellucid_ir::{DType, Error, Result, Shape};
 
@@ -131,7 +131,7 @@ fn trained(
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training on one value a channel,
 /// whose variance says nothing, and without training if there are no running statistics.
-#[face]
+#[tensor_method]
 pub fn batch_norm(
     x: &Tensor,
     running: Option<RunningStatistics<'_>>,
@@ -161,7 +161,7 @@ pub fn batch_norm(
 ///
 /// # Errors
 /// As [`batch_norm`]; in training there is more than one spatial element.
-#[face]
+#[tensor_method]
 pub fn instance_norm(
     x: &Tensor,
     running: Option<RunningStatistics<'_>>,
@@ -187,7 +187,7 @@ pub fn instance_norm(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the groups do not divide the channels; [`Error::DTypeMismatch`].
-#[face]
+#[tensor_method]
 pub fn group_norm(
     x: &Tensor,
     groups: usize,
@@ -218,7 +218,7 @@ pub fn group_norm(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a size of 0.
-#[face]
+#[tensor_method]
 pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Tensor> {
     let op = "local_response_norm";
     check(op, x, 3, &[])?;

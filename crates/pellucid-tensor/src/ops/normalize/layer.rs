@@ -4,7 +4,7 @@ use super::standardized;
 use crate::ops::check;
 use crate::ops::formula::rows;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape, formula};
@@ -14,12 +14,12 @@ use std::sync::OnceLock;
 fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
     let lead = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
     let Some(lead) = lead else {
-        let mend = "the normalized shape must be the last axes of x";
-        return Err(Error::shapes(op, [x.shape(), shape], mend));
+        let help = "the normalized shape must be the last axes of x";
+        return Err(Error::shapes(op, [x.shape(), shape], help));
     };
     if let Some(other) = others.iter().flatten().find(|t| t.shape() != shape) {
-        let mend = "weight and bias have the normalized shape";
-        return Err(Error::shapes(op, [x.shape(), shape, other.shape()], mend));
+        let help = "weight and bias have the normalized shape";
+        return Err(Error::shapes(op, [x.shape(), shape, other.shape()], help));
     }
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
@@ -35,7 +35,7 @@ fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tenso
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn layer_norm(
     x: &Tensor,
     shape: impl Into<Shape>,
@@ -54,7 +54,7 @@ pub fn layer_norm(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[face]
+#[tensor_method]
 pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
     static PLAIN: OnceLock<Formula> = OnceLock::new();
     static SCALED: OnceLock<Formula> = OnceLock::new();

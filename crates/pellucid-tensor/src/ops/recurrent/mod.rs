@@ -12,7 +12,7 @@ use crate::autograd::apply;
 use crate::ops;
 use crate::tensor::Tensor;
 use layer::Layer;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Cell;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
@@ -79,7 +79,7 @@ pub enum Nonlinearity {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all have one float dtype, and lengths are integers;
 /// [`Error::InvalidArgument`] for a length outside 0..=T.
-#[face]
+#[tensor_method]
 pub fn rnn(
     x: &Tensor,
     weights: RecurrentWeights<'_>,
@@ -104,7 +104,7 @@ pub fn rnn(
 ///
 /// # Errors
 /// Those of [`rnn`].
-#[face]
+#[tensor_method]
 pub fn gru(
     x: &Tensor,
     weights: RecurrentWeights<'_>,
@@ -123,7 +123,7 @@ pub fn gru(
 ///
 /// # Errors
 /// Those of [`rnn`].
-#[face]
+#[tensor_method]
 pub fn lstm(
     x: &Tensor,
     weights: RecurrentWeights<'_>,
@@ -211,7 +211,7 @@ struct Sizes {
 impl Sizes {
     fn new(op: &'static str, cell: Cell, x: &Tensor, weights: &RecurrentWeights<'_>) -> Result<Sizes> {
         let (ih, gates) = (weights.weight_ih, cell.gates());
-        let misfit = |mend: String| Error::shapes(op, [x.shape(), ih.shape()], mend);
+        let misfit = |help: String| Error::shapes(op, [x.shape(), ih.shape()], help);
         let (&[_, batch, input], &[rows, _]) = (x.shape().dims(), ih.shape().dims()) else {
             return Err(misfit(format!("inputs are [T, N, I], their weights [{gates}·H, I]")));
         };
@@ -252,8 +252,8 @@ impl Sizes {
                 return Err(Error::shapes(op, [x.shape(), tensor.shape()], format!("{name} has to be {shape}")));
             }
             if tensor.dtype() != x.dtype() || !x.dtype().is_float() {
-                let mend = format!("inputs and {name} have one float dtype; use to_dtype()");
-                return Err(Error::dtypes(op, [x.dtype(), tensor.dtype()], mend));
+                let help = format!("inputs and {name} have one float dtype; use to_dtype()");
+                return Err(Error::dtypes(op, [x.dtype(), tensor.dtype()], help));
             }
         }
         let Some(lengths) = lengths else { return Ok(()) };

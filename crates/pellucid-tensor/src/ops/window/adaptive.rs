@@ -8,7 +8,7 @@ use crate::array::{host_values, host_vec};
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::ops::Range;
 
@@ -31,8 +31,8 @@ fn longest(len: usize, outputs: usize) -> usize {
 fn lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usize) -> Result<Vec<usize>> {
     let rank = x.rank();
     if rank != spatial + 1 && rank != spatial + 2 {
-        let mend = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
-        return Err(Error::shapes(op, [x.shape()], mend));
+        let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+        return Err(Error::shapes(op, [x.shape()], help));
     }
     let outputs = if outputs.len() == 1 { vec![outputs[0]; spatial] } else { outputs.to_vec() };
     if outputs.len() != spatial {
@@ -117,7 +117,7 @@ macro_rules! adaptive {
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another number of lengths;
         /// [`Error::OutOfMemory`].
-        #[face]
+        #[tensor_method]
         pub fn $avg(x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
             adaptive_avg(stringify!($avg), $spatial, x, outputs)
         }
@@ -127,7 +127,7 @@ macro_rules! adaptive {
         ///
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($avg), "`], but integers are taken.")]
-        #[face]
+        #[tensor_method]
         pub fn $max(x: &Tensor, outputs: &[Option<usize>]) -> Result<(Tensor, Tensor)> {
             adaptive_max(stringify!($max), $spatial, x, outputs)
         }

@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, ConvPart, Kernel, Window};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
@@ -154,8 +154,8 @@ impl Start {
     fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &Conv) -> Result<Start> {
         let images = Images::new(op, x, spatial)?;
         if w.rank() != spatial + 2 || options.groups == 0 {
-            let mend = format!("the weight has {} axes, and there is at least one group", spatial + 2);
-            return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
+            let help = format!("the weight has {} axes, and there is at least one group", spatial + 2);
+            return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         }
         if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
             return Err(Error::dtypes(op, [x.dtype(), w.dtype()], "both have one dtype, of numbers; use to_dtype()"));
@@ -222,21 +222,21 @@ fn conv(
     let (channels, outputs) = (images.x.shape()[1], start.w.shape()[0]);
     if start.w.shape()[1].checked_mul(groups) != Some(channels) || !outputs.is_multiple_of(groups) {
         let takes = start.w.shape()[1].saturating_mul(groups);
-        let mend = match channels == takes {
+        let help = match channels == takes {
             true => format!("outputs ({outputs}) are a multiple of the {groups} groups"),
             false => {
                 format!("the input has {channels} channels, the weight [outputs, channels / groups, ..] takes {takes}")
             }
         };
-        return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
+        return Err(Error::shapes(op, [x.shape(), w.shape()], help));
     }
     let dims = images.dims();
     let mut shape = [images.x.shape()[0], outputs, 0, 0, 0];
     for a in 0..3 {
         let padded = dims[a] + window.before[a] + start.after[a];
         let Some(room) = padded.checked_sub(window.reach(a) + 1) else {
-            let mend = format!("a window of {} does not fit an axis of {padded} with its padding", window.reach(a) + 1);
-            return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
+            let help = format!("a window of {} does not fit an axis of {padded} with its padding", window.reach(a) + 1);
+            return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         };
         shape[2 + a] = room / window.stride[a] + 1;
     }
@@ -268,13 +268,13 @@ fn conv_transpose(
     let channels = images.x.shape()[1];
     if start.w.shape()[0] != channels || !channels.is_multiple_of(groups) {
         let takes = start.w.shape()[0];
-        let mend = match channels == takes {
+        let help = match channels == takes {
             true => format!("channels ({channels}) are a multiple of the {groups} groups"),
             false => {
                 format!("the input has {channels} channels, the weight [channels, outputs / groups, ..] takes {takes}")
             }
         };
-        return Err(Error::shapes(op, [x.shape(), w.shape()], mend));
+        return Err(Error::shapes(op, [x.shape(), w.shape()], help));
     }
     let more = options.output_padding.three(op, "output_padding", spatial, 0)?;
     let dims = images.dims();
@@ -307,7 +307,7 @@ macro_rules! convolutions {
         /// # Errors
         /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded input;
         /// [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
-        #[face]
+        #[tensor_method]
         pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
             conv(stringify!($conv), $spatial, x, weight, bias, &options)
         }
@@ -321,7 +321,7 @@ macro_rules! convolutions {
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding` is neither below the stride nor below the")]
         /// dilation.
-        #[face]
+        #[tensor_method]
         pub fn $transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
             conv_transpose(stringify!($transpose), $spatial, x, weight, bias, &options)
         }

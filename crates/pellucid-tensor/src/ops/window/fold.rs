@@ -6,7 +6,7 @@ use crate::ops;
 use crate::ops::gather::scatter_add_axis;
 use crate::ops::precision::{rounded, single};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape};
 
 /// Windows along one axis.
@@ -60,7 +60,7 @@ fn product(lengths: impl Iterator<Item = usize>) -> usize {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for impossible windows.
-#[face]
+#[tensor_method]
 pub fn unfold(
     x: &Tensor,
     size: impl Into<Spatial>,
@@ -74,8 +74,8 @@ pub fn unfold(
         return Err(Error::invalid(op, format!("takes one to three spatial axes, not {spatial}")));
     }
     if x.rank() != spatial + 2 && x.rank() != spatial + 1 {
-        let mend = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
-        return Err(Error::shapes(op, [x.shape()], mend));
+        let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+        return Err(Error::shapes(op, [x.shape()], help));
     }
     let first = x.rank() - spatial;
     let options = [&size.into(), &dilation.into(), &padding.into(), &stride.into()];
@@ -102,7 +102,7 @@ pub fn unfold(
 /// # Errors
 /// [`Error::ShapeMismatch`] if the rows are no multiple of the taps, or the columns not as many as the windows;
 /// [`Error::InvalidArgument`] for impossible windows; [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn fold(
     x: &Tensor,
     dims: &[usize],
@@ -118,8 +118,8 @@ pub fn fold(
         && x.shape()[x.rank() - 1] == columns
         && x.shape()[x.rank() - 2].is_multiple_of(taps);
     if !fits {
-        let mend = format!("takes [N, C·{taps}, {columns}], for windows of {taps} elements at {columns} places");
-        return Err(Error::shapes(op, [x.shape()], mend));
+        let help = format!("takes [N, C·{taps}, {columns}], for windows of {taps} elements at {columns} places");
+        return Err(Error::shapes(op, [x.shape()], help));
     }
     let lead = x.rank() - 2;
     let channels = x.shape()[lead] / taps;

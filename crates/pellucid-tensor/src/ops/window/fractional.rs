@@ -9,7 +9,7 @@ use crate::autograd::no_grad;
 use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 use std::sync::OnceLock;
@@ -62,8 +62,8 @@ fn fractional_max(
         }
     };
     if samples.shape()[..] != [n, c, spatial] {
-        let mend = format!("there are {spatial} numbers for every channel, [{n}, {c}, {spatial}]");
-        return Err(Error::shapes(op, [x.shape(), samples.shape()], mend));
+        let help = format!("there are {spatial} numbers for every channel, [{n}, {c}, {spatial}]");
+        return Err(Error::shapes(op, [x.shape(), samples.shape()], help));
     }
     if !samples.dtype().is_float() {
         return Err(Error::dtypes(op, [samples.dtype()], "the numbers are floats"));
@@ -112,7 +112,7 @@ macro_rules! fractional {
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for numbers that are no floats; [`Error::InvalidArgument`] for a size
         /// or a count of 0, or more windows than places where one can begin.
-        #[face]
+        #[tensor_method]
         pub fn $name(
             x: &Tensor,
             size: impl Into<Spatial>,

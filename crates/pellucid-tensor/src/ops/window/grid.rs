@@ -7,12 +7,12 @@ use crate::ops;
 use crate::ops::precision::in_single;
 use crate::ops::reshape_to;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 
 /// How [`grid_sample`] finds what lies between elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sampling {
+pub enum InterpolationMode {
     /// The nearest element; of two the even one.
     Nearest,
     /// Between the neighbours along every axis.
@@ -23,7 +23,7 @@ pub enum Sampling {
 
 /// What [`grid_sample`] finds outside the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outside {
+pub enum PaddingMode {
     /// Zeros.
     Zeros,
     /// The nearest element of the border.
@@ -41,8 +41,14 @@ pub enum Outside {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-#[face]
-pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, align_corners: bool) -> Result<Tensor> {
+#[tensor_method]
+pub fn grid_sample(
+    x: &Tensor,
+    grid: &Tensor,
+    mode: InterpolationMode,
+    outside: PaddingMode,
+    align_corners: bool,
+) -> Result<Tensor> {
     let op = "grid_sample";
     let spatial = x.rank().wrapping_sub(2);
     let fits = (2..=3).contains(&spatial)
@@ -51,9 +57,9 @@ pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, 
         && grid.shape()[spatial + 1] == spatial
         && !x.shape()[1..].contains(&0);
     if !fits {
-        let mend =
+        let help =
             "x is [N, C, H, W] and the grid [N, H', W', 2], or both have one axis more and the grid 3 at its end";
-        return Err(Error::shapes(op, [x.shape(), grid.shape()], mend));
+        return Err(Error::shapes(op, [x.shape(), grid.shape()], help));
     }
     if x.dtype() != grid.dtype() || !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], "both have one float dtype"));
@@ -75,15 +81,15 @@ pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, 
         .iter()
         .zip(&at)
         .map(|(axis, at)| match mode {
-            Sampling::Nearest => Ok(vec![(ops::round(&axis.bounded(at)?.detach())?, None)]),
-            Sampling::Linear => {
+            InterpolationMode::Nearest => Ok(vec![(ops::round(&axis.bounded(at)?.detach())?, None)]),
+            InterpolationMode::Linear => {
                 let at = axis.bounded(at)?;
                 let low = ops::floor(&at.detach())?;
                 let far = ops::sub(&at, &low)?;
                 let near = ops::sub(1.0, &far)?;
                 Ok(vec![(low.clone(), Some(near)), (ops::add(&low, 1.0)?, Some(far))])
             }
-            Sampling::Cubic => {
+            InterpolationMode::Cubic => {
                 let low = ops::floor(&at.detach())?;
                 let weights = cubic_at(&ops::sub(at, &low)?)?;
                 let taps = weights.into_iter().enumerate();
@@ -96,8 +102,8 @@ pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, 
     let zero = ops::zeros((), x.dtype())?;
     let held = |at: &Tensor| ops::clamp(&ops::round(&ops::unsqueeze(at, 1)?)?, 0.0, 0.0);
     let beyond = match mode {
-        Sampling::Nearest => at.iter().try_fold(zero, |sum, at| ops::add(&sum, &held(at)?))?,
-        Sampling::Linear | Sampling::Cubic => zero,
+        InterpolationMode::Nearest => at.iter().try_fold(zero, |sum, at| ops::add(&sum, &held(at)?))?,
+        InterpolationMode::Linear | InterpolationMode::Cubic => zero,
     };
     let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
     let mut sum: Option<Tensor> = None;
@@ -134,7 +140,7 @@ pub fn grid_sample(x: &Tensor, grid: &Tensor, mode: Sampling, outside: Outside, 
 /// One axis of the image.
 struct Axis {
     len: usize,
-    outside: Outside,
+    outside: PaddingMode,
     align: bool,
 }
 
@@ -150,9 +156,9 @@ impl Axis {
     fn bounded(&self, at: &Tensor) -> Result<Tensor> {
         let last = (self.len - 1) as f64;
         match self.outside {
-            Outside::Zeros => Ok(at.clone()),
-            Outside::Border => ops::clamp(at, 0.0, last),
-            Outside::Reflection => {
+            PaddingMode::Zeros => Ok(at.clone()),
+            PaddingMode::Border => ops::clamp(at, 0.0, last),
+            PaddingMode::Reflection => {
                 let (low, span) = if self.align { (0.0, last) } else { (-0.5, self.len as f64) };
                 if span == 0.0 {
                     return ops::mul(at, 0.0);
@@ -173,7 +179,7 @@ impl Axis {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Result<Tensor> {
     let (op, spatial) = ("affine_grid", dims.len());
     let fits = (2..=3).contains(&spatial) && theta.rank() == 3 && theta.shape()[1..] == [spatial, spatial + 1];

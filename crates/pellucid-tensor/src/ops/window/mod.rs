@@ -19,9 +19,9 @@ pub use adaptive::{
 pub use conv::{Conv, Padding, conv_transpose1d, conv_transpose2d, conv_transpose3d, conv1d, conv2d, conv3d};
 pub use fold::{fold, unfold};
 pub use fractional::{fractional_max_pool2d, fractional_max_pool3d};
-pub use grid::{Outside, Sampling, affine_grid, grid_sample};
+pub use grid::{InterpolationMode, PaddingMode, affine_grid, grid_sample};
 pub use pool::{
-    Divisor, Pool, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d,
+    AvgPoolDivisor, Pool, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d,
     max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d,
 };
 pub use resample::{Resample, Resize, interpolate};
@@ -97,8 +97,8 @@ impl Images {
     fn new(op: &'static str, x: &Tensor, spatial: usize) -> Result<Images> {
         let batched = x.rank() == spatial + 2;
         if !batched && x.rank() != spatial + 1 {
-            let mend = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
-            return Err(Error::shapes(op, [x.shape()], mend));
+            let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+            return Err(Error::shapes(op, [x.shape()], help));
         }
         let n = if batched { x.shape()[0] } else { 1 };
         let rest = x.shape().iter().skip(usize::from(batched));

@@ -8,7 +8,7 @@ use crate::engine;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, Window};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
@@ -138,8 +138,8 @@ fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool) -> Result
 fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
     let (values, places) = (Images::new(op, x, spatial)?, Images::new(op, positions, spatial)?);
     if values.x.shape() != places.x.shape() || dims.len() != spatial {
-        let mend = "values and positions have one shape, and there is a length for every spatial axis";
-        return Err(Error::shapes(op, [x.shape(), positions.shape()], mend));
+        let help = "values and positions have one shape, and there is a length for every spatial axis";
+        return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
     }
     affordable(dims)?;
     if !positions.dtype().is_int() {
@@ -177,7 +177,7 @@ impl Operation for MaxUnpool {
 
 /// By what an average is divided.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub enum Divisor {
+pub enum AvgPoolDivisor {
     /// The size of the window, padding included (but not what sticks out beyond the padding).
     #[default]
     Window,
@@ -187,12 +187,12 @@ pub enum Divisor {
     Number(f64),
 }
 
-fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: Divisor) -> Result<Tensor> {
+fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: AvgPoolDivisor) -> Result<Tensor> {
     let images = Images::new(op, x, spatial)?;
     if pool.dilation.three(op, "dilation", spatial, 1)? != [1; 3] {
         return Err(Error::invalid(op, "an average has no dilation"));
     }
-    if let Divisor::Number(number) = divisor
+    if let AvgPoolDivisor::Number(number) = divisor
         && (number == 0.0 || !number.is_finite())
     {
         return Err(Error::invalid(op, format!("the divisor is finite and not 0, got {number}")));
@@ -203,7 +203,7 @@ fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: 
 }
 
 /// The sums of windows, divided by what the divisor says.
-fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: Divisor) -> Result<Tensor> {
+fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: AvgPoolDivisor) -> Result<Tensor> {
     let dims: [usize; 3] = std::array::from_fn(|a| x.shape()[x.rank() - 3 + a]);
     let sums = window_sums(x, window, outputs)?;
     // How many elements a window has along an axis.
@@ -211,14 +211,14 @@ fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: Diviso
         let (start, before) = (window.stride[a] * o, window.before[a]);
         let end = (start + window.size[a]).min(dims[a] + 2 * before);
         match divisor {
-            Divisor::Inside => end.min(dims[a] + before) - start.max(before).min(end),
+            AvgPoolDivisor::Inside => end.min(dims[a] + before) - start.max(before).min(end),
             _ => end - start,
         }
     };
     let along = |a: usize| host_values(outputs[a], (0..outputs[a]).map(|o| count(a, o)));
     let counts = [along(0)?, along(1)?, along(2)?];
     match divisor {
-        Divisor::Number(number) => ops::div(&sums, number),
+        AvgPoolDivisor::Number(number) => ops::div(&sums, number),
         _ if counts.iter().all(|c| c.iter().all(|n| *n == c[0])) => {
             ops::div(&sums, counts.iter().map(|c| c[0]).product::<usize>() as f64)
         }
@@ -246,7 +246,7 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) ->
     in_single!(op, [x] => lp_pool(op, spatial, x, p, pool));
     let powers = ops::pow(&images.x, p)?;
     let sums = if pool.ceil {
-        let means = window_means(&powers, window, outputs, Divisor::Inside)?;
+        let means = window_means(&powers, window, outputs, AvgPoolDivisor::Inside)?;
         ops::mul(&means, window.size.iter().product::<usize>() as f64)?
     } else {
         window_sums(&powers, window, outputs)?
@@ -264,7 +264,7 @@ macro_rules! pools {
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], for no channel too; [`Error::InvalidArgument`] for an impossible window.
-        #[face]
+        #[tensor_method]
         pub fn $max(x: &Tensor, pool: Pool) -> Result<(Tensor, Tensor)> {
             max_pool(stringify!($max), $spatial, x, &pool)
         }
@@ -274,7 +274,7 @@ macro_rules! pools {
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`]; [`Error::OutOfMemory`].
-        #[face]
+        #[tensor_method]
         pub fn $unpool(x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
             max_unpool(stringify!($unpool), $spatial, x, positions, dims)
         }
@@ -284,8 +284,8 @@ macro_rules! pools {
         ///
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for a dilation or a divisor of 0.")]
-        #[face]
-        pub fn $avg(x: &Tensor, pool: Pool, divisor: Divisor) -> Result<Tensor> {
+        #[tensor_method]
+        pub fn $avg(x: &Tensor, pool: Pool, divisor: AvgPoolDivisor) -> Result<Tensor> {
             avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
         }
 
@@ -295,7 +295,7 @@ macro_rules! pools {
         ///
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for padding, dilation, or p = 0.")]
-        #[face]
+        #[tensor_method]
         pub fn $lp(x: &Tensor, p: f64, pool: Pool) -> Result<Tensor> {
             lp_pool(stringify!($lp), $spatial, x, p, &pool)
         }

@@ -9,7 +9,7 @@ use crate::array::host_vec;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 
 /// What each output along an axis sees: the same number of elements with their weights.
@@ -98,7 +98,7 @@ pub enum Resample {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers (but for the nearest element);
 /// [`Error::InvalidArgument`] if there is not one length or factor a spatial axis, or nothing would be left;
 /// [`Error::OutOfMemory`].
-#[face]
+#[tensor_method]
 pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
     let op = "interpolate";
     let spatial = x.rank().wrapping_sub(2);

@@ -3,7 +3,7 @@
 use crate::ops;
 use crate::ops::reshape_to;
 use crate::tensor::Tensor;
-use pellucid_derive::face;
+use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape};
 
 /// The axes before the last three, and those.
@@ -29,7 +29,7 @@ fn turned(x: &Tensor, lead: usize, order: [isize; 5]) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if r² does not divide the channels.
-#[face]
+#[tensor_method]
 pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     let op = "pixel_shuffle";
     let (lead, [c, h, w]) = image(op, x)?;
@@ -46,7 +46,7 @@ pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if r does not divide the lengths.
-#[face]
+#[tensor_method]
 pub fn pixel_unshuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     let op = "pixel_unshuffle";
     let (lead, [c, h, w]) = image(op, x)?;
@@ -62,7 +62,7 @@ pub fn pixel_unshuffle(x: &Tensor, r: usize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the groups do not divide the channels.
-#[face]
+#[tensor_method]
 pub fn channel_shuffle(x: &Tensor, groups: usize) -> Result<Tensor> {
     let op = "channel_shuffle";
     if x.rank() < 2 || groups == 0 || !x.shape()[1].is_multiple_of(groups) {

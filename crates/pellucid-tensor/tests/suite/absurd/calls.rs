@@ -294,16 +294,16 @@ fn positions(c: &mut Calls) {
     c.axes("scatter", |a| ops::scatter(&v(), &at(), &v(), a));
     c.axes("scatter", |n| ops::scatter(&v(), &Tensor::from([n as i64]), &v(), 0));
     c.axes("scatter_add", |a| ops::scatter_add(&v(), &at(), &v(), a));
-    c.axes("scatter_reduce", |a| ops::scatter_reduce(&v(), &at(), &v(), a, ops::Meeting::Prod, true));
+    c.axes("scatter_reduce", |a| ops::scatter_reduce(&v(), &at(), &v(), a, ops::ScatterReduceOp::Prod, true));
     c.axes("scatter_reduce", |n| {
-        ops::scatter_reduce(&v(), &Tensor::from([n as i64]), &v(), 0, ops::Meeting::Mean, true)
+        ops::scatter_reduce(&v(), &Tensor::from([n as i64]), &v(), 0, ops::ScatterReduceOp::Mean, true)
     });
     c.axes("index_add", |a| ops::index_add(&v(), a, &at(), &v(), 1.0));
     c.axes("index_add", |n| ops::index_add(&v(), 0, &Tensor::from([n as i64; 3]), &v(), 1.0));
     c.axes("index_copy", |a| ops::index_copy(&v(), a, &at(), &v()));
     c.axes("index_fill", |a| ops::index_fill(&v(), a, &at(), 1.0));
     c.axes("index_fill", |n| ops::index_fill(&v(), 0, &Tensor::from([n as i64]), 1.0));
-    c.axes("index_reduce", |a| ops::index_reduce(&v(), a, &at(), &v(), ops::Meeting::Max, true));
+    c.axes("index_reduce", |a| ops::index_reduce(&v(), a, &at(), &v(), ops::ScatterReduceOp::Max, true));
     c.axes("put", |n| ops::put(&v(), &Tensor::from([n as i64]), &v().i(..1), false));
     c.axes("index_put", |n| ops::index_put(&m(), n, &Tensor::from(1.0f32), false));
     c.axes("select_scatter", |a| ops::select_scatter(&m(), &v(), a, 0));
@@ -364,9 +364,9 @@ macro_rules! pools {
         $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), Pool::new(n).padding(n / 4).stride(1)));
         $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), Pool::new(2).stride(n).ceil()));
         $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), Pool::new(2).dilation(n)));
-        $c.sizes(stringify!($avg), |n| ops::$avg(&image($spatial), Pool::new(n).padding(n / 2), Divisor::Inside));
-        $c.sizes(stringify!($avg), |n| ops::$avg(&image($spatial), Pool::new(2).stride(n).ceil(), Divisor::Window));
-        $c.numbers(stringify!($avg), |x| ops::$avg(&image($spatial), Pool::new(2), Divisor::Number(x)));
+        $c.sizes(stringify!($avg), |n| ops::$avg(&image($spatial), Pool::new(n).padding(n / 2), AvgPoolDivisor::Inside));
+        $c.sizes(stringify!($avg), |n| ops::$avg(&image($spatial), Pool::new(2).stride(n).ceil(), AvgPoolDivisor::Window));
+        $c.numbers(stringify!($avg), |x| ops::$avg(&image($spatial), Pool::new(2), AvgPoolDivisor::Number(x)));
         $c.sizes(stringify!($lp), |n| ops::$lp(&image($spatial), 2.0, Pool::new(n).ceil()));
         $c.numbers(stringify!($lp), |p| ops::$lp(&image($spatial), p, Pool::new(2)));
         $c.sizes(stringify!($unpool), |n| {
@@ -414,7 +414,7 @@ macro_rules! convolutions {
 }
 
 fn windows(c: &mut Calls) {
-    use ops::Divisor;
+    use ops::AvgPoolDivisor;
     pools!(c:
         1, max_pool1d, avg_pool1d, lp_pool1d, max_unpool1d, adaptive_max_pool1d, adaptive_avg_pool1d;
         2, max_pool2d, avg_pool2d, lp_pool2d, max_unpool2d, adaptive_max_pool2d, adaptive_avg_pool2d;

@@ -2,7 +2,7 @@
 
 use super::{gradients, matrix};
 use crate::support::{leaf, slope};
-use pellucid_tensor::ops::{self, Divisor, Pool, over};
+use pellucid_tensor::ops::{self, AvgPoolDivisor, Pool, over};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
 #[test]
@@ -162,7 +162,7 @@ fn nan_propagates_through_windows() {
     for (name, y) in [
         ("max_pool1d", x.max_pool1d(Pool::new(2)).0),
         ("adaptive_max_pool1d", x.adaptive_max_pool1d(&[Some(2)]).0),
-        ("avg_pool1d", x.avg_pool1d(Pool::new(2), Divisor::Window)),
+        ("avg_pool1d", x.avg_pool1d(Pool::new(2), AvgPoolDivisor::Window)),
         ("adaptive_avg_pool1d", x.adaptive_avg_pool1d(&[Some(2)])),
         ("lp_pool1d", x.lp_pool1d(2.0, Pool::new(2))),
     ] {

@@ -106,7 +106,8 @@ fn remainders_and_divisors_of_the_least_integer() {
 #[test]
 fn means_of_scattered_integers() {
     let (x, index) = (Tensor::from([0u8, 1]), Tensor::from([0i64, 0, 0]));
-    let mean = |x: &Tensor, values: &Tensor| ops::scatter_reduce(x, &index, values, 0, ops::Meeting::Mean, false);
+    let mean =
+        |x: &Tensor, values: &Tensor| ops::scatter_reduce(x, &index, values, 0, ops::ScatterReduceOp::Mean, false);
     let y = mean(&x, &Tensor::from([200u8, 201, 250])).unwrap();
     assert_eq!((y.dtype(), y.to_vec::<i64>()), (DType::U8, vec![217, 1]));
     let masks = Tensor::from([true, false, true]);
@@ -138,7 +139,7 @@ fn offsets_of_bags() {
         let options = EmbeddingBag {
             offsets: Some(&offsets),
             include_last_offset,
-            mode: ops::Meeting::Sum,
+            mode: ops::ScatterReduceOp::Sum,
             ..Default::default()
         };
         ops::embedding_bag(&table, &index, options)
@@ -200,7 +201,7 @@ fn orders_and_bounds() {
     refused("softshrink", ops::softshrink(&x, f64::NAN));
     let image = x.reshape([1, 1, 2, 2]);
     for number in [0.0, f64::NAN, f64::INFINITY] {
-        refused("avg_pool2d", ops::avg_pool2d(&image, Pool::new(2), ops::Divisor::Number(number)));
+        refused("avg_pool2d", ops::avg_pool2d(&image, Pool::new(2), ops::AvgPoolDivisor::Number(number)));
     }
     refused("lp_pool2d", ops::lp_pool2d(&image, f64::NAN, Pool::new(2)));
     let positions = Tensor::from([[[[-1i64]]]]);
@@ -310,7 +311,7 @@ fn values_that_are_none_make_a_captured_step_nan() {
     table.set_grad(Some(Tensor::zeros([3, 1], DType::F64)));
     let bags = |inputs: &[Tensor]| {
         table.zero_grad();
-        let options = EmbeddingBag { offsets: Some(&inputs[0]), mode: ops::Meeting::Sum, ..Default::default() };
+        let options = EmbeddingBag { offsets: Some(&inputs[0]), mode: ops::ScatterReduceOp::Sum, ..Default::default() };
         let bags = ops::embedding_bag(&table, &Tensor::from([0i64, 1, 2, 1]), options).unwrap();
         bags.sum(..).backward();
         bags

@@ -171,8 +171,8 @@ fn a_step_that_piles_up_gradients_is_not_a_fixed_point() {
     let (x, w) = (wave([4, 3]), wave([3, 2]).requires_grad_(true));
     let refused = capture(|inputs| loss(&inputs[0], &w).backward(), &[&x]).err();
     match refused {
-        Some(Error::NotAFixedPoint { slot, mend, .. }) => {
-            assert!(slot.contains("[3, 2]") && mend.contains("zero_grad"), "{slot}: {mend}");
+        Some(Error::NotAFixedPoint { slot, help, .. }) => {
+            assert!(slot.contains("[3, 2]") && help.contains("zero_grad"), "{slot}: {help}");
         }
         other => panic!("{other:?}"),
     }

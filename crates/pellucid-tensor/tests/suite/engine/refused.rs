@@ -52,9 +52,9 @@ fn whatever_needs_values_names_itself_its_line_and_another_way() {
             read(&inputs[0], &inputs[1]);
         };
         match capture(step, &[&x, &n]).err() {
-            Some(Error::ReadInCapture { op: named, location, mend }) => {
+            Some(Error::ReadInCapture { op: named, location, help }) => {
                 assert_eq!((named, location.file(), location.line()), (op, file!(), line));
-                assert!(mend.contains(instead), "{op}: {mend}");
+                assert!(help.contains(instead), "{op}: {help}");
             }
             other => panic!("{op}, line {line}: {other:?}"),
         }

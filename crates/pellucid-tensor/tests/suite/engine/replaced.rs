@@ -3,7 +3,7 @@
 
 use super::programs::wave;
 use crate::support::bits;
-use pellucid_tensor::{CacheStats, DType, Switch, Tensor, capture, no_grad};
+use pellucid_tensor::{CacheStats, DType, HostFlag, Tensor, capture, no_grad};
 use std::cell::{Cell, RefCell};
 
 /// Launches that record nothing.
@@ -65,7 +65,7 @@ fn a_tensor_that_nobody_ever_held_is_no_reason_to_record() {
 
 #[test]
 fn a_switch_has_a_recording_for_each_value() {
-    let (x, way, runs) = (wave([3]), Switch::new(0), Cell::new(0));
+    let (x, way, runs) = (wave([3]), HostFlag::new(0), Cell::new(0));
     let work = |x: &Tensor| match way.get() {
         0 => x.sin(),
         1 => x.cos(),
@@ -95,7 +95,7 @@ fn a_switch_has_a_recording_for_each_value() {
 /// What the step sets by itself is as it wants it.
 #[test]
 fn a_switch_that_the_step_sets_is_none_that_it_hangs_on() {
-    let (x, way) = (wave([3]), Switch::new(0));
+    let (x, way) = (wave([3]), HostFlag::new(0));
     let work = |i: &[Tensor]| {
         let before = way.replace(1);
         let y = if way.get() == 1 { i[0].sin() } else { i[0].cos() };

@@ -1,7 +1,7 @@
 //! Pools of every kind over many configurations, against loops over windows.
 
 use crate::support::assert_within;
-use pellucid_tensor::ops::{self, Divisor, Pool};
+use pellucid_tensor::ops::{self, AvgPoolDivisor, Pool};
 use pellucid_tensor::{Error, Tensor};
 
 /// A linear congruential generator: the tests are the same every time.
@@ -227,7 +227,7 @@ fn means_with_every_divisor() {
     for i in 0..900 {
         let setup = Setup::random(choices, 1 + i % 3, false, true);
         let outputs = setup.outputs();
-        let divisor = [Divisor::Window, Divisor::Inside, Divisor::Number(3.0)][choices.below(3)];
+        let divisor = [AvgPoolDivisor::Window, AvgPoolDivisor::Inside, AvgPoolDivisor::Number(3.0)][choices.below(3)];
         let values = choices.values(4 * setup.plane(), 9);
         let x = setup.tensor(&values);
         let found = by_rank!(setup.spatial; avg_pool1d, avg_pool2d, avg_pool3d; &x, setup.pool(), divisor);
@@ -244,9 +244,9 @@ fn means_with_every_divisor() {
             let window = setup.window(o);
             let sum: f64 = window.iter().map(|&i| plane[i]).sum();
             sum / match divisor {
-                Divisor::Window => (0..3).map(|a| padded(a, o[a])).product::<usize>() as f64,
-                Divisor::Inside => window.len() as f64,
-                Divisor::Number(number) => number,
+                AvgPoolDivisor::Window => (0..3).map(|a| padded(a, o[a])).product::<usize>() as f64,
+                AvgPoolDivisor::Inside => window.len() as f64,
+                AvgPoolDivisor::Number(number) => number,
             }
         });
         assert_within(&found.unwrap_or_else(|e| panic!("{setup:?}: {e}")), &expected, 1e-14);

@@ -4,7 +4,7 @@ use super::Binder;
 use super::reduce::along;
 use crate::call::{Call, KEY};
 use crate::index::Argument;
-use ops::{Embedding, EmbeddingBag, Meeting};
+use ops::{Embedding, EmbeddingBag, ScatterReduceOp};
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -46,7 +46,7 @@ pub(super) fn bind(table: &mut Binder) {
         along(c.x()?, |x| match c.text(KEY, "reduce") {
             None => ops::scatter(x, &index, &values, axis),
             Some("add") => ops::scatter_add(x, &index, &values, axis),
-            Some("multiply") => ops::scatter_reduce(x, &index, &values, axis, Meeting::Prod, true),
+            Some("multiply") => ops::scatter_reduce(x, &index, &values, axis, ScatterReduceOp::Prod, true),
             Some(other) => Err(Error::invalid("scatter", format!("no such reduction: {other}"))),
         })
     });
@@ -73,9 +73,9 @@ pub(super) fn bind(table: &mut Binder) {
         let at = x.shape().axis("take_along_dim", axis)?;
         // All axes but the picked one broadcast.
         let one = |t: &Tensor| t.shape().with_axis(at, 1);
-        let mend = "the axes beside the picked one must broadcast";
+        let help = "the axes beside the picked one must broadcast";
         let beside = one(x).broadcast(&one(index));
-        let beside = beside.ok_or_else(|| Error::shapes("take_along_dim", [x.shape(), index.shape()], mend))?;
+        let beside = beside.ok_or_else(|| Error::shapes("take_along_dim", [x.shape(), index.shape()], help))?;
         let x = ops::broadcast_to(x, beside.with_axis(at, x.shape()[at]))?;
         ops::take_along_axis(&x, &ops::broadcast_to(index, beside.with_axis(at, index.shape()[at]))?, axis)
     });
@@ -109,9 +109,9 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.one("nn.functional.embedding_bag", |c| {
         let mode = match c.text(KEY, "mode") {
-            None | Some("mean") => Meeting::Mean,
-            Some("sum") => Meeting::Sum,
-            Some("max") => Meeting::Max,
+            None | Some("mean") => ScatterReduceOp::Mean,
+            Some("sum") => ScatterReduceOp::Sum,
+            Some("max") => ScatterReduceOp::Max,
             Some(other) => return Err(Error::invalid("embedding_bag", format!("no such mode: {other}"))),
         };
         let options = EmbeddingBag {
@@ -162,13 +162,13 @@ pub(super) fn bind(table: &mut Binder) {
 }
 
 impl Call<'_> {
-    fn meeting(&self, at: usize) -> Result<Meeting> {
+    fn meeting(&self, at: usize) -> Result<ScatterReduceOp> {
         match self.text(at, "reduce") {
-            Some("sum") => Ok(Meeting::Sum),
-            Some("prod") => Ok(Meeting::Prod),
-            Some("mean") => Ok(Meeting::Mean),
-            Some("amax") => Ok(Meeting::Max),
-            Some("amin") => Ok(Meeting::Min),
+            Some("sum") => Ok(ScatterReduceOp::Sum),
+            Some("prod") => Ok(ScatterReduceOp::Prod),
+            Some("mean") => Ok(ScatterReduceOp::Mean),
+            Some("amax") => Ok(ScatterReduceOp::Max),
+            Some("amin") => Ok(ScatterReduceOp::Min),
             other => Err(Error::invalid("call", format!("no such reduction: {other:?}"))),
         }
     }

@@ -2,12 +2,14 @@
 
 use super::Binder;
 use crate::call::Call;
-use pellucid::ops::{self, Conv, Divisor, Outside, Padding, Pool, Resample, Resize, Sampling, Spatial};
+use pellucid::ops::{
+    self, AvgPoolDivisor, Conv, InterpolationMode, Padding, PaddingMode, Pool, Resample, Resize, Spatial,
+};
 use pellucid::{Error, Grad, Result, Tensor, grad};
 
 type Convolution = fn(&Tensor, &Tensor, Option<&Tensor>, Conv) -> Result<Tensor>;
 type MaxPool = fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>;
-type AvgPool = fn(&Tensor, Pool, Divisor) -> Result<Tensor>;
+type AvgPool = fn(&Tensor, Pool, AvgPoolDivisor) -> Result<Tensor>;
 type LpPool = fn(&Tensor, f64, Pool) -> Result<Tensor>;
 type Unpool = fn(&Tensor, &Tensor, &[usize]) -> Result<Tensor>;
 type AdaptiveAvg = fn(&Tensor, &[Option<usize>]) -> Result<Tensor>;
@@ -139,9 +141,9 @@ fn pools(table: &mut Binder) {
             pool.ceil = c.flag(4, "ceil_mode");
             let inside = c.get(5, "count_include_pad").is_some() && !c.flag(5, "count_include_pad");
             let divisor = match c.float(6, "divisor_override") {
-                Some(number) => Divisor::Number(number),
-                None if inside => Divisor::Inside,
-                None => Divisor::Window,
+                Some(number) => AvgPoolDivisor::Number(number),
+                None if inside => AvgPoolDivisor::Inside,
+                None => AvgPoolDivisor::Window,
             };
             avg(c.x()?, pool, divisor)
         });
@@ -253,28 +255,28 @@ fn resampled(table: &mut Binder) {
     }
     table.one("nn.functional.grid_sample", |c| {
         let mode = match c.text(2, "mode") {
-            Some("nearest") => Sampling::Nearest,
-            Some("bicubic") => Sampling::Cubic,
-            _ => Sampling::Linear,
+            Some("nearest") => InterpolationMode::Nearest,
+            Some("bicubic") => InterpolationMode::Cubic,
+            _ => InterpolationMode::Linear,
         };
         let outside = match c.text(3, "padding_mode") {
-            Some("border") => Outside::Border,
-            Some("reflection") => Outside::Reflection,
-            _ => Outside::Zeros,
+            Some("border") => PaddingMode::Border,
+            Some("reflection") => PaddingMode::Reflection,
+            _ => PaddingMode::Zeros,
         };
         ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
     });
     for name in ["grid_sampler_2d", "grid_sampler_3d"] {
         table.one(name, |c| {
             let mode = match c.int(2, "interpolation_mode") {
-                Some(1) => Sampling::Nearest,
-                Some(2) => Sampling::Cubic,
-                _ => Sampling::Linear,
+                Some(1) => InterpolationMode::Nearest,
+                Some(2) => InterpolationMode::Cubic,
+                _ => InterpolationMode::Linear,
             };
             let outside = match c.int(3, "padding_mode") {
-                Some(1) => Outside::Border,
-                Some(2) => Outside::Reflection,
-                _ => Outside::Zeros,
+                Some(1) => PaddingMode::Border,
+                Some(2) => PaddingMode::Reflection,
+                _ => PaddingMode::Zeros,
             };
             ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
         });

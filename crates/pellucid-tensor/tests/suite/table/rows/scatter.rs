@@ -2,26 +2,34 @@
 
 use crate::table::nd::{Nd, indices, with};
 use crate::table::row::{Row, argument_refused, axis_refused, class, index, real, shape_refused};
-use ops::{Embedding, EmbeddingBag, Meeting};
+use ops::{Embedding, EmbeddingBag, ScatterReduceOp};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// What becomes of an element and the values that are sent to it.
-fn met(meeting: Meeting, own: f64, with_self: bool, sent: &[f64]) -> f64 {
+fn met(meeting: ScatterReduceOp, own: f64, with_self: bool, sent: &[f64]) -> f64 {
     if sent.is_empty() {
         return own;
     }
     let all: Vec<f64> = with_self.then_some(own).into_iter().chain(sent.iter().copied()).collect();
     match meeting {
-        Meeting::Sum => all.iter().sum(),
-        Meeting::Prod => all.iter().product(),
-        Meeting::Mean => all.iter().sum::<f64>() / all.len() as f64,
-        Meeting::Max => all.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        Meeting::Min => all.iter().copied().fold(f64::INFINITY, f64::min),
+        ScatterReduceOp::Sum => all.iter().sum(),
+        ScatterReduceOp::Prod => all.iter().product(),
+        ScatterReduceOp::Mean => all.iter().sum::<f64>() / all.len() as f64,
+        ScatterReduceOp::Max => all.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        ScatterReduceOp::Min => all.iter().copied().fold(f64::INFINITY, f64::min),
     }
 }
 
 /// x, with the values at `places` sent along an axis by the index there.
-fn sent(x: &Nd, values: &Nd, axis: usize, to: impl Fn(&[usize]) -> f64, places: &[usize], m: Meeting, own: bool) -> Nd {
+fn sent(
+    x: &Nd,
+    values: &Nd,
+    axis: usize,
+    to: impl Fn(&[usize]) -> f64,
+    places: &[usize],
+    m: ScatterReduceOp,
+    own: bool,
+) -> Nd {
     let len = x.shape[axis] as f64;
     Nd::from_fn(&x.shape, |ix| {
         let here = |at: &Vec<usize>| with(at, axis, ix[axis]) == ix && (to(at) + len) % len == ix[axis] as f64;
@@ -30,13 +38,13 @@ fn sent(x: &Nd, values: &Nd, axis: usize, to: impl Fn(&[usize]) -> f64, places: 
     })
 }
 
-const MEETINGS: [(Meeting, bool); 6] = [
-    (Meeting::Sum, false),
-    (Meeting::Prod, true),
-    (Meeting::Mean, true),
-    (Meeting::Mean, false),
-    (Meeting::Max, true),
-    (Meeting::Min, false),
+const MEETINGS: [(ScatterReduceOp, bool); 6] = [
+    (ScatterReduceOp::Sum, false),
+    (ScatterReduceOp::Prod, true),
+    (ScatterReduceOp::Mean, true),
+    (ScatterReduceOp::Mean, false),
+    (ScatterReduceOp::Max, true),
+    (ScatterReduceOp::Min, false),
 ];
 
 fn out_of_bounds<T>(result: Result<T>) -> Result<bool> {
@@ -71,15 +79,17 @@ fn reductions() -> Vec<Row> {
     };
     let scattered = scattered
         .also("equal extrema share the gradient", move || {
-            Ok(slopes(Tensor::from([2.0, 1.0]), Meeting::Max)? == [0.5, 0.5, 0.0])
+            Ok(slopes(Tensor::from([2.0, 1.0]), ScatterReduceOp::Max)? == [0.5, 0.5, 0.0])
         })
         .also("a product's gradient at zeros is that of the other factors", move || {
-            Ok(slopes(Tensor::from([0.0, 3.0]), Meeting::Prod)? == [0.0, 6.0, 0.0])
+            Ok(slopes(Tensor::from([0.0, 3.0]), ScatterReduceOp::Prod)? == [0.0, 6.0, 0.0])
         })
         .also("integers, and their smallest", || {
             let x = Tensor::from([5i8, 5]);
-            let least = ops::scatter_reduce(&x, &[0i64].into(), &Tensor::from([-128i8]), 0, Meeting::Max, false)?;
-            let mean = ops::scatter_reduce(&x, &[0i64, 0].into(), &Tensor::from([-2i8, -2]), 0, Meeting::Mean, true)?;
+            let least =
+                ops::scatter_reduce(&x, &[0i64].into(), &Tensor::from([-128i8]), 0, ScatterReduceOp::Max, false)?;
+            let mean =
+                ops::scatter_reduce(&x, &[0i64, 0].into(), &Tensor::from([-2i8, -2]), 0, ScatterReduceOp::Mean, true)?;
             Ok(least.to_vec::<i8>() == [-128, 5] && mean.to_vec::<i8>() == [0, 5])
         })
         .also("NaN stays", || {
@@ -88,18 +98,18 @@ fn reductions() -> Vec<Row> {
                 &[0i64].into(),
                 &Tensor::from([f64::NAN]),
                 0,
-                Meeting::Max,
+                ScatterReduceOp::Max,
                 true,
             );
             Ok(y?.item::<f64>().is_nan())
         })
         .also("out of bounds", || {
             let x = Tensor::from([1.0]);
-            out_of_bounds(ops::scatter_reduce(&x, &[1i64].into(), &x, 0, Meeting::Sum, true))
+            out_of_bounds(ops::scatter_reduce(&x, &[1i64].into(), &x, 0, ScatterReduceOp::Sum, true))
         });
     let indexed = indexed.also("a source of another shape", || {
         let x = Tensor::zeros([2, 2], DType::F32);
-        shape_refused(ops::index_reduce(&x, 0, &[0i64].into(), &x, Meeting::Max, true))
+        shape_refused(ops::index_reduce(&x, 0, &[0i64].into(), &x, ScatterReduceOp::Max, true))
     });
     vec![scattered, indexed]
 }
@@ -115,7 +125,7 @@ fn slices() -> Vec<Row> {
                 "twice",
                 inputs(),
                 |x| ops::index_add(&x[0], 0, &x[2], &x[1].to_dtype(x[0].dtype()), 2),
-                |x| sent(&x[0], &x[1].map(|v| 2.0 * v), 0, |at| x[2].at(&at[..1]), &[4, 2], Meeting::Sum, true),
+                |x| sent(&x[0], &x[1].map(|v| 2.0 * v), 0, |at| x[2].at(&at[..1]), &[4, 2], ScatterReduceOp::Sum, true),
             )
             .floats_only()
             .also("no such axis", move || axis_refused(ops::index_add(&zeros(), 2, &[0i64].into(), &zeros(), 1)))
@@ -385,7 +395,7 @@ fn bags() -> Row {
         }
     };
     let table = || Tensor::from([[1.0, 2.0], [4.0, 8.0]]);
-    [Meeting::Sum, Meeting::Mean, Meeting::Max]
+    [ScatterReduceOp::Sum, ScatterReduceOp::Mean, ScatterReduceOp::Max]
         .into_iter()
         .fold(Row::new("embedding_bag").scale(4.0).ordinary(), move |row, mode| {
             row.case(format!("{mode:?}"), [real([4, 2]), class([5], 4)], of(mode), combined(mode)).floats_only()
@@ -396,7 +406,7 @@ fn bags() -> Row {
             |x| {
                 let index = Tensor::from([[0i64, 3], [1, 0]]);
                 let options = EmbeddingBag {
-                    mode: Meeting::Sum,
+                    mode: ScatterReduceOp::Sum,
                     weights: Some(&x[1]),
                     padding_index: Some(-1),
                     ..Default::default()
@@ -422,15 +432,15 @@ fn bags() -> Row {
         })
         .also("rows that are too long are scaled down in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]).requires_grad_(true);
-            let options = EmbeddingBag { max_norm: Some((1.0, 2.0)), mode: Meeting::Sum, ..Default::default() };
+            let options = EmbeddingBag { max_norm: Some((1.0, 2.0)), mode: ScatterReduceOp::Sum, ..Default::default() };
             let y = ops::embedding_bag(&table, &[[0i64, 0]].into(), options)?.to_vec::<f64>();
             Ok((y[0] - 1.2).abs() < 1e-6 && (y[1] - 1.6).abs() < 1e-6 && table.to_vec::<f64>()[2..] == [6.0, 8.0])
         })
         .also("gradients by frequency", move || {
             let table = table().requires_grad_(true);
-            let options = EmbeddingBag { mode: Meeting::Sum, scale_by_frequency: true, ..Default::default() };
+            let options = EmbeddingBag { mode: ScatterReduceOp::Sum, scale_by_frequency: true, ..Default::default() };
             ops::embedding_bag(&table, &[[0i64, 0], [0, 1]].into(), options)?.sum(..).backward();
-            let max = EmbeddingBag { mode: Meeting::Max, ..options };
+            let max = EmbeddingBag { mode: ScatterReduceOp::Max, ..options };
             let refused = ops::embedding_bag(&table, &[[0i64]].into(), max);
             // Three times a third, and once one.
             let even = table.grad().expect("a gradient").to_vec::<f64>() == [1.0; 4];
@@ -443,7 +453,7 @@ fn bags() -> Row {
             out_of_bounds(ops::embedding_bag(&table(), &[[2i64]].into(), EmbeddingBag::default()))
         })
         .also("no product", move || {
-            let options = EmbeddingBag { mode: Meeting::Prod, ..Default::default() };
+            let options = EmbeddingBag { mode: ScatterReduceOp::Prod, ..Default::default() };
             Ok(matches!(ops::embedding_bag(&table(), &[[0i64]].into(), options), Err(Error::InvalidArgument { .. })))
         })
 }

@@ -3,16 +3,16 @@
 use super::resample::keys;
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Kind, Row, Rule, real, shape_refused};
-use pellucid_tensor::ops::Outside::{Border, Reflection, Zeros};
-use pellucid_tensor::ops::Sampling::{Cubic, Linear, Nearest};
-use pellucid_tensor::ops::{Outside, Sampling};
+use pellucid_tensor::ops::InterpolationMode::{Cubic, Linear, Nearest};
+use pellucid_tensor::ops::PaddingMode::{Border, Reflection, Zeros};
+use pellucid_tensor::ops::{InterpolationMode, PaddingMode};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
 /// How places are read.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    mode: Sampling,
-    outside: Outside,
+    mode: InterpolationMode,
+    outside: PaddingMode,
     align: bool,
 }
 
@@ -105,7 +105,7 @@ fn case(row: Row, label: String, inputs: [Input; 2], how: Reading) -> Row {
 }
 
 /// Every way to read, with corners in their places or not.
-fn modes() -> impl Iterator<Item = (Sampling, Outside, bool)> {
+fn modes() -> impl Iterator<Item = (InterpolationMode, PaddingMode, bool)> {
     let each = |mode| [Zeros, Border, Reflection].into_iter().map(move |outside| (mode, outside));
     let all = [Nearest, Linear, Cubic].into_iter().flat_map(each);
     all.flat_map(|(mode, outside)| [false, true].map(|align| (mode, outside, align)))

@@ -3,7 +3,7 @@
 use super::{Slide, batched, largest};
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, Rule, argument_refused, real, shape_refused};
-use pellucid_tensor::ops::{Divisor, Pool};
+use pellucid_tensor::ops::{AvgPoolDivisor, Pool};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 const LINE: Slide = Slide { size: &[2], stride: &[2], padding: &[0], dilation: &[1], ceil: false };
@@ -136,11 +136,11 @@ fn max_pools() -> Vec<Row> {
 }
 
 /// By what the mean of the window at `o` is divided.
-fn divided_by(slide: Slide, divisor: Divisor, o: &[usize], dims: &[usize], inside: usize) -> f64 {
+fn divided_by(slide: Slide, divisor: AvgPoolDivisor, o: &[usize], dims: &[usize], inside: usize) -> f64 {
     match divisor {
-        Divisor::Number(number) => number,
-        Divisor::Inside => inside as f64,
-        Divisor::Window => {
+        AvgPoolDivisor::Number(number) => number,
+        AvgPoolDivisor::Inside => inside as f64,
+        AvgPoolDivisor::Window => {
             // Taps that lie in the axes with their padding on both sides, one by one.
             let within = |tap: &&Vec<usize>| {
                 (0..dims.len()).all(|a| o[a] * slide.stride[a] + tap[a] < dims[a] + 2 * slide.padding[a])
@@ -150,9 +150,9 @@ fn divided_by(slide: Slide, divisor: Divisor, o: &[usize], dims: &[usize], insid
     }
 }
 
-type Average = fn(&Tensor, Pool, Divisor) -> Result<Tensor>;
+type Average = fn(&Tensor, Pool, AvgPoolDivisor) -> Result<Tensor>;
 
-fn avg_case(row: Row, label: &str, call: Average, shape: &[usize], slide: Slide, divisor: Divisor) -> Row {
+fn avg_case(row: Row, label: &str, call: Average, shape: &[usize], slide: Slide, divisor: AvgPoolDivisor) -> Row {
     let mean = move |x: &Nd| {
         slide.windows(x, |o, all| {
             let sum: f64 = all.iter().map(|(_, v)| v).sum();
@@ -172,25 +172,27 @@ fn avg_case(row: Row, label: &str, call: Average, shape: &[usize], slide: Slide,
 fn averaging(row: Row, call: Average, spatial: usize) -> Row {
     row.scale(2.0)
         .also("a dilation", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(2), Divisor::Window))
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(2), AvgPoolDivisor::Window))
         })
         .also("integers give floats, truth values are refused", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
-            let y = call(&x, Pool::new(2), Divisor::Window)?;
-            let refused = call(&truth, Pool::new(2), Divisor::Window);
+            let y = call(&x, Pool::new(2), AvgPoolDivisor::Window)?;
+            let refused = call(&truth, Pool::new(2), AvgPoolDivisor::Window);
             Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(refused, Err(Error::DTypeMismatch { .. })))
         })
-        .also("a divisor of 0", move || argument_refused(call(&ones(spatial, 3), Pool::new(2), Divisor::Number(0.0))))
+        .also("a divisor of 0", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(2), AvgPoolDivisor::Number(0.0)))
+        })
         .also("a padding of more than half a window", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2), Divisor::Window))
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2), AvgPoolDivisor::Window))
         })
         .also("a padding beyond any number", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(usize::MAX), Divisor::Window))
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(usize::MAX), AvgPoolDivisor::Window))
         })
 }
 
 fn avg_pools() -> Vec<Row> {
-    use Divisor::{Inside, Number, Window};
+    use AvgPoolDivisor::{Inside, Number, Window};
     let call: Average = ops::avg_pool1d;
     let line = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool1d");

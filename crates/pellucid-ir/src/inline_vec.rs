@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 /// Every operation copies shapes and parameters, and moves structures that hold them. These are copied
 /// as they are: a general small vector would be copied value by value, and dropped by a loop.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Few<T, const N: usize>(Values<T, N>);
+pub struct InlineVec<T, const N: usize>(Values<T, N>);
 
 #[derive(Clone, Eq)]
 enum Values<T, const N: usize> {
@@ -40,34 +40,34 @@ impl<T: Hash, const N: usize> Hash for Values<T, N> {
     }
 }
 
-impl<T: Copy + Default, const N: usize> Few<T, N> {
+impl<T: Copy + Default, const N: usize> InlineVec<T, N> {
     /// No values.
     #[inline]
-    pub fn new() -> Few<T, N> {
-        Few::default()
+    pub fn new() -> InlineVec<T, N> {
+        InlineVec::default()
     }
 
     /// `value`, `len` times.
     #[inline]
-    pub fn repeated(value: T, len: usize) -> Few<T, N> {
+    pub fn repeated(value: T, len: usize) -> InlineVec<T, N> {
         if len <= N {
             let mut inline = [T::default(); N];
             inline[..len].fill(value);
-            Few(Values::Inline(len as u8, inline))
+            InlineVec(Values::Inline(len as u8, inline))
         } else {
-            Few(Values::Heap(vec![value; len].into()))
+            InlineVec(Values::Heap(vec![value; len].into()))
         }
     }
 }
 
-impl<T: Copy + Default, const N: usize> Default for Few<T, N> {
+impl<T: Copy + Default, const N: usize> Default for InlineVec<T, N> {
     #[inline]
-    fn default() -> Few<T, N> {
-        Few(Values::Inline(0, [T::default(); N]))
+    fn default() -> InlineVec<T, N> {
+        InlineVec(Values::Inline(0, [T::default(); N]))
     }
 }
 
-impl<T, const N: usize> Deref for Few<T, N> {
+impl<T, const N: usize> Deref for InlineVec<T, N> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
@@ -78,7 +78,7 @@ impl<T, const N: usize> Deref for Few<T, N> {
     }
 }
 
-impl<T, const N: usize> DerefMut for Few<T, N> {
+impl<T, const N: usize> DerefMut for InlineVec<T, N> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.0 {
@@ -88,45 +88,45 @@ impl<T, const N: usize> DerefMut for Few<T, N> {
     }
 }
 
-impl<T: Copy + Default, const N: usize> From<&[T]> for Few<T, N> {
+impl<T: Copy + Default, const N: usize> From<&[T]> for InlineVec<T, N> {
     #[inline]
-    fn from(values: &[T]) -> Few<T, N> {
+    fn from(values: &[T]) -> InlineVec<T, N> {
         if values.len() <= N {
             let mut inline = [T::default(); N];
             inline.iter_mut().zip(values).for_each(|(to, from)| *to = *from);
-            Few(Values::Inline(values.len() as u8, inline))
+            InlineVec(Values::Inline(values.len() as u8, inline))
         } else {
-            Few(Values::Heap(values.into()))
+            InlineVec(Values::Heap(values.into()))
         }
     }
 }
 
-impl<T: Copy + Default, const N: usize, const M: usize> From<[T; M]> for Few<T, N> {
+impl<T: Copy + Default, const N: usize, const M: usize> From<[T; M]> for InlineVec<T, N> {
     #[inline]
-    fn from(values: [T; M]) -> Few<T, N> {
+    fn from(values: [T; M]) -> InlineVec<T, N> {
         values.as_slice().into()
     }
 }
 
-impl<T: Copy + Default, const N: usize> FromIterator<T> for Few<T, N> {
+impl<T: Copy + Default, const N: usize> FromIterator<T> for InlineVec<T, N> {
     #[inline]
-    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Few<T, N> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> InlineVec<T, N> {
         let mut values = values.into_iter();
         let mut inline = [T::default(); N];
         for len in 0..N {
             match values.next() {
                 Some(value) => inline[len] = value,
-                None => return Few(Values::Inline(len as u8, inline)),
+                None => return InlineVec(Values::Inline(len as u8, inline)),
             }
         }
         match values.next() {
-            None => Few(Values::Inline(N as u8, inline)),
-            Some(next) => Few(Values::Heap(inline.into_iter().chain([next]).chain(values).collect())),
+            None => InlineVec(Values::Inline(N as u8, inline)),
+            Some(next) => InlineVec(Values::Heap(inline.into_iter().chain([next]).chain(values).collect())),
         }
     }
 }
 
-impl<T: std::fmt::Debug, const N: usize> std::fmt::Debug for Few<T, N> {
+impl<T: std::fmt::Debug, const N: usize> std::fmt::Debug for InlineVec<T, N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         (**self).fmt(f)
     }
@@ -140,16 +140,16 @@ mod tests {
     fn any_number_of_values_is_held_and_compared() {
         for len in 0..12 {
             let values: Vec<usize> = (1..=len).collect();
-            let held: Few<usize, 6> = values.as_slice().into();
+            let held: InlineVec<usize, 6> = values.as_slice().into();
             assert_eq!(*held, *values);
             assert_eq!(held, values.iter().copied().collect());
             assert_eq!(held.clone(), held);
-            let mut other = Few::repeated(0, len);
+            let mut other = InlineVec::repeated(0, len);
             assert!(other.iter().all(|&v| v == 0) && other.len() == len);
             assert!(len == 0 || other != held);
             other.copy_from_slice(&values);
             assert_eq!(other, held);
-            assert_ne!(held, Few::repeated(0, len + 1));
+            assert_ne!(held, InlineVec::repeated(0, len + 1));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `#[face]`: from the function of an operation to the method of the same name. `#[operation]`: a function whose errors
+//! `#[tensor_method]`: from the function of an operation to the method of the same name. `#[operation]`: a function whose errors
 //! name it.
 
 use proc_macro2::TokenStream;

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// What surrounds an update.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) struct Circumstances {
+pub(super) struct StepModifiers {
     /// The first target has a copy in half width, a target of its own after all others.
     pub(super) half: bool,
     /// The gradient changes its sign.
@@ -22,7 +22,7 @@ pub(super) struct Circumstances {
 /// What is written around which formula: its address stands for it, as it is never freed.
 #[derive(PartialEq, Eq, Hash)]
 enum Written {
-    Update(usize, usize, Circumstances),
+    Update(usize, usize, StepModifiers),
     Tick(usize, usize, bool),
 }
 
@@ -38,8 +38,8 @@ fn address(formula: &'static Formula) -> usize {
 }
 
 /// From a formula of (targets.., g, ..) to one of (targets.., [half], g, .., [scale], [skip]).
-pub(super) fn met(formula: &'static Formula, targets: usize, around: Circumstances) -> &'static Formula {
-    if around == Circumstances::default() {
+pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: StepModifiers) -> &'static Formula {
+    if around == StepModifiers::default() {
         return formula;
     }
     once(Written::Update(address(formula), targets, around), || {

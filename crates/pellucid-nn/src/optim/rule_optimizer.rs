@@ -1,9 +1,9 @@
-//! [`Descent`]: what all optimizers have in common, around any [`Rule`].
+//! [`RuleOptimizer`]: what all optimizers have in common, around any [`Rule`].
 
 use super::Optimizer;
 use super::clock::Clocks;
 use super::fillable::Fillable;
-use super::rule::{Batch, Momentum, Place, Rule, fraction, nonnegative};
+use super::rule::{Batch, Momentum, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_capturing, no_grad, ops};
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// assert_eq!(trainer.optimizer().parameters().len(), 4);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
-pub struct Descent<R: Rule> {
+pub struct RuleOptimizer<R: Rule> {
     contents: Fillable<Contents<R>>,
     /// Whether a step without any gradient was reported.
     is_idle_reported: AtomicBool,
@@ -76,15 +76,15 @@ struct Group<R> {
     clocks: Vec<Clocks>,
 }
 
-impl<R: Rule> Descent<R> {
+impl<R: Rule> RuleOptimizer<R> {
     /// An optimizer of these parameters, which may be none yet.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for options out of range or a parameter listed twice,
     /// [`Error::DTypeMismatch`] for `f64` beside other dtypes, [`Error::ShapeMismatch`] for a parameter
     /// that the rule has no meaning for.
-    pub fn new(parameters: Vec<Parameter>, options: R) -> Result<Descent<R>> {
-        let mut made = Descent::empty();
+    pub fn new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
+        let mut made = RuleOptimizer::empty();
         made.add_group(parameters, options)?;
         Ok(made)
     }
@@ -93,15 +93,15 @@ impl<R: Rule> Descent<R> {
     /// gives them: its state dict speaks of them by name.
     ///
     /// # Errors
-    /// Those of [`Descent::new`], and [`Error::InvalidArgument`] for a name that comes twice.
-    pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<Descent<R>> {
-        let mut made = Descent::empty();
+    /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a name that comes twice.
+    pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
+        let mut made = RuleOptimizer::empty();
         made.add_named_group(parameters, options)?;
         Ok(made)
     }
 
     /// An optimizer of parameters with names, of which some are exempt from weight decay: they are a
-    /// second group, with the same options otherwise. [`biases_and_norms`](Descent::biases_and_norms)
+    /// second group, with the same options otherwise. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
     /// says which ones usually are.
     ///
     /// ```
@@ -114,14 +114,14 @@ impl<R: Rule> Descent<R> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Descent::from_named`].
+    /// Those of [`RuleOptimizer::from_named`].
     pub fn exempting(
         parameters: Vec<(String, Parameter)>,
         options: R,
         exempt: impl Fn(&str, &Parameter) -> bool,
-    ) -> Result<Descent<R>> {
+    ) -> Result<RuleOptimizer<R>> {
         let (exempt, others): (Vec<_>, Vec<_>) = parameters.into_iter().partition(|(name, p)| exempt(name, p));
-        let mut made = Descent::from_named(others, options.clone())?;
+        let mut made = RuleOptimizer::from_named(others, options.clone())?;
         if !exempt.is_empty() {
             made.add_named_group(exempt, options.without_decay())?;
         }
@@ -136,7 +136,7 @@ impl<R: Rule> Descent<R> {
     /// Adds parameters with options of their own.
     ///
     /// # Errors
-    /// Those of [`Descent::new`]; nothing was added then.
+    /// Those of [`RuleOptimizer::new`]; nothing was added then.
     pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
         let named = self.contents.get().numbered(parameters);
         self.add_named_group(named, options)
@@ -145,7 +145,7 @@ impl<R: Rule> Descent<R> {
     /// Adds parameters with names and with options of their own.
     ///
     /// # Errors
-    /// Those of [`Descent::from_named`]; nothing was added then.
+    /// Those of [`RuleOptimizer::from_named`]; nothing was added then.
     pub fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
         options.check()?;
         nonnegative(R::NAME, "lr", options.lr())?;
@@ -163,7 +163,7 @@ impl<R: Rule> Descent<R> {
     /// Adds parameters with names to the last group.
     ///
     /// # Errors
-    /// Those of [`Descent::from_named`]; nothing was added then.
+    /// Those of [`RuleOptimizer::from_named`]; nothing was added then.
     pub fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         self.contents.get_mut().add_named(parameters)
     }
@@ -199,9 +199,9 @@ impl<R: Rule> Descent<R> {
         Ok(())
     }
 
-    fn empty() -> Descent<R> {
+    fn empty() -> RuleOptimizer<R> {
         let contents = Contents { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
-        Descent { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
+        RuleOptimizer { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
     }
 
     /// Says once that a step found no gradient, since it looks like training and is none.
@@ -227,8 +227,8 @@ impl<R: Rule> Contents<R> {
             let mut dtypes: Vec<DType> = parameters.iter().map(|(_, p)| p.dtype()).collect();
             dtypes.sort_unstable();
             dtypes.dedup();
-            let mend = "the parameters of a group are f32, f16 or bf16, or all f64; add a group for the others";
-            return Err(Error::dtypes(R::NAME, dtypes, mend));
+            let help = "the parameters of a group are f32, f16 or bf16, or all f64; add a group for the others";
+            return Err(Error::dtypes(R::NAME, dtypes, help));
         }
         let rule = &self.groups[last].rule;
         let keep = |p: &Parameter| Kept::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
@@ -340,7 +340,7 @@ impl<R: Rule> Group<R> {
     }
 }
 
-impl<R: Rule> Optimizer for Descent<R> {
+impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn parameters(&self) -> &[Parameter] {
         &self.contents.get().parameters
     }
@@ -480,7 +480,7 @@ impl<R: Rule> Optimizer for Descent<R> {
             let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
             let rule = &groups[member.group].rule;
             let master = kept.master.as_ref().map(Buffer::tensor);
-            rule.update(&Place {
+            rule.update(&UpdateContext {
                 parameter: master.unwrap_or(parameter.tensor()),
                 half: master.map(|_| parameter.tensor()),
                 state: &kept.state,
