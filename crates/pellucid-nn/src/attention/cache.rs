@@ -129,7 +129,18 @@ impl KvCache {
                 return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], "a cache has the dtype of its layer"));
             }
         }
-        self.keys.try_set((.., .., positions), keys)?;
+        let full = |error: Error| match error {
+            Error::IndexOutOfBounds { .. } => {
+                let reason = format!(
+                    "the cache is full: its capacity is {}, and {count} more elements do not fit; clear() it, or make one \
+                     of a larger capacity",
+                    self.capacity()
+                );
+                Error::invalid(op, reason)
+            }
+            other => other,
+        };
+        self.keys.try_set((.., .., positions), keys).map_err(full)?;
         self.values.try_set((.., .., positions), values)?;
         ops::copy_(&self.length, &ops::add(&self.length, count as i64)?)?;
         let number = Tensor::arange(0, self.capacity() as i64, 1);

@@ -5,7 +5,7 @@ use crate::layer::Layer;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::ops::ScatterReduceOp;
-use pellucid_tensor::{DType, Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
 
 /// A table of vectors, found by their numbers: x of integers and any shape becomes `[x.., width]`.
 ///
@@ -31,6 +31,10 @@ pub struct Embedding {
 #[track_caller]
 fn clear(table: &Parameter, row: isize) {
     let _off = no_grad();
+    let rows = table.shape()[0];
+    let is_row = (-(rows as isize)..rows as isize).contains(&row);
+    let outside = || Err(Error::IndexOutOfBounds { op: "padding_index", index: row as i64, axis: 0, len: rows });
+    unwrap(if is_row { Ok(()) } else { outside() });
     unwrap(ops::select(&table.detach(), 0, row).and_then(|row| ops::copy_(&row, &ops::zeros((), table.dtype())?)));
 }
 

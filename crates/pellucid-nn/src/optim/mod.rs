@@ -235,9 +235,12 @@ pub trait Optimizer: Send + Sync {
             return Err(Error::invalid(op, reason));
         }
         for (p, g) in parameters.iter().zip(gradients) {
-            if g.shape() != p.shape() || g.dtype() != p.dtype() {
-                let help = "a gradient has its parameter's shape and dtype";
+            let help = "a gradient has its parameter's shape and dtype";
+            if g.shape() != p.shape() {
                 return Err(Error::shapes(op, [g.shape(), p.shape()], help));
+            }
+            if g.dtype() != p.dtype() {
+                return Err(Error::dtypes(op, [g.dtype(), p.dtype()], help));
             }
         }
         parameters.iter().zip(gradients).for_each(|(p, g)| p.set_grad(Some(g.clone())));
@@ -274,7 +277,10 @@ pub trait Optimizer: Send + Sync {
     /// If `lr` is negative or not finite.
     #[track_caller]
     fn set_lr(&self, lr: f64) {
-        (0..self.groups()).for_each(|group| self.set_group_lr(group, lr));
+        // A closure would hide the caller's line.
+        for group in 0..self.groups() {
+            self.set_group_lr(group, lr);
+        }
     }
 
     /// Sets the learning rate of one group, as [`Optimizer::set_lr`].
@@ -283,11 +289,8 @@ pub trait Optimizer: Send + Sync {
     /// If `lr` is negative or not finite, or there is no such group.
     #[track_caller]
     fn set_group_lr(&self, group: usize, lr: f64) {
-        let set = || {
-            rule::nonnegative("set_lr", "lr", lr)?;
-            ops::copy_(self.group_lr_tensor(group), &Tensor::from(lr))
-        };
-        unwrap(set());
+        let rate = self.group_lr_tensor(group);
+        unwrap(rule::nonnegative("set_lr", "lr", lr).and_then(|()| ops::copy_(rate, &Tensor::from(lr))));
     }
 
     /// Sets the momentum of a group.
@@ -312,8 +315,14 @@ pub trait Optimizer: Send + Sync {
     ///
     /// # Errors
     /// [`Error::StateDict`] if it is not of an optimizer of this kind
-    /// over parameters of these names and shapes; nothing has changed then.
+    /// over parameters of these names and shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not
+    /// finite. Nothing has changed then.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        for group in 0..self.groups() {
+            if let Some(lr) = state.get(&format!("groups.{group}.lr")).filter(|lr| lr.size() == 1) {
+                rule::nonnegative("load_state_dict", "lr", lr.try_item::<f64>()?)?;
+            }
+        }
         state::load(&self.state(), state)
     }
 }

@@ -6,7 +6,7 @@ use super::fillable::Fillable;
 use super::rule::{Batch, Momentum, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_capturing, no_grad, ops};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_capturing, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -172,8 +172,16 @@ impl<R: Rule> RuleOptimizer<R> {
     ///
     /// # Panics
     /// If there is no such group.
+    #[track_caller]
     pub fn options(&self, group: usize) -> &R {
-        &self.contents.get().groups[group].rule
+        &unwrap(self.group("options", group)).rule
+    }
+
+    /// The group of this number.
+    fn group(&self, op: &'static str, group: usize) -> Result<&Group<R>> {
+        let groups = &self.contents.get().groups;
+        let missing = || Error::invalid(op, format!("there is no group {group}; the optimizer has {}", groups.len()));
+        groups.get(group).ok_or_else(missing)
     }
 
     /// A number of a parameter's clock, a 0-d tensor: `step`, of most rules. Parameters are counted as in
@@ -349,12 +357,14 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         self.contents.get().groups.len()
     }
 
+    #[track_caller]
     fn group_lr_tensor(&self, group: usize) -> &Tensor {
-        &self.contents.get().groups[group].lr
+        &unwrap(self.group("group_lr_tensor", group)).lr
     }
 
+    #[track_caller]
     fn momentum(&self, group: usize) -> Option<f64> {
-        let Group { rule, momentum, .. } = &self.contents.get().groups[group];
+        let Group { rule, momentum, .. } = unwrap(self.group("momentum", group));
         let kind = rule.momentum()?;
         momentum.as_ref().map(|held| kind.with(held.item()).held())
     }
@@ -362,7 +372,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
         let op = "set_momentum";
         fraction(op, "momentum", momentum)?;
-        let Group { rule, momentum: held, .. } = &self.contents.get().groups[group];
+        let Group { rule, momentum: held, .. } = self.group(op, group)?;
         match (rule.momentum(), held) {
             (Some(kind), Some(held)) => ops::copy_(held, &Tensor::from(kind.with(momentum).held())),
             _ => Err(Error::invalid(op, format!("{} has no momentum, or was made with momentum 0", R::NAME))),

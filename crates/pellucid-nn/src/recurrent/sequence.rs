@@ -42,12 +42,17 @@ pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Res
 /// The sequences that [`pad_sequence`] put side by side, as views.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for another number of lengths; [`Error::IndexOutOfBounds`] for a length beyond the axis.
+/// [`Error::ShapeMismatch`] for another number of lengths; [`Error::InvalidArgument`] for a length beyond the axis.
 pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<Vec<Tensor>> {
     let batch = if batch_first { 0 } else { 1 };
     if padded.rank() < 2 || padded.shape()[batch] != lengths.len() {
         let help = format!("{} lengths are those of [T, N, ..], or [N, T, ..] with batch_first", lengths.len());
         return Err(Error::shapes("unpad_sequence", [padded.shape()], help));
+    }
+    let steps = padded.shape()[1 - batch];
+    if let Some(length) = lengths.iter().find(|&&length| length > steps) {
+        let reason = format!("length {length} exceeds the {steps} steps of a tensor of shape {}", padded.shape());
+        return Err(Error::invalid("unpad_sequence", reason));
     }
     let one =
         |(k, &length): (usize, &usize)| ops::narrow(&ops::select(padded, batch as isize, k as isize)?, 0, 0, length);

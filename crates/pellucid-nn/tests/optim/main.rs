@@ -1,5 +1,6 @@
 //! Optimizers, schedules and what stands around a step.
 
+mod arguments;
 mod around;
 mod general;
 mod groups;

@@ -6,13 +6,14 @@
 //! there, and none keeps more than its inputs.
 
 use super::graph::{Edge, Recorded, address};
-use super::in_place::{ViewBase, add_writes, collect_writes};
+use super::in_place::{WrittenBase, add_writes, collect_writes};
 use super::mode::enable_grad;
 use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use super::pass::ByAddress;
 use super::transform::{Grad, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
+use crate::engine;
 use crate::ops;
 use crate::random::Generator;
 use crate::tensor::{Inner, Tensor};
@@ -139,12 +140,13 @@ impl Checkpoint {
 
     /// Refuses recorded writes of f into tensors from outside: their history would end in the leaves that stand for results
     /// among the inputs.
-    fn writes_stay_inside(&self, outputs: &[Tensor], written: &[Arc<ViewBase>]) -> Result<()> {
+    fn writes_stay_inside(&self, outputs: &[Tensor], written: &[WrittenBase]) -> Result<()> {
         if !self.leaves.iter().any(|leaf| matches!(leaf, Leaf::Result)) {
             return Ok(());
         }
-        for base in written {
-            let listed = written.iter().filter(|other| Arc::ptr_eq(other, base)).count();
+        for (base, _) in written {
+            let listed = written.iter().filter(|(other, _)| Arc::ptr_eq(other, base)).count();
+            let listed = listed + usize::from(engine::is_rewritten(base));
             let returned = outputs.iter().filter(|output| output.has_base(base)).count();
             if Arc::strong_count(base) > listed + returned && base.is_tracked() {
                 let reason = "f writes a tracked value into a tensor from outside, which would lose its gradient; return the \
@@ -177,10 +179,20 @@ impl Operation for Checkpoint {
             return Ok(outputs.iter().map(|output| output.array().clone()).collect());
         }
         let (outputs, written) = collect_writes(|| self.evaluate(0, &x));
-        let outputs = outputs?;
-        known(&outputs, &x)?;
-        self.writes_stay_inside(&outputs, &written)?;
-        add_writes(written);
+        let checked = outputs.and_then(|outputs| {
+            known(&outputs, &x)?;
+            self.writes_stay_inside(&outputs, &written)?;
+            Ok(outputs)
+        });
+        if checked.is_err() {
+            // What f wrote would depend on the leaves that stand for results, which lead nowhere.
+            for (base, before) in written.into_iter().rev() {
+                base.restore(before);
+            }
+        } else {
+            add_writes(written);
+        }
+        let outputs = checked?;
         Ok(outputs.iter().map(|output| output.array().clone()).collect())
     }
 

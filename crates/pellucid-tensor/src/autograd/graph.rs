@@ -64,8 +64,14 @@ impl Slot {
         drop(old);
     }
 
+    /// True if the gradient was set by the user, and no pass has added to it.
+    pub(crate) fn is_preset(&self) -> bool {
+        self.preset.load(Ordering::Relaxed)
+    }
+
     /// Replaces the gradient, without telling a recording.
-    pub(crate) fn set_untracked(&self, grad: Option<Tensor>) {
+    pub(crate) fn set_untracked(&self, grad: Option<Tensor>, is_preset: bool) {
+        self.preset.store(is_preset, Ordering::Relaxed);
         let old = std::mem::replace(&mut *self.lock(), grad);
         drop(old);
     }

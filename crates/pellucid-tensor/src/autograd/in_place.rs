@@ -184,15 +184,18 @@ impl ViewBase {
     }
 }
 
+/// A base that a recorded write has changed, with its history before the write.
+pub(crate) type WrittenBase = (Arc<ViewBase>, Edge);
+
 thread_local! {
-    /// The bases that recorded writes have changed, while [`collect_writes`] runs.
-    static WRITTEN: RefCell<Option<Vec<Arc<ViewBase>>>> = const { RefCell::new(None) };
+    /// The recorded writes of this thread, while [`collect_writes`] runs.
+    static WRITTEN: RefCell<Option<Vec<WrittenBase>>> = const { RefCell::new(None) };
 }
 
-/// Runs `f`, and returns with its result the base of every recorded write of this thread in it.
-pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<Arc<ViewBase>>) {
+/// Runs `f`, and returns with its result every recorded write of this thread in it.
+pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<WrittenBase>) {
     /// Restores the collection around this one, also when `f` panics.
-    struct Outer(Option<Vec<Arc<ViewBase>>>);
+    struct Outer(Option<Vec<WrittenBase>>);
     impl Drop for Outer {
         fn drop(&mut self) {
             WRITTEN.set(self.0.take());
@@ -206,7 +209,7 @@ pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<Arc<ViewBase>>
 }
 
 /// Adds writes to the collection of this thread, if there is one.
-pub(crate) fn add_writes(written: impl IntoIterator<Item = Arc<ViewBase>>) {
+pub(crate) fn add_writes(written: impl IntoIterator<Item = WrittenBase>) {
     WRITTEN.with_borrow_mut(|list| {
         if let Some(list) = list {
             list.extend(written);
@@ -224,12 +227,12 @@ pub(crate) struct Rewrite {
 }
 
 impl Rewrite {
-    /// A write through `target` into a part of its storage.
+    /// A write through `target` into `view`, a part of its storage.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an operation of unknown gradient returned memory of this tensor, or if it is a view that
     /// was made under `no_grad`.
-    pub(crate) fn new(op: &'static str, target: &Tensor, region: &Layout) -> Result<Rewrite> {
+    pub(crate) fn new(op: &'static str, target: &Tensor, view: &Array) -> Result<Rewrite> {
         let base = target.view_base().clone();
         if base.is_opaque.load(Ordering::Relaxed) {
             let reason = format!(
@@ -239,7 +242,7 @@ impl Rewrite {
             );
             return Err(Error::invalid(op, reason));
         }
-        if base.is_apart && Arc::strong_count(target.array().storage()) > 1 {
+        if base.is_apart && is_shared(target, view) {
             let reason = format!(
                 "the target of shape {} is a view that was made under no_grad(), and the tensor whose memory it shares would \
                  get no gradient; make the view outside of no_grad(), or detach() it to give it a history of its own",
@@ -247,7 +250,7 @@ impl Rewrite {
             );
             return Err(Error::invalid(op, reason));
         }
-        let (region, shape) = (base.relative(region), base.shape());
+        let (region, shape) = (base.relative(view.layout()), base.shape());
         Ok(Rewrite { base, region, shape })
     }
 
@@ -275,12 +278,19 @@ impl Rewrite {
             base.writes.fetch_add(1, Ordering::Release);
             std::mem::replace(&mut *edge, Edge::Node(node, 0))
         };
-        drop(old);
         if engine::mode() != engine::Mode::Capture {
             engine::gradient_switched(target.array());
         }
-        add_writes([base]);
+        add_writes([(base, old)]);
     }
+}
+
+/// True if an array other than the target, the view of it that is written, and the operands of recorded kernels has the
+/// target's storage.
+fn is_shared(target: &Tensor, view: &Array) -> bool {
+    let storage = target.array().storage();
+    let own = 1 + usize::from(!std::ptr::eq(view, target.array()));
+    Arc::strong_count(storage) > own + engine::recorded_operands(storage)
 }
 
 /// The same layout further back in its storage.

@@ -338,8 +338,8 @@ impl<'a> Pass<'a> {
     /// Shows the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
     fn observe(&mut self, node: &Arc<Recorded>, gradients: &mut [Option<Tensor>]) -> Result<()> {
         if let Some(hooks) = node.hooks() {
-            for (hooks, gradient) in hooks.iter().zip(&mut *gradients) {
-                *gradient = gradient.take().map(|g| shown(hooks, g, &mut self.shared));
+            for ((hooks, meta), gradient) in hooks.iter().zip(&node.metas).zip(&mut *gradients) {
+                *gradient = gradient.take().map(|g| shown(hooks, g, meta, &mut self.shared)).transpose()?;
             }
         }
         if let Some((targets, _)) = &mut self.targets {
@@ -361,7 +361,7 @@ impl<'a> Pass<'a> {
                 if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.keep_grad) {
                     let storage = storage_of(gradient);
                     // Two slots never hold one storage: the user may write into either.
-                    let is_shared = self.shared.get(storage).is_some() && !gradient.requires_grad();
+                    let is_shared = self.shared.get(storage).is_some();
                     let kept = if is_shared { ops::copy(gradient)? } else { gradient.clone() };
                     self.shared.insert(storage, ());
                     slot.update(|held| self.options.accumulate(held, kept))?;
@@ -375,7 +375,7 @@ impl<'a> Pass<'a> {
     fn finish(&mut self) -> Result<()> {
         let Pass { options, leaves, shared, targets, .. } = self;
         for Arrived { slot, gradient } in leaves.iter_mut() {
-            *gradient = gradient.take().map(|g| shown(&slot.hooks, g, shared));
+            *gradient = gradient.take().map(|g| shown(&slot.hooks, g, &slot.meta, shared)).transpose()?;
         }
         if let Some((targets, _)) = targets {
             for Arrived { slot, gradient } in leaves.drain(..) {
@@ -386,10 +386,6 @@ impl<'a> Pass<'a> {
                 }
             }
             return Ok(());
-        }
-        // What hooks have returned is looked at before the first slot is written.
-        for Arrived { slot, gradient } in leaves.iter() {
-            gradient.iter().try_for_each(|g| check("hook", g, &slot.meta))?;
         }
         // A recorded gradient is differentiable with respect to all leaves, also where it is constant.
         let edges: Vec<Edge> = match options.create_graph {
@@ -445,16 +441,13 @@ impl Backward {
 /// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
 ///
 /// Clipping writes into the gradient of a leaf, once for each leaf. The terms of a sum share one gradient, and the caller,
-/// a hook or a slot may hold it too. Recorded kernels hold their operands, so in lazy and captured steps `shared` tells which
-/// storages are aliased; an operation of a user that returns a saved value is not seen there.
+/// a hook or a slot may hold it too. Recorded kernels and graphs hold their operands, so in lazy and captured steps, and for
+/// gradients with a history, `shared` tells which storages are aliased; an operation of a user that returns a saved value is not seen there.
 pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
-    if gradient.requires_grad() {
-        // Its history keeps it from being written into.
-        return Ok(gradient);
-    }
     let is_own = match engine::mode() {
-        engine::Mode::Eager | engine::Mode::Watched => gradient.is_unique(),
-        engine::Mode::Lazy | engine::Mode::Capture => {
+        engine::Mode::Eager | engine::Mode::Watched if !gradient.requires_grad() => gradient.is_unique(),
+        _ if gradient.is_leaf() && gradient.requires_grad() => false,
+        _ => {
             let storage = storage_of(&gradient);
             let is_first = shared.get(storage).is_none();
             shared.insert(storage, ());
@@ -464,14 +457,22 @@ pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tens
     if is_own { Ok(gradient) } else { ops::copy(&gradient) }
 }
 
-/// What hooks make of a gradient; they may keep it.
-fn shown(hooks: &Hooks, gradient: Tensor, shared: &mut ByAddress<()>) -> Tensor {
+/// Returns what hooks make of a gradient of a tensor with this shape and dtype; they may keep it.
+fn shown(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut ByAddress<()>) -> Result<Tensor> {
     if hooks.is_empty() {
-        return gradient;
+        return Ok(gradient);
     }
     let gradient = hooks.run(gradient);
+    if *gradient.shape() != meta.shape {
+        let help = "a hook must return a gradient of its tensor's shape";
+        return Err(Error::shapes("hook", [gradient.shape(), &meta.shape], help));
+    }
+    if gradient.dtype() != meta.dtype {
+        let help = "a hook must return a gradient of its tensor's dtype";
+        return Err(Error::dtypes("hook", [gradient.dtype(), meta.dtype], help));
+    }
     shared.insert(storage_of(&gradient), ());
-    gradient
+    Ok(gradient)
 }
 
 /// Which storage a tensor's elements lie in.

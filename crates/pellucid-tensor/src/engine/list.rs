@@ -28,6 +28,8 @@ pub(crate) struct Recorded {
 pub(crate) struct Touched {
     pub(crate) slot: Arc<Slot>,
     pub(crate) entry: Option<Tensor>,
+    /// The gradient at entry was set by the user.
+    pub(crate) is_preset: bool,
     /// The step emptied it before it looked.
     pub(crate) cleared: bool,
 }
@@ -87,7 +89,8 @@ impl Recording {
 
     pub(crate) fn touch(&mut self, slot: &Arc<Slot>, clears: bool) {
         if !self.touched.iter().any(|t| Arc::ptr_eq(&t.slot, slot)) {
-            self.touched.push(Touched { slot: slot.clone(), entry: slot.get_untracked(), cleared: clears });
+            let (entry, is_preset) = (slot.get_untracked(), slot.is_preset());
+            self.touched.push(Touched { slot: slot.clone(), entry, is_preset, cleared: clears });
         }
     }
 

@@ -345,6 +345,22 @@ pub(crate) fn rewriting(base: &Arc<crate::autograd::ViewBase>, edge: &crate::aut
     }
 }
 
+/// True if the step that is captured has written into this base: then the recording holds it too.
+pub(crate) fn is_rewritten(base: &Arc<crate::autograd::ViewBase>) -> bool {
+    MODE.get() == Mode::Capture && list::with_current(|r| r.rewritten.iter().any(|(known, _)| Arc::ptr_eq(known, base)))
+}
+
+/// The number of operands of this thread's recorded kernels, and of constants, that have this storage.
+pub(crate) fn recorded_operands(storage: &Arc<Storage>) -> usize {
+    if !matches!(MODE.get(), Mode::Lazy | Mode::Capture) {
+        return 0;
+    }
+    list::with_current(|r| {
+        let operands = r.kernels.iter().flat_map(|k| k.inputs.iter().chain(&k.outputs));
+        operands.chain(&r.constants).filter(|array| Arc::ptr_eq(array.storage(), storage)).count()
+    })
+}
+
 /// The history of a tensor has changed by a write in place.
 pub(crate) fn rewrote(tensor: &crate::tensor::Tensor) {
     if MODE.get() == Mode::Capture {

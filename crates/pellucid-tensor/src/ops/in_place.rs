@@ -43,7 +43,7 @@ pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tens
         return write(&values, view);
     }
     let source = ops::to_dtype(&ops::broadcast_to(source, view.shape())?, x.dtype())?;
-    let rewrite = Rewrite::new(op, x, view.layout())?;
+    let rewrite = Rewrite::new(op, x, view)?;
     write(source.array(), view)?;
     let derivative = Overwrite { op, region: rewrite.region.clone(), shape: rewrite.shape.clone() };
     rewrite.record(x, &source, None, derivative);
@@ -65,16 +65,18 @@ pub(crate) fn put_axes(
     let shape = index.shape(view.shape(), indices[0].shape());
     let kernel = Kernel::Scatter(kernel::Scatter { index, combine: Combine::Set });
     let scatter = |values: &Array| {
-        let operands: SmallVec<[&Array; 4]> =
-            std::iter::once(values).chain(indices.iter().map(|t| t.array())).collect();
-        engine::submit(&kernel, &operands, &[view])
+        // A scatter reads in another order than it writes: an operand in the target's memory is copied first.
+        let apart = |a: &Array| if a.shares_storage(view) { a.copy() } else { Ok(a.clone()) };
+        let operands = std::iter::once(values).chain(indices.iter().map(|t| t.array()));
+        let operands: SmallVec<[Array; 4]> = operands.map(apart).collect::<Result<_>>()?;
+        engine::submit(&kernel, &operands.iter().collect::<SmallVec<[&Array; 4]>>(), &[view])
     };
     let broadcast = values.array().broadcast_to(op, &shape)?;
     if shape.size() == 0 || !is_recorded_write(x, values) {
         return scatter(&broadcast.cast(x.dtype())?);
     }
     let values = ops::contiguous(&ops::to_dtype(&ops::broadcast_to(values, &shape)?, x.dtype())?)?;
-    let rewrite = Rewrite::new(op, x, view.layout())?;
+    let rewrite = Rewrite::new(op, x, view)?;
     let positions = ops::contiguous(&ops::gather_axes(&rewrite.numbers(), axes, indices)?)?;
     scatter(values.array())?;
     let derivative = OverwriteAt { op, shape: rewrite.shape.clone() };

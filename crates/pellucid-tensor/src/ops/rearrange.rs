@@ -36,7 +36,7 @@ pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
             y = ops::concatenate(&[&tail, &head], axis as isize)?;
         }
     }
-    Ok(y)
+    own(x, y)
 }
 
 /// Turned `times` quarter turns in the plane of two axes, from the first towards the second.
@@ -50,12 +50,13 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
     if first == second {
         return Err(Error::invalid("rot90", format!("axes {a} and {b} are the same")));
     }
-    match times.rem_euclid(4) {
-        0 => Ok(x.clone()),
-        1 => ops::flip(&ops::transpose(x, a, b)?, a),
-        2 => ops::flip(x, axes),
-        _ => ops::transpose(&ops::flip(x, a)?, a, b),
-    }
+    let turned = match times.rem_euclid(4) {
+        0 => x.clone(),
+        1 => ops::flip(&ops::transpose(x, a, b)?, a)?,
+        2 => ops::flip(x, axes)?,
+        _ => ops::transpose(&ops::flip(x, a)?, a, b)?,
+    };
+    own(x, turned)
 }
 
 /// The axes `from` at places `to`; the others keep their order.
@@ -151,7 +152,8 @@ pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Res
         Repeats::Each(times) => {
             let column = ops::unsqueeze(x, axis as isize + 1)?;
             let whole = ops::broadcast_to(&column, column.shape().with_axis(axis + 1, times))?;
-            reshape_to(&whole, &x.shape().with_axis(axis, len.checked_mul(times).ok_or_else(Error::absurd_size)?))
+            let shape = x.shape().with_axis(axis, len.checked_mul(times).ok_or_else(Error::absurd_size)?);
+            own(x, reshape_to(&whole, &shape)?)
         }
         Repeats::List(times) if times.len() == len => {
             let total = times.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).ok_or_else(Error::absurd_size)?;
@@ -180,7 +182,7 @@ pub fn tile(x: &Tensor, times: &[usize]) -> Result<Tensor> {
     let apart: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
     let whole: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
     let joined: Shape = (0..rank).map(|k| count(k).saturating_mul(length(k))).collect();
-    reshape_to(&ops::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)
+    own(x, reshape_to(&ops::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)?)
 }
 
 /// Which of the axes of [`meshgrid`] comes first.
@@ -321,4 +323,9 @@ pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("unbind", axis)?;
     check::affordable_parts(x.shape()[at])?;
     (0..x.shape()[at]).map(|i| ops::select(x, at as isize, i as isize)).collect()
+}
+
+/// Returns y, or a copy of it if it shares the memory of x: these operations copy for all arguments.
+pub(super) fn own(x: &Tensor, y: Tensor) -> Result<Tensor> {
+    if y.array().shares_storage(x.array()) { ops::copy(&y) } else { Ok(y) }
 }

@@ -209,5 +209,5 @@ pub fn diff(x: &Tensor, order: usize, axis: isize) -> Result<Tensor> {
         let (low, high) = (ops::narrow(&y, axis, 0, len)?, ops::narrow(&y, axis, y.shape()[at] - len, len)?);
         y = if x.dtype() == DType::Bool { ops::logical_xor(&high, &low)? } else { ops::sub(&high, &low)? };
     }
-    Ok(y)
+    super::rearrange::own(x, y)
 }

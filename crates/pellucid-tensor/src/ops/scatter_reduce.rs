@@ -175,11 +175,16 @@ fn slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Te
 /// x with α·(slices of the source) added at these indices of an axis; repeated indices accumulate.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
+/// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`];
+/// [`Error::InvalidArgument`] for an α that is not a value of an integer dtype.
 #[tensor_method]
 pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha: impl Into<Scalar>) -> Result<Tensor> {
     let index = slices("index_add", x, axis, index, source)?;
-    let scaled = ops::to_dtype(&ops::mul(source, alpha.into())?, source.dtype())?;
+    let alpha = alpha.into();
+    if !source.dtype().is_float() {
+        ops::written_scalar("index_add", alpha, source.dtype())?;
+    }
+    let scaled = ops::to_dtype(&ops::mul(source, alpha)?, source.dtype())?;
     scatter_add(x, &index, &scaled, axis)
 }
 

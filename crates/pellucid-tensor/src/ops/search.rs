@@ -219,6 +219,8 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
             check::in_range_without_nan(op, "elements that set the ends of the bins", end, f64::MIN..=f64::MAX)?;
         }
     }
+    let width = ops::sub(&high, &low)?;
+    check::in_range_without_nan(op, "the distance between the ends of the bins", &width, 0.0..=f64::MAX)?;
     // Ends that are equal are half a unit away on both sides.
     let apart = ops::mul(&ops::to_dtype(&ops::eq(&low, &high)?, x.dtype())?, 0.5)?;
     let (low, high) = (ops::sub(&low, &apart)?, ops::add(&high, &apart)?);

@@ -90,8 +90,10 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
         Window::Kaiser { beta } => {
             let depth = |k| beta * (1.0 - (2.0 * place(k) - 1.0).powi(2)).max(0.0).sqrt();
             let depths = Tensor::counted(count, |k| Scalar::Float(depth(k)), DType::F64)?;
-            let highest = ops::i0(&ops::full((), beta, DType::F64)?)?;
-            ops::to_dtype(&ops::div(&ops::i0(&depths)?, &highest)?, dtype)
+            // I₀(x)/I₀(β) = I₀ₑ(x)/I₀ₑ(β)·exp(x − β): I₀ alone overflows from 714 on.
+            let highest = ops::i0e(&ops::full((), beta, DType::F64)?)?;
+            let ratio = ops::div(&ops::i0e(&depths)?, &highest)?;
+            ops::to_dtype(&ops::mul(&ratio, &ops::exp(&ops::sub(&depths, beta)?)?)?, dtype)
         }
         Window::Nuttall => cosines(&[0.3635819, 0.4891775, 0.1365995, 0.0106411]),
     }

@@ -1,15 +1,16 @@
 //! In-place updates by a formula: of several tensors by one kernel, and of many such sets at once.
 
 use super::formula::{broadcast, map_all, overwriting};
-use super::in_place::put_view;
-use crate::autograd::is_grad_enabled;
+use super::in_place::{is_recorded_write, put_view};
+use crate::autograd::{Rewrite, is_grad_enabled};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::formula::{Formula, Program};
 use pellucid_ir::kernel::Params;
-use pellucid_ir::{Error, Result, Scalar};
+use pellucid_ir::{Error, Layout, Result, Scalar};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Overwrites `targets` with the outputs of a formula, whose first inputs they may be: an in-place
@@ -21,8 +22,8 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-/// [`Error::ShapeMismatch`] for shapes other than the targets', and for two targets that are the same elements or overlapping
-/// ranges.
+/// [`Error::ShapeMismatch`] for shapes other than the targets', and for two targets that have an element in
+/// common.
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
     update_many(formula, targets.len(), &all, params)
@@ -94,19 +95,19 @@ fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[S
         let values = map_all(formula, &inputs, params)?;
         written.extend(set[..targets].iter().copied().zip(values));
     }
+    for (target, value) in &written {
+        if is_recorded_write(target, value) {
+            Rewrite::new(op, target, target.array())?;
+        }
+    }
     written.iter().try_for_each(|(target, value)| put_view(op, target, target.array(), value))
 }
 
-/// Refuses two targets of one set that are the same elements, or overlapping ranges of one storage.
+/// Refuses two targets of one set that have an element in common.
 fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
     let overlap = |a: &Tensor, b: &Tensor| {
         let (a, b) = (a.array(), b.array());
-        let (first, second) = (a.layout().extent(), b.layout().extent());
-        let are_ranges = a.layout().is_contiguous() && b.layout().is_contiguous();
-        a.shares_storage(b)
-            && (a.layout() == b.layout() || are_ranges)
-            && first.start < second.end
-            && second.start < first.end
+        a.shares_storage(b) && share_elements(a.layout(), b.layout())
     };
     for (i, target) in targets.iter().enumerate() {
         if let Some(other) = targets[..i].iter().find(|other| overlap(other, target)) {
@@ -115,6 +116,29 @@ fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// True if two layouts in one storage have an element in common.
+fn share_elements(a: &Layout, b: &Layout) -> bool {
+    let (first, second) = (a.extent(), b.extent());
+    let ranges_meet = first.start < second.end && second.start < first.end;
+    if !ranges_meet || a == b || a.is_contiguous() && b.is_contiguous() {
+        return ranges_meet;
+    }
+    let (few, many) = if a.shape().size() <= b.shape().size() { (a, b) } else { (b, a) };
+    let elements: HashSet<isize> = positions(few).collect();
+    positions(many).any(|position| elements.contains(&position))
+}
+
+/// The positions of a layout's elements in its storage.
+fn positions(layout: &Layout) -> impl Iterator<Item = isize> + '_ {
+    let (dims, strides) = (layout.shape().dims(), layout.strides());
+    (0..layout.shape().size()).map(move |flat| {
+        let step = |(rest, sum): (usize, isize), axis: usize| {
+            (rest / dims[axis], sum + (rest % dims[axis]) as isize * strides[axis])
+        };
+        (0..dims.len()).rev().fold((flat, layout.offset() as isize), step).1
+    })
 }
 
 /// Whether all of a set broadcast to the shape that every target has.

@@ -4,7 +4,9 @@
 
 use super::sum_to;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
+use crate::autograd::{
+    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_grad_enabled,
+};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Layout, Result, Scalar, Shape};
@@ -108,9 +110,19 @@ pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
     reshape_to(x, &shape.into().resolve("reshape", x.size())?)
 }
 
+/// The view of all of x: x itself, or, under `no_grad`, a tensor without its history.
+fn whole(x: &Tensor) -> Tensor {
+    if is_grad_enabled() || !x.requires_grad() {
+        return x.clone();
+    }
+    let view = x.detach();
+    view.set_apart(x);
+    view
+}
+
 pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     if x.shape() == shape {
-        return Ok(x.clone());
+        return Ok(whole(x));
     }
     if shape.checked_size() != Some(x.size()) {
         let help = format!("{} elements cannot fill {shape}; the sizes must be equal", x.size());
@@ -272,7 +284,7 @@ impl Operation for Expand {
 pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
     let shape = shape.into();
     if *x.shape() == shape {
-        return Ok(x.clone());
+        return Ok(whole(x));
     }
     apply_one(Expand { shape }, &[x])
 }
@@ -343,7 +355,7 @@ impl Operation for Embed {
 }
 
 pub(crate) fn cuts(x: &Tensor, cuts: Cuts) -> Result<Tensor> {
-    if cuts.is_empty() { Ok(x.clone()) } else { apply_one(Cut { cuts }, &[x]) }
+    if cuts.is_empty() { Ok(whole(x)) } else { apply_one(Cut { cuts }, &[x]) }
 }
 
 /// A tensor of this shape, x in a part of it and one number in the rest.

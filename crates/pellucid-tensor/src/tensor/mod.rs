@@ -283,9 +283,14 @@ impl Tensor {
     #[track_caller]
     pub fn set_grad(&self, gradient: Option<Tensor>) {
         if let Some(g) = &gradient {
-            let fits = g.shape() == self.shape() && g.dtype() == self.dtype();
             let help = "a gradient has its tensor's shape and dtype";
-            panic::unwrap(if fits { Ok(()) } else { Err(Error::shapes("set_grad", [g.shape(), self.shape()], help)) });
+            panic::unwrap(if g.shape() != self.shape() {
+                Err(Error::shapes("set_grad", [g.shape(), self.shape()], help))
+            } else if g.dtype() != self.dtype() {
+                Err(Error::dtypes("set_grad", [g.dtype(), self.dtype()], help))
+            } else {
+                Ok(())
+            });
         }
         if gradient.is_some() || self.0.existing_slot().is_some() {
             self.0.slot().set(gradient);

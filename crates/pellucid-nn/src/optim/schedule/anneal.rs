@@ -1,6 +1,7 @@
 //! Schedules that go from one rate to another along a curve.
 
-use super::{Anneal, At, PerGroup, Schedule};
+use super::{Anneal, At, PerGroup, Schedule, above_zero, not_negative};
+use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
 /// Linearly from one factor to another in `total` epochs.
@@ -28,6 +29,12 @@ impl Schedule for Linear {
         let done = at.epoch.min(self.total) as f64 / self.total as f64;
         Some(at.base * (self.start_factor + (self.end_factor - self.start_factor) * done))
     }
+
+    fn check(&self) -> Result<()> {
+        not_negative("Linear", "start_factor", self.start_factor)?;
+        not_negative("Linear", "end_factor", self.end_factor)?;
+        above_zero("Linear", "total", self.total)
+    }
 }
 
 /// Down to 0 in `total` epochs, as (1 − t/T)^power.
@@ -50,6 +57,10 @@ impl Schedule for Polynomial {
 
     fn closed(&self, at: At) -> Option<f64> {
         Some(at.base * (1.0 - at.epoch.min(self.total) as f64 / self.total as f64).powf(self.power))
+    }
+
+    fn check(&self) -> Result<()> {
+        above_zero("Polynomial", "total", self.total)
     }
 }
 
@@ -80,6 +91,10 @@ impl Schedule for Cosine {
     fn closed(&self, at: At) -> Option<f64> {
         let height = 1.0 + (PI * at.epoch as f64 / self.period as f64).cos();
         Some(self.floor + (at.base - self.floor) * height / 2.0)
+    }
+
+    fn check(&self) -> Result<()> {
+        above_zero("Cosine", "period", self.period)
     }
 }
 
@@ -126,6 +141,11 @@ impl Schedule for CosineWarmRestarts {
     fn closed(&self, at: At) -> Option<f64> {
         Some(self.next(at))
     }
+
+    fn check(&self) -> Result<()> {
+        above_zero("CosineWarmRestarts", "first", self.first)?;
+        above_zero("CosineWarmRestarts", "multiple", self.multiple)
+    }
 }
 
 /// To one rate in `epochs` epochs, and then at it: for averages of weights (SWA: Izmailov et al. 2018; see
@@ -170,5 +190,9 @@ impl Schedule for SwaLr {
         // The rate from which the one before has come.
         let start = if before == 1.0 { end } else { (at.lr - before * end) / (1.0 - before) };
         end * now + start * (1.0 - now)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.swa_lr.check("SwaLr", "swa_lr")
     }
 }

@@ -1,6 +1,7 @@
 //! Schedules of schedules.
 
 use super::{At, Schedule};
+use pellucid_tensor::Result;
 
 /// One schedule after another: each begins anew, in its own epoch 0, at its milestone.
 pub struct Sequential {
@@ -50,6 +51,11 @@ impl Schedule for Sequential {
         let (schedule, epoch, _) = self.holding(epoch);
         schedule.momentum(group, epoch)
     }
+
+    fn check(&self) -> Result<()> {
+        self.first.check()?;
+        self.others.iter().try_for_each(|(_, schedule)| schedule.check())
+    }
 }
 
 /// Several schedules at once: each goes on from the rate that those before it have made.
@@ -73,5 +79,9 @@ impl Schedule for Chained {
 
     fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
         self.0.iter().rev().find_map(|schedule| schedule.momentum(group, epoch))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.0.iter().try_for_each(|schedule| schedule.check())
     }
 }

@@ -1,6 +1,7 @@
 //! Schedules that rise and fall, and move the momentum the other way.
 
-use super::{At, PerGroup, Schedule};
+use super::{At, PerGroup, Schedule, above_zero};
+use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
 /// The curve between two rates.
@@ -107,6 +108,11 @@ impl Schedule for OneCycle {
         let value = || self.value(epoch, self.max_momentum, self.base_momentum, self.max_momentum);
         self.cycle_momentum.then(value)
     }
+
+    fn check(&self) -> Result<()> {
+        self.max_lr.check("OneCycle", "max_lr")?;
+        above_zero("OneCycle", "total", self.total)
+    }
 }
 
 /// How the height of a cycle follows from its number, or from the epoch.
@@ -198,5 +204,11 @@ impl Schedule for Cyclic {
     fn momentum(&self, _: usize, epoch: usize) -> Option<f64> {
         let down = (self.max_momentum - self.base_momentum) * self.height(epoch);
         self.cycle_momentum.then_some(self.max_momentum - down)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.base_lr.check("Cyclic", "base_lr")?;
+        self.max_lr.check("Cyclic", "max_lr")?;
+        above_zero("Cyclic", "up", self.up)
     }
 }

@@ -1,6 +1,7 @@
 //! Schedules by factors: what the rate is multiplied by, and when.
 
-use super::{At, Schedule};
+use super::{At, Schedule, above_zero, not_negative};
+use pellucid_tensor::Result;
 
 /// A function of group and epoch.
 type Factor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
@@ -73,6 +74,11 @@ impl Schedule for StepDecay {
     fn closed(&self, at: At) -> Option<f64> {
         Some(at.base * self.gamma.powf((at.epoch / self.step_size) as f64))
     }
+
+    fn check(&self) -> Result<()> {
+        above_zero("StepDecay", "step_size", self.step_size)?;
+        not_negative("StepDecay", "gamma", self.gamma)
+    }
 }
 
 /// Times γ at every milestone; one that is listed twice counts twice.
@@ -98,6 +104,10 @@ impl Schedule for MultiStep {
     fn closed(&self, at: At) -> Option<f64> {
         Some(at.base * self.factor(|m| m <= at.epoch))
     }
+
+    fn check(&self) -> Result<()> {
+        not_negative("MultiStep", "gamma", self.gamma)
+    }
 }
 
 /// Times γ in every epoch.
@@ -114,6 +124,10 @@ impl Schedule for Exponential {
 
     fn closed(&self, at: At) -> Option<f64> {
         Some(at.base * self.gamma.powf(at.epoch as f64))
+    }
+
+    fn check(&self) -> Result<()> {
+        not_negative("Exponential", "gamma", self.gamma)
     }
 }
 

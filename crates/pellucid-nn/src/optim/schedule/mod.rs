@@ -26,6 +26,8 @@
 //! # Ok::<(), pellucid_tensor::Error>(())
 //! ```
 
+use pellucid_tensor::{Error, Result};
+
 mod anneal;
 mod compose;
 mod cycle;
@@ -81,6 +83,27 @@ pub trait Schedule: Send + Sync {
     fn momentum(&self, _group: usize, _epoch: usize) -> Option<f64> {
         None
     }
+
+    /// Checks the schedule's options.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an option outside of its documented range.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Refuses a count of 0.
+fn above_zero(schedule: &'static str, option: &str, count: usize) -> Result<()> {
+    if count > 0 { Ok(()) } else { Err(Error::invalid(schedule, format!("{option} must be above 0"))) }
+}
+
+/// Refuses a number that is negative or not finite.
+fn not_negative(schedule: &'static str, option: &str, value: f64) -> Result<()> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(Error::invalid(schedule, format!("{option} must be finite and at least 0, got {value}")))
 }
 
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
@@ -103,6 +126,10 @@ impl<S: Schedule + ?Sized> Schedule for Box<S> {
     fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
         (**self).momentum(group, epoch)
     }
+
+    fn check(&self) -> Result<()> {
+        (**self).check()
+    }
 }
 
 /// One number for all groups, or one for each.
@@ -124,6 +151,18 @@ impl PerGroup {
             PerGroup::All(value) => *value,
             PerGroup::Each(values) => values[group.min(values.len() - 1)],
         }
+    }
+}
+
+impl PerGroup {
+    /// Refuses an empty list, and numbers that are negative or not finite.
+    fn check(&self, schedule: &'static str, option: &str) -> Result<()> {
+        let values = match self {
+            PerGroup::All(value) => std::slice::from_ref(value),
+            PerGroup::Each(values) => values,
+        };
+        above_zero(schedule, &format!("the number of values of {option}"), values.len())?;
+        values.iter().try_for_each(|&value| not_negative(schedule, option, value))
     }
 }
 

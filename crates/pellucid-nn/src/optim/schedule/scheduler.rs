@@ -20,9 +20,10 @@ impl<S: Schedule> Scheduler<S> {
     /// Begins: the optimizer has the rates of epoch 0 then.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the schedule moves the momentum, and the optimizer has none; for a first rate that is
-    /// not finite.
+    /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]); if the schedule
+    /// moves the momentum, and the optimizer has none; for a first rate that is not finite.
     pub fn new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
+        schedule.check()?;
         let groups = 0..optimizer.groups();
         if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.momentum(g).is_none()) {
             let reason = "the schedule moves the momentum, but the optimizer has none, or was made with momentum 0";

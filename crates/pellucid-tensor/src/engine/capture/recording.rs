@@ -2,6 +2,7 @@
 
 use super::super::list::{Deferred, Touched};
 use super::super::{Mode, Recorded, Recording};
+use crate::array::Array;
 use crate::autograd::Slot;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::POISONED;
@@ -39,18 +40,23 @@ pub(in crate::engine) fn recorded<R>(f: impl FnOnce() -> R) -> Result<(R, Record
     }
 }
 
+/// True if the arrays are different parts of one storage.
+fn is_moved(before: &Array, after: &Array) -> bool {
+    before.shares_storage(after) && before.layout() != after.layout()
+}
+
 /// Puts every gradient slot back as the step found it, and makes the step leave it so: a gradient that
 /// was there receives the new one.
 fn restore(recording: &mut Recording) -> Result<Slots> {
     let mut slots = Vec::new();
     let mut refused = None;
-    for Touched { slot, entry, cleared } in std::mem::take(&mut recording.touched) {
+    for Touched { slot, entry, is_preset, cleared } in std::mem::take(&mut recording.touched) {
         // The leaf was made by the step and is gone: nobody can reach its gradient.
         if Arc::strong_count(&slot) == 1 {
             continue;
         }
         let exit = slot.get_untracked();
-        slot.set_untracked(entry.clone());
+        slot.set_untracked(entry.clone(), is_preset);
         let change = match (&entry, &exit) {
             (None, None) => None,
             (None, Some(_)) if cleared => None,
@@ -60,6 +66,9 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
             )),
             (Some(_), None) => {
                 Some(("set before, empty after", "call zero_grad() before the step is captured, or not at its end"))
+            }
+            (Some(before), Some(after)) if is_moved(before.array(), after.array()) => {
+                Some(("stored elsewhere in the same memory after", "set a copy() of the gradient"))
             }
             (Some(before), Some(after)) => {
                 if !before.array().shares_storage(after.array()) {

@@ -349,7 +349,9 @@ impl Step {
     /// of outside still does: one that only the step holds was replaced.
     pub(super) fn still_bound(&self) -> bool {
         let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), entry) {
-            (Some(now), Some(then)) => now.array().shares_storage(then.array()),
+            (Some(now), Some(then)) => {
+                now.array().shares_storage(then.array()) && now.array().layout() == then.array().layout()
+            }
             (None, None) => true,
             _ => false,
         });

@@ -198,14 +198,28 @@ impl Tensor {
     }
 }
 
-/// a + w·(b − a): from a at w = 0 to b at w = 1. All three broadcast.
+/// a + w·(b − a), the linear interpolation from a at w = 0 to b at w = 1; both ends are exact. All three broadcast.
+///
+/// For w ≥ ½ it is computed as b − (1 − w)·(b − a).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
 #[tensor_method]
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
     static LERP: OnceLock<Formula> = OnceLock::new();
-    super::map(LERP.get_or_init(|| formula! { lerp(a, b, w) = a + w * (b - a); }.eternal()), &[a, b, weight], &[])
+    super::map(
+        LERP.get_or_init(|| {
+            formula! {
+                lerp(a, b, w) = w.lt(0.5).select(a + w * (b - a), b - (1.0 - w) * (b - a));
+                d a = g * (1.0 - w);
+                d b = g * w;
+                d w = g * (b - a);
+            }
+            .eternal()
+        }),
+        &[a, b, weight],
+        &[],
+    )
 }
 
 /// x + value·a·b. All three tensors broadcast.

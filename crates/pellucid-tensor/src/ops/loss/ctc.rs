@@ -1,6 +1,6 @@
 //! Connectionist temporal classification: the probability of a labelling, over all its alignments.
 
-use super::{Reduction, class_numbers, floats, in_range};
+use super::{Reduction, class_numbers, floats, in_range, integers};
 use crate::array::host_vec;
 use crate::engine;
 use crate::ops::formula::map;
@@ -59,7 +59,8 @@ pub fn ctc_loss(
         let shapes = [log_probs.shape(), input_lengths.shape(), target_lengths.shape()];
         return Err(Error::shapes(op, shapes, "there are two lengths for every sample, and at least one step"));
     }
-    let lengths = |t: &Tensor| ops::reshape(&class_numbers(op, t)?, [samples, 1]);
+    let help = "lengths are integers; convert them with to_dtype(DType::I64)";
+    let lengths = |t: &Tensor| ops::reshape(&integers(op, help, t)?, [samples, 1]);
     let (steps_of, labels_of) = (lengths(input_lengths)?, lengths(target_lengths)?);
     check::in_range(op, "numbers of steps", &steps_of, 0.0..=steps as f64)?;
     let labels = padded(op, &class_numbers(op, targets)?, &labels_of, samples)?;

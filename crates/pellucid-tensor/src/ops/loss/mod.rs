@@ -71,16 +71,17 @@ fn floats(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
     Err(Error::dtypes(op, tensors.iter().map(|t| t.dtype()), "takes floats; use to_dtype()"))
 }
 
-/// Class numbers as `i64`, after a look at their dtype.
+/// Class numbers as `i64`, after a check of their dtype.
 fn class_numbers(op: &'static str, targets: &Tensor) -> Result<Tensor> {
-    if !targets.dtype().is_int() {
-        return Err(Error::dtypes(
-            op,
-            [targets.dtype()],
-            "targets are class numbers, which are integers; convert them with to_dtype(DType::I64)",
-        ));
+    integers(op, "targets are class numbers, which are integers; convert them with to_dtype(DType::I64)", targets)
+}
+
+/// The same numbers as `i64`; refuses numbers that are not integers with this advice.
+fn integers(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Tensor> {
+    if !numbers.dtype().is_int() {
+        return Err(Error::dtypes(op, [numbers.dtype()], help));
     }
-    ops::to_dtype(targets, DType::I64)
+    ops::to_dtype(numbers, DType::I64)
 }
 
 /// Class numbers after a look at their values.

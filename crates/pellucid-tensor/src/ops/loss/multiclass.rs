@@ -120,7 +120,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
 }
 
 /// Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over the classes j that a sample has and the classes i that it has not, of scores `[N, C]` or `[C]` (or one number).
-/// Targets have their shape: class numbers up to the first −1.
+/// Targets have their shape: class numbers up to the first that is negative (PyTorch ends them with −1).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number of C or more. Where work is

@@ -1,5 +1,6 @@
 //! Losses between numbers and numbers.
 
+use super::super::check;
 use super::{Reduction, floats};
 use crate::autocast;
 use crate::ops;
@@ -153,7 +154,8 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
 /// (Nix & Weigend 1994). Variances below ε count as ε, and have the gradient that ε would have, so that they can grow again.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is negative or NaN,
+/// and for a negative variance. Where work is deferred, the loss of a negative variance is NaN instead.
 #[tensor_method]
 pub fn gaussian_nll_loss(
     x: &Tensor,
@@ -172,15 +174,19 @@ pub fn gaussian_nll_loss(
         true => ops::unsqueeze(variance, -1)?,
         false => variance.clone(),
     };
+    if eps.is_nan() || eps < 0.0 {
+        return Err(Error::invalid(op, format!("eps must be at least 0, got {eps}")));
+    }
+    check::in_range(op, "variances", &variance, 0.0..=f64::INFINITY)?;
     let formula = NLL.get_or_init(|| {
         formula! {
             gaussian_nll_loss(x, t, v; eps, constant) = {
-                let v = v.lt(eps).select(eps, v);
-                0.5 * (v.ln() + (x - t).square() / v) + constant
+                let least = v.lt(eps).select(eps, v);
+                v.lt(0.0).select(f64::NAN, 0.5 * (least.ln() + (x - t).square() / least) + constant)
             };
             d v = {
                 let least = v.lt(eps).select(eps, v);
-                g * 0.5 * (least - (x - t).square()) / (least * least)
+                v.lt(0.0).select(f64::NAN, g * 0.5 * (least - (x - t).square()) / (least * least))
             };
         }
         .eternal()

@@ -129,7 +129,15 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
         }
     };
     if axes.iter().any(|&(to, scale)| to == 0 || !scale.is_finite() || scale <= 0.0) {
-        return Err(Error::invalid(op, format!("leaves nothing of {} by {size:?}", x.shape())));
+        let given = match &size {
+            Resize::By(by) => format!("factors {by:?}"),
+            Resize::To(to) => format!("lengths {to:?}"),
+        };
+        let reason = format!(
+            "makes no image of shape {} of {given}: factors are finite and positive, and every new length is at least 1",
+            x.shape()
+        );
+        return Err(Error::invalid(op, reason));
     }
     affordable(&axes.iter().map(|axis| axis.0).collect::<Vec<_>>())?;
     let mut y = x.clone();

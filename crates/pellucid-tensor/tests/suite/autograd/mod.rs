@@ -8,6 +8,7 @@
 //! | `transform` | `grad`, `vjp`, `jvp`, `hvp` |
 //! | `in_place` | versions, and what cannot be written |
 //! | `in_place_history` | the history that a write in place makes |
+//! | `memory` | tensors that share memory: operands, gradients, views made under `no_grad` |
 //! | `hook` | hooks |
 //! | `operation` | users' own operations |
 //! | `autocast` | mixed precision: dtypes by policy, gradients in the dtypes of what they are of |
@@ -23,6 +24,7 @@ mod hook;
 mod in_place;
 mod in_place_history;
 mod linalg;
+mod memory;
 mod none;
 mod operation;
 mod order;

@@ -2,6 +2,7 @@
 //!
 //! Every value here was computed by hand; nothing is compared with another operation.
 
+mod arguments;
 mod bounds;
 mod conventions;
 mod empty;

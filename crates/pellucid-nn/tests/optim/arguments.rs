@@ -1,0 +1,77 @@
+//! Arguments of optimizers and schedules outside of their ranges.
+
+use pellucid_nn::optim::schedule::{
+    Cosine, CosineWarmRestarts, Cyclic, OneCycle, Schedule, Scheduler, Sequential, StepDecay,
+};
+use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
+use pellucid_nn::{Parameter, StateDict};
+use pellucid_tensor::{Error, Result, Tensor};
+use std::panic::catch_unwind;
+
+fn sgd() -> Sgd {
+    let options = SgdOptions { lr: 0.1, momentum: 0.5, ..Default::default() };
+    Sgd::new(vec![Parameter::new(Tensor::from([1.0f32]))], options).unwrap()
+}
+
+fn message<T>(result: Result<T>) -> String {
+    result.err().map(|error| error.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn a_group_that_does_not_exist_is_an_error() {
+    let missing = "there is no group 9; the optimizer has 1";
+    assert!(message(sgd().try_set_momentum(9, 0.5)).contains(missing));
+    let panics: [fn(&Sgd); 5] = [
+        |o| _ = o.momentum(9),
+        |o| _ = o.group_lr(9),
+        |o| o.set_group_lr(9, 0.1),
+        |o| o.set_momentum(9, 0.1),
+        |o| _ = o.options(9).lr,
+    ];
+    for call in panics {
+        let payload = catch_unwind(|| call(&sgd())).unwrap_err();
+        let error = payload.downcast::<Error>().expect("a typed error");
+        assert!(error.to_string().contains(missing), "{error}");
+    }
+}
+
+#[test]
+fn schedules_check_their_options() {
+    let refused = |schedule: Box<dyn Schedule>| message(Scheduler::new(schedule, &sgd()));
+    let nested = Sequential::new(
+        StepDecay { step_size: 1, gamma: 0.5 },
+        vec![(2, Box::new(StepDecay { step_size: 0, gamma: 0.5 }))],
+    );
+    let cases: [(Box<dyn Schedule>, &str); 9] = [
+        (Box::new(StepDecay { step_size: 0, gamma: 0.1 }), "step_size must be above 0"),
+        (Box::new(StepDecay { step_size: 1, gamma: -1.0 }), "gamma must be finite and at least 0, got -1"),
+        (Box::new(nested), "step_size must be above 0"),
+        (Box::new(Cosine { period: 0, floor: 0.0 }), "period must be above 0"),
+        (Box::new(CosineWarmRestarts { first: 0, multiple: 1, floor: 0.0 }), "first must be above 0"),
+        (Box::new(CosineWarmRestarts { first: 1, multiple: 0, floor: 0.0 }), "multiple must be above 0"),
+        (Box::new(OneCycle::new(1.0, 0)), "total must be above 0"),
+        (Box::new(OneCycle::new(-1.0, 5)), "max_lr must be finite and at least 0"),
+        (Box::new(Cyclic { up: 0, ..Cyclic::new(0.1, 1.0) }), "up must be above 0"),
+    ];
+    for (schedule, expected) in cases {
+        let found = refused(schedule);
+        assert!(found.contains(expected), "{found}");
+    }
+}
+
+#[test]
+fn a_state_with_an_invalid_learning_rate_is_refused() {
+    let optimizer = sgd();
+    for lr in [f32::NAN, -1.0] {
+        let mut state: StateDict = optimizer.state_dict();
+        state.insert("groups.0.lr".to_string(), Tensor::from(lr));
+        assert!(message(optimizer.load_state_dict(&state)).contains("lr"), "{lr}");
+        assert_eq!(optimizer.lr() as f32, 0.1);
+    }
+}
+
+#[test]
+fn gradients_of_another_dtype_are_named() {
+    let found = message(sgd().rebind_grads(&[Tensor::from([1.0f64])]));
+    assert!(found.contains("f64") && found.contains("f32"), "{found}");
+}
