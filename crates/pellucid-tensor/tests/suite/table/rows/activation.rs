@@ -10,7 +10,7 @@ fn elu(x: f64, alpha: f64) -> f64 {
     if x > 0.0 { x } else { alpha * x.exp_m1() }
 }
 
-/// A straight line between two ends; NaN stays NaN.
+/// Linear interpolation between two bounds; NaN is preserved.
 fn between(x: f64, low: f64, high: f64) -> f64 {
     if x < low {
         low
@@ -42,7 +42,9 @@ pub(super) fn rows() -> Vec<Row> {
             .rule(Rule::Floats)
             .away(&[-1.0, 1.0])
             .any_zero()
-            .also("ends in order", || argument_refused(ops::hardtanh(&Tensor::from([1.0]), 2.0, 1.0))),
+            .check("bounds in the wrong order are an error", || {
+                argument_refused(ops::hardtanh(&Tensor::from([1.0]), 2.0, 1.0))
+            }),
         unary!(softplus_beta(2.0, 3.0), |x| if 2.0 * x > 3.0 { x } else { softplus(2.0 * x) / 2.0 })
             .rule(Rule::Floats)
             .away(&[1.5]),
@@ -61,7 +63,9 @@ pub(super) fn rows() -> Vec<Row> {
             .rule(Rule::Floats)
             .away(&[-0.5, 0.5])
             .any_zero()
-            .also("towards 0, not away", || argument_refused(ops::softshrink(&Tensor::from([1.0]), -0.5))),
+            .check("a negative threshold is an error", || {
+                argument_refused(ops::softshrink(&Tensor::from([1.0]), -0.5))
+            }),
         unary!(hardshrink(0.5), |x| if x.abs() <= 0.5 { 0.0 } else { x }).rule(Rule::Floats).away(&[-0.5, 0.5]),
         unary!(threshold(0.3, -2.5), |x| if x <= 0.3 { -2.5 } else { x }).rule(Rule::Floats).away(&[0.3]),
     ]
