@@ -224,7 +224,7 @@ fn cuts(table: &mut Binder) {
             if !start.dtype().is_int() {
                 return Err(Error::dtypes("narrow", [start.dtype()], "a start is an integer"));
             }
-            // A start that is a value, which nobody has to read.
+            // The start is a tensor whose value need not be read.
             let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
             return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &places);
         }

@@ -135,7 +135,7 @@ fn filled(c: &Call, at: usize, value: f64) -> Result<Tensor> {
     ops::full(shape, value, c.dtype(KEY, "dtype").unwrap_or(own))
 }
 
-/// The number at a position; truth values are 0 and 1.
+/// Returns the number at a position; booleans are 0 and 1.
 fn number(c: &Call, at: usize) -> f64 {
     c.scalar(at, "value").map_or(0.0, |value| value.to_f64())
 }

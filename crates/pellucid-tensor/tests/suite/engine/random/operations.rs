@@ -345,8 +345,8 @@ impl ProgramRun<'_> {
     /// Returns two tensors whose shapes broadcast.
     fn pair(&mut self) -> Option<(Tensor, Tensor)> {
         let a = self.number()?;
-        let (shape, most) = (a.shape().clone(), self.most);
-        let fits = |t: &Tensor| shape.broadcast(t.shape()).is_some_and(|s: Shape| s.size() <= most);
+        let (shape, max_elements) = (a.shape().clone(), self.max_elements);
+        let fits = |t: &Tensor| shape.broadcast(t.shape()).is_some_and(|s: Shape| s.size() <= max_elements);
         let b = self.pick(|t| t.dtype() != DType::Bool && fits(t))?;
         Some(if self.rng.below(2) == 0 { (a, b) } else { (b, a) })
     }

@@ -1,7 +1,7 @@
 //! Determinants.
 
 use super::{not_square, positive, positive_of, regular, regular_of, row, singular, zeros};
-use crate::table::algebra::{Mat, identity, numbers, solved};
+use crate::table::algebra::{Mat, identity, numbers, solve_with_determinant};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, one, real};
 use pellucid_tensor::{Check, Result, Tensor, gradcheck, gradgradcheck, ops};
@@ -16,7 +16,7 @@ fn det_gradients(x: Tensor) -> Result<bool> {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    let det = |x: &Mat| solved(x, &identity(x.len())).1;
+    let det = |x: &Mat| solve_with_determinant(x, &identity(x.len())).1;
     let of = move |x: &[Nd]| numbers(&x[0], |a| det(&regular_of(a)));
     let number = |name| row(name).scale(64.0);
     vec![

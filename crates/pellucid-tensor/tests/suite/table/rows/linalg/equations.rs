@@ -3,17 +3,19 @@
 use super::{
     names_the_second, not_square, promotes, regular, regular_of, row, second_is_nan, singular, square, triangle, zeros,
 };
-use crate::table::algebra::{each, inverse, solved};
+use crate::table::algebra::{each, inverse, solve_with_determinant};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
     let both = |x: &[Tensor], left| ops::solve(&regular(&x[0])?, &x[1], left);
-    let of = |x: &[Nd]| each(x, |a| solved(&regular_of(&a[0]), &a[1]).0);
+    let of = |x: &[Nd]| each(x, |a| solve_with_determinant(&regular_of(&a[0]), &a[1]).0);
     let ones = || Tensor::ones([2, 2, 1], DType::F64);
     let tri = |x: &[Tensor], upper, left, unit| ops::solve_triangular(&regular(&x[0])?, &x[1], upper, left, unit);
-    let tri_of = |x: &[Nd], upper, unit| each(x, |a| solved(&triangle(&regular_of(&a[0]), upper, unit), &a[1]).0);
+    let tri_of = |x: &[Nd], upper, unit| {
+        each(x, |a| solve_with_determinant(&triangle(&regular_of(&a[0]), upper, unit), &a[1]).0)
+    };
     vec![
         square("inv", |x| ops::inv(&regular(x)?), |x| inverse(&regular_of(x)))
             .check("a singular matrix is an error that names it", || names_the_second(ops::inv(&singular())))

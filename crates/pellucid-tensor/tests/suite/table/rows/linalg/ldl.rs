@@ -1,7 +1,7 @@
 //! L·D·Lᵀ of symmetric matrices.
 
 use super::{names_the_second, not_square, promotes, row, singular, symmetric, symmetric_of, zeros};
-use crate::table::algebra::{Mat, each, mat, solved};
+use crate::table::algebra::{Mat, each, mat, solve_with_determinant};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
@@ -83,7 +83,7 @@ pub(super) fn rows() -> Vec<Row> {
                     let (packed, pivots) = ops::ldl_factor(&diagonally_dominant(&x[0].detach())?)?;
                     ops::ldl_solve(&packed, &pivots, &x[1].detach())
                 },
-                |x| each(x, |a| solved(&diagonally_dominant_of(&a[0]), &a[1]).0),
+                |x| each(x, |a| solve_with_determinant(&diagonally_dominant_of(&a[0]), &a[1]).0),
             )
             .floats_only()
             .check("a batch of right sides", || {

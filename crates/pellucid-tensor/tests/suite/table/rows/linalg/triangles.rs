@@ -4,7 +4,7 @@ use super::{
     names_the_second, not_square, positive, positive_of, promotes, regular, regular_of, row, second_is_nan, singular,
     square, triangle, zeros,
 };
-use crate::table::algebra::{Mat, each, identity, inverse, mat, solved, times, transposed};
+use crate::table::algebra::{Mat, each, identity, inverse, mat, solve_with_determinant, times, transposed};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, one, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
@@ -99,7 +99,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 |x| {
                     each(&[x[1].clone(), x[0].clone()], |a| {
                         let l = triangle(&regular_of(&a[0]), false, false);
-                        solved(&times(&l, &transposed(&l)), &a[1]).0
+                        solve_with_determinant(&times(&l, &transposed(&l)), &a[1]).0
                     })
                 },
             )
@@ -116,7 +116,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 |x| {
                     each(&[x[1].clone(), x[0].clone()], |a| {
                         let u = triangle(&regular_of(&a[0]), true, false);
-                        solved(&times(&transposed(&u), &u), &a[1]).0
+                        solve_with_determinant(&times(&transposed(&u), &u), &a[1]).0
                     })
                 },
             )
@@ -196,7 +196,11 @@ pub(super) fn lu_rows() -> Vec<Row> {
                     let (packed, pivots) = ops::lu_factor(&regular(&a)?)?;
                     ops::lu_solve(&packed, &pivots, &b, true, false)
                 },
-                |x| each(&[x[0].narrow(1, 0, 3), x[0].narrow(1, 3, 1)], |a| solved(&regular_of(&a[0]), &a[1]).0),
+                |x| {
+                    each(&[x[0].narrow(1, 0, 3), x[0].narrow(1, 3, 1)], |a| {
+                        solve_with_determinant(&regular_of(&a[0]), &a[1]).0
+                    })
+                },
             )
             .case(
                 "transposed",
@@ -208,7 +212,7 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 },
                 |x| {
                     let parts = [x[0].narrow(2, 0, 2), x[0].narrow(2, 2, 1)];
-                    each(&parts, |a| solved(&transposed(&regular_of(&a[0])), &a[1]).0)
+                    each(&parts, |a| solve_with_determinant(&transposed(&regular_of(&a[0])), &a[1]).0)
                 },
             )
             .floats_only()
