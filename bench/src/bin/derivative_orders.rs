@@ -1,4 +1,4 @@
-//! The highest order to which every operation can be differentiated, with its time and memory, as a table in Markdown.
+//! Measures the highest order to which each operation can be differentiated, with time and memory, as a Markdown table.
 //!
 //! ```text
 //! derivative_orders [--only softmax] [--torch FILE]
@@ -25,12 +25,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where a process is killed.
+/// The limits at which a process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(120);
 const KILL_BYTES: u64 = 8 << 30;
 
-/// What an operation must reach: order, seconds and megabytes. In six variables there are 6,188 different derivatives of
-/// order 12: such a formula goes to order 8.
+/// Returns the requirement for an operation: order, seconds and megabytes. In six variables there are 6,188 different
+/// derivatives of order 12, so such a formula is tested to order 8.
 fn limits(operation: &Operation) -> (usize, f64, f64) {
     match operation.kind {
         Kind::Elementwise if operation.inputs.len() > 3 => (8, 5.0, 1024.0),
@@ -39,12 +39,12 @@ fn limits(operation: &Operation) -> (usize, f64, f64) {
     }
 }
 
-/// The shape of the operands.
+/// Returns the shape of the operands.
 fn shape(kind: Kind) -> &'static [usize] {
     if kind == Kind::Elementwise { &[8] } else { &[2, 3] }
 }
 
-/// The number of instructions of the longest formula among the kernels of the function and its gradients.
+/// Returns the number of instructions of the longest formula among the kernels of the function and its gradients.
 fn formula_size(problem: &Problem<'_>, leaves: &[Tensor], order: usize) -> Option<usize> {
     let inputs: Vec<&Tensor> = leaves.iter().collect();
     let step = |inputs: &[Tensor]| {
@@ -63,7 +63,7 @@ fn formula_size(problem: &Problem<'_>, leaves: &[Tensor], order: usize) -> Optio
     sizes.max()
 }
 
-/// Differentiates an operation to the highest order that succeeds; its line.
+/// Differentiates an operation to the highest order that succeeds; returns its line.
 fn measure(operation: &Operation) -> Value {
     let (limit, ..) = limits(operation);
     let mut random = Random::new(operation.name.bytes().map(u64::from).sum());
@@ -78,7 +78,7 @@ fn measure(operation: &Operation) -> Value {
             let problem = Problem::new(&function, &leaves, order, &mut directions);
             let problem = problem.map_err(|error| Failure { order: 0, error })?;
             let points: Vec<Tensor> = leaves.iter().map(|(shape, v)| Tensor::new(&v[..], &shape[..])).collect();
-            // The first run compiles formulas: this is the time that a program sees.
+            // The first run compiles formulas: this is the time that a program observes.
             let mut timed = Checked::default();
             problem.gradients(&points, order, &mut timed)?;
             let peak = (memory::resident().1.saturating_sub(before) >> 10) as f64 / 1024.0;
@@ -114,7 +114,7 @@ fn measure(operation: &Operation) -> Value {
     }
 }
 
-/// [`measure`] in a process of its own.
+/// Runs [`measure`] in a new process.
 fn measure_apart(number: usize) -> Value {
     let failed = |reason: &str| json!({ "operation": operations()[number].name, "order": 0, "reason": reason });
     let program = std::env::current_exe().expect("the path of this program");
@@ -144,7 +144,7 @@ fn measure_apart(number: usize) -> Value {
     serde_json::from_slice(&output).unwrap_or_else(|_| failed("the process ended"))
 }
 
-/// The seconds and orders that `derivative_orders.py` printed, by operation.
+/// Reads the seconds and orders that `derivative_orders.py` printed, by operation.
 fn torch_times(path: &str) -> Result<HashMap<String, (u64, f64)>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -154,7 +154,7 @@ fn torch_times(path: &str) -> Result<HashMap<String, (u64, f64)>, String> {
     Ok(lines.filter_map(entry).collect())
 }
 
-/// A row of the table, and whether the operation is within its limits.
+/// Returns a row of the table, and true if the operation is within its limits.
 fn row(operation: &Operation, line: &Value, torch: &HashMap<String, (u64, f64)>) -> (String, bool) {
     let name = operation.name;
     if let Some(op) = line["missing"].as_str() {

@@ -1,6 +1,6 @@
-//! Where Pellucid differs from the data on purpose, or the data is wrong: these cases are not run.
+//! Cases that are not run, because Pellucid differs from the reference on purpose or the reference is wrong.
 
-/// An operation, the key of its case (`g3` for the third order of every case, `s0.g3` for that of one), and why.
+/// An operation, the key of its case (`g3` for the third order of every case, `s0.g3` for that of one), and the reason.
 type Difference = (&'static str, &'static str, &'static str);
 
 const DELIBERATE: &[Difference] = &[
@@ -25,12 +25,12 @@ const DELIBERATE: &[Difference] = &[
     ("neg", "e0", "booleans count as integers in arithmetic"),
 ];
 
-/// True for a case that is not run, or an order that is not compared.
+/// Returns true for a case that is not run, or an order that is not compared.
 pub(crate) fn is_deliberate(operation: &str, key: &str) -> bool {
     DELIBERATE.iter().any(|&(name, case, _)| name == operation && case == key)
 }
 
-/// Operations, or their bindings, that read values: a captured step refuses them.
+/// Operations that read values, in themselves or in their bindings, and are errors in a captured step.
 const READERS: &[&str] = &[
     "argwhere",
     "bincount",
@@ -48,10 +48,10 @@ const READERS: &[&str] = &[
     "unique_consecutive",
 ];
 
-/// Operations that read the values of an index that is a mask.
+/// Operations that read the values of a boolean mask index.
 const READERS_OF_MASKS: &[&str] = &["__getitem__", "index_put"];
 
-/// True for an operation that reads values, of arguments with or without a mask.
+/// Returns true for an operation that reads values, for arguments with or without a mask.
 pub(crate) fn reads(operation: &str, with_mask: bool) -> bool {
     READERS.contains(&operation)
         || operation.contains("_polynomial_")
