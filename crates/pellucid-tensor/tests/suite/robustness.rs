@@ -51,7 +51,7 @@ fn a_long_chain_is_differentiated_twice() {
 
 /// A wide graph: many operations on one tensor, dropped and differentiated.
 #[test]
-fn a_wide_graph() {
+fn a_wide_graph_is_differentiated_and_dropped() {
     on_a_small_stack(|| {
         let x = Tensor::from(2.0).requires_grad_(true);
         let y = &x * 1.0;
@@ -62,7 +62,7 @@ fn a_wide_graph() {
 }
 
 #[test]
-fn tensors_cross_threads() {
+fn tensors_are_send_and_sync() {
     fn crosses<T: Send + Sync>() {}
     crosses::<Tensor>();
     crosses::<pellucid_tensor::Node>();
@@ -160,7 +160,7 @@ fn families() -> Vec<Tensor> {
 }
 
 #[test]
-fn every_number_of_threads_gives_the_same_bits() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let one = with_threads(1, || bits(&families()));
     for threads in [2, 8] {
         let many = with_threads(threads, || bits(&families()));

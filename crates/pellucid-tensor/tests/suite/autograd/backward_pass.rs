@@ -44,7 +44,7 @@ fn an_untracked_tensor_is_refused() {
 }
 
 #[test]
-fn gradients_add_up_over_paths_and_calls() {
+fn gradients_accumulate_over_paths_and_calls() {
     let x = number(3.0);
     let y = x.square() + &x * 5.0 + &x;
     y.backward();
@@ -60,7 +60,7 @@ fn gradients_add_up_over_paths_and_calls() {
 }
 
 #[test]
-fn diamonds() {
+fn gradients_of_diamond_graphs() {
     let x = number(3.0);
     let z = &x * 2.0;
     (&z * &z).backward();
@@ -342,7 +342,7 @@ fn every_leaf_has_a_separate_writable_gradient() {
 }
 
 #[test]
-fn a_gradient_that_was_set_on_a_result_starts_the_pass() {
+fn a_gradient_set_on_a_result_is_the_seed() {
     let x = number(3.0);
     let keep = || Backward { retain_graph: true, keep_grad: true, ..Default::default() };
     let y = x.square();

@@ -85,7 +85,7 @@ fn operations_may_have_several_inputs_outputs_and_saved_values() {
 }
 
 #[test]
-fn backward_learns_what_is_needed() {
+fn backward_receives_the_needed_gradients() {
     let (x, c) = (leaf([0.3, -1.0]), Tensor::from([2.0, 3.0]));
     let (op, needed) = several_outputs();
     apply(op, &[&c, &x]).unwrap()[0].backward();

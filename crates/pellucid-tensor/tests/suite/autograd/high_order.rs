@@ -53,7 +53,7 @@ fn a_rational_function_in_twelve_orders() {
 
 /// exp(−x²): the n-th derivative is (−1)ⁿ·Hₙ(x)·exp(−x²), with Hₙ₊₁ = 2x·Hₙ − 2n·Hₙ₋₁.
 #[test]
-fn the_bell_curve_by_hermite_polynomials() {
+fn the_gaussian_by_hermite_polynomials() {
     let xs = [-2.0, -0.5, 0.1, 1.0, 1.7];
     let all = derivatives(|x| (-x.square()).exp(), &leaf(xs), 12);
     for (n, got) in all.iter().enumerate() {
@@ -336,7 +336,7 @@ fn reductions_of_broadcast_operands_in_four_orders() -> Result<()> {
 
 /// A row formula whose gradients read more than 64 tensors is split, or is a typed error, but never wrong.
 #[test]
-fn wide_row_formulas_are_right_or_refused() -> Result<()> {
+fn wide_row_formulas_are_correct_or_errors() -> Result<()> {
     let (inputs, outputs) = (20, 6);
     let body = move |x: &[Expr], _: &[Expr]| -> Vec<Expr> {
         (0..outputs)

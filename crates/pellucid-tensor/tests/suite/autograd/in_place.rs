@@ -80,7 +80,7 @@ fn a_leaf_that_requires_a_gradient_is_protected() {
 }
 
 #[test]
-fn the_error_of_a_modified_value_names_what_helps() {
+fn the_error_of_a_modified_value_names_a_remedy() {
     let x = leaf([1.0, 2.0]);
     let (c, y) = (Tensor::from([3.0, 4.0]), &x * 1.0);
     let text = |saved: &Tensor| {

@@ -28,7 +28,7 @@ fn the_sine_at_1_in_four_orders() {
 
 /// Without `zero_grad` the gradient is a running sum: y₁ = cos; the next x.grad is y₁ + y₁′, and so on.
 #[test]
-fn without_zero_grad_the_orders_add_up() {
+fn without_zero_grad_the_orders_accumulate() {
     let x = number(1.0);
     let mut y = x.sin();
     // Coefficients of the derivatives of the sine: each pass adds the derivative of the current sum.
@@ -57,7 +57,7 @@ fn sine_of_a_square() {
 }
 
 #[test]
-fn a_polynomial_runs_out_of_derivatives() {
+fn high_derivatives_of_a_polynomial_are_zero() {
     let x = number(2.0);
     let mut y = x.pow(3.0);
     for expected in [12.0, 12.0, 6.0] {
@@ -71,7 +71,7 @@ fn a_polynomial_runs_out_of_derivatives() {
 
 /// A gradient penalty: the loss depends on the norm of the gradient.
 #[test]
-fn a_penalty_on_the_gradient_trains() {
+fn a_gradient_penalty_is_differentiable() {
     let (x, w) = (leaf([1.0, 2.0]), leaf([0.3, -0.7]));
     let y = (&x * &w).sum(..).tanh();
     let g = grad(&[&y], &[&x], Grad { create_graph: true, ..Default::default() }).unwrap().remove(0);

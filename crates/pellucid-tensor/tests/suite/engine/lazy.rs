@@ -150,7 +150,7 @@ fn drawn(key: u64, numbers: usize) -> Vec<i64> {
 
 /// Every reader sees the new value of an external tensor that a deferred kernel writes.
 #[test]
-fn deferred_writes_to_tensors_from_outside_are_seen() {
+fn deferred_writes_to_external_tensors_are_visible() {
     let on_thread = |f: &(dyn Fn() -> Vec<f64> + Sync)| std::thread::scope(|s| s.spawn(f).join().unwrap());
     let (five, nine) = (Tensor::from([5.0f64, 5.0]), Tensor::from([9.0f64, 9.0]));
     let start = || Tensor::from([1.0f64, 2.0]);

@@ -41,7 +41,7 @@ fn extrema_with_positions_give_the_gradient_to_that_position() {
 }
 
 #[test]
-fn equal_operands_of_maximum_and_minimum_get_half_each() {
+fn maximum_and_minimum_share_the_gradient_of_equal_operands() {
     let (a, b) = (leaf([1.0, 2.0, 3.0]), leaf([1.0, 3.0, 2.0]));
     let weights = || Tensor::from([2.0, 4.0, 6.0]);
     let [da, db] = gradients(&a.maximum(&b), weights(), [&a, &b]);
@@ -51,7 +51,7 @@ fn equal_operands_of_maximum_and_minimum_get_half_each() {
 }
 
 #[test]
-fn kinks() {
+fn gradients_at_kinks() {
     let at = |f: fn(&Tensor) -> Tensor, x: f64| {
         let x = Tensor::from(x).requires_grad_(true);
         f(&x).backward();
@@ -103,7 +103,7 @@ fn nan_propagates_through_reductions() {
 }
 
 #[test]
-fn nan_propagates_through_elements() {
+fn nan_propagates_through_elementwise_operations() {
     let x = Tensor::from([NAN]);
     all_nan([
         ("maximum", x.maximum(1.0)),

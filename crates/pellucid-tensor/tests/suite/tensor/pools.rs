@@ -142,7 +142,7 @@ fn max_pool(setup: &PoolConfig, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
 }
 
 #[test]
-fn largest_elements_their_positions_and_gradients() {
+fn max_pools_with_positions_and_gradients() {
     let lcg = &mut Lcg(1);
     let mut seen = [0; 2];
     for i in 0..1500 {
@@ -189,7 +189,7 @@ fn largest_elements_their_positions_and_gradients() {
 }
 
 #[test]
-fn every_accepted_window_over_a_small_image() {
+fn max_pools_with_every_accepted_window() {
     // Windows longer than the padded image on one side, on small and on larger images.
     for len in [1, 2, 3, 4, 7, 16, 17] {
         for size in 1..=20 {
@@ -226,7 +226,7 @@ fn every_accepted_window_over_a_small_image() {
 }
 
 #[test]
-fn means_with_every_divisor() {
+fn average_pools_with_every_divisor() {
     let lcg = &mut Lcg(2);
     for i in 0..900 {
         let setup = PoolConfig::random(lcg, 1 + i % 3, false, true);
@@ -282,7 +282,7 @@ fn lp_pools() {
 }
 
 #[test]
-fn adaptive_means_and_largest_elements() {
+fn adaptive_average_and_max_pools() {
     let lcg = &mut Lcg(4);
     for i in 0..600 {
         let spatial = 1 + i % 3;
