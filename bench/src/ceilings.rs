@@ -69,7 +69,7 @@ fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
                 })
             };
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
-            workers.into_iter().map(|w| w.join().expect("a measurement does not panic")).sum()
+            workers.into_iter().map(|w| w.join().expect("the measurement thread did not panic")).sum()
         })
     };
     (0..3).map(|_| attempt()).fold(0.0, f64::max)

@@ -85,7 +85,7 @@ fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
     captured(BACKWARD, move || {
         let y = f(&x);
         let options = Grad { grad_outputs: vec![Some(g.clone())], ..Default::default() };
-        let gradient = grad(&[&y], &[&x], options).expect("a gradient").remove(0);
+        let gradient = grad(&[&y], &[&x], options).expect("the tensor has a gradient").remove(0);
         (y, gradient)
     })
 }
@@ -93,8 +93,9 @@ fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
 /// Computes the second derivative of Σ f(x).
 fn second_derivative(f: fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
     let y = f(x).sum(..);
-    let first = grad(&[&y], &[x], Grad { create_graph: true, ..Default::default() }).expect("a gradient");
-    grad(&[&first[0].sum(..)], &[x], Grad::default()).expect("a second gradient").remove(0)
+    let first =
+        grad(&[&y], &[x], Grad { create_graph: true, ..Default::default() }).expect("the tensor has a gradient");
+    grad(&[&first[0].sum(..)], &[x], Grad::default()).expect("the gradient is differentiable").remove(0)
 }
 
 fn second(f: fn(&Tensor) -> Tensor) -> Run {

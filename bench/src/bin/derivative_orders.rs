@@ -4,12 +4,12 @@
 //! derivative_orders [--only softmax] [--torch FILE]
 //! ```
 //!
-//! Elementwise operations run on 8 elements to order 12 in at most 2 s and 500 MB; all others, and formulas of more than
-//! three variables, on `[2, 3]` or the smallest shape that makes sense to order 8 in at most 5 s; all with general incoming
-//! gradients. Values are compared with finite differences of the order below. The time is that of the function and of all
-//! orders; the size is that of the longest formula, in instructions. The file has the lines that `derivative_orders.py`
-//! prints. Every operation runs in a process of its own. The exit status is 1 if an operation is above its limits or
-//! disagrees.
+//! Elementwise operations are tested on 8 elements to order 12, within 2 s and 500 MB. All others, and formulas of more
+//! than three variables, are tested on `[2, 3]` or the smallest sensible shape to order 8, within 5 s. All have general
+//! incoming gradients. Values are compared with finite differences of the order below. The time is that of the function
+//! and all orders; the size is that of the longest formula, in instructions. FILE contains the output of
+//! `derivative_orders.py`. Every operation runs in a new process. The exit status is 1 if an operation exceeds its limits
+//! or disagrees.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the table is the result of this program")]
 

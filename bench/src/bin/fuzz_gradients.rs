@@ -339,7 +339,7 @@ fn supervise(options: &Options) -> Summary {
             .spawn()
             .expect("a child process");
         let (sender, lines) = channel();
-        let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        let output = BufReader::new(process.stdout.take().expect("the child's output is piped"));
         let reader = std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line).map_err(drop)).ok();
         });
@@ -398,7 +398,7 @@ fn main() -> ExitCode {
     let mut summary = Summary::default();
     std::thread::scope(|scope| {
         let children: Vec<_> = ranges.iter().map(|range| scope.spawn(|| supervise(range))).collect();
-        children.into_iter().for_each(|c| summary.merge(c.join().expect("a summary")));
+        children.into_iter().for_each(|c| summary.merge(c.join().expect("the child printed a summary")));
     });
     summary.print(&options);
     if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn derivatives_of_a_hundred_expressions_agree_with_differences() {
         let arguments = ["--seed", "7", "--count", "100", "--depth", "3", "--order", "3"].map(String::from);
-        let options = Options::parse(arguments.into_iter()).expect("options");
+        let options = Options::parse(arguments.into_iter()).expect("valid options");
         let mut summary = Summary::default();
         let mut seen = BTreeMap::new();
         (0..options.count).for_each(|number| summary.add(&line(&options, number, &mut seen)));

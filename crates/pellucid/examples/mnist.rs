@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     let path = std::env::temp_dir().join(format!("pellucid-mnist-{}.safetensors", std::process::id()));
     io::save(&path, &model.state_dict())?;
     let state = io::load(&path);
-    fs::remove_file(&path).expect("it was written just now");
+    fs::remove_file(&path).expect("the file exists");
     let reader = classifier();
     reader.load_state_dict(&state?)?;
     reader.eval();

@@ -181,7 +181,7 @@ fn words(text: &str) -> Vec<String> {
         } else if c.is_whitespace() {
             words.push(String::new());
         } else if !c.is_control() {
-            words.last_mut().expect("there is one from the start").push(c);
+            words.last_mut().expect("the list starts with one word").push(c);
         }
     }
     words.retain(|word| !word.is_empty());

@@ -8,7 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs `f` on a stack on which a recursion over a long graph would overflow.
 fn on_a_small_stack<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
-    std::thread::Builder::new().stack_size(1 << 20).spawn(f).expect("a thread").join().expect("no overflow")
+    std::thread::Builder::new()
+        .stack_size(1 << 20)
+        .spawn(f)
+        .expect("the thread starts")
+        .join()
+        .expect("the thread did not overflow its stack")
 }
 
 fn chain(x: &Tensor, nodes: usize) -> Tensor {
@@ -155,7 +160,8 @@ fn families() -> Vec<Tensor> {
         long.scatter_add_along(&(Tensor::arange(0i64, 200_000, 1) % 1000), 0, 1000),
         x.t().contiguous(),
         x.to_dtype(DType::BF16).exp(),
-        pellucid_tensor::ops::randn_with([100_000], DType::F32, &pellucid_tensor::Generator::new(1)).expect("numbers"),
+        pellucid_tensor::ops::randn_with([100_000], DType::F32, &pellucid_tensor::Generator::new(1))
+            .expect("random numbers"),
     ]
 }
 

@@ -47,11 +47,11 @@ pub fn number(value: f64) -> Tensor {
 /// Returns the only element of the gradient of a tensor.
 #[track_caller]
 pub fn slope(tensor: &Tensor) -> f64 {
-    tensor.grad().expect("a gradient").item()
+    tensor.grad().expect("the tensor has a gradient").item()
 }
 
 /// Returns the bytes of the tensors, for exact comparisons.
 #[track_caller]
 pub fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
-    tensors.iter().map(|t| t.to_bytes().expect("values")).collect()
+    tensors.iter().map(|t| t.to_bytes().expect("the tensor has values")).collect()
 }

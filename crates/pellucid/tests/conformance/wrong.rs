@@ -14,7 +14,7 @@ fn verdicts(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Ve
 }
 
 fn case(name: &str) -> &'static Case {
-    cases().iter().find(|case| case.operation.name == name).expect("it is in the data")
+    cases().iter().find(|case| case.operation.name == name).expect("the operation is in the data")
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
 }
 
 fn gradient(x: &Tensor) -> Vec<f64> {
-    x.grad().expect("a gradient").to_vec()
+    x.grad().expect("the tensor has a gradient").to_vec()
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn symmetric() -> Tensor {
 /// Returns the gradient of the scalar y with respect to x.
 #[track_caller]
 fn slope(y: &Tensor, x: &Tensor) -> Tensor {
-    grad(&[y], &[x], Grad { retain_graph: true, ..Default::default() }).expect("a gradient").remove(0)
+    grad(&[y], &[x], Grad { retain_graph: true, ..Default::default() }).expect("the tensor has a gradient").remove(0)
 }
 
 #[test]

@@ -85,25 +85,30 @@ fn in_a_child(test: &str) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("a child process");
-    let output = BufReader::new(child.stdout.take().expect("its output"));
+    let output = BufReader::new(child.stdout.take().expect("the output of the child"));
     let lines = Arc::new(Mutex::new(Vec::new()));
     let reader = std::thread::spawn({
         let lines = lines.clone();
-        move || output.lines().map_while(|line| line.ok()).for_each(|line| lines.lock().expect("lines").push(line))
+        move || {
+            output
+                .lines()
+                .map_while(|line| line.ok())
+                .for_each(|line| lines.lock().expect("no thread panicked with the lock").push(line))
+        }
     });
     let start = Instant::now();
     let status = loop {
-        match child.try_wait().expect("its status") {
+        match child.try_wait().expect("the status of the child") {
             Some(status) => break Some(status),
             None if start.elapsed() > LIMIT => break None,
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
     if status.is_none() {
-        child.kill().expect("the child to end");
+        child.kill().expect("the child can be killed");
     }
-    reader.join().expect("its output");
-    let lines = lines.lock().expect("lines");
+    reader.join().expect("the output of the child");
+    let lines = lines.lock().expect("no thread panicked with the lock");
     let failed: Vec<&String> = lines.iter().filter(|line| line.starts_with("FAILED")).collect();
     let last = &lines[lines.len().saturating_sub(6)..];
     assert!(status.is_some_and(|s| s.success()), "{status:?}\n{failed:#?}\nthe last lines: {last:#?}");

@@ -61,7 +61,7 @@ fn a_refused_assignment_writes_nothing() {
         let x = line();
         let payload = payload_of(|| x.set(Tensor::from([0, wrong]), 7.0));
         let error = payload.downcast_ref::<Error>().map(|e| e.to_string());
-        let error = error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("a message");
+        let error = error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("a panic with a message");
         assert!(error.contains(&wrong.to_string()), "{error}");
         assert_eq!(x.to_vec::<f64>(), [1.0, 2.0, 3.0]);
     }

@@ -21,7 +21,7 @@ fn panic_location(f: impl FnOnce()) -> (String, u32) {
         }));
     });
     panic_of(f);
-    PLACE.take().expect("a place")
+    PLACE.take().expect("the hook stored the location")
 }
 
 #[test]

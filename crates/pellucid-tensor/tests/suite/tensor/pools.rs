@@ -175,7 +175,7 @@ fn max_pools_with_positions_and_gradients() {
         if !has_nan {
             let mut expected = vec![0.0; values.len()];
             weights.iter().enumerate().for_each(|(i, w)| expected[at(i)] += w);
-            assert_within(&x.grad().expect("a gradient"), &expected, 0.0);
+            assert_within(&x.grad().expect("the tensor has a gradient"), &expected, 0.0);
         }
         // Unpooling writes the maxima to their positions; the last of several values for one position is stored.
         let dims = &setup.dims[3 - setup.spatial..];

@@ -19,9 +19,10 @@ const TABLE: &str = "
 /// Returns the common dtype of two dtypes according to the table above.
 pub fn join(a: DType, b: DType) -> DType {
     let mut lines = TABLE.lines().filter(|l| !l.trim().is_empty()).map(|l| l.split_whitespace().collect::<Vec<_>>());
-    let column = lines.next().expect("a head").iter().position(|n| *n == b.name()).expect("a column");
-    let line = lines.find(|l| l[0] == a.name()).expect("a line");
-    DType::ALL.into_iter().find(|d| d.name() == line[column + 1]).expect("a dtype")
+    let column =
+        lines.next().expect("a header line").iter().position(|n| *n == b.name()).expect("a column for the dtype");
+    let line = lines.find(|l| l[0] == a.name()).expect("a row for the dtype");
+    DType::ALL.into_iter().find(|d| d.name() == line[column + 1]).expect("a dtype with this name")
 }
 
 #[test]

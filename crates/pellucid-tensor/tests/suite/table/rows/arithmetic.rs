@@ -10,9 +10,9 @@ use crate::table::special::{floor_div, floor_of_quotient, floor_rem, integer_pow
 use pellucid_tensor::{Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = two();
-    rows.extend(one());
-    rows.extend(choices());
+    let mut rows = binary_rows();
+    rows.extend(unary_rows());
+    rows.extend(selection_rows());
     rows
 }
 
@@ -20,7 +20,7 @@ fn nan_or(a: f64, b: f64, value: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { value }
 }
 
-fn two() -> Vec<Row> {
+fn binary_rows() -> Vec<Row> {
     vec![
         binary!(add, |a, b| a + b),
         binary!(sub, |a, b| a - b).rule(Rule::Numbers),
@@ -87,7 +87,7 @@ fn two() -> Vec<Row> {
 const WHOLE: &[f64] = &[-2.0, -1.0, 0.0, 1.0, 2.0];
 const HALVES: &[f64] = &[-1.5, -0.5, 0.5, 1.5];
 
-fn one() -> Vec<Row> {
+fn unary_rows() -> Vec<Row> {
     let sign = |x: f64| if x == 0.0 || x.is_nan() { x } else { x.signum() };
     vec![
         unary!(neg, |x| -x).rule(Rule::Numbers),
@@ -124,7 +124,7 @@ fn choose(x: &[f64]) -> f64 {
     if x[0] != 0.0 { x[1] } else { x[2] }
 }
 
-fn choices() -> Vec<Row> {
+fn selection_rows() -> Vec<Row> {
     let where_ = Row::new("where_")
         .case(
             "one shape",

@@ -203,7 +203,7 @@ fn blocks_have_the_gradients_of_the_definition() -> pellucid_tensor::Result<bool
             [&q, &k, &v].into_iter().for_each(Tensor::zero_grad);
             let y = ops::scaled_dot_product_attention(&q, &k, &v, Attention { mask, causal, ..Attention::default() })?;
             (y * &weights).sum(..).backward();
-            Ok([&q, &k, &v].iter().flat_map(|t| t.grad().expect("a gradient").to_vec::<f64>()).collect())
+            Ok([&q, &k, &v].iter().flat_map(|t| t.grad().expect("the tensor has a gradient").to_vec::<f64>()).collect())
         };
         let (blocks, whole) = (gradients(None)?, gradients(Some(&zeros))?);
         if blocks.iter().zip(&whole).any(|(a, b)| (a - b).abs() > 1e-12) {

@@ -25,11 +25,14 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(isposinf, truth(|x| x == f64::INFINITY)),
         unary!(isneginf, truth(|x| x == f64::NEG_INFINITY)),
     ];
-    rows.into_iter().chain(together()).map(|row| row.rule(Rule::Always(DType::Bool)).untracked()).collect()
+    rows.into_iter()
+        .chain(tensor_comparison_rows())
+        .map(|row| row.rule(Rule::Always(DType::Bool)).untracked())
+        .collect()
 }
 
 /// Comparisons of whole tensors, and with tolerances.
-fn together() -> Vec<Row> {
+fn tensor_comparison_rows() -> Vec<Row> {
     let x = || Tensor::from([1.0, 2.0, f64::NAN, f64::INFINITY, 1e-9]);
     let y = || Tensor::from([1.05, 2.5, f64::NAN, f64::INFINITY, 0.0]);
     let truths = |t: Tensor| t.to_vec::<bool>();

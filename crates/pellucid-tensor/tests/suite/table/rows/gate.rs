@@ -38,7 +38,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let x = ones().requires_grad_(true);
                 let y = ops::rrelu(&x, 0.2, 0.4)?;
                 y.backward();
-                let slopes = x.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>().iter().zip(slopes).all(|(y, slope)| *y == -slope))
             })
             .check("nonnegative elements are unchanged", || {
@@ -92,7 +92,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let y = ops::gumbel_softmax(&x, 1.0, false, 0)?;
                 let sum = ops::sum(&y, ..)?.item::<f64>();
                 ops::sum(&ops::mul(&y, Tensor::from([1.0, 2.0, 4.0]))?, ..)?.backward();
-                let slopes = x.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok((sum - 1.0).abs() < 1e-12 && slopes.iter().sum::<f64>().abs() < 1e-12 && slopes[2] > 0.0)
             })
             .check("a temperature of 0 or less is an error", || {

@@ -181,7 +181,7 @@ fn with_checks(row: Row) -> Row {
         let loss = ops::cross_entropy(&x, &t, options)?;
         loss.backward();
         Ok((loss.item::<f64>() - 2f64.ln()).abs() < 1e-15
-            && x.grad().expect("a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
+            && x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
     })
     .check("class indices of every integer dtype", || {
         let loss =

@@ -56,7 +56,7 @@ fn integers_refused<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
 }
 
-fn regression() -> Vec<Row> {
+fn regression_rows() -> Vec<Row> {
     let apart = || [real([2, 3]).within(-2.0..=-0.7), real([2, 3]).within(-0.5..=1.0)];
     let near = || [real([2, 3]).within(0.0..=0.4), real([3]).within(-0.3..=-0.1)];
     let (int, one) = (|| Tensor::from([1i64]), || Tensor::from([1.0]));
@@ -167,7 +167,7 @@ fn regression() -> Vec<Row> {
     ]
 }
 
-fn binary_targets() -> Vec<Row> {
+fn binary_rows() -> Vec<Row> {
     let entropy = |x: f64, t: f64| -(t * x.ln() + (1.0 - t) * (1.0 - x).ln());
     let logits = |x: f64, t: f64, p: f64| p * t * softplus(-x) + (1.0 - t) * softplus(x);
     let int = || Tensor::from([1i64]);
@@ -193,7 +193,7 @@ fn binary_targets() -> Vec<Row> {
         .check("the gradient at probabilities 0 and 1 is finite", || {
             let x = Tensor::from([0.0, 0.0, 1.0, 1.0]).requires_grad_(true);
             ops::binary_cross_entropy(&x, &Tensor::from([0.0, 0.5, 1.0, 0.5]), None, Reduction::Sum)?.backward();
-            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0, -0.5e12, 0.0, 0.5e12])
+            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0, -0.5e12, 0.0, 0.5e12])
         })
         .check("integers are an error", move || {
             integers_refused(ops::binary_cross_entropy(&int(), &int(), None, Reduction::Mean))
@@ -259,7 +259,7 @@ fn picked(x: &[Nd], weight: impl Fn(usize) -> f64 + Copy) -> Nd {
     })
 }
 
-fn classes() -> Vec<Row> {
+fn class_rows() -> Vec<Row> {
     const W: [f64; 3] = [0.5, 1.0, 2.0];
     let weights = |x: &Tensor| Tensor::from(W).to_dtype(x.dtype());
     let nll = Row::new("nll_loss").rule(Rule::FloatsOnly).ulps(64.0).scale(8.0).ordinary();
@@ -326,11 +326,11 @@ fn classes() -> Vec<Row> {
             let x = Tensor::from([[f64::NEG_INFINITY, 0.0], [0.0, -2.0]]).requires_grad_(true);
             let one = ops::nll_loss(&x, &[-1i64, 1].into(), options)?;
             one.backward();
-            let by_one = x.grad().expect("a gradient").to_vec::<f64>();
+            let by_one = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
             x.zero_grad();
             let none = ops::nll_loss(&x, &[-1i64, -1].into(), options)?;
             none.backward();
-            let by_none = x.grad().expect("a gradient").to_vec::<f64>();
+            let by_none = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
             let values = one.item::<f64>() == 2.0 && none.item::<f64>().is_nan();
             Ok(values && by_one == [0.0, 0.0, 0.0, -1.0] && by_none == [0.0; 4])
         })
@@ -382,7 +382,7 @@ fn classes() -> Vec<Row> {
     ]
 }
 
-fn comparisons() -> Vec<Row> {
+fn ranking_rows() -> Vec<Row> {
     let length = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
     let raised = |v: &[f64]| (v.iter().map(|x| x * x).sum::<f64>() + 1e-12).sqrt();
     let row = |x: &Nd, i: usize| x.data[3 * i..3 * i + 3].to_vec();
@@ -475,7 +475,7 @@ fn alignments(x: &Nd, sample: usize, steps: usize, labels: &[usize]) -> f64 {
     -total.ln()
 }
 
-fn ctc() -> Row {
+fn ctc_row() -> Row {
     let lengths = || (Tensor::from([4i64, 3]), Tensor::from([2i64, 1]));
     let call = move |x: &Tensor, reduction| {
         let (steps, labels) = lengths();
@@ -517,14 +517,14 @@ fn ctc() -> Row {
             let x = uniform().requires_grad_(true);
             let options = Ctc { zero_infinity: true, ..Default::default() };
             ops::ctc_loss(&x, &[[1i64, 1]].into(), &[2i64].into(), &[2i64].into(), options)?.backward();
-            let flat = x.grad().expect("a gradient").to_vec::<f64>() == [0.0; 4];
+            let flat = x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0; 4];
             Ok(of([1, 1], false)? == f64::INFINITY && of([1, 1], true)? == 0.0 && flat)
         })
         .check("the gradient of an infinite loss is NaN for that sample alone", || {
             let x = Tensor::full([3, 2, 2], 0.5f64.ln(), DType::F64).requires_grad_(true);
             let labels = Tensor::from([[1i64, 1, 1], [1, 1, 1]]);
             ops::ctc_loss(&x, &labels, &[3i64, 3].into(), &[3i64, 1].into(), Ctc::default())?.backward();
-            let slopes = x.grad().expect("a gradient").isnan().any(-1).to_vec::<bool>();
+            let slopes = x.grad().expect("the tensor has a gradient").isnan().any(-1).to_vec::<bool>();
             Ok(slopes == [true, false, true, false, true, false])
         })
         .check("the blank index must be a class", move || {
@@ -543,5 +543,11 @@ fn ctc() -> Row {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    regression().into_iter().chain(binary_targets()).chain(classes()).chain(comparisons()).chain([ctc()]).collect()
+    regression_rows()
+        .into_iter()
+        .chain(binary_rows())
+        .chain(class_rows())
+        .chain(ranking_rows())
+        .chain([ctc_row()])
+        .collect()
 }

@@ -23,7 +23,7 @@ fn row(name: &'static str, call: Call) -> Row {
                 return Ok(y.item::<i64>() >= 1);
             }
             ops::sum(&ops::narrow(&ops::ravel(&y)?, 0, y.size() - 1, 1)?, ..)?.backward();
-            let gradient = x.grad().expect("a gradient").to_vec::<f64>();
+            let gradient = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
             Ok(gradient[0] == 0.0 && gradient[2].is_finite())
         })
         .check("a mask of another dtype is an error", move || {

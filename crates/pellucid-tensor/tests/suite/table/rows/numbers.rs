@@ -15,7 +15,7 @@ fn multiple(a: f64, b: f64) -> f64 {
     if a == 0.0 || b == 0.0 {
         return 0.0;
     }
-    (1..=b as i64).map(|k| k as f64 * a).find(|m| m % b == 0.0).expect("the product")
+    (1..=b as i64).map(|k| k as f64 * a).find(|m| m % b == 0.0).expect("the product is a multiple")
 }
 
 /// Checks every pair of integers from −11 to 11 (from 0 on for `u8`), in every integer dtype.

@@ -16,7 +16,7 @@ fn lower_median(x: &[f64]) -> f64 {
 }
 
 fn place(x: &[f64], value: f64) -> f64 {
-    x.iter().position(|&v| v == value).expect("an element") as f64
+    x.iter().position(|&v| v == value).expect("the value is an element") as f64
 }
 
 fn between(x: &[f64], q: f64, how: Interpolation) -> f64 {

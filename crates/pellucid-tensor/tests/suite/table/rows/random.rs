@@ -120,7 +120,7 @@ fn draws() -> Vec<Row> {
                 let std = Tensor::from([1.0, 2.0]).requires_grad_(true);
                 let y = ops::normal(&Tensor::from([0.0, 0.0]), &std)?;
                 y.backward();
-                let z = std.grad().expect("a gradient").to_vec::<f64>();
+                let z = std.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>() == [z[0], 2.0 * z[1]])
             })
             .check("shapes that do not broadcast are an error", || {
@@ -208,7 +208,7 @@ fn channels() -> Vec<Row> {
                 let x = Tensor::full([100], 5, DType::F64).requires_grad_(true);
                 let y = ops::alpha_dropout(&x, 0.5)?;
                 y.backward();
-                let slopes = x.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>().iter().zip(slopes).all(|(&y, slope)| (y > 1.0) == (slope > 0.0)))
             })
             .check("an invalid probability is an error", move || unlikely(ops::alpha_dropout(&vector(), 1.5))),
@@ -241,7 +241,7 @@ fn dropout() -> Row {
             let x = Tensor::ones([100], DType::F64).requires_grad_(true);
             let y = ops::dropout(&x, 0.5)?;
             y.backward();
-            Ok(x.grad().expect("a gradient").to_vec::<f64>() == y.to_vec::<f64>())
+            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == y.to_vec::<f64>())
         })
         .check("integers are an error", || {
             Ok(matches!(ops::dropout(&[1i64].into(), 0.5), Err(Error::DTypeMismatch { .. })))

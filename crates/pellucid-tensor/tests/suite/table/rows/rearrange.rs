@@ -21,13 +21,13 @@ fn picked(x: &Nd, axis: usize, from: &[usize]) -> Nd {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = moved();
-    rows.extend(repeated());
-    rows.extend(parts());
+    let mut rows = move_rows();
+    rows.extend(repeat_rows());
+    rows.extend(split_rows());
     rows
 }
 
-fn moved() -> Vec<Row> {
+fn move_rows() -> Vec<Row> {
     // A rotation by 90° from axis 0 towards axis 1: y[i, j] = x[j, columns − 1 − i].
     let quarter = |x: &Nd| Nd::from_fn(&[x.shape[1], x.shape[0]], |ix| x.at(&[ix[1], x.shape[1] - 1 - ix[0]]));
     vec![
@@ -124,7 +124,7 @@ fn moved() -> Vec<Row> {
     ]
 }
 
-fn repeated() -> Vec<Row> {
+fn repeat_rows() -> Vec<Row> {
     let tiled = |x: &Nd, shape: &[usize]| {
         let lead = shape.len() - x.shape.len();
         Nd::from_fn(shape, |ix| x.at(&ix[lead..].iter().zip(&x.shape).map(|(i, len)| i % len).collect::<Vec<_>>()))
@@ -210,7 +210,7 @@ fn repeated() -> Vec<Row> {
     ]
 }
 
-fn parts() -> Vec<Row> {
+fn split_rows() -> Vec<Row> {
     let narrow = |x: &Nd, axis: usize, parts: &[(usize, usize)]| -> Vec<Nd> {
         parts.iter().map(|&(start, len)| x.narrow(axis, start, len)).collect()
     };

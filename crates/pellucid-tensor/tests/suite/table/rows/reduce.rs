@@ -123,7 +123,7 @@ fn sums() -> Vec<Row> {
             .check("the gradient at zeros", || {
                 let x = Tensor::from([2.0, 0.0, 3.0]).requires_grad_(true);
                 ops::prod(&x, ..)?.backward();
-                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0, 6.0, 0.0])
+                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0, 6.0, 0.0])
             }),
     ]
 }
@@ -154,14 +154,14 @@ fn extrema() -> Vec<Row> {
             .check("ties share the gradient evenly", || {
                 let x = Tensor::from([3.0, 1.0, 3.0, 3.0]).requires_grad_(true);
                 (ops::max(&x, ..)? * 6.0).backward();
-                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
+                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
             }),
         reduction("min", ops::min, |x| extremum(x, |a, b| a < b), false)
             .check("zero elements are an error", || refused(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
             .check("ties share the gradient evenly", || {
                 let x = Tensor::from([[1.0, 1.0], [0.0, 5.0]]).requires_grad_(true);
                 ops::min(&x, 1)?.backward();
-                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
+                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
             }),
         Row::new("aminmax")
             .outputs(
@@ -236,7 +236,7 @@ fn norms() -> Vec<Row> {
         norm.rule(Rule::FloatsOnly).ulps(32.0).away(&[0.0]).check("the gradient of the 2-norm at zero is 0", || {
             let x = Tensor::zeros([3], DType::F64).requires_grad_(true);
             ops::norm(&x, 2.0, ..)?.backward();
-            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0; 3])
+            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0; 3])
         }),
         reduction("logsumexp", ops::logsumexp, logsumexp, false)
             .rule(Rule::FloatsOnly)

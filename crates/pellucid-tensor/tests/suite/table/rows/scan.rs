@@ -105,7 +105,7 @@ pub(super) fn rows() -> Vec<Row> {
             .check("the gradient at zeros is the product of the other factors", || {
                 let x = Tensor::from([2.0, 0.0, 3.0, 0.0]).requires_grad_(true);
                 ops::sum(&ops::cumprod(&x, 0)?, ..)?.backward();
-                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [1.0, 8.0, 0.0, 0.0])
+                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0, 8.0, 0.0, 0.0])
             }),
         long(
             row("logcumsumexp", ops::logcumsumexp, log_sum_exp).rule(Rule::FloatsOnly).ordinary(),

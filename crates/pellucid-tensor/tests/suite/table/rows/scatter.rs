@@ -51,7 +51,7 @@ fn out_of_bounds<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::IndexOutOfBounds { .. })))
 }
 
-fn reductions() -> Vec<Row> {
+fn reduction_rows() -> Vec<Row> {
     let mut scattered = Row::new("scatter_reduce").scale(8.0).ordinary();
     let mut indexed = Row::new("index_reduce").scale(8.0).ordinary();
     for (m, own) in MEETINGS {
@@ -75,7 +75,10 @@ fn reductions() -> Vec<Row> {
     let slopes = |values: Tensor, m| -> Result<Vec<f64>> {
         let (x, v) = (Tensor::from([2.0]).requires_grad_(true), values.requires_grad_(true));
         ops::scatter_reduce(&x, &[0i64, 0].into(), &v, 0, m, true)?.backward();
-        Ok([x.grad(), v.grad()].into_iter().flat_map(|g| g.expect("a gradient").to_vec::<f64>()).collect())
+        Ok([x.grad(), v.grad()]
+            .into_iter()
+            .flat_map(|g| g.expect("the tensor has a gradient").to_vec::<f64>())
+            .collect())
     };
     let scattered = scattered
         .check("equal extrema share the gradient", move || {
@@ -114,7 +117,7 @@ fn reductions() -> Vec<Row> {
     vec![scattered, indexed]
 }
 
-fn slices() -> Vec<Row> {
+fn slice_rows() -> Vec<Row> {
     let inputs = || [real([3, 2]), real([4, 2]), index([4], 3)];
     let place = |v: f64| (v as isize).rem_euclid(3) as usize;
     let zeros = || Tensor::zeros([3, 2], DType::F64);
@@ -174,7 +177,7 @@ fn slices() -> Vec<Row> {
                 let value = Tensor::from(5.0).requires_grad_(true);
                 ops::sum(&ops::index_fill(&Tensor::zeros([3, 2], DType::F64), 1, &[0i64].into(), &value)?, ..)?
                     .backward();
-                Ok(value.grad().expect("a gradient").item::<f64>() == 3.0)
+                Ok(value.grad().expect("the tensor has a gradient").item::<f64>() == 3.0)
             })
             .check("a value of several elements is an error", move || {
                 shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), Tensor::from([1.0, 2.0])))
@@ -187,7 +190,7 @@ fn replaced(x: &[Nd], place: impl Fn(&[usize]) -> Option<usize>) -> Nd {
     Nd::from_fn(&x[0].shape, |ix| place(ix).map_or(x[0].at(ix), |k| x[1].data[k]))
 }
 
-fn parts() -> Vec<Row> {
+fn part_rows() -> Vec<Row> {
     let cast = |x: &[Tensor]| x[1].to_dtype(x[0].dtype());
     let zeros = || Tensor::zeros([3, 4], DType::F64);
     vec![
@@ -326,7 +329,7 @@ fn parts() -> Vec<Row> {
     ]
 }
 
-fn rows_of_a_table() -> Row {
+fn embedding_row() -> Row {
     let plain = Embedding::default;
     let picked = |x: &[Nd]| {
         let shape = [&x[1].shape[..], &[x[0].shape[1]]].concat();
@@ -339,7 +342,7 @@ fn rows_of_a_table() -> Row {
     let gradient = |options: Embedding, index: &[i64]| -> Result<Vec<f64>> {
         let table = Tensor::from([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).requires_grad_(true);
         ops::embedding(&table, &Tensor::new(index, [index.len()]), options)?.sum(..).backward();
-        Ok(table.grad().expect("a gradient").to_vec::<f64>())
+        Ok(table.grad().expect("the tensor has a gradient").to_vec::<f64>())
     };
     Row::new("embedding")
         .case(
@@ -390,7 +393,7 @@ fn rows_of_a_table() -> Row {
         })
 }
 
-fn bags() -> Row {
+fn embedding_bag_row() -> Row {
     let offsets = || Tensor::from([0i64, 2, 2]);
     let of = move |mode| {
         move |x: &[Tensor]| {
@@ -459,7 +462,7 @@ fn bags() -> Row {
             let max = EmbeddingBag { mode: ScatterReduceOp::Max, ..options };
             let refused = ops::embedding_bag(&table, &[[0i64]].into(), max);
             // Three gradients of a third, and one of 1.
-            let even = table.grad().expect("a gradient").to_vec::<f64>() == [1.0; 4];
+            let even = table.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0; 4];
             Ok(even && matches!(refused, Err(Error::InvalidArgument { .. })))
         })
         .check("a vector of indices without offsets is an error", move || {
@@ -475,5 +478,10 @@ fn bags() -> Row {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    reductions().into_iter().chain(slices()).chain(parts()).chain([rows_of_a_table(), bags()]).collect()
+    reduction_rows()
+        .into_iter()
+        .chain(slice_rows())
+        .chain(part_rows())
+        .chain([embedding_row(), embedding_bag_row()])
+        .collect()
 }

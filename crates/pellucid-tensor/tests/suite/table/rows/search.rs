@@ -84,7 +84,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let y = ops::bincount(&[1i64, 0, 1].into(), Some(&weights), 0)?;
                 ops::sum(&ops::mul(&y, Tensor::from([3.0, 5.0]))?, ..)?.backward();
                 Ok(y.to_vec::<f64>() == [2.0, 4.5]
-                    && weights.grad().expect("a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
+                    && weights.grad().expect("the tensor has a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
             })
             .check("a negative value is an error", || argument_refused(ops::bincount(&[-1i64].into(), None, 0)))
             .check("a matrix is an error", || shape_refused(ops::bincount(&[[1i64]].into(), None, 0)))
@@ -121,7 +121,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let bins = Bins::Between(2, 0.0, 4.0);
                 let (density, _) = ops::histogram(&Tensor::from([1.0, 3.0]), bins, Some(&weights), true)?;
                 ops::select(&density, 0, 0)?.backward();
-                let slopes = weights.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = weights.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(density.to_vec::<f64>() == [0.125, 0.375]
                     && (slopes[0] - 0.09375).abs() < 1e-15
                     && (slopes[1] + 0.03125).abs() < 1e-15)
@@ -151,7 +151,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let bins = [Bins::Between(2, 0.0, 2.0), Bins::Edges(&edges)];
                 let (density, _) = ops::histogramdd(&x, &bins, Some(&weights), true)?;
                 ops::select(&ops::ravel(&density)?, 0, 0)?.backward();
-                let slopes = weights.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = weights.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(density.to_vec::<f64>() == [0.25, 0.0, 0.0, 0.375] && slopes == [0.1875, -0.0625])
             })
             .check("zero points", || {
@@ -214,7 +214,7 @@ fn unique<const N: usize>(
         .check("the gradient goes to the first occurrence", move || {
             let x = Tensor::from([4.0, 4.0]).requires_grad_(true);
             ops::sum(&call(&x, None)?.values, ..)?.backward();
-            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [1.0, 0.0])
+            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0, 0.0])
         })
         .check("an invalid axis is an error", move || axis_refused(call(&Tensor::from([1.0]), Some(1))))
 }

@@ -81,7 +81,7 @@ pub(super) fn rows() -> Vec<Row> {
             },
         ),
     ];
-    rows.into_iter().map(|row| row.rule(Rule::Floats).ordinary()).chain(others()).collect()
+    rows.into_iter().map(|row| row.rule(Rule::Floats).ordinary()).chain(further_rows()).collect()
 }
 
 /// Returns a row of P(a, x) for a = 1, 2 and 3, where P is 1 − e⁻ˣ·Σ xᵏ/k! over k < a.
@@ -114,7 +114,7 @@ fn incomplete(
         })
 }
 
-fn others() -> Vec<Row> {
+fn further_rows() -> Vec<Row> {
     let s = || Tensor::from([1.5, 2.0, 4.0]);
     vec![
         Row::new("zeta")

@@ -13,14 +13,14 @@ fn index_refused(result: Result<Tensor>) -> Result<bool> {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = shapes();
-    rows.extend(orders());
+    let mut rows = shape_rows();
+    rows.extend(permutation_rows());
     rows.extend(broadcasts());
-    rows.extend(parts());
+    rows.extend(slice_rows());
     rows
 }
 
-fn shapes() -> Vec<Row> {
+fn shape_rows() -> Vec<Row> {
     vec![
         Row::new("reshape")
             .case("another shape", [real([2, 3])], |x| ops::reshape(&x[0], [3, 2]), |x| x[0].reshape(&[3, 2]))
@@ -66,7 +66,7 @@ fn shapes() -> Vec<Row> {
     ]
 }
 
-fn orders() -> Vec<Row> {
+fn permutation_rows() -> Vec<Row> {
     let flipped = |x: &Nd, axes: &[usize]| {
         let turn = |ix: &[usize]| axes.iter().fold(ix.to_vec(), |ix, &a| with(&ix, a, x.shape[a] - 1 - ix[a]));
         Nd::from_fn(&x.shape, |ix| x.at(&turn(ix)))
@@ -133,7 +133,7 @@ fn broadcasts() -> Vec<Row> {
     ]
 }
 
-fn parts() -> Vec<Row> {
+fn slice_rows() -> Vec<Row> {
     vec![
         Row::new("narrow")
             .case("the middle of an axis", [real([2, 5])], |x| ops::narrow(&x[0], 1, 1, 3), |x| x[0].narrow(1, 1, 3))

@@ -305,9 +305,9 @@ fn captured(kind: Kind) -> Result<bool> {
         weight.zero_grad();
         let mut all = x.clone();
         (all[0], all[2]) = (x0.clone(), weight.clone());
-        let outputs = layer(way, &all).expect("a layer");
+        let outputs = layer(way, &all).expect("valid layer");
         outputs.iter().map(|y| y.sum(..)).reduce(|a, b| a + b).expect("outputs").backward();
-        (outputs[0].detach(), weight.grad().expect("a gradient"))
+        (outputs[0].detach(), weight.grad().expect("the tensor has a gradient"))
     };
     let other = &x[0] * 0.5;
     let (y, gradient) = step(&other);

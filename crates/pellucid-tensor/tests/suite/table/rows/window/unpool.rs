@@ -54,7 +54,7 @@ pub(super) fn rows() -> Vec<Row> {
             let x = Tensor::from([[1.0, 2.0, 3.0]]).requires_grad_(true);
             let y = ops::max_unpool1d(&x, &Tensor::from([[1i64, 1, 0]]), &[3])?;
             ops::sum(&ops::mul(&y, Tensor::from([5.0, 7.0, 9.0]))?, ..)?.backward();
-            let gradient = x.grad().expect("a gradient").to_vec::<f64>();
+            let gradient = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
             Ok(y.to_vec::<f64>() == [3.0, 2.0, 0.0] && gradient == [7.0, 7.0, 5.0])
         })
         .check("positions of another shape are an error", move || {
