@@ -8,8 +8,8 @@
 //! than three variables, are tested on `[2, 3]` or the smallest sensible shape to order 8, within 5 s. All have general
 //! incoming gradients. Values are compared with finite differences of the order below. The time is that of the function
 //! and all orders; the size is that of the longest formula, in instructions. FILE contains the output of
-//! `derivative_orders.py`. Every operation runs in a new process. The exit status is 1 if an operation exceeds its limits
-//! or disagrees.
+//! `derivative_orders.py`. Every operation runs in a new process. The exit status is 1 if an operation exceeds its
+//! limits or disagrees.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the table is the result of this program")]
 

@@ -175,7 +175,8 @@ fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() 
     assert!(x.grad().unwrap().to_vec::<f64>()[0].is_nan());
 }
 
-/// A write of a tracked value into an external tensor would record the leaf that replaces an input of the checkpoint.
+/// A checkpoint replaces an input that is not a leaf by a new leaf. A tracked write into an external tensor would lose the
+/// gradient, because its history would end at that leaf.
 #[test]
 fn a_tracked_write_into_an_external_tensor_is_an_error() {
     let x = leaf([1.0, 2.0, 3.0]);
@@ -193,7 +194,7 @@ fn a_tracked_write_into_an_external_tensor_is_an_error() {
     let b = Tensor::from([0.0, 0.0, 0.0]);
     let error = writing(&b, &(&x * 1.0)).unwrap_err();
     assert!(error.to_string().contains("from outside"), "{error}");
-    // The function's leaf for an input counts as internal.
+    // An input that is a leaf is not replaced, so the write is recorded correctly.
     let b = Tensor::from([0.0, 0.0, 0.0]);
     let y = writing(&b, &x).unwrap();
     let gradient = grad(&[&(y[0].sum(..) + b.sum(..))], &[&x], Grad::default()).unwrap().remove(0);

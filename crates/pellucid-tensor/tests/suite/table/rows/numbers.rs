@@ -9,7 +9,7 @@ fn divisor(a: f64, b: f64) -> f64 {
     (1..=most as i64).map(|d| d as f64).filter(|d| a % d == 0.0 && b % d == 0.0).fold(0.0, f64::max)
 }
 
-/// Returns the least positive multiple of both, by trial division.
+/// Returns the least common multiple by trial division; 0 if an operand is 0.
 fn multiple(a: f64, b: f64) -> f64 {
     let (a, b) = (a.abs(), b.abs());
     if a == 0.0 || b == 0.0 {

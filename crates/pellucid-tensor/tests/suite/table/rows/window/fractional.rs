@@ -78,7 +78,7 @@ fn row(name: &'static str, pool: Pool, spatial: usize, cases: &[Case]) -> Row {
             Ok(matches!(pool(&ones(5), &[2], &[2], Some(&samples)), Err(Error::DTypeMismatch { .. })))
         })
         .check("more windows than positions are an error", move || argument_refused(pool(&ones(5), &[3], &[4], None)))
-        .check("zero windows", move || argument_refused(pool(&ones(5), &[3], &[0], None)))
+        .check("zero windows are an error", move || argument_refused(pool(&ones(5), &[3], &[0], None)))
         .check("a window size of 0 is an error", move || argument_refused(pool(&ones(5), &[0], &[2], None)))
 }
 
