@@ -1,6 +1,6 @@
-//! What this machine can do at best, measured here and now: arithmetic and bandwidth.
+//! The peak performance of this machine, measured at the start of a run: arithmetic and bandwidth.
 //!
-//! A row that is bound by one of them cannot be faster; how near it comes is its share.
+//! A workload that is limited by one of them reports the fraction of that peak that it reaches.
 
 use crate::harness::{Work, rounded};
 use serde_json::json;
@@ -8,17 +8,17 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// The variable by which a child process learns the ceilings.
+/// The environment variable that passes the measured peaks to a child process.
 pub(crate) const VARIABLE: &str = "PELLUCID_BENCH_CEILINGS";
 
-/// Rates of all threads together.
+/// Peak rates of all threads together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ceilings {
-    /// Single-precision operations a second, from registers; a fused multiply-add is two.
+    /// Single-precision operations per second in registers; a fused multiply-add counts as two.
     fma: f64,
-    /// Bytes a second that are read from 64 MiB a thread.
+    /// Bytes per second read from 64 MiB for each thread.
     read: f64,
-    /// Bytes a second that are read and written, from 16 MiB to 16 MiB a thread.
+    /// Bytes per second read and written, from 16 MiB to 16 MiB for each thread.
     copy: f64,
 }
 
@@ -37,7 +37,7 @@ impl Ceilings {
         Some(Ceilings { fma: rates.next()??, read: rates.next()??, copy: rates.next()?? })
     }
 
-    /// The ceiling that bounds this work, and the share of it that `seconds` mean.
+    /// Returns the peak that limits this work, and the fraction of it that a duration of `seconds` means.
     pub(crate) fn share(self, work: Work, seconds: f64) -> Option<(&'static str, f64)> {
         match work {
             Work::Overhead => None,
@@ -58,7 +58,7 @@ impl Ceilings {
     }
 }
 
-/// The best of several measurements of all threads at once, added up.
+/// Returns the sum over all threads of their best concurrent measurement.
 fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
     let attempt = || -> f64 {
         let barrier = Barrier::new(threads);
@@ -69,13 +69,13 @@ fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
                 })
             };
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
-            workers.into_iter().map(|w| w.join().expect("a measurement does not panic")).sum()
+            workers.into_iter().map(|w| w.join().expect("the measurement thread did not panic")).sum()
         })
     };
     (0..3).map(|_| attempt()).fold(0.0, f64::max)
 }
 
-/// Work a second of the fastest of many short runs, after everybody is ready.
+/// Returns the work per second of the fastest of many short runs, measured after all threads are ready.
 fn fastest(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 {
     body();
     ready();
@@ -89,8 +89,7 @@ fn fastest(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 {
     work / least
 }
 
-/// Chains of multiply-adds that are independent of one another: enough to fill two pipelines of
-/// latency 4.
+/// The number of independent chains of multiply-adds: enough to fill two pipelines of latency 4.
 const CHAINS: usize = 12;
 const ROUNDS: usize = 20_000;
 
@@ -102,8 +101,8 @@ fn fma_rate(ready: &mut dyn FnMut()) -> f64 {
     })
 }
 
-/// The widest multiply-add of this processor: its lanes, and a function that does
-/// [`ROUNDS`] × [`CHAINS`] of them.
+/// Returns the widest multiply-add of this processor: its lanes, and a function that executes [`ROUNDS`] × [`CHAINS`]
+/// of them.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "a function for an instruction set is called where the processor has it")]
 fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
@@ -134,11 +133,11 @@ fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
     }
 
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has AVX-512F, as was just asked.
+        // SAFETY: the branch is taken only if the processor has AVX-512F.
         return (16, |a, b| unsafe { avx512(a, b) });
     }
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        // SAFETY: the processor has AVX2 and FMA, as was just asked.
+        // SAFETY: the branch is taken only if the processor has AVX2 and FMA.
         return (8, |a, b| unsafe { avx2(a, b) });
     }
     (4, portable)
@@ -149,7 +148,7 @@ fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
     (4, portable)
 }
 
-/// Four lanes, which every compiler makes one vector of; a multiplication and an addition.
+/// Executes the multiply-adds with four lanes, which compilers vectorise, as a multiplication and an addition.
 fn portable(a: f32, b: f32) -> f32 {
     let mut sums = [[b; 4]; CHAINS];
     for _ in 0..ROUNDS {
@@ -163,7 +162,7 @@ fn portable(a: f32, b: f32) -> f32 {
 fn read_rate(ready: &mut dyn FnMut()) -> f64 {
     let data = vec![1u64; 8 << 20];
     fastest(size_of_val(&data[..]) as f64, ready, || {
-        // Eight sums, so that no addition waits for the one before.
+        // Eight independent sums hide the latency of an addition.
         let (rows, _) = black_box(&data).as_chunks::<8>();
         let sums = rows.iter().fold([0u64; 8], |sums, row| std::array::from_fn(|i| sums[i].wrapping_add(row[i])));
         black_box(sums);

@@ -21,7 +21,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
 
 const LARGE: usize = 4 * 1024 * 1024;
 
-/// ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), out of primitive operations.
+/// Computes ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) with primitive operations.
 fn gelu(x: &Tensor) -> Tensor {
     let inner = (x + x * 0.044715f64 * x * x) * 0.7978845608028654f64;
     x * 0.5f64 * (inner.tanh() + 1.0f64)
@@ -32,7 +32,7 @@ fn gelu_formula(x: &Tensor) -> Tensor {
     apply(gelu, x)
 }
 
-/// sin x · exp(−x²)
+/// Computes sin x · exp(−x²).
 fn wave(x: &Tensor) -> Tensor {
     x.sin() * (-(x * x)).exp()
 }
@@ -49,10 +49,10 @@ fn normal(size: usize) -> Tensor {
     Tensor::randn([size], DType::F32)
 }
 
-/// Every element read and written once.
+/// The work of reading and writing every element once.
 const FORWARD: Work = Work::Copy((2 * 4 * LARGE) as f64);
 
-/// Forward as above; backward reads x and the incoming gradient and writes one.
+/// The work of the forward pass, and of a backward pass that reads x and the incoming gradient and writes one tensor.
 const BACKWARD: Work = Work::Copy((5 * 4 * LARGE) as f64);
 
 fn forward(f: fn(&Tensor) -> Tensor) -> Run {
@@ -79,22 +79,23 @@ fn backward(f: fn(&Tensor) -> Tensor) -> Run {
     })
 }
 
-/// The gradient is a result of the step, so that it is computed.
+/// The gradient is an output of the step, so that it is computed.
 fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
     let (x, g) = (normal(LARGE).requires_grad_(true), Tensor::ones([LARGE], DType::F32));
     captured(BACKWARD, move || {
         let y = f(&x);
         let options = Grad { grad_outputs: vec![Some(g.clone())], ..Default::default() };
-        let gradient = grad(&[&y], &[&x], options).expect("a gradient").remove(0);
+        let gradient = grad(&[&y], &[&x], options).expect("the tensor has a gradient").remove(0);
         (y, gradient)
     })
 }
 
-/// The second derivative of Σ f(x).
+/// Computes the second derivative of Σ f(x).
 fn second_derivative(f: fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
     let y = f(x).sum(..);
-    let first = grad(&[&y], &[x], Grad { create_graph: true, ..Default::default() }).expect("a gradient");
-    grad(&[&first[0].sum(..)], &[x], Grad::default()).expect("a second gradient").remove(0)
+    let first =
+        grad(&[&y], &[x], Grad { create_graph: true, ..Default::default() }).expect("the tensor has a gradient");
+    grad(&[&first[0].sum(..)], &[x], Grad::default()).expect("the gradient is differentiable").remove(0)
 }
 
 fn second(f: fn(&Tensor) -> Tensor) -> Run {

@@ -1,34 +1,34 @@
-//! Timing, as the peers' harness does it, and the line that comes of it.
+//! Timing of workloads, and the output line.
 
 use crate::ceilings::Ceilings;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// One thing to time.
+/// A workload to time.
 #[derive(Clone)]
 pub(crate) struct Workload {
-    /// The peers' name for it: `W3`.
+    /// The name of the workload: `W3`.
     pub(crate) id: &'static str,
-    /// Which of several ways to do it: "" for plain eager operations.
+    /// The variant: "" for plain eager operations.
     pub(crate) variant: &'static str,
-    /// Prepares it.
+    /// Prepares a run.
     pub(crate) build: fn() -> Run,
 }
 
-/// A workload, ready to be run again and again.
+/// A prepared workload that can run repeatedly.
 pub(crate) struct Run {
-    /// Runs it `inner` times.
+    /// Runs the workload `inner` times.
     body: Box<dyn FnMut()>,
     inner: usize,
     work: Work,
 }
 
-/// What a run cannot do without: of this the share of a ceiling is reckoned.
+/// The necessary work of a run, from which the fraction of the peak is computed.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
-    /// Nothing that a ceiling is known for: many small kernels.
+    /// Unknown, for example for many small kernels.
     Overhead,
-    /// Floating-point operations, a multiplication and an addition being two.
+    /// Floating-point operations; a multiplication and an addition count as two.
     Flops(f64),
     /// Bytes that are read.
     Read(f64),
@@ -58,7 +58,7 @@ impl Workload {
     }
 }
 
-/// Builds, warms and times a workload; its line.
+/// Builds, warms up and times a workload; returns its line.
 pub(crate) fn run(workload: &Workload, threads: usize, ceilings: Option<Ceilings>) -> String {
     let Run { mut body, inner, work } = (workload.build)();
     let first = timed(&mut body);
@@ -79,7 +79,7 @@ pub(crate) fn run(workload: &Workload, threads: usize, ceilings: Option<Ceilings
     line.to_string()
 }
 
-/// The line of a workload that gave no result.
+/// Returns the line of a workload that failed.
 pub(crate) fn unsupported(workload: &Workload, why: &str) -> String {
     json!({ "peer": "pellucid", "workload": workload.id, "variant": workload.variant, "unsupported": why }).to_string()
 }
@@ -90,7 +90,7 @@ fn timed(body: &mut dyn FnMut()) -> Duration {
     start.elapsed()
 }
 
-/// At least two calls, and 0.3 s or 500 calls.
+/// Runs at least two calls, and until 0.3 s or 500 calls are reached.
 fn warm(body: &mut dyn FnMut()) {
     let start = Instant::now();
     let mut calls = 0;
@@ -100,7 +100,7 @@ fn warm(body: &mut dyn FnMut()) {
     }
 }
 
-/// Microseconds a run: at least 5 calls, then until the budget or 3000 calls are spent.
+/// Returns microseconds for each run: at least 5 calls, then until the budget or 3000 calls are reached.
 fn measure(body: &mut dyn FnMut(), inner: usize) -> Vec<f64> {
     let budget = budget();
     let mut times = Vec::new();
@@ -111,14 +111,13 @@ fn measure(body: &mut dyn FnMut(), inner: usize) -> Vec<f64> {
     times
 }
 
-/// `BUDGET_S`, two seconds if it is not set.
+/// Returns `BUDGET_S`, or two seconds if it is not set.
 fn budget() -> Duration {
     let seconds = std::env::var("BUDGET_S").ok().and_then(|s| s.parse().ok()).unwrap_or(2.0);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(2))
 }
 
-/// The quartiles of sorted values, between neighbours where they fall between (the "exclusive" method
-/// of Python's `statistics.quantiles`).
+/// Returns the quartiles of sorted values, interpolated by the "exclusive" method of Python's `statistics.quantiles`.
 pub(crate) fn quartiles(sorted: &[f64]) -> [f64; 3] {
     [1, 2, 3].map(|quarter| {
         let place = quarter as f64 * (sorted.len() + 1) as f64 / 4.0 - 1.0;
@@ -134,7 +133,7 @@ pub(crate) fn rounded(value: f64, digits: i32) -> Value {
     json!((value * scale).round() / scale)
 }
 
-/// The most memory that the process ever had, from Linux's account; null elsewhere.
+/// Returns the peak memory of the process as reported by Linux; null elsewhere.
 fn peak_rss_mb() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));

@@ -1,6 +1,6 @@
-//! A catalogue of differentiable operations, and the check of derivatives of any order that two programs share.
+//! A catalogue of differentiable operations, and a check of derivatives of any order, shared by two programs.
 //!
-//! `fuzz_gradients` checks random expressions of these operations; `derivative_orders` measures every operation alone.
+//! `fuzz_gradients` checks random expressions of these operations; `derivative_orders` measures each operation.
 #![forbid(unsafe_code)]
 
 pub mod derivatives;

@@ -1,21 +1,20 @@
-//! How fast Pellucid is: the workloads of the peers' benchmarks, one JSON line each.
+//! Benchmarks of Pellucid: runs workloads and prints one JSON line for each.
 //!
 //! ```text
 //! pellucid-bench [--threads N] [--only W3,W6]
 //! pellucid-bench --vs "python torch_bench.py torch/{}" [--rounds 5] [--only W3]
 //! ```
 //!
-//! A line has `peer` ("pellucid"), `workload`, `variant` ("" for separate eager operations, "formula"
-//! for one `formula!`, "captured" for a replayed step, "steps" for a Hessian-vector product by two calls of `grad`
-//! instead of `hvp`), `median_us`, `min_us`, `p25_us`, `p75_us`,
-//! `n`, `first_call_s`, `threads`, `peak_rss_mb`; and `share`, the part of a ceiling of this very
-//! machine that the lower quartile reaches: `ceiling` is "fma" (arithmetic), "copy" or "read"
-//! (bandwidth), measured at the start of the run. Every workload runs in a fresh process. The
-//! environment variable `BUDGET_S` (2) is the time for each, in seconds.
+//! A line contains `peer` ("pellucid"), `workload`, `variant` ("" for separate eager operations, "formula" for one
+//! `formula!`, "captured" for a replayed step, "steps" for a Hessian-vector product by two calls of `grad` instead of
+//! `hvp`), `median_us`, `min_us`, `p25_us`, `p75_us`, `n`, `first_call_s`, `threads`, `peak_rss_mb`, and `share`: the
+//! fraction of the machine's peak that the lower quartile reaches. `ceiling` names the peak: "fma" (arithmetic), "copy"
+//! or "read" (bandwidth), measured at the start of the run. Every workload runs in a new process. The environment
+//! variable `BUDGET_S` (default 2) is the time for each, in seconds.
 //!
-//! With `--vs`, ours and another program take turns, workload by workload: the program is called with
-//! the workload's name in place of `{}` (or as its last argument) and prints such lines too. What is
-//! printed is the ratio of lower quartiles, ours to theirs, its median over the rounds.
+//! With `--vs`, Pellucid and another program run alternately, workload by workload. The program is called with the name
+//! of the workload in place of `{}` (or as the last argument) and prints lines of the same form. The output is the
+//! ratio of the lower quartiles, Pellucid's to the other program's, as the median over the rounds.
 #![deny(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "lines on standard output are what this program makes")]
 
@@ -36,7 +35,7 @@ use ceilings::Ceilings;
 use harness::Workload;
 use std::process::{Command, ExitCode, Stdio};
 
-/// What the command line asks for.
+/// The parsed command line.
 struct Arguments {
     threads: usize,
     only: Vec<String>,
@@ -65,7 +64,7 @@ impl Arguments {
         Ok(parsed)
     }
 
-    /// `W3` asks for all of `W3`'s variants, `W7` for `W7-softmax` and its like too.
+    /// Returns true if the workload is selected: `W3` selects all variants of `W3`, `W7` also `W7-softmax`.
     fn wants(&self, workload: &Workload) -> bool {
         let asks = |only: &String| {
             workload.key() == *only
@@ -113,7 +112,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The line of a workload that runs in a process of its own.
+/// Runs a workload in a new process and returns its line.
 fn in_fresh_process(workload: &Workload, threads: usize, ceilings: Ceilings) -> String {
     let program = std::env::current_exe().expect("the path of this program");
     let output = Command::new(program)

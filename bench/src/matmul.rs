@@ -1,4 +1,4 @@
-//! W8: matrix products, square, batched, of transposed matrices as backward passes have them, and those of W5's layers.
+//! W8: matrix products: square, batched, with transposed operands as in backward passes, and those of the layers of W5.
 
 use crate::harness::{Run, Work, Workload};
 use pellucid::prelude::*;
@@ -23,9 +23,9 @@ pub(crate) fn workloads() -> Vec<Workload> {
 enum Form {
     /// A·B
     Plain,
-    /// Aᵀ·B, a weight's gradient.
+    /// Aᵀ·B, the gradient of a weight.
     FirstTransposed,
-    /// A·Bᵀ, an input's gradient.
+    /// A·Bᵀ, the gradient of an input.
     SecondTransposed,
 }
 

@@ -1,6 +1,6 @@
-//! Operations of networks and of data, with their gradients: convolutions, attention, embeddings, sorting, sums.
+//! Single operations with their gradients: convolutions, attention, embeddings, sorting, sums.
 //!
-//! Not part of the peers' list; PyTorch's side of them is in `torch_operations.py` beside this crate.
+//! PyTorch's version is `torch_operations.py` beside this crate.
 
 use crate::harness::{Run, Work, Workload};
 use pellucid::ops::{Attention, Conv, Recurrence, RecurrentWeights};
@@ -26,7 +26,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
     ]
 }
 
-/// Forward, and the gradients of input and weight: 64 images of 64 channels, 14 × 14, windows of 3 × 3.
+/// Convolution, forward and the gradients of input and weight: 64 images of 64 channels, 14 × 14, windows of 3 × 3.
 fn conv(each: usize, groups: usize) -> Run {
     let x = Tensor::randn([64, 64, 14, 14], DType::F32).requires_grad_(true);
     let w = Tensor::randn([64, each, 3, 3], DType::F32).requires_grad_(true);
@@ -45,12 +45,12 @@ fn conv_forward() -> Run {
     })
 }
 
-/// Forward and all gradients of heads 64 wide, which lie beside one another in a row, as after a projection.
+/// Attention, forward and all gradients, with heads of width 64 that are adjacent in a row, as after a projection.
 fn attention([batch, heads, tokens]: [usize; 3], causal: bool) -> Run {
     let rows = || Tensor::randn([batch, tokens, heads, 64], DType::F32).transpose(1, 2).detach();
     let [q, k, v] = [(); 3].map(|()| rows().requires_grad_(true));
     let pairs = if causal { tokens * (tokens + 1) / 2 } else { tokens * tokens };
-    // Two products forward, and five backward if the scores are computed again.
+    // Two products forward, and five backward including the recomputed scores.
     Run::new(Work::Flops(7.0 * 2.0 * (batch * heads * pairs * 64) as f64), move || {
         [&q, &k, &v].into_iter().for_each(Tensor::zero_grad);
         let options = Attention { causal, ..Attention::default() };
@@ -58,13 +58,13 @@ fn attention([batch, heads, tokens]: [usize; 3], causal: bool) -> Run {
     })
 }
 
-/// Forward, and the gradients of the weights of a layer from 128 to 256: 32 sequences of 64 steps.
+/// A recurrent layer from 128 to 256, forward and the gradients of its weights: 32 sequences of 64 steps.
 fn recurrent(gates: usize, layer: impl Fn(&Tensor, RecurrentWeights<'_>) -> Tensor + 'static) -> Run {
     let x = Tensor::randn([64, 32, 128], DType::F32);
     let weight = |shape: &[usize]| (Tensor::randn(shape, DType::F32) / 16.0).detach().requires_grad_(true);
     let rows = gates * 256;
     let weights = [weight(&[rows, 128]), weight(&[rows, 256]), weight(&[rows]), weight(&[rows])];
-    // Forward the shares of inputs and states; backward the gradients of states and of both weights.
+    // Forward: products with inputs and states. Backward: gradients of states and of both weights.
     let flops = 2.0 * (64 * 32 * rows) as f64 * (2 * 128 + 3 * 256) as f64;
     Run::new(Work::Flops(flops), move || {
         weights.iter().for_each(Tensor::zero_grad);
@@ -82,7 +82,7 @@ fn gru() -> Run {
     recurrent(3, |x, weights| x.gru(weights, None, Recurrence::default()).0)
 }
 
-/// 4096 rows of a table of 4096 × 1024, picked and given their gradients back.
+/// Selects 4096 rows of a table of 4096 × 1024, and computes the gradient of the table.
 fn embedding() -> Run {
     let table = Tensor::randn([4096, 1024], DType::F32).requires_grad_(true);
     let index = Tensor::randint(0, 4096, [4096]);
@@ -92,7 +92,7 @@ fn embedding() -> Run {
     })
 }
 
-/// Something along the rows, or the columns, of [4096, 1024].
+/// Applies an operation to the rows, or the columns, of [4096, 1024].
 fn along(body: fn(&Tensor)) -> Run {
     let x = Tensor::randn([4096, 1024], DType::F32);
     Run::new(Work::Copy(2.0 * 4.0 * (4096 * 1024) as f64), move || body(&x))

@@ -1,4 +1,4 @@
-//! W7: reductions, along the rows of a matrix and across them.
+//! W7: reductions along the rows and the columns of a matrix.
 
 use crate::harness::{Run, Work, Workload};
 use pellucid::prelude::*;

@@ -24,7 +24,7 @@ const WIDTH: usize = 256;
 const WORDS: usize = 1024;
 const LAYERS: usize = 4;
 
-/// Norms come first, gelu is the one by tanh, the head is not tied to the words.
+/// A pre-norm GPT with tanh gelu and an output layer that does not share the embedding weights.
 #[derive(Module)]
 struct Gpt {
     words: Embedding,
@@ -53,7 +53,7 @@ fn gpt() -> Training {
     };
     let optimizer = adamw(&model, 3e-4, 0.01);
     let tokens = BATCH * LENGTH;
-    // The products with weights and the two of attention, forward and twice that backward.
+    // The products with weights and the two of attention: forward once, backward twice.
     let weights = LAYERS * 12 * WIDTH * WIDTH + WIDTH * WORDS;
     let attention = LAYERS * 2 * LENGTH * WIDTH;
     let data = (Tensor::randint(0, WORDS as i64, [BATCH, LENGTH]), Tensor::randint(0, WORDS as i64, [tokens]));

@@ -1,4 +1,4 @@
-//! W1 and W2: the cost of an operation that has almost nothing to compute.
+//! W1 and W2: the overhead of operations on single elements.
 
 use crate::harness::{Run, Work, Workload};
 use pellucid::prelude::*;
@@ -7,7 +7,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
     vec![Workload::new("W1", "", w1), Workload::new("W2", "", w2)]
 }
 
-/// y = x·x + x of one element, forward and backward.
+/// Computes y = x·x + x for one element, forward and backward.
 fn w1() -> Run {
     let x = Tensor::from([1.5f32]).requires_grad_(true);
     Run::new(Work::Overhead, move || {
@@ -19,7 +19,7 @@ fn w1() -> Run {
     .repeated(100)
 }
 
-/// 10,000 additions one after the other, a sum, and all of it backward.
+/// Computes 10,000 successive additions and a sum, forward and backward.
 fn w2() -> Run {
     let x = Tensor::randn([16], DType::F32).requires_grad_(true);
     let c = Tensor::randn([16], DType::F32);

@@ -35,7 +35,7 @@ fn adamw(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     Box::new(AdamW::new(parameters, options).expect("valid options"))
 }
 
-/// The products of forward, of every weight's gradient, and of every input's but the first layer's.
+/// The operations of the forward pass, of all weight gradients, and of all input gradients but that of the first layer.
 fn work(batch: usize) -> Work {
     let (first, others) = (784 * 256, 256 * 128 + 128 * 10);
     Work::Flops((2 * batch * (2 * first + 3 * others)) as f64)
@@ -51,8 +51,8 @@ fn training(size: usize, make: Make) -> Training {
     Training::new(work(size), batch(size), optimizer, move |x, target| cross_entropy(&model.forward(x), target))
 }
 
-/// The Hessian of the loss times a vector, reverse over reverse, step by step as the peers do it: the
-/// gradient of the gradient's inner product with the vector.
+/// The Hessian of the loss times a vector in two reverse passes, as the other programs compute it: the gradient of the
+/// inner product of the gradient with the vector.
 fn product_of_gradients() -> Run {
     let model = mlp();
     let (x, target) = batch(64);
@@ -60,14 +60,15 @@ fn product_of_gradients() -> Run {
     Run::new(Work::Overhead, move || {
         let inputs: Vec<&Tensor> = parameters.iter().collect();
         let loss = cross_entropy(&model.forward(&x), &target);
-        let first = grad(&[&loss], &inputs, Grad { create_graph: true, ..Default::default() }).expect("a gradient");
+        let first = grad(&[&loss], &inputs, Grad { create_graph: true, ..Default::default() })
+            .expect("the tensor has a gradient");
         let products = first.iter().zip(&vectors).map(|(g, v)| (g * v).sum(..));
-        let product = products.reduce(|sum, p| sum + p).expect("there are parameters");
-        grad(&[&product], &inputs, Grad::default()).expect("a second gradient");
+        let product = products.reduce(|sum, p| sum + p).expect("the model has parameters");
+        grad(&[&product], &inputs, Grad::default()).expect("the gradient is differentiable");
     })
 }
 
-/// The same by the function made for it.
+/// The same with `hvp`.
 fn hessian_product() -> Run {
     let product = product();
     Run::new(Work::Overhead, move || {

@@ -1,4 +1,4 @@
-//! A model's training step, as a workload: zero the gradients, forward, loss, backward, update.
+//! Training steps as workloads: zero the gradients, forward, loss, backward, update.
 
 use crate::harness::{Run, Work};
 use pellucid::IntoOutputs;
@@ -7,7 +7,7 @@ use pellucid::prelude::*;
 /// The loss of a batch and its targets.
 type Loss = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
 
-/// Everything that a step needs.
+/// The model, loss, optimizer and data of a training step.
 pub(crate) struct Training {
     loss: Loss,
     optimizer: Box<dyn Optimizer>,
@@ -34,14 +34,14 @@ impl Training {
         loss
     }
 
-    /// The step, operation by operation.
+    /// Returns the eager step.
     pub(crate) fn eager(self) -> Run {
         Run::new(self.work, move || {
             self.step(&self.x, &self.target);
         })
     }
 
-    /// The step, recorded once.
+    /// Returns the captured step.
     pub(crate) fn captured(self) -> Run {
         let (x, target, work) = (self.x.clone(), self.target.clone(), self.work);
         let mut replay =
@@ -52,7 +52,7 @@ impl Training {
     }
 }
 
-/// A step without inputs, recorded once.
+/// Captures a step without inputs.
 pub(crate) fn captured<O: IntoOutputs>(work: Work, mut step: impl FnMut() -> O + 'static) -> Run {
     let mut replay = capture(move |_| step(), &[]).expect("the step can be captured");
     Run::new(work, move || {

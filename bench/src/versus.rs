@@ -1,4 +1,4 @@
-//! Ours against another program, in turns: a machine that is slow for a minute is slow for both.
+//! Alternating runs of Pellucid and another program, so that a slow phase of the machine affects both.
 
 use crate::ceilings::Ceilings;
 use crate::harness::{Workload, quartiles, rounded};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 /// The lower quartiles of one program in every round, by variant or peer.
 type Quartiles = BTreeMap<String, Vec<f64>>;
 
-/// Runs every workload `rounds` times on either side and prints the ratios.
+/// Runs every workload `rounds` times with both programs and prints the ratios.
 pub(crate) fn run(workloads: &[Workload], command: &str, rounds: usize, threads: usize, ceilings: Ceilings) {
     for same in workloads.chunk_by(|a, b| a.id == b.id) {
         let id = same[0].id;
@@ -37,7 +37,7 @@ pub(crate) fn run(workloads: &[Workload], command: &str, rounds: usize, threads:
     }
 }
 
-/// The median over the rounds of ours ÷ theirs.
+/// Returns the median over the rounds of Pellucid's time ÷ the other program's.
 fn compared(id: &str, variant: &str, peer: &str, own: &[f64], other: &[f64]) -> Value {
     let mut ratios: Vec<f64> = own.iter().zip(other).map(|(a, b)| a / b).collect();
     ratios.sort_by(f64::total_cmp);
@@ -54,7 +54,7 @@ fn compared(id: &str, variant: &str, peer: &str, own: &[f64], other: &[f64]) -> 
     })
 }
 
-/// Notes the lower quartile of a line under the value of `key`, or why there is none.
+/// Adds the lower quartile of a line to the entry of its `key`, or prints why there is none.
 fn take(line: &str, key: &str, into: &mut Quartiles, refused: &mut Option<String>) {
     let Ok(line) = serde_json::from_str::<Value>(line) else { return };
     let name = line[key].as_str().unwrap_or_default().to_string();
@@ -64,7 +64,7 @@ fn take(line: &str, key: &str, into: &mut Quartiles, refused: &mut Option<String
     }
 }
 
-/// What the other program prints for a workload.
+/// Returns the lines that the other program prints for a workload.
 fn theirs_for(command: &str, id: &str, threads: usize) -> std::io::Result<String> {
     let placed = if command.contains("{}") { command.replace("{}", id) } else { format!("{command} {id}") };
     let mut words = placed.split_whitespace();

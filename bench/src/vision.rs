@@ -15,7 +15,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
     ]
 }
 
-/// Two convolutions with pools, two linear layers.
+/// A network of two convolutions with pools and two linear layers.
 fn digits() -> Training {
     let batch = 64;
     let model = sequential![
@@ -32,7 +32,7 @@ fn digits() -> Training {
     ];
     let options = AdamOptions { lr: 1e-3, ..Default::default() };
     let optimizer = Adam::new(model.parameters(), options).expect("valid options");
-    // Forward, weight gradients, and input gradients but of the first layer.
+    // Forward, weight gradients, and input gradients except for the first layer.
     let (first, others) = (28 * 28 * 32 * 9, 14 * 14 * 64 * 32 * 9 + 64 * 7 * 7 * 128 + 128 * 10);
     let work = Work::Flops((2 * batch * (2 * first + 3 * others)) as f64);
     let x = Tensor::randn([batch, 1, 28, 28], DType::F32);
@@ -40,7 +40,7 @@ fn digits() -> Training {
     Training::new(work, (x, target), Box::new(optimizer), move |x, target| cross_entropy(&model.forward(x), target))
 }
 
-/// Two convolutions beside a shortcut (He et al. 2016).
+/// A residual block: two convolutions and a shortcut (He et al. 2016).
 #[derive(Module)]
 struct Block {
     conv1: Conv2d,
@@ -87,9 +87,9 @@ fn resnet() -> Training {
     model.push(Linear::new(inputs, 10));
     let options = SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() };
     let optimizer = Sgd::new(model.parameters(), options).expect("valid options");
-    // Forward, and as much again for either gradient; the first layer's input needs none.
+    // The forward pass, and as much for each kind of gradient; the first layer needs no input gradient.
     let shape = [batch, 3, side, side];
-    let forward = model.summary(&shape).expect("images fit").work.flops;
+    let forward = model.summary(&shape).expect("the images have the expected shape").work.flops;
     let first = 2 * batch * side * side * 64 * 3 * 9;
     let work = Work::Flops((3 * forward - first as u64) as f64);
     let (x, target) = (Tensor::randn(shape, DType::F32), Tensor::randint(0, 10, [batch]));

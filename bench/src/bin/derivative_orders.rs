@@ -1,15 +1,15 @@
-//! The highest order to which every operation can be differentiated, with its time and memory, as a table in Markdown.
+//! Measures the highest order to which each operation can be differentiated, with time and memory, as a Markdown table.
 //!
 //! ```text
 //! derivative_orders [--only softmax] [--torch FILE]
 //! ```
 //!
-//! Elementwise operations run on 8 elements to order 12 in at most 2 s and 500 MB; all others, and formulas of more than
-//! three variables, on `[2, 3]` or the smallest shape that makes sense to order 8 in at most 5 s; all with general incoming
-//! gradients. Values are compared with finite differences of the order below. The time is that of the function and of all
-//! orders; the size is that of the longest formula, in instructions. The file has the lines that `derivative_orders.py`
-//! prints. Every operation runs in a process of its own. The exit status is 1 if an operation is above its limits or
-//! disagrees.
+//! Elementwise operations are tested on 8 elements to order 12, within 2 s and 500 MB. All others, and formulas of more
+//! than three variables, are tested on `[2, 3]` or the smallest sensible shape to order 8, within 5 s. All have general
+//! incoming gradients. Values are compared with finite differences of the order below. The time is that of the function
+//! and all orders; the size is that of the longest formula, in instructions. FILE contains the output of
+//! `derivative_orders.py`. Every operation runs in a new process. The exit status is 1 if an operation exceeds its
+//! limits or disagrees.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the table is the result of this program")]
 
@@ -25,12 +25,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where a process is killed.
+/// The limits at which a process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(120);
 const KILL_BYTES: u64 = 8 << 30;
 
-/// What an operation must reach: order, seconds and megabytes. In six variables there are 6,188 different derivatives of
-/// order 12: such a formula goes to order 8.
+/// Returns the requirement for an operation: order, seconds and megabytes. In six variables there are 6,188 different
+/// derivatives of order 12, so such a formula is tested to order 8.
 fn limits(operation: &Operation) -> (usize, f64, f64) {
     match operation.kind {
         Kind::Elementwise if operation.inputs.len() > 3 => (8, 5.0, 1024.0),
@@ -39,12 +39,12 @@ fn limits(operation: &Operation) -> (usize, f64, f64) {
     }
 }
 
-/// The shape of the operands.
+/// Returns the shape of the operands.
 fn shape(kind: Kind) -> &'static [usize] {
     if kind == Kind::Elementwise { &[8] } else { &[2, 3] }
 }
 
-/// The number of instructions of the longest formula among the kernels of the function and its gradients.
+/// Returns the number of instructions of the longest formula among the kernels of the function and its gradients.
 fn formula_size(problem: &Problem<'_>, leaves: &[Tensor], order: usize) -> Option<usize> {
     let inputs: Vec<&Tensor> = leaves.iter().collect();
     let step = |inputs: &[Tensor]| {
@@ -63,7 +63,7 @@ fn formula_size(problem: &Problem<'_>, leaves: &[Tensor], order: usize) -> Optio
     sizes.max()
 }
 
-/// Differentiates an operation to the highest order that succeeds; its line.
+/// Differentiates an operation to the highest order that succeeds; returns its line.
 fn measure(operation: &Operation) -> Value {
     let (limit, ..) = limits(operation);
     let mut random = Random::new(operation.name.bytes().map(u64::from).sum());
@@ -78,7 +78,7 @@ fn measure(operation: &Operation) -> Value {
             let problem = Problem::new(&function, &leaves, order, &mut directions);
             let problem = problem.map_err(|error| Failure { order: 0, error })?;
             let points: Vec<Tensor> = leaves.iter().map(|(shape, v)| Tensor::new(&v[..], &shape[..])).collect();
-            // The first run compiles formulas: this is the time that a program sees.
+            // The first run compiles formulas: this is the time that a program observes.
             let mut timed = Checked::default();
             problem.gradients(&points, order, &mut timed)?;
             let peak = (memory::resident().1.saturating_sub(before) >> 10) as f64 / 1024.0;
@@ -114,7 +114,7 @@ fn measure(operation: &Operation) -> Value {
     }
 }
 
-/// [`measure`] in a process of its own.
+/// Runs [`measure`] in a new process.
 fn measure_apart(number: usize) -> Value {
     let failed = |reason: &str| json!({ "operation": operations()[number].name, "order": 0, "reason": reason });
     let program = std::env::current_exe().expect("the path of this program");
@@ -144,7 +144,7 @@ fn measure_apart(number: usize) -> Value {
     serde_json::from_slice(&output).unwrap_or_else(|_| failed("the process ended"))
 }
 
-/// The seconds and orders that `derivative_orders.py` printed, by operation.
+/// Reads the seconds and orders that `derivative_orders.py` printed, by operation.
 fn torch_times(path: &str) -> Result<HashMap<String, (u64, f64)>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -154,7 +154,7 @@ fn torch_times(path: &str) -> Result<HashMap<String, (u64, f64)>, String> {
     Ok(lines.filter_map(entry).collect())
 }
 
-/// A row of the table, and whether the operation is within its limits.
+/// Returns a row of the table, and true if the operation is within its limits.
 fn row(operation: &Operation, line: &Value, torch: &HashMap<String, (u64, f64)>) -> (String, bool) {
     let name = operation.name;
     if let Some(op) = line["missing"].as_str() {

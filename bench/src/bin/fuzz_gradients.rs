@@ -5,10 +5,10 @@
 //! fuzz_gradients --seed 1 --only 123 --depth 4 --order 4
 //! ```
 //!
-//! The expressions follow from seed, number and depth alone. They run in child processes, which are killed where an
-//! expression exceeds a minute or 4 GiB. The summary groups failures by their message, each with examples that are made as small as
-//! still fails. Operations without a derivative of some order are listed, and are no failure where their error says so.
-//! The exit status is 1 if there is any failure.
+//! Seed, number and depth determine an expression. Expressions run in child processes, which are killed if an
+//! expression exceeds a minute or 4 GiB. The summary groups failures by message, each with minimised examples. An
+//! operation without a derivative of some order is listed, and is not a failure if its error says so. The exit status
+//! is 1 if there is any failure.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "lines on standard output are the results of this program")]
 
@@ -26,15 +26,15 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The time and the memory of one expression, all orders together without differences.
+/// The limits of time and memory of one expression: all orders together, without differences.
 const MOST_SECONDS: f64 = 10.0;
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Where a child process is killed.
+/// The limits at which a child process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(60);
 const KILL_BYTES: u64 = 4 << 30;
 
-/// Examples that are printed of each failure.
+/// The number of examples that are printed of each failure.
 const EXAMPLES: usize = 6;
 
 /// The options of the command line.
@@ -78,23 +78,23 @@ impl Options {
 }
 
 thread_local! {
-    /// Message and place of the last panic.
+    /// Message and location of the last panic.
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// What became of an expression.
+/// The result of checking an expression.
 enum Outcome {
     Fine(Checked),
     /// A derivative that the operation does not have, as its error says.
     Missing(String),
     Failed {
-        /// The failures of one kind have equal keys.
+        /// Failures of one kind have equal keys.
         key: String,
         detail: String,
     },
 }
 
-/// Digits as `#`, so that messages that differ in numbers alone are equal.
+/// Replaces digits by `#`, so that messages that differ only in numbers are equal.
 fn without_numbers(message: &str) -> String {
     let mut short = String::new();
     for c in message.chars().take(160) {
@@ -140,7 +140,7 @@ fn check(expression: &Expression, leaves: &[(Vec<usize>, Vec<f64>)], options: &O
     }
 }
 
-/// A smaller expression that fails with the same key, found by trying one change after another.
+/// Returns a smaller expression that fails with the same key, found by trying changes one at a time.
 fn shrink(case: &Case, key: &str, options: &Options, number: u64) -> Expression {
     let mut smallest = case.expression.clone();
     let start = Instant::now();
@@ -160,7 +160,7 @@ fn shrink(case: &Case, key: &str, options: &Options, number: u64) -> Expression 
     }
 }
 
-/// Checks the expression with this number; its line.
+/// Checks the expression with this number and returns its line.
 fn line(options: &Options, number: u64, seen: &mut BTreeMap<String, usize>) -> Value {
     memory::reset_peak();
     let before = memory::resident().0;
@@ -219,13 +219,13 @@ fn child(options: &Options) {
     println!("done");
 }
 
-/// What a range of expressions gave.
+/// The results of a range of expressions.
 #[derive(Default)]
 struct Summary {
     expressions: u64,
     agreed: u64,
     skipped: u64,
-    /// By key: how many, and examples.
+    /// By key: the number of failures, and examples.
     failures: BTreeMap<String, (u64, Vec<String>)>,
     missing: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,
@@ -318,7 +318,7 @@ impl Summary {
     }
 }
 
-/// Runs a range of expressions in child processes: a new one after each expression that ends its process.
+/// Runs a range of expressions in child processes; a new process starts after each expression that ends its process.
 fn supervise(options: &Options) -> Summary {
     let (mut summary, mut next, end) = (Summary::default(), options.start, options.start + options.count);
     while next < end {
@@ -339,7 +339,7 @@ fn supervise(options: &Options) -> Summary {
             .spawn()
             .expect("a child process");
         let (sender, lines) = channel();
-        let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        let output = BufReader::new(process.stdout.take().expect("the child's output is piped"));
         let reader = std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line).map_err(drop)).ok();
         });
@@ -398,7 +398,7 @@ fn main() -> ExitCode {
     let mut summary = Summary::default();
     std::thread::scope(|scope| {
         let children: Vec<_> = ranges.iter().map(|range| scope.spawn(|| supervise(range))).collect();
-        children.into_iter().for_each(|c| summary.merge(c.join().expect("a summary")));
+        children.into_iter().for_each(|c| summary.merge(c.join().expect("the child printed a summary")));
     });
     summary.print(&options);
     if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn derivatives_of_a_hundred_expressions_agree_with_differences() {
         let arguments = ["--seed", "7", "--count", "100", "--depth", "3", "--order", "3"].map(String::from);
-        let options = Options::parse(arguments.into_iter()).expect("options");
+        let options = Options::parse(arguments.into_iter()).expect("valid options");
         let mut summary = Summary::default();
         let mut seen = BTreeMap::new();
         (0..options.count).for_each(|number| summary.add(&line(&options, number, &mut seen)));

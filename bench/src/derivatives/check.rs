@@ -19,7 +19,7 @@ pub struct Problem<'a> {
     first: Vec<f64>,
     /// cₖ₊₁ for every leaf.
     directions: Vec<Vec<Vec<f64>>>,
-    /// Whether Fₖ is computed as a tensor; otherwise cₖ are the incoming gradients of ∇Fₖ₋₁.
+    /// True if Fₖ is computed as a tensor; otherwise cₖ are the incoming gradients of ∇Fₖ₋₁.
     is_summed: bool,
 }
 
@@ -32,37 +32,37 @@ pub struct Derivative {
     pub terms: f64,
 }
 
-/// What became of the derivatives of one function.
+/// The result of checking the derivatives of one function.
 #[derive(Default, Debug)]
 pub struct Checked {
-    /// How many orders agreed with differences.
+    /// The number of orders that agreed with differences.
     pub agreed: usize,
-    /// How many orders were not compared: differences do not converge there.
+    /// The number of orders that were not compared, because the differences do not converge.
     pub skipped: usize,
     /// The highest order that agreed.
     pub highest: usize,
-    /// The first order that disagrees, and by what.
+    /// The first order that disagrees, and the difference.
     pub wrong: Option<(usize, String)>,
-    /// The first order of which a gradient that is constant could not be differentiated again.
+    /// The first order with a constant gradient that could not be differentiated again.
     pub untracked: Option<usize>,
     /// The time of the function and of the gradients of every order, without differences.
     pub times: Vec<Duration>,
 }
 
-/// A failure, with the order in which it came.
+/// A failure and its order.
 #[derive(Debug)]
 pub struct Failure {
     /// 0 for the function itself.
     pub order: usize,
-    /// What went wrong.
+    /// A description of the failure.
     pub error: Error,
 }
 
 impl<'a> Problem<'a> {
-    /// A problem with random directions for this order.
+    /// Creates a problem with random directions for this order.
     ///
     /// # Errors
-    /// Those of the function.
+    /// The errors of the function.
     pub fn new(
         function: Function<'a>,
         leaves: &'a [(Vec<usize>, Vec<f64>)],
@@ -75,7 +75,7 @@ impl<'a> Problem<'a> {
         Ok(Problem { function, leaves, first, directions, is_summed: false })
     }
 
-    /// The same problem, with every Fₖ as a tensor of one element that is differentiated.
+    /// Returns the same problem with every Fₖ as a tensor of one element that is differentiated.
     #[must_use]
     pub fn summed(self, is_summed: bool) -> Problem<'a> {
         Problem { is_summed, ..self }
@@ -99,7 +99,7 @@ impl<'a> Problem<'a> {
         Ok(checked)
     }
 
-    /// Compares Fₖ with differences, of steps that become smaller until they agree.
+    /// Compares Fₖ with differences of decreasing step sizes until they agree.
     fn compare(
         &self,
         k: usize,
@@ -108,7 +108,7 @@ impl<'a> Problem<'a> {
         checked: &mut Checked,
         others: &mut Checked,
     ) -> Result<(), Failure> {
-        // Two steps must agree on what is wrong: a kink may be within the first one, or the step may be too coarse.
+        // Two steps must give the same error: a kink may be within the first one, or the step may be too large.
         let (mut wrong, mut before): (Option<String>, Option<f64>) = (None, None);
         for step in [1e-3, 1e-4, 2e-5] {
             let mut at = |h: f64| -> Result<f64, Failure> { Ok(self.derivatives(h, k, k - 1, others)?[k - 1].value) };
@@ -141,7 +141,7 @@ impl<'a> Problem<'a> {
         Ok(())
     }
 
-    /// F₀ .. F_order at the point `h` along the direction of order `along`.
+    /// Returns F₀ .. F_order at the point `h` along the direction of order `along`.
     fn derivatives(
         &self,
         h: f64,
@@ -158,7 +158,8 @@ impl<'a> Problem<'a> {
         gradients.iter().enumerate().map(product).collect()
     }
 
-    /// The function's value at the leaves, and for every order the gradients of the order below, weighted with its directions.
+    /// Returns the value of the function at the leaves, and for every order the gradients of the order below, weighted
+    /// with its directions.
     ///
     /// # Errors
     /// Errors of the function and of its gradients, with the order.
@@ -188,7 +189,7 @@ impl<'a> Problem<'a> {
             };
             let gradients = match result {
                 Err(Error::NotTracked { .. }) => {
-                    // A function may be a constant; its gradients can be differentiated all the same.
+                    // A function may be constant; its gradients can still be differentiated.
                     if k > 1 && is_tracked {
                         checked.untracked.get_or_insert(k - 1);
                     }
@@ -203,7 +204,7 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// ⟨weights, tensors⟩ as a tensor.
+/// Computes ⟨weights, tensors⟩ as a tensor.
 fn total(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Tensor> {
     let mut sum = Tensor::from(0.0f64);
     for (tensor, weights) in tensors.iter().zip(weights) {
@@ -213,7 +214,7 @@ fn total(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Tensor> {
     Ok(sum)
 }
 
-/// Gradients of those outputs that are tracked; zeros if there is none.
+/// Returns the gradients of the tracked outputs, or zeros if no output is tracked.
 fn tracked_alone(outputs: &[Tensor], wanted: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
     let tracked = outputs.iter().zip(options.grad_outputs).filter(|(y, _)| y.requires_grad());
     let (tracked, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) = tracked.unzip();
@@ -223,12 +224,12 @@ fn tracked_alone(outputs: &[Tensor], wanted: &[&Tensor], options: Grad) -> Resul
     grad(&tracked, wanted, Grad { grad_outputs, ..options })
 }
 
-/// Numbers from ±[0.3, 1].
+/// Returns numbers from ±[0.3, 1].
 fn cotangent(n: usize, random: &mut Random) -> Vec<f64> {
     (0..n).map(|_| if random.coin() { 1.0 } else { -1.0 } * random.between(0.3, 1.0)).collect()
 }
 
-/// The leaves, moved by `h` along a direction.
+/// Returns the leaves, moved by `h` along a direction.
 fn tensors(leaves: &[(Vec<usize>, Vec<f64>)], h: f64, direction: &[Vec<f64>]) -> Vec<Tensor> {
     let moved = |(k, (shape, values)): (usize, &(Vec<usize>, Vec<f64>))| {
         let step = |i: usize| direction.get(k).map_or(0.0, |d| h * d[i]);
@@ -238,7 +239,7 @@ fn tensors(leaves: &[(Vec<usize>, Vec<f64>)], h: f64, direction: &[Vec<f64>]) ->
     leaves.iter().enumerate().map(moved).collect()
 }
 
-/// ⟨weights, tensors⟩, computed on the host.
+/// Computes ⟨weights, tensors⟩ on the host.
 fn product(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Derivative> {
     let (mut value, mut terms) = (0.0, 0.0);
     for (tensor, weights) in tensors.iter().zip(weights) {
@@ -250,7 +251,7 @@ fn product(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Derivative> {
     Ok(Derivative { value, terms })
 }
 
-/// Leaves with values from these domains.
+/// Returns leaves with values from these domains.
 pub fn leaves_in(shape: &[usize], domains: &[Domain], random: &mut Random) -> Vec<(Vec<usize>, Vec<f64>)> {
     domains.iter().map(|&d| (shape.to_vec(), super::catalogue::values(shape, d, random))).collect()
 }

@@ -1,11 +1,11 @@
-//! Random expressions over the catalogue, which their seed and their number reproduce.
+//! Random expressions over the catalogue, determined by their seed and number.
 
 use super::catalogue::{self, Domain, Operation, operations};
 use super::random::Random;
 use pellucid::{Result, Tensor, no_grad, ops};
 use std::fmt;
 
-/// The most elements of an intermediate result; of more, the first are used.
+/// The largest size of an intermediate result; larger ones are truncated.
 const MOST: usize = 24;
 
 /// Shapes of leaves.
@@ -16,15 +16,15 @@ const SHAPES: [&[usize]; 3] = [&[2, 3], &[3], &[2, 2, 3]];
 pub enum Expression {
     /// The leaf with this index.
     Leaf(usize),
-    /// A constant of this shape, whose values follow from the seed.
+    /// A constant of this shape, whose values the seed determines.
     Constant(Vec<usize>, u64),
     /// An operation on subexpressions.
     Node {
         /// The operation.
         operation: &'static Operation,
-        /// Decides the guards of its inputs and its arguments.
+        /// Determines the guards of the inputs and the arguments.
         seed: u64,
-        /// The result is multiplied with this, so that values stay moderate.
+        /// The factor of the result, which keeps values moderate.
         scale: f64,
         /// One expression for every input.
         inputs: Vec<Expression>,
@@ -51,10 +51,10 @@ impl fmt::Display for Expression {
 }
 
 impl Expression {
-    /// The value at these leaves.
+    /// Computes the value at these leaves.
     ///
     /// # Errors
-    /// Those of the operations.
+    /// The errors of the operations.
     pub fn evaluate(&self, leaves: &[Tensor]) -> Result<Tensor> {
         match self {
             Expression::Leaf(k) => Ok(leaves[*k].clone()),
@@ -67,7 +67,7 @@ impl Expression {
         }
     }
 
-    /// How many operations there are.
+    /// Returns the number of operations.
     pub fn size(&self) -> usize {
         match self {
             Expression::Node { inputs, .. } => 1 + inputs.iter().map(Expression::size).sum::<usize>(),
@@ -75,7 +75,8 @@ impl Expression {
         }
     }
 
-    /// Smaller expressions: every subexpression alone, and this one with a subexpression replaced by its input or by a leaf.
+    /// Returns smaller expressions: every subexpression, and this one with a subexpression replaced by its input or a
+    /// leaf.
     pub fn smaller(&self) -> Vec<Expression> {
         let Expression::Node { operation, seed, scale, inputs } = self else { return Vec::new() };
         let mut all = inputs.clone();
@@ -95,7 +96,7 @@ impl Expression {
     }
 }
 
-/// The operation at inputs that are first mapped into its domains; at most [`MOST`] elements.
+/// Computes the operation at inputs that are first mapped into its domains. The result has at most [`MOST`] elements.
 fn apply(operation: &Operation, seed: u64, inputs: &[Tensor]) -> Result<Tensor> {
     let mut random = Random::new(seed);
     let guarded = inputs.iter().zip(&operation.inputs).map(|(x, &domain)| catalogue::guarded(x, domain, &mut random));
@@ -109,12 +110,12 @@ pub struct Case {
     pub expression: Expression,
     /// The shapes of the leaves and their values.
     pub leaves: Vec<(Vec<usize>, Vec<f64>)>,
-    /// Errors of operations that were tried and replaced by others: the name and the message.
+    /// Errors of operations that were tried and replaced: the name and the message.
     pub refused: Vec<(&'static str, String)>,
 }
 
 impl Case {
-    /// The expression with this number of the sequence that the seed begins, of at most this depth.
+    /// Returns the expression with this number in the sequence of the seed, of at most this depth.
     pub fn new(seed: u64, number: u64, depth: usize) -> Case {
         let mut random = Random::new(Random::new(seed).bits() ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         let leaves: Vec<(Vec<usize>, Vec<f64>)> = (0..1 + random.below(2))
@@ -134,7 +135,7 @@ impl Case {
     }
 }
 
-/// A random expression of exactly this depth along one path, and its value.
+/// Returns a random expression of exactly this depth along one path, and its value.
 fn grow(
     leaves: &[Tensor],
     depth: usize,

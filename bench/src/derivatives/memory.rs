@@ -1,16 +1,16 @@
-//! The peak of this process's memory, from Linux's account.
+//! The peak memory of this process, as reported by Linux.
 
-/// Sets the peak back to the memory in use now. Without effect where the system has no such account.
+/// Resets the peak to the memory in use. Has no effect on other systems.
 pub fn reset_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Bytes of memory in use and at the peak since [`reset_peak`]; zeros where the system does not tell.
+/// Returns the bytes of memory in use, and the peak since [`reset_peak`]; zeros on other systems.
 pub fn resident() -> (u64, u64) {
     resident_of("self")
 }
 
-/// [`resident`] of the process with this number.
+/// Returns [`resident`] of the process with this id.
 pub fn resident_of(process: &str) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let bytes = |name: &str| {

@@ -7,12 +7,12 @@ use pellucid::Tensor;
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose numbers follow from the seed alone.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,33 +20,33 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A whole number below `n`, which is at least 1.
+    /// Returns an integer below `n`, which must be at least 1.
     pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }
 
-    /// True or false.
+    /// Returns a random boolean.
     pub fn coin(&mut self) -> bool {
         self.below(2) == 0
     }
 
-    /// One of the elements.
+    /// Returns a random element of the list.
     pub fn pick<T: Copy>(&mut self, elements: &[T]) -> T {
         elements[self.below(elements.len())]
     }
 
-    /// A number from `[low, high)`.
+    /// Returns a number from `[low, high)`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A constant `f64` tensor of numbers from `[low, high)`.
+    /// Returns a constant `f64` tensor of numbers from `[low, high)`.
     pub fn tensor(&mut self, shape: &[usize], low: f64, high: f64) -> Tensor {
         let values: Vec<f64> = (0..shape.iter().product()).map(|_| self.between(low, high)).collect();
         Tensor::new(values, shape)
     }
 
-    /// Numbers from -1.5 to 1.5 in random order, no two of them nearer than 0.6 / n to each other or to 0.
+    /// Returns numbers from -1.5 to 1.5 in random order, at least 0.6 / n apart from each other and from 0.
     pub fn apart(&mut self, n: usize) -> Vec<f64> {
         let order = self.permutation(n);
         let step = 3.0 / n as f64;
@@ -59,20 +59,20 @@ impl Random {
             .collect()
     }
 
-    /// The numbers below `n` in random order.
+    /// Returns a random permutation of the integers below `n`.
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
         (1..n).rev().for_each(|i| order.swap(i, self.below(i + 1)));
         order
     }
 
-    /// An `i64` tensor of indices below `n`.
+    /// Returns an `i64` tensor of indices below `n`.
     pub fn indices(&mut self, shape: &[usize], n: usize) -> Tensor {
         let values: Vec<i64> = (0..shape.iter().product()).map(|_| self.below(n) as i64).collect();
         Tensor::new(values, shape)
     }
 
-    /// A boolean tensor whose first element is true.
+    /// Returns a boolean tensor whose first element is true.
     pub fn mask(&mut self, shape: &[usize]) -> Tensor {
         let values: Vec<bool> = (0..shape.iter().product::<usize>()).map(|i| i == 0 || self.coin()).collect();
         Tensor::new(values, shape)

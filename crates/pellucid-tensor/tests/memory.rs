@@ -1,7 +1,7 @@
-//! Memory: how many heap allocations a small operation costs, and that training holds it flat.
+//! Memory: the number of heap allocations of a small operation, and constant memory in training.
 //!
-//! The device's statistics and the counting allocator are one for the process, so this is a binary of
-//! its own, and its tests take turns.
+//! The device statistics and the counting allocator are shared by the process, so these tests have their own binary and
+//! run one at a time.
 
 use pellucid_tensor::{
     Backward, DType, Device, Generator, Grad, Tensor, capture, checkpoint, formula, grad, lazy, no_grad, ops,
@@ -14,18 +14,18 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, with a count of this thread's allocations.
+/// The system allocator, with a counter of the allocations of this thread.
 struct Counting;
 
-// SAFETY: every call goes on to the system's allocator unchanged; the counter allocates nothing.
+// SAFETY: every call is forwarded unchanged to the system allocator; the counter does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promises are the system's.
+        // SAFETY: the contract of `GlobalAlloc::alloc` holds for `layout` and is passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: `ptr` and `layout` come from `alloc`, which forwards to the system allocator.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -33,15 +33,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Heap allocations of this thread in `f`.
+/// Counts the heap allocations of this thread in `f`.
 fn allocations<R>(f: impl FnOnce() -> R) -> (usize, R) {
     let before = ALLOCATIONS.get();
     let result = f();
     (ALLOCATIONS.get() - before, result)
 }
 
-/// One test at a time.
-fn alone() -> MutexGuard<'static, ()> {
+/// Locks out the other tests of this binary.
+fn lock_statistics() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -50,7 +50,7 @@ fn in_use() -> usize {
     Device::cpu().memory_stats().in_use
 }
 
-/// The memory in use is the same after many steps as after a few.
+/// Asserts that many steps use no more memory than a few.
 #[track_caller]
 fn assert_flat(steps: usize, mut step: impl FnMut()) {
     (0..3).for_each(|_| step());
@@ -66,8 +66,8 @@ fn wave<const N: usize>(shape: [usize; N]) -> Tensor {
 }
 
 #[test]
-fn a_small_operation_with_its_node_allocates_three_times_at_most() {
-    let _turn = alone();
+fn a_small_recorded_operation_allocates_at_most_three_times() {
+    let _turn = lock_statistics();
     let x = wave([2, 3]).requires_grad_(true);
     let y = wave([2, 3]);
     type Small = fn(&Tensor, &Tensor) -> Tensor;
@@ -95,8 +95,8 @@ fn a_small_operation_with_its_node_allocates_three_times_at_most() {
 }
 
 #[test]
-fn training_holds_memory_flat() {
-    let _turn = alone();
+fn training_uses_constant_memory() {
+    let _turn = lock_statistics();
     let (x, t) = (wave([8, 4]), wave([8, 2]));
     let parameters = [wave([4, 5]), wave([5]), wave([5, 2])].map(|p| p.requires_grad_(true));
     assert_flat(100_000, || {
@@ -112,8 +112,8 @@ fn training_holds_memory_flat() {
 }
 
 #[test]
-fn a_thousand_recorded_passes_with_live_parameters_leave_nothing() {
-    let _turn = alone();
+fn a_thousand_recorded_passes_with_live_parameters_leak_nothing() {
+    let _turn = lock_statistics();
     let (x, w) = (wave([6, 3]), wave([3, 3]).requires_grad_(true));
     let before = in_use();
     assert_flat(1000, || {
@@ -124,7 +124,7 @@ fn a_thousand_recorded_passes_with_live_parameters_leave_nothing() {
         first.square().sum(..).backward();
         w.zero_grad();
     });
-    // A graph that is never used again, and one whose gradient holds its own graph.
+    // An unused graph, and one whose gradient keeps its own graph alive.
     assert_flat(300, || {
         let loss = x.matmul(&w).tanh().sum(..);
         loss.backward_with(Backward { create_graph: true, ..Default::default() });
@@ -136,8 +136,8 @@ fn a_thousand_recorded_passes_with_live_parameters_leave_nothing() {
 }
 
 #[test]
-fn a_gradient_in_a_slot_does_not_keep_its_tensor_alive() {
-    let _turn = alone();
+fn a_stored_gradient_does_not_keep_its_tensor_alive() {
+    let _turn = lock_statistics();
     let before = in_use();
     {
         let w = wave([100]).requires_grad_(true);
@@ -151,8 +151,8 @@ fn a_gradient_in_a_slot_does_not_keep_its_tensor_alive() {
 }
 
 #[test]
-fn lazy_training_holds_memory_flat() {
-    let _turn = alone();
+fn lazy_training_uses_constant_memory() {
+    let _turn = lock_statistics();
     let (x, w) = (wave([8, 4]), wave([4, 2]).requires_grad_(true));
     assert_flat(300, || {
         lazy(|| {
@@ -166,7 +166,7 @@ fn lazy_training_holds_memory_flat() {
 
 #[test]
 fn a_launch_allocates_nothing() {
-    let _turn = alone();
+    let _turn = lock_statistics();
     let (x, w, g) = (wave([8, 4]), wave([4, 2]).requires_grad_(true), Generator::new(1));
     let mut step = capture(
         |inputs| {
@@ -182,7 +182,7 @@ fn a_launch_allocates_nothing() {
         &[&x],
     )
     .unwrap();
-    // Launches 2 and 3 of a debug build record again to compare.
+    // Debug builds record again before launches 2 and 3, to compare.
     let mut launch = || assert_eq!(step.launch(&[&x]).unwrap().len(), 1);
     (0..4).for_each(|_| launch());
     let (before, given) = (in_use(), Device::cpu().memory_stats().allocations);
@@ -193,7 +193,7 @@ fn a_launch_allocates_nothing() {
 
 #[test]
 fn refused_calls_and_panics_leak_nothing() {
-    let _turn = alone();
+    let _turn = lock_statistics();
     let x = wave([10, 10]);
     assert_flat(200, || {
         assert!(ops::matmul(&x, &wave([3])).is_err());
@@ -204,8 +204,8 @@ fn refused_calls_and_panics_leak_nothing() {
 
 #[test]
 fn a_checkpoint_keeps_only_its_inputs() {
-    let _alone = alone();
-    // A thread's generator goes when the thread does: this one is gone before the turn is over.
+    let _alone = lock_statistics();
+    // The thread-local generator is freed with its thread, which is joined before the lock is released.
     let work = std::thread::spawn(|| {
         let x = Tensor::rand([1 << 16], DType::F32).requires_grad_(true);
         let deep = |x: &[Tensor]| Ok(vec![(0..10).fold(x[0].clone(), |y, _| y.sin())]);
@@ -217,13 +217,13 @@ fn a_checkpoint_keeps_only_its_inputs() {
         (kept(false), kept(true))
     });
     let (plain, through) = work.join().unwrap();
-    // Nine arrays of 256 KiB between the first and the last; a checkpoint has its result and the generator's state.
+    // The plain chain keeps nine arrays of 256 KiB. The checkpoint keeps its result and the generator state.
     assert!(through + 9 * (1 << 18) <= plain + (1 << 12), "{through} {plain}");
 }
 
 #[test]
-fn a_buffer_that_is_filled_step_by_step_needs_no_memory_for_each_step() {
-    let _turn = alone();
+fn filling_a_buffer_step_by_step_allocates_nothing_per_step() {
+    let _turn = lock_statistics();
     let (steps, width) = (200, 1000);
     let x = Tensor::zeros([width], DType::F32).requires_grad_(true);
     let (before, peak) = (in_use(), Device::cpu().memory_stats().peak);
@@ -234,7 +234,7 @@ fn a_buffer_that_is_filled_step_by_step_needs_no_memory_for_each_step() {
     let bytes = 4 * steps * width;
     assert!(filled < 2 * bytes, "{filled} bytes for a buffer of {bytes}: a write saves nothing");
     let now = Device::cpu().memory_stats().peak;
-    // A gradient for every step would be two hundred times as much.
+    // One gradient of full size for each step would need two hundred times as much.
     assert!(now <= peak.max(before + 8 * bytes), "a peak of {now}, after {peak}, with {before} in use");
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), vec![steps as f32; width]);
 }

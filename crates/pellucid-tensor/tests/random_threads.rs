@@ -1,50 +1,55 @@
-//! Random numbers of several threads. A binary of its own: `manual_seed` reaches every thread of the process.
+//! Random numbers of several threads. They have their own binary, because `manual_seed` affects every thread.
 
 use pellucid_tensor::{DType, Generator, Tensor, capture, manual_seed, ops};
 use std::collections::HashSet;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Numbers from the thread's generator, as bits.
+/// Draws numbers from the generator of the thread and returns their bits.
 fn draw() -> Vec<u64> {
     Tensor::rand([8], DType::F64).to_vec::<f64>().into_iter().map(f64::to_bits).collect()
 }
 
-fn named<R: Send + 'static>(name: &str, f: impl FnOnce() -> R + Send + 'static) -> R {
+fn on_thread<R: Send + 'static>(name: &str, f: impl FnOnce() -> R + Send + 'static) -> R {
     thread::Builder::new().name(name.into()).spawn(f).unwrap().join().unwrap()
 }
 
-/// One test, because its parts share the process's seed.
+/// The parts are one test because they share the seed of the process.
 #[test]
 fn one_seed_serves_all_threads() {
-    // Threads draw different numbers, whatever their names, one after another or at once.
+    // Threads draw different numbers, with and without names, sequentially or concurrently.
     let mut seen = HashSet::new();
-    let mut once = |numbers: Vec<u64>| assert!(numbers.into_iter().all(|n| seen.insert(n)), "a number came twice");
+    let mut once = |numbers: Vec<u64>| assert!(numbers.into_iter().all(|n| seen.insert(n)), "a number was drawn twice");
     once(draw());
     for _ in 0..3 {
         once(thread::spawn(draw).join().unwrap());
-        once(named("worker", draw));
-        once(named("main", draw));
+        once(on_thread("worker", draw));
+        once(on_thread("main", draw));
     }
     let at_once: Vec<_> = (0..8).map(|_| thread::spawn(|| (0..50).flat_map(|_| draw()).collect::<Vec<_>>())).collect();
     at_once.into_iter().for_each(|t| once(t.join().unwrap()));
 
-    // A seed gives the thread that sets it the stream of that key, and a named thread the same stream every time.
+    // A seed gives the calling thread the stream of that key, and a thread of a given name the same stream every time.
     let run = |seed: u64| {
         manual_seed(seed);
-        (draw(), named("loader", draw), named("worker", || (draw(), draw())), thread::spawn(draw).join().unwrap())
+        (
+            draw(),
+            on_thread("loader", draw),
+            on_thread("worker", || (draw(), draw())),
+            thread::spawn(draw).join().unwrap(),
+        )
     };
     let (first, second) = (run(7), run(7));
     assert_eq!(first, second);
     assert_ne!(first.0, run(8).0);
     let key = ops::rand_with([8], DType::F64, &Generator::new(7)).unwrap().to_vec::<f64>();
     assert_eq!(first.0, key.into_iter().map(f64::to_bits).collect::<Vec<_>>());
-    // What other threads draw changes nothing here.
+    // Draws of other threads have no effect here.
     manual_seed(7);
     thread::spawn(|| (draw(), draw())).join().unwrap();
     assert_eq!(draw(), first.0);
 
-    // A seed reaches threads that have drawn before, and captured steps that draw from their streams.
+    // A seed affects threads that have drawn before, and captured steps that draw from their streams.
     let (ask, asked) = channel::<()>();
     let (answer, answers) = channel();
     let worker = thread::Builder::new().name("drawer".into()).spawn(move || {
@@ -66,8 +71,8 @@ fn one_seed_serves_all_threads() {
     drop((ask, answers));
     worker.unwrap().join().unwrap();
 
-    // Another thread's seed reaches this one, and the numbers are not those that it draws itself.
-    let theirs = named("seeder", || {
+    // The seed of another thread affects this one, with a stream other than that thread's own.
+    let theirs = on_thread("seeder", || {
         manual_seed(11);
         draw()
     });
@@ -81,21 +86,21 @@ fn forks_depend_on_their_keys_alone() {
     let generator = Generator::new(7);
     let numbers = |g: &Generator| ops::rand_with([16], DType::F64, g).unwrap().to_vec::<f64>();
     let first = numbers(&generator.fork(1));
-    // Not on what was drawn, nor where.
+    // A fork does not depend on earlier draws or on the thread.
     assert_eq!(numbers(&generator.fork(1)), first);
     let (shared, key) = (generator.clone(), generator.state().to_vec::<i64>()[0]);
     assert_eq!(thread::spawn(move || numbers(&shared.fork(1))).join().unwrap(), first);
     numbers(&generator);
     assert_eq!(numbers(&generator.fork(1)), first);
     assert_eq!(generator.state().to_vec::<i64>(), [key, 4 + 4], "a fork draws nothing");
-    // All of these are different streams.
+    // All these streams are different.
     let chains = [vec![1, 2], vec![2, 1], vec![1, 1], vec![0, 0], vec![u64::MAX]];
     let chained = chains.iter().map(|keys| keys.iter().fold(generator.clone(), |g, &k| g.fork(k)));
     let forks =
         (0..1000).map(|k| generator.fork(k)).chain(chained).chain([generator.clone(), Generator::new(8).fork(1)]);
     let keys: Vec<i64> = forks.map(|g| g.state().to_vec::<i64>()[0]).collect();
     assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
-    // Inside a captured step too, where no value can be read.
+    // A fork works inside a captured step, where no value can be read.
     let mut step = capture(|_| ops::rand_with([16], DType::F64, &generator.fork(1)).unwrap(), &[]).unwrap();
     assert_eq!(step.launch(&[]).unwrap().to_vec::<f64>(0), first);
     assert_eq!(step.launch(&[]).unwrap().to_vec::<f64>(0), first);
@@ -110,7 +115,7 @@ fn a_scope_draws_from_its_generator() {
         let _inner = Generator::new(2).scope();
         let inner = draw();
         assert_ne!(inner, first);
-        // A seed is the scope's.
+        // A seed inside the scope sets the generator of the scope.
         manual_seed(2);
         assert_eq!(draw(), inner);
     }
@@ -119,8 +124,8 @@ fn a_scope_draws_from_its_generator() {
     assert_eq!((draw(), draw()), (first.clone(), second));
     manual_seed(1);
     assert_eq!(draw(), first);
-    // Other threads are not in the scope; a generator can be taken along.
-    assert_ne!(named("outside", draw), first);
+    // Other threads are outside the scope, but can use the generator.
+    assert_ne!(on_thread("outside", draw), first);
     let taken = Generator::new(1);
     let there = thread::spawn(move || {
         let _scope = taken.scope();

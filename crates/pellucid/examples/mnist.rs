@@ -1,10 +1,10 @@
-//! A first program: a network learns to read handwritten digits.
+//! A first program: a network learns to recognise handwritten digits.
 //!
 //! ```text
 //! cargo run --release --example mnist -- --epochs 5 --seed 0
 //! ```
 //!
-//! It trains on 8,000 digits and tests on 2,000 others that it has never seen.
+//! It trains on 8,000 digits and is tested on 2,000 others.
 #![allow(clippy::print_stdout, reason = "a program prints")]
 
 use pellucid::data::Mnist;
@@ -18,7 +18,7 @@ const BATCH: usize = 32;
 fn main() -> Result<()> {
     let (epochs, seed) = arguments();
 
-    // Every random number of this program follows from the seed.
+    // The seed determines every random number of this program.
     manual_seed(seed);
 
     // The data: images [N, 28, 28] with values in [0, 1], labels [N] from 0 to 9.
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
 
     let model = classifier();
 
-    // How it learns: AdamW follows the gradient, in large steps first and small ones in the end.
+    // The optimizer: AdamW, with a learning rate that decreases over the training.
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { weight_decay: 0.01, ..Default::default() })?;
     let steps = epochs * batches.len();
     let schedule = CosineSchedule::new(3e-3, steps).warmup(steps / 20);
@@ -58,11 +58,11 @@ fn main() -> Result<()> {
         println!("epoch {epoch}: loss {mean:.4}, test accuracy {accuracy:.2} %, {speed:.0} samples/s");
     }
 
-    // The weights go to a file, and come back bit for bit.
+    // The weights are saved and loaded again, bit for bit.
     let path = std::env::temp_dir().join(format!("pellucid-mnist-{}.safetensors", std::process::id()));
     io::save(&path, &model.state_dict())?;
     let state = io::load(&path);
-    fs::remove_file(&path).expect("it was written just now");
+    fs::remove_file(&path).expect("the file exists");
     let reader = classifier();
     reader.load_state_dict(&state?)?;
     reader.eval();
@@ -73,13 +73,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The model: an image becomes a vector of 784 numbers, that 512 features, those 10 scores. Dropout
-/// hides some of the features in training, so that none may rely on all the others.
+/// Returns the model: 784 pixels, 512 features, 10 scores. Dropout zeroes some of the features in training, so that the
+/// model does not rely on single features.
 fn classifier() -> Sequential {
     sequential![Flatten::new(), Linear::new(784, 512), Relu, Dropout::new(0.3), Linear::new(512, 10)]
 }
 
-/// The share of images for which the highest score is that of the right digit.
+/// Returns the fraction of images whose highest score is that of the correct digit.
 fn accuracy(model: &impl Layer, images: &Tensor, labels: &Tensor) -> f64 {
     let _guard = no_grad();
     model.eval();
@@ -91,7 +91,7 @@ fn samples_per_second(samples: usize, took: Duration) -> f64 {
     samples as f64 / took.as_secs_f64()
 }
 
-/// `--epochs N` and `--seed S`.
+/// Parses `--epochs N` and `--seed S`.
 fn arguments() -> (usize, u64) {
     let (mut epochs, mut seed) = (5, 0);
     let mut arguments = std::env::args().skip(1);

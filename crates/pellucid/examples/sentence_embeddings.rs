@@ -1,14 +1,14 @@
-//! Sentences as vectors: a published BERT encoder, read from its own files.
+//! Sentence embeddings with a published BERT encoder, read from its original files.
 //!
 //! ```text
 //! cargo run --release --example sentence_embeddings -- DIRECTORY "A sentence." "Another one."
 //! cargo run --release --example sentence_embeddings -- DIRECTORY --ids FILE
 //! ```
 //!
-//! The directory has `model.safetensors`, `config.json` and `vocab.txt` (for lower case), as models like
-//! `all-MiniLM-L6-v2` are published. With `--ids`, a JSON file has the numbers of the tokens of each sentence, and no
-//! vocabulary is needed. Printed is a line for each sentence, its embedding as JSON: the mean over its tokens, scaled to length 1
-//! if `--normalize` says so, or the model's `modules.json`.
+//! The directory contains `model.safetensors`, `config.json` and `vocab.txt` (uncased), as published for models like
+//! `all-MiniLM-L6-v2`. With `--ids`, a JSON file contains the token ids of each sentence, and no vocabulary is needed.
+//! The program prints one embedding for each line as JSON: the mean over its tokens, scaled to length 1 if
+//! `--normalize` or the model's `modules.json` says so.
 #![allow(clippy::print_stdout, reason = "a program prints")]
 
 use pellucid::nn::{Embedding, LayerNorm, Masks, TransformerEncoder, TransformerOptions, join, rename};
@@ -46,20 +46,20 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Bidirectional encoder (Devlin et al. 2019): words, their positions and the type of their sentence are added and
-/// normalised, then go through layers whose norms come last.
+/// The bidirectional encoder of Devlin et al. (2019): the embeddings of words, positions and segments are added and
+/// normalised, and then processed by post-norm layers.
 #[derive(Module)]
 struct Bert {
     words: Embedding,
     positions: Embedding,
-    /// Two, of which the first is used.
+    /// The segment embeddings: two, of which the first is used.
     types: Embedding,
     norm: LayerNorm,
     encoder: TransformerEncoder,
 }
 
 impl Bert {
-    /// Reads the weights, whose shapes say how large the model is, and from `config.json` what they do not say.
+    /// Loads the weights, whose shapes give most sizes of the model, and the other options from `config.json`.
     fn load(directory: &Path) -> std::result::Result<Bert, Box<dyn std::error::Error>> {
         let config: Value = serde_json::from_str(&fs::read_to_string(directory.join("config.json"))?)?;
         let heads = config["num_attention_heads"].as_u64().ok_or("config.json has no num_attention_heads")? as usize;
@@ -88,11 +88,11 @@ impl Bert {
         Ok(model)
     }
 
-    /// The mean of what the encoder makes of each sentence's tokens: `[N, E]`.
+    /// Returns the mean of the encoder outputs over the tokens of each sentence: `[N, E]`.
     fn embed(&self, sentences: &[Vec<i64>]) -> Result<Tensor> {
         let _off = no_grad();
         let longest = sentences.iter().map(Vec::len).max().unwrap_or(0).min(self.positions.weight.shape()[0]);
-        // The shorter ones are filled up, and nobody looks at what fills them.
+        // Shorter sentences are padded, and a mask excludes the padding.
         let at = |sentence: &Vec<i64>, k: usize| sentence.get(k).copied();
         let all = sentences.iter().flat_map(|s| (0..longest).map(|k| at(s, k)));
         let (ids, there): (Vec<i64>, Vec<bool>) = all.map(|id| (id.unwrap_or(0), id.is_some())).unzip();
@@ -107,7 +107,7 @@ impl Bert {
     }
 }
 
-/// What a tensor of the published file is called here; `None` for what an embedding does not need.
+/// Translates the name of a tensor of the published file; `None` if an embedding does not need the tensor.
 fn own_name(name: &str) -> Option<String> {
     let name = name.strip_prefix("bert.").unwrap_or(name);
     if !name.ends_with("weight") && !name.ends_with("bias") || !name.starts_with("em") && !name.starts_with("en") {
@@ -129,8 +129,8 @@ fn own_name(name: &str) -> Option<String> {
     Some(names.iter().fold(name.to_string(), |name, (theirs, ours)| name.replace(theirs, ours)))
 }
 
-/// Words as pieces of a vocabulary, the longest first (Wu et al. 2016), in lower case and without accents, as BERT's
-/// "uncased" models read them.
+/// The WordPiece tokenizer (Wu et al. 2016): splits words into the longest pieces of a vocabulary, in lower case and
+/// without accents, like BERT's "uncased" models.
 struct WordPiece {
     numbers: HashMap<String, i64>,
     /// `[UNK]`, `[CLS]`, `[SEP]`.
@@ -138,7 +138,7 @@ struct WordPiece {
 }
 
 impl WordPiece {
-    /// A vocabulary with one piece a line; pieces that continue a word begin with `##`.
+    /// Creates a tokenizer from a vocabulary with one piece in each line; pieces that continue a word begin with `##`.
     fn new(vocabulary: &str) -> std::result::Result<WordPiece, String> {
         let numbers: HashMap<String, i64> = vocabulary.lines().map(String::from).zip(0..).collect();
         let [unknown, begin, end] = ["[UNK]", "[CLS]", "[SEP]"]
@@ -146,7 +146,7 @@ impl WordPiece {
         Ok(WordPiece { special: [unknown?, begin?, end?], numbers })
     }
 
-    /// The numbers of a sentence's pieces, between `[CLS]` and `[SEP]`.
+    /// Returns the token ids of a sentence, between `[CLS]` and `[SEP]`.
     fn ids(&self, text: &str) -> Vec<i64> {
         let [_, begin, end] = self.special;
         let pieces = words(text).iter().flat_map(|word| self.pieces(word)).collect::<Vec<_>>();
@@ -169,7 +169,7 @@ impl WordPiece {
     }
 }
 
-/// Cut at spaces; punctuation and Chinese characters are words of their own.
+/// Splits at spaces; punctuation and Chinese characters are separate words.
 fn words(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     for c in text.to_lowercase().nfd().filter(|&c| !is_combining_mark(c) && c != '\u{fffd}') {
@@ -181,7 +181,7 @@ fn words(text: &str) -> Vec<String> {
         } else if c.is_whitespace() {
             words.push(String::new());
         } else if !c.is_control() {
-            words.last_mut().expect("there is one from the start").push(c);
+            words.last_mut().expect("the list starts with one word").push(c);
         }
     }
     words.retain(|word| !word.is_empty());
@@ -192,13 +192,13 @@ fn words(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// `make.py` has made the model, and what PyTorch makes of it.
+    /// The directory of the model and its PyTorch reference, which `make.py` creates.
     fn directory() -> &'static Path {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny_bert"))
     }
 
     #[test]
-    fn embeddings_are_those_of_the_reference() {
+    fn embeddings_agree_with_pytorch() {
         let read = |name: &str| fs::read_to_string(directory().join(name)).unwrap();
         let expected: Value = serde_json::from_str(&read("expected.json")).unwrap();
         let tokenizer = WordPiece::new(&read("vocab.txt")).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_cut_as_in_uncased_models() {
+    fn words_are_split_as_in_uncased_models() {
         assert_eq!(
             words("  Café, s'il te plaît…\t中文\u{0}x "),
             ["cafe", ",", "s", "'", "il", "te", "plait", "…", "中", "文", "x"]
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_published_file_everything_but_the_pooler_is_used() {
+    fn everything_but_the_pooler_of_a_published_file_is_used() {
         let name = own_name("bert.encoder.layer.3.attention.output.dense.bias");
         assert_eq!(name.as_deref(), Some("encoder.layers.3.self_attn.out_proj.bias"));
         assert_eq!(own_name("encoder.layer.0.output.dense.weight").as_deref(), Some("encoder.layers.0.linear2.weight"));

@@ -1,18 +1,18 @@
-//! Pellucid: a deep-learning framework that you can see through.
+//! Pellucid: a transparent deep-learning framework.
 //!
-//! Eager tensors, gradients of any order, one formula language behind every kernel, and a whole
-//! training step that can be captured once, planned, and replayed without an allocation.
+//! Eager tensors, gradients of any order, one formula language for all kernels, and training steps that can be captured
+//! once, planned, and replayed without allocation.
 //!
 //! ```
 //! use pellucid::prelude::*;
 //!
-//! // A tensor that remembers how it was computed ..
+//! // A tensor that records how it was computed,
 //! let x = Tensor::from([0.5f32, -1.0, 2.0]).requires_grad_(true);
 //! let y = (&x * &x).sum(..);
 //! y.backward();
 //! assert_eq!(x.grad().unwrap().to_vec::<f32>(), [1.0, -2.0, 4.0]);
 //!
-//! // .. and a model that learns.
+//! // and a model that is trained.
 //! manual_seed(0);
 //! let model = sequential![Linear::new(2, 16), Tanh, Linear::new(16, 1)];
 //! let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() })?;
@@ -30,7 +30,7 @@
 //! - Tensors, operations and gradients: the root of this crate, and [`ops`].
 //! - [`nn`]: modules, layers, losses, optimizers.
 //! - [`data`]: data sets and batches. [`io`]: weights in files. [`train`]: progress bars.
-//! - [`prelude`]: what a program mostly needs.
+//! - [`prelude`]: the items that most programs use.
 #![forbid(unsafe_code)]
 
 pub mod data;
@@ -41,7 +41,7 @@ pub mod train;
 pub use pellucid_nn as nn;
 pub use pellucid_tensor::*;
 
-/// What a program mostly needs: `use pellucid::prelude::*;`.
+/// The items that most programs use: `use pellucid::prelude::*;`.
 pub mod prelude {
     pub use crate::data::Batches;
     pub use crate::nn::loss::{Loss, cross_entropy, mse};
@@ -57,7 +57,7 @@ pub mod prelude {
     };
 }
 
-/// The README's programs are compiled and run by the tests.
+/// Compiles and runs the programs of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

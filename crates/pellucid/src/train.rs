@@ -1,9 +1,9 @@
-//! What a training loop shows while it runs.
+//! Progress bars of training loops.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// A progress bar for one epoch, on standard error; silent where that is no terminal.
+/// A progress bar for one epoch on standard error. It is silent if standard error is not a terminal.
 ///
 /// ```
 /// use pellucid::train::Progress;
@@ -20,7 +20,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar of `steps` steps, with a name before it.
+    /// Creates a bar of `steps` steps, labelled `name`.
     pub fn new(name: impl Into<String>, steps: usize) -> Progress {
         let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}");
         let style = style.expect("a constant template").progress_chars("=> ");
@@ -28,16 +28,16 @@ impl Progress {
         Progress { bar, start: Instant::now() }
     }
 
-    /// One step further, with a message behind the bar.
+    /// Advances the bar by one step and shows a message behind it.
     pub fn advance(&self, message: impl std::fmt::Display) {
-        // The text is made only where somebody sees it.
+        // The message is formatted only if the bar is visible.
         if !self.bar.is_hidden() {
             self.bar.set_message(message.to_string());
         }
         self.bar.inc(1);
     }
 
-    /// Takes the bar away; says how long it was there.
+    /// Removes the bar and returns the time since its creation.
     pub fn finish(self) -> Duration {
         self.bar.finish_and_clear();
         self.start.elapsed()

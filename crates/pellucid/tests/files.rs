@@ -1,4 +1,4 @@
-//! Files: what is written comes back, and what is malformed is refused before anything happens.
+//! Files: saved tensors are loaded unchanged, and malformed files are errors.
 
 use pellucid::io;
 use pellucid::nn::StateDict;
@@ -7,7 +7,7 @@ use pellucid::{bf16, f16};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A directory of this test, removed at its end.
+/// A temporary directory of a test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -38,7 +38,7 @@ fn reason(result: Result<StateDict>) -> String {
 }
 
 #[test]
-fn every_dtype_comes_back_bit_for_bit() {
+fn every_dtype_round_trips_bit_for_bit() {
     let scratch = Scratch::new("dtypes");
     let nan = f32::from_bits(0x7fc1_2345);
     let tensors: StateDict = [
@@ -68,7 +68,7 @@ fn every_dtype_comes_back_bit_for_bit() {
         assert_eq!((back.shape(), back.dtype()), (tensor.shape(), tensor.dtype()), "{name}");
         assert_eq!(back.to_bytes().unwrap(), tensor.to_bytes().unwrap(), "{name}");
     }
-    // Saved again it is the same file, and no temporary one stays.
+    // Saving again gives the same file and leaves no temporary file.
     let bytes = fs::read(&path).unwrap();
     io::save(&path, &loaded).unwrap();
     assert_eq!(fs::read(&path).unwrap(), bytes);
@@ -77,19 +77,19 @@ fn every_dtype_comes_back_bit_for_bit() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_leaves_the_old_one() {
+fn a_failed_save_keeps_the_old_file() {
     let scratch = Scratch::new("refused");
     let tensors: StateDict = [("a".to_string(), Tensor::from([1.0f32]))].into();
     let missing = scratch.0.join("no such directory").join("a.safetensors");
     assert!(matches!(io::save(&missing, &tensors), Err(Error::File { .. })));
-    // A directory stands where the file should go.
+    // A directory has the name of the file.
     assert!(matches!(io::save(&scratch.0, &tensors), Err(Error::File { .. })));
     assert!(matches!(io::save(Path::new("/"), &tensors), Err(Error::File { .. })));
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
     assert!(scratch.0.is_dir());
 }
 
-/// The length of the header, the header, the data.
+/// Concatenates the length of the header, the header, and the data.
 fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
@@ -128,7 +128,7 @@ fn malformed_safetensors_are_refused() {
     assert_eq!(io::load(scratch.file("well", &well)).unwrap()["a"].to_vec::<f32>(), [0.0, 0.0]);
     assert!(!reason(io::load(scratch.0.join("missing"))).is_empty());
     assert!(reason(io::load(scratch.file("case", b""))).contains("empty"));
-    // Other writers have `true` as another byte than 1.
+    // Some writers store `true` as a byte other than 1.
     let bools = safetensors(r#"{"a":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}}"#, &[2, 0, 255, 1]);
     let loaded = io::load(scratch.file("bools", &bools)).unwrap();
     assert_eq!(loaded["a"].to_vec::<bool>(), [true, false, true, true]);
@@ -136,7 +136,7 @@ fn malformed_safetensors_are_refused() {
 }
 
 #[test]
-fn a_file_of_another_format_is_called_what_it_is() {
+fn files_of_other_formats_are_recognised() {
     let scratch = Scratch::new("formats");
     let zip = [b"PK\x03\x04".as_slice(), &[0; 26], b"archive/data.pkl", &[0; 100]].concat();
     for (bytes, what, way) in [
@@ -152,14 +152,14 @@ fn a_file_of_another_format_is_called_what_it_is() {
         assert!(why.contains(what) && why.contains(way) && why.contains("not a safetensors file"), "{why}");
         assert!(!why.contains("header"), "{why}");
     }
-    // Bytes of no known format, and a file that is damaged.
+    // Bytes of an unknown format, and a damaged file.
     assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("nor of another format"));
     assert!(reason(io::load(scratch.file("case", &safetensors("{\"a\"", &[])))).contains("damaged"));
 }
 
-/// Hostile files with an index of what a reader does with them; see `PELLUCID_MALFORMED`.
+/// Malformed files with an index of the expected results; see `PELLUCID_MALFORMED`.
 #[test]
-fn hostile_files_from_elsewhere_are_refused() {
+fn a_corpus_of_malformed_files_is_refused() {
     let Some(directory) = std::env::var_os("PELLUCID_MALFORMED").map(PathBuf::from) else { return };
     let index = fs::read_to_string(directory.join("index.json")).unwrap();
     let index: serde_json::Value = serde_json::from_str(&index).unwrap();
@@ -192,7 +192,7 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[cfg(unix)]
 #[test]
-fn links_and_permissions_stay_as_they_are() {
+fn links_and_permissions_are_preserved() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let scratch = Scratch::new("links");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
@@ -206,7 +206,7 @@ fn links_and_permissions_stay_as_they_are() {
         io::save(&target, &saved(own as f32, 3)).unwrap();
         assert_eq!((mode(&target), io::load(&target).unwrap()["a"].to_vec::<f32>()[0]), (own, own as f32));
     }
-    // Through a relative link to a link, whose targets are seen from where each link is.
+    // Through a relative link to a link, each relative to its own directory.
     symlink("inner/second", scratch.0.join("first")).unwrap();
     symlink("weights", inner.join("second")).unwrap();
     fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
@@ -218,13 +218,13 @@ fn links_and_permissions_stay_as_they_are() {
         (names(&scratch.0), names(&inner)),
         (vec!["first".into(), "inner".into()], vec!["second".into(), "weights".into()])
     );
-    // A link to nothing yet makes its target; one to itself is refused.
+    // A link to a missing file creates its target; a circular link is an error.
     symlink("inner/new", scratch.0.join("third")).unwrap();
     io::save(scratch.0.join("third"), &saved(3.0, 3)).unwrap();
     assert_eq!((io::load(inner.join("new")).unwrap().len(), mode(&inner.join("new"))), (1, fresh));
     symlink("circle", scratch.0.join("circle")).unwrap();
     assert!(matches!(io::save(scratch.0.join("circle"), &saved(4.0, 3)), Err(Error::File { .. })));
-    // What is no regular file is not replaced by one.
+    // A file that is not regular is not replaced.
     io::save("/dev/null", &saved(5.0, 3)).unwrap();
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
@@ -237,10 +237,10 @@ fn temporary_files_of_dead_writers_are_removed() {
     for stale in [".a.safetensors.1-0.tmp", ".a.safetensors.99999999-7.tmp", &own] {
         scratch.file(stale, b"half");
     }
-    // Those of others, and what only looks like one.
+    // Temporary files of other targets, and files with similar names.
     let others = [".b.safetensors.1-0.tmp", ".a.safetensors.tmp", ".a.safetensors.1-x.tmp", "a.safetensors.1-0.tmp"];
     others.iter().for_each(|name| _ = scratch.file(name, b"mine"));
-    // One whose writer is alive: it holds the lock.
+    // A temporary file whose writer is alive and holds the lock.
     let alive = fs::File::create(scratch.0.join(".a.safetensors.2-0.tmp")).unwrap();
     alive.lock().unwrap();
     io::save(&path, &saved(1.0, 3)).unwrap();
@@ -253,7 +253,7 @@ fn temporary_files_of_dead_writers_are_removed() {
     assert!(!names(&scratch.0).contains(&".a.safetensors.2-0.tmp".to_string()));
 }
 
-/// Threads that save to one path disturb neither each other nor readers.
+/// Threads that save to one path interfere neither with each other nor with readers.
 #[test]
 fn several_writers_of_one_file() {
     let scratch = Scratch::new("writers");
@@ -274,16 +274,16 @@ fn several_writers_of_one_file() {
 
 const SAVE_LOOP: &str = "PELLUCID_TEST_SAVE_LOOP";
 
-/// The process that `a_killed_save_leaves_a_whole_file` kills; alone it does nothing.
+/// The process that `a_killed_save_leaves_a_complete_file` kills; it does nothing when run alone.
 #[test]
 fn saves_until_it_is_killed() {
     let Some(path) = std::env::var_os(SAVE_LOOP) else { return };
-    // The other process ends this one long before.
+    // The parent ends this process much earlier.
     (0..1_000_000).for_each(|k| io::save(&path, &saved(k as f32, 100_000)).unwrap());
 }
 
 #[test]
-fn a_killed_save_leaves_a_whole_file() {
+fn a_killed_save_leaves_a_complete_file() {
     let scratch = Scratch::new("killed");
     let path = scratch.0.join("a.safetensors");
     let mut left_behind = 0;
@@ -366,7 +366,7 @@ mod mnist {
         assert_eq!(mnist.train.labels.max(..).item::<i64>(), 9);
     }
 
-    /// An IDX file of bytes.
+    /// Returns the bytes of an IDX file.
     fn idx(dims: &[u32], data: &[u8]) -> Vec<u8> {
         let lengths = dims.iter().flat_map(|d| d.to_be_bytes());
         [0, 0, 8, dims.len() as u8].into_iter().chain(lengths).chain(data.iter().copied()).collect()

@@ -1,10 +1,10 @@
-//! Orthogonal first values, which need the factorisations.
+//! Orthogonal initialisation, which needs the factorisations.
 #![cfg(feature = "linalg")]
 
 use pellucid::nn::init;
 use pellucid::prelude::*;
 
-/// The largest difference between a·aᵀ and scale²·1.
+/// Returns the largest difference between a·aᵀ and scale²·I.
 fn off(a: &Tensor, scale: f64) -> f64 {
     let n = a.shape()[0];
     let difference = (a.matmul(&a.t()) - Tensor::eye(n, a.dtype()) * (scale * scale)).abs();
@@ -12,7 +12,7 @@ fn off(a: &Tensor, scale: f64) -> f64 {
 }
 
 #[test]
-fn orthogonal_rows_or_columns_are_of_one_length_and_at_right_angles() {
+fn rows_or_columns_are_orthogonal_and_of_equal_norm() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(1);
     init::in_dtype(DType::F64, || {
@@ -28,10 +28,10 @@ fn orthogonal_rows_or_columns_are_of_one_length_and_at_right_angles() {
     assert!(off(&weight, 1.0) < 1e-6);
 }
 
-/// Every orthogonal matrix is as likely: the trace of one has mean 0 and variance 1 (Diaconis & Shahshahani 1994), and half of the
-/// determinants are −1.
+/// Orthogonal matrices are uniformly distributed: the trace has mean 0 and variance 1 (Diaconis & Shahshahani 1994),
+/// and half of the determinants are −1.
 #[test]
-fn orthogonal_matrices_are_evenly_drawn() {
+fn orthogonal_matrices_are_uniformly_distributed() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(2);
     let drawn: Vec<(f64, f64)> = (0..2000)

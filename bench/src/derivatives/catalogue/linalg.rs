@@ -1,30 +1,30 @@
-//! Matrix factorisations, of small matrices far from singular ones.
+//! Factorisations of small, well-conditioned matrices.
 
 use super::{Domain, Kind, Operation, fit};
 use Domain::{Any, Unit};
 use pellucid::ops::{Cutoff, MatrixNorm, QrMode};
 use pellucid::{Result, Tensor, ops};
 
-/// A square matrix whose diagonal dominates.
+/// Returns a diagonally dominant square matrix.
 fn square(x: &Tensor, n: usize) -> Result<Tensor> {
     let diagonal: Vec<f64> = (0..n).map(|k| 2.6 + 0.9 * k as f64).collect();
     let small = ops::mul(&ops::tanh(&fit(x, &[n, n])?)?, 0.8)?;
     ops::add(&small, &ops::diag(&Tensor::new(diagonal, [n]), 0)?)
 }
 
-/// A symmetric positive definite matrix.
+/// Returns a symmetric positive definite matrix.
 fn definite(x: &Tensor, n: usize) -> Result<Tensor> {
     let a = square(x, n)?;
     ops::matmul(&a, &ops::t(&a)?)
 }
 
-/// A symmetric matrix with eigenvalues that differ.
+/// Returns a symmetric matrix with distinct eigenvalues.
 fn symmetric(x: &Tensor, n: usize) -> Result<Tensor> {
     let a = square(x, n)?;
     ops::mul(&ops::add(&a, &ops::t(&a)?)?, 0.5)
 }
 
-/// A matrix `[3, 2]` of full rank, whose singular values differ.
+/// Returns a matrix `[3, 2]` of full rank with distinct singular values.
 fn tall(x: &Tensor) -> Result<Tensor> {
     let small = ops::mul(&ops::tanh(&fit(x, &[3, 2])?)?, 0.5)?;
     ops::add(&small, Tensor::from([[2.0f64, 0.0], [0.0, 3.5], [0.3, -0.2]]))
@@ -50,7 +50,7 @@ fn factorisations() -> Vec<Operation> {
         };
         "cholesky_inverse" [Any] (x, _) => ops::cholesky_inverse(&ops::cholesky(&definite(&x[0], 2)?, false)?, false);
         "eigh" [Any] (x, _) => {
-            // The eigenvectors' signs cancel.
+            // The result does not depend on the signs of the eigenvectors.
             let (values, vectors) = ops::eigh(&symmetric(&x[0], 2)?, false)?;
             ops::matmul(&ops::mul(&vectors, &ops::sin(&values)?)?, &ops::t(&vectors)?)
         };

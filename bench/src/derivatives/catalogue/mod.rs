@@ -1,4 +1,4 @@
-//! Every differentiable operation, with the values that its inputs may have.
+//! All differentiable operations, with the domains of their inputs.
 
 /// A list of operations of one kind, each with the domains of its inputs and its body.
 macro_rules! entries {
@@ -19,7 +19,7 @@ use super::random::Random;
 use pellucid::{Result, Tensor, ops};
 use std::sync::OnceLock;
 
-/// The values for which an operation is smooth.
+/// A domain in which an operation is smooth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
     /// All numbers.
@@ -36,7 +36,7 @@ pub enum Domain {
     Apart,
 }
 
-/// What a family of operations has in common for a measurement.
+/// A family of operations that are measured alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Elementwise operations.
@@ -57,9 +57,9 @@ pub enum Kind {
 
 type Apply = fn(&[Tensor], &mut Random) -> Result<Tensor>;
 
-/// An operation that takes tensors of any shape: what does not fit is reshaped first.
+/// An operation on tensors of any shape: its body reshapes inputs of unsuitable shapes.
 pub struct Operation {
-    /// Its name; where a name has several entries, with what distinguishes them.
+    /// The name; if a name has several entries, with a suffix that distinguishes them.
     pub name: &'static str,
     /// Its family.
     pub kind: Kind,
@@ -73,16 +73,16 @@ impl Operation {
         Operation { name, kind, inputs: inputs.to_vec(), apply }
     }
 
-    /// The result at inputs in its domains. The seed decides axes, indices and other arguments.
+    /// Computes the result at inputs in the domains. The seed determines axes, indices and other arguments.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// The errors of the operation.
     pub fn apply(&self, inputs: &[Tensor], seed: u64) -> Result<Tensor> {
         (self.apply)(inputs, &mut Random::new(seed))
     }
 }
 
-/// All operations, in a fixed order.
+/// Returns all operations in a fixed order.
 pub fn operations() -> &'static [Operation] {
     static ALL: OnceLock<Vec<Operation>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -97,10 +97,10 @@ pub fn operations() -> &'static [Operation] {
     })
 }
 
-/// A smooth function of x whose values are in the domain.
+/// Computes a smooth function of x with values in the domain.
 ///
 /// # Errors
-/// Those of the operations of which it consists.
+/// The errors of the operations that it calls.
 pub fn guarded(x: &Tensor, domain: Domain, random: &mut Random) -> Result<Tensor> {
     match domain {
         Domain::Any => Ok(x.clone()),
@@ -114,7 +114,7 @@ pub fn guarded(x: &Tensor, domain: Domain, random: &mut Random) -> Result<Tensor
     }
 }
 
-/// Values in the domain.
+/// Returns random values in the domain.
 pub fn values(shape: &[usize], domain: Domain, random: &mut Random) -> Vec<f64> {
     let n = shape.iter().product();
     let (low, high) = match domain {
@@ -128,11 +128,11 @@ pub fn values(shape: &[usize], domain: Domain, random: &mut Random) -> Vec<f64> 
     (0..n).map(|_| random.between(low, high)).collect()
 }
 
-/// The elements of x in another shape: the first of them where there are more; repeated, each time a tenth smaller, where
-/// there are fewer.
+/// Returns the elements of x in another shape. A larger x is truncated; a smaller x is repeated, scaled by another 0.9
+/// each time.
 ///
 /// # Errors
-/// Those of the operations of which it consists.
+/// The errors of the operations that it calls.
 pub fn fit(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
     if x.shape()[..] == *shape {
         return Ok(x.clone());
@@ -141,37 +141,37 @@ pub fn fit(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let mut flat = ops::ravel(x)?;
     if flat.size() < wanted {
         let (own, times) = (flat.size(), wanted.div_ceil(flat.size()));
-        // Equal elements would be ties, and rows without variance.
+        // Equal elements would cause ties, and rows without variance.
         let factors: Vec<f64> = (0..own * times).map(|i| 0.9f64.powi((i / own) as i32)).collect();
         flat = ops::mul(&ops::tile(&flat, &[times])?, Tensor::new(factors, [own * times]))?;
     }
     ops::reshape(&ops::narrow(&flat, 0, 0, wanted)?, shape)
 }
 
-/// x with at least one axis.
+/// Returns x with at least one axis.
 fn ranked(x: &Tensor) -> Result<Tensor> {
     if x.rank() == 0 { ops::reshape(x, 1) } else { Ok(x.clone()) }
 }
 
-/// x as a matrix of its own elements: the last axis of a matrix or a tensor of higher rank stays.
+/// Returns x as a matrix of its own elements; the last axis of a tensor of rank 2 or more is preserved.
 fn matrix(x: &Tensor) -> Result<Tensor> {
     let last = if x.rank() == 0 { 1 } else { x.shape()[x.rank() - 1] };
     ops::reshape(x, [-1, last as isize])
 }
 
-/// An axis of x, counted from either end.
+/// Returns a random axis of x, counted from either end.
 fn axis(x: &Tensor, random: &mut Random) -> isize {
     let rank = x.rank().max(1);
     let axis = random.below(rank) as isize;
     if random.coin() { axis } else { axis - rank as isize }
 }
 
-/// The length of an axis that [`axis`] returned.
+/// Returns the length of an axis that [`axis`] returned.
 fn length(x: &Tensor, axis: isize) -> usize {
     x.shape()[axis.rem_euclid(x.rank() as isize) as usize]
 }
 
-/// The shape of x.
+/// Returns the shape of x.
 fn dims(x: &Tensor) -> Vec<usize> {
     x.shape()[..].to_vec()
 }

@@ -1,27 +1,27 @@
-//! The tests of tensors, from outside. One binary, so that they link once.
+//! Integration tests of `pellucid-tensor`. They share one binary, so that they link once.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `absurd` | absurd sizes, axes, counts and shapes, in a child process with little memory |
-//! | `table` | every operation: a row each, and the driver that runs them |
-//! | `autograd` | the graph, the pass, gradients of any order, what is refused |
-//! | `by_name` | what such systems are known to get wrong, a short test each |
-//! | `engine` | eager, lazy and captured: the same bits, and the contract of capture |
+//! | `invalid_arguments` | invalid sizes, axes, counts and shapes, in a child process with limited memory |
+//! | `table` | one row for each operation, and the driver that runs the rows |
+//! | `autograd` | the graph, backward passes, gradients of any order, errors |
+//! | `pitfalls` | known defects of comparable libraries, one short test each |
+//! | `engine` | eager, lazy and captured execution give the same bits; the contract of `capture` |
 //! | `tensor` | creation, indexing, printing, operators, promotion |
-//! | `precision` | half precision: one rounding an operation |
-//! | `robust` | long chains, threads |
+//! | `half_precision` | half half_precision: one rounding for each operation |
+//! | `robustness` | long chains, threads |
 //!
-//! What measures memory has a binary of its own, `tests/memory.rs`.
+//! Tests that measure memory are in a separate binary, `tests/memory.rs`.
 
 // A test binary has no public interface: `pub` means "for the other modules" here.
 #![allow(unreachable_pub)]
 
-mod absurd;
 mod autograd;
-mod by_name;
 mod engine;
-mod precision;
-mod robust;
+mod half_precision;
+mod invalid_arguments;
+mod pitfalls;
+mod robustness;
 mod support;
 mod table;
 mod tensor;

@@ -1,16 +1,16 @@
-//! What several modules need: closeness, panics as values.
+//! Helpers of several modules: comparison of values, panics as values, leaves.
 
 use pellucid_tensor::Tensor;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Asserts that a tensor's elements are these, within a relative (near 0 absolute) deviation of 1e-9.
+/// Asserts that the elements of a tensor equal `expected` with a relative (near 0 absolute) error of at most 1e-9.
 #[track_caller]
 pub fn assert_close(tensor: &Tensor, expected: &[f64]) {
     assert_within(tensor, expected, 1e-9);
 }
 
-/// [`assert_close`], for another deviation.
+/// Asserts like [`assert_close`], with the given tolerance.
 #[track_caller]
 pub fn assert_within(tensor: &Tensor, expected: &[f64], tolerance: f64) {
     let got = tensor.to_vec::<f64>();
@@ -19,39 +19,39 @@ pub fn assert_within(tensor: &Tensor, expected: &[f64], tolerance: f64) {
     assert!(fits, "got {got:?}, expected {expected:?}");
 }
 
-/// What `f` panics with.
+/// Returns the payload of the panic of `f`.
 #[track_caller]
 pub fn payload_of<R>(f: impl FnOnce() -> R) -> Box<dyn Any + Send> {
     match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(_) => panic!("it did not panic"),
+        Ok(_) => panic!("the function did not panic"),
         Err(payload) => payload,
     }
 }
 
-/// The message with which `f` panics.
+/// Returns the message of the panic of `f`.
 #[track_caller]
 pub fn panic_of<R>(f: impl FnOnce() -> R) -> String {
     *payload_of(f).downcast::<String>().expect("a panic with a message")
 }
 
-/// A leaf that requires a gradient.
+/// Returns a leaf that requires a gradient.
 pub fn leaf<const N: usize>(values: [f64; N]) -> Tensor {
     Tensor::from(values).requires_grad_(true)
 }
 
-/// A 0-d leaf that requires a gradient.
+/// Returns a 0-d leaf that requires a gradient.
 pub fn number(value: f64) -> Tensor {
     Tensor::from(value).requires_grad_(true)
 }
 
-/// The one element of a tensor's gradient.
+/// Returns the only element of the gradient of a tensor.
 #[track_caller]
 pub fn slope(tensor: &Tensor) -> f64 {
-    tensor.grad().expect("a gradient").item()
+    tensor.grad().expect("the tensor has a gradient").item()
 }
 
-/// The bytes of tensors, for comparisons that forgive nothing.
+/// Returns the bytes of the tensors, for exact comparisons.
 #[track_caller]
 pub fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
-    tensors.iter().map(|t| t.to_bytes().expect("values")).collect()
+    tensors.iter().map(|t| t.to_bytes().expect("the tensor has values")).collect()
 }

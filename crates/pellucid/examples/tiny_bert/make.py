@@ -1,4 +1,4 @@
-"""Writes a random BERT of 6 layers with the names of published files, and in expected.json what PyTorch makes of it.
+"""Writes a random BERT of 6 layers with the tensor names of published files, and PyTorch's results in expected.json.
 
     python make.py
 """

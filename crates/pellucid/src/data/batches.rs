@@ -1,8 +1,8 @@
-//! Batches: a data set in small parts, in a new order every epoch.
+//! Batches: a data set in small parts, shuffled in every epoch.
 
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// Cuts tensors that share their first axis, the samples, into batches.
+/// Splits tensors that share their first axis, the samples, into batches.
 ///
 /// ```
 /// use pellucid::data::Batches;
@@ -21,7 +21,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// The order of an epoch follows from the seed and the number of the epoch alone.
+/// The order of an epoch depends only on the seed and the number of the epoch.
 #[derive(Clone, Debug)]
 pub struct Batches {
     tensors: Vec<Tensor>,
@@ -33,11 +33,11 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Batches of `size` samples (the last may be smaller) of tensors `[N, ..]`, in their order.
+    /// Creates batches of `size` samples (the last may be smaller) of tensors `[N, ..]`, in the order of the data set.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if the tensors have not one number of samples;
-    /// [`Error::InvalidArgument`] for no tensor, or a size of 0.
+    /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples;
+    /// [`Error::InvalidArgument`] if there is no tensor, or `size` is 0.
     pub fn new(tensors: &[&Tensor], size: usize) -> Result<Batches> {
         let op = "batches";
         let Some(first) = tensors.first() else { return Err(Error::invalid(op, "needs at least one tensor")) };
@@ -53,34 +53,34 @@ impl Batches {
         Ok(Batches { tensors, samples: samples.unwrap_or(0), size, seed: None, drop_last: false, epochs: 0 })
     }
 
-    /// Shuffles anew for every epoch, from this seed.
+    /// Shuffles the samples in every epoch, seeded by `seed`.
     #[must_use]
     pub fn shuffled(self, seed: u64) -> Batches {
         Batches { seed: Some(seed), ..self }
     }
 
-    /// Leaves out a last batch that is not full: every batch has one shape, as a captured step needs.
+    /// Drops a last batch that is not full. All batches then have the same shape, as a captured step needs.
     #[must_use]
     pub fn drop_last(self) -> Batches {
         Batches { drop_last: true, ..self }
     }
 
-    /// The number of batches of an epoch.
+    /// Returns the number of batches of an epoch.
     pub fn len(&self) -> usize {
         if self.drop_last { self.samples / self.size } else { self.samples.div_ceil(self.size) }
     }
 
-    /// Whether an epoch has no batch: [`epoch`](Batches::epoch) refuses it then.
+    /// Returns true if an epoch has no batch, in which case [`epoch`](Batches::epoch) panics.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of samples of the data set.
+    /// Returns the number of samples of the data set.
     pub fn samples(&self) -> usize {
         self.samples
     }
 
-    /// Returns the batches of the next epoch: of every tensor, `[size, ..]`.
+    /// Returns an iterator over the batches of the next epoch. A batch contains `[size, ..]` of every tensor.
     ///
     /// # Panics
     /// With the error of [`try_epoch`](Batches::try_epoch).
@@ -89,11 +89,11 @@ impl Batches {
         unwrap(self.try_epoch())
     }
 
-    /// [`epoch`](Batches::epoch) as a result.
+    /// Fallible version of [`epoch`](Batches::epoch).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), since a loop over it would train nothing: the
-    /// data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch.
+    /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), because a loop over it would train
+    /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch.
     pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = Vec<Tensor>> + use<>> {
         if self.is_empty() {
             let help = if self.samples == 0 { "" } else { "; make batches smaller, or do not drop the last one" };
@@ -106,33 +106,33 @@ impl Batches {
         Ok((0..self.len()).map(move |k| {
             let (start, end) = (k * size, samples.min((k + 1) * size));
             let part = |tensor: &Tensor| match &order {
-                // In the order of the data set a batch is a view.
+                // In the order of the data set, a batch is a view.
                 None => ops::narrow(tensor, 0, start, end - start),
                 Some(order) => ops::index_select(tensor, 0, &Tensor::new(&order[start..end], [end - start])),
             };
-            // A range and a permutation of the samples stay within them.
+            // Samples come from a range or a permutation, so the indices are in bounds.
             tensors.iter().map(|tensor| unwrap(part(tensor))).collect()
         }))
     }
 }
 
-/// 0..n in an order that follows from the seed and the epoch (Fisher & Yates 1938, in Durstenfeld's form).
+/// Returns a permutation of 0..n that depends on the seed and the epoch (Fisher & Yates 1938, in Durstenfeld's form).
 fn permutation(n: usize, seed: u64, epoch: u64) -> Vec<i64> {
     let mut state = mix(seed) ^ mix(epoch.wrapping_add(0x5851_f42d_4c95_7f2d));
     let mut order: Vec<i64> = (0..n as i64).collect();
     for i in (1..n).rev() {
         state = state.wrapping_add(GOLDEN);
-        // The high half of a 64×64-bit product: uniform on 0..=i but for a bias below i/2⁶⁴.
+        // The high half of a 64×64-bit product is uniform on 0..=i up to a bias below i/2⁶⁴.
         let j = (u128::from(mix(state)) * (i as u128 + 1)) >> 64;
         order.swap(i, j as usize);
     }
     order
 }
 
-/// 2⁶⁴ divided by the golden ratio, odd.
+/// 2⁶⁴ divided by the golden ratio, rounded to an odd number.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The output function of SplitMix64 (Steele, Lea & Flood 2014): spreads every bit over all.
+/// Computes the output function of SplitMix64 (Steele, Lea & Flood 2014), which mixes all bits.
 fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(GOLDEN);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_epoch_has_every_sample_once_in_an_order_of_its_own() {
+    fn every_epoch_has_every_sample_once_in_a_new_order() {
         for n in [0, 1, 2, 17, 1000] {
             let orders: Vec<Vec<i64>> = (0..3).map(|epoch| permutation(n, 5, epoch)).collect();
             for order in &orders {
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_even() {
-        // Each of 5 values comes to the front about 2000 times in 10,000 shuffles; σ is 40.
+    fn permutations_are_uniform() {
+        // Each of 5 values is first about 2000 times in 10,000 shuffles; σ is 40.
         let mut counts = [0i32; 5];
         (0..10_000).for_each(|epoch| counts[permutation(5, 1, epoch)[0] as usize] += 1);
         assert!(counts.iter().all(|c| (c - 2000).abs() < 200), "{counts:?}");

@@ -1,7 +1,7 @@
-//! The IDX format of MNIST: `00 00 type rank`, the lengths of the axes as big-endian `u32`, the
-//! elements in row-major order; mostly packed with gzip (LeCun, Cortes & Burges 1998).
+//! The IDX format of MNIST: `00 00 type rank`, the lengths of the axes as big-endian `u32`, and the elements in
+//! row-major order, usually compressed with gzip (LeCun, Cortes & Burges 1998).
 //!
-//! A file is a stranger's: its lengths are believed only as far as its bytes go.
+//! Files are untrusted: memory is allocated for the bytes that a file contains, not for the lengths that it claims.
 
 use flate2::read::MultiGzDecoder;
 use pellucid_tensor::{Error, Result};
@@ -9,17 +9,17 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-/// The most bytes of elements that a file may hold: four times the largest of the MNIST family.
+/// The largest number of bytes of elements in a file: four times the largest file of the MNIST family.
 const LIMIT: usize = 256 << 20;
 
-/// Unsigned bytes of some shape.
+/// An array of unsigned bytes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Idx {
     pub(crate) dims: Vec<usize>,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Reads an IDX file of `rank` axes of unsigned bytes, packed with gzip or not.
+/// Reads an IDX file of unsigned bytes with `rank` axes, gzip-compressed or not.
 pub(crate) fn read(path: &Path, rank: usize) -> Result<Idx> {
     let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
     let open = || {
@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path, rank: usize) -> Result<Idx> {
     parsed.map_err(refuse)
 }
 
-/// Parses IDX out of any stream, or says what is wrong with it.
+/// Parses IDX from a stream. The error describes the defect.
 pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<Idx, String> {
     let mut magic = [0; 4];
     stream.read_exact(&mut magic).map_err(|e| format!("no IDX header: {e}"))?;
@@ -56,7 +56,7 @@ pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<I
     }
     let size = dims.iter().try_fold(1usize, |size, &d| size.checked_mul(d)).filter(|&size| size <= LIMIT);
     let size = size.ok_or_else(|| format!("lengths {dims:?} mean more than {LIMIT} elements"))?;
-    // The vector grows with what is there, whatever the header claims; one byte more shows a surplus.
+    // The vector grows with the bytes that are read. One byte beyond the size reveals surplus data.
     let mut bytes = Vec::new();
     stream
         .take(size as u64 + 1)

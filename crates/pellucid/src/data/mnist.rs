@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 pub struct Digits {
     /// Grey values in [0, 1], 0 the background: `f32` `[N, 28, 28]`.
     pub images: Tensor,
-    /// The digits 0 to 9: `i64` `[N]`.
+    /// The digits from 0 to 9: `i64` `[N]`.
     pub labels: Tensor,
 }
 
-/// Digits to learn from and digits to test with.
+/// The training and test digits of MNIST.
 #[derive(Clone, Debug)]
 pub struct Mnist {
-    /// To learn from.
+    /// The training digits.
     pub train: Digits,
-    /// To test with.
+    /// The test digits.
     pub test: Digits,
 }
 
 impl Mnist {
-    /// Reads the four files of a directory: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and
-    /// the same with `t10k`, each packed (`.gz`) or not.
+    /// Reads the four files of a directory: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, and the same with
+    /// `t10k`, each gzip-compressed (`.gz`) or not.
     ///
     /// # Errors
-    /// [`Error::File`] for a file that is missing, damaged, or holds something else.
+    /// [`Error::File`] if a file is missing or damaged, or has other contents.
     pub fn load(directory: impl AsRef<Path>) -> Result<Mnist> {
         let directory = directory.as_ref();
         Ok(Mnist { train: Digits::load(directory, "train")?, test: Digits::load(directory, "t10k")? })
@@ -59,7 +59,7 @@ impl Digits {
     }
 }
 
-/// The packed file if it is there, else the plain one.
+/// Returns the path of the compressed file if it exists, else that of the uncompressed one.
 fn find(directory: &Path, name: &str) -> PathBuf {
     let packed = directory.join(format!("{name}.gz"));
     if packed.exists() { packed } else { directory.join(name) }

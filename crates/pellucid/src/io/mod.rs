@@ -1,7 +1,7 @@
 //! Weights in files: the safetensors format.
 //!
-//! A file is a JSON header (names, dtypes, shapes, places) and the elements, little-endian; nothing in
-//! it is executed. What is saved and loaded again is equal bit for bit, for every dtype.
+//! A file consists of a JSON header (names, dtypes, shapes, offsets) and the elements in little-endian order. Loading
+//! executes no code. Saved and loaded tensors are equal bit for bit, for every dtype.
 
 mod recognize;
 mod replace;
@@ -14,12 +14,12 @@ use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
-/// Writes tensors by name into a safetensors file, replacing one that is there.
+/// Writes named tensors to a safetensors file. An existing file is replaced.
 ///
-/// The bytes go to a temporary file beside it, which takes its name at the end: whatever happens,
-/// there is the old file or the new one, never half of it. A temporary file that a killed process left behind is removed by
-/// the next call for the same path. The file that a symbolic link points to is written, and the link stays; an existing file
-/// keeps its permissions. A path that names no regular file, such as a pipe, is written directly.
+/// The bytes are written to a temporary file in the same directory, which is then renamed. The path therefore always
+/// names the complete old or new file. The next call for the same path removes a temporary file that a killed process
+/// left behind. A symbolic link is followed, and an existing file keeps its permissions. A path that is not a regular
+/// file, such as a pipe, is written directly.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-{}.safetensors", std::process::id()));
@@ -35,7 +35,7 @@ use std::path::Path;
 /// ```
 ///
 /// # Errors
-/// [`Error::File`]; those of reading a tensor.
+/// [`Error::File`] if the file cannot be written; the errors of reading a tensor.
 pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
     let path = path.as_ref();
     let mut parts = Vec::with_capacity(tensors.len());
@@ -55,13 +55,14 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
 
 /// Reads all tensors of a safetensors file.
 ///
-/// Those of a model that is published in several files are read one by one and [extend](Extend::extend) each other;
-/// [`rename`](crate::nn::rename) and [`join`](crate::nn::join) bring what other systems wrote under own names.
+/// For a model in several files, load each one and [extend](Extend::extend) one dictionary by the others.
+/// [`rename`](crate::nn::rename) and [`join`](crate::nn::join) adapt the names and tensors of files of other
+/// frameworks.
 ///
 /// # Errors
-/// [`Error::File`] for a file that cannot be read, is malformed, or holds a dtype that Pellucid does
-/// not have. For a file of another format (PyTorch, NumPy, GGUF, ONNX, pickle, JSON, archives, ..) it says which, and what
-/// to do.
+/// [`Error::File`] for a file that cannot be read, is malformed, or contains a dtype that Pellucid does not support.
+/// For a file of another format (PyTorch, NumPy, GGUF, ONNX, pickle, JSON, archives, ..) the error names the format and
+/// how to convert it.
 pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
     let path = path.as_ref();
     let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
@@ -69,7 +70,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
     parse(&bytes).map_err(refuse)
 }
 
-/// The tensors in the bytes of a file, or what is wrong with them.
+/// Parses the tensors of a file. The error describes the defect.
 fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
     let refused = |error: SafeTensorError| match bytes {
         [] => "the file is empty".to_string(),
@@ -88,7 +89,7 @@ fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
         let dtype = own_dtype(view.dtype())
             .ok_or_else(|| format!("{name} is of dtype {:?}, which is not supported", view.dtype()))?;
         let mut data = Cow::Borrowed(view.data());
-        // Other writers have `true` as any byte that is not 0.
+        // Some writers store `true` as a byte other than 1.
         if dtype == DType::Bool && data.iter().any(|&byte| byte > 1) {
             data.to_mut().iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
         }
@@ -101,7 +102,7 @@ fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
     Ok(tensors)
 }
 
-/// Native to little-endian bytes, or back.
+/// Converts from native to little-endian byte order, or back.
 fn to_little_endian(bytes: &mut [u8], dtype: DType) {
     if cfg!(target_endian = "big") {
         bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);

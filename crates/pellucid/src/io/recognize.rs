@@ -1,8 +1,8 @@
-//! What a file is that is not a safetensors file, by its first bytes.
+//! Recognition of other file formats by their first bytes.
 
-/// Says what a file is and how its values come into a safetensors file; `None` for bytes of no known format.
+/// Returns the format of a file and how to convert it to safetensors, or `None` for an unknown format.
 pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
-    // A damaged safetensors file: a header that begins as one does.
+    // A damaged safetensors file whose header starts correctly.
     if bytes.get(8) == Some(&b'{') && bytes[4..8] == [0; 4] {
         return None;
     }
@@ -26,7 +26,7 @@ const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "read its arrays in Python and write them with safetensors.numpy.save_file";
 const PUBLISHED: &str = "most publishers of such a model have it in safetensors files too";
 
-/// Position, magic bytes, what the file is, the way out.
+/// Offset, magic bytes, description, and how to obtain a safetensors file.
 const MAGIC: [(usize, &[u8], &str, &str); 21] = [
     (0, b"PK\x03\x04", "", ""),
     (0, b"PK\x05\x06", "", ""),
@@ -51,7 +51,7 @@ const MAGIC: [(usize, &[u8], &str, &str); 21] = [
     (0, b"\x7fELF", "a program", "weights are in another file"),
 ];
 
-/// A zip archive by the names in it, which are before each entry and at the end.
+/// Classifies a zip archive by the names in it, which are stored before each entry and at the end.
 fn zip(bytes: &[u8]) -> (&'static str, &'static str) {
     const SPAN: usize = 1 << 16;
     let ends = [&bytes[..bytes.len().min(SPAN)], &bytes[bytes.len().saturating_sub(SPAN)..]];
@@ -67,22 +67,22 @@ fn zip(bytes: &[u8]) -> (&'static str, &'static str) {
     }
 }
 
-/// A pickle of protocol 2 or later, or one of protocol 0 that begins with a dictionary.
+/// Returns true for a pickle of protocol 2 or later, or one of protocol 0 that starts with a dictionary.
 fn is_pickle(bytes: &[u8]) -> bool {
     matches!(bytes, [0x80, 2..=5, ..])
         && matches!(bytes.get(2), Some(b'\x8a' | b'}' | b']' | b'c' | b'(' | b'\x95' | b'X'))
         || bytes.starts_with(b"(dp0\n")
 }
 
-/// The message `ModelProto`: its version, then one of its other fields.
+/// Returns true for an ONNX `ModelProto` message: its version, then one of its other fields.
 fn is_onnx(bytes: &[u8]) -> bool {
     matches!(bytes, [0x08, 1..=32, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42 | 0x72, ..])
 }
 
-/// A text by its beginning.
+/// Classifies a text by its beginning.
 fn text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     let start = &bytes[..bytes.len().min(512)];
-    // A character may be cut at the end.
+    // The last character may be truncated.
     let start = match std::str::from_utf8(start) {
         Ok(start) => start,
         Err(error) if error.error_len().is_none() => std::str::from_utf8(&start[..error.valid_up_to()]).ok()?,

@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole.
+//! Atomic replacement of files.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -6,11 +6,11 @@ use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Writes a file that is never seen half written: the bytes go to a temporary file beside it, which takes its name at the
-/// end. A symbolic link is followed, an existing file keeps its permissions, and temporary files that killed writers of the
-/// same file left behind are removed. What is no regular file, such as a pipe, is written as it is.
+/// Writes a file atomically: the bytes are written to a temporary file in the same directory, which is then renamed. A
+/// symbolic link is followed, and an existing file keeps its permissions. Temporary files of killed writers of the same
+/// file are removed. A path that is not a regular file, such as a pipe, is written directly.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let target = followed(path)?;
+    let target = resolve_links(path)?;
     let old = match fs::symlink_metadata(&target) {
         Ok(old) => Some(old),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -26,21 +26,21 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     }
     let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
     remove_stale(&target, name);
-    let temporary = Temporary::new(&target, name, old.as_ref())?;
+    let temporary = TemporaryFile::new(&target, name, old.as_ref())?;
     (&temporary.file).write_all(bytes)?;
     if let Some(old) = &old {
         keep_owner(&temporary, old);
         temporary.file.set_permissions(old.permissions())?;
     }
-    // The name must not arrive on the disk before the bytes.
+    // The bytes must be on the disk before the name refers to them.
     temporary.file.sync_all()?;
     temporary.rename(&target)
 }
 
-/// The file that a path names when all symbolic links at its end are followed; it need not exist.
-fn followed(path: &Path) -> Result<PathBuf> {
+/// Resolves all symbolic links at the end of a path. The target need not exist.
+fn resolve_links(path: &Path) -> Result<PathBuf> {
     let mut target = path.to_path_buf();
-    // As many as Linux follows.
+    // Linux follows at most this many links.
     for _ in 0..40 {
         match fs::read_link(&target) {
             // A relative link is relative to the directory of the link.
@@ -51,9 +51,9 @@ fn followed(path: &Path) -> Result<PathBuf> {
     Err(Error::other("too many levels of symbolic links"))
 }
 
-/// A new file whose name begins with a dot and that is locked by its writer, so that others can tell whether the writer is
-/// alive. It is removed unless it is renamed.
-struct Temporary {
+/// A new file whose name starts with a dot. Its writer locks it, so that other processes can detect whether the writer
+/// is alive. It is removed unless it is renamed.
+struct TemporaryFile {
     file: File,
     path: PathBuf,
     is_renamed: bool,
@@ -61,29 +61,29 @@ struct Temporary {
 
 const SUFFIX: &str = ".tmp";
 
-impl Temporary {
-    fn new(target: &Path, name: &OsStr, old: Option<&Metadata>) -> Result<Temporary> {
+impl TemporaryFile {
+    fn new(target: &Path, name: &OsStr, old: Option<&Metadata>) -> Result<TemporaryFile> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         loop {
             let mut own = prefix(name);
             own.push(format!("{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
             let path = target.with_file_name(own);
-            let file = match created(&path, old) {
-                // Left behind by a process that had this number, as the first one of every container has.
+            let file = match create_private(&path, old) {
+                // Left behind by a process with the same id, which is common in containers.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 other => other?,
             };
-            let temporary = Temporary { file, path, is_renamed: false };
-            // Where a file system has no locks, nothing is taken for stale either.
+            let temporary = TemporaryFile { file, path, is_renamed: false };
+            // On a file system without locks, no file is considered stale.
             let _ = temporary.file.lock();
-            // Another writer may have taken it for stale before it was locked.
+            // Another writer may have removed it as stale before it was locked.
             if temporary.path.exists() {
                 return Ok(temporary);
             }
         }
     }
 
-    /// The lock is held until the name is another one.
+    /// Renames the file to `target`, with the lock held.
     fn rename(mut self, target: &Path) -> Result<()> {
         fs::rename(&self.path, target)?;
         self.is_renamed = true;
@@ -91,7 +91,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if !self.is_renamed {
             let _ = fs::remove_file(&self.path);
@@ -106,7 +106,7 @@ fn prefix(name: &OsStr) -> OsString {
     prefix
 }
 
-/// Removes temporary files of this target whose writers are gone. Nothing depends on it, so errors are ignored.
+/// Removes temporary files of this target whose writers have ended. The removal is optional, so errors are ignored.
 fn remove_stale(target: &Path, name: &OsStr) {
     let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(entries) = fs::read_dir(directory) else { return };
@@ -123,7 +123,7 @@ fn remove_stale(target: &Path, name: &OsStr) {
     }
 }
 
-/// Whether a name is the prefix, two numbers and the suffix.
+/// Returns true if a name consists of the prefix, two numbers and the suffix.
 fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     let middle = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
     let Some(middle) = middle.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes())) else { return false };
@@ -132,22 +132,22 @@ fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     is_number(numbers.next()) && is_number(numbers.next()) && numbers.next().is_none()
 }
 
-/// A new file that at most those can read who can read the old one.
+/// Creates a file that only readers of the old file can read.
 #[cfg(unix)]
-fn created(path: &Path, old: Option<&Metadata>) -> Result<File> {
+fn create_private(path: &Path, old: Option<&Metadata>) -> Result<File> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let mode = old.map_or(0o666, |old| old.permissions().mode() & 0o600 | 0o200);
     OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
 }
 
 #[cfg(not(unix))]
-fn created(path: &Path, _: Option<&Metadata>) -> Result<File> {
+fn create_private(path: &Path, _: Option<&Metadata>) -> Result<File> {
     File::create_new(path)
 }
 
-/// Gives a file the owner of the old one, where this process may.
+/// Sets the owner of the file to that of the old one, if permitted.
 #[cfg(unix)]
-fn keep_owner(temporary: &Temporary, old: &Metadata) {
+fn keep_owner(temporary: &TemporaryFile, old: &Metadata) {
     use std::os::unix::fs::{MetadataExt, fchown};
     let is_other = |own: Metadata| (own.uid(), own.gid()) != (old.uid(), old.gid());
     if temporary.file.metadata().is_ok_and(is_other) {
@@ -156,4 +156,4 @@ fn keep_owner(temporary: &Temporary, old: &Metadata) {
 }
 
 #[cfg(not(unix))]
-fn keep_owner(_: &Temporary, _: &Metadata) {}
+fn keep_owner(_: &TemporaryFile, _: &Metadata) {}

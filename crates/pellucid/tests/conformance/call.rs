@@ -1,11 +1,11 @@
-//! A sample as a call: arguments by position or keyword, with the types that bindings ask for.
+//! A sample as a call: arguments by position or keyword, converted to the types that bindings use.
 
 use crate::index::{Argument, Arguments};
 use pellucid::ops::{Axes, Operand, Reduction, over};
 use pellucid::{DType, Error, Ix, Result, Scalar, Tensor, slice};
 use std::collections::BTreeMap;
 
-/// The position of an argument that only has a keyword.
+/// The position of a keyword-only argument.
 pub(crate) const KEY: usize = usize::MAX;
 
 /// A call of an operation. Position 0 is its input.
@@ -13,38 +13,38 @@ pub(crate) struct Call<'a> {
     pub(crate) arguments: &'a Arguments,
     /// The tensors, by the paths that the arguments name.
     pub(crate) tensors: &'a BTreeMap<String, Tensor>,
-    /// What the data's `float64` stands for: another dtype where the samples were cast.
+    /// The dtype that `float64` of the data means: another one if the samples were converted.
     pub(crate) float: DType,
 }
 
 impl Call<'_> {
-    /// The argument at a position, or of this keyword; `None` is an absent one.
+    /// Returns the argument at a position or with this keyword, or `None` if it is absent.
     pub(crate) fn get(&self, at: usize, name: &str) -> Option<&Argument> {
         let Arguments { positional, keywords } = self.arguments;
         positional.get(at).or_else(|| keywords.get(name)).filter(|argument| **argument != Argument::None)
     }
 
-    /// The number of positional arguments.
+    /// Returns the number of positional arguments.
     pub(crate) fn len(&self) -> usize {
         self.arguments.positional.len()
     }
 
-    /// The input.
+    /// Returns the input.
     pub(crate) fn x(&self) -> Result<&Tensor> {
         self.tensor(0, "input")
     }
 
-    /// The second argument of a binary operation.
+    /// Returns the second argument of a binary operation.
     pub(crate) fn y(&self) -> Result<&Tensor> {
         self.tensor(1, "other")
     }
 
-    /// The tensor at a position. Anything else is refused, as the type of a parameter refuses it.
+    /// Returns the tensor at a position. An argument of another type is an error.
     pub(crate) fn tensor(&self, at: usize, name: &str) -> Result<&Tensor> {
         self.optional(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is no tensor")))
     }
 
-    /// The tensor at a position, if there is one.
+    /// Returns the tensor at a position, if any.
     pub(crate) fn optional(&self, at: usize, name: &str) -> Option<&Tensor> {
         match self.get(at, name)? {
             Argument::Tensor(path) => self.tensors.get(path),
@@ -52,7 +52,7 @@ impl Call<'_> {
         }
     }
 
-    /// All tensors from a position on, or those of the list that is there.
+    /// Returns all tensors from a position on, or those of the list at that position.
     pub(crate) fn tensors(&self, at: usize) -> Result<Vec<&Tensor>> {
         let arguments = match self.arguments.positional.get(at) {
             Some(Argument::List(items)) => items,
@@ -65,7 +65,7 @@ impl Call<'_> {
         arguments.iter().map(|a| tensor(a).ok_or_else(|| Error::invalid("call", "a list of tensors"))).collect()
     }
 
-    /// A tensor or a number.
+    /// Returns a tensor or a number.
     pub(crate) fn operand(&self, at: usize, name: &str) -> Result<Operand<'_>> {
         match self.get(at, name) {
             Some(Argument::Int(number)) => Ok((*number).into()),
@@ -84,7 +84,7 @@ impl Call<'_> {
         }
     }
 
-    /// A count or another number that cannot be negative.
+    /// Returns a count, or another nonnegative integer.
     pub(crate) fn count(&self, at: usize, name: &str) -> Result<usize> {
         let number = self.int(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is no integer")))?;
         usize::try_from(number).map_err(|_| Error::invalid("call", format!("{name} is negative")))
@@ -98,7 +98,7 @@ impl Call<'_> {
         }
     }
 
-    /// A number of the kind that it is written as.
+    /// Returns a number with the kind in which it is written.
     pub(crate) fn scalar(&self, at: usize, name: &str) -> Option<Scalar> {
         match self.get(at, name)? {
             Argument::Int(number) => Some((*number).into()),
@@ -108,7 +108,7 @@ impl Call<'_> {
         }
     }
 
-    /// A list of numbers; a single one is a list of one.
+    /// Returns a list of numbers; a single number is a list of one.
     pub(crate) fn floats(&self, at: usize, name: &str) -> Option<Vec<f64>> {
         let number = |argument: &Argument| match argument {
             Argument::Float(number) => Some(*number),
@@ -121,7 +121,7 @@ impl Call<'_> {
         }
     }
 
-    /// A list of counts, some of which may be left open; a single one is a list of one.
+    /// Returns a list of optional counts; a single count is a list of one.
     pub(crate) fn optional_counts(&self, at: usize, name: &str) -> Result<Vec<Option<usize>>> {
         let no_count = || Error::invalid("call", format!("{name} is no list of counts"));
         let count = |argument: &Argument| match argument {
@@ -146,7 +146,7 @@ impl Call<'_> {
         }
     }
 
-    /// A list of integers; a single one is a list of one.
+    /// Returns a list of integers; a single integer is a list of one.
     pub(crate) fn ints(&self, at: usize, name: &str) -> Option<Vec<isize>> {
         match self.get(at, name)? {
             Argument::List(items) => items.iter().map(integer).collect(),
@@ -158,7 +158,7 @@ impl Call<'_> {
         }
     }
 
-    /// The integers from a position on, or those of the list that is there: lengths, mostly.
+    /// Returns the integers (usually lengths) from a position on, or those of the list at that position.
     pub(crate) fn lengths(&self, at: usize, name: &str) -> Result<Vec<isize>> {
         let spread = || self.arguments.positional.get(at..)?.iter().map(integer).collect();
         self.ints(at, name)
@@ -167,8 +167,8 @@ impl Call<'_> {
             .ok_or_else(|| Error::invalid("call", format!("{name} is no list of integers")))
     }
 
-    /// The axes of a reduction: all, if none are named. Axis 0 and −1 of a 0-d tensor are none: the
-    /// data allows them, Pellucid does not.
+    /// Returns the axes of a reduction: all, if none are named. The data allows axes 0 and −1 of a 0-d tensor, which
+    /// Pellucid does not, so they are dropped.
     pub(crate) fn axes(&self, at: usize, name: &str) -> Axes {
         let mut axes = self.ints(at, name).unwrap_or_default();
         if self.x().is_ok_and(|x| x.rank() == 0) {
@@ -177,13 +177,13 @@ impl Call<'_> {
         if axes.is_empty() { over(..) } else { axes.into() }
     }
 
-    /// The axes of a reduction, and whether they are kept.
+    /// Returns the axes of a reduction with `keepdim`.
     pub(crate) fn reduced(&self, at: usize, name: &str) -> Axes {
         let axes = self.axes(at, name);
         if self.flag(at + 1, "keepdim") { axes.keepdims() } else { axes }
     }
 
-    /// The dtype that an argument names.
+    /// Returns the dtype that an argument names.
     pub(crate) fn dtype(&self, at: usize, name: &str) -> Option<DType> {
         let Argument::DType(dtype) = self.get(at, name)? else { return None };
         Some(match dtype.as_str() {
@@ -201,7 +201,7 @@ impl Call<'_> {
         })
     }
 
-    /// What a loss does with its values.
+    /// Returns the reduction of a loss.
     pub(crate) fn reduction(&self) -> Result<Reduction> {
         match self.text(KEY, "reduction") {
             None | Some("mean") => Ok(Reduction::Mean),
@@ -211,10 +211,10 @@ impl Call<'_> {
         }
     }
 
-    /// An index expression.
+    /// Returns an index expression.
     pub(crate) fn index(&self, at: usize) -> Result<Vec<Ix>> {
         match self.get(at, "index") {
-            // A list of numbers alone is one index tensor; any other list is one part an axis.
+            // A list of numbers alone is one index tensor; any other list has one entry for each axis.
             Some(list @ Argument::List(items)) if items.iter().all(|i| integer(i).is_some()) => {
                 Ok(vec![self.part(list)?])
             }

@@ -1,8 +1,8 @@
-//! One sample against the data: outputs, then the derivatives of three orders.
+//! Compares one sample with the reference data: outputs, then the derivatives of three orders.
 //!
-//! With cotangents c and directions v and w: L1 = Σ ⟨c, out⟩, its gradient is `grad`;
-//! L2 = Σ ⟨grad, v⟩, its gradient by the inputs is `ggrad`, by the cotangents J·v (`jvp`);
-//! L3 = Σ ⟨ggrad, w⟩, its gradient is `g3`.
+//! With cotangents c and directions v and w: L1 = Σ ⟨c, out⟩, whose gradient is `grad`; L2 = Σ ⟨grad, v⟩, whose
+//! gradient with respect to the inputs is `ggrad`, and with respect to the cotangents J·v (`jvp`); L3 = Σ ⟨ggrad, w⟩,
+//! whose gradient is `g3`.
 
 use crate::bindings::Binding;
 use crate::call::Call;
@@ -15,23 +15,23 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// When kernels run.
+/// The execution mode.
 #[derive(Clone, Copy)]
 enum Engine {
-    /// At once.
+    /// Eager: kernels run when they are submitted.
     Eager,
-    /// When values are read.
+    /// Lazy: kernels run when values are read.
     Deferred,
-    /// When the whole sample, recorded as one step, is launched.
+    /// Captured: the whole sample is recorded as one step and launched.
     Captured,
 }
 
-/// How a sample runs, and what may differ there.
+/// A configuration of a run, and its tolerance.
 #[derive(Clone, Copy)]
 struct Run {
     name: &'static str,
     float: DType,
-    /// Inputs lie column by column, with NaN between their elements.
+    /// Inputs are column-major, with NaN between their elements.
     strided: bool,
     engine: Engine,
     outputs: f64,
@@ -39,22 +39,23 @@ struct Run {
 }
 
 impl Run {
-    /// From contiguous inputs, at once.
+    /// Returns true for an eager run with contiguous inputs.
     fn is_plain(self) -> bool {
         matches!(self.engine, Engine::Eager) && !self.strided
     }
 }
 
-/// The data's own precision.
+/// The precision of the data.
 const DOUBLE: Run =
     Run { name: "f64", float: DType::F64, strided: false, engine: Engine::Eager, outputs: 1e-9, gradients: 1e-7 };
-/// The same samples, cast.
+/// The same samples, converted to another precision.
 const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
 
-/// The runs of an operation, of arguments with or without a mask; a plain one comes before those that must have its bits.
+/// Returns the runs of an operation, for arguments with or without a mask. A plain run precedes the runs that must have
+/// its bits.
 fn runs(operation: &str, with_mask: bool) -> Vec<Run> {
     let algebra = ["linalg.", "cholesky", "logdet", "matrix_exp"].iter().any(|prefix| operation.starts_with(prefix));
-    // The data's own values of these hold to six digits.
+    // The reference values of these operations are accurate to six digits.
     let coarse = operation.starts_with("special.bessel_") || operation == "special.airy_ai";
     let double = match (algebra, coarse) {
         (true, _) => Run { outputs: 1e-6, gradients: 1e-6, ..DOUBLE },
@@ -75,7 +76,7 @@ fn runs(operation: &str, with_mask: bool) -> Vec<Run> {
     runs
 }
 
-/// Runs what may panic: a panic is a failure with its text.
+/// Calls `f`, and returns a panic as an error with its message.
 fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().map(String::as_str).or(cause.downcast_ref::<&str>().copied());
@@ -83,7 +84,7 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
-/// A call that must be refused, with a typed error.
+/// Checks that a call returns a typed error.
 pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Result<(), String> {
     let prefix = format!("{}.in.", refusal.key);
     let inside = |(name, tensor): (&String, &Tensor)| Some((name.strip_prefix(&prefix)?.to_string(), tensor.clone()));
@@ -95,7 +96,7 @@ pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Resu
     })
 }
 
-/// A sample in every run: the runs' names and what is wrong in each.
+/// Checks a sample in every run; returns the names of the runs with their failures.
 pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'static str, Result<(), String>)> {
     let mut plain: Option<Vec<Tensor>> = None;
     let verdict = |run: Run| {
@@ -119,7 +120,7 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
     runs(&case.operation.name, case.tensors.iter().any(mask)).into_iter().map(verdict).collect()
 }
 
-/// Layout and engine change no bit.
+/// Checks that layout and execution mode change no bit.
 fn same_bits(plain: &[Tensor], again: &[Tensor]) -> Result<(), String> {
     let same = |(a, b): (&Tensor, &Tensor)| a.to_bytes().ok() == b.to_bytes().ok();
     match plain.iter().zip(again).position(|pair| !same(pair)) {
@@ -135,13 +136,13 @@ struct Check<'a> {
     run: Run,
 }
 
-/// Something that was computed, and what the data has for it (`None` for zeros).
+/// A computed tensor, and the expected one (`None` for zeros).
 struct Computed<'a> {
     what: String,
     value: Tensor,
     expected: Option<&'a Tensor>,
     tolerance: f64,
-    /// The least size of the whole, in `f64`, to which a difference counts as relative.
+    /// The smallest norm of the whole tensor, in `f64`, for which a difference counts as relative.
     least: f64,
 }
 
@@ -152,7 +153,7 @@ fn refuse(e: Error) -> String {
 }
 
 impl<'a> Check<'a> {
-    /// Everything that was computed, after it was compared.
+    /// Computes and compares everything eagerly; returns all computed tensors.
     fn eager(&self) -> Result<Vec<Tensor>, String> {
         let leaves = self.inputs()?;
         let computed = self.all(&leaves)?;
@@ -160,14 +161,14 @@ impl<'a> Check<'a> {
         Ok(computed.into_iter().map(|computed| computed.value).collect())
     }
 
-    /// Everything as one captured step of the inputs, launched twice.
+    /// Computes everything as one captured step of the inputs, launched twice.
     fn captured(&self) -> Result<Vec<Tensor>, String> {
         let leaves = self.inputs()?;
         let (last, values) = (RefCell::new(Ok(Vec::new())), leaves.values().map(Tensor::detach).collect::<Vec<_>>());
         let values: Vec<&Tensor> = values.iter().collect();
         let step = |inputs: &[Tensor]| {
             let fresh = leaves.iter().zip(inputs).map(|((path, leaf), input)| {
-                // A step does not write into its inputs; running statistics are written.
+                // A step does not write into its inputs, but the call writes running statistics.
                 let tracked = leaf.requires_grad();
                 (path.clone(), if tracked { input.detach().requires_grad_(true) } else { input.copy() })
             });
@@ -186,7 +187,7 @@ impl<'a> Check<'a> {
         Ok(values)
     }
 
-    /// Outputs and derivatives. Reads no values.
+    /// Computes outputs and derivatives without reading values.
     fn all(&self, leaves: &Leaves) -> Result<Vec<Computed<'a>>, String> {
         let outputs = self.call(leaves)?;
         let stored = if self.sample.post.is_some() { "pout" } else { "out" };
@@ -206,7 +207,7 @@ impl<'a> Check<'a> {
         }
         for (path, leaf) in leaves {
             if let Some(expected) = self.stored("after", path) {
-                // As it is now: the call is made again for the derivatives.
+                // A copy of the current value, because the call is repeated for the derivatives.
                 let now = ops::copy(&leaf.detach()).map_err(refuse)?;
                 all.push(self.output(format!("{path} afterwards"), &now, expected));
             }
@@ -218,18 +219,18 @@ impl<'a> Check<'a> {
     }
 
     fn output(&self, what: String, value: &Tensor, expected: &'a Tensor) -> Computed<'a> {
-        // What the data has in single precision holds to it.
+        // Expected values in single precision are accurate only to that precision.
         let tolerance = if expected.dtype() == DType::F32 { SINGLE.outputs } else { self.run.outputs };
         Computed { what, value: value.clone(), expected: Some(expected), tolerance, least: 0.0 }
     }
 
-    /// The tensors of the call, cast; the ones that have gradients are leaves that require them.
+    /// Returns the tensors of the call in the precision of the run. Those with gradients are leaves that require them.
     fn inputs(&self) -> Result<Leaves, String> {
         let prefix = format!("{}.in.", self.sample.key);
         let mut leaves = Leaves::new();
         for (name, tensor) in &self.case.tensors {
             if let Some(path) = name.strip_prefix(&prefix) {
-                // Its own copy: a call may write into its arguments.
+                // A copy, because a call may write into its arguments.
                 let copied = ops::copy(&self.cast(tensor)?).map_err(refuse)?;
                 let leaf = if self.run.strided { strided(&copied).map_err(refuse)? } else { copied };
                 leaf.set_requires_grad(self.sample.tracked.iter().any(|t| t == path)).map_err(refuse)?;
@@ -239,13 +240,13 @@ impl<'a> Check<'a> {
         Ok(leaves)
     }
 
-    /// A handle of its own, in the run's precision.
+    /// Returns a new handle in the precision of the run.
     fn cast(&self, tensor: &Tensor) -> Result<Tensor, String> {
         let dtype = if tensor.dtype() == DType::F64 { self.run.float } else { tensor.dtype() };
         Ok(ops::to_dtype(tensor, dtype).map_err(refuse)?.detach())
     }
 
-    /// The outputs, after the preparation of the input and before the derivatives.
+    /// Returns the outputs, after the preparation of the input and before the derivatives.
     fn call(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
         let prepared = steps::prepare(self.sample, leaves).map_err(refuse)?;
         let call = Call { arguments: &self.sample.arguments, tensors: &prepared, float: self.run.float };
@@ -253,12 +254,12 @@ impl<'a> Check<'a> {
         steps::post(self.sample, outputs).map_err(refuse)
     }
 
-    /// What the data holds for this sample under `kind` at a path or an output.
+    /// Returns the expected tensor of this sample under `kind` at a path or an output.
     fn stored(&self, kind: &str, at: impl std::fmt::Display) -> Option<&'a Tensor> {
         self.case.tensors.get(&format!("{}.{kind}.{at}", self.sample.key))
     }
 
-    /// Every derivative that the data has.
+    /// Computes every derivative that the data contains.
     fn derivatives(&self, leaves: &Leaves, outputs: &[Tensor], all: &mut Vec<Computed<'a>>) -> Result<(), String> {
         let sample = self.sample;
         let inputs: Vec<&Tensor> = sample.tracked.iter().map(|path| &leaves[path]).collect();
@@ -285,14 +286,14 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// The directions that the data has for the next order, `None` where it has none at all.
+    /// Returns the directions of the next order, or `None` if the data contains none.
     fn directions(&self, kind: &str) -> Result<Option<Vec<Option<Tensor>>>, String> {
         let cast = |path| self.stored(kind, path).map(|t| self.cast(t)).transpose();
         let found: Vec<Option<Tensor>> = self.sample.tracked.iter().map(cast).collect::<Result<_, String>>()?;
         Ok(found.iter().any(Option::is_some).then_some(found))
     }
 
-    /// Forward mode by the public transform, at the same directions.
+    /// Computes forward mode by the public transform, with the same directions.
     fn transformed(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
         let tracked = &self.sample.tracked;
         let inputs: Vec<&Tensor> = tracked.iter().map(|path| &leaves[path]).collect();
@@ -311,7 +312,7 @@ impl<'a> Check<'a> {
         Ok(products)
     }
 
-    /// The gradients of one order, and what the data has for them.
+    /// Adds the gradients of one order with their expected values.
     fn order(&self, kind: &str, level: Level, gradients: &[Tensor], all: &mut Vec<Computed<'a>>) {
         if level == Level::Absent {
             return;
@@ -333,8 +334,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Shapes, then every element: equal, or both NaN, or close relative to the expected one and to
-    /// the size of the whole.
+    /// Compares shapes, then every element: equal, or both NaN, or close relative to the expected element and to the
+    /// norm of the tensor.
     fn compare(&self, computed: &Computed, value: &Tensor) -> Result<(), String> {
         let Computed { what, expected, tolerance, least, .. } = computed;
         let wanted = match expected {
@@ -345,8 +346,8 @@ impl<'a> Check<'a> {
             None => vec![0.0; value.size()],
         };
         let size = wanted.iter().filter(|e| e.is_finite()).fold(0.0, |m: f64, e| m.max(e.abs()));
-        // Gradients are sums of larger terms, and so are all results in the smaller precision: what is
-        // left where these cancel is noise.
+        // Gradients are sums of larger terms, and so are all results in the smaller precision: where the terms cancel,
+        // the remainder is rounding error.
         let floor = match self.run.float {
             DType::F64 => size.clamp(*least, 1.0),
             _ if *least > 0.0 => size.max(1.0),
@@ -362,7 +363,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Σⱼ ∂⟨seedⱼ, outputⱼ⟩ by every input, recorded; outputs without history or seed contribute nothing.
+/// Computes Σⱼ ∂⟨seedⱼ, outputⱼ⟩ with respect to every input, recorded. Outputs without history or seed contribute
+/// nothing.
 fn gradients(outputs: &[&Tensor], seeds: Vec<Option<Tensor>>, inputs: &[&Tensor]) -> Result<Vec<Tensor>, String> {
     let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
         outputs.iter().zip(seeds).filter(|(output, seed)| output.requires_grad() && seed.is_some()).unzip();
@@ -372,7 +374,7 @@ fn gradients(outputs: &[&Tensor], seeds: Vec<Option<Tensor>>, inputs: &[&Tensor]
     grad(&linked, inputs, Grad { grad_outputs: seeds, create_graph: true, retain_graph: true }).map_err(refuse)
 }
 
-/// The same values in a storage where they lie column by column, with others between them.
+/// Returns the same elements in column-major order, with other elements between them.
 fn strided(x: &Tensor) -> pellucid::Result<Tensor> {
     let columns = ops::contiguous(&ops::t(x)?)?;
     let other = if x.dtype().is_float() { ops::full_like(&columns, f64::NAN)? } else { ops::ones_like(&columns)? };

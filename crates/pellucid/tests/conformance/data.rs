@@ -1,5 +1,5 @@
-//! Where the reference data comes from: a directory of safetensors files that the environment names,
-//! or the archive in the repository, which is the same in one compressed file.
+//! The source of the reference data: a directory of safetensors files that an environment variable names, or the
+//! archive in the repository, which contains the same in one compressed file.
 
 use crate::index::{self, Operation};
 use flate2::Compression;
@@ -13,9 +13,9 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// The variable that names a directory with `index.json` and the files that it lists.
+/// The environment variable that names a directory with `index.json` and the files that it lists.
 const DIRECTORY: &str = "PELLUCID_OPINFO";
-/// The key of the index among an archive's metadata.
+/// The key of the index in the metadata of an archive.
 const INDEX: &str = "index";
 
 /// An operation and the tensors of its samples, by their names in its file.
@@ -28,7 +28,7 @@ fn archive() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/data/opinfo.safetensors.gz")
 }
 
-/// Every operation of the data.
+/// Returns all operations of the data.
 pub(crate) fn load() -> Vec<Case> {
     match env::var_os(DIRECTORY) {
         Some(directory) => from_directory(Path::new(&directory)),
@@ -85,7 +85,7 @@ fn tensor(view: &TensorView<'_>) -> Tensor {
     Tensor::from_bytes(view.data(), dtype, view.shape()).expect("as many bytes as the shape needs")
 }
 
-/// Writes the archive again, from the directory that the environment names:
+/// Writes the archive from the directory that the environment variable names:
 /// `PELLUCID_OPINFO=DIRECTORY cargo test -p pellucid --test conformance -- --ignored pack`.
 #[test]
 #[ignore = "writes the archive in the repository"]

@@ -1,24 +1,36 @@
-//! Where Pellucid differs from the data on purpose, or the data is wrong: these cases are not run.
+//! Cases that are not run, because Pellucid differs from the reference on purpose or the reference is wrong.
 
-/// An operation, the key of its case (`g3` for the third order of every case, `s0.g3` for that of one), and why.
+/// An operation, the key of its case (`g3` for the third order of every case, `s0.g3` for that of one), and the reason.
 type Difference = (&'static str, &'static str, &'static str);
 
 const DELIBERATE: &[Difference] = &[
-    ("logcumsumexp", "g3", "NaN there after a value of 1e4; the derivatives by what it outweighs are 0"),
+    (
+        "logcumsumexp",
+        "g3",
+        "NaN in the reference after a value of 1e4; the derivatives with respect to the negligible elements are 0",
+    ),
     ("mean", "e0", "the mean of integers is f32"),
-    ("nn.functional.normalize", "s2", "vectors of one element: every derivative is zero, and the data's is noise"),
-    ("nn.functional.layer_norm", "g3", "wrong there: differences of the definition, in 100 digits, give Pellucid's"),
+    (
+        "nn.functional.normalize",
+        "s2",
+        "vectors of one element: every derivative is zero, and that of the reference is rounding error",
+    ),
+    (
+        "nn.functional.layer_norm",
+        "g3",
+        "wrong in the reference: differences of the definition, in 100 digits, agree with Pellucid",
+    ),
     ("native_layer_norm", "g3", "as of nn.functional.layer_norm"),
-    ("nn.functional.pdist", "s2.g3", "NaN there; the third derivative of |a − b| is 0"),
-    ("neg", "e0", "truth values count as integers in arithmetic"),
+    ("nn.functional.pdist", "s2.g3", "NaN in the reference; the third derivative of |a − b| is 0"),
+    ("neg", "e0", "booleans count as integers in arithmetic"),
 ];
 
-/// True for a case that is not run, or an order that is not compared.
+/// Returns true for a case that is not run, or an order that is not compared.
 pub(crate) fn is_deliberate(operation: &str, key: &str) -> bool {
     DELIBERATE.iter().any(|&(name, case, _)| name == operation && case == key)
 }
 
-/// Operations, or their bindings, that read values: a captured step refuses them.
+/// Operations that read values, in themselves or in their bindings, and are errors in a captured step.
 const READERS: &[&str] = &[
     "argwhere",
     "bincount",
@@ -36,10 +48,10 @@ const READERS: &[&str] = &[
     "unique_consecutive",
 ];
 
-/// Operations that read the values of an index that is a mask.
+/// Operations that read the values of a boolean mask index.
 const READERS_OF_MASKS: &[&str] = &["__getitem__", "index_put"];
 
-/// True for an operation that reads values, of arguments with or without a mask.
+/// Returns true for an operation that reads values, for arguments with or without a mask.
 pub(crate) fn reads(operation: &str, with_mask: bool) -> bool {
     READERS.contains(&operation)
         || operation.contains("_polynomial_")

@@ -19,25 +19,25 @@ pub(crate) enum Argument {
     Ellipsis,
 }
 
-/// The arguments of a call; the first positional one is the operation's input.
+/// The arguments of a call; the first positional one is the input of the operation.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) positional: Vec<Argument>,
     pub(crate) keywords: BTreeMap<String, Argument>,
 }
 
-/// What the data says about the gradients of one order.
+/// The reference for the gradients of one order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// Values are stored; a path that is missing has a gradient of zeros, or none.
+    /// Values are stored. A path without a value has gradient zero or no gradient.
     Known,
     /// All are zero.
     Zero,
-    /// Nothing is known.
+    /// The gradients are unknown.
     Absent,
 }
 
-/// One call whose outputs and derivatives are known.
+/// A call with known outputs and derivatives.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) key: String,
@@ -54,7 +54,7 @@ pub(crate) struct Sample {
     pub(crate) comparable: bool,
 }
 
-/// A call that must be refused.
+/// A call that must be an error.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) key: String,

@@ -1,9 +1,9 @@
-//! Operations against reference data: outputs, gradients of three orders, forward mode and refused
-//! calls, in `f64` and `f32`, and again with the same bits from inputs that lie scattered, deferred, and captured.
+//! Operations compared with reference data: outputs, gradients of three orders, forward mode and errors, in `f64` and
+//! `f32`. Strided inputs, lazy and captured execution must give the same bits.
 //!
-//! `data/README.md` says what the data is. Bindings say which of Pellucid's operations is meant by a
-//! name of the data, or of other data of its kind; what has none is missing. `expected.txt` lists the operations of which every
-//! case passes: the test fails when one of them does not, and when another one does.
+//! `data/README.md` describes the data. A binding maps a name of the data (or of other data of this kind) to an
+//! operation of Pellucid; a name without a binding is missing. `expected.txt` lists the operations that pass every
+//! case: the test fails if one of them fails a case, or if another one passes.
 //!
 //! The table: `cargo test -p pellucid --test conformance -- --nocapture`.
 
@@ -25,7 +25,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use table::Line;
 
-/// The data, without what differs on purpose in third order.
+/// Returns the data without the deliberate differences of third order.
 fn cases() -> &'static [Case] {
     static CASES: OnceLock<Vec<Case>> = OnceLock::new();
     CASES.get_or_init(|| {
@@ -65,7 +65,7 @@ fn operations_agree_with_the_data() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Every case of an operation.
+/// Checks every case of an operation.
 fn line(case: &Case, bindings: &Table) -> Line {
     let operation = &case.operation;
     let mut line = Line { name: operation.name.clone(), bound: false, cases: 0, failures: Vec::new() };
@@ -81,7 +81,7 @@ fn line(case: &Case, bindings: &Table) -> Line {
         }
     }
     for refusal in &operation.refusals {
-        // Results are returned: there is no call with a place for them, and so none to refuse.
+        // Pellucid's operations have no `out` argument, so there is no such error.
         let has_place = refusal.arguments.keywords.contains_key("out");
         if !has_place && !is_deliberate(&operation.name, &refusal.key) {
             count(refusal.key.clone(), check::refused(binding, case, refusal));

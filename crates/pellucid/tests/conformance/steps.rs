@@ -1,11 +1,11 @@
-//! Steps around a call that the data names: a preparation of the input, so that perturbations keep
-//! its structure, and a post-processing of the outputs, so that they are free of gauge.
+//! Steps around a call that the data specifies: a preparation of the input, so that perturbations preserve its
+//! structure, and a post-processing of the outputs that makes them unique.
 
 use crate::index::Sample;
 use pellucid::{Error, Result, Tensor, ops};
 use std::collections::BTreeMap;
 
-/// The tensors of a call, with the input prepared.
+/// Returns the tensors of a call, with the input prepared.
 pub(crate) fn prepare(sample: &Sample, tensors: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>> {
     let mut prepared = tensors.clone();
     let Some(preparation) = &sample.preparation else { return Ok(prepared) };
@@ -21,7 +21,7 @@ pub(crate) fn prepare(sample: &Sample, tensors: &BTreeMap<String, Tensor>) -> Re
     Ok(prepared)
 }
 
-/// One triangle of a matrix, with ones on its diagonal.
+/// Returns one triangle of a matrix, with ones on its diagonal.
 fn unit_triangle(x: &Tensor, upper: bool) -> Result<Tensor> {
     let n = x.shape()[x.rank() - 1] as i64;
     let (rows, columns) = (Tensor::arange(0, n, 1), Tensor::arange(0, n, 1));
@@ -31,7 +31,7 @@ fn unit_triangle(x: &Tensor, upper: bool) -> Result<Tensor> {
     ops::add(ops::where_(&strict, x, 0.0)?, &diagonal)
 }
 
-/// The outputs that the data holds and differentiates.
+/// Returns the outputs that the data contains and differentiates.
 pub(crate) fn post(sample: &Sample, outputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
     let first = |x: &Tensor, k: usize| ops::narrow(x, -1, 0, k);
     let smaller = |u: &Tensor, vh: &Tensor| u.shape()[u.rank() - 1].min(vh.shape()[vh.rank() - 1]);

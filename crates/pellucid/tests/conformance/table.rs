@@ -1,20 +1,20 @@
-//! What came of every operation, as a table.
+//! The results of all operations as a table.
 #![allow(clippy::print_stdout)]
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// One operation's line.
+/// The results of one operation.
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) bound: bool,
     pub(crate) cases: usize,
-    /// Every case that failed, and why.
+    /// Every case that failed, with the reason.
     pub(crate) failures: Vec<String>,
 }
 
 impl Line {
-    /// True if every case passed.
+    /// Returns true if every case passed.
     pub(crate) fn passes(&self) -> bool {
         self.bound && self.failures.is_empty()
     }
@@ -37,7 +37,7 @@ pub(crate) fn print(lines: &[Line]) {
     println!("{out}");
 }
 
-/// The operations of the list that do not pass, and those that pass and are not in it.
+/// Returns the operations of the list that do not pass, and those that pass and are not in the list.
 pub(crate) fn differences(lines: &[Line], expected: &str) -> Vec<String> {
     let expected: BTreeSet<&str> = expected.lines().filter(|line| !line.is_empty()).collect();
     let passing: BTreeSet<&str> = lines.iter().filter(|line| line.passes()).map(|line| line.name.as_str()).collect();

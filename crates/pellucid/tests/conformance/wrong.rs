@@ -1,4 +1,4 @@
-//! The check itself: what is wrong in one order only is found in that order.
+//! Tests of the check itself: an error in one order is found in that order.
 
 use crate::bindings::Binding;
 use crate::cases;
@@ -6,7 +6,7 @@ use crate::check::{refused, sample};
 use crate::data::Case;
 use pellucid::{Result, Tensor, ops};
 
-/// What the check says about a binding of `sin`, in every run.
+/// Returns the results of the check for a binding of `sin`, in every run.
 fn verdicts(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Vec<Result<(), String>> {
     let binding: Binding = Box::new(move |c| Ok(vec![f(c.x()?)?]));
     let case = case("sin");
@@ -14,18 +14,18 @@ fn verdicts(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Ve
 }
 
 fn case(name: &str) -> &'static Case {
-    cases().iter().find(|case| case.operation.name == name).expect("it is in the data")
+    cases().iter().find(|case| case.operation.name == name).expect("the operation is in the data")
 }
 
 #[test]
-fn what_is_right_passes() {
+fn a_correct_binding_passes() {
     assert!(verdicts(ops::sin).iter().all(Result::is_ok));
 }
 
 #[test]
 fn a_wrong_derivative_is_found_in_its_order() {
     for (order, kind) in [(1, "grad of"), (2, "ggrad of"), (3, "g3 of")] {
-        // (x − x₀)ⁿ at x₀ is 0, and so are its derivatives below the n-th.
+        // (x − x₀)ⁿ and its derivatives below the n-th are 0 at x₀.
         let bent = move |x: &Tensor| {
             let offset = ops::sub(x, x.detach())?;
             ops::add(ops::sin(x)?, (1..order).try_fold(offset.clone(), |power, _| ops::mul(power, &offset))?)
@@ -45,7 +45,7 @@ fn a_wrong_value_is_found_in_either_precision() {
 }
 
 #[test]
-fn a_call_that_is_not_refused_is_found() {
+fn a_missing_error_is_found() {
     let accepts: Binding = Box::new(|c| Ok(vec![c.x()?.clone()]));
     let case = case("dot");
     assert!(refused(&accepts, case, &case.operation.refusals[0]).is_err_and(|why| why.starts_with("accepted")));

@@ -1,4 +1,4 @@
-//! Decoding with a cache, positions, and what is refused.
+//! Decoding with a cache, positional encodings, and errors.
 
 use pellucid::Error;
 use pellucid::nn::{
@@ -13,7 +13,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f32 {
     (a - b).abs().max(..).item()
 }
 
-/// Grouped queries, rotary positions, norms first.
+/// Returns an encoder with grouped queries, rotary positions, and normalisation first.
 fn body() -> TransformerEncoder {
     let options = TransformerOptions {
         dropout: 0.0,
@@ -45,7 +45,7 @@ fn steps_of_any_length_are_attention_over_the_whole_sequence() {
 }
 
 #[test]
-fn a_captured_step_of_decoding_goes_on_where_it_was() {
+fn a_captured_decoding_step_continues_the_sequence() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(2);
     let (model, x) = (body(), Tensor::randn([2, 6, 16], DType::F32));
@@ -64,7 +64,7 @@ fn a_captured_step_of_decoding_goes_on_where_it_was() {
 }
 
 #[test]
-fn decoders_with_a_memory_decode_step_by_step() {
+fn decoders_with_cross_attention_decode_step_by_step() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(3);
     let options = TransformerOptions { dropout: 0.0, ..Default::default() };
@@ -80,9 +80,9 @@ fn decoders_with_a_memory_decode_step_by_step() {
     }
 }
 
-/// A cache is of the half type if it is made under the guard, and goes with it if it is not.
+/// A cache that is created under autocast has half precision; other caches keep their dtype under the guard.
 #[test]
-fn decoding_goes_on_in_mixed_precision() {
+fn decoding_in_mixed_precision() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(5);
     let (model, x) = (body(), Tensor::randn([2, 5, 16], DType::F32));
@@ -102,7 +102,7 @@ fn decoding_goes_on_in_mixed_precision() {
     }
 }
 
-/// Sequences of several lengths go on together as each does alone.
+/// Sequences of different lengths are decoded together as each is alone.
 #[test]
 fn prompts_may_be_padded_on_the_left() {
     let _random = pellucid::Generator::new(0).scope();
@@ -130,7 +130,7 @@ fn prompts_may_be_padded_on_the_left() {
 }
 
 #[test]
-fn a_cache_refuses_what_does_not_fit() {
+fn invalid_inputs_of_a_cache_are_errors() {
     let _random = pellucid::Generator::new(0).scope();
     let model = MultiheadAttention::new(8, 2);
     let (x, cache) = (Tensor::ones([1, 3, 8], DType::F32), model.cache(1, 4));
@@ -162,7 +162,7 @@ fn shapes_are_known_without_values() {
 }
 
 #[test]
-fn options_that_do_not_fit_are_refused() {
+fn invalid_options_are_errors() {
     let _random = pellucid::Generator::new(0).scope();
     let refused = |options| MultiheadAttention::with(6, 2, options).is_err();
     let default = MultiheadAttentionOptions::default();
@@ -212,7 +212,7 @@ fn positions_are_sinusoids_or_rows() {
 }
 
 #[test]
-fn sequences_are_padded_and_found_again() {
+fn padded_sequences_are_recovered() {
     let _random = pellucid::Generator::new(0).scope();
     let lengths = [3usize, 0, 5];
     let sequences: Vec<Tensor> =

@@ -1,4 +1,4 @@
-//! Layers against `fixtures.safetensors`, which `make_fixtures.py` made with PyTorch.
+//! Layers compared with `fixtures.safetensors`, which `make_fixtures.py` computed with PyTorch.
 
 use pellucid::io;
 use pellucid::nn::{
@@ -8,7 +8,7 @@ use pellucid::nn::{
 use pellucid::ops::Nonlinearity;
 use pellucid::prelude::*;
 
-/// One of PyTorch's layers, with what went in and came out.
+/// A layer of PyTorch with its inputs, outputs and gradients.
 struct Case {
     name: &'static str,
     tensors: StateDict,
@@ -24,7 +24,7 @@ impl Case {
         Case { name, tensors }
     }
 
-    /// All tensors of one part by name.
+    /// Returns all tensors of one part by name.
     fn part(&self, part: &str) -> StateDict {
         let prefix = format!("{part}/");
         let own = |(key, value): (&String, &Tensor)| Some((key.strip_prefix(&prefix)?.to_string(), value.clone()));
@@ -71,7 +71,7 @@ fn self_attention() {
     let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions::default());
     Case::new("mha").check(&m, |get| vec![("y", m.forward(&get("x")))]);
-    // Three tensors that are not known to be one are projected one by one.
+    // Three tensors that are not known to be equal are projected separately.
     let m = attention(MultiheadAttentionOptions::default());
     Case::new("mha").check(&m, |get| {
         let x = get("x");
@@ -80,7 +80,7 @@ fn self_attention() {
 }
 
 #[test]
-fn masks_of_truth_values_and_weights_on_request() {
+fn boolean_masks_and_returned_weights() {
     let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions::default());
     let case = Case::new("mha_masked");
@@ -99,7 +99,7 @@ fn masks_of_truth_values_and_weights_on_request() {
 }
 
 #[test]
-fn masks_that_are_added_have_gradients() {
+fn additive_masks_have_gradients() {
     let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions { bias: false, ..Default::default() });
     Case::new("mha_added").check(&m, |get| {
@@ -112,7 +112,7 @@ fn masks_that_are_added_have_gradients() {
 }
 
 #[test]
-fn keys_that_all_queries_see_besides() {
+fn additional_keys_for_all_queries() {
     let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions { bias_kv: true, zero_attn: true, ..Default::default() });
     Case::new("mha_besides").check(&m, |get| {
@@ -127,7 +127,7 @@ fn keys_that_all_queries_see_besides() {
         let (y, weights) = m.attend_weighted(&x, &x, &x, Masks::causal(), false).unwrap();
         let written = Masks { mask: Some(&mask), ..Default::default() };
         assert!((m.attend(&x, &x, &x, written) - &y).abs().max(..).item::<f32>() < 1e-5);
-        // One by one they are the same sequence.
+        // Processed separately, the sequences are the same.
         let cached = {
             let _off = no_grad();
             let cache = m.cache(2, 4);

@@ -1,5 +1,5 @@
-//! Attention, transformers and recurrent layers: equal to PyTorch's on its weights, forward and backward; decoding step by
-//! step equal to decoding at once; replayed steps equal to eager ones.
+//! Attention, transformers and recurrent layers: equal to PyTorch with the same weights, forward and backward. Decoding
+//! step by step equals decoding at once, and replayed steps equal eager steps.
 
 mod decoding;
 mod fixtures;

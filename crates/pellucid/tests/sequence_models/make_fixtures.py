@@ -2,9 +2,9 @@
 
     python make_fixtures.py
 
-Each case has its weights (`CASE/state/..`), inputs (`in`), outputs (`out`), the gradients that are fed to the outputs
-(`seed`), and those that arrive at weights and inputs (`grad/state`, `grad/in`). Values are drawn in float32, computed in
-float64, and rounded once. In masks of truth values, true is seen.
+Each case contains weights (`CASE/state/..`), inputs (`in`), outputs (`out`), the gradients of the outputs (`seed`), and the
+gradients of weights and inputs (`grad/state`, `grad/in`). Values are drawn in float32, computed in float64, and rounded
+once. Boolean masks are true for visible positions.
 """
 
 from pathlib import Path

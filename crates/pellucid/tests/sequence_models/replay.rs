@@ -1,11 +1,11 @@
-//! Training steps that are replayed do what eager ones do, bit for bit.
+//! Replayed training steps are bitwise equal to eager ones.
 
 use pellucid::nn::{Embedding, LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
 use pellucid::prelude::*;
 
 const STEPS: usize = 6;
 
-/// Runs a model's training steps on other data each time; the bits of all losses, and of the parameters at the end.
+/// Runs the training steps of a model, each on other data. Returns the bits of all losses and of the final parameters.
 fn run<M: Module>(
     make: impl Fn() -> M,
     loss: impl Fn(&M, &Tensor, &Tensor) -> Tensor,

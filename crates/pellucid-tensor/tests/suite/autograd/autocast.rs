@@ -14,7 +14,7 @@ fn random(shape: &[usize]) -> Tensor {
 
 type Op = fn(&Tensor) -> Result<Tensor>;
 
-/// Operations of one tensor `[4, 4]` by the name that decides their policy.
+/// Returns operations on one tensor `[4, 4]`, with the names that determine their autocast policy.
 fn operations() -> Vec<(&'static str, Op)> {
     fn loss(f: impl Fn(&Tensor, &Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
         f(x, &ops::zeros_like(x)?)
@@ -90,13 +90,13 @@ fn every_operation_follows_its_policy() {
             let _guard = autocast(half);
             assert_eq!(op(&x.to_dtype(DType::F64)).unwrap().dtype(), DType::F64, "{name}");
         }
-        // Outside, dtypes are what they were.
+        // Outside the guard, dtypes are unchanged.
         assert_eq!(op(&x.to_dtype(DType::BF16)).unwrap().dtype(), DType::BF16, "{name}");
     }
 }
 
-/// Recurrent layers of two units by name, over `[3, 1, 2]`, with the outputs and the gradients of W_ih (of Σy²) that
-/// PyTorch 2.15 has on the CPU under `autocast` with bf16.
+/// Recurrent layers with two units over `[3, 1, 2]`: name, outputs, and gradients of Σy² with respect to W_ih, computed
+/// by PyTorch 2.15 on the CPU under `autocast` with bf16.
 const RECURRENT: [(&str, usize, [f64; 6], &[f64]); 3] = [
     ("rnn", 1, [0.99609, -0.58984, 0.99609, 0.82422, 0.019531, 0.96484], &[-0.016968, -0.019897, -0.45703, -1.0234]),
     (
@@ -133,7 +133,7 @@ const RECURRENT: [(&str, usize, [f64; 6], &[f64]); 3] = [
     ),
 ];
 
-/// Outputs and last states of a recurrent layer; `w` is W_ih, W_hh, b_ih and b_hh.
+/// Returns the outputs and final states of a recurrent layer. `w` is W_ih, W_hh, b_ih, b_hh.
 fn recurrent(name: &str, x: &Tensor, w: &[Tensor; 4], state: Option<&Tensor>) -> Vec<Tensor> {
     let weights = RecurrentWeights {
         weight_ih: &w[0],
@@ -151,7 +151,7 @@ fn recurrent(name: &str, x: &Tensor, w: &[Tensor; 4], state: Option<&Tensor>) ->
     .unwrap()
 }
 
-/// Inputs and weights of [`RECURRENT`].
+/// Returns the inputs and weights of [`RECURRENT`].
 fn recurrent_operands(gates: usize) -> (Tensor, [Tensor; 4]) {
     let sines = |shape: &[usize], k: f32| {
         let values: Vec<f32> = (1..=shape.iter().product()).map(|i| (i as f32 * k).sin()).collect();
@@ -163,7 +163,7 @@ fn recurrent_operands(gates: usize) -> (Tensor, [Tensor; 4]) {
 }
 
 #[test]
-fn recurrent_layers_are_near_those_of_the_reference() {
+fn recurrent_layers_agree_with_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for (name, gates, outputs, gradients) in RECURRENT {
         let (x, w) = recurrent_operands(gates);
@@ -185,7 +185,7 @@ fn recurrent_layers_are_near_those_of_the_reference() {
 }
 
 #[test]
-fn recurrent_layers_read_and_write_the_half_type_and_round_nothing_between_steps() {
+fn recurrent_layers_read_and_write_half_precision_without_rounding_between_steps() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for half in [DType::BF16, DType::F16] {
         for (name, gates, ..) in RECURRENT {
@@ -194,7 +194,7 @@ fn recurrent_layers_read_and_write_the_half_type_and_round_nothing_between_steps
             let cast = |t: &Tensor| t.to_dtype(half).detach();
             let expected = recurrent(name, &cast(&x), &w.each_ref().map(cast), Some(&cast(&state)));
             let _guard = autocast(half);
-            // A state of either dtype goes with weights of either.
+            // States and weights may have different dtypes.
             for (state, w) in [(state.clone(), w.clone()), (cast(&state), w.clone()), (state, w.each_ref().map(cast))] {
                 let found = recurrent(name, &cast(&x), &w, Some(&state));
                 for (found, expected) in found.iter().zip(&expected) {
@@ -240,7 +240,7 @@ fn gradients_of_mixed_precision_are_near_those_of_single() {
 }
 
 #[test]
-fn a_backward_pass_is_the_same_inside_and_outside_of_the_guard() {
+fn a_backward_pass_does_not_depend_on_the_guard() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let w = weights();
     let x = random(&[5, 8]);
@@ -258,7 +258,7 @@ fn a_backward_pass_is_the_same_inside_and_outside_of_the_guard() {
 }
 
 #[test]
-fn a_checkpoint_computes_again_in_the_precision_of_its_first_time() {
+fn a_checkpoint_recomputes_in_the_original_precision() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let w = weights();
     let x = random(&[5, 8]);
@@ -293,7 +293,7 @@ fn a_captured_step_keeps_its_precision() {
 }
 
 #[test]
-fn guards_nest_and_other_dtypes_are_refused() {
+fn guards_nest_and_other_dtypes_are_errors() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     assert_eq!(autocast_dtype(), None);
     {
@@ -309,7 +309,7 @@ fn guards_nest_and_other_dtypes_are_refused() {
     assert!(refused.downcast_ref::<String>().unwrap().contains("bf16 or f16"));
 }
 
-/// A loss of numbers that were rounded to a half type is that of the same numbers in `f32`, not rounded again on the way.
+/// Losses convert half-precision inputs to `f32` and compute without further rounding.
 #[test]
 fn losses_and_distances_are_computed_in_f32() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -347,9 +347,9 @@ fn losses_and_distances_are_computed_in_f32() {
     }
 }
 
-/// Queries, keys and values that are halves already meet a mask that is not.
+/// Attention accepts an `f32` mask with half-precision queries, keys and values.
 #[test]
-fn attention_takes_a_mask_of_numbers_with_halves() {
+fn attention_accepts_an_f32_mask_with_half_precision_operands() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = random(&[2, 3, 4]).to_dtype(DType::BF16);
     let mask = Tensor::zeros([3, 3], DType::F32);

@@ -1,4 +1,4 @@
-//! Checkpoints: the same numbers as without, for less memory; and anomaly mode.
+//! Checkpoints give the same results with less memory; anomaly mode.
 
 use crate::support::leaf;
 use pellucid_tensor::{
@@ -9,7 +9,7 @@ fn cubed(x: &[Tensor]) -> pellucid_tensor::Result<Vec<Tensor>> {
     Ok(vec![x[0].pow(3.0) * &x[1], x[0].sin()])
 }
 
-/// A leaf that is passed twice has the sum of two gradients, not twice their sum.
+/// A leaf that is passed twice receives the sum of both gradients once.
 #[test]
 fn a_leaf_that_is_passed_twice() {
     let x = Tensor::from([0.5f64, 2.0]).requires_grad_(true);
@@ -27,11 +27,11 @@ fn a_leaf_that_is_passed_twice() {
 }
 
 #[test]
-fn derivatives_of_every_order_are_those_of_the_function() {
+fn derivatives_of_every_order_equal_those_without_checkpoint() {
     let x = Tensor::from([0.7f64, -0.4]).requires_grad_(true);
     let w = Tensor::from([1.3f64, 0.2]).requires_grad_(true);
     let orders = |through: bool| -> Vec<Vec<f64>> {
-        // Not leaves: gradients go on through them.
+        // These inputs are not leaves: gradients flow through them.
         let (a, b) = (&x * 2.0, w.exp());
         let y = if through { checkpoint(cubed, &[&a, &b]).unwrap() } else { cubed(&[a, b]).unwrap() };
         let mut value = (&y[0] * &y[1]).sum(..);
@@ -51,7 +51,7 @@ fn derivatives_of_every_order_are_those_of_the_function() {
 }
 
 #[test]
-fn random_numbers_are_the_same_again_and_the_stream_goes_on() {
+fn recomputation_draws_the_same_numbers_and_the_stream_advances() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::ones([64], DType::F64).requires_grad_(true);
     let drop = |x: &[Tensor]| Ok(vec![ops::dropout(&x[0], 0.5)?]);
@@ -66,11 +66,11 @@ fn random_numbers_are_the_same_again_and_the_stream_goes_on() {
     };
     let (plain, through) = (run(false), run(true));
     assert_eq!(plain, through);
-    assert_eq!(through.0, through.1, "what was dropped has no gradient, and the rest has its scale");
+    assert_eq!(through.0, through.1, "dropped elements have gradient 0, and kept ones the scale");
 }
 
 #[test]
-fn a_captured_leaf_that_is_an_input_gets_its_gradient_and_another_is_refused() {
+fn a_closure_may_use_a_leaf_that_is_also_an_input_but_no_other() {
     let x = Tensor::from([2.0f64]).requires_grad_(true);
     let w = Tensor::from([3.0f64]).requires_grad_(true);
     let own = w.clone();
@@ -99,7 +99,7 @@ fn untracked_inputs_and_errors_pass_through() {
 }
 
 #[test]
-fn it_can_be_deferred_and_captured() {
+fn checkpoints_can_be_deferred_and_captured() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::from([0.3f64, 0.6]).requires_grad_(true);
     let step = || {
@@ -118,20 +118,20 @@ fn it_can_be_deferred_and_captured() {
 }
 
 #[test]
-fn anomaly_mode_names_what_made_the_nan() {
+fn anomaly_mode_names_the_operation_that_produced_nan() {
     let x = Tensor::from([-1.0f64, 4.0]).requires_grad_(true);
     assert!(x.sqrt().to_vec::<f64>()[0].is_nan());
     {
         let _guard = detect_anomaly();
         assert!(matches!(ops::sqrt(&x), Err(Error::Anomaly { op: "sqrt", node: None, .. })));
-        // Who has a NaN hands it on.
+        // An operation with a NaN input is not reported.
         let nan = Tensor::from([f64::NAN]);
         assert!(ops::exp(&nan).is_ok());
         assert!(matches!(
             ops::matmul(&Tensor::from([[f64::INFINITY]]), &Tensor::from([[0.0]])),
             Err(Error::Anomaly { .. })
         ));
-        assert!(lazy(|| ops::sqrt(&x)).is_ok(), "deferred work is not looked at");
+        assert!(lazy(|| ops::sqrt(&x)).is_ok(), "deferred operations are not checked");
     }
     assert!(ops::sqrt(&x).is_ok(), "the mode ends with its guard");
 }
@@ -139,7 +139,7 @@ fn anomaly_mode_names_what_made_the_nan() {
 #[test]
 fn anomaly_mode_names_the_line_of_the_forward_call() {
     let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
-    // The derivative of √ at 0 is ∞.
+    // The derivative of √x at 0 is ∞.
     let mask = Tensor::from([0.0, 1.0]);
     let line = |y: Tensor| match (y * &mask).sum(..).try_backward(Backward::default()) {
         Err(Error::Anomaly { location, .. }) => location,
@@ -163,7 +163,7 @@ fn anomaly_mode_names_the_line_of_the_forward_call() {
 #[test]
 fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() {
     let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
-    // The derivative of √ at 0 is ∞, and ∞·0 no number.
+    // The derivative of √x at 0 is ∞, and ∞·0 is NaN.
     let y = (x.sqrt() * Tensor::from([0.0, 1.0])).sum(..);
     let guard = detect_anomaly();
     let error = y.try_backward(Backward { retain_graph: true, ..Default::default() }).unwrap_err();
@@ -175,14 +175,15 @@ fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() 
     assert!(x.grad().unwrap().to_vec::<f64>()[0].is_nan());
 }
 
-/// A write of a tracked value into a tensor from outside would lead to the leaf that stands for a result.
+/// A checkpoint replaces an input that is not a leaf by a new leaf. A tracked write into an external tensor would lose the
+/// gradient, because its history would end at that leaf.
 #[test]
-fn a_write_into_a_tensor_from_outside_is_refused() {
+fn a_tracked_write_into_an_external_tensor_is_an_error() {
     let x = leaf([1.0, 2.0, 3.0]);
     let writing = |b: &Tensor, input: &Tensor| {
         let b = b.clone();
         let f = move |x: &[Tensor]| {
-            // Buffers of its own may be written.
+            // Tensors that the function creates may be written.
             let own = Tensor::from([0.0, 0.0, 0.0]);
             ops::copy_(&own, &x[0].cos())?;
             ops::copy_(&b, &x[0].sin())?;
@@ -193,14 +194,14 @@ fn a_write_into_a_tensor_from_outside_is_refused() {
     let b = Tensor::from([0.0, 0.0, 0.0]);
     let error = writing(&b, &(&x * 1.0)).unwrap_err();
     assert!(error.to_string().contains("from outside"), "{error}");
-    // A leaf among the inputs is itself inside.
+    // An input that is a leaf is not replaced, so the write is recorded correctly.
     let b = Tensor::from([0.0, 0.0, 0.0]);
     let y = writing(&b, &x).unwrap();
     let gradient = grad(&[&(y[0].sum(..) + b.sum(..))], &[&x], Grad::default()).unwrap().remove(0);
     for (g, x) in gradient.to_vec::<f64>().into_iter().zip([1.0f64, 2.0, 3.0]) {
         assert!((g - (2.0 * x - x.sin() + x.cos())).abs() < 1e-15);
     }
-    // Buffers of its own, which it returns too.
+    // Tensors that the function creates may also be returned.
     let f = |x: &[Tensor]| {
         let own = Tensor::from([0.0, 0.0, 0.0]);
         ops::copy_(&own.narrow(0, 0, 1), &x[0].narrow(0, 0, 1).square())?;

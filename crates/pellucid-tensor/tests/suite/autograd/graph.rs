@@ -1,4 +1,4 @@
-//! What is recorded.
+//! The recorded graph: leaves, nodes, generations, modes.
 
 use crate::support::{leaf, number, panic_of};
 use pellucid_tensor::{
@@ -12,14 +12,14 @@ fn leaves_and_results() {
     assert!(c.is_leaf() && !c.requires_grad());
     let y = &x * &c;
     assert!(!y.is_leaf() && y.requires_grad());
-    // A result of untracked tensors is a leaf again, and can be made one that is tracked.
+    // A result of untracked tensors is a leaf, and tracking can be turned on.
     let z = &c + &c;
     assert!(z.is_leaf() && !z.requires_grad() && z.creator().is_none() && z.generation() == 0);
     assert!((z.requires_grad_(true) * 2.0).requires_grad());
 }
 
 #[test]
-fn a_result_stays_tracked_and_an_integer_never_is() {
+fn a_result_stays_tracked_and_integers_are_never_tracked() {
     let y = leaf([1.0]) * 2.0;
     assert!(matches!(y.set_requires_grad(false), Err(Error::InvalidArgument { .. })));
     assert!(y.set_requires_grad(true).is_ok() && y.requires_grad());
@@ -61,17 +61,17 @@ fn several_outputs_share_one_node() {
 }
 
 #[test]
-fn generations_are_the_longest_way() {
+fn generations_are_longest_paths() {
     let x = number(1.0);
     let (a, b) = (x.sin(), x.sin().sin().sin());
     assert_eq!((a.generation(), b.generation()), (1, 3));
     assert_eq!((&a + &b).generation(), 4);
     assert_eq!((&b + &x).creator().unwrap().generation(), 3);
-    // A constant has no say, whatever it was computed from.
+    // A constant has no effect on the generation.
     assert_eq!((&a + &b.detach()).generation(), 2);
 }
 
-/// The graph of a first gradient, read back node by node: sin(x²) at 2.
+/// Reads the graph of a first gradient of sin(x²) at 2, node by node.
 #[test]
 fn the_graph_of_a_gradient_can_be_read() {
     let x = number(2.0);
@@ -80,7 +80,7 @@ fn the_graph_of_a_gradient_can_be_read() {
     let g = x.grad().unwrap();
     assert!(g.requires_grad() && g.creator().is_some());
     assert!((g.item::<f64>() - 2.0 * 2.0 * 4f64.cos()).abs() < 1e-14);
-    // From the gradient one comes back to the nodes of the forward pass, and to the leaf.
+    // The graph of the gradient leads to the nodes of the forward pass, and to the leaf.
     let mut seen = vec![];
     let mut open = vec![g.creator().unwrap()];
     let mut leaves = 0;
@@ -115,7 +115,7 @@ fn without_create_graph_a_gradient_has_no_creator() {
 }
 
 #[test]
-fn detach_cuts_and_shares() {
+fn detach_cuts_the_graph_and_shares_storage() {
     let x = leaf([1.0, 2.0]);
     let y = &x * 2.0;
     let d = y.detach();
@@ -154,7 +154,7 @@ fn a_panic_restores_the_mode() {
 }
 
 #[test]
-fn the_mode_is_the_threads_own() {
+fn the_mode_belongs_to_the_thread() {
     let x = leaf([1.0]);
     let _off = no_grad();
     let there = std::thread::scope(|s| s.spawn(|| (&x * 2.0).requires_grad()).join().unwrap());

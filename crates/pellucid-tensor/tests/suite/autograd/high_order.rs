@@ -1,4 +1,4 @@
-//! Derivatives of high order: closed forms, operations that are zero from some order on, and formulas of many inputs.
+//! Derivatives of high order: closed forms, derivatives that vanish from some order on, and formulas of many inputs.
 
 use crate::support::{assert_close, leaf, number};
 use pellucid_ir::formula::{Expr, Input};
@@ -8,7 +8,7 @@ fn recorded() -> Grad {
     Grad { create_graph: true, ..Default::default() }
 }
 
-/// The derivatives of order 0 to `order` of the elements of f(x), each by its own element.
+/// Returns the derivatives of f at x of orders 0 to `order`, elementwise.
 fn derivatives(f: impl Fn(&Tensor) -> Tensor, x: &Tensor, order: usize) -> Vec<Tensor> {
     let mut all = vec![f(x)];
     for _ in 0..order {
@@ -24,7 +24,7 @@ fn assert_relatively_close(got: &Tensor, expected: &[f64], tolerance: f64, what:
     }
 }
 
-/// n! as a number.
+/// Returns n! as `f64`.
 fn factorial(n: usize) -> f64 {
     (1..=n).map(|i| i as f64).product()
 }
@@ -53,7 +53,7 @@ fn a_rational_function_in_twelve_orders() {
 
 /// exp(−x²): the n-th derivative is (−1)ⁿ·Hₙ(x)·exp(−x²), with Hₙ₊₁ = 2x·Hₙ − 2n·Hₙ₋₁.
 #[test]
-fn the_bell_curve_by_hermite_polynomials() {
+fn the_gaussian_by_hermite_polynomials() {
     let xs = [-2.0, -0.5, 0.1, 1.0, 1.7];
     let all = derivatives(|x| (-x.square()).exp(), &leaf(xs), 12);
     for (n, got) in all.iter().enumerate() {
@@ -110,7 +110,7 @@ fn tanh_in_twelve_orders() {
     }
 }
 
-/// A derivative that is zero everywhere is a tensor of zeros, and can be differentiated again.
+/// A derivative that is zero everywhere is a tensor of zeros that can be differentiated again.
 #[test]
 fn derivatives_that_are_zero_can_be_differentiated() {
     type Case = (&'static str, fn(&Tensor) -> Tensor, usize);
@@ -137,7 +137,7 @@ fn derivatives_that_are_zero_can_be_differentiated() {
                 let zero = got.to_vec::<f64>().iter().all(|&v| v == 0.0);
                 assert!(zero || n < first_zero, "{name}, order {n}: {got:?}");
             }
-            // The same by passes into `.grad`.
+            // The same with backward passes into `.grad`.
             let mut y = f(&x).sum(..);
             for n in 1..=4 {
                 x.zero_grad();
@@ -151,7 +151,7 @@ fn derivatives_that_are_zero_can_be_differentiated() {
     }
 }
 
-/// A constant gradient depends on no input that was asked for: mixed derivatives are zero too.
+/// A constant gradient does not depend on the other inputs: mixed derivatives are zero.
 #[test]
 fn mixed_derivatives_of_a_sum_are_zero() {
     let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
@@ -174,7 +174,7 @@ fn formulas_of_many_inputs_are_differentiable() {
         let inputs: Vec<&Tensor> = inputs.iter().collect();
         let y = ops::map(&formula, &inputs, &[]).unwrap().remove(0);
         let total = y.to_vec::<f64>();
-        // ∂ᵏ/∂x₀…∂xₖ₋₁ is the product without those.
+        // ∂ᵏ/∂x₀…∂xₖ₋₁ is the product of the other inputs.
         let orders = if n <= 6 { n } else { 3 };
         let (mut current, mut expected) = (y, total);
         for k in 0..orders {
@@ -200,8 +200,8 @@ fn a_formula_of_too_many_inputs_is_an_error() {
     assert_eq!(ops::map(&formula, &[&Tensor::from([1.0])], &[]).unwrap().len(), 130, "untracked it is allowed");
 }
 
-/// sin(t)/t = ∫₀¹ cos(ts) ds: its n-th derivative is ∫₀¹ sⁿ·cos(ts + nπ/2) ds, which Taylor's series gives at any t. Near 0 the
-/// quotient rule would divide numbers that cancel by tⁿ⁺¹.
+/// sin(t)/t = ∫₀¹ cos(ts) ds, so its n-th derivative is ∫₀¹ sⁿ·cos(ts + nπ/2) ds, computed by Taylor's series. Near 0
+/// the quotient rule would divide a cancelled difference by tⁿ⁺¹.
 #[test]
 fn a_removable_singularity_in_twelve_orders() {
     let ts = [0.0, 1e-200, -1e-9, 1e-3, 0.3, -1.0, 3.9999, 4.0001, -9.0];
@@ -209,7 +209,7 @@ fn a_removable_singularity_in_twelve_orders() {
     let spherical = derivatives(|t| ops::spherical_bessel_j0(t).unwrap(), &t, 12);
     let normalised = derivatives(|t| (t / std::f64::consts::PI).sinc(), &t, 12);
     for n in 0..=12 {
-        // The term of tᵏ: the derivative of order n + k of the cosine at 0, times ∫ sⁿ⁺ᵏ ds and tᵏ/k!.
+        // The term of tᵏ is the derivative of order n + k of the cosine at 0, times ∫ sⁿ⁺ᵏ ds and tᵏ/k!.
         let expected = ts.map(|t: f64| {
             let sign = |m: usize| [1.0, 0.0, -1.0, 0.0][m % 4];
             let term = |k: usize| sign(n + k) * t.powi(k as i32) / factorial(k) / (n + k + 1) as f64;
@@ -220,7 +220,7 @@ fn a_removable_singularity_in_twelve_orders() {
     }
 }
 
-/// y″ = x·y, so that y⁽ⁿ⁺²⁾ = x·y⁽ⁿ⁾ + n·y⁽ⁿ⁻¹⁾; in the middle, and where it is approximated by asymptotic forms.
+/// y″ = x·y implies y⁽ⁿ⁺²⁾ = x·y⁽ⁿ⁾ + n·y⁽ⁿ⁻¹⁾. The points include the range of the asymptotic forms.
 #[test]
 fn airys_function_in_twelve_orders() {
     let xs = [-12.0, -2.1, -2.0, -0.4, 0.0, 1.3, 2.0, 2.1, 7.0];
@@ -247,8 +247,8 @@ fn airys_function_in_twelve_orders() {
     }
 }
 
-/// A contraction with too many cotangents is split, also where some of its gradients are sums over a broadcast axis: a row
-/// formula has the derivatives of the operations of which it is made.
+/// A contraction with too many cotangents is split, also if some gradients are sums over a broadcast axis. A row
+/// formula has the same derivatives as the operations that it consists of.
 #[test]
 fn a_split_contraction_counts_every_gradient_once() -> Result<()> {
     let g = Tensor::from([[0.9, 1.3], [0.7, 1.1], [1.4, 0.6]]);
@@ -284,7 +284,7 @@ fn a_split_contraction_counts_every_gradient_once() -> Result<()> {
     Ok(())
 }
 
-/// The gradients of order 1 to `order` of f(x₀, x₁, ..), summed over the elements of each.
+/// Returns the gradients of orders 1 to `order` of f(x₀, x₁, ..), each summed over its elements.
 fn sums_of_gradients(
     f: &dyn Fn(&[&Tensor]) -> Vec<Tensor>,
     shapes: &[&[usize]],
@@ -306,8 +306,8 @@ fn sums_of_gradients(
     Ok(sums)
 }
 
-/// A reduction whose operand is broadcast along the row, or has fewer axes than the other inputs, counts every element of
-/// the common shape.
+/// A reduction whose operand is broadcast along the row, or has fewer axes than the other inputs, counts every element
+/// of the common shape.
 #[test]
 fn reductions_of_broadcast_operands_in_four_orders() -> Result<()> {
     let row = ops::over(-1).keepdims();
@@ -334,9 +334,9 @@ fn reductions_of_broadcast_operands_in_four_orders() -> Result<()> {
     Ok(())
 }
 
-/// A row formula whose gradients read more than 64 tensors is taken apart, or refused by a typed error: never wrong.
+/// A row formula whose gradients read more than 64 tensors is split, or is a typed error, but never wrong.
 #[test]
-fn wide_row_formulas_are_right_or_refused() -> Result<()> {
+fn wide_row_formulas_are_correct_or_errors() -> Result<()> {
     let (inputs, outputs) = (20, 6);
     let body = move |x: &[Expr], _: &[Expr]| -> Vec<Expr> {
         (0..outputs)
@@ -387,7 +387,7 @@ fn derivatives_at_infinity() {
     }
 }
 
-/// The order-8 gradients of row formulas, losses and attention exist, for any cotangents, and are numbers.
+/// Row formulas, losses and attention have finite gradients of order 8 for any cotangents.
 #[test]
 fn rows_losses_products_and_attention_have_order_8() -> Result<()> {
     manual_seed(3);

@@ -1,4 +1,4 @@
-//! Hooks: they see the complete gradient, may replace it, and can be removed.
+//! Hooks receive the complete gradient, may replace it, and can be removed.
 
 use crate::support::{leaf, number, panic_of, slope};
 use pellucid_tensor::{Backward, Error, Grad, Tensor, grad};
@@ -21,9 +21,9 @@ fn a_hook_sees_the_sum_of_all_paths_once() {
     assert!((seen.lock().unwrap()[1] - 3f64.cos()).abs() < 1e-15);
 }
 
-/// Whatever a hook keeps or puts in the place of a gradient is not written to by what arrives later.
+/// A tensor that a hook keeps or returns is not written to by later accumulation.
 #[test]
-fn a_hooks_tensors_stay_as_they_are() {
+fn tensors_of_a_hook_are_not_written_to() {
     let (x, kept) = (number(3.0), Arc::new(Mutex::new(vec![])));
     let late = &x * 1.0;
     let list = kept.clone();
@@ -37,7 +37,7 @@ fn a_hooks_tensors_stay_as_they_are() {
         list.lock().unwrap().push(g.clone());
         None
     });
-    // `late` hands its hook's tensor on to x, and then x's own square adds to it.
+    // x receives the tensor that `late`'s hook returns, and then the gradient of its own square.
     let early = &x * &x;
     (late + early).backward();
     assert_eq!(slope(&x), 8.0);
@@ -68,7 +68,7 @@ fn a_hook_can_be_removed() {
     x.zero_grad();
     x.square().backward();
     assert_eq!(slope(&x), 6.0);
-    // Of a tensor that is gone.
+    // The hook of a dropped tensor can be removed too.
     let handle = number(1.0).register_hook(|_| None);
     handle.remove();
 }
@@ -103,7 +103,7 @@ fn a_hook_sees_gradients_of_grad_and_of_the_next_order() {
     let first = x.grad().unwrap();
     x.zero_grad();
     first.backward();
-    // first = 2·2y·2x = 8x³; y's hook acts on the second pass too, which reaches y through 2y.
+    // first = 2·2y·2x = 8x³; the hook of y also runs in the second pass, which reaches y through 2y.
     assert!(slope(&x) > 0.0);
 }
 

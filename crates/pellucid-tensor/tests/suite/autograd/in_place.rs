@@ -1,10 +1,10 @@
-//! Writes in place: a saved value that changed is noticed, a leaf that requires a gradient is not written to.
+//! Writes in place: backward detects a modified saved value, and leaves that require a gradient are protected.
 
 use crate::support::{leaf, number, panic_of, slope};
 use pellucid_tensor::{Backward, Error, Tensor, formula, no_grad, ops};
 
 #[test]
-fn a_saved_value_that_was_written_is_a_named_error() {
+fn a_modified_saved_value_is_an_error_that_names_the_node() {
     let (x, c) = (leaf([1.0, 2.0]), Tensor::from([3.0, 4.0]));
     let y = &x * &c;
     c.set(0, 100.0);
@@ -15,7 +15,7 @@ fn a_saved_value_that_was_written_is_a_named_error() {
 }
 
 #[test]
-fn every_way_to_write_counts() {
+fn every_kind_of_write_is_counted() {
     let writes: [fn(&Tensor); 5] = [
         |c| c.set(.., 1.0),
         |c| c.copy_(&Tensor::from([5.0, 6.0])),
@@ -32,7 +32,7 @@ fn every_way_to_write_counts() {
 }
 
 #[test]
-fn a_write_before_use_or_to_what_is_not_saved_is_fine() {
+fn writes_before_use_and_to_unsaved_values_are_allowed() {
     let (x, c) = (leaf([1.0, 2.0]), Tensor::from([3.0, 4.0]));
     c.set(0, 10.0);
     let y = &x * &c;
@@ -47,7 +47,7 @@ fn a_write_before_use_or_to_what_is_not_saved_is_fine() {
 }
 
 #[test]
-fn a_saved_leaf_is_watched_too() {
+fn writes_to_saved_leaves_are_counted() {
     let x = number(3.0);
     let y = x.square();
     {
@@ -55,32 +55,32 @@ fn a_saved_leaf_is_watched_too() {
         x.copy_(&Tensor::from(5.0));
     }
     assert!(matches!(y.try_backward(Backward::default()), Err(Error::SavedValueModified { node: "square", .. })));
-    // After the write the graph is built anew.
+    // After the write the graph is rebuilt.
     x.square().backward();
     assert_eq!(slope(&x), 10.0);
 }
 
 #[test]
-fn a_leaf_that_requires_a_gradient_is_not_written_to() {
+fn a_leaf_that_requires_a_gradient_is_protected() {
     let x = leaf([1.0, 2.0]);
     let y = &x * 2.0;
     let refused = |e: Error| matches!(e, Error::InPlaceOnTracked { .. });
     assert!(refused(x.try_set(0, 9.0).unwrap_err()));
     assert!(panic_of(|| x.copy_(&Tensor::from([0.0, 0.0]))).contains("cannot write in place"));
-    assert!(refused(x.i(0..1).try_set(0, 9.0).unwrap_err()), "nor through a view");
+    assert!(refused(x.i(0..1).try_set(0, 9.0).unwrap_err()), "a view of a leaf is protected too");
     {
         let _off = no_grad();
         y.set(0, 7.0);
-        assert!(y.creator().is_some_and(|node| node.name() == "mul"), "without a history");
+        assert!(y.creator().is_some_and(|node| node.name() == "mul"), "the leaf has no creator");
         assert_eq!(x.to_vec::<f64>(), [1.0, 2.0]);
         x.set(0, 9.0);
     }
-    assert_eq!(x.to_vec::<f64>(), [9.0, 2.0], "a leaf under no_grad: so optimizers write");
+    assert_eq!(x.to_vec::<f64>(), [9.0, 2.0], "optimizers write to leaves under no_grad");
     assert_eq!(y.to_vec::<f64>(), [7.0, 4.0]);
 }
 
 #[test]
-fn the_error_of_a_modified_value_names_what_helps() {
+fn the_error_of_a_modified_value_names_a_remedy() {
     let x = leaf([1.0, 2.0]);
     let (c, y) = (Tensor::from([3.0, 4.0]), &x * 1.0);
     let text = |saved: &Tensor| {

@@ -1,6 +1,6 @@
-//! Writes in place are differentiable: through the tensor, its views, and the tensor of which it is a view.
+//! Writes in place are differentiable, through the tensor, its views, and its base.
 
-use super::super::engine::Dice;
+use super::super::engine::SplitMix64;
 use crate::support::{assert_close, leaf, number, slope};
 use pellucid_tensor::{
     Array, Arrays, Backward, Check, DType, Error, Grad, Gradients, InputGradients, Ix, Needed, Operation, Result,
@@ -12,7 +12,7 @@ fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
 }
 
 fn gradient(x: &Tensor) -> Vec<f64> {
-    x.grad().expect("a gradient").to_vec()
+    x.grad().expect("the tensor has a gradient").to_vec()
 }
 
 #[test]
@@ -28,14 +28,14 @@ fn a_value_that_was_set_has_its_gradient() {
 }
 
 #[test]
-fn what_is_not_overwritten_keeps_its_gradient() {
+fn elements_that_are_not_overwritten_keep_their_gradient() {
     let (x, v) = (leaf([1.0, 2.0, 3.0]), leaf([10.0]));
     let y = &x * 2.0;
     y.set(slice(0, 2, 1), &v * 5.0);
     assert_eq!(y.to_vec::<f64>(), [50.0, 50.0, 6.0]);
     (&y * Tensor::from([1.0, 10.0, 100.0])).sum(..).backward();
-    assert_eq!((gradient(&x), gradient(&v)), (vec![0.0, 0.0, 200.0], vec![55.0]), "summed over what was broadcast");
-    // A number, and a whole tensor without history, end a gradient too.
+    assert_eq!((gradient(&x), gradient(&v)), (vec![0.0, 0.0, 200.0], vec![55.0]), "summed over the broadcast axis");
+    // A write of a number or of an untracked tensor ends the gradient too.
     let y = &x * 2.0;
     y.set(1, 7.0);
     y.i(2..).copy_(&Tensor::from([0.5]));
@@ -68,7 +68,7 @@ fn every_write_is_recorded() {
         assert_eq!(y.to_vec::<f64>(), [1.0, 12.0, 3.0], "{name}");
         (&y * Tensor::from([1.0, 10.0, 100.0])).sum(..).backward();
         assert_eq!((gradient(&x), slope(&v)), (vec![1.0, 0.0, 100.0], 30.0), "{name}");
-        // Into a tensor without a history, of another dtype.
+        // A write into a tensor without history, with another dtype.
         let (v, y) = (number(4.0), Tensor::zeros([3], DType::F32));
         let dtypes_fit = !name.starts_with("update");
         if dtypes_fit {
@@ -80,7 +80,7 @@ fn every_write_is_recorded() {
 }
 
 #[test]
-fn of_several_values_for_one_place_the_last_has_the_gradient() {
+fn the_last_of_several_values_for_one_position_has_the_gradient() {
     let v = leaf([1.0, 2.0, 3.0]);
     let y = zeros([2, 2]);
     let (rows, columns) = (Tensor::from([0i64, 1, 0]), Tensor::from([1i64, 0, 1]));
@@ -92,7 +92,7 @@ fn of_several_values_for_one_place_the_last_has_the_gradient() {
 
 #[test]
 fn views_and_their_base_have_one_history() {
-    // A view that was made before, of a tensor without a history.
+    // A view that was created before the write, of a tensor without history.
     let v = number(2.0);
     let base = zeros([2, 2]);
     let (row, other) = (base.i(0), base.i(1));
@@ -100,7 +100,7 @@ fn views_and_their_base_have_one_history() {
     assert!(base.requires_grad() && row.requires_grad() && other.requires_grad());
     (base.sum(..) + row.sum(..) * 10.0 + other.sum(..) * 100.0).backward();
     assert_eq!(slope(&v), 33.0);
-    // A view of a view, of a result; the base is written, then the view of a view.
+    // A view of a view of a result: the base is written, then the view of the view.
     let (x, v) = (leaf([1.0, 2.0, 3.0, 4.0]), number(2.0));
     let base = (&x * 2.0).reshape([2, 2]);
     let column = base.t().i(1);
@@ -110,13 +110,13 @@ fn views_and_their_base_have_one_history() {
     assert_eq!(base.to_vec::<f64>(), [2.0, 10.0, 6.0, 14.0]);
     (base * Tensor::from([[1.0, 10.0], [100.0, 1000.0]])).sum(..).backward();
     assert_eq!((gradient(&x), slope(&v)), (vec![2.0, 0.0, 200.0, 0.0], 7050.0));
-    // The other part of a split, whose whole is gone.
+    // The other part of a split whose base was dropped.
     let x = leaf([1.0, 2.0]);
     let parts = (&x * 3.0).split(&[1, 1], 0);
     parts[0].set(.., 0.0);
     (&parts[0] + &parts[1] * 10.0).sum(..).backward();
     assert_eq!(gradient(&x), [0.0, 30.0]);
-    // What repeats an element of the base adds up.
+    // A view that repeats an element of the base sums its gradients.
     let (base, v) = (zeros([2]), number(2.0));
     let repeated = base.broadcast_to([3, 2]);
     base.set(1, &v * 1.0);
@@ -125,7 +125,7 @@ fn views_and_their_base_have_one_history() {
 }
 
 #[test]
-fn a_detached_tensor_has_a_history_of_its_own() {
+fn a_detached_tensor_has_a_separate_history() {
     let (x, v) = (leaf([1.0, 2.0]), number(5.0));
     let y = &x * 2.0;
     let apart = y.detach();
@@ -134,13 +134,13 @@ fn a_detached_tensor_has_a_history_of_its_own() {
     assert!(apart.requires_grad() && view.requires_grad() && !apart.detach().requires_grad());
     (&y * 10.0 + &apart).sum(..).backward();
     assert_eq!((gradient(&x), slope(&v)), (vec![20.0, 20.0], 1.0));
-    // Of a part of a storage, which has gaps.
+    // A part of a storage, with gaps.
     let (columns, v) = (zeros([3, 2]).i((.., 1)).detach(), number(5.0));
     let last = columns.i(2);
     columns.set(1.., &v * 2.0);
     (columns.sum(..) + last * 10.0).backward();
     assert_eq!(slope(&v), 24.0);
-    // The same, of a result.
+    // The same for a result.
     let x = leaf([1.0, 2.0, 3.0]);
     let y = x.broadcast_to([2, 3]).copy().t();
     y.set((0, 1), 0.0);
@@ -149,7 +149,7 @@ fn a_detached_tensor_has_a_history_of_its_own() {
 }
 
 #[test]
-fn a_buffer_that_is_filled_step_by_step() {
+fn a_buffer_filled_step_by_step_is_differentiable() {
     let (steps, x) = (50, leaf([0.5, -0.25]));
     let run = |fill: bool| {
         let (buffer, mut all) = (zeros([steps, 2]), Vec::new());
@@ -172,7 +172,7 @@ fn a_buffer_that_is_filled_step_by_step() {
     let (filled, joined) = (twice(true), twice(false));
     assert_close(&Tensor::new(filled.0, [2]), &joined.0);
     assert_close(&Tensor::new(filled.1, [2]), &joined.1);
-    // The step before is read out of the buffer, by an operation that saves a copy of its own.
+    // The previous step is read from the buffer, by an operation that saves a copy.
     let buffer = zeros([4]);
     let v = number(3.0);
     buffer.set(0, &v * 1.0);
@@ -182,7 +182,7 @@ fn a_buffer_that_is_filled_step_by_step() {
 }
 
 #[test]
-fn gradients_hold_against_differences() {
+fn gradients_agree_with_finite_differences() {
     let x = leaf([0.3, -0.7, 1.1]);
     let f = |x: &[Tensor]| {
         let buffer = x[0].sin();
@@ -197,7 +197,7 @@ fn gradients_hold_against_differences() {
 }
 
 #[test]
-fn a_function_that_differentiates_can_be_checked_twice() {
+fn gradgradcheck_accepts_a_function_that_differentiates() {
     let x = leaf([0.3, -0.7]);
     let slope =
         |x: &[Tensor]| grad(&[&x[0].sin().sum(..)], &[&x[0]], Grad { create_graph: true, ..Default::default() });
@@ -206,7 +206,7 @@ fn a_function_that_differentiates_can_be_checked_twice() {
 }
 
 #[test]
-fn kept_gradients_and_hooks_are_those_of_the_value_now() {
+fn retained_gradients_and_hooks_refer_to_the_current_value() {
     let x = leaf([1.0, 2.0]);
     let y = &x * 3.0;
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -219,17 +219,17 @@ fn kept_gradients_and_hooks_are_those_of_the_value_now() {
     y.set(0, &x.i(1) * 5.0);
     (&y * Tensor::from([10.0, 100.0])).sum(..).backward();
     assert_eq!(gradient(&x), [0.0, 350.0]);
-    assert_eq!(gradient(&y), [10.0, 100.0], "of the value that it has now");
-    assert_eq!(*seen.lock().unwrap(), [[0.0, 100.0]], "of the value that was there");
+    assert_eq!(gradient(&y), [10.0, 100.0], "the gradient of the current value");
+    assert_eq!(*seen.lock().unwrap(), [[0.0, 100.0]], "the gradient of the previous value");
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn failed_writes_change_nothing() {
     let (x, v) = (leaf([1.0, 2.0]), number(3.0));
     let tracked = |result: Result<()>| matches!(result, Err(Error::InPlaceOnTracked { .. }));
     assert!(tracked(x.try_set(0, &v)) && tracked(x.i(1..).try_set(0, &v)) && tracked(ops::copy_(&x, &v)));
     assert!(tracked(ops::update(formula!(|a, b| a + b), &[&x], &[&v], &[])));
-    // A leaf that came to require a gradient after the view was made.
+    // A leaf that requires a gradient since after the view was created.
     let late = zeros([2]);
     let view = late.i(0);
     let late = late.requires_grad_(true);
@@ -237,7 +237,7 @@ fn what_is_refused_changes_nothing() {
     late.set_requires_grad(false).unwrap();
     view.copy_(&(&v * 2.0));
     assert!(late.requires_grad());
-    // Elements that are one element.
+    // Elements that share memory.
     let single = Tensor::from([1.0]);
     let wide = single.broadcast_to([3]);
     assert!(matches!(wide.try_set(.., &v), Err(Error::InvalidArgument { .. })));
@@ -246,7 +246,7 @@ fn what_is_refused_changes_nothing() {
     let z = y.square();
     y.set(0, &v);
     assert!(matches!(z.try_backward(Backward::default()), Err(Error::SavedValueModified { node: "square", .. })));
-    // Shapes that do not fit, and an index that is not there, leave values and history alone.
+    // Invalid shapes and indices leave values and history unchanged.
     let y = zeros([2, 2]);
     assert!(matches!(y.try_set(0, x.broadcast_to([3, 2])), Err(Error::ShapeMismatch { .. })));
     assert!(matches!(y.try_set(Tensor::from([2i64]), &v), Err(Error::IndexOutOfBounds { .. })));
@@ -254,7 +254,7 @@ fn what_is_refused_changes_nothing() {
 }
 
 #[test]
-fn nothing_is_recorded_where_nothing_is_to_be() {
+fn untracked_writes_are_not_recorded() {
     let (x, y) = (leaf([1.0, 2.0]), zeros([2]));
     {
         let _off = no_grad();
@@ -268,7 +268,7 @@ fn nothing_is_recorded_where_nothing_is_to_be() {
     n.set(0, x.i(1));
     zeros([0]).copy_(&x.i(0));
     assert!(!n.requires_grad() && n.to_vec::<i64>() == [4, 0]);
-    // A whole tensor that is overwritten needs nothing of what it was.
+    // A complete overwrite does not need the old value.
     let old = &x * 2.0;
     old.copy_(&x.square());
     old.sum(..).backward();
@@ -276,7 +276,7 @@ fn nothing_is_recorded_where_nothing_is_to_be() {
 }
 
 #[test]
-fn deferred_and_captured_it_is_the_same() {
+fn deferred_and_captured_writes_have_the_same_history() {
     let x = leaf([1.0, 2.0, 3.0]);
     let run = |buffer: &Tensor| {
         let view = buffer.i(1..);
@@ -291,7 +291,7 @@ fn deferred_and_captured_it_is_the_same() {
     x.zero_grad();
     assert_eq!(lazy(|| run(&zeros([3]))).item::<f64>(), eager);
     assert_eq!(gradient(&x), expected);
-    // A buffer of the step's own, and one of outside, whose history ends with the step.
+    // A buffer that the step creates, and an external one, whose history ends with the step.
     let outside = zeros([3]);
     for own in [true, false] {
         x.zero_grad();
@@ -313,7 +313,7 @@ fn deferred_and_captured_it_is_the_same() {
     assert_eq!(outside.i(0).item::<f64>(), 1.0);
 }
 
-/// The input's own memory, with a gradient that is not a view's.
+/// Returns the memory of its input reversed, with a gradient that is not that of a view.
 struct Reversed;
 
 impl Operation for Reversed {
@@ -346,7 +346,7 @@ fn a_view_that_was_made_without_gradients_is_not_written_with_a_history() {
 }
 
 #[test]
-fn threads_see_one_history() {
+fn threads_share_one_history() {
     let v = number(2.0);
     for _ in 0..50 {
         let base = zeros([4, 2]);
@@ -368,7 +368,7 @@ fn threads_see_one_history() {
 }
 
 #[test]
-fn memory_that_an_operation_passes_on_is_not_written_with_a_history() {
+fn a_result_that_shares_the_memory_of_its_input_is_not_written_with_a_history() {
     let (x, v) = (leaf([1.0, 2.0]), number(3.0));
     let y = &x * 1.0;
     let z = apply_one(Reversed, &[&y]).unwrap();
@@ -382,70 +382,70 @@ fn memory_that_an_operation_passes_on_is_not_written_with_a_history() {
     assert_eq!((gradient(&x), slope(&v)), (vec![0.0, -1.0], 1.0));
 }
 
-/// An index of a tensor of shape [3, 4], or of its views.
-fn index(dice: &mut Dice, shape: &[usize]) -> Vec<Ix> {
-    let part = |dice: &mut Dice, len: usize| -> Ix {
-        match dice.below(6) {
-            0 => Ix::from(dice.below(len)),
+/// Returns a random index of a tensor of shape [3, 4] or of its views.
+fn index(rng: &mut SplitMix64, shape: &[usize]) -> Vec<Ix> {
+    let part = |rng: &mut SplitMix64, len: usize| -> Ix {
+        match rng.below(6) {
+            0 => Ix::from(rng.below(len)),
             1 => slice(None, None, -1).into(),
-            2 => slice(dice.below(len) as isize, None, 1 + dice.below(2) as isize).into(),
-            3 => Tensor::from([dice.below(len) as i64, dice.below(len) as i64 - len as i64]).into(),
+            2 => slice(rng.below(len) as isize, None, 1 + rng.below(2) as isize).into(),
+            3 => Tensor::from([rng.below(len) as i64, rng.below(len) as i64 - len as i64]).into(),
             _ => (..).into(),
         }
     };
-    let count = dice.below(shape.len() + 1);
-    shape.iter().take(count).map(|&len| part(dice, len)).collect()
+    let count = rng.below(shape.len() + 1);
+    shape.iter().take(count).map(|&len| part(rng, len)).collect()
 }
 
 type View = Box<dyn Fn(&Tensor) -> Tensor>;
 
-/// A view of a tensor, as a function.
-fn view(dice: &mut Dice, shape: &[usize]) -> View {
-    match dice.below(4) {
+/// Returns a random view function.
+fn view(rng: &mut SplitMix64, shape: &[usize]) -> View {
+    match rng.below(4) {
         0 => Box::new(|x| x.t()),
         1 => Box::new(|x| x.reshape(-1)),
         2 => Box::new(|x| x.unsqueeze(0)),
         _ => {
             let viewed = |ix: Ix| if matches!(ix, Ix::Tensor(_)) { Ix::from(..) } else { ix };
-            let index: Vec<Ix> = index(dice, shape).into_iter().map(viewed).collect();
+            let index: Vec<Ix> = index(rng, shape).into_iter().map(viewed).collect();
             Box::new(move |x| x.i(index.clone()))
         }
     }
 }
 
-/// Random writes through a tensor and its views, against the same with new tensors.
+/// Random writes through a tensor and its views, compared with functional updates of new tensors.
 #[test]
 fn random_writes_have_the_gradients_of_their_functional_form() {
     for seed in 0..300 {
-        let mut dice = Dice::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let x = leaf([0.5, -1.25, 2.0]);
-        let start: Tensor = match dice.below(3) {
+        let start: Tensor = match rng.below(3) {
             0 => zeros([3, 4]),
             1 => (&x.unsqueeze(1) * Tensor::from([1.0, 2.0, 3.0, 4.0])).t().copy().t(),
             _ => &x.unsqueeze(1) * Tensor::from([1.0, 2.0, 3.0, 4.0]),
         };
         let numbers = Tensor::arange(0i64, 12, 1).reshape([3, 4]);
         let mut model = start.copy();
-        // Every tensor with the numbers of its elements in the first.
+        // Every tensor, with the positions of its elements in the first one.
         let mut tensors = vec![(start, numbers)];
-        for _ in 0..2 + dice.below(10) {
-            let (tensor, places) = tensors[dice.below(tensors.len())].clone();
-            if dice.below(3) == 0 && places.size() > 0 && tensor.rank() > 0 && tensor.rank() < 4 {
-                let view = view(&mut dice, tensor.shape());
+        for _ in 0..2 + rng.below(10) {
+            let (tensor, places) = tensors[rng.below(tensors.len())].clone();
+            if rng.below(3) == 0 && places.size() > 0 && tensor.rank() > 0 && tensor.rank() < 4 {
+                let view = view(&mut rng, tensor.shape());
                 let (seen, numbers) = (view(&tensor), view(&places));
                 if seen.array().shares_storage(tensor.array()) {
                     tensors.push((seen, numbers));
                 }
                 continue;
             }
-            let at = index(&mut dice, tensor.shape());
+            let at = index(&mut rng, tensor.shape());
             let targets = places.i(at.clone());
             let shape = targets.shape().clone();
-            let (source, same) = match dice.below(4) {
-                0 => (Tensor::from(dice.number()), None),
-                1 => (x.i(dice.below(3)) * dice.number(), None),
+            let (source, same) = match rng.below(4) {
+                0 => (Tensor::from(rng.number()), None),
+                1 => (x.i(rng.below(3)) * rng.number(), None),
                 2 => {
-                    let (other, places) = &tensors[dice.below(tensors.len())];
+                    let (other, places) = &tensors[rng.below(tensors.len())];
                     let source = |read: &Tensor| read.sum(..) * 0.5 + x.i(0);
                     (source(other), Some(source(&model.take(places))))
                 }
@@ -457,7 +457,7 @@ fn random_writes_have_the_gradients_of_their_functional_form() {
         }
         let mut loss = (Tensor::from(0.0), Tensor::from(0.0));
         for (tensor, places) in &tensors {
-            let weight = Tensor::from(dice.number());
+            let weight = Tensor::from(rng.number());
             let read = model.take(places);
             assert_eq!(tensor.to_vec::<f64>(), read.to_vec::<f64>(), "seed {seed}");
             loss = (loss.0 + (tensor.square() * &weight).sum(..), loss.1 + (read.square() * &weight).sum(..));
@@ -478,7 +478,7 @@ fn random_writes_have_the_gradients_of_their_functional_form() {
 }
 
 #[test]
-fn a_captured_step_sees_a_recorded_write_into_what_was_tracked_before() {
+fn a_captured_step_notices_a_recorded_write_into_a_tracked_tensor() {
     let x = leaf([1.0, 2.0, 3.0]);
     let b = &x * 1.0;
     let gradient = || {
@@ -494,7 +494,7 @@ fn a_captured_step_sees_a_recorded_write_into_what_was_tracked_before() {
 }
 
 #[test]
-fn a_view_that_was_made_a_leaf_is_protected_like_one() {
+fn a_view_that_became_a_leaf_protects_its_base() {
     let x = leaf([1.0, 2.0, 3.0]);
     let b = Tensor::from([0.0, 0.0, 0.0]);
     let view = b.narrow(0, 0, 2).requires_grad_(true);
@@ -509,7 +509,7 @@ fn a_view_that_was_made_a_leaf_is_protected_like_one() {
         let _off = no_grad();
         b.copy_(&Tensor::from([1.0, 2.0, 3.0]));
     }
-    // A leaf no more: its memory may be written again.
+    // After the leaf is detached, its memory may be written again.
     let view = view.requires_grad_(false);
     b.copy_(&x);
     assert!(view.requires_grad());
@@ -517,7 +517,7 @@ fn a_view_that_was_made_a_leaf_is_protected_like_one() {
 }
 
 #[test]
-fn a_leaf_view_that_is_gone_protects_nothing() {
+fn a_dropped_leaf_view_no_longer_protects_its_base() {
     let buffer = Tensor::from([0.0, 0.0, 0.0]);
     for step in 0..3 {
         buffer.copy_(&Tensor::from(f64::from(step)));
@@ -528,7 +528,7 @@ fn a_leaf_view_that_is_gone_protects_nothing() {
 }
 
 #[test]
-fn kept_gradients_share_no_memory() {
+fn retained_gradients_share_no_storage() {
     let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
     let a = &x * 1.0;
     let c = &a + &y;
@@ -542,7 +542,7 @@ fn kept_gradients_share_no_memory() {
 }
 
 #[test]
-fn targets_of_one_update_do_not_overlap() {
+fn overlapping_targets_of_one_update_are_errors() {
     let b = Tensor::arange(1.0, 9.0, 1.0);
     let both = formula!(|p, q| (p + 1.0, q * 2.0));
     let refused =

@@ -1,10 +1,10 @@
-//! Gradients of linear algebra that are known in closed form.
+//! Gradients of linear algebra in closed form.
 
 use crate::support::assert_close;
 use pellucid_tensor::ops::{self, Cutoff, MatrixNorm, QrMode};
 use pellucid_tensor::{Grad, Tensor, grad};
 
-/// A matrix that is neither symmetric nor near the identity, and its inverse.
+/// Returns a matrix that is neither symmetric nor near the identity, and its inverse.
 fn matrix() -> (Tensor, [f64; 4]) {
     // det = 2·3 − 1·(−4) = 10.
     (Tensor::from([[2.0, 1.0], [-4.0, 3.0]]).requires_grad_(true), [0.3, -0.1, 0.4, 0.2])
@@ -14,33 +14,33 @@ fn symmetric() -> Tensor {
     Tensor::from([[4.0, 2.0], [2.0, 5.0]]).requires_grad_(true)
 }
 
-/// The gradient of a number.
+/// Returns the gradient of the scalar y with respect to x.
 #[track_caller]
 fn slope(y: &Tensor, x: &Tensor) -> Tensor {
-    grad(&[y], &[x], Grad { retain_graph: true, ..Default::default() }).expect("a gradient").remove(0)
+    grad(&[y], &[x], Grad { retain_graph: true, ..Default::default() }).expect("the tensor has a gradient").remove(0)
 }
 
 #[test]
-fn of_det_it_is_the_cofactors() {
+fn gradient_of_det_is_the_cofactor_matrix() {
     let (x, _) = matrix();
     assert_close(&slope(&x.det(), &x), &[3.0, 4.0, -1.0, 2.0]);
 }
 
 #[test]
-fn of_det_of_a_singular_matrix_too() {
+fn gradient_of_det_of_a_singular_matrix() {
     let x = Tensor::from([[1.0, 2.0], [2.0, 4.0]]).requires_grad_(true);
     assert_close(&slope(&x.det(), &x), &[4.0, -2.0, -2.0, 1.0]);
 }
 
 #[test]
-fn of_logdet_and_slogdet_it_is_the_inverse_transposed() {
+fn gradient_of_logdet_and_slogdet_is_the_transposed_inverse() {
     let (x, [a, b, c, d]) = matrix();
     assert_close(&slope(&x.logdet(), &x), &[a, c, b, d]);
     assert_close(&slope(&x.slogdet().1, &x), &[a, c, b, d]);
 }
 
 #[test]
-fn of_inv_each_column_meets_each_row() {
+fn gradient_of_inv_is_minus_column_sums_times_row_sums() {
     // ∂ Σ X⁻¹ / ∂xᵢⱼ = −(column sum i of X⁻¹)·(row sum j of X⁻¹).
     let (x, [a, b, c, d]) = matrix();
     let (columns, rows) = ([a + c, b + d], [a + b, c + d]);
@@ -51,7 +51,7 @@ fn of_inv_each_column_meets_each_row() {
 }
 
 #[test]
-fn of_solve_it_is_that_of_the_inverse_times_the_right_hand_side() {
+fn gradient_of_solve_equals_that_of_the_inverse_times_the_right_side() {
     let (x, [a, b, c, d]) = matrix();
     let right = Tensor::from([1.0, 1.0]).requires_grad_(true);
     let by_right = [a + c, b + d];
@@ -68,16 +68,16 @@ fn of_solve_it_is_that_of_the_inverse_times_the_right_hand_side() {
 }
 
 #[test]
-fn of_solve_triangular_the_other_triangle_has_none() {
+fn gradient_of_solve_triangular_is_zero_in_the_other_triangle() {
     let x = Tensor::from([[2.0, 7.0], [1.0, 4.0]]).requires_grad_(true);
     let y = x.solve_triangular(&Tensor::from([[2.0], [5.0]]), false, true, false);
-    // y = (1, (5 − y₀)/4): its sum by the elements of the lower triangle.
+    // y = (1, (5 − y₀)/4), and its sum is differentiated with respect to the lower triangle.
     assert_close(&slope(&y.sum(..), &x), &[-0.375, 0.0, -0.25, -0.25]);
 }
 
 #[test]
-fn of_the_trace_of_a_power_of_eigenvalues_it_is_the_power() {
-    // Σ wᵢ² = tr X², whose gradient is 2·X.
+fn gradient_of_squared_eigenvalues_is_twice_the_matrix() {
+    // Σ wᵢ² = tr X² has the gradient 2·X.
     let x = symmetric();
     let expected = [8.0, 4.0, 4.0, 10.0];
     assert_close(&slope(&x.eigvalsh(false).square().sum(..), &x), &expected);
@@ -87,7 +87,7 @@ fn of_the_trace_of_a_power_of_eigenvalues_it_is_the_power() {
 }
 
 #[test]
-fn of_the_squares_of_singular_values_it_is_the_matrix_twice() {
+fn gradient_of_squared_singular_values_is_twice_the_matrix() {
     let (x, _) = matrix();
     let expected = [4.0, 2.0, -8.0, 6.0];
     assert_close(&slope(&x.svdvals().square().sum(..), &x), &expected);
@@ -97,7 +97,7 @@ fn of_the_squares_of_singular_values_it_is_the_matrix_twice() {
 }
 
 #[test]
-fn of_the_squares_of_factors_it_is_that_of_the_product() {
+fn gradient_of_squared_factors_equals_that_of_the_product() {
     // Σ Lᵢⱼ² = tr X, and Σ Rᵢⱼ² = Σ Xᵢⱼ².
     let x = symmetric();
     assert_close(&slope(&x.cholesky(false).square().sum(..), &x), &[1.0, 0.0, 0.0, 1.0]);
@@ -108,8 +108,8 @@ fn of_the_squares_of_factors_it_is_that_of_the_product() {
 }
 
 #[test]
-fn of_lu_it_is_that_of_its_elements() {
-    // No exchange of rows: −4 is the pivot of the first column, so L = 2/−4 and U = (−4, 3; 0, 1 + 3/2).
+fn gradient_of_lu_agrees_with_its_elements() {
+    // No rows are exchanged: −4 is the pivot of the first column, so L = 2/−4 and U = (−4, 3; 0, 1 + 3/2).
     let (x, _) = matrix();
     let (_, l, u) = x.lu();
     assert_close(&slope(&l.sum(..), &x), &[-0.25, 0.0, -0.125, 0.0]);
@@ -117,7 +117,7 @@ fn of_lu_it_is_that_of_its_elements() {
 }
 
 #[test]
-fn of_the_trace_of_the_exponential_it_is_the_exponential_transposed() {
+fn gradient_of_the_trace_of_the_exponential_is_the_transposed_exponential() {
     let (x, _) = matrix();
     let y = x.matrix_exp();
     let expected = y.t().to_vec::<f64>();
@@ -126,7 +126,7 @@ fn of_the_trace_of_the_exponential_it_is_the_exponential_transposed() {
 }
 
 #[test]
-fn of_norms_it_is_a_matrix_of_norm_one_in_the_dual() {
+fn gradient_of_a_norm_has_dual_norm_one() {
     let x = Tensor::from([[3.0, 0.0], [0.0, -4.0]]).requires_grad_(true);
     for (order, expected) in [
         (MatrixNorm::Frobenius, [0.6, 0.0, 0.0, -0.8]),
@@ -138,12 +138,12 @@ fn of_norms_it_is_a_matrix_of_norm_one_in_the_dual() {
     ] {
         assert_close(&slope(&x.matrix_norm(order, [0, 1], false), &x), &expected);
     }
-    // 4/3, by both singular values.
+    // 4/3, for both singular values.
     assert_close(&slope(&x.cond(2), &x), &[-4.0 / 9.0, 0.0, 0.0, -1.0 / 3.0]);
 }
 
 #[test]
-fn of_multi_dot_it_is_the_product_of_the_others() {
+fn gradient_of_multi_dot_is_the_product_of_the_other_factors() {
     let (a, b) = (Tensor::from([[1.0, 2.0]]), Tensor::from([[5.0], [7.0]]));
     let (x, _) = matrix();
     let y = ops::multi_dot(&[&a, &x, &b]).unwrap();

@@ -1,32 +1,32 @@
-//! Automatic differentiation, point by point.
+//! Tests of automatic differentiation.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `graph` | what is recorded: leaves, nodes, generations, modes |
-//! | `pass` | one pass: seeds, accumulation, what is kept and what is freed |
-//! | `order`, `high_order` | gradients of gradients |
+//! | `graph` | the recorded graph: leaves, nodes, generations, modes |
+//! | `backward_pass` | one pass: seeds, accumulation, retained and freed values |
+//! | `second_order`, `high_order` | gradients of gradients |
 //! | `transform` | `grad`, `vjp`, `jvp`, `hvp` |
-//! | `in_place` | versions, and what cannot be written |
-//! | `in_place_history` | the history that a write in place makes |
-//! | `memory` | tensors that share memory: operands, gradients, views made under `no_grad` |
+//! | `in_place` | version counters, protected tensors |
+//! | `in_place_history` | the history of writes in place |
+//! | `shared_memory` | tensors that share memory: operands, gradients, views made under `no_grad` |
 //! | `hook` | hooks |
-//! | `operation` | users' own operations |
-//! | `autocast` | mixed precision: dtypes by policy, gradients in the dtypes of what they are of |
-//! | `checkpoint` | parts that are computed again; anomaly mode |
-//! | `none` | what has no gradient |
-//! | `linalg` | gradients of linear algebra that are known in closed form |
+//! | `custom_operation` | user-defined operations |
+//! | `autocast` | mixed precision: dtypes by policy, gradients in the dtype of their tensor |
+//! | `checkpoint` | recomputation; anomaly mode |
+//! | `untracked` | operations without a gradient |
+//! | `linalg` | gradients of linear algebra in closed form |
 
 mod autocast;
+mod backward_pass;
 mod checkpoint;
+mod custom_operation;
 mod graph;
 mod high_order;
 mod hook;
 mod in_place;
 mod in_place_history;
 mod linalg;
-mod memory;
-mod none;
-mod operation;
-mod order;
-mod pass;
+mod second_order;
+mod shared_memory;
 mod transform;
+mod untracked;

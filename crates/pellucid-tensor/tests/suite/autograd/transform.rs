@@ -8,7 +8,7 @@ use pellucid_tensor::{
 };
 
 #[test]
-fn grad_never_touches_grad() {
+fn grad_does_not_change_stored_gradients() {
     let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
     x.set_grad(Some(Tensor::from([9.0, 9.0])));
     let z = &x * &y;
@@ -21,7 +21,7 @@ fn grad_never_touches_grad() {
 }
 
 #[test]
-fn grad_reaches_non_leaves_and_runs_only_what_leads_there() {
+fn grad_accepts_non_leaves_and_runs_only_the_necessary_nodes() {
     let x = number(0.5);
     let y = x.sin();
     let z = y.square();
@@ -30,7 +30,7 @@ fn grad_reaches_non_leaves_and_runs_only_what_leads_there() {
     let both = grad(&[&z], &[&x, &y], Grad::default()).unwrap();
     assert_close(&both[0], &[2.0 * 0.5f64.sin() * 0.5f64.cos()]);
     assert_close(&both[1], &[2.0 * 0.5f64.sin()]);
-    // A freed node that does not lead to the input is not asked.
+    // A freed node that does not lead to the input is not executed.
     let (a, b) = (number(2.0), number(3.0));
     let side = a.sin();
     side.backward();
@@ -56,7 +56,7 @@ fn results_share_no_memory() {
         }
         assert!(results.iter().all(|g| g.to_vec::<f64>() == [5.0, 5.0]));
     }
-    // One element of the sum's gradient, written.
+    // Writes one element of the gradient of the sum.
     let g = grad(&[&a.sum(..)], &[&a], Grad::default()).unwrap().remove(0);
     g.set(0, 7.0);
     assert_eq!(g.to_vec::<f64>(), [7.0, 1.0]);
@@ -71,7 +71,7 @@ fn an_unused_input_gets_zeros_and_an_untracked_one_is_refused() {
     let refused = |r: Result<Vec<Tensor>>| matches!(r, Err(Error::NotTracked { op: "grad", .. }));
     assert!(refused(grad(&[&x.square()], &[&Tensor::from(1.0)], Grad::default())));
     assert!(refused(grad(&[&Tensor::from(1.0)], &[&x], Grad::default())));
-    // The input itself, and twice.
+    // The input itself as an output, and one input twice.
     let got = grad(&[&x], &[&x, &x], Grad::default()).unwrap();
     assert_eq!((got[0].item::<f64>(), got[1].item::<f64>()), (1.0, 1.0));
 }
@@ -127,7 +127,7 @@ fn jvp_in_closed_form() {
     // A linear function, whose vjp does not depend on x.
     let (_, products) = jvp(|x| Ok(vec![&x[0] * 3.0]), &[&x], &[&dx]).unwrap();
     assert_close(&products[0], &[3.0, 6.0]);
-    // An output that depends on nothing.
+    // An output that does not depend on the input.
     let (_, products) = jvp(|_| Ok(vec![Tensor::from([7.0])]), &[&x], &[&dx]).unwrap();
     assert_close(&products[0], &[0.0]);
 }
@@ -144,13 +144,13 @@ fn hvp_in_closed_form() {
     let by_y = |i: usize| 3.0 * xs[i] * xs[i] * us[i];
     assert_close(&products[0], &[by_x(0), by_x(1)]);
     assert_close(&products[1], &[by_y(0), by_y(1)]);
-    // A linear function has none.
+    // A linear function has a zero Hessian.
     let (_, products) = hvp(|x| Ok(x[0].sum(..)), &[&x], &[&dx]).unwrap();
     assert_close(&products[0], &[0.0, 0.0]);
     assert!(matches!(hvp(|x| Ok(x[0].clone()), &[&x], &[&dx]), Err(Error::NotAScalar { op: "hvp", .. })));
 }
 
-/// The loss of a small network, with every parameter used and one of them twice.
+/// Returns the loss of a small network that uses every parameter, one of them twice.
 fn network(p: &[Tensor]) -> Result<Tensor> {
     let x = wave([5, 6]);
     let hidden = (x.matmul(&p[0].t()) + &p[1]).relu();
@@ -164,7 +164,7 @@ fn parameters() -> ([Tensor; 3], [Tensor; 3]) {
     (parameters, vectors)
 }
 
-/// The value and H·v as `hvp` defines them, every kernel run when it is submitted.
+/// Returns the value and H·v by the definition of `hvp`, with eager kernels.
 fn eager_hvp(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor], vectors: &[Tensor]) -> Vec<Vec<u8>> {
     let inputs: Vec<Tensor> = inputs.iter().map(|t| t.detach().requires_grad_(true)).collect();
     let refs: Vec<&Tensor> = inputs.iter().collect();
@@ -183,7 +183,7 @@ fn hvp_bits(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor], vectors:
 }
 
 #[test]
-fn hvp_is_bit_equal_to_the_eager_way_whatever_surrounds_it() {
+fn hvp_is_bitwise_equal_to_eager_execution_in_every_mode() {
     let (inputs, vectors) = parameters();
     let expected = eager_hvp(network, &inputs, &vectors);
     assert_eq!(hvp_bits(network, &inputs, &vectors), expected);
@@ -203,7 +203,7 @@ fn hvp_is_bit_equal_to_the_eager_way_whatever_surrounds_it() {
     let replayed = step.launch(&vectors.iter().collect::<Vec<_>>()).unwrap();
     let products = bits(&(0..3).map(|i| replayed.to_tensor(i).unwrap()).collect::<Vec<_>>());
     assert_eq!(products, expected[1..], "captured");
-    // Its results can be differentiated, and the graph is theirs to keep.
+    // Its results can be differentiated, and their graph is retained.
     let tracked = inputs.each_ref().map(|t| t.detach().requires_grad_(true));
     let all: (Vec<_>, Vec<_>) = (tracked.iter().collect(), vectors.iter().collect());
     let (value, products) = hvp(network, &all.0, &all.1).unwrap();
@@ -213,7 +213,7 @@ fn hvp_is_bit_equal_to_the_eager_way_whatever_surrounds_it() {
 }
 
 #[test]
-fn hvp_may_read_values_on_its_way() {
+fn functions_and_hooks_in_hvp_may_read_values() {
     let (inputs, vectors) = parameters();
     let expected = eager_hvp(network, &inputs, &vectors);
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -232,7 +232,7 @@ fn hvp_may_read_values_on_its_way() {
 }
 
 #[test]
-fn hvp_and_jvp_return_errors_and_leave_the_mode() {
+fn hvp_and_jvp_return_errors_and_restore_the_mode() {
     let (x, v) = (leaf([1.0, 2.0]), Tensor::from([1.0, 0.5]));
     let cubes = |x: &[Tensor]| Ok(x[0].cube().sum(..));
     let wrong = Tensor::from([1.0, 2.0, 3.0]);
@@ -243,7 +243,7 @@ fn hvp_and_jvp_return_errors_and_leave_the_mode() {
     assert!(matches!(jvp(one, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
     let untracked = |x: &[Tensor]| Ok(x[0].detach().sum(..));
     assert!(matches!(hvp(untracked, &[&x], &[&v]), Err(Error::NotTracked { .. })));
-    // Work is done at once again: a class number is checked where it is given.
+    // Execution is eager again: a class index is checked in the call.
     let classes = Tensor::from([5i64]);
     let checked = ops::cross_entropy(&wave([1, 3]), &classes, ops::CrossEntropy::default());
     assert!(matches!(checked, Err(Error::IndexOutOfBounds { .. })));
@@ -251,7 +251,7 @@ fn hvp_and_jvp_return_errors_and_leave_the_mode() {
 
 #[test]
 fn transforms_compose_and_work_under_no_grad() {
-    // d/dx of the directional derivative of x³ along 1: 6x.
+    // d/dx of the directional derivative of x³ along 1 is 6x.
     let x = number(2.0);
     let (_, slopes) = jvp(|x| Ok(vec![x[0].cube()]), &[&x], &[&Tensor::from(1.0)]).unwrap();
     assert_close(&slopes[0], &[12.0]);
@@ -265,7 +265,7 @@ fn transforms_compose_and_work_under_no_grad() {
 
 #[test]
 fn gradcheck_finds_a_wrong_gradient() {
-    use super::operation::Cubed;
+    use super::custom_operation::Cubed;
     let x = leaf([0.5, 1.5]);
     let apply = |wrong| move |x: &[Tensor]| Ok(vec![pellucid_tensor::apply_one(Cubed { wrong }, &[&x[0]])?]);
     gradcheck(apply(false), &[&x], Check::default()).unwrap();
@@ -274,12 +274,12 @@ fn gradcheck_finds_a_wrong_gradient() {
     assert!(matches!(found, Error::GradCheck { check: "gradcheck", output: 0, input: 0, .. }), "{found}");
     let narrow = Tensor::from([1.0f32]).requires_grad_(true);
     assert!(matches!(gradcheck(apply(false), &[&narrow], Check::default()), Err(Error::DTypeMismatch { .. })));
-    // A detached result is a silently missing gradient.
+    // A detached result has a silently missing gradient.
     assert!(gradcheck(|x| Ok(vec![x[0].detach().square()]), &[&x], Check::default()).is_err());
 }
 
 #[test]
-fn a_jacobian_has_the_axes_of_both() {
+fn a_jacobian_has_the_axes_of_output_and_input() {
     let (x, w) = (Tensor::from([[1.0, 2.0], [3.0, 4.0]]), Tensor::from([[1.0, 0.5, 2.0], [0.0, 1.0, 1.0]]));
     let (y, j) = jacobian(|x| ops::matmul(x, &w), &x).unwrap();
     assert_eq!((y.shape().dims(), j.shape().dims()), (&[2, 3][..], &[2, 3, 2, 2][..]));
@@ -288,7 +288,7 @@ fn a_jacobian_has_the_axes_of_both() {
         let want = if row == from { w.to_vec::<f64>()[3 * inner + column] } else { 0.0 };
         assert_eq!(d, want, "element {k}");
     }
-    // Of a number by a number, of nothing, and of what does not depend on x.
+    // 0-d input and output, an empty input, and an output that does not depend on x.
     let (_, j) = jacobian(|x| Ok(x.sin()), &Tensor::from(0.5)).unwrap();
     assert_eq!((j.rank(), j.item::<f64>()), (0, 0.5f64.cos()));
     assert_eq!(jacobian(|x| ops::narrow(x, 0, 0, 0), &x).unwrap().1.shape().dims(), [0, 2, 2, 2]);
@@ -296,7 +296,7 @@ fn a_jacobian_has_the_axes_of_both() {
 }
 
 #[test]
-fn a_hessian_is_that_of_its_vector_products_and_is_differentiable() {
+fn a_hessian_agrees_with_hvp_and_is_differentiable() {
     let f = |x: &Tensor| Ok((x.sin() * x.prod(..)).sum(..));
     let x = leaf([0.3, -0.7, 1.1]);
     let (value, h) = hessian(f, &x).unwrap();

@@ -12,7 +12,7 @@ fn loss(x: &Tensor, w: &Tensor) -> Tensor {
     x.matmul(w).tanh().square().mean(..)
 }
 
-/// A step of training: gradient from none, descent in place.
+/// Executes one training step: computes the gradient and updates the weight in place.
 fn descend(x: &Tensor, w: &Tensor) -> Tensor {
     w.zero_grad();
     let value = loss(x, w);
@@ -23,7 +23,7 @@ fn descend(x: &Tensor, w: &Tensor) -> Tensor {
     value.detach()
 }
 
-/// Two layers with dropout, and momentum beside every weight.
+/// A perceptron with two layers, dropout and SGD with momentum.
 struct Mlp {
     weights: [Tensor; 4],
     momenta: [Tensor; 4],
@@ -37,7 +37,7 @@ impl Mlp {
         Mlp { weights, momenta, generator: Generator::new(12) }
     }
 
-    /// One step of training; returns the loss.
+    /// Executes one training step and returns the loss.
     fn step(&self, x: &Tensor, classes: &Tensor) -> Tensor {
         let [w, b, v, c] = &self.weights;
         self.weights.iter().for_each(Tensor::zero_grad);
@@ -82,7 +82,7 @@ fn twenty_replayed_steps_equal_twenty_eager_ones_bit_for_bit() {
 }
 
 #[test]
-fn recording_leaves_everything_as_it_was() {
+fn recording_restores_all_state() {
     let (x, w, g) = (wave([4, 3]), wave([3, 2]).requires_grad_(true), Generator::new(3));
     let counter = Tensor::zeros([1], DType::I64);
     let state = || bits(&[w.detach(), g.state().clone(), counter.clone()]);
@@ -122,7 +122,7 @@ fn reading_a_value_is_an_error_with_operation_and_line() {
             other => panic!("{op}: {other:?}"),
         }
     }
-    // The try faces return it inside.
+    // The functions that return `Result` return the error inside the step.
     let inside = RefCell::new(None);
     let step = capture(
         |inputs| {
@@ -135,18 +135,18 @@ fn reading_a_value_is_an_error_with_operation_and_line() {
 }
 
 #[test]
-fn a_users_own_panic_goes_on_and_the_mode_is_restored() {
+fn a_user_panic_propagates_and_restores_the_mode() {
     let x = wave([3]);
     let caught = payload_of(|| capture(|_| -> Tensor { panic!("mine") }, &[&x]).map(|_| ()));
     assert_eq!(caught.downcast_ref::<&str>(), Some(&"mine"));
     assert_eq!((&x + 0.0).to_vec::<f32>(), x.to_vec::<f32>());
-    // Any typed error of an operation is returned.
+    // An error of an operation is returned unchanged.
     let refused = capture(|inputs| inputs[0].reshape(7), &[&x]).err();
     assert!(matches!(refused, Some(Error::ShapeMismatch { op: "reshape", .. })));
 }
 
 #[test]
-fn handles_that_escape_are_poisoned() {
+fn escaped_handles_are_poisoned() {
     let escaped = RefCell::new(None);
     let x = wave([3]);
     let mut step = capture(
@@ -167,7 +167,7 @@ fn handles_that_escape_are_poisoned() {
 }
 
 #[test]
-fn a_step_that_piles_up_gradients_is_not_a_fixed_point() {
+fn a_step_that_accumulates_new_gradients_is_not_a_fixed_point() {
     let (x, w) = (wave([4, 3]), wave([3, 2]).requires_grad_(true));
     let refused = capture(|inputs| loss(&inputs[0], &w).backward(), &[&x]).err();
     match refused {
@@ -184,7 +184,7 @@ fn a_step_that_piles_up_gradients_is_not_a_fixed_point() {
 }
 
 #[test]
-fn gradients_may_add_up_in_one_that_was_there() {
+fn gradients_accumulate_in_an_existing_gradient_tensor() {
     let batches: Vec<Tensor> = (0..5).map(|i| wave([4, 3]) * (0.3 + i as f64)).collect();
     let start = || {
         let w = wave([3, 2]).requires_grad_(true);
@@ -200,7 +200,7 @@ fn gradients_may_add_up_in_one_that_was_there() {
     }
     assert_eq!(bits(&[w.grad().unwrap()]), bits(&[eager.grad().unwrap()]));
     assert!(kept.array().shares_storage(w.grad().unwrap().array()), "the same storage, written in place");
-    // Another gradient tensor is another storage: the step is recorded again.
+    // Another gradient tensor has another storage, so the step is recorded again.
     w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
     step.launch(&[&batches[0]]).unwrap();
     eager.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
@@ -209,7 +209,7 @@ fn gradients_may_add_up_in_one_that_was_there() {
 }
 
 #[test]
-fn outputs_are_borrowed_and_copies_are_the_callers() {
+fn outputs_are_borrowed_and_copies_outlive_launches() {
     let x = wave([3]);
     let mut step = capture(|inputs| [&inputs[0] * 2.0, inputs[0].sum(..)], &[&x]).unwrap();
     let outputs = step.launch(&[&x]).unwrap();
@@ -223,16 +223,16 @@ fn outputs_are_borrowed_and_copies_are_the_callers() {
 }
 
 #[test]
-fn what_a_launch_would_lose_or_read_too_early_is_refused() {
+fn writes_to_inputs_and_reads_of_inputs_after_overlapping_writes_are_errors() {
     let (x, total) = (wave([3]), Tensor::from([1.0f32, 2.0, 3.0]));
-    // A write into an input, or into a view of it.
+    // A write to an input, or to a view of it.
     let writes: [fn(&Tensor); 2] = [|x| x.set(0, 77.0), |x| x.reshape([3, 1]).i(1..).copy_(&Tensor::from(1.0f32))];
     for write in writes {
         let error = capture(|inputs| write(&inputs[0]), &[&x]).err();
         assert!(matches!(&error, Some(Error::InvalidArgument { op: "capture", .. })), "{error:?}");
         assert!(error.unwrap().to_string().contains("input 0"));
     }
-    // An input that is what the step writes, and is read after the write.
+    // An input that shares memory with a target of the step, and is read after the write.
     let add = |inputs: &[Tensor]| {
         total.copy_(&(&total + 1.0));
         &inputs[0] * 2.0
@@ -244,7 +244,7 @@ fn what_a_launch_would_lose_or_read_too_early_is_refused() {
     }
     assert_eq!(total.to_vec::<f32>(), [1.0, 2.0, 3.0], "nothing ran");
     assert_eq!(step.launch(&[&total.copy()]).unwrap().to_vec::<f32>(0), [2.0, 4.0, 6.0]);
-    // One that is returned is read at the end; one that is read before the write is what it is eagerly.
+    // A returned input is read at the end. An input that is read before the write has its eager value.
     let mut step = capture(|inputs| (total.set(0, 5.0), inputs[0].clone()).1, &[&x]).unwrap();
     assert!(step.launch(&[&total]).is_err());
     let mut step = capture(
@@ -259,14 +259,14 @@ fn what_a_launch_would_lose_or_read_too_early_is_refused() {
     total.copy_(&Tensor::from([1.0f32, 2.0, 3.0]));
     assert_eq!(step.launch(&[&total]).unwrap().to_vec::<f32>(0), [2.0, 4.0, 6.0]);
     assert_eq!(total.to_vec::<f32>(), [2.0, 4.0, 6.0]);
-    // Another part of the same memory.
+    // Another part of the same storage.
     let (left, right) = (total.i(..1), total.i(1..));
     let mut step = capture(|inputs| (left.set(0, 9.0), &inputs[0] * 1.0).1, &[&right]).unwrap();
     assert_eq!(step.launch(&[&right]).unwrap().to_vec::<f32>(0), [4.0, 6.0]);
 }
 
 #[test]
-fn a_class_that_is_none_makes_the_loss_and_all_gradients_nan() {
+fn an_invalid_class_makes_the_loss_and_all_gradients_nan() {
     use pellucid_tensor::ops::{self, CrossEntropy, Ctc, MultiMargin, NllLoss, Reduction};
     type Loss = fn(&Tensor, &Tensor, Reduction) -> Tensor;
     let losses: [(&str, Loss); 9] = [
@@ -293,7 +293,7 @@ fn a_class_that_is_none_makes_the_loss_and_all_gradients_nan() {
         }),
         ("multilabel_margin_loss", |x, t, reduction| {
             let ends = Tensor::from([[-1i64, -1]; 4]);
-            // A negative number ends the list here, and is none of the classes.
+            // A negative label ends the list of labels here; it is not an error.
             let t = ops::where_(&t.lt(0), Tensor::from(9i64), t).unwrap();
             let all = ops::concatenate(&[&t.unsqueeze(1), &ends], 1).unwrap();
             x.multilabel_margin_loss(&all, reduction)
@@ -301,7 +301,7 @@ fn a_class_that_is_none_makes_the_loss_and_all_gradients_nan() {
         ("ctc_loss", |x, t, reduction| {
             let steps = x.log_softmax(1).broadcast_to([5, 4, 3]);
             let (long, one) = (Tensor::from([5i64; 4]), Tensor::from([1i64; 4]));
-            // The blank is no label.
+            // The blank class is not a valid label.
             let t = ops::where_(&t.eq(0), Tensor::from(1i64), t).unwrap();
             steps.ctc_loss(&t.unsqueeze(1), &long, &one, Ctc { reduction, ..Default::default() })
         }),
@@ -339,7 +339,7 @@ fn a_class_that_is_none_makes_the_loss_and_all_gradients_nan() {
 }
 
 #[test]
-fn an_index_that_is_none_stops_a_launch_before_the_update() {
+fn an_invalid_index_stops_a_launch_before_the_update() {
     let steps: [fn(&Tensor, &Tensor) -> Tensor; 3] = [
         |table, index| table.index_select(0, index),
         |table, index| table.take_along_axis(&index.unsqueeze(1), 0),
@@ -391,7 +391,7 @@ fn inputs_of_another_shape_are_recorded_again() {
 }
 
 #[test]
-fn a_host_number_that_changed_is_found() {
+fn verify_finds_a_changed_host_number() {
     let (x, rate) = (wave([3]), Cell::new(0.1));
     let mut step = capture(|inputs| &inputs[0] * rate.get(), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
@@ -400,12 +400,12 @@ fn a_host_number_that_changed_is_found() {
         Err(Error::CaptureChanged { difference }) => assert!(difference.contains("mul"), "{difference}"),
         other => panic!("{other:?}"),
     }
-    // A tensor made of host values is found as well.
+    // `verify` also finds a changed tensor of host values,
     let mut step = capture(|inputs| &inputs[0] * Tensor::from([rate.get() as f32]), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
     rate.set(0.3);
     assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
-    // And another tensor in the place of one.
+    // and a replaced tensor.
     let bound = RefCell::new(wave([3]));
     let mut step = capture(|inputs| &inputs[0] * &*bound.borrow(), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
@@ -424,12 +424,12 @@ fn debug_builds_verify_before_the_second_and_third_launch() {
 }
 
 #[test]
-fn random_kernels_go_on_and_advance_unseen() {
+fn unused_random_kernels_advance_the_generator() {
     let draw = |g: &Generator| ops::rand_with([4], DType::F32, g).unwrap();
     let (one, other) = (Generator::new(6), Generator::new(6));
     let mut step = capture(
         |_| {
-            draw(&one); // nobody uses these numbers
+            draw(&one); // the result is unused
             draw(&one)
         },
         &[],
@@ -444,7 +444,7 @@ fn random_kernels_go_on_and_advance_unseen() {
 }
 
 #[test]
-fn dropout_draws_anew_in_every_launch() {
+fn dropout_draws_new_masks_in_every_launch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::ones([64], DType::F32);
     manual_seed(2);
@@ -457,7 +457,7 @@ fn dropout_draws_anew_in_every_launch() {
 }
 
 #[test]
-fn a_tensor_that_the_step_reads_is_read_anew() {
+fn every_launch_reads_the_current_value_of_a_tensor() {
     let (x, scale) = (wave([3]), Tensor::from(2.0f32));
     let mut step = capture(|inputs| &inputs[0] * &scale, &[&x]).unwrap();
     assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), (&x * 2.0).to_vec::<f32>());

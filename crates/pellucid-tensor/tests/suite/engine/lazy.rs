@@ -1,4 +1,4 @@
-//! `lazy`: the same bits, computed when they are read.
+//! `lazy`: deferred operations compute the same bits when they are read.
 
 use super::programs::{ALL, wave};
 use crate::support::{bits, leaf, panic_of, payload_of};
@@ -9,13 +9,13 @@ fn every_program_computes_the_same_bits() {
     for (name, program) in ALL {
         let eager = bits(&program());
         assert_eq!(bits(&lazy(program)), eager, "{name}");
-        // Read inside, one after the other.
+        // Read inside the lazy scope, one after the other.
         assert_eq!(lazy(|| bits(&program())), eager, "{name}, read inside");
     }
 }
 
 #[test]
-fn the_threads_generator_goes_on() {
+fn the_generator_of_the_thread_advances() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let draw = || {
         let a = Tensor::rand([3], DType::F32);
@@ -30,7 +30,7 @@ fn the_threads_generator_goes_on() {
 }
 
 #[test]
-fn a_read_inside_decides_what_comes_next() {
+fn control_flow_may_depend_on_a_read() {
     let y = lazy(|| {
         let x = wave([4]);
         let scale = if x.sum(..).item::<f32>() > 0.0 { 2.0 } else { 3.0 };
@@ -44,7 +44,7 @@ fn a_read_inside_decides_what_comes_next() {
 }
 
 #[test]
-fn a_value_is_read_as_it_was_when_it_was_computed() {
+fn a_read_returns_the_value_at_the_time_of_computation() {
     let (before, after) = lazy(|| {
         let x = Tensor::from([1.0, 2.0]);
         let before = &x * 10.0;
@@ -55,7 +55,7 @@ fn a_value_is_read_as_it_was_when_it_was_computed() {
 }
 
 #[test]
-fn a_write_to_a_saved_value_is_noticed_in_lists_too() {
+fn a_deferred_write_to_a_saved_value_is_noticed() {
     let error = lazy(|| {
         let (x, c) = (leaf([1.0]), Tensor::from([2.0]));
         let y = &x * &c;
@@ -66,7 +66,7 @@ fn a_write_to_a_saved_value_is_noticed_in_lists_too() {
 }
 
 #[test]
-fn lists_nest_and_other_threads_may_read_them() {
+fn lazy_scopes_nest_and_other_threads_may_read_deferred_values() {
     let y = lazy(|| lazy(|| wave([3]) * 2.0) + 1.0);
     assert_eq!(bits(&[y]), bits(&[wave([3]) * 2.0 + 1.0]));
     let seen = lazy(|| {
@@ -78,13 +78,13 @@ fn lists_nest_and_other_threads_may_read_them() {
 }
 
 #[test]
-fn a_long_list_runs_by_itself() {
+fn a_long_list_is_flushed_automatically() {
     let y = lazy(|| (0..25_000).fold(Tensor::zeros([2], DType::F64), |y, _| y + 1.0));
     assert_eq!(y.to_vec::<f64>(), [25_000.0; 2]);
 }
 
 #[test]
-fn a_kernel_that_fails_is_an_error_where_it_is_needed() {
+fn a_failed_kernel_is_an_error_at_the_read() {
     let bad = || wave([3]).index_select(0, &Tensor::from([7i64]));
     assert!(panic_of(|| lazy(bad)).contains("is out of bounds"));
     let inside = lazy(|| {
@@ -95,7 +95,7 @@ fn a_kernel_that_fails_is_an_error_where_it_is_needed() {
 }
 
 #[test]
-fn a_panic_inside_leaves_the_mode() {
+fn a_panic_ends_the_lazy_mode() {
     let caught = payload_of(|| lazy(|| panic!("mine")));
     assert_eq!(caught.downcast_ref::<&str>(), Some(&"mine"));
     assert_eq!((Tensor::from([1.0]) + 1.0).item::<f64>(), 2.0);
@@ -113,16 +113,16 @@ fn eval_runs_what_is_recorded() {
 }
 
 #[test]
-fn what_nobody_can_see_is_not_computed() {
+fn unreachable_results_are_not_computed() {
     let generator = Generator::new(5);
     let (kept, view, behind) = (wave([4]), Tensor::zeros([2, 3], DType::F32), Tensor::zeros([2], DType::F32));
     let (sum, product) = lazy(|| {
-        // This kernel would fail; its value is gone, and so is that of what was computed from it.
+        // This kernel would fail, but its result and all values computed from it are dropped.
         let bad = kept.index_select(0, &Tensor::from([7i64]));
         drop(&bad * 2.0);
         drop(bad);
         drop(ops::rand_with([4], DType::F32, &generator));
-        // Seen through another handle, a view, a tensor that was there before, what is saved for backward.
+        // Values that are reachable: through another handle, a view, an existing tensor, a saved value.
         view.i((.., 1)).copy_(&behind.exp());
         let x = wave([3]).requires_grad_(true);
         let product = (&x * &x.exp()).sum(..);
@@ -131,8 +131,8 @@ fn what_nobody_can_see_is_not_computed() {
     assert_eq!(sum.item::<f32>(), (&kept + 1.0).i(1..).sum(..).item::<f32>());
     assert_eq!(view.to_vec::<f32>(), [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]);
     product.backward();
-    assert_eq!(generator.state().to_vec::<i64>(), drawn(5, 4), "a stream goes on, whoever looks at its numbers");
-    // A read runs what is alive at that time.
+    assert_eq!(generator.state().to_vec::<i64>(), drawn(5, 4), "unused draws advance the generator too");
+    // A read computes the values that are reachable at that time.
     lazy(|| {
         let bad = kept.index_select(0, &Tensor::from([7i64]));
         let good = &kept * 2.0;
@@ -141,16 +141,16 @@ fn what_nobody_can_see_is_not_computed() {
     });
 }
 
-/// The state of a generator of this key after it drew so many numbers.
+/// Returns the state of a generator with this key after it drew `numbers` numbers.
 fn drawn(key: u64, numbers: usize) -> Vec<i64> {
     let generator = Generator::new(key);
     ops::rand_with([numbers], DType::F32, &generator).unwrap();
     generator.state().to_vec()
 }
 
-/// A tensor from outside that a deferred kernel writes has its new value for everyone who reads it.
+/// Every reader sees the new value of an external tensor that a deferred kernel writes.
 #[test]
-fn deferred_writes_to_tensors_from_outside_are_seen() {
+fn deferred_writes_to_external_tensors_are_visible() {
     let on_thread = |f: &(dyn Fn() -> Vec<f64> + Sync)| std::thread::scope(|s| s.spawn(f).join().unwrap());
     let (five, nine) = (Tensor::from([5.0f64, 5.0]), Tensor::from([9.0f64, 9.0]));
     let start = || Tensor::from([1.0f64, 2.0]);
@@ -165,7 +165,7 @@ fn deferred_writes_to_tensors_from_outside_are_seen() {
         eager(|| x.copy_(&five));
         assert_eq!(y.to_vec::<f64>(), [9.0, 9.0], "the read comes first");
     });
-    // A later write of another thread, eager, lazy, and by a captured step.
+    // A later write by another thread, eagerly, lazily, and by a captured step.
     let mut step = capture(|_| x.copy_(&nine), &[]).unwrap();
     for way in 0..3 {
         lazy(|| {
@@ -178,7 +178,7 @@ fn deferred_writes_to_tensors_from_outside_are_seen() {
             assert_eq!(x.to_vec::<f64>(), [9.0, 9.0], "{way}");
         });
     }
-    // A kernel that reads what it writes, under another layout, and reads before and after other writes.
+    // A kernel that reads its target with another layout, and reads before and after other writes.
     let x = Tensor::from([1.0f64, 2.0, 3.0]);
     lazy(|| {
         x.copy_(&x.flip(0));
@@ -186,7 +186,7 @@ fn deferred_writes_to_tensors_from_outside_are_seen() {
         x.copy_(&x.roll(&[1], &[0]));
         assert_eq!((y.to_vec::<f64>(), x.to_vec::<f64>()), (vec![30.0, 20.0, 10.0], vec![1.0, 3.0, 2.0]));
     });
-    // A failed kernel leaves the tensor as it was, and its own results without a value.
+    // A failed kernel leaves the tensor unchanged and its own results without values.
     let x = start();
     let failed = std::panic::catch_unwind(|| {
         lazy(|| {

@@ -1,12 +1,11 @@
-//! One engine, two modes: what is deferred computes the same bits, and a captured step keeps its
-//! contract.
+//! Eager, lazy and captured execution compute the same bits, and a captured step keeps its contract.
 
-mod bound;
 mod capture;
+mod capture_errors;
+mod captured_tensors;
 mod lazy;
 pub mod programs;
 mod random;
-mod refused;
-mod replaced;
+mod recapture;
 
-pub use random::Dice;
+pub use random::SplitMix64;

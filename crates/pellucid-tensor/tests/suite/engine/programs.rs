@@ -1,11 +1,11 @@
-//! Programs that both modes run: each gives its results and leaves nothing behind but them.
+//! Programs for tests of all execution modes. Each returns its results and has no other effect.
 
 use pellucid_tensor::{DType, Generator, Grad, Tensor, grad, no_grad, ops};
 
-/// A name, and a program that makes all its tensors itself.
+/// A name, and a program that creates all its tensors itself.
 pub type Program = (&'static str, fn() -> Vec<Tensor>);
 
-/// The same numbers in every run.
+/// Returns the same elements in every run.
 pub fn wave<const N: usize>(shape: [usize; N]) -> Tensor {
     let n: usize = shape.iter().product();
     let data: Vec<f32> = (0..n).map(|i| (0.7 + 1.9 * i as f32).sin()).collect();

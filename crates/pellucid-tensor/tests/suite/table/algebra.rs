@@ -1,4 +1,4 @@
-//! Matrices as lists of rows, by the plainest algorithms: the reference of the rows of linear algebra.
+//! Matrices as lists of rows, and elementary algorithms: the reference of the linear algebra rows.
 
 use super::nd::{Nd, indices};
 
@@ -20,12 +20,12 @@ pub fn times(a: &Mat, b: &Mat) -> Mat {
     mat(a.len(), b.first().map_or(0, Vec::len), |i, j| (0..b.len()).map(|k| a[i][k] * b[k][j]).sum())
 }
 
-/// X with A·X = B, and det A: Gauss–Jordan elimination with the largest pivot of each column.
-pub fn solved(a: &Mat, b: &Mat) -> (Mat, f64) {
+/// Returns X with A·X = B, and det A, by Gauss–Jordan elimination with partial pivoting.
+pub fn solve_with_determinant(a: &Mat, b: &Mat) -> (Mat, f64) {
     let n = a.len();
     let (mut a, mut x, mut det) = (a.clone(), b.clone(), 1.0);
     for k in 0..n {
-        let pivot = (k..n).max_by(|&i, &j| a[i][k].abs().total_cmp(&a[j][k].abs())).expect("a row");
+        let pivot = (k..n).max_by(|&i, &j| a[i][k].abs().total_cmp(&a[j][k].abs())).expect("at least one row");
         if pivot != k {
             (det, _, _) = (-det, a.swap(k, pivot), x.swap(k, pivot));
         }
@@ -42,10 +42,10 @@ pub fn solved(a: &Mat, b: &Mat) -> (Mat, f64) {
 }
 
 pub fn inverse(a: &Mat) -> Mat {
-    solved(a, &identity(a.len())).0
+    solve_with_determinant(a, &identity(a.len())).0
 }
 
-/// Eigenvalues and eigenvectors (columns) of a symmetric matrix, by Jacobi's rotations (1846), ascending.
+/// Returns the eigenvalues, ascending, and eigenvectors (columns) of a symmetric matrix, by Jacobi's rotations (1846).
 pub fn eigen(a: &Mat) -> (Vec<f64>, Mat) {
     let n = a.len();
     let (mut a, mut v) = (a.clone(), identity(n));
@@ -72,20 +72,20 @@ pub fn eigen(a: &Mat) -> (Vec<f64>, Mat) {
     (order.iter().map(|&k| a[k][k]).collect(), mat(n, n, |i, j| v[i][order[j]]))
 }
 
-/// V·diag(f(w))·Vᵀ of a symmetric matrix.
+/// Returns V·diag(f(w))·Vᵀ for a symmetric matrix.
 pub fn function(a: &Mat, f: impl Fn(f64) -> f64) -> Mat {
     let (w, v) = eigen(a);
     let scaled = mat(a.len(), a.len(), |i, j| v[i][j] * f(w[j]));
     times(&scaled, &transposed(&v))
 }
 
-/// The singular values, descending.
+/// Returns the singular values, descending.
 pub fn singular_values(a: &Mat) -> Vec<f64> {
     let small = if a.len() < a[0].len() { times(a, &transposed(a)) } else { times(&transposed(a), a) };
     eigen(&small).0.into_iter().rev().map(|w| w.max(0.0).sqrt()).collect()
 }
 
-/// `f` of the matrices of the last two axes of several stacks with the same batch axes.
+/// Applies `f` to the matrices in the last two axes of several tensors with the same batch axes.
 pub fn each(x: &[Nd], f: impl Fn(&[Mat]) -> Mat) -> Nd {
     let batch = x[0].shape[..x[0].shape.len() - 2].to_vec();
     let at = |x: &Nd, b: &[usize]| {
@@ -97,14 +97,14 @@ pub fn each(x: &[Nd], f: impl Fn(&[Mat]) -> Mat) -> Nd {
     Nd { shape: [&batch[..], &[rows, columns]].concat(), data: all.into_iter().flatten().flatten().collect() }
 }
 
-/// `f` of the matrices of the last two axes, a list for each.
+/// Applies `f` to the matrices in the last two axes; returns a list for each.
 pub fn lists(x: &Nd, f: impl Fn(&Mat) -> Vec<f64>) -> Nd {
     let columns = each(std::slice::from_ref(x), |a| f(&a[0]).into_iter().map(|v| vec![v]).collect());
     let rank = columns.shape.len();
     columns.reshape(&columns.shape[..rank - 1])
 }
 
-/// `f` of the matrices of the last two axes, a number for each.
+/// Applies `f` to the matrices in the last two axes; returns a number for each.
 pub fn numbers(x: &Nd, f: impl Fn(&Mat) -> f64) -> Nd {
     let one = lists(x, |a| vec![f(a)]);
     one.reshape(&one.shape[..one.shape.len() - 1])

@@ -1,17 +1,17 @@
-//! An operation without a row fails: the rows' names against the source of `ops`.
+//! Coverage: compares the names of the rows with the source of `ops`. An operation without a row is a failure.
 
 use super::rows;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Public functions of `ops` that compute nothing.
+/// Public functions of `ops` that are not operations.
 const NO_OPERATIONS: [(&str, &str); 1] = [("over", "writes down axes with their options")];
 
-/// The operations that a file defines: its public functions, and the lines of its tables.
+/// Collects the operations that a file defines: its public functions, and the lines of its tables.
 ///
-/// A table is a call of a macro at the margin. Its lines are `tanh(x) = ..;` with a formula, or `conv1d, conv_transpose1d: ..;`
-/// with what several operations share; documentation and the deeper lines of a formula are neither.
+/// A table is an unindented macro call. Its lines are `tanh(x) = ..;` with a formula, or `conv1d, conv_transpose1d:
+/// ..;` with the common part of several operations. Doc comments and more deeply indented lines are skipped.
 fn operations(source: &str, into: &mut BTreeSet<String>) {
     let name = |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
     let mut in_table = false;
@@ -49,7 +49,7 @@ fn sources(folder: &Path, read: &mut dyn FnMut(&str)) {
     }
 }
 
-/// The public functions of `ops` with a parameter that is a size, an axis, a count, or a list of such.
+/// Returns the public functions of `ops` with a parameter that is a size, an axis, a count, or a list of these.
 pub fn with_sizes() -> BTreeSet<String> {
     const TYPES: [&str; 14] = [
         "usize",
@@ -86,13 +86,13 @@ fn every_operation_has_a_row() {
     let mut defined = BTreeSet::new();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops");
     sources(&folder, &mut |source| operations(source, &mut defined));
-    assert!(defined.len() > 100, "the source is read: {defined:?}");
+    assert!(defined.len() > 100, "too few operations found in the source: {defined:?}");
     for (name, reason) in NO_OPERATIONS {
-        assert!(defined.remove(name), "`{name}` ({reason}) is gone: take it off the list");
+        assert!(defined.remove(name), "`{name}` ({reason}) does not exist: remove it from the list");
     }
     let rows: Vec<String> = rows::all().iter().map(|r| r.name.to_string()).collect();
     let named: BTreeSet<String> = rows.iter().cloned().collect();
-    assert_eq!(named.len(), rows.len(), "a row is there twice");
+    assert_eq!(named.len(), rows.len(), "two rows have one name");
     let missing: Vec<_> = defined.difference(&named).collect();
     let unknown: Vec<_> = named.difference(&defined).collect();
     assert!(missing.is_empty(), "operations without a row in the table: {missing:?}");

@@ -1,10 +1,10 @@
-//! Inputs for rows: numbers from a range, in every dtype and every layout.
+//! Inputs of rows: numbers from a range, in every dtype and layout.
 
 use super::nd::Nd;
 use super::row::{Case, Input, Kind};
 use pellucid_tensor::{DType, Element, Ellipsis, Scalar, Tensor, bf16, f16, slice};
 
-/// Runs a generic expression with `$t` as the Rust type of a dtype.
+/// Evaluates a generic expression with `$t` as the Rust type of a dtype.
 macro_rules! with_element {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
@@ -52,12 +52,12 @@ macro_rules! with_element {
     };
 }
 
-/// A number as `dtype` holds it: floats are rounded, integers truncated and wrapped, truth is "not 0".
+/// Converts a number to `dtype`: floats are rounded, integers truncated and wrapped, booleans are `value != 0`.
 pub fn round(value: f64, dtype: DType) -> f64 {
     with_element!(dtype, T => T::from_scalar(Scalar::Float(value)).to_scalar().to_f64())
 }
 
-/// A tensor of these numbers, which are rounded on the host.
+/// Returns a tensor of these numbers, converted on the host.
 pub fn tensor(values: &Nd, dtype: DType) -> Tensor {
     with_element!(dtype, T => {
         let data: Vec<T> = values.data.iter().map(|&v| T::from_scalar(Scalar::Float(v))).collect();
@@ -65,13 +65,13 @@ pub fn tensor(values: &Nd, dtype: DType) -> Tensor {
     })
 }
 
-/// The elements of a tensor as they are, widened on the host.
+/// Returns the elements of a tensor, widened on the host.
 pub fn values(tensor: &Tensor) -> Vec<f64> {
-    let bytes = tensor.to_bytes().expect("values");
+    let bytes = tensor.to_bytes().expect("the tensor has values");
     with_element!(tensor.dtype(), T => T::from_bytes(&bytes).into_iter().map(|v| v.to_scalar().to_f64()).collect())
 }
 
-/// The distance between 1 and the next number.
+/// Returns the distance between 1 and the next larger number.
 pub fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-10),
@@ -81,7 +81,7 @@ pub fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// A stream of numbers in [0, 1) that a name decides (splitmix64).
+/// A stream of numbers in [0, 1) that is seeded by a name (SplitMix64).
 pub struct Stream(u64);
 
 impl Stream {
@@ -97,7 +97,7 @@ impl Stream {
     }
 }
 
-/// Numbers for an input, as `dtype` holds them.
+/// Draws numbers for an input, rounded to `dtype`.
 pub fn sample(input: &Input, dtype: DType, stream: &mut Stream) -> Nd {
     let mut next = || stream.next();
     let mut value = || match &input.kind {
@@ -113,7 +113,7 @@ pub fn sample(input: &Input, dtype: DType, stream: &mut Stream) -> Nd {
             break match dtype {
                 d if d.is_float() => round(x, d),
                 DType::Bool => f64::from(x > 0.5 * (range.start() + range.end())),
-                // A few whole numbers beyond the range: integers have no fractions to vary.
+                // Some integers beyond the range: integers inside it would be almost constant.
                 DType::U8 => (3.0 * x).round().abs(),
                 _ => (3.0 * x).round(),
             };
@@ -122,7 +122,7 @@ pub fn sample(input: &Input, dtype: DType, stream: &mut Stream) -> Nd {
     Nd::from_fn(&input.shape, |_| value())
 }
 
-/// The dtype of an input's tensor where the case's numbers are `dtype`.
+/// Returns the dtype of the tensor of an input, where the numbers of the case have dtype `dtype`.
 pub fn dtype_of(input: &Input, dtype: DType) -> DType {
     match input.kind {
         Kind::Number { .. } => dtype,
@@ -131,8 +131,8 @@ pub fn dtype_of(input: &Input, dtype: DType) -> DType {
     }
 }
 
-/// Numbers for every input of a case, the i-th number in the i-th of `dtypes` (the last for the rest),
-/// and the tensors of them.
+/// Draws numbers for every input of a case and creates their tensors. The i-th number input has the i-th of `dtypes`,
+/// the rest the last one.
 pub fn operands(name: &str, case: &Case, dtypes: &[DType]) -> (Vec<Nd>, Vec<Tensor>) {
     let mut stream = Stream::new(&format!("{name} {}", case.label));
     let mut numbers = 0;
@@ -147,27 +147,27 @@ pub fn operands(name: &str, case: &Case, dtypes: &[DType]) -> (Vec<Nd>, Vec<Tens
     both.unzip()
 }
 
-/// How a tensor lies in its storage.
+/// A memory layout of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Lie {
+pub enum Layout {
     /// Column-major.
-    Turned,
-    /// Every axis backwards.
+    ColumnMajor,
+    /// Every axis reversed.
     Flipped,
-    /// Every third element of the last axis, garbage between.
-    Gaps,
-    /// Row-major behind other elements.
-    Behind,
+    /// Every third element of the last axis, with unused elements between them.
+    Strided,
+    /// Row-major with an offset.
+    Offset,
 }
 
-pub const LIES: [Lie; 4] = [Lie::Turned, Lie::Flipped, Lie::Gaps, Lie::Behind];
+pub const LAYOUTS: [Layout; 4] = [Layout::ColumnMajor, Layout::Flipped, Layout::Strided, Layout::Offset];
 
-/// The same elements, lying otherwise.
-pub fn lay(x: &Tensor, lie: Lie) -> Tensor {
-    let laid = match lie {
-        Lie::Turned => x.t().copy().t(),
-        Lie::Flipped => x.flip(..).copy().flip(..),
-        Lie::Gaps if x.rank() > 0 => {
+/// Returns a tensor with the same elements in another layout.
+pub fn with_layout(x: &Tensor, layout: Layout) -> Tensor {
+    let result = match layout {
+        Layout::ColumnMajor => x.t().copy().t(),
+        Layout::Flipped => x.flip(..).copy().flip(..),
+        Layout::Strided if x.rank() > 0 => {
             let mut shape = x.shape().clone();
             shape[x.rank() - 1] *= 3;
             let wide = Tensor::full(shape, 77, x.dtype());
@@ -175,17 +175,17 @@ pub fn lay(x: &Tensor, lie: Lie) -> Tensor {
             wide.set(gaps(), x);
             wide.i(gaps())
         }
-        Lie::Gaps | Lie::Behind => {
+        Layout::Strided | Layout::Offset => {
             let long = Tensor::full([x.size() + 5], 77, x.dtype());
             long.set(5.., x.reshape([x.size()]));
             long.i(5..).reshape(x.shape())
         }
     };
-    assert_eq!(laid.to_bytes(), x.to_bytes(), "{lie:?} of {x:?}");
-    laid
+    assert_eq!(result.to_bytes(), x.to_bytes(), "{layout:?} of {x:?}");
+    result
 }
 
-/// The first slice along `axis`, stretched to the whole tensor without a copy.
+/// Broadcasts the first slice along `axis` to the whole shape without a copy.
 pub fn stretched(x: &Tensor, axis: usize) -> Tensor {
     if axis >= x.rank() || x.shape()[axis] == 0 {
         return x.clone();

@@ -1,6 +1,6 @@
-//! The driver: what every row must stand, and a report of all that do not.
+//! The driver: checks every row and reports all failures.
 
-use super::data::{LIES, dtype_of, epsilon, lay, operands, round, stretched, tensor, values};
+use super::data::{LAYOUTS, dtype_of, epsilon, operands, round, stretched, tensor, values, with_layout};
 use super::gradients;
 use super::nd::{Nd, zip};
 use super::orders;
@@ -9,7 +9,7 @@ use crate::tensor::promotion::join;
 use pellucid_tensor::{DType, Error, Result, Scalar, Tensor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What went wrong, row by row.
+/// The failures of all rows.
 #[derive(Default)]
 pub struct Report {
     place: String,
@@ -19,12 +19,12 @@ pub struct Report {
 impl Report {
     pub fn fail(&mut self, what: impl std::fmt::Display) {
         let what = what.to_string();
-        // Enough to see the difference; a tensor of garbage must not hide the other rows.
+        // Limits the length of a failure, so that a tensor of wrong values does not hide the other rows.
         let short: String = what.chars().take(600).collect();
         self.failures.push(format!("{}: {short}", self.place));
     }
 
-    /// Panics with everything that failed.
+    /// Panics if there are failures, with all of them.
     pub fn finish(self) {
         let count = self.failures.len();
         assert!(count == 0, "{count} failures in the table:\n{}", self.failures.join("\n"));
@@ -36,7 +36,7 @@ impl Report {
         }
     }
 
-    /// Runs a check; an error or a panic in it is a failure like any other.
+    /// Runs a check; an error or a panic of the check is recorded as a failure.
     pub fn section(&mut self, name: impl std::fmt::Display, check: impl FnOnce(&mut Report) -> Result<()>) {
         let outer = self.place.clone();
         self.place = format!("{outer} · {name}");
@@ -54,7 +54,7 @@ impl Report {
     }
 }
 
-/// Runs rows; panics with everything that failed. `ROW=softmax` runs that row only.
+/// Runs rows and panics with all failures. `ROW=softmax` runs only that row.
 pub fn run(rows: Vec<Row>) {
     let only = std::env::var("ROW").ok();
     let mut report = Report::default();
@@ -93,7 +93,7 @@ fn all(row: &Row, case: &Case, report: &mut Report) {
         report.section("dtypes", |report| dtypes(row, case, report));
     }
     if row.special && !row.is_elementwise() {
-        report.section("special numbers", |report| planted(row, case, report));
+        report.section("special numbers", |report| non_finite_elements(row, case, report));
     }
     match row.gradient {
         _ if case.values_only => {}
@@ -105,7 +105,7 @@ fn all(row: &Row, case: &Case, report: &mut Report) {
     }
 }
 
-/// The operation's outputs against the reference's, for numbers of these dtypes.
+/// Compares the outputs of the operation with those of the reference, for numbers of these dtypes.
 fn value(row: &Row, case: &Case, dtypes: &[DType], report: &mut Report) -> Result<()> {
     let (values, tensors) = operands(row.name, case, dtypes);
     compare(row, case, &values, &tensors, report)
@@ -129,19 +129,19 @@ fn compare(row: &Row, case: &Case, values: &[Nd], tensors: &[Tensor], report: &m
         report.expect(output.dtype() == rule, || {
             format!("output {k} of {number} is {}, expected {rule}", output.dtype())
         });
-        agree(row, case.scale.max(row.scale), output, reference, k, report);
+        compare_output(row, case.scale.max(row.scale), output, reference, k, report);
     }
     Ok(())
 }
 
-/// Whether a result has the reference's shape and values.
-fn agree(row: &Row, scale: f64, output: &Tensor, reference: &Nd, k: usize, report: &mut Report) {
+/// Checks that a result has the shape and values of the reference.
+fn compare_output(row: &Row, scale: f64, output: &Tensor, reference: &Nd, k: usize, report: &mut Report) {
     if output.shape()[..] != reference.shape[..] {
         return report.fail(format!("output {k} has shape {}, expected {:?}", output.shape(), reference.shape));
     }
     let dtype = output.dtype();
     let got = values(output);
-    // Half types compute in f32 and are rounded at the end.
+    // Half precision computes in f32 and rounds at the end.
     let ulps = if dtype.size() == 2 { row.ulps.min(3.0) } else { row.ulps };
     let far = got.iter().zip(&reference.data).position(|(&got, &want)| {
         let rounded = round(want, dtype);
@@ -155,7 +155,7 @@ fn agree(row: &Row, scale: f64, output: &Tensor, reference: &Nd, k: usize, repor
     }
 }
 
-/// A refused call is a typed error and changes nothing.
+/// Checks that a failing call returns a typed error and changes nothing.
 fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
     let state = || tensors.iter().map(|t| (t.to_bytes(), t.array().storage().version())).collect::<Vec<_>>();
     let before = state();
@@ -168,7 +168,7 @@ fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The same elements give the same bits, however they lie.
+/// Checks that equal elements give equal bits in every layout.
 fn layouts(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
     let (_, tensors) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);
@@ -181,8 +181,8 @@ fn layouts(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
         }
         Ok(())
     };
-    for lie in LIES {
-        same(format!("{lie:?}"), tensors.iter().map(|t| lay(t, lie)).collect(), &tensors)?;
+    for layout in LAYOUTS {
+        same(format!("{layout:?}"), tensors.iter().map(|t| with_layout(t, layout)).collect(), &tensors)?;
     }
     for axis in 0..tensors.iter().map(|t| t.rank()).max().unwrap_or(0) {
         let wide: Vec<Tensor> = tensors.iter().map(|t| stretched(t, axis)).collect();
@@ -192,12 +192,12 @@ fn layouts(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Bytes, with every NaN the same: which one it is, nobody promises.
+/// Returns the bits of the elements, with one pattern for all NaNs: the payload is unspecified.
 fn bits(x: &Tensor) -> Vec<u64> {
     values(x).into_iter().map(|v| if v.is_nan() { u64::MAX } else { v.to_bits() }).collect()
 }
 
-/// Every dtype; for two numbers, every pair of them.
+/// Checks every dtype, and every pair of dtypes for two inputs.
 fn dtypes(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let pairs = case.inputs.iter().filter(|i| i.is_number()).count() > 1;
     for a in DType::ALL {
@@ -214,7 +214,7 @@ fn dtypes(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
 const SPECIAL: [f64; 13] =
     [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e4, -1e4, 1e-30, -1e-30];
 
-/// NaN, ±∞, ±0 and extremes, each with each; the sign of a zero counts.
+/// Checks NaN, ±∞, ±0 and extreme values in every combination; the sign of a zero counts.
 fn special(row: &Row, report: &mut Report) -> Result<()> {
     let case = &row.cases[0];
     let n = SPECIAL.len();
@@ -244,8 +244,8 @@ fn special(row: &Row, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// NaN and infinities among ordinary numbers.
-fn planted(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+/// Checks NaN and infinities among ordinary numbers.
+fn non_finite_elements(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let (dense, _) = operands(row.name, case, &[DType::F64]);
     let numbers = || (0..case.inputs.len()).filter(|&i| case.inputs[i].is_number() && !dense[i].data.is_empty());
     for input in numbers() {
@@ -266,13 +266,13 @@ fn planted(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Numbers of the host on either side: they never widen a tensor, and gradients flow past them.
+/// Checks host numbers on either side: they never widen a tensor, and gradients are unaffected.
 fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) -> Result<()> {
     let case = &row.cases[0];
     for dtype in DType::ALL {
         let (numbers, tensors) = operands(row.name, case, &[dtype]);
         for k in [Scalar::Bool(true), Scalar::Int(2), Scalar::Float(1.5)] {
-            // A scalar's kind may change the tensor's, its width never does.
+            // A scalar may change the kind of the tensor's dtype, but never its width.
             let joined = match k {
                 Scalar::Bool(_) => dtype,
                 Scalar::Int(_) => {
@@ -310,7 +310,7 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
                     }
                     report
                         .expect(output.dtype() == expected, || format!("gave {}, expected {expected}", output.dtype()));
-                    agree(row, row.scale, &output, &reference, 0, report);
+                    compare_output(row, row.scale, &output, &reference, 0, report);
                     Ok(())
                 });
             }

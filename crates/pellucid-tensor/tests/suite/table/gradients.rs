@@ -1,4 +1,4 @@
-//! The gradients of a row: against central differences, in several orders, and what they are.
+//! The gradients of a row: compared with central differences in several orders, and their shapes and dtypes.
 
 use super::data::{operands, tensor, values};
 use super::driver::Report;
@@ -7,7 +7,7 @@ use super::row::{Case, Gradient, Kind, Row};
 use crate::tensor::promotion::join;
 use pellucid_tensor::{Check, DType, Grad, Result, Scalar, Tensor, grad, gradcheck, gradgradcheck};
 
-/// Everything that a differentiable row must stand.
+/// Runs all checks of a differentiable row.
 pub fn all(row: &Row, case: &Case, report: &mut Report) {
     let (_, tensors) = operands(row.name, case, &[DType::F64]);
     let numbers: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
@@ -35,13 +35,13 @@ pub fn all(row: &Row, case: &Case, report: &mut Report) {
         });
     }
     report.section("gradient through views", |_| {
-        // The leaves lie turned over; the operation sees views of them.
+        // The leaves are stored transposed and reversed; the operation receives views of them.
         let view = |x: &[Tensor]| (case.call)(&x.iter().map(|t| t.t().flip(..)).collect::<Vec<_>>());
         let turned: Vec<Tensor> = tensors.iter().map(|t| t.flip(..).t().copy()).collect();
         let inputs = tracked(&turned, &numbers);
         gradcheck(view, &inputs.iter().collect::<Vec<_>>(), Check::default())
     });
-    report.section("what gradients are", |report| metadata(row, case, report));
+    report.section("shapes and dtypes of gradients", |report| metadata(row, case, report));
 }
 
 fn tracked(tensors: &[Tensor], which: &[usize]) -> Vec<Tensor> {
@@ -49,7 +49,7 @@ fn tracked(tensors: &[Tensor], which: &[usize]) -> Vec<Tensor> {
     tensors.iter().enumerate().map(track).collect()
 }
 
-/// Whether input `first` may also stand in for `second`.
+/// Returns true if input `first` satisfies the constraints of input `second`.
 fn fits(case: &Case, first: usize, second: usize) -> bool {
     let (a, b) = (&case.inputs[first], &case.inputs[second]);
     match (&a.kind, &b.kind) {
@@ -80,7 +80,7 @@ fn both_orders(
     Ok(())
 }
 
-/// The gradients of every tracked input, weighted so that no symmetry hides an error.
+/// Returns the gradients of all tracked inputs, weighted so that symmetry does not hide errors.
 fn gradient_of(call: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let outputs: Vec<Tensor> = call(inputs)?.into_iter().filter(|y| y.requires_grad()).collect();
     let weights = |y: &Tensor| {
@@ -94,15 +94,15 @@ fn gradient_of(call: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor
     grad(&outputs.iter().collect::<Vec<_>>(), &wanted, options)
 }
 
-/// A gradient has its tensor's shape and dtype, whatever its companions are, and the value that it
-/// has in `f64`.
+/// Checks that a gradient has the shape and dtype of its tensor for all dtypes of the other inputs, and the value that
+/// it has in `f64`.
 fn metadata(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let numbers = case.inputs.iter().filter(|i| i.is_number()).count();
     let mut choices = vec![vec![DType::F32], vec![DType::F16], vec![DType::BF16]];
     if numbers > 1 {
         choices.extend([vec![DType::F32, DType::F64], vec![DType::F64, DType::F32], vec![DType::BF16, DType::F32]]);
     }
-    // Some operations refuse narrow types.
+    // Some operations are undefined for narrow dtypes.
     let taken = |dtype: &DType| row.rules.iter().all(|rule| rule.result(*dtype).is_some());
     for dtypes in choices.into_iter().filter(|dtypes| dtypes.iter().copied().reduce(join).is_some_and(|d| taken(&d))) {
         let (exact, tensors) = operands(row.name, case, &dtypes);
@@ -120,7 +120,7 @@ fn metadata(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
             report.expect(meta == (tensors[i].shape(), tensors[i].dtype()), || {
                 format!("the gradient of input {i} ({dtypes:?}) is {} {}", meta.0, meta.1)
             });
-            // Rounding in narrow types moves ties and cancels; a wrong formula is off by far more.
+            // In narrow dtypes rounding may move ties and cancel digits; an error in a formula is much larger.
             let slack = dtypes.iter().map(|&d| super::data::epsilon(d)).fold(0.0, f64::max) * 100.0;
             let size = values(expected).iter().fold(1.0, |m: f64, v| m.max(v.abs()));
             let near = values(got).iter().zip(values(expected)).all(|(a, b)| (a - b).abs() <= slack * size);
@@ -130,7 +130,7 @@ fn metadata(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A boolean or integer result has no gradient to track.
+/// Checks that a boolean or integer result is untracked.
 pub fn untracked(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F64).is_some());
     let (_, tensors) = operands(row.name, case, &[if floats { DType::F64 } else { DType::I32 }]);
@@ -141,7 +141,7 @@ pub fn untracked(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Gradients past a number of the host, on either side.
+/// Checks gradients of an operation with a host number on either side.
 pub fn with_a_number(
     row: &Row,
     right: &fn(&Tensor, Scalar) -> Result<Tensor>,

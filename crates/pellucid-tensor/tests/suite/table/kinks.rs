@@ -1,4 +1,4 @@
-//! Conventions at corners, and derivatives at limits: each written by hand.
+//! Conventions at corners, and derivatives at limits, with expected values written by hand.
 
 use super::driver::Report;
 use pellucid_tensor::{Grad, Result, Tensor, grad, ops};
@@ -6,7 +6,7 @@ use pellucid_tensor::{Grad, Result, Tensor, grad, ops};
 type Unary = fn(&Tensor) -> Result<Tensor>;
 const INF: f64 = f64::INFINITY;
 
-/// (operation, x, first derivative, second derivative); NaN where nothing is promised.
+/// Returns (operation, x, first derivative, second derivative); NaN where the value is unspecified.
 fn corners() -> Vec<(&'static str, Unary, f64, f64, f64)> {
     vec![
         ("abs", |x| ops::abs(x), 0.0, 0.0, 0.0),
@@ -41,7 +41,7 @@ fn corners() -> Vec<(&'static str, Unary, f64, f64, f64)> {
     ]
 }
 
-/// The same far out, where a careless derivative is ∞/∞, 0·∞ or ∞ − ∞.
+/// Returns the same for arguments of large magnitude, where a naive formula computes ∞/∞, 0·∞ or ∞ − ∞.
 fn limits() -> Vec<(&'static str, Unary, f64, f64, f64)> {
     vec![
         ("sigmoid", |x| ops::sigmoid(x), 1e4, 0.0, 0.0),
@@ -80,7 +80,7 @@ fn limits() -> Vec<(&'static str, Unary, f64, f64, f64)> {
     ]
 }
 
-/// The first two derivatives, by two passes.
+/// Returns the first two derivatives, by two backward passes.
 fn derivatives(f: Unary, at: f64) -> Result<(f64, f64)> {
     let x = Tensor::from(at).requires_grad_(true);
     let options = || Grad { create_graph: true, ..Default::default() };

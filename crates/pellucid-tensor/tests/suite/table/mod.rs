@@ -1,19 +1,18 @@
 //! The operation table: every operation of `ops` has a row, and one driver runs them all.
 //!
-//! A row is data: the operation's name, how to call it, the range of its inputs, and a reference in
-//! plain `f64` loops that knows nothing of formulas or kernels. From it the driver tests
+//! A row is data: the name of the operation, how to call it, the range of its inputs, and a reference in plain `f64`
+//! loops that shares no code with formulas and kernels. From it the driver tests
 //!
 //! - the value, in `f64` and `f32`, with broadcasting, zero-size and 0-d inputs;
-//! - the same bits for transposed, flipped, strided, shifted and stretched inputs;
-//! - every dtype, and every pair of two: the result's dtype, its value, or a refusal that changes
-//!   nothing;
+//! - equal bits for transposed, reversed, strided, offset and broadcast inputs;
+//! - every dtype, and every pair of dtypes: the dtype of the result, its value, or an error that changes nothing;
 //! - NaN, ±∞ and ±0;
-//! - gradients of first and second order against central differences: of all inputs, of each alone,
-//!   of one tensor that is passed twice, and through views; their shapes and dtypes;
+//! - gradients of first and second order against central differences: of all inputs, of each alone, of one tensor that
+//! is passed twice, and through views; their shapes and dtypes;
 //! - derivatives of higher orders against differences of the order below (`orders`).
 //!
-//! `coverage` compares the rows with the source of `ops`: an operation without a row fails. `kinks`
-//! has the conventions at corners and limits, by hand.
+//! `coverage` compares the rows with the source of `ops`: an operation without a row is a failure. `kinks` contains the
+//! conventions at corners and limits, written by hand.
 
 mod algebra;
 mod coverage;

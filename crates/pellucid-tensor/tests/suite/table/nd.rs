@@ -1,6 +1,6 @@
-//! `Nd`: arrays of `f64` with plain loops, the reference of every row.
+//! `Nd`: arrays of `f64` with plain loops, for the references of all rows.
 //!
-//! Written to be obviously right: no strides, no views, every element visited by its index.
+//! The code is kept elementary: no strides and no views; every element is accessed by its index.
 
 /// Elements in row-major order, and their shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub struct Nd {
     pub data: Vec<f64>,
 }
 
-/// Every index of a shape, in row-major order.
+/// Returns every index of a shape, in row-major order.
 pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for &len in shape {
@@ -35,7 +35,7 @@ impl Nd {
         })
     }
 
-    /// The element at an index.
+    /// Returns the element at an index.
     pub fn at(&self, index: &[usize]) -> f64 {
         self.data[self.flat(index)]
     }
@@ -46,7 +46,7 @@ impl Nd {
         self.data[flat] = value;
     }
 
-    /// The element that broadcasting puts at an index of a larger shape.
+    /// Returns the element that broadcasting assigns to an index of a larger shape.
     pub fn stretched_at(&self, index: &[usize]) -> f64 {
         let lead = index.len() - self.shape.len();
         let own: Vec<usize> =
@@ -58,13 +58,13 @@ impl Nd {
         Nd { shape: self.shape.clone(), data: self.data.iter().map(|&x| f(x)).collect() }
     }
 
-    /// The same elements under another shape.
+    /// Returns the same elements with another shape.
     pub fn reshape(&self, shape: &[usize]) -> Nd {
         assert_eq!(shape.iter().product::<usize>(), self.data.len());
         Nd { shape: shape.to_vec(), data: self.data.clone() }
     }
 
-    /// Axis k of the result is axis `order[k]`.
+    /// Permutes the axes: axis k of the result is axis `order[k]`.
     pub fn permute(&self, order: &[usize]) -> Nd {
         let shape: Vec<usize> = order.iter().map(|&a| self.shape[a]).collect();
         Nd::from_fn(&shape, |ix| {
@@ -74,29 +74,29 @@ impl Nd {
         })
     }
 
-    /// Indices `start..start + len` of an axis.
+    /// Returns the indices `start..start + len` of an axis.
     pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Nd {
         Nd::from_fn(&with(&self.shape, axis, len), |ix| self.at(&with(ix, axis, ix[axis] + start)))
     }
 
-    /// Stretched to a larger shape.
+    /// Broadcasts to a larger shape.
     pub fn broadcast(&self, shape: &[usize]) -> Nd {
         Nd::from_fn(shape, |ix| self.stretched_at(ix))
     }
 
-    /// `f` of the elements along `axes`, in row-major order over them; the axes stay with length 1.
+    /// Applies `f` to the elements along `axes` in row-major order; the axes remain with length 1.
     pub fn fold(&self, axes: &[usize], f: impl Fn(&[f64]) -> f64) -> Nd {
         let kept = keepdims(&self.shape, axes);
         Nd::from_fn(&kept, |ix| f(&self.row(axes, ix)))
     }
 
-    /// [`Nd::fold`], without the axes.
+    /// Computes [`Nd::fold`] and removes the axes.
     pub fn reduce(&self, axes: &[usize], f: impl Fn(&[f64]) -> f64) -> Nd {
         let gone: Vec<usize> = (0..self.shape.len()).filter(|a| !axes.contains(a)).map(|a| self.shape[a]).collect();
         self.fold(axes, f).reshape(&gone)
     }
 
-    /// Every row along `axes` replaced by one of equal length.
+    /// Replaces every row along `axes` by a row of equal length.
     pub fn rows(&self, axes: &[usize], f: impl Fn(&[f64]) -> Vec<f64>) -> Nd {
         let mut out = self.clone();
         for start in indices(&keepdims(&self.shape, axes)) {
@@ -107,12 +107,12 @@ impl Nd {
         out
     }
 
-    /// The elements along `axes` through the index `at`.
+    /// Returns the elements along `axes` through the index `at`.
     fn row(&self, axes: &[usize], at: &[usize]) -> Vec<f64> {
         self.places(axes, at).iter().map(|ix| self.at(ix)).collect()
     }
 
-    /// Every index that differs from `at` in `axes` only, in row-major order.
+    /// Returns every index that differs from `at` only in `axes`, in row-major order.
     fn places(&self, axes: &[usize], at: &[usize]) -> Vec<Vec<usize>> {
         let lengths: Vec<usize> = axes.iter().map(|&a| self.shape[a]).collect();
         let place = |inner: Vec<usize>| {
@@ -124,19 +124,19 @@ impl Nd {
     }
 }
 
-/// A list with one entry replaced.
+/// Returns the list with one entry replaced.
 pub fn with(list: &[usize], at: usize, value: usize) -> Vec<usize> {
     let mut list = list.to_vec();
     list[at] = value;
     list
 }
 
-/// A shape with the axes shortened to 1.
+/// Returns the shape with `axes` of length 1.
 pub fn keepdims(shape: &[usize], axes: &[usize]) -> Vec<usize> {
     shape.iter().enumerate().map(|(a, &len)| if axes.contains(&a) { 1 } else { len }).collect()
 }
 
-/// The common shape of operands under NumPy's rule.
+/// Returns the broadcast shape of operands by NumPy's rule.
 pub fn broadcast_shape(shapes: &[&[usize]]) -> Vec<usize> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
     (0..rank)
@@ -148,7 +148,7 @@ pub fn broadcast_shape(shapes: &[&[usize]]) -> Vec<usize> {
         .collect()
 }
 
-/// `f` of the elements that broadcasting brings together.
+/// Applies `f` to the elements of broadcast operands.
 pub fn zip(inputs: &[Nd], f: impl Fn(&[f64]) -> f64) -> Nd {
     let shapes: Vec<&[usize]> = inputs.iter().map(|x| &x.shape[..]).collect();
     Nd::from_fn(&broadcast_shape(&shapes), |ix| f(&inputs.iter().map(|x| x.stretched_at(ix)).collect::<Vec<_>>()))

@@ -1,4 +1,4 @@
-//! Derivatives of high order of every smooth row, against differences of the order below.
+//! Derivatives of high order of every smooth row, compared with differences of the next lower order.
 
 use super::data::{operands, tensor};
 use super::driver::Report;
@@ -6,10 +6,10 @@ use super::nd::Nd;
 use super::row::{Case, Gradient, Row};
 use pellucid_tensor::{DType, Grad, Result, Tensor, grad};
 
-/// The order to which elementwise rows are differentiated, and the others.
+/// The highest order for elementwise rows, and for all others.
 const ELEMENTWISE: usize = 8;
 const OTHERS: usize = 4;
-/// Inputs with more elements are cut off: each is differentiated as often, but not all sizes have to be.
+/// Cases with more elements are skipped: they differ from smaller ones only in size.
 const MOST_ELEMENTS: usize = 24;
 
 /// Σ wᵢ·yᵢ with weights between 0.5 and 1.5.
@@ -24,8 +24,8 @@ fn weighted(outputs: &[Tensor], salt: f64) -> Result<(Vec<Option<Tensor>>, f64)>
     Ok((weights, sum))
 }
 
-/// The sums S₁ … Sₙ at x + h·u: Sₖ is the weighted sum of the gradients of Sₖ₋₁, S₀ that of the outputs;
-/// and with h = 0 their slopes along u.
+/// Returns the sums S₁ … Sₙ at x + h·u, and for h = 0 their slopes along u. Sₖ is the weighted sum of the gradients of
+/// Sₖ₋₁, and S₀ that of the outputs.
 fn sums(case: &Case, tensors: &[Tensor], which: &[usize], h: f64, orders: usize) -> Result<(Vec<f64>, Vec<f64>)> {
     let directions: Vec<Tensor> = which.iter().map(|&i| direction(&tensors[i])).collect();
     let mut all = tensors.to_vec();
@@ -51,8 +51,8 @@ fn direction(x: &Tensor) -> Tensor {
     tensor(&Nd { shape: x.shape().to_vec(), data: wave }, x.dtype())
 }
 
-/// Every order of a row's derivatives, against central differences of the order below: of two step sizes,
-/// whose distance says how far differences can be trusted.
+/// Checks every order of a row's derivatives against central differences of the next lower order. The differences for
+/// two step sizes estimate the error of the differences.
 pub fn all(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let (_, tensors) = operands(row.name, case, &[DType::F64]);
     let which: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
@@ -77,7 +77,7 @@ pub fn all(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
         report.expect(off <= trust + rounding, || {
             format!("order {}: slope {}, by differences {} (±{trust:e})", k + 1, slopes[k], fine[k])
         });
-        // Where differences say nothing, the values at least are numbers.
+        // Where differences are unreliable, the values must at least be finite.
         report.expect(slopes[k].is_finite(), || format!("order {}: {}", k + 1, slopes[k]));
     }
     Ok(())

@@ -1,44 +1,44 @@
-//! What a row of the table says.
+//! The data of a row of the table.
 
 use super::nd::{Nd, zip};
 use pellucid_tensor::{DType, Error, Result, Scalar, Tensor};
 use std::ops::RangeInclusive;
 
-/// An operation: its name in `ops`, and the cases in which it is tried.
+/// An operation: its name in `ops`, and its test cases.
 pub struct Row {
     pub name: &'static str,
     pub cases: Vec<Case>,
-    /// The dtype of every output.
+    /// The rule for the dtype of each output.
     pub rules: Vec<Rule>,
     pub gradient: Gradient,
-    /// Deviation that is allowed, in units of the last place of numbers of the size of `scale`.
+    /// The tolerance, in units in the last place of numbers of size `scale`.
     pub ulps: f64,
     pub scale: f64,
-    /// NaN, ±inf and ±0 are tried against the reference too.
+    /// True if NaN, ±∞ and ±0 are compared with the reference.
     pub special: bool,
-    /// The sign of a zero at special numbers counts.
+    /// True if the sign of a zero in a result for special numbers counts.
     pub signed_zero: bool,
-    /// A row of [`unary`] or [`binary`].
+    /// True for a row of [`unary`] or [`binary`].
     pub elementwise: bool,
-    /// A binary operation with a number of the host on its right, and on its left.
+    /// A binary operation with a host number on its right, and on its left.
     pub scalar: Option<Scalars>,
-    /// The value for integers, where it is not that for the same real numbers.
+    /// The reference for integers, if it differs from that for real numbers.
     pub integers: Option<fn(&[i64]) -> i64>,
-    /// What the table's form cannot say: pairs of a statement and whether it holds.
+    /// Checks beside the cases: descriptions and predicates.
     pub more: Vec<(&'static str, Statement)>,
 }
 
-/// One way to call it.
+/// One call of an operation.
 pub struct Case {
     pub label: String,
     pub inputs: Vec<Input>,
     pub call: Call,
     pub reference: Reference,
-    /// The case is tried with every dtype, not with floats only.
+    /// True if the case is run with every dtype, not only with floats.
     pub dtypes: bool,
-    /// Too large for differences.
+    /// True if the case is too large for finite differences.
     pub values_only: bool,
-    /// The row's `scale`, where this case has larger intermediate values.
+    /// Replaces the `scale` of the row, if this case has larger intermediate values.
     pub scale: f64,
 }
 
@@ -47,35 +47,35 @@ pub type Statement = Box<dyn Fn() -> Result<bool>>;
 pub type Scalars = (fn(&Tensor, Scalar) -> Result<Tensor>, fn(Scalar, &Tensor) -> Result<Tensor>);
 pub type Reference = Box<dyn Fn(&[Nd]) -> Vec<Nd>>;
 
-/// The dtype of an output, given the join of the dtypes of its numbers.
+/// The dtype of an output as a function of the common dtype of the number inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    /// Every dtype stays.
+    /// Every dtype is preserved.
     Any,
-    /// Every dtype stays, but truth values become `i64`.
+    /// Every dtype is preserved, except that `bool` becomes `i64`.
     Numbers,
-    /// Floats stay; integers and truth values become `f32`.
+    /// Float dtypes are preserved; integers and `bool` become `f32`.
     Floats,
-    /// Floats stay; integers and truth values become `i64`.
+    /// Float dtypes are preserved; integers and `bool` become `i64`.
     Counts,
     /// Always this dtype.
     Always(DType),
-    /// Floats are refused, the others stay.
+    /// Float dtypes are errors; the others are preserved.
     Bits,
-    /// Floats are refused; integers stay, truth values become `i64`.
+    /// Float dtypes are errors; integers are preserved, and `bool` becomes `i64`.
     Shifts,
     /// Floats only.
     FloatsOnly,
-    /// All but truth values.
+    /// Every dtype but `bool`.
     NoTruth,
-    /// `f32` and `f64`; the others are refused.
+    /// `f32` and `f64`; the others are errors.
     Precise,
-    /// This dtype, of `f32` and `f64`; the others are refused.
+    /// This dtype for `f32` and `f64`; the others are errors.
     OfPrecise(DType),
 }
 
 impl Rule {
-    /// The output's dtype; `None` if it is refused.
+    /// Returns the dtype of the output, or `None` if the call is an error.
     pub fn result(self, dtype: DType) -> Option<DType> {
         let counted = if dtype == DType::Bool { DType::I64 } else { dtype };
         let float = dtype.is_float();
@@ -95,12 +95,12 @@ impl Rule {
     }
 }
 
-/// What is known of the gradient.
+/// The kind of gradient of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gradient {
-    /// Held against central differences, in first and second order.
+    /// Compared with central differences, in first and second order.
     Smooth,
-    /// The same, and in third order.
+    /// Compared with central differences, up to third order.
     Third,
     /// Zero: the operation is piecewise constant.
     Zero,
@@ -108,7 +108,7 @@ pub enum Gradient {
     Untracked,
 }
 
-/// An input: its shape, and which values it takes.
+/// An input: its shape, and the values that it takes.
 #[derive(Clone)]
 pub struct Input {
     pub shape: Vec<usize>,
@@ -117,13 +117,13 @@ pub struct Input {
 
 #[derive(Clone)]
 pub enum Kind {
-    /// Numbers of any dtype, in a range, away from some of them (kinks and poles).
+    /// Numbers of any dtype in a range, outside of the neighbourhood of kinks and poles.
     Number { range: RangeInclusive<f64>, away: &'static [f64] },
-    /// `i64` positions, in `-len..len`.
+    /// `i64` positions in `-len..len`.
     Index { len: usize },
-    /// Class numbers in `0..len`.
+    /// Class indices in `0..len`.
     Class { len: usize },
-    /// Truth values.
+    /// Booleans.
     Mask,
 }
 
@@ -132,7 +132,7 @@ impl Input {
         matches!(self.kind, Kind::Number { .. })
     }
 
-    /// Takes its numbers from this range.
+    /// Restricts the numbers to a range.
     pub fn within(mut self, range: RangeInclusive<f64>) -> Input {
         let away = match self.kind {
             Kind::Number { away, .. } => away,
@@ -143,42 +143,42 @@ impl Input {
     }
 }
 
-/// Numbers from −2 to 2.
+/// Returns an input of numbers from −2 to 2.
 pub fn real<const N: usize>(shape: [usize; N]) -> Input {
     Input { shape: shape.into(), kind: Kind::Number { range: -2.0..=2.0, away: &[] } }
 }
 
-/// Positions on an axis of this length, some counted from its end.
+/// Returns an input of positions on an axis of length `len`, some counted from its end.
 pub fn index<const N: usize>(shape: [usize; N], len: usize) -> Input {
     Input { shape: shape.into(), kind: Kind::Index { len } }
 }
 
-/// Class numbers below `len`.
+/// Returns an input of class indices below `len`.
 pub fn class<const N: usize>(shape: [usize; N], len: usize) -> Input {
     Input { shape: shape.into(), kind: Kind::Class { len } }
 }
 
-/// Truth values.
+/// Returns an input of booleans.
 pub fn mask<const N: usize>(shape: [usize; N]) -> Input {
     Input { shape: shape.into(), kind: Kind::Mask }
 }
 
-/// An operation's one result, as the list that a row's call returns.
+/// Returns the only result of an operation as the list that the call of a row returns.
 pub fn one(result: Result<Tensor>) -> Result<Vec<Tensor>> {
     result.map(|t| vec![t])
 }
 
-/// True for an error of the shapes, as a statement of a row.
+/// Returns true if the result is a shape error.
 pub fn shape_refused<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
 }
 
-/// True for an error of an argument.
+/// Returns true if the result is an argument error.
 pub fn argument_refused<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::InvalidArgument { .. })))
 }
 
-/// True for an axis that is not there.
+/// Returns true if the result is an error of an invalid axis.
 pub fn axis_refused<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::AxisOutOfRange { .. })))
 }
@@ -201,7 +201,7 @@ impl Row {
         }
     }
 
-    /// Adds a case of one output that is tried with every dtype.
+    /// Adds a case with one output that is run with every dtype.
     pub fn case(
         self,
         label: impl Into<String>,
@@ -212,7 +212,7 @@ impl Row {
         self.outputs(label, inputs, move |x| one(call(x)), move |x| vec![reference(x)])
     }
 
-    /// Adds a case of several outputs.
+    /// Adds a case with several outputs.
     pub fn outputs(
         mut self,
         label: impl Into<String>,
@@ -256,7 +256,7 @@ impl Row {
         self
     }
 
-    /// The size of intermediate values, whose rounding the result carries.
+    /// Sets the size of intermediate values, whose rounding error the result contains.
     pub fn scale(mut self, scale: f64) -> Row {
         self.scale = scale;
         self
@@ -267,13 +267,13 @@ impl Row {
         self
     }
 
-    /// NaN and infinities are not part of what the row promises.
+    /// Turns off the comparison for NaN and infinities.
     pub fn ordinary(mut self) -> Row {
         self.special = false;
         self
     }
 
-    /// The sign of a zero is nobody's promise here.
+    /// Ignores the sign of zeros.
     pub fn any_zero(mut self) -> Row {
         self.signed_zero = false;
         self
@@ -288,13 +288,13 @@ impl Row {
         self
     }
 
-    /// A statement that must hold beside the cases.
-    pub fn also(mut self, statement: &'static str, holds: impl Fn() -> Result<bool> + 'static) -> Row {
+    /// Adds a check beside the cases.
+    pub fn check(mut self, statement: &'static str, holds: impl Fn() -> Result<bool> + 'static) -> Row {
         self.more.push((statement, Box::new(holds)));
         self
     }
 
-    /// Numbers of every case come from this range.
+    /// Restricts the numbers of every case to a range.
     pub fn within(mut self, range: RangeInclusive<f64>) -> Row {
         for input in self.cases.iter_mut().flat_map(|c| &mut c.inputs).filter(|i| i.is_number()) {
             *input = input.clone().within(range.clone());
@@ -302,7 +302,7 @@ impl Row {
         self
     }
 
-    /// Numbers of every case keep away from these.
+    /// Keeps the numbers of every case away from these points.
     pub fn away(mut self, points: &'static [f64]) -> Row {
         for input in self.cases.iter_mut().flat_map(|c| &mut c.inputs) {
             if let Kind::Number { away, .. } = &mut input.kind {
@@ -312,7 +312,7 @@ impl Row {
         self
     }
 
-    /// The numbers of input `at`, in every case, come from this range.
+    /// Restricts the numbers of input `at` of every case to a range.
     pub fn input_within(mut self, at: usize, range: RangeInclusive<f64>) -> Row {
         for case in &mut self.cases {
             case.inputs[at] = case.inputs[at].clone().within(range.clone());
@@ -320,33 +320,33 @@ impl Row {
         self
     }
 
-    /// The last case is too large for differences: it shows values only.
+    /// Marks the last case as too large for finite differences: only values are compared.
     pub fn long(mut self) -> Row {
-        let case = self.cases.last_mut().expect("a case");
+        let case = self.cases.last_mut().expect("at least one case");
         (case.dtypes, case.values_only) = (false, true);
         self
     }
 
-    /// The last case has intermediate values of this size.
+    /// Sets the size of the intermediate values of the last case.
     pub fn case_scale(mut self, scale: f64) -> Row {
-        self.cases.last_mut().expect("a case").scale = scale;
+        self.cases.last_mut().expect("at least one case").scale = scale;
         self
     }
 
-    /// Without the case of this label.
+    /// Removes the case with this label.
     pub fn without(mut self, label: &str) -> Row {
         self.cases.retain(|c| c.label != label);
         self
     }
 
-    /// The last case is tried with floats only.
+    /// Runs the last case with floats only.
     pub fn floats_only(mut self) -> Row {
-        self.cases.last_mut().expect("a case").dtypes = false;
+        self.cases.last_mut().expect("at least one case").dtypes = false;
         self
     }
 }
 
-/// A row of an elementwise operation of one tensor: its shapes are the same for all of them.
+/// Returns a row of an elementwise operation of one tensor, with the same shapes for all operations.
 pub fn unary(
     name: &'static str,
     call: impl Fn(&Tensor) -> Result<Tensor> + Copy + 'static,
@@ -364,7 +364,7 @@ pub fn unary(
     })
 }
 
-/// A row of an elementwise operation of two tensors, with every kind of broadcasting.
+/// Returns a row of an elementwise operation of two tensors, with every kind of broadcasting.
 pub fn binary(
     name: &'static str,
     call: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Copy + 'static,

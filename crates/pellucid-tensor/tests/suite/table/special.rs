@@ -1,7 +1,7 @@
-//! Functions of one number that neither `std` nor `libm` has, from series and bisection: slow, and
-//! independent of the kernels.
+//! Special functions that neither `std` nor `libm` has, computed by series and bisection, slowly and independently of
+//! the kernels.
 
-/// The y with erf(y) = x, by bisection on erf, or on erfc where erf is flat.
+/// Returns y with erf(y) = x, by bisection on erf, or on erfc where erf is flat.
 pub fn erfinv(x: f64) -> f64 {
     if x.is_nan() || x.abs() > 1.0 {
         return f64::NAN;
@@ -18,7 +18,7 @@ pub fn erfinv(x: f64) -> f64 {
     (0.5 * (low + high)).copysign(x)
 }
 
-/// ψ(x) = ψ(x + 1) − 1/x up to a large argument, then the asymptotic series; reflected below 0.
+/// Computes ψ(x): ψ(x + 1) − 1/x up to a large argument, then the asymptotic series; the reflection formula below 0.
 pub fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return -f64::INFINITY.copysign(x);
@@ -27,11 +27,11 @@ pub fn digamma(x: f64) -> f64 {
         return f64::NAN;
     }
     if x < 0.0 {
-        // π·cot(πx), whose period is 1.
+        // π·cot(πx) has period 1.
         let t = std::f64::consts::PI * (x - x.round());
         return digamma(1.0 - x) - std::f64::consts::PI * t.cos() / t.sin();
     }
-    // The smallest terms first, so that the sum of many is as exact as one.
+    // The smallest terms first, which keeps the sum of many terms exact.
     let steps = (30.0 - x).ceil().max(0.0) as usize;
     let shift: f64 = (0..steps).rev().map(|k| 1.0 / (x + k as f64)).sum();
     let x = x + steps as f64;
@@ -39,17 +39,17 @@ pub fn digamma(x: f64) -> f64 {
     x.ln() - 0.5 / x - s * (1.0 / 12.0 - s * (1.0 / 120.0 - s * (1.0 / 252.0 - s / 240.0))) - shift
 }
 
-/// 1 / (1 + e⁻ˣ)
+/// Computes 1 / (1 + e⁻ˣ).
 pub fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// ln(1 + eˣ), without overflow.
+/// Computes ln(1 + eˣ) without overflow.
 pub fn softplus(x: f64) -> f64 {
     if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() }
 }
 
-/// ⌊a / b⌋: for an infinite b it is 0 or −1, and for an infinite a there is none unless b is 0.
+/// Computes ⌊a / b⌋. For infinite b it is 0 or −1; for infinite a it is NaN unless b is 0.
 pub fn floor_of_quotient(a: f64, b: f64) -> f64 {
     match (a.is_infinite(), b.is_infinite()) {
         (true, _) if b != 0.0 => f64::NAN,
@@ -58,17 +58,17 @@ pub fn floor_of_quotient(a: f64, b: f64) -> f64 {
     }
 }
 
-/// ⌊a / b⌋ of integers; 0 where b is 0.
+/// Computes ⌊a / b⌋ of integers, or 0 where b is 0.
 pub fn floor_div(a: i64, b: i64) -> i64 {
     if b == 0 { 0 } else { (a as f64 / b as f64).floor() as i64 }
 }
 
-/// The remainder of [`floor_div`].
+/// Computes the remainder of [`floor_div`].
 pub fn floor_rem(a: i64, b: i64) -> i64 {
     if b == 0 { 0 } else { a - b * floor_div(a, b) }
 }
 
-/// aᵇ of integers by repeated multiplication; 0 for a negative power, unless |a| is 1.
+/// Computes aᵇ of integers by repeated multiplication; 0 for negative b, unless |a| is 1.
 pub fn integer_pow(a: i64, b: i64) -> i64 {
     match (a, b) {
         (1, _) => 1,
@@ -84,19 +84,20 @@ pub fn integer_pow(a: i64, b: i64) -> i64 {
     }
 }
 
-/// The mean of a function of an angle over the circle.
+/// Computes the mean over the circle of a function of the angle.
 pub fn mean_over_circle(f: impl Fn(f64) -> f64) -> f64 {
     let points = 64;
     (0..points).map(|k| f(2.0 * std::f64::consts::PI * k as f64 / points as f64)).sum::<f64>() / points as f64
 }
 
-/// ∫ f over t > 0, of an even function that falls faster than exponentially, by the trapezoidal rule.
+/// Computes ∫ f over t > 0 by the trapezoidal rule, for an even f that decays faster than exponentially.
 pub fn tail_integral(f: impl Fn(f64) -> f64) -> f64 {
     let step = 1.0 / 32.0;
     step * (0.5 * f(0.0) + (1..320).rev().map(|k| f(step * k as f64)).sum::<f64>())
 }
 
-/// Ai(x) = 1/π·∫ e^(−s³/3 − xs/2)·cos(½√3·xs + π/6) ds over s > 0, with s = exp(u − e⁻ᵘ), by the trapezoidal rule.
+/// Computes Ai(x) = 1/π·∫ e^(−s³/3 − xs/2)·cos(½√3·xs + π/6) ds over s > 0, with s = exp(u − e⁻ᵘ), by the trapezoidal
+/// rule.
 pub fn airy(x: f64) -> f64 {
     use std::f64::consts::PI;
     let step = 1.0 / 64.0;
@@ -109,7 +110,7 @@ pub fn airy(x: f64) -> f64 {
     step / PI * (-270..130).map(term).sum::<f64>()
 }
 
-/// The terms (−1)ᵏ·(x/2)²ᵏ⁺ⁿ/(k!·(k + n)!) of a Bessel function of the first kind.
+/// Returns the terms (−1)ᵏ·(x/2)²ᵏ⁺ⁿ/(k!·(k + n)!) of a Bessel function of the first kind.
 fn terms(n: i32, x: f64) -> Vec<f64> {
     let first = (1..=n).fold(1.0, |t, k| t * 0.5 * x / k as f64);
     let next = |t: &f64, k: i32| -t * 0.25 * x * x / (k as f64 * (k + n) as f64);
@@ -119,12 +120,12 @@ fn terms(n: i32, x: f64) -> Vec<f64> {
     })
 }
 
-/// J_n(x) by its series (Abramowitz & Stegun 9.1.10), for x of a few units.
+/// Computes J_n(x) by its series (Abramowitz & Stegun 9.1.10), for small x.
 pub fn series_j(n: i32, x: f64) -> f64 {
     terms(n, x).iter().rev().sum()
 }
 
-/// Y_n(x) of order 0 or 1 by its series (Abramowitz & Stegun 9.1.11), for x of a few units.
+/// Computes Y_n(x) of order 0 or 1 by its series (Abramowitz & Stegun 9.1.11), for small x.
 pub fn series_y(n: i32, x: f64) -> f64 {
     if x <= 0.0 {
         return if x == 0.0 { f64::NEG_INFINITY } else { f64::NAN };
@@ -138,7 +139,7 @@ pub fn series_y(n: i32, x: f64) -> f64 {
     (logarithm - pole - weighed.sum::<f64>()) / std::f64::consts::PI
 }
 
-/// ζ(s, q) for q > 0: a thousand terms, and the integral of the rest.
+/// Computes ζ(s, q) for q > 0: a thousand terms, and the integral of the rest.
 pub fn hurwitz(s: f64, q: f64) -> f64 {
     let end = q + 1000.0;
     let rest = end.powf(1.0 - s) / (s - 1.0) + 0.5 * end.powf(-s) + s * end.powf(-s - 1.0) / 12.0;

@@ -1,4 +1,4 @@
-//! Creation.
+//! Creation of tensors.
 
 use crate::support::panic_of;
 use pellucid_tensor::{DType, Error, Tensor, bf16, f16};
@@ -40,13 +40,13 @@ fn slices_fill_a_shape_or_are_refused() {
 }
 
 #[test]
-fn bytes_come_back_as_they_went() {
+fn bytes_round_trip() {
     let x = Tensor::from([[1.5f32, -2.0], [f32::NAN, 0.0]]);
     let y = Tensor::from_bytes(&x.to_bytes().unwrap(), DType::F32, [2, 2]).unwrap();
     assert_eq!(x.to_bytes(), y.to_bytes());
     assert_eq!(x.t().to_bytes().unwrap()[4..8], f32::NAN.to_ne_bytes());
     assert!(Tensor::from_bytes(&[0; 5], DType::F32, 1).is_err());
-    assert!(Tensor::from_bytes(&[2], DType::Bool, 1).is_err(), "a truth value is 0 or 1");
+    assert!(Tensor::from_bytes(&[2], DType::Bool, 1).is_err(), "the byte of a boolean is 0 or 1");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn ranges_count_as_numpy_does() {
     assert_eq!(Tensor::arange(0.0f64, 1.0, 0.3).to_vec::<f64>(), [0.0, 0.3, 0.6, 3.0 * 0.3]);
     assert_eq!(Tensor::arange(1.0f32, 0.0, -0.25).to_vec::<f32>(), [1.0, 0.75, 0.5, 0.25]);
     assert_eq!(Tensor::arange(i64::MIN, i64::MAX, i64::MAX).to_vec::<i64>(), [i64::MIN, -1, i64::MAX - 1]);
-    assert_eq!(Tensor::arange(6i64, 0, -2).to_vec::<i64>(), [6, 4, 2], "the end is left out downwards too");
+    assert_eq!(Tensor::arange(6i64, 0, -2).to_vec::<i64>(), [6, 4, 2], "the end is exclusive with a negative step too");
     assert_eq!(Tensor::arange(i64::MAX, i64::MIN, i64::MIN).to_vec::<i64>(), [i64::MAX, -1]);
     for (step, len) in [(1i64, 7), (2, 4), (3, 3), (6, 2), (7, 1), (8, 1)] {
         assert_eq!(Tensor::arange(0, 7, step).size(), len, "by {step}");
@@ -77,7 +77,7 @@ fn linspace_hits_both_ends() {
     let x = Tensor::linspace(0.1, 0.7, 1001, DType::F64).to_vec::<f64>();
     assert_eq!((x[0], x[1000]), (0.1, 0.7));
     let far = Tensor::linspace(-f64::MAX, f64::MAX, 3, DType::F64).to_vec::<f64>();
-    assert_eq!(far, [-f64::MAX, 0.0, f64::MAX], "the distance of the ends is no number");
+    assert_eq!(far, [-f64::MAX, 0.0, f64::MAX], "the difference of the ends overflows");
     assert!(panic_of(|| Tensor::linspace(0.0, 1.0, 3, DType::I64)).contains("are not supported"));
 }
 

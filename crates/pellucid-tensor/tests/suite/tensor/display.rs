@@ -1,5 +1,4 @@
-//! Printing, against what NumPy 2 prints with `precision=4, linewidth=78`; truth values are written
-//! as Rust writes them.
+//! Printing, compared with NumPy 2 with `precision=4, linewidth=78`. Booleans are printed as in Rust.
 
 use pellucid_tensor::{DType, Tensor, lazy};
 
@@ -20,7 +19,7 @@ fn columns_are_aligned() {
 }
 
 #[test]
-fn floats_show_the_digits_they_need_and_four_at_most() {
+fn floats_show_at_most_four_digits() {
     prints(Tensor::from([0.1f32, 0.2, 0.3]), "[0.1 0.2 0.3]");
     prints(Tensor::from([1.0 / 3.0, 2.0 / 3.0]), "[0.3333 0.6667]");
     prints(Tensor::zeros([3], DType::F64), "[0. 0. 0.]");
@@ -42,7 +41,7 @@ fn numbers_of_very_different_size_are_scientific() {
 }
 
 #[test]
-fn numbers_and_nothing() {
+fn scalars_and_empty_tensors() {
     prints(Tensor::from(2.5), "2.5");
     prints(Tensor::from(7i64), "7");
     prints(Tensor::from(0.1f32), "0.1");
@@ -59,7 +58,7 @@ fn long_rows_are_broken() {
 }
 
 #[test]
-fn only_the_ends_of_what_is_long_are_shown() {
+fn long_axes_show_only_their_ends() {
     prints(Tensor::arange(0i64, 2000, 1), "[   0    1    2 ... 1997 1998 1999]");
     let expected = "\
 [[   0    1    2 ...   97   98   99]
@@ -70,7 +69,7 @@ fn only_the_ends_of_what_is_long_are_shown() {
  [9800 9801 9802 ... 9897 9898 9899]
  [9900 9901 9902 ... 9997 9998 9999]]";
     prints(Tensor::arange(0i64, 10_000, 1).reshape([100, 100]), expected);
-    // A short axis is shown whole.
+    // A short axis is printed completely.
     let narrow = Tensor::arange(0i64, 2000, 1).reshape([1000, 2]).to_string();
     assert!(
         narrow.starts_with("[[   0    1]\n") && narrow.contains("\n ...\n") && narrow.ends_with("[1998 1999]]"),
@@ -79,7 +78,7 @@ fn only_the_ends_of_what_is_long_are_shown() {
 }
 
 #[test]
-fn debug_adds_what_the_tensor_is() {
+fn debug_adds_shape_dtype_and_creator() {
     let x = Tensor::from([1.0f32]).requires_grad_(true);
     assert_eq!(format!("{x:?}"), "Tensor([1.], shape [1], f32, requires_grad)");
     assert_eq!(format!("{:?}", x.sin()), format!("Tensor({}, shape [1], f32, by sin)", x.sin()));

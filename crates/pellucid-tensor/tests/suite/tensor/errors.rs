@@ -1,4 +1,4 @@
-//! Refusals: a typed error from the function, the same as a panic of the method, at the caller's line.
+//! Errors: the function returns a typed error, and the method panics with the same error at the line of the caller.
 
 use crate::support::panic_of;
 use pellucid_tensor::{DType, Error, Tensor, ops};
@@ -9,8 +9,8 @@ thread_local! {
     static PLACE: RefCell<Option<(String, u32)>> = const { RefCell::new(None) };
 }
 
-/// The file and line at which `f` panics.
-fn place_of(f: impl FnOnce()) -> (String, u32) {
+/// Returns the file and line at which `f` panics.
+fn panic_location(f: impl FnOnce()) -> (String, u32) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let before = panic::take_hook();
@@ -21,7 +21,7 @@ fn place_of(f: impl FnOnce()) -> (String, u32) {
         }));
     });
     panic_of(f);
-    PLACE.take().expect("a place")
+    PLACE.take().expect("the hook stored the location")
 }
 
 #[test]
@@ -42,12 +42,12 @@ fn a_method_panics_at_the_callers_line_with_the_functions_error() {
         (line!(), &|| drop(a.sum(2))),
     ];
     for (line, refusal) in refusals {
-        assert_eq!(place_of(refusal), (file!().to_string(), line));
+        assert_eq!(panic_location(refusal), (file!().to_string(), line));
     }
 }
 
 #[test]
-fn messages_name_the_operation_the_shapes_and_the_mend() {
+fn messages_name_the_operation_the_shapes_and_the_remedy() {
     let (a, b) = (Tensor::zeros([2, 3], DType::F32), Tensor::zeros([4], DType::F32));
     let text = panic_of(|| &a * &b);
     assert!(
@@ -62,7 +62,7 @@ fn messages_name_the_operation_the_shapes_and_the_mend() {
     assert!(text.contains("-4") && text.contains("axis 1") && text.contains("length 3"), "{text}");
     let text = panic_of(|| a.clone().requires_grad_(true).i(0).item::<f32>());
     assert!(text.contains("item") && text.contains("[3]"), "{text}");
-    // The weight is shown as its owner made it.
+    // The weight is shown with the shape that the caller gave it.
     let text = panic_of(|| a.linear(&Tensor::zeros([5, 4], DType::F32), None));
     assert!(text.contains("linear") && text.contains("[5, 4]") && text.contains("has 3 numbers"), "{text}");
     let (image, weight) = (Tensor::zeros([1, 3, 4, 4], DType::F32), Tensor::zeros([2, 4, 1, 1], DType::F32));
@@ -71,18 +71,18 @@ fn messages_name_the_operation_the_shapes_and_the_mend() {
 }
 
 #[test]
-fn a_refused_call_changes_nothing() {
+fn a_failed_call_changes_nothing() {
     let x = Tensor::from([1.0f32, 2.0, 3.0]);
     let version = x.array().storage().version();
     assert!(x.try_set(3, 9.0).is_err());
     assert!(x.try_set(.., Tensor::from([1.0f32, 2.0])).is_err());
-    assert!(x.try_set(Tensor::from([0i64, 5]), 9.0).is_err(), "the first index is good, the second is not");
+    assert!(x.try_set(Tensor::from([0i64, 5]), 9.0).is_err(), "the first index is valid, the second is not");
     assert!(ops::copy_(&x, &Tensor::from([[1.0f32], [2.0]])).is_err());
     assert_eq!(x.to_vec::<f32>(), [1.0, 2.0, 3.0]);
     assert_eq!(x.array().storage().version(), version);
 }
 
-/// Calls that an operation refuses through another one that it is composed of.
+/// Invalid calls of operations that are composed of other operations.
 #[test]
 fn errors_name_the_operation_that_was_called() {
     let (x, index) = (Tensor::zeros([2, 3], DType::F32), Tensor::from([0i64, 9]));
@@ -124,7 +124,7 @@ fn messages_show_axes_as_the_user_wrote_them() {
 }
 
 #[test]
-fn a_lack_of_memory_names_operation_shape_and_size() {
+fn an_out_of_memory_error_names_operation_shape_and_size() {
     let text = ops::zeros([1 << 16, 1 << 16, 1 << 14], DType::F32).unwrap_err().to_string();
     let expected = "zeros: out of memory: a tensor of shape [65536, 65536, 16384] needs 262144.0 GiB; ";
     assert!(text.starts_with(expected) && !text.contains(&usize::MAX.to_string()), "{text}");

@@ -1,8 +1,8 @@
-//! Indexing and assignment, checked against NumPy.
+//! Indexing and assignment, compared with NumPy.
 
 use pellucid_tensor::{DType, Ellipsis, Error, Ix, NewAxis, Tensor, slice};
 
-/// 0, 1, 2, .. of shape `[2, 3, 4]`.
+/// Returns 0, 1, 2, .. of shape `[2, 3, 4]`.
 fn cube() -> Tensor {
     Tensor::arange(0i64, 24, 1).reshape([2, 3, 4])
 }
@@ -56,7 +56,7 @@ fn plain_indices_are_views() {
 }
 
 #[test]
-fn integer_tensors_pick() {
+fn integer_tensors_select_elements() {
     let x = cube();
     let at = Tensor::from([2i64, 0, -1]);
     is(x.i((0, &at)), &[3, 4], &[8, 9, 10, 11, 0, 1, 2, 3, 8, 9, 10, 11]);
@@ -69,10 +69,9 @@ fn integer_tensors_pick() {
     is(x.i((&at.i(1..2), slice(None, None, -2), 3)), &[1, 2], &[11, 3]);
 }
 
-/// NumPy: index tensors side by side put their axes where they stood; with a range or a new axis
-/// between them, in front.
+/// NumPy: adjacent index tensors put their axes in place; with a range or a new axis between them, the axes come first.
 #[test]
-fn picked_axes_stay_in_place_only_if_adjacent() {
+fn axes_of_index_tensors_stay_in_place_only_if_adjacent() {
     let x = Tensor::arange(0i64, 120, 1).reshape([2, 3, 4, 5]);
     let (a, b) = (Tensor::from([0i64, 2]), Tensor::from([1i64, 3]));
     let side_by_side = x.i((.., &a, &b));
@@ -93,7 +92,7 @@ fn picked_axes_stay_in_place_only_if_adjacent() {
 }
 
 #[test]
-fn masks_pick_where_they_are_true() {
+fn masks_select_where_they_are_true() {
     let x = cube();
     is(x.i(x.gt(20)), &[3], &[21, 22, 23]);
     is(x.i((&Tensor::from([false, true]), .., 0)), &[1, 3], &[12, 16, 20]);
@@ -105,12 +104,12 @@ fn masks_pick_where_they_are_true() {
     );
     is(x.i((.., Tensor::from([false; 3]))), &[2, 0, 4], &[]);
     is(x.i(x.lt(0)), &[0], &[]);
-    // A mask and an index tensor are picked together.
+    // A mask and an index tensor are broadcast together.
     is(x.i((&Tensor::from([true, true]), &Tensor::from([0i64, 2]), 1)), &[2], &[1, 21]);
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn invalid_indices_are_errors() {
     let x = cube();
     let error = |index: Vec<Ix>| x.try_i(index).unwrap_err();
     assert!(matches!(error(vec![2.into()]), Error::IndexOutOfBounds { index: 2, axis: 0, len: 2, .. }));
@@ -156,7 +155,7 @@ fn assignment_writes_through_every_kind_of_index() {
     assert_eq!(set(&|x| x.set((.., 0..0), 9)), [0; 6]);
 }
 
-/// NumPy 2's answers: a 0-d boolean is an index of shape [1] or [0] that covers no axis.
+/// NumPy 2: a 0-d boolean is an index of shape [1] or [0] that covers no axis.
 #[test]
 fn a_mask_without_axes_adds_one_of_length_1_or_0() {
     let x = Tensor::arange(0i64, 6, 1).reshape([2, 3]);
@@ -170,7 +169,7 @@ fn a_mask_without_axes_adds_one_of_length_1_or_0() {
     assert_eq!((shape(x.i((NewAxis, &yes))), shape(x.i((&no, NewAxis)))), (vec![1, 1, 2, 3], vec![0, 1, 2, 3]));
     assert_eq!((shape(x.i((&yes, &yes))), shape(x.i((&yes, &no)))), (vec![1, 2, 3], vec![0, 2, 3]));
     assert_eq!((shape(x.i((&yes, 1))), shape(x.i((1, &no)))), (vec![1, 3], vec![0, 3]));
-    // Beside an index tensor it broadcasts, and takes its place if they are side by side.
+    // Beside an index tensor it broadcasts, and its axis stays in place if the two are adjacent.
     assert_eq!(x.i((&yes, .., &columns)).shape().dims(), [2, 2]);
     assert_eq!(x.i((&yes, .., &columns)).to_vec::<i64>(), [0, 3, 2, 5], "index axes first");
     assert_eq!(x.i((.., &yes, &columns)).to_vec::<i64>(), [0, 2, 3, 5]);

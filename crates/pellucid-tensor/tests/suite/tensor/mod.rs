@@ -1,11 +1,11 @@
-//! Tensors as users meet them: made, indexed, printed, combined. What is expected of values and texts
-//! comes from NumPy 2.
+//! The basic interface of tensors: creation, indexing, printing, operators. Expected values and texts are those of
+//! NumPy 2.
 
 mod create;
 mod display;
 mod errors;
-mod exact;
 mod index;
+mod integer_conversion;
 mod operators;
 mod pools;
 pub mod promotion;

@@ -1,4 +1,4 @@
-//! Operators, for tensors and numbers on both sides, given away or kept.
+//! Operators between tensors and numbers, by value and by reference.
 
 use pellucid_tensor::{DType, Tensor};
 
@@ -25,9 +25,9 @@ fn every_form_of_every_operator() {
     assert_eq!([Tensor::from([1.0]), Tensor::from([2.0])].into_iter().sum::<Tensor>().item::<f64>(), 3.0);
 }
 
-/// A temporary lends its memory; a tensor that anybody still sees does not.
+/// An operator may reuse the memory of a temporary, but not of a tensor that another handle shares.
 #[test]
-fn given_operands_are_not_seen_to_change() {
+fn operands_passed_by_value_do_not_change_for_other_handles() {
     let x = Tensor::from([1.0, 2.0]);
     let (kept, view) = (x.clone(), x.i(0..1));
     let y = x + 1.0;
@@ -41,7 +41,7 @@ fn given_operands_are_not_seen_to_change() {
     assert_eq!((wide + Tensor::ones([2, 1], DType::F64)).shape()[..], [2, 3]);
 }
 
-/// The values that backward needs survive an operand that was given away.
+/// A saved operand that was passed by value keeps its elements for backward.
 #[test]
 fn a_saved_temporary_is_not_overwritten() {
     let x = Tensor::from([0.5f64]).requires_grad_(true);

@@ -1,13 +1,13 @@
-//! Pools of every kind over many configurations, against loops over windows.
+//! Pooling of every kind in many configurations, compared with loops over windows.
 
 use crate::support::assert_within;
 use pellucid_tensor::ops::{self, AvgPoolDivisor, Pool};
 use pellucid_tensor::{Error, Tensor};
 
-/// A linear congruential generator: the tests are the same every time.
-struct Choices(u64);
+/// A linear congruential generator, so that every run tests the same configurations.
+struct Lcg(u64);
 
-impl Choices {
+impl Lcg {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((self.0 >> 33) as usize) % n
@@ -18,9 +18,9 @@ impl Choices {
     }
 }
 
-/// A pool over three spatial axes, of which the last `spatial` are there.
+/// A configuration of a pool over three spatial axes, of which the last `spatial` are used.
 #[derive(Clone, Copy, Debug)]
-struct Setup {
+struct PoolConfig {
     spatial: usize,
     dims: [usize; 3],
     size: [usize; 3],
@@ -30,42 +30,42 @@ struct Setup {
     ceil: bool,
 }
 
-/// Axis by axis, from 0 to below each of the lengths, the last axis fastest.
+/// Iterates over the indices of three axes, the last axis fastest.
 fn places(lengths: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
     let [_, b, c] = lengths;
     (0..lengths.iter().product()).map(move |i| [i / (b * c), i / c % b, i % c])
 }
 
-impl Setup {
-    fn random(choices: &mut Choices, spatial: usize, dilated: bool, padded: bool) -> Setup {
-        let mut all = Setup {
+impl PoolConfig {
+    fn random(lcg: &mut Lcg, spatial: usize, dilated: bool, padded: bool) -> PoolConfig {
+        let mut all = PoolConfig {
             spatial,
             dims: [1; 3],
             size: [1; 3],
             stride: [1; 3],
             padding: [0; 3],
             dilation: [1; 3],
-            ceil: choices.below(2) == 0,
+            ceil: lcg.below(2) == 0,
         };
         let most = [13, 7, 4][spatial - 1];
         for a in 3 - spatial..3 {
-            all.dims[a] = 1 + choices.below(most);
-            all.size[a] = 1 + choices.below(most + 3);
-            all.stride[a] = 1 + choices.below(4);
-            all.dilation[a] = if dilated { 1 + choices.below(3) } else { 1 };
-            all.padding[a] = if padded { choices.below(all.reach(a).div_ceil(2) + 1) } else { 0 };
+            all.dims[a] = 1 + lcg.below(most);
+            all.size[a] = 1 + lcg.below(most + 3);
+            all.stride[a] = 1 + lcg.below(4);
+            all.dilation[a] = if dilated { 1 + lcg.below(3) } else { 1 };
+            all.padding[a] = if padded { lcg.below(all.window_extent(a).div_ceil(2) + 1) } else { 0 };
         }
         all
     }
 
-    fn reach(&self, a: usize) -> usize {
+    fn window_extent(&self, a: usize) -> usize {
         self.dilation[a] * (self.size[a] - 1)
     }
 
-    /// How many windows there are along an axis, as PyTorch counts them; 0 if none fits.
+    /// Returns the number of windows along an axis as PyTorch counts them, or 0 if no window fits.
     fn count(&self, a: usize) -> usize {
         let [len, stride, padding] = [self.dims[a], self.stride[a], self.padding[a]].map(|n| n as isize);
-        let slack = len + 2 * padding - self.reach(a) as isize - 1;
+        let slack = len + 2 * padding - self.window_extent(a) as isize - 1;
         let counts = |o: &isize| match self.ceil {
             true => o * stride < slack + stride && o * stride < len + padding,
             false => o * stride <= slack,
@@ -77,13 +77,13 @@ impl Setup {
         [0, 1, 2].map(|a| self.count(a))
     }
 
-    /// The taps of a window along an axis that are inside.
+    /// Returns the taps of window `o` along axis `a` that are inside the image.
     fn taps(&self, a: usize, o: usize) -> Vec<usize> {
         let at = |t: usize| (o * self.stride[a] + t * self.dilation[a]).checked_sub(self.padding[a]);
         (0..self.size[a]).filter_map(at).filter(|&i| i < self.dims[a]).collect()
     }
 
-    /// The positions in a plane of the taps of a window that are inside, in row-major order.
+    /// Returns the positions in a plane of the taps of a window that are inside, in row-major order.
     fn window(&self, o: [usize; 3]) -> Vec<usize> {
         let [z, y, x] = [0, 1, 2].map(|a| self.taps(a, o[a]));
         let rows = z.iter().flat_map(|z| y.iter().map(move |y| z * self.dims[1] + y));
@@ -97,7 +97,7 @@ impl Setup {
         if self.ceil { pool.ceil() } else { pool }
     }
 
-    /// Two images of two channels.
+    /// Returns the shape of two images with two channels.
     fn shape(&self, lengths: [usize; 3]) -> Vec<usize> {
         [2, 2].into_iter().chain(lengths[3 - self.spatial..].iter().copied()).collect()
     }
@@ -110,17 +110,21 @@ impl Setup {
         self.dims.iter().product()
     }
 
-    /// `f` of every window of every plane.
+    /// Computes `f` for every window of every plane.
     fn each<R>(&self, x: &[f64], outputs: [usize; 3], f: impl Fn(&[f64], [usize; 3]) -> R) -> Vec<R> {
         let f = &f;
         x.chunks(self.plane()).flat_map(|plane| places(outputs).map(move |o| f(plane, o))).collect()
     }
 }
 
-/// The first of the largest, NaN before all.
+/// Returns the position of the first maximum; NaN is larger than all numbers.
 fn largest(plane: &[f64], window: &[usize]) -> usize {
     let better = |a: f64, b: f64| a > b || a.is_nan() && !b.is_nan();
-    window.iter().copied().reduce(|best, i| if better(plane[i], plane[best]) { i } else { best }).expect("a tap inside")
+    window
+        .iter()
+        .copied()
+        .reduce(|best, i| if better(plane[i], plane[best]) { i } else { best })
+        .expect("at least one tap inside")
 }
 
 macro_rules! by_rank {
@@ -133,18 +137,18 @@ macro_rules! by_rank {
     };
 }
 
-fn max_pool(setup: &Setup, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+fn max_pool(setup: &PoolConfig, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
     by_rank!(setup.spatial; max_pool1d, max_pool2d, max_pool3d; x, setup.pool())
 }
 
 #[test]
-fn largest_elements_their_positions_and_gradients() {
-    let choices = &mut Choices(1);
+fn max_pools_with_positions_and_gradients() {
+    let lcg = &mut Lcg(1);
     let mut seen = [0; 2];
     for i in 0..1500 {
-        let setup = Setup::random(choices, 1 + i % 3, i % 2 == 0, true);
+        let setup = PoolConfig::random(lcg, 1 + i % 3, i % 2 == 0, true);
         let outputs = setup.outputs();
-        let mut values = choices.values(4 * setup.plane(), 3);
+        let mut values = lcg.values(4 * setup.plane(), 3);
         let has_nan = i % 5 == 0;
         if has_nan {
             values.iter_mut().step_by(7).for_each(|x| *x = f64::NAN);
@@ -166,14 +170,14 @@ fn largest_elements_their_positions_and_gradients() {
         let at = |i: usize| i / count * setup.plane() + chosen[i];
         let expected: Vec<f64> = (0..chosen.len()).map(|i| values[at(i)]).collect();
         assert_within(&y, &expected, 0.0);
-        let weights = choices.values(chosen.len(), 3);
+        let weights = lcg.values(chosen.len(), 3);
         (&y * &Tensor::new(&weights[..], setup.shape(outputs))).sum(..).backward();
         if !has_nan {
             let mut expected = vec![0.0; values.len()];
             weights.iter().enumerate().for_each(|(i, w)| expected[at(i)] += w);
-            assert_within(&x.grad().expect("a gradient"), &expected, 0.0);
+            assert_within(&x.grad().expect("the tensor has a gradient"), &expected, 0.0);
         }
-        // What was taken goes back to its place, and of several for one place the last stays.
+        // Unpooling writes the maxima to their positions; the last of several values for one position is stored.
         let dims = &setup.dims[3 - setup.spatial..];
         let y = y.detach();
         let back = by_rank!(setup.spatial; max_unpool1d, max_unpool2d, max_unpool3d; &y, &positions, dims).unwrap();
@@ -185,14 +189,14 @@ fn largest_elements_their_positions_and_gradients() {
 }
 
 #[test]
-fn every_accepted_window_over_a_small_image() {
-    // Windows longer than the image with its padding on one side, on small and on larger images.
+fn max_pools_with_every_accepted_window() {
+    // Windows longer than the padded image on one side, on small and on larger images.
     for len in [1, 2, 3, 4, 7, 16, 17] {
         for size in 1..=20 {
             for padding in 0..=size / 2 {
                 for (stride, dilation) in [(1, 1), (2, 1), (1, 2), (3, 2)] {
                     let all = |n: usize, one: usize| [one, one, n];
-                    let setup = Setup {
+                    let setup = PoolConfig {
                         spatial: 1,
                         dims: all(len, 1),
                         size: all(size, 1),
@@ -214,7 +218,7 @@ fn every_accepted_window_over_a_small_image() {
             }
         }
     }
-    let values = Choices(6).values(8 * 4 * 9, 50);
+    let values = Lcg(6).values(8 * 4 * 9, 50);
     let x = Tensor::new(&values[..], [8, 4, 3, 3]);
     let (y, _) = ops::max_pool2d(&x, Pool::new(13).stride(1).padding(6)).unwrap();
     let most = values.chunks(9).map(|plane| plane.iter().copied().fold(f64::NEG_INFINITY, f64::max));
@@ -222,20 +226,20 @@ fn every_accepted_window_over_a_small_image() {
 }
 
 #[test]
-fn means_with_every_divisor() {
-    let choices = &mut Choices(2);
+fn average_pools_with_every_divisor() {
+    let lcg = &mut Lcg(2);
     for i in 0..900 {
-        let setup = Setup::random(choices, 1 + i % 3, false, true);
+        let setup = PoolConfig::random(lcg, 1 + i % 3, false, true);
         let outputs = setup.outputs();
-        let divisor = [AvgPoolDivisor::Window, AvgPoolDivisor::Inside, AvgPoolDivisor::Number(3.0)][choices.below(3)];
-        let values = choices.values(4 * setup.plane(), 9);
+        let divisor = [AvgPoolDivisor::Window, AvgPoolDivisor::Inside, AvgPoolDivisor::Number(3.0)][lcg.below(3)];
+        let values = lcg.values(4 * setup.plane(), 9);
         let x = setup.tensor(&values);
         let found = by_rank!(setup.spatial; avg_pool1d, avg_pool2d, avg_pool3d; &x, setup.pool(), divisor);
         if outputs.contains(&0) {
             assert!(matches!(found, Err(Error::InvalidArgument { .. })), "{setup:?}");
             continue;
         }
-        // Padding counts, but not what sticks out beyond it.
+        // The divisor includes padding, but not the part of the window beyond it.
         let padded = |a: usize, o: usize| {
             let start = o * setup.stride[a];
             (start + setup.size[a]).min(setup.dims[a] + 2 * setup.padding[a]) - start
@@ -254,13 +258,13 @@ fn means_with_every_divisor() {
 }
 
 #[test]
-fn norms() {
-    let choices = &mut Choices(3);
+fn lp_pools() {
+    let lcg = &mut Lcg(3);
     for i in 0..600 {
-        let setup = Setup::random(choices, 1 + i % 3, false, false);
+        let setup = PoolConfig::random(lcg, 1 + i % 3, false, false);
         let outputs = setup.outputs();
-        let p = [1.0, 2.0, 3.0][choices.below(3)];
-        let values: Vec<f64> = choices.values(4 * setup.plane(), 4).into_iter().map(|x| x.abs() + 1.0).collect();
+        let p = [1.0, 2.0, 3.0][lcg.below(3)];
+        let values: Vec<f64> = lcg.values(4 * setup.plane(), 4).into_iter().map(|x| x.abs() + 1.0).collect();
         let x = setup.tensor(&values);
         let found = by_rank!(setup.spatial; lp_pool1d, lp_pool2d, lp_pool3d; &x, p, setup.pool());
         if outputs.contains(&0) {
@@ -278,14 +282,14 @@ fn norms() {
 }
 
 #[test]
-fn adaptive_means_and_largest_elements() {
-    let choices = &mut Choices(4);
+fn adaptive_average_and_max_pools() {
+    let lcg = &mut Lcg(4);
     for i in 0..600 {
         let spatial = 1 + i % 3;
-        let mut setup = Setup::random(choices, spatial, false, false);
+        let mut setup = PoolConfig::random(lcg, spatial, false, false);
         let mut outputs = [1; 3];
         for a in 3 - spatial..3 {
-            outputs[a] = 1 + choices.below([14, 8, 5][spatial - 1]);
+            outputs[a] = 1 + lcg.below([14, 8, 5][spatial - 1]);
         }
         (setup.size, setup.stride) = ([1; 3], [1; 3]);
         let window = |o: [usize; 3]| -> Vec<usize> {
@@ -297,7 +301,7 @@ fn adaptive_means_and_largest_elements() {
             let inside = |p: &[usize; 3]| (0..3).all(|a| ends(a).contains(&p[a]));
             places(plane).filter(inside).map(|[z, y, x]| (z * plane[1] + y) * plane[2] + x).collect()
         };
-        let values = choices.values(4 * setup.plane(), 3);
+        let values = lcg.values(4 * setup.plane(), 3);
         let x = setup.tensor(&values);
         let lengths: Vec<Option<usize>> = outputs[3 - spatial..].iter().map(|&n| Some(n)).collect();
         let means =
@@ -317,28 +321,28 @@ fn adaptive_means_and_largest_elements() {
 }
 
 #[test]
-fn fractional_windows_begin_where_the_numbers_say() {
-    let choices = &mut Choices(5);
+fn fractional_windows_start_where_the_random_numbers_say() {
+    let lcg = &mut Lcg(5);
     for i in 0..300 {
         let spatial = 2 + i % 2;
-        let mut setup = Setup::random(choices, spatial, false, false);
+        let mut setup = PoolConfig::random(lcg, spatial, false, false);
         let mut outputs = [1; 3];
         for a in 3 - spatial..3 {
-            setup.size[a] = 1 + choices.below(setup.dims[a]);
-            outputs[a] = 1 + choices.below(setup.dims[a] + 1 - setup.size[a]);
+            setup.size[a] = 1 + lcg.below(setup.dims[a]);
+            outputs[a] = 1 + lcg.below(setup.dims[a] + 1 - setup.size[a]);
         }
-        let samples: Vec<f64> = (0..4 * spatial).map(|_| choices.below(64) as f64 / 64.0).collect();
+        let samples: Vec<f64> = (0..4 * spatial).map(|_| lcg.below(64) as f64 / 64.0).collect();
         let starts = |plane: usize, a: usize, o: usize| {
             let (slack, n) = (setup.dims[a] - setup.size[a], outputs[a]);
             if o + 1 == n {
                 return slack;
             }
-            // Numbers come last axis first of a plane, and first axis first of a space.
+            // The random numbers of a plane start with the last axis, those of a volume with the first.
             let k = if spatial == 3 { a } else { 2 - a };
             let (u, alpha) = (samples[plane * spatial + k], slack as f64 / (n as f64 - 1.0));
             (((o as f64 + u) * alpha).floor() - (u * alpha).floor()) as usize
         };
-        let values = choices.values(4 * setup.plane(), 3);
+        let values = lcg.values(4 * setup.plane(), 3);
         let x = setup.tensor(&values);
         let numbers = Tensor::new(&samples[..], [2, 2, spatial]);
         let (size, counts) = (setup.size[3 - spatial..].to_vec(), outputs[3 - spatial..].to_vec());

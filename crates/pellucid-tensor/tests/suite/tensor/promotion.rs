@@ -1,4 +1,4 @@
-//! The promotion table, written out, and the rule that numbers of the host never widen a tensor.
+//! The promotion table as text, and the rule that host numbers never widen a tensor.
 
 use pellucid_tensor::{DType, Tensor, ops};
 
@@ -16,16 +16,17 @@ const TABLE: &str = "
     f64   f64   f64   f64   f64   f64   f64   f64   f64   f64   f64
 ";
 
-/// The dtype in which two dtypes meet, by the table above.
+/// Returns the common dtype of two dtypes according to the table above.
 pub fn join(a: DType, b: DType) -> DType {
     let mut lines = TABLE.lines().filter(|l| !l.trim().is_empty()).map(|l| l.split_whitespace().collect::<Vec<_>>());
-    let column = lines.next().expect("a head").iter().position(|n| *n == b.name()).expect("a column");
-    let line = lines.find(|l| l[0] == a.name()).expect("a line");
-    DType::ALL.into_iter().find(|d| d.name() == line[column + 1]).expect("a dtype")
+    let column =
+        lines.next().expect("a header line").iter().position(|n| *n == b.name()).expect("a column for the dtype");
+    let line = lines.find(|l| l[0] == a.name()).expect("a row for the dtype");
+    DType::ALL.into_iter().find(|d| d.name() == line[column + 1]).expect("a dtype with this name")
 }
 
 #[test]
-fn tensors_meet_by_the_table() {
+fn tensors_promote_by_the_table() {
     for a in DType::ALL {
         for b in DType::ALL {
             let (x, y) = (Tensor::ones([2], a), Tensor::ones([], b));
@@ -52,7 +53,7 @@ fn numbers_never_widen_a_tensor() {
     }
     assert_eq!((Tensor::from([1.0f32]) * 1e300).item::<f32>(), f32::INFINITY);
     assert_eq!((Tensor::from([100i8]) + 100).item::<i64>(), -56, "integers wrap");
-    // A number is rounded once, to the type that computes: 0.1 is not widened from f32.
+    // A number is rounded once, to the dtype of the computation: 0.1 is not widened from f32.
     assert_eq!((Tensor::from([1.0f64]) * 0.1).item::<f64>(), 0.1);
     assert_eq!((Tensor::from([i64::MAX - 1]) + 1).item::<i64>(), i64::MAX, "all 64 bits count");
 }

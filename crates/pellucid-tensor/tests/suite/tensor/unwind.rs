@@ -1,4 +1,4 @@
-//! Tensors after a panic that was caught.
+//! Tensors remain usable after a caught panic.
 
 use pellucid_tensor::{Array, Backward, Device, Tensor};
 use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
@@ -14,12 +14,12 @@ const _: () = {
 };
 
 #[test]
-fn a_tensor_goes_on_after_a_panic() {
+fn a_tensor_remains_usable_after_a_panic() {
     let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
     let y = x.square().sum(..);
     let fails = || drop(&x + Tensor::from([1.0f32, 2.0, 3.0]));
     assert!(catch_unwind(fails).is_err());
-    // Out of a hook, in the middle of a backward pass.
+    // A panic in a hook, during a backward pass.
     let hook = x.register_hook(|_| panic!("in a hook"));
     assert!(catch_unwind(|| y.backward()).is_err());
     hook.remove();

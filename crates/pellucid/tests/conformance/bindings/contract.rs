@@ -1,4 +1,4 @@
-//! Products, and attention.
+//! Matrix products and attention.
 
 use super::Binder;
 use crate::call::{Call, KEY};
@@ -55,7 +55,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("nn.functional.scaled_dot_product_attention", attention);
 }
 
-/// beta·x + alpha·product; with beta 0 it does not count what x is.
+/// Computes beta·x + alpha·product. With beta = 0, x is ignored, also if it is NaN.
 fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
     let factor = |name| c.scalar(KEY, name).unwrap_or(1.into());
     let (beta, alpha) = (factor("beta"), factor("alpha"));
@@ -69,7 +69,7 @@ fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
     ops::add(ops::mul(c.x()?, beta)?, &product)
 }
 
-/// Attention with PyTorch's arguments.
+/// Computes attention with PyTorch's arguments.
 fn attention(c: &Call) -> Result<Tensor> {
     let options = Attention {
         mask: c.optional(3, "attn_mask"),

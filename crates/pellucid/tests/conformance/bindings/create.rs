@@ -1,4 +1,4 @@
-//! New tensors by rule.
+//! Creation of tensors.
 
 use super::Binder;
 use crate::call::{Call, KEY};
@@ -22,7 +22,7 @@ pub(super) fn bind(table: &mut Binder) {
         let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
         let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
         if dtype.is_int() {
-            // As many as of the given numbers, but counted in what is left of them without their fractions.
+            // The length follows from the given numbers, but the steps are counted in the truncated numbers.
             let count = ((end - start) / step).ceil() as i64;
             let steps = ops::mul(Tensor::arange(0, count, 1), step.trunc() as i64)?;
             return ops::to_dtype(&ops::add(&steps, start.trunc() as i64)?, dtype);
@@ -45,7 +45,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("triu_indices", |c| indices(c, |rows, columns| ops::ge(columns, rows)));
 }
 
-/// Equal steps; integers are what is left of them without their fractions.
+/// Returns equal steps; for integers, they are truncated.
 fn spaced(c: &Call, start: f64, end: f64) -> Result<Tensor> {
     let dtype = dtype(c);
     let float = if dtype.is_float() { dtype } else { DType::F64 };
@@ -88,7 +88,7 @@ fn dtype(c: &Call) -> DType {
     c.dtype(KEY, "dtype").unwrap_or(c.float)
 }
 
-/// The positions of a triangle, rows and columns.
+/// Returns the positions of a triangle, rows and columns.
 fn indices(c: &Call, inside: fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<Tensor> {
     let (rows, columns, offset) = (c.count(0, "row")?, c.count(1, "col")?, c.int(2, "offset").unwrap_or(0) as i64);
     let row = ops::unsqueeze(&Tensor::arange(offset, rows as i64 + offset, 1), 1)?;

@@ -154,7 +154,7 @@ fn two_operands(table: &mut Binder) {
     table.one("bitwise_right_shift", |c| ops::shift_right(c.x()?, c.operand(1, "other")?));
 }
 
-/// alpha·x
+/// Computes alpha·x.
 fn scaled(c: &Call, x: &Tensor) -> Result<Tensor> {
     match c.scalar(KEY, "alpha") {
         Some(alpha) => ops::mul(x, alpha),

@@ -136,7 +136,7 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.one("linalg.vecdot", |c| ops::vecdot(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1)));
     table.one("linalg.cross", |c| {
-        // Pellucid broadcasts over missing axes, too.
+        // Pellucid also broadcasts over missing axes.
         if c.x()?.rank() != c.y()?.rank() {
             return Err(Error::shapes("cross", [c.x()?.shape(), c.y()?.shape()], "equal ranks"));
         }
@@ -153,7 +153,7 @@ fn is_upper(c: &Call) -> bool {
     c.text(1, "UPLO").is_some_and(|triangle| triangle.eq_ignore_ascii_case("u"))
 }
 
-/// Which outputs have elements depends on the driver there.
+/// Computes least squares. In PyTorch the driver determines which outputs have elements.
 fn least_squares(c: &Call) -> Result<Vec<Tensor>> {
     let found = ops::lstsq(c.x()?, c.y()?, c.float(2, "rcond"))?;
     let driver = c.text(KEY, "driver").unwrap_or("gelsy");
@@ -172,7 +172,7 @@ fn cutoff(c: &Call) -> Result<Cutoff> {
     Ok(Cutoff { atol: bound("atol"), rtol: bound("rtol"), hermitian: c.flag(KEY, "hermitian") })
 }
 
-/// The norm that an argument names, if there is one.
+/// Returns the norm that an argument names, if any.
 fn matrix_order(c: &Call, at: usize, name: &str) -> Option<Result<MatrixNorm>> {
     c.get(at, name)?;
     Some(match (c.text(at, name), c.float(at, name)) {
@@ -198,7 +198,7 @@ fn vector_norm(c: &Call, axes: Option<Vec<isize>>) -> Result<Tensor> {
     ops::norm(c.x()?, c.float(1, "ord").unwrap_or(2.0), axes)
 }
 
-/// Of a vector or a matrix: by the axes, or, where there are none, by the rank.
+/// Computes the norm of a vector or a matrix: determined by the axes, or without axes by the rank.
 fn norm(c: &Call) -> Result<Tensor> {
     let axes = c.ints(2, "dim");
     let ordered = c.get(1, "ord").is_some();

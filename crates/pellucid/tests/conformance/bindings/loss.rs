@@ -24,7 +24,7 @@ fn regression(table: &mut Binder) {
     table.one("nn.functional.kl_div", |c| {
         let (x, target, log_target) = (c.x()?, c.y()?, c.flag(KEY, "log_target"));
         match c.text(KEY, "reduction") {
-            // The sum, by the number of samples.
+            // The sum divided by the number of samples.
             Some("batchmean") => {
                 ops::div(ops::kl_div(x, target, log_target, ops::Reduction::Sum)?, x.shape()[0] as f64)
             }
@@ -47,7 +47,7 @@ fn regression(table: &mut Binder) {
 }
 
 fn classes(table: &mut Binder) {
-    // The data has −100 for no class.
+    // The data uses −100 for no class.
     let ignored = |c: &Call| Some(c.int(KEY, "ignore_index").map_or(-100, |i| i as i64));
     table.one("nn.functional.cross_entropy", move |c| {
         let options = CrossEntropy {
@@ -107,7 +107,7 @@ fn classes(table: &mut Binder) {
     });
 }
 
-/// The weight is `[C, outputs.., inputs]`, so that there are logits of C classes for every place of the other outputs.
+/// Computes the loss for a weight `[C, outputs.., inputs]`, with logits of C classes for every other output position.
 fn linear_cross_entropy(c: &Call, ignore_index: Option<i64>) -> Result<Tensor> {
     let (x, weight, target) = (c.x()?, c.tensor(1, "linear_weight")?, c.tensor(2, "target")?);
     let (Some((&inputs, outputs)), true) = (weight.shape().split_last(), matches!(x.rank(), 1 | 2)) else {
@@ -164,7 +164,7 @@ fn distances(table: &mut Binder) {
         let (axis, eps) = (c.int(2, "dim").unwrap_or(1), c.float(3, "eps").unwrap_or(1e-8));
         let (a, b) = (c.x()?, c.tensor(1, "x2")?);
         match (a.rank(), b.rank()) {
-            // A number is a vector of one element.
+            // A 0-d tensor is treated as a vector of one element.
             (0, 0) => ops::cosine_similarity(&ops::unsqueeze(a, 0)?, &ops::unsqueeze(b, 0)?, 0, eps),
             _ => ops::cosine_similarity(a, b, axis, eps),
         }

@@ -1,4 +1,4 @@
-//! Reductions of what a mask leaves.
+//! Masked reductions.
 
 use super::Binder;
 use super::reduce::{along, correction};
@@ -11,7 +11,7 @@ pub(super) fn bind(table: &mut Binder) {
     reduction(table, "masked.prod", ops::masked_prod);
     reduction(table, "masked.amax", ops::masked_max);
     reduction(table, "masked.amin", ops::masked_min);
-    // The data has positions in the dtype of the numbers.
+    // The data has positions in the dtype of the input.
     reduction(table, "masked.argmax", |x, m, a| ops::to_dtype(&ops::masked_argmax(x, m, a)?, x.dtype()));
     reduction(table, "masked.argmin", |x, m, a| ops::to_dtype(&ops::masked_argmin(x, m, a)?, x.dtype()));
     reduction(table, "masked.mean", ops::masked_mean);
@@ -54,7 +54,7 @@ fn moments(table: &mut Binder, name: &'static str, f: Reduction) {
             let count = ops::masked_sum(&ops::ones_like(&x)?, &mask, axes.clone())?;
             let free = ops::maximum(&ops::sub(&count, correction)?, 0.0)?;
             let variance = ops::mul(&population, &ops::div(&count, &free)?)?;
-            // The data's corrections are any numbers, Pellucid's are counts.
+            // The corrections of the data are any numbers, Pellucid's are counts.
             match correction >= 0.0 && correction.fract() == 0.0 {
                 true => f(&x, &mask, axes.clone().ddof(correction as usize)),
                 false if name == "masked.std" => ops::sqrt(&variance),
@@ -64,7 +64,7 @@ fn moments(table: &mut Binder, name: &'static str, f: Reduction) {
     });
 }
 
-/// What has as many elements as x, along an axis.
+/// Binds an operation whose result has as many elements as x, along an axis.
 fn running(table: &mut Binder, name: &'static str, f: Reduction) {
     table.one(name, move |c| {
         let axis = c.int(1, "dim").unwrap_or(0);
@@ -73,7 +73,7 @@ fn running(table: &mut Binder, name: &'static str, f: Reduction) {
 }
 
 impl Call<'_> {
-    /// The mask of this keyword: where there is none, everything is left.
+    /// Returns the mask, or a mask that is true everywhere if the keyword is absent.
     fn mask(&self, name: &str) -> Result<Tensor> {
         match self.optional(KEY, name) {
             Some(mask) => ops::to_dtype(mask, DType::Bool),
@@ -81,13 +81,13 @@ impl Call<'_> {
         }
     }
 
-    /// The axes at a position, and whether they are kept.
+    /// Returns the axes at a position with `keepdim`.
     fn kept_axes(&self, at: usize) -> Axes {
         let axes = self.axes(at, "dim");
         if self.flag(KEY, "keepdim") { axes.keepdims() } else { axes }
     }
 
-    /// The input in the dtype that is asked for, reduced.
+    /// Reduces the input in the requested dtype.
     fn dtyped(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         match self.dtype(KEY, "dtype") {
             Some(dtype) => f(&ops::to_dtype(self.x()?, dtype)?),
@@ -95,7 +95,7 @@ impl Call<'_> {
         }
     }
 
-    /// What works along an axis of the input and its mask, for a number as for a vector of one element.
+    /// Applies `f` along an axis of the input and its mask; a 0-d tensor is treated as a vector of one element.
     fn along_mask(&self, f: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let mask = self.mask("mask")?;
         self.dtyped(|x| along(x, |x| f(x, &mask)))

@@ -1,4 +1,4 @@
-//! Which of Pellucid's operations is meant by a name of the data: one line each, or a few.
+//! The bindings: maps each name of the data to an operation of Pellucid.
 
 mod activation;
 mod contract;
@@ -20,13 +20,13 @@ use crate::call::Call;
 use pellucid::{Result, Tensor};
 use std::collections::BTreeMap;
 
-/// A call as Pellucid makes it.
+/// A call of the operation.
 pub(crate) type Binding = Box<dyn Fn(&Call) -> Result<Vec<Tensor>> + Send + Sync>;
 
-/// Every binding, by the data's name of the operation (with its variant).
+/// Every binding, by the name of the operation in the data (with its variant).
 pub(crate) type Table = BTreeMap<&'static str, Binding>;
 
-/// Every area's bindings.
+/// Returns the bindings of all areas.
 pub(crate) fn all() -> Table {
     let mut table = Table::new();
     for bind in [
@@ -51,32 +51,32 @@ pub(crate) fn all() -> Table {
     table
 }
 
-/// Where an area puts its bindings.
+/// The table to which an area adds its bindings.
 struct Binder<'a>(&'a mut Table);
 
 impl Binder<'_> {
-    /// Any call.
+    /// Binds a call with any number of outputs.
     fn many(&mut self, name: &'static str, f: impl Fn(&Call) -> Result<Vec<Tensor>> + Send + Sync + 'static) {
         let twice = self.0.insert(name, Box::new(f)).is_some();
         assert!(!twice, "{name} is bound twice");
     }
 
-    /// A call with one output.
+    /// Binds a call with one output.
     fn one(&mut self, name: &'static str, f: impl Fn(&Call) -> Result<Tensor> + Send + Sync + 'static) {
         self.many(name, move |c| Ok(vec![f(c)?]));
     }
 
-    /// A call with two outputs.
+    /// Binds a call with two outputs.
     fn two(&mut self, name: &'static str, f: impl Fn(&Call) -> Result<(Tensor, Tensor)> + Send + Sync + 'static) {
         self.many(name, move |c| f(c).map(|(a, b)| vec![a, b]));
     }
 
-    /// A function of the input alone.
+    /// Binds a function of the input alone.
     fn unary(&mut self, name: &'static str, f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) {
         self.one(name, move |c| f(c.x()?));
     }
 
-    /// A function of two tensors.
+    /// Binds a function of two tensors.
     fn binary(&mut self, name: &'static str, f: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + 'static) {
         self.one(name, move |c| f(c.x()?, c.y()?));
     }

@@ -38,7 +38,7 @@ pub(super) fn bind(table: &mut Binder) {
     });
 }
 
-/// Normalisations that give the mean and 1/√(variance + ε) too.
+/// Binds normalisations that also return the mean and 1/√(variance + ε).
 fn natives(table: &mut Binder) {
     table.many("native_layer_norm", |c| {
         let (x, shape, eps) = (c.x()?, shape(c.ints(1, "normalized_shape")), c.float(4, "eps").unwrap_or(1e-5));
@@ -65,7 +65,7 @@ fn natives(table: &mut Binder) {
     });
 }
 
-/// The mean and 1/√(variance + ε).
+/// Returns the mean and 1/√(variance + ε).
 fn moments(x: &Tensor, axes: Axes, eps: f64) -> Result<(Tensor, Tensor)> {
     let (variance, mean) = ops::var_mean(x, axes)?;
     Ok((mean, ops::rsqrt(&ops::add(&variance, eps)?)?))
@@ -75,7 +75,7 @@ fn shape(lengths: Option<Vec<isize>>) -> Vec<usize> {
     lengths.unwrap_or_default().iter().map(|&d| d as usize).collect()
 }
 
-/// The running statistics of a call.
+/// Returns the running statistics of a call.
 fn running<'a>(c: &'a Call<'_>) -> Option<RunningStatistics<'a>> {
     let pair = c.optional(1, "running_mean").zip(c.optional(2, "running_var"));
     pair.map(|(mean, var)| RunningStatistics { mean, var })

@@ -47,23 +47,23 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("diff", differences);
 }
 
-/// The input in the dtype that is asked for.
+/// Returns the input in the requested dtype.
 fn wanted(c: &Call) -> Result<Tensor> {
     c.dtype(KEY, "dtype").map_or_else(|| c.x().cloned(), |dtype| ops::to_dtype(c.x()?, dtype))
 }
 
-/// The axes of an operation that names none for all, with `keepdim` behind them.
+/// Returns the axes (all, if none are named) with `keepdim` after them.
 fn kept(c: &Call, at: usize) -> ops::Axes {
     let axes = c.axes(at, "dim");
     if c.flag(at.saturating_add(1), "keepdim") { axes.keepdims() } else { axes }
 }
 
-/// What works along an axis, for a 0-d tensor as for a tensor of one element.
+/// Applies `f` along an axis; a 0-d tensor is treated as a tensor of one element.
 pub(super) fn along(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     if x.rank() > 0 { f(x) } else { ops::squeeze(&f(&ops::unsqueeze(x, 0)?)?, 0) }
 }
 
-/// [`along`], for two outputs.
+/// Applies `f` like [`along`], for two outputs.
 pub(super) fn along_both(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<(Tensor, Tensor)>) -> Result<(Tensor, Tensor)> {
     if x.rank() > 0 {
         return f(x);
@@ -105,7 +105,7 @@ pub(super) fn correction(c: &Call) -> f64 {
     c.float(KEY, "correction").unwrap_or(if biased { 0.0 } else { 1.0 })
 }
 
-/// The axes, if the correction is a number of degrees of freedom: the data's are any numbers, Pellucid's are counts.
+/// Returns the axes if the correction is an integer: the data's are any numbers, Pellucid's are counts.
 fn whole(c: &Call) -> Option<ops::Axes> {
     let correction = correction(c);
     (correction >= 0.0 && correction.fract() == 0.0).then(|| kept_by_name(c).ddof(correction as usize))
@@ -121,7 +121,7 @@ fn variance(c: &Call) -> Result<Tensor> {
     ops::mul(&population, count / (count - correction))
 }
 
-/// The n-th difference along an axis, of what is prepended, the tensor and what is appended.
+/// Computes the n-th difference along an axis of the prepended tensor, the input and the appended tensor.
 fn differences(c: &Call) -> Result<Tensor> {
     let (order, axis) = (c.count(1, "n").or(if c.len() > 1 { Err(()) } else { Ok(1) }), c.int(2, "dim").unwrap_or(-1));
     let order = order.map_err(|()| Error::invalid("diff", "the order is not negative"))?;

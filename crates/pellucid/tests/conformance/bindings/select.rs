@@ -1,4 +1,4 @@
-//! Picking and accumulating by indices and masks.
+//! Selection and accumulation by indices and masks.
 
 use super::Binder;
 use super::reduce::along;
@@ -33,7 +33,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("__getitem__", |c| c.x()?.try_i(c.index(1)?));
     table.one("gather", |c| {
         let (axis, index) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?);
-        // Of a number as of a vector of one element.
+        // A 0-d tensor is treated as a vector of one element.
         ops::reshape(&ops::take_along_axis(&lifted(c.x()?)?, &lifted(index)?, axis)?, index.shape())
     });
     table.one("scatter", |c| {
@@ -71,7 +71,7 @@ pub(super) fn bind(table: &mut Binder) {
         let (x, index) = (c.x()?, c.tensor(1, "indices")?);
         let Some(axis) = c.int(2, "dim") else { return ops::take(x, &ops::ravel(index)?) };
         let at = x.shape().axis("take_along_dim", axis)?;
-        // All axes but the picked one broadcast.
+        // All axes but the selected one broadcast.
         let one = |t: &Tensor| t.shape().with_axis(at, 1);
         let help = "the axes beside the picked one must broadcast";
         let beside = one(x).broadcast(&one(index));
@@ -130,13 +130,13 @@ pub(super) fn bind(table: &mut Binder) {
         ops::unravel_index(c.x()?, shape.iter().map(|&d| d as usize).collect::<Vec<_>>())
     });
     table.many("nonzero", |c| match (c.flag(1, "as_tuple"), ops::nonzero(c.x()?)?) {
-        // A number is a vector of one element.
+        // A 0-d tensor is treated as a vector of one element.
         (true, _) if c.x()?.rank() == 0 => ops::nonzero(&ops::unsqueeze(c.x()?, 0)?),
         (true, positions) => Ok(positions),
         (false, positions) => Ok(vec![rows(c.x()?, &positions)?]),
     });
     table.one("nonzero_static", |c| {
-        // As many rows as are asked for: the first ones, then others of one number.
+        // The requested number of rows: the first ones, then rows of a constant.
         let (found, count) = (rows(c.x()?, &ops::nonzero(c.x()?)?)?, c.count(KEY, "size")?);
         let there = found.shape()[0].min(count);
         let others =
@@ -189,7 +189,7 @@ fn lifted(x: &Tensor) -> Result<Tensor> {
     if x.rank() == 0 { ops::unsqueeze(x, 0) } else { Ok(x.clone()) }
 }
 
-/// Positions as rows, one column an axis.
+/// Returns positions as rows, with one column for each axis.
 fn rows(x: &Tensor, positions: &[Tensor]) -> Result<Tensor> {
     if positions.is_empty() {
         return ops::zeros([usize::from(x.item::<bool>()), 0], DType::I64);

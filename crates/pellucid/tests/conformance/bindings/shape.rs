@@ -1,4 +1,4 @@
-//! Views, copies in another order, joining and cutting.
+//! Views, rearrangements, joining and splitting.
 
 use super::Binder;
 use super::reduce::along_both;
@@ -62,7 +62,7 @@ fn views(table: &mut Binder) {
     });
 }
 
-/// The places, in row-major order, of a view of these lengths and steps.
+/// Returns the flat positions, in row-major order, of a view with these lengths and strides.
 fn strided(c: &Call, at: usize) -> Result<Tensor> {
     let numbers = |at, name| c.ints(at, name).ok_or_else(|| Error::invalid("as_strided", "takes lengths and steps"));
     let (lengths, steps) = (numbers(at, "size")?, numbers(at + 1, "stride")?);
@@ -77,10 +77,10 @@ fn sizes(lengths: &[isize]) -> Vec<usize> {
     lengths.iter().map(|&d| d as usize).collect()
 }
 
-/// Without the named axes that have length 1, or without all of them.
+/// Removes the named axes that have length 1, or all axes of length 1.
 fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     let axes: Vec<usize> = match axes {
-        // The data has axis 0 of a number.
+        // The data allows axis 0 of a 0-d tensor.
         _ if x.rank() == 0 => Vec::new(),
         Some(axes) => axes.iter().map(|&axis| x.shape().axis("squeeze", axis)).collect::<Result<_>>()?,
         None => (0..x.rank()).collect(),
@@ -89,7 +89,7 @@ fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     (0..x.rank()).rev().filter(goes).try_fold(x.clone(), |x, axis| ops::squeeze(&x, axis as isize))
 }
 
-/// With new first axes up to this rank; the third comes last.
+/// Adds leading axes up to this rank; the third axis is added at the end.
 pub(super) fn at_least(x: &Tensor, rank: usize) -> Result<Tensor> {
     let mut x = x.clone();
     while x.rank() < rank {
@@ -137,7 +137,7 @@ fn orders(table: &mut Binder) {
 
 fn joins(table: &mut Binder) {
     table.one("cat", |c| {
-        // The data's own exception: an empty vector fits anything.
+        // An exception in the data: an empty vector can be concatenated with any tensor.
         let tensors = c.tensors(0)?;
         let rank = tensors.iter().map(|t| t.rank()).max().unwrap_or(0);
         let kept: Vec<&Tensor> = tensors.into_iter().filter(|t| t.rank() == rank || t.shape()[..] != [0]).collect();
@@ -224,7 +224,7 @@ fn cuts(table: &mut Binder) {
             if !start.dtype().is_int() {
                 return Err(Error::dtypes("narrow", [start.dtype()], "a start is an integer"));
             }
-            // A start that is a value, which nobody has to read.
+            // The start is a tensor whose value need not be read.
             let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
             return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &places);
         }
@@ -243,7 +243,7 @@ fn length(x: &Tensor, axis: isize) -> Result<usize> {
     Ok(x.shape()[x.shape().axis("split", axis)?])
 }
 
-/// The lengths of pieces of `size`, the last one shorter.
+/// Returns the lengths of pieces of `size`; the last piece may be shorter.
 fn pieces(len: usize, size: usize) -> Vec<usize> {
     (0..len.div_ceil(size.max(1)).max(1)).map(|i| size.min(len - i * size)).collect()
 }
@@ -260,7 +260,7 @@ fn pads(table: &mut Binder) {
 }
 
 impl Call<'_> {
-    /// The widths of a padding, which the data has from the last axis on, for every axis.
+    /// Returns the padding of every axis; the data lists it from the last axis on.
     fn pads(&self) -> Result<Vec<(isize, isize)>> {
         let (rank, widths) = (self.x()?.rank(), self.ints(1, "pad").unwrap_or_default());
         if rank * 2 < widths.len() || !widths.len().is_multiple_of(2) {
@@ -300,7 +300,7 @@ fn triangles(table: &mut Binder) {
         let (k, axis) = (c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
         along_both(c.x()?, |x| {
             let (values, positions) = ops::kthvalue(x, k, axis)?;
-            // Of a number the axis is gone again.
+            // The axis that was added to a 0-d tensor is removed.
             if !c.flag(3, "keepdim") && c.x()?.rank() > 0 {
                 return Ok((values, positions));
             }

@@ -1,4 +1,4 @@
-//! Names of the data's own for what other operations do: copies of views, conversions, constants.
+//! Names of the data that correspond to other operations: copies of views, conversions, constants.
 
 use super::Binder;
 use super::reduce::along;
@@ -96,7 +96,7 @@ fn views(table: &mut Binder) {
         table.one(name, |c| {
             let (axis, size, step) = (c.int(1, "dimension").unwrap_or(0), c.count(2, "size")?, c.count(3, "step")?);
             match c.x()?.rank() {
-                // The windows of a number are the number itself.
+                // The windows of a 0-d tensor are the tensor itself.
                 0 => ops::expand(c.x()?, [size]),
                 _ => ops::windows(c.x()?, axis, size, step),
             }
@@ -127,15 +127,15 @@ fn cuts(table: &mut Binder) {
     }
 }
 
-/// A tensor of one number, whose shape is the argument at a position.
+/// Returns a constant tensor, whose shape is the argument at a position.
 fn filled(c: &Call, at: usize, value: f64) -> Result<Tensor> {
     let shape = Shape::from(sizes(&c.ints(at, "size").unwrap_or_default()));
-    // What is made for a tensor has its dtype.
+    // A result that is created from a tensor has its dtype.
     let own = c.x().map_or(c.float, |x| x.dtype());
     ops::full(shape, value, c.dtype(KEY, "dtype").unwrap_or(own))
 }
 
-/// The number at a position; truth values are 0 and 1.
+/// Returns the number at a position; booleans are 0 and 1.
 fn number(c: &Call, at: usize) -> f64 {
     c.scalar(at, "value").map_or(0.0, |value| value.to_f64())
 }

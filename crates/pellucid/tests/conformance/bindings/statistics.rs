@@ -46,7 +46,7 @@ pub(super) fn bind(table: &mut Binder) {
         .one("cumulative_trapezoid", |c| ops::cumulative_trapezoid(c.x()?, c.spacing(), c.int(2, "dim").unwrap_or(-1)));
 }
 
-/// A reduction to one element, with its position only where an axis is named.
+/// Computes a reduction to one element, with its position only if an axis is named.
 fn middle(c: &Call, f: impl Fn(&Tensor, ops::Axes) -> Result<(Tensor, Tensor)>) -> Result<Vec<Tensor>> {
     let (value, position) = f(c.x()?, c.reduced(1, "dim"))?;
     Ok(if c.get(1, "dim").is_some() { vec![value, position] } else { vec![value] })
@@ -136,7 +136,7 @@ impl Call<'_> {
         }
     }
 
-    /// The tensors of a list.
+    /// Returns the tensors of a list.
     fn argument_tensors(&self, at: usize, name: &str) -> Result<Vec<&Tensor>> {
         let Some(Argument::List(items)) = self.get(at, name) else { return Ok(Vec::new()) };
         let tensor = |item: &Argument| match item {
@@ -146,7 +146,7 @@ impl Call<'_> {
         items.iter().map(|item| tensor(item).ok_or_else(|| Error::invalid("call", "a list of tensors"))).collect()
     }
 
-    /// A tensor, or a number as one.
+    /// Returns a tensor; a number is converted to one.
     fn values(&self, at: usize, name: &str) -> Result<Tensor> {
         match self.float(at, name).filter(|_| self.optional(at, name).is_none()) {
             Some(number) => ops::full((), number, self.float),
@@ -154,12 +154,12 @@ impl Call<'_> {
         }
     }
 
-    /// Positions in the dtype that is asked for.
+    /// Returns positions in the requested dtype.
     fn positions(&self, positions: Tensor) -> Result<Tensor> {
         if self.flag(KEY, "out_int32") { ops::to_dtype(&positions, DType::I32) } else { Ok(positions) }
     }
 
-    /// What is asked for of the different elements.
+    /// Returns the requested outputs of `unique`.
     fn asked(&self, found: ops::Unique) -> Vec<Tensor> {
         let mut outputs = vec![found.values];
         outputs.extend(self.flag(KEY, "return_inverse").then_some(found.inverse));

@@ -1,4 +1,4 @@
-//! Convolutions, pools, and other windows over images.
+//! Convolutions, pooling, and other windows over images.
 
 use super::Binder;
 use crate::call::Call;
@@ -40,7 +40,7 @@ fn numbers(list: Vec<isize>) -> Result<Vec<usize>> {
     list.iter().map(number).collect()
 }
 
-/// One number for each spatial axis, or one for all.
+/// Returns one number for each spatial axis, or one for all.
 fn spatial(c: &Call, at: usize, name: &str) -> Result<Option<Spatial>> {
     Ok(match c.ints(at, name) {
         Some(list) if !list.is_empty() => Some(numbers(list)?.into()),
@@ -95,7 +95,7 @@ fn convolutions(table: &mut Binder) {
     }
 }
 
-/// Size, stride, padding and rounding, as all pools have them, from a position on.
+/// Returns size, stride, padding and rounding from a position on, in the order that all pools share.
 fn pool(c: &Call, at: usize, with_padding: bool) -> Result<Pool> {
     let size = spatial(c, at, "kernel_size")?.ok_or_else(|| Error::invalid("call", "no size"))?;
     let mut pool = Pool::new(size);
@@ -122,7 +122,7 @@ fn pools(table: &mut Binder) {
         });
     }
     table.one("max_pool2d_with_indices_backward", |c| {
-        // The gradient of the sum: constant, where no two elements of a window are equal.
+        // The gradient of the sum is constant if no two elements of a window are equal.
         let x = c.x()?.detach().requires_grad_(true);
         let mut pool = pool(c, 1, true)?;
         pool.dilation = spatial(c, 4, "dilation")?.unwrap_or(1.into());

@@ -1,61 +1,61 @@
-//! Random programs: what is recorded and launched, and what is run lazily, computes the bits that it computes eagerly.
+//! Random programs: captured and lazy execution compute the same bits as eager execution.
 //!
-//! A program is a number. From it follow shapes and dtypes, inputs, state that lives from step to step, and a sequence of
-//! operations on a pool of tensors. It looks at shapes and dtypes alone, never at values, so it goes the same way in
-//! every mode. Values are used several times, before and after writes in place, through views of one another; what a
-//! step returns may be a view of an input, of the state, or of another output.
+//! The seed determines a program: shapes, dtypes, inputs, state that lives from step to step, and a sequence of
+//! operations on a pool of tensors. Operations are chosen by shapes and dtypes alone, never by values, so that every
+//! mode executes the same sequence. Values are used several times, before and after writes in place and through views.
+//! A step may return a view of an input, of the state, or of another output.
 
-mod dice;
-mod moves;
+mod operations;
+mod rng;
 
 use crate::support::bits;
-pub use dice::Dice;
-use moves::MOVES;
+use operations::OPERATIONS;
 use pellucid_tensor::{DType, Generator, Tensor, capture, lazy, manual_seed, ops};
+pub use rng::SplitMix64;
 use std::cell::RefCell;
 
-/// Inputs of every program.
+/// Number of inputs of every program.
 const INPUTS: usize = 5;
 
-/// Launches of every program.
+/// Number of launches of every program.
 const STEPS: usize = 3;
 
-/// What lives from step to step.
-pub struct World {
+/// The state of a program, which lives from step to step.
+pub struct ProgramState {
     /// Matrices `[m, n]`, of two dtypes, both written in place.
     states: [Tensor; 2],
     /// `i64 [n]`, an index into axes of length `n`.
     index: Tensor,
-    /// A leaf `[n, 3]` that is trained.
+    /// A leaf `[n, 3]` that the program trains.
     weight: Tensor,
-    /// A gradient that every step adds to.
+    /// A leaf whose gradient every step adds to.
     total: Tensor,
     generator: Generator,
 }
 
-/// The numbers of a program before its first move.
-struct Setting {
+/// The sizes, dtypes and number of operations of a program.
+struct ProgramConfig {
     m: usize,
     n: usize,
     dtypes: [DType; 4],
-    moves: usize,
+    operations: usize,
 }
 
-impl Setting {
-    fn of(dice: &mut Dice) -> Setting {
+impl ProgramConfig {
+    fn random(rng: &mut SplitMix64) -> ProgramConfig {
         let sides = [(3, 4), (1, 5), (6, 1), (2, 3), (5, 7), (4, 2), (1, 1), (7, 16), (17, 33)];
-        let (m, n) = match dice.below(40) {
+        let (m, n) = match rng.below(40) {
             0 => (0, 3),
             1 => (70, 130),
-            _ => dice.of(&sides),
+            _ => rng.choose(&sides),
         };
-        let float = |dice: &mut Dice| dice.of(&[DType::F32, DType::F32, DType::F64, DType::BF16]);
-        Setting { m, n, dtypes: [(); 4].map(|()| float(dice)), moves: 10 + dice.below(31) }
+        let float = |rng: &mut SplitMix64| rng.choose(&[DType::F32, DType::F32, DType::F64, DType::BF16]);
+        ProgramConfig { m, n, dtypes: [(); 4].map(|()| float(rng)), operations: 10 + rng.below(31) }
     }
 
-    /// The inputs of a step: a matrix, a row, a column, numbers that index, truth values.
+    /// Returns the inputs of a step: a matrix, a row, a column, an index tensor and a mask.
     fn inputs(&self, step: usize) -> Vec<Tensor> {
-        let &Setting { m, n, dtypes, .. } = self;
+        let &ProgramConfig { m, n, dtypes, .. } = self;
         let wave = |shape: [usize; 2], pace: f64| {
             let numbers: Vec<f64> =
                 (0..shape[0] * shape[1]).map(|i| (0.3 + step as f64 + pace * i as f64).sin()).collect();
@@ -72,13 +72,13 @@ impl Setting {
     }
 }
 
-impl World {
-    fn new(setting: &Setting, seed: u64) -> World {
-        let &Setting { m, n, dtypes, .. } = setting;
+impl ProgramState {
+    fn new(config: &ProgramConfig, seed: u64) -> ProgramState {
+        let &ProgramConfig { m, n, dtypes, .. } = config;
         let generator = Generator::new(seed);
         let draw =
             |shape: [usize; 2], dtype: DType| ops::randn_with(shape, DType::F64, &generator).unwrap().to_dtype(dtype);
-        World {
+        ProgramState {
             states: [draw([m, n], dtypes[0]), draw([m, n], dtypes[3])],
             index: (Tensor::arange(0i64, n as i64, 1) * 5 + 1) % (n as i64),
             weight: draw([n, 3], dtypes[0]).requires_grad_(true),
@@ -91,10 +91,11 @@ impl World {
         }
     }
 
-    /// Everything that a step may have changed.
+    /// Returns all tensors that a step may change.
     fn all(&self) -> Vec<Tensor> {
         let mut all = self.states.to_vec();
-        let (weight, gradient) = (self.weight.detach(), self.total.grad().expect("it was given one"));
+        let (weight, gradient) =
+            (self.weight.detach(), self.total.grad().expect("`ProgramState::new` sets a gradient"));
         all.extend([
             self.index.clone(),
             weight,
@@ -106,138 +107,143 @@ impl World {
     }
 }
 
-/// A program on its way: what there is, and what happened.
-pub struct Run<'w> {
-    dice: Dice,
-    world: &'w World,
+/// A program in execution: the tensors that it may use, and a log of its operations.
+pub struct ProgramRun<'w> {
+    rng: SplitMix64,
+    program_state: &'w ProgramState,
     pool: Vec<Tensor>,
-    /// The largest number of elements that a move makes.
-    most: usize,
-    /// The positions that the present move has taken from the pool.
-    taken: Vec<usize>,
+    /// The largest size of a result that is kept.
+    max_elements: usize,
+    /// The positions in the pool of the operands of the current operation.
+    operands: Vec<usize>,
     log: Vec<String>,
-    /// How often each move was made.
-    made: Vec<usize>,
+    /// How often each operation was executed.
+    counts: Vec<usize>,
 }
 
-impl<'w> Run<'w> {
-    fn new(dice: Dice, setting: &Setting, world: &'w World, inputs: &[Tensor]) -> Run<'w> {
+impl<'w> ProgramRun<'w> {
+    fn new(
+        rng: SplitMix64,
+        config: &ProgramConfig,
+        program_state: &'w ProgramState,
+        inputs: &[Tensor],
+    ) -> ProgramRun<'w> {
         let mut pool = inputs.to_vec();
-        pool.extend(world.states.iter().chain([&world.index]).cloned());
+        pool.extend(program_state.states.iter().chain([&program_state.index]).cloned());
         let names = ["matrix", "row", "column", "whole", "mask", "state 0", "state 1", "index"];
         let log = pool.iter().zip(names).enumerate();
         let log = log.map(|(i, (t, name))| format!("%{i} {}{} = {name}", t.dtype(), t.shape())).collect();
-        let most = 4 * setting.m.max(1) * setting.n + 64;
-        Run { dice, world, pool, most, taken: vec![], log, made: vec![0; MOVES.len()] }
+        let max_elements = 4 * config.m.max(1) * config.n + 64;
+        ProgramRun { rng, program_state, pool, max_elements, operands: vec![], log, counts: vec![0; OPERATIONS.len()] }
     }
 
-    /// A tensor of the pool that is as wanted; the youngest come as often as all others.
-    fn take(&mut self, wanted: impl Fn(&Tensor) -> bool) -> Option<Tensor> {
+    /// Returns a tensor of the pool that satisfies `wanted`. Half of the draws are from the four newest tensors.
+    fn pick(&mut self, wanted: impl Fn(&Tensor) -> bool) -> Option<Tensor> {
         for _ in 0..24 {
             let len = self.pool.len();
-            let at = if self.dice.below(2) == 0 { len - 1 - self.dice.below(len.min(4)) } else { self.dice.below(len) };
+            let at = if self.rng.below(2) == 0 { len - 1 - self.rng.below(len.min(4)) } else { self.rng.below(len) };
             if wanted(&self.pool[at]) {
-                self.taken.push(at);
+                self.operands.push(at);
                 return Some(self.pool[at].clone());
             }
         }
         None
     }
 
-    /// Whether a tensor has the memory of an input, which come first in the pool.
-    fn is_of_an_input(&self, x: &Tensor) -> bool {
+    /// Returns true if a tensor shares the storage of an input. Inputs come first in the pool.
+    fn has_input_storage(&self, x: &Tensor) -> bool {
         self.pool[..INPUTS].iter().any(|input| input.array().shares_storage(x.array()))
     }
 
-    /// Makes one move, if one is found that fits.
-    fn go(&mut self) {
+    /// Executes one random operation, if one of eight draws is applicable.
+    fn apply_random_operation(&mut self) {
         for _ in 0..8 {
-            let which = self.dice.below(MOVES.len());
-            let (name, play) = MOVES[which];
-            self.taken.clear();
-            let Some(mut results) = play(self) else { continue };
-            results.retain(|t| t.size() <= self.most);
-            self.made[which] += 1;
+            let which = self.rng.below(OPERATIONS.len());
+            let (name, apply) = OPERATIONS[which];
+            self.operands.clear();
+            let Some(mut results) = apply(self) else { continue };
+            results.retain(|t| t.size() <= self.max_elements);
+            self.counts[which] += 1;
             let first = self.pool.len();
             let what = results.iter().enumerate().map(|(k, t)| format!("%{} {}{}", first + k, t.dtype(), t.shape()));
             let what = what.collect::<Vec<_>>().join(", ");
-            self.log.push(format!("{what} = {name} of {:?}", self.taken));
+            self.log.push(format!("{what} = {name} of {:?}", self.operands));
             self.pool.extend(results.into_iter().map(|t| t.detach()));
             return;
         }
     }
 }
 
-/// One step of a program: its results, and the run that made them.
-fn step<'w>(seed: u64, world: &'w World, inputs: &[Tensor]) -> (Vec<Tensor>, Run<'w>) {
-    let mut dice = Dice::new(seed);
-    let setting = Setting::of(&mut dice);
-    let mut run = Run::new(dice, &setting, world, inputs);
-    for _ in 0..setting.moves {
-        run.go();
+/// Executes one step of a program. Returns its results and the finished run.
+fn execute_step<'w>(seed: u64, program_state: &'w ProgramState, inputs: &[Tensor]) -> (Vec<Tensor>, ProgramRun<'w>) {
+    let mut rng = SplitMix64::new(seed);
+    let config = ProgramConfig::random(&mut rng);
+    let mut run = ProgramRun::new(rng, &config, program_state, inputs);
+    for _ in 0..config.operations {
+        run.apply_random_operation();
     }
-    let count = 1 + run.dice.below(6);
-    run.taken.clear();
-    let outputs: Vec<Tensor> = (0..count).filter_map(|_| run.take(|_| true)).collect();
-    run.log.push(format!("returns {:?}", run.taken));
+    let count = 1 + run.rng.below(6);
+    run.operands.clear();
+    let outputs: Vec<Tensor> = (0..count).filter_map(|_| run.pick(|_| true)).collect();
+    run.log.push(format!("returns {:?}", run.operands));
     (outputs, run)
 }
 
-/// What is seen of a step: the bits of its results, and of all state after it.
-type Seen = (Vec<Vec<u8>>, Vec<Vec<u8>>);
+/// The observable effect of a step: the bits of its results, and of the state after it.
+type Observation = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 
-/// The bits, in which every NaN is the same one.
-fn seen(tensors: &[Tensor]) -> Vec<Vec<u8>> {
+/// Returns the bits of tensors, with every NaN replaced by the same one.
+fn comparable_bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
     let plain =
         |t: &Tensor| if t.dtype().is_float() { ops::where_(&t.isnan(), f64::NAN, t).unwrap() } else { t.clone() };
     bits(&tensors.iter().map(plain).collect::<Vec<_>>())
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum ExecutionMode {
     Eager,
     Lazy,
     Captured,
 }
 
-fn run(seed: u64, way: Way, made: &mut Vec<usize>) -> (Vec<Seen>, String) {
-    let setting = Setting::of(&mut Dice::new(seed));
+fn run_program(seed: u64, mode: ExecutionMode, counts: &mut Vec<usize>) -> (Vec<Observation>, String) {
+    let config = ProgramConfig::random(&mut SplitMix64::new(seed));
     manual_seed(seed);
-    let world = World::new(&setting, seed);
+    let program_state = ProgramState::new(&config, seed);
     let log = RefCell::new(String::new());
-    let note = |run: Run<'_>| {
+    let note = |run: ProgramRun<'_>| {
         log.replace(run.log.join("\n"));
-        run.made
+        run.counts
     };
     let mut all = Vec::new();
-    match way {
-        Way::Eager | Way::Lazy => {
+    match mode {
+        ExecutionMode::Eager | ExecutionMode::Lazy => {
             for i in 0..STEPS {
-                let inputs = setting.inputs(i);
-                let work = || step(seed, &world, &inputs);
-                let (outputs, run) = if let Way::Lazy = way { lazy(work) } else { work() };
-                *made = note(run);
-                all.push((seen(&outputs), seen(&world.all())));
+                let inputs = config.inputs(i);
+                let work = || execute_step(seed, &program_state, &inputs);
+                let (outputs, run) = if let ExecutionMode::Lazy = mode { lazy(work) } else { work() };
+                *counts = note(run);
+                all.push((comparable_bits(&outputs), comparable_bits(&program_state.all())));
             }
         }
-        Way::Captured => {
-            let before = bits(&world.all());
-            let inputs = setting.inputs(0);
+        ExecutionMode::Captured => {
+            let before = bits(&program_state.all());
+            let inputs = config.inputs(0);
             let work = |inputs: &[Tensor]| {
-                let (outputs, run) = step(seed, &world, inputs);
+                let (outputs, run) = execute_step(seed, &program_state, inputs);
                 note(run);
                 outputs
             };
             let mut captured = capture(work, &inputs.iter().collect::<Vec<_>>()).unwrap();
-            assert_eq!(bits(&world.all()), before, "program {seed}: recording changed the state");
+            assert_eq!(bits(&program_state.all()), before, "program {seed}: recording changed the state");
             for i in 0..STEPS {
-                let inputs = setting.inputs(i);
+                let inputs = config.inputs(i);
                 let outputs = captured.launch(&inputs.iter().collect::<Vec<_>>()).unwrap();
                 let outputs: Vec<Tensor> = (0..outputs.len()).map(|k| outputs.to_tensor(k).unwrap()).collect();
-                all.push((seen(&outputs), seen(&world.all())));
+                all.push((comparable_bits(&outputs), comparable_bits(&program_state.all())));
                 assert_eq!(
                     bits(&inputs),
-                    bits(&setting.inputs(i)),
+                    bits(&config.inputs(i)),
                     "program {seed}: a launch wrote to the caller's inputs"
                 );
             }
@@ -246,22 +252,22 @@ fn run(seed: u64, way: Way, made: &mut Vec<usize>) -> (Vec<Seen>, String) {
     (all, log.into_inner())
 }
 
-/// Runs programs in every way.
-fn compare(seeds: std::ops::Range<u64>) -> Vec<usize> {
-    let mut totals = vec![0; MOVES.len()];
+/// Runs programs in every mode and compares the bits. Returns how often each operation was executed.
+fn compare_modes(seeds: std::ops::Range<u64>) -> Vec<usize> {
+    let mut totals = vec![0; OPERATIONS.len()];
     for seed in seeds {
-        let mut made = Vec::new();
-        let (eager, log) = run(seed, Way::Eager, &mut made);
-        totals.iter_mut().zip(&made).for_each(|(total, made)| *total += made);
-        for way in [Way::Captured, Way::Lazy] {
-            let (other, its_log) = run(seed, way, &mut made);
-            assert_eq!(its_log, log, "program {seed} goes another way: {way:?}");
+        let mut counts = Vec::new();
+        let (eager, log) = run_program(seed, ExecutionMode::Eager, &mut counts);
+        totals.iter_mut().zip(&counts).for_each(|(total, count)| *total += count);
+        for mode in [ExecutionMode::Captured, ExecutionMode::Lazy] {
+            let (other, its_log) = run_program(seed, mode, &mut counts);
+            assert_eq!(its_log, log, "program {seed} executes other operations: {mode:?}");
             for (i, (found, expected)) in other.iter().zip(&eager).enumerate() {
                 let differs = |a: &[Vec<u8>], b: &[Vec<u8>]| (0..a.len()).filter(|&k| a[k] != b[k]).collect::<Vec<_>>();
                 let (results, state) = (differs(&found.0, &expected.0), differs(&found.1, &expected.1));
                 assert!(
                     results.is_empty() && state.is_empty(),
-                    "program {seed}, {way:?}, step {i}: results {results:?} and state {state:?} differ\n{log}"
+                    "program {seed}, {mode:?}, step {i}: results {results:?} and state {state:?} differ\n{log}"
                 );
             }
         }
@@ -272,13 +278,13 @@ fn compare(seeds: std::ops::Range<u64>) -> Vec<usize> {
 #[test]
 fn random_programs_compute_the_same_bits_in_every_mode() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let made = compare(0..250);
-    for ((name, _), made) in MOVES.iter().zip(made) {
-        assert!(made >= 8, "`{name}` was made {made} times only");
+    let counts = compare_modes(0..250);
+    for ((name, _), count) in OPERATIONS.iter().zip(counts) {
+        assert!(count >= 8, "`{name}` was executed only {count} times");
     }
 }
 
-/// A guard ends its own scope, whatever the order in which guards are dropped.
+/// Dropping a guard ends the scope of that guard, in any order of drops.
 #[test]
 fn scopes_that_end_out_of_order() {
     let draw = || Tensor::rand([3], DType::F64).to_vec::<f64>();

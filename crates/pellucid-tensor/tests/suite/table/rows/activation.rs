@@ -10,8 +10,8 @@ fn elu(x: f64, alpha: f64) -> f64 {
     if x > 0.0 { x } else { alpha * x.exp_m1() }
 }
 
-/// A straight line between two ends; NaN stays NaN.
-fn between(x: f64, low: f64, high: f64) -> f64 {
+/// Clamps x to [low, high]; NaN is preserved.
+fn clamped(x: f64, low: f64, high: f64) -> f64 {
     if x < low {
         low
     } else if x > high {
@@ -25,7 +25,7 @@ pub(super) fn rows() -> Vec<Row> {
     vec![
         unary!(sigmoid, sigmoid).rule(Rule::Floats).gradient(Third),
         unary!(relu, |x| if x > 0.0 || x.is_nan() { x } else { 0.0 }).away(&[0.0]),
-        unary!(relu6, |x| between(x, 0.0, 6.0)).rule(Rule::Numbers).within(-3.0..=9.0).away(&[0.0, 6.0]).any_zero(),
+        unary!(relu6, |x| clamped(x, 0.0, 6.0)).rule(Rule::Numbers).within(-3.0..=9.0).away(&[0.0, 6.0]).any_zero(),
         unary!(leaky_relu(0.1), |x| if x > 0.0 { x } else { 0.1 * x }).rule(Rule::Floats).away(&[0.0]),
         unary!(elu(1.3), |x| elu(x, 1.3)).rule(Rule::Floats).away(&[0.0]).any_zero(),
         unary!(celu(1.3), |x| 1.3 * elu(x / 1.3, 1.0)).rule(Rule::Floats).away(&[0.0]).any_zero(),
@@ -38,20 +38,22 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(softplus, softplus).rule(Rule::Floats).gradient(Third),
         unary!(logsigmoid, |x| -softplus(-x)).rule(Rule::Floats).any_zero(),
         unary!(softsign, |x| x / (1.0 + x.abs())).rule(Rule::Floats),
-        unary!(hardtanh(-1.0, 1.0), |x| between(x, -1.0, 1.0))
+        unary!(hardtanh(-1.0, 1.0), |x| clamped(x, -1.0, 1.0))
             .rule(Rule::Floats)
             .away(&[-1.0, 1.0])
             .any_zero()
-            .also("ends in order", || argument_refused(ops::hardtanh(&Tensor::from([1.0]), 2.0, 1.0))),
+            .check("bounds in the wrong order are an error", || {
+                argument_refused(ops::hardtanh(&Tensor::from([1.0]), 2.0, 1.0))
+            }),
         unary!(softplus_beta(2.0, 3.0), |x| if 2.0 * x > 3.0 { x } else { softplus(2.0 * x) / 2.0 })
             .rule(Rule::Floats)
             .away(&[1.5]),
-        unary!(hardsigmoid, |x| between(x / 6.0 + 0.5, 0.0, 1.0))
+        unary!(hardsigmoid, |x| clamped(x / 6.0 + 0.5, 0.0, 1.0))
             .rule(Rule::Floats)
             .within(-5.0..=5.0)
             .away(&[-3.0, 3.0]),
         // The limit at −∞, where the product is 0·∞.
-        unary!(hardswish, |x| if x <= -3.0 { 0.0 } else { x * between(x / 6.0 + 0.5, 0.0, 1.0) })
+        unary!(hardswish, |x| if x <= -3.0 { 0.0 } else { x * clamped(x / 6.0 + 0.5, 0.0, 1.0) })
             .rule(Rule::Floats)
             .within(-5.0..=5.0)
             .away(&[-3.0, 3.0])
@@ -61,7 +63,9 @@ pub(super) fn rows() -> Vec<Row> {
             .rule(Rule::Floats)
             .away(&[-0.5, 0.5])
             .any_zero()
-            .also("towards 0, not away", || argument_refused(ops::softshrink(&Tensor::from([1.0]), -0.5))),
+            .check("a negative threshold is an error", || {
+                argument_refused(ops::softshrink(&Tensor::from([1.0]), -0.5))
+            }),
         unary!(hardshrink(0.5), |x| if x.abs() <= 0.5 { 0.0 } else { x }).rule(Rule::Floats).away(&[-0.5, 0.5]),
         unary!(threshold(0.3, -2.5), |x| if x <= 0.3 { -2.5 } else { x }).rule(Rule::Floats).away(&[0.3]),
     ]

@@ -1,4 +1,4 @@
-//! Arithmetic, rounding, the parts of numbers, and what chooses between them.
+//! Arithmetic, rounding, parts of numbers, selection.
 
 use super::{binary_row as binary, unary_row as unary};
 use crate::table::nd::zip;
@@ -10,9 +10,9 @@ use crate::table::special::{floor_div, floor_of_quotient, floor_rem, integer_pow
 use pellucid_tensor::{Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = two();
-    rows.extend(one());
-    rows.extend(choices());
+    let mut rows = binary_rows();
+    rows.extend(unary_rows());
+    rows.extend(selection_rows());
     rows
 }
 
@@ -20,7 +20,7 @@ fn nan_or(a: f64, b: f64, value: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { value }
 }
 
-fn two() -> Vec<Row> {
+fn binary_rows() -> Vec<Row> {
     vec![
         binary!(add, |a, b| a + b),
         binary!(sub, |a, b| a - b).rule(Rule::Numbers),
@@ -38,7 +38,7 @@ fn two() -> Vec<Row> {
             .input_within(0, 2.3..=2.6)
             .input_within(1, 1.3..=2.0)
             .ordinary()
-            .also("NaN by zero, and by NaN", || {
+            .check("division by zero and by NaN gives NaN", || {
                 Ok(ops::rem(Tensor::from([1.0, f64::NAN]), Tensor::from([0.0, 2.0]))?
                     .to_vec::<f64>()
                     .iter()
@@ -75,7 +75,7 @@ fn two() -> Vec<Row> {
         binary!(shift_left, |a, b| if b < 0.0 { 0.0 } else { a * b.exp2() })
             .rule(Rule::Shifts)
             .untracked()
-            .also("0 beyond the width", || {
+            .check("a shift beyond the width gives 0", || {
                 Ok(ops::shift_left(Tensor::from([3i32, 3]), Tensor::from([32i32, 99]))?.to_vec::<i32>() == [0, 0])
             }),
         binary!(shift_right, |a, b| if b < 0.0 { if a < 0.0 { -1.0 } else { 0.0 } } else { (a / b.exp2()).floor() })
@@ -87,7 +87,7 @@ fn two() -> Vec<Row> {
 const WHOLE: &[f64] = &[-2.0, -1.0, 0.0, 1.0, 2.0];
 const HALVES: &[f64] = &[-1.5, -0.5, 0.5, 1.5];
 
-fn one() -> Vec<Row> {
+fn unary_rows() -> Vec<Row> {
     let sign = |x: f64| if x == 0.0 || x.is_nan() { x } else { x.signum() };
     vec![
         unary!(neg, |x| -x).rule(Rule::Numbers),
@@ -107,7 +107,7 @@ fn one() -> Vec<Row> {
         unary!(reciprocal, |x| 1.0 / x).rule(Rule::Floats).away(&[0.0]).within(0.2..=3.0).gradient(Third),
         unary!(square, |x| x * x),
         unary!(cube, |x| x * x * x).gradient(Third),
-        // Of truth values the negation, of integers the complement.
+        // The negation of booleans, the complement of integers.
         unary!(bitwise_not, |x| 1.0 - x).rule(Rule::Bits).untracked().integers(|x| !x[0]),
         unary!(nan_to_num(0.5, 7.0, -7.0), |x| match x {
             _ if x.is_nan() => 0.5,
@@ -119,12 +119,12 @@ fn one() -> Vec<Row> {
     ]
 }
 
-/// a where the mask is 1, else b.
+/// Returns a where the mask is 1, else b.
 fn choose(x: &[f64]) -> f64 {
     if x[0] != 0.0 { x[1] } else { x[2] }
 }
 
-fn choices() -> Vec<Row> {
+fn selection_rows() -> Vec<Row> {
     let where_ = Row::new("where_")
         .case(
             "one shape",
@@ -151,8 +151,8 @@ fn choices() -> Vec<Row> {
         .case("numbers", [mask([4]), real([4])], |x| ops::where_(&x[0], &x[1], 0), |x| zip(x, |v| v[0] * v[1]))
         .floats_only()
         .ordinary()
-        .also("a number on both sides is a tensor", || Ok(ops::where_(&[true].into(), 1.5, 2.5)?.item::<f32>() == 1.5))
-        .also("the condition must be bool", || Ok(ops::where_(&[1i64].into(), 1.5, 2.5).is_err()));
+        .check("two numbers give a tensor", || Ok(ops::where_(&[true].into(), 1.5, 2.5)?.item::<f32>() == 1.5))
+        .check("a condition of another dtype is an error", || Ok(ops::where_(&[1i64].into(), 1.5, 2.5).is_err()));
     let line = |v: &[f64]| v[0] + v[2] * (v[1] - v[0]);
     let lerp = Row::new("lerp")
         .rule(Rule::Numbers)

@@ -9,7 +9,8 @@ pub(super) fn rows() -> Vec<Row> {
     vec![attention()]
 }
 
-/// softmax(Q·Kᵀ·scale + added)·V for `[H, L, E]`, `[G, S, E]`, `[G, S, D]`; `added` by head, query and key.
+/// Computes softmax(Q·Kᵀ·scale + added)·V for `[H, L, E]`, `[G, S, E]`, `[G, S, D]`; `added` is indexed by head, query,
+/// key.
 fn naive(x: &[Nd], scale: f64, added: impl Fn(usize, usize, usize) -> f64) -> Nd {
     let (q, k, v) = (&x[0], &x[1], &x[2]);
     let group = q.shape[0] / k.shape[0];
@@ -26,7 +27,7 @@ fn naive(x: &[Nd], scale: f64, added: impl Fn(usize, usize, usize) -> f64) -> Nd
     })
 }
 
-/// Operands have one dtype: that of the queries.
+/// Calls `attention` with all operands in the dtype of the queries.
 fn attend(x: &[Tensor], options: Attention) -> pellucid_tensor::Result<Tensor> {
     let own = |t: &Tensor| if t.dtype() == DType::Bool { t.clone() } else { t.to_dtype(x[0].dtype()) };
     let mask = options.mask.map(own);
@@ -78,7 +79,7 @@ fn attention() -> Row {
         )
         .floats_only()
         .case(
-            "a mask of truth values for all heads",
+            "a boolean mask for all heads",
             [real([2, 2, 2]), real([2, 3, 2]), real([2, 3, 2]), mask([2, 3])],
             move |x| attend(x, Attention { mask: Some(&x[3]), ..plain() }),
             move |x| naive(x, 0.5, |_, l, s| hidden(x[3].at(&[l, s]) == 0.0)),
@@ -112,8 +113,8 @@ fn attention() -> Row {
             |x| naive(x, 0.5, |_, _, _| 0.0),
         )
         .floats_only()
-        .also("gradients of several blocks are those of the definition", blocks_have_the_gradients_of_the_definition)
-        .also("axes of length 1 stretch, others are equal", || {
+        .check("gradients of several blocks are those of the definition", blocks_have_the_gradients_of_the_definition)
+        .check("axes of length 1 broadcast, other lengths must be equal", || {
             let of = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
             let y = of(&[5, 2, 3, 4]).scaled_dot_product_attention(
                 &of(&[1, 2, 6, 4]),
@@ -128,8 +129,8 @@ fn attention() -> Row {
             );
             Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(apart)?)
         })
-        .also("more axes, heads inside of rows and masks of any rank are matrices one by one", || {
-            // [2, 3, L, H, E], of which heads come before elements only as a view.
+        .check("more batch axes, heads inside of rows, and masks of any rank equal separate matrices", || {
+            // [2, 3, L, H, E]: the heads come before the elements only in a view.
             let of = |len: usize| Tensor::randn([2, 3, len, 4, 5], DType::F64).transpose(2, 3);
             let (q, k, v) = (of(6), of(7), of(7));
             for shape in [&[6, 7][..], &[4, 1, 7], &[3, 1, 1, 7], &[1, 1, 1, 6, 1], &[2, 3, 4, 6, 7]] {
@@ -149,14 +150,14 @@ fn attention() -> Row {
             }
             Ok(true)
         })
-        .also("halves are rounded once", || {
+        .check("half precision is rounded once", || {
             let of = || Tensor::randn([2, 40, 16], DType::F32).to_dtype(DType::BF16);
             let (q, k, v) = (of(), of(), of());
             let wide = [&q, &k, &v].map(|t| t.to_dtype(DType::F32));
             let options = || Attention { causal: true, ..Attention::default() };
             let half = ops::scaled_dot_product_attention(&q, &k, &v, options())?;
             let exact = ops::scaled_dot_product_attention(&wide[0], &wide[1], &wide[2], options())?;
-            // A mask with a gradient has a way of its own.
+            // A mask that requires a gradient uses a separate implementation.
             let mask = Tensor::zeros([40, 40], DType::BF16).requires_grad_(true);
             let other = ops::scaled_dot_product_attention(&q, &k, &v, Attention { mask: Some(&mask), ..options() })?;
             let near =
@@ -165,24 +166,24 @@ fn attention() -> Row {
                 && half.dtype() == DType::BF16
                 && half.to_vec::<bf16>() == exact.to_dtype(DType::BF16).to_vec::<bf16>())
         })
-        .also("queries and keys of no width find the mean of all values", || {
+        .check("queries and keys of width 0 give the mean of all values", || {
             let (q, v) = (Tensor::zeros([2, 0], DType::F32), Tensor::from([[1.0f32], [3.0]]));
             let y = ops::scaled_dot_product_attention(&q, &q, &v, Attention::default())?;
             Ok(y.to_vec::<f32>() == [2.0, 2.0])
         })
-        .also("a dropout of 1", || {
+        .check("a dropout of 1", || {
             let x = Tensor::zeros([2, 2], DType::F32);
             let options = Attention { dropout: 1.0, ..Attention::default() };
             argument_refused(ops::scaled_dot_product_attention(&x, &x, &x, options))
         })
-        .also("dropout drops, and the rest grows", || {
+        .check("dropout drops weights and scales the others", || {
             let (q, v) = (Tensor::zeros([1, 64], DType::F64), Tensor::ones([1000, 1], DType::F64));
             let k = Tensor::zeros([1000, 64], DType::F64);
             let options = Attention { dropout: 0.5, ..Attention::default() };
             let y = ops::scaled_dot_product_attention(&q, &k, &v, options)?.item::<f64>();
             Ok(y != 1.0 && (y - 1.0).abs() < 0.2)
         })
-        .also("a mask of integers", || {
+        .check("an integer mask is an error", || {
             let x = Tensor::zeros([2, 2], DType::F32);
             let seen = Tensor::from([[1i64, 0], [0, 1]]);
             let options = Attention { mask: Some(&seen), ..Attention::default() };
@@ -191,7 +192,7 @@ fn attention() -> Row {
         })
 }
 
-/// A mask with a gradient is computed all at once: an added mask of zeros changes nothing.
+/// Compares the blocked kernel with the unblocked computation for a mask that requires a gradient, here of zeros.
 fn blocks_have_the_gradients_of_the_definition() -> pellucid_tensor::Result<bool> {
     let leaf = |shape: &[usize]| Tensor::randn(shape, DType::F64).requires_grad_(true);
     for causal in [false, true] {
@@ -202,7 +203,7 @@ fn blocks_have_the_gradients_of_the_definition() -> pellucid_tensor::Result<bool
             [&q, &k, &v].into_iter().for_each(Tensor::zero_grad);
             let y = ops::scaled_dot_product_attention(&q, &k, &v, Attention { mask, causal, ..Attention::default() })?;
             (y * &weights).sum(..).backward();
-            Ok([&q, &k, &v].iter().flat_map(|t| t.grad().expect("a gradient").to_vec::<f64>()).collect())
+            Ok([&q, &k, &v].iter().flat_map(|t| t.grad().expect("the tensor has a gradient").to_vec::<f64>()).collect())
         };
         let (blocks, whole) = (gradients(None)?, gradients(Some(&zeros))?);
         if blocks.iter().zip(&whole).any(|(a, b)| (a - b).abs() > 1e-12) {

@@ -25,11 +25,14 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(isposinf, truth(|x| x == f64::INFINITY)),
         unary!(isneginf, truth(|x| x == f64::NEG_INFINITY)),
     ];
-    rows.into_iter().chain(together()).map(|row| row.rule(Rule::Always(DType::Bool)).untracked()).collect()
+    rows.into_iter()
+        .chain(tensor_comparison_rows())
+        .map(|row| row.rule(Rule::Always(DType::Bool)).untracked())
+        .collect()
 }
 
 /// Comparisons of whole tensors, and with tolerances.
-fn together() -> Vec<Row> {
+fn tensor_comparison_rows() -> Vec<Row> {
     let x = || Tensor::from([1.0, 2.0, f64::NAN, f64::INFINITY, 1e-9]);
     let y = || Tensor::from([1.05, 2.5, f64::NAN, f64::INFINITY, 0.0]);
     let truths = |t: Tensor| t.to_vec::<bool>();
@@ -43,25 +46,29 @@ fn together() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .also("infinities, and NaN if it is wanted", move || {
+            .check("infinities, and NaN on request", move || {
                 let (without, with) =
                     (ops::isclose(&x(), &y(), 0.1, 1e-8, false)?, ops::isclose(&x(), &y(), 0.1, 1e-8, true)?);
                 Ok(truths(without) == [true, false, false, true, true]
                     && truths(with) == [true, false, true, true, true])
             })
-            .also("no negative tolerance", move || argument_refused(ops::isclose(&x(), &y(), -0.1, 0.0, false))),
+            .check("a negative tolerance is an error", move || {
+                argument_refused(ops::isclose(&x(), &y(), -0.1, 0.0, false))
+            }),
         Row::new("allclose")
-            .also("all of them", move || {
+            .check("true if all elements are close", move || {
                 let some = ops::allclose(&x(), &y(), 0.1, 1e-8, true)?.item::<bool>();
                 Ok(!some && ops::allclose(&x(), &y(), 0.1, 0.5, true)?.item::<bool>())
             })
-            .also("no negative tolerance", move || argument_refused(ops::allclose(&x(), &y(), 0.1, f64::NAN, false))),
-        Row::new("equal").also("one shape and equal elements", || {
+            .check("a negative tolerance is an error", move || {
+                argument_refused(ops::allclose(&x(), &y(), 0.1, f64::NAN, false))
+            }),
+        Row::new("equal").check("true for equal shapes and elements", || {
             let (a, b) = (Tensor::from([1i64, 2]), Tensor::from([1i64, 3]));
             let same = ops::equal(&a, &a)?.item::<bool>();
             Ok(same && !ops::equal(&a, &b)?.item::<bool>() && !ops::equal(&a, &a.reshape([1, 2]))?.item::<bool>())
         }),
-        Row::new("isin").also("one of these", move || {
+        Row::new("isin").check("membership in a list", move || {
             let (x, these) = (Tensor::from([[1i64, 2], [3, 4]]), Tensor::from([[4i64, 1]]));
             let none = ops::isin(&x, &Tensor::zeros([0], DType::I64))?;
             Ok(truths(ops::isin(&x, &these)?) == [true, false, false, true] && truths(none) == [false; 4])

@@ -5,7 +5,7 @@ use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, real};
 use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 
-/// A constant of an input's shape.
+/// Returns a constant with the shape of the input.
 fn like(value: f64) -> impl Fn(&[Nd]) -> Nd {
     move |x| x[0].map(|_| value)
 }
@@ -24,8 +24,8 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// Every dtype in whose range it is holds this value, rounded once.
-fn holds(call: fn(DType) -> Result<Tensor>, value: f64) -> Result<bool> {
+/// Checks that every dtype whose range contains the value stores it, rounded once.
+fn stores_value(call: fn(DType) -> Result<Tensor>, value: f64) -> Result<bool> {
     let in_range = |dtype: &DType| dtype.represents(Scalar::Float(value.trunc()));
     DType::ALL.into_iter().filter(in_range).try_fold(true, |all, dtype| {
         let t = call(dtype)?;
@@ -37,64 +37,67 @@ fn holds(call: fn(DType) -> Result<Tensor>, value: f64) -> Result<bool> {
 fn filled() -> Vec<Row> {
     vec![
         Row::new("full")
-            .also("every dtype", || holds(|d| ops::full([2, 3], 2.7, d), 2.7))
-            .also("negative numbers", || holds(|d| ops::full([2, 3], -3, d), -3.0))
-            .also("a number and nothing", || {
+            .check("every dtype", || stores_value(|d| ops::full([2, 3], 2.7, d), 2.7))
+            .check("negative numbers", || stores_value(|d| ops::full([2, 3], -3, d), -3.0))
+            .check("a 0-d and an empty tensor", || {
                 Ok(ops::full((), 1.5, DType::F64)?.item::<f64>() == 1.5 && ops::full(0, 1, DType::I8)?.size() == 0)
             })
-            .also("all 64 bits of an integer", || {
+            .check("all 64 bits of an integer", || {
                 Ok(ops::full(1, i64::MAX - 1, DType::I64)?.item::<i64>() == i64::MAX - 1)
             })
-            .also("an absurd shape is an error", || {
+            .check("a shape beyond the address space is an error", || {
                 let result = ops::full([usize::MAX, 2], 0, DType::F32);
                 Ok(matches!(result, Err(Error::OutOfMemory { .. })))
             }),
         Row::new("arange")
-            .also("numbers below the end", || {
+            .check("the end is exclusive", || {
                 let (up, down) = (ops::arange(0, 5, 2, DType::I32)?, ops::arange(1.0, 0.0, -0.25, DType::F64)?);
                 Ok(up.to_vec::<i64>() == [0, 2, 4] && down.to_vec::<f64>() == [1.0, 0.75, 0.5, 0.25])
             })
-            .also("none", || Ok(ops::arange(3, 1, 1, DType::F32)?.size() == 0))
-            .also("a step that leads nowhere", || {
+            .check("no element", || Ok(ops::arange(3, 1, 1, DType::F32)?.size() == 0))
+            .check("a step of 0 or NaN is an error", || {
                 Ok(matches!(ops::arange(0, 1, 0, DType::I64), Err(Error::InvalidArgument { .. })))
             }),
         Row::new("linspace")
-            .also("both ends", || {
+            .check("both ends are included", || {
                 let (some, one) = (ops::linspace(0.0, 1.0, 5, DType::F64)?, ops::linspace(2.0, 9.0, 1, DType::F64)?);
                 Ok(some.to_vec::<f64>() == [0.0, 0.25, 0.5, 0.75, 1.0] && one.to_vec::<f64>() == [2.0])
             })
-            .also("integers", || {
+            .check("integers", || {
                 Ok(matches!(ops::linspace(0.0, 1.0, 2, DType::I64), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("logspace")
-            .also("powers", || Ok(ops::logspace(0.0, 3.0, 4, 2.0, DType::F64)?.to_vec::<f64>() == [1.0, 2.0, 4.0, 8.0]))
-            .also("integers", || {
+            .check(
+                "powers",
+                || Ok(ops::logspace(0.0, 3.0, 4, 2.0, DType::F64)?.to_vec::<f64>() == [1.0, 2.0, 4.0, 8.0]),
+            )
+            .check("integers", || {
                 Ok(matches!(ops::logspace(0.0, 1.0, 2, 2.0, DType::I8), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("geomspace")
-            .also("equal factors, of either sign, to the end exactly", || {
+            .check("equal factors of either sign, with an exact end", || {
                 let up = ops::geomspace(1.0, 1000.0, 4, DType::F64)?.to_vec::<f64>();
                 let down = ops::geomspace(-0.3, -0.1, 3, DType::F64)?.to_vec::<f64>();
                 let near = |a: f64, b: f64| (a - b).abs() <= 1e-14 * b.abs();
                 Ok(up[0] == 1.0 && near(up[1], 10.0) && near(up[2], 100.0) && up[3] == 1000.0)
                     .map(|right| right && down[0] == -0.3 && near(down[1], -(0.03f64.sqrt())) && down[2] == -0.1)
             })
-            .also("none", || Ok(ops::geomspace(1.0, 2.0, 0, DType::F32)?.size() == 0))
-            .also("through 0, and integers", || {
+            .check("no element", || Ok(ops::geomspace(1.0, 2.0, 0, DType::F32)?.size() == 0))
+            .check("a range through 0 and integer dtypes are errors", || {
                 let argument = |a, b| matches!(ops::geomspace(a, b, 3, DType::F32), Err(Error::InvalidArgument { .. }));
                 let dtype = matches!(ops::geomspace(1.0, 2.0, 3, DType::I64), Err(Error::DTypeMismatch { .. }));
                 Ok(argument(0.0, 1.0) && argument(1.0, 0.0) && argument(-1.0, 1.0) && argument(1.0, f64::NAN) && dtype)
             }),
-        Row::new("eye").also("wider than high", || {
+        Row::new("eye").check("more columns than rows", || {
             Ok(ops::eye(2, 3, DType::I64)?.to_vec::<i64>() == [1, 0, 0, 0, 1, 0]
                 && ops::eye(0, 0, DType::F32)?.size() == 0)
         }),
-        Row::new("zeros").also("every dtype", || holds(|d| ops::zeros([2, 3], d), 0.0)),
-        Row::new("ones").also("every dtype", || holds(|d| ops::ones([2, 3], d), 1.0)),
+        Row::new("zeros").check("every dtype", || stores_value(|d| ops::zeros([2, 3], d), 0.0)),
+        Row::new("ones").check("every dtype", || stores_value(|d| ops::ones([2, 3], d), 1.0)),
     ]
 }
 
-/// `x`, converted between every two dtypes.
+/// Checks the conversion of `x` between every two dtypes.
 fn conversions() -> Result<bool> {
     let values = Nd { shape: vec![9], data: vec![0.0, 1.0, -1.0, 2.7, -2.7, 300.0, -40_000.0, 1e10, 0.3] };
     for from in DType::ALL {
@@ -111,7 +114,7 @@ fn conversions() -> Result<bool> {
     Ok(true)
 }
 
-/// Floats saturate when they become integers, integers wrap.
+/// Converts a value: floats saturate in a conversion to integers, integers wrap.
 fn convert(value: f64, from: DType, to: DType) -> f64 {
     let saturate =
         |low: f64, high: f64| if from.is_float() { value.trunc().clamp(low, high) } else { data::round(value, to) };
@@ -134,20 +137,20 @@ fn copies() -> Vec<Row> {
         Row::new("to_dtype")
             .case("f64", [real([2, 3])], |x| ops::to_dtype(&x[0], DType::F64), |x| x[0].clone())
             .rule(Rule::Always(DType::F64))
-            .also("between every two dtypes", conversions)
-            .also("the same tensor where nothing changes", || {
+            .check("between every two dtypes", conversions)
+            .check("returns the same tensor if the dtype is equal", || {
                 let x = Tensor::from([1.5f32]);
                 Ok(ops::to_dtype(&x, DType::F32)?.array().shares_storage(x.array()))
             })
-            .also("NaN becomes 0, infinities the ends", || {
+            .check("NaN becomes 0, infinities the extreme values", || {
                 let x = Tensor::from([f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
                 Ok(ops::to_dtype(&x, DType::I64)?.to_vec::<i64>() == [0, i64::MAX, i64::MIN])
             })
-            .also("to integers: untracked", || {
+            .check("a conversion to integers is untracked", || {
                 Ok(!ops::to_dtype(&Tensor::from([1.5]).requires_grad_(true), DType::I32)?.requires_grad())
             }),
-        Row::new("contiguous").case("a matrix", [real([2, 3])], |x| ops::contiguous(&x[0]), |x| x[0].clone()).also(
-            "a turned one is copied",
+        Row::new("contiguous").case("a matrix", [real([2, 3])], |x| ops::contiguous(&x[0]), |x| x[0].clone()).check(
+            "a transposed tensor is copied",
             || {
                 let x = Tensor::from([[1i64, 2], [3, 4]]);
                 let y = ops::contiguous(&x.t())?;
@@ -159,7 +162,7 @@ fn copies() -> Vec<Row> {
         Row::new("copy")
             .case("a matrix", [real([2, 3])], |x| ops::copy(&x[0]), |x| x[0].clone())
             .case("a number", [real([])], |x| ops::copy(&x[0]), |x| x[0].clone())
-            .also("in a storage of its own", || {
+            .check("the copy has its own storage", || {
                 let x = Tensor::from([1.5]);
                 Ok(!ops::copy(&x)?.array().shares_storage(x.array()))
             }),
@@ -169,22 +172,22 @@ fn copies() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3]), real([3])], written, |x| x[1].broadcast(&[0, 3]))
             .floats_only()
-            .also("converts", || {
+            .check("converts", || {
                 let x = Tensor::zeros([2], DType::I8);
                 ops::copy_(&x, &Tensor::from([2.7, -1e9]))?;
                 Ok(x.to_vec::<i64>() == [2, -128])
             })
-            .also("a shape that does not fit changes nothing", || {
+            .check("a failed copy changes nothing", || {
                 let x = Tensor::from([1.0, 2.0]);
                 let refused =
                     matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::ShapeMismatch { .. }));
                 Ok(refused && x.to_vec::<f64>() == [1.0, 2.0])
             })
-            .also("a repeated target is refused", || {
+            .check("a broadcast target is an error", || {
                 let x = Tensor::from([1.0]).broadcast_to([3]);
                 Ok(matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::InvalidArgument { .. })))
             })
-            .also("onto itself, turned", || {
+            .check("a copy onto the transpose of the target", || {
                 let x = Tensor::from([[1i64, 2], [3, 4]]);
                 ops::copy_(&x, &x.t())?;
                 Ok(x.to_vec::<i64>() == [1, 3, 2, 4])

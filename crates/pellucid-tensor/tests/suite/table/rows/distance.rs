@@ -1,4 +1,4 @@
-//! Lengths and distances.
+//! Norms and distances.
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, real, shape_refused};
@@ -13,7 +13,7 @@ fn row(x: &Nd, i: usize) -> impl Iterator<Item = f64> {
     x.data[i * width..(i + 1) * width].iter().copied()
 }
 
-fn apart(a: &Nd, i: usize, b: &Nd, j: usize, p: f64) -> f64 {
+fn distance(a: &Nd, i: usize, b: &Nd, j: usize, p: f64) -> f64 {
     norm(row(a, i).zip(row(b, j)).map(|(a, b)| a - b), p)
 }
 
@@ -30,17 +30,17 @@ pub(super) fn rows() -> Vec<Row> {
                 "of order 2",
                 pairs(),
                 |x| ops::pairwise_distance(&x[0], &x[1], 2.0, 0.0, false),
-                |x| Nd::from_fn(&[2], |ix| apart(&x[0], ix[0], &x[1], ix[0], 2.0)),
+                |x| Nd::from_fn(&[2], |ix| distance(&x[0], ix[0], &x[1], ix[0], 2.0)),
             )
             .floats_only()
             .case(
                 "of order 3, kept",
                 pairs(),
                 |x| ops::pairwise_distance(&x[0], &x[1], 3.0, 0.0, true),
-                |x| Nd::from_fn(&[2, 1], |ix| apart(&x[0], ix[0], &x[1], ix[0], 3.0)),
+                |x| Nd::from_fn(&[2, 1], |ix| distance(&x[0], ix[0], &x[1], ix[0], 3.0)),
             )
             .floats_only()
-            .also("a small number is added to every difference", move || {
+            .check("eps is added to every difference", move || {
                 Ok((ops::pairwise_distance(&zero(), &zero(), 1.0, 0.5, false)?.to_vec::<f64>()[0] - 1.5).abs() < 1e-15)
             }),
         Row::new("cdist")
@@ -48,14 +48,14 @@ pub(super) fn rows() -> Vec<Row> {
                 "of order 2",
                 [real([2, 3]), real([4, 3])],
                 |x| ops::cdist(&x[0], &x[1], 2.0),
-                |x| Nd::from_fn(&[2, 4], |ix| apart(&x[0], ix[0], &x[1], ix[1], 2.0)),
+                |x| Nd::from_fn(&[2, 4], |ix| distance(&x[0], ix[0], &x[1], ix[1], 2.0)),
             )
             .floats_only()
             .case(
                 "of order 1.5",
                 [real([2, 3]), real([1, 3])],
                 |x| ops::cdist(&x[0], &x[1], 1.5),
-                |x| Nd::from_fn(&[2, 1], |ix| apart(&x[0], ix[0], &x[1], ix[1], 1.5)),
+                |x| Nd::from_fn(&[2, 1], |ix| distance(&x[0], ix[0], &x[1], ix[1], 1.5)),
             )
             .floats_only()
             .case(
@@ -65,7 +65,9 @@ pub(super) fn rows() -> Vec<Row> {
                 |_| Nd::from_fn(&[0, 2], |_| 0.0),
             )
             .floats_only()
-            .also("widths differ", move || shape_refused(ops::cdist(&zero(), &Tensor::zeros([2, 2], DType::F64), 2.0))),
+            .check("unequal widths are an error", move || {
+                shape_refused(ops::cdist(&zero(), &Tensor::zeros([2, 2], DType::F64), 2.0))
+            }),
         Row::new("pdist")
             .case(
                 "of order 2",
@@ -74,14 +76,14 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| {
                     let pairs: Vec<f64> = (0..4)
                         .flat_map(|i| (i + 1..4).map(move |j| (i, j)))
-                        .map(|(i, j)| apart(&x[0], i, &x[0], j, 2.0))
+                        .map(|(i, j)| distance(&x[0], i, &x[0], j, 2.0))
                         .collect();
                     Nd { shape: vec![6], data: pairs }
                 },
             )
             .floats_only()
-            .also("of one there is none", || Ok(ops::pdist(&Tensor::zeros([1, 2], DType::F32), 2.0)?.size() == 0))
-            .also("of a vector", || shape_refused(ops::pdist(&Tensor::zeros([2], DType::F32), 2.0))),
+            .check("one point has no pairs", || Ok(ops::pdist(&Tensor::zeros([1, 2], DType::F32), 2.0)?.size() == 0))
+            .check("a vector is an error", || shape_refused(ops::pdist(&Tensor::zeros([2], DType::F32), 2.0))),
         Row::new("cosine_similarity")
             .case(
                 "of rows",
@@ -90,10 +92,10 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2], |ix| cosine(&x[0], &x[1], ix[0])),
             )
             .floats_only()
-            .also("of nothing 0", move || {
+            .check("an empty input gives 0", move || {
                 Ok(ops::cosine_similarity(&zero(), &zero(), 1, 1e-8)?.to_vec::<f64>() == [0.0, 0.0])
             })
-            .also("shapes that do not broadcast", move || {
+            .check("shapes that do not broadcast are an error", move || {
                 shape_refused(ops::cosine_similarity(&zero(), &Tensor::zeros([4], DType::F64), 1, 1e-8))
             }),
         Row::new("normalize")
@@ -124,8 +126,10 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .also("a vector has no slices", || shape_refused(ops::renorm(&Tensor::from([1.0]), 2.0, 0, 1.0)))
-            .also("no negative length", || Ok(ops::renorm(&Tensor::zeros([1, 1], DType::F32), 2.0, 0, -1.0).is_err())),
+            .check("a vector is an error", || shape_refused(ops::renorm(&Tensor::from([1.0]), 2.0, 0, 1.0)))
+            .check("a negative norm is an error", || {
+                Ok(ops::renorm(&Tensor::zeros([1, 1], DType::F32), 2.0, 0, -1.0).is_err())
+            }),
     ];
     rows.into_iter().map(|row| row.rule(Rule::FloatsOnly).ordinary().ulps(64.0).scale(2.0)).collect()
 }

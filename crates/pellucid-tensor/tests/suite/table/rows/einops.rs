@@ -47,29 +47,35 @@ fn rearrange() -> Row {
         .floats_only()
         .case("nothing", [real([0, 2])], |x| ops::rearrange(&x[0], "a b -> (a b)", &[]), |x| x[0].reshape(&[0]))
         .floats_only()
-        .also("no arrow", refused("a b c"))
-        .also("an axis is lost", refused("a b c -> a b"))
-        .also("an axis is new", || argument_refused(ops::rearrange(&image(), "a b c -> a b c d", &[("d", 2)])))
-        .also("an axis twice", refused("a b a -> a b"))
-        .also("twice on the right", refused("a b c -> a b c a"))
-        .also("two open lengths", refused("a b (c d) -> a b c d"))
-        .also("brackets in brackets", refused("a (b (c)) -> a b c"))
-        .also("a bracket that is not closed", refused("a (b c -> a b c"))
-        .also("a sign that means nothing", refused("a b+c -> a b c"))
-        .also("a length of no axis", || argument_refused(ops::rearrange(&image(), "a b c -> c b a", &[("d", 2)])))
-        .also("another rank", || shape_refused(ops::rearrange(&image(), "a b -> b a", &[])))
-        .also("a length that does not divide", || shape_refused(ops::rearrange(&image(), "a b (c 4) -> a b c 4", &[])))
-        .also("repeat: new axes", || {
+        .check("a missing arrow is an error", refused("a b c"))
+        .check("a missing axis on the right is an error", refused("a b c -> a b"))
+        .check("a new axis on the right is an error", || {
+            argument_refused(ops::rearrange(&image(), "a b c -> a b c d", &[("d", 2)]))
+        })
+        .check("a repeated axis is an error", refused("a b a -> a b"))
+        .check("a repeated axis on the right is an error", refused("a b c -> a b c a"))
+        .check("two unknown lengths are an error", refused("a b (c d) -> a b c d"))
+        .check("nested parentheses are an error", refused("a (b (c)) -> a b c"))
+        .check("an unclosed parenthesis is an error", refused("a (b c -> a b c"))
+        .check("an invalid character is an error", refused("a b+c -> a b c"))
+        .check("a length of an unknown axis is an error", || {
+            argument_refused(ops::rearrange(&image(), "a b c -> c b a", &[("d", 2)]))
+        })
+        .check("another rank is an error", || shape_refused(ops::rearrange(&image(), "a b -> b a", &[])))
+        .check("an indivisible length is an error", || {
+            shape_refused(ops::rearrange(&image(), "a b (c 4) -> a b c 4", &[]))
+        })
+        .check("repeat: new axes", || {
             let x = Tensor::from([[1.0, 2.0]]);
             let y = einops::repeat(&x, "1 a -> a (2 r)", &[("r", 2)])?;
             Ok(y.shape().dims() == [2, 4] && y.to_vec::<f64>() == [1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0])
         })
-        .also("repeat: its gradient is the sum", || {
+        .check("repeat: the gradient is summed", || {
             let x = Tensor::from([1.0, 2.0]).requires_grad_(true);
             einops::repeat(&x, "a -> a 3", &[])?.sum(..).backward();
             Ok(x.grad().is_some_and(|g| g.to_vec::<f64>() == [3.0, 3.0]))
         })
-        .also("repeat: an axis is lost", || argument_refused(einops::repeat(&image(), "a b c -> a b", &[])))
+        .check("repeat: a missing axis is an error", || argument_refused(einops::repeat(&image(), "a b c -> a b", &[])))
 }
 
 fn reduce() -> Row {
@@ -102,10 +108,12 @@ fn reduce() -> Row {
             |x| ops::reduce(&x[0], "a b -> b a", Fold::Prod, &[]),
             |x| x[0].permute(&[1, 0]),
         )
-        .also("the largest, the smallest, the product", || {
+        .check("max, min and prod", || {
             let x = Tensor::from([[1.0, -2.0], [3.0, 4.0]]);
             let of = |fold| Ok::<_, pellucid_tensor::Error>(ops::reduce(&x, "a b -> a", fold, &[])?.to_vec::<f64>());
             Ok(of(Fold::Max)? == [1.0, 4.0] && of(Fold::Min)? == [-2.0, 3.0] && of(Fold::Prod)? == [-2.0, 12.0])
         })
-        .also("an axis is new", || argument_refused(ops::reduce(&image(), "a b c -> a 2", Fold::Sum, &[])))
+        .check("a new axis on the right is an error", || {
+            argument_refused(ops::reduce(&image(), "a b c -> a 2", Fold::Sum, &[]))
+        })
 }

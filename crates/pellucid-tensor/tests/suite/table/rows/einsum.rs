@@ -4,9 +4,9 @@ use crate::table::nd::{Nd, indices};
 use crate::table::row::{Gradient::Third, Input, Row, Rule, real};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// The sum of products, by one loop over all letters. No `...`, and an arrow.
+/// Computes the sum of products in one loop over all labels, for an equation with an arrow and without `...`.
 fn naive(equation: &str, x: &[Nd]) -> Nd {
-    let (terms, result) = equation.split_once("->").expect("an arrow");
+    let (terms, result) = equation.split_once("->").expect("an equation with an arrow");
     let terms: Vec<Vec<char>> = terms.split(',').map(|t| t.chars().collect()).collect();
     let mut letters: Vec<char> = result.chars().collect();
     for &c in terms.iter().flatten() {
@@ -17,7 +17,7 @@ fn naive(equation: &str, x: &[Nd]) -> Nd {
     let length = |c: &char| -> usize {
         let lengths =
             terms.iter().zip(x).flat_map(|(t, x)| t.iter().zip(&x.shape).filter(|(l, _)| *l == c).map(|p| *p.1));
-        lengths.max().expect("a letter of a factor")
+        lengths.max().expect("a label of an operand")
     };
     let lengths: Vec<usize> = letters.iter().map(length).collect();
     let (kept, summed) = lengths.split_at(result.chars().count());
@@ -25,7 +25,7 @@ fn naive(equation: &str, x: &[Nd]) -> Nd {
     Nd::from_fn(kept, |outer| {
         let product = |inner: &Vec<usize>| -> f64 {
             let place = |c: &char, len: usize| {
-                let at = letters.iter().position(|l| l == c).expect("a letter");
+                let at = letters.iter().position(|l| l == c).expect("a label of the equation");
                 if len == 1 { 0 } else { [outer, inner].concat()[at] }
             };
             let own = |t: &Vec<char>, x: &Nd| {
@@ -44,7 +44,7 @@ fn refused(equation: &str, shapes: &[&[usize]]) -> Result<bool> {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    // The equation, the one without dots and with an arrow, and the factors.
+    // The equation, the same equation without dots and with an arrow, and the shapes of the operands.
     let cases: [(&str, &str, &[&[usize]]); 26] = [
         ("ij,jk->ik", "ij,jk->ik", &[&[2, 3], &[3, 2]]),
         ("ij->ji", "ij->ji", &[&[2, 3]]),
@@ -81,16 +81,16 @@ pub(super) fn rows() -> Vec<Row> {
     });
     let einsum = einsum
         .gradient(Third)
-        .also("more terms than factors", || refused("i,i->", &[&[2]]))
-        .also("fewer letters than axes", || refused("i->i", &[&[2, 3]]))
-        .also("more letters than axes", || refused("ij...->i", &[&[2]]))
-        .also("not a letter", || refused("i1->i", &[&[2, 3]]))
-        .also("a letter that no factor has", || refused("i->j", &[&[2]]))
-        .also("a letter twice in the result", || refused("i->ii", &[&[2]]))
-        .also("lengths that differ", || refused("ij,jk->ik", &[&[2, 3], &[2, 3]]))
-        .also("a diagonal of a rectangle", || refused("ii->", &[&[2, 3]]))
-        .also("no factor", || refused("", &[]))
-        .also("nine factors", || {
+        .check("more terms than operands are an error", || refused("i,i->", &[&[2]]))
+        .check("fewer letters than axes are an error", || refused("i->i", &[&[2, 3]]))
+        .check("more letters than axes are an error", || refused("ij...->i", &[&[2]]))
+        .check("an invalid label is an error", || refused("i1->i", &[&[2, 3]]))
+        .check("an unknown label in the result is an error", || refused("i->j", &[&[2]]))
+        .check("a repeated label in the result is an error", || refused("i->ii", &[&[2]]))
+        .check("unequal lengths are an error", || refused("ij,jk->ik", &[&[2, 3], &[2, 3]]))
+        .check("a repeated label with unequal lengths is an error", || refused("ii->", &[&[2, 3]]))
+        .check("no operand is an error", || refused("", &[]))
+        .check("nine operands", || {
             let x = Tensor::full([2, 2], 0.5, DType::F64);
             let y = ops::einsum("ab,bc,cd,de,ef,fg,gh,hi,ij->aj", &[&x; 9])?;
             Ok(y.to_vec::<f64>().iter().all(|&y| (y - 0.5).abs() < 1e-15))
@@ -121,16 +121,22 @@ pub(super) fn rows() -> Vec<Row> {
             |x| naive("ij,jk->ik", x),
         )
         .floats_only()
-        .also("lengths that differ", move || shape(ops::tensordot(&zeros(&[2, 3]), &zeros(&[2, 3]), &[1], &[0])))
-        .also("lists that differ", move || argument(ops::tensordot(&zeros(&[2, 3]), &zeros(&[2, 3]), &[1], &[])))
-        .also("an axis twice", move || argument(ops::tensordot(&zeros(&[2, 2]), &zeros(&[2, 2]), &[1, 1], &[0, 1])));
+        .check("unequal lengths are an error", move || {
+            shape(ops::tensordot(&zeros(&[2, 3]), &zeros(&[2, 3]), &[1], &[0]))
+        })
+        .check("axis lists of unequal length are an error", move || {
+            argument(ops::tensordot(&zeros(&[2, 3]), &zeros(&[2, 3]), &[1], &[]))
+        })
+        .check("a repeated axis is an error", move || {
+            argument(ops::tensordot(&zeros(&[2, 2]), &zeros(&[2, 2]), &[1, 1], &[0, 1]))
+        });
     let inner = Row::new("inner")
         .case("matrices", [real([2, 3]), real([2, 3])], |x| ops::inner(&x[0], &x[1]), |x| naive("ij,kj->ik", x))
         .case("vectors", [real([3]), real([3])], |x| ops::inner(&x[0], &x[1]), |x| naive("i,i->", x))
         .floats_only()
         .case("a number", [real([]), real([2, 3])], |x| ops::inner(&x[0], &x[1]), |x| naive(",ij->ij", x))
         .floats_only()
-        .also("lengths that differ", move || shape(ops::inner(&zeros(&[2]), &zeros(&[3]))));
+        .check("unequal lengths are an error", move || shape(ops::inner(&zeros(&[2]), &zeros(&[3]))));
     let kron_of = |x: &[Nd]| {
         let (a, b) = (&x[0], &x[1]);
         let (rows, columns) = (b.shape[0], b.shape[1]);

@@ -1,4 +1,4 @@
-//! Activations with slopes and gates that are tensors, or drawn.
+//! Activations with random or learned slopes, and gates.
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, axis_refused, real, shape_refused};
@@ -25,26 +25,26 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .also("as many slopes as channels", || {
+            .check("a wrong number of slopes is an error", || {
                 shape_refused(ops::prelu(&Tensor::zeros([2, 3], DType::F32), &Tensor::zeros([2], DType::F32)))
             }),
         Row::new("rrelu")
-            .also("slopes of the range", move || {
+            .check("random slopes are in the range", move || {
                 let y = ops::rrelu(&ones(), 0.2, 0.4)?.to_vec::<f64>();
                 let mean = y.iter().sum::<f64>() / 1000.0;
                 Ok(y.iter().all(|v| (-0.4..=-0.2).contains(v)) && (mean + 0.3).abs() < 0.01)
             })
-            .also("the gradient is the slope", move || {
+            .check("the gradient is the drawn slope", move || {
                 let x = ones().requires_grad_(true);
                 let y = ops::rrelu(&x, 0.2, 0.4)?;
                 y.backward();
-                let slopes = x.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>().iter().zip(slopes).all(|(y, slope)| *y == -slope))
             })
-            .also("what is not negative stays", || {
+            .check("nonnegative elements are unchanged", || {
                 Ok(ops::rrelu(&Tensor::from([2.0, 0.0]), 0.2, 0.4)?.to_vec::<f64>() == [2.0, 0.0])
             })
-            .also("ends in order", move || {
+            .check("bounds in the wrong order are an error", move || {
                 Ok(matches!(ops::rrelu(&ones(), 0.4, 0.2), Err(Error::InvalidArgument { .. })))
             }),
         Row::new("glu")
@@ -57,8 +57,8 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .also("an odd axis", || shape_refused(ops::glu(&Tensor::zeros([3], DType::F32), 0)))
-            .also("no such axis", || axis_refused(ops::glu(&Tensor::zeros([2], DType::F32), 1))),
+            .check("an axis of odd length is an error", || shape_refused(ops::glu(&Tensor::zeros([3], DType::F32), 0)))
+            .check("an invalid axis is an error", || axis_refused(ops::glu(&Tensor::zeros([2], DType::F32), 1))),
         Row::new("softmin")
             .rule(Rule::Floats)
             .ulps(32.0)
@@ -76,7 +76,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .ordinary(),
         Row::new("gumbel_softmax")
-            .also("classes as often as likely", || {
+            .check("class frequencies match the probabilities", || {
                 manual_seed(4);
                 let x = Tensor::from([[0.6f64.ln(), 0.3f64.ln(), 0.1f64.ln()]]).broadcast_to([20_000, 3]);
                 let y = ops::gumbel_softmax(&x, 0.5, true, -1)?;
@@ -87,15 +87,15 @@ pub(super) fn rows() -> Vec<Row> {
                     && ops::sum(&y, ..)?.item::<f64>().round() == 20_000.0
                     && ops::count_nonzero(&hard, ..)?.item::<i64>() > 59_000)
             })
-            .also("soft rows sum to 1 and have a gradient", || {
+            .check("soft rows sum to 1 and have a gradient", || {
                 let x = Tensor::from([0.1, 0.2, 0.3]).requires_grad_(true);
                 let y = ops::gumbel_softmax(&x, 1.0, false, 0)?;
                 let sum = ops::sum(&y, ..)?.item::<f64>();
                 ops::sum(&ops::mul(&y, Tensor::from([1.0, 2.0, 4.0]))?, ..)?.backward();
-                let slopes = x.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok((sum - 1.0).abs() < 1e-12 && slopes.iter().sum::<f64>().abs() < 1e-12 && slopes[2] > 0.0)
             })
-            .also("a positive temperature", || {
+            .check("a temperature of 0 or less is an error", || {
                 Ok(matches!(
                     ops::gumbel_softmax(&Tensor::from([1.0]), 0.0, false, 0),
                     Err(Error::InvalidArgument { .. })

@@ -1,10 +1,10 @@
-//! Picking elements by index tensors, and accumulating at them.
+//! Selection of elements by index tensors, and accumulation at indices.
 
 use crate::table::nd::{Nd, indices, with};
 use crate::table::row::{Row, index, real};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// A position on an axis, counted from its end if it is negative.
+/// Returns the position on an axis, counted from its end if it is negative.
 fn place(position: f64, len: usize) -> usize {
     if position < 0.0 { (position + len as f64) as usize } else { position as usize }
 }
@@ -36,7 +36,7 @@ fn out_of_bounds<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::IndexOutOfBounds { .. })))
 }
 
-/// An index tensor of every integer dtype means the same; of no other dtype is one taken.
+/// Checks that index tensors of all integer dtypes are equivalent, and that other dtypes are errors.
 fn integer_dtypes(call: fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<bool> {
     let x = Tensor::arange(0i64, 6, 1).reshape([2, 3]);
     let at = Tensor::from([[1i64, 0, 1]]);
@@ -84,12 +84,16 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("none", [real([3, 2]), index([0], 3)], select(0), |x| selected(x, 0))
             .floats_only()
-            .also("out of bounds", move || out_of_bounds(ops::index_select(&x(), 1, &[0i64, 3].into())))
-            .also("out of bounds below", move || out_of_bounds(ops::index_select(&x(), 0, &[-3i64].into())))
-            .also("any of nothing is out of bounds", || {
+            .check("an index out of bounds is an error", move || {
+                out_of_bounds(ops::index_select(&x(), 1, &[0i64, 3].into()))
+            })
+            .check("a negative index out of bounds is an error", move || {
+                out_of_bounds(ops::index_select(&x(), 0, &[-3i64].into()))
+            })
+            .check("every index of an empty axis is out of bounds", || {
                 out_of_bounds(ops::index_select(&Tensor::zeros([0, 2], DType::F32), 0, &[0i64].into()))
             })
-            .also("index dtypes", || integer_dtypes(|x, at| ops::index_select(x, 0, at))),
+            .check("index dtypes", || integer_dtypes(|x, at| ops::index_select(x, 0, at))),
         Row::new("take_along_axis")
             .case("along the last", [real([2, 3]), index([2, 4], 3)], take(-1), |x| taken(x, 1))
             .case("along the first", [real([3, 2]), index([5, 2], 3)], take(0), |x| taken(x, 0))
@@ -98,17 +102,19 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("none", [real([3, 2]), index([0, 2], 3)], take(0), |x| taken(x, 0))
             .floats_only()
-            .also("an index of nothing, of another rank", move || {
+            .check("an empty index, and an index of another rank", move || {
                 Ok(ops::take_along_axis(&x(), &Tensor::zeros([0], DType::I64), 1)?.shape()[..] == [0])
             })
-            .also("another rank", move || {
+            .check("another rank is an error", move || {
                 Ok(matches!(ops::take_along_axis(&x(), &[0i64].into(), 1), Err(Error::ShapeMismatch { .. })))
             })
-            .also("out of bounds", move || out_of_bounds(ops::take_along_axis(&x(), &[[3i64]].into(), 1)))
-            .also("index dtypes", || integer_dtypes(|x, at| ops::take_along_axis(x, at, 0))),
+            .check("an index out of bounds is an error", move || {
+                out_of_bounds(ops::take_along_axis(&x(), &[[3i64]].into(), 1))
+            })
+            .check("index dtypes", || integer_dtypes(|x, at| ops::take_along_axis(x, at, 0))),
         Row::new("unravel_index")
             .untracked()
-            .also("row-major, around the ends, and of nothing", || {
+            .check("row-major positions, negative positions, an empty tensor", || {
                 let positions = Tensor::from([[0i32, 5], [7, 11], [12, -1]]);
                 let places = ops::unravel_index(&positions, [3, 4])?;
                 let numbers = ops::unravel_index(&Tensor::zeros([0], DType::I64), [2, 2, 2])?;
@@ -118,7 +124,7 @@ pub(super) fn rows() -> Vec<Row> {
                     && numbers.len() == 3
                     && ops::unravel_index(&positions, ())?.is_empty())
             })
-            .also("positions that are no integers", || {
+            .check("positions of float dtype are an error", || {
                 Ok(matches!(ops::unravel_index(&Tensor::from([0.5]), [2]), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("scatter_add_along")
@@ -130,11 +136,11 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 2]), index([0, 2], 3)], add(0, [3, 2]), |x| scattered(x, 0, &[3, 2]))
             .floats_only()
-            .also("values of another shape", || {
+            .check("values of another shape are an error", || {
                 let result = ops::scatter_add_along(&Tensor::from([[1.0]]), &[[0i64, 1]].into(), 1, [1, 2]);
                 Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
             })
-            .also("out of bounds", || {
+            .check("an index out of bounds is an error", || {
                 out_of_bounds(ops::scatter_add_along(&Tensor::from([[1.0]]), &[[2i64]].into(), 1, [1, 2]))
             }),
         Row::new("scatter")
@@ -152,22 +158,22 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([3, 2]), real([0, 2]), index([0, 2], 3)], into(0, true), |x| x[0].clone())
             .floats_only()
-            .also("every dtype", || {
+            .check("every dtype", || {
                 DType::ALL.into_iter().try_fold(true, |all, dtype| {
                     let (x, one) = (Tensor::zeros([2], dtype), Tensor::ones([1], dtype));
                     let y = ops::scatter(&x, &[1i64].into(), &one, 0)?;
                     Ok(all && y.dtype() == dtype && y.to_dtype(DType::I64).to_vec::<i64>() == [0, 1])
                 })
             })
-            .also("values of another dtype", move || {
+            .check("values of another dtype are an error", move || {
                 let result = ops::scatter(&x(), &[[0i64]].into(), &Tensor::from([[1.0f64]]), 1);
                 Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
             })
-            .also("fewer values than indices", move || {
+            .check("fewer values than indices are an error", move || {
                 let result = ops::scatter(&x(), &[[0i64, 1]].into(), &Tensor::from([[1f32]]), 1);
                 Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
             })
-            .also("out of bounds", move || {
+            .check("an index out of bounds is an error", move || {
                 out_of_bounds(ops::scatter(&x(), &[[3i64]].into(), &Tensor::from([[1f32]]), 1))
             }),
         Row::new("scatter_add")
@@ -180,7 +186,7 @@ pub(super) fn rows() -> Vec<Row> {
                 put(x, 1, false)
             })
             .floats_only()
-            .also("out of bounds", move || {
+            .check("an index out of bounds is an error", move || {
                 out_of_bounds(ops::scatter_add(&x(), &[[-4i64]].into(), &Tensor::from([[1f32]]), 1))
             }),
         nonzero(),
@@ -189,20 +195,22 @@ pub(super) fn rows() -> Vec<Row> {
 
 fn nonzero() -> Row {
     Row::new("nonzero")
-        .also("positions, row-major, one vector an axis", || {
+        .check("row-major positions, one vector for each axis", || {
             let found = ops::nonzero(&Tensor::from([[0.0, 2.0, f64::NAN], [-1.0, 0.0, -0.0]]))?;
             let rows: Vec<Vec<i64>> = found.iter().map(|t| t.to_vec()).collect();
             Ok(rows == [[0, 0, 1], [1, 2, 0]] && found.iter().all(|t| t.dtype() == DType::I64))
         })
-        .also("every dtype", || {
+        .check("every dtype", || {
             let hits = |dtype| {
                 Ok::<_, Error>(ops::nonzero(&Tensor::from([0i64, 3, 0, 1]).to_dtype(dtype))?[0].to_vec::<i64>())
             };
             DType::ALL.into_iter().try_fold(true, |all, dtype| Ok(all && hits(dtype)? == [1, 3]))
         })
-        .also("nothing", || Ok(ops::nonzero(&Tensor::zeros([0, 2], DType::F32))?.iter().all(|t| t.shape()[..] == [0])))
-        .also("a number has no axis", || Ok(ops::nonzero(&Tensor::from(1.0))?.is_empty()))
-        .also("a turned matrix", || {
+        .check("an empty tensor", || {
+            Ok(ops::nonzero(&Tensor::zeros([0, 2], DType::F32))?.iter().all(|t| t.shape()[..] == [0]))
+        })
+        .check("a 0-d tensor has no axis", || Ok(ops::nonzero(&Tensor::from(1.0))?.is_empty()))
+        .check("a transposed matrix", || {
             let x = Tensor::from([[1i64, 0], [1, 0]]);
             Ok(ops::nonzero(&x.t())?[1].to_vec::<i64>() == [0, 1])
         })

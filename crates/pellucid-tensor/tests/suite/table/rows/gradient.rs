@@ -5,7 +5,7 @@ use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_r
 use ops::Spacing;
 use pellucid_tensor::{Tensor, ops};
 
-/// The slope at `at` of the polynomial through these points: Lagrange's formula, differentiated term by term.
+/// Returns the slope at `at` of the polynomial through these points: Lagrange's formula, differentiated term by term.
 fn slope(points: &[(f64, f64)], at: f64) -> f64 {
     let term = |i: usize| -> f64 {
         let others = || (0..points.len()).filter(move |&j| j != i);
@@ -16,7 +16,7 @@ fn slope(points: &[(f64, f64)], at: f64) -> f64 {
     (0..points.len()).map(term).sum()
 }
 
-/// The slopes at all samples.
+/// Returns the slopes at all samples.
 fn slopes(y: &[f64], x: impl Fn(usize) -> f64, edge_order: usize) -> Vec<f64> {
     let points: Vec<(f64, f64)> = y.iter().enumerate().map(|(i, &v)| (x(i), v)).collect();
     let last = y.len() - 1;
@@ -64,13 +64,15 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .case("of no sequence", [real([0, 3])], |x| ops::gradient(&x[0], Spacing::Step(1.0), 1, 2), |x| x[0].clone())
         .floats_only()
-        .also("too few samples, and another order", || {
+        .check("too few samples and invalid orders are errors", || {
             let two = Tensor::from([1.0, 2.0]);
             Ok(argument_refused(ops::gradient(&two, Spacing::Step(1.0), 0, 2))?
                 && argument_refused(ops::gradient(&two, Spacing::Step(1.0), 0, 0))?)
         })
-        .also("no such axis", || axis_refused(ops::gradient(&Tensor::from([1.0, 2.0]), Spacing::Step(1.0), 1, 1)))
-        .also("too few points", || {
+        .check("an invalid axis is an error", || {
+            axis_refused(ops::gradient(&Tensor::from([1.0, 2.0]), Spacing::Step(1.0), 1, 1))
+        })
+        .check("too few points are an error", || {
             let (y, x) = (Tensor::from([1.0, 2.0, 4.0]), Tensor::from([0.0, 1.0]));
             shape_refused(ops::gradient(&y, Spacing::Points(&x), 0, 1))
         });

@@ -4,7 +4,7 @@ use crate::table::nd::{Nd, with};
 use crate::table::row::{Row, real};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
-/// One after the other along an axis.
+/// Concatenates along an axis.
 fn joined(x: &[Nd], axis: usize) -> Nd {
     let total = x.iter().map(|t| t.shape[axis]).sum();
     Nd::from_fn(&with(&x[0].shape, axis, total), |ix| {
@@ -45,11 +45,13 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("an empty one", [real([2, 0]), real([2, 3])], concatenate(1), |x| joined(x, 1))
             .floats_only()
-            .also("none", || Ok(matches!(ops::concatenate(&[], 0), Err(Error::InvalidArgument { .. }))))
-            .also("numbers have no axis", || {
+            .check("zero tensors are an error", || {
+                Ok(matches!(ops::concatenate(&[], 0), Err(Error::InvalidArgument { .. })))
+            })
+            .check("0-d tensors are an error", || {
                 Ok(matches!(ops::concatenate(&[&Tensor::from(1.0)], 0), Err(Error::AxisOutOfRange { .. })))
             })
-            .also("other axes must agree", move || {
+            .check("unequal other axes are an error", move || {
                 Ok(matches!(ops::concatenate(&[&zeros([2, 3]), &zeros([3, 3])], 1), Err(Error::ShapeMismatch { .. })))
             }),
         Row::new("stack")
@@ -60,8 +62,8 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0]), real([0])], stack(1), |x| stacked(x, 1))
             .floats_only()
-            .also("none", || Ok(matches!(ops::stack(&[], 0), Err(Error::InvalidArgument { .. }))))
-            .also("shapes must be equal", move || {
+            .check("zero tensors are an error", || Ok(matches!(ops::stack(&[], 0), Err(Error::InvalidArgument { .. }))))
+            .check("unequal shapes are an error", move || {
                 Ok(matches!(ops::stack(&[&zeros([2, 3]), &zeros([1, 3])], 0), Err(Error::ShapeMismatch { .. })))
             }),
         Row::new("hstack")
@@ -70,7 +72,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("numbers", [real([]), real([])], |x| ops::hstack(&[&x[0], &x[1]]), |x| stacked(x, 0))
             .floats_only()
-            .also("none", || Ok(matches!(ops::hstack(&[]), Err(Error::InvalidArgument { .. })))),
+            .check("zero tensors are an error", || Ok(matches!(ops::hstack(&[]), Err(Error::InvalidArgument { .. })))),
         Row::new("vstack")
             .case(
                 "of unequal heights",
@@ -87,7 +89,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("numbers", [real([]), real([])], |x| ops::vstack(&[&x[0], &x[1]]), |x| stacked(x, 0).reshape(&[2, 1]))
             .floats_only()
-            .also("none", || Ok(matches!(ops::vstack(&[]), Err(Error::InvalidArgument { .. })))),
+            .check("zero tensors are an error", || Ok(matches!(ops::vstack(&[]), Err(Error::InvalidArgument { .. })))),
         Row::new("dstack")
             .case("matrices", [real([2, 3]), real([2, 3])], |x| ops::dstack(&[&x[0], &x[1]]), |x| stacked(x, 2))
             .case("blocks", [real([1, 2, 2]), real([1, 2, 1])], |x| ops::dstack(&[&x[0], &x[1]]), |x| joined(x, 2))
@@ -99,6 +101,6 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| stacked(x, 1).reshape(&[1, 3, 2]),
             )
             .floats_only()
-            .also("none", || Ok(matches!(ops::dstack(&[]), Err(Error::InvalidArgument { .. })))),
+            .check("zero tensors are an error", || Ok(matches!(ops::dstack(&[]), Err(Error::InvalidArgument { .. })))),
     ]
 }

@@ -5,7 +5,7 @@ use crate::table::row::{Row, Rule, class, real};
 use ops::{CrossEntropy, Reduction};
 use pellucid_tensor::{Error, Tensor, lazy, ops};
 
-/// −Σ_c p_c·log softmax(x)_c along the class axis, by hand; `target` gives p at an index of x.
+/// Computes −Σ_c p_c·log softmax(x)_c along the class axis; `target` returns p at an index of x.
 fn losses(x: &Nd, axis: usize, smoothing: f64, target: impl Fn(&[usize]) -> f64) -> Nd {
     let classes = x.shape[axis];
     let per_sample = Nd::from_fn(&with(&x.shape, axis, 1), |ix| {
@@ -19,7 +19,7 @@ fn losses(x: &Nd, axis: usize, smoothing: f64, target: impl Fn(&[usize]) -> f64)
     per_sample.reshape(&shape)
 }
 
-/// 1 where the class number says so.
+/// Returns 1 at the class index, else 0.
 fn one_hot(classes: &Nd, axis: usize) -> impl Fn(&[usize]) -> f64 {
     move |ix| {
         let mut own = ix.to_vec();
@@ -49,7 +49,7 @@ fn mean(x: &Nd) -> Nd {
     Nd::scalar(x.data.iter().sum::<f64>() / x.data.len() as f64)
 }
 
-/// The losses with those of one class left out, and their number.
+/// Returns the losses with 0 for the ignored class, and the number of the others.
 fn ignoring(x: &[Nd], ignored: f64, smoothing: f64) -> (Nd, f64) {
     let each = hard(x, smoothing);
     let kept = |i: usize| x[1].data[i] != ignored;
@@ -64,8 +64,8 @@ fn options(label_smoothing: f64, ignore_index: Option<i64>, reduction: Reduction
 
 const WEIGHTS: [f64; 3] = [0.5, 1.0, 3.0];
 
-/// −Σ_c w_c·p_c·log softmax(x)_c of a matrix of logits.
-fn heavy(x: &[Nd], smoothing: f64, target: impl Fn(&[usize]) -> f64) -> Nd {
+/// Computes −Σ_c w_c·p_c·log softmax(x)_c for a matrix of logits.
+fn weighted_losses(x: &[Nd], smoothing: f64, target: impl Fn(&[usize]) -> f64) -> Nd {
     Nd::from_fn(&x[0].shape[..1], |ix| {
         let row: Vec<f64> = (0..3).map(|c| x[0].at(&[ix[0], c])).collect();
         let sum = row.iter().map(|v| v.exp()).sum::<f64>().ln();
@@ -117,18 +117,18 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .case("weighted classes, smoothed, mean", [real([4, 3]), class([4], 3)], weighed(0.2, Mean), |x| {
             let weights: f64 = x[1].data.iter().map(|&c| WEIGHTS[c as usize]).sum();
-            Nd::scalar(total(&heavy(x, 0.2, one_hot(&x[1], 1))).data[0] / weights)
+            Nd::scalar(total(&weighted_losses(x, 0.2, one_hot(&x[1], 1))).data[0] / weights)
         })
         .floats_only()
         .case("weighted classes, each", [real([4, 3]), class([4], 3)], weighed(0.0, Each), |x| {
-            heavy(x, 0.0, one_hot(&x[1], 1))
+            weighted_losses(x, 0.0, one_hot(&x[1], 1))
         })
         .floats_only()
         .case(
             "weighted probabilities, mean",
             [real([2, 3]), real([2, 3]).within(0.05..=0.95)],
             weighed(0.1, Mean),
-            |x| mean(&heavy(x, 0.1, |ix| x[1].at(ix))),
+            |x| mean(&weighted_losses(x, 0.1, |ix| x[1].at(ix))),
         )
         .floats_only()
         .case("no sample, sum", [real([0, 3]), class([0], 3)], plain(Sum), |x| total(&hard(x, 0.0)))
@@ -141,30 +141,30 @@ pub(super) fn rows() -> Vec<Row> {
             total(&soft(x, 0.0))
         })
         .floats_only()
-        // Infinite logits and NaN are in the statements below: the naive sum overflows at them.
+        // Infinite logits and NaN are in the checks below: the naive sum overflows for them.
         .ordinary();
-    vec![statements(row)]
+    vec![with_checks(row)]
 }
 
-fn statements(row: Row) -> Row {
+fn with_checks(row: Row) -> Row {
     fn refused(logits: Tensor, targets: Tensor, options: CrossEntropy<'_>) -> Option<Error> {
         ops::cross_entropy(&logits, &targets, options).err()
     }
     let logits = || Tensor::from([[1.0, 2.0, 3.0]]);
-    row.also("large logits", || {
+    row.check("large logits", || {
         Ok(ops::cross_entropy(&Tensor::from([[1e4, 0.0]]), &[1i64].into(), CrossEntropy::default())?.item::<f64>()
             == 1e4)
     })
-    .also("NaN stays NaN", || {
+    .check("NaN propagates", || {
         Ok(ops::cross_entropy(&Tensor::from([[f64::NAN, 0.0]]), &[1i64].into(), CrossEntropy::default())?
             .item::<f64>()
             .is_nan())
     })
-    .also("a masked class costs nothing", || {
+    .check("a logit of −∞ contributes nothing", || {
         let x = Tensor::from([[0.0, f64::NEG_INFINITY]]);
         Ok(ops::cross_entropy(&x, &[0i64].into(), CrossEntropy::default())?.item::<f64>() == 0.0)
     })
-    .also("a class that is none is refused, and gives NaN where work is deferred", || {
+    .check("an invalid class is an error, and NaN in deferred execution", || {
         let x = Tensor::from([[0.0, 1.0], [0.0, 1.0]]);
         let each = CrossEntropy { reduction: Reduction::None, ..Default::default() };
         let loss = |classes: [i64; 2]| ops::cross_entropy(&x, &classes.into(), each);
@@ -175,28 +175,28 @@ fn statements(row: Row) -> Row {
         let deferred = lazy(|| loss([2, -1]))?;
         Ok(refused([1, 2], 2) && refused([-1, 0], -1) && deferred.to_vec::<f64>().iter().all(|v| v.is_nan()))
     })
-    .also("an ignored class may be any number", || {
+    .check("the ignored index may be any integer", || {
         let options = CrossEntropy { ignore_index: Some(-100), ..Default::default() };
         let (x, t) = (Tensor::from([[0.0, 0.0], [5.0, 1.0]]).requires_grad_(true), Tensor::from([1i64, -100]));
         let loss = ops::cross_entropy(&x, &t, options)?;
         loss.backward();
         Ok((loss.item::<f64>() - 2f64.ln()).abs() < 1e-15
-            && x.grad().expect("a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
+            && x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
     })
-    .also("every integer dtype names classes", || {
+    .check("class indices of every integer dtype", || {
         let loss =
             |t: Tensor| Ok(ops::cross_entropy(&Tensor::from([[0.0, 3.0]]), &t, CrossEntropy::default())?.item::<f64>());
         let expected = loss([1i64].into())?;
         let others = [loss([1u8].into())?, loss([1i8].into())?, loss([1i16].into())?, loss([1i32].into())?];
         Ok(others == [expected; 4])
     })
-    .also("targets of another shape", move || {
+    .check("targets of another shape are an error", move || {
         Ok(matches!(refused(logits(), [0i64, 1].into(), CrossEntropy::default()), Some(Error::ShapeMismatch { .. })))
     })
-    .also("bool targets", move || {
+    .check("bool targets are an error", move || {
         Ok(matches!(refused(logits(), [true].into(), CrossEntropy::default()), Some(Error::DTypeMismatch { .. })))
     })
-    .also("smoothing beyond 1", move || {
+    .check("smoothing above 1 is an error", move || {
         let options = CrossEntropy { label_smoothing: 1.5, ..Default::default() };
         Ok(matches!(refused(logits(), [0i64].into(), options), Some(Error::InvalidArgument { .. })))
     })

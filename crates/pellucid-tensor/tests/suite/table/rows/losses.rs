@@ -18,7 +18,7 @@ fn reduced(values: &Nd, reduction: Reduction) -> Nd {
     }
 }
 
-/// A row of a loss: its values by hand, and what the reductions make of them.
+/// Returns a row of a loss from a reference of its elements, with a case for each reduction.
 fn loss<const N: usize>(
     name: &'static str,
     inputs: [Input; N],
@@ -26,12 +26,13 @@ fn loss<const N: usize>(
     values: impl Fn(&[Nd]) -> Nd + Copy + 'static,
 ) -> Row {
     let row = Row::new(name).rule(Rule::FloatsOnly).ulps(64.0).scale(8.0).ordinary();
-    EACH.into_iter()
-        .fold(row, |row, reduction| more(row, format!("{reduction:?}"), inputs.clone(), call, values, reduction))
+    EACH.into_iter().fold(row, |row, reduction| {
+        with_loss_case(row, format!("{reduction:?}"), inputs.clone(), call, values, reduction)
+    })
 }
 
-/// Another case of a loss.
-fn more<const N: usize>(
+/// Adds a case of a loss.
+fn with_loss_case<const N: usize>(
     row: Row,
     label: String,
     inputs: [Input; N],
@@ -42,7 +43,7 @@ fn more<const N: usize>(
     row.case(label, inputs, move |x| call(x, reduction), move |x| reduced(&values(x), reduction)).floats_only()
 }
 
-/// Truths of 1 and −1, of a mask.
+/// Returns targets of 1 and −1 from a mask.
 fn signs(mask: &Tensor, dtype: DType) -> Result<Tensor> {
     ops::sub(&ops::mul(&ops::to_dtype(mask, dtype)?, 2)?, 1)
 }
@@ -55,7 +56,7 @@ fn integers_refused<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
 }
 
-fn regression() -> Vec<Row> {
+fn regression_rows() -> Vec<Row> {
     let apart = || [real([2, 3]).within(-2.0..=-0.7), real([2, 3]).within(-0.5..=1.0)];
     let near = || [real([2, 3]).within(0.0..=0.4), real([3]).within(-0.3..=-0.1)];
     let (int, one) = (|| Tensor::from([1i64]), || Tensor::from([1.0]));
@@ -64,8 +65,8 @@ fn regression() -> Vec<Row> {
     let full = PoissonNll { log_input: false, full: true, eps: 1e-3, reduction: Reduction::None };
     vec![
         loss("l1_loss", apart(), |x, r| ops::l1_loss(&x[0], &x[1], r), |x| zip(x, |v| (v[0] - v[1]).abs()))
-            .also("integers", move || integers_refused(ops::l1_loss(&int(), &int(), Reduction::Mean)))
-            .also("shapes that do not broadcast", move || {
+            .check("integers are an error", move || integers_refused(ops::l1_loss(&int(), &int(), Reduction::Mean)))
+            .check("shapes that do not broadcast are an error", move || {
                 shape_refused(ops::l1_loss(&Tensor::from([1.0, 2.0]), &Tensor::from([1.0, 2.0, 3.0]), Reduction::Mean))
             }),
         loss(
@@ -74,8 +75,8 @@ fn regression() -> Vec<Row> {
             |x, r| ops::mse_loss(&x[0], &x[1], r),
             |x| zip(x, |v| (v[0] - v[1]).powi(2)),
         )
-        .also("integers", move || integers_refused(ops::mse_loss(&int(), &int(), Reduction::Mean))),
-        more(
+        .check("integers are an error", move || integers_refused(ops::mse_loss(&int(), &int(), Reduction::Mean))),
+        with_loss_case(
             loss(
                 "huber_loss",
                 apart(),
@@ -88,8 +89,10 @@ fn regression() -> Vec<Row> {
             move |x| zip(x, |v| huber(v[0] - v[1], 0.9)),
             Reduction::Mean,
         )
-        .also("a positive width", move || argument_refused(ops::huber_loss(&one(), &one(), 0.0, Reduction::Mean))),
-        more(
+        .check("delta must be positive", move || {
+            argument_refused(ops::huber_loss(&one(), &one(), 0.0, Reduction::Mean))
+        }),
+        with_loss_case(
             loss(
                 "smooth_l1_loss",
                 apart(),
@@ -102,10 +105,10 @@ fn regression() -> Vec<Row> {
             |x| zip(x, |v| (v[0] - v[1]).abs()),
             Reduction::Sum,
         )
-        .also("no negative width", move || {
+        .check("a negative beta is an error", move || {
             argument_refused(ops::smooth_l1_loss(&one(), &one(), -1.0, Reduction::Mean))
         }),
-        more(
+        with_loss_case(
             loss(
                 "kl_div",
                 [real([2, 3]), share([2, 3])],
@@ -118,10 +121,10 @@ fn regression() -> Vec<Row> {
             |x| zip(x, |v| v[1].exp() * (v[1] - v[0])),
             Reduction::None,
         )
-        .also("what has no probability costs nothing", || {
+        .check("a target of probability 0 contributes nothing", || {
             Ok(ops::kl_div(&Tensor::from([-1.0]), &Tensor::from([0.0]), false, Reduction::Sum)?.item::<f64>() == 0.0)
         }),
-        more(
+        with_loss_case(
             loss(
                 "poisson_nll_loss",
                 [real([2, 3]), real([2, 3]).within(0.2..=4.0)],
@@ -134,8 +137,10 @@ fn regression() -> Vec<Row> {
             move |x| zip(x, |v| v[0] - v[1] * (v[0] + 1e-3).ln() + stirling(v[1])),
             Reduction::None,
         )
-        .also("integers", move || integers_refused(ops::poisson_nll_loss(&int(), &int(), PoissonNll::default()))),
-        more(
+        .check("integers are an error", move || {
+            integers_refused(ops::poisson_nll_loss(&int(), &int(), PoissonNll::default()))
+        }),
+        with_loss_case(
             loss(
                 "gaussian_nll_loss",
                 [real([2, 3]), real([2, 3]), share([2, 3])],
@@ -151,7 +156,7 @@ fn regression() -> Vec<Row> {
             },
             Reduction::Mean,
         )
-        .also("a variance is no less than the least", || {
+        .check("the variance is at least eps", || {
             let (zero, variance) = (Tensor::from([0.0]), Tensor::from([0.0]).requires_grad_(true));
             let y = ops::gaussian_nll_loss(&Tensor::from([2.0]), &zero, &variance, false, 0.5, Reduction::Sum)?;
             y.backward();
@@ -162,12 +167,12 @@ fn regression() -> Vec<Row> {
     ]
 }
 
-fn truths() -> Vec<Row> {
+fn binary_rows() -> Vec<Row> {
     let entropy = |x: f64, t: f64| -(t * x.ln() + (1.0 - t) * (1.0 - x).ln());
     let logits = |x: f64, t: f64, p: f64| p * t * softplus(-x) + (1.0 - t) * softplus(x);
     let int = || Tensor::from([1i64]);
     vec![
-        more(
+        with_loss_case(
             loss(
                 "binary_cross_entropy",
                 [share([2, 3]), share([2, 3])],
@@ -180,18 +185,20 @@ fn truths() -> Vec<Row> {
             move |x| zip(x, |v| v[2] * entropy(v[0], v[1])),
             Reduction::Sum,
         )
-        .also("certainty costs no more than 100", || {
+        .check("the loss is at most 100 for each element", || {
             let y =
                 ops::binary_cross_entropy(&Tensor::from([0.0, 1.0]), &Tensor::from([1.0, 1.0]), None, Reduction::None)?;
             Ok(y.to_vec::<f64>() == [100.0, 0.0])
         })
-        .also("the slope at certainty is a number", || {
+        .check("the gradient at probabilities 0 and 1 is finite", || {
             let x = Tensor::from([0.0, 0.0, 1.0, 1.0]).requires_grad_(true);
             ops::binary_cross_entropy(&x, &Tensor::from([0.0, 0.5, 1.0, 0.5]), None, Reduction::Sum)?.backward();
-            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0, -0.5e12, 0.0, 0.5e12])
+            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0, -0.5e12, 0.0, 0.5e12])
         })
-        .also("integers", move || integers_refused(ops::binary_cross_entropy(&int(), &int(), None, Reduction::Mean))),
-        more(
+        .check("integers are an error", move || {
+            integers_refused(ops::binary_cross_entropy(&int(), &int(), None, Reduction::Mean))
+        }),
+        with_loss_case(
             loss(
                 "binary_cross_entropy_with_logits",
                 [real([2, 3]), share([2, 3])],
@@ -204,7 +211,7 @@ fn truths() -> Vec<Row> {
             move |x| zip(x, |v| v[2] * logits(v[0], v[1], v[3])),
             Reduction::Mean,
         )
-        .also("large logits", || {
+        .check("large logits", || {
             let (x, t) = (Tensor::from([1e4, -1e4]), Tensor::from([0.0, 1.0]));
             Ok(ops::binary_cross_entropy_with_logits(&x, &t, None, None, Reduction::None)?.to_vec::<f64>()
                 == [1e4, 1e4])
@@ -215,7 +222,7 @@ fn truths() -> Vec<Row> {
             |x, r| ops::multilabel_soft_margin_loss(&x[0], &x[1], Some(&x[2]), r),
             move |x| zip(x, |v| v[2] * logits(v[0], v[1], 1.0)).reduce(&[1], |row| row.iter().sum::<f64>() / 3.0),
         )
-        .also("integers", move || {
+        .check("integers are an error", move || {
             integers_refused(ops::multilabel_soft_margin_loss(&int(), &int(), None, Reduction::Mean))
         }),
         loss(
@@ -224,19 +231,23 @@ fn truths() -> Vec<Row> {
             |x, r| ops::soft_margin_loss(&x[0], &x[1], r),
             |x| zip(x, |v| softplus(-v[0] * v[1])),
         )
-        .also("integers", move || integers_refused(ops::soft_margin_loss(&int(), &int(), Reduction::Mean))),
+        .check("integers are an error", move || {
+            integers_refused(ops::soft_margin_loss(&int(), &int(), Reduction::Mean))
+        }),
         loss(
             "hinge_embedding_loss",
             [real([2, 3]).within(0.1..=1.4), mask([2, 3])],
             |x, r| ops::hinge_embedding_loss(&x[0], &signs(&x[1], x[0].dtype())?, 1.5, r),
             |x| zip(x, |v| if v[1] != 0.0 { v[0] } else { f64::max(0.0, 1.5 - v[0]) }),
         )
-        .also("beyond the margin nothing", || {
+        .check("the loss is 0 beyond the margin", || {
             Ok(ops::hinge_embedding_loss(&Tensor::from([2.0]), &Tensor::from([-1.0]), 1.0, Reduction::Sum)?
                 .item::<f64>()
                 == 0.0)
         })
-        .also("integers", move || integers_refused(ops::hinge_embedding_loss(&int(), &int(), 1.0, Reduction::Mean))),
+        .check("integers are an error", move || {
+            integers_refused(ops::hinge_embedding_loss(&int(), &int(), 1.0, Reduction::Mean))
+        }),
     ]
 }
 
@@ -248,12 +259,12 @@ fn picked(x: &[Nd], weight: impl Fn(usize) -> f64 + Copy) -> Nd {
     })
 }
 
-fn classes() -> Vec<Row> {
+fn class_rows() -> Vec<Row> {
     const W: [f64; 3] = [0.5, 1.0, 2.0];
     let weights = |x: &Tensor| Tensor::from(W).to_dtype(x.dtype());
     let nll = Row::new("nll_loss").rule(Rule::FloatsOnly).ulps(64.0).scale(8.0).ordinary();
     let nll = EACH.into_iter().fold(nll, |row, reduction| {
-        more(
+        with_loss_case(
             row,
             format!("further axes, {reduction:?}"),
             [real([2, 3, 2]), class([2, 2], 3)],
@@ -306,29 +317,31 @@ fn classes() -> Vec<Row> {
         )
         .floats_only()
         .any_zero()
-        .also("one sample", move || {
+        .check("one sample", move || {
             Ok(ops::nll_loss(&Tensor::from([0.25, 0.5]), &Tensor::from(1i64), NllLoss::default())?.item::<f64>()
                 == -0.5)
         })
-        .also("what is ignored may be −∞, and may be all", || {
+        .check("ignored logits may be −∞, and all targets may be ignored", || {
             let options = NllLoss { ignore_index: Some(-1), ..Default::default() };
             let x = Tensor::from([[f64::NEG_INFINITY, 0.0], [0.0, -2.0]]).requires_grad_(true);
             let one = ops::nll_loss(&x, &[-1i64, 1].into(), options)?;
             one.backward();
-            let by_one = x.grad().expect("a gradient").to_vec::<f64>();
+            let by_one = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
             x.zero_grad();
             let none = ops::nll_loss(&x, &[-1i64, -1].into(), options)?;
             none.backward();
-            let by_none = x.grad().expect("a gradient").to_vec::<f64>();
+            let by_none = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
             let values = one.item::<f64>() == 2.0 && none.item::<f64>().is_nan();
             Ok(values && by_one == [0.0, 0.0, 0.0, -1.0] && by_none == [0.0; 4])
         })
-        .also("a class that is none", move || bounds(ops::nll_loss(&x(), &[-1i64].into(), NllLoss::default())))
-        .also("as many classes as samples", move || {
+        .check("an invalid class is an error", move || bounds(ops::nll_loss(&x(), &[-1i64].into(), NllLoss::default())))
+        .check("a wrong number of targets is an error", move || {
             shape_refused(ops::nll_loss(&x(), &[0i64, 1].into(), NllLoss::default()))
         })
-        .also("classes are integers", move || integers_refused(ops::nll_loss(&x(), &[0.0].into(), NllLoss::default()))),
-        more(
+        .check("float classes are an error", move || {
+            integers_refused(ops::nll_loss(&x(), &[0.0].into(), NllLoss::default()))
+        }),
+        with_loss_case(
             loss(
                 "multi_margin_loss",
                 [real([3, 3]), class([3], 3)],
@@ -348,10 +361,10 @@ fn classes() -> Vec<Row> {
             move |x| margin(x, 2.0, |c| W[c]),
             Reduction::None,
         )
-        .also("a class that is none", move || {
+        .check("an invalid class is an error", move || {
             bounds(ops::multi_margin_loss(&x(), &[3i64].into(), MultiMargin::default()))
         })
-        .also("one class a sample", move || {
+        .check("a wrong number of classes is an error", move || {
             shape_refused(ops::multi_margin_loss(&x(), &[0i64, 1].into(), MultiMargin::default()))
         }),
         loss(
@@ -360,16 +373,16 @@ fn classes() -> Vec<Row> {
             move |x, r| ops::multilabel_margin_loss(&x[0], &labels(), r),
             multilabel,
         )
-        .also("a class that is none", move || {
+        .check("an invalid class is an error", move || {
             bounds(ops::multilabel_margin_loss(&x(), &[[3i64, -1, -1]].into(), Reduction::Mean))
         })
-        .also("targets of another shape", move || {
+        .check("targets of another shape are an error", move || {
             shape_refused(ops::multilabel_margin_loss(&x(), &[0i64, -1, -1].into(), Reduction::Mean))
         }),
     ]
 }
 
-fn comparisons() -> Vec<Row> {
+fn ranking_rows() -> Vec<Row> {
     let length = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
     let raised = |v: &[f64]| (v.iter().map(|x| x * x).sum::<f64>() + 1e-12).sqrt();
     let row = |x: &Nd, i: usize| x.data[3 * i..3 * i + 3].to_vec();
@@ -390,7 +403,7 @@ fn comparisons() -> Vec<Row> {
             |x, r| ops::margin_ranking_loss(&x[0], &x[1], &signs(&x[2], x[0].dtype())?, 0.3, r),
             |x| zip(x, |v| f64::max(0.0, (v[1] - v[0]) * (2.0 * v[2] - 1.0) + 0.3)),
         )
-        .also("one rank", move || {
+        .check("operands of unequal ranks are an error", move || {
             shape_refused(ops::margin_ranking_loss(&one(), &Tensor::from(1.0), &one(), 0.0, Reduction::Mean))
         }),
         loss(
@@ -402,7 +415,7 @@ fn comparisons() -> Vec<Row> {
                 Nd::from_fn(&[2], |ix| value(cosine(x, ix[0]), x[2].data[ix[0]]))
             },
         )
-        .also("one truth a pair", move || {
+        .check("a wrong number of labels is an error", move || {
             let x = Tensor::zeros([2, 3], DType::F32);
             shape_refused(ops::cosine_embedding_loss(&x, &x, &x, 0.0, Reduction::Mean))
         }),
@@ -424,11 +437,11 @@ fn comparisons() -> Vec<Row> {
             },
         )
         .floats_only()
-        .also("a positive margin", move || {
+        .check("a margin of 0 or less is an error", move || {
             let options = Triplet { margin: -1.0, ..Triplet::default() };
             argument_refused(ops::triplet_margin_loss(&one(), &one(), &one(), options))
         })
-        .also("one rank", move || {
+        .check("operands of unequal ranks are an error", move || {
             shape_refused(ops::triplet_margin_loss(&one(), &Tensor::from(1.0), &one(), Triplet::default()))
         }),
         loss(
@@ -437,7 +450,7 @@ fn comparisons() -> Vec<Row> {
             |x, r| ops::triplet_margin_with_distance_loss(&x[0], &x[1], &x[2], |a, b| ops::mul(a, b), 0.7, false, r),
             |x| zip(x, |v| f64::max(0.0, v[0] * v[1] - v[0] * v[2] + 0.7)),
         )
-        .also("the distance's error", move || {
+        .check("an error of the distance function is returned", move || {
             let refused = |_: &Tensor, _: &Tensor| Err(Error::invalid("distance", "is none"));
             let result =
                 ops::triplet_margin_with_distance_loss(&one(), &one(), &one(), refused, 1.0, false, Reduction::Mean);
@@ -446,7 +459,7 @@ fn comparisons() -> Vec<Row> {
     ]
 }
 
-/// −ln Σ over every path of `steps` classes that says the labels: all paths are tried.
+/// Computes −ln Σ over all paths of `steps` classes that collapse to the labels, by enumeration.
 fn alignments(x: &Nd, sample: usize, steps: usize, labels: &[usize]) -> f64 {
     let classes = x.shape[2];
     let mut total = 0.0;
@@ -462,7 +475,7 @@ fn alignments(x: &Nd, sample: usize, steps: usize, labels: &[usize]) -> f64 {
     -total.ln()
 }
 
-fn ctc() -> Row {
+fn ctc_row() -> Row {
     let lengths = || (Tensor::from([4i64, 3]), Tensor::from([2i64, 1]));
     let call = move |x: &Tensor, reduction| {
         let (steps, labels) = lengths();
@@ -494,31 +507,31 @@ fn ctc() -> Row {
             },
         )
         .floats_only()
-        .also("labels one after the other, and no label", || {
+        .check("concatenated labels, and empty labels", || {
             let x = Tensor::full([2, 2, 2], 0.5f64.ln(), DType::F64);
             let options = Ctc { reduction: Reduction::None, ..Default::default() };
             let y = ops::ctc_loss(&x, &[1i64].into(), &[2i64, 2].into(), &[1i64, 0].into(), options)?.to_vec::<f64>();
             Ok((y[0] + 0.75f64.ln()).abs() < 1e-14 && (y[1] + 0.25f64.ln()).abs() < 1e-14)
         })
-        .also("a labelling that does not fit costs ∞, or nothing and has no gradient", move || {
+        .check("an impossible labelling has loss ∞, or loss 0 and gradient 0", move || {
             let x = uniform().requires_grad_(true);
             let options = Ctc { zero_infinity: true, ..Default::default() };
             ops::ctc_loss(&x, &[[1i64, 1]].into(), &[2i64].into(), &[2i64].into(), options)?.backward();
-            let flat = x.grad().expect("a gradient").to_vec::<f64>() == [0.0; 4];
+            let flat = x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0; 4];
             Ok(of([1, 1], false)? == f64::INFINITY && of([1, 1], true)? == 0.0 && flat)
         })
-        .also("the slope of ∞ is none, in every step and in no other sample", || {
+        .check("the gradient of an infinite loss is NaN for that sample alone", || {
             let x = Tensor::full([3, 2, 2], 0.5f64.ln(), DType::F64).requires_grad_(true);
             let labels = Tensor::from([[1i64, 1, 1], [1, 1, 1]]);
             ops::ctc_loss(&x, &labels, &[3i64, 3].into(), &[3i64, 1].into(), Ctc::default())?.backward();
-            let slopes = x.grad().expect("a gradient").isnan().any(-1).to_vec::<bool>();
+            let slopes = x.grad().expect("the tensor has a gradient").isnan().any(-1).to_vec::<bool>();
             Ok(slopes == [true, false, true, false, true, false])
         })
-        .also("blank is a class", move || {
+        .check("the blank index must be a class", move || {
             let options = Ctc { blank: 2, ..Default::default() };
             argument_refused(ops::ctc_loss(&uniform(), &[[1i64]].into(), &[2i64].into(), &[1i64].into(), options))
         })
-        .also("two lengths a sample", move || {
+        .check("a wrong number of lengths is an error", move || {
             shape_refused(ops::ctc_loss(
                 &uniform(),
                 &[[1i64]].into(),
@@ -530,5 +543,11 @@ fn ctc() -> Row {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    regression().into_iter().chain(truths()).chain(classes()).chain(comparisons()).chain([ctc()]).collect()
+    regression_rows()
+        .into_iter()
+        .chain(binary_rows())
+        .chain(class_rows())
+        .chain(ranking_rows())
+        .chain([ctc_row()])
+        .collect()
 }

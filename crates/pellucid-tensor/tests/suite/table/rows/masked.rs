@@ -1,11 +1,11 @@
-//! Elements chosen by masks and by flat positions.
+//! Selection of elements by masks and by flat positions.
 
 use crate::table::nd::{Nd, zip};
 use crate::table::row::{Row, Rule, class, index, mask, real};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
-    // The reference keeps what the mask leaves; a mask is 0 or 1.
+    // The reference keeps the elements where the mask is false; the elements of a mask are 0 or 1.
     let kept = |x: &[Nd]| zip(x, |v| if v[1] != 0.0 { 1.0 } else { v[0] });
     let fill = |x: &[Tensor]| ops::masked_fill(&x[0], &x[1], 1);
     let odd = |len: usize| Tensor::arange(0i64, len as i64, 1).rem(2).eq(1);
@@ -14,16 +14,16 @@ pub(super) fn rows() -> Vec<Row> {
             .case("one shape", [real([2, 3]), mask([2, 3])], fill, kept)
             .case("broadcast", [real([2, 1]), mask([3])], fill, kept)
             .floats_only()
-            .also("the dtype is the tensor's", || {
+            .check("the result has the dtype of the tensor", || {
                 let x = Tensor::zeros([2], DType::I32);
                 Ok(ops::masked_fill(&x, &[true, false].into(), 2.0)?.to_vec::<i32>() == [2, 0])
             })
-            .also("a number that is no integer is refused", || {
+            .check("a fraction for an integer tensor is an error", || {
                 let x = Tensor::zeros([2], DType::I32);
                 let refused = ops::masked_fill(&x, &[true, false].into(), 2.9);
                 Ok(matches!(refused, Err(Error::InvalidArgument { .. })))
             })
-            .also("the mask is bool", || {
+            .check("a mask of another dtype is an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::masked_fill(&x, &x, 0), Err(Error::DTypeMismatch { .. })))
             }),
@@ -41,15 +41,15 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[4], |ix| x[0].data[ix[0] / 2]),
             )
             .floats_only()
-            .also("nothing", || {
+            .check("an empty tensor", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(ops::masked_select(&x, &[false, false].into())?.shape().dims() == [0])
             })
-            .also("the mask is bool", || {
+            .check("a mask of another dtype is an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::masked_select(&x, &x), Err(Error::DTypeMismatch { .. })))
             })
-            .also("shapes that do not broadcast", || {
+            .check("shapes that do not broadcast are an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::masked_select(&x, &[true; 3].into()), Err(Error::ShapeMismatch { .. })))
             }),
@@ -67,7 +67,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2, 1], |ix| x[0].data[(x[1].at(ix) as isize).rem_euclid(5) as usize]),
             )
             .floats_only()
-            .also("out of bounds", || {
+            .check("an index out of bounds is an error", || {
                 let x = Tensor::zeros([2, 2], DType::F32);
                 let far = |i: i64| matches!(ops::take(&x, &[i].into()), Err(Error::IndexOutOfBounds { .. }));
                 Ok(far(4) && far(-5) && far(i64::MIN))
@@ -81,8 +81,10 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::one_hot(&x[0], 3),
                 |x| Nd::from_fn(&[2, 2, 3], |ix| f64::from(x[0].at(&ix[..2]) == ix[2] as f64)),
             )
-            .also("no class gives zeros", || Ok(ops::one_hot(&[-1i64, 2].into(), 2)?.to_vec::<i64>() == [0, 0, 0, 0]))
-            .also("floats are refused", || {
+            .check("an invalid class gives zeros", || {
+                Ok(ops::one_hot(&[-1i64, 2].into(), 2)?.to_vec::<i64>() == [0, 0, 0, 0])
+            })
+            .check("floats are an error", || {
                 Ok(matches!(ops::one_hot(&Tensor::from([1.0]), 2), Err(Error::DTypeMismatch { .. })))
             }),
     ]

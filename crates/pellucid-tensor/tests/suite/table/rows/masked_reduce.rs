@@ -1,55 +1,55 @@
-//! Reductions of what a mask leaves, against those of the shorter rows.
+//! Masked reductions, compared with reductions of shorter rows.
 
 use crate::table::nd::Nd;
 use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
 use ops::{Axes, over};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// What is left: of both rows some, of every column at least one.
+/// A mask that keeps some elements of both rows, and at least one of every column.
 const LEFT: [[bool; 4]; 2] = [[true, false, true, true], [true, true, false, true]];
 
 type Call = fn(&Tensor, &Tensor, Axes) -> Result<Tensor>;
 
-/// A row with what every operation refuses, and what none looks at.
+/// Returns a row with the checks that all masked reductions share.
 fn row(name: &'static str, call: Call) -> Row {
     Row::new(name)
         .scale(2.0)
         .ulps(32.0)
         .ordinary()
-        .also("what is masked out is not read, and has no gradient", move || {
+        .check("masked elements are not read and have gradient 0", move || {
             let x = Tensor::from([f64::NAN, 0.5, 1.25]).requires_grad_(true);
             let y = call(&x, &[false, true, true].into(), 0.into())?;
             if !y.requires_grad() {
                 return Ok(y.item::<i64>() >= 1);
             }
             ops::sum(&ops::narrow(&ops::ravel(&y)?, 0, y.size() - 1, 1)?, ..)?.backward();
-            let gradient = x.grad().expect("a gradient").to_vec::<f64>();
+            let gradient = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
             Ok(gradient[0] == 0.0 && gradient[2].is_finite())
         })
-        .also("the mask is bool", move || {
+        .check("a mask of another dtype is an error", move || {
             let x = Tensor::zeros([2], DType::F32);
             Ok(matches!(call(&x, &x, 0.into()), Err(Error::DTypeMismatch { .. })))
         })
-        .also("the mask broadcasts to the tensor, not the other way", move || {
+        .check("the mask broadcasts to the tensor, and not vice versa", move || {
             let x = Tensor::zeros([2], DType::F32);
             let mask = Tensor::full([3, 2], true, DType::Bool);
             Ok(shape_refused(call(&x, &mask, 0.into()))? && shape_refused(call(&x, &[true; 3].into(), 0.into()))?)
         })
-        .also("no such axis", move || {
+        .check("an invalid axis is an error", move || {
             Ok(call(&Tensor::zeros([2], DType::F32), &[true, false].into(), 1.into()).is_err())
         })
 }
 
-/// The elements that are left of a row, or of several as one, and their places.
-fn left(x: &Nd, rows: &[usize], columns: &[usize]) -> (Vec<f64>, Vec<usize>) {
+/// Returns the unmasked elements of the given rows as one list, and their positions.
+fn unmasked(x: &Nd, rows: &[usize], columns: &[usize]) -> (Vec<f64>, Vec<usize>) {
     let all = rows.iter().flat_map(|&i| columns.iter().map(move |&j| [i, j]));
     all.enumerate().filter(|(_, [i, j])| LEFT[*i][*j]).map(|(at, ix)| (x.at(&ix), at)).unzip()
 }
 
-/// `value` of what is left and its places, over each kind of axes.
+/// Returns a row with the reference `value` of the unmasked elements and their positions, over each kind of axes.
 fn reduction(name: &'static str, call: Call, value: fn(&[f64], &[usize]) -> f64) -> Row {
     let of = move |x: &Nd, rows: &[usize], columns: &[usize]| {
-        let (x, places) = left(x, rows, columns);
+        let (x, places) = unmasked(x, rows, columns);
         value(&x, &places)
     };
     row(name, call)
@@ -88,7 +88,7 @@ fn reduction(name: &'static str, call: Call, value: fn(&[f64], &[usize]) -> f64)
         .floats_only()
 }
 
-/// `value` of what is left, at its places; `other` elsewhere.
+/// Returns a row with the reference `value` at unmasked positions, and `other` elsewhere.
 fn rowwise(name: &'static str, call: Call, other: f64, value: fn(&[f64]) -> Vec<f64>) -> Row {
     row(name, call)
         .case(
@@ -98,7 +98,7 @@ fn rowwise(name: &'static str, call: Call, other: f64, value: fn(&[f64]) -> Vec<
             move |x| {
                 let mut y = x[0].map(|_| other);
                 for i in 0..2 {
-                    let (x, places) = left(&x[0], &[i], &[0, 1, 2, 3]);
+                    let (x, places) = unmasked(&x[0], &[i], &[0, 1, 2, 3]);
                     places.iter().zip(value(&x)).for_each(|(&j, v)| y.set(&[i, j], v));
                 }
                 y
@@ -107,14 +107,14 @@ fn rowwise(name: &'static str, call: Call, other: f64, value: fn(&[f64]) -> Vec<
         .floats_only()
 }
 
-/// A running `value` of what is left so far.
+/// Returns a row with the reference `value` of the unmasked elements so far.
 fn running(name: &'static str, call: Call, value: fn(&[f64]) -> f64) -> Row {
     row(name, call)
         .case(
             "the last axis",
             [real([2, 4])],
             move |x| call(&x[0], &LEFT.into(), (-1).into()),
-            move |x| Nd::from_fn(&[2, 4], |ix| value(&left(&x[0], &[ix[0]], &(0..=ix[1]).collect::<Vec<_>>()).0)),
+            move |x| Nd::from_fn(&[2, 4], |ix| value(&unmasked(&x[0], &[ix[0]], &(0..=ix[1]).collect::<Vec<_>>()).0)),
         )
         .rule(Rule::Counts)
         .any_zero()
@@ -140,8 +140,8 @@ fn euclid(x: &[f64]) -> f64 {
     x.iter().map(|v| v * v).sum::<f64>().sqrt()
 }
 
-/// The result over a row of which nothing is left.
-fn of_none(call: Call) -> Result<f64> {
+/// Returns the result for a fully masked row.
+fn of_fully_masked_row(call: Call) -> Result<f64> {
     Ok(call(&Tensor::from([1.0, 2.0]), &[false, false].into(), 0.into())?.to_vec::<f64>()[0])
 }
 
@@ -158,9 +158,11 @@ fn simple() -> Vec<Row> {
         reduction("masked_sum", ops::masked_sum, |x, _| x.iter().sum()).rule(Rule::Counts).any_zero(),
         reduction("masked_prod", ops::masked_prod, |x, _| x.iter().product()).rule(Rule::Counts).any_zero(),
         reduction("masked_max", ops::masked_max, |x, _| x[best(x, |a, b| a > b)])
-            .also("of none", || Ok(of_none(ops::masked_max)? == f64::NEG_INFINITY)),
-        reduction("masked_min", ops::masked_min, |x, _| x[best(x, |a, b| a < b)]).also(
-            "of none, in every dtype",
+            .check("the result for a fully masked row", || {
+                Ok(of_fully_masked_row(ops::masked_max)? == f64::NEG_INFINITY)
+            }),
+        reduction("masked_min", ops::masked_min, |x, _| x[best(x, |a, b| a < b)]).check(
+            "the result for a fully masked row, in every dtype",
             || {
                 let x = Tensor::from([1i64, 2]).to_dtype(DType::U8);
                 Ok(ops::masked_min(&x, &[false, false].into(), 0)?.item::<u8>() == 255)
@@ -169,7 +171,9 @@ fn simple() -> Vec<Row> {
         positions(reduction("masked_argmax", ops::masked_argmax, |x, places| places[best(x, |a, b| a > b)] as f64)),
         positions(reduction("masked_argmin", ops::masked_argmin, |x, places| places[best(x, |a, b| a < b)] as f64)),
         floats(reduction("masked_logsumexp", ops::masked_logsumexp, |x, _| log_sum(x)))
-            .also("of none", || Ok(of_none(ops::masked_logsumexp)? == f64::NEG_INFINITY)),
+            .check("the result for a fully masked row", || {
+                Ok(of_fully_masked_row(ops::masked_logsumexp)? == f64::NEG_INFINITY)
+            }),
         rowwise("masked_softmax", ops::masked_softmax, 0.0, |x| x.iter().map(|v| (v - log_sum(x)).exp()).collect())
             .gradient(Third)
             .rule(Rule::Floats),
@@ -179,7 +183,7 @@ fn simple() -> Vec<Row> {
         })
         .gradient(Third)
         .rule(Rule::Floats),
-        // Elsewhere is −∞, which has no differences.
+        // Masked elements are −∞, for which finite differences are undefined.
         rowwise(
             "masked_log_softmax",
             |x, m, a| ops::where_(m, &ops::masked_log_softmax(x, m, a)?, 0.0),
@@ -188,7 +192,7 @@ fn simple() -> Vec<Row> {
         )
         .gradient(Third)
         .rule(Rule::Floats)
-        .also("−∞ elsewhere", || {
+        .check("masked elements are −∞", || {
             let y = ops::masked_log_softmax(&Tensor::from([1.0, 2.0]), &[false, true].into(), 0)?;
             Ok(y.to_vec::<f64>() == [f64::NEG_INFINITY, 0.0])
         }),
@@ -202,16 +206,16 @@ fn moments() -> Vec<Row> {
     vec![
         reduction("masked_mean", ops::masked_mean, |x, _| mean(x))
             .rule(Rule::Floats)
-            .also("of none", || Ok(of_none(ops::masked_mean)?.is_nan())),
+            .check("the result for a fully masked row", || Ok(of_fully_masked_row(ops::masked_mean)?.is_nan())),
         reduction("masked_var", ops::masked_var, |x, _| variance(x))
             .rule(Rule::FloatsOnly)
             .any_zero()
-            .also("degrees of freedom", || {
+            .check("degrees of freedom", || {
                 let x = Tensor::from([1.0, 9.0, 4.0]);
                 Ok(ops::masked_var(&x, &[true, false, true].into(), over(0).ddof(1))?.item::<f64>() == 4.5)
             })
-            .also("of none", || Ok(of_none(ops::masked_var)?.is_nan())),
-        // The root of a variance of one element is 0, where its slope is infinite.
+            .check("the result for a fully masked row", || Ok(of_fully_masked_row(ops::masked_var)?.is_nan())),
+        // The square root of a variance of one element is 0, where its derivative is infinite.
         rooted(reduction("masked_std", ops::masked_std, |x, _| variance(x).sqrt())).without("the first, kept"),
         Row::new("masked_median")
             .rules([Rule::Any, Rule::Always(DType::I64)])
@@ -221,7 +225,7 @@ fn moments() -> Vec<Row> {
                 |x| ops::masked_median(&x[0], &LEFT.into(), 1).map(|(value, position)| vec![value, position]),
                 |x| {
                     let middle = |i: usize| {
-                        let (x, places) = left(&x[0], &[i], &[0, 1, 2, 3]);
+                        let (x, places) = unmasked(&x[0], &[i], &[0, 1, 2, 3]);
                         let mut order: Vec<usize> = (0..x.len()).collect();
                         order.sort_by(|&a, &b| x[a].total_cmp(&x[b]));
                         (x[order[1]], places[order[1]] as f64)
@@ -232,13 +236,13 @@ fn moments() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .also("of none", || {
+            .check("the result for a fully masked row", || {
                 Ok(ops::masked_median(&Tensor::from([1.0]), &[false].into(), 0)?.0.item::<f64>().is_nan())
             }),
         reduction("masked_norm", |x, m, a| ops::masked_norm(x, m, 2.0, a), |x, _| euclid(x))
             .rule(Rule::FloatsOnly)
             .away(&[0.0])
-            .also("the least, and that of none", || {
+            .check("the minimum position, and that of a fully masked row", || {
                 let (x, mask) = (Tensor::from([3.0, -0.5, -2.0]), Tensor::from([true, false, true]));
                 let least = |mask: &Tensor| Ok(ops::masked_norm(&x, mask, f64::NEG_INFINITY, 0)?.item::<f64>());
                 Ok(least(&mask)? == 2.0 && least(&[false; 3].into())? == f64::INFINITY)

@@ -1,4 +1,4 @@
-//! The rows, by the files of `src/ops`.
+//! The rows, in files named after those of `src/ops`.
 
 mod activation;
 mod arithmetic;
@@ -70,7 +70,7 @@ use {binary_row, unary_row};
 
 macro_rules! tables {
     ($($module:ident),*) => {
-        /// Every row there is.
+        /// Returns all rows.
         pub fn all() -> Vec<Row> {
             [$($module::rows()),*].into_iter().flatten().collect()
         }

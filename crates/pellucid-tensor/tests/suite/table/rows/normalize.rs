@@ -18,7 +18,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// The largest element; NaN if there is one.
+/// Returns the largest element, or NaN if there is one.
 fn largest(x: &[f64]) -> f64 {
     x.iter().fold(f64::NEG_INFINITY, |m, &v| if v.is_nan() || m.is_nan() { f64::NAN } else { m.max(v) })
 }
@@ -34,7 +34,7 @@ fn log_softmax_of(x: &[f64]) -> Vec<f64> {
     x.iter().map(|v| v - m - sum.ln()).collect()
 }
 
-/// A row of a normalising function over several choices of axes.
+/// Returns a row of a normalising function over several choices of axes.
 fn over_axes(
     name: &'static str,
     call: fn(&Tensor, ops::Axes) -> pellucid_tensor::Result<Tensor>,
@@ -65,30 +65,30 @@ fn over_axes(
 fn softmax() -> Row {
     over_axes("softmax", ops::softmax, softmax_of)
         .rule(Rule::Floats)
-        .also("large numbers", || {
+        .check("large inputs", || {
             Ok(ops::softmax(&Tensor::from([1e4f32, 1e4, -1e4]), 0)?.to_vec::<f32>() == [0.5, 0.5, 0.0])
         })
-        .also("a masked place", || {
+        .check("an element of −∞", || {
             Ok(ops::softmax(&Tensor::from([0.0, f64::NEG_INFINITY, 0.0]), 0)?.to_vec::<f64>() == [0.5, 0.0, 0.5])
         })
 }
 
 fn log_softmax() -> Row {
-    over_axes("log_softmax", ops::log_softmax, log_softmax_of).rule(Rule::Floats).scale(2.0).also(
-        "large numbers",
+    over_axes("log_softmax", ops::log_softmax, log_softmax_of).rule(Rule::Floats).scale(2.0).check(
+        "large inputs",
         || Ok(ops::log_softmax(&Tensor::from([1e4f32, -1e4]), 0)?.to_vec::<f32>() == [0.0, -2e4]),
     )
 }
 
 const EPS: f64 = 0.01;
 
-/// The mean of f over the last `count` axes, stretched back.
+/// Computes the mean of f over the last `count` axes, broadcast back.
 fn mean_of(x: &Nd, count: usize, f: impl Fn(f64) -> f64) -> Nd {
     let axes: Vec<usize> = (x.shape.len() - count..x.shape.len()).collect();
     x.fold(&axes, |row| row.iter().map(|&v| f(v)).sum::<f64>() / row.len() as f64).broadcast(&x.shape)
 }
 
-/// (x − mean) / √(var + eps) over the last `count` axes, times a weight, plus a bias.
+/// Computes (x − mean) / √(var + eps) over the last `count` axes, times a weight, plus a bias.
 fn layer_norm_of(x: &[Nd], count: usize) -> Nd {
     let centred = zip(&[x[0].clone(), mean_of(&x[0], count, |v| v)], |v| v[0] - v[1]);
     affine(&centred, &mean_of(&centred, count, |v| v * v), &x[1..])
@@ -145,10 +145,10 @@ fn layer_norm() -> Row {
             |x| layer_norm_of(x, 1),
         )
         .floats_only()
-        .also("the shape must be the last axes", || {
+        .check("a shape that is not that of the last axes is an error", || {
             Ok(ops::layer_norm(&Tensor::zeros([2, 3], DType::F32), 2, None, None, EPS).is_err())
         })
-        .also("the weight has the shape", || {
+        .check("a weight of another shape is an error", || {
             let x = Tensor::zeros([2, 3], DType::F32);
             Ok(ops::layer_norm(&x, 3, Some(&x), None, EPS).is_err())
         })
@@ -173,22 +173,22 @@ fn rms_norm() -> Row {
         .floats_only()
 }
 
-/// One number a channel, beside `[N, C, ..]`.
-fn beside(values: &Nd, rank: usize) -> Nd {
+/// Reshapes one number for each channel so that it broadcasts to `[N, C, ..]`.
+fn per_channel(values: &Nd, rank: usize) -> Nd {
     let shape: Vec<usize> = (0..rank).map(|a| if a == 1 { values.data.len() } else { 1 }).collect();
     values.reshape(&shape)
 }
 
-/// (x − mean) / √(square + EPS)·weight + bias; whatever is there, one number a channel.
+/// Computes (x − mean) / √(square + EPS)·weight + bias with optional weight and bias, one number for each channel.
 fn scaled(centred: &Nd, square: &Nd, rest: &[Option<&Nd>; 2]) -> Nd {
     let rank = centred.shape.len();
-    let [weight, bias] = rest.map(|values| values.map(|v| beside(v, rank)));
+    let [weight, bias] = rest.map(|values| values.map(|v| per_channel(v, rank)));
     let y = zip(&[centred.clone(), square.clone()], |v| v[0] / (v[1] + EPS).sqrt());
     let y = weight.map_or(y.clone(), |w| zip(&[y, w], |v| v[0] * v[1]));
     bias.map_or(y.clone(), |b| zip(&[y, b], |v| v[0] + v[1]))
 }
 
-/// By x's own mean and biased variance over `axes`.
+/// Normalises by the mean and biased variance of x over `axes`.
 fn standard(x: &Nd, axes: &[usize], rest: &[Option<&Nd>; 2]) -> Nd {
     let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len() as f64;
     let centred = zip(&[x.clone(), x.fold(axes, mean)], |v| v[0] - v[1]);
@@ -196,9 +196,9 @@ fn standard(x: &Nd, axes: &[usize], rest: &[Option<&Nd>; 2]) -> Nd {
     scaled(&centred, &square, rest)
 }
 
-/// By given means and variances.
+/// Normalises by the given means and variances.
 fn by_running(x: &[Nd], rest: &[Option<&Nd>; 2]) -> Nd {
-    let [mean, var] = [1, 2].map(|i| beside(&x[i], x[0].shape.len()));
+    let [mean, var] = [1, 2].map(|i| per_channel(&x[i], x[0].shape.len()));
     scaled(&zip(&[x[0].clone(), mean], |v| v[0] - v[1]), &var, rest)
 }
 
@@ -208,7 +208,7 @@ const FIXED: BatchNorm = BatchNorm { training: false, ..TRAINING };
 type OverChannels =
     fn(&Tensor, Option<RunningStatistics<'_>>, Option<&Tensor>, Option<&Tensor>, BatchNorm) -> Result<Tensor>;
 
-/// A row of a normalisation by the statistics over `axes` of each shape, or by running ones.
+/// Returns a row of a normalisation by the statistics over `axes` of each shape, or by running statistics.
 fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<usize>) -> Row {
     let own = move |x: &Nd, rest: [Option<&Nd>; 2]| standard(x, &axes(x.shape.len()), &rest);
     let shapes: [&'static [usize]; 4] = [&[2, 2, 3], &[2, 1, 2, 2], &[1, 2, 1, 2, 2], &[2, 0, 3]];
@@ -259,10 +259,10 @@ fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<
         |x| by_running(x, &[Some(&x[3]), Some(&x[4])]),
     )
     .floats_only()
-    .also("without training there are running statistics", move || {
+    .check("evaluation without running statistics is an error", move || {
         argument_refused(call(&Tensor::ones([2, 2, 2], DType::F64), None, None, None, FIXED))
     })
-    .also("the weight has one number a channel", move || {
+    .check("a weight of another length is an error", move || {
         shape_refused(call(
             &Tensor::ones([2, 2, 2], DType::F64),
             None,
@@ -271,16 +271,16 @@ fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<
             TRAINING,
         ))
     })
-    .also("the running mean has one number a channel", move || {
+    .check("a running mean of another length is an error", move || {
         let (mean, var) = (Tensor::ones([3], DType::F64), Tensor::ones([2], DType::F64));
         let running = Some(RunningStatistics { mean: &mean, var: &var });
         shape_refused(call(&Tensor::ones([2, 2, 2], DType::F64), running, None, None, TRAINING))
     })
-    .also("one value a channel teaches nothing", move || {
+    .check("training with one value for each channel is an error", move || {
         argument_refused(call(&Tensor::ones([1, 2, 1], DType::F64), None, None, None, TRAINING))
     })
-    .also("a number has no channels", move || shape_refused(call(&Tensor::from(1.0), None, None, None, TRAINING)))
-    .also("nothing leaves running statistics alone", move || {
+    .check("a 0-d tensor is an error", move || shape_refused(call(&Tensor::from(1.0), None, None, None, TRAINING)))
+    .check("an empty batch does not change running statistics", move || {
         let (mean, var) = (Tensor::from([0.5, 1.5]), Tensor::from([1.0, 2.0]));
         let running = Some(RunningStatistics { mean: &mean, var: &var });
         let y = call(&Tensor::ones([0, 2, 3], DType::F64), running, None, None, TRAINING)?;
@@ -297,8 +297,8 @@ fn batch_norm() -> Row {
             |x| standard(&x[0], &[0], &[None, None]),
         )
         .floats_only()
-        .also("running statistics come nearer to those of the batch", || {
-            // Channel 0 has 1, 3, 5, 7: mean 4, variance 20 / 3; channel 1 has fours.
+        .check("running statistics move towards those of the batch", || {
+            // Channel 0 contains 1, 3, 5, 7: mean 4, variance 20 / 3; all elements of channel 1 are 4.
             let x = Tensor::from([[[1.0, 3.0], [4.0, 4.0]], [[5.0, 7.0], [4.0, 4.0]]]);
             let (mean, var) = (Tensor::from([0.0, 8.0]), Tensor::from([1.0, 2.0]));
             let running = Some(RunningStatistics { mean: &mean, var: &var });
@@ -308,7 +308,7 @@ fn batch_norm() -> Row {
             };
             Ok(near(&mean, [1.0, 7.0]) && near(&var, [0.75 + 5.0 / 3.0, 1.5]))
         })
-        .also("a refused call leaves running statistics alone", || {
+        .check("a failed call does not change running statistics", || {
             let (mean, var) = (Tensor::from([0.5]), Tensor::from([1.0]));
             let running = Some(RunningStatistics { mean: &mean, var: &var });
             let refused = ops::batch_norm(&Tensor::ones([1, 1], DType::F64), running, None, None, TRAINING);
@@ -317,10 +317,10 @@ fn batch_norm() -> Row {
 }
 
 fn instance_norm() -> Row {
-    over_channels("instance_norm", ops::instance_norm, |rank| (2..rank).collect()).also(
-        "running statistics come nearer to the mean of those of the images",
+    over_channels("instance_norm", ops::instance_norm, |rank| (2..rank).collect()).check(
+        "running statistics move towards the mean of those of the images",
         || {
-            // Means 2 and 6, variances 2 and 8.
+            // The means are 2 and 6, the variances 2 and 8.
             let x = Tensor::from([[[1.0, 3.0]], [[4.0, 8.0]]]);
             let (mean, var) = (Tensor::from([0.0]), Tensor::from([1.0]));
             let running = Some(RunningStatistics { mean: &mean, var: &var });
@@ -330,12 +330,12 @@ fn instance_norm() -> Row {
     )
 }
 
-/// Channels in groups: every group of every image standardised.
+/// Normalises every group of channels of every image.
 fn grouped(x: &Nd, groups: usize, rest: &[Option<&Nd>; 2]) -> Nd {
     let inside: usize = x.shape[2..].iter().product();
     let parts = x.reshape(&[x.shape[0], groups, x.shape[1] / groups * inside]);
     let y = standard(&parts, &[2], &[None, None]).reshape(&x.shape);
-    let [weight, bias] = rest.map(|values| values.map(|v| beside(v, x.shape.len())));
+    let [weight, bias] = rest.map(|values| values.map(|v| per_channel(v, x.shape.len())));
     let y = weight.map_or(y.clone(), |w| zip(&[y, w], |v| v[0] * v[1]));
     bias.map_or(y.clone(), |b| zip(&[y, b], |v| v[0] + v[1]))
 }
@@ -387,18 +387,22 @@ fn group_norm() -> Row {
             |x| x[0].clone(),
         )
         .floats_only()
-        .also("groups that do not divide", move || shape_refused(ops::group_norm(&ones(), 3, None, None, EPS)))
-        .also("channels of nothing", || {
+        .check("an indivisible number of groups is an error", move || {
+            shape_refused(ops::group_norm(&ones(), 3, None, None, EPS))
+        })
+        .check("channels without elements", || {
             shape_refused(ops::group_norm(&Tensor::ones([1, 2, 0], DType::F64), 1, None, None, EPS))
         })
-        .also("no groups", move || shape_refused(ops::group_norm(&ones(), 0, None, None, EPS)))
-        .also("another rank", || shape_refused(ops::group_norm(&Tensor::ones([4], DType::F64), 2, None, None, EPS)))
-        .also("the bias has one number a channel", move || {
+        .check("zero groups are an error", move || shape_refused(ops::group_norm(&ones(), 0, None, None, EPS)))
+        .check("another rank is an error", || {
+            shape_refused(ops::group_norm(&Tensor::ones([4], DType::F64), 2, None, None, EPS))
+        })
+        .check("a bias of another length is an error", move || {
             shape_refused(ops::group_norm(&ones(), 2, None, Some(&Tensor::ones([2], DType::F64)), EPS))
         })
 }
 
-/// x / (k + alpha·m)^beta with the mean m of x² over the channels from c − ⌊size / 2⌋ on, `size` of them.
+/// Computes x / (k + alpha·m)^beta with the mean m of x² over `size` channels from c − ⌊size / 2⌋ on.
 fn responses(x: &Nd, size: usize, [alpha, beta, k]: [f64; 3]) -> Nd {
     Nd::from_fn(&x.shape, |ix| {
         let neighbours = (0..size).filter_map(|d| (ix[1] + d).checked_sub(size / 2)).filter(|&c| c < x.shape[1]);
@@ -429,11 +433,11 @@ fn local_response_norm() -> Row {
             .floats_only();
     }
     let ones = || Tensor::ones([1, 2, 2], DType::F64);
-    row.also("no neighbour", move || argument_refused(ops::local_response_norm(&ones(), 0, 1.0, 1.0, 1.0)))
-        .also("another rank", || {
+    row.check("a size of 0 is an error", move || argument_refused(ops::local_response_norm(&ones(), 0, 1.0, 1.0, 1.0)))
+        .check("another rank is an error", || {
             shape_refused(ops::local_response_norm(&Tensor::ones([2, 2], DType::F64), 3, 1.0, 1.0, 1.0))
         })
-        .also("integers", move || {
+        .check("integers", move || {
             let refused = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);
             Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
         })

@@ -1,25 +1,28 @@
-//! Exponents and neighbours of numbers, divisors.
+//! Exponents and neighbours of numbers, greatest common divisors, least common multiples.
 
 use crate::table::row::{Row, Rule, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// The largest number that divides both, by trying.
+/// Returns the largest number that divides both, by trial division.
 fn divisor(a: f64, b: f64) -> f64 {
     let most = a.abs().max(b.abs());
     (1..=most as i64).map(|d| d as f64).filter(|d| a % d == 0.0 && b % d == 0.0).fold(0.0, f64::max)
 }
 
-/// The least number above 0 that both divide, by trying.
+/// Returns the least common multiple by trial division; 0 if an operand is 0.
 fn multiple(a: f64, b: f64) -> f64 {
     let (a, b) = (a.abs(), b.abs());
     if a == 0.0 || b == 0.0 {
         return 0.0;
     }
-    (1..=b as i64).map(|k| k as f64 * a).find(|m| m % b == 0.0).expect("the product")
+    (1..=b as i64).map(|k| k as f64 * a).find(|m| m % b == 0.0).expect("the product is a multiple")
 }
 
-/// Every pair of numbers from −11 to 11 (from 0 on for `u8`), in every integer dtype.
-fn as_by_trying(call: fn(&Tensor, &Tensor) -> Result<Tensor>, reference: fn(f64, f64) -> f64) -> Result<bool> {
+/// Checks every pair of integers from −11 to 11 (from 0 on for `u8`), in every integer dtype.
+fn agrees_with_trial_division(
+    call: fn(&Tensor, &Tensor) -> Result<Tensor>,
+    reference: fn(f64, f64) -> f64,
+) -> Result<bool> {
     let dtypes = [DType::U8, DType::I8, DType::I16, DType::I32, DType::I64];
     dtypes.into_iter().try_fold(true, |right, dtype| {
         let numbers: Vec<i64> = (if dtype == DType::U8 { 0 } else { -11 }..=11).collect();
@@ -47,7 +50,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case("mantissas", [real([2, 3])], |x| Ok(ops::frexp(&x[0])?.0), move |x| x[0].map(mantissa))
             .away(&[-1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
             .ordinary()
-            .also("they make the number again", || {
+            .check("mantissa and exponent reproduce the number", || {
                 let values = [1.0, -0.75, 1e-320, f64::MIN_POSITIVE, f64::MAX, -5e-324, 0.1, 8.0, 1.0 - 1e-16];
                 let (m, e) = ops::frexp(&Tensor::from(values))?;
                 let (m, exponents) = (m.to_vec::<f64>(), e.to_vec::<i32>());
@@ -57,7 +60,7 @@ pub(super) fn rows() -> Vec<Row> {
                 };
                 Ok((0..values.len()).all(|i| (0.5..1.0).contains(&m[i].abs()) && whole(i)) && e.dtype() == DType::I32)
             })
-            .also("zeros, infinities and NaN", || {
+            .check("zeros, infinities and NaN", || {
                 let (m, e) = ops::frexp(&Tensor::from([0.0, -0.0, f64::INFINITY, f64::NAN]))?;
                 let m = m.to_vec::<f64>();
                 let zeros = m[0] == 0.0 && m[1].is_sign_negative();
@@ -65,7 +68,7 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("nextafter")
             .untracked()
-            .also("every kind of f64", || {
+            .check("every kind of f64", || {
                 let (tiny, least) = (f64::MIN_POSITIVE, 5e-324);
                 let values = [1.0, 0.1, -3.7, 0.0, -0.0, least, 1e-310, tiny, 1e-300, 1e-290, 1e300, f64::MAX];
                 let x = Tensor::from(values);
@@ -73,24 +76,24 @@ pub(super) fn rows() -> Vec<Row> {
                 let down = ops::nextafter(&x, &Tensor::from(f64::NEG_INFINITY))?.to_vec::<f64>();
                 Ok((0..values.len()).all(|i| up[i] == values[i].next_up() && down[i] == values[i].next_down()))
             })
-            .also("every kind of f32", || {
+            .check("every kind of f32", || {
                 let values = [1f32, 0.1, -3.7, 0.0, 1e-45, 1e-40, f32::MIN_POSITIVE, 1e-35, -1e-31, 1e30, f32::MAX];
                 let x = Tensor::from(values);
                 let up = ops::nextafter(&x, &Tensor::from(f32::INFINITY))?.to_vec::<f32>();
                 let down = ops::nextafter(&x, &Tensor::from(f32::NEG_INFINITY))?.to_vec::<f32>();
                 Ok((0..values.len()).all(|i| up[i] == values[i].next_up() && down[i] == values[i].next_down()))
             })
-            .also("from infinity, to itself, and NaN", || {
+            .check("from infinity, to an equal value, and NaN", || {
                 let a = Tensor::from([f64::INFINITY, f64::NEG_INFINITY, 2.0, 1.0, f64::NAN]);
                 let b = Tensor::from([0.0, 0.0, 2.0, f64::NAN, 1.0]);
                 let y = ops::nextafter(&a, &b)?.to_vec::<f64>();
                 Ok(y[..3] == [f64::MAX, f64::MIN, 2.0] && y[3].is_nan() && y[4].is_nan())
             })
-            .also("other dtypes", || {
+            .check("other dtypes are an error", || {
                 let result = ops::nextafter(&Tensor::from([1f32]), &Tensor::from([1f64]));
                 Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
             })
-            .also("the gradient is a's", || {
+            .check("the gradient flows to the first operand", || {
                 let [a, b] = [1.0, 2.0].map(|v| Tensor::from([v]).requires_grad_(true));
                 ops::nextafter(&a, &b)?.backward();
                 let gradient = |t: &Tensor| t.grad().map(|g| g.to_vec::<f64>());
@@ -98,23 +101,27 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("gcd")
             .untracked()
-            .also("as by trying", || as_by_trying(ops::gcd, divisor))
-            .also("floats", || {
+            .check("agrees with trial division", || agrees_with_trial_division(ops::gcd, divisor))
+            .check("floats are an error", || {
                 Ok(matches!(ops::gcd(&Tensor::from([1.0]), &Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))
             })
-            .also("as many divisions as there can be", || {
-                // Neighbours in Fibonacci's sequence.
+            .check("the longest division sequence", || {
+                // Adjacent Fibonacci numbers.
                 let (a, b) = (7_540_113_804_746_346_429i64, 4_660_046_610_375_530_309);
                 let y = ops::gcd(&Tensor::from([a, 6 * (a / 7), 0]), &Tensor::from([b, 4 * (a / 7), 0]))?;
                 Ok(y.to_vec::<i64>() == [1, 2 * (a / 7), 0])
             })
-            .also("shapes", || shape_refused(ops::gcd(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))),
+            .check("shapes that do not broadcast are an error", || {
+                shape_refused(ops::gcd(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
+            }),
         Row::new("lcm")
             .untracked()
-            .also("as by trying", || as_by_trying(ops::lcm, multiple))
-            .also("floats", || {
+            .check("agrees with trial division", || agrees_with_trial_division(ops::lcm, multiple))
+            .check("floats are an error", || {
                 Ok(matches!(ops::lcm(&Tensor::from([1i64]), &Tensor::from([1.0])), Err(Error::DTypeMismatch { .. })))
             })
-            .also("shapes", || shape_refused(ops::lcm(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))),
+            .check("shapes that do not broadcast are an error", || {
+                shape_refused(ops::lcm(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
+            }),
     ]
 }

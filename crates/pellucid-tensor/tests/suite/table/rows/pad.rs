@@ -5,7 +5,7 @@ use crate::table::row::{Row, real};
 use pellucid_tensor::ops::PadMode::{self, Circular, Constant, Reflect, Replicate};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// Every index of the result comes from the index that `from` gives for its distance to the old start, if any.
+/// Pads x. `from` maps the distance of an index to the old start to an index of x, or to `None` for the fill value.
 fn padded(x: &Nd, pairs: &[(isize, isize)], rest: f64, from: impl Fn(isize, isize) -> Option<isize>) -> Nd {
     let shape: Vec<usize> = x.shape.iter().zip(pairs).map(|(&len, &(b, a))| (len as isize + b + a) as usize).collect();
     Nd::from_fn(&shape, |ix| {
@@ -86,18 +86,20 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| padded(&x[0], &[(2, -2)], 0.0, |i, _| Some((i + 3) % 3)),
             )
             .floats_only()
-            .also("one pair an axis", || refused([(1, 1)], zero_mode()))
-            .also("more than there is", || refused([(-2, -1), (0, 0)], zero_mode()))
-            .also("absurdly much", || refused(isize::MAX, zero_mode()))
-            .also("absurdly little", || refused(isize::MIN, zero_mode()))
-            .also("absurd both ways", || refused([(isize::MIN, isize::MAX), (0, 0)], Replicate))
-            .also("an edge beyond any memory", || {
+            .check("a wrong number of pairs is an error", || refused([(1, 1)], zero_mode()))
+            .check("removing more than the length is an error", || refused([(-2, -1), (0, 0)], zero_mode()))
+            .check("an extreme width is an error", || refused(isize::MAX, zero_mode()))
+            .check("an extreme negative width is an error", || refused(isize::MIN, zero_mode()))
+            .check("extreme widths of both signs are an error", || {
+                refused([(isize::MIN, isize::MAX), (0, 0)], Replicate)
+            })
+            .check("a width beyond the memory is an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::pad(&x, (0, 1 << 60), Replicate), Err(Error::OutOfMemory { .. })))
             })
-            .also("reflected beyond the other end", || refused([(2, 0), (0, 0)], Reflect))
-            .also("more than once around", || refused([(3, 0), (0, 0)], Circular))
-            .also("an edge of nothing", || {
+            .check("a reflection beyond the other end is an error", || refused([(2, 0), (0, 0)], Reflect))
+            .check("a circular width above the length is an error", || refused([(3, 0), (0, 0)], Circular))
+            .check("replicating an empty axis is an error", || {
                 let x = Tensor::zeros([0], DType::F32);
                 Ok(matches!(ops::pad(&x, 1, Replicate), Err(Error::InvalidArgument { .. })))
             }),

@@ -1,4 +1,4 @@
-//! Orthogonal polynomials, against their closed forms.
+//! Orthogonal polynomials, compared with their closed forms.
 
 use crate::table::nd::Nd;
 use crate::table::row::{Gradient::Third, Row, Rule, argument_refused, real, shape_refused};
@@ -6,7 +6,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 type Polynomial = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
-/// A row of the polynomials of orders −1 to 4.
+/// Returns a row of the polynomials of orders −1 to 4.
 fn row(name: &'static str, call: Polynomial, value: fn(i32, f64) -> f64) -> Row {
     let orders = || Tensor::from([[-1i64], [0], [1], [2], [3], [4]]);
     Row::new(name)
@@ -24,14 +24,14 @@ fn row(name: &'static str, call: Polynomial, value: fn(i32, f64) -> f64) -> Row 
         )
         .floats_only()
         .ordinary()
-        .also("of nothing", move || Ok(call(&Tensor::zeros([0], DType::F32), &Tensor::from(3i64))?.size() == 0))
-        .also("shapes that do not broadcast", move || {
+        .check("an empty input", move || Ok(call(&Tensor::zeros([0], DType::F32), &Tensor::from(3i64))?.size() == 0))
+        .check("shapes that do not broadcast are an error", move || {
             shape_refused(call(&Tensor::from([0.1, 0.2]), &Tensor::from([1i64, 2, 3])))
         })
-        .also("no order beyond all measure", move || {
+        .check("an extreme order is an error", move || {
             argument_refused(call(&Tensor::from([0.5]), &Tensor::from(i64::MAX)))
         })
-        .also("integer points", move || {
+        .check("integer points", move || {
             Ok(matches!(call(&Tensor::from([1i64]), &Tensor::from(1i64)), Err(Error::DTypeMismatch { .. })))
         })
 }

@@ -16,7 +16,7 @@ fn lower_median(x: &[f64]) -> f64 {
 }
 
 fn place(x: &[f64], value: f64) -> f64 {
-    x.iter().position(|&v| v == value).expect("an element") as f64
+    x.iter().position(|&v| v == value).expect("the value is an element") as f64
 }
 
 fn between(x: &[f64], q: f64, how: Interpolation) -> f64 {
@@ -31,7 +31,7 @@ fn between(x: &[f64], q: f64, how: Interpolation) -> f64 {
     }
 }
 
-/// A row of a value and its position over every kind of axes.
+/// Returns a row of a value and its position over every kind of axes.
 fn pairs(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor)>, value: fn(&[f64]) -> f64) -> Row {
     let both = move |x: &Nd, axes: &[usize]| vec![x.reduce(axes, value), x.reduce(axes, |x| place(x, value(x)))];
     let pair = move |x: &Tensor, axes: Axes| call(x, axes).map(|(value, position)| vec![value, position]);
@@ -51,14 +51,16 @@ fn pairs(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor)>
         .outputs("all", [real([2, 3])], move |x| pair(&x[0], (..).into()), move |x| both(&x[0], &[0, 1]))
         .floats_only()
         .ordinary()
-        .also("integers", move || {
+        .check("integers", move || {
             let (value, position) = call(&Tensor::from([3i64, 1, 2]), 0.into())?;
             let want = value.item::<i64>();
             Ok(value.dtype() == DType::I64 && [3, 1, 2][position.item::<i64>() as usize] == want)
         })
-        .also("of nothing", move || argument_refused(call(&Tensor::zeros([0], DType::F32), 0.into())))
-        .also("none of nothing", move || Ok(call(&Tensor::zeros([0, 2], DType::F32), 1.into())?.0.shape()[..] == [0]))
-        .also("no such axis", move || axis_refused(call(&Tensor::zeros([2], DType::F32), 1.into())))
+        .check("an empty input", move || argument_refused(call(&Tensor::zeros([0], DType::F32), 0.into())))
+        .check("zero rows without elements", move || {
+            Ok(call(&Tensor::zeros([0, 2], DType::F32), 1.into())?.0.shape()[..] == [0])
+        })
+        .check("an invalid axis is an error", move || axis_refused(call(&Tensor::zeros([2], DType::F32), 1.into())))
 }
 
 fn quantiles(name: &'static str, call: fn(&Tensor, &Tensor, Axes, Interpolation) -> Result<Tensor>) -> Row {
@@ -86,16 +88,16 @@ fn quantiles(name: &'static str, call: fn(&Tensor, &Tensor, Axes, Interpolation)
         )
         .floats_only()
         .ordinary()
-        .also("outside [0, 1]", move || {
+        .check("a probability outside [0, 1] is an error", move || {
             argument_refused(call(&Tensor::from([1.0]), &Tensor::from(1.5), 0.into(), Linear))
         })
-        .also("probabilities as a matrix", move || {
+        .check("a matrix of probabilities is an error", move || {
             shape_refused(call(&Tensor::from([1.0]), &Tensor::from([[0.5]]), 0.into(), Linear))
         })
-        .also("of nothing", move || {
+        .check("an empty input", move || {
             argument_refused(call(&Tensor::zeros([0], DType::F64), &Tensor::from(0.5), 0.into(), Linear))
         })
-        .also("integers", move || {
+        .check("integers", move || {
             let refused = call(&Tensor::from([1i64]), &Tensor::from(0.5), 0.into(), Linear);
             Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
         })
@@ -105,25 +107,24 @@ pub(super) fn rows() -> Vec<Row> {
     let nan = || Tensor::from([2.0, f64::NAN, 1.0, 5.0]);
     let none = || Tensor::from([f64::NAN, f64::NAN]);
     vec![
-        pairs("median", ops::median, lower_median).also("NaN, and the first of it", move || {
+        pairs("median", ops::median, lower_median).check("NaN, and its first position", move || {
             let (value, position) = ops::median(&nan(), 0)?;
             Ok(value.item::<f64>().is_nan() && position.item::<i64>() == 1)
         }),
-        pairs("nanmedian", ops::nanmedian, lower_median).also("without NaN", move || {
+        pairs("nanmedian", ops::nanmedian, lower_median).check("ignores NaN", move || {
             let (value, position) = ops::nanmedian(&nan(), 0)?;
             Ok(value.item::<f64>() == 2.0
                 && position.item::<i64>() == 0
                 && ops::nanmedian(&none(), 0)?.0.item::<f64>().is_nan())
         }),
-        pairs("mode", ops::mode, |x| sorted(x)[0]).also("the most frequent, at its last place", || {
+        pairs("mode", ops::mode, |x| sorted(x)[0]).check("the most frequent value, at its last position", || {
             let (value, position) = ops::mode(&Tensor::from([[3i64, 1, 3, 1, 2], [5, 4, 4, 5, 5]]), 1)?;
             Ok(value.to_vec::<i64>() == [1, 5] && position.to_vec::<i64>() == [3, 4])
         }),
-        quantiles("quantile", |x, q, axes, how| ops::quantile(x, q, axes, how))
-            .also("NaN where there is one", move || {
-                Ok(ops::quantile(&nan(), 0.0, 0, Interpolation::Lower)?.item::<f64>().is_nan())
-            }),
-        quantiles("nanquantile", |x, q, axes, how| ops::nanquantile(x, q, axes, how)).also("without NaN", move || {
+        quantiles("quantile", |x, q, axes, how| ops::quantile(x, q, axes, how)).check("NaN propagates", move || {
+            Ok(ops::quantile(&nan(), 0.0, 0, Interpolation::Lower)?.item::<f64>().is_nan())
+        }),
+        quantiles("nanquantile", |x, q, axes, how| ops::nanquantile(x, q, axes, how)).check("ignores NaN", move || {
             let y = ops::nanquantile(&nan(), 0.75, 0, Interpolation::Linear)?.item::<f64>();
             Ok(y == 3.5 && ops::nanquantile(&none(), 0.5, 0, Interpolation::Linear)?.item::<f64>().is_nan())
         }),

@@ -1,9 +1,9 @@
-//! Random tensors: their range and moments, and the stream they come from.
+//! Random tensors: their range and moments, and their generator streams.
 
 use crate::table::row::{Row, one, real};
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, manual_seed, ops};
 
-/// Mean and variance.
+/// Returns mean and variance.
 fn moments(x: &Tensor) -> (f64, f64) {
     let values = x.to_vec::<f64>();
     let mean = values.iter().sum::<f64>() / values.len() as f64;
@@ -13,7 +13,7 @@ fn moments(x: &Tensor) -> (f64, f64) {
 const N: usize = 20_000;
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-/// Every float dtype is drawn with these moments, and no other dtype at all.
+/// Checks that draws of every float dtype have these moments, and that other dtypes are errors.
 fn drawn(
     call: fn(DType, &Generator) -> Result<Tensor>,
     mean: f64,
@@ -23,7 +23,7 @@ fn drawn(
     let good = FLOATS.into_iter().try_fold(true, |all, dtype| {
         let x = call(dtype, &Generator::new(5))?;
         let (m, v) = moments(&x);
-        // Five standard errors, and the coarse steps of half types.
+        // Five standard errors, plus the rounding error of half precision.
         Ok(all
             && x.dtype() == dtype
             && (m - mean).abs() < 0.04
@@ -34,7 +34,7 @@ fn drawn(
     Ok(good? && DType::ALL.into_iter().filter(|d| !d.is_float()).all(refused))
 }
 
-/// A stream goes on, starts again with its seed, and differs from another seed's.
+/// Checks that a stream advances, restarts with its seed, and differs from that of another seed.
 fn streams(call: fn(&Generator) -> Result<Tensor>) -> Result<bool> {
     let (one, same, other) = (Generator::new(1), Generator::new(1), Generator::new(2));
     let draw = |g: &Generator| Ok::<_, Error>(call(g)?.to_vec::<f64>());
@@ -55,34 +55,36 @@ fn seeded(call: fn() -> Result<Tensor>) -> Result<bool> {
 
 pub(super) fn rows() -> Vec<Row> {
     vec![
-        Row::new("rand").also("seeded", || seeded(|| ops::rand([50], DType::F32))).also("nothing and a number", || {
-            Ok(ops::rand([0], DType::F32)?.size() == 0 && ops::rand((), DType::F64)?.size() == 1)
-        }),
+        Row::new("rand")
+            .check("determined by the seed", || seeded(|| ops::rand([50], DType::F32)))
+            .check("an empty and a 0-d tensor", || {
+                Ok(ops::rand([0], DType::F32)?.size() == 0 && ops::rand((), DType::F64)?.size() == 1)
+            }),
         Row::new("rand_with")
-            .also("uniform", move || {
+            .check("uniform", move || {
                 drawn(|d, g| ops::rand_with([N], d, g), 0.5, 1.0 / 12.0, |u| (0.0..=1.0).contains(&u))
             })
-            .also("1 is never drawn", || {
+            .check("1 is never drawn", || {
                 Ok(ops::rand_with([N], DType::F32, &Generator::new(1))?.to_vec::<f64>().into_iter().all(|u| u < 1.0))
             })
-            .also("streams", || streams(|g| ops::rand_with([50], DType::F64, g))),
-        Row::new("randn").also("seeded", || seeded(|| ops::randn([50], DType::F64))),
+            .check("generator streams", || streams(|g| ops::rand_with([50], DType::F64, g))),
+        Row::new("randn").check("determined by the seed", || seeded(|| ops::randn([50], DType::F64))),
         Row::new("randn_with")
-            .also("normal", || drawn(|d, g| ops::randn_with([N], d, g), 0.0, 1.0, f64::is_finite))
-            .also("streams", || streams(|g| ops::randn_with([50], DType::F32, g))),
+            .check("normal", || drawn(|d, g| ops::randn_with([N], d, g), 0.0, 1.0, f64::is_finite))
+            .check("generator streams", || streams(|g| ops::randn_with([50], DType::F32, g))),
         Row::new("randint")
-            .also("seeded", || seeded(|| ops::randint(-5, 90, [50])))
-            .also("every integer of the range, about as often", || {
+            .check("determined by the seed", || seeded(|| ops::randint(-5, 90, [50])))
+            .check("every integer of the range, uniformly", || {
                 manual_seed(8);
                 let values = ops::randint(-2, 3, [N])?.to_vec::<i64>();
                 let count = |k| values.iter().filter(|&&v| v == k).count() as f64 / N as f64;
                 Ok((-2..3).all(|k| (count(k) - 0.2).abs() < 0.02) && values.iter().all(|v| (-2..3).contains(v)))
             })
-            .also("one value", || Ok(ops::randint(7, 8, [3])?.to_vec::<i64>() == [7; 3]))
-            .also("an empty range is refused", || {
+            .check("one value", || Ok(ops::randint(7, 8, [3])?.to_vec::<i64>() == [7; 3]))
+            .check("an empty range is an error", || {
                 Ok(matches!(ops::randint(2, 2, [3]), Err(Error::InvalidArgument { .. })))
             })
-            .also("far from zero", || {
+            .check("ranges far from zero", || {
                 let low = i64::MAX - 3;
                 Ok(ops::randint(low, i64::MAX, [100])?.to_vec::<i64>().into_iter().all(|v| v >= low))
             }),
@@ -94,7 +96,7 @@ pub(super) fn rows() -> Vec<Row> {
     .collect()
 }
 
-/// Draws from other distributions.
+/// Rows of further distributions.
 fn draws() -> Vec<Row> {
     let sorted = |mut x: Vec<i64>| {
         x.sort_unstable();
@@ -107,63 +109,66 @@ fn draws() -> Vec<Row> {
     let near = |got: &[f64], want: &[f64]| got.iter().zip(want).all(|(a, b)| (a - b).abs() < 0.02);
     vec![
         Row::new("normal")
-            .also("of means and deviations", || {
+            .check("tensors of means and deviations", || {
                 manual_seed(6);
                 let (mean, std) = (Tensor::from([[5.0], [-1.0]]), Tensor::full([1, N], 2, DType::F64));
                 let y = ops::normal(&mean, &std)?;
                 let both = [moments(&y.i(0)), moments(&y.i(1))];
                 Ok(both.iter().zip([5.0, -1.0]).all(|((m, v), want)| (m - want).abs() < 0.07 && (v - 4.0).abs() < 0.25))
             })
-            .also("with gradients", || {
+            .check("gradients", || {
                 let std = Tensor::from([1.0, 2.0]).requires_grad_(true);
                 let y = ops::normal(&Tensor::from([0.0, 0.0]), &std)?;
                 y.backward();
-                let z = std.grad().expect("a gradient").to_vec::<f64>();
+                let z = std.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>() == [z[0], 2.0 * z[1]])
             })
-            .also("shapes that do not broadcast", || {
+            .check("shapes that do not broadcast are an error", || {
                 Ok(matches!(
                     ops::normal(&Tensor::from([0.0, 0.0]), &Tensor::from([1.0; 3])),
                     Err(Error::ShapeMismatch { .. })
                 ))
             }),
         Row::new("bernoulli")
-            .also("as often as likely", move || {
+            .check("frequencies match the probabilities", move || {
                 manual_seed(7);
                 let y = ops::bernoulli(&Tensor::full([N], 0.3, DType::F32))?;
                 Ok(near(&shares(&y.to_dtype(DType::I64), 2), &[0.7, 0.3]) && y.dtype() == DType::F32)
             })
-            .also("never and always", || Ok(ops::bernoulli(&Tensor::from([0.0, 1.0]))?.to_vec::<f64>() == [0.0, 1.0]))
-            .also(
-                "without gradient",
-                || Ok(!ops::bernoulli(&Tensor::from([0.5]).requires_grad_(true))?.requires_grad()),
-            )
-            .also("integers", || Ok(matches!(ops::bernoulli(&Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))),
+            .check("never and always", || Ok(ops::bernoulli(&Tensor::from([0.0, 1.0]))?.to_vec::<f64>() == [0.0, 1.0]))
+            .check("the result is untracked", || {
+                Ok(!ops::bernoulli(&Tensor::from([0.5]).requires_grad_(true))?.requires_grad())
+            })
+            .check("integers", || {
+                Ok(matches!(ops::bernoulli(&Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))
+            }),
         Row::new("randperm")
-            .also("each once", move || Ok(sorted(ops::randperm(100)?.to_vec::<i64>()) == (0..100).collect::<Vec<_>>()))
-            .also("seeded", || seeded(|| ops::randperm(50)))
-            .also("of none", || Ok(ops::randperm(0)?.size() == 0)),
+            .check("every integer once", move || {
+                Ok(sorted(ops::randperm(100)?.to_vec::<i64>()) == (0..100).collect::<Vec<_>>())
+            })
+            .check("determined by the seed", || seeded(|| ops::randperm(50)))
+            .check("no element", || Ok(ops::randperm(0)?.size() == 0)),
         Row::new("multinomial")
-            .also("with replacement", move || {
+            .check("with replacement", move || {
                 manual_seed(9);
                 let weights = Tensor::from([[1.0, 0.0, 3.0], [0.0, 2.0, 2.0]]);
                 let y = ops::multinomial(&weights, N, true)?;
                 Ok(near(&shares(&y.i(0), 3), &[0.25, 0.0, 0.75]) && near(&shares(&y.i(1), 3), &[0.0, 0.5, 0.5]))
             })
-            .also("without replacement no class comes twice", move || {
+            .check("without replacement no class repeats", move || {
                 let y = ops::multinomial(&Tensor::from([0.5, 1.0, 2.0, 4.0]), 4, false)?.to_vec::<i64>();
                 Ok(sorted(y) == [0, 1, 2, 3])
             })
-            .also("the first is as often as likely", move || {
+            .check("the first class matches its probability", move || {
                 manual_seed(10);
                 let weights = Tensor::from([1.0, 3.0]).broadcast_to([N, 2]);
                 let first = ops::multinomial(&weights, 1, false)?;
                 Ok(near(&shares(&first, 2), &[0.25, 0.75]))
             })
-            .also("more than there are", || {
+            .check("more elements than available are an error", || {
                 Ok(matches!(ops::multinomial(&Tensor::from([1.0]), 2, false), Err(Error::InvalidArgument { .. })))
             })
-            .also("of no class", || {
+            .check("no class is an error", || {
                 Ok(matches!(
                     ops::multinomial(&Tensor::zeros([0], DType::F32), 1, true),
                     Err(Error::ShapeMismatch { .. })
@@ -172,10 +177,10 @@ fn draws() -> Vec<Row> {
     ]
 }
 
-/// Dropout of channels, and the kind that keeps moments.
+/// Rows of dropout of channels, and of alpha dropout, which preserves moments.
 fn channels() -> Vec<Row> {
     let ones = || Tensor::ones([50, 40, 3], DType::F64);
-    // Whole channels are one or the other.
+    // Every channel is either dropped or kept completely.
     let whole = |y: &Tensor| y.to_vec::<f64>().chunks(3).all(|c| c[0] == c[1] && c[1] == c[2]);
     let vector = || Tensor::from([1.0, 2.0]);
     let refused = |result: Result<Tensor>| Ok(matches!(result, Err(Error::ShapeMismatch { .. })));
@@ -186,35 +191,35 @@ fn channels() -> Vec<Row> {
     };
     vec![
         Row::new("feature_dropout")
-            .also("whole channels, scaled", move || {
+            .check("complete channels are dropped or scaled", move || {
                 let y = ops::feature_dropout(&ones(), 0.25)?;
                 let scaled = y.to_vec::<f64>().iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-12);
                 Ok(whole(&y) && scaled && (kept(y, 0.0) - 0.75).abs() < 0.05)
             })
-            .also("a vector has no channels", move || refused(ops::feature_dropout(&vector(), 0.5)))
-            .also("p is a probability", move || unlikely(ops::feature_dropout(&ones(), -0.5))),
+            .check("a vector is an error", move || refused(ops::feature_dropout(&vector(), 0.5)))
+            .check("an invalid probability is an error", move || unlikely(ops::feature_dropout(&ones(), -0.5))),
         Row::new("alpha_dropout")
-            .also("moments stay", || {
+            .check("mean and variance are preserved", || {
                 manual_seed(12);
                 let (mean, variance) = moments(&ops::alpha_dropout(&ops::randn([N], DType::F64)?, 0.3)?);
                 Ok(mean.abs() < 0.04 && (variance - 1.0).abs() < 0.06)
             })
-            .also("the gradient passes where elements do", || {
+            .check("the gradient is that of the kept elements", || {
                 let x = Tensor::full([100], 5, DType::F64).requires_grad_(true);
                 let y = ops::alpha_dropout(&x, 0.5)?;
                 y.backward();
-                let slopes = x.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>().iter().zip(slopes).all(|(&y, slope)| (y > 1.0) == (slope > 0.0)))
             })
-            .also("p is a probability", move || unlikely(ops::alpha_dropout(&vector(), 1.5))),
+            .check("an invalid probability is an error", move || unlikely(ops::alpha_dropout(&vector(), 1.5))),
         Row::new("feature_alpha_dropout")
-            .also("whole channels", move || Ok(whole(&ops::feature_alpha_dropout(&ones(), 0.5)?)))
-            .also("a vector has no channels", move || refused(ops::feature_alpha_dropout(&vector(), 0.5))),
+            .check("complete channels are dropped", move || Ok(whole(&ops::feature_alpha_dropout(&ones(), 0.5)?)))
+            .check("a vector is an error", move || refused(ops::feature_alpha_dropout(&vector(), 0.5))),
     ]
 }
 
 fn dropout() -> Row {
-    // The mask is drawn anew in every call, so differences need the seed set before each.
+    // Every call draws a new mask, so finite differences need the seed set before each call.
     let seeded = |p: f64| {
         move |x: &[Tensor]| {
             manual_seed(11);
@@ -227,21 +232,21 @@ fn dropout() -> Row {
         .outputs("keeps none at 1", [real([2, 3])], seeded(1.0), |x| vec![x[0].map(|_| 0.0)])
         .floats_only()
         .ordinary()
-        .also("kept elements are scaled, the others 0", || {
+        .check("kept elements are scaled, the others are 0", || {
             let y = ops::dropout(&Tensor::ones([N], DType::F32), 0.25)?.to_vec::<f64>();
             let kept = y.iter().filter(|&&v| v != 0.0).count() as f64 / N as f64;
             Ok((kept - 0.75).abs() < 0.02 && y.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-6))
         })
-        .also("the gradient passes where elements do", || {
+        .check("the gradient is that of the kept elements", || {
             let x = Tensor::ones([100], DType::F64).requires_grad_(true);
             let y = ops::dropout(&x, 0.5)?;
             y.backward();
-            Ok(x.grad().expect("a gradient").to_vec::<f64>() == y.to_vec::<f64>())
+            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == y.to_vec::<f64>())
         })
-        .also("integers are refused", || {
+        .check("integers are an error", || {
             Ok(matches!(ops::dropout(&[1i64].into(), 0.5), Err(Error::DTypeMismatch { .. })))
         })
-        .also("p is a probability", || {
+        .check("an invalid probability is an error", || {
             Ok(matches!(ops::dropout(&[1.0].into(), 1.5), Err(Error::InvalidArgument { .. })))
         })
 }

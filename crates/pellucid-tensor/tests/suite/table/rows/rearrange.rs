@@ -1,4 +1,4 @@
-//! Rearrangements: elements at other places, or several times, and cut into parts.
+//! Rearrangements: moved or repeated elements, and splits.
 
 use crate::table::nd::{Nd, with};
 use crate::table::row::{Row, argument_refused, axis_refused, real};
@@ -9,26 +9,26 @@ fn matrix() -> Tensor {
     Tensor::zeros([2, 3], DType::F32)
 }
 
-/// Index i of an axis comes from index `(i − shift) mod len`.
+/// Rolls an axis: index i comes from index `(i − shift) mod len`.
 fn rolled(x: &Nd, shift: usize, axis: usize) -> Nd {
     let len = x.shape[axis];
     Nd::from_fn(&x.shape, |ix| x.at(&with(ix, axis, (ix[axis] + len - shift) % len)))
 }
 
-/// Index i of an axis comes from index `from[i]`.
+/// Selects along an axis: index i comes from index `from[i]`.
 fn picked(x: &Nd, axis: usize, from: &[usize]) -> Nd {
     Nd::from_fn(&with(&x.shape, axis, from.len()), |ix| x.at(&with(ix, axis, from[ix[axis]])))
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = moved();
-    rows.extend(repeated());
-    rows.extend(parts());
+    let mut rows = move_rows();
+    rows.extend(repeat_rows());
+    rows.extend(split_rows());
     rows
 }
 
-fn moved() -> Vec<Row> {
-    // A quarter turn from axis 0 towards axis 1: y[i, j] = x[j, columns − 1 − i].
+fn move_rows() -> Vec<Row> {
+    // A rotation by 90° from axis 0 towards axis 1: y[i, j] = x[j, columns − 1 − i].
     let quarter = |x: &Nd| Nd::from_fn(&[x.shape[1], x.shape[0]], |ix| x.at(&[ix[1], x.shape[1] - 1 - ix[0]]));
     vec![
         Row::new("roll")
@@ -51,9 +51,9 @@ fn moved() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::roll(&x[0], &[1], &[0]), |x| x[0].clone())
             .floats_only()
-            .also("no shift", || argument_refused(ops::roll(&matrix(), &[], &[])))
-            .also("one shift an axis", || argument_refused(ops::roll(&matrix(), &[1, 2], &[0])))
-            .also("no such axis", || axis_refused(ops::roll(&matrix(), &[1], &[2]))),
+            .check("zero shifts are an error", || argument_refused(ops::roll(&matrix(), &[], &[])))
+            .check("a wrong number of shifts is an error", || argument_refused(ops::roll(&matrix(), &[1, 2], &[0])))
+            .check("an invalid axis is an error", || axis_refused(ops::roll(&matrix(), &[1], &[2]))),
         Row::new("rot90")
             .case("once", [real([2, 3])], |x| ops::rot90(&x[0], 1, [0, 1]), move |x| quarter(&x[0]))
             .case("twice", [real([2, 3])], |x| ops::rot90(&x[0], 2, [0, 1]), move |x| quarter(&quarter(&x[0])))
@@ -74,17 +74,21 @@ fn moved() -> Vec<Row> {
             .floats_only()
             .case("four times", [real([2, 3])], |x| ops::rot90(&x[0], 4, [0, -1]), |x| x[0].clone())
             .floats_only()
-            .also("one axis twice", || argument_refused(ops::rot90(&matrix(), 1, [1, -1])))
-            .also("no such axis", || axis_refused(ops::rot90(&matrix(), 1, [0, 2]))),
+            .check("a repeated axis is an error", || argument_refused(ops::rot90(&matrix(), 1, [1, -1])))
+            .check("an invalid axis is an error", || axis_refused(ops::rot90(&matrix(), 1, [0, 2]))),
         Row::new("movedim")
             .case("one", [real([2, 3, 4])], |x| ops::movedim(&x[0], &[0], &[-1]), |x| x[0].permute(&[1, 2, 0]))
             .case("two", [real([2, 3, 4])], |x| ops::movedim(&x[0], &[2, 0], &[0, 1]), |x| x[0].permute(&[2, 0, 1]))
             .floats_only()
             .case("none", [real([2, 3])], |x| ops::movedim(&x[0], &[], &[]), |x| x[0].clone())
             .floats_only()
-            .also("one place an axis", || argument_refused(ops::movedim(&matrix(), &[0], &[0, 1])))
-            .also("a place twice", || argument_refused(ops::movedim(&matrix(), &[0, 1], &[1, -1])))
-            .also("no such axis", || axis_refused(ops::movedim(&matrix(), &[2], &[0]))),
+            .check("a wrong number of destinations is an error", || {
+                argument_refused(ops::movedim(&matrix(), &[0], &[0, 1]))
+            })
+            .check("a repeated destination is an error", || {
+                argument_refused(ops::movedim(&matrix(), &[0, 1], &[1, -1]))
+            })
+            .check("an invalid axis is an error", || axis_refused(ops::movedim(&matrix(), &[2], &[0]))),
         Row::new("ravel")
             .case("a matrix", [real([2, 3])], |x| ops::ravel(&x[0]), |x| x[0].reshape(&[6]))
             .case("a number", [real([])], |x| ops::ravel(&x[0]), |x| x[0].reshape(&[1]))
@@ -95,11 +99,11 @@ fn moved() -> Vec<Row> {
             .case("an axis", [real([2, 6])], |x| ops::unflatten(&x[0], 1, [2, 3]), |x| x[0].reshape(&[2, 2, 3]))
             .case("an open one", [real([6, 2])], |x| ops::unflatten(&x[0], 0, [3, -1]), |x| x[0].reshape(&[3, 2, 2]))
             .floats_only()
-            .also("the product must be the length", || {
+            .check("a product other than the length is an error", || {
                 Ok(matches!(ops::unflatten(&matrix(), 1, [2, 2]), Err(Error::ShapeMismatch { .. })))
             })
-            .also("two open lengths", || argument_refused(ops::unflatten(&matrix(), 1, [-1, -1])))
-            .also("no such axis", || axis_refused(ops::unflatten(&matrix(), 2, [1, 1]))),
+            .check("two unknown lengths are an error", || argument_refused(ops::unflatten(&matrix(), 1, [-1, -1])))
+            .check("an invalid axis is an error", || axis_refused(ops::unflatten(&matrix(), 2, [1, 1]))),
         Row::new("windows")
             .case(
                 "overlapping",
@@ -114,13 +118,13 @@ fn moved() -> Vec<Row> {
                 |x| Nd::from_fn(&[2, 2, 2], |ix| x[0].at(&[2 * ix[0] + ix[2], ix[1]])),
             )
             .floats_only()
-            .also("a step of 0", || argument_refused(ops::windows(&matrix(), 1, 2, 0)))
-            .also("longer than the axis", || argument_refused(ops::windows(&matrix(), 1, 4, 1)))
-            .also("no such axis", || axis_refused(ops::windows(&matrix(), 2, 1, 1))),
+            .check("a step of 0 is an error", || argument_refused(ops::windows(&matrix(), 1, 2, 0)))
+            .check("a window longer than the axis is an error", || argument_refused(ops::windows(&matrix(), 1, 4, 1)))
+            .check("an invalid axis is an error", || axis_refused(ops::windows(&matrix(), 2, 1, 1))),
     ]
 }
 
-fn repeated() -> Vec<Row> {
+fn repeat_rows() -> Vec<Row> {
     let tiled = |x: &Nd, shape: &[usize]| {
         let lead = shape.len() - x.shape.len();
         Nd::from_fn(shape, |ix| x.at(&ix[lead..].iter().zip(&x.shape).map(|(i, len)| i % len).collect::<Vec<_>>()))
@@ -145,11 +149,11 @@ fn repeated() -> Vec<Row> {
             .floats_only()
             .case("never", [real([2, 3])], |x| ops::repeat(&x[0], 0, Some(-1)), |x| picked(&x[0], 1, &[]))
             .floats_only()
-            .also("one number an index", || argument_refused(ops::repeat(&matrix(), [1, 2], Some(1))))
-            .also("a slice is a list", || {
+            .check("a wrong number of counts is an error", || argument_refused(ops::repeat(&matrix(), [1, 2], Some(1))))
+            .check("a slice of one count is a list", || {
                 Ok(matches!(Repeats::from(&[1usize, 2][..]), Repeats::List(l) if l == [1, 2]))
             })
-            .also("no such axis", || axis_refused(ops::repeat(&matrix(), 1, Some(2)))),
+            .check("an invalid axis is an error", || axis_refused(ops::repeat(&matrix(), 1, Some(2)))),
         Row::new("tile")
             .case("both axes", [real([2, 3])], |x| ops::tile(&x[0], &[2, 2]), move |x| tiled(&x[0], &[4, 6]))
             .case(
@@ -194,19 +198,19 @@ fn repeated() -> Vec<Row> {
                 |x| vec![Nd::from_fn(&[1, 2], |_| x[0].at(&[])), Nd::from_fn(&[1, 2], |ix| x[1].at(&[ix[1]]))],
             )
             .floats_only()
-            .also("every tensor keeps its dtype", || {
+            .check("every tensor keeps its dtype", || {
                 let (a, b) = (Tensor::zeros([2], DType::Bool), Tensor::zeros([3], DType::F16));
                 let grid = ops::meshgrid(&[&a, &b], Indexing::Ij)?;
                 Ok(grid[0].dtype() == DType::Bool && grid[1].dtype() == DType::F16)
             })
-            .also("none", || Ok(ops::meshgrid(&[], Indexing::Xy)?.is_empty()))
-            .also("vectors only", || {
+            .check("zero tensors", || Ok(ops::meshgrid(&[], Indexing::Xy)?.is_empty()))
+            .check("a matrix is an error", || {
                 Ok(matches!(ops::meshgrid(&[&matrix()], Indexing::Ij), Err(Error::ShapeMismatch { .. })))
             }),
     ]
 }
 
-fn parts() -> Vec<Row> {
+fn split_rows() -> Vec<Row> {
     let narrow = |x: &Nd, axis: usize, parts: &[(usize, usize)]| -> Vec<Nd> {
         parts.iter().map(|&(start, len)| x.narrow(axis, start, len)).collect()
     };
@@ -227,8 +231,8 @@ fn parts() -> Vec<Row> {
             .floats_only()
             .outputs("of nothing", [real([0, 2])], |x| ops::chunk(&x[0], 2, 0), |x| vec![x[0].clone(), x[0].clone()])
             .floats_only()
-            .also("no part", || argument_refused(ops::chunk(&matrix(), 0, 0)))
-            .also("no such axis", || axis_refused(ops::chunk(&matrix(), 1, 2))),
+            .check("zero parts are an error", || argument_refused(ops::chunk(&matrix(), 0, 0)))
+            .check("an invalid axis is an error", || axis_refused(ops::chunk(&matrix(), 1, 2))),
         Row::new("tensor_split")
             .outputs(
                 "a count",
@@ -245,8 +249,8 @@ fn parts() -> Vec<Row> {
             .floats_only()
             .outputs("at none", [real([5])], |x| ops::tensor_split(&x[0], &[][..], 0), |x| vec![x[0].clone()])
             .floats_only()
-            .also("no part", || argument_refused(ops::tensor_split(&matrix(), 0, 0)))
-            .also("no such axis", || axis_refused(ops::tensor_split(&matrix(), 1, 2))),
+            .check("zero parts are an error", || argument_refused(ops::tensor_split(&matrix(), 0, 0)))
+            .check("an invalid axis is an error", || axis_refused(ops::tensor_split(&matrix(), 1, 2))),
         Row::new("unbind")
             .outputs(
                 "an axis",
@@ -254,6 +258,6 @@ fn parts() -> Vec<Row> {
                 |x| ops::unbind(&x[0], 1),
                 |x| (0..3).map(|k| x[0].narrow(1, k, 1).reshape(&[2])).collect(),
             )
-            .also("no such axis", || axis_refused(ops::unbind(&matrix(), 2))),
+            .check("an invalid axis is an error", || axis_refused(ops::unbind(&matrix(), 2))),
     ]
 }

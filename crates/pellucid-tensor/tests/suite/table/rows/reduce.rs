@@ -8,12 +8,12 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = sums();
     rows.extend(extrema());
-    rows.extend(truths());
+    rows.extend(boolean_reductions());
     rows.extend(norms());
     rows
 }
 
-/// A row over every kind of axes; `empty` says whether zero elements have a value.
+/// Returns a row over every kind of axes; `empty` is true if the reduction of zero elements has a value.
 fn reduction(
     name: &'static str,
     call: fn(&Tensor, Axes) -> Result<Tensor>,
@@ -88,7 +88,7 @@ fn sums() -> Vec<Row> {
             .ulps(32.0)
     };
     vec![
-        reduction("sum", ops::sum, |x| x.iter().sum(), true).rule(Rule::Counts).ulps(32.0).also(
+        reduction("sum", ops::sum, |x| x.iter().sum(), true).rule(Rule::Counts).ulps(32.0).check(
             "keepdims keeps the rank",
             || {
                 let x = Tensor::zeros([2, 3, 4], DType::F32);
@@ -105,30 +105,30 @@ fn sums() -> Vec<Row> {
             .untracked(),
         reduction("mean", ops::mean, mean, true).rule(Rule::Floats).ulps(32.0),
         ddof("var", ops::var, false)
-            .also("no degree of freedom: NaN of 0/0", || {
+            .check("zero degrees of freedom give NaN", || {
                 Ok(ops::var(&Tensor::from([1.5]), over(0).ddof(1))?.item::<f64>().is_nan())
             })
-            .also("fewer elements than ddof: infinite, as NumPy", || {
+            .check("fewer elements than ddof give infinity, as in NumPy", || {
                 Ok(ops::var(&Tensor::from([1.0, 2.0]), over(0).ddof(3))?.item::<f64>() == f64::INFINITY)
             }),
-        // The root of a variance of one element is 0, where its slope is infinite.
+        // The square root of a variance of one element is 0, where its derivative is infinite.
         ddof("std", ops::std, true).without("a number"),
         reduction("prod", ops::prod, |x| x.iter().product(), true)
             .rule(Rule::Counts)
             .within(-1.5..=1.5)
-            // It is 0 to the last bit, and with an infinity whatever the order makes of it.
+            // The result is exactly 0, and for infinite elements it depends on the order of the additions.
             .without("long")
             .gradient(Third)
             .ulps(64.0)
-            .also("the gradient where elements are zero", || {
+            .check("the gradient at zeros", || {
                 let x = Tensor::from([2.0, 0.0, 3.0]).requires_grad_(true);
                 ops::prod(&x, ..)?.backward();
-                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0, 6.0, 0.0])
+                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0, 6.0, 0.0])
             }),
     ]
 }
 
-/// The first extremum; the first NaN if there is one.
+/// Returns the position of the first extremum, or of the first NaN.
 fn position(x: &[f64], better: fn(f64, f64) -> bool) -> usize {
     let nan = x.iter().position(|v| v.is_nan());
     nan.unwrap_or_else(|| (1..x.len()).fold(0, |best, i| if better(x[i], x[best]) { i } else { best }))
@@ -138,7 +138,7 @@ fn extremum(x: &[f64], better: fn(f64, f64) -> bool) -> f64 {
     x[position(x, better)]
 }
 
-/// What is not NaN.
+/// Returns the elements that are not NaN.
 fn numbers(x: &[f64]) -> Vec<f64> {
     x.iter().copied().filter(|v| !v.is_nan()).collect()
 }
@@ -150,18 +150,18 @@ fn extrema() -> Vec<Row> {
     let positions = |row: Row| row.rule(Rule::Always(DType::I64)).untracked();
     vec![
         reduction("max", ops::max, |x| extremum(x, |a, b| a > b), false)
-            .also("refused over zero elements", || refused(ops::max(&Tensor::zeros([0, 3], DType::F32), 0)))
-            .also("ties share evenly", || {
+            .check("zero elements are an error", || refused(ops::max(&Tensor::zeros([0, 3], DType::F32), 0)))
+            .check("ties share the gradient evenly", || {
                 let x = Tensor::from([3.0, 1.0, 3.0, 3.0]).requires_grad_(true);
                 (ops::max(&x, ..)? * 6.0).backward();
-                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
+                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
             }),
         reduction("min", ops::min, |x| extremum(x, |a, b| a < b), false)
-            .also("refused over zero elements", || refused(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
-            .also("ties share evenly", || {
+            .check("zero elements are an error", || refused(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
+            .check("ties share the gradient evenly", || {
                 let x = Tensor::from([[1.0, 1.0], [0.0, 5.0]]).requires_grad_(true);
                 ops::min(&x, 1)?.backward();
-                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
+                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
             }),
         Row::new("aminmax")
             .outputs(
@@ -175,17 +175,17 @@ fn extrema() -> Vec<Row> {
                     ]
                 },
             )
-            .also("refused over zero elements", || {
+            .check("zero elements are an error", || {
                 Ok(matches!(ops::aminmax(&Tensor::zeros([0], DType::F32), ..), Err(Error::InvalidArgument { .. })))
             }),
         positions(reduction("argmax", ops::argmax, |x| position(x, |a, b| a > b) as f64, false))
-            .also("refused over zero elements", || refused(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),
+            .check("zero elements are an error", || refused(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),
         positions(reduction("argmin", ops::argmin, |x| position(x, |a, b| a < b) as f64, false))
-            .also("refused over zero elements", || refused(ops::argmin(&Tensor::zeros([0], DType::F32), ..))),
+            .check("zero elements are an error", || refused(ops::argmin(&Tensor::zeros([0], DType::F32), ..))),
     ]
 }
 
-fn truths() -> Vec<Row> {
+fn boolean_reductions() -> Vec<Row> {
     let truth = |row: Row| row.rule(Rule::Always(DType::Bool)).untracked();
     vec![
         truth(reduction("any", ops::any, |x| f64::from(x.iter().any(|&v| v != 0.0)), true)),
@@ -233,19 +233,19 @@ fn norms() -> Vec<Row> {
         }
     };
     vec![
-        norm.rule(Rule::FloatsOnly).ulps(32.0).away(&[0.0]).also("the 2-norm's slope at zero is 0", || {
+        norm.rule(Rule::FloatsOnly).ulps(32.0).away(&[0.0]).check("the gradient of the 2-norm at zero is 0", || {
             let x = Tensor::zeros([3], DType::F64).requires_grad_(true);
             ops::norm(&x, 2.0, ..)?.backward();
-            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [0.0; 3])
+            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0; 3])
         }),
         reduction("logsumexp", ops::logsumexp, logsumexp, false)
             .rule(Rule::FloatsOnly)
             .ulps(32.0)
             .gradient(Third)
-            .also("large numbers", || {
+            .check("large inputs", || {
                 Ok(ops::logsumexp(&Tensor::from([1e4, 1e4]), ..)?.item::<f64>() == 1e4 + 2f64.ln())
             })
-            .also("nothing but −∞", || {
+            .check("only −∞", || {
                 Ok(ops::logsumexp(&Tensor::from([f64::NEG_INFINITY; 2]), ..)?.item::<f64>() == f64::NEG_INFINITY)
             }),
     ]

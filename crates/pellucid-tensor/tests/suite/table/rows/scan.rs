@@ -5,7 +5,7 @@ use crate::table::row::{Gradient::Third, Row, Rule, real};
 use ops::Axes;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// What `f` makes of a row's first elements, up to each.
+/// Applies `f` to each prefix of a row.
 fn running(f: impl Fn(&[f64]) -> f64) -> impl Fn(&[f64]) -> Vec<f64> {
     move |x| (1..=x.len()).map(|n| f(&x[..n])).collect()
 }
@@ -15,12 +15,12 @@ fn log_sum_exp(x: &[f64]) -> f64 {
     if most.is_infinite() { most } else { most + x.iter().map(|v| (v - most).exp()).sum::<f64>().ln() }
 }
 
-/// The position of the last of the largest.
+/// Returns the position of the last maximum.
 fn last_largest(x: &[f64]) -> usize {
     (0..x.len()).fold(0, |best, i| if x[best].is_nan() && !x[i].is_nan() || x[i] < x[best] { best } else { i })
 }
 
-/// A row of one output, over every kind of axis.
+/// Returns a row of one output, over every kind of axis.
 fn row(name: &'static str, call: fn(&Tensor, Axes) -> Result<Tensor>, value: fn(&[f64]) -> f64) -> Row {
     let along = move |axis: usize| move |x: &[Nd]| x[0].rows(&[axis], running(value));
     Row::new(name)
@@ -42,12 +42,12 @@ fn row(name: &'static str, call: fn(&Tensor, Axes) -> Result<Tensor>, value: fn(
         .floats_only()
         .case("nothing", [real([0, 3])], move |x| call(&x[0], 0.into()), along(0))
         .floats_only()
-        .also("a number has no axis", move || Ok(call(&Tensor::from(1.0), 0.into()).is_err()))
-        .also("no keepdims", move || {
+        .check("a 0-d tensor has no axis", move || Ok(call(&Tensor::from(1.0), 0.into()).is_err()))
+        .check("keepdims is an error", move || {
             let x = Tensor::zeros([2, 3], DType::F32);
             Ok(matches!(call(&x, ops::over(1).keepdims()), Err(Error::InvalidArgument { .. })))
         })
-        .also("one axis", move || {
+        .check("several axes are an error", move || {
             let x = Tensor::zeros([2, 3], DType::F32);
             Ok(matches!(call(&x, [0, 1].into()), Err(Error::InvalidArgument { .. })))
         })
@@ -69,12 +69,12 @@ fn extreme(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor
         .outputs("nothing", [real([0, 2])], move |x| pair(x, 0.into()), move |x| both(&x[0], 0))
         .floats_only()
         .ordinary()
-        .also("NaN stays from where it is, and the last of equals counts", move || {
+        .check("NaN propagates from its position, and the last of equal elements counts", move || {
             let (values, positions) = call(&Tensor::from([1.0, 1.0, f64::NAN, 3.0]), 0.into())?;
             let nan = values.to_vec::<f64>()[2..].iter().all(|v| v.is_nan());
             Ok(nan && positions.to_vec::<i64>()[1] == 1)
         })
-        .also("a number has no axis", move || Ok(call(&Tensor::from(1.0), 0.into()).is_err()))
+        .check("a 0-d tensor has no axis", move || Ok(call(&Tensor::from(1.0), 0.into()).is_err()))
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -102,17 +102,17 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .any_zero()
-            .also("its gradient at zeros is that of the other factors", || {
+            .check("the gradient at zeros is the product of the other factors", || {
                 let x = Tensor::from([2.0, 0.0, 3.0, 0.0]).requires_grad_(true);
                 ops::sum(&ops::cumprod(&x, 0)?, ..)?.backward();
-                Ok(x.grad().expect("a gradient").to_vec::<f64>() == [1.0, 8.0, 0.0, 0.0])
+                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0, 8.0, 0.0, 0.0])
             }),
         long(
             row("logcumsumexp", ops::logcumsumexp, log_sum_exp).rule(Rule::FloatsOnly).ordinary(),
             |x| ops::logcumsumexp(x, 0),
             log_sum_exp,
         )
-        .also("no power overflows", || {
+        .check("intermediate powers do not overflow", || {
             Ok(ops::logcumsumexp(&Tensor::from([1e4, -1e4, f64::NEG_INFINITY]), 0)?.to_vec::<f64>() == [1e4; 3])
         }),
         extreme("cummax", ops::cummax, 1.0),
@@ -127,9 +127,9 @@ pub(super) fn rows() -> Vec<Row> {
             .case("more often than there are", [real([2])], |x| ops::diff(&x[0], 3, 0), |_| Nd::from_fn(&[0], |_| 0.0))
             .floats_only()
             .scale(4.0)
-            .also("of truth values whether they differ", || {
+            .check("booleans: true where neighbours differ", || {
                 Ok(ops::diff(&[true, true, false].into(), 1, 0)?.to_vec::<bool>() == [false, true])
             })
-            .also("no such axis", || Ok(ops::diff(&Tensor::from([1.0]), 1, 1).is_err())),
+            .check("an invalid axis is an error", || Ok(ops::diff(&Tensor::from([1.0]), 1, 1).is_err())),
     ]
 }

@@ -1,16 +1,16 @@
-//! Values that meet at an index, and tensors with other values in a part of them.
+//! Scatter operations with reductions, and tensors with parts replaced.
 
 use crate::table::nd::{Nd, indices, with};
 use crate::table::row::{Row, argument_refused, axis_refused, class, index, real, shape_refused};
 use ops::{Embedding, EmbeddingBag, ScatterReduceOp};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// What becomes of an element and the values that are sent to it.
-fn met(meeting: ScatterReduceOp, own: f64, with_self: bool, sent: &[f64]) -> f64 {
-    if sent.is_empty() {
+/// Reduces an element and the values that are scattered to it.
+fn reduce_values(meeting: ScatterReduceOp, own: f64, with_self: bool, scatter_along: &[f64]) -> f64 {
+    if scatter_along.is_empty() {
         return own;
     }
-    let all: Vec<f64> = with_self.then_some(own).into_iter().chain(sent.iter().copied()).collect();
+    let all: Vec<f64> = with_self.then_some(own).into_iter().chain(scatter_along.iter().copied()).collect();
     match meeting {
         ScatterReduceOp::Sum => all.iter().sum(),
         ScatterReduceOp::Prod => all.iter().product(),
@@ -20,8 +20,8 @@ fn met(meeting: ScatterReduceOp, own: f64, with_self: bool, sent: &[f64]) -> f64
     }
 }
 
-/// x, with the values at `places` sent along an axis by the index there.
-fn sent(
+/// Scatters the values at `places` to x along an axis, to the positions that the index contains there.
+fn scatter_along(
     x: &Nd,
     values: &Nd,
     axis: usize,
@@ -33,8 +33,8 @@ fn sent(
     let len = x.shape[axis] as f64;
     Nd::from_fn(&x.shape, |ix| {
         let here = |at: &Vec<usize>| with(at, axis, ix[axis]) == ix && (to(at) + len) % len == ix[axis] as f64;
-        let sent: Vec<f64> = indices(places).iter().filter(|at| here(at)).map(|at| values.at(at)).collect();
-        met(m, x.at(ix), own, &sent)
+        let scatter_along: Vec<f64> = indices(places).iter().filter(|at| here(at)).map(|at| values.at(at)).collect();
+        reduce_values(m, x.at(ix), own, &scatter_along)
     })
 }
 
@@ -51,7 +51,7 @@ fn out_of_bounds<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::IndexOutOfBounds { .. })))
 }
 
-fn reductions() -> Vec<Row> {
+fn reduction_rows() -> Vec<Row> {
     let mut scattered = Row::new("scatter_reduce").scale(8.0).ordinary();
     let mut indexed = Row::new("index_reduce").scale(8.0).ordinary();
     for (m, own) in MEETINGS {
@@ -60,7 +60,7 @@ fn reductions() -> Vec<Row> {
                 format!("{m:?}, {own}"),
                 [real([3, 3]), real([2, 4]), index([2, 4], 3)],
                 move |x| ops::scatter_reduce(&x[0], &x[2], &x[1].to_dtype(x[0].dtype()), 1, m, own),
-                move |x| sent(&x[0], &x[1], 1, |at| x[2].at(at), &[2, 4], m, own),
+                move |x| scatter_along(&x[0], &x[1], 1, |at| x[2].at(at), &[2, 4], m, own),
             )
             .floats_only();
         indexed = indexed
@@ -68,23 +68,26 @@ fn reductions() -> Vec<Row> {
                 format!("{m:?}, {own}"),
                 [real([3, 2]), real([4, 2]), index([4], 3)],
                 move |x| ops::index_reduce(&x[0], 0, &x[2], &x[1].to_dtype(x[0].dtype()), m, own),
-                move |x| sent(&x[0], &x[1], 0, |at| x[2].at(&at[..1]), &[4, 2], m, own),
+                move |x| scatter_along(&x[0], &x[1], 0, |at| x[2].at(&at[..1]), &[4, 2], m, own),
             )
             .floats_only();
     }
     let slopes = |values: Tensor, m| -> Result<Vec<f64>> {
         let (x, v) = (Tensor::from([2.0]).requires_grad_(true), values.requires_grad_(true));
         ops::scatter_reduce(&x, &[0i64, 0].into(), &v, 0, m, true)?.backward();
-        Ok([x.grad(), v.grad()].into_iter().flat_map(|g| g.expect("a gradient").to_vec::<f64>()).collect())
+        Ok([x.grad(), v.grad()]
+            .into_iter()
+            .flat_map(|g| g.expect("the tensor has a gradient").to_vec::<f64>())
+            .collect())
     };
     let scattered = scattered
-        .also("equal extrema share the gradient", move || {
+        .check("equal extrema share the gradient", move || {
             Ok(slopes(Tensor::from([2.0, 1.0]), ScatterReduceOp::Max)? == [0.5, 0.5, 0.0])
         })
-        .also("a product's gradient at zeros is that of the other factors", move || {
+        .check("the gradient of a product at zeros is the product of the other factors", move || {
             Ok(slopes(Tensor::from([0.0, 3.0]), ScatterReduceOp::Prod)? == [0.0, 6.0, 0.0])
         })
-        .also("integers, and their smallest", || {
+        .check("integers, and the minimum of their dtype", || {
             let x = Tensor::from([5i8, 5]);
             let least =
                 ops::scatter_reduce(&x, &[0i64].into(), &Tensor::from([-128i8]), 0, ScatterReduceOp::Max, false)?;
@@ -92,7 +95,7 @@ fn reductions() -> Vec<Row> {
                 ops::scatter_reduce(&x, &[0i64, 0].into(), &Tensor::from([-2i8, -2]), 0, ScatterReduceOp::Mean, true)?;
             Ok(least.to_vec::<i8>() == [-128, 5] && mean.to_vec::<i8>() == [0, 5])
         })
-        .also("NaN stays", || {
+        .check("NaN propagates", || {
             let y = ops::scatter_reduce(
                 &Tensor::from([1.0]),
                 &[0i64].into(),
@@ -103,18 +106,18 @@ fn reductions() -> Vec<Row> {
             );
             Ok(y?.item::<f64>().is_nan())
         })
-        .also("out of bounds", || {
+        .check("an index out of bounds is an error", || {
             let x = Tensor::from([1.0]);
             out_of_bounds(ops::scatter_reduce(&x, &[1i64].into(), &x, 0, ScatterReduceOp::Sum, true))
         });
-    let indexed = indexed.also("a source of another shape", || {
+    let indexed = indexed.check("a source of another shape is an error", || {
         let x = Tensor::zeros([2, 2], DType::F32);
         shape_refused(ops::index_reduce(&x, 0, &[0i64].into(), &x, ScatterReduceOp::Max, true))
     });
     vec![scattered, indexed]
 }
 
-fn slices() -> Vec<Row> {
+fn slice_rows() -> Vec<Row> {
     let inputs = || [real([3, 2]), real([4, 2]), index([4], 3)];
     let place = |v: f64| (v as isize).rem_euclid(3) as usize;
     let zeros = || Tensor::zeros([3, 2], DType::F64);
@@ -125,11 +128,23 @@ fn slices() -> Vec<Row> {
                 "twice",
                 inputs(),
                 |x| ops::index_add(&x[0], 0, &x[2], &x[1].to_dtype(x[0].dtype()), 2),
-                |x| sent(&x[0], &x[1].map(|v| 2.0 * v), 0, |at| x[2].at(&at[..1]), &[4, 2], ScatterReduceOp::Sum, true),
+                |x| {
+                    scatter_along(
+                        &x[0],
+                        &x[1].map(|v| 2.0 * v),
+                        0,
+                        |at| x[2].at(&at[..1]),
+                        &[4, 2],
+                        ScatterReduceOp::Sum,
+                        true,
+                    )
+                },
             )
             .floats_only()
-            .also("no such axis", move || axis_refused(ops::index_add(&zeros(), 2, &[0i64].into(), &zeros(), 1)))
-            .also("out of bounds", move || {
+            .check("an invalid axis is an error", move || {
+                axis_refused(ops::index_add(&zeros(), 2, &[0i64].into(), &zeros(), 1))
+            })
+            .check("an index out of bounds is an error", move || {
                 out_of_bounds(ops::index_add(&zeros(), 0, &[3i64].into(), &Tensor::zeros([1, 2], DType::F64), 1))
             }),
         Row::new("index_copy")
@@ -145,7 +160,7 @@ fn slices() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .also("fewer slices than indices", move || {
+            .check("fewer slices than indices are an error", move || {
                 shape_refused(ops::index_copy(&zeros(), 0, &[0i64, 1].into(), &Tensor::zeros([1, 2], DType::F64)))
             }),
         Row::new("index_fill")
@@ -158,24 +173,24 @@ fn slices() -> Vec<Row> {
                     Nd::from_fn(&[3, 2], |ix| if hit(ix[0]) { 1.0 } else { x[0].at(ix) })
                 },
             )
-            .also("a tensor has a gradient", || {
+            .check("a value tensor receives a gradient", || {
                 let value = Tensor::from(5.0).requires_grad_(true);
                 ops::sum(&ops::index_fill(&Tensor::zeros([3, 2], DType::F64), 1, &[0i64].into(), &value)?, ..)?
                     .backward();
-                Ok(value.grad().expect("a gradient").item::<f64>() == 3.0)
+                Ok(value.grad().expect("the tensor has a gradient").item::<f64>() == 3.0)
             })
-            .also("of one element", move || {
+            .check("a value of several elements is an error", move || {
                 shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), Tensor::from([1.0, 2.0])))
             }),
     ]
 }
 
-/// x with the k-th of the values where `place` says k.
+/// Returns x with the k-th value where `place` returns k.
 fn replaced(x: &[Nd], place: impl Fn(&[usize]) -> Option<usize>) -> Nd {
     Nd::from_fn(&x[0].shape, |ix| place(ix).map_or(x[0].at(ix), |k| x[1].data[k]))
 }
 
-fn parts() -> Vec<Row> {
+fn part_rows() -> Vec<Row> {
     let cast = |x: &[Tensor]| x[1].to_dtype(x[0].dtype());
     let zeros = || Tensor::zeros([3, 4], DType::F64);
     vec![
@@ -205,10 +220,10 @@ fn parts() -> Vec<Row> {
             )
             .floats_only()
             .scale(4.0)
-            .also("one position a value", move || {
+            .check("a wrong number of values is an error", move || {
                 shape_refused(ops::put(&zeros(), &[0i64].into(), &Tensor::from([1.0, 2.0]), false))
             })
-            .also("out of bounds", move || {
+            .check("an index out of bounds is an error", move || {
                 out_of_bounds(ops::put(&zeros(), &[12i64].into(), &Tensor::from([1.0]), false))
             }),
         Row::new("index_put")
@@ -230,7 +245,7 @@ fn parts() -> Vec<Row> {
             )
             .floats_only()
             .scale(4.0)
-            .also("a mask", || {
+            .check("a mask", || {
                 let y = ops::index_put(
                     &Tensor::from([1.0, 2.0, 3.0]),
                     Tensor::from([true, false, true]),
@@ -239,7 +254,7 @@ fn parts() -> Vec<Row> {
                 );
                 Ok(y?.to_vec::<f64>() == [9.0, 2.0, 9.0])
             })
-            .also("values that do not broadcast", move || {
+            .check("values that do not broadcast are an error", move || {
                 shape_refused(ops::index_put(&zeros(), Tensor::from([0i64]), &Tensor::from([1.0, 2.0]), false))
             }),
         Row::new("masked_scatter")
@@ -252,10 +267,10 @@ fn parts() -> Vec<Row> {
                 |x| replaced(x, |ix| [[0, 0], [0, 2], [1, 1]].iter().position(|at| ix == at)),
             )
             .floats_only()
-            .also("a source of too few elements", move || {
+            .check("a source with too few elements is an error", move || {
                 out_of_bounds(ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::from([1.0])))
             })
-            .also("of none, where nothing is true", move || {
+            .check("an all-false mask uses no values", move || {
                 let y = ops::masked_scatter(
                     &zeros(),
                     &Tensor::zeros([3, 4], DType::Bool),
@@ -265,11 +280,11 @@ fn parts() -> Vec<Row> {
                     ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::zeros([0], DType::F64));
                 Ok(y.shape()[..] == [3, 4] && out_of_bounds(refused)?)
             })
-            .also("a source of another dtype", move || {
+            .check("a source of another dtype is an error", move || {
                 let refused = ops::masked_scatter(&zeros(), &Tensor::zeros([3, 4], DType::Bool), &Tensor::from([1f32]));
                 Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
             })
-            .also("the mask is bool", move || {
+            .check("a mask of another dtype is an error", move || {
                 Ok(matches!(ops::masked_scatter(&zeros(), &zeros(), &zeros()), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("select_scatter")
@@ -280,10 +295,10 @@ fn parts() -> Vec<Row> {
                 |x| replaced(x, |ix| (ix[0] == 1).then_some(ix[1])),
             )
             .floats_only()
-            .also("out of bounds", move || {
+            .check("an index out of bounds is an error", move || {
                 out_of_bounds(ops::select_scatter(&zeros(), &Tensor::zeros([4], DType::F64), 0, 3))
             })
-            .also("another shape", move || {
+            .check("another shape is an error", move || {
                 shape_refused(ops::select_scatter(&zeros(), &Tensor::zeros([3], DType::F64), 0, 0))
             }),
         Row::new("slice_scatter")
@@ -294,8 +309,12 @@ fn parts() -> Vec<Row> {
                 |x| replaced(x, |ix| (ix[1] % 2 == 1).then_some(2 * ix[0] + ix[1] / 2)),
             )
             .floats_only()
-            .also("no axis more", move || axis_refused(ops::slice_scatter(&zeros(), &zeros(), 2, None, None, 1)))
-            .also("another shape", move || shape_refused(ops::slice_scatter(&zeros(), &zeros(), 0, Some(1), None, 1))),
+            .check("an invalid axis is an error", move || {
+                axis_refused(ops::slice_scatter(&zeros(), &zeros(), 2, None, None, 1))
+            })
+            .check("another shape is an error", move || {
+                shape_refused(ops::slice_scatter(&zeros(), &zeros(), 0, Some(1), None, 1))
+            }),
         Row::new("diagonal_scatter")
             .case(
                 "above the main one",
@@ -304,13 +323,13 @@ fn parts() -> Vec<Row> {
                 |x| replaced(x, |ix| (ix[1] == ix[0] + 1).then_some(ix[0])),
             )
             .floats_only()
-            .also("another length", move || {
+            .check("another length is an error", move || {
                 shape_refused(ops::diagonal_scatter(&zeros(), &Tensor::from([1.0]), 0, 0, 1))
             }),
     ]
 }
 
-fn rows_of_a_table() -> Row {
+fn embedding_row() -> Row {
     let plain = Embedding::default;
     let picked = |x: &[Nd]| {
         let shape = [&x[1].shape[..], &[x[0].shape[1]]].concat();
@@ -323,7 +342,7 @@ fn rows_of_a_table() -> Row {
     let gradient = |options: Embedding, index: &[i64]| -> Result<Vec<f64>> {
         let table = Tensor::from([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).requires_grad_(true);
         ops::embedding(&table, &Tensor::new(index, [index.len()]), options)?.sum(..).backward();
-        Ok(table.grad().expect("a gradient").to_vec::<f64>())
+        Ok(table.grad().expect("the tensor has a gradient").to_vec::<f64>())
     };
     Row::new("embedding")
         .case(
@@ -336,15 +355,15 @@ fn rows_of_a_table() -> Row {
         .floats_only()
         .case("no index", [real([3, 2]), index([0], 3)], move |x| ops::embedding(&x[0], &x[1], plain()), picked)
         .floats_only()
-        .also("the padding row gets no gradient", move || {
+        .check("the padding row has gradient 0", move || {
             let options = Embedding { padding_index: Some(-2), ..plain() };
             Ok(gradient(options, &[1, 0, -2, 0])? == [2.0, 2.0, 0.0, 0.0, 0.0, 0.0])
         })
-        .also("gradients are divided by frequencies", move || {
+        .check("gradients are divided by frequencies", move || {
             let options = Embedding { scale_by_frequency: true, ..plain() };
             Ok(gradient(options, &[2, -1, 0, 2])? == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
         })
-        .also("rows that are too long are scaled down in the table, the others are not", move || {
+        .check("used rows above the maximal norm are renormalised in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]]).requires_grad_(true);
             let options = Embedding { max_norm: Some((1.0, 2.0)), ..plain() };
             let y = ops::embedding(&table, &Tensor::from([0i64, 1, 0]), options)?;
@@ -353,35 +372,35 @@ fn rows_of_a_table() -> Row {
                 && near(table.to_vec(), &[0.6, 0.8, 0.3, 0.4, 6.0, 8.0])
                 && y.requires_grad())
         })
-        .also("a table that is a result is not written to", move || {
+        .check("renormalising a table that is not a leaf is an error", move || {
             let table = &Tensor::from([[3.0, 4.0]]).requires_grad_(true) * 2.0;
             let options = Embedding { max_norm: Some((1.0, 2.0)), ..plain() };
             let refused = ops::embedding(&table, &Tensor::from([0i64]), options);
             Ok(matches!(refused, Err(Error::InPlaceOnTracked { .. })))
         })
-        .also("an index outside", move || {
+        .check("an index out of bounds is an error", move || {
             let outside = |at: i64| ops::embedding(&Tensor::zeros([3, 2], DType::F32), &Tensor::from([at]), plain());
             Ok([3, -4, i64::MAX, i64::MIN]
                 .into_iter()
                 .all(|at| matches!(outside(at), Err(Error::IndexOutOfBounds { .. }))))
         })
-        .also("a padding index outside", move || {
+        .check("a padding index out of bounds is an error", move || {
             let options = Embedding { padding_index: Some(3), ..plain() };
             argument_refused(gradient(options, &[0]))
         })
-        .also("a table that is no matrix", move || {
+        .check("a table that is not a matrix is an error", move || {
             shape_refused(ops::embedding(&Tensor::zeros([3], DType::F32), &Tensor::from([0i64]), plain()))
         })
 }
 
-fn bags() -> Row {
+fn embedding_bag_row() -> Row {
     let offsets = || Tensor::from([0i64, 2, 2]);
     let of = move |mode| {
         move |x: &[Tensor]| {
             ops::embedding_bag(&x[0], &x[1], EmbeddingBag { mode, offsets: Some(&offsets()), ..Default::default() })
         }
     };
-    // Two rows, none, and the other three.
+    // Bags of two rows, none, and three rows.
     let bag = |x: &[Nd], b: usize| -> Vec<usize> {
         let rows = [0..2, 2..2, 2..5][b].clone();
         rows.map(|k| x[1].data[k] as usize).collect()
@@ -390,7 +409,7 @@ fn bags() -> Row {
         move |x: &[Nd]| {
             Nd::from_fn(&[3, 2], |ix| {
                 let rows: Vec<f64> = bag(x, ix[0]).into_iter().map(|r| x[0].at(&[r, ix[1]])).collect();
-                met(meeting, 0.0, false, &rows)
+                reduce_values(meeting, 0.0, false, &rows)
             })
         }
     };
@@ -422,7 +441,7 @@ fn bags() -> Row {
             },
         )
         .floats_only()
-        .also("the last offset may be an end", move || {
+        .check("the last offset may be the end", move || {
             let options = EmbeddingBag {
                 offsets: Some(&Tensor::from([0i64, 1, 2])),
                 include_last_offset: true,
@@ -430,34 +449,39 @@ fn bags() -> Row {
             };
             Ok(ops::embedding_bag(&table(), &[1i64, 0].into(), options)?.to_vec::<f64>() == [4.0, 8.0, 1.0, 2.0])
         })
-        .also("rows that are too long are scaled down in the table", move || {
+        .check("rows above the maximal norm are renormalised in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]).requires_grad_(true);
             let options = EmbeddingBag { max_norm: Some((1.0, 2.0)), mode: ScatterReduceOp::Sum, ..Default::default() };
             let y = ops::embedding_bag(&table, &[[0i64, 0]].into(), options)?.to_vec::<f64>();
             Ok((y[0] - 1.2).abs() < 1e-6 && (y[1] - 1.6).abs() < 1e-6 && table.to_vec::<f64>()[2..] == [6.0, 8.0])
         })
-        .also("gradients by frequency", move || {
+        .check("gradients are divided by frequencies", move || {
             let table = table().requires_grad_(true);
             let options = EmbeddingBag { mode: ScatterReduceOp::Sum, scale_by_frequency: true, ..Default::default() };
             ops::embedding_bag(&table, &[[0i64, 0], [0, 1]].into(), options)?.sum(..).backward();
             let max = EmbeddingBag { mode: ScatterReduceOp::Max, ..options };
             let refused = ops::embedding_bag(&table, &[[0i64]].into(), max);
-            // Three times a third, and once one.
-            let even = table.grad().expect("a gradient").to_vec::<f64>() == [1.0; 4];
+            // Three gradients of a third, and one of 1.
+            let even = table.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0; 4];
             Ok(even && matches!(refused, Err(Error::InvalidArgument { .. })))
         })
-        .also("a vector needs offsets", move || {
+        .check("a vector of indices without offsets is an error", move || {
             shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBag::default()))
         })
-        .also("no row beyond", move || {
+        .check("an index out of bounds is an error", move || {
             out_of_bounds(ops::embedding_bag(&table(), &[[2i64]].into(), EmbeddingBag::default()))
         })
-        .also("no product", move || {
+        .check("an unsupported reduction is an error", move || {
             let options = EmbeddingBag { mode: ScatterReduceOp::Prod, ..Default::default() };
             Ok(matches!(ops::embedding_bag(&table(), &[[0i64]].into(), options), Err(Error::InvalidArgument { .. })))
         })
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    reductions().into_iter().chain(slices()).chain(parts()).chain([rows_of_a_table(), bags()]).collect()
+    reduction_rows()
+        .into_iter()
+        .chain(slice_rows())
+        .chain(part_rows())
+        .chain([embedding_row(), embedding_bag_row()])
+        .collect()
 }

@@ -1,4 +1,4 @@
-//! Binary search, counts, and elements without repetition.
+//! Binary search, counts, and unique elements.
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_refused};
@@ -32,27 +32,27 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .also("equal ones, and NaN", move || {
+            .check("equal elements, and NaN", move || {
                 let values = Tensor::from([-1.0, 0.5, 2.0, 3.0, -2.0, f64::NAN]);
                 let (left, right) =
                     (ops::searchsorted(&edges(), &values, false)?, ops::searchsorted(&edges(), &values, true)?);
                 Ok(numbers(&left) == [0, 2, 3, 4, 0, 4] && numbers(&right) == [1, 3, 4, 4, 0, 4])
             })
-            .also("NaNs are the last of a row", || {
+            .check("NaNs are sorted last", || {
                 let sorted = Tensor::from([1.0, 2.0, f64::NAN, f64::NAN]);
                 let values = Tensor::from([0.0, 1.0, 1.5, 2.0, 9.0, f64::NAN]);
                 let (left, right) =
                     (ops::searchsorted(&sorted, &values, false)?, ops::searchsorted(&sorted, &values, true)?);
                 Ok(numbers(&left) == [0, 0, 1, 1, 2, 4] && numbers(&right) == [0, 1, 1, 2, 2, 4])
             })
-            .also("row by row", || {
+            .check("row by row", || {
                 let sorted = Tensor::from([[1i64, 3, 5], [2, 4, 6]]);
                 Ok(numbers(&ops::searchsorted(&sorted, &Tensor::from([[3i64], [3]]), false)?) == [1, 1])
             })
-            .also("among none", || {
+            .check("an empty sequence", || {
                 Ok(numbers(&ops::searchsorted(&Tensor::zeros([0], DType::F32), &Tensor::from(1f32), true)?) == [0])
             })
-            .also("rows of another number", move || {
+            .check("unequal numbers of rows are an error", move || {
                 shape_refused(ops::searchsorted(
                     &Tensor::zeros([2, 3], DType::F32),
                     &Tensor::zeros([3, 1], DType::F32),
@@ -70,24 +70,25 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .also("boundaries are a vector", || {
+            .check("a matrix of boundaries is an error", || {
                 shape_refused(ops::bucketize(&Tensor::from([1.0]), &Tensor::from([[1.0]]), false))
             }),
         Row::new("bincount")
-            .also("how often", || Ok(numbers(&ops::bincount(&[1i64, 3, 1].into(), None, 0)?) == [0, 2, 0, 1]))
-            .also("at least so many", || {
-                Ok(numbers(&ops::bincount(&Tensor::zeros([0], DType::I32), None, 2)?) == [0, 0])
-            })
-            .also("weights, with gradients", || {
+            .check("counts", || Ok(numbers(&ops::bincount(&[1i64, 3, 1].into(), None, 0)?) == [0, 2, 0, 1]))
+            .check(
+                "minimal length",
+                || Ok(numbers(&ops::bincount(&Tensor::zeros([0], DType::I32), None, 2)?) == [0, 0]),
+            )
+            .check("weights, with gradients", || {
                 let weights = Tensor::from([0.5, 2.0, 4.0]).requires_grad_(true);
                 let y = ops::bincount(&[1i64, 0, 1].into(), Some(&weights), 0)?;
                 ops::sum(&ops::mul(&y, Tensor::from([3.0, 5.0]))?, ..)?.backward();
                 Ok(y.to_vec::<f64>() == [2.0, 4.5]
-                    && weights.grad().expect("a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
+                    && weights.grad().expect("the tensor has a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
             })
-            .also("no negative number", || argument_refused(ops::bincount(&[-1i64].into(), None, 0)))
-            .also("no matrix", || shape_refused(ops::bincount(&[[1i64]].into(), None, 0)))
-            .also("no floats", || {
+            .check("a negative value is an error", || argument_refused(ops::bincount(&[-1i64].into(), None, 0)))
+            .check("a matrix is an error", || shape_refused(ops::bincount(&[[1i64]].into(), None, 0)))
+            .check("floats are an error", || {
                 Ok(matches!(ops::bincount(&[1.0].into(), None, 0), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("histogram")
@@ -107,33 +108,35 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .also("of the elements' range", || {
+            .check("the default range is that of the elements", || {
                 let (counts, edges) = ops::histogram(&Tensor::from([1.0, 2.0, 2.0, 5.0]), Bins::Count(4), None, false)?;
                 Ok(counts.to_vec::<f64>() == [1.0, 2.0, 0.0, 1.0] && edges.to_vec::<f64>() == [1.0, 2.0, 3.0, 4.0, 5.0])
             })
-            .also("one value lies in the middle", || {
+            .check("a single value is in the middle bin", || {
                 let (counts, edges) = ops::histogram(&Tensor::from([2.0]), Bins::Count(2), None, false)?;
                 Ok(counts.to_vec::<f64>() == [0.0, 1.0] && edges.to_vec::<f64>() == [1.5, 2.0, 2.5])
             })
-            .also("densities of weights, with gradients", || {
+            .check("densities of weights, with gradients", || {
                 let weights = Tensor::from([1.0, 3.0]).requires_grad_(true);
                 let bins = Bins::Between(2, 0.0, 4.0);
                 let (density, _) = ops::histogram(&Tensor::from([1.0, 3.0]), bins, Some(&weights), true)?;
                 ops::select(&density, 0, 0)?.backward();
-                let slopes = weights.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = weights.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(density.to_vec::<f64>() == [0.125, 0.375]
                     && (slopes[0] - 0.09375).abs() < 1e-15
                     && (slopes[1] + 0.03125).abs() < 1e-15)
             })
-            .also("no bin", || argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Count(0), None, false)))
-            .also("ends in order", || {
+            .check("zero bins are an error", || {
+                argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Count(0), None, false))
+            })
+            .check("bounds in the wrong order are an error", || {
                 argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Between(2, 1.0, 0.0), None, false))
             })
-            .also("one edge is no bin", || {
+            .check("one edge is an error", || {
                 shape_refused(ops::histogram(&Tensor::from([1.0]), Bins::Edges(&Tensor::from([1.0])), None, false))
             }),
         Row::new("histogramdd")
-            .also("points in a plane, in boxes", || {
+            .check("points in two dimensions", || {
                 let x = Tensor::from([[0.5, 0.5], [1.5, 0.0], [2.0, 3.0], [1.0, 4.0], [f64::NAN, 1.0]]);
                 let edges = Tensor::from([0.0, 1.0, 3.0]);
                 let bins = [Bins::Between(2, 0.0, 2.0), Bins::Edges(&edges)];
@@ -142,40 +145,40 @@ pub(super) fn rows() -> Vec<Row> {
                     && counts.shape()[..] == [2, 2]
                     && edges[0].to_vec::<f64>() == [0.0, 1.0, 2.0])
             })
-            .also("densities of weights, with gradients", || {
+            .check("densities of weights, with gradients", || {
                 let weights = Tensor::from([1.0, 3.0]).requires_grad_(true);
                 let (x, edges) = (Tensor::from([[0.5, 0.5], [1.5, 2.0]]), Tensor::from([0.0, 1.0, 3.0]));
                 let bins = [Bins::Between(2, 0.0, 2.0), Bins::Edges(&edges)];
                 let (density, _) = ops::histogramdd(&x, &bins, Some(&weights), true)?;
                 ops::select(&ops::ravel(&density)?, 0, 0)?.backward();
-                let slopes = weights.grad().expect("a gradient").to_vec::<f64>();
+                let slopes = weights.grad().expect("the tensor has a gradient").to_vec::<f64>();
                 Ok(density.to_vec::<f64>() == [0.25, 0.0, 0.0, 0.375] && slopes == [0.1875, -0.0625])
             })
-            .also("no points", || {
+            .check("zero points", || {
                 let x = Tensor::zeros([0, 2], DType::F64);
                 Ok(ops::histogramdd(&x, &[Bins::Count(2); 2], None, false)?.0.to_vec::<f64>() == [0.0; 4])
             })
-            .also("bins for every axis", || {
+            .check("a wrong number of bins is an error", || {
                 shape_refused(ops::histogramdd(&Tensor::from([[1.0, 2.0]]), &[Bins::Count(2)], None, false))
             })
-            .also("a weight for every point", || {
+            .check("a wrong number of weights is an error", || {
                 let weights = Tensor::from([1.0, 2.0]);
                 shape_refused(ops::histogramdd(&Tensor::from([[1.0]]), &[Bins::Count(2)], Some(&weights), false))
             }),
         Row::new("histc")
-            .also("between two numbers", || {
+            .check("a given range", || {
                 Ok(ops::histc(&Tensor::from([0.5, 1.0, 2.0, 3.0]), 2, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 2.0])
             })
-            .also("beyond the ends, and NaN", || {
+            .check("beyond the ends, and NaN", || {
                 let x = Tensor::from([-0.1, 0.0, 2.0, 2.1, f64::NAN, f64::INFINITY]);
                 Ok(ops::histc(&x, 4, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0])
             })
-            .also("no bin", || argument_refused(ops::histc(&Tensor::from([1.0]), 0, 0.0, 1.0)))
-            .also("of the elements' range", || {
+            .check("zero bins are an error", || argument_refused(ops::histc(&Tensor::from([1.0]), 0, 0.0, 1.0)))
+            .check("the default range is that of the elements", || {
                 Ok(ops::histc(&Tensor::from([0.0, 1.0, 2.0]), 2, 0.0, 0.0)?.to_vec::<f64>() == [1.0, 2.0])
             }),
         unique("unique", ops::unique, [1, 2, 3], [1, 2, 0, 0, 1], [2, 2, 1])
-            .also("slices", || {
+            .check("slices", || {
                 let x = Tensor::from([[2i64, 1], [1, 9], [2, 1], [1, 3]]);
                 let found = ops::unique(&x, Some(0))?;
                 let right = numbers(&found.values) == [1, 3, 1, 9, 2, 1] && numbers(&found.inverse) == [2, 1, 2, 0];
@@ -183,14 +186,14 @@ pub(super) fn rows() -> Vec<Row> {
                     && numbers(&found.counts) == [1, 1, 2]
                     && ops::unique(&x, Some(-1))?.values.shape()[..] == [4, 2])
             })
-            .also("no NaN equals another", || {
+            .check("NaNs are unequal to each other", || {
                 Ok(ops::unique(&Tensor::from([f64::NAN, 1.0, f64::NAN]), None)?.counts.size() == 3)
             }),
         unique("unique_consecutive", ops::unique_consecutive, [2, 3, 1, 2], [0, 1, 2, 2, 3], [1, 1, 2, 1]),
     ]
 }
 
-/// Of 2, 3, 1, 1, 2.
+/// Returns a row for the elements 2, 3, 1, 1, 2.
 fn unique<const N: usize>(
     name: &'static str,
     call: fn(&Tensor, Option<isize>) -> Result<ops::Unique>,
@@ -199,19 +202,19 @@ fn unique<const N: usize>(
     counts: [i64; N],
 ) -> Row {
     Row::new(name)
-        .also("values, where they are, and how often", move || {
+        .check("values, inverse positions and counts", move || {
             let found = call(&Tensor::from([2i64, 3, 1, 1, 2]), None)?;
             let (v, i, c) = (numbers(&found.values), numbers(&found.inverse), numbers(&found.counts));
             Ok(v == values && i == inverse && c == counts)
         })
-        .also("of nothing", move || {
+        .check("an empty input", move || {
             let found = call(&Tensor::zeros([0, 2], DType::F32), None)?;
             Ok(found.values.size() == 0 && found.inverse.shape()[..] == [0, 2])
         })
-        .also("the gradient goes to the first", move || {
+        .check("the gradient goes to the first occurrence", move || {
             let x = Tensor::from([4.0, 4.0]).requires_grad_(true);
             ops::sum(&call(&x, None)?.values, ..)?.backward();
-            Ok(x.grad().expect("a gradient").to_vec::<f64>() == [1.0, 0.0])
+            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0, 0.0])
         })
-        .also("no such axis", move || axis_refused(call(&Tensor::from([1.0]), Some(1))))
+        .check("an invalid axis is an error", move || axis_refused(call(&Tensor::from([1.0]), Some(1))))
 }

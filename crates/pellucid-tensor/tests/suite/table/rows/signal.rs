@@ -1,11 +1,11 @@
-//! Windows of signal processing.
+//! Window functions of signal processing.
 
 use crate::table::row::{Row, argument_refused};
 use ops::Window;
 use pellucid_tensor::{DType, Error, Result, ops};
 
-/// The weights are these, to ten digits.
-fn are(window: Window<'_>, count: usize, symmetric: bool, expected: &[f64]) -> Result<bool> {
+/// Returns true if the weights agree to ten digits.
+fn weights_are(window: Window<'_>, count: usize, symmetric: bool, expected: &[f64]) -> Result<bool> {
     let weights = ops::signal_window(window, count, symmetric, DType::F64)?.to_vec::<f64>();
     let near = weights.iter().zip(expected).all(|(w, e)| (w - e).abs() < 1e-10);
     Ok(weights.len() == expected.len() && near)
@@ -21,36 +21,39 @@ pub(super) fn rows() -> Vec<Row> {
         plain.into_iter().chain([exponential, gaussian, cosines, hamming, kaiser])
     };
     vec![
-        // The values of scipy.signal.windows.
+        // Reference values of scipy.signal.windows.
         Row::new("signal_window")
             .untracked()
-            .also("triangle", || are(Window::Bartlett, 5, true, &[0.0, 0.5, 1.0, 0.5, 0.0]))
-            .also("one period of it", || are(Window::Bartlett, 4, false, &[0.0, 0.5, 1.0, 0.5]))
-            .also("Blackman", || are(Window::Blackman, 5, true, &[0.0, 0.34, 1.0, 0.34, 0.0]))
-            .also("sine", || are(Window::Cosine, 3, true, &[0.5, 1.0, 0.5]))
-            .also("Hamming", || are(Window::Hamming, 5, true, &[0.08, 0.54, 1.0, 0.54, 0.08]))
-            .also("Hann", || are(Window::Hann, 4, false, &[0.0, 0.5, 1.0, 0.5]))
-            .also("another mean", || are(Window::GeneralHamming { alpha: 0.6 }, 3, true, &[0.2, 1.0, 0.2]))
-            .also("cosines", || are(Window::GeneralCosine(&[0.5, 0.3, 0.2]), 3, true, &[0.4, 1.0, 0.4]))
-            .also("Nuttall", || are(Window::Nuttall, 3, true, &[0.0003628, 1.0, 0.0003628]))
-            .also("exponential", || {
+            .check("triangle", || weights_are(Window::Bartlett, 5, true, &[0.0, 0.5, 1.0, 0.5, 0.0]))
+            .check("one period of the triangle", || weights_are(Window::Bartlett, 4, false, &[0.0, 0.5, 1.0, 0.5]))
+            .check("Blackman", || weights_are(Window::Blackman, 5, true, &[0.0, 0.34, 1.0, 0.34, 0.0]))
+            .check("sine", || weights_are(Window::Cosine, 3, true, &[0.5, 1.0, 0.5]))
+            .check("Hamming", || weights_are(Window::Hamming, 5, true, &[0.08, 0.54, 1.0, 0.54, 0.08]))
+            .check("Hann", || weights_are(Window::Hann, 4, false, &[0.0, 0.5, 1.0, 0.5]))
+            .check("general Hamming", || weights_are(Window::GeneralHamming { alpha: 0.6 }, 3, true, &[0.2, 1.0, 0.2]))
+            .check("general cosine", || weights_are(Window::GeneralCosine(&[0.5, 0.3, 0.2]), 3, true, &[0.4, 1.0, 0.4]))
+            .check("Nuttall", || weights_are(Window::Nuttall, 3, true, &[0.0003628, 1.0, 0.0003628]))
+            .check("exponential", || {
                 let e = 1.0 / std::f64::consts::E;
-                are(Window::Exponential { center: Some(0.0), tau: 1.0 }, 3, false, &[1.0, e, e * e])
+                weights_are(Window::Exponential { center: Some(0.0), tau: 1.0 }, 3, false, &[1.0, e, e * e])
             })
-            .also("Gauss", || {
+            .check("Gauss", || {
                 let e = (-0.5f64).exp();
-                are(Window::Gaussian { std: 1.0 }, 3, true, &[e, 1.0, e])
+                weights_are(Window::Gaussian { std: 1.0 }, 3, true, &[e, 1.0, e])
             })
-            .also("Kaiser: 1/I0(2) at the ends", || {
+            .check("Kaiser: 1/I0(2) at the ends", || {
                 let end = 1.0 / 2.279_585_302_336_067;
-                are(Window::Kaiser { beta: 2.0 }, 3, true, &[end, 1.0, end])
+                weights_are(Window::Kaiser { beta: 2.0 }, 3, true, &[end, 1.0, end])
             })
-            .also("one weight is 1, and none are none", move || {
+            .check("a window of one weight, and of none", move || {
                 all().try_fold(true, |right, w| {
-                    Ok(right && are(w, 1, true, &[1.0])? && are(w, 1, false, &[1.0])? && are(w, 0, false, &[])?)
+                    Ok(right
+                        && weights_are(w, 1, true, &[1.0])?
+                        && weights_are(w, 1, false, &[1.0])?
+                        && weights_are(w, 0, false, &[])?)
                 })
             })
-            .also("what makes no window", || {
+            .check("invalid parameters weights_are errors", || {
                 let refused = |w| argument_refused(ops::signal_window(w, 3, true, DType::F32));
                 Ok(refused(Window::Exponential { center: None, tau: 0.0 })?
                     && refused(Window::Exponential { center: Some(1.0), tau: 1.0 })?
@@ -58,7 +61,7 @@ pub(super) fn rows() -> Vec<Row> {
                     && refused(Window::GeneralCosine(&[]))?
                     && refused(Window::Kaiser { beta: f64::NAN })?)
             })
-            .also("integers and halves", || {
+            .check("integer and half-precision dtypes", || {
                 let refused = |dtype| {
                     let result = ops::signal_window(Window::Hann, 3, true, dtype);
                     matches!(result, Err(Error::DTypeMismatch { .. }))

@@ -1,10 +1,10 @@
-//! Order along an axis.
+//! Sorting along an axis.
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, real};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
-/// The positions of a row's elements in order: stable, NaN as the largest.
+/// Returns the positions of the elements of a row in stable order, with NaN as the largest.
 fn order(x: &[f64], descending: bool) -> Vec<usize> {
     let mut positions: Vec<usize> = (0..x.len()).collect();
     let compare = |a: f64, b: f64| a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()));
@@ -45,10 +45,10 @@ pub(super) fn rows() -> Vec<Row> {
             .long()
             .outputs("nothing", [real([0, 2])], sort(0, false), sorted(0, false))
             .floats_only()
-            .also("a number has no axis", || Ok(ops::sort(&Tensor::from(1.0), 0, false).is_err())),
+            .check("a 0-d tensor has no axis", || Ok(ops::sort(&Tensor::from(1.0), 0, false).is_err())),
         Row::new("msort")
             .case("the first axis", [real([4, 2])], |x| ops::msort(&x[0]), |x| values(&x[0], 0, false))
-            .also("a number has no axis", || Ok(ops::msort(&Tensor::from(1.0)).is_err())),
+            .check("a 0-d tensor has no axis", || Ok(ops::msort(&Tensor::from(1.0)).is_err())),
         Row::new("argsort")
             .rule(Rule::Always(DType::I64))
             .untracked()
@@ -59,7 +59,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::argsort(&x[0], 0, true),
                 |x| positions(&x[0], 0, true),
             )
-            .also("stable, both ways", || {
+            .check("stable, both ways", || {
                 let x = Tensor::from([1i64, 0, 1, 0]);
                 let (up, down) = (ops::argsort(&x, 0, false)?, ops::argsort(&x, 0, true)?);
                 Ok(up.to_vec::<i64>() == [1, 3, 0, 2] && down.to_vec::<i64>() == [0, 2, 1, 3])
@@ -71,7 +71,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .outputs("none", [real([2, 3])], top(0, 1, true), first(0, 1, true))
             .floats_only()
-            .also("more than there are", || {
+            .check("more elements than available are an error", || {
                 Ok(matches!(ops::topk(&Tensor::from([1.0]), 2, 0, true), Err(Error::InvalidArgument { .. })))
             }),
         Row::new("kthvalue")
@@ -87,7 +87,7 @@ pub(super) fn rows() -> Vec<Row> {
                     ]
                 },
             )
-            .also("counted from 1", || Ok(ops::kthvalue(&Tensor::from([1.0]), 0, 0).is_err()))
-            .also("beyond the axis", || Ok(ops::kthvalue(&Tensor::from([1.0]), 2, 0).is_err())),
+            .check("k is counted from 1", || Ok(ops::kthvalue(&Tensor::from([1.0]), 0, 0).is_err()))
+            .check("k beyond the axis is an error", || Ok(ops::kthvalue(&Tensor::from([1.0]), 2, 0).is_err())),
     ]
 }

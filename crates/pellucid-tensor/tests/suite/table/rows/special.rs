@@ -1,4 +1,4 @@
-//! Special functions, against series and integrals.
+//! Special functions, compared with series and integrals.
 
 use super::{binary_row as binary, unary_row as unary};
 use crate::table::nd::{Nd, zip};
@@ -19,7 +19,7 @@ fn k(n: i32) -> impl Fn(f64) -> f64 + Copy {
     }
 }
 
-/// By bisection, on the side where the function is small.
+/// Computes the quantile by bisection, on the side where the function is small.
 fn quantile(p: f64) -> f64 {
     match p {
         0.0 => return f64::NEG_INFINITY,
@@ -39,7 +39,7 @@ fn quantile(p: f64) -> f64 {
 pub(super) fn rows() -> Vec<Row> {
     let scaled = |x: f64, y: f64| y * (-x.abs()).exp();
     let rows = vec![
-        unary!(polygamma(0.0), digamma).within(0.4..=2.0).ulps(32.0).scale(2.0).also("of order 1 and 3 too", || {
+        unary!(polygamma(0.0), digamma).within(0.4..=2.0).ulps(32.0).scale(2.0).check("orders 1 and 3", || {
             let close = |n: f64, want: f64| -> pellucid_tensor::Result<bool> {
                 Ok((ops::polygamma(&Tensor::from(0.5), n)?.item::<f64>() - want).abs() < 1e-13 * want)
             };
@@ -61,16 +61,19 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(bessel_j1, |x| series_j(1, x)).within(-1.3..=1.3).scale(1.0).gradient(Third),
         unary!(bessel_y0, |x| series_y(0, x)).within(0.4..=1.3).ulps(64.0).scale(1.0),
         unary!(bessel_y1, |x| series_y(1, x)).within(0.4..=1.3).ulps(64.0).scale(1.0),
-        unary!(airy_ai, airy).within(-4.0..=4.0).ulps(256.0).scale(1.0).gradient(Third).also("far away", || {
-            let y = ops::airy_ai(&Tensor::from([-30.0, 30.0, f64::INFINITY, f64::NAN]))?.to_vec::<f64>();
-            let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-12;
-            Ok(near(y[0], -0.087_968_188_456_842_2)
-                && near(y[1], 3.208_217_591_550_48e-49)
-                && y[2] == 0.0
-                && y[3].is_nan())
-        }),
+        unary!(airy_ai, airy).within(-4.0..=4.0).ulps(256.0).scale(1.0).gradient(Third).check(
+            "large arguments",
+            || {
+                let y = ops::airy_ai(&Tensor::from([-30.0, 30.0, f64::INFINITY, f64::NAN]))?.to_vec::<f64>();
+                let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-12;
+                Ok(near(y[0], -0.087_968_188_456_842_2)
+                    && near(y[1], 3.208_217_591_550_48e-49)
+                    && y[2] == 0.0
+                    && y[3].is_nan())
+            },
+        ),
         unary!(spherical_bessel_j0, |x| if x == 0.0 { 1.0 } else { x.sin() / x }),
-        binary!(logaddexp2, |a, b| (a.exp2() + b.exp2()).log2()).scale(4.0).gradient(Third).also(
+        binary!(logaddexp2, |a, b| (a.exp2() + b.exp2()).log2()).scale(4.0).gradient(Third).check(
             "equal infinities",
             || {
                 let x = Tensor::from([f64::INFINITY, f64::NEG_INFINITY]);
@@ -78,10 +81,10 @@ pub(super) fn rows() -> Vec<Row> {
             },
         ),
     ];
-    rows.into_iter().map(|row| row.rule(Rule::Floats).ordinary()).chain(others()).collect()
+    rows.into_iter().map(|row| row.rule(Rule::Floats).ordinary()).chain(further_rows()).collect()
 }
 
-/// P(a, x) for a = 1, 2 and 3, where it is 1 − e⁻ˣ·Σ xᵏ/k! over k < a.
+/// Returns a row of P(a, x) for a = 1, 2 and 3, where P is 1 − e⁻ˣ·Σ xᵏ/k! over k < a.
 fn incomplete(
     name: &'static str,
     call: fn(&Tensor, &Tensor) -> pellucid_tensor::Result<Tensor>,
@@ -101,17 +104,17 @@ fn incomplete(
         )
         .floats_only()
         .ordinary()
-        .also("at the ends, and beyond", move || {
+        .check("the ends of the domain, and beyond", move || {
             let (a, x) = (Tensor::from([2.0, 2.0, -1.0, 2.0]), Tensor::from([0.0, f64::INFINITY, 1.0, -1.0]));
             let y = call(&a, &x)?.to_vec::<f64>();
             Ok(y[0] == of(0.0) && y[1] == of(1.0) && y[2].is_nan() && y[3].is_nan())
         })
-        .also("no gradient by a", move || {
+        .check("a tracked first argument is an error", move || {
             Ok(matches!(call(&shape().requires_grad_(true), &shape()), Err(Error::NoGradient { .. })))
         })
 }
 
-fn others() -> Vec<Row> {
+fn further_rows() -> Vec<Row> {
     let s = || Tensor::from([1.5, 2.0, 4.0]);
     vec![
         Row::new("zeta")
@@ -124,7 +127,7 @@ fn others() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .also("poles, and what is not defined", || {
+            .check("poles and undefined arguments", || {
                 let (s, q) = (Tensor::from([1.0, 0.5, 2.0, 3.0, 2.5]), Tensor::from([3.0, 1.0, -1.0, -2.5, -0.5]));
                 let y = ops::zeta(&s, &q)?.to_vec::<f64>();
                 Ok(y[0] == f64::INFINITY
@@ -133,11 +136,11 @@ fn others() -> Vec<Row> {
                     && y[4].is_nan()
                     && (y[3] - 0.054_102_025_820_863_7).abs() < 1e-12)
             })
-            .also("no gradient by s", || {
+            .check("a tracked first argument is an error", || {
                 let s = Tensor::from(2.0).requires_grad_(true);
                 Ok(matches!(ops::zeta(&s, &Tensor::from(1.0)), Err(Error::NoGradient { op: "zeta" })))
             })
-            .also("shapes that do not broadcast", || {
+            .check("shapes that do not broadcast are an error", || {
                 shape_refused(ops::zeta(&Tensor::from([2.0, 3.0]), &Tensor::from([1.0, 2.0, 3.0])))
             }),
         incomplete("igamma", ops::igamma, |p| p),
@@ -153,7 +156,7 @@ fn others() -> Vec<Row> {
                 |x| x[0].map(|x| 1.5 * PI.ln() + libm::lgamma(x) + libm::lgamma(x - 0.5) + libm::lgamma(x - 1.0)),
             )
             .ordinary()
-            .also("of no dimension", || {
+            .check("dimension 0 is an error", || {
                 Ok(matches!(ops::multigammaln(&Tensor::zeros([1], DType::F32), 0), Err(Error::InvalidArgument { .. })))
             }),
     ]

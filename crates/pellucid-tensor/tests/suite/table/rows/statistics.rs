@@ -1,4 +1,4 @@
-//! Covariances, pairs of moments, and integrals of samples.
+//! Covariances, mean and variance pairs, and integrals of samples.
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, axis_refused, real, shape_refused};
@@ -8,7 +8,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 const FREQUENCIES: [i64; 4] = [1, 3, 2, 1];
 const WEIGHTS: [f64; 4] = [0.5, 1.0, 0.25, 2.0];
 
-/// By the definition, for weights w of the observations and n degrees of freedom.
+/// Computes the covariance by its definition, for weights w of the observations and n degrees of freedom.
 fn covariance(x: &Nd, w: &[f64], n: f64) -> Nd {
     let (variables, count) = (x.shape[0], x.shape[1]);
     let total: f64 = w.iter().sum();
@@ -67,12 +67,14 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .also("three axes", || shape_refused(ops::cov(&Tensor::zeros([1, 1, 1], DType::F32), Cov::default())))
-            .also("a weight an observation", || {
+            .check("three axes are an error", || {
+                shape_refused(ops::cov(&Tensor::zeros([1, 1, 1], DType::F32), Cov::default()))
+            })
+            .check("a wrong number of weights is an error", || {
                 let (x, a) = (Tensor::zeros([2, 3], DType::F32), Tensor::zeros([2], DType::F32));
                 shape_refused(ops::cov(&x, Cov { weights: Some(&a), ..Default::default() }))
             })
-            .also("frequencies are counts", || {
+            .check("float frequencies are an error", || {
                 let x = Tensor::zeros([3], DType::F32);
                 let refused = ops::cov(&x, Cov { frequencies: Some(&x), ..Default::default() });
                 Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
@@ -88,7 +90,7 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .also("of one it is 1", || Ok(ops::corrcoef(&Tensor::from([1.0, 4.0, 5.0]))?.item::<f64>() == 1.0)),
+            .check("one variable gives 1", || Ok(ops::corrcoef(&Tensor::from([1.0, 4.0, 5.0]))?.item::<f64>() == 1.0)),
         Row::new("var_mean")
             .outputs(
                 "rows",
@@ -97,7 +99,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| vec![x[0].reduce(&[1], |x| moments(x, 1.0).0), x[0].reduce(&[1], |x| moments(x, 1.0).1)],
             )
             .floats_only()
-            .also("no such axis", || axis_refused(ops::var_mean(&Tensor::from([1.0]), 1))),
+            .check("an invalid axis is an error", || axis_refused(ops::var_mean(&Tensor::from([1.0]), 1))),
         Row::new("std_mean")
             .outputs(
                 "all",
@@ -106,7 +108,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| vec![x[0].fold(&[0, 1], |x| moments(x, 0.0).0.sqrt()), x[0].fold(&[0, 1], |x| moments(x, 0.0).1)],
             )
             .floats_only()
-            .also("no such axis", || axis_refused(ops::std_mean(&Tensor::from([1.0]), 1))),
+            .check("an invalid axis is an error", || axis_refused(ops::std_mean(&Tensor::from([1.0]), 1))),
         Row::new("trapezoid")
             .case(
                 "of steps",
@@ -129,10 +131,10 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::scalar(area(&x[0].data, |i| x[1].data[i])),
             )
             .floats_only()
-            .also("of nothing 0", || {
+            .check("an empty input gives 0", || {
                 Ok(ops::trapezoid(&Tensor::zeros([0], DType::F64), Spacing::Step(1.0), 0)?.item::<f64>() == 0.0)
             })
-            .also("points of another number", move || {
+            .check("a wrong number of points is an error", move || {
                 shape_refused(ops::trapezoid(&Tensor::zeros([3], DType::F64), Spacing::Points(&points()), 0))
             }),
         Row::new("cumulative_trapezoid")
@@ -147,7 +149,7 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .also("no such axis", || {
+            .check("an invalid axis is an error", || {
                 axis_refused(ops::cumulative_trapezoid(&Tensor::from([1.0]), Spacing::Step(1.0), 1))
             }),
     ];

@@ -1,12 +1,12 @@
 //! Determinants.
 
 use super::{not_square, positive, positive_of, regular, regular_of, row, singular, zeros};
-use crate::table::algebra::{Mat, identity, numbers, solved};
+use crate::table::algebra::{Mat, identity, numbers, solve_with_determinant};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, one, real};
 use pellucid_tensor::{Check, Result, Tensor, gradcheck, gradgradcheck, ops};
 
-/// The gradients of det at a matrix, of three orders.
+/// Checks the gradients of det at a matrix, up to third order.
 fn det_gradients(x: Tensor) -> Result<bool> {
     let x = x.requires_grad_(true);
     let f = |x: &[Tensor]| one(ops::det(&x[0]));
@@ -16,7 +16,7 @@ fn det_gradients(x: Tensor) -> Result<bool> {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    let det = |x: &Mat| solved(x, &identity(x.len())).1;
+    let det = |x: &Mat| solve_with_determinant(x, &identity(x.len())).1;
     let of = move |x: &[Nd]| numbers(&x[0], |a| det(&regular_of(a)));
     let number = |name| row(name).scale(64.0);
     vec![
@@ -26,24 +26,26 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("an empty batch", [real([0, 2, 2])], |x| ops::det(&x[0]), |x| x[0].reshape(&[0]))
             .floats_only()
-            .also("of nothing 1", || Ok(ops::det(&zeros(&[2, 0, 0]))?.to_vec::<f64>() == [1.0, 1.0]))
-            .also("of rank 1", || {
+            .check("an empty matrix has determinant 1", || {
+                Ok(ops::det(&zeros(&[2, 0, 0]))?.to_vec::<f64>() == [1.0, 1.0])
+            })
+            .check("gradients at rank 1", || {
                 let x = Tensor::from([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [-1.0, -2.0, -3.0]]);
                 Ok(ops::det(&x)?.item::<f64>() == 0.0 && det_gradients(x)?)
             })
-            .also("of rank 2", || {
+            .check("gradients at rank 2", || {
                 let x = Tensor::from([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [5.0, 7.0, 9.0]]);
                 Ok(ops::det(&x)?.item::<f64>().abs() < 1e-14 && det_gradients(x)?)
             })
-            .also("of zeros", || det_gradients(zeros(&[2, 2, 2])))
-            .also("of a large one without full rank", || {
+            .check("gradients at the zero matrix", || det_gradients(zeros(&[2, 2, 2])))
+            .check("a large matrix without full rank", || {
                 let x = ops::sin(&ops::square(&ops::reshape(&Tensor::arange(1.0, 101.0, 1.0), [10, 10])?)?)?;
                 det_gradients(ops::concatenate(
                     &[&ops::narrow(&x, 0, 0, 9)?, &ops::sum(&ops::narrow(&x, 0, 0, 2)?, ops::over(0).keepdims())?],
                     0,
                 )?)
             })
-            .also("square matrices only", || not_square(ops::det)),
+            .check("a matrix that is not square is an error", || not_square(ops::det)),
         number("slogdet")
             .rules([Rule::Precise, Rule::Precise])
             .outputs(
@@ -59,11 +61,11 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| vec![of(x).map(|d| -d.signum()), of(x).map(|d| d.abs().ln())],
             )
             .floats_only()
-            .also("of a singular matrix", || {
+            .check("a singular matrix", || {
                 let (sign, log) = ops::slogdet(&singular())?;
                 Ok(sign.to_vec::<f64>() == [1.0, 0.0] && log.to_vec::<f64>()[1] == f64::NEG_INFINITY)
             })
-            .also("of nothing", || {
+            .check("an empty input", || {
                 let (sign, log) = ops::slogdet(&zeros(&[0, 0]))?;
                 Ok((sign.item::<f64>(), log.item::<f64>()) == (1.0, 0.0))
             }),
@@ -74,7 +76,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::logdet(&positive(&x[0])?),
                 move |x| numbers(&x[0], |a| det(&positive_of(a)).ln()),
             )
-            .also("of a negative determinant NaN, of zero −∞", || {
+            .check("a negative determinant gives NaN, zero gives −∞", || {
                 let x = Tensor::from([[[1.0, 0.0], [0.0, -1.0]], [[1.0, 2.0], [2.0, 4.0]]]);
                 let y = ops::logdet(&x)?.to_vec::<f64>();
                 Ok(y[0].is_nan() && y[1] == f64::NEG_INFINITY)

@@ -3,25 +3,27 @@
 use super::{
     names_the_second, not_square, promotes, regular, regular_of, row, second_is_nan, singular, square, triangle, zeros,
 };
-use crate::table::algebra::{each, inverse, solved};
+use crate::table::algebra::{each, inverse, solve_with_determinant};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
     let both = |x: &[Tensor], left| ops::solve(&regular(&x[0])?, &x[1], left);
-    let of = |x: &[Nd]| each(x, |a| solved(&regular_of(&a[0]), &a[1]).0);
+    let of = |x: &[Nd]| each(x, |a| solve_with_determinant(&regular_of(&a[0]), &a[1]).0);
     let ones = || Tensor::ones([2, 2, 1], DType::F64);
     let tri = |x: &[Tensor], upper, left, unit| ops::solve_triangular(&regular(&x[0])?, &x[1], upper, left, unit);
-    let tri_of = |x: &[Nd], upper, unit| each(x, |a| solved(&triangle(&regular_of(&a[0]), upper, unit), &a[1]).0);
+    let tri_of = |x: &[Nd], upper, unit| {
+        each(x, |a| solve_with_determinant(&triangle(&regular_of(&a[0]), upper, unit), &a[1]).0)
+    };
     vec![
         square("inv", |x| ops::inv(&regular(x)?), |x| inverse(&regular_of(x)))
-            .also("singular", || names_the_second(ops::inv(&singular())))
-            .also("singular, deferred", || second_is_nan(|| ops::inv(&singular())))
-            .also("NaN is no reason to refuse", || {
+            .check("a singular matrix is an error that names it", || names_the_second(ops::inv(&singular())))
+            .check("a singular matrix gives NaN in deferred execution", || second_is_nan(|| ops::inv(&singular())))
+            .check("NaN in the input is not an error", || {
                 Ok(ops::inv(&Tensor::full([2, 2], f64::NAN, DType::F64))?.to_vec::<f64>().iter().all(|x| x.is_nan()))
             })
-            .also("square matrices only", || not_square(ops::inv)),
+            .check("a matrix that is not square is an error", || not_square(ops::inv)),
         row("inv_ex")
             .rules([Rule::Precise, Rule::OfPrecise(DType::I32)])
             .outputs(
@@ -30,14 +32,14 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::inv_ex(&regular(&x[0])?).map(|(x, info)| vec![x, info]),
                 |x| vec![each(x, |a| inverse(&regular_of(&a[0]))), Nd::scalar(0.0)],
             )
-            .also("singular", || {
+            .check("a singular matrix is an error that names it", || {
                 let (x, info) = ops::inv_ex(&singular())?;
                 Ok(info.to_vec::<i32>() == [0, 2] && x.to_vec::<f64>()[4..].iter().all(|x| x.is_nan()))
             }),
         row("solve")
             .case("matrices", [real([3, 3]), real([3, 2])], move |x| both(x, true), of)
             .floats_only()
-            .also("dtypes", || {
+            .check("promotion, and half precision is an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| ops::solve(a, b, true))
             })
             .case("a batch", [real([2, 2, 2]), real([2, 2, 1])], move |x| both(x, true), of)
@@ -65,13 +67,19 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 2, 2]), real([0, 2, 3])], |x| ops::solve(&x[0], &x[1], true), |x| x[1].clone())
             .floats_only()
-            .also("singular", move || names_the_second(ops::solve(&singular(), &ones(), true)))
-            .also("singular, deferred", move || second_is_nan(|| ops::solve(&singular(), &ones(), true)))
-            .also("vectors from the right", || {
+            .check("a singular matrix is an error that names it", move || {
+                names_the_second(ops::solve(&singular(), &ones(), true))
+            })
+            .check("a singular matrix gives NaN in deferred execution", move || {
+                second_is_nan(|| ops::solve(&singular(), &ones(), true))
+            })
+            .check("vectors on the right side", || {
                 argument_refused(ops::solve(&regular(&zeros(&[2, 2]))?, &zeros(&[2]), false))
             })
-            .also("lengths that differ", || shape_refused(ops::solve(&zeros(&[2, 2]), &zeros(&[3, 1]), true)))
-            .also("batches that differ", || shape_refused(ops::solve(&zeros(&[2, 2, 2]), &zeros(&[3, 2, 1]), true))),
+            .check("unequal lengths are an error", || shape_refused(ops::solve(&zeros(&[2, 2]), &zeros(&[3, 1]), true)))
+            .check("unequal batch shapes are an error", || {
+                shape_refused(ops::solve(&zeros(&[2, 2, 2]), &zeros(&[3, 2, 1]), true))
+            }),
         row("solve_ex")
             .rules([Rule::Precise, Rule::OfPrecise(DType::I32)])
             .outputs(
@@ -81,12 +89,14 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| vec![of(x), Nd::scalar(0.0)],
             )
             .floats_only()
-            .also("dtypes", || {
+            .check("promotion, and half precision is an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     Ok(ops::solve_ex(a, b, true)?.0)
                 })
             })
-            .also("singular", move || Ok(ops::solve_ex(&singular(), &ones(), true)?.1.to_vec::<i32>() == [0, 2])),
+            .check("a singular matrix is an error that names it", move || {
+                Ok(ops::solve_ex(&singular(), &ones(), true)?.1.to_vec::<i32>() == [0, 2])
+            }),
         row("solve_triangular")
             .case(
                 "upper",
@@ -95,7 +105,7 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| tri_of(x, true, false),
             )
             .floats_only()
-            .also("dtypes", || {
+            .check("promotion, and half precision is an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     ops::solve_triangular(a, b, true, true, false)
                 })
@@ -128,12 +138,12 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| tri_of(&[Nd::from_fn(&[3, 2, 2], |ix| x[0].at(&ix[1..])), x[1].clone()], true, false),
             )
             .floats_only()
-            .also("a zero on the diagonal", move || {
+            .check("a zero on the diagonal is an error", move || {
                 let a = Tensor::from([[[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [5.0, 0.0]]]);
                 let go = || ops::solve_triangular(&a, &ones(), true, true, false);
                 Ok(names_the_second(go())? && second_is_nan(go)?)
             })
-            .also("lengths that differ", || {
+            .check("unequal lengths are an error", || {
                 shape_refused(ops::solve_triangular(&zeros(&[2, 2]), &zeros(&[3, 1]), true, true, false))
             }),
         row("tensorinv")
@@ -146,8 +156,8 @@ pub(super) fn rows() -> Vec<Row> {
                 },
                 |x| each(&[x[0].reshape(&[4, 4])], |a| inverse(&regular_of(&a[0]))).reshape(&[4, 2, 2]),
             )
-            .also("lengths that differ", || shape_refused(ops::tensorinv(&zeros(&[2, 3]), 1)))
-            .also("no axes", || argument_refused(ops::tensorinv(&zeros(&[2, 2]), 0))),
+            .check("unequal lengths are an error", || shape_refused(ops::tensorinv(&zeros(&[2, 3]), 1)))
+            .check("zero axes are an error", || argument_refused(ops::tensorinv(&zeros(&[2, 2]), 0))),
         row("tensorsolve")
             .case(
                 "two axes",
@@ -159,7 +169,7 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| of(&[x[0].reshape(&[2, 2]), x[1].clone()]).reshape(&[2]),
             )
             .floats_only()
-            .also("dtypes", || {
+            .check("promotion, and half precision is an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     ops::tensorsolve(a, &ops::squeeze(b, 1)?, &[])
                 })
@@ -171,6 +181,8 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| of(&[x[0].clone(), x[1].reshape(&[2, 1])]).reshape(&[2]),
             )
             .floats_only()
-            .also("sizes that differ", || shape_refused(ops::tensorsolve(&zeros(&[2, 3]), &zeros(&[2]), &[]))),
+            .check("unequal sizes are an error", || {
+                shape_refused(ops::tensorsolve(&zeros(&[2, 3]), &zeros(&[2]), &[]))
+            }),
     ]
 }

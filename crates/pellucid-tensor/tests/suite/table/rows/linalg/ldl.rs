@@ -1,23 +1,23 @@
 //! L·D·Lᵀ of symmetric matrices.
 
 use super::{names_the_second, not_square, promotes, row, singular, symmetric, symmetric_of, zeros};
-use crate::table::algebra::{Mat, each, mat, solved};
+use crate::table::algebra::{Mat, each, mat, solve_with_determinant};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// Symmetric and so far from singular that nothing is exchanged.
-fn heavy(x: &Tensor) -> Result<Tensor> {
+/// Returns a symmetric matrix with a dominant diagonal, for which no rows are exchanged.
+fn diagonally_dominant(x: &Tensor) -> Result<Tensor> {
     let twelve = ops::diag_embed(&ops::full(&x.shape()[..x.rank() - 1], 12.0, x.dtype())?, 0, -2, -1)?;
     ops::add(&symmetric(x)?, &twelve)
 }
 
-fn heavy_of(x: &Mat) -> Mat {
+fn diagonally_dominant_of(x: &Mat) -> Mat {
     let x = symmetric_of(x);
     mat(x.len(), x.len(), |i, j| x[i][j] + if i == j { 12.0 } else { 0.0 })
 }
 
-/// D on the diagonal and L below, by elimination.
+/// Returns D on the diagonal and L below, by elimination.
 fn ldl_of(a: &Mat) -> Mat {
     let n = a.len();
     let mut a = a.clone();
@@ -31,7 +31,7 @@ fn ldl_of(a: &Mat) -> Mat {
     mat(n, n, |i, j| if i >= j { a[i][j] } else { 0.0 })
 }
 
-/// Without a diagonal: every block is one of two.
+/// Returns a matrix with a zero diagonal, so that every block is 2×2.
 fn hollow(x: &Tensor) -> Result<Tensor> {
     let x = symmetric(x)?;
     ops::sub(&x, &ops::diag_embed(&ops::diagonal(&x, 0, -2, -1)?, 0, -2, -1)?)
@@ -43,7 +43,7 @@ fn no_gradient<T>(f: impl Fn(&Tensor) -> Result<T>) -> Result<bool> {
 }
 
 pub(super) fn rows() -> Vec<Row> {
-    let factors = |x: &[Nd]| each(x, |a| ldl_of(&heavy_of(&a[0])));
+    let factors = |x: &[Nd]| each(x, |a| ldl_of(&diagonally_dominant_of(&a[0])));
     let places = |_: &[Nd]| Nd { shape: vec![3], data: vec![1.0, 2.0, 3.0] };
     vec![
         row("ldl_factor")
@@ -52,48 +52,48 @@ pub(super) fn rows() -> Vec<Row> {
             .outputs(
                 "without exchanges",
                 [real([3, 3])],
-                |x| ops::ldl_factor(&heavy(&x[0].detach())?).map(|(a, b)| vec![a, b]),
+                |x| ops::ldl_factor(&diagonally_dominant(&x[0].detach())?).map(|(a, b)| vec![a, b]),
                 move |x| vec![factors(x), places(x)],
             )
-            .also("blocks of two are written twice, and negative", || {
+            .check("pivots of 2×2 blocks are stored twice and negative", || {
                 let a = Tensor::from([[0.0, 1.0], [1.0, 0.0]]);
                 let (packed, pivots) = ops::ldl_factor(&a)?;
                 Ok(packed.to_vec::<f64>() == [0.0, 0.0, 1.0, 0.0] && pivots.to_vec::<i32>() == [-2, -2])
             })
-            .also("a zero block", || names_the_second(ops::ldl_factor(&singular())))
-            .also("no gradient", || no_gradient(ops::ldl_factor))
-            .also("square matrices only", || not_square(ops::ldl_factor)),
+            .check("a zero block is an error", || names_the_second(ops::ldl_factor(&singular())))
+            .check("tracked inputs are an error", || no_gradient(ops::ldl_factor))
+            .check("a matrix that is not square is an error", || not_square(ops::ldl_factor)),
         row("ldl_factor_ex")
             .rules([Rule::Precise, Rule::OfPrecise(DType::I32), Rule::OfPrecise(DType::I32)])
             .untracked()
             .outputs(
                 "without exchanges",
                 [real([3, 3])],
-                |x| ops::ldl_factor_ex(&heavy(&x[0].detach())?).map(|(a, b, c)| vec![a, b, c]),
+                |x| ops::ldl_factor_ex(&diagonally_dominant(&x[0].detach())?).map(|(a, b, c)| vec![a, b, c]),
                 move |x| vec![factors(x), places(x), Nd::scalar(0.0)],
             )
-            .also("a zero block", || Ok(ops::ldl_factor_ex(&singular())?.2.to_vec::<i32>() == [0, 2]))
-            .also("no gradient", || no_gradient(ops::ldl_factor_ex)),
+            .check("a zero block is an error", || Ok(ops::ldl_factor_ex(&singular())?.2.to_vec::<i32>() == [0, 2]))
+            .check("tracked inputs are an error", || no_gradient(ops::ldl_factor_ex)),
         row("ldl_solve")
             .untracked()
             .case(
                 "several right sides",
                 [real([4, 4]), real([4, 3])],
                 |x| {
-                    let (packed, pivots) = ops::ldl_factor(&heavy(&x[0].detach())?)?;
+                    let (packed, pivots) = ops::ldl_factor(&diagonally_dominant(&x[0].detach())?)?;
                     ops::ldl_solve(&packed, &pivots, &x[1].detach())
                 },
-                |x| each(x, |a| solved(&heavy_of(&a[0]), &a[1]).0),
+                |x| each(x, |a| solve_with_determinant(&diagonally_dominant_of(&a[0]), &a[1]).0),
             )
             .floats_only()
-            .also("a batch of right sides", || {
+            .check("a batch of right sides", || {
                 let (packed, pivots) = ops::ldl_factor(&Tensor::from([[2.0, 1.0], [1.0, 3.0]]))?;
                 let (b, x) =
                     (Tensor::from([[[5.0], [5.0]], [[3.0], [4.0]]]), Tensor::from([[[2.0], [1.0]], [[1.0], [1.0]]]));
                 let error = ops::sub(&ops::ldl_solve(&packed, &pivots, &b)?, &x)?;
                 Ok(ops::norm(&error, f64::INFINITY, ..)?.item::<f64>() < 1e-15)
             })
-            .also("with blocks of two", || {
+            .check("2×2 blocks", || {
                 let x = Tensor::from([[1.0, 2.0, -1.0, 0.5], [3.0, 1.0, 2.0, 4.0], [0.0, 1.0, 2.0, -3.0], [1.0; 4]]);
                 let a = hollow(&x)?;
                 let (packed, pivots) = ops::ldl_factor(&a)?;
@@ -101,21 +101,23 @@ pub(super) fn rows() -> Vec<Row> {
                 let error = ops::sub(&ops::ldl_solve(&packed, &pivots, &b)?, &x)?;
                 Ok(pivots.to_vec::<i32>()[0] < 0 && ops::norm(&error, 2.0, ..)?.item::<f64>() < 1e-13)
             })
-            .also("dtypes", || {
+            .check("promotion, and half precision is an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     ops::ldl_solve(a, &Tensor::from([1i32, 2]), b)
                 })
             })
-            .also("shapes that do not fit", || {
+            .check("incompatible shapes are an error", || {
                 let (two, three) = (Tensor::from([1i32, 2]), Tensor::from([1i32, 2, 3]));
                 Ok(shape_refused(ops::ldl_solve(&zeros(&[2, 2]), &two, &zeros(&[3, 1])))?
                     && shape_refused(ops::ldl_solve(&zeros(&[2, 2]), &three, &zeros(&[2, 1])))?)
             })
-            .also("pivots that are none", || {
+            .check("invalid pivots are an error", || {
                 let refused =
                     |p: [i32; 2]| argument_refused(ops::ldl_solve(&zeros(&[2, 2]), &p.into(), &zeros(&[2, 1])));
                 Ok(refused([0, 1])? && refused([1, 3])? && refused([1, -2])?)
             })
-            .also("no gradient", || no_gradient(|x| ops::ldl_solve(&zeros(&[2, 2]), &Tensor::from([1i32, 2]), x))),
+            .check("tracked inputs are an error", || {
+                no_gradient(|x| ops::ldl_solve(&zeros(&[2, 2]), &Tensor::from([1i32, 2]), x))
+            }),
     ]
 }

@@ -1,4 +1,4 @@
-//! Linear algebra, against elimination and Jacobi's rotations in plain loops.
+//! Linear algebra, compared with elimination and Jacobi's rotations in plain loops.
 
 mod determinant;
 mod equations;
@@ -20,12 +20,12 @@ pub(super) fn rows() -> Vec<Row> {
     factors.into_iter().chain(spectra).chain(others).flatten().collect()
 }
 
-/// A row of an operation that takes `f32` and `f64`; some of its results lost a few digits on their way.
+/// Returns a row of an operation on `f32` and `f64` with a tolerance for the loss of a few digits.
 fn row(name: &'static str) -> Row {
     Row::new(name).rule(Rule::Precise).gradient(Gradient::Third).ulps(4096.0).scale(1.0).ordinary().any_zero()
 }
 
-/// x + 4·I: far from singular.
+/// Computes x + 4·I, which is far from singular.
 fn regular(x: &Tensor) -> Result<Tensor> {
     let ones = ops::ones(&x.shape()[..x.rank() - 1], x.dtype())?;
     ops::add(x, ops::mul(&ops::diag_embed(&ones, 0, -2, -1)?, 4)?)
@@ -35,7 +35,7 @@ fn regular_of(x: &Mat) -> Mat {
     mat(x.len(), x.len(), |i, j| x[i][j] + if i == j { 4.0 } else { 0.0 })
 }
 
-/// x + xᵀ.
+/// Computes x + xᵀ.
 fn symmetric(x: &Tensor) -> Result<Tensor> {
     ops::add(x, ops::transpose(x, -2, -1)?)
 }
@@ -44,7 +44,7 @@ fn symmetric_of(x: &Mat) -> Mat {
     mat(x.len(), x.len(), |i, j| x[i][j] + x[j][i])
 }
 
-/// x·xᵀ + 4·I: positive definite.
+/// Computes x·xᵀ + 4·I, which is positive definite.
 fn positive(x: &Tensor) -> Result<Tensor> {
     regular(&ops::matmul(x, &ops::transpose(x, -2, -1)?)?)
 }
@@ -61,17 +61,17 @@ fn zeros(shape: &[usize]) -> Tensor {
     Tensor::zeros(shape, DType::F64)
 }
 
-/// Two matrices of which the second is singular.
+/// Returns two matrices, of which the second is singular.
 fn singular() -> Tensor {
     Tensor::from([[[2.0, 1.0], [1.0, 2.0]], [[1.0, 2.0], [2.0, 4.0]]])
 }
 
-/// True if the second matrix of a batch is named.
+/// Returns true if the error names the second matrix of a batch.
 fn names_the_second<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::Singular { batch: 1, .. })))
 }
 
-/// True if, where work is deferred, the first matrix of two has numbers, and the second NaN.
+/// Returns true if deferred execution gives numbers for the first matrix and NaN for the second.
 fn second_is_nan(f: impl Fn() -> Result<Tensor>) -> Result<bool> {
     let values = lazy(f)?.to_vec::<f64>();
     let (first, second) = values.split_at(values.len() / 2);
@@ -82,7 +82,7 @@ fn not_square<T>(f: impl Fn(&Tensor) -> Result<T>) -> Result<bool> {
     Ok(shape_refused(f(&zeros(&[2, 3])))? && shape_refused(f(&zeros(&[3])))?)
 }
 
-/// Adds what every operation of one square matrix stands: a batch, and nothing at all.
+/// Adds the cases of every operation of one square matrix: a batch, and empty inputs.
 fn square(
     name: &'static str,
     call: impl Fn(&Tensor) -> Result<Tensor> + Copy + 'static,
@@ -98,8 +98,8 @@ fn square(
         .floats_only()
 }
 
-/// True if an operation of two takes them in their common dtype, and refuses half precision; both are made of
-/// the numbers 1 and 0.
+/// Returns true if an operation of two operands computes in their common dtype, and half precision is an error. The
+/// elements of both operands are 1 and 0.
 fn promotes(a: Tensor, b: Tensor, f: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<bool> {
     let of = |x, y| f(&a.to_dtype(x), &b.to_dtype(y)).map(|t| t.dtype());
     let wide = of(DType::F32, DType::F64)? == DType::F64 && of(DType::I32, DType::F32)? == DType::F32;

@@ -49,25 +49,29 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| numbers(&x[0].permute(&[1, 2, 0]), |a| singular_values(a).iter().sum()).reshape(&[1, 2, 1]),
             )
             .floats_only()
-            .also("of no elements", || {
+            .check("an empty matrix", || {
                 Ok(ops::matrix_norm(&zeros(&[0, 3]), MatrixNorm::Nuclear, [0, 1], false)?.item::<f64>() == 0.0)
             })
-            .also("another order", || argument_refused(ops::matrix_norm(&zeros(&[2, 2]), 3, [0, 1], false)))
-            .also("one axis twice", || argument_refused(ops::matrix_norm(&zeros(&[2, 2]), 2, [0, -2], false))),
+            .check("an unknown order is an error", || {
+                argument_refused(ops::matrix_norm(&zeros(&[2, 2]), 3, [0, 1], false))
+            })
+            .check("a repeated axis is an error", || {
+                argument_refused(ops::matrix_norm(&zeros(&[2, 2]), 2, [0, -2], false))
+            }),
         conditions
-            .also("of a singular matrix", || {
+            .check("a singular matrix", || {
                 let infinite = |order: MatrixNorm| {
                     Ok::<_, Error>(ops::cond(&singular(), order)?.to_vec::<f64>()[1] == f64::INFINITY)
                 };
                 Ok(infinite(1.into())? && infinite(MatrixNorm::Frobenius)?)
             })
-            .also("of no elements", || {
+            .check("an empty matrix", || {
                 let zero = |order: MatrixNorm| {
                     Ok::<_, Error>(ops::cond(&zeros(&[2, 0, 0]), order)?.to_vec::<f64>() == [0.0, 0.0])
                 };
                 Ok(zero(2.into())? && zero(MatrixNorm::Frobenius)?)
             })
-            .also("of any shape, by singular values", || {
+            .check("any shape, by singular values", || {
                 Ok(ops::cond(&Tensor::from([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), 2)?.item::<f64>() == 2.0)
             }),
     ]

@@ -16,17 +16,19 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("itself", [real([2, 2])], |x| ops::matrix_power(&x[0], 1), |x| x[0].clone())
             .floats_only()
-            .also("the identity", || {
+            .check("the identity", || {
                 let y = ops::matrix_power(&zeros(&[2, 2, 2]), 0)?;
                 Ok(y.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0])
             })
-            .also("of the inverse", || {
+            .check("a negative power", || {
                 let x = Tensor::from([[2.0, 0.0], [0.0, 4.0]]).requires_grad_(true);
                 gradcheck(|x| one(ops::matrix_power(&x[0], -3)), &[&x], Check::default())?;
                 Ok(ops::matrix_power(&x, -2)?.to_vec::<f64>() == [0.25, 0.0, 0.0, 0.0625])
             })
-            .also("no inverse", || names_the_second(ops::matrix_power(&singular(), -1)))
-            .also("square matrices only", || not_square(|x| ops::matrix_power(x, 2))),
+            .check("a negative power of a singular matrix is an error", || {
+                names_the_second(ops::matrix_power(&singular(), -1))
+            })
+            .check("a matrix that is not square is an error", || not_square(|x| ops::matrix_power(x, 2))),
         number(Row::new("multi_dot"), Rule::NoTruth)
             .case(
                 "three",
@@ -53,9 +55,11 @@ pub(super) fn rows() -> Vec<Row> {
                     )
                 },
             )
-            .also("one matrix", || argument_refused(ops::multi_dot(&[&zeros(&[2, 2])])))
-            .also("lengths that differ", || shape_refused(ops::multi_dot(&[&zeros(&[2, 3]), &zeros(&[2, 2])])))
-            .also("a batch", || shape_refused(ops::multi_dot(&[&zeros(&[2, 2]), &zeros(&[1, 2, 2])]))),
+            .check("one matrix is an error", || argument_refused(ops::multi_dot(&[&zeros(&[2, 2])])))
+            .check("unequal lengths are an error", || {
+                shape_refused(ops::multi_dot(&[&zeros(&[2, 3]), &zeros(&[2, 2])]))
+            })
+            .check("a batch is an error", || shape_refused(ops::multi_dot(&[&zeros(&[2, 2]), &zeros(&[1, 2, 2])]))),
         number(Row::new("vander"), Rule::Any)
             .case(
                 "square",
@@ -65,19 +69,19 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .case(
-                "so many powers",
+                "a number of powers",
                 [real([2, 3])],
                 |x| ops::vander(&x[0], Some(4)),
                 |x| Nd::from_fn(&[2, 3, 4], |ix| x[0].at(&ix[..2]).powi(ix[2] as i32)),
             )
             .floats_only()
-            .also("zeros", || {
+            .check("zeros", || {
                 let x = Tensor::from([0.0]).requires_grad_(true);
                 gradcheck(|x| one(ops::vander(&x[0], Some(3))), &[&x], Check::default())?;
                 Ok(ops::vander(&x, Some(3))?.to_vec::<f64>() == [1.0, 0.0, 0.0])
             })
-            .also("no power", || argument_refused(ops::vander(&zeros(&[2]), Some(0))))
-            .also("a number", || shape_refused(ops::vander(&Tensor::from(1.0), None))),
+            .check("zero powers are an error", || argument_refused(ops::vander(&zeros(&[2]), Some(0))))
+            .check("a 0-d tensor is an error", || shape_refused(ops::vander(&Tensor::from(1.0), None))),
         number(Row::new("vecdot"), Rule::Counts)
             .case(
                 "the last axis",
@@ -93,6 +97,6 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[3], |ix| (0..2).map(|k| x[0].at(&[k, 0]) * x[1].at(&[k, ix[0]])).sum()),
             )
             .floats_only()
-            .also("shapes that differ", || shape_refused(ops::vecdot(&zeros(&[2]), &zeros(&[3]), 0))),
+            .check("unequal shapes are an error", || shape_refused(ops::vecdot(&zeros(&[2]), &zeros(&[3]), 0))),
     ]
 }

@@ -7,14 +7,14 @@ use crate::table::row::{Row, Rule, real, shape_refused};
 use pellucid_tensor::ops::{self, QrMode};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
-/// R of a matrix with at least as many rows as columns, by Gram and Schmidt, with LAPACK's signs: each diagonal element
-/// is the opposite of what the reflection replaces.
+/// Returns Q and R of a matrix with at least as many rows as columns by the Gram–Schmidt process, with the signs of
+/// LAPACK: each diagonal element of R has the opposite sign of the element that the reflection replaces.
 fn qr_of(a: &Mat) -> (Mat, Mat) {
     let (m, n) = (a.len(), a[0].len());
     let mut columns = transposed(a);
     let mut r = mat(n, n, |_, _| 0.0);
     for k in 0..n {
-        // Twice: what the first pass leaves is not orthogonal to the last digit.
+        // Two passes: after the first one the columns are not orthogonal to the last digit.
         for _ in 0..2 {
             for i in 0..k {
                 let part: f64 = (0..m).map(|row| columns[i][row] * columns[k][row]).sum();
@@ -28,14 +28,14 @@ fn qr_of(a: &Mat) -> (Mat, Mat) {
     (transposed(&columns), r)
 }
 
-/// Q·|R|'s signs: Q and R with a positive diagonal.
+/// Returns Q and R with the signs changed so that the diagonal of R is positive.
 fn positive_qr(q: &Tensor, r: &Tensor) -> Result<Vec<Tensor>> {
     let k = q.shape()[q.rank() - 1];
     let sign = ops::sign(&ops::diagonal(&ops::narrow(r, -1, 0, k)?, 0, -2, -1)?.detach())?;
     Ok(vec![ops::mul(q, &ops::unsqueeze(&sign, -2)?)?, ops::mul(r, &ops::unsqueeze(&sign, -1)?)?])
 }
 
-/// The product of the reflections of the columns of V.
+/// Returns the product of the Householder reflections of the columns of V.
 fn reflections(v: &Mat, tau: &[f64]) -> Mat {
     let m = v.len();
     tau.iter().enumerate().fold(identity(m), |q, (k, tau)| {
@@ -79,7 +79,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 |x| vec![x[0].clone(), Nd { shape: vec![0, 0], data: vec![] }],
             )
             .floats_only()
-            .also("a complete basis", || {
+            .check("a complete basis", || {
                 let x = ops::sin(&ops::reshape(&Tensor::arange(1.0, 9.0, 1.0), [4, 2])?)?;
                 let (q, r) = ops::qr(&x, QrMode::Complete)?;
                 let back = ops::sub(&ops::matmul(&q, &r)?, &x)?;
@@ -88,7 +88,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 let refused = ops::qr(&x.requires_grad_(true), QrMode::Complete);
                 Ok(small(&back) && small(&gram) && matches!(refused, Err(Error::NoGradient { .. })))
             })
-            .also("R alone", || {
+            .check("R alone", || {
                 let x = regular(&zeros(&[2, 2]))?;
                 let (q, r) = ops::qr(&x, QrMode::R)?;
                 Ok(q.size() == 0 && r.to_vec::<f64>() == ops::qr(&x, QrMode::Reduced)?.1.to_vec::<f64>())
@@ -107,7 +107,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 },
             )
             .long()
-            .also("no gradient", || {
+            .check("tracked inputs are an error", || {
                 let x = regular(&zeros(&[2, 2]))?.requires_grad_(true);
                 Ok(matches!(ops::geqrf(&x), Err(Error::NoGradient { .. })))
             }),
@@ -132,14 +132,16 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 |_| Nd::from_fn(&[2, 2], |ix| f64::from(u8::from(ix[0] == ix[1]))),
             )
             .floats_only()
-            .also("geqrf's are Q", || {
+            .check("the reflections of geqrf give Q", || {
                 let x = ops::sin(&ops::reshape(&Tensor::arange(1.0, 7.0, 1.0), [3, 2])?)?;
                 let (packed, tau) = ops::geqrf(&x)?;
                 let q = ops::householder_product(&packed, &tau)?;
                 Ok(q.to_vec::<f64>() == ops::qr(&x, QrMode::Reduced)?.0.to_vec::<f64>())
             })
-            .also("more columns than rows", || shape_refused(ops::householder_product(&zeros(&[2, 3]), &zeros(&[2]))))
-            .also("more factors than columns", || {
+            .check("more columns than rows are an error", || {
+                shape_refused(ops::householder_product(&zeros(&[2, 3]), &zeros(&[2])))
+            })
+            .check("more factors than columns are an error", || {
                 shape_refused(ops::householder_product(&zeros(&[3, 2]), &zeros(&[3])))
             }),
         row("ormqr")
@@ -156,7 +158,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 move |x| each(&[q_of(x), x[2].clone()], |a| times(&a[1], &transposed(&a[0]))),
             )
             .floats_only()
-            .also("lengths that differ", || {
+            .check("unequal lengths are an error", || {
                 shape_refused(ops::ormqr(&zeros(&[2, 2]), &zeros(&[2]), &zeros(&[3, 2]), true, false))
             }),
     ]

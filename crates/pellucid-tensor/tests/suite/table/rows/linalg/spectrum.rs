@@ -11,7 +11,7 @@ use crate::table::row::{Row, Rule, real, shape_refused};
 use pellucid_tensor::ops::{self, Cutoff};
 use pellucid_tensor::{DType, Error, Tensor};
 
-/// U·Vᵀ, which no choice of signs changes.
+/// Returns U·Vᵀ, which does not depend on the choice of signs.
 fn rotation_of(a: &Mat) -> Mat {
     match a.len() < a[0].len() {
         true => times(&function(&times(a, &transposed(a)), |w| 1.0 / w.sqrt()), a),
@@ -29,7 +29,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
         true => times(&transposed(a), &inverse(&times(a, &transposed(a)))),
         false => times(&inverse(&times(&transposed(a), a)), &transposed(a)),
     };
-    // Of rank 1, as they are.
+    // Matrices of rank 1, used unchanged.
     let thin = |x: &Tensor| ops::matmul(x, &mt(x)?);
     let rank = |x: &Tensor, cutoff: &Cutoff| Ok(ops::matrix_rank(x, cutoff)?.to_vec::<i64>());
     let steps = || ops::diag(&Tensor::from([4.0, 1.0, 1e-3, 1e-20]), 0);
@@ -54,18 +54,18 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 |x| vec![x[0].clone(), Nd::from_fn(&[3, 3], |ix| f64::from(u8::from(ix[0] == ix[1])))],
             )
             .long()
-            .also("of no columns", || {
+            .check("a matrix without columns", || {
                 let (u, s, vt) = ops::svd(&zeros(&[2, 0]), true)?;
                 Ok(u.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0] && s.size() == 0 && vt.size() == 0)
             })
-            .also("matrices only", || shape_refused(ops::svd(&zeros(&[3]), false))),
+            .check("a vector is an error", || shape_refused(ops::svd(&zeros(&[3]), false))),
         row("svdvals")
             .case("square", [real([3, 3])], |x| ops::svdvals(&x[0]), |x| lists(&x[0], singular_values))
             .case("a batch", [real([2, 2, 3])], |x| ops::svdvals(&x[0]), |x| lists(&x[0], singular_values))
             .floats_only()
             .case("nothing", [real([2, 0])], |x| ops::svdvals(&x[0]), |_| Nd { shape: vec![0], data: vec![] })
             .floats_only()
-            .also("NaN", || {
+            .check("NaN", || {
                 Ok(ops::svdvals(&Tensor::full([2, 2], f64::NAN, DType::F64))?
                     .to_vec::<f64>()
                     .iter()
@@ -84,7 +84,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                     ]
                 },
             )
-            .also("more columns", || shape_refused(ops::polar(&zeros(&[2, 3])))),
+            .check("more columns than rows are an error", || shape_refused(ops::polar(&zeros(&[2, 3])))),
         row("pinv")
             .case(
                 "square",
@@ -132,11 +132,11 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 |_| Nd { shape: vec![3, 0], data: vec![] },
             )
             .floats_only()
-            .also("small values count as zero", move || {
+            .check("small values count as zero", move || {
                 let x = ops::pinv(&steps()?, &Cutoff::relative(0.1))?;
                 Ok(ops::diagonal(&x, 0, 0, 1)?.to_vec::<f64>() == [0.25, 1.0, 0.0, 0.0])
             })
-            .also("a bound for each matrix", || {
+            .check("a tolerance for each matrix", || {
                 let cutoff = Cutoff { atol: Some(Tensor::from([1.0, 2.0, 3.0])), ..Cutoff::default() };
                 shape_refused(ops::pinv(&zeros(&[2, 2, 2]), &cutoff))
             }),
@@ -156,13 +156,13 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 |_| Nd::scalar(1.0),
             )
             .floats_only()
-            .also("by bounds", move || {
+            .check("tolerances", move || {
                 let (x, bound) = (steps()?, |bound: f64| Some(Tensor::from(bound)));
                 let absolute = Cutoff { atol: bound(1e-2), ..Cutoff::default() };
                 let both = Cutoff { atol: bound(1e-2), rtol: bound(0.5), hermitian: true };
                 Ok(rank(&x, &Cutoff::default())? == [3] && rank(&x, &absolute)? == [2] && rank(&x, &both)? == [1])
             })
-            .also("of nothing", move || Ok(rank(&zeros(&[2, 0, 3]), &Cutoff::default())? == [0, 0])),
+            .check("an empty input", move || Ok(rank(&zeros(&[2, 0, 3]), &Cutoff::default())? == [0, 0])),
         row("lstsq")
             .rules([Rule::Precise, Rule::Precise, Rule::OfPrecise(DType::I64), Rule::Precise])
             .outputs(
@@ -179,7 +179,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .also("dtypes", || {
+            .check("promotion, and half precision is an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     Ok(ops::lstsq(a, b, None)?.solution)
                 })
@@ -194,7 +194,9 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .also("rows that differ", || shape_refused(ops::lstsq(&zeros(&[3, 2]), &zeros(&[2, 1]), None))),
+            .check("unequal row counts are an error", || {
+                shape_refused(ops::lstsq(&zeros(&[3, 2]), &zeros(&[2, 1]), None))
+            }),
     ]
 }
 
@@ -224,12 +226,12 @@ pub(super) fn symmetric_rows() -> Vec<Row> {
                 |x| vec![x[0].reshape(&[0, 2]), x[0].clone()],
             )
             .floats_only()
-            .also("which triangle is read", || {
+            .check("only the given triangle is read", || {
                 let x = Tensor::from([[1.0, 7.0], [0.0, 2.0]]);
                 let values = |upper| Ok::<_, Error>(ops::eigh(&x, upper)?.0.to_vec::<f64>());
                 Ok(values(false)? == [1.0, 2.0] && values(true)?[0] < -5.0)
             })
-            .also("square matrices only", || not_square(|x| ops::eigh(x, false))),
+            .check("a matrix that is not square is an error", || not_square(|x| ops::eigh(x, false))),
         row("eigvalsh")
             .case("one", [real([3, 3])], |x| ops::eigvalsh(&symmetric(&x[0])?, false), eigenvalues)
             .case("a batch", [real([2, 1, 2, 2])], |x| ops::eigvalsh(&symmetric(&x[0])?, false), eigenvalues)
@@ -255,10 +257,10 @@ pub(super) fn symmetric_rows() -> Vec<Row> {
             (0..10).fold(sum, |y, _| times(&y, &y))
         })
         .scale(16.0)
-        .also("large ones", || {
+        .check("matrices of large norm", || {
             let y = ops::matrix_exp(&Tensor::from([[0.0, 1e3], [0.0, 0.0]]))?.to_vec::<f64>();
             Ok(y.iter().zip([1.0, 1e3, 0.0, 1.0]).all(|(y, expected)| (y - expected).abs() < 1e-9))
         })
-        .also("square matrices only", || not_square(ops::matrix_exp)),
+        .check("a matrix that is not square is an error", || not_square(ops::matrix_exp)),
     ]
 }

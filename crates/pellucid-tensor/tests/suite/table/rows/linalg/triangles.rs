@@ -4,12 +4,12 @@ use super::{
     names_the_second, not_square, positive, positive_of, promotes, regular, regular_of, row, second_is_nan, singular,
     square, triangle, zeros,
 };
-use crate::table::algebra::{Mat, each, identity, inverse, mat, solved, times, transposed};
+use crate::table::algebra::{Mat, each, identity, inverse, mat, solve_with_determinant, times, transposed};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, one, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// The lower factor, column by column.
+/// Returns the lower Cholesky factor, computed column by column.
 fn cholesky_of(a: &Mat) -> Mat {
     let n = a.len();
     let mut l = mat(n, n, |_, _| 0.0);
@@ -21,7 +21,7 @@ fn cholesky_of(a: &Mat) -> Mat {
     l
 }
 
-/// The factors of matrices whose rows need no exchange: L below the diagonal, U.
+/// Returns L below the diagonal and U, for matrices whose rows need no exchange.
 fn lu_of(a: &Mat) -> Mat {
     let (m, n) = (a.len(), a[0].len());
     let mut a = a.clone();
@@ -45,15 +45,17 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 |x| each(x, |a| transposed(&cholesky_of(&positive_of(&a[0])))),
             )
             .floats_only()
-            .also("not positive definite", move || names_the_second(ops::cholesky(&indefinite(), false)))
-            .also("the same, deferred", move || second_is_nan(|| ops::cholesky(&indefinite(), false)))
-            .also("NaN is no reason to refuse", || {
+            .check("a matrix that is not positive definite is an error", move || {
+                names_the_second(ops::cholesky(&indefinite(), false))
+            })
+            .check("the same in deferred execution", move || second_is_nan(|| ops::cholesky(&indefinite(), false)))
+            .check("NaN in the input is not an error", || {
                 Ok(ops::cholesky(&Tensor::full([2, 2], f64::NAN, DType::F64), false)?
                     .to_vec::<f64>()
                     .iter()
                     .all(|x| x.is_nan()))
             })
-            .also("square matrices only", || not_square(|x| ops::cholesky(x, false))),
+            .check("a matrix that is not square is an error", || not_square(|x| ops::cholesky(x, false))),
         row("cholesky_ex")
             .rules([Rule::Precise, Rule::OfPrecise(DType::I32)])
             .outputs(
@@ -62,7 +64,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 |x| ops::cholesky_ex(&positive(&x[0])?, false).map(|(l, info)| vec![l, info]),
                 |x| vec![each(x, |a| cholesky_of(&positive_of(&a[0]))), Nd::scalar(0.0)],
             )
-            .also("the minor of bad ones", move || {
+            .check("info is the order of the minor that is not positive", move || {
                 Ok(ops::cholesky_ex(&indefinite(), true)?.1.to_vec::<i32>() == [0, 2])
             }),
         square(
@@ -85,7 +87,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
             },
         )
         .floats_only()
-        .also("no inverse", || {
+        .check("a negative power of a singular matrix is an error", || {
             let l = Tensor::from([[[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [0.0, 0.0]]]);
             names_the_second(ops::cholesky_inverse(&l, true))
         }),
@@ -97,12 +99,12 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 |x| {
                     each(&[x[1].clone(), x[0].clone()], |a| {
                         let l = triangle(&regular_of(&a[0]), false, false);
-                        solved(&times(&l, &transposed(&l)), &a[1]).0
+                        solve_with_determinant(&times(&l, &transposed(&l)), &a[1]).0
                     })
                 },
             )
             .floats_only()
-            .also("dtypes", || {
+            .check("promotion, and half precision is an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     ops::cholesky_solve(b, a, false)
                 })
@@ -114,22 +116,24 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 |x| {
                     each(&[x[1].clone(), x[0].clone()], |a| {
                         let u = triangle(&regular_of(&a[0]), true, false);
-                        solved(&times(&transposed(&u), &u), &a[1]).0
+                        solve_with_determinant(&times(&transposed(&u), &u), &a[1]).0
                     })
                 },
             )
             .floats_only()
-            .also("rows that differ", || shape_refused(ops::cholesky_solve(&zeros(&[2, 1]), &zeros(&[3, 3]), false))),
+            .check("unequal row counts are an error", || {
+                shape_refused(ops::cholesky_solve(&zeros(&[2, 1]), &zeros(&[3, 3]), false))
+            }),
     ]
 }
 
-/// L and U in one, for matrices whose rows need no exchange.
+/// Returns L and U in one matrix, for matrices whose rows need no exchange.
 fn packed(x: &Tensor) -> Result<Tensor> {
     ops::lu_factor(&regular(x)?).map(|(packed, _)| packed)
 }
 
 pub(super) fn lu_rows() -> Vec<Row> {
-    // Twice the diagonal that the range of the numbers can outweigh: no row is exchanged.
+    // Elements in −1..1 keep the diagonal of x + 4·I dominant, so no row is exchanged.
     let factors = |x: &[Nd]| each(x, |a| lu_of(&regular_of(&a[0])));
     let quiet = |row: Row| row.within(-1.0..=1.0);
     let unpacked = |x: &[Nd]| {
@@ -157,7 +161,7 @@ pub(super) fn lu_rows() -> Vec<Row> {
             .floats_only()
             .outputs("nothing", [real([0, 3])], product, |x| vec![x[0].clone()])
             .floats_only()
-            .also("singular matrices have factors", || {
+            .check("singular matrices have LU factors", || {
                 let x = singular();
                 let (p, l, u) = ops::lu(&x)?;
                 Ok(ops::matmul(&ops::matmul(&p, &l)?, &u)?.to_vec::<f64>() == x.to_vec::<f64>())
@@ -170,8 +174,8 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 |x| ops::lu_factor(&regular(&x[0])?).map(|(packed, pivots)| vec![packed, pivots]),
                 move |x| vec![factors(x), straight(&[3])],
             )
-            .also("exchanged rows", move || Ok(ops::lu_factor(&exchanged())?.1.to_vec::<i32>() == [3, 3, 3]))
-            .also("singular", || names_the_second(ops::lu_factor(&singular()))),
+            .check("exchanged rows", move || Ok(ops::lu_factor(&exchanged())?.1.to_vec::<i32>() == [3, 3, 3]))
+            .check("a singular matrix is an error that names it", || names_the_second(ops::lu_factor(&singular()))),
         quiet(row("lu_factor_ex"))
             .rules([Rule::Precise, counts, counts])
             .outputs(
@@ -180,7 +184,9 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 |x| ops::lu_factor_ex(&regular(&x[0])?).map(|(packed, pivots, info)| vec![packed, pivots, info]),
                 move |x| vec![factors(x), straight(&[2, 2]), Nd::from_fn(&[2], |_| 0.0)],
             )
-            .also("singular", || Ok(ops::lu_factor_ex(&singular())?.2.to_vec::<i32>() == [0, 2])),
+            .check("a singular matrix is an error that names it", || {
+                Ok(ops::lu_factor_ex(&singular())?.2.to_vec::<i32>() == [0, 2])
+            }),
         row("lu_solve")
             .case(
                 "matrices",
@@ -190,7 +196,11 @@ pub(super) fn lu_rows() -> Vec<Row> {
                     let (packed, pivots) = ops::lu_factor(&regular(&a)?)?;
                     ops::lu_solve(&packed, &pivots, &b, true, false)
                 },
-                |x| each(&[x[0].narrow(1, 0, 3), x[0].narrow(1, 3, 1)], |a| solved(&regular_of(&a[0]), &a[1]).0),
+                |x| {
+                    each(&[x[0].narrow(1, 0, 3), x[0].narrow(1, 3, 1)], |a| {
+                        solve_with_determinant(&regular_of(&a[0]), &a[1]).0
+                    })
+                },
             )
             .case(
                 "transposed",
@@ -202,21 +212,21 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 },
                 |x| {
                     let parts = [x[0].narrow(2, 0, 2), x[0].narrow(2, 2, 1)];
-                    each(&parts, |a| solved(&transposed(&regular_of(&a[0])), &a[1]).0)
+                    each(&parts, |a| solve_with_determinant(&transposed(&regular_of(&a[0])), &a[1]).0)
                 },
             )
             .floats_only()
-            .also("from the right, with exchanged rows", move || {
+            .check("right side, with exchanged rows", move || {
                 let (packed, pivots) = ops::lu_factor(&exchanged())?;
                 let b = Tensor::from([[1.0, 2.0, 3.0]]);
                 let x = ops::lu_solve(&packed, &pivots, &b, false, false)?;
                 let back = ops::sub(&ops::matmul(&x, &exchanged())?, &b)?;
                 Ok(back.to_vec::<f64>().iter().all(|e| e.abs() < 1e-12))
             })
-            .also("pivots that are no rows", || {
+            .check("pivots out of range are an error", || {
                 argument_refused(ops::lu_solve(&zeros(&[2, 2]), &Tensor::from([1i32, 3]), &zeros(&[2, 1]), true, false))
             })
-            .also("pivots of another shape", || {
+            .check("pivots of another shape are an error", || {
                 shape_refused(ops::lu_solve(&zeros(&[2, 2]), &Tensor::from([1i32]), &zeros(&[2, 1]), true, false))
             }),
         quiet(row("lu_unpack"))
@@ -230,12 +240,12 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 },
                 unpacked,
             )
-            .also("P is the exchanges", || {
+            .check("P represents the row exchanges", || {
                 let (p, _, _) = ops::lu_unpack(&zeros(&[3, 3]), &Tensor::from([2i64, 3, 3]))?;
                 // Rows 1, 2, 0 of A are rows 0, 1, 2 of P·A.
                 Ok(p.to_vec::<f64>() == [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0])
             })
-            .also("pivots are integers", || {
+            .check("float pivots are an error", || {
                 let refused = ops::lu_unpack(&zeros(&[2, 2]), &Tensor::from([1.0, 2.0]));
                 Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
             }),

@@ -1,18 +1,18 @@
-//! Numbers that PyTorch 2.15 computed, of packed sequences, in `f64`.
+//! Reference values of PyTorch 2.15 for packed sequences, in `f64`.
 
-use super::{Kind, Way, layer, plain, wave};
+use super::{Kind, LayerConfig, layer, plain, wave};
 use pellucid_tensor::{DType, Grad, Result, Tensor, grad};
 
-/// Three steps of two sequences, two numbers wide.
+/// Reference values for three steps of two sequences with two features.
 struct Case {
-    way: Way,
+    way: LayerConfig,
     lengths: [i64; 2],
     outputs: &'static [&'static [f64]],
-    /// Of the inputs, and of the states' weights.
+    /// The gradients of the inputs and of the recurrent weights.
     gradients: [&'static [f64]; 2],
 }
 
-/// The layer of PyTorch's parameters, all of them waves, as are the outputs' gradients.
+/// Compares a layer with PyTorch's. All parameters and the gradients of the outputs are sine waves.
 fn agree(case: &Case) -> Result<bool> {
     let way = case.way;
     let (rows, state) = (way.kind.gates() * 2, if way.projected { 1 } else { 2 });
@@ -46,7 +46,7 @@ pub(super) fn agrees(kind: Kind) -> Result<bool> {
 
 const CASES: [Case; 5] = [
     Case {
-        way: Way { reverse: false, lengths: true, projected: false, ..plain(Kind::Tanh) },
+        way: LayerConfig { reverse: false, lengths: true, projected: false, ..plain(Kind::Tanh) },
         lengths: [3, 2],
         outputs: &[
             &[
@@ -84,7 +84,7 @@ const CASES: [Case; 5] = [
         ],
     },
     Case {
-        way: Way { reverse: true, lengths: true, projected: false, ..plain(Kind::Relu) },
+        way: LayerConfig { reverse: true, lengths: true, projected: false, ..plain(Kind::Relu) },
         lengths: [3, 2],
         outputs: &[
             &[
@@ -122,7 +122,7 @@ const CASES: [Case; 5] = [
         ],
     },
     Case {
-        way: Way { reverse: true, lengths: true, projected: false, ..plain(Kind::Gru) },
+        way: LayerConfig { reverse: true, lengths: true, projected: false, ..plain(Kind::Gru) },
         lengths: [2, 3],
         outputs: &[
             &[
@@ -173,7 +173,7 @@ const CASES: [Case; 5] = [
         ],
     },
     Case {
-        way: Way { reverse: true, lengths: true, projected: false, ..plain(Kind::Lstm) },
+        way: LayerConfig { reverse: true, lengths: true, projected: false, ..plain(Kind::Lstm) },
         lengths: [1, 3],
         outputs: &[
             &[
@@ -229,7 +229,7 @@ const CASES: [Case; 5] = [
         ],
     },
     Case {
-        way: Way { reverse: false, lengths: true, projected: true, ..plain(Kind::Lstm) },
+        way: LayerConfig { reverse: false, lengths: true, projected: true, ..plain(Kind::Lstm) },
         lengths: [3, 1],
         outputs: &[
             &[0.088526363974, -0.087015985431, 0.024278646382, 0.0, 0.121815229388, 0.0],

@@ -1,4 +1,4 @@
-//! Recurrent layers, against plain loops, and against PyTorch's numbers.
+//! Recurrent layers, compared with plain loops and with PyTorch.
 
 mod fixture;
 
@@ -31,9 +31,9 @@ impl Kind {
     }
 }
 
-/// One way to run a layer.
+/// A configuration of a layer.
 #[derive(Clone, Copy)]
-struct Way {
+struct LayerConfig {
     kind: Kind,
     reverse: bool,
     biased: bool,
@@ -41,17 +41,17 @@ struct Way {
     projected: bool,
 }
 
-const fn plain(kind: Kind) -> Way {
-    Way { kind, reverse: false, biased: true, lengths: false, projected: false }
+const fn plain(kind: Kind) -> LayerConfig {
+    LayerConfig { kind, reverse: false, biased: true, lengths: false, projected: false }
 }
 
-/// The layer of these tensors: x, both weights, both biases if any, first states, the projection, lengths.
-fn layer(way: Way, x: &[Tensor]) -> Result<Vec<Tensor>> {
+/// Runs the layer on these tensors: x, both weights, optional biases, initial states, the projection, lengths.
+fn layer(way: LayerConfig, x: &[Tensor]) -> Result<Vec<Tensor>> {
     let own: Vec<Tensor> =
         x.iter().map(|t| if t.dtype() == DType::I64 { t.clone() } else { t.to_dtype(x[0].dtype()) }).collect();
     let mut rest = own[3..].iter();
     let (bias_ih, bias_hh) = if way.biased { (rest.next(), rest.next()) } else { (None, None) };
-    let h0 = rest.next().expect("a first state");
+    let h0 = rest.next().expect("an initial state");
     let c0 = if way.kind == Kind::Lstm { rest.next() } else { None };
     let weight_hr = if way.projected { rest.next() } else { None };
     let weights = RecurrentWeights { weight_ih: &own[1], weight_hh: &own[2], bias_ih, bias_hh, weight_hr };
@@ -73,8 +73,8 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The same by loops over steps, sequences and numbers.
-fn naive(way: Way, x: &[Nd]) -> Vec<Nd> {
+/// Computes the same in loops over steps, sequences and features.
+fn naive(way: LayerConfig, x: &[Nd]) -> Vec<Nd> {
     let (inputs, w_ih, w_hh) = (&x[0], &x[1], &x[2]);
     let mut rest = x[3..].iter();
     let zeros = Nd::from_fn(&[w_ih.shape[0]], |_| 0.0);
@@ -133,8 +133,8 @@ fn naive(way: Way, x: &[Nd]) -> Vec<Nd> {
     if way.kind == Kind::Lstm { vec![y, h, c] } else { vec![y, h] }
 }
 
-/// The inputs of a layer: T, N, I, H, and P.
-fn inputs(way: Way, [t, n, i, h, p]: [usize; 5]) -> Vec<Input> {
+/// Returns the inputs of a layer of sizes T, N, I, H, P.
+fn inputs(way: LayerConfig, [t, n, i, h, p]: [usize; 5]) -> Vec<Input> {
     let g = way.kind.gates();
     let mut all = vec![real([t, n, i]), real([g * h, i]), real([g * h, p])];
     if way.biased {
@@ -153,7 +153,7 @@ fn inputs(way: Way, [t, n, i, h, p]: [usize; 5]) -> Vec<Input> {
     all
 }
 
-fn with(row: Row, label: &str, way: Way, sizes: [usize; 5]) -> Row {
+fn with(row: Row, label: &str, way: LayerConfig, sizes: [usize; 5]) -> Row {
     row.outputs(label, inputs(way, sizes), move |x| layer(way, x), move |x| naive(way, x)).floats_only()
 }
 
@@ -163,39 +163,40 @@ fn cases(mut row: Row, kind: Kind) -> Row {
     row = with(
         row,
         &format!("{kind:?}, without bias, in reverse"),
-        Way { biased: false, reverse: true, ..way },
+        LayerConfig { biased: false, reverse: true, ..way },
         [3, 1, 2, 1, 1],
     );
-    let lengths = Way { lengths: true, biased: false, ..way };
+    let lengths = LayerConfig { lengths: true, biased: false, ..way };
     row = with(row, &format!("{kind:?}, lengths"), lengths, [3, 3, 1, 1, 1]);
-    row = with(row, &format!("{kind:?}, lengths, in reverse"), Way { reverse: true, ..lengths }, [3, 3, 1, 2, 2]);
-    row = with(row, &format!("{kind:?}, large"), Way { lengths: true, ..way }, [4, 17, 20, 37, 37])
+    row =
+        with(row, &format!("{kind:?}, lengths, in reverse"), LayerConfig { reverse: true, ..lengths }, [3, 3, 1, 2, 2]);
+    row = with(row, &format!("{kind:?}, large"), LayerConfig { lengths: true, ..way }, [4, 17, 20, 37, 37])
         .long()
         .case_scale(256.0);
     row = with(row, &format!("{kind:?}, no step"), way, [0, 2, 1, 2, 2]);
     row = with(row, &format!("{kind:?}, no sequence"), lengths, [2, 0, 1, 2, 2]);
     if kind == Kind::Lstm {
-        let projected = Way { projected: true, ..way };
+        let projected = LayerConfig { projected: true, ..way };
         row = with(row, "projected", projected, [2, 2, 1, 2, 1]);
         row = with(
             row,
             "projected, lengths, in reverse",
-            Way { reverse: true, lengths: true, ..projected },
+            LayerConfig { reverse: true, lengths: true, ..projected },
             [3, 2, 1, 1, 2],
         );
-        row = with(row, "projected, large", Way { lengths: true, ..projected }, [4, 17, 20, 37, 21])
+        row = with(row, "projected, large", LayerConfig { lengths: true, ..projected }, [4, 17, 20, 37, 21])
             .long()
             .case_scale(4096.0);
     }
-    row.also("its values and gradients are PyTorch's", move || fixture::agrees(kind))
-        .also("what does not fit is refused", move || refusals(kind))
-        .also("halves are computed in f32", move || halves(kind))
-        .also("gradients are those of the definition where a gradient of them is wanted", move || both_ways(kind))
-        .also("a captured layer is the layer", move || captured(kind))
+    row.check("values and gradients agree with PyTorch", move || fixture::agrees(kind))
+        .check("invalid shapes are errors", move || refusals(kind))
+        .check("half precision is computed in f32", move || halves(kind))
+        .check("gradients of gradients use the definition", move || second_order_gradients(kind))
+        .check("a captured layer computes the same values", move || captured(kind))
 }
 
-/// A layer's tensors, from a wave.
-fn tensors(way: Way, sizes: [usize; 5], dtype: DType) -> Vec<Tensor> {
+/// Returns the tensors of a layer, filled with a sine wave.
+fn tensors(way: LayerConfig, sizes: [usize; 5], dtype: DType) -> Vec<Tensor> {
     let filled = |(k, input): (usize, Input)| match input.kind {
         crate::table::row::Kind::Class { len } => {
             Tensor::new((0..input.shape[0]).map(|i| (i % len) as i64).collect::<Vec<_>>(), &input.shape)
@@ -205,7 +206,7 @@ fn tensors(way: Way, sizes: [usize; 5], dtype: DType) -> Vec<Tensor> {
     inputs(way, sizes).into_iter().enumerate().map(filled).collect()
 }
 
-/// sin(0.7·(i + start)), in row-major order.
+/// Returns sin(0.7·(i + start)) in row-major order.
 fn wave(shape: &[usize], start: usize, dtype: DType) -> Tensor {
     let count = shape.iter().product::<usize>();
     let values: Vec<f64> = (start..start + count).map(|i| (0.7 * i as f64).sin()).collect();
@@ -213,14 +214,14 @@ fn wave(shape: &[usize], start: usize, dtype: DType) -> Tensor {
 }
 
 fn refusals(kind: Kind) -> Result<bool> {
-    let way = Way { lengths: true, projected: kind == Kind::Lstm, ..plain(kind) };
+    let way = LayerConfig { lengths: true, projected: kind == Kind::Lstm, ..plain(kind) };
     let good = tensors(way, [3, 2, 2, 4, if way.projected { 3 } else { 4 }], DType::F32);
     let mut holds = layer(way, &good).is_ok();
     for (k, tensor) in good.iter().enumerate() {
         let wrong = |t: Tensor| {
             good.iter().enumerate().map(|(i, g)| if i == k { t.clone() } else { g.clone() }).collect::<Vec<_>>()
         };
-        // One more number along any axis; x may have any number of steps.
+        // One more element along any axis; x may have any number of steps.
         for axis in isize::from(k == 0)..tensor.rank() as isize {
             let longer = ops::concatenate(&[tensor, &tensor.narrow(axis, 0, 1)], axis)?;
             holds &= shape_refused(layer(way, &wrong(longer)))?;
@@ -258,7 +259,7 @@ fn refusals(kind: Kind) -> Result<bool> {
     Ok(holds)
 }
 
-/// Rounded once, at the end.
+/// Checks that half precision is rounded once, at the end.
 fn halves(kind: Kind) -> Result<bool> {
     let narrow = tensors(plain(kind), [9, 2, 3, 4, 4], DType::BF16);
     let wide: Vec<Tensor> = narrow.iter().map(|t| t.to_dtype(DType::F32)).collect();
@@ -266,10 +267,11 @@ fn halves(kind: Kind) -> Result<bool> {
     Ok(narrow.iter().zip(&wide).all(|(a, b)| a.to_vec::<bf16>() == b.to_dtype(DType::BF16).to_vec::<bf16>()))
 }
 
-/// The kernel's gradients, and those of a gradient's gradient at a vector of zeros, which go through the definition.
-fn both_ways(kind: Kind) -> Result<bool> {
+/// Compares the gradients of the kernel with those of the definition, which a differentiable gradient uses.
+fn second_order_gradients(kind: Kind) -> Result<bool> {
     use pellucid_tensor::{Grad, grad};
-    for way in [plain(kind), Way { reverse: true, lengths: true, projected: kind == Kind::Lstm, ..plain(kind) }] {
+    for way in [plain(kind), LayerConfig { reverse: true, lengths: true, projected: kind == Kind::Lstm, ..plain(kind) }]
+    {
         let x = tensors(way, [5, 3, 2, 4, if way.projected { 3 } else { 4 }], DType::F64);
         let floats = x.len() - usize::from(way.lengths);
         let x: Vec<Tensor> = x.iter().enumerate().map(|(i, t)| t.detach().requires_grad_(i < floats)).collect();
@@ -280,7 +282,7 @@ fn both_ways(kind: Kind) -> Result<bool> {
         let options =
             Grad { grad_outputs: weights.iter().cloned().map(Some).collect(), create_graph: true, ..Grad::default() };
         let first = grad(&outputs.iter().collect::<Vec<_>>(), &inputs, options)?;
-        // Σ v·∂(Σ w·y)/∂x is linear in w: its gradient by w, times w, is itself.
+        // Σ v·∂(Σ w·y)/∂x is linear in w, so its gradient with respect to w, times w, is the function itself.
         let vectors: Vec<Tensor> =
             first.iter().enumerate().map(|(k, g)| wave(g.shape(), 3 * k + 1, DType::F64)).collect();
         let total = first.iter().zip(&vectors).map(|(g, v)| (g * v).sum(..)).reduce(|a, b| a + b).expect("inputs");
@@ -293,9 +295,9 @@ fn both_ways(kind: Kind) -> Result<bool> {
     Ok(true)
 }
 
-/// Forward and backward, recorded and replayed with other inputs.
+/// Checks forward and backward of a captured step that is launched with other inputs.
 fn captured(kind: Kind) -> Result<bool> {
-    let way = Way { lengths: true, ..plain(kind) };
+    let way = LayerConfig { lengths: true, ..plain(kind) };
     let sizes = [4, 3, 2, 5, 5];
     let x: Vec<Tensor> = tensors(way, sizes, DType::F32);
     let weight = x[2].detach().requires_grad_(true);
@@ -303,9 +305,9 @@ fn captured(kind: Kind) -> Result<bool> {
         weight.zero_grad();
         let mut all = x.clone();
         (all[0], all[2]) = (x0.clone(), weight.clone());
-        let outputs = layer(way, &all).expect("a layer");
+        let outputs = layer(way, &all).expect("valid layer");
         outputs.iter().map(|y| y.sum(..)).reduce(|a, b| a + b).expect("outputs").backward();
-        (outputs[0].detach(), weight.grad().expect("a gradient"))
+        (outputs[0].detach(), weight.grad().expect("the tensor has a gradient"))
     };
     let other = &x[0] * 0.5;
     let (y, gradient) = step(&other);

@@ -1,4 +1,4 @@
-//! Adaptive pools: so many windows, as equal as can be.
+//! Adaptive pooling: a given number of windows of almost equal size.
 
 use super::{batched, largest};
 use crate::table::nd::{Nd, indices};
@@ -9,13 +9,13 @@ type Average = fn(&Tensor, &[Option<usize>]) -> Result<Tensor>;
 type Largest = fn(&Tensor, &[Option<usize>]) -> Result<(Tensor, Tensor)>;
 type Lengths = &'static [Option<usize>];
 
-/// `f` of every window: of its elements, with their flat spatial positions.
+/// Applies `f` to every window, given as elements with their flat spatial positions.
 fn windows(x: &Nd, lengths: Lengths, f: impl Fn(&[(usize, f64)]) -> f64) -> Nd {
     let dims = &x.shape[2..];
     let outputs: Vec<usize> =
         (0..dims.len()).map(|a| lengths[if lengths.len() == 1 { 0 } else { a }].unwrap_or(dims[a])).collect();
     Nd::from_fn(&[&x.shape[..2], &outputs[..]].concat(), |ix| {
-        // Element i of L belongs to window o of O where they overlap as parts of the axis.
+        // Element i of L belongs to window o of O if their intervals of the axis overlap.
         let belongs = |place: &[usize]| {
             (0..dims.len()).all(|a| {
                 let (i, o) = (place[a], ix[2 + a]);
@@ -32,7 +32,7 @@ fn mean(all: &[(usize, f64)]) -> f64 {
     all.iter().map(|(_, v)| v).sum::<f64>() / all.len() as f64
 }
 
-/// The shapes and lengths in which both pools of a rank are tried.
+/// Returns the rows of both pools of one rank, with these shapes and output lengths.
 fn rows_of(
     names: [&'static str; 2],
     calls: (Average, Largest),
@@ -71,26 +71,26 @@ fn rows_of(
     let [avg, max] = rows;
     let avg = avg
         .scale(2.0)
-        .also("another rank", move || shape_refused(average(&Tensor::ones([2], DType::F64), &[Some(1)])))
-        .also("another number of lengths", move || argument_refused(average(&ones(2), &[Some(1); 4])))
-        .also("the mean of nothing", move || shape_refused(average(&ones(0), &[Some(1)])))
-        .also("beyond any memory", move || {
+        .check("another rank is an error", move || shape_refused(average(&Tensor::ones([2], DType::F64), &[Some(1)])))
+        .check("a wrong number of lengths is an error", move || argument_refused(average(&ones(2), &[Some(1); 4])))
+        .check("the mean of an empty image is an error", move || shape_refused(average(&ones(0), &[Some(1)])))
+        .check("a result beyond the memory is an error", move || {
             Ok(matches!(average(&ones(2), &[Some(usize::MAX)]), Err(Error::OutOfMemory { .. })))
         })
-        .also("no window", move || Ok(average(&ones(2), &[Some(0)])?.size() == 0))
-        .also("integers", move || {
+        .check("zero windows", move || Ok(average(&ones(2), &[Some(0)])?.size() == 0))
+        .check("integers", move || {
             Ok(matches!(average(&ones(2).to_dtype(DType::I64), &[Some(1)]), Err(Error::DTypeMismatch { .. })))
         });
     let max = max
         .rules([Rule::Any, Rule::Always(DType::I64)])
-        .also("another rank", move || shape_refused(maximum(&Tensor::ones([2], DType::F64), &[Some(1)])))
-        .also("another number of lengths", move || argument_refused(maximum(&ones(2), &[Some(1); 4])))
-        .also("the largest of nothing", move || shape_refused(maximum(&ones(0), &[Some(1)])))
-        .also("beyond any memory", move || {
+        .check("another rank is an error", move || shape_refused(maximum(&Tensor::ones([2], DType::F64), &[Some(1)])))
+        .check("a wrong number of lengths is an error", move || argument_refused(maximum(&ones(2), &[Some(1); 4])))
+        .check("the maximum of an empty image is an error", move || shape_refused(maximum(&ones(0), &[Some(1)])))
+        .check("a result beyond the memory is an error", move || {
             Ok(matches!(maximum(&ones(2), &[Some(usize::MAX)]), Err(Error::OutOfMemory { .. })))
         })
-        .also("no window", move || Ok(maximum(&ones(2), &[Some(0)])?.0.size() == 0))
-        .also("integers", move || Ok(maximum(&ones(2).to_dtype(DType::I64), &[Some(1)])?.0.to_vec::<i64>() == [1, 1]));
+        .check("zero windows", move || Ok(maximum(&ones(2), &[Some(0)])?.0.size() == 0))
+        .check("integers", move || Ok(maximum(&ones(2).to_dtype(DType::I64), &[Some(1)])?.0.to_vec::<i64>() == [1, 1]));
     [avg, max]
 }
 

@@ -1,12 +1,13 @@
-//! Windows as columns, and back.
+//! Unfold (im2col) and fold (col2im).
 
-use super::{Slide, batched};
+use super::{WindowGeometry, batched};
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
-/// Every (row, column) of the columns, and the element of `[C, spatial..]` that it is, if it lies inside.
-fn places(channels: usize, dims: &[usize], slide: Slide) -> Vec<(usize, usize, Option<Vec<usize>>)> {
+/// Returns (row, column, index) for all elements of the columns; the index in `[C, spatial..]` is `None` in the
+/// padding.
+fn places(channels: usize, dims: &[usize], slide: WindowGeometry) -> Vec<(usize, usize, Option<Vec<usize>>)> {
     let counts: Vec<usize> = (0..dims.len()).map(|a| slide.outputs(a, dims[a])).collect();
     let mut all = vec![];
     for (column, o) in indices(&counts).iter().enumerate() {
@@ -21,12 +22,12 @@ fn places(channels: usize, dims: &[usize], slide: Slide) -> Vec<(usize, usize, O
     all
 }
 
-fn shape_of(n: usize, channels: usize, dims: &[usize], slide: Slide) -> [usize; 3] {
+fn shape_of(n: usize, channels: usize, dims: &[usize], slide: WindowGeometry) -> [usize; 3] {
     let columns = (0..dims.len()).map(|a| slide.outputs(a, dims[a])).product();
     [n, channels * slide.size.iter().product::<usize>(), columns]
 }
 
-fn unfolded(x: &Nd, slide: Slide) -> Nd {
+fn unfolded(x: &Nd, slide: WindowGeometry) -> Nd {
     let (n, channels, dims) = (x.shape[0], x.shape[1], &x.shape[2..]);
     let mut y = Nd::from_fn(&shape_of(n, channels, dims, slide), |_| 0.0);
     for image in 0..n {
@@ -39,7 +40,7 @@ fn unfolded(x: &Nd, slide: Slide) -> Nd {
     y
 }
 
-fn folded(x: &Nd, dims: &[usize], slide: Slide) -> Nd {
+fn folded(x: &Nd, dims: &[usize], slide: WindowGeometry) -> Nd {
     let channels = x.shape[1] / slide.size.iter().product::<usize>();
     let mut y = Nd::from_fn(&[&[x.shape[0], channels], dims].concat(), |_| 0.0);
     for image in 0..x.shape[0] {
@@ -53,21 +54,23 @@ fn folded(x: &Nd, dims: &[usize], slide: Slide) -> Nd {
     y
 }
 
-/// A label, N images or one without N, their channels and spatial lengths, and the windows.
-type Case = (&'static str, Option<usize>, usize, &'static [usize], Slide);
+/// The label, the number of images or `None`, the channels and spatial lengths, and the windows.
+type Case = (&'static str, Option<usize>, usize, &'static [usize], WindowGeometry);
 
-/// Both rows have the same cases.
+/// Returns the cases of both rows.
 fn cases() -> [Case; 8] {
-    const PLAIN: Slide = Slide { size: &[2, 2], stride: &[1, 1], padding: &[0, 0], dilation: &[1, 1], ceil: false };
-    const LINE: Slide = Slide { size: &[2], stride: &[1], padding: &[1], dilation: &[2], ceil: false };
-    const SPACE: Slide =
-        Slide { size: &[1, 2, 2], stride: &[1, 1, 2], padding: &[0, 0, 1], dilation: &[1, 1, 1], ceil: false };
-    let uneven = Slide { size: &[2, 3], stride: &[2, 1], padding: &[1, 2], dilation: &[1, 2], ceil: false };
+    const PLAIN: WindowGeometry =
+        WindowGeometry { size: &[2, 2], stride: &[1, 1], padding: &[0, 0], dilation: &[1, 1], ceil: false };
+    const LINE: WindowGeometry =
+        WindowGeometry { size: &[2], stride: &[1], padding: &[1], dilation: &[2], ceil: false };
+    const SPACE: WindowGeometry =
+        WindowGeometry { size: &[1, 2, 2], stride: &[1, 1, 2], padding: &[0, 0, 1], dilation: &[1, 1, 1], ceil: false };
+    let uneven = WindowGeometry { size: &[2, 3], stride: &[2, 1], padding: &[1, 2], dilation: &[1, 2], ceil: false };
     [
         ("plain", Some(1), 2, &[3, 3], PLAIN),
         ("a number for each axis", Some(1), 1, &[3, 3], uneven),
-        ("next to each other", Some(2), 1, &[4, 2], Slide { stride: &[2, 2], ..PLAIN }),
-        ("elements that no window sees", Some(1), 1, &[3, 4], Slide { stride: &[2, 3], ..PLAIN }),
+        ("next to each other", Some(2), 1, &[4, 2], WindowGeometry { stride: &[2, 2], ..PLAIN }),
+        ("elements that no window sees", Some(1), 1, &[3, 4], WindowGeometry { stride: &[2, 3], ..PLAIN }),
         ("one image", None, 2, &[3, 2], PLAIN),
         ("no image", Some(0), 2, &[3, 2], PLAIN),
         ("a line", Some(1), 2, &[4], LINE),
@@ -103,39 +106,51 @@ pub(super) fn rows() -> Vec<Row> {
     let columns = || Tensor::ones([1, 8, 4], DType::F64);
     vec![
         unfold
-            .also("another rank", move || shape_refused(ops::unfold(&image(), 2, 1, 0, 1, 1)))
-            .also("more axes than there can be", move || {
+            .check("another rank is an error", move || shape_refused(ops::unfold(&image(), 2, 1, 0, 1, 1)))
+            .check("too many axes are an error", move || {
                 argument_refused(ops::unfold(&Tensor::ones([1, 1, 1, 1, 1, 1], DType::F64), 1, 1, 0, 1, 4))
             })
-            .also("no spatial axis", move || {
+            .check("zero spatial axes are an error", move || {
                 argument_refused(ops::unfold(&Tensor::ones([1, 1], DType::F64), 1, 1, 0, 1, 0))
             })
-            .also("no size", move || argument_refused(ops::unfold(&image(), 0, 1, 0, 1, 2)))
-            .also("no stride", move || argument_refused(ops::unfold(&image(), 2, 1, 0, 0, 2)))
-            .also("no dilation", move || argument_refused(ops::unfold(&image(), 2, 0, 0, 1, 2)))
-            .also("a window larger than the image", move || argument_refused(ops::unfold(&image(), 4, 1, 0, 1, 2)))
-            .also("a size beyond any number", move || argument_refused(ops::unfold(&image(), usize::MAX, 2, 0, 1, 2)))
-            .also("as many numbers as axes", move || argument_refused(ops::unfold(&image(), [2, 2, 2], 1, 0, 1, 2)))
-            .also("integers", || {
+            .check("a size of 0 is an error", move || argument_refused(ops::unfold(&image(), 0, 1, 0, 1, 2)))
+            .check("a stride of 0 is an error", move || argument_refused(ops::unfold(&image(), 2, 1, 0, 0, 2)))
+            .check("a dilation of 0 is an error", move || argument_refused(ops::unfold(&image(), 2, 0, 0, 1, 2)))
+            .check("a window larger than the image is an error", move || {
+                argument_refused(ops::unfold(&image(), 4, 1, 0, 1, 2))
+            })
+            .check("an extreme size is an error", move || {
+                argument_refused(ops::unfold(&image(), usize::MAX, 2, 0, 1, 2))
+            })
+            .check("a wrong number of values is an error", move || {
+                argument_refused(ops::unfold(&image(), [2, 2, 2], 1, 0, 1, 2))
+            })
+            .check("integers", || {
                 let x = Tensor::from([[[1i64, 2, 3]]]);
                 Ok(ops::unfold(&x, 2, 1, 0, 1, 1)?.to_vec::<i64>() == [1, 2, 2, 3])
             })
-            .also("truth values", || {
+            .check("booleans", || {
                 let x = Tensor::from([[[true, false]]]);
                 Ok(ops::unfold(&x, 2, 1, 1, 1, 1)?.to_vec::<bool>() == [false, true, false, true, false, false])
             }),
-        fold.also("rows that are no multiple of the taps", move || {
+        fold.check("a number of rows that is not a multiple of the window size is an error", move || {
             shape_refused(ops::fold(&Tensor::ones([1, 7, 4], DType::F64), &[3, 3], 2, 1, 0, 1))
         })
-        .also("columns that are not the windows", move || shape_refused(ops::fold(&columns(), &[4, 3], 2, 1, 0, 1)))
-        .also("another rank", move || shape_refused(ops::fold(&Tensor::ones([8], DType::F64), &[3, 3], 2, 1, 0, 1)))
-        .also("no size", move || argument_refused(ops::fold(&columns(), &[3, 3], 0, 1, 0, 1)))
-        .also("no length", move || argument_refused(ops::fold(&columns(), &[], 2, 1, 0, 1)))
-        .also("a window larger than the image", move || argument_refused(ops::fold(&columns(), &[3, 3], 4, 1, 0, 1)))
-        .also("beyond any memory", move || {
+        .check("a wrong number of columns is an error", move || {
+            shape_refused(ops::fold(&columns(), &[4, 3], 2, 1, 0, 1))
+        })
+        .check("another rank is an error", move || {
+            shape_refused(ops::fold(&Tensor::ones([8], DType::F64), &[3, 3], 2, 1, 0, 1))
+        })
+        .check("a size of 0 is an error", move || argument_refused(ops::fold(&columns(), &[3, 3], 0, 1, 0, 1)))
+        .check("a length of 0 is an error", move || argument_refused(ops::fold(&columns(), &[], 2, 1, 0, 1)))
+        .check("a window larger than the image is an error", move || {
+            argument_refused(ops::fold(&columns(), &[3, 3], 4, 1, 0, 1))
+        })
+        .check("a result beyond the memory is an error", move || {
             Ok(matches!(ops::fold(&columns(), &[usize::MAX, 3], 2, 1, 0, 1), Err(Error::OutOfMemory { .. })))
         })
-        .also("integers", || {
+        .check("integers", || {
             let x = Tensor::from([[[1i64, 2], [3, 4]]]);
             Ok(ops::fold(&x, &[3], 2, 1, 0, 1)?.to_vec::<i64>() == [1, 5, 4])
         }),

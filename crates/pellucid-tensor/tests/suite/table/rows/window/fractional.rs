@@ -1,4 +1,4 @@
-//! Fractional max pools: windows at places that numbers spread.
+//! Fractional max pooling: windows at positions that random numbers determine.
 
 use super::{batched, largest};
 use crate::table::nd::{Nd, indices};
@@ -7,20 +7,20 @@ use pellucid_tensor::{DType, Error, Result, Tensor, manual_seed, ops};
 
 type Pool = fn(&Tensor, &[usize], &[usize], Option<&Tensor>) -> Result<(Tensor, Tensor)>;
 
-/// One case: the shape of x, the sizes and counts of the windows, and the numbers of all channels.
+/// The shape of x, the sizes and counts of the windows, and the random numbers of all channels.
 type Case = (&'static str, &'static [usize], &'static [usize], &'static [usize], &'static [f64]);
 
-/// The first elements of the windows along an axis.
+/// Returns the first element of every window along an axis.
 fn starts(u: f64, len: usize, size: usize, count: usize) -> Vec<usize> {
     let step = (len - size) as f64 / (count as f64 - 1.0);
     let spread = |o: usize| ((o as f64 + u) * step) as usize - (u * step) as usize;
     (0..count).map(|o| if o + 1 == count { len - size } else { spread(o) }).collect()
 }
 
-/// The largest of every window, and its flat spatial position.
+/// Returns the maximum of every window, and its flat spatial position.
 fn pooled(x: &Nd, size: &[usize], counts: &[usize], numbers: &[f64]) -> [Nd; 2] {
     let (dims, axes) = (&x.shape[2..], size.len());
-    // The numbers of a plane are those of its columns first.
+    // The first random number of a plane belongs to the columns.
     let number = |a: usize| if axes == 2 { 1 - a } else { a };
     let found = |ix: &[usize]| {
         let own = &numbers[(ix[0] * x.shape[1] + ix[1]) * axes..][..axes];
@@ -55,29 +55,31 @@ fn row(name: &'static str, pool: Pool, spatial: usize, cases: &[Case]) -> Row {
     };
     row.floats_only()
         .rules([Rule::Any, Rule::Always(DType::I64)])
-        .also("numbers that are drawn give windows of their own", move || {
+        .check("random numbers give different windows", move || {
             manual_seed(4);
             let x = Tensor::rand([[8, 4].to_vec(), vec![13; spatial]].concat(), DType::F32);
             let positions = || pool(&x, &[2], &[5], None).map(|(_, positions)| positions.to_vec::<i64>());
             Ok(positions()? != positions()?)
         })
-        .also("numbers beyond 1 read nothing outside", move || {
+        .check("numbers above 1 give windows inside the image", move || {
             let samples = Tensor::full([1, 2, spatial], 1e30, DType::F64);
             let bad = pool(&ones(7), &[2], &[4], Some(&samples))?.0;
             let nan = pool(&ones(7), &[2], &[4], Some(&(samples * f64::NAN)))?.0;
             Ok(bad.to_vec::<f64>().iter().chain(&nan.to_vec::<f64>()).all(|&v| v == 1.0))
         })
-        .also("another rank", move || shape_refused(pool(&Tensor::ones([2], DType::F64), &[1], &[1], None)))
-        .also("other numbers", move || {
+        .check("another rank is an error", move || {
+            shape_refused(pool(&Tensor::ones([2], DType::F64), &[1], &[1], None))
+        })
+        .check("a wrong number of random numbers is an error", move || {
             shape_refused(pool(&ones(5), &[2], &[2], Some(&Tensor::zeros([1, 3, spatial], DType::F64))))
         })
-        .also("integer numbers", move || {
+        .check("integer random numbers are an error", move || {
             let samples = Tensor::zeros([1, 2, spatial], DType::I64);
             Ok(matches!(pool(&ones(5), &[2], &[2], Some(&samples)), Err(Error::DTypeMismatch { .. })))
         })
-        .also("more windows than places", move || argument_refused(pool(&ones(5), &[3], &[4], None)))
-        .also("no window", move || argument_refused(pool(&ones(5), &[3], &[0], None)))
-        .also("a window of nothing", move || argument_refused(pool(&ones(5), &[0], &[2], None)))
+        .check("more windows than positions are an error", move || argument_refused(pool(&ones(5), &[3], &[4], None)))
+        .check("zero windows are an error", move || argument_refused(pool(&ones(5), &[3], &[0], None)))
+        .check("a window size of 0 is an error", move || argument_refused(pool(&ones(5), &[0], &[2], None)))
 }
 
 pub(super) fn rows() -> Vec<Row> {

@@ -1,4 +1,4 @@
-//! Images read at given places, and affine maps of places.
+//! Sampling of images at grid positions, and affine grids.
 
 use super::resample::keys;
 use crate::table::nd::{Nd, indices};
@@ -8,16 +8,16 @@ use pellucid_tensor::ops::PaddingMode::{Border, Reflection, Zeros};
 use pellucid_tensor::ops::{InterpolationMode, PaddingMode};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
-/// How places are read.
+/// The interpolation mode, padding mode and corner alignment of a sample.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+struct SampleConfig {
     mode: InterpolationMode,
     outside: PaddingMode,
     align: bool,
 }
 
-impl Reading {
-    /// A coordinate of an axis of `len`, brought into it if that is asked for.
+impl SampleConfig {
+    /// Maps a coordinate into an axis of length `len` if the padding mode requires it.
     fn bounded(&self, at: f64, len: usize) -> f64 {
         let last = len as f64 - 1.0;
         let (low, high) = if self.align { (0.0, last) } else { (-0.5, last + 0.5) };
@@ -26,7 +26,7 @@ impl Reading {
             Zeros => return at,
             Border => {}
             Reflection if low == high => at = 0.0,
-            // Mirrored at one end and the other until it is inside.
+            // Reflected at the ends until it is inside.
             Reflection => {
                 while at < low || at > high {
                     at = if at < low { 2.0 * low - at } else { 2.0 * high - at };
@@ -36,8 +36,8 @@ impl Reading {
         at.clamp(0.0, last)
     }
 
-    /// Elements and weights along an axis, at a place from −1 to 1; elements may lie outside.
-    fn seen(&self, place: f64, len: usize) -> Vec<(f64, f64)> {
+    /// Returns elements and weights along an axis for a coordinate from −1 to 1; the elements may be out of bounds.
+    fn taps(&self, place: f64, len: usize) -> Vec<(f64, f64)> {
         let l = len as f64;
         let at = if self.align { (place + 1.0) / 2.0 * (l - 1.0) } else { ((place + 1.0) * l - 1.0) / 2.0 };
         match self.mode {
@@ -54,24 +54,24 @@ impl Reading {
     }
 }
 
-fn sampled(x: &Nd, grid: &Nd, how: Reading) -> Nd {
+fn sampled(x: &Nd, grid: &Nd, how: SampleConfig) -> Nd {
     let (dims, spatial) = (&x.shape[2..], x.shape.len() - 2);
     Nd::from_fn(&[&x.shape[..2], &grid.shape[1..=spatial]].concat(), |ix| {
         let place = |a: usize| grid.at(&[&ix[..1], &ix[2..], &[spatial - 1 - a]].concat());
-        let axes: Vec<Vec<(f64, f64)>> = (0..spatial).map(|a| how.seen(place(a), dims[a])).collect();
+        let axes: Vec<Vec<(f64, f64)>> = (0..spatial).map(|a| how.taps(place(a), dims[a])).collect();
         let counts: Vec<usize> = axes.iter().map(Vec::len).collect();
         let part = |taps: Vec<usize>| {
-            let seen: Vec<(f64, f64)> = taps.iter().zip(&axes).map(|(&t, axis)| axis[t]).collect();
-            let inside = seen.iter().zip(dims).all(|((e, _), &len)| *e >= 0.0 && *e < len as f64);
-            let element: Vec<usize> = seen.iter().map(|(e, _)| *e as usize).collect();
-            let weight: f64 = seen.iter().map(|(_, w)| w).product();
+            let taps: Vec<(f64, f64)> = taps.iter().zip(&axes).map(|(&t, axis)| axis[t]).collect();
+            let inside = taps.iter().zip(dims).all(|((e, _), &len)| *e >= 0.0 && *e < len as f64);
+            let element: Vec<usize> = taps.iter().map(|(e, _)| *e as usize).collect();
+            let weight: f64 = taps.iter().map(|(_, w)| w).product();
             if inside { weight * x.at(&[&ix[..2], &element[..]].concat()) } else { 0.0 }
         };
         indices(&counts).into_iter().map(part).sum()
     })
 }
 
-/// Where the places of axes of three and two elements pass from one element to the next: there are the kinks.
+/// The kinks: coordinates at which the nearest elements of axes of lengths three and two change.
 const KINKS: &[f64] = &[
     -5.0 / 3.0,
     -1.5,
@@ -94,7 +94,7 @@ fn places<const N: usize>(shape: [usize; N]) -> Input {
     Input { shape: shape.into(), kind: Kind::Number { range: -1.7..=1.7, away: KINKS } }
 }
 
-fn case(row: Row, label: String, inputs: [Input; 2], how: Reading) -> Row {
+fn case(row: Row, label: String, inputs: [Input; 2], how: SampleConfig) -> Row {
     row.case(
         label,
         inputs,
@@ -104,7 +104,7 @@ fn case(row: Row, label: String, inputs: [Input; 2], how: Reading) -> Row {
     .floats_only()
 }
 
-/// Every way to read, with corners in their places or not.
+/// Iterates over all combinations of modes, with and without aligned corners.
 fn modes() -> impl Iterator<Item = (InterpolationMode, PaddingMode, bool)> {
     let each = |mode| [Zeros, Border, Reflection].into_iter().map(move |outside| (mode, outside));
     let all = [Nearest, Linear, Cubic].into_iter().flat_map(each);
@@ -112,42 +112,42 @@ fn modes() -> impl Iterator<Item = (InterpolationMode, PaddingMode, bool)> {
 }
 
 fn grid_sample() -> Row {
-    // Products with a weight of 0, and places that are no numbers, promise nothing.
+    // Products with a weight of 0, and coordinates that are not finite, are unspecified.
     let mut row = Row::new("grid_sample").scale(8.0).ulps(64.0).ordinary();
     for (mode, outside, align) in modes() {
-        let how = Reading { mode, outside, align };
+        let how = SampleConfig { mode, outside, align };
         row = case(row, format!("a plane, {how:?}"), [real([1, 2, 3, 2]), places([1, 1, 3, 2])], how);
         row = case(row, format!("a space, {how:?}"), [real([1, 1, 2, 3, 2]), places([1, 1, 2, 1, 3])], how);
     }
-    let how = Reading { mode: Linear, outside: Zeros, align: false };
+    let how = SampleConfig { mode: Linear, outside: Zeros, align: false };
     row = case(row, "several images".into(), [real([2, 1, 2, 3]), places([2, 2, 1, 2])], how);
     row = case(row, "no image".into(), [real([0, 1, 2, 3]), places([0, 2, 2, 2])], how);
     row = case(row, "no place".into(), [real([1, 1, 2, 3]), places([1, 0, 2, 2])], how);
-    let reflected = Reading { outside: Reflection, align: true, ..how };
+    let reflected = SampleConfig { outside: Reflection, align: true, ..how };
     row = case(row, "reflected in one element".into(), [real([1, 1, 1, 3]), places([1, 2, 2, 2])], reflected);
     let image = || Tensor::ones([1, 1, 2, 2], DType::F64);
     let sample = |x: &Tensor, grid: &Tensor| ops::grid_sample(x, grid, Linear, Zeros, false);
-    row.also("a grid of another batch", move || {
+    row.check("a grid of another batch size is an error", move || {
         shape_refused(sample(&image(), &Tensor::zeros([2, 1, 1, 2], DType::F64)))
     })
-    .also("a place of three numbers in a plane", move || {
+    .check("three coordinates for two axes are an error", move || {
         shape_refused(sample(&image(), &Tensor::zeros([1, 1, 1, 3], DType::F64)))
     })
-    .also("another rank", move || {
+    .check("another rank is an error", move || {
         shape_refused(sample(&Tensor::ones([1, 1, 2], DType::F64), &Tensor::zeros([1, 1, 1], DType::F64)))
     })
-    .also("an image of nothing", move || {
+    .check("an empty image is an error", move || {
         shape_refused(sample(&Tensor::ones([1, 1, 0, 2], DType::F64), &Tensor::zeros([1, 1, 1, 2], DType::F64)))
     })
-    .also("two dtypes", move || {
+    .check("unequal dtypes are an error", move || {
         let refused = sample(&image(), &Tensor::zeros([1, 1, 1, 2], DType::F32));
         Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
     })
-    .also("integers", move || {
+    .check("integers", move || {
         let refused = sample(&image().to_dtype(DType::I64), &Tensor::zeros([1, 1, 1, 2], DType::I64));
         Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
     })
-    .also("no place is read out of bounds, and NaN holds NaN", move || {
+    .check("extreme coordinates read inside the image, and NaN gives NaN", move || {
         let mut fits = true;
         for place in [1e300, -1e300, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
             let grid = Tensor::full([1, 1, 1, 2], place, DType::F64);
@@ -158,7 +158,7 @@ fn grid_sample() -> Row {
         }
         Ok(fits)
     })
-    .also("the nearest element has the gradient 0 with respect to the grid", move || {
+    .check("the nearest element has the gradient 0 with respect to the grid", move || {
         let grid = Tensor::zeros([1, 1, 1, 2], DType::F64).requires_grad_(true);
         ops::grid_sample(&image(), &grid, Nearest, Zeros, true)?.backward();
         Ok(grid.grad().is_some_and(|g| g.to_vec::<f64>() == [0.0, 0.0]))
@@ -189,7 +189,7 @@ fn affine_grid() -> Row {
     for (label, shape, dims) in cases {
         for align in [false, true] {
             let label = if align { format!("{label}, corners") } else { label.to_string() };
-            // An infinity that meets the middle is no number.
+            // Infinity times the coordinate 0 is NaN.
             row = row.case(
                 label,
                 [real(shape)],
@@ -199,12 +199,14 @@ fn affine_grid() -> Row {
         }
     }
     let theta = || Tensor::ones([1, 2, 3], DType::F64);
-    row.also("as many lengths as the map has rows", move || shape_refused(ops::affine_grid(&theta(), &[2, 2, 2], true)))
-        .also("one axis", || shape_refused(ops::affine_grid(&Tensor::ones([1, 1, 2], DType::F64), &[2], true)))
-        .also("beyond any memory", move || {
-            Ok(matches!(ops::affine_grid(&theta(), &[1 << 40, 1 << 40], true), Err(Error::OutOfMemory { .. })))
-        })
-        .also("no place", move || Ok(ops::affine_grid(&theta(), &[0, 2], false)?.shape()[..] == [1, 0, 2, 2]))
+    row.check("a wrong number of lengths is an error", move || {
+        shape_refused(ops::affine_grid(&theta(), &[2, 2, 2], true))
+    })
+    .check("one axis is an error", || shape_refused(ops::affine_grid(&Tensor::ones([1, 1, 2], DType::F64), &[2], true)))
+    .check("a result beyond the memory is an error", move || {
+        Ok(matches!(ops::affine_grid(&theta(), &[1 << 40, 1 << 40], true), Err(Error::OutOfMemory { .. })))
+    })
+    .check("zero positions", move || Ok(ops::affine_grid(&theta(), &[0, 2], false)?.shape()[..] == [1, 0, 2, 2]))
 }
 
 pub(super) fn rows() -> Vec<Row> {

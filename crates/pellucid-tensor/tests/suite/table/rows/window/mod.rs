@@ -1,4 +1,4 @@
-//! Windows over spatial axes, by the files of `src/ops/window`; and what their references share.
+//! Windows over spatial axes, in files named after those of `src/ops/window`, and the helpers of their references.
 
 mod adaptive;
 mod conv;
@@ -28,9 +28,9 @@ pub(super) fn rows() -> Vec<Row> {
     files.iter().flat_map(|rows| rows()).collect()
 }
 
-/// How windows lie along each of the spatial axes.
+/// The geometry of the windows along the spatial axes.
 #[derive(Clone, Copy)]
-struct Slide {
+struct WindowGeometry {
     size: &'static [usize],
     stride: &'static [usize],
     padding: &'static [usize],
@@ -38,9 +38,9 @@ struct Slide {
     ceil: bool,
 }
 
-impl Slide {
-    /// How many windows there are along axis `a`: every one that ends within the padded axis; with `ceil` one more, if
-    /// the last left something over and it begins before the padding at the end.
+impl WindowGeometry {
+    /// Returns the number of windows along axis `a`: those that end inside the padded axis, and with `ceil` one more,
+    /// if elements remain and it starts before the padding at the end.
     fn outputs(&self, a: usize, len: usize) -> usize {
         let (stride, padding) = (self.stride[a], self.padding[a]);
         let reach = self.dilation[a] * (self.size[a] - 1) + 1;
@@ -51,13 +51,13 @@ impl Slide {
         (0..).take_while(there).count()
     }
 
-    /// The shape of `[N, C, outputs..]` for x.
+    /// Returns the shape of `[N, C, outputs..]` for x.
     fn shape(&self, x: &Nd) -> Vec<usize> {
         let outputs = (0..self.size.len()).map(|a| self.outputs(a, x.shape[2 + a]));
         x.shape[..2].iter().copied().chain(outputs).collect()
     }
 
-    /// Where every tap of the window at `o` lies, in row-major order: its spatial index, or none in the padding.
+    /// Returns the spatial index of every tap of the window at `o`, in row-major order; `None` in the padding.
     fn taps(&self, o: &[usize], dims: &[usize]) -> Vec<Option<Vec<usize>>> {
         let place = |tap: &Vec<usize>| {
             (0..dims.len())
@@ -70,7 +70,7 @@ impl Slide {
         indices(self.size).iter().map(place).collect()
     }
 
-    /// `f` of every window: of the elements inside, with their flat spatial positions.
+    /// Applies `f` to every window, given as the elements inside with their flat spatial positions.
     fn windows(&self, x: &Nd, f: impl Fn(&[usize], &[(usize, f64)]) -> f64) -> Nd {
         let dims = &x.shape[2..];
         Nd::from_fn(&self.shape(x), |ix| {
@@ -84,7 +84,7 @@ impl Slide {
     }
 }
 
-/// A function of batches at one image without N, if x is one.
+/// Applies a function of batches to x, which may be one image without N.
 fn batched(x: &Nd, spatial: usize, f: impl Fn(&Nd) -> Nd) -> Nd {
     if x.shape.len() == spatial + 2 {
         return f(x);
@@ -93,7 +93,7 @@ fn batched(x: &Nd, spatial: usize, f: impl Fn(&Nd) -> Nd) -> Nd {
     y.reshape(&y.shape[1..])
 }
 
-/// The largest of some elements and its position: the first of equals, and NaN before all.
+/// Returns the first maximum and its position; NaN is larger than all numbers.
 fn largest(elements: &[(usize, f64)]) -> (usize, f64) {
     let nan = elements.iter().find(|(_, v)| v.is_nan());
     let better = |best: (usize, f64), &next: &(usize, f64)| if next.1 > best.1 { next } else { best };

@@ -1,25 +1,27 @@
-//! Pools, against a visit to every element of every window.
+//! Pooling, compared with loops over every element of every window.
 
-use super::{Slide, batched, largest};
+use super::{WindowGeometry, batched, largest};
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, Rule, argument_refused, real, shape_refused};
 use pellucid_tensor::ops::{AvgPoolDivisor, Pool};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-const LINE: Slide = Slide { size: &[2], stride: &[2], padding: &[0], dilation: &[1], ceil: false };
-const PLANE: Slide = Slide { size: &[2, 2], stride: &[2, 2], padding: &[0, 0], dilation: &[1, 1], ceil: false };
-const SPACE: Slide =
-    Slide { size: &[2, 2, 1], stride: &[2, 2, 1], padding: &[0, 0, 0], dilation: &[1, 1, 1], ceil: false };
+const LINE: WindowGeometry = WindowGeometry { size: &[2], stride: &[2], padding: &[0], dilation: &[1], ceil: false };
+const PLANE: WindowGeometry =
+    WindowGeometry { size: &[2, 2], stride: &[2, 2], padding: &[0, 0], dilation: &[1, 1], ceil: false };
+const SPACE: WindowGeometry =
+    WindowGeometry { size: &[2, 2, 1], stride: &[2, 2, 1], padding: &[0, 0, 0], dilation: &[1, 1, 1], ceil: false };
 
-/// The windows of the two axes differ in everything.
-const UNEVEN: Slide = Slide { size: &[2, 3], stride: &[1, 2], padding: &[1, 0], dilation: &[2, 1], ceil: false };
-/// The same, as averages and norms have it.
-const DENSE: Slide = Slide { padding: &[1, 1], dilation: &[1, 1], ..UNEVEN };
+/// A geometry whose two axes differ in every parameter.
+const UNEVEN: WindowGeometry =
+    WindowGeometry { size: &[2, 3], stride: &[1, 2], padding: &[1, 0], dilation: &[2, 1], ceil: false };
+/// The same geometry without dilation, for average and norm pools.
+const DENSE: WindowGeometry = WindowGeometry { padding: &[1, 1], dilation: &[1, 1], ..UNEVEN };
 
-impl Slide {
+impl WindowGeometry {
     fn pool(&self) -> Pool {
         let pool = Pool::new(self.size).padding(self.padding).dilation(self.dilation);
-        // Windows next to each other are the default.
+        // The default stride is the window size.
         let pool = if self.stride == self.size { pool } else { pool.stride(self.stride) };
         if self.ceil { pool.ceil() } else { pool }
     }
@@ -34,19 +36,23 @@ fn ones(spatial: usize, len: usize) -> Tensor {
     Tensor::ones(shape, DType::F64)
 }
 
-/// What every pool refuses.
-fn refusing(row: Row, spatial: usize, call: fn(&Tensor, Pool) -> Result<Tensor>) -> Row {
-    row.also("another rank", move || shape_refused(call(&Tensor::ones([2], DType::F64), Pool::new(1))))
-        .also("no size", move || argument_refused(call(&ones(spatial, 3), Pool::new(0))))
-        .also("no stride", move || argument_refused(call(&ones(spatial, 3), Pool::new(2).stride(0))))
-        .also("a window larger than the axis", move || argument_refused(call(&ones(spatial, 3), Pool::new(4))))
-        .also("as many numbers as axes", move || argument_refused(call(&ones(spatial, 3), Pool::new([1, 1, 1, 1]))))
-        .also("an empty axis", move || Ok(call(&ones(spatial, 0), Pool::new(1)).is_err()))
-        .also("a size beyond any number", move || Ok(call(&ones(spatial, 3), Pool::new(usize::MAX)).is_err()))
-        .also("a stride beyond any number", move || {
+/// Adds the checks of errors that all pools share.
+fn with_error_checks(row: Row, spatial: usize, call: fn(&Tensor, Pool) -> Result<Tensor>) -> Row {
+    row.check("another rank is an error", move || shape_refused(call(&Tensor::ones([2], DType::F64), Pool::new(1))))
+        .check("a size of 0 is an error", move || argument_refused(call(&ones(spatial, 3), Pool::new(0))))
+        .check("a stride of 0 is an error", move || argument_refused(call(&ones(spatial, 3), Pool::new(2).stride(0))))
+        .check("a window larger than the axis is an error", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(4)))
+        })
+        .check("a wrong number of values is an error", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new([1, 1, 1, 1])))
+        })
+        .check("an empty axis is an error", move || Ok(call(&ones(spatial, 0), Pool::new(1)).is_err()))
+        .check("an extreme size is an error", move || Ok(call(&ones(spatial, 3), Pool::new(usize::MAX)).is_err()))
+        .check("an extreme stride", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(3).stride(usize::MAX).ceil()))
         })
-        .also("a dilation beyond any number", move || {
+        .check("an extreme dilation is an error", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(3).dilation(1 << 63)))
         })
 }
@@ -55,13 +61,13 @@ pub(super) fn rows() -> Vec<Row> {
     [max_pools(), avg_pools(), lp_pools()].into_iter().flatten().collect()
 }
 
-/// A case of a pool that returns values and positions.
+/// Adds a case of a pool that returns values and positions.
 fn max_case(
     row: Row,
     label: &str,
     call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>,
     shape: &[usize],
-    slide: Slide,
+    slide: WindowGeometry,
 ) -> Row {
     row.outputs(
         label,
@@ -77,21 +83,23 @@ fn max_case(
     .floats_only()
 }
 
-/// What only pools of the largest say.
-fn maximal(row: Row, call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>, spatial: usize) -> Row {
+/// Adds the checks of max pools.
+fn with_max_checks(row: Row, call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>, spatial: usize) -> Row {
     row.rules([Rule::Any, Rule::Always(DType::I64)])
-        .also("no dilation", move || argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(0))))
-        .also("a padding of more than half a window", move || {
+        .check("a dilation of 0 is an error", move || {
+            argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(0)))
+        })
+        .check("a padding of more than half a window is an error", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2)))
         })
-        .also("a padding beyond any number", move || {
+        .check("an extreme padding is an error", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(usize::MAX)))
         })
-        .also("integers keep their dtype", move || {
+        .check("integers keep their dtype", move || {
             let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), Pool::new(2))?;
             Ok(values.dtype() == DType::I32 && values.to_vec::<i32>() == [1, 1] && positions.to_vec::<i64>() == [0, 0])
         })
-        .also("truth values stay", move || {
+        .check("booleans are preserved", move || {
             Ok(call(&ones(spatial, 2).to_dtype(DType::Bool), Pool::new(2))?.0.to_vec::<bool>() == [true, true])
         })
 }
@@ -100,48 +108,53 @@ fn max_pools() -> Vec<Row> {
     let line = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool1d, shape, slide);
     let row = Row::new("max_pool1d");
     let row = line(row, "next to each other", &[2, 2, 5], LINE);
-    let row = line(row, "overlapping", &[1, 2, 6], Slide { size: &[3], stride: &[1], ..LINE });
-    let row = line(row, "apart", &[1, 2, 7], Slide { stride: &[3], ..LINE });
-    let row = line(row, "padding", &[1, 2, 4], Slide { size: &[3], padding: &[1], ..LINE });
-    let row = line(row, "dilation", &[1, 2, 6], Slide { stride: &[1], dilation: &[3], ..LINE });
-    let row = line(row, "ceil", &[1, 2, 5], Slide { ceil: true, ..LINE });
-    let row =
-        line(row, "ceil, begun in the padding", &[1, 1, 4], Slide { padding: &[1], stride: &[3], ceil: true, ..LINE });
+    let row = line(row, "overlapping", &[1, 2, 6], WindowGeometry { size: &[3], stride: &[1], ..LINE });
+    let row = line(row, "apart", &[1, 2, 7], WindowGeometry { stride: &[3], ..LINE });
+    let row = line(row, "padding", &[1, 2, 4], WindowGeometry { size: &[3], padding: &[1], ..LINE });
+    let row = line(row, "dilation", &[1, 2, 6], WindowGeometry { stride: &[1], dilation: &[3], ..LINE });
+    let row = line(row, "ceil", &[1, 2, 5], WindowGeometry { ceil: true, ..LINE });
+    let row = line(
+        row,
+        "ceil, begun in the padding",
+        &[1, 1, 4],
+        WindowGeometry { padding: &[1], stride: &[3], ceil: true, ..LINE },
+    );
     let row = line(row, "one image", &[2, 4], LINE);
     let row = line(row, "no image", &[0, 2, 4], LINE);
-    let row =
-        row.also("no channel", || shape_refused(ops::max_pool1d(&Tensor::zeros([2, 0, 4], DType::F32), Pool::new(2))));
-    let line = maximal(refusing(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), ops::max_pool1d, 1);
+    let row = row
+        .check("zero channels", || shape_refused(ops::max_pool1d(&Tensor::zeros([2, 0, 4], DType::F32), Pool::new(2))));
+    let line = with_max_checks(with_error_checks(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), ops::max_pool1d, 1);
 
     let plane = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool2d, shape, slide);
     let row = Row::new("max_pool2d");
     let row = plane(row, "next to each other", &[1, 2, 4, 4], PLANE);
     let row = plane(row, "a number for each axis", &[1, 1, 3, 5], UNEVEN);
-    let row = plane(row, "ceil", &[1, 1, 3, 5], Slide { ceil: true, ..UNEVEN });
-    let row = plane(row, "one image", &[2, 3, 3], Slide { stride: &[1, 1], ..PLANE });
+    let row = plane(row, "ceil", &[1, 1, 3, 5], WindowGeometry { ceil: true, ..UNEVEN });
+    let row = plane(row, "one image", &[2, 3, 3], WindowGeometry { stride: &[1, 1], ..PLANE });
     let row = plane(row, "no image", &[0, 1, 4, 4], PLANE);
-    let overlapping = Slide { size: &[3, 3], padding: &[1, 1], ..PLANE };
+    let overlapping = WindowGeometry { size: &[3, 3], padding: &[1, 1], ..PLANE };
     let row = plane(row, "large", &[2, 5, 23, 37], overlapping).long();
-    let plane = maximal(refusing(row, 2, |x, p| Ok(ops::max_pool2d(x, p)?.0)), ops::max_pool2d, 2);
+    let plane = with_max_checks(with_error_checks(row, 2, |x, p| Ok(ops::max_pool2d(x, p)?.0)), ops::max_pool2d, 2);
 
     let space = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool3d, shape, slide);
     let row = Row::new("max_pool3d");
     let row = space(row, "next to each other", &[1, 2, 2, 2, 3], SPACE);
-    let uneven = Slide { size: &[2, 1, 3], stride: &[1, 2, 2], padding: &[1, 0, 1], dilation: &[2, 1, 1], ceil: true };
+    let uneven =
+        WindowGeometry { size: &[2, 1, 3], stride: &[1, 2, 2], padding: &[1, 0, 1], dilation: &[2, 1, 1], ceil: true };
     let row = space(row, "a number for each axis", &[1, 1, 3, 2, 4], uneven);
     let row = space(row, "one image", &[1, 2, 3, 2], SPACE);
     let row = space(row, "no image", &[0, 1, 2, 2, 2], SPACE);
-    let space = maximal(refusing(row, 3, |x, p| Ok(ops::max_pool3d(x, p)?.0)), ops::max_pool3d, 3);
+    let space = with_max_checks(with_error_checks(row, 3, |x, p| Ok(ops::max_pool3d(x, p)?.0)), ops::max_pool3d, 3);
     vec![line, plane, space]
 }
 
-/// By what the mean of the window at `o` is divided.
-fn divided_by(slide: Slide, divisor: AvgPoolDivisor, o: &[usize], dims: &[usize], inside: usize) -> f64 {
+/// Returns the divisor of the mean of the window at `o`.
+fn divided_by(slide: WindowGeometry, divisor: AvgPoolDivisor, o: &[usize], dims: &[usize], inside: usize) -> f64 {
     match divisor {
         AvgPoolDivisor::Number(number) => number,
         AvgPoolDivisor::Inside => inside as f64,
         AvgPoolDivisor::Window => {
-            // Taps that lie in the axes with their padding on both sides, one by one.
+            // Counts the taps that are inside the padded axes.
             let within = |tap: &&Vec<usize>| {
                 (0..dims.len()).all(|a| o[a] * slide.stride[a] + tap[a] < dims[a] + 2 * slide.padding[a])
             };
@@ -152,7 +165,14 @@ fn divided_by(slide: Slide, divisor: AvgPoolDivisor, o: &[usize], dims: &[usize]
 
 type Average = fn(&Tensor, Pool, AvgPoolDivisor) -> Result<Tensor>;
 
-fn avg_case(row: Row, label: &str, call: Average, shape: &[usize], slide: Slide, divisor: AvgPoolDivisor) -> Row {
+fn avg_case(
+    row: Row,
+    label: &str,
+    call: Average,
+    shape: &[usize],
+    slide: WindowGeometry,
+    divisor: AvgPoolDivisor,
+) -> Row {
     let mean = move |x: &Nd| {
         slide.windows(x, |o, all| {
             let sum: f64 = all.iter().map(|(_, v)| v).sum();
@@ -168,25 +188,25 @@ fn avg_case(row: Row, label: &str, call: Average, shape: &[usize], slide: Slide,
     .floats_only()
 }
 
-/// What only averages refuse.
-fn averaging(row: Row, call: Average, spatial: usize) -> Row {
+/// Adds the checks of average pools.
+fn with_average_checks(row: Row, call: Average, spatial: usize) -> Row {
     row.scale(2.0)
-        .also("a dilation", move || {
+        .check("a dilation is an error", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(2), AvgPoolDivisor::Window))
         })
-        .also("integers give floats, truth values are refused", move || {
+        .check("integers give floats, booleans are an error", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
             let y = call(&x, Pool::new(2), AvgPoolDivisor::Window)?;
             let refused = call(&truth, Pool::new(2), AvgPoolDivisor::Window);
             Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(refused, Err(Error::DTypeMismatch { .. })))
         })
-        .also("a divisor of 0", move || {
+        .check("a divisor of 0 is an error", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2), AvgPoolDivisor::Number(0.0)))
         })
-        .also("a padding of more than half a window", move || {
+        .check("a padding of more than half a window is an error", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2), AvgPoolDivisor::Window))
         })
-        .also("a padding beyond any number", move || {
+        .check("an extreme padding is an error", move || {
             argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(usize::MAX), AvgPoolDivisor::Window))
         })
 }
@@ -197,17 +217,17 @@ fn avg_pools() -> Vec<Row> {
     let line = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool1d");
     let row = line(row, "next to each other", &[2, 2, 5], LINE, Window);
-    let row = line(row, "overlapping", &[1, 2, 6], Slide { size: &[3], stride: &[1], ..LINE }, Window);
-    let padded = Slide { size: &[3], padding: &[1], ..LINE };
+    let row = line(row, "overlapping", &[1, 2, 6], WindowGeometry { size: &[3], stride: &[1], ..LINE }, Window);
+    let padded = WindowGeometry { size: &[3], padding: &[1], ..LINE };
     let row = line(row, "padding counts", &[1, 2, 4], padded, Window);
     let row = line(row, "padding does not count", &[1, 2, 4], padded, Inside);
     let row = line(row, "another divisor", &[1, 2, 4], padded, Number(-2.5));
-    let row = line(row, "ceil", &[1, 1, 5], Slide { ceil: true, ..LINE }, Window);
-    let row = line(row, "ceil and padding", &[1, 1, 6], Slide { ceil: true, ..padded }, Window);
-    let row = line(row, "ceil, inside", &[1, 1, 6], Slide { ceil: true, ..padded }, Inside);
+    let row = line(row, "ceil", &[1, 1, 5], WindowGeometry { ceil: true, ..LINE }, Window);
+    let row = line(row, "ceil and padding", &[1, 1, 6], WindowGeometry { ceil: true, ..padded }, Window);
+    let row = line(row, "ceil, inside", &[1, 1, 6], WindowGeometry { ceil: true, ..padded }, Inside);
     let row = line(row, "one image", &[2, 4], LINE, Window);
     let row = line(row, "no image", &[0, 2, 4], LINE, Window);
-    let line = averaging(refusing(row, 1, |x, p| ops::avg_pool1d(x, p, Window)), call, 1);
+    let line = with_average_checks(with_error_checks(row, 1, |x, p| ops::avg_pool1d(x, p, Window)), call, 1);
 
     let call: Average = ops::avg_pool2d;
     let plane = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
@@ -215,30 +235,31 @@ fn avg_pools() -> Vec<Row> {
     let row = plane(row, "next to each other", &[1, 2, 4, 4], PLANE, Window);
     let row = plane(row, "a number for each axis", &[1, 1, 3, 4], DENSE, Window);
     let row = plane(row, "inside", &[1, 1, 3, 4], DENSE, Inside);
-    let row = plane(row, "ceil, inside", &[1, 1, 3, 4], Slide { ceil: true, ..DENSE }, Inside);
+    let row = plane(row, "ceil, inside", &[1, 1, 3, 4], WindowGeometry { ceil: true, ..DENSE }, Inside);
     let row = plane(row, "another divisor", &[1, 1, 3, 4], DENSE, Number(3.0));
-    let row = plane(row, "one image", &[2, 3, 3], Slide { stride: &[1, 1], ..PLANE }, Window);
+    let row = plane(row, "one image", &[2, 3, 3], WindowGeometry { stride: &[1, 1], ..PLANE }, Window);
     let row = plane(row, "no image", &[0, 1, 4, 4], PLANE, Inside);
-    let plane = averaging(refusing(row, 2, |x, p| ops::avg_pool2d(x, p, Window)), call, 2);
+    let plane = with_average_checks(with_error_checks(row, 2, |x, p| ops::avg_pool2d(x, p, Window)), call, 2);
 
     let call: Average = ops::avg_pool3d;
     let space = |row, label, shape: &[usize], slide, divisor| avg_case(row, label, call, shape, slide, divisor);
     let row = Row::new("avg_pool3d");
     let row = space(row, "next to each other", &[1, 2, 2, 2, 3], SPACE, Window);
-    let uneven = Slide { size: &[2, 1, 3], stride: &[1, 2, 2], padding: &[1, 0, 1], dilation: &[1, 1, 1], ceil: true };
+    let uneven =
+        WindowGeometry { size: &[2, 1, 3], stride: &[1, 2, 2], padding: &[1, 0, 1], dilation: &[1, 1, 1], ceil: true };
     let row = space(row, "a number for each axis", &[1, 1, 2, 2, 4], uneven, Window);
     let row = space(row, "inside", &[1, 1, 2, 2, 4], uneven, Inside);
     let row = space(row, "another divisor", &[1, 1, 2, 2, 4], uneven, Number(2.0));
     let row = space(row, "one image", &[1, 2, 3, 2], SPACE, Window);
-    let space = averaging(refusing(row, 3, |x, p| ops::avg_pool3d(x, p, Window)), call, 3);
+    let space = with_average_checks(with_error_checks(row, 3, |x, p| ops::avg_pool3d(x, p, Window)), call, 3);
     vec![line, plane, space]
 }
 
 type Norm = fn(&Tensor, f64, Pool) -> Result<Tensor>;
 
-fn lp_case(row: Row, label: &str, call: Norm, shape: &[usize], slide: Slide, p: f64) -> Row {
+fn lp_case(row: Row, label: &str, call: Norm, shape: &[usize], slide: WindowGeometry, p: f64) -> Row {
     let taps = slide.size.iter().product::<usize>() as f64;
-    // What sticks out counts as the mean of the rest.
+    // The part of a window beyond the padded axis counts as the mean of the rest.
     let full = move |all: &[(usize, f64)]| all.iter().map(|(_, v)| v.powf(p)).sum::<f64>() * taps / all.len() as f64;
     let norm = move |x: &Nd| slide.windows(x, |_, all| full(all).powf(1.0 / p));
     row.case(
@@ -250,21 +271,21 @@ fn lp_case(row: Row, label: &str, call: Norm, shape: &[usize], slide: Slide, p: 
     .floats_only()
 }
 
-/// What only norms refuse.
-fn measuring(row: Row, call: Norm, spatial: usize) -> Row {
-    // A window of −0 or with a NaN and an infinity is what the powers make of it.
+/// Adds the checks of norm pools.
+fn with_norm_checks(row: Row, call: Norm, spatial: usize) -> Row {
+    // The result for −0, and for NaN with infinity, depends on the powers.
     row.scale(2.0)
         .ulps(16.0)
-        .also("p of 0", move || argument_refused(call(&ones(spatial, 3), 0.0, Pool::new(2))))
-        .also("padding", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).padding(1))))
-        .also("dilation", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).dilation(2))))
-        .also("integers give floats, truth values too", move || {
+        .check("p = 0 is an error", move || argument_refused(call(&ones(spatial, 3), 0.0, Pool::new(2))))
+        .check("padding is an error", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).padding(1))))
+        .check("dilation is an error", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).dilation(2))))
+        .check("integers and booleans give floats", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
             let (y, z) = (call(&x, 1.0, Pool::new(2))?, call(&truth, 1.0, Pool::new(2))?);
             let taps = f32::powi(2.0, spatial as i32);
             Ok(y.to_vec::<f32>() == [3.0 * taps; 2] && z.to_vec::<f32>() == [taps; 2])
         })
-        .also("the root of a negative sum", move || {
+        .check("a negative sum gives NaN", move || {
             let y: Vec<f64> = call(&-ones(spatial, 2), 3.0, Pool::new(2))?.to_vec();
             Ok(y.iter().all(|v| v.is_nan()))
         })
@@ -274,25 +295,26 @@ fn lp_pools() -> Vec<Row> {
     let call: Norm = ops::lp_pool1d;
     let row = lp_case(Row::new("lp_pool1d"), "p = 2", call, &[2, 2, 5], LINE, 2.0);
     let row = lp_case(row, "p = 1", call, &[1, 2, 5], LINE, 1.0);
-    let row = lp_case(row, "p = 3, overlapping", call, &[1, 2, 5], Slide { size: &[3], stride: &[1], ..LINE }, 3.0);
+    let row =
+        lp_case(row, "p = 3, overlapping", call, &[1, 2, 5], WindowGeometry { size: &[3], stride: &[1], ..LINE }, 3.0);
     let row = lp_case(row, "a broken p", call, &[1, 2, 4], LINE, 1.5);
-    let row = lp_case(row, "ceil", call, &[1, 2, 5], Slide { ceil: true, ..LINE }, 2.0);
+    let row = lp_case(row, "ceil", call, &[1, 2, 5], WindowGeometry { ceil: true, ..LINE }, 2.0);
     let row = lp_case(row, "one image", call, &[2, 4], LINE, 2.0);
     let row = lp_case(row, "no image", call, &[0, 2, 4], LINE, 2.0);
-    let line = measuring(refusing(row, 1, |x, p| ops::lp_pool1d(x, 2.0, p)), call, 1);
+    let line = with_norm_checks(with_error_checks(row, 1, |x, p| ops::lp_pool1d(x, 2.0, p)), call, 1);
 
     let call: Norm = ops::lp_pool2d;
     let row = lp_case(Row::new("lp_pool2d"), "p = 2", call, &[1, 2, 4, 4], PLANE, 2.0);
-    let uneven = Slide { padding: &[0, 0], ceil: true, ..DENSE };
+    let uneven = WindowGeometry { padding: &[0, 0], ceil: true, ..DENSE };
     let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 4], uneven, 3.0);
     let row = lp_case(row, "one image", call, &[1, 3, 3], PLANE, 2.0);
-    let plane = measuring(refusing(row, 2, |x, p| ops::lp_pool2d(x, 2.0, p)), call, 2);
+    let plane = with_norm_checks(with_error_checks(row, 2, |x, p| ops::lp_pool2d(x, 2.0, p)), call, 2);
 
     let call: Norm = ops::lp_pool3d;
     let row = lp_case(Row::new("lp_pool3d"), "p = 2", call, &[1, 1, 2, 2, 3], SPACE, 2.0);
-    let uneven = Slide { size: &[2, 1, 2], stride: &[1, 2, 2], ..SPACE };
+    let uneven = WindowGeometry { size: &[2, 1, 2], stride: &[1, 2, 2], ..SPACE };
     let row = lp_case(row, "a number for each axis", call, &[1, 1, 3, 2, 4], uneven, 3.0);
     let row = lp_case(row, "one image", call, &[1, 2, 2, 2], SPACE, 2.0);
-    let space = measuring(refusing(row, 3, |x, p| ops::lp_pool3d(x, 2.0, p)), call, 3);
+    let space = with_norm_checks(with_error_checks(row, 3, |x, p| ops::lp_pool3d(x, 2.0, p)), call, 3);
     vec![line, plane, space]
 }

@@ -1,4 +1,4 @@
-//! Resample, against the weights of every element in every output.
+//! Resampling, compared with the weights of every element in every output.
 
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
@@ -6,9 +6,9 @@ use pellucid_tensor::ops::{Resample, Resize};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Elements with their weights.
-type Seen = Vec<(usize, f64)>;
+type WeightedElements = Vec<(usize, f64)>;
 
-/// Keys's cubic with a = −0.75 at a distance.
+/// Computes Keys' cubic kernel with a = −0.75 at a distance.
 pub fn keys(distance: f64) -> f64 {
     let (a, d) = (-0.75, distance.abs());
     match d {
@@ -18,8 +18,8 @@ pub fn keys(distance: f64) -> f64 {
     }
 }
 
-/// What output o of `to` sees of an axis of `len`; from one to the next it is `scale` elements.
-fn seen(o: usize, len: usize, to: usize, scale: f64, mode: Resample) -> Seen {
+/// Returns the elements that output o of `to` reads from an axis of `len`; `scale` elements separate two outputs.
+fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: Resample) -> WeightedElements {
     let last = len as f64 - 1.0;
     let place = |align: bool| match (align, to) {
         (true, 1) => 0.0,
@@ -47,8 +47,8 @@ fn seen(o: usize, len: usize, to: usize, scale: f64, mode: Resample) -> Seen {
     }
 }
 
-/// Lengths and scales of the spatial axes.
-fn ends(x: &Nd, size: &Resize) -> Vec<(usize, f64)> {
+/// Returns the output lengths and scales of the spatial axes.
+fn lengths_and_scales(x: &Nd, size: &Resize) -> Vec<(usize, f64)> {
     let dims = x.shape[2..].iter().enumerate();
     dims.map(|(a, &len)| match size {
         Resize::To(to) => (to[a], len as f64 / to[a] as f64),
@@ -58,16 +58,20 @@ fn ends(x: &Nd, size: &Resize) -> Vec<(usize, f64)> {
 }
 
 fn interpolated(x: &Nd, size: &Resize, mode: Resample) -> Nd {
-    let ends = ends(x, size);
-    let lengths: Vec<usize> = ends.iter().map(|e| e.0).collect();
+    let lengths_and_scales = lengths_and_scales(x, size);
+    let lengths: Vec<usize> = lengths_and_scales.iter().map(|e| e.0).collect();
     Nd::from_fn(&[&x.shape[..2], &lengths[..]].concat(), |ix| {
-        let axes: Vec<Seen> =
-            ends.iter().enumerate().map(|(a, &(to, scale))| seen(ix[2 + a], x.shape[2 + a], to, scale, mode)).collect();
+        let axes: Vec<WeightedElements> = lengths_and_scales
+            .iter()
+            .enumerate()
+            .map(|(a, &(to, scale))| weighted_elements(ix[2 + a], x.shape[2 + a], to, scale, mode))
+            .collect();
         let counts: Vec<usize> = axes.iter().map(Vec::len).collect();
         let parts = indices(&counts).into_iter().map(|taps| {
-            let place: Vec<usize> = taps.iter().zip(&axes).map(|(&t, seen)| seen[t].0).collect();
-            let weight: f64 = taps.iter().zip(&axes).map(|(&t, seen)| seen[t].1).product();
-            // What is seen with no weight is not seen, be it infinite.
+            let place: Vec<usize> =
+                taps.iter().zip(&axes).map(|(&t, weighted_elements)| weighted_elements[t].0).collect();
+            let weight: f64 = taps.iter().zip(&axes).map(|(&t, weighted_elements)| weighted_elements[t].1).product();
+            // Elements of weight 0 are not read, even if they are infinite.
             if weight == 0.0 { 0.0 } else { weight * x.at(&[&ix[..2], &place[..]].concat()) }
         });
         parts.sum()
@@ -114,21 +118,23 @@ pub(super) fn rows() -> Vec<Row> {
     let image = || Tensor::ones([1, 1, 3], DType::F64);
     let result = |size: Resize| ops::interpolate(&Tensor::ones([1, 1, 3], DType::F64), size, Resample::Nearest);
     vec![
-        row.also("a length for every axis", move || argument_refused(result(to(&[2, 2]))))
-            .also("a factor for every axis", move || argument_refused(result(by(&[]))))
-            .also("no length", move || argument_refused(result(to(&[0]))))
-            .also("a factor that leaves nothing", move || argument_refused(result(by(&[0.2]))))
-            .also("a negative factor", move || argument_refused(result(by(&[-1.0]))))
-            .also("a factor that is no number", move || argument_refused(result(by(&[f64::NAN]))))
-            .also("an infinite factor", move || argument_refused(result(by(&[f64::INFINITY]))))
-            .also("beyond any memory", move || Ok(matches!(result(to(&[usize::MAX])), Err(Error::OutOfMemory { .. }))))
-            .also("another rank", move || {
+        row.check("a wrong number of lengths is an error", move || argument_refused(result(to(&[2, 2]))))
+            .check("a wrong number of factors is an error", move || argument_refused(result(by(&[]))))
+            .check("a length of 0 is an error", move || argument_refused(result(to(&[0]))))
+            .check("a factor that gives length 0 is an error", move || argument_refused(result(by(&[0.2]))))
+            .check("a negative factor is an error", move || argument_refused(result(by(&[-1.0]))))
+            .check("a NaN factor is an error", move || argument_refused(result(by(&[f64::NAN]))))
+            .check("an infinite factor is an error", move || argument_refused(result(by(&[f64::INFINITY]))))
+            .check("a result beyond the memory is an error", move || {
+                Ok(matches!(result(to(&[usize::MAX])), Err(Error::OutOfMemory { .. })))
+            })
+            .check("another rank is an error", move || {
                 shape_refused(ops::interpolate(&Tensor::ones([1, 2], DType::F64), to(&[]), nearest))
             })
-            .also("an empty axis", move || {
+            .check("an empty axis is an error", move || {
                 shape_refused(ops::interpolate(&Tensor::ones([1, 2, 0], DType::F64), to(&[2]), nearest))
             })
-            .also("integers are picked, not mixed", move || {
+            .check("integers can be copied, but not interpolated", move || {
                 let x = image().to_dtype(DType::U8);
                 let picked: Result<Tensor> = ops::interpolate(&x, to(&[2]), nearest);
                 let mixed = ops::interpolate(&x, to(&[2]), linear);

@@ -1,4 +1,4 @@
-//! Channels to places and back.
+//! Pixel and channel shuffles, and their inverses.
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, real, shape_refused};
@@ -42,27 +42,37 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("no image", [real([0, 4, 2, 2])], |x| ops::pixel_shuffle(&x[0], 2), |x| shuffled(&x[0], 2))
             .floats_only()
-            .also("channels that are no squares", move || shape_refused(ops::pixel_shuffle(&image(), 2)))
-            .also("nothing", move || shape_refused(ops::pixel_shuffle(&image(), 0)))
-            .also("beyond any number", move || shape_refused(ops::pixel_shuffle(&image(), usize::MAX)))
-            .also("another rank", || shape_refused(ops::pixel_shuffle(&Tensor::ones([4, 4], DType::F64), 2))),
+            .check("an indivisible number of channels is an error", move || {
+                shape_refused(ops::pixel_shuffle(&image(), 2))
+            })
+            .check("a factor of 0 is an error", move || shape_refused(ops::pixel_shuffle(&image(), 0)))
+            .check("an extreme factor is an error", move || shape_refused(ops::pixel_shuffle(&image(), usize::MAX)))
+            .check("another rank is an error", || {
+                shape_refused(ops::pixel_shuffle(&Tensor::ones([4, 4], DType::F64), 2))
+            }),
         Row::new("pixel_unshuffle")
             .case("twos", [real([1, 2, 2, 4])], |x| ops::pixel_unshuffle(&x[0], 2), |x| unshuffled(&x[0], 2))
             .case("threes, one image", [real([1, 6, 3])], |x| ops::pixel_unshuffle(&x[0], 3), |x| unshuffled(&x[0], 3))
             .floats_only()
             .case("no image", [real([0, 1, 2, 2])], |x| ops::pixel_unshuffle(&x[0], 2), |x| unshuffled(&x[0], 2))
             .floats_only()
-            .also("lengths that are no multiples", move || shape_refused(ops::pixel_unshuffle(&image(), 4)))
-            .also("nothing", move || shape_refused(ops::pixel_unshuffle(&image(), 0)))
-            .also("another rank", || shape_refused(ops::pixel_unshuffle(&Tensor::ones([4, 4], DType::F64), 2))),
+            .check("indivisible lengths are an error", move || shape_refused(ops::pixel_unshuffle(&image(), 4)))
+            .check("a factor of 0 is an error", move || shape_refused(ops::pixel_unshuffle(&image(), 0)))
+            .check("another rank is an error", || {
+                shape_refused(ops::pixel_unshuffle(&Tensor::ones([4, 4], DType::F64), 2))
+            }),
         Row::new("channel_shuffle")
             .case("two groups", [real([1, 6, 2])], |x| ops::channel_shuffle(&x[0], 2), |x| regrouped(&x[0], 2))
             .case("no spatial axis", [real([2, 6])], |x| ops::channel_shuffle(&x[0], 3), |x| regrouped(&x[0], 3))
             .floats_only()
             .case("no image", [real([0, 4, 1])], |x| ops::channel_shuffle(&x[0], 2), |x| regrouped(&x[0], 2))
             .floats_only()
-            .also("groups that do not divide", move || shape_refused(ops::channel_shuffle(&image(), 4)))
-            .also("no groups", move || shape_refused(ops::channel_shuffle(&image(), 0)))
-            .also("another rank", || shape_refused(ops::channel_shuffle(&Tensor::ones([4], DType::F64), 2))),
+            .check("an indivisible number of groups is an error", move || {
+                shape_refused(ops::channel_shuffle(&image(), 4))
+            })
+            .check("zero groups are an error", move || shape_refused(ops::channel_shuffle(&image(), 0)))
+            .check("another rank is an error", || {
+                shape_refused(ops::channel_shuffle(&Tensor::ones([4], DType::F64), 2))
+            }),
     ]
 }

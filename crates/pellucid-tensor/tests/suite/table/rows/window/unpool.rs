@@ -1,4 +1,4 @@
-//! Unpooling: values back at their positions.
+//! Max unpooling: values are written to their positions.
 
 use super::batched;
 use crate::table::nd::{Nd, indices};
@@ -16,7 +16,7 @@ fn unpooled(x: &Nd, positions: &Nd, dims: &[usize]) -> Nd {
     flat.reshape(&[&x.shape[..2], dims].concat())
 }
 
-/// Positions from the last place on, every plane beginning one place further from the end than the one before.
+/// Returns positions from the last one on; every plane starts one position further from the end than the one before.
 fn positions(shape: &[usize], dims: &[usize]) -> Vec<i64> {
     let (places, each): (usize, usize) = (dims.iter().product(), shape[shape.len() - dims.len()..].iter().product());
     let place = |k: usize| (places - 1 - (k % each + k / each) % places) as i64;
@@ -47,21 +47,23 @@ pub(super) fn rows() -> Vec<Row> {
     let row = case(row, "one image", call, &[2, 2], &[5]).floats_only();
     let row = case(row, "no image", call, &[0, 2, 2], &[5]).floats_only();
     let line = row
-        .also("beyond the end", move || out_of_bounds(4))
-        .also("absurdly beyond the end", move || out_of_bounds(i64::MAX))
-        .also("absurdly before the start", move || out_of_bounds(i64::MIN))
-        .also("of several for one place the last stays, and each has its gradient", || {
+        .check("a range beyond the end is an error", move || out_of_bounds(4))
+        .check("an extreme start is an error", move || out_of_bounds(i64::MAX))
+        .check("an extreme negative position is an error", move || out_of_bounds(i64::MIN))
+        .check("the last of several values for one position is stored, and each receives a gradient", || {
             let x = Tensor::from([[1.0, 2.0, 3.0]]).requires_grad_(true);
             let y = ops::max_unpool1d(&x, &Tensor::from([[1i64, 1, 0]]), &[3])?;
             ops::sum(&ops::mul(&y, Tensor::from([5.0, 7.0, 9.0]))?, ..)?.backward();
-            let gradient = x.grad().expect("a gradient").to_vec::<f64>();
+            let gradient = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
             Ok(y.to_vec::<f64>() == [3.0, 2.0, 0.0] && gradient == [7.0, 7.0, 5.0])
         })
-        .also("positions of another shape", move || {
+        .check("positions of another shape are an error", move || {
             shape_refused(ops::max_unpool1d(&Tensor::from([[[1.0, 2.0]]]), &place(0), &[4]))
         })
-        .also("a length for every axis", move || shape_refused(ops::max_unpool1d(&one(), &place(0), &[4, 4])))
-        .also("positions that are no integers", move || {
+        .check("a wrong number of lengths is an error", move || {
+            shape_refused(ops::max_unpool1d(&one(), &place(0), &[4, 4]))
+        })
+        .check("positions of float dtype are an error", move || {
             Ok(matches!(ops::max_unpool1d(&one(), &one(), &[4]), Err(Error::DTypeMismatch { .. })))
         });
 
@@ -69,11 +71,11 @@ pub(super) fn rows() -> Vec<Row> {
     let row = case(Row::new("max_unpool2d"), "a plane", call, &[1, 2, 1, 2], &[2, 3]);
     let row = case(row, "one image", call, &[2, 2, 1], &[2, 3]).floats_only();
     let plane = row
-        .also("beyond any memory", || {
+        .check("a result beyond the memory is an error", || {
             let (x, at) = (Tensor::ones([1, 1, 1], DType::F64), Tensor::zeros([1, 1, 1], DType::I64));
             Ok(matches!(ops::max_unpool2d(&x, &at, &[1 << 40, 1 << 40]), Err(Error::OutOfMemory { .. })))
         })
-        .also("undoes a pool, but for what was lost", || {
+        .check("restores the maxima of a pool", || {
             let x = Tensor::from([[[[1.0, 4.0], [3.0, 2.0]]]]);
             let (values, positions) = ops::max_pool2d(&x, Pool::new(2))?;
             Ok(ops::max_unpool2d(&values, &positions, &[2, 2])?.to_vec::<f64>() == [0.0, 4.0, 0.0, 0.0])
@@ -82,7 +84,7 @@ pub(super) fn rows() -> Vec<Row> {
     let call: Call = ops::max_unpool3d;
     let row = case(Row::new("max_unpool3d"), "a space", call, &[1, 1, 1, 2, 1], &[2, 1, 3]);
     let row = case(row, "one image", call, &[1, 1, 2, 1], &[2, 2, 1]).floats_only();
-    let space = row.also("another rank", || {
+    let space = row.check("another rank is an error", || {
         shape_refused(ops::max_unpool3d(&Tensor::ones([2], DType::F64), &Tensor::zeros([2], DType::I64), &[1, 1, 1]))
     });
     vec![line, plane, space]

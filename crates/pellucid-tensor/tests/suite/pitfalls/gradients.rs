@@ -157,7 +157,7 @@ fn hstack_of_unequal_widths() {
 }
 
 #[test]
-fn concatenate_in_the_order_of_forward() {
+fn concatenate_of_unequal_parts() {
     let (a, b, c) = (leaf([1.0, 2.0]), leaf([3.0]), leaf([4.0, 5.0, 6.0]));
     let y = ops::concatenate(&[&c, &a, &b], 0).unwrap();
     let [da, db, dc] = gradients(&y, Tensor::from([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), [&a, &b, &c]);
@@ -176,7 +176,7 @@ fn t_of_a_non_square_matrix() {
 #[test]
 fn permute_of_unequal_axes() {
     let x = Tensor::new(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1, 2, 3]).requires_grad_(true);
-    // Not its own inverse: axis k of the result is axis order[k].
+    // The permutation is not its own inverse: axis k of the result is axis order[k].
     let y = x.permute(&[2, 0, 1]);
     assert_eq!((&y.shape()[..], y.to_vec::<f64>()), (&[3, 1, 2][..], vec![1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
     let weights = Tensor::new(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 1, 2]);
@@ -267,7 +267,7 @@ fn einsum_with_repeated_labels() {
     let diagonal = ops::einsum("ii->i", &[&x]).unwrap();
     assert_eq!(diagonal.to_vec::<f64>(), [1.0, 4.0]);
     assert_eq!(gradients(&diagonal, Tensor::from([5.0, 7.0]), [&x]), [[5.0, 0.0, 0.0, 7.0]]);
-    // y_j = Σᵢ x_ii·v_j, and one tensor under two names of axes.
+    // y_j = Σᵢ x_ii·v_j, and one tensor for two operands.
     let v = leaf([10.0, 100.0]);
     let scaled = ops::einsum("ii,j->j", &[&x, &v]).unwrap();
     assert_eq!(scaled.to_vec::<f64>(), [50.0, 500.0]);
@@ -290,7 +290,7 @@ fn log_softmax_at_large_logits() {
 }
 
 #[test]
-fn max_pool_whose_kernel_is_not_its_stride() {
+fn max_pool_with_stride_other_than_kernel() {
     let x = Tensor::from([[[1.0, 5.0, 2.0, 4.0, 3.0]]]).requires_grad_(true);
     let (y, positions) = x.max_pool1d(Pool::new(3).stride(1));
     assert_eq!((y.to_vec::<f64>(), positions.to_vec::<i64>()), (vec![5.0, 5.0, 4.0], vec![1, 1, 3]));
@@ -332,7 +332,7 @@ fn scatter() {
     let weights = || Tensor::from([1.0, 10.0, 100.0]);
     let [dx, dv] = gradients(&y, weights(), [&x, &values]);
     assert_eq!((dx, dv), (vec![0.0, 10.0, 0.0], vec![100.0, 1.0]));
-    // Of several for one place the last stays; the others are nowhere.
+    // The last value for a position is stored; the others have gradient 0.
     let y = x.scatter(&Tensor::from([1i64, -2]), &values, 0);
     assert_eq!(y.to_vec::<f64>(), [1.0, 20.0, 3.0]);
     let [dx, dv] = gradients(&y, weights(), [&x, &values]);
@@ -353,7 +353,7 @@ fn scatter_add() {
 }
 
 #[test]
-fn one_tensor_in_both_places() {
+fn one_tensor_for_both_operands() {
     let x = number(3.0);
     assert_eq!(gradients(&(&x * &x), Tensor::from(1.0), [&x]), [[6.0]]);
     assert_eq!(gradients(&(&x - &x), Tensor::from(1.0), [&x]), [[0.0]]);

@@ -26,12 +26,12 @@ fn the_sine_at_1_in_four_orders() {
     }
 }
 
-/// Without `zero_grad` the gradient is a running sum: y₁ = cos; then x.grad is y₁ + y₁′, and so on.
+/// Without `zero_grad` the gradient is a running sum: y₁ = cos; the next x.grad is y₁ + y₁′, and so on.
 #[test]
-fn without_zero_grad_the_orders_add_up() {
+fn without_zero_grad_the_orders_accumulate() {
     let x = number(1.0);
     let mut y = x.sin();
-    // Coefficients of the derivatives of the sine: each pass adds the derivative of the sum so far.
+    // Coefficients of the derivatives of the sine: each pass adds the derivative of the current sum.
     let mut sum = [0.0, 1.0, 0.0, 0.0, 0.0];
     for order in 1..=4 {
         y.backward_with(recorded());
@@ -57,7 +57,7 @@ fn sine_of_a_square() {
 }
 
 #[test]
-fn a_polynomial_runs_out_of_derivatives() {
+fn high_derivatives_of_a_polynomial_are_zero() {
     let x = number(2.0);
     let mut y = x.pow(3.0);
     for expected in [12.0, 12.0, 6.0] {
@@ -69,9 +69,9 @@ fn a_polynomial_runs_out_of_derivatives() {
     }
 }
 
-/// A gradient penalty: the gradient's own length is part of the loss.
+/// A gradient penalty: the loss depends on the norm of the gradient.
 #[test]
-fn a_penalty_on_the_gradient_trains() {
+fn a_gradient_penalty_is_differentiable() {
     let (x, w) = (leaf([1.0, 2.0]), leaf([0.3, -0.7]));
     let y = (&x * &w).sum(..).tanh();
     let g = grad(&[&y], &[&x], Grad { create_graph: true, ..Default::default() }).unwrap().remove(0);
@@ -85,7 +85,7 @@ fn a_penalty_on_the_gradient_trains() {
     assert_close(&w.grad().unwrap(), &[expected(0), expected(1)]);
 }
 
-/// Where known frameworks detach silently: each of these has a second derivative that is not zero.
+/// Operations that known frameworks detach silently. Each has a second derivative that is not zero.
 #[test]
 fn no_composite_operation_drops_the_second_order() {
     type Loss = fn(&Tensor) -> Tensor;
@@ -108,7 +108,7 @@ fn no_composite_operation_drops_the_second_order() {
         first.square().sum(..).backward();
         let second = x.grad().unwrap().to_vec::<f64>();
         assert!(second.iter().any(|v| v.abs() > 1e-3), "{name}: {second:?}");
-        // Against central differences of |∇|².
+        // Compared with central differences of |∇|².
         let energy = |x: &Tensor| {
             let x = x.detach().requires_grad_(true);
             grad(&[&loss(&x)], &[&x], Grad::default()).unwrap()[0].square().sum(..).item::<f64>()

@@ -1,7 +1,8 @@
-//! Absurd sizes, axes and counts: every operation returns a value or a typed error that names it.
+//! Invalid sizes, axes and counts: every operation returns a value or a typed error that names the operation.
 //!
-//! The calls run in a child process with little memory, which must end by itself: an allocation that aborts, a panic out of
-//! a `Result` and a loop without end are failures. `calls` passes absurd numbers, `views` passes tensors of absurd shapes.
+//! The calls run in a child process with limited memory, which must finish: an aborting allocation, a panic in a
+//! function that returns a `Result`, and an endless loop are failures. `calls` passes invalid numbers, `views` passes
+//! tensors of invalid shapes.
 #![allow(clippy::print_stdout, reason = "the child reports to its parent")]
 
 mod calls;
@@ -15,24 +16,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// One call.
+/// One call of an operation.
 struct Case {
     op: &'static str,
     label: String,
     call: Box<dyn Fn() -> Result<()>>,
     /// The call may return an error that names another operation.
     any_name: bool,
-    /// The call is a row's, which may panic by itself for an input that it was not written for.
+    /// The call is the closure of a table row, which may panic for an input that it was not written for.
     is_row: bool,
 }
 
-/// Whether the last panic was at a line of these tests.
+/// True if the last panic was at a line of these tests.
 static IN_TESTS: AtomicBool = AtomicBool::new(false);
 
-/// The longest that one call may take; the machine may be busy.
+/// The longest duration of one call; the limit is generous because the machine may be busy.
 const CALL: Duration = Duration::from_secs(10);
 
-/// Runs all cases, and panics with those that failed. Each is printed first: the last one printed ended the process.
+/// Runs all cases, and panics if any failed. Each case is printed first, so the last one printed ended the process.
 fn run(cases: impl IntoIterator<Item = Case>) {
     std::panic::set_hook(Box::new(|panic| {
         let in_tests = panic.location().is_some_and(|place| place.file().contains("tests/suite"));
@@ -65,13 +66,13 @@ fn run(cases: impl IntoIterator<Item = Case>) {
     assert_eq!(failures, 0);
 }
 
-/// What is wrong with the name of the operation in an error.
+/// Returns a description of the error if the operation that it names is not `op`.
 fn wrong_name(op: &str, error: &Error) -> Option<String> {
     let named = error.operation();
     (named != Some(op)).then(|| format!("the error names {named:?}: {error}"))
 }
 
-/// Runs a test of this executable in a child process with `KIB` of address space, and panics unless it succeeds in time.
+/// Runs a test of this executable in a child process with `KIB` of address space. Panics unless it succeeds in time.
 fn in_a_child(test: &str) {
     const KIB: usize = 3 << 20;
     const LIMIT: Duration = Duration::from_secs(240);
@@ -84,48 +85,53 @@ fn in_a_child(test: &str) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("a child process");
-    let output = BufReader::new(child.stdout.take().expect("its output"));
+    let output = BufReader::new(child.stdout.take().expect("the output of the child"));
     let lines = Arc::new(Mutex::new(Vec::new()));
     let reader = std::thread::spawn({
         let lines = lines.clone();
-        move || output.lines().map_while(|line| line.ok()).for_each(|line| lines.lock().expect("lines").push(line))
+        move || {
+            output
+                .lines()
+                .map_while(|line| line.ok())
+                .for_each(|line| lines.lock().expect("no thread panicked with the lock").push(line))
+        }
     });
     let start = Instant::now();
     let status = loop {
-        match child.try_wait().expect("its status") {
+        match child.try_wait().expect("the status of the child") {
             Some(status) => break Some(status),
             None if start.elapsed() > LIMIT => break None,
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
     if status.is_none() {
-        child.kill().expect("the child to end");
+        child.kill().expect("the child can be killed");
     }
-    reader.join().expect("its output");
-    let lines = lines.lock().expect("lines");
+    reader.join().expect("the output of the child");
+    let lines = lines.lock().expect("no thread panicked with the lock");
     let failed: Vec<&String> = lines.iter().filter(|line| line.starts_with("FAILED")).collect();
     let last = &lines[lines.len().saturating_sub(6)..];
     assert!(status.is_some_and(|s| s.success()), "{status:?}\n{failed:#?}\nthe last lines: {last:#?}");
     assert!(lines.iter().any(|line| line.ends_with("calls, 0 failed")), "the test has run: {last:#?}");
 }
 
-/// Functions with such parameters that are no operations, or have formulas of the user's for operations.
+/// Functions that have such parameters but are not operations, or that take a user formula.
 const NO_OPERATIONS: [&str; 3] = ["over", "map_rows", "update_many"];
 
 #[test]
-fn every_operation_that_takes_a_size_is_called() {
+fn every_operation_with_a_size_parameter_is_called() {
     let called: Vec<&str> = calls::all().iter().map(|case| case.op).collect();
     let missing: Vec<String> = crate::table::with_sizes()
         .into_iter()
         .filter(|name| !called.contains(&name.as_str()) && !NO_OPERATIONS.contains(&name.as_str()))
         .collect();
-    assert!(missing.is_empty(), "operations that no absurd number is passed to: {missing:?}");
+    assert!(missing.is_empty(), "operations without a call with invalid numbers: {missing:?}");
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn absurd_numbers_are_refused() {
-    in_a_child("absurd::child_of_numbers");
+fn invalid_numbers_are_errors() {
+    in_a_child("invalid_arguments::child_of_numbers");
 }
 
 #[test]
@@ -136,8 +142,8 @@ fn child_of_numbers() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn absurd_shapes_are_refused() {
-    in_a_child("absurd::child_of_shapes");
+fn invalid_shapes_are_errors() {
+    in_a_child("invalid_arguments::child_of_shapes");
 }
 
 #[test]
@@ -146,15 +152,15 @@ fn child_of_shapes() {
     run(views::all());
 }
 
-/// As many threads as an absurd setting asks for are not started.
+/// An invalid number of threads is limited, not started.
 #[test]
 #[cfg(target_os = "linux")]
-fn an_absurd_number_of_threads_is_cut() {
+fn an_invalid_number_of_threads_is_limited() {
     let executable = std::env::current_exe().expect("the executable of the tests");
     let output = Command::new("sh")
         .args(["-c", "ulimit -v 3000000; exec \"$0\" \"$@\" 2>&1"])
         .arg(executable)
-        .args(["absurd::child_of_threads", "--exact", "--ignored", "--nocapture"])
+        .args(["invalid_arguments::child_of_threads", "--exact", "--ignored", "--nocapture"])
         .env("PELLUCID_NUM_THREADS", "100000")
         .output()
         .expect("a child process");

@@ -1,4 +1,4 @@
-//! What has no gradient: untracked dtypes, and gradients that are zero.
+//! Operations without a gradient: untracked dtypes, and gradients that are zero.
 
 use crate::support::{leaf, number};
 use pellucid_tensor::{DType, Tensor};
@@ -39,7 +39,7 @@ fn piecewise_constant_operations_have_gradient_zero() {
 }
 
 #[test]
-fn a_detour_through_integers_cuts_the_gradient() {
+fn a_conversion_to_integers_cuts_the_gradient() {
     let x = number(2.5);
     let y = x.to_dtype(DType::I64).to_dtype(DType::F64);
     assert!(!y.requires_grad());

@@ -1,14 +1,14 @@
-//! Every row of the operation table with tensors of absurd and of wrong shapes and dtypes.
+//! Every row of the operation table with tensors of invalid or unsuitable shapes and dtypes.
 
 use super::Case;
 use crate::table::{Row, operands, rows};
 use pellucid_tensor::{DType, Result, Tensor};
 use std::rc::Rc;
 
-/// Operations that run a formula of the user's, by whose name their errors are.
+/// Operations that run a user formula; their errors name the formula.
 const OF_THE_USER: [&str; 4] = ["map", "map_rows", "update", "update_many"];
 
-/// Operations whose rows compute their inputs by other operations: a matrix that is symmetric, or has an inverse, or signs.
+/// Operations whose rows compute their inputs by other operations: symmetric matrices, regular matrices, signs.
 const COMPOSED: [&str; 31] = [
     "hinge_embedding_loss",
     "margin_ranking_loss",
@@ -43,21 +43,21 @@ const COMPOSED: [&str; 31] = [
     "tensorsolve",
 ];
 
-/// How many cases of a row are tried.
+/// The number of cases of a row that are tried.
 const CASES: usize = 3;
 
 const HUGE: usize = 1 << 40;
 
-/// What takes the place of an input.
+/// Computes the replacement of an input.
 type Other = Rc<dyn Fn(&Tensor) -> Result<Tensor>>;
 
-/// One value, stretched to a shape without memory.
+/// Broadcasts one element to a shape without allocating memory.
 fn stretched(x: &Tensor, shape: Vec<usize>) -> Result<Tensor> {
     let one = if x.size() > 0 { x.ravel().narrow(0, 0, 1) } else { Tensor::zeros([1], x.dtype()) };
     pellucid_tensor::ops::broadcast_to(&one.reshape(vec![1; x.rank()].as_slice()), shape)
 }
 
-/// Tensors of absurd shapes in the place of one of rank `rank`.
+/// Returns replacements of huge or empty shapes for an input of rank `rank`.
 fn absurd(rank: usize) -> Vec<(String, Other)> {
     let mut others: Vec<(String, Other)> = Vec::new();
     for axis in 0..rank {
@@ -87,7 +87,7 @@ fn absurd(rank: usize) -> Vec<(String, Other)> {
     others
 }
 
-/// Tensors of ordinary shapes that few operations take.
+/// Returns replacements of ordinary shapes that few operations accept.
 fn wrong() -> Vec<(String, Other)> {
     let mut others: Vec<(String, Other)> = Vec::new();
     for shape in [vec![], vec![5], vec![0], vec![3, 0], vec![4, 1, 3], vec![7, 2, 3, 4], vec![2, 1, 1, 1, 1, 1, 5]] {

@@ -1,4 +1,4 @@
-//! Long chains on a small stack, several threads at once, and results that no number of threads changes.
+//! Long chains on a small stack, concurrent threads, and results that do not depend on the number of threads.
 
 use crate::engine::programs;
 use crate::support::bits;
@@ -6,9 +6,14 @@ use pellucid_cpu::with_threads;
 use pellucid_tensor::{Backward, DType, Tensor, no_grad};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs `f` where a recursion over a long graph would overflow.
+/// Runs `f` on a stack on which a recursion over a long graph would overflow.
 fn on_a_small_stack<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
-    std::thread::Builder::new().stack_size(1 << 20).spawn(f).expect("a thread").join().expect("no overflow")
+    std::thread::Builder::new()
+        .stack_size(1 << 20)
+        .spawn(f)
+        .expect("the thread starts")
+        .join()
+        .expect("the thread did not overflow its stack")
 }
 
 fn chain(x: &Tensor, nodes: usize) -> Tensor {
@@ -29,7 +34,7 @@ fn a_million_nodes_are_built_differentiated_and_dropped() {
 }
 
 #[test]
-fn a_million_nodes_that_nobody_used_are_dropped() {
+fn a_million_unused_nodes_are_dropped() {
     on_a_small_stack(|| drop(chain(&Tensor::from(0.5).requires_grad_(true), MILLION)));
 }
 
@@ -37,7 +42,7 @@ fn a_million_nodes_that_nobody_used_are_dropped() {
 fn a_long_chain_is_differentiated_twice() {
     on_a_small_stack(|| {
         let x = Tensor::from(1.0).requires_grad_(true);
-        // ((x·c)·c)·.. has a gradient graph as long as its own.
+        // The gradient graph of ((x·c)·c)·.. is as long as the forward graph.
         let c = Tensor::from(1.0).requires_grad_(true);
         let y = (0..50_000).fold(&x * 1.0, |y, _| y * &c);
         y.backward_with(Backward { create_graph: true, ..Default::default() });
@@ -49,9 +54,9 @@ fn a_long_chain_is_differentiated_twice() {
     });
 }
 
-/// A wide graph: many branches of one tensor, dropped and differentiated.
+/// A wide graph: many operations on one tensor, dropped and differentiated.
 #[test]
-fn a_wide_graph() {
+fn a_wide_graph_is_differentiated_and_dropped() {
     on_a_small_stack(|| {
         let x = Tensor::from(2.0).requires_grad_(true);
         let y = &x * 1.0;
@@ -62,7 +67,7 @@ fn a_wide_graph() {
 }
 
 #[test]
-fn tensors_cross_threads() {
+fn tensors_are_send_and_sync() {
     fn crosses<T: Send + Sync>() {}
     crosses::<Tensor>();
     crosses::<pellucid_tensor::Node>();
@@ -80,7 +85,7 @@ fn four_threads_share_a_parameter_and_differentiate_at_once() {
             s.spawn(move || {
                 for _ in 0..50 {
                     assert_eq!(bits(&[x.matmul(w).tanh()]), *expected);
-                    // A graph of its own over the same values.
+                    // A separate graph over the same values.
                     let own = w.detach().requires_grad_(true);
                     x.matmul(&own).tanh().sum(..).backward();
                     assert!(own.grad().is_some());
@@ -90,9 +95,9 @@ fn four_threads_share_a_parameter_and_differentiate_at_once() {
     });
 }
 
-/// Backward passes of several threads into one leaf: every contribution arrives.
+/// Concurrent backward passes into one leaf add every contribution.
 #[test]
-fn concurrent_passes_add_up_in_a_shared_leaf() {
+fn concurrent_passes_accumulate_in_a_shared_leaf() {
     let w = Tensor::zeros([64], DType::F64).requires_grad_(true);
     let passes = 1000;
     std::thread::scope(|s| {
@@ -103,9 +108,9 @@ fn concurrent_passes_add_up_in_a_shared_leaf() {
     assert_eq!(w.grad().unwrap().to_vec::<f64>(), [4000.0; 64]);
 }
 
-/// A reader sees one written state or the other, never a mixture.
+/// A reader sees the state before or after a write, never a mixture.
 #[test]
-fn writes_and_reads_never_tear() {
+fn reads_are_atomic_with_respect_to_writes() {
     let x = Tensor::zeros([512], DType::F32);
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
@@ -127,7 +132,7 @@ fn writes_and_reads_never_tear() {
     assert_eq!(x.to_vec::<f32>(), [1999.0; 512]);
 }
 
-/// Large enough that every family splits its work.
+/// Computes one operation of every kernel family, large enough to be split between threads.
 fn families() -> Vec<Tensor> {
     let x = programs::wave([300, 400]);
     let long = programs::wave([200_000]);
@@ -155,12 +160,13 @@ fn families() -> Vec<Tensor> {
         long.scatter_add_along(&(Tensor::arange(0i64, 200_000, 1) % 1000), 0, 1000),
         x.t().contiguous(),
         x.to_dtype(DType::BF16).exp(),
-        pellucid_tensor::ops::randn_with([100_000], DType::F32, &pellucid_tensor::Generator::new(1)).expect("numbers"),
+        pellucid_tensor::ops::randn_with([100_000], DType::F32, &pellucid_tensor::Generator::new(1))
+            .expect("random numbers"),
     ]
 }
 
 #[test]
-fn every_number_of_threads_gives_the_same_bits() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let one = with_threads(1, || bits(&families()));
     for threads in [2, 8] {
         let many = with_threads(threads, || bits(&families()));

@@ -1,4 +1,4 @@
-//! Numbers that an integer type does not have are refused, not cut.
+//! Conversions to integers: values that the integer type cannot represent are errors, not rounded.
 
 use pellucid_tensor::{DType, Device, Error, Tensor, bf16, f16, ops};
 
@@ -10,7 +10,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>, op: &str, part: &str) {
 }
 
 #[test]
-fn integers_are_read_from_floats_that_are_integers() {
+fn reads_of_fractions_as_integers_are_errors() {
     let x = Tensor::from([1.0f32, -3.0, -0.0, 16_777_216.0]);
     assert_eq!(x.to_vec::<i64>(), [1, -3, 0, 16_777_216]);
     assert_eq!(Tensor::from([f16::from_f32(2048.0)]).item::<i16>(), 2048);
@@ -27,14 +27,14 @@ fn integers_are_read_from_floats_that_are_integers() {
     refused(Tensor::from([300i64]).try_item::<u8>(), "item", "300, which is not a value of u8");
     refused(Tensor::from([-1i32]).try_item::<u8>(), "item", "-1");
     refused(Tensor::from([3e9f32]).try_item::<i32>(), "item", "3000000000");
-    // The way out, and reads that lose nothing but digits.
+    // The alternative, and reads that lose only digits.
     assert_eq!(Tensor::from([2.7f32, -2.7]).to_dtype(DType::I64).to_vec::<i64>(), [2, -2]);
     assert_eq!(Tensor::from([0.5f32, 0.0]).to_vec::<bool>(), [true, false]);
     assert_eq!(Tensor::from([(1i64 << 53) + 1]).item::<f64>(), 2f64.powi(53));
 }
 
 #[test]
-fn numbers_that_are_written_into_integers_are_integers() {
+fn writes_of_fractions_into_integers_are_errors() {
     let x = Tensor::from([1i64, 2, 3]);
     refused(x.try_set(0, 2.7), "set", "2.7 is not a value of the tensor's dtype i64");
     refused(x.try_set(x.gt(1), f64::NAN), "set", "NaN");
@@ -46,7 +46,7 @@ fn numbers_that_are_written_into_integers_are_integers() {
     x.set(0, 7.0);
     x.set(1, true);
     assert_eq!(x.to_vec::<i64>(), [7, 1, 3]);
-    // A tensor is converted as by `to_dtype`; a float holds the nearest value, a bool whether it is not zero.
+    // A tensor is converted like `to_dtype`; a float element holds the nearest value, a boolean `value != 0`.
     x.set(2, Tensor::from(9.9f32));
     assert_eq!(x.to_vec::<i64>(), [7, 1, 9]);
     let (half, mask) = (Tensor::zeros([1], DType::F16), Tensor::from([false]));
@@ -56,7 +56,7 @@ fn numbers_that_are_written_into_integers_are_integers() {
 }
 
 #[test]
-fn targets_of_a_loss_say_what_they_are() {
+fn errors_of_loss_targets_name_the_expected_kind() {
     let logits = Tensor::zeros([2, 3], DType::F32);
     let options = ops::CrossEntropy::default;
     let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), options()).unwrap_err();

@@ -1,4 +1,4 @@
-//! One backward pass: where it starts, how gradients add up, what is kept and what is freed.
+//! One backward pass: its seeds, the accumulation of gradients, retained and freed values.
 
 use crate::support::{assert_close, bits, leaf, number, panic_of, slope};
 use pellucid_tensor::{Backward, DType, Error, Grad, Tensor, grad, lazy};
@@ -19,7 +19,7 @@ fn a_pass_starts_with_ones_scalar_or_not() {
 }
 
 #[test]
-fn a_given_gradient_replaces_the_ones() {
+fn a_given_seed_replaces_the_ones() {
     let x = leaf([1.0, 2.0]);
     let start = |g: Tensor| Backward { gradient: Some(g), retain_graph: true, ..Default::default() };
     let y = x.square();
@@ -44,7 +44,7 @@ fn an_untracked_tensor_is_refused() {
 }
 
 #[test]
-fn gradients_add_up_over_paths_and_calls() {
+fn gradients_accumulate_over_paths_and_calls() {
     let x = number(3.0);
     let y = x.square() + &x * 5.0 + &x;
     y.backward();
@@ -60,7 +60,7 @@ fn gradients_add_up_over_paths_and_calls() {
 }
 
 #[test]
-fn diamonds() {
+fn gradients_of_diamond_graphs() {
     let x = number(3.0);
     let z = &x * 2.0;
     (&z * &z).backward();
@@ -83,9 +83,9 @@ fn repeated_indices_accumulate() {
     assert_close(&table.grad().unwrap(), &[100.0, 100.0, 1011.0, 1011.0]);
 }
 
-/// One array may be the gradient of many: none of them may be written to.
+/// One array may be the gradient of several tensors, and is not written to.
 #[test]
-fn accumulation_writes_to_nobodys_array() {
+fn accumulation_does_not_write_to_shared_arrays() {
     // x + x: one gradient for both operands.
     let x = leaf([1.0, 2.0]);
     (&x + &x).backward();
@@ -93,7 +93,7 @@ fn accumulation_writes_to_nobodys_array() {
     (&x + &x).backward();
     assert_close(&x.grad().unwrap(), &[4.0, 4.0]);
 
-    // One array handed to two parents, one of which receives more later.
+    // One array is passed to two parents, one of which receives another gradient later.
     let (a, b) = (leaf([1.0]), leaf([1.0]));
     let y = &a + &b;
     (&y + &a * 10.0).backward();
@@ -110,13 +110,13 @@ fn accumulation_writes_to_nobodys_array() {
     assert_close(&c.grad().unwrap(), &[10.0]);
     assert_close(&seed, &[5.0]);
 
-    // A gradient that somebody keeps stays as it was.
+    // A gradient that the caller keeps does not change.
     let held = c.grad().unwrap();
     (&c * 3.0).backward();
     assert_close(&held, &[10.0]);
     assert_close(&c.grad().unwrap(), &[13.0]);
 
-    // A kept gradient of a non-leaf is the array that flows on.
+    // The retained gradient of a non-leaf is the array that is passed on.
     let d = leaf([1.0]);
     let m = &d * 1.0;
     m.keep_grad();
@@ -128,25 +128,25 @@ fn accumulation_writes_to_nobodys_array() {
     assert_close(&d.grad().unwrap(), &[2.0]);
 }
 
-/// One use after the other adds its part to what has arrived, by the kernel that computes it: the bits are those
-/// of additions afterwards, in the order of arrival.
+/// Kernels add their gradient to the accumulated sum directly. The bits equal those of separate additions in the order
+/// of arrival.
 #[test]
-fn a_sum_is_the_sum_of_its_parts_bit_by_bit() {
+fn accumulation_is_bitwise_equal_to_separate_additions() {
     let leaf = || Tensor::from([0.3f32, -1.7, 1e-3, 7.1, 1e10, -0.0]).requires_grad_(true);
     let uses = |x: [&Tensor; 4]| ((x[0].sin() * 3.0 * x[1]).tanh() * x[2]) / (x[3] * x[3] + 0.5);
     let parts: [Tensor; 4] = std::array::from_fn(|_| leaf());
     uses(parts.each_ref()).backward();
     let x = leaf();
     uses([&x; 4]).backward();
-    // Latest generation first. The product x[2] comes before the square, which lies lower.
+    // Nodes run by descending generation. The product x[2] comes before the square, whose generation is lower.
     let [first, second, third, last] = [2, 1, 3, 0].map(|i: usize| parts[i].grad().unwrap());
     assert_eq!(bits(&[x.grad().unwrap()]), bits(&[((first + second) + third) + last]));
 }
 
-/// What has arrived is written to only where nobody else can see it.
+/// An accumulated gradient is written to only if no other tensor shares it.
 #[test]
-fn a_sum_on_its_way_is_nobodys_but_the_passes() {
-    // Shared: y = x + z hands one array to both, and x receives more, with it as an operand too.
+fn accumulated_gradients_are_written_to_only_if_unshared() {
+    // Shared: y = x + z passes one array to both, and x receives another gradient that also reads it.
     let (x, z) = (leaf([2.0, 3.0]), leaf([1.0, 1.0]));
     let square = &x * &x;
     let y = &x + &z * 1.0 + &square;
@@ -159,7 +159,7 @@ fn a_sum_on_its_way_is_nobodys_but_the_passes() {
         assert_close(&untouched, &[1.0, 2.0]);
     }
 
-    // Kept by every tensor on the way, whose gradients are operands and sums at once.
+    // Retained by every intermediate tensor, whose gradients are both operands and sums.
     let x = leaf([2.0]);
     let a = &x * 3.0;
     let b = &a * &a;
@@ -170,7 +170,7 @@ fn a_sum_on_its_way_is_nobodys_but_the_passes() {
     assert_close(&a.grad().unwrap(), &[36.0 + 2.0 * 6.0 * 7.0]);
     assert_close(&x.grad().unwrap(), &[360.0]);
 
-    // A tracked seed: its gradient may be asked for, so nothing is added outside the graph.
+    // A tracked seed: its own gradient may be requested, so no addition is untracked.
     let (x, seed) = (leaf([2.0]), leaf([1.0]));
     let y = &x + &x * &x;
     y.backward_with(Backward { gradient: Some(&seed * 1.0), ..Default::default() });
@@ -178,7 +178,7 @@ fn a_sum_on_its_way_is_nobodys_but_the_passes() {
 }
 
 #[test]
-fn non_leaf_gradients_are_kept_on_request_only() {
+fn non_leaf_gradients_are_retained_on_request_only() {
     let x = number(2.0);
     let build = || {
         let y = x.square();
@@ -200,7 +200,7 @@ fn non_leaf_gradients_are_kept_on_request_only() {
 }
 
 #[test]
-fn a_used_graph_is_freed_and_says_so() {
+fn a_second_pass_through_a_freed_graph_is_an_error() {
     let x = number(2.0);
     let y = x.sin();
     y.backward();
@@ -208,7 +208,7 @@ fn a_used_graph_is_freed_and_says_so() {
     assert_eq!(error, Error::GraphFreed { node: "sin" });
     assert!(error.to_string().contains("retain_graph"));
     assert_eq!(slope(&x), 2f64.cos(), "the refused pass changed nothing");
-    // A new result over freed nodes is refused too.
+    // A new result over freed nodes is an error too.
     assert!(matches!((&y * 2.0).try_backward(Backward::default()), Err(Error::GraphFreed { .. })));
 
     let y = x.cos();
@@ -221,9 +221,9 @@ fn a_used_graph_is_freed_and_says_so() {
     assert!(y.try_backward(Backward::default()).is_err());
 }
 
-/// What backward no longer needs is gone while the graph's handles still live.
+/// Saved values that backward no longer needs are freed while handles of the graph exist.
 #[test]
-fn saved_values_are_freed_as_the_pass_goes() {
+fn saved_values_are_freed_during_the_pass() {
     let x = Tensor::ones([4], DType::F64).requires_grad_(true);
     let factor = Tensor::from([1.0, 2.0, 3.0, 4.0]);
     let y = &x * &factor;
@@ -245,7 +245,7 @@ fn a_missing_gradient_of_several_outputs_is_zero() {
     (values.i(1) * 7.0).backward();
     assert_close(&x.grad().unwrap(), &[7.0, 0.0, 0.0, 0.0]);
     x.zero_grad();
-    // One node of two outputs, of which only the second is used.
+    // A node with two outputs, of which only the second is used.
     use pellucid_tensor::{formula, ops};
     let outputs = ops::map(formula!(|x| (x * x, x.sin())), &[&x], &[]).unwrap();
     outputs[1].backward();
@@ -267,12 +267,12 @@ fn a_gradient_has_its_tensors_dtype_and_shape() {
 }
 
 #[test]
-fn only_what_is_tracked_gets_a_gradient() {
+fn only_tracked_tensors_receive_gradients() {
     let (x, c) = (number(2.0), Tensor::from(3.0));
     (&x * &c).backward();
     assert!(c.grad().is_none());
     assert_eq!(slope(&x), 3.0);
-    // The leaf whose last handle is gone needs none.
+    // A dropped leaf needs no gradient.
     let y = {
         let gone = number(1.0);
         &gone * &x
@@ -282,9 +282,9 @@ fn only_what_is_tracked_gets_a_gradient() {
     assert_eq!(slope(&x), 1.0);
 }
 
-/// What is done to a leaf's gradient in place is done to that of no other leaf, and not to the gradient that a pass began with.
+/// A write to the gradient of a leaf affects neither other leaves nor the seed of the pass.
 #[test]
-fn every_leaf_has_a_gradient_of_its_own_that_can_be_written() {
+fn every_leaf_has_a_separate_writable_gradient() {
     let leaf = || Tensor::from([1.0f64, 2.0]).requires_grad_(true);
     let begin = Tensor::from([5.0f64, 6.0]);
     let started = |y: &Tensor| y.backward_with(Backward { gradient: Some(begin.clone()), ..Default::default() });
@@ -299,24 +299,24 @@ fn every_leaf_has_a_gradient_of_its_own_that_can_be_written() {
         let [x, y] = [&a, &b].map(|t| t.grad().unwrap());
         scale(&x, 2.0);
         assert_eq!((x.to_vec::<f64>(), y.to_vec::<f64>()), (vec![10.0, 12.0], vec![5.0, 6.0]));
-        // A pass that adds to gradients leaves those of others alone too.
+        // Accumulation does not affect other gradients either.
         started(&(&a + &b));
         assert_eq!((a.grad().unwrap().to_vec::<f64>(), y.to_vec::<f64>()), (vec![15.0, 18.0], vec![5.0, 6.0]));
-        // Under other layouts as well.
+        // The same under other layouts.
         let (c, d) = (leaf(), Tensor::from([[1.0f64, 2.0]]).requires_grad_(true));
         (c.reshape([1, 2]) + &d).square().sum(..).backward();
         scale(&c.grad().unwrap(), 0.0);
         assert_eq!(d.grad().unwrap().to_vec::<f64>(), [4.0, 8.0]);
     });
     check(&|| {
-        // A sum's gradient is one number, repeated.
+        // The gradient of a sum is one broadcast element.
         let a = leaf();
         a.sum(..).backward();
         scale(&a.grad().unwrap(), 3.0);
         assert_eq!(a.grad().unwrap().to_vec::<f64>(), [3.0, 3.0]);
     });
     check(&|| {
-        // What is kept on the way, and what a hook has seen, is another's.
+        // Retained gradients and gradients that a hook has received are separate.
         let a = leaf();
         let h = a.reshape([1, 2]);
         h.keep_grad();
@@ -342,7 +342,7 @@ fn every_leaf_has_a_gradient_of_its_own_that_can_be_written() {
 }
 
 #[test]
-fn a_gradient_that_was_set_on_a_result_starts_the_pass() {
+fn a_gradient_set_on_a_result_is_the_seed() {
     let x = number(3.0);
     let keep = || Backward { retain_graph: true, keep_grad: true, ..Default::default() };
     let y = x.square();
@@ -352,16 +352,16 @@ fn a_gradient_that_was_set_on_a_result_starts_the_pass() {
         (slope(&x), y.grad().map(|g| g.item::<f64>()))
     };
     assert_eq!(after(keep()), (6.0, Some(1.0)));
-    assert_eq!(after(keep()), (6.0, Some(2.0)), "one that a pass has left does not count");
+    assert_eq!(after(keep()), (6.0, Some(2.0)), "the gradient of an earlier pass is not a seed");
     y.set_grad(Some(Tensor::from(10.0)));
     assert_eq!(after(keep()), (60.0, Some(10.0)));
-    assert_eq!(after(keep()), (60.0, Some(10.0)), "it stays until it is replaced");
+    assert_eq!(after(keep()), (60.0, Some(10.0)), "a set gradient remains until it is replaced");
     assert_eq!(
         after(Backward { gradient: Some(Tensor::from(2.0)), ..keep() }),
         (12.0, Some(12.0)),
-        "an argument comes first"
+        "an argument takes precedence"
     );
-    assert_eq!(after(keep()).0, 6.0, "and what it has left does not count");
+    assert_eq!(after(keep()).0, 6.0, "its result is not a seed either");
     y.set_grad(Some(Tensor::from(10.0)));
     y.zero_grad();
     assert_eq!(after(keep()), (6.0, Some(1.0)));
@@ -369,7 +369,7 @@ fn a_gradient_that_was_set_on_a_result_starts_the_pass() {
     x.set_grad(Some(Tensor::from(5.0)));
     x.backward();
     assert_eq!(slope(&x), 6.0);
-    // `grad` takes its own.
+    // `grad` uses its own seed.
     y.set_grad(Some(Tensor::from(10.0)));
     assert_eq!(grad(&[&y], &[&x], Grad::default()).unwrap()[0].item::<f64>(), 6.0);
 }

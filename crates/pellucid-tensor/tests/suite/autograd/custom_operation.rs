@@ -1,4 +1,4 @@
-//! Users' own operations: the rights of the built-in ones.
+//! User-defined operations have the same capabilities as built-in ones.
 
 use crate::support::{assert_close, leaf, number, slope};
 use pellucid_tensor::{
@@ -7,7 +7,7 @@ use pellucid_tensor::{
 };
 use std::sync::{Arc, Mutex};
 
-/// x³, whose gradient may be written down wrong.
+/// x³, whose gradient is wrong on request.
 pub(super) struct Cubed {
     pub(super) wrong: bool,
 }
@@ -27,18 +27,18 @@ impl Operation for Cubed {
     }
 }
 
-/// (sin(x)·y, x + y, the position of the larger): several inputs, outputs, dtypes and kinds of saved
+/// Returns (sin(x)·y, x + y, the position of the larger). It has several inputs, outputs, dtypes and kinds of saved
 /// values.
-struct Several {
-    needed: Asked,
+struct SeveralOutputs {
+    needed: NeededInputs,
 }
 
-/// For every backward, which of two inputs it was asked for.
-type Asked = Arc<Mutex<Vec<(bool, bool)>>>;
+/// For every call of `backward`, which of the two inputs needed a gradient.
+type NeededInputs = Arc<Mutex<Vec<(bool, bool)>>>;
 
-impl Operation for Several {
+impl Operation for SeveralOutputs {
     fn name(&self) -> &'static str {
-        "several"
+        "several_outputs"
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         let (x, y) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
@@ -53,7 +53,7 @@ impl Operation for Several {
         self.needed.lock().unwrap().push((needed.contains(0), needed.contains(1)));
         assert_eq!((saved.inputs(), grads.len()), (2, 3));
         let (x, y) = (saved.input(0)?, saved.input(1)?);
-        // A saved intermediate is a constant: differentiable code computes it from the inputs.
+        // A saved intermediate value is a constant, so differentiable code recomputes it from the inputs.
         assert_eq!(saved.array(0)?.to_vec::<f64>(), x.sin().to_vec::<f64>());
         assert_eq!(saved.output(0)?.to_vec::<f64>(), (x.sin() * &y).to_vec::<f64>());
         let (g, h) = (grads.get(0)?, grads.get(1)?);
@@ -63,15 +63,15 @@ impl Operation for Several {
     }
 }
 
-fn several() -> (Several, Asked) {
+fn several_outputs() -> (SeveralOutputs, NeededInputs) {
     let needed = Arc::new(Mutex::new(vec![]));
-    (Several { needed: needed.clone() }, needed)
+    (SeveralOutputs { needed: needed.clone() }, needed)
 }
 
 #[test]
-fn several_inputs_outputs_and_saved_values() {
+fn operations_may_have_several_inputs_outputs_and_saved_values() {
     let (x, y) = (leaf([0.3, -1.0]), leaf([2.0, 3.0]));
-    let (op, _) = several();
+    let (op, _) = several_outputs();
     let out = apply(op, &[&x, &y]).unwrap();
     assert!(out[0].requires_grad() && out[1].requires_grad());
     assert!(!out[2].requires_grad() && out[2].is_leaf() && out[2].dtype() == DType::Bool);
@@ -79,15 +79,15 @@ fn several_inputs_outputs_and_saved_values() {
     (&out[0] * 10.0 + &out[1]).backward();
     assert_close(&x.grad().unwrap(), &[10.0 * 0.3f64.cos() * 2.0 + 1.0, 10.0 * 1f64.cos() * 3.0 + 1.0]);
     assert_close(&y.grad().unwrap(), &[10.0 * 0.3f64.sin() + 1.0, -10.0 * 1f64.sin() + 1.0]);
-    let call = |x: &[Tensor]| Ok(apply(several().0, &[&x[0], &x[1]])?.into_vec());
+    let call = |x: &[Tensor]| Ok(apply(several_outputs().0, &[&x[0], &x[1]])?.into_vec());
     gradcheck(call, &[&x, &y], Check::default()).unwrap();
     gradgradcheck(call, &[&x, &y], Check::default()).unwrap();
 }
 
 #[test]
-fn backward_learns_what_is_needed() {
+fn backward_receives_the_needed_gradients() {
     let (x, c) = (leaf([0.3, -1.0]), Tensor::from([2.0, 3.0]));
-    let (op, needed) = several();
+    let (op, needed) = several_outputs();
     apply(op, &[&c, &x]).unwrap()[0].backward();
     assert_eq!(*needed.lock().unwrap(), [(false, true)]);
     assert!(c.grad().is_none());
@@ -100,7 +100,7 @@ fn under_no_grad_nothing_is_recorded() {
     assert!(apply_one(Cubed { wrong: false }, &[&x]).unwrap().is_leaf());
 }
 
-/// A float result whose derivative exists but is not there.
+/// An operation with a float result that declares no gradient.
 struct NoDerivative;
 
 impl Operation for NoDerivative {
@@ -111,7 +111,7 @@ impl Operation for NoDerivative {
         Ok(std::iter::once(inputs[0].copy()?).collect())
     }
     fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
-        unreachable!("it refuses tracked inputs")
+        unreachable!("tracked inputs are errors")
     }
     fn has_gradient(&self) -> bool {
         false
@@ -119,7 +119,7 @@ impl Operation for NoDerivative {
 }
 
 #[test]
-fn a_missing_gradient_is_loud() {
+fn a_missing_gradient_is_an_error() {
     let x = leaf([1.0]);
     assert_eq!(apply_one(NoDerivative, &[&x]).unwrap_err(), Error::NoGradient { op: "no_derivative" });
     assert_eq!(apply_one(NoDerivative, &[&x.detach()]).unwrap().item::<f64>(), 1.0);
@@ -127,10 +127,10 @@ fn a_missing_gradient_is_loud() {
     assert!(apply_one(NoDerivative, &[&x]).is_ok());
 }
 
-/// Returns what it is told to.
-struct Returns(fn(Tensor) -> Result<InputGradients>);
+/// An operation whose `backward` returns the result of the given function.
+struct ReturnsGradient(fn(Tensor) -> Result<InputGradients>);
 
-impl Operation for Returns {
+impl Operation for ReturnsGradient {
     fn name(&self) -> &'static str {
         "returns"
     }
@@ -145,7 +145,7 @@ impl Operation for Returns {
 #[test]
 fn a_wrong_gradient_is_a_typed_error() {
     let x = leaf([1.0, 2.0]);
-    let run = |f| apply_one(Returns(f), &[&x]).unwrap().try_backward(Backward::default());
+    let run = |f| apply_one(ReturnsGradient(f), &[&x]).unwrap().try_backward(Backward::default());
     assert!(matches!(
         run(|g| Ok([Some(g.sum(..))].into_iter().collect())),
         Err(Error::ShapeMismatch { op: "returns", .. })
@@ -156,13 +156,13 @@ fn a_wrong_gradient_is_a_typed_error() {
     assert!(matches!(own, Err(Error::InvalidArgument { .. })));
     assert!(x.grad().is_none());
     run(|_| Ok([None].into_iter().collect())).unwrap();
-    assert!(x.grad().is_none(), "no gradient arrives where none is returned");
+    assert!(x.grad().is_none(), "no returned gradient, no gradient of the leaf");
 }
 
-/// Reads a value that it did not save.
-struct Forgetful;
+/// An operation whose `backward` reads a value that `forward` did not save.
+struct ReadsUnsavedValue;
 
-impl Operation for Forgetful {
+impl Operation for ReadsUnsavedValue {
     fn name(&self) -> &'static str {
         "forgetful"
     }
@@ -175,17 +175,17 @@ impl Operation for Forgetful {
 }
 
 #[test]
-fn what_was_not_saved_cannot_be_read() {
-    let y = apply_one(Forgetful, &[&number(1.0)]).unwrap();
-    // The leaf is gone, so nothing is needed; with it the mistake shows.
+fn reading_an_unsaved_value_is_an_error() {
+    let y = apply_one(ReadsUnsavedValue, &[&number(1.0)]).unwrap();
+    // Without the leaf no gradient is needed; with it the error occurs.
     assert!(y.try_backward(Backward::default()).is_ok());
     let x = number(1.0);
-    let y = apply_one(Forgetful, &[&x]).unwrap();
+    let y = apply_one(ReadsUnsavedValue, &[&x]).unwrap();
     assert!(matches!(y.try_backward(Backward::default()), Err(Error::InvalidArgument { op: "forgetful", .. })));
 }
 
 #[test]
-fn an_operation_joins_the_graph_like_any_other() {
+fn custom_operations_are_nodes_of_the_graph() {
     let x = number(2.0);
     let y = apply_one(Cubed { wrong: false }, &[&(&x * 2.0)]).unwrap();
     assert_eq!((y.creator().unwrap().name(), y.generation()), ("cubed", 2));

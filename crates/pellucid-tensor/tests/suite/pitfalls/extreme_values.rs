@@ -9,7 +9,7 @@ const INF: f64 = f64::INFINITY;
 #[track_caller]
 fn assert_same(got: &Tensor, expected: &[f64]) {
     let got = got.to_vec::<f64>();
-    // Zeros with their signs.
+    // Zeros are compared with their signs.
     let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
     assert!(got.len() == expected.len() && got.iter().zip(expected).all(|(&a, &b)| same(a, b)), "{got:?} {expected:?}");
 }
@@ -17,7 +17,7 @@ fn assert_same(got: &Tensor, expected: &[f64]) {
 #[test]
 fn nan_is_the_largest_everywhere() {
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
-        // One line that is sorted whole, and one of which few are picked.
+        // A short row that is sorted completely, and a long one from which a few elements are selected.
         for len in [3usize, 40] {
             let mut numbers = vec![1.0, NAN, 3.0];
             numbers.resize(len, 0.5);
@@ -38,7 +38,7 @@ fn nan_is_the_largest_everywhere() {
             assert_eq!(infinite.argsort(0, false).to_vec::<i64>(), [2, 0, 1]);
         }
     }
-    // Several keep their order in both directions.
+    // Several NaNs keep their order in both directions.
     let x = Tensor::from([NAN, 2.0, NAN, 1.0]);
     assert_eq!(x.argsort(0, true).to_vec::<i64>(), [0, 2, 1, 3]);
     assert_eq!(x.argsort(0, false).to_vec::<i64>(), [3, 1, 0, 2]);
@@ -85,7 +85,7 @@ const DIVISIONS: [[f64; 5]; 16] = [
 ];
 
 #[test]
-fn divisions_that_round_down_agree_with_python() {
+fn floor_division_agrees_with_python() {
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         let column = |k: usize| DIVISIONS.map(|d| d[k]);
         let (a, b) = (Tensor::from(column(0)).to_dtype(dtype), Tensor::from(column(1)).to_dtype(dtype));
@@ -101,7 +101,7 @@ fn divisions_that_round_down_agree_with_python() {
             -(1 << (8 * dtype.size() - 1))
         });
         let minus = Tensor::full([1], -1, dtype);
-        assert_eq!(least.floor_div(&minus).to_vec::<i64>(), least.to_vec::<i64>(), "{dtype}: it wraps");
+        assert_eq!(least.floor_div(&minus).to_vec::<i64>(), least.to_vec::<i64>(), "{dtype}: the quotient wraps");
         assert_eq!(least.rem(&minus).to_vec::<i64>(), [0]);
         assert_eq!(least.fmod(&minus).to_vec::<i64>(), [0]);
         let zero = Tensor::zeros([1], dtype);
@@ -113,7 +113,7 @@ fn divisions_that_round_down_agree_with_python() {
 }
 
 #[test]
-fn hypot_neither_overflows_nor_vanishes() {
+fn hypot_neither_overflows_nor_underflows() {
     let cases = [
         [3.0, 4.0, 5.0],
         [3e30, -4e30, 5e30],
@@ -136,12 +136,12 @@ fn hypot_neither_overflows_nor_vanishes() {
     for (y, c) in a.hypot(&b).to_vec::<f64>().into_iter().zip([5e200, 2f64.sqrt() * 1e308, 5e-324, 5e-200]) {
         assert!((y - c).abs() <= 4e-16 * c, "{y} {c}");
     }
-    // An infinite side wins over NaN (C99 F.10.4.3).
+    // An infinite argument wins over NaN (C99 F.10.4.3).
     let (a, b) = (Tensor::from([INF, NAN, -INF, NAN, 1.0]), Tensor::from([NAN, -INF, INF, 1.0, NAN]));
     assert_same(&a.hypot(&b), &[INF, INF, INF, NAN, NAN]);
     let half = Tensor::from([30000.0, 1e-7]).to_dtype(DType::F16);
     assert_eq!(half.hypot(&half).to_vec::<f64>(), [42432.0, 3.0 * 2f64.powi(-24)]);
-    // Gradients are the sides' shares, of any size.
+    // The gradient is side/hypotenuse for sides of any size.
     let (a, b) = (leaf([3e200, 3e-200, 0.0, 5.0]), leaf([4e200, 4e-200, 0.0, 0.0]));
     a.hypot(&b).sum(..).backward();
     for (g, share) in [(a.grad().unwrap(), [0.6, 0.6, 0.0, 1.0]), (b.grad().unwrap(), [0.8, 0.8, 0.0, 0.0])] {
@@ -151,9 +151,9 @@ fn hypot_neither_overflows_nor_vanishes() {
     }
 }
 
-/// A running sum has more bits than what it stores, whichever way the lines are stored.
+/// A running sum is accumulated in more bits than the result stores, in both memory layouts.
 #[test]
-fn running_sums_go_on_beyond_the_last_place() {
+fn running_sums_accumulate_beyond_the_precision_of_the_result() {
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let (start, ones) = if dtype == DType::F16 { (2048.0, 2048) } else { (16777216.0, 1 << 18) };
         let start = Tensor::full([1], start, dtype);

@@ -1,4 +1,4 @@
-//! `capture`: what a step holds, and that nobody else gets hold of it: inputs, outputs, constants, tensors of outside.
+//! `capture`: ownership of inputs, outputs, constants and tensors of the environment of a step.
 
 use super::programs::{ALL, wave};
 use crate::support::bits;
@@ -10,20 +10,20 @@ use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The results of a launch, copied.
+/// Launches the step and returns copies of its results.
 fn launched(step: &mut Captured<'_>, inputs: &[&Tensor]) -> Vec<Tensor> {
     let outputs = step.launch(inputs).unwrap();
     (0..outputs.len()).map(|k| outputs.to_tensor(k).unwrap()).collect()
 }
 
 #[test]
-fn every_program_is_launched_again_and_again() {
+fn repeated_launches_compute_the_eager_bits() {
     let mut refused = Vec::new();
     for (name, program) in ALL {
         let eager = bits(&program());
         let mut step = match capture(|_| program(), &[]) {
             Ok(step) => step,
-            // It leaves a gradient in a leaf that it has made itself.
+            // The program leaves a gradient in a leaf that it created.
             Err(Error::NotAFixedPoint { .. }) => {
                 refused.push(name);
                 continue;
@@ -37,9 +37,10 @@ fn every_program_is_launched_again_and_again() {
     assert!(refused.len() <= 5, "{refused:?}");
 }
 
-/// A tensor that the step makes of host values is new in every launch, whatever the last one wrote to it.
+/// A tensor that the step creates from host values has its original values in every launch, even if the last launch
+/// wrote to it.
 #[test]
-fn constants_begin_anew() {
+fn constants_have_their_values_in_every_launch() {
     let x = wave([3]);
     let work = |x: &Tensor| {
         let sum = Tensor::from([1.0f32, 2.0, 3.0]);
@@ -54,10 +55,10 @@ fn constants_begin_anew() {
     }
 }
 
-/// Wherever an input lies, alone, beside another, in what the step writes, or where it does not begin at the start, the step
-/// does what it does eagerly with a copy of it.
+/// A launch computes the same values as an eager call with copies of its inputs, also for inputs that share storage
+/// with each other or with a target of the step, or start at an offset.
 #[test]
-fn inputs_may_lie_anywhere() {
+fn inputs_may_share_storage_with_targets_and_have_offsets() {
     let (state, other) = (wave([4, 4]), wave([4, 4]).exp());
     let work = |x: &Tensor, y: &Tensor, state: &Tensor| {
         state.copy_(&(state * 0.5 + x));
@@ -73,7 +74,7 @@ fn inputs_may_lie_anywhere() {
         let result = launched(&mut step, &[x, y]).remove(0);
         assert_eq!(bits(&[result, state.copy()]), bits(&expected));
     }
-    // An input in which the step writes under another name would be read as it was before.
+    // An input in which the step writes under another handle would be read after the write.
     for (x, y) in [(&state, &other), (&other, &state), (&state, &state), (&other, &state.t())] {
         let before = bits(&[state.copy()]);
         assert!(matches!(step.launch(&[x, y]).err(), Some(Error::InvalidArgument { op: "launch", .. })));
@@ -82,7 +83,7 @@ fn inputs_may_lie_anywhere() {
 }
 
 #[test]
-fn results_are_copies_of_their_own() {
+fn results_do_not_share_storage() {
     let (x, state) = (wave([2, 3]), wave([2, 3]));
     let mut step = capture(
         |i| {
@@ -101,7 +102,7 @@ fn results_are_copies_of_their_own() {
         one.copy_(&Tensor::from(f32::NAN));
     }
     assert_eq!((x.to_vec::<f32>(), state.to_vec::<f32>()), (wave([2, 3]).to_vec(), kept.clone()));
-    // A launch with other inputs sees nothing of this, and leaves earlier results alone.
+    // A launch with other inputs does not see these writes and leaves earlier results unchanged.
     state.copy_(&wave([2, 3]));
     let again = launched(&mut step, &[&x]);
     assert_eq!(bits(&again), values);
@@ -118,7 +119,7 @@ fn inputs_may_share_memory() {
     };
     let fresh = || wave([3, 3]) * 0.5;
     let mut step = capture(|i| work(&i[0], &i[1]), &[&fresh(), &fresh()]).unwrap();
-    // (What both inputs are; the same as two tensors.)
+    // (Description, first input, second input); the reference uses copies of both.
     let (square, row) = (fresh(), wave([3]));
     let pairs: [(&str, Tensor, Tensor); 4] = [
         ("one tensor twice", square.clone(), square.clone()),
@@ -137,9 +138,9 @@ fn inputs_may_share_memory() {
     }
 }
 
-/// The shape of what a closure captured is no part of the key of its recordings, nor is its place in the text.
+/// Closures of one type that capture different values have separate recordings.
 #[test]
-fn closures_of_one_line_are_steps_of_their_own() {
+fn closures_of_one_source_line_are_separate_steps() {
     let x = wave([4]);
     let mut steps: Vec<_> = (0..4).map(|k| capture(move |i| &i[0] * k as f64, &[&x]).unwrap()).collect();
     for _ in 0..3 {
@@ -150,7 +151,7 @@ fn closures_of_one_line_are_steps_of_their_own() {
 }
 
 #[test]
-fn verify_finds_whatever_changed() {
+fn verify_finds_every_change() {
     type Step = fn(&Tensor, usize) -> Tensor;
     let changes: [(&str, Step); 12] = [
         ("a parameter of a formula", |x, n| x * (0.1 * n as f64)),
@@ -174,19 +175,19 @@ fn verify_finds_whatever_changed() {
         n.set(2);
         assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })), "{what}");
         n.set(1);
-        assert_eq!(step.verify(), Ok(()), "{what}, as it was");
+        assert_eq!(step.verify(), Ok(()), "{what}, restored");
     }
 }
 
-/// NaN is equal to itself here: a step with one is not always another.
+/// `verify` compares parameters bitwise, so a step with a NaN parameter equals itself.
 #[test]
-fn verify_is_not_confused_by_nan() {
+fn verify_accepts_nan_parameters() {
     let mut step = capture(|i| ops::where_(&i[0].gt(0.0), &i[0], f64::NAN).unwrap(), &[&wave([4])]).unwrap();
     assert_eq!(step.verify(), Ok(()));
 }
 
 #[test]
-fn a_parameter_that_is_frozen_is_found() {
+fn verify_finds_a_frozen_parameter() {
     let (x, w) = (wave([3]), wave([3]).requires_grad_(true));
     let work = |i: &[Tensor]| {
         w.zero_grad();
@@ -203,7 +204,7 @@ fn a_parameter_that_is_frozen_is_found() {
 }
 
 #[test]
-fn inputs_that_do_not_fit_are_errors_or_recorded_for() {
+fn inputs_of_other_shapes_are_errors_or_recorded() {
     let (x, y) = (wave([3]), wave([3]));
     let mut step = capture(|i| &i[0] + &i[1], &[&x, &y]).unwrap();
     for inputs in [&[][..], &[&x], &[&x, &y, &x]] {
@@ -212,11 +213,11 @@ fn inputs_that_do_not_fit_are_errors_or_recorded_for() {
             other => panic!("{} inputs: {other:?}", inputs.len()),
         }
     }
-    // An operation that refuses the new shapes refuses the launch, and the step goes on.
+    // A shape error of an operation is an error of the launch, and the step remains usable.
     let refused = step.launch(&[&wave([2]), &y]).err();
     assert!(matches!(refused, Some(Error::ShapeMismatch { op: "add", .. })), "{refused:?}");
     assert_eq!(bits(&launched(&mut step, &[&x, &y])), bits(&[&x + &y]));
-    // More shapes and dtypes than the step keeps recordings for, twice round.
+    // Two rounds of more shapes and dtypes than the step keeps recordings for.
     for _ in 0..2 {
         for n in 1..=7 {
             for dtype in [DType::F32, DType::F64, DType::I64] {
@@ -228,14 +229,14 @@ fn inputs_that_do_not_fit_are_errors_or_recorded_for() {
 }
 
 #[test]
-fn a_gradient_that_came_or_went_is_noticed() {
+fn a_launch_notices_a_set_or_cleared_gradient() {
     let (x, w) = (wave([3]), wave([3]).requires_grad_(true));
     let zeros = || Some(Tensor::zeros([3], DType::F32));
     w.set_grad(zeros());
     let mut step = capture(|i| (&i[0] * &w).sum(..).backward(), &[&x]).unwrap();
     step.launch(&[&x]).unwrap();
     assert_eq!(w.grad().unwrap().to_vec::<f32>(), x.to_vec::<f32>());
-    // There is nothing to add to any more, and the step does not make a new gradient each time.
+    // Without a gradient to add to, every launch would create a new gradient tensor, which is an error.
     w.set_grad(None);
     assert!(matches!(step.launch(&[&x]).err(), Some(Error::NotAFixedPoint { .. })));
     assert!(w.grad().is_none());
@@ -245,9 +246,9 @@ fn a_gradient_that_came_or_went_is_noticed() {
     assert_eq!(w.grad().unwrap().to_vec::<f32>(), (&x * 2.0).to_vec::<f32>());
 }
 
-/// A step whose environment has another tensor in the place of one is found by `verify`, which debug builds do.
+/// `verify` finds a replaced tensor of the environment. Debug builds call it before launches 2 and 3.
 #[test]
-fn a_tensor_that_was_replaced_is_found() {
+fn verify_finds_a_replaced_tensor() {
     let (x, held) = (wave([3]), RefCell::new(Tensor::zeros([3], DType::F32)));
     let work = |i: &[Tensor]| {
         let total = held.borrow();
@@ -260,9 +261,9 @@ fn a_tensor_that_was_replaced_is_found() {
     assert_eq!(held.borrow().to_vec::<f32>(), [0.0; 3], "verification writes nothing");
 }
 
-/// A step holds what it works on: it does not matter who else has let go of it.
+/// A step keeps its tensors and generators alive.
 #[test]
-fn a_step_outlives_its_makers() {
+fn a_step_outlives_its_environment() {
     let x = wave([2, 3]);
     let eager = |w: &Tensor, g: &Generator| {
         let noise = ops::rand_with([2, 3], DType::F32, g).unwrap();
@@ -282,9 +283,9 @@ fn a_step_outlives_its_makers() {
     }
 }
 
-/// A launch counts its writes: what was saved for a gradient before is not the value that it was.
+/// A launch counts its writes, so that backward detects a saved value that a launch has overwritten.
 #[test]
-fn a_graph_of_outside_notices_that_a_launch_has_written() {
+fn a_graph_outside_the_step_notices_writes_of_a_launch() {
     let (x, c) = (wave([3]).requires_grad_(true), wave([3]));
     let mut step = capture(|i| c.copy_(&(&c * &i[0])), &[&wave([3])]).unwrap();
     let y = &x * &c;
@@ -294,9 +295,9 @@ fn a_graph_of_outside_notices_that_a_launch_has_written() {
     assert_eq!(bits(&[x.grad().unwrap()]), bits(from_ref(&c)));
 }
 
-/// An index that is wrong in one launch is that launch's error: what comes later in the step has not happened.
+/// An invalid index is an error of that launch alone, and the rest of the step is not executed.
 #[test]
-fn a_launch_that_fails_can_be_followed_by_one_that_does_not() {
+fn a_step_remains_usable_after_a_failed_launch() {
     let (x, total) = (wave([4, 2]), Tensor::zeros([3, 2], DType::F32));
     let good = Tensor::from([3i64, 0, -1]);
     let work = |i: &[Tensor]| {
@@ -329,8 +330,8 @@ fn gradients_of_gradients_are_captured() {
     }
 }
 
-/// Steps that are captured and launched on several threads write the same tensor in turns, and readers see it between
-/// two launches, never within one.
+/// Launches of several threads that write one tensor are mutually exclusive, and a reader sees the tensor between two
+/// launches.
 #[test]
 fn launches_on_several_threads_do_not_mix() {
     const LAUNCHES: usize = 60;
@@ -371,9 +372,9 @@ fn launches_on_several_threads_do_not_mix() {
     assert_eq!(total.to_vec::<f64>(), [2.0 * LAUNCHES as f64; 5000]);
 }
 
-/// What changes between launches lies on the device, and the step sees it.
+/// Every launch reads the current value of a 0-d tensor.
 #[test]
-fn scalars_on_the_device_are_read_anew() {
+fn every_launch_reads_the_current_scalars() {
     let (x, w) = (wave([3]), wave([3]).requires_grad_(true));
     let (rate, steps) = (Tensor::from(0.5f32), Tensor::zeros((), DType::I64));
     let train = |x: &Tensor, w: &Tensor| {
@@ -402,9 +403,9 @@ fn scalars_on_the_device_are_read_anew() {
     assert_eq!(steps.item::<i64>(), rates.len() as i64);
 }
 
-/// A leaf that the step itself makes is no state: nobody reaches its gradient afterwards.
+/// A leaf that the step creates is not part of the state: its gradient is unreachable after the launch.
 #[test]
-fn a_leaf_of_the_steps_own_may_keep_its_gradient() {
+fn a_leaf_created_by_the_step_may_keep_its_gradient() {
     let x = wave([3]);
     let work = |x: &Tensor| {
         let w = Tensor::from([1.0f32, 2.0, 3.0]).requires_grad_(true);
@@ -415,9 +416,9 @@ fn a_leaf_of_the_steps_own_may_keep_its_gradient() {
     assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), work(&x).to_vec::<f32>());
 }
 
-/// Mixed precision is a mode of the thread, as whether gradients are recorded is.
+/// The autocast mode of the thread is part of the key of a recording.
 #[test]
-fn mixed_precision_is_part_of_the_key() {
+fn autocast_is_part_of_the_recording_key() {
     let (x, w) = (wave([3, 4]), wave([4, 2]));
     let mut step = capture(|i| i[0].matmul(&w), &[&x]).unwrap();
     (0..4).for_each(|_| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
@@ -437,7 +438,7 @@ fn an_input_that_requires_a_gradient_is_refused() {
     assert!(capture(step, &[&x]).is_err());
 }
 
-/// What a launch has written before it fails is written.
+/// Writes before the failure of a launch are counted.
 #[test]
 fn a_failed_launch_counts_its_writes() {
     let (x, c) = (wave([3]).requires_grad_(true), wave([3]));

@@ -1,18 +1,18 @@
-//! Nothing reads or writes out of bounds, however large or negative an index is.
+//! No operation reads or writes out of bounds, for any value of an index.
 
 use crate::support::payload_of;
 use pellucid_tensor::ops::{self, CrossEntropy, Pool};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
-/// Far out, and just beyond the ends of an axis of three.
+/// Indices far outside an axis of length three, and directly beyond its ends.
 const WRONG: [i64; 8] = [3, -4, 1 << 31, -(1 << 31), 1 << 32, i64::MAX - 1, i64::MAX, i64::MIN];
 
 #[track_caller]
 fn refused<T>(index: i64, result: Result<T>) {
     match result {
         Err(Error::IndexOutOfBounds { index: named, len, .. }) => assert_eq!((named, len), (index, 3)),
-        Err(other) => panic!("{index}: another error: {other}"),
-        Ok(_) => panic!("{index} was taken"),
+        Err(other) => panic!("{index}: unexpected error: {other}"),
+        Ok(_) => panic!("{index} was accepted"),
     }
 }
 
@@ -21,7 +21,7 @@ fn line() -> Tensor {
 }
 
 #[test]
-fn picking() {
+fn reads_by_index() {
     for wrong in WRONG {
         let at = Tensor::from([0, wrong, 1]);
         refused(wrong, ops::index_select(&line(), 0, &at));
@@ -43,7 +43,7 @@ fn the_ends_are_in_bounds() {
 }
 
 #[test]
-fn putting() {
+fn writes_by_index() {
     let one = Tensor::from([7.0, 8.0, 9.0]);
     for wrong in WRONG {
         let at = Tensor::from([0, wrong, 1]);
@@ -61,14 +61,14 @@ fn a_refused_assignment_writes_nothing() {
         let x = line();
         let payload = payload_of(|| x.set(Tensor::from([0, wrong]), 7.0));
         let error = payload.downcast_ref::<Error>().map(|e| e.to_string());
-        let error = error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("a message");
+        let error = error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("a panic with a message");
         assert!(error.contains(&wrong.to_string()), "{error}");
         assert_eq!(x.to_vec::<f64>(), [1.0, 2.0, 3.0]);
     }
 }
 
 #[test]
-fn ranges() {
+fn narrowed_ranges() {
     for (start, len) in [(0, 4), (3, 1), (4, 0), (usize::MAX, 1), (1, usize::MAX), (usize::MAX, usize::MAX)] {
         let result = ops::narrow(&line(), 0, start, len);
         assert!(matches!(result, Err(Error::IndexOutOfBounds { .. })), "{start}, {len}: {result:?}");
@@ -78,7 +78,7 @@ fn ranges() {
 }
 
 #[test]
-fn axes() {
+fn axis_arguments() {
     for axis in [1, -2, isize::MAX, isize::MIN] {
         let refused = |result: Result<Tensor>| matches!(result, Err(Error::AxisOutOfRange { .. }));
         assert!(refused(ops::sum(&line(), axis)), "sum over {axis}");
@@ -93,10 +93,10 @@ fn axes() {
 }
 
 #[test]
-fn classes() {
+fn class_indices() {
     for wrong in WRONG {
         let one = ops::one_hot(&Tensor::from([wrong, 1]), 3).unwrap();
-        assert_eq!(one.to_vec::<i64>(), [0, 0, 0, 0, 1, 0], "{wrong} is no class");
+        assert_eq!(one.to_vec::<i64>(), [0, 0, 0, 0, 1, 0], "{wrong} is not a class");
         let logits = Tensor::from([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]);
         let loss = ops::cross_entropy(&logits, &Tensor::from([0, wrong]), CrossEntropy::default());
         assert!(matches!(loss, Err(Error::IndexOutOfBounds { .. })), "{wrong}: {loss:?}");
@@ -113,7 +113,7 @@ fn windows_stay_inside() {
         assert!(ops::windows(&image, 2, size, 1).is_err());
     }
     assert!(ops::max_pool1d(&image, Pool::new(2).dilation(usize::MAX)).is_err());
-    // A window that sticks out at the end, and one that begins in the padding, see what is there.
+    // A window that begins in the padding, and one that extends beyond the end, use only the elements inside.
     let line = Tensor::from([[[-1.0, -2.0, -3.0]]]);
     let (values, positions) = line.max_pool1d(Pool::new(2).padding(1).ceil());
     assert_eq!((values.to_vec::<f64>(), positions.to_vec::<i64>()), (vec![-1.0, -2.0], vec![0, 1]));

@@ -1,28 +1,28 @@
-//! `capture`: what a step hangs on beside its inputs is looked at in every launch: tensors that its closure replaces, switches
-//! of the host, whether a tensor requires a gradient.
+//! `capture`: every launch checks the state that a step depends on beside its inputs: tensors that its closure
+//! replaces, flags of the host, and `requires_grad`.
 
 use super::programs::wave;
 use crate::support::bits;
 use pellucid_tensor::{CacheStats, DType, HostFlag, Tensor, capture, no_grad};
 use std::cell::{Cell, RefCell};
 
-/// Launches that record nothing.
-fn settle(mut launch: impl FnMut()) {
+/// Launches until further launches record nothing.
+fn launch_until_stable(mut launch: impl FnMut()) {
     // Debug builds record again before launches 2 and 3, to compare.
     (0..4).for_each(|_| launch());
 }
 
 #[test]
-fn a_tensor_that_is_replaced_is_noticed_by_a_launch() {
+fn a_launch_notices_a_replaced_tensor() {
     let (x, scale, total) = (wave([3]), RefCell::new(wave([3])), RefCell::new(Tensor::zeros([3], DType::F32)));
     let work = |i: &[Tensor]| {
         let total = total.borrow();
         total.copy_(&(&*total + &i[0] * &*scale.borrow()));
     };
     let mut step = capture(work, &[&x]).unwrap();
-    settle(|| assert!(step.launch(&[&x]).unwrap().is_empty()));
+    launch_until_stable(|| assert!(step.launch(&[&x]).unwrap().is_empty()));
     assert_eq!(step.cache(), CacheStats { hits: 4, misses: 0, held: 1 });
-    // One that it reads, then one that it writes.
+    // First a tensor that the step reads, then one that it writes.
     scale.replace(Tensor::full([3], 2.0, DType::F32));
     let before = total.borrow().copy();
     step.launch(&[&x]).unwrap();
@@ -34,25 +34,27 @@ fn a_tensor_that_is_replaced_is_noticed_by_a_launch() {
     assert_eq!(step.cache(), CacheStats { hits: 5, misses: 2, held: 1 });
 }
 
-/// Two steps over one tensor both hold it; each knows what the other's handles are.
+/// Two steps that hold one tensor do not count each other's handles as handles of the caller.
 #[test]
-fn a_tensor_that_several_steps_hold_is_noticed_as_well() {
+fn a_launch_notices_a_replaced_tensor_that_several_steps_hold() {
     let (x, w) = (wave([3]), RefCell::new(wave([3])));
     let mut first = capture(|i| &i[0] * &*w.borrow(), &[&x]).unwrap();
     let mut second = capture(|i| [&i[0] + &*w.borrow(), w.borrow().clone()], &[&x]).unwrap();
-    settle(|| assert_eq!((first.launch(&[&x]).unwrap().len(), second.launch(&[&x]).unwrap().len()), (1, 2)));
+    launch_until_stable(|| {
+        assert_eq!((first.launch(&[&x]).unwrap().len(), second.launch(&[&x]).unwrap().len()), (1, 2))
+    });
     w.replace(Tensor::full([3], 5.0, DType::F32));
     assert_eq!(bits(&[first.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[&x * 5.0]));
     assert_eq!(bits(&[second.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[&x + 5.0]));
-    // A step that is dropped has no handles any more.
+    // A step that is dropped releases its handles.
     drop(second);
     w.replace(Tensor::full([3], 7.0, DType::F32));
     assert_eq!(bits(&[first.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[&x * 7.0]));
 }
 
-/// What only the step holds from the beginning was not replaced.
+/// A tensor that only the step has ever held was not replaced.
 #[test]
-fn a_tensor_that_nobody_ever_held_is_no_reason_to_record() {
+fn a_tensor_that_only_the_step_holds_does_not_cause_recording() {
     let (x, runs) = (wave([3]), Cell::new(0));
     let work = |i: &[Tensor]| {
         runs.set(runs.get() + 1);
@@ -64,7 +66,7 @@ fn a_tensor_that_nobody_ever_held_is_no_reason_to_record() {
 }
 
 #[test]
-fn a_switch_has_a_recording_for_each_value() {
+fn a_host_flag_has_a_recording_for_each_value() {
     let (x, way, runs) = (wave([3]), HostFlag::new(0), Cell::new(0));
     let work = |x: &Tensor| match way.get() {
         0 => x.sin(),
@@ -79,22 +81,22 @@ fn a_switch_has_a_recording_for_each_value() {
         &[&x],
     )
     .unwrap();
-    settle(|| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
+    launch_until_stable(|| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
     let recorded = runs.get();
     for value in [1, 0, 2, 1, 0, 2, 2] {
         way.set(value);
         assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[work(&x)]), "{value}");
     }
     assert_eq!((step.cache().misses, step.cache().held, runs.get() - recorded), (2, 3, 2));
-    // A clone is a switch of its own.
+    // A clone has a value of its own.
     let other = way.clone();
     other.set(1);
     assert_eq!((way.get(), other.get()), (2, 1));
 }
 
-/// What the step sets by itself is as it wants it.
+/// A flag that the step itself sets is not part of the state that selects a recording.
 #[test]
-fn a_switch_that_the_step_sets_is_none_that_it_hangs_on() {
+fn a_host_flag_that_the_step_sets_does_not_select_a_recording() {
     let (x, way) = (wave([3]), HostFlag::new(0));
     let work = |i: &[Tensor]| {
         let before = way.replace(1);
@@ -111,7 +113,7 @@ fn a_switch_that_the_step_sets_is_none_that_it_hangs_on() {
 }
 
 #[test]
-fn only_the_gradients_of_what_a_step_works_on_matter() {
+fn only_requires_grad_of_tensors_of_the_step_matters() {
     let (x, w, runs) = (wave([3]), wave([3]).requires_grad_(true), Cell::new(0));
     let work = |i: &[Tensor]| {
         runs.set(runs.get() + 1);
@@ -126,15 +128,15 @@ fn only_the_gradients_of_what_a_step_works_on_matter() {
         loss.detach()
     };
     let mut step = capture(work, &[&x]).unwrap();
-    settle(|| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
+    launch_until_stable(|| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
     let recorded = runs.get();
-    // Of another tensor:
+    // The gradient of another tensor.
     let other = wave([3]).requires_grad_(true);
     step.launch(&[&x]).unwrap();
     other.set_requires_grad(false).unwrap();
     step.launch(&[&x]).unwrap();
     assert_eq!(runs.get(), recorded);
-    // Of this one:
+    // The gradient of this tensor.
     w.set_requires_grad(false).unwrap();
     let before = w.to_vec::<f32>();
     step.launch(&[&x]).unwrap();

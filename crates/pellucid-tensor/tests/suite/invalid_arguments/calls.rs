@@ -1,4 +1,4 @@
-//! Every operation that takes a size, an axis, a count or a range, with absurd ones.
+//! Invalid sizes, axes, counts and ranges for every operation that has such a parameter.
 
 use super::Case;
 use pellucid_tensor::ops::{
@@ -33,7 +33,7 @@ impl Calls {
         self.each(op, &SIZES, call);
     }
 
-    /// Axes, and other numbers that may be negative.
+    /// Adds a case for each axis, and for other parameters that may be negative.
     fn axes<R>(&mut self, op: &'static str, call: impl Fn(isize) -> Result<R> + Copy + 'static) {
         self.each(op, &OFFSETS, call);
     }
@@ -60,7 +60,7 @@ fn square() -> Tensor {
     Tensor::from([[2.0f32, 1.0], [1.0, 3.0]])
 }
 
-/// Positions `[3]`
+/// Returns positions `[3]`.
 fn at() -> Tensor {
     Tensor::from([0i64, 1, 1])
 }
@@ -73,7 +73,7 @@ fn empty() -> Tensor {
     Tensor::zeros([0], F)
 }
 
-/// Images of `spatial` axes.
+/// Returns images with `spatial` axes.
 fn image(spatial: usize) -> Tensor {
     Tensor::ones(&[1, 2, 4, 4, 4][..spatial + 2], F)
 }
@@ -482,7 +482,7 @@ fn others(c: &mut Calls) {
         let count = 2 + n.unsigned_abs().min(40);
         ops::einsum(&vec!["i"; count].join(","), &vec![&v(); count])
     });
-    // What prints a view of any size is no operation.
+    // Printing is not an operation; it must handle a view of any size.
     let print = |n: usize| {
         let wide = v().i(0).expand([n.min(1 << 30), 1 << 29]);
         assert!(format!("{wide:?}").contains("..."), "the ends are shown");

@@ -1,16 +1,16 @@
-//! Tensors without elements work wherever there is an answer, and are refused where there is none.
+//! Tensors without elements give a result where one is defined, and an error elsewhere.
 
 use crate::support::leaf;
 use pellucid_tensor::ops::{self, Conv, Indexing, PadMode, Pool, Resample, Resize, over};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
-fn none(shape: impl Into<pellucid_tensor::Shape>) -> Tensor {
+fn empty(shape: impl Into<pellucid_tensor::Shape>) -> Tensor {
     Tensor::zeros(shape, DType::F64)
 }
 
 #[test]
 fn reductions() {
-    let x = none([0, 3]);
+    let x = empty([0, 3]);
     assert_eq!(x.sum(..).item::<f64>(), 0.0);
     assert_eq!(x.sum(0).to_vec::<f64>(), [0.0; 3]);
     assert_eq!(x.sum(1).shape()[..], [0]);
@@ -23,14 +23,14 @@ fn reductions() {
     assert_eq!(x.any(0).to_vec::<bool>(), [false; 3]);
     assert_eq!(x.all(0).to_vec::<bool>(), [true; 3]);
     assert_eq!(x.count_nonzero(..).item::<i64>(), 0);
-    // Over axes that have elements there is an extremum for each of no rows.
+    // Over axes that have elements, zero rows have zero extrema.
     assert_eq!(x.max(1).shape()[..], [0]);
     assert_eq!(x.argmin(1).shape()[..], [0]);
 }
 
 #[test]
-fn extrema_of_nothing_are_refused() {
-    let x = none([0, 3]);
+fn extrema_of_empty_tensors_are_errors() {
+    let x = empty([0, 3]);
     let refused = |result: Result<Tensor>| matches!(result, Err(Error::InvalidArgument { .. }));
     assert!(refused(ops::max(&x, 0)) && refused(ops::min(&x, ..)));
     assert!(refused(ops::argmax(&x, 0)) && refused(ops::argmin(&x, ..)));
@@ -39,19 +39,19 @@ fn extrema_of_nothing_are_refused() {
 
 #[test]
 fn products() {
-    assert_eq!(none([2, 0]).matmul(&none([0, 3])).to_vec::<f64>(), [0.0; 6]);
-    assert_eq!(none([0, 2]).matmul(&none([2, 3])).shape()[..], [0, 3]);
-    assert_eq!(none([0, 2, 2]).matmul(&none([2, 3])).shape()[..], [0, 2, 3]);
-    assert_eq!(none([0]).dot(&none([0])).item::<f64>(), 0.0);
-    assert_eq!(none([0]).outer(&none([3])).shape()[..], [0, 3]);
-    assert_eq!(ops::kron(&none([2, 0]), &none([3, 1])).unwrap().shape()[..], [6, 0]);
-    assert_eq!(ops::einsum("ij,jk->ik", &[&none([2, 0]), &none([0, 1])]).unwrap().to_vec::<f64>(), [0.0; 2]);
-    assert_eq!(none([0, 3]).linear(&none([2, 3]), None).shape()[..], [0, 2]);
+    assert_eq!(empty([2, 0]).matmul(&empty([0, 3])).to_vec::<f64>(), [0.0; 6]);
+    assert_eq!(empty([0, 2]).matmul(&empty([2, 3])).shape()[..], [0, 3]);
+    assert_eq!(empty([0, 2, 2]).matmul(&empty([2, 3])).shape()[..], [0, 2, 3]);
+    assert_eq!(empty([0]).dot(&empty([0])).item::<f64>(), 0.0);
+    assert_eq!(empty([0]).outer(&empty([3])).shape()[..], [0, 3]);
+    assert_eq!(ops::kron(&empty([2, 0]), &empty([3, 1])).unwrap().shape()[..], [6, 0]);
+    assert_eq!(ops::einsum("ij,jk->ik", &[&empty([2, 0]), &empty([0, 1])]).unwrap().to_vec::<f64>(), [0.0; 2]);
+    assert_eq!(empty([0, 3]).linear(&empty([2, 3]), None).shape()[..], [0, 2]);
 }
 
 #[test]
-fn products_of_nothing_have_gradients() {
-    let (a, b) = (none([2, 0]).requires_grad_(true), none([0, 3]).requires_grad_(true));
+fn empty_products_have_gradients() {
+    let (a, b) = (empty([2, 0]).requires_grad_(true), empty([0, 3]).requires_grad_(true));
     a.matmul(&b).backward();
     assert_eq!(a.grad().unwrap().shape()[..], [2, 0]);
     assert_eq!(b.grad().unwrap().shape()[..], [0, 3]);
@@ -59,7 +59,7 @@ fn products_of_nothing_have_gradients() {
 
 #[test]
 fn order_and_scans() {
-    let x = none([0, 3]);
+    let x = empty([0, 3]);
     for axis in [0, 1] {
         assert_eq!(x.sort(axis, false).0.shape()[..], [0, 3]);
         assert_eq!(x.argsort(axis, true).shape()[..], [0, 3]);
@@ -76,7 +76,7 @@ fn order_and_scans() {
 
 #[test]
 fn shapes() {
-    let x = none([0, 3]);
+    let x = empty([0, 3]);
     assert_eq!(x.reshape([3, 0, 7]).shape()[..], [3, 0, 7]);
     assert_eq!(x.t().shape()[..], [3, 0]);
     assert_eq!(x.flatten(0, -1).shape()[..], [0]);
@@ -88,9 +88,9 @@ fn shapes() {
     assert_eq!(x.broadcast_to([2, 0, 3]).shape()[..], [2, 0, 3]);
     assert_eq!(x.pad([(1, 1), (0, 0)], PadMode::Constant(2.into())).to_vec::<f64>(), [2.0; 6]);
     assert_eq!(x.tril(0).shape()[..], [0, 3]);
-    assert_eq!(none([0, 0]).diagonal(0, 0, 1).shape()[..], [0]);
-    assert_eq!(none([0]).diag(1).shape()[..], [1, 1]);
-    let grids = ops::meshgrid(&[&none([0]), &none([2])], Indexing::Ij).unwrap();
+    assert_eq!(empty([0, 0]).diagonal(0, 0, 1).shape()[..], [0]);
+    assert_eq!(empty([0]).diag(1).shape()[..], [1, 1]);
+    let grids = ops::meshgrid(&[&empty([0]), &empty([2])], Indexing::Ij).unwrap();
     assert_eq!(grids[1].shape()[..], [0, 2]);
     let parts = x.split(&[0, 0], 0);
     assert_eq!((parts.len(), &parts[1].shape()[..]), (2, &[0, 3][..]));
@@ -100,13 +100,13 @@ fn shapes() {
 #[test]
 fn joins() {
     let x = leaf([1.0, 2.0]);
-    let y = ops::concatenate(&[&none([0]), &x, &none([0])], 0).unwrap();
+    let y = ops::concatenate(&[&empty([0]), &x, &empty([0])], 0).unwrap();
     assert_eq!(y.to_vec::<f64>(), [1.0, 2.0]);
     y.backward();
     assert_eq!(x.grad().unwrap().to_vec::<f64>(), [1.0, 1.0]);
-    assert_eq!(ops::stack(&[&none([0]), &none([0])], 0).unwrap().shape()[..], [2, 0]);
-    assert_eq!(ops::hstack(&[&none([2, 0]), &none([2, 1])]).unwrap().shape()[..], [2, 1]);
-    assert_eq!(ops::vstack(&[&none([0]), &none([0])]).unwrap().shape()[..], [2, 0]);
+    assert_eq!(ops::stack(&[&empty([0]), &empty([0])], 0).unwrap().shape()[..], [2, 0]);
+    assert_eq!(ops::hstack(&[&empty([2, 0]), &empty([2, 1])]).unwrap().shape()[..], [2, 1]);
+    assert_eq!(ops::vstack(&[&empty([0]), &empty([0])]).unwrap().shape()[..], [2, 0]);
 }
 
 #[test]
@@ -115,20 +115,20 @@ fn selections() {
     let nowhere = Tensor::zeros([0], DType::I64);
     assert_eq!(x.index_select(0, &nowhere).shape()[..], [0]);
     assert_eq!(x.take(&nowhere).shape()[..], [0]);
-    assert_eq!(x.scatter(&nowhere, &none([0]), 0).to_vec::<f64>(), [1.0, 2.0, 3.0]);
-    assert_eq!(x.scatter_add(&nowhere, &none([0]), 0).to_vec::<f64>(), [1.0, 2.0, 3.0]);
+    assert_eq!(x.scatter(&nowhere, &empty([0]), 0).to_vec::<f64>(), [1.0, 2.0, 3.0]);
+    assert_eq!(x.scatter_add(&nowhere, &empty([0]), 0).to_vec::<f64>(), [1.0, 2.0, 3.0]);
     assert_eq!(x.masked_select(&Tensor::from([false; 3])).shape()[..], [0]);
-    assert_eq!(ops::nonzero(&none([2, 2])).unwrap()[1].shape()[..], [0]);
+    assert_eq!(ops::nonzero(&empty([2, 2])).unwrap()[1].shape()[..], [0]);
     assert_eq!(nowhere.one_hot(3).shape()[..], [0, 3]);
-    assert_eq!(ops::where_(&none([0]).gt(0.0), 1.0, 2.0).unwrap().shape()[..], [0]);
-    // Nothing was taken, and that is the gradient too.
+    assert_eq!(ops::where_(&empty([0]).gt(0.0), 1.0, 2.0).unwrap().shape()[..], [0]);
+    // Nothing was selected, so the gradient is 0.
     x.index_select(0, &nowhere).sum(..).backward();
     assert_eq!(x.grad().unwrap().to_vec::<f64>(), [0.0; 3]);
 }
 
 #[test]
 fn windows() {
-    let x = none([0, 2, 5]).requires_grad_(true);
+    let x = empty([0, 2, 5]).requires_grad_(true);
     let w = Tensor::ones([3, 2, 2], DType::F64).requires_grad_(true);
     let y = x.conv1d(&w, None, Conv::default());
     assert_eq!(y.shape()[..], [0, 3, 4]);

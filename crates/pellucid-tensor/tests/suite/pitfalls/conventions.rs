@@ -1,4 +1,4 @@
-//! What is a matter of convention: ties, kinks, NaN, and the dtypes of integers and truth values.
+//! Conventions: ties, kinks, NaN, and the result dtypes of integers and booleans.
 
 use super::{gradients, matrix};
 use crate::support::{leaf, slope};
@@ -6,7 +6,7 @@ use pellucid_tensor::ops::{self, AvgPoolDivisor, Pool, over};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
 #[test]
-fn a_maximum_that_returns_values_only_splits_its_gradient() {
+fn extrema_without_positions_split_the_gradient_of_ties() {
     let x = leaf([3.0, 1.0, 3.0, 3.0]);
     assert_eq!(gradients(&x.max(..), Tensor::from(6.0), [&x]), [[2.0, 0.0, 2.0, 2.0]]);
     let m = matrix([[0.0, 0.0], [5.0, 0.0]]);
@@ -19,7 +19,7 @@ fn a_maximum_that_returns_values_only_splits_its_gradient() {
 }
 
 #[test]
-fn a_maximum_that_returns_positions_gives_its_gradient_there() {
+fn extrema_with_positions_give_the_gradient_to_that_position() {
     let x = leaf([2.0, 7.0, 7.0]);
     let (values, positions) = x.topk(1, 0, true);
     assert_eq!(positions.to_vec::<i64>(), [1]);
@@ -41,7 +41,7 @@ fn a_maximum_that_returns_positions_gives_its_gradient_there() {
 }
 
 #[test]
-fn equal_operands_of_maximum_and_minimum_get_half_each() {
+fn maximum_and_minimum_share_the_gradient_of_equal_operands() {
     let (a, b) = (leaf([1.0, 2.0, 3.0]), leaf([1.0, 3.0, 2.0]));
     let weights = || Tensor::from([2.0, 4.0, 6.0]);
     let [da, db] = gradients(&a.maximum(&b), weights(), [&a, &b]);
@@ -51,7 +51,7 @@ fn equal_operands_of_maximum_and_minimum_get_half_each() {
 }
 
 #[test]
-fn kinks() {
+fn gradients_at_kinks() {
     let at = |f: fn(&Tensor) -> Tensor, x: f64| {
         let x = Tensor::from(x).requires_grad_(true);
         f(&x).backward();
@@ -103,7 +103,7 @@ fn nan_propagates_through_reductions() {
 }
 
 #[test]
-fn nan_propagates_through_elements() {
+fn nan_propagates_through_elementwise_operations() {
     let x = Tensor::from([NAN]);
     all_nan([
         ("maximum", x.maximum(1.0)),
@@ -173,7 +173,7 @@ fn nan_propagates_through_windows() {
 }
 
 #[test]
-fn integers_and_truth_values_sum_in_i64() {
+fn integers_and_booleans_sum_in_i64() {
     let bytes = Tensor::from([200u8, 100]);
     let truth = Tensor::from([true, true, false]);
     for (y, expected) in [
@@ -189,7 +189,7 @@ fn integers_and_truth_values_sum_in_i64() {
     ] {
         assert_eq!((y.dtype(), y.item::<i64>()), (DType::I64, expected));
     }
-    assert_eq!(Tensor::from([i64::MAX, 1]).sum(..).item::<i64>(), i64::MIN, "they wrap");
+    assert_eq!(Tensor::from([i64::MAX, 1]).sum(..).item::<i64>(), i64::MIN, "integer sums wrap");
     for (y, expected) in [(bytes.max(..), 200u8), (bytes.min(..), 100)] {
         assert_eq!((y.dtype(), y.item::<u8>()), (DType::U8, expected));
     }
@@ -208,8 +208,8 @@ fn integers_divide_into_floats() {
     assert_eq!(x.floor_div(2).to_vec::<i64>(), [3, -4]);
     assert_eq!(x.rem(2).to_vec::<i64>(), [1, 1]);
     assert_eq!(x.fmod(2).to_vec::<i64>(), [1, -1]);
-    assert_eq!(x.floor_div(0).to_vec::<i64>(), [0, 0], "no number is divided by 0");
-    assert_eq!(Tensor::from([i64::MIN]).floor_div(-1).to_vec::<i64>(), [i64::MIN], "nor does one trap");
+    assert_eq!(x.floor_div(0).to_vec::<i64>(), [0, 0], "division by 0 gives 0");
+    assert_eq!(Tensor::from([i64::MIN]).floor_div(-1).to_vec::<i64>(), [i64::MIN], "division does not trap");
     assert_eq!(x.rem(0).to_vec::<i64>(), [0, 0]);
 }
 
@@ -230,10 +230,10 @@ fn integers_wrap_and_keep_their_width() {
 }
 
 #[test]
-fn truth_values_count_or_are_refused() {
+fn arithmetic_on_booleans_counts_or_is_an_error() {
     let x = Tensor::from([true, true, false]);
     let y = &x + &x;
-    assert_eq!((y.dtype(), y.to_vec::<bool>()), (DType::Bool, vec![true, true, false]), "a sum of two is an or");
+    assert_eq!((y.dtype(), y.to_vec::<bool>()), (DType::Bool, vec![true, true, false]), "addition of booleans is or");
     let z = &x + 0.5;
     assert_eq!((z.dtype(), z.to_vec::<f32>()), (DType::F32, vec![1.5, 1.5, 0.5]));
     assert_eq!((x.any(..).item::<bool>(), x.all(..).item::<bool>()), (true, false));
@@ -243,8 +243,8 @@ fn truth_values_count_or_are_refused() {
     assert!(refused(ops::matmul(&x, &x)));
     assert!(refused(ops::var(&x, ..)));
     assert!(refused(ops::norm(&x, 2.0, ..)));
-    assert!(refused(ops::where_(&Tensor::from([1i64]), 1.0, 0.0)), "a condition is no number");
-    assert!(refused(ops::index_select(&x, 0, &x)), "an index is a number");
+    assert!(refused(ops::where_(&Tensor::from([1i64]), 1.0, 0.0)), "a condition must be bool");
+    assert!(refused(ops::index_select(&x, 0, &x)), "an index must be an integer");
 }
 
 #[test]
@@ -253,6 +253,6 @@ fn integer_results_have_no_gradient() {
     for y in [x.argmax(..), x.argsort(0, false), x.sort(0, true).1, x.gt(1.5), x.isnan(), x.to_dtype(DType::I64)] {
         assert!(!y.requires_grad(), "{y:?}");
     }
-    assert!(x.floor().requires_grad(), "a float that steps has the gradient 0");
+    assert!(x.floor().requires_grad(), "a float step function has gradient 0");
     assert_eq!(gradients(&x.floor(), Tensor::from([1.0; 3]), [&x]), [[0.0; 3]]);
 }

@@ -1,4 +1,4 @@
-//! `capture`: what a step cannot do, and what is left as it was when it tries.
+//! `capture`: operations that a step must not contain, and the state after an error.
 
 use super::programs::wave;
 use crate::support::{bits, payload_of};
@@ -10,7 +10,7 @@ use pellucid_tensor::{
 use std::cell::{Cell, RefCell};
 use std::slice::from_ref;
 
-/// Labels one after the other, or a matrix of them.
+/// Computes a CTC loss with the labels in one list, or as a matrix.
 #[track_caller]
 fn ctc(labels: &Tensor) -> Result<Tensor> {
     let steps = Tensor::zeros([4, 2, 3], DType::F32).log_softmax(-1);
@@ -18,7 +18,7 @@ fn ctc(labels: &Tensor) -> Result<Tensor> {
     ops::ctc_loss(&steps, labels, &lengths, &Tensor::from([1i64, 2]), Ctc::default())
 }
 
-/// Everything that needs values: the operation, the line, what it is told to do instead, and the read.
+/// An operation that needs values: its name, its line, the alternative that the error names, and the call.
 type Read = (&'static str, u32, &'static str, fn(&Tensor, &Tensor));
 
 const READS: [Read; 18] = [
@@ -43,7 +43,7 @@ const READS: [Read; 18] = [
 ];
 
 #[test]
-fn whatever_needs_values_names_itself_its_line_and_another_way() {
+fn reads_of_values_name_operation_line_and_alternative() {
     let (x, n, state) = (wave([3]), Tensor::from([1i64, 1, 2]), wave([3]));
     let before = bits(from_ref(&state));
     for (op, line, instead, read) in READS {
@@ -62,7 +62,7 @@ fn whatever_needs_values_names_itself_its_line_and_another_way() {
     assert_eq!(bits(&[state]), before);
 }
 
-/// Printing never fails: it says that there is nothing to print yet.
+/// Printing never fails: a tensor without values prints a placeholder.
 #[test]
 fn a_tensor_is_printed_without_values() {
     let text = RefCell::new(String::new());
@@ -75,9 +75,9 @@ fn a_tensor_is_printed_without_values() {
     assert_eq!(text.matches("no values yet: shape [3, 2], f32").count(), 2, "{text}");
 }
 
-/// What the errors tell to do instead.
+/// The alternatives that the errors name can be captured.
 #[test]
-fn the_other_ways_can_be_captured() {
+fn the_named_alternatives_can_be_captured() {
     let ways: [fn(&Tensor, &Tensor) -> Tensor; 7] = [
         |x, _| ops::where_(&x.gt(0.0), x, 0.0).unwrap(),
         |x, _| x.masked_fill(&x.gt(0.0), -1.0),
@@ -98,15 +98,15 @@ fn the_other_ways_can_be_captured() {
     }
 }
 
-/// A parameter and a generator, and all their bits with the gradient.
-struct State {
+/// A parameter and a generator, and the bits of both and of the gradient.
+struct ParameterState {
     w: Tensor,
     generator: Generator,
 }
 
-impl State {
-    fn new() -> State {
-        State { w: wave([3]).requires_grad_(true), generator: Generator::new(4) }
+impl ParameterState {
+    fn new() -> ParameterState {
+        ParameterState { w: wave([3]).requires_grad_(true), generator: Generator::new(4) }
     }
 
     fn bits(&self) -> Vec<Vec<u8>> {
@@ -114,7 +114,7 @@ impl State {
         bits(&state.into_iter().chain(self.w.grad()).collect::<Vec<_>>())
     }
 
-    /// Draws, computes a gradient, writes to the parameter, and changes the modes of the thread; then it does `last`.
+    /// Draws, computes a gradient, writes to the parameter, changes the modes of the thread, and calls `last`.
     fn work(&self, x: &Tensor, last: impl FnOnce()) -> Tensor {
         let noise = ops::rand_with([3], DType::F32, &self.generator).unwrap().dropout(0.5);
         (&self.w * x * noise).backward();
@@ -128,31 +128,31 @@ impl State {
 }
 
 #[track_caller]
-fn assert_modes_are_those_of_the_test() {
+fn assert_modes_are_restored() {
     assert!(is_grad_enabled() && autocast_dtype().is_none());
     assert_eq!((Tensor::from([1.0f32]) + 1.0).item::<f32>(), 2.0, "kernels run");
 }
 
 #[test]
-fn a_panic_goes_on_and_leaves_everything_as_it_was() {
+fn a_panic_propagates_and_restores_all_state() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
-    let (state, x) = (State::new(), wave([3]));
+    let (state, x) = (ParameterState::new(), wave([3]));
     let before = state.bits();
     let caught = payload_of(|| capture(|i| state.work(&i[0], || panic!("mine")), &[&x]).map(drop));
     assert_eq!(caught.downcast_ref::<&str>(), Some(&"mine"));
     assert_eq!(state.bits(), before);
-    assert_modes_are_those_of_the_test();
-    // A typed error leaves as much, but as a value.
+    assert_modes_are_restored();
+    // An error of an operation restores the same state and is returned.
     let refused = capture(|i| state.work(&i[0], || drop(x.reshape(7))), &[&x]).err();
     assert!(matches!(refused, Some(Error::ShapeMismatch { op: "reshape", .. })));
     assert_eq!(state.bits(), before);
-    assert_modes_are_those_of_the_test();
+    assert_modes_are_restored();
 }
 
 #[test]
 fn a_panic_while_a_step_is_recorded_again_leaves_the_step_usable() {
-    let (state, x, bad) = (State::new(), wave([3]), Cell::new(false));
+    let (state, x, bad) = (ParameterState::new(), wave([3]), Cell::new(false));
     let mut step = capture(|i| state.work(&i[0].i(..3), || assert!(!bad.get(), "mine")), &[&x]).unwrap();
     step.launch(&[&x]).unwrap();
     bad.set(true);
@@ -160,7 +160,7 @@ fn a_panic_while_a_step_is_recorded_again_leaves_the_step_usable() {
     payload_of(|| step.launch(&[&wave([5])]).map(drop));
     payload_of(|| step.verify());
     assert_eq!(state.bits(), before);
-    assert_modes_are_those_of_the_test();
+    assert_modes_are_restored();
     bad.set(false);
     step.launch(&[&x]).unwrap();
     step.launch(&[&wave([5])]).unwrap();
@@ -187,7 +187,7 @@ fn a_step_cannot_be_launched_or_verified_inside_another() {
     assert_eq!(total.to_vec::<f32>(), x.to_vec::<f32>());
 }
 
-/// A step may be captured and launched where work is deferred; what it needs is computed first.
+/// A step may be captured and launched inside a lazy scope. Deferred values that it needs are computed first.
 #[test]
 fn a_step_can_be_captured_inside_lazy_work() {
     let run = |captured: bool| {

@@ -1,12 +1,12 @@
-//! Numbers that decide: the same on every machine.
+//! A pseudorandom generator that gives the same numbers on every machine.
 
-/// SplitMix64 (Steele, Lea & Flood 2014).
+/// The SplitMix64 generator (Steele, Lea & Flood 2014).
 #[derive(Clone)]
-pub struct Dice(u64);
+pub struct SplitMix64(u64);
 
-impl Dice {
-    pub fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl SplitMix64 {
+    pub fn new(seed: u64) -> SplitMix64 {
+        SplitMix64(seed)
     }
 
     fn next(&mut self) -> u64 {
@@ -16,16 +16,16 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// One of 0, 1, .. n − 1.
+    /// Returns an integer in 0, 1, .. n − 1.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
-    pub fn of<T: Copy>(&mut self, list: &[T]) -> T {
+    pub fn choose<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len())]
     }
 
-    /// A number in [−2, 2), in eighths.
+    /// Returns a multiple of 1/8 in [−2, 2).
     pub fn number(&mut self) -> f64 {
         self.below(32) as f64 / 8.0 - 2.0
     }

@@ -1,4 +1,4 @@
-//! Arguments and tensors whose values an operation is not defined for are refused, not computed with.
+//! Arguments and elements for which an operation is undefined are errors.
 
 use pellucid_tensor::ops::{self, Bins, Cov, Ctc, EmbeddingBag, MultiMargin, Pool, Reduction};
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, slice};
@@ -10,7 +10,7 @@ fn refused<T>(op: &str, result: Result<T>) -> String {
             assert_eq!(error.operation(), Some(op), "{error}");
             error.to_string()
         }
-        Err(error) => panic!("{op}: another error: {error}"),
+        Err(error) => panic!("{op}: unexpected error: {error}"),
         Ok(_) => panic!("{op}: accepted"),
     }
 }
@@ -35,7 +35,7 @@ fn probabilities_and_deviations() {
 }
 
 #[test]
-fn numbers_that_a_dtype_does_not_have() {
+fn numbers_outside_the_range_of_a_dtype() {
     let bytes = Tensor::from([1u8, 2]);
     for value in [300.0, -1.0, 256.0, f64::NAN, f64::INFINITY] {
         assert!(refused("full", ops::full([2], value, DType::U8)).contains("u8"));
@@ -47,13 +47,13 @@ fn numbers_that_a_dtype_does_not_have() {
     assert!(refused("arange", ops::arange(250, 260, 1, DType::U8)).contains("u8"));
     assert!(refused("arange", ops::arange(2, -3, -1, DType::U8)).contains("u8"));
     assert_eq!(ops::arange(250, 256, 1, DType::U8).unwrap().size(), 6);
-    assert_eq!(ops::arange(300, 0, 1, DType::U8).unwrap().size(), 0, "no number at all");
+    assert_eq!(ops::arange(300, 0, 1, DType::U8).unwrap().size(), 0, "an empty range");
     for (start, end, step) in [(0.0, 5.0, 0.5), (0.5, 5.0, 1.0), (0.0, 5.5, 1.0), (0.0, 1e19, 1.0)] {
         assert!(refused("arange", ops::arange(start, end, step, DType::I64)).contains("float dtype"));
     }
 }
 
-/// An integer beside an integer tensor is a value of its dtype, or refused; bounds saturate.
+/// An integer operand beside an integer tensor must be in the range of its dtype; bounds saturate.
 #[test]
 fn integers_beside_narrow_tensors() {
     let (bytes, words) = (Tensor::from([1u8, 7]), Tensor::from([1i32, 7]));
@@ -76,11 +76,11 @@ fn integers_beside_narrow_tensors() {
     assert_eq!(ops::lt(&bytes, 300).unwrap().to_vec::<bool>(), [true, true]);
     assert_eq!(ops::lt(words.to_dtype(DType::I64), far).unwrap().to_vec::<bool>(), [true, true]);
     assert_eq!(ops::add(&bytes, 255).unwrap().to_vec::<i64>(), [0, 6], "sums wrap");
-    // Tensors of other dtypes are promoted, and of floats any number is a value.
+    // Tensors are promoted, and a float tensor accepts any number.
     assert_eq!(ops::add(&words, far as f64).unwrap().dtype(), DType::F32);
 }
 
-/// The least integer has no absolute value.
+/// The absolute value of the least integer overflows.
 #[test]
 fn remainders_and_divisors_of_the_least_integer() {
     let numbers = [i64::MIN, i64::MIN + 1, -6, -5, -1, 0, 1, 4, 6, 7, i64::MAX];
@@ -98,7 +98,7 @@ fn remainders_and_divisors_of_the_least_integer() {
     }
     let x = Tensor::from([-5i32, i32::MIN, 6]);
     assert_eq!(ops::fmod(&x, i32::MIN).unwrap().to_vec::<i64>(), [-5, 0, 6]);
-    // A float beside a zero, and signs.
+    // A float with a zero divisor, and signs.
     let y = ops::fmod(Tensor::from([-7.5, 7.5, -0.0]), -2.0).unwrap().to_vec::<f64>();
     assert_eq!((y[0], y[1], y[2].is_sign_negative()), (-1.5, 1.5, true));
 }
@@ -126,7 +126,7 @@ fn weights_of_classes() {
     }
     let drawn = ops::multinomial(&Tensor::from([[0.0, 2.0], [3.0, 0.0]]), 5, true).unwrap();
     assert_eq!(drawn.to_vec::<i64>(), [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
-    // The sum of these weights is no f16.
+    // The sum of these weights exceeds the range of f16.
     let many = Tensor::full([3], 60000.0, DType::F16);
     assert!(ops::multinomial(&many, 100, true).unwrap().to_vec::<i64>().contains(&2));
 }
@@ -150,7 +150,7 @@ fn offsets_of_bags() {
     refused("embedding_bag", bags(&[], true));
     assert_eq!(bags(&[0, 2, 2], false).unwrap().to_vec::<f32>(), [11.0, 0.0, 110.0]);
     assert_eq!(bags(&[0, 4], false).unwrap().to_vec::<f32>(), [121.0, 0.0]);
-    // What comes after the last offset belongs to no bag.
+    // Indices after the last offset belong to no bag.
     assert_eq!(bags(&[0, 1, 3], true).unwrap().to_vec::<f32>(), [1.0, 110.0]);
     for padding_index in [3, -4, isize::MAX, isize::MIN] {
         let options = EmbeddingBag { padding_index: Some(padding_index), ..Default::default() };
@@ -158,7 +158,7 @@ fn offsets_of_bags() {
     }
 }
 
-/// Four steps of three classes, all equally likely.
+/// Computes the CTC loss of four steps of three equally likely classes.
 fn ctc(targets: &Tensor, steps: i64, labels: i64) -> Result<f64> {
     let x = Tensor::full([4, 1, 3], (1.0f64 / 3.0).ln(), DType::F64);
     let options = Ctc { reduction: Reduction::Sum, ..Default::default() };
@@ -177,13 +177,13 @@ fn lengths_of_sequences() {
     }
     for wrong in [3, -1, i64::MAX] {
         refused("ctc_loss", ctc(&Tensor::from([[1, wrong]]), 4, 2));
-        // Behind the labels anything may be stored.
+        // Values after the labels are ignored.
         assert!(ctc(&Tensor::from([[1, wrong]]), 4, 1).unwrap().is_finite());
     }
-    // Of no step there is the empty labelling alone.
+    // Zero steps have only the empty labelling.
     assert_eq!(ctc(&padded, 0, 0).unwrap(), 0.0);
     assert_eq!(ctc(&padded, 0, 1).unwrap(), f64::INFINITY);
-    // One step: a label is one class of three.
+    // With one step, a label has probability 1/3.
     assert!((ctc(&padded, 1, 1).unwrap() - 3f64.ln()).abs() < 1e-12);
 }
 
@@ -217,7 +217,7 @@ fn bins_and_weights_of_observations() {
         let x = Tensor::from([1.0, bad]);
         refused("histogram", ops::histogram(&x, Bins::Count(3), None, false));
         refused("histc", ops::histc(&x, 3, 0.0, 0.0));
-        // With ends of their own, such elements are outside.
+        // Such elements are outside of explicit bounds.
         let (counts, _) = ops::histogram(&x, Bins::Between(2, 0.0, 2.0), None, false).unwrap();
         assert_eq!(counts.to_vec::<f64>(), [0.0, 1.0]);
     }
@@ -226,9 +226,9 @@ fn bins_and_weights_of_observations() {
     refused("cov", ops::cov(&x, Cov { frequencies: Some(&frequencies), ..Default::default() }));
 }
 
-/// A length that is no `isize` must not become a negative number with another meaning.
+/// A length beyond `isize::MAX` must not become a negative number with another meaning.
 #[test]
-fn lengths_beyond_isize() {
+fn lengths_beyond_isize_max() {
     let x = Tensor::from([1.0, 2.0, 3.0]);
     assert!(matches!(ops::reshape(&x, [usize::MAX]), Err(Error::ShapeMismatch { .. })));
     assert!(ops::expand(&x, [usize::MAX]).is_err());
@@ -246,7 +246,7 @@ fn lengths_beyond_isize() {
     assert_eq!(m.triu(isize::MAX).to_vec::<f64>(), [0.0; 9]);
 }
 
-/// More factors than a machine word has bits.
+/// A product of more than 64 factors.
 #[test]
 fn a_product_of_many_factors() {
     let x = Tensor::from([2.0, 0.5]);
@@ -254,7 +254,7 @@ fn a_product_of_many_factors() {
     assert_eq!(y.item::<f64>(), 2f64.powi(70) + 0.5f64.powi(70));
 }
 
-/// While a step is recorded no value is known, and nothing is read.
+/// Operations read no values while a step is recorded.
 #[test]
 fn values_are_not_read_in_a_captured_step() {
     let p = Tensor::from([0.0, 1.0]);
@@ -274,9 +274,9 @@ fn values_are_not_read_in_a_captured_step() {
     assert!(error.contains("no output 3") && error.contains("2"), "{error}");
 }
 
-/// What a launch is given and an eager call refuses makes NaN, in values and gradients: nothing that looks right.
+/// Values that an eager call refuses make the results and gradients of a captured step NaN.
 #[test]
-fn values_that_are_none_make_a_captured_step_nan() {
+fn invalid_values_make_a_captured_step_nan() {
     let good = Tensor::from([0.25, 1.0]);
     let mut captured = capture(|inputs| ops::bernoulli(&inputs[0]).unwrap(), &[&good]).unwrap();
     for wrong in [2.0, -0.5, f64::NAN] {
@@ -303,7 +303,7 @@ fn values_that_are_none_make_a_captured_step_nan() {
         let mut captured = capture(draw, &[&Tensor::from([[1.0, 1.0], [0.0, 1.0]])]).unwrap();
         for wrong in [[0.0, 0.0], [-1.0, 3.0], [f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MAX]] {
             let drawn = captured.launch(&[&Tensor::from([wrong, [0.0, 1.0]])]).unwrap().to_vec::<i64>(0);
-            assert_eq!(drawn, [2, 1], "no class for {wrong:?}");
+            assert_eq!(drawn, [2, 1], "{wrong:?} draws the class count");
         }
     }
 

@@ -1,7 +1,7 @@
-//! Half precision: an operation of several kernels computes in `f32` and rounds once, its gradients too.
+//! Half precision: an operation of several kernels computes in `f32` and rounds once. The same holds for its gradients.
 //!
-//! Every operation of the table is compared with itself in `f64`, rounded once; at sizes where squares and sums leave
-//! the range of `f16` although the result does not, and where squares vanish.
+//! Every operation is compared with its own result in `f64`, rounded once. The sizes include some at which squares and
+//! sums overflow `f16` although the result does not, and some at which squares underflow.
 
 use crate::support::bits;
 use pellucid_tensor::ops::{
@@ -12,7 +12,7 @@ use pellucid_tensor::ops::{
 };
 use pellucid_tensor::{Backward, DType, Generator, Result, Tensor, capture, ops::over};
 
-/// Where an operation is defined, and how large its operands may be.
+/// The domain of an operation, and the size of its operands.
 #[derive(Clone, Copy, PartialEq)]
 enum Domain {
     /// All numbers, of any size.
@@ -21,9 +21,9 @@ enum Domain {
     Positive,
     /// Between 0 and 1.
     Unit,
-    /// Numbers near 1 in size: products.
+    /// Numbers of magnitude near 1, for products.
     Near,
-    /// Coordinates and logits: of one size.
+    /// Coordinates and logits, of size 1.
     Fixed,
 }
 use Domain::{Any, Fixed, Near, Positive, Unit};
@@ -239,7 +239,8 @@ fn losses() -> Vec<(&'static str, Domain, Call)> {
     all
 }
 
-/// Two operands `[4, 6]` of a domain and a size, and one between 0 and 1, of values that the half-precision dtype `half` represents exactly.
+/// Returns two operands `[4, 6]` of a domain and a size, and one between 0 and 1. The half-precision dtype `half`
+/// represents all elements exactly.
 fn operands(domain: Domain, half: DType, size: f64) -> Vec<Tensor> {
     let generator = Generator::new(5);
     let draw = |domain: Domain| {
@@ -255,14 +256,14 @@ fn operands(domain: Domain, half: DType, size: f64) -> Vec<Tensor> {
     vec![draw(domain), draw(domain), draw(Unit)]
 }
 
-/// The distance of neighbouring values of a half-precision dtype at x.
+/// Returns the spacing of a half-precision dtype at x.
 fn ulp(half: DType, x: f64) -> f64 {
     let (digits, least) = if half == DType::F16 { (10, -14) } else { (7, -126) };
     let exponent = if x == 0.0 { least } else { (x.abs().log2().floor() as i32).max(least) };
     2f64.powi(exponent - digits)
 }
 
-/// Whether these are numbers of `f64` rounded once, up to one place and the noise of `f32`.
+/// Asserts that `got` is `exact` rounded once, up to one unit in the last place and the error of `f32`.
 fn assert_rounded(what: &str, half: DType, got: &Tensor, exact: &Tensor, noise: f64) {
     assert_eq!(got.dtype(), half, "{what}");
     let (got, exact) = (got.to_vec::<f64>(), exact.to_vec::<f64>());
@@ -274,7 +275,7 @@ fn assert_rounded(what: &str, half: DType, got: &Tensor, exact: &Tensor, noise: 
     }
 }
 
-/// Values, and the gradients of all operands.
+/// Returns the result and the gradients of all operands.
 fn run(call: Call, operands: &[Tensor], dtype: DType) -> Result<(Tensor, Vec<Option<Tensor>>)> {
     let leaves: Vec<Tensor> = operands.iter().map(|t| t.to_dtype(dtype).detach().requires_grad_(true)).collect();
     let y = call(&leaves)?;
@@ -298,7 +299,7 @@ fn check(table: Vec<(&'static str, Domain, Call)>) {
                     assert_rounded(&format!("gradient {k} of {what}"), half, g, slope, 1e-5);
                 }
             }
-            // A captured step has the same bits.
+            // The captured step computes the same bits.
             let narrow: Vec<Tensor> = operands.iter().map(|t| t.to_dtype(half)).collect();
             let inputs: Vec<&Tensor> = narrow.iter().collect();
             let mut step = capture(|x| vec![call(x).unwrap()], &inputs).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -333,7 +334,7 @@ fn losses_round_once() {
     check(losses());
 }
 
-/// Sums that half precision cannot represent, of which the result is a part that it can.
+/// Sums that overflow half precision although the result does not.
 #[test]
 fn long_sums_stay_finite() {
     let full = |len: usize, x: f64, dtype| Tensor::full([len], x, dtype);
@@ -350,18 +351,18 @@ fn long_sums_stay_finite() {
     assert_eq!(image.adaptive_avg_pool2d(&[Some(1)]).item::<f64>(), 60000.0);
     let means = image.avg_pool2d(Pool::new(20), AvgPoolDivisor::Window).to_vec::<f64>();
     assert!(means.len() == 225 && means.iter().all(|&mean| mean == 60000.0));
-    // The gradient of a mean is 1/N, also where N is no number of the dtype.
+    // The gradient of a mean is 1/N, also where N is outside the range of the dtype.
     let leaf = many.detach().requires_grad_(true);
     leaf.mean(..).backward();
     assert_eq!(leaf.grad().unwrap().i(0).item::<f64>(), 1.430511474609375e-5);
-    // Losses without a reduction, counts of classes and their weights.
+    // Losses without a reduction, class counts and class weights.
     let logits = Tensor::zeros([70000, 2], DType::F16);
     let options = CrossEntropy { ignore_index: Some(7), ..Default::default() };
     let loss = logits.cross_entropy(&Tensor::zeros([70000], DType::I64), options).item::<f64>();
     assert!((loss - 2f64.ln()).abs() < 1e-3, "{loss}");
 }
 
-/// The gradient of a weight that is shared by many rows is summed before it is rounded.
+/// The gradient of a weight that many rows share is summed before it is rounded.
 #[test]
 fn gradients_of_shared_weights_round_once() {
     let rows = 3000;
@@ -380,7 +381,7 @@ fn gradients_of_shared_weights_round_once() {
     assert_rounded("bias", DType::BF16, &half.1, &exact.1, 1e-6);
 }
 
-/// A probability is not rounded to the dtype of the elements: 0.999 is 1 in bf16.
+/// A probability is not rounded to the dtype of the elements: bf16 would round 0.999 to 1.
 #[test]
 fn quantiles_of_half_precision() {
     use pellucid_tensor::ops::Interpolation;

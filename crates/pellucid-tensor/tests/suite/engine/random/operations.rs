@@ -1,23 +1,24 @@
-//! What a random program may do next: a name and a function that returns new tensors of the pool, or `None` if what it
-//! needs is not there. A refusal by an operation is no move: it depends on shapes and dtypes alone.
+//! The operations of random programs: a name, and a function that returns the new tensors of the pool, or `None` if no
+//! tensor of the pool is applicable. An operation that returns an error counts as not applicable: errors depend on
+//! shapes and dtypes alone.
 
-use super::Run;
+use super::ProgramRun;
 use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, Embedding, PadMode, Pool, over};
 use pellucid_tensor::{DType, Grad, Result, Shape, Tensor, formula, grad, no_grad, slice};
 
-type Play = fn(&mut Run<'_>) -> Option<Vec<Tensor>>;
+type RandomOperation = fn(&mut ProgramRun<'_>) -> Option<Vec<Tensor>>;
 type Unary = fn(&Tensor) -> Result<Tensor>;
 type Binary = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
-pub const MOVES: &[(&str, Play)] = &[
-    // Maps.
+pub const OPERATIONS: &[(&str, RandomOperation)] = &[
+    // Elementwise operations.
     ("a function", |r| r.unary(&UNARY)),
     ("a function", |r| r.unary(&UNARY)),
     ("an operation", |r| r.binary(&BINARY)),
     ("an operation", |r| r.binary(&BINARY)),
     ("an operation with a number", |r| {
-        let (x, k) = (r.number()?, r.dice.number());
-        let scaled = match r.dice.below(5) {
+        let (x, k) = (r.number()?, r.rng.number());
+        let scaled = match r.rng.below(5) {
             0 => ops::add(&x, k),
             1 => ops::mul(&x, k),
             2 => ops::sub(k, &x),
@@ -27,28 +28,28 @@ pub const MOVES: &[(&str, Play)] = &[
         one(scaled)
     }),
     ("a comparison", |r| r.binary(&[|a, b| ops::gt(a, b), |a, b| ops::le(a, b), |a, b| ops::eq(a, b)])),
-    ("a choice", |r| {
-        let (c, (a, b)) = (r.take(|t| t.dtype() == DType::Bool)?, r.pair()?);
+    ("where", |r| {
+        let (c, (a, b)) = (r.pick(|t| t.dtype() == DType::Bool)?, r.pair()?);
         one(ops::where_(&c, &a, &b))
     }),
     ("logic", |r| {
-        let (a, b) = (r.take(|t| t.dtype() == DType::Bool)?, r.take(|t| t.dtype() == DType::Bool)?);
+        let (a, b) = (r.pick(|t| t.dtype() == DType::Bool)?, r.pick(|t| t.dtype() == DType::Bool)?);
         one(ops::logical_or(&ops::logical_not(&a).ok()?, &b))
     }),
     ("a conversion", |r| {
-        let x = r.take(|_| true)?;
-        let to = r.dice.of(&[DType::F32, DType::F64, DType::BF16, DType::F16, DType::I64, DType::I32, DType::Bool]);
+        let x = r.pick(|_| true)?;
+        let to = r.rng.choose(&[DType::F32, DType::F64, DType::BF16, DType::F16, DType::I64, DType::I32, DType::Bool]);
         one(ops::to_dtype(&x, to))
     }),
     ("a formula of two results", |r| {
-        let ((a, b), k) = (r.pair()?, r.dice.number());
+        let ((a, b), k) = (r.pair()?, r.rng.number());
         let both = formula!(|a, b; k| ((a * k + b).tanh(), a.max(b) - k));
         ops::map(both, &[&a, &b], &[k.into()]).ok()
     }),
     // Reductions and rows.
     ("a reduction", |r| {
-        let (x, which, keep) = (r.number()?, r.dice.below(6), r.dice.below(2) == 0);
-        let axes = match r.dice.below(3) {
+        let (x, which, keep) = (r.number()?, r.rng.below(6), r.rng.below(2) == 0);
+        let axes = match r.rng.below(3) {
             0 => over(..),
             _ => over(r.axis(&x)?),
         };
@@ -65,7 +66,7 @@ pub const MOVES: &[(&str, Play)] = &[
     ("a function of rows", |r| {
         let x = r.float()?;
         let (axis, last) = (r.axis(&x)?, *x.shape().last()?);
-        one(match r.dice.below(5) {
+        one(match r.rng.below(5) {
             0 => ops::softmax(&x, axis),
             1 => ops::log_softmax(&x, axis),
             2 => ops::var(&x, over(axis).keepdims()),
@@ -76,19 +77,19 @@ pub const MOVES: &[(&str, Play)] = &[
     ("a scan", |r| {
         let x = r.float()?;
         let axis = r.axis(&x)?;
-        if r.dice.below(2) == 0 { one(ops::cumsum(&x, axis)) } else { two(ops::cummax(&x, axis)) }
+        if r.rng.below(2) == 0 { one(ops::cumsum(&x, axis)) } else { two(ops::cummax(&x, axis)) }
     }),
     ("sorting", |r| {
         let x = r.number()?;
         let axis = r.axis(&x)?;
-        let down = r.dice.below(2) == 0;
+        let down = r.rng.below(2) == 0;
         two(ops::sort(&x, axis, down))
     }),
     // Products.
     ("a matrix product", |r| {
-        let x = r.take(|t| t.rank() == 2 && t.dtype().is_float())?;
+        let x = r.pick(|t| t.rank() == 2 && t.dtype().is_float())?;
         let dtype = x.dtype();
-        let y = r.take(|t| t.rank() == 2 && t.dtype() == dtype)?;
+        let y = r.pick(|t| t.rank() == 2 && t.dtype() == dtype)?;
         match (x.shape()[1] == y.shape()[0], x.shape()[1] == y.shape()[1]) {
             (true, _) => one(ops::matmul(&x, &y)),
             (_, true) => one(ops::matmul(&x, &y.t())),
@@ -96,33 +97,33 @@ pub const MOVES: &[(&str, Play)] = &[
         }
     }),
     ("an attention", |r| {
-        let x = r.take(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
+        let x = r.pick(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
         let (dtype, shape) = (x.dtype(), x.shape().clone());
-        let y = r.take(|t| t.dtype() == dtype && *t.shape() == shape)?;
-        let options = Attention { causal: r.dice.below(2) == 0, ..Default::default() };
+        let y = r.pick(|t| t.dtype() == dtype && *t.shape() == shape)?;
+        let options = Attention { causal: r.rng.below(2) == 0, ..Default::default() };
         one(ops::scaled_dot_product_attention(&x, &y, &x, options))
     }),
     ("windows", |r| {
-        let x = r.take(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
+        let x = r.pick(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
         let image = ops::unsqueeze(&x, 0).ok()?;
-        match r.dice.below(2) {
+        match r.rng.below(2) {
             0 => two(ops::max_pool1d(&image, Pool::new(2).stride(1))),
             _ => one(ops::conv1d(&image, &ops::narrow(&image, 2, 0, 1).ok()?, None, Conv::default())),
         }
     }),
     ("a sum of products", |r| {
-        let x = r.take(|t| t.rank() == 2 && t.dtype().is_float())?;
+        let x = r.pick(|t| t.rank() == 2 && t.dtype().is_float())?;
         let (dtype, shape) = (x.dtype(), x.shape().clone());
-        let y = r.take(|t| t.dtype() == dtype && *t.shape() == shape)?;
-        let equation = r.dice.of(&["ij,ij->i", "ij,ij->j", "ij,ik->jk", "ij,ij->"]);
+        let y = r.pick(|t| t.dtype() == dtype && *t.shape() == shape)?;
+        let equation = r.rng.choose(&["ij,ij->i", "ij,ij->j", "ij,ik->jk", "ij,ij->"]);
         one(ops::einsum(equation, &[&x, &y]))
     }),
     // Views.
     ("a view", |r| {
-        let x = r.take(|t| t.rank() > 0)?;
+        let x = r.pick(|t| t.rank() > 0)?;
         let axis = r.axis(&x)?;
         let len = x.shape()[axis as usize];
-        one(match r.dice.below(7) {
+        one(match r.rng.below(7) {
             0 => ops::flip(&x, axis),
             1 => ops::narrow(&x, axis, len / 3, len - len / 3),
             2 => ops::select(&x, axis, -1),
@@ -133,34 +134,34 @@ pub const MOVES: &[(&str, Play)] = &[
         })
     }),
     ("a view", |r| {
-        let x = r.take(|t| t.rank() == 2)?;
+        let x = r.pick(|t| t.rank() == 2)?;
         let (m, n) = (x.shape()[0], x.shape()[1]);
-        one(match r.dice.below(3) {
+        one(match r.rng.below(3) {
             0 => ops::swapaxes(&x, 0, 1),
             1 => ops::reshape(&x, [n, m]),
             _ => ops::reshape(&x, [m * n]),
         })
     }),
     ("a broadcast view", |r| {
-        let (small, large) = (r.take(|_| true)?, r.take(|_| true)?);
+        let (small, large) = (r.pick(|_| true)?, r.pick(|_| true)?);
         one(ops::broadcast_to(&small, large.shape().clone()))
     }),
     ("joining", |r| {
-        let x = r.take(|t| t.rank() > 0)?;
+        let x = r.pick(|t| t.rank() > 0)?;
         let (dtype, shape) = (x.dtype(), x.shape().clone());
-        let y = r.take(|t| t.dtype() == dtype && *t.shape() == shape)?;
+        let y = r.pick(|t| t.dtype() == dtype && *t.shape() == shape)?;
         let axis = r.axis(&x)?;
-        if r.dice.below(2) == 0 { one(ops::concatenate(&[&x, &y], axis)) } else { one(ops::stack(&[&x, &y, &x], axis)) }
+        if r.rng.below(2) == 0 { one(ops::concatenate(&[&x, &y], axis)) } else { one(ops::stack(&[&x, &y, &x], axis)) }
     }),
-    ("a border", |r| {
-        let x = r.take(|t| t.rank() == 2 && t.size() > 0)?;
+    ("padding", |r| {
+        let x = r.pick(|t| t.rank() == 2 && t.size() > 0)?;
         one(ops::pad(&x, [(1, 0), (0, 2)], PadMode::Constant(1.into())))
     }),
-    // What reads an index.
+    // Operations that read an index.
     ("gathering", |r| {
-        let (n, index) = (r.world.index.size(), r.index()?);
-        let x = r.take(|t| t.rank() > 0 && t.shape()[0] == n)?;
-        one(match r.dice.below(3) {
+        let (n, index) = (r.program_state.index.size(), r.index()?);
+        let x = r.pick(|t| t.rank() > 0 && t.shape()[0] == n)?;
+        one(match r.rng.below(3) {
             0 => ops::embedding(&x, &index, Embedding::default()),
             1 => ops::index_select(&x, 0, &index),
             _ => x.try_i(&index),
@@ -173,16 +174,16 @@ pub const MOVES: &[(&str, Play)] = &[
         one(ops::take_along_axis(&x, &order, axis))
     }),
     ("scattering", |r| {
-        let (n, index) = (r.world.index.size(), r.index()?);
-        let x = r.take(|t| t.rank() > 0 && t.shape()[0] == n && t.dtype().is_float())?;
+        let (n, index) = (r.program_state.index.size(), r.index()?);
+        let x = r.pick(|t| t.rank() > 0 && t.shape()[0] == n && t.dtype().is_float())?;
         one(ops::scatter_add_along(&x, &index, 0, [n + 1]))
     }),
-    // Tensors of the step's own.
+    // New tensors.
     ("a new tensor", |r| {
-        let x = r.take(|t| t.rank() > 0)?;
+        let x = r.pick(|t| t.rank() > 0)?;
         let last = *x.shape().last()?;
-        let (k, dtype) = (r.dice.number(), r.dice.of(&[DType::F32, DType::F64, DType::I64]));
-        one(match r.dice.below(5) {
+        let (k, dtype) = (r.rng.number(), r.rng.choose(&[DType::F32, DType::F64, DType::I64]));
+        one(match r.rng.below(5) {
             0 => ops::full(x.shape().clone(), k, dtype),
             1 => Ok(Tensor::arange(0i64, last as i64, 1)),
             2 => ops::eye(last, last, dtype),
@@ -191,9 +192,9 @@ pub const MOVES: &[(&str, Play)] = &[
         })
     }),
     ("drawing", |r| {
-        let shape = r.take(|_| true)?.shape().clone();
-        let (dtype, own) = (r.dice.of(&[DType::F32, DType::F64]), r.dice.below(3));
-        let g = &r.world.generator;
+        let shape = r.pick(|_| true)?.shape().clone();
+        let (dtype, own) = (r.rng.choose(&[DType::F32, DType::F64]), r.rng.below(3));
+        let g = &r.program_state.generator;
         one(match own {
             0 => ops::rand_with(shape, dtype, g),
             1 => ops::randn_with(shape, dtype, g),
@@ -201,8 +202,8 @@ pub const MOVES: &[(&str, Play)] = &[
         })
     }),
     ("dropout", |r| r.unary(&[|x| ops::dropout(x, 0.3), |x| ops::bernoulli(&ops::sigmoid(x)?)])),
-    ("numbers that nobody sees", |r| {
-        drop(ops::rand_with([5], DType::F32, &r.world.generator).ok()?);
+    ("unused random numbers", |r| {
+        drop(ops::rand_with([5], DType::F32, &r.program_state.generator).ok()?);
         drop(Tensor::randn([2, 3], DType::F32));
         Some(vec![])
     }),
@@ -216,57 +217,57 @@ pub const MOVES: &[(&str, Play)] = &[
         ops::update(formula!(|s, x| 0.5 * s + x.tanh()), &[&state], &[&x], &[]).ok().map(|()| vec![state])
     }),
     ("both states updated", |r| {
-        let ([a, b], x, k) = (r.world.states.clone(), r.float()?, r.dice.number());
+        let ([a, b], x, k) = (r.program_state.states.clone(), r.float()?, r.rng.number());
         let both = formula!(|a, b, x; k| (a * 0.75 + b, (b - k * a + x).sin()));
         ops::update(both, &[&a, &b], &[&x], &[k.into()]).ok().map(|()| vec![])
     }),
     ("part of the state written", |r| {
         let (state, x) = (r.state(), r.number()?);
-        let done = match r.dice.below(4) {
+        let done = match r.rng.below(4) {
             0 => state.try_set(0, &x),
             1 => state.try_set((.., -1), &x),
-            2 => state.try_set(slice(None, None, 2), r.dice.number()),
+            2 => state.try_set(slice(None, None, 2), r.rng.number()),
             _ => state.try_set((.., r.index()?), &x),
         };
         done.ok().map(|()| vec![])
     }),
     ("state moved within itself", |r| {
         let state = r.state();
-        let done = match r.dice.below(5) {
+        let done = match r.rng.below(5) {
             0 => state.try_set(1.., state.try_i(..-1).ok()?),
             1 => state.try_set(..-1, state.try_i(1..).ok()?),
             2 => ops::copy_(&state, &ops::flip(&state, 0).ok()?),
             3 => ops::copy_(&state, &state.try_i((.., ..1)).ok()?),
             _ => {
-                let other = &r.world.states[1];
+                let other = &r.program_state.states[1];
                 ops::copy_(&state, &ops::add(other, &ops::flip(other, 1).ok()?).ok()?)
             }
         };
         done.ok().map(|()| vec![])
     }),
     ("a value written", |r| {
-        // Whatever it is: a view of the state, a result, a constant. (Only inputs may not be written.)
+        // The target may be a view of the state, a result or a constant, but not an input.
         let (x, y) = (r.number()?, r.number()?);
-        if r.is_of_an_input(&x) {
+        if r.has_input_storage(&x) {
             return None;
         }
-        let done = match r.dice.below(4) {
+        let done = match r.rng.below(4) {
             0 => ops::copy_(&x, &y),
             1 => x.try_set(0, &y),
-            2 => x.try_set(slice(None, None, -2), r.dice.number()),
+            2 => x.try_set(slice(None, None, -2), r.rng.number()),
             _ => ops::update(formula!(|x, y| x * 0.5 - y), &[&x], &[&y], &[]),
         };
         done.ok().map(|()| vec![])
     }),
-    ("an index moved on", |r| {
-        let index = &r.world.index;
+    ("an index incremented", |r| {
+        let index = &r.program_state.index;
         let n = (index.size() as i64).max(1);
         ops::copy_(index, &ops::rem(&ops::add(index, 1).ok()?, n).ok()?).ok().map(|()| vec![])
     }),
     // Gradients.
     ("a gradient", |r| {
         let x = r.float()?.detach().requires_grad_(true);
-        let y = match r.dice.below(4) {
+        let y = match r.rng.below(4) {
             0 => ops::mul(&ops::tanh(&x).ok()?, &x).ok()?,
             1 => ops::softmax(&x, -1).ok()?.square(),
             2 => ops::cumsum(&ops::exp(&ops::tanh(&x).ok()?).ok()?, -1).ok()?,
@@ -275,17 +276,17 @@ pub const MOVES: &[(&str, Play)] = &[
         grad(&[&y.square()], &[&x], Grad::default()).ok()
     }),
     ("a second derivative", |r| {
-        let x = r.take(|t| t.dtype().is_float() && t.size() <= 64)?.detach().requires_grad_(true);
-        let y = if r.dice.below(2) == 0 { x.tanh().square() } else { ops::mul(&x, &ops::sigmoid(&x).ok()?).ok()? };
+        let x = r.pick(|t| t.dtype().is_float() && t.size() <= 64)?.detach().requires_grad_(true);
+        let y = if r.rng.below(2) == 0 { x.tanh().square() } else { ops::mul(&x, &ops::sigmoid(&x).ok()?).ok()? };
         let create = Grad { create_graph: true, ..Default::default() };
         let first = grad(&[&y], &[&x], create).ok()?;
         let second = grad(&[&first[0].square()], &[&x], Grad::default()).ok()?;
         Some(vec![first[0].detach(), second[0].clone()])
     }),
     ("a step of training", |r| {
-        let w = &r.world.weight;
+        let w = &r.program_state.weight;
         let (n, dtype) = (w.shape()[0], w.dtype());
-        let x = r.take(|t| t.rank() == 2 && t.shape()[1] == n && t.dtype() == dtype && t.shape()[0] > 0)?;
+        let x = r.pick(|t| t.rank() == 2 && t.shape()[1] == n && t.dtype() == dtype && t.shape()[0] > 0)?;
         w.zero_grad();
         let classes = ops::rem(Tensor::arange(0i64, x.shape()[0] as i64, 1), 3).ok()?;
         let logits = ops::matmul(&ops::tanh(&x).ok()?, w).ok()?;
@@ -297,10 +298,10 @@ pub const MOVES: &[(&str, Play)] = &[
         w.zero_grad();
         Some(vec![loss, gradient])
     }),
-    ("a gradient that adds up", |r| {
-        let total = &r.world.total;
+    ("an accumulated gradient", |r| {
+        let total = &r.program_state.total;
         let n = total.size();
-        let x = r.take(|t| t.dtype().is_float() && t.shape().last() == Some(&n))?;
+        let x = r.pick(|t| t.dtype().is_float() && t.shape().last() == Some(&n))?;
         ops::mul(&x, total).ok()?.tanh().backward();
         Some(vec![])
     }),
@@ -328,49 +329,49 @@ const BINARY: [Binary; 7] = [
     |a, b| ops::maximum(a, b),
     |a, b| ops::minimum(a, b),
     |a, b| ops::div(a, &ops::add(&ops::abs(b)?, 0.5)?),
-    // What is computed on the way may lend its memory to the result.
+    // An intermediate result, whose memory the final result may reuse.
     |a, b| ops::add(ops::mul(a, b)?, ops::sub(a, b)?),
 ];
 
-impl Run<'_> {
+impl ProgramRun<'_> {
     fn float(&mut self) -> Option<Tensor> {
-        self.take(|t| t.dtype().is_float())
+        self.pick(|t| t.dtype().is_float())
     }
 
     fn number(&mut self) -> Option<Tensor> {
-        self.take(|t| t.dtype() != DType::Bool)
+        self.pick(|t| t.dtype() != DType::Bool)
     }
 
-    /// Two tensors that broadcast.
+    /// Returns two tensors whose shapes broadcast.
     fn pair(&mut self) -> Option<(Tensor, Tensor)> {
         let a = self.number()?;
-        let (shape, most) = (a.shape().clone(), self.most);
-        let fits = |t: &Tensor| shape.broadcast(t.shape()).is_some_and(|s: Shape| s.size() <= most);
-        let b = self.take(|t| t.dtype() != DType::Bool && fits(t))?;
-        Some(if self.dice.below(2) == 0 { (a, b) } else { (b, a) })
+        let (shape, max_elements) = (a.shape().clone(), self.max_elements);
+        let fits = |t: &Tensor| shape.broadcast(t.shape()).is_some_and(|s: Shape| s.size() <= max_elements);
+        let b = self.pick(|t| t.dtype() != DType::Bool && fits(t))?;
+        Some(if self.rng.below(2) == 0 { (a, b) } else { (b, a) })
     }
 
     fn axis(&mut self, x: &Tensor) -> Option<isize> {
-        (x.rank() > 0).then(|| self.dice.below(x.rank()) as isize)
+        (x.rank() > 0).then(|| self.rng.below(x.rank()) as isize)
     }
 
-    /// Numbers below n, out of what is an index in the beginning: the input, or the state.
+    /// Returns an index tensor for axes of length n, derived from the input or from the state.
     fn index(&mut self) -> Option<Tensor> {
-        let index = if self.dice.below(2) == 0 { &self.world.index } else { &self.pool[3] };
+        let index = if self.rng.below(2) == 0 { &self.program_state.index } else { &self.pool[3] };
         ops::rem(index, index.size().max(1) as i64).ok()
     }
 
     fn state(&mut self) -> Tensor {
-        self.world.states[self.dice.below(2)].clone()
+        self.program_state.states[self.rng.below(2)].clone()
     }
 
     fn unary(&mut self, functions: &[Unary]) -> Option<Vec<Tensor>> {
-        let (x, f) = (self.number()?, self.dice.of(functions));
+        let (x, f) = (self.number()?, self.rng.choose(functions));
         one(f(&x))
     }
 
     fn binary(&mut self, operations: &[Binary]) -> Option<Vec<Tensor>> {
-        let ((a, b), f) = (self.pair()?, self.dice.of(operations));
+        let ((a, b), f) = (self.pair()?, self.rng.choose(operations));
         one(f(&a, &b))
     }
 }
