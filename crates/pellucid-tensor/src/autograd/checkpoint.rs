@@ -1,9 +1,9 @@
-//! `checkpoint`: memory for time. Of a part of the computation only the inputs are kept, and backward computes the
-//! part again (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+//! `checkpoint`: trades time for memory. Only the inputs of a part of the computation are saved, and the backward pass
+//! computes the part again (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 //!
-//! Order by order: with F₀ = f, the function Fₖ₊₁(x, g) is the gradient of Fₖ at x against g, computed in a graph of
-//! its own whose leaves are x and g. A checkpoint of Fₖ has a checkpoint of Fₖ₊₁ for its gradient, so every order is
-//! there, and none keeps more than its inputs.
+//! Higher orders: with F₀ = f, the function Fₖ₊₁(x, g) is the gradient of Fₖ at x with incoming gradient g, computed in
+//! a separate graph whose leaves are x and g. The gradient of a checkpoint of Fₖ is a checkpoint of Fₖ₊₁. So gradients
+//! of every order exist, and each order saves only its inputs.
 
 use super::graph::{Edge, Recorded, address};
 use super::in_place::{ViewBase, add_writes, collect_writes};
@@ -19,12 +19,12 @@ use crate::tensor::{Inner, Tensor};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Weak};
 
-/// f(inputs), which keeps none of the values that f computes on its way: backward runs f again, with the thread's
-/// random generator as it was, so that dropout drops the same.
+/// Computes f(inputs) without saving intermediate values. The backward pass runs f again with the same state of the
+/// thread's random generator, so that dropout masks are equal.
 ///
-/// f may use leaves that it does not get as arguments, such as a layer's parameters, if they are among the inputs: every
-/// tensor through which gradients flow must be. It runs once now, once in every backward pass of its results, and must
-/// compute the same each time. Derivatives of every order are right.
+/// f may use captured leaves, such as a layer's parameters, if they are among the inputs: every tensor through which
+/// gradients flow must be an input. f runs once in the forward pass and once in every backward pass of its results, and
+/// must compute the same each time. Derivatives of every order are supported.
 ///
 /// ```
 /// use pellucid_tensor::{checkpoint, Tensor};
@@ -36,16 +36,16 @@ use std::sync::{Arc, Weak};
 /// ```
 ///
 /// # Errors
-/// Those of f; [`Error::InvalidArgument`] if f's results depend on a tracked tensor that is not among the inputs, whose
-/// gradient would be lost, if f writes a tracked value into a tensor from outside while an input is a result of another
-/// operation, or if a result is not of floats.
+/// Those of f; [`Error::InvalidArgument`] if f's results depend on a tracked tensor that is not among the inputs, if f
+/// writes a tracked value into a tensor from outside while an input is a result of another operation, or if a result is
+/// not of a float dtype.
 pub fn checkpoint(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'static,
     inputs: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
     let half = autocast_dtype();
     let operation = Checkpoint {
-        // In backward too, f computes in the precision of its first time.
+        // The backward pass runs f with the autocast dtype of the forward pass.
         f: Arc::new(move |x: &[Tensor]| {
             let _precision = set_autocast(half);
             f(x)
@@ -59,14 +59,14 @@ pub fn checkpoint(
 
 type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 
-/// What an input of f is outside.
+/// The role of an input of f in the caller's graph.
 #[derive(Clone)]
 enum Leaf {
-    /// Nothing that has a gradient.
+    /// It requires no gradient.
     Untracked,
-    /// A result: f sees a leaf of the same values in its place.
+    /// A result of an operation, which f receives as a leaf of the same values.
     Result,
-    /// A leaf, which f may know by itself.
+    /// A leaf, which f may also capture.
     Own(Weak<Inner>),
 }
 
@@ -80,13 +80,13 @@ impl Leaf {
     }
 }
 
-/// Fₖ, whose inputs are those of f and then the incoming gradients of F₀, F₁, ..
+/// The operation Fₖ, whose inputs are those of f followed by the incoming gradients of F₀, F₁, ..
 struct Checkpoint {
     f: Arc<Function>,
     /// The random generator's state before f ran for the first time.
     random: Tensor,
     leaves: Vec<Leaf>,
-    /// The number of inputs of F₀, F₁, .. Fₖ.
+    /// The number of inputs of each of F₀, F₁, .. Fₖ.
     inputs: Vec<usize>,
 }
 
@@ -95,18 +95,18 @@ impl Checkpoint {
         self.inputs.len() - 1
     }
 
-    /// Whether input i has a gradient: incoming gradients do.
+    /// Returns true if input i has a gradient. Incoming gradients have one.
     fn is_tracked(&self, i: usize) -> bool {
         !matches!(self.leaves.get(i), Some(Leaf::Untracked))
     }
 
-    /// The inputs of Fₖ that have gradients.
+    /// Returns the inputs of Fₖ that have gradients.
     fn tracked(&self, level: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.inputs[level]).filter(|&i| self.is_tracked(i))
     }
 
-    /// Leaves of a graph of its own, one an input. An input that is a leaf is itself, the first time that it is passed:
-    /// each input has a gradient of its own.
+    /// Returns the leaves of a new graph, one for each input. An input that is a leaf is used itself, but only at its
+    /// first occurrence, because each input has its own gradient.
     fn fresh(&self, inputs: &[&Array]) -> Vec<Tensor> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {
@@ -121,7 +121,7 @@ impl Checkpoint {
         leaves
     }
 
-    /// Fₖ(x), recorded.
+    /// Computes Fₖ(x) with recording on.
     fn evaluate(&self, level: usize, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let Some(below) = level.checked_sub(1) else { return (self.f)(&x[..self.inputs[0]]) };
         let outputs = self.evaluate(below, x)?;
@@ -137,8 +137,8 @@ impl Checkpoint {
         collect_gradients(&outputs, &targets, Grad { grad_outputs, create_graph: true, retain_graph: true })
     }
 
-    /// Refuses recorded writes of f into tensors from outside: their history would end in the leaves that stand for results
-    /// among the inputs.
+    /// Refuses recorded writes of f into tensors from outside: their history would end at the leaves that replace
+    /// results among the inputs.
     fn writes_stay_inside(&self, outputs: &[Tensor], written: &[Arc<ViewBase>]) -> Result<()> {
         if !self.leaves.iter().any(|leaf| matches!(leaf, Leaf::Result)) {
             return Ok(());
@@ -155,7 +155,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// [`evaluate`](Self::evaluate) with the random numbers of the first time.
+    /// Runs [`evaluate`](Self::evaluate) with the random numbers of the forward pass.
     fn again(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let generator = Generator::from_state(ops::copy(&self.random)?);
         let _scope = generator.scope();
@@ -204,7 +204,7 @@ impl Operation for Checkpoint {
     }
 }
 
-/// Refuses results that depend on a leaf which is none of `inputs`: nobody would give it its gradient.
+/// Refuses results that depend on a leaf which is not in `inputs`, because its gradient would be lost.
 fn known(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
     let refused = |reason: String| Err(Error::invalid("checkpoint", reason));
     let allowed: Vec<Edge> = inputs.iter().map(|x| x.edge()).collect();
@@ -213,7 +213,7 @@ fn known(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
     let mut edges: Vec<Edge> = vec![];
     for output in outputs {
         if !output.dtype().is_float() {
-            return refused(format!("a result is {}; compute what is not of floats outside", output.dtype()));
+            return refused(format!("a result has dtype {}; return only results of a float dtype", output.dtype()));
         }
         edges.push(output.edge());
     }

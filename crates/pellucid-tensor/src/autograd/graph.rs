@@ -1,4 +1,4 @@
-//! The recorded graph: nodes, the edges between them, and the slots where gradients land.
+//! The recorded graph: nodes, edges, and gradient slots.
 
 use super::applied::SavedDerivative;
 use super::hook::Hooks;
@@ -13,12 +13,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Where the gradient of a tensor is kept: of a leaf, or of any tensor that was asked to keep it.
+/// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
 pub(crate) struct Slot {
     pub(crate) meta: Meta,
     pub(crate) hooks: Arc<Hooks>,
     grad: Mutex<Option<Tensor>>,
-    /// The gradient was set by the user, and no pass has added to it.
+    /// The user has set the gradient, and no backward pass has added to it.
     preset: AtomicBool,
 }
 
@@ -31,18 +31,18 @@ impl Slot {
         self.grad.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The gradient, without telling a recording.
+    /// Returns the gradient, without recording the access in a captured step.
     pub(crate) fn get_untracked(&self) -> Option<Tensor> {
         self.lock().clone()
     }
 
-    /// The gradient.
+    /// Returns the gradient.
     pub(crate) fn get(self: &Arc<Slot>) -> Option<Tensor> {
         engine::touch(self, false);
         self.get_untracked()
     }
 
-    /// Changes the gradient while nobody else can: of two passes at once, neither loses its part.
+    /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
     pub(crate) fn update(self: &Arc<Slot>, change: impl FnOnce(&mut Option<Tensor>) -> Result<()>) -> Result<()> {
         engine::touch(self, false);
         change(&mut self.lock())?;
@@ -50,12 +50,12 @@ impl Slot {
         Ok(())
     }
 
-    /// The gradient with which a pass from this tensor starts, if [`set_grad`](Tensor::set_grad) has set one.
+    /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set, with which a pass from this tensor starts.
     pub(crate) fn preset(self: &Arc<Slot>) -> Option<Tensor> {
         if self.preset.load(Ordering::Relaxed) { self.get() } else { None }
     }
 
-    /// Replaces the gradient without having looked at it.
+    /// Replaces the gradient without reading it.
     pub(crate) fn set(self: &Arc<Slot>, grad: Option<Tensor>) {
         engine::touch(self, true);
         self.preset.store(grad.is_some(), Ordering::Relaxed);
@@ -64,32 +64,32 @@ impl Slot {
         drop(old);
     }
 
-    /// Replaces the gradient, without telling a recording.
+    /// Replaces the gradient, without recording the access in a captured step.
     pub(crate) fn set_untracked(&self, grad: Option<Tensor>) {
         let old = std::mem::replace(&mut *self.lock(), grad);
         drop(old);
     }
 }
 
-/// Where an input came from.
+/// The producer of an input of a node.
 #[derive(Clone)]
 pub(crate) enum Edge {
-    /// It requires no gradient.
+    /// No producer: the input requires no gradient.
     None,
-    /// A leaf; if nobody holds it any more, nobody can read its gradient.
+    /// A leaf. If its last handle was dropped, its gradient is not needed.
     Leaf(Weak<Slot>),
     /// An output of a node.
     Node(Arc<Recorded>, u32),
 }
 
 impl Edge {
-    /// True where a gradient may flow.
+    /// Returns true if the input requires a gradient.
     #[inline]
     pub(crate) fn is_tracked(&self) -> bool {
         !matches!(self, Edge::None)
     }
 
-    /// The generation of the tensor.
+    /// Returns the generation of the tensor.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         match self {
@@ -98,7 +98,7 @@ impl Edge {
         }
     }
 
-    /// True where both lead to the same tensor.
+    /// Returns true if both lead to the same tensor.
     pub(crate) fn same(&self, other: &Edge) -> bool {
         match (self, other) {
             (Edge::Leaf(a), Edge::Leaf(b)) => Weak::ptr_eq(a, b),
@@ -119,7 +119,7 @@ pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
 /// The rarely used fields of a node.
 #[derive(Default)]
 struct Details {
-    /// The output tensors. Unused for an output that was created together with the node.
+    /// The output tensors. It is unset for a single output that was created together with the node.
     outputs: OnceLock<Box<[Weak<Inner>]>>,
     hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
@@ -131,7 +131,7 @@ pub(crate) struct Recorded<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
     pub(crate) metas: SmallVec<[Meta; 1]>,
     /// The single output tensor if it was created together with the node, else dangling.
     output: Weak<Inner>,
-    /// An output keeps its gradient, or has hooks.
+    /// True if an output keeps its gradient or has hooks.
     pub(crate) observed: AtomicBool,
     details: OnceLock<Box<Details>>,
     pub(crate) applied: A,
@@ -174,7 +174,7 @@ impl Recorded {
         self.details.get().and_then(|details| details.outputs.get()).map_or(&[], |outputs| outputs)
     }
 
-    /// Notes the one output of a write in place, or of a view after it.
+    /// Stores a weak handle of the single output of a write in place, or of a view derived after it.
     pub(crate) fn note_late(&self, output: &Tensor) {
         self.note(std::slice::from_ref(output));
         if output.keeps_grad() {
@@ -182,7 +182,7 @@ impl Recorded {
         }
     }
 
-    /// The hooks of output `index`; asking for them makes the pass look for them.
+    /// Returns the hooks of output `index`, and marks the node so that the pass runs them.
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
         self.observed.store(true, Ordering::Release);
         &self.details().hooks.get_or_init(|| self.metas.iter().map(|_| Arc::default()).collect())[index]
@@ -196,21 +196,20 @@ impl Recorded {
 }
 
 thread_local! {
-    /// Nodes whose last owner is gone, while the drop of another one is under way.
+    /// Nodes without owners that wait to be dropped, while another node is being dropped.
     static DYING: RefCell<Option<Dying>> = const { RefCell::new(None) };
 }
 
 type Dying = SmallVec<[Arc<Recorded>; 4]>;
 
 impl<A: SavedDerivative + ?Sized> Drop for Recorded<A> {
-    /// Lets go of the producers one after the other: a chain of a million nodes would overflow the
-    /// stack if each dropped the next.
+    /// Drops the producers in a loop: recursive drops of a chain of a million nodes would overflow the stack.
     fn drop(&mut self) {
         let mut own: Option<Dying> = None;
         while let Some(edge) = self.edges.pop() {
             let Edge::Node(node, _) = edge else { continue };
             let mut node = Some(node);
-            // Without the thread's list (the thread is ending) the node is dropped right here.
+            // If the thread is ending and its list is gone, the node is dropped here.
             let queued = DYING.try_with(|dying| match &mut *dying.borrow_mut() {
                 Some(list) => list.push(node.take().expect("not yet queued")),
                 None => own.get_or_insert_default().push(node.take().expect("not yet queued")),
@@ -226,23 +225,23 @@ impl<A: SavedDerivative + ?Sized> Drop for Recorded<A> {
     }
 }
 
-/// An operation that was applied to tracked tensors, as the graph shows it to a reader.
+/// A node of the autograd graph: an operation that was applied to tracked tensors.
 #[derive(Clone)]
 pub struct Node(pub(crate) Arc<Recorded>);
 
-/// Where an input of a [`Node`] came from.
+/// The producer of an input of a [`Node`].
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A tensor that requires no gradient.
     Constant,
-    /// A leaf that requires a gradient; it may be gone.
+    /// A leaf that requires a gradient. It may have been dropped.
     Leaf,
-    /// The output of this number of another node.
+    /// An output of another node, with its index.
     Output(Node, usize),
 }
 
 impl Source {
-    /// The node that made the input, if one did.
+    /// Returns the node that produced the input, if any.
     pub fn node(&self) -> Option<&Node> {
         match self {
             Source::Output(node, _) => Some(node),
@@ -252,12 +251,12 @@ impl Source {
 }
 
 impl Node {
-    /// The operation's name.
+    /// Returns the operation's name.
     pub fn name(&self) -> &'static str {
         self.0.derivative().name()
     }
 
-    /// Where each input came from, in the operation's order.
+    /// Returns the producer of each input, in the operation's order.
     pub fn inputs(&self) -> Vec<Source> {
         let source = |edge: &Edge| match edge {
             Edge::None => Source::Constant,
@@ -267,13 +266,13 @@ impl Node {
         self.0.edges.iter().map(source).collect()
     }
 
-    /// The tensors that it made, each unless its last handle is gone.
+    /// Returns the output tensors; `None` for an output whose last handle was dropped.
     pub fn outputs(&self) -> Vec<Option<Tensor>> {
         let made = self.0.outputs();
         (0..self.0.metas.len()).map(|i| made.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
-    /// The largest generation among its inputs; a leaf has 0, an output its node's plus one.
+    /// Returns the largest generation among its inputs. A leaf has generation 0, an output that of its node plus one.
     pub fn generation(&self) -> u64 {
         self.0.generation
     }

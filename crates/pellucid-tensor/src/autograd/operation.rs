@@ -1,4 +1,4 @@
-//! `Operation`, what every operation is, and `apply`, which makes every result.
+//! The trait `Operation`, and `apply`, which runs and records operations.
 
 use super::anomaly::note_line;
 use super::applied::{SavedDerivative, SavedDerivativeOf};
@@ -12,14 +12,14 @@ use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 use std::sync::{Arc, Weak};
 
-/// The results of a forward computation: mostly one.
+/// The outputs of a forward computation, usually one.
 pub type Arrays = SmallVec<[Array; 1]>;
-/// A gradient for every input; `None` where none is needed, or where it is zero.
+/// The gradient of every input; `None` if it is not needed or zero.
 pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
 
-/// A differentiable operation: one value per application, holding its arguments (axes, parameters).
+/// A differentiable operation. A value is created for each application, and holds its arguments (axes, parameters).
 ///
-/// Built-in operations have no other rights than a user's own:
+/// Built-in operations use the same interface as a user's own:
 ///
 /// ```
 /// use pellucid_tensor::{apply, Array, Arrays, Gradients, InputGradients, Needed, Operation, Result, Saved, Saves, Tensor};
@@ -53,34 +53,34 @@ pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub trait Operation: Send + Sync + 'static {
-    /// The name that messages and the graph show.
+    /// Returns the name that errors and the graph show.
     fn name(&self) -> &'static str;
 
-    /// Computes the outputs, and says which values backward will need. Nothing that is done here
-    /// is recorded. All checks come before the first kernel, so that an error changes nothing.
+    /// Computes the outputs and saves the values that `backward` needs. Nothing is recorded during the call. All checks
+    /// precede the first kernel, so that an error changes nothing.
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays>;
 
-    /// The gradient of every input that is needed, from the gradients of the outputs, in
-    /// differentiable tensor operations only. Each has its input's shape and dtype.
+    /// Computes the gradient of every needed input from the gradients of the outputs, in differentiable tensor
+    /// operations only. Each has its input's shape and dtype.
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients>;
 
-    /// False if the derivative of a float output exists but is not implemented: the operation then
-    /// refuses tracked inputs.
+    /// Returns false if the derivative of a float output exists but is not implemented. The operation then refuses
+    /// tracked inputs.
     fn has_gradient(&self) -> bool {
         true
     }
 
-    /// True if every output shows elements of the first input under another layout, in its storage where that is possible, and
-    /// `backward` is the transpose of that. Then a write in place to one of them is part of the history of the other. Where
-    /// any other operation returns memory of an input, recorded writes to either are refused.
+    /// Returns true if every output is a rearrangement of elements of the first input, shares its storage where
+    /// possible, and `backward` is the transpose of the rearrangement. A write in place to one of them is then recorded
+    /// for the other. If any other operation returns memory of an input, recorded writes to either are errors.
     fn is_view(&self) -> bool {
         false
     }
 }
 
-/// What a node keeps of an operation: the way back.
+/// The part of an operation that a node keeps: its backward computation.
 pub(crate) trait Derivative: Send + Sync + 'static {
-    /// The operation's name.
+    /// Returns the operation's name.
     fn name(&self) -> &'static str;
 
     /// See [`Operation::backward`].
@@ -97,12 +97,12 @@ impl<O: Operation> Derivative for O {
     }
 }
 
-/// Which inputs need a gradient. Inputs beyond the 64th always do.
+/// The set of inputs that need a gradient. Inputs beyond the 64th always do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needed(pub(crate) u64);
 
 impl Needed {
-    /// True if input `index` does.
+    /// Returns true if input `index` needs a gradient.
     pub fn contains(self, index: usize) -> bool {
         index >= 64 || self.0 >> index & 1 == 1
     }
@@ -114,7 +114,7 @@ impl Needed {
     }
 }
 
-/// What `forward` asks to be kept for `backward`.
+/// The values that `forward` saves for `backward`.
 pub struct Saves<'a> {
     edges: &'a [Edge],
     reuse: Option<usize>,
@@ -128,12 +128,12 @@ enum Wanted {
 }
 
 impl Saves<'_> {
-    /// True if a backward pass may come: otherwise saving is a waste (and does nothing).
+    /// Returns true if a backward pass is possible. Otherwise saving does nothing.
     pub fn any(&self) -> bool {
         !self.edges.is_empty()
     }
 
-    /// True if input `index` needs a gradient.
+    /// Returns true if input `index` requires a gradient.
     pub fn needs(&self, index: usize) -> bool {
         self.edges.get(index).is_some_and(Edge::is_tracked)
     }
@@ -143,27 +143,26 @@ impl Saves<'_> {
         self.any() && self.edges[i].same(&self.edges[j])
     }
 
-    /// Keeps input `index`.
+    /// Saves input `index`.
     pub fn input(&mut self, index: usize) {
         if !self.wanted.iter().any(|w| matches!(w, Wanted::Input(i) if *i == index)) {
             self.save(Wanted::Input(index));
         }
     }
 
-    /// Keeps output `index`.
+    /// Saves output `index`.
     pub fn output(&mut self, index: usize) {
         if !self.wanted.iter().any(|w| matches!(w, Wanted::Output(j) if *j == index)) {
             self.save(Wanted::Output(index));
         }
     }
 
-    /// Keeps an intermediate value; backward sees it as a constant.
+    /// Saves an intermediate value, which is a constant in `backward`.
     pub fn array(&mut self, array: Array) {
         self.save(Wanted::Array(Box::new(array)));
     }
 
-    /// An input that nobody else can see and whose storage an output may take over, unless it is
-    /// saved here.
+    /// Returns the input whose storage an output may reuse: it is uniquely owned and not saved.
     pub(crate) fn reusable(&self) -> Option<usize> {
         self.reuse.filter(|&r| !self.wanted.iter().any(|w| matches!(w, Wanted::Input(i) if *i == r)))
     }
@@ -175,7 +174,7 @@ impl Saves<'_> {
     }
 }
 
-/// A value kept for backward: the array, where it came from, and its version at that time.
+/// A value that is saved for `backward`: the array, its origin, and its version when it was saved.
 pub(crate) struct SavedValue {
     array: Array,
     origin: Origin,
@@ -183,7 +182,7 @@ pub(crate) struct SavedValue {
 }
 
 impl SavedValue {
-    /// Input `index` of a node: read back, it has the history of the node's edge.
+    /// Saves input `index` of a node. When it is read, it has the history of the node's edge.
     pub(crate) fn input(array: &Array, index: usize) -> SavedValue {
         SavedValue { array: array.clone(), origin: Origin::Input(index), version: array.storage().version() }
     }
@@ -198,7 +197,7 @@ impl SavedValue {
         SavedValue { array: array.clone(), origin, version: array.storage().version() }
     }
 
-    /// An intermediate value.
+    /// Saves an intermediate value, without history.
     pub(crate) fn constant(array: Array) -> SavedValue {
         let version = array.storage().version();
         SavedValue { array, origin: Origin::Constant, version }
@@ -220,7 +219,7 @@ pub struct Saved<'a> {
 }
 
 impl Saved<'_> {
-    /// Input `index`, which forward saved.
+    /// Returns input `index`, which `forward` saved.
     ///
     /// # Errors
     /// [`Error::SavedValueModified`] if it was written to since.
@@ -228,7 +227,7 @@ impl Saved<'_> {
         self.find(Origin::Input(index))
     }
 
-    /// Output `index`, which forward saved.
+    /// Returns output `index`, which `forward` saved.
     ///
     /// # Errors
     /// [`Error::SavedValueModified`] if it was written to since.
@@ -236,18 +235,18 @@ impl Saved<'_> {
         self.find(Origin::Output(index))
     }
 
-    /// The `k`-th intermediate value that forward saved.
+    /// Returns the `k`-th intermediate value that `forward` saved.
     pub fn array(&self, k: usize) -> Result<Tensor> {
         let value = self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k);
         self.unpack(value)
     }
 
-    /// The elements of the `k`-th intermediate value that forward saved.
+    /// Returns the elements of the `k`-th intermediate value that `forward` saved.
     pub(crate) fn constant(&self, k: usize) -> Result<&Array> {
         self.checked(self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k)).map(|v| &v.array)
     }
 
-    /// True if the gradient of input `index` is needed: its tensor is tracked, and can still receive one.
+    /// Returns true if the gradient of input `index` is needed: its tensor is tracked and still exists.
     pub(crate) fn wants(&self, needed: Needed, index: usize) -> bool {
         let is_live = match &self.node.edges[index] {
             Edge::None => false,
@@ -257,23 +256,23 @@ impl Saved<'_> {
         is_live && needed.contains(index)
     }
 
-    /// Where input `index` came from.
+    /// Returns the edge to the producer of input `index`.
     pub(crate) fn edge(&self, index: usize) -> &Edge {
         &self.node.edges[index]
     }
 
-    /// The shape of input `index`, which must be needed.
+    /// Returns the shape of input `index`, which must be needed.
     pub fn input_shape(&self, index: usize) -> Shape {
         self.meta(index).shape.clone()
     }
 
-    /// The dtype of input `index`, which must be needed.
+    /// Returns the dtype of input `index`, which must be needed.
     #[inline]
     pub fn input_dtype(&self, index: usize) -> DType {
         self.meta(index).dtype
     }
 
-    /// The number of inputs.
+    /// Returns the number of inputs.
     pub fn inputs(&self) -> usize {
         self.node.edges.len()
     }
@@ -291,12 +290,12 @@ impl Saved<'_> {
         }
     }
 
-    /// The elements of input `index`, without its history.
+    /// Returns the elements of input `index`, without its history.
     pub(crate) fn input_array(&self, index: usize) -> Result<&Array> {
         self.checked(self.values.iter().find(|v| v.origin == Origin::Input(index))).map(|v| &v.array)
     }
 
-    /// The elements of output `index`, without its history.
+    /// Returns the elements of output `index`, without its history.
     pub(crate) fn output_array(&self, index: usize) -> Result<&Array> {
         self.checked(self.values.iter().find(|v| v.origin == Origin::Output(index))).map(|v| &v.array)
     }
@@ -305,11 +304,11 @@ impl Saved<'_> {
         self.unpack(self.values.iter().find(|v| v.origin == origin))
     }
 
-    /// A saved value that is there and was not written to since.
+    /// Returns the saved value, or an error if it was not saved or was overwritten since.
     fn checked<'v>(&self, value: Option<&'v SavedValue>) -> Result<&'v SavedValue> {
         let node = self.node.derivative().name();
         let Some(value) = value else {
-            return Err(Error::invalid(node, "backward reads a value that forward did not save"));
+            return Err(Error::invalid(node, "backward() reads a value that forward() did not save"));
         };
         let now = value.array.storage().version();
         if now != value.version {
@@ -336,16 +335,16 @@ impl Saved<'_> {
     }
 }
 
-/// The gradients of an operation's outputs.
+/// The incoming gradients of an operation's outputs.
 pub struct Gradients<'a> {
     pub(crate) node: &'a Arc<Recorded>,
     pub(crate) values: &'a [Option<Tensor>],
-    /// Takes what has arrived for an input so far.
+    /// Takes the sum of the gradients that an input has received so far.
     pub(crate) sums: &'a dyn Fn(usize) -> Option<Tensor>,
 }
 
 impl Gradients<'_> {
-    /// The gradient of output `index`: zeros if none arrived.
+    /// Returns the gradient of output `index`: zeros if none arrived.
     #[inline]
     pub fn get(&self, index: usize) -> Result<Tensor> {
         match &self.values[index] {
@@ -357,41 +356,41 @@ impl Gradients<'_> {
         }
     }
 
-    /// The gradient of output `index`, if one arrived.
+    /// Returns the gradient of output `index`, if one arrived.
     pub fn try_get(&self, index: usize) -> Option<&Tensor> {
         self.values[index].as_ref()
     }
 
-    /// What has arrived for input `index` from other operations, if the same kernel may add to it: whoever
-    /// takes it returns the whole sum. It is not recorded, and has the input's shape and dtype.
+    /// Takes the sum of the gradients that input `index` has received from other operations, so that a kernel can add
+    /// to it. The caller must return the complete sum. It is not recorded, and has the input's shape and dtype.
     pub(crate) fn take_sum(&self, index: usize) -> Option<Tensor> {
         (self.sums)(index)
     }
 
-    /// The number of outputs.
+    /// Returns the number of outputs.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// True for an operation without outputs.
+    /// Returns true for an operation without outputs.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The shape of output `index`.
+    /// Returns the shape of output `index`.
     pub fn shape(&self, index: usize) -> &Shape {
         &self.node.metas[index].shape
     }
 }
 
-/// Applies an operation: runs forward and makes every result with all its metadata.
+/// Applies an operation: runs its forward computation and returns the results with their node.
 ///
 /// A result is tracked if its dtype is a float, any input requires a gradient, and grad mode is on.
 ///
 /// # Errors
 /// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient.
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    // Its operands are cast already; what it computes of them is its own affair.
+    // The operands are cast already, and `autocast` must not change the computation inside of the operation.
     let _as_they_are = autocast_off();
     let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
     let is_view = op.is_view();
@@ -413,7 +412,7 @@ pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor
     Ok(outputs)
 }
 
-/// Has outputs that are in the memory of an input follow its history, as views do.
+/// Lets outputs that share memory with an input share its history, as views do.
 #[inline]
 fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     for output in outputs {
@@ -429,18 +428,18 @@ fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     }
 }
 
-/// [`apply`], for an operation of one output.
+/// Applies an operation that has one output.
 pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     apply(op, inputs).map(|mut outputs| outputs.pop().expect("an operation of one output"))
 }
 
-/// True if what is done to these inputs has to be recorded.
+/// Returns true if an operation on these inputs must be recorded.
 #[inline]
 pub(crate) fn is_recorded(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-/// Results without history.
+/// Returns results without history.
 #[inline]
 pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     match outputs.len() {
@@ -449,11 +448,11 @@ pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     }
 }
 
-/// Applies `what` to inputs of which one is tracked and whose elements are `arrays`: runs `forward`, where nothing
-/// is recorded, and gives its results a node. The storage of input `reuse` (a temporary that nobody else can see) may
-/// become that of an output.
+/// Runs `forward` on inputs of which at least one is tracked, with recording off, and gives the results a node.
+/// `arrays` are the elements of the inputs. An output may reuse the storage of input `reuse`, which must be a uniquely
+/// owned temporary.
 ///
-/// The `derivative` is made when the node is, so that it is written where it stays.
+/// The `derivative` is created with the node, directly in its allocation.
 #[inline]
 pub(crate) fn record<W, D: Derivative>(
     what: W,
@@ -494,8 +493,8 @@ pub(crate) fn record<W, D: Derivative>(
     Ok(results)
 }
 
-/// Gives computed outputs a node with these edges, of which one is tracked. The edges need not be those of
-/// tensors whose elements are saved.
+/// Gives computed outputs a node with these edges, of which at least one is tracked. The saved values need not belong
+/// to the tensors of the edges.
 pub(crate) fn record_outputs<D: Derivative>(
     edges: SmallVec<[Edge; 2]>,
     outputs: Arrays,
@@ -505,7 +504,7 @@ pub(crate) fn record_outputs<D: Derivative>(
     results(edges, outputs, |_| SavedDerivativeOf::new(saved, derivative))
 }
 
-/// The results with their node. A result owns the node, and the node names its results.
+/// Creates the results and their node. A result owns the node, and the node has weak references to its results.
 #[inline(always)]
 fn results<A: SavedDerivative + 'static>(
     edges: SmallVec<[Edge; 2]>,
@@ -529,7 +528,7 @@ fn results<A: SavedDerivative + 'static>(
     results
 }
 
-/// So that the compiler sees what crosses threads.
+/// A compile-time check that tensors can cross threads.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Tensor>();

@@ -1,4 +1,4 @@
-//! The backward pass: every node once, after all its consumers, latest generation first.
+//! The backward pass: each node runs once, after all its consumers, latest generation first.
 
 use super::anomaly::line_of;
 use super::constant::differentiable;
@@ -20,7 +20,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a backward pass does beside filling the gradients of leaves.
+/// Options of a backward pass.
 ///
 /// ```
 /// use pellucid_tensor::{Backward, Tensor};
@@ -34,29 +34,29 @@ use std::sync::atomic::Ordering;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Backward {
-    /// The gradient with which the pass starts, of the output's shape. Without one, a result starts from the gradient that
-    /// [`Tensor::set_grad`] has set on it, if there is one, and any other output from ones.
+    /// The gradient with which the pass starts, of the output's shape. By default, a result starts from the gradient
+    /// that [`Tensor::set_grad`] has set on it, if any; otherwise the pass starts from ones.
     pub gradient: Option<Tensor>,
-    /// Keep the gradient of every tensor on the way, not of leaves only.
+    /// Keep the gradients of all tensors in the graph, not only of leaves.
     pub keep_grad: bool,
-    /// Record the pass itself, so that gradients can be differentiated. Implies `retain_graph`.
+    /// Record the pass, so that gradients can be differentiated. Implies `retain_graph`.
     pub create_graph: bool,
-    /// Keep what nodes saved, so that the graph can be used again.
+    /// Keep the saved values of nodes, so that the graph can be used again.
     pub retain_graph: bool,
 }
 
-/// The pass from one tensor, into the slots of its leaves.
+/// Runs the backward pass from one tensor and adds the gradients to the slots of its leaves.
 pub(crate) fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
     let gradient = options.gradient.take();
     let preset = if gradient.is_none() { output.preset_grad() } else { None };
     let mut pass = Pass::new(&options);
-    // A gradient with which the pass starts is in its slot already.
+    // A preset gradient is in the slot of the output already and must not be added to it.
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
     pass.run()
 }
 
-/// Hashes an address: the low bits are alignment, a multiplication spreads the others.
+/// A hasher for addresses: the low bits are alignment, a multiplication spreads the others.
 #[derive(Default)]
 pub(crate) struct AddressHasher(u64);
 
@@ -74,8 +74,7 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Values by the address of what they belong to: a list as long as there are few of them (in a chain
-/// there is one at a time), then a table.
+/// A map from addresses to values: a short list for few entries (a chain has one at a time), then a hash table.
 #[derive(Default)]
 pub(crate) struct ByAddress<V> {
     few: SmallVec<[(usize, V); 8]>,
@@ -108,22 +107,22 @@ impl<V: Copy> ByAddress<V> {
     }
 }
 
-/// A node with the gradients that have arrived for its outputs.
+/// A queued node with the gradients that its outputs have received.
 struct Waiting {
     node: Arc<Recorded>,
     gradients: SmallVec<[Option<Tensor>; 1]>,
 }
 
-/// Which node is next: the latest generation first, and of one generation in the order of arrival.
+/// The priority queue of nodes: the latest generation first, within a generation in order of arrival.
 #[derive(Default)]
 struct Queue {
-    /// The next one, beside the heap: in a chain nobody else waits, and the heap needs no memory.
+    /// The next entry, outside of the heap: a chain has only this entry, and the heap allocates nothing.
     first: Option<Turn>,
     rest: BinaryHeap<Turn>,
     arrivals: usize,
 }
 
-/// A node's generation, its number of arrival, and where it waits.
+/// A node's generation, its arrival number, and its index in `waiting`.
 type Turn = (u64, Reverse<usize>, usize);
 
 impl Queue {
@@ -139,7 +138,7 @@ impl Queue {
         }
     }
 
-    /// Where the next node waits.
+    /// Returns the index of the next node in `waiting`.
     fn pop(&mut self) -> Option<usize> {
         let (.., at) = self.first.take()?;
         if !self.rest.is_empty() {
@@ -149,32 +148,32 @@ impl Queue {
     }
 }
 
-/// A leaf with the gradient that this pass brings.
+/// A leaf with its gradient of this pass.
 struct Arrived {
     slot: Arc<Slot>,
     gradient: Option<Tensor>,
 }
 
-/// Gradients that are collected for [`grad`](super::grad) instead of going to slots.
+/// A tensor whose gradient is collected for [`grad`](super::grad), not added to a slot.
 pub(crate) struct Target {
     pub(crate) edge: Edge,
     pub(crate) gradient: Option<Tensor>,
 }
 
-/// One run over the graph.
+/// The state of one backward pass.
 pub(crate) struct Pass<'a> {
     options: &'a Backward,
     queue: Queue,
-    /// Places are used again from the end: in a chain there is one.
+    /// Queued nodes. Entries at the end are reused, so a chain needs one.
     waiting: SmallVec<[Option<Waiting>; 2]>,
     node_at: ByAddress<usize>,
     leaves: SmallVec<[Arrived; 4]>,
     leaf_at: ByAddress<usize>,
-    /// Storages of gradients that somebody else may have: whoever began the pass, hooks, slots.
+    /// Storages of gradients that have other owners: the caller of the pass, hooks, slots.
     shared: ByAddress<()>,
-    /// For `grad`: what is asked for, and which nodes lead there.
+    /// For `grad`: the targets, and which nodes lead to them.
     targets: Option<(&'a mut [Target], ByAddress<bool>)>,
-    /// The output that has the gradient with which the pass starts.
+    /// The output whose preset gradient starts the pass.
     preset: Option<Edge>,
 }
 
@@ -200,12 +199,12 @@ impl<'a> Pass<'a> {
         self
     }
 
-    /// The storages of gradients that somebody else may have.
+    /// Returns the storages of gradients that have other owners.
     pub(crate) fn into_shared(self) -> ByAddress<()> {
         self.shared
     }
 
-    /// Starts from `output` with `gradient`, or ones.
+    /// Adds the start `output` with its `gradient`, by default ones.
     pub(crate) fn seed(&mut self, op: &'static str, output: &Tensor, gradient: Option<Tensor>) -> Result<()> {
         if !output.requires_grad() {
             return Err(Error::NotTracked { op, shape: output.shape().clone() });
@@ -225,13 +224,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Works off the graph. Slots are written only when the whole pass has succeeded.
+    /// Runs all nodes. Slots are written only after the whole pass has succeeded.
     pub(crate) fn run(&mut self) -> Result<()> {
         let _recording = set_grad_enabled(self.options.create_graph);
-        // A gradient is computed in the dtypes in which its forward was.
+        // A gradient is computed in the dtypes of its forward computation.
         let _as_they_are = autocast_dtype().map(|_| autocast_off());
         while let Some(at) = self.queue.pop() {
-            let Waiting { node, mut gradients } = self.waiting[at].take().expect("a node waits once");
+            let Waiting { node, mut gradients } = self.waiting[at].take().expect("each node is queued once");
             if at + 1 == self.waiting.len() {
                 self.waiting.pop();
             }
@@ -242,9 +241,9 @@ impl<'a> Pass<'a> {
         self.finish()
     }
 
-    /// Runs one node's backward and passes the results on.
+    /// Runs the backward computation of one node and adds the results to its producers.
     fn step(&mut self, node: &Arc<Recorded>, gradients: &[Option<Tensor>]) -> Result<()> {
-        // A leaf whose last handle is gone needs no gradient; the others are held until the end.
+        // A leaf whose last handle was dropped needs no gradient. The handles of the others are held until the end.
         let mut slots: SmallVec<[Option<Arc<Slot>>; 2]> = SmallVec::new();
         let mut needed = Needed::default();
         let mut any = false;
@@ -293,20 +292,20 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// What has arrived for an input, taken out for an operation that adds its part by itself; nothing where
-    /// the sum is to be recorded.
+    /// Takes the sum that an input has received, for an operation that adds its own contribution. Returns `None` if the
+    /// sum must be recorded.
     fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<Slot>>) -> Option<Tensor> {
         let held = match edge {
             Edge::Node(node, index) => {
                 let at = self.node_at.get(address(node) as usize)?;
-                &mut self.waiting[at].as_mut().expect("it has not run yet").gradients[*index as usize]
+                &mut self.waiting[at].as_mut().expect("a queued node has not run").gradients[*index as usize]
             }
             _ => &mut self.leaves[self.leaf_at.get(Arc::as_ptr(slot?) as usize)?].gradient,
         };
         held.take_if(|sum| !sum.requires_grad() && engine::mode() == engine::Mode::Eager)
     }
 
-    /// Adds a gradient to what has arrived for an output of a node.
+    /// Adds a gradient to the sum of an output of a node.
     fn arrive_at_node(&mut self, from: &'static str, node: &Arc<Recorded>, index: u32, gradient: Tensor) -> Result<()> {
         let index = index as usize;
         check(from, &gradient, &node.metas[index])?;
@@ -319,11 +318,11 @@ impl<'a> Pass<'a> {
             self.node_at.insert(key, at);
             at
         });
-        let gradients = &mut self.waiting[at].as_mut().expect("it has not run yet").gradients;
+        let gradients = &mut self.waiting[at].as_mut().expect("a queued node has not run").gradients;
         self.options.accumulate(&mut gradients[index], gradient)
     }
 
-    /// Adds a gradient to what has arrived for a leaf.
+    /// Adds a gradient to the sum of a leaf.
     fn arrive_at_leaf(&mut self, from: &'static str, slot: Arc<Slot>, gradient: Tensor) -> Result<()> {
         check(from, &gradient, &slot.meta)?;
         let address = Arc::as_ptr(&slot) as usize;
@@ -335,7 +334,7 @@ impl<'a> Pass<'a> {
         self.options.accumulate(&mut self.leaves[at].gradient, gradient)
     }
 
-    /// Shows the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
+    /// Passes the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
     fn observe(&mut self, node: &Arc<Recorded>, gradients: &mut [Option<Tensor>]) -> Result<()> {
         if let Some(hooks) = node.hooks() {
             for (hooks, gradient) in hooks.iter().zip(&mut *gradients) {
@@ -360,7 +359,7 @@ impl<'a> Pass<'a> {
                 }
                 if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.keep_grad) {
                     let storage = storage_of(gradient);
-                    // Two slots never hold one storage: the user may write into either.
+                    // Slots never share a storage, because the user may write into each.
                     let is_shared = self.shared.get(storage).is_some() && !gradient.requires_grad();
                     let kept = if is_shared { ops::copy(gradient)? } else { gradient.clone() };
                     self.shared.insert(storage, ());
@@ -371,7 +370,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// The end: the leaves' gradients go to their targets or slots.
+    /// Moves the gradients of leaves to their targets or slots.
     fn finish(&mut self) -> Result<()> {
         let Pass { options, leaves, shared, targets, .. } = self;
         for Arrived { slot, gradient } in leaves.iter_mut() {
@@ -387,11 +386,11 @@ impl<'a> Pass<'a> {
             }
             return Ok(());
         }
-        // What hooks have returned is looked at before the first slot is written.
+        // The results of all hooks are checked before the first slot is written.
         for Arrived { slot, gradient } in leaves.iter() {
             gradient.iter().try_for_each(|g| check("hook", g, &slot.meta))?;
         }
-        // A recorded gradient is differentiable with respect to all leaves, also where it is constant.
+        // A recorded gradient is differentiable with respect to all leaves, also if it is constant.
         let edges: Vec<Edge> = match options.create_graph {
             true => leaves.iter().map(|arrived| Edge::Leaf(Arc::downgrade(&arrived.slot))).collect(),
             false => Vec::new(),
@@ -400,7 +399,7 @@ impl<'a> Pass<'a> {
             let Some(gradient) = gradient else { continue };
             let gradient = differentiable(gradient, &edges);
             slot.update(|held| {
-                // A sum is new.
+                // If the slot has a gradient, the sum gets new storage.
                 let gradient = if held.is_none() { owned(gradient, shared)? } else { gradient };
                 options.accumulate(held, gradient)
             })?;
@@ -421,9 +420,9 @@ impl<'a> Pass<'a> {
 }
 
 impl Backward {
-    /// `held += gradient`. The first contribution is moved in. A buffer is written to only if
-    /// nobody else can see it, and never where the sum itself is recorded. An error leaves `held` as
-    /// it was: a sum in place asks for no memory.
+    /// Computes `held += gradient`. The first contribution is moved in. A buffer is written in place only if it is
+    /// uniquely owned and the sum is not recorded. An error leaves `held` unchanged, because a sum in place allocates
+    /// no memory.
     fn accumulate(&self, held: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
         let recorded = |sum: &Tensor| self.create_graph || sum.requires_grad() || gradient.requires_grad();
         let in_place = |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::mode() == engine::Mode::Eager;
@@ -444,12 +443,12 @@ impl Backward {
 
 /// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
 ///
-/// Clipping writes into the gradient of a leaf, once for each leaf. The terms of a sum share one gradient, and the caller,
-/// a hook or a slot may hold it too. Recorded kernels hold their operands, so in lazy and captured steps `shared` tells which
-/// storages are aliased; an operation of a user that returns a saved value is not seen there.
+/// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
+/// caller, a hook or a slot may hold it too. Recorded kernels hold their operands, so lazy and captured steps look up
+/// aliased storages in `shared`. They do not detect a user's operation that returns a saved value.
 pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
     if gradient.requires_grad() {
-        // Its history keeps it from being written into.
+        // A tracked gradient cannot be written in place, so a copy is not needed.
         return Ok(gradient);
     }
     let is_own = match engine::mode() {
@@ -464,7 +463,7 @@ pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tens
     if is_own { Ok(gradient) } else { ops::copy(&gradient) }
 }
 
-/// What hooks make of a gradient; they may keep it.
+/// Applies the hooks to a gradient. They may keep a handle of it, so its storage counts as shared.
 fn shown(hooks: &Hooks, gradient: Tensor, shared: &mut ByAddress<()>) -> Tensor {
     if hooks.is_empty() {
         return gradient;
@@ -474,7 +473,7 @@ fn shown(hooks: &Hooks, gradient: Tensor, shared: &mut ByAddress<()>) -> Tensor 
     gradient
 }
 
-/// Which storage a tensor's elements lie in.
+/// Returns the address of the tensor's storage.
 fn storage_of(tensor: &Tensor) -> usize {
     Arc::as_ptr(tensor.array().storage()).addr()
 }
@@ -486,23 +485,23 @@ fn upgraded(edge: &Edge) -> Option<Arc<Slot>> {
     }
 }
 
-/// An operation's gradient has its input's shape and dtype.
+/// Checks that a gradient has the shape and dtype of the operation's input.
 fn check(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
     if *gradient.shape() != meta.shape {
-        let help = "backward must return a gradient of its input's shape";
+        let help = "backward() must return gradients with the shapes of the inputs";
         return Err(Error::shapes(from, [gradient.shape(), &meta.shape], help));
     }
     if gradient.dtype() != meta.dtype {
-        let help = "backward must return a gradient of its input's dtype";
+        let help = "backward() must return gradients with the dtypes of the inputs";
         return Err(Error::dtypes(from, [gradient.dtype(), meta.dtype], help));
     }
     Ok(())
 }
 
-/// For every node that the outputs depend on, whether a target lies behind it.
+/// Computes for every node that the outputs depend on whether it leads to a target.
 fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
     let mut leads: ByAddress<bool> = ByAddress::default();
-    // Depth first with an explicit stack: a node is decided once its producers are.
+    // Depth-first search with an explicit stack: a node is decided after its producers.
     let mut stack: Vec<(Arc<Recorded>, bool)> = Vec::new();
     for output in outputs {
         if let Edge::Node(node, _) = output.edge() {
@@ -522,7 +521,7 @@ fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
         if leads.get(key).is_some() {
             continue;
         }
-        // Undecided until it is met again; in a graph without cycles nobody asks in between.
+        // A placeholder until its producers are decided. The graph has no cycles, so it is not read before.
         leads.insert(key, false);
         let producers: SmallVec<[Arc<Recorded>; 2]> = node
             .edges

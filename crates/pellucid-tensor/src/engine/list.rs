@@ -1,6 +1,6 @@
-//! The list of recorded kernels, and `lazy`, which runs it when a value is needed.
+//! The list of recorded kernels, and `lazy`, which runs it when a value is read.
 //!
-//! A kernel whose results nobody can see any more, and no later kernel reads, is not run.
+//! A kernel is skipped if no handle outside of the list and no later kernel can read its results.
 
 use super::switch::HostFlags;
 use super::{MODE, Mode, Switched, Writes};
@@ -17,36 +17,36 @@ use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// A kernel that has not run yet. It holds its operands, so they outlive their handles.
+/// A kernel that has not run yet. It owns handles of its operands, so they outlive the handles of the caller.
 pub(crate) struct Recorded {
     pub(crate) kernel: Kernel,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
 }
 
-/// How a captured step found a gradient slot.
+/// A gradient slot that a captured step uses, with its gradient before the step.
 pub(crate) struct Touched {
     pub(crate) slot: Arc<Slot>,
     pub(crate) entry: Option<Tensor>,
-    /// The step emptied it before it looked.
+    /// The step overwrites the slot before it reads it.
     pub(crate) cleared: bool,
 }
 
-/// Kernels in the order in which they were submitted, and what a capture must know beside them.
+/// Kernels in the order of submission, and the state that a captured step restores or depends on.
 pub(crate) struct Recording {
     pub(crate) id: u64,
     pub(crate) kernels: Vec<Recorded>,
-    /// Host values that became arrays, in a captured step.
+    /// Arrays that a captured step creates from host values.
     pub(crate) constants: Vec<Array>,
     pub(crate) touched: Vec<Touched>,
-    /// What was written in place in a captured step, with its history at entry.
+    /// The base values that a captured step writes in place, with their history before the step.
     pub(crate) rewritten: Vec<(Arc<ViewBase>, Edge)>,
-    /// The tensors whose history the step has changed.
+    /// The tensors whose history the step changes.
     pub(crate) rewrote: Vec<Weak<Inner>>,
     pub(crate) switches: HostFlags,
 }
 
-/// Kernels after which a lazy list runs by itself, so that memory stays bounded.
+/// Length at which a lazy list runs by itself, so that memory stays bounded.
 const LONG: usize = 10_000;
 
 type Shared = Arc<Mutex<Recording>>;
@@ -55,13 +55,13 @@ thread_local! {
     static CURRENT: RefCell<Option<Shared>> = const { RefCell::new(None) };
 }
 
-/// Lists by number, for threads that meet a value of another thread's list.
+/// Lists by id, for threads that read a pending value of another thread's list.
 fn registry() -> MutexGuard<'static, HashMap<u64, Shared>> {
     static LISTS: OnceLock<Mutex<HashMap<u64, Shared>>> = OnceLock::new();
     lock(LISTS.get_or_init(Default::default))
 }
 
-/// A lock whose holder panicked guards data that is consistent at every step.
+/// Locks a mutex and ignores poisoning: the data is consistent after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -97,7 +97,8 @@ impl Recording {
         }
     }
 
-    /// Gives everything that was written in place the history that it had at entry: a graph does not outlive its recording.
+    /// Restores the history that written base values had before the step, because a graph does not outlive its
+    /// recording.
     pub(super) fn restore_histories(&mut self) {
         for (base, edge) in self.rewritten.drain(..) {
             base.restore(edge);
@@ -109,7 +110,7 @@ impl Recording {
 
     fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
         for out in outputs {
-            // A captured step writes to tensors from outside only when it is launched.
+            // In a captured step, tensors from outside are written only by a launch and are not pending.
             if MODE.get() == Mode::Lazy || !out.storage().buffer().is_allocated() {
                 out.storage().set_pending(self.id);
             }
@@ -119,13 +120,13 @@ impl Recording {
         self.kernels.push(Recorded { kernel, inputs: own(inputs), outputs: own(outputs) });
     }
 
-    /// Runs everything that is wanted, in order; each operand is let go as soon as it was last needed.
+    /// Runs the observable kernels in order. Each operand is released after its last use.
     fn flush(&mut self) -> Result<()> {
-        // A kernel that must copy an operand first does so at once, not at this list's end.
+        // The mode is eager because a kernel may have to copy an operand, which must run before it.
         let _eager = Switched::to(Mode::Eager);
         let _flushing = Flushing(FLUSHING.replace(self.id));
         let kernels = wanted(std::mem::take(&mut self.kernels));
-        // Tensors from outside wait for the last of their writes.
+        // Tensors from outside stay pending until the last write to them.
         let is_old = |out: &&Array| out.storage().buffer().is_allocated() && out.storage().pending() == self.id;
         let old: Vec<Array> = kernels.iter().flat_map(|k| &k.outputs).filter(is_old).cloned().collect();
         let result = self.run(kernels.into_iter());
@@ -145,7 +146,7 @@ impl Recording {
                 out.storage().set_pending(settled);
             }
             if result.is_err() {
-                // Nothing that depends on the failed kernel gets a value.
+                // The outputs of later kernels may depend on the failed one, so they get no values.
                 kernels.for_each(|rest| end_wait(self.id, &rest.outputs));
                 return result;
             }
@@ -154,11 +155,11 @@ impl Recording {
     }
 }
 
-/// The kernels that write what somebody outside of the list holds, and those that they depend on. (A
-/// storage that only the list holds cannot be found by anybody any more.)
+/// Selects the kernels whose outputs have a handle outside of the list, and the kernels that these depend on.
 fn wanted(mut kernels: Vec<Recorded>) -> Vec<Recorded> {
     let address = |a: &Array| Arc::as_ptr(a.storage()).cast::<()>();
-    // Of every storage, the handles outside that are not accounted for yet; what is needed has one for good.
+    // For each storage, the number of handles outside of the list. A storage that a selected kernel needs counts as
+    // held.
     let mut held: HashMap<*const (), usize, BuildHasherDefault<AddressHasher>> = HashMap::default();
     for array in kernels.iter().flat_map(|k| k.inputs.iter().chain(&k.outputs)) {
         *held.entry(address(array)).or_insert_with(|| Arc::strong_count(array.storage())) -= 1;
@@ -167,7 +168,7 @@ fn wanted(mut kernels: Vec<Recorded>) -> Vec<Recorded> {
     for (k, keep) in kernels.iter().zip(&mut keep).rev() {
         *keep = k.outputs.iter().any(|out| held[&address(out)] != 0);
         if *keep {
-            // Its outputs too: it may write a part of them only.
+            // The outputs are kept too, because the kernel may write only a part of them.
             k.inputs.iter().chain(&k.outputs).for_each(|a| *held.get_mut(&address(a)).expect("counted") = 1);
         }
     }
@@ -176,7 +177,7 @@ fn wanted(mut kernels: Vec<Recorded>) -> Vec<Recorded> {
     kernels
 }
 
-/// Ends the wait for the kernels of a list. A tensor with contents has those; one without never gets any.
+/// Resolves arrays that are pending on a list. A storage that has memory is ready; one without never gets values.
 fn end_wait(list: u64, arrays: &[Array]) {
     for storage in arrays.iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
         storage.set_pending(if storage.buffer().is_allocated() { READY } else { POISONED });
@@ -184,11 +185,11 @@ fn end_wait(list: u64, arrays: &[Array]) {
 }
 
 thread_local! {
-    /// The list that this thread runs, or 0.
+    /// The id of the list that this thread runs, or 0.
     static FLUSHING: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Restores the list that was run before.
+/// Guard that restores the id of the list that ran before.
 struct Flushing(u64);
 
 impl Drop for Flushing {
@@ -197,12 +198,12 @@ impl Drop for Flushing {
     }
 }
 
-/// True while this thread runs the list of this number: then its kernels see memory as it is.
+/// Returns true while this thread runs this list. Its kernels then read memory without waiting for pending writes.
 pub(super) fn is_flushing(id: u64) -> bool {
     FLUSHING.get() == id
 }
 
-/// Looks at the recording of this thread, which must be in a deferred mode.
+/// Calls `look` with the recording of this thread, which must be in a deferred mode.
 pub(super) fn with_current<R>(look: impl FnOnce(&mut Recording) -> R) -> R {
     let shared = CURRENT.with_borrow(|c| c.clone()).expect("a deferred mode has a recording");
     look(&mut lock(&shared))
@@ -220,12 +221,12 @@ pub(super) fn record(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> R
     if MODE.get() == Mode::Lazy && recording.kernels.len() >= LONG { recording.flush() } else { Ok(()) }
 }
 
-/// Runs what this thread has recorded so far.
+/// Runs the kernels that this thread has recorded.
 pub(super) fn flush_current() -> Result<()> {
     with_current(Recording::flush)
 }
 
-/// Runs the list of this number, whichever thread records it.
+/// Runs a list by its id; any thread may be recording it.
 pub(super) fn flush_list(op: &'static str, id: u64) -> Result<()> {
     let list = registry().get(&id).cloned();
     match list {
@@ -234,7 +235,7 @@ pub(super) fn flush_list(op: &'static str, id: u64) -> Result<()> {
     }
 }
 
-/// Puts this thread in a deferred mode while it lives; the mode before comes back, whatever happens.
+/// Guard that puts this thread in a deferred mode and restores the previous mode when it is dropped, also by a panic.
 pub(super) struct Deferred {
     before: (Mode, Option<Shared>),
     shared: Shared,
@@ -250,7 +251,7 @@ impl Deferred {
         Deferred { before, shared }
     }
 
-    /// The recording, taken out of the list.
+    /// Takes the recording out of the list.
     pub(super) fn take(&self) -> Recording {
         let mut recording = lock(&self.shared);
         let id = recording.id;
@@ -270,12 +271,11 @@ impl Drop for Deferred {
     }
 }
 
-/// Runs `f` with every operation deferred: kernels are collected and run when a value is read, when
-/// the list is long, and at the end. The results are those of running eagerly, bit for bit. What
-/// nobody can see by then is never computed.
+/// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, when the list is long,
+/// and at the end. The results equal those of eager mode bit for bit. Kernels whose results cannot be read are skipped.
 ///
-/// Other threads see the deferred writes of this one: they run the list first. They must not write into a tensor that a
-/// deferred kernel reads.
+/// Other threads see the deferred writes of this one, because a read runs the list first. Other threads must not write
+/// into a tensor that a deferred kernel reads.
 ///
 /// ```
 /// use pellucid_tensor::{lazy, Tensor};
@@ -287,13 +287,13 @@ impl Drop for Deferred {
 /// ```
 ///
 /// # Panics
-/// With the typed error, if a recorded kernel fails at the end (an index out of bounds).
+/// With the typed error, if a recorded kernel fails at the end, for example by an index out of bounds.
 #[track_caller]
 pub fn lazy<R>(f: impl FnOnce() -> R) -> R {
     crate::panic::unwrap(deferred(|| Ok(f())))
 }
 
-/// [`lazy`], with the error of `f` or of a recorded kernel as a value.
+/// Runs `f` as [`lazy`] does, and returns errors of `f` or of a recorded kernel.
 pub(crate) fn deferred<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     if !super::is_eager() {
         return f();

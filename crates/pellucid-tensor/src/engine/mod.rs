@@ -1,13 +1,12 @@
-//! The engine: the one door through which every kernel goes.
+//! The engine, through which every kernel is submitted.
 //!
-//! - **Eager**: the kernel runs now.
-//! - **Deferred**: it is appended to a list; its outputs have shape and dtype, and no memory yet.
-//!   [`lazy`] runs the list when a value is read and at its end, without what nobody can see;
-//!   [`capture`] refuses the read and turns the list into a [`Captured`] step; [`trace`] refuses it too, and
-//!   only counts what would be done.
+//! - **Eager**: the kernel runs at once.
+//! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, and no memory yet. [`lazy`]
+//!   runs the list when a value is read and at its end, and skips kernels whose results cannot be read. [`capture`]
+//!   refuses reads and compiles the list to a [`Captured`] step. [`trace`] refuses reads and only counts the work.
 //!
-//! Recording runs no kernel, so it has no side effect. The engine never looks into an operation
-//! and never touches a gradient's history.
+//! Recording runs no kernel, so it has no side effect. The engine does not depend on operations, and it changes no
+//! autograd history.
 
 mod capture;
 mod list;
@@ -35,11 +34,11 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What happens to a kernel that is submitted on this thread.
+/// The execution mode of a thread: how a submitted kernel is processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     Eager,
-    /// Eager, and results are looked at.
+    /// Eager, with a check of every result for NaN.
     Watched,
     Lazy,
     Capture,
@@ -54,17 +53,17 @@ pub(crate) fn mode() -> Mode {
     MODE.get()
 }
 
-/// True where a kernel runs when it is submitted.
+/// Returns true if kernels run when they are submitted.
 #[inline]
 pub(crate) fn is_eager() -> bool {
     matches!(MODE.get(), Mode::Eager | Mode::Watched)
 }
 
-/// How often it was switched in this process whether a tensor that a recorded step works on requires a gradient.
+/// Process-wide count of `requires_grad` changes on tensors used by captured steps.
 static SWITCHED: AtomicU64 = AtomicU64::new(0);
 
-/// Says that this array's tensor requires a gradient now, or none any more. A captured step that works on it looks whether
-/// it still holds before it is launched again.
+/// Counts a `requires_grad` change of this array's tensor, if a captured step uses the storage. Such a step checks
+/// before its next launch whether its recording is still valid.
 pub(crate) fn gradient_switched(array: &Array) {
     if array.storage().kept() > 0 {
         SWITCHED.fetch_add(1, Ordering::Relaxed);
@@ -75,26 +74,26 @@ fn gradients_switched() -> u64 {
     SWITCHED.load(Ordering::Relaxed)
 }
 
-/// The most elements of a view that repeats them (by strides of 0) which a kernel visits. A dense tensor is limited by
-/// memory; a view of 2⁴⁰ elements takes none, and would take hours.
+/// Limit on the elements of a broadcast view that a kernel visits. The size of a dense tensor is limited by memory; a
+/// view of 2⁴⁰ repeated elements needs no memory but hours of time.
 const MOST_REPEATED: usize = 1 << 34;
 
-/// Refuses a view of more elements than a kernel would visit in any time that a user waits for.
+/// Refuses a broadcast view above [`MAX_BROADCAST_SIZE`].
 #[cold]
 fn visitable(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
     let (shape, size) = (array.shape(), array.shape().size());
-    // An output of the size needs memory, which refuses it. A gather visits the elements at its index alone, which is as
-    // large as its output.
+    // If an output has this size, its allocation fails with a better error. A gather visits only the elements at its
+    // index, whose number is the size of its output.
     let limited = outputs.iter().any(|out| out.shape().size() >= size) || matches!(kernel, Kernel::Gather(_));
     if limited || !array.layout().is_broadcast() {
         return Ok(());
     }
     let reason =
-        format!("a view of shape {shape} repeats few elements {size} times in all; reduce it before it is stretched");
+        format!("a view of shape {shape} repeats its elements to {size} in all; reduce it before it is broadcast");
     Err(Error::invalid(kernel.name(), reason))
 }
 
-/// Runs or records one kernel. Shapes and dtypes were checked by the operation.
+/// Runs or records one kernel. The operation has checked shapes and dtypes.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
         if !array.layout().is_contiguous() && array.shape().size() > MOST_REPEATED {
@@ -111,12 +110,12 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
     }
 }
 
-/// Runs one kernel.
+/// Runs one kernel at once.
 fn now(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
         ready(kernel.name(), array.storage())?;
     }
-    // Most outputs are new: they overlap nothing, and nobody counts their first write.
+    // Fast path: new outputs overlap no input, and their first write does not change a version.
     if outputs.iter().all(|a| a.is_new()) {
         return launch(kernel, inputs, outputs, Writes::Uncounted);
     }
@@ -126,11 +125,10 @@ fn now(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     run(kernel, inputs, outputs, Writes::Counted)
 }
 
-/// Runs a map of `size` elements now, all of whose inputs are dense. The output is new, or the
-/// very view of an input; its storage is returned.
+/// Runs a map of `size` elements on dense inputs at once, and returns the storage of the output. `output` is `None` for
+/// a new array, or an array with the same layout as one of the inputs.
 ///
-/// Nearly every kernel is of this kind, and has nothing in its way: nobody else knows a new output, and
-/// nothing is said of shapes and strides.
+/// This fast path serves most kernels: it passes no shapes or strides, and a new output needs no borrow.
 pub(crate) fn map_dense(
     device: Device,
     program: &Arc<Program>,
@@ -156,7 +154,7 @@ pub(crate) fn map_dense(
     Ok(output.storage().clone())
 }
 
-/// Runs one kernel, and refuses a NaN that it makes.
+/// Runs one kernel at once. Its result is an error if an output contains NaN and no input does.
 fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     let _eager = Switched::to(Mode::Eager);
     let nan = |array: &&&Array| {
@@ -164,7 +162,7 @@ fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()>
             && crate::ops::any(&crate::ops::isnan(&(**array).clone().into()).unwrap_or_else(|_| true.into()), ..)
                 .is_ok_and(|any| any.item())
     };
-    // An output may be the very memory of an input: who has a NaN is asked first.
+    // The inputs are checked before the kernel, which may overwrite them.
     let before = inputs.iter().any(|array| nan(&array));
     now(kernel, inputs, outputs)?;
     match outputs.iter().find(nan).filter(|_| !before) {
@@ -176,15 +174,15 @@ fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()>
     }
 }
 
-/// Anomaly mode while it lives.
-pub(crate) struct Watch(#[allow(dead_code, reason = "its end is what it is for")] Switched);
+/// Guard that checks kernels for NaN while it exists.
+pub(crate) struct Watch(#[allow(dead_code, reason = "its drop ends the mode")] Switched);
 
-/// Has this thread's kernels looked at, unless they are deferred.
+/// Enables the NaN check on this thread. Returns `None` unless the mode is eager: deferred modes do not support it.
 pub(crate) fn watch() -> Option<Watch> {
     (MODE.get() == Mode::Eager).then(|| Watch(Switched::to(Mode::Watched)))
 }
 
-/// Makes sure that a storage's contents are there, running the list that will fill it if need be.
+/// Ensures that a storage has its contents: runs the list that has a pending write to it.
 #[inline]
 fn ready(op: &'static str, storage: &Storage) -> Result<()> {
     if storage.pending() == READY { Ok(()) } else { settle(op, storage) }
@@ -200,15 +198,15 @@ fn settle(op: &'static str, storage: &Storage) -> Result<()> {
     }
 }
 
-/// Whether a kernel's writes change the versions of its outputs.
+/// Whether a kernel increments the versions of its outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writes {
     Counted,
-    /// The first write, or one that was counted when it was recorded.
+    /// For the first write to a new storage, and for writes that were counted when they were recorded.
     Uncounted,
 }
 
-/// Runs a kernel on arrays whose contents are there.
+/// Runs a kernel on arrays without pending writes.
 fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -> Result<()> {
     match apart(inputs, outputs)? {
         Some(copies) => launch(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
@@ -216,8 +214,8 @@ fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -
     }
 }
 
-/// The inputs of a kernel, if they cannot stay as they are: one that overlaps an output under another layout would be
-/// read after it was written, and is copied.
+/// Returns copies of inputs that overlap an output under another layout, or `None` if there are none. Without the copy
+/// the kernel would read elements after it has overwritten them.
 fn apart(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
     let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && overlap(o, a));
     if !inputs.iter().any(|a| overlaps(a)) {
@@ -228,18 +226,17 @@ fn apart(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array
 
 type Operands<'a> = SmallVec<[&'a Array; 4]>;
 
-/// Hands a kernel to its device, holding the borrow words of its operands.
+/// Runs a kernel on its device while it holds the borrows of its operands.
 fn launch(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -> Result<()> {
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
-    // Without elements in the outputs there is nothing to compute, however long the other axes are. A scatter still checks
-    // its index.
+    // Outputs without elements need no computation, even if other axes are long. A scatter still checks its index.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
     if outputs.iter().all(nothing) && !matches!(kernel, Kernel::Scatter(_)) {
         return outputs.iter().try_for_each(|out| device.backend().upload(&[], out.storage()));
     }
     let (inputs, outputs) = (views(inputs), views(outputs));
     let guard = BorrowGuard::acquire(&inputs, &outputs);
-    // Memory is taken from the device when an output is first written.
+    // The device allocates memory at the first write to an output.
     device.backend().run(kernel, &inputs, &outputs).map_err(|error| {
         match outputs.iter().max_by_key(|out| out.layout.shape().size()) {
             Some(largest) => error.with_shape(largest.layout.shape()),
@@ -260,32 +257,32 @@ fn views<'a>(arrays: &[&'a Array]) -> SmallVec<[View<'a>; 4]> {
     views
 }
 
-/// Counts a write to every output. A deferred kernel counts when it is recorded, not when it runs:
-/// versions follow the program's order.
+/// Increments the version of every output. A deferred kernel is counted when it is recorded, not when it runs, so that
+/// versions follow the order of the program.
 fn bump(outputs: &[&Array]) {
     for out in outputs {
         out.storage().bump();
     }
 }
 
-/// Whether two arrays of one storage touch common elements under different layouts.
+/// Returns true if two arrays of one storage share elements under different layouts.
 fn overlap(output: &Array, input: &Array) -> bool {
     let same = output.layout() == input.layout() && output.dtype() == input.dtype();
     let (a, b) = (output.layout().extent(), input.layout().extent());
     !same && a.start < b.end && b.start < a.end
 }
 
-/// Holds a storage as a reader while the host copies out of it.
+/// Calls `read` while a shared borrow of the storage is held, so that the host can copy its contents.
 pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
     let _guard = BorrowGuard::acquire(std::slice::from_ref(&storage), &[]);
     read()
 }
 
-/// Makes a value's contents real because `op` is about to look at them.
+/// Ensures that the values of an array exist, because `op` reads them.
 ///
 /// # Errors
-/// [`Error::ReadInCapture`] while a step is captured, [`Error::Poisoned`] for a tensor that was made
-/// in a captured step.
+/// [`Error::ReadInCapture`] while a step is captured; [`Error::Poisoned`] for a tensor that was created in a captured
+/// step.
 #[track_caller]
 pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
     readable(
@@ -298,7 +295,7 @@ pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
     ready(op, array.storage())
 }
 
-/// Refuses `op`, which needs values, while a step is captured; `help` says what such a step does instead.
+/// Refuses `op`, which reads values, while a step is captured. `help` names the alternative.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`].
@@ -310,7 +307,7 @@ pub(crate) fn readable(op: &'static str, help: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Runs everything that is recorded for this array, without reading it.
+/// Runs the pending kernels of this array, without reading it.
 pub(crate) fn eval(array: &Array) -> Result<()> {
     match MODE.get() {
         Mode::Capture => Ok(()),
@@ -319,42 +316,42 @@ pub(crate) fn eval(array: &Array) -> Result<()> {
     }
 }
 
-/// Whether this thread is recording a captured step: values do not exist then.
+/// Returns true while this thread records a captured step, in which no values exist.
 pub fn is_capturing() -> bool {
     MODE.get() == Mode::Capture
 }
 
-/// Notes that host values went into a new array: in a captured step they are constants.
+/// Records that an array was created from host values: it is a constant of a captured step.
 pub(crate) fn uploaded(array: &Array) {
     if MODE.get() == Mode::Capture {
         list::with_current(|r| r.constants.push(array.clone()));
     }
 }
 
-/// A gradient slot is about to be read or changed: a captured step remembers how it found it.
+/// Records the gradient slot before its first read or change in a captured step. `clears` is true if it is overwritten
+/// without being read.
 pub(crate) fn touch(slot: &Arc<crate::autograd::Slot>, clears: bool) {
     if MODE.get() == Mode::Capture {
         list::with_current(|r| r.touch(slot, clears));
     }
 }
 
-/// A write in place to what this tensor and its views share is about to be recorded: a captured step restores the history.
+/// Records the history of a base value before a write in place, so that a captured step can restore it.
 pub(crate) fn rewriting(base: &Arc<crate::autograd::ViewBase>, edge: &crate::autograd::Edge) {
     if MODE.get() == Mode::Capture {
         list::with_current(|r| r.rewriting(base, edge));
     }
 }
 
-/// The history of a tensor has changed by a write in place.
+/// Records that a write in place changed the history of a tensor.
 pub(crate) fn rewrote(tensor: &crate::tensor::Tensor) {
     if MODE.get() == Mode::Capture {
         list::with_current(|r| r.rewrote.push(tensor.downgrade()));
     }
 }
 
-/// Runs `f` with every kernel run at once, whatever mode this thread is in: for state that a recording only
-/// refers to, such as parameters that are made when a model first meets an input. The kernels that [`lazy`] has deferred on this
-/// thread run first.
+/// Runs `f` in eager mode, whatever the mode of this thread. Use it for state that a recording only references, such as
+/// parameters that a model creates at its first input. Kernels that [`lazy`] has deferred on this thread run first.
 ///
 /// # Panics
 /// With the typed error of a deferred kernel that failed.
@@ -367,7 +364,7 @@ pub fn eager<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Another mode while it lives.
+/// Guard that restores the previous execution mode.
 struct Switched(Mode);
 
 impl Switched {

@@ -1,15 +1,14 @@
-//! `HostFlag`: a number of the host's on which the kernels of a step hang.
+//! `HostFlag`: a host value that selects which kernels a captured step contains.
 
 use super::{MODE, Mode, list};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A number that the host sets between steps, and that decides which kernels a step has: training or evaluation, the way
-/// through a model with several.
+/// A host value that selects which kernels a step contains: training or evaluation, or a branch of a model.
 ///
-/// A [captured](crate::capture) step that has read one is launched as long as it has the value that it had then; at another
-/// value the step is recorded once more, and both recordings are kept. A step that sets one before it reads it does not hang
-/// on it.
+/// A [captured](crate::capture) step that reads a flag is replayed while the flag has the value of its recording. For
+/// another value the step is recorded once more, and both recordings are kept. A step that sets a flag before it reads
+/// it does not depend on it.
 ///
 /// ```
 /// use pellucid_tensor::{HostFlag, Tensor, capture};
@@ -24,12 +23,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct HostFlag(Arc<AtomicUsize>);
 
 impl HostFlag {
-    /// A switch with this value.
+    /// Creates a flag with this value.
     pub fn new(value: usize) -> HostFlag {
         HostFlag(Arc::new(AtomicUsize::new(value)))
     }
 
-    /// The value.
+    /// Returns the value. In a captured step, the recording becomes dependent on it.
     pub fn get(&self) -> usize {
         let value = self.0.load(Ordering::Relaxed);
         self.note(Some(value));
@@ -41,7 +40,8 @@ impl HostFlag {
         self.replace(value);
     }
 
-    /// Sets the value and returns the one before, on which a step that is recorded does not hang: it is there to be put back.
+    /// Sets the value and returns the previous one, so that the caller can restore it. A step that is being captured
+    /// does not become dependent on the returned value.
     pub fn replace(&self, value: usize) -> usize {
         self.note(None);
         self.0.swap(value, Ordering::Relaxed)
@@ -55,25 +55,25 @@ impl HostFlag {
 }
 
 impl Clone for HostFlag {
-    /// A switch with the same value, which is then set on its own.
+    /// Creates an independent flag with the same value.
     fn clone(&self) -> HostFlag {
         HostFlag::new(self.0.load(Ordering::Relaxed))
     }
 }
 
-/// The switches that a step has read, each with its value.
+/// The flags that a step reads, each with its value; `None` for a flag that the step sets before it reads it.
 #[derive(Default)]
 pub(crate) struct HostFlags(Vec<(Arc<AtomicUsize>, Option<usize>)>);
 
 impl HostFlags {
-    /// A switch is read, or set (`None`), for the first time or again.
+    /// Records the first access to a flag: a read of `value`, or a write (`None`). Later accesses change nothing.
     pub(super) fn note(&mut self, switch: &Arc<AtomicUsize>, value: Option<usize>) {
         if !self.0.iter().any(|(own, _)| Arc::ptr_eq(own, switch)) {
             self.0.push((switch.clone(), value));
         }
     }
 
-    /// True if all have the values that the step has found.
+    /// Returns true if all flags have the values that the step has read.
     pub(super) fn all_unchanged(&self) -> bool {
         self.0.iter().all(|(switch, value)| value.is_none_or(|value| switch.load(Ordering::Relaxed) == value))
     }

@@ -1,11 +1,11 @@
-//! Reading back to the host. A read makes deferred work real; while a step is captured it is refused.
+//! Reads of values by the host. A read runs deferred kernels; while a step is captured it is an error.
 
 use super::Tensor;
 use crate::panic;
 use pellucid_ir::{Element, Error, Result};
 
 impl Tensor {
-    /// The one element, converted to `T`.
+    /// Returns the single element, converted to `T`.
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_item`].
@@ -14,7 +14,7 @@ impl Tensor {
         panic::unwrap(self.try_item())
     }
 
-    /// Returns the one element, converted to `T`: a float is rounded to the nearest, and `bool` is "not zero".
+    /// Returns the single element, converted to `T`: a float is rounded to the nearest, and `bool` is "not zero".
     ///
     /// # Errors
     /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`]; [`Error::InvalidArgument`] for
@@ -28,7 +28,7 @@ impl Tensor {
         Ok(values.pop().expect("one element"))
     }
 
-    /// The elements in row-major order, converted to `T`.
+    /// Returns the elements in row-major order, converted to `T`.
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_to_vec`].
@@ -47,7 +47,7 @@ impl Tensor {
         self.array().to_vec("to_vec")
     }
 
-    /// The elements' bytes in row-major order, in native byte order.
+    /// Returns the bytes of the elements in row-major order and native byte order.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured.

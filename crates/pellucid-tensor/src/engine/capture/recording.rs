@@ -1,4 +1,4 @@
-//! Recording: a closure runs with every kernel written down, and leaves everything as it was.
+//! Records the kernels of a closure without running them, and restores all state that the closure changes.
 
 use super::super::list::{Deferred, Touched};
 use super::super::{Mode, Recorded, Recording};
@@ -10,13 +10,14 @@ use pellucid_ir::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// The gradient slots that a step touches, as it found them.
+/// The gradient slots that a step uses, with their gradients before the step.
 pub(in crate::engine) type Slots = Vec<(Arc<Slot>, Option<Tensor>)>;
 
-/// What `f` returns and records, without a kernel run: gradient slots are as they were before, or the third
-/// value says why the step would not leave them so; what `f` made has no values outside of launches.
+/// Runs `f` with its kernels recorded, not run, and returns its result and the recording. Gradient slots are restored.
+/// The third value lists them, or is the error that the step would leave a slot in another state. Tensors that `f`
+/// creates have no values outside of launches.
 ///
-/// A panic of `f` with a typed error is that error; any other goes on.
+/// A panic of `f` with a typed error returns that error; other panics propagate.
 pub(in crate::engine) fn recorded<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<Slots>)> {
     let deferred = Deferred::enter(Mode::Capture);
     let result = catch_unwind(AssertUnwindSafe(f));
@@ -39,13 +40,13 @@ pub(in crate::engine) fn recorded<R>(f: impl FnOnce() -> R) -> Result<(R, Record
     }
 }
 
-/// Puts every gradient slot back as the step found it, and makes the step leave it so: a gradient that
-/// was there receives the new one.
+/// Restores every gradient slot. A gradient that was set before the step gets its new value by a copy at the end of the
+/// step.
 fn restore(recording: &mut Recording) -> Result<Slots> {
     let mut slots = Vec::new();
     let mut refused = None;
     for Touched { slot, entry, cleared } in std::mem::take(&mut recording.touched) {
-        // The leaf was made by the step and is gone: nobody can reach its gradient.
+        // The step created the leaf and dropped it, so its gradient cannot be read.
         if Arc::strong_count(&slot) == 1 {
             continue;
         }

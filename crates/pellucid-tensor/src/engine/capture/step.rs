@@ -1,4 +1,4 @@
-//! One recording, laid out and made ready.
+//! `CompiledStep`: one recording, compiled to a plan with its storages.
 
 use super::super::switch::HostFlags;
 use super::super::{MODE, Mode, Recorded, Recording, Writes, gradients_switched, list, ready, run};
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// For what a step was recorded.
+/// The inputs and modes for which a step was recorded.
 #[derive(Clone)]
 pub(super) struct Key {
     metas: Vec<(Meta, Device)>,
@@ -32,12 +32,12 @@ impl Key {
         Key { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled(), half: autocast_dtype() }
     }
 
-    /// The number of inputs.
+    /// Returns the number of inputs.
     pub(super) fn inputs(&self) -> usize {
         self.metas.len()
     }
 
-    /// True if [`Key::of`] the inputs would be this key; a launch must not allocate one.
+    /// Returns true if this is the key of the inputs. It allocates nothing, because every launch calls it.
     pub(super) fn fits(&self, inputs: &[&Tensor]) -> bool {
         let same = |(meta, device): &(Meta, Device), t: &Tensor| {
             meta.shape == *t.shape() && meta.dtype == t.dtype() && *device == t.device()
@@ -49,15 +49,15 @@ impl Key {
     }
 }
 
-/// What a slot of the plan stands for.
+/// Which tensor a slot of the plan represents.
 #[derive(Clone)]
 enum Origin {
     Input(usize),
-    /// Made by the step, and owned by it.
+    /// A tensor that the step creates and owns.
     Own,
-    /// A tensor that exists outside of it.
+    /// A tensor from outside of the step.
     Bound,
-    /// Host values that the step itself turned into a tensor.
+    /// A tensor that the step creates from these bytes of the host.
     Constant(Vec<u8>),
 }
 
@@ -75,13 +75,13 @@ impl Origin {
 /// An in-place write to a tensor outside of the step.
 struct Write {
     storage: StorageId,
-    /// Which kernel of the recording writes.
+    /// The index of the kernel in the recording.
     launch: usize,
-    /// The bytes between which it writes.
+    /// The range of bytes that contains all written elements.
     bytes: Range<isize>,
 }
 
-/// The bytes between which elements of this layout are stored.
+/// Returns the range of bytes that contains all elements of the layout.
 fn bytes(layout: &Layout, dtype: DType) -> Range<isize> {
     let (Range { start, end }, size) = (layout.extent(), dtype.size() as isize);
     start * size..end * size
@@ -89,41 +89,42 @@ fn bytes(layout: &Layout, dtype: DType) -> Range<isize> {
 
 /// An input that the step reads.
 struct Input {
-    /// Where it is copied to, if it must be.
+    /// The buffer of the step to which it is copied if it cannot be used in place.
     own: Array,
-    /// Its slot, if the step only reads it: then it may stay where it lies.
+    /// Its slot, if the step only reads it, so that it may be used in place.
     given: Option<usize>,
 }
 
-/// One recording.
+/// A recording, compiled to a plan and prepared by the backend.
 pub(super) struct Step {
     key: Key,
-    /// As it was recorded, for comparison.
+    /// The plan before all passes, for comparison.
     recorded: Plan,
     plan: Plan,
-    /// What runs once, before the first launch.
+    /// The kernels that run once, before the first launch.
     setup: Option<Box<dyn Prepared>>,
     prepared: Box<dyn Prepared>,
-    /// One for every slot of the plan; those whose buffers lie in the arena have no memory.
+    /// One storage for each slot of the plan. Storages in the arena have no memory of their own.
     storages: Vec<Arc<Storage>>,
     origins: Vec<Origin>,
     /// The outside storages that the step only reads.
     read: Vec<Arc<Storage>>,
-    /// The outside storages that it writes.
+    /// The outside storages that the step writes.
     written: Vec<Arc<Storage>>,
-    /// `None` for those that no kernel reads.
+    /// `None` for inputs that no kernel reads.
     inputs: Vec<Option<Input>>,
     /// The last kernel of the recording that reads each input.
     last_reads: Vec<Option<usize>>,
-    /// What the recording writes outside of the step, in its order.
+    /// The writes to tensors from outside, in the order of the recording.
     writes: Vec<Write>,
     outputs: Vec<Array>,
     slots: Slots,
-    /// Which storages of outside somebody else holds, without whom the closure would not find them again.
+    /// Slots of outside storages that have handles other than those of recorded steps. A slot that loses these handles
+    /// was replaced by the closure.
     found: Vec<usize>,
-    /// What the closure has read of the host.
+    /// The host flags that the closure reads.
     switches: HostFlags,
-    /// For which state of all tensors' need of gradients it is known to hold.
+    /// The count of `requires_grad` changes for which the recording is known to be valid.
     switched: u64,
 }
 
@@ -138,27 +139,27 @@ impl Step {
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
         let mut step = Step::lay_out(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
         step.switches = std::mem::take(&mut recording.switches);
-        // Nothing of the recording holds a tensor from here on, but what the step does.
+        // After this, only the step holds tensors of the recording, so that handles can be counted.
         drop((outputs, arrays, recording));
         step.keep();
         Ok(step)
     }
 
-    /// Tells the storages of outside which handles are the step's own.
+    /// Registers the handles of this step with the outside storages.
     fn keep(&mut self) {
         let bound = |slot: &usize| matches!(self.origins[*slot], Origin::Bound);
         (0..self.origins.len()).filter(bound).for_each(|slot| self.storages[slot].keep(self.handles(slot)));
         self.found = (0..self.origins.len()).filter(bound).filter(|&slot| self.is_found(slot)).collect();
     }
 
-    /// How many handles of a storage of outside the step has.
+    /// Returns the number of handles that the step has of an outside storage.
     fn handles(&self, slot: usize) -> u32 {
         let outputs = self.outputs.iter().filter(|a| Arc::ptr_eq(a.storage(), &self.storages[slot])).count();
-        // One among all, and one among those that are read or written.
+        // One in `storages`, and one in `read` or `written`.
         2 + outputs as u32
     }
 
-    /// True while somebody else holds a storage.
+    /// Returns true if a storage has handles other than those of recorded steps.
     fn is_found(&self, slot: usize) -> bool {
         Arc::strong_count(&self.storages[slot]) > self.storages[slot].kept() as usize
     }
@@ -211,7 +212,7 @@ impl Step {
                 last_reads[input] = Some(recorded.launches.len());
             }
         }
-        // Host values that the step changes are there again at every launch.
+        // Constants that the step overwrites are restored at the start of every launch.
         for (slot, is_written) in written_slots(&recorded.launches, origins.len()).into_iter().enumerate() {
             if is_written && matches!(origins[slot], Origin::Constant(_)) {
                 let bytes = storages[slot].buffer().bytes();
@@ -254,7 +255,7 @@ impl Step {
             (0..origins.len()).filter(outside).partition(|slot| is_written[*slot]);
         let [mut read, written] =
             [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect::<Vec<_>>());
-        // Those that inputs lie in join them for a launch, which must not allocate.
+        // Storages of inputs are added for the time of a launch, which must not allocate.
         read.reserve_exact(inputs.len());
         let setup = (!plan.setup.is_empty()).then(|| {
             let launches = plan.setup.clone();
@@ -283,17 +284,17 @@ impl Step {
         })
     }
 
-    /// True while the host's switches are as the closure has found them.
+    /// Returns true while the host flags have the values that the closure has read.
     pub(super) fn flags_match(&self) -> bool {
         self.switches.all_unchanged()
     }
 
-    /// True if no tensor came to require a gradient, or ceased to, since the step was last found to hold.
+    /// Returns true if no tensor of a captured step had a `requires_grad` change since the last validation.
     pub(super) fn is_current(&self) -> bool {
         self.switched == gradients_switched()
     }
 
-    /// The step was found to hold.
+    /// Marks the recording as valid for the present count of `requires_grad` changes.
     pub(super) fn mark_current(&mut self) {
         self.switched = gradients_switched();
     }
@@ -322,7 +323,7 @@ impl Step {
 
     pub(super) fn placement(&self, id: StorageId) -> Placement {
         let Some(mut slot) = self.slot(id) else { return Placement::Unknown };
-        // Where another one is used in its stead, that is where it lies.
+        // A slot that was replaced by another one is stored where that one is.
         let same = |slot: usize| {
             self.plan.notes.elided.iter().find_map(|(s, why)| match why {
                 Elision::Same(other) if *s == slot => Some(*other),
@@ -345,8 +346,8 @@ impl Step {
         }
     }
 
-    /// True while the gradients that the step reads and writes lie where they were, and whoever has held the other tensors
-    /// of outside still does: one that only the step holds was replaced.
+    /// Returns true while the gradients of the step have the same storages, and all outside tensors still have handles
+    /// other than those of recorded steps.
     pub(super) fn still_bound(&self) -> bool {
         let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), entry) {
             (Some(now), Some(then)) => now.array().shares_storage(then.array()),
@@ -375,12 +376,12 @@ impl Step {
         launched
     }
 
-    /// Refuses inputs in which the step writes, as another tensor, before it reads them for the last time: it would read
-    /// the values before the write.
+    /// Refuses inputs that share memory with a tensor that the step writes before its last read of the input. A launch
+    /// may use a copy made before the write, and eager execution would read the new values.
     fn refuse_stale(&self, inputs: &[&Tensor]) -> Result<()> {
         for (index, (tensor, last)) in inputs.iter().zip(&self.last_reads).enumerate() {
             let (array, Some(last)) = (tensor.array(), last) else { continue };
-            // Only a storage that a captured step works on can be one that this step writes.
+            // A storage that no captured step uses cannot be one that this step writes.
             if array.storage().kept() == 0 {
                 continue;
             }
@@ -394,7 +395,7 @@ impl Step {
             if self.writes.iter().any(|write| stale(&write)) {
                 let reason = format!(
                     "input {index} of shape {} shares its memory with a tensor that the step writes in place before it reads \
-                     the input; pass a copy() of it, or let the step close over that tensor and take no such input",
+                     the input; pass a copy() of it, or use that tensor in the step as a captured variable",
                     tensor.shape()
                 );
                 return Err(Error::invalid("launch", reason));
@@ -403,7 +404,7 @@ impl Step {
         Ok(())
     }
 
-    /// Puts the inputs where the kernels look for them: what is only read, and lies as it was recorded, stays where it is.
+    /// Binds the inputs to their slots: read-only dense inputs in place, all others by a copy.
     fn fill(&mut self, inputs: &[&Tensor]) -> Result<()> {
         for (tensor, input) in inputs.iter().zip(&self.inputs) {
             let (array, Some(input)) = (tensor.array(), input) else { continue };
@@ -419,7 +420,7 @@ impl Step {
         Ok(())
     }
 
-    /// True if a launch changes what lies there.
+    /// Returns true if a launch writes the storage of this array.
     fn writes(&self, array: &Array) -> bool {
         let same = |storage: &Arc<Storage>| Arc::ptr_eq(storage, array.storage());
         self.written.iter().any(same) || self.outputs.iter().any(|output| same(output.storage()))
@@ -433,7 +434,7 @@ impl Step {
             self.setup = None;
         }
         let launched = self.prepared.launch(&self.storages);
-        // A launch that fails in its middle has written too.
+        // A failed launch may have written too.
         guard.count_writes();
         launched
     }
@@ -454,8 +455,8 @@ impl Step {
         let user = launches.iter().position(|l| l.inputs.iter().chain(&l.outputs).any(|o| o.slot == slot));
         let kernel = user.map_or("an output", |k| launches[k].kernel.name());
         Some(match &self.origins[slot] {
-            Origin::Constant(_) => format!("`{kernel}` reads a tensor made of other host values"),
-            _ => format!("`{kernel}` works on another tensor"),
+            Origin::Constant(_) => format!("`{kernel}` reads a tensor that was made from other host values"),
+            _ => format!("`{kernel}` uses another tensor than in the recording"),
         })
     }
 }
@@ -467,23 +468,23 @@ impl Drop for Step {
     }
 }
 
-/// For every slot, whether a launch writes into it.
+/// Returns a flag for every slot: true if a launch writes it.
 fn written_slots(launches: &[Launch], slots: usize) -> Vec<bool> {
     let mut is_written = vec![false; slots];
     launches.iter().flat_map(|launch| &launch.outputs).for_each(|operand| is_written[operand.slot] = true);
     is_written
 }
 
-/// A step writes into one of its inputs.
+/// Returns the error for a step that writes into one of its inputs.
 fn written_input(input: usize, shape: &Shape) -> Error {
     let reason = format!(
-        "the step writes in place into its input {input} of shape {shape}, and a launch would lose what it writes; let the step \
-         close over the tensor, or write into a copy() of the input"
+        "the step writes in place into its input {input} of shape {shape}, and a launch would lose the written values; use \
+         the tensor in the step as a captured variable, or write into a copy() of the input"
     );
     Error::invalid("capture", reason)
 }
 
-/// Which slot a storage has.
+/// Numbers the storages of a recording as slots.
 struct Numbering<'a> {
     at: HashMap<*const (), usize>,
     storages: Vec<Arc<Storage>>,
