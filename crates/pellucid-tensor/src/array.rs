@@ -85,7 +85,7 @@ impl Array {
         }
         let array = Array::new(device, dtype, shape)?;
         device.backend().upload(bytes, &array.storage)?;
-        engine::uploaded(&array);
+        engine::record_constant(&array);
         Ok(array)
     }
 
@@ -195,7 +195,7 @@ impl Array {
     /// Copies the bytes of the elements to the host, in row-major order. Errors name the operation `op`.
     #[track_caller]
     pub fn to_bytes(&self, op: &'static str) -> Result<Vec<u8>> {
-        engine::force(op, self)?;
+        engine::ensure_readable(op, self)?;
         let named = |mut error: Error| {
             error.set_operation(op);
             error
@@ -208,7 +208,7 @@ impl Array {
         }
         let mut bytes = vec![0u8; count];
         if !bytes.is_empty() {
-            engine::reading(&dense.storage, || {
+            engine::with_read_borrow(&dense.storage, || {
                 self.device.backend().download(&dense.storage, dense.layout.offset() * self.dtype.size(), &mut bytes)
             })?;
         }
@@ -222,11 +222,11 @@ impl Array {
     #[track_caller]
     pub fn to_vec<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
         // The check precedes the cast: a refused read must not record a conversion.
-        engine::force(op, self)?;
+        engine::ensure_readable(op, self)?;
         if T::DTYPE.is_int() && self.dtype != T::DTYPE {
             return match self.dtype.is_float() {
-                true => self.integers::<f64, T>(op, Scalar::Float),
-                false => self.integers::<i64, T>(op, Scalar::Int),
+                true => self.read_integers::<f64, T>(op, Scalar::Float),
+                false => self.read_integers::<i64, T>(op, Scalar::Int),
             };
         }
         let bytes = if self.dtype == T::DTYPE { self.to_bytes(op)? } else { self.cast(T::DTYPE)?.to_bytes(op)? };
@@ -235,7 +235,7 @@ impl Array {
 
     /// Reads the elements as integers of type `T`, through a type `W` that represents every value of their dtype.
     #[track_caller]
-    fn integers<W: Element, T: Element>(&self, op: &'static str, widened: fn(W) -> Scalar) -> Result<Vec<T>> {
+    fn read_integers<W: Element, T: Element>(&self, op: &'static str, widened: fn(W) -> Scalar) -> Result<Vec<T>> {
         let bytes = self.cast(W::DTYPE)?.to_bytes(op)?;
         let exact = |(i, value): (usize, W)| {
             let value = widened(value);

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 thread_local! {
-    static HALF: Cell<Option<DType>> = const { Cell::new(None) };
+    static AUTOCAST_DTYPE: Cell<Option<DType>> = const { Cell::new(None) };
 }
 
 /// The dtype in which an operation under [`autocast`] reads its `f32`, `f16` and `bf16` operands. An operation with an
@@ -115,7 +115,7 @@ pub struct Autocast {
 
 impl Drop for Autocast {
     fn drop(&mut self) {
-        HALF.set(self.before);
+        AUTOCAST_DTYPE.set(self.before);
     }
 }
 
@@ -158,39 +158,39 @@ pub fn autocast_off() -> Autocast {
 /// Returns the half-precision dtype of the thread's [`autocast`], or `None` outside of it.
 #[inline]
 pub fn autocast_dtype() -> Option<DType> {
-    HALF.get()
+    AUTOCAST_DTYPE.get()
 }
 
 /// Sets the autocast dtype of the thread until the guard is dropped; `None` disables autocast.
 pub(crate) fn set_autocast(half: Option<DType>) -> Autocast {
-    Autocast { before: HALF.replace(half), _not_send: PhantomData }
+    Autocast { before: AUTOCAST_DTYPE.replace(half), _not_send: PhantomData }
 }
 
 /// Returns the dtype to which autocast casts the operands of `op`, or `None` if no cast is needed.
 #[inline]
 pub(crate) fn wanted(op: &str, operands: &[&Tensor]) -> Option<DType> {
-    HALF.get().and_then(|half| by_policy(op, half, operands))
+    AUTOCAST_DTYPE.get().and_then(|half| cast_dtype_by_policy(op, half, operands))
 }
 
 #[cold]
-fn by_policy(op: &str, half: DType, operands: &[&Tensor]) -> Option<DType> {
+fn cast_dtype_by_policy(op: &str, half: DType, operands: &[&Tensor]) -> Option<DType> {
     let dtype = match policy(op) {
         Policy::Half => half,
         Policy::Single => DType::F32,
         Policy::Promote => return None,
     };
     let wide = operands.iter().any(|t| t.dtype() == DType::F64);
-    let other = operands.iter().any(|t| is_cast(t) && t.dtype() != dtype);
+    let other = operands.iter().any(|t| is_castable(t) && t.dtype() != dtype);
     (!wide && other).then_some(dtype)
 }
 
-fn is_cast(operand: &Tensor) -> bool {
+fn is_castable(operand: &Tensor) -> bool {
     matches!(operand.dtype(), DType::F32 | DType::F16 | DType::BF16)
 }
 
 /// Casts a float operand to the dtype of [`wanted_dtype`]. Integers and booleans are returned as they are.
 pub(crate) fn cast(operand: &Tensor, dtype: DType) -> Result<Tensor> {
-    if is_cast(operand) { ops::to_dtype(operand, dtype) } else { Ok(operand.clone()) }
+    if is_castable(operand) { ops::to_dtype(operand, dtype) } else { Ok(operand.clone()) }
 }
 
 /// Casts an optional operand as [`cast`] does.

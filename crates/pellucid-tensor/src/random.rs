@@ -73,7 +73,7 @@ impl Generator {
     /// With [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     #[track_caller]
     pub fn fork(&self, key: u64) -> Generator {
-        Generator { state: crate::panic::unwrap(forked(&self.state, key)) }
+        Generator { state: crate::panic::unwrap(fork_state(&self.state, key)) }
     }
 
     /// Makes this the generator of the current thread until the guard is dropped. Operations without an explicit
@@ -151,8 +151,8 @@ pub fn manual_seed(seed: u64) {
     // The step that can fail comes first.
     Generator::default().reseed(seed);
     let generation = {
-        let mut process = process();
-        *process = Process { seed, generation: process.generation + 1, unnamed: 0, names: HashMap::new() };
+        let mut process = lock_process_seed();
+        *process = ProcessSeed { seed, generation: process.generation + 1, unnamed: 0, names: HashMap::new() };
         GENERATION.store(process.generation, Ordering::Release);
         process.generation
     };
@@ -166,7 +166,7 @@ pub fn manual_seed(seed: u64) {
 /// Restarts the current thread's stream if another thread has called [`manual_seed`] since. A captured step draws from
 /// its state without a call of [`Generator::default`].
 #[inline]
-pub(crate) fn refresh() {
+pub(crate) fn refresh_thread_stream() {
     LOCAL.with_borrow_mut(|local| {
         if local.own.is_some() {
             local.own();
@@ -176,23 +176,23 @@ pub(crate) fn refresh() {
 
 /// The generators of a thread.
 #[derive(Default)]
-struct Local {
+struct ThreadGenerators {
     /// The open scopes, the innermost last, with ascending ids.
     scopes: Vec<(u64, Generator)>,
-    own: Option<Own>,
+    own: Option<ThreadStream>,
 }
 
 /// A thread's stream of the process's seed.
-struct Own {
+struct ThreadStream {
     generation: u64,
     generator: Generator,
 }
 
 thread_local! {
-    static LOCAL: RefCell<Local> = const { RefCell::new(Local { scopes: Vec::new(), own: None }) };
+    static LOCAL: RefCell<ThreadGenerators> = const { RefCell::new(ThreadGenerators { scopes: Vec::new(), own: None }) };
 }
 
-impl Local {
+impl ThreadGenerators {
     #[inline]
     fn own(&mut self) -> &Generator {
         let current = GENERATION.load(Ordering::Acquire);
@@ -204,11 +204,11 @@ impl Local {
 
     #[cold]
     fn restart(&mut self) {
-        let (generation, key) = process().stream();
+        let (generation, key) = lock_process_seed().stream();
         match &mut self.own {
             // The state is created in eager mode, so that it continues from launch to launch if a captured step draws
             // first.
-            None => self.own = Some(Own { generation, generator: engine::eager(|| Generator::new(key)) }),
+            None => self.own = Some(ThreadStream { generation, generator: engine::eager(|| Generator::new(key)) }),
             Some(own) => {
                 // The state is written in place because captured steps hold it. A recording only references it and must
                 // not write it.
@@ -227,7 +227,7 @@ impl Local {
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// The process's seed, and the counts of its streams that threads have.
-struct Process {
+struct ProcessSeed {
     seed: u64,
     generation: u64,
     /// The number of threads without a name that have a stream.
@@ -236,13 +236,13 @@ struct Process {
     names: HashMap<u64, u64>,
 }
 
-fn process() -> std::sync::MutexGuard<'static, Process> {
-    static PROCESS: OnceLock<Mutex<Process>> = OnceLock::new();
-    let first = || Mutex::new(Process { seed: 0, generation: 0, unnamed: 0, names: HashMap::new() });
+fn lock_process_seed() -> std::sync::MutexGuard<'static, ProcessSeed> {
+    static PROCESS: OnceLock<Mutex<ProcessSeed>> = OnceLock::new();
+    let first = || Mutex::new(ProcessSeed { seed: 0, generation: 0, unnamed: 0, names: HashMap::new() });
     PROCESS.get_or_init(first).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Process {
+impl ProcessSeed {
     /// Assigns an unused stream to the current thread, and returns the generation of the seed and the key.
     fn stream(&mut self) -> (u64, u64) {
         let thread = std::thread::current();
@@ -261,7 +261,7 @@ impl Process {
                 self.unnamed
             }
         };
-        (self.generation, self.seed.wrapping_add(mixed(number)))
+        (self.generation, self.seed.wrapping_add(split_mix_64(number)))
     }
 }
 
@@ -270,11 +270,11 @@ fn fnv_1a(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// The multipliers of [`mixed`].
+/// The multipliers of [`split_mix_64`].
 const MIX: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
 
 /// Computes SplitMix64 (Steele, Lea & Flood 2014), a bijection that maps 0 to 0.
-fn mixed(number: u64) -> u64 {
+fn split_mix_64(number: u64) -> u64 {
     let z = number.wrapping_mul(MIX[0]);
     let z = (z ^ z >> 30).wrapping_mul(MIX[1]);
     let z = (z ^ z >> 27).wrapping_mul(MIX[2]);
@@ -282,7 +282,7 @@ fn mixed(number: u64) -> u64 {
 }
 
 /// Computes on the device the initial state of the stream that is derived from the key of `state` and `key`.
-fn forked(state: &Tensor, key: u64) -> Result<Tensor> {
+fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
     static FORK: OnceLock<Formula> = OnceLock::new();
     let formula = FORK.get_or_init(|| {
         formula! {
@@ -298,7 +298,7 @@ fn forked(state: &Tensor, key: u64) -> Result<Tensor> {
     });
     let mask = |shift: u32| (u64::MAX >> shift) as i64;
     // The added constant separates a fork from the parent and from the streams of threads.
-    let add = mixed(key).wrapping_add(MIX[2]) as i64;
+    let add = split_mix_64(key).wrapping_add(MIX[2]) as i64;
     let [a, b, c] = MIX.map(|m| m as i64);
     let params = [add, mask(30), mask(27), mask(31), a, b, c].map(Into::into);
     let first = Tensor::from([1i64, 0]);

@@ -1,7 +1,7 @@
 //! Anomaly mode: names the first kernel that produces NaN, and the forward call to which it belongs.
 
-use super::graph::{Recorded, address};
-use crate::engine::{self, Mode, Watch};
+use super::graph::{GraphNode, address};
+use crate::engine::{self, Mode, NanCheckGuard};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Guard that ends the thread's anomaly mode when it is dropped.
 #[must_use = "the mode lasts as long as the guard: let _guard = detect_anomaly();"]
 pub struct AnomalyMode {
-    watch: Option<Watch>,
+    watch: Option<NanCheckGuard>,
     /// The mode belongs to this thread, so the guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
@@ -39,7 +39,7 @@ thread_local! {
 /// assert!(matches!(&error, Error::Anomaly { node: Some("sqrt"), location: Some(_), .. }));
 /// ```
 pub fn detect_anomaly() -> AnomalyMode {
-    AnomalyMode { watch: engine::watch(), _not_send: PhantomData }
+    AnomalyMode { watch: engine::enable_nan_check(), _not_send: PhantomData }
 }
 
 impl Drop for AnomalyMode {
@@ -64,7 +64,7 @@ impl Drop for Call {
 #[inline]
 #[track_caller]
 pub fn called() -> Option<Call> {
-    if engine::mode() == Mode::Watched { note_call(Location::caller()) } else { None }
+    if engine::mode() == Mode::NanChecked { note_call(Location::caller()) } else { None }
 }
 
 #[cold]
@@ -78,8 +78,8 @@ fn note_call(location: &'static Location<'static>) -> Option<Call> {
 
 /// Records the source location of the forward call that created a node, in anomaly mode.
 #[inline]
-pub(crate) fn note_line(node: impl FnOnce() -> Option<Arc<Recorded>>) {
-    if engine::mode() == Mode::Watched
+pub(crate) fn note_forward_location(node: impl FnOnce() -> Option<Arc<GraphNode>>) {
+    if engine::mode() == Mode::NanChecked
         && let Some(node) = node()
     {
         remember_line(&node);
@@ -87,8 +87,8 @@ pub(crate) fn note_line(node: impl FnOnce() -> Option<Arc<Recorded>>) {
 }
 
 #[cold]
-fn remember_line(node: &Arc<Recorded>) {
-    let line = CALL.get().map(|at| at.to_string()).or_else(outside);
+fn remember_line(node: &Arc<GraphNode>) {
+    let line = CALL.get().map(|at| at.to_string()).or_else(caller_frame);
     LINES.with_borrow_mut(|lines| match line {
         Some(line) => drop(lines.insert(address(node).addr(), line)),
         // The address may have belonged to an earlier node.
@@ -97,20 +97,20 @@ fn remember_line(node: &Arc<Recorded>) {
 }
 
 /// Returns the source location of the forward call that created a node, if it is known.
-pub(crate) fn line_of(node: &Arc<Recorded>) -> Option<String> {
+pub(crate) fn forward_location(node: &Arc<GraphNode>) -> Option<String> {
     LINES.with_borrow(|lines| lines.get(&address(node).addr()).cloned())
 }
 
 /// Returns the innermost stack frame outside of the library, for calls of functions of `ops`. The program needs line
 /// tables.
-fn outside() -> Option<String> {
+fn caller_frame() -> Option<String> {
     let trace = Backtrace::force_capture().to_string();
     let files = trace.lines().filter_map(|line| line.trim().strip_prefix("at "));
-    files.into_iter().find(|file| !is_inside(file)).map(str::to_string)
+    files.into_iter().find(|file| !is_library_file(file)).map(str::to_string)
 }
 
 /// Returns true for a source file of this workspace's libraries, of their dependencies or of the standard library.
-fn is_inside(file: &str) -> bool {
+fn is_library_file(file: &str) -> bool {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     // The backtrace shows paths below the working directory relative to it.
     let whole = std::path::absolute(file).unwrap_or_else(|_| file.into());

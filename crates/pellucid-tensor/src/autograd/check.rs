@@ -38,7 +38,7 @@ impl Default for Check {
 /// [`Error::GradCheck`] names the first entry that differs; [`Error::DTypeMismatch`] for an input that is not `f64`;
 /// those of `f`.
 pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor], check: Check) -> Result<()> {
-    compare("gradcheck", &f, inputs, check)
+    check_jacobian("gradcheck", &f, inputs, check)
 }
 
 /// Checks the gradient of `f` by [`gradcheck`], as a function of the inputs and of the incoming gradients.
@@ -72,10 +72,10 @@ pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Te
         grad(&tracked, &wanted, Grad { grad_outputs, create_graph: true, ..Default::default() })
     };
     let all: Vec<&Tensor> = inputs.iter().copied().chain(&incoming).collect();
-    compare("gradgradcheck", &gradient, &all, check)
+    check_jacobian("gradgradcheck", &gradient, &all, check)
 }
 
-fn compare(
+fn check_jacobian(
     name: &'static str,
     f: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -92,7 +92,7 @@ fn compare(
     let fresh: Vec<Tensor> = inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect();
     let outputs = f(&fresh)?;
     for (input, x) in fresh.iter().enumerate().filter(|(_, x)| x.requires_grad()) {
-        let differences = differences(f, &fresh, input, check.eps)?;
+        let differences = central_differences(f, &fresh, input, check.eps)?;
         for (output, y) in outputs.iter().enumerate().filter(|(_, y)| y.dtype().is_float()) {
             for row in 0..y.size() {
                 let analytic = if y.requires_grad() { jacobian_row(y, x, row)? } else { vec![0.0; x.size()] };
@@ -122,7 +122,7 @@ fn jacobian_row(y: &Tensor, x: &Tensor, row: usize) -> Result<Vec<f64>> {
 }
 
 /// Computes, for every element of one input, the central difference of every element of every output.
-fn differences(
+fn central_differences(
     f: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[Tensor],
     varied: usize,

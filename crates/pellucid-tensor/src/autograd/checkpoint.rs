@@ -5,17 +5,17 @@
 //! a separate graph whose leaves are x and g. The gradient of a checkpoint of Fₖ is a checkpoint of Fₖ₊₁. So gradients
 //! of every order exist, and each order saves only its inputs.
 
-use super::graph::{Edge, Recorded, address};
+use super::graph::{Edge, GraphNode, address};
 use super::in_place::{ViewBase, add_writes, collect_writes};
 use super::mode::enable_grad;
 use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
-use super::pass::ByAddress;
+use super::pass::AddressMap;
 use super::transform::{Grad, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
 use crate::ops;
 use crate::random::Generator;
-use crate::tensor::{Inner, Tensor};
+use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Weak};
 
@@ -51,7 +51,7 @@ pub fn checkpoint(
             f(x)
         }),
         random: ops::copy(Generator::default().state())?,
-        leaves: inputs.iter().map(|t| Leaf::of(t)).collect(),
+        leaves: inputs.iter().map(|t| InputRole::of(t)).collect(),
         inputs: vec![inputs.len()],
     };
     Ok(apply(operation, inputs)?.into_vec())
@@ -61,21 +61,21 @@ type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 
 /// The role of an input of f in the caller's graph.
 #[derive(Clone)]
-enum Leaf {
+enum InputRole {
     /// It requires no gradient.
     Untracked,
     /// A result of an operation, which f receives as a leaf of the same values.
     Result,
     /// A leaf, which f may also capture.
-    Own(Weak<Inner>),
+    Own(Weak<TensorInner>),
 }
 
-impl Leaf {
-    fn of(t: &Tensor) -> Leaf {
+impl InputRole {
+    fn of(t: &Tensor) -> InputRole {
         match t.edge() {
-            Edge::None => Leaf::Untracked,
-            Edge::Node(..) => Leaf::Result,
-            Edge::Leaf(_) => Leaf::Own(Arc::downgrade(t.inner())),
+            Edge::None => InputRole::Untracked,
+            Edge::Node(..) => InputRole::Result,
+            Edge::Leaf(_) => InputRole::Own(Arc::downgrade(t.inner())),
         }
     }
 }
@@ -85,7 +85,7 @@ struct Checkpoint {
     f: Arc<Function>,
     /// The random generator's state before f ran for the first time.
     random: Tensor,
-    leaves: Vec<Leaf>,
+    leaves: Vec<InputRole>,
     /// The number of inputs of each of F₀, F₁, .. Fₖ.
     inputs: Vec<usize>,
 }
@@ -97,7 +97,7 @@ impl Checkpoint {
 
     /// Returns true if input i has a gradient. Incoming gradients have one.
     fn is_tracked(&self, i: usize) -> bool {
-        !matches!(self.leaves.get(i), Some(Leaf::Untracked))
+        !matches!(self.leaves.get(i), Some(InputRole::Untracked))
     }
 
     /// Returns the inputs of Fₖ that have gradients.
@@ -107,15 +107,15 @@ impl Checkpoint {
 
     /// Returns the leaves of a new graph, one for each input. An input that is a leaf is used itself, but only at its
     /// first occurrence, because each input has its own gradient.
-    fn fresh(&self, inputs: &[&Array]) -> Vec<Tensor> {
+    fn graph_leaves(&self, inputs: &[&Array]) -> Vec<Tensor> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {
             let own = match self.leaves.get(i) {
-                Some(Leaf::Own(own)) => own.upgrade().map(Tensor::from_inner),
+                Some(InputRole::Own(own)) => own.upgrade().map(Tensor::from_inner),
                 _ => None,
             };
             let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same(own)));
-            let is_tracked = !matches!(self.leaves.get(i), Some(Leaf::Untracked));
+            let is_tracked = !matches!(self.leaves.get(i), Some(InputRole::Untracked));
             leaves.push(own.unwrap_or_else(|| Tensor::from((*array).clone()).requires_grad_(is_tracked)));
         }
         leaves
@@ -139,8 +139,8 @@ impl Checkpoint {
 
     /// Refuses recorded writes of f into tensors from outside: their history would end at the leaves that replace
     /// results among the inputs.
-    fn writes_stay_inside(&self, outputs: &[Tensor], written: &[Arc<ViewBase>]) -> Result<()> {
-        if !self.leaves.iter().any(|leaf| matches!(leaf, Leaf::Result)) {
+    fn check_outside_writes(&self, outputs: &[Tensor], written: &[Arc<ViewBase>]) -> Result<()> {
+        if !self.leaves.iter().any(|leaf| matches!(leaf, InputRole::Result)) {
             return Ok(());
         }
         for base in written {
@@ -156,7 +156,7 @@ impl Checkpoint {
     }
 
     /// Runs [`evaluate`](Self::evaluate) with the random numbers of the forward pass.
-    fn again(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+    fn reevaluate(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let generator = Generator::from_state(ops::copy(&self.random)?);
         let _scope = generator.scope();
         self.evaluate(self.level(), x)
@@ -171,15 +171,15 @@ impl Operation for Checkpoint {
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         (0..inputs.len()).for_each(|i| saves.input(i));
         let _on = enable_grad();
-        let x = self.fresh(inputs);
+        let x = self.graph_leaves(inputs);
         if self.level() > 0 {
-            let outputs = self.again(&x)?;
+            let outputs = self.reevaluate(&x)?;
             return Ok(outputs.iter().map(|output| output.array().clone()).collect());
         }
         let (outputs, written) = collect_writes(|| self.evaluate(0, &x));
         let outputs = outputs?;
-        known(&outputs, &x)?;
-        self.writes_stay_inside(&outputs, &written)?;
+        check_dependencies(&outputs, &x)?;
+        self.check_outside_writes(&outputs, &written)?;
         add_writes(written);
         Ok(outputs.iter().map(|output| output.array().clone()).collect())
     }
@@ -205,11 +205,11 @@ impl Operation for Checkpoint {
 }
 
 /// Refuses results that depend on a leaf which is not in `inputs`, because its gradient would be lost.
-fn known(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
+fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
     let refused = |reason: String| Err(Error::invalid("checkpoint", reason));
     let allowed: Vec<Edge> = inputs.iter().map(|x| x.edge()).collect();
-    let mut seen: ByAddress<()> = ByAddress::default();
-    let mut next: Vec<Arc<Recorded>> = vec![];
+    let mut seen: AddressMap<()> = AddressMap::default();
+    let mut next: Vec<Arc<GraphNode>> = vec![];
     let mut edges: Vec<Edge> = vec![];
     for output in outputs {
         if !output.dtype().is_float() {

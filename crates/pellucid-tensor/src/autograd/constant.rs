@@ -8,9 +8,9 @@ use pellucid_ir::Result;
 use smallvec::smallvec;
 
 /// The derivative of a value that does not depend on its inputs: zeros.
-struct Constant;
+struct ZeroDerivative;
 
-impl Derivative for Constant {
+impl Derivative for ZeroDerivative {
     fn name(&self) -> &'static str {
         "constant"
     }
@@ -26,10 +26,10 @@ impl Derivative for Constant {
 
 /// Returns a gradient that depends on none of `edges` as a tracked function of all of them, with derivative zero. For
 /// example, the second derivative of x·x is 2, and the third is 0.
-pub(super) fn differentiable(gradient: Tensor, edges: &[Edge]) -> Tensor {
+pub(super) fn with_zero_derivative(gradient: Tensor, edges: &[Edge]) -> Tensor {
     if gradient.requires_grad() || !edges.iter().any(Edge::is_tracked) {
         return gradient;
     }
     let outputs = smallvec![gradient.array().clone()];
-    record_outputs(edges.iter().cloned().collect(), outputs, Vec::new(), Constant).pop().expect("one output")
+    record_outputs(edges.iter().cloned().collect(), outputs, Vec::new(), ZeroDerivative).pop().expect("one output")
 }

@@ -1,10 +1,10 @@
 //! The recorded graph: nodes, edges, and gradient slots.
 
-use super::applied::SavedDerivative;
 use super::hook::Hooks;
 use super::operation::Derivative;
+use super::saved_derivative::SavedDerivative;
 use crate::engine;
-use crate::tensor::{Inner, Tensor};
+use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Meta;
 use smallvec::SmallVec;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
-pub(crate) struct Slot {
+pub(crate) struct GradientSlot {
     pub(crate) meta: Meta,
     pub(crate) hooks: Arc<Hooks>,
     grad: Mutex<Option<Tensor>>,
@@ -22,9 +22,9 @@ pub(crate) struct Slot {
     preset: AtomicBool,
 }
 
-impl Slot {
-    pub(crate) fn new(meta: Meta) -> Slot {
-        Slot { meta, hooks: Arc::default(), grad: Mutex::new(None), preset: AtomicBool::new(false) }
+impl GradientSlot {
+    pub(crate) fn new(meta: Meta) -> GradientSlot {
+        GradientSlot { meta, hooks: Arc::default(), grad: Mutex::new(None), preset: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
@@ -37,27 +37,30 @@ impl Slot {
     }
 
     /// Returns the gradient.
-    pub(crate) fn get(self: &Arc<Slot>) -> Option<Tensor> {
-        engine::touch(self, false);
+    pub(crate) fn get(self: &Arc<GradientSlot>) -> Option<Tensor> {
+        engine::record_slot_access(self, false);
         self.get_untracked()
     }
 
     /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
-    pub(crate) fn update(self: &Arc<Slot>, change: impl FnOnce(&mut Option<Tensor>) -> Result<()>) -> Result<()> {
-        engine::touch(self, false);
+    pub(crate) fn update(
+        self: &Arc<GradientSlot>,
+        change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,
+    ) -> Result<()> {
+        engine::record_slot_access(self, false);
         change(&mut self.lock())?;
         self.preset.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set, with which a pass from this tensor starts.
-    pub(crate) fn preset(self: &Arc<Slot>) -> Option<Tensor> {
+    pub(crate) fn preset(self: &Arc<GradientSlot>) -> Option<Tensor> {
         if self.preset.load(Ordering::Relaxed) { self.get() } else { None }
     }
 
     /// Replaces the gradient without reading it.
-    pub(crate) fn set(self: &Arc<Slot>, grad: Option<Tensor>) {
-        engine::touch(self, true);
+    pub(crate) fn set(self: &Arc<GradientSlot>, grad: Option<Tensor>) {
+        engine::record_slot_access(self, true);
         self.preset.store(grad.is_some(), Ordering::Relaxed);
         // The old gradient is dropped after the lock is released: it may own a long graph.
         let old = std::mem::replace(&mut *self.lock(), grad);
@@ -77,9 +80,9 @@ pub(crate) enum Edge {
     /// No producer: the input requires no gradient.
     None,
     /// A leaf. If its last handle was dropped, its gradient is not needed.
-    Leaf(Weak<Slot>),
+    Leaf(Weak<GradientSlot>),
     /// An output of a node.
-    Node(Arc<Recorded>, u32),
+    Node(Arc<GraphNode>, u32),
 }
 
 impl Edge {
@@ -102,72 +105,72 @@ impl Edge {
     pub(crate) fn same(&self, other: &Edge) -> bool {
         match (self, other) {
             (Edge::Leaf(a), Edge::Leaf(b)) => Weak::ptr_eq(a, b),
-            (Edge::Node(a, i), Edge::Node(b, j)) => same_node(a, b) && i == j,
+            (Edge::Node(a, i), Edge::Node(b, j)) => is_same_node(a, b) && i == j,
             _ => false,
         }
     }
 }
 
-pub(crate) fn address(node: &Arc<Recorded>) -> *const () {
+pub(crate) fn address(node: &Arc<GraphNode>) -> *const () {
     Arc::as_ptr(node).cast()
 }
 
-pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
+pub(crate) fn is_same_node(a: &Arc<GraphNode>, b: &Arc<GraphNode>) -> bool {
     address(a) == address(b)
 }
 
 /// The rarely used fields of a node.
 #[derive(Default)]
-struct Details {
+struct NodeDetails {
     /// The output tensors. It is unset for a single output that was created together with the node.
-    outputs: OnceLock<Box<[Weak<Inner>]>>,
+    outputs: OnceLock<Box<[Weak<TensorInner>]>>,
     hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
 
 /// An applied operation. The trait object is its last field, so a node is one allocation.
-pub(crate) struct Recorded<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
+pub(crate) struct GraphNode<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
     pub(crate) metas: SmallVec<[Meta; 1]>,
     /// The single output tensor if it was created together with the node, else dangling.
-    output: Weak<Inner>,
+    output: Weak<TensorInner>,
     /// True if an output keeps its gradient or has hooks.
     pub(crate) observed: AtomicBool,
-    details: OnceLock<Box<Details>>,
-    pub(crate) applied: A,
+    details: OnceLock<Box<NodeDetails>>,
+    pub(crate) saved_derivative: A,
 }
 
-impl<A: SavedDerivative> Recorded<A> {
-    /// Creates a node. `output` is its single output; a dangling `output` means that [`Recorded::note`] follows.
+impl<A: SavedDerivative> GraphNode<A> {
+    /// Creates a node. `output` is its single output; a dangling `output` means that [`GraphNode::set_outputs`] follows.
     #[inline(always)]
     pub(crate) fn new(
         edges: SmallVec<[Edge; 2]>,
         metas: SmallVec<[Meta; 1]>,
-        output: Weak<Inner>,
-        applied: A,
-    ) -> Recorded<A> {
+        output: Weak<TensorInner>,
+        saved_derivative: A,
+    ) -> GraphNode<A> {
         let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
         let (observed, details) = (AtomicBool::new(false), OnceLock::new());
-        Recorded { edges, generation, metas, output, observed, details, applied }
+        GraphNode { edges, generation, metas, output, observed, details, saved_derivative }
     }
 }
 
-impl Recorded {
+impl GraphNode {
     pub(crate) fn derivative(&self) -> &dyn Derivative {
-        self.applied.derivative()
+        self.saved_derivative.derivative()
     }
 
-    fn details(&self) -> &Details {
+    fn details(&self) -> &NodeDetails {
         self.details.get_or_init(Default::default)
     }
 
     /// Stores weak handles of the outputs. Later calls change nothing.
-    pub(crate) fn note(&self, outputs: &[Tensor]) {
+    pub(crate) fn set_outputs(&self, outputs: &[Tensor]) {
         let _ = self.details().outputs.set(outputs.iter().map(Tensor::downgrade).collect());
     }
 
-    /// Returns weak handles of the output tensors; empty before [`Recorded::note`].
-    pub(crate) fn outputs(&self) -> &[Weak<Inner>] {
+    /// Returns weak handles of the output tensors; empty before [`GraphNode::set_outputs`].
+    pub(crate) fn outputs(&self) -> &[Weak<TensorInner>] {
         if !self.output.ptr_eq(&Weak::new()) {
             return std::slice::from_ref(&self.output);
         }
@@ -175,8 +178,8 @@ impl Recorded {
     }
 
     /// Stores a weak handle of the single output of a write in place, or of a view derived after it.
-    pub(crate) fn note_late(&self, output: &Tensor) {
-        self.note(std::slice::from_ref(output));
+    pub(crate) fn set_output_of_write(&self, output: &Tensor) {
+        self.set_outputs(std::slice::from_ref(output));
         if output.keeps_grad() {
             self.observed.store(true, Ordering::Release);
         }
@@ -197,37 +200,37 @@ impl Recorded {
 
 thread_local! {
     /// Nodes without owners that wait to be dropped, while another node is being dropped.
-    static DYING: RefCell<Option<Dying>> = const { RefCell::new(None) };
+    static DROP_QUEUE: RefCell<Option<DropQueue>> = const { RefCell::new(None) };
 }
 
-type Dying = SmallVec<[Arc<Recorded>; 4]>;
+type DropQueue = SmallVec<[Arc<GraphNode>; 4]>;
 
-impl<A: SavedDerivative + ?Sized> Drop for Recorded<A> {
+impl<A: SavedDerivative + ?Sized> Drop for GraphNode<A> {
     /// Drops the producers in a loop: recursive drops of a chain of a million nodes would overflow the stack.
     fn drop(&mut self) {
-        let mut own: Option<Dying> = None;
+        let mut own: Option<DropQueue> = None;
         while let Some(edge) = self.edges.pop() {
             let Edge::Node(node, _) = edge else { continue };
             let mut node = Some(node);
             // If the thread is ending and its list is gone, the node is dropped here.
-            let queued = DYING.try_with(|dying| match &mut *dying.borrow_mut() {
+            let queued = DROP_QUEUE.try_with(|dying| match &mut *dying.borrow_mut() {
                 Some(list) => list.push(node.take().expect("not yet queued")),
                 None => own.get_or_insert_default().push(node.take().expect("not yet queued")),
             });
             drop((queued, node));
         }
         let Some(own) = own else { return };
-        DYING.with(|dying| *dying.borrow_mut() = Some(own));
-        while let Some(node) = DYING.with(|dying| dying.borrow_mut().as_mut().and_then(SmallVec::pop)) {
+        DROP_QUEUE.with(|dying| *dying.borrow_mut() = Some(own));
+        while let Some(node) = DROP_QUEUE.with(|dying| dying.borrow_mut().as_mut().and_then(SmallVec::pop)) {
             drop(node);
         }
-        DYING.with(|dying| *dying.borrow_mut() = None);
+        DROP_QUEUE.with(|dying| *dying.borrow_mut() = None);
     }
 }
 
 /// A node of the autograd graph: an operation that was applied to tracked tensors.
 #[derive(Clone)]
-pub struct Node(pub(crate) Arc<Recorded>);
+pub struct Node(pub(crate) Arc<GraphNode>);
 
 /// The producer of an input of a [`Node`].
 #[derive(Clone, Debug)]
@@ -280,7 +283,7 @@ impl Node {
 
 impl PartialEq for Node {
     fn eq(&self, other: &Node) -> bool {
-        same_node(&self.0, &other.0)
+        is_same_node(&self.0, &other.0)
     }
 }
 

@@ -8,14 +8,14 @@
 //! The node of a write saves no element. The gradient of the base value is the incoming one with 0 in the written
 //! region; the gradient of the source is the incoming one in that region.
 
-use super::anomaly::note_line;
-use super::applied::SavedDerivativeOf;
-use super::graph::{Edge, Recorded};
+use super::anomaly::note_forward_location;
+use super::graph::{Edge, GraphNode};
 use super::operation::{Derivative, SavedValue};
+use super::saved_derivative::SavedDerivativeOf;
 use crate::array::Array;
 use crate::engine;
 use crate::ops::{Embedded, Strided};
-use crate::tensor::{Creator, Inner, Tensor};
+use crate::tensor::{Creator, Tensor, TensorInner};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -33,13 +33,13 @@ pub(crate) struct ViewBase {
     /// An operation that is not declared as a view returned memory of this base.
     is_opaque: AtomicBool,
     /// The base tensor is itself a view that was made under `no_grad`, so its own base would not follow its writes.
-    is_apart: bool,
+    is_untracked_view: bool,
     /// The base tensor is a leaf that requires a gradient.
     is_tracked_leaf: AtomicBool,
     /// True after a view became a leaf that requires a gradient.
     has_leaf_views: AtomicBool,
     /// The views that became such leaves. Dropped ones are removed at the next check.
-    leaf_views: Mutex<Vec<Weak<Inner>>>,
+    leaf_views: Mutex<Vec<Weak<TensorInner>>>,
     /// The history of the base value; until the first write, in the shape of `layout`.
     edge: Mutex<Edge>,
 }
@@ -52,7 +52,7 @@ impl ViewBase {
             dtype: tensor.dtype(),
             writes: AtomicU64::new(0),
             is_opaque: AtomicBool::new(false),
-            is_apart: tensor.is_apart(),
+            is_untracked_view: tensor.is_untracked_view(),
             is_tracked_leaf: AtomicBool::new(matches!(edge, Edge::Leaf(_))),
             has_leaf_views: AtomicBool::new(false),
             leaf_views: Mutex::default(),
@@ -137,7 +137,7 @@ impl ViewBase {
     }
 
     /// Converts the history of the base tensor to that of the base value, before the first write.
-    fn value(&self, edge: &mut Edge) {
+    fn convert_to_base_value(&self, edge: &mut Edge) {
         if !self.is_written() && !self.layout.is_contiguous() && edge.is_tracked() {
             let embedded = Embedded { layout: self.relative(&self.layout), shape: self.shape() };
             let before = std::mem::replace(edge, Edge::None);
@@ -146,7 +146,7 @@ impl ViewBase {
     }
 
     /// Creates a node whose output is the base value.
-    fn node<D: Derivative>(&self, edges: SmallVec<[Edge; 2]>, saved: Option<Array>, derivative: D) -> Arc<Recorded> {
+    fn node<D: Derivative>(&self, edges: SmallVec<[Edge; 2]>, saved: Option<Array>, derivative: D) -> Arc<GraphNode> {
         new_node(edges, Meta { shape: self.shape(), dtype: self.dtype }, saved, derivative)
     }
 
@@ -157,13 +157,13 @@ impl ViewBase {
         }
         match edge {
             Edge::Node(node, index) if tensor.is_base() && self.layout.is_contiguous() => {
-                node.note_late(tensor);
+                node.set_output_of_write(tensor);
                 Some((node.clone(), *index))
             }
             _ => {
                 let strided = Strided { layout: self.relative(tensor.array().layout()), shape: self.shape() };
                 let node = new_node(smallvec![edge.clone()], tensor.array().meta(), None, strided);
-                node.note_late(tensor);
+                node.set_output_of_write(tensor);
                 Some((node, 0))
             }
         }
@@ -241,7 +241,7 @@ impl Rewrite {
             );
             return Err(Error::invalid(op, reason));
         }
-        if base.is_apart && Arc::strong_count(target.array().storage()) > 1 {
+        if base.is_untracked_view && Arc::strong_count(target.array().storage()) > 1 {
             let reason = format!(
                 "the target of shape {} is a view that was made under no_grad(), and the tensor whose memory it shares would \
                  get no gradient; make the view outside of no_grad(), or detach() it, which separates its history",
@@ -269,18 +269,18 @@ impl Rewrite {
         let source = source.edge();
         let old = {
             let mut edge = base.lock();
-            base.value(&mut edge);
-            engine::rewriting(&base, &edge);
+            base.convert_to_base_value(&mut edge);
+            engine::record_history(&base, &edge);
             let before = if whole { Edge::None } else { edge.clone() };
             let edges = if index.is_some() { smallvec![before, source, Edge::None] } else { smallvec![before, source] };
             let node = base.node(edges, index, derivative);
-            note_line(|| Some(node.clone()));
+            note_forward_location(|| Some(node.clone()));
             base.writes.fetch_add(1, Ordering::Release);
             std::mem::replace(&mut *edge, Edge::Node(node, 0))
         };
         drop(old);
         if engine::mode() != engine::Mode::Capture {
-            engine::gradient_switched(target.array());
+            engine::count_requires_grad_change(target.array());
         }
         add_writes([base]);
     }
@@ -300,7 +300,7 @@ fn new_node<D: Derivative>(
     meta: Meta,
     saved: Option<Array>,
     derivative: D,
-) -> Arc<Recorded> {
+) -> Arc<GraphNode> {
     let saved: Vec<SavedValue> = saved.into_iter().map(SavedValue::constant).collect();
-    Arc::new(Recorded::new(edges, smallvec![meta], Weak::new(), SavedDerivativeOf::new(saved, derivative)))
+    Arc::new(GraphNode::new(edges, smallvec![meta], Weak::new(), SavedDerivativeOf::new(saved, derivative)))
 }

@@ -1,7 +1,7 @@
 //! Matrices of derivatives, computed row by row: `jacobian`, `hessian`.
 
 use super::mode::{enable_grad, is_grad_enabled};
-use super::transform::{Grad, grad, tracked};
+use super::transform::{Grad, grad, track_inputs};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape};
@@ -24,7 +24,7 @@ use pellucid_ir::{Error, Result, Shape};
 pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let x = tracked(create_graph, &[x])?.remove(0);
+    let x = track_inputs(create_graph, &[x])?.remove(0);
     let y = f(&x)?;
     let shape: Shape = y.shape().iter().chain(x.shape().iter()).copied().collect();
     if !y.requires_grad() || y.size() == 0 {

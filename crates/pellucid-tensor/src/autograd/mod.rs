@@ -12,7 +12,6 @@
 //! (`in_place.rs`).
 
 mod anomaly;
-mod applied;
 mod check;
 mod checkpoint;
 mod constant;
@@ -23,6 +22,7 @@ mod jacobian;
 mod mode;
 mod operation;
 mod pass;
+mod saved_derivative;
 mod transform;
 
 pub use anomaly::{AnomalyMode, Call, called, detect_anomaly};
@@ -36,10 +36,10 @@ pub use operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved,
 pub use pass::Backward;
 pub use transform::{Grad, grad, hvp, jvp, vjp};
 
-pub(crate) use applied::SavedDerivative;
-pub(crate) use graph::Slot;
-pub(crate) use graph::{Edge, Recorded, same_node};
+pub(crate) use graph::GradientSlot;
+pub(crate) use graph::{Edge, GraphNode, is_same_node};
 pub(crate) use in_place::{Rewrite, ViewBase, shifted};
 pub(crate) use operation::{Derivative, SavedValue, is_recorded, record, record_outputs, untracked};
 pub(crate) use pass::{AddressHasher, backward};
+pub(crate) use saved_derivative::SavedDerivative;
 pub(crate) use transform::collect_gradients;

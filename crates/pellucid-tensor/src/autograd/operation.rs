@@ -1,12 +1,12 @@
 //! The trait `Operation`, and `apply`, which runs and records operations.
 
-use super::anomaly::note_line;
-use super::applied::{SavedDerivative, SavedDerivativeOf};
-use super::graph::{Edge, Recorded, Slot};
+use super::anomaly::note_forward_location;
+use super::graph::{Edge, GradientSlot, GraphNode};
 use super::mode::{is_grad_enabled, set_grad_enabled};
+use super::saved_derivative::{SavedDerivative, SavedDerivativeOf};
 use crate::array::Array;
 use crate::autocast::autocast_off;
-use crate::tensor::{Inner, Tensor};
+use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
@@ -118,10 +118,10 @@ impl Needed {
 pub struct Saves<'a> {
     edges: &'a [Edge],
     reuse: Option<usize>,
-    wanted: SmallVec<[Wanted; 4]>,
+    wanted: SmallVec<[SaveRequest; 4]>,
 }
 
-enum Wanted {
+enum SaveRequest {
     Input(usize),
     Output(usize),
     Array(Box<Array>),
@@ -145,29 +145,29 @@ impl Saves<'_> {
 
     /// Saves input `index`.
     pub fn input(&mut self, index: usize) {
-        if !self.wanted.iter().any(|w| matches!(w, Wanted::Input(i) if *i == index)) {
-            self.save(Wanted::Input(index));
+        if !self.wanted.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == index)) {
+            self.save(SaveRequest::Input(index));
         }
     }
 
     /// Saves output `index`.
     pub fn output(&mut self, index: usize) {
-        if !self.wanted.iter().any(|w| matches!(w, Wanted::Output(j) if *j == index)) {
-            self.save(Wanted::Output(index));
+        if !self.wanted.iter().any(|w| matches!(w, SaveRequest::Output(j) if *j == index)) {
+            self.save(SaveRequest::Output(index));
         }
     }
 
     /// Saves an intermediate value, which is a constant in `backward`.
     pub fn array(&mut self, array: Array) {
-        self.save(Wanted::Array(Box::new(array)));
+        self.save(SaveRequest::Array(Box::new(array)));
     }
 
     /// Returns the input whose storage an output may reuse: it is uniquely owned and not saved.
     pub(crate) fn reusable(&self) -> Option<usize> {
-        self.reuse.filter(|&r| !self.wanted.iter().any(|w| matches!(w, Wanted::Input(i) if *i == r)))
+        self.reuse.filter(|&r| !self.wanted.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == r)))
     }
 
-    fn save(&mut self, wanted: Wanted) {
+    fn save(&mut self, wanted: SaveRequest) {
         if self.any() {
             self.wanted.push(wanted);
         }
@@ -177,22 +177,22 @@ impl Saves<'_> {
 /// A value that is saved for `backward`: the array, its origin, and its version when it was saved.
 pub(crate) struct SavedValue {
     array: Array,
-    origin: Origin,
+    origin: SavedOrigin,
     version: u64,
 }
 
 impl SavedValue {
     /// Saves input `index` of a node. When it is read, it has the history of the node's edge.
     pub(crate) fn input(array: &Array, index: usize) -> SavedValue {
-        SavedValue { array: array.clone(), origin: Origin::Input(index), version: array.storage().version() }
+        SavedValue { array: array.clone(), origin: SavedOrigin::Input(index), version: array.storage().version() }
     }
 
     #[inline]
-    fn new(wanted: Wanted, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
+    fn new(wanted: SaveRequest, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
         let (array, origin) = match &wanted {
-            Wanted::Input(i) => (inputs[*i], Origin::Input(*i)),
-            Wanted::Output(j) => (&outputs[*j], Origin::Output(*j)),
-            Wanted::Array(array) => (&**array, Origin::Constant),
+            SaveRequest::Input(i) => (inputs[*i], SavedOrigin::Input(*i)),
+            SaveRequest::Output(j) => (&outputs[*j], SavedOrigin::Output(*j)),
+            SaveRequest::Array(array) => (&**array, SavedOrigin::Constant),
         };
         SavedValue { array: array.clone(), origin, version: array.storage().version() }
     }
@@ -200,12 +200,12 @@ impl SavedValue {
     /// Saves an intermediate value, without history.
     pub(crate) fn constant(array: Array) -> SavedValue {
         let version = array.storage().version();
-        SavedValue { array, origin: Origin::Constant, version }
+        SavedValue { array, origin: SavedOrigin::Constant, version }
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Origin {
+enum SavedOrigin {
     Input(usize),
     Output(usize),
     Constant,
@@ -213,9 +213,9 @@ enum Origin {
 
 /// The values that `forward` saved, as tensors with their history.
 pub struct Saved<'a> {
-    pub(crate) node: &'a Arc<Recorded>,
+    pub(crate) node: &'a Arc<GraphNode>,
     pub(crate) values: &'a [SavedValue],
-    pub(crate) slots: &'a [Option<Arc<Slot>>],
+    pub(crate) slots: &'a [Option<Arc<GradientSlot>>],
 }
 
 impl Saved<'_> {
@@ -224,7 +224,7 @@ impl Saved<'_> {
     /// # Errors
     /// [`Error::SavedValueModified`] if it was written to since.
     pub fn input(&self, index: usize) -> Result<Tensor> {
-        self.find(Origin::Input(index))
+        self.find(SavedOrigin::Input(index))
     }
 
     /// Returns output `index`, which `forward` saved.
@@ -232,18 +232,18 @@ impl Saved<'_> {
     /// # Errors
     /// [`Error::SavedValueModified`] if it was written to since.
     pub fn output(&self, index: usize) -> Result<Tensor> {
-        self.find(Origin::Output(index))
+        self.find(SavedOrigin::Output(index))
     }
 
     /// Returns the `k`-th intermediate value that `forward` saved.
     pub fn array(&self, k: usize) -> Result<Tensor> {
-        let value = self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k);
+        let value = self.values.iter().filter(|v| v.origin == SavedOrigin::Constant).nth(k);
         self.unpack(value)
     }
 
     /// Returns the elements of the `k`-th intermediate value that `forward` saved.
     pub(crate) fn constant(&self, k: usize) -> Result<&Array> {
-        self.checked(self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k)).map(|v| &v.array)
+        self.checked(self.values.iter().filter(|v| v.origin == SavedOrigin::Constant).nth(k)).map(|v| &v.array)
     }
 
     /// Returns true if the gradient of input `index` is needed: its tensor is tracked and still exists.
@@ -292,15 +292,15 @@ impl Saved<'_> {
 
     /// Returns the elements of input `index`, without its history.
     pub(crate) fn input_array(&self, index: usize) -> Result<&Array> {
-        self.checked(self.values.iter().find(|v| v.origin == Origin::Input(index))).map(|v| &v.array)
+        self.checked(self.values.iter().find(|v| v.origin == SavedOrigin::Input(index))).map(|v| &v.array)
     }
 
     /// Returns the elements of output `index`, without its history.
     pub(crate) fn output_array(&self, index: usize) -> Result<&Array> {
-        self.checked(self.values.iter().find(|v| v.origin == Origin::Output(index))).map(|v| &v.array)
+        self.checked(self.values.iter().find(|v| v.origin == SavedOrigin::Output(index))).map(|v| &v.array)
     }
 
-    fn find(&self, origin: Origin) -> Result<Tensor> {
+    fn find(&self, origin: SavedOrigin) -> Result<Tensor> {
         self.unpack(self.values.iter().find(|v| v.origin == origin))
     }
 
@@ -325,9 +325,9 @@ impl Saved<'_> {
             return Ok(Tensor::from(array));
         }
         Ok(match value.origin {
-            Origin::Constant => Tensor::from(array),
-            Origin::Output(index) => Tensor::recorded(array, self.node.clone(), index),
-            Origin::Input(index) => match &self.node.edges[index] {
+            SavedOrigin::Constant => Tensor::from(array),
+            SavedOrigin::Output(index) => Tensor::recorded(array, self.node.clone(), index),
+            SavedOrigin::Input(index) => match &self.node.edges[index] {
                 Edge::Node(producer, output) => Tensor::recorded(array, producer.clone(), *output as usize),
                 _ => Tensor::leaf(array, self.slots[index].clone()),
             },
@@ -337,7 +337,7 @@ impl Saved<'_> {
 
 /// The incoming gradients of an operation's outputs.
 pub struct Gradients<'a> {
-    pub(crate) node: &'a Arc<Recorded>,
+    pub(crate) node: &'a Arc<GraphNode>,
     pub(crate) values: &'a [Option<Tensor>],
     /// Takes the sum of the gradients that an input has received so far.
     pub(crate) sums: &'a dyn Fn(usize) -> Option<Tensor>,
@@ -407,7 +407,7 @@ pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor
     if is_grad_enabled() {
         share_history(is_view, inputs, &outputs);
     } else if is_view {
-        outputs.iter().for_each(|output| output.set_apart(inputs[0]));
+        outputs.iter().for_each(|output| output.mark_untracked_view(inputs[0]));
     }
     Ok(outputs)
 }
@@ -418,7 +418,7 @@ fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     for output in outputs {
         for input in inputs {
             if output.array().shares_storage(input.array()) && output.dtype().is_float() {
-                output.follow(input);
+                output.share_view_base(input);
                 if !is_view {
                     input.view_base().set_opaque();
                 }
@@ -479,17 +479,19 @@ pub(crate) fn record<W, D: Derivative>(
     wanted.reverse();
     let mut next = |outputs: &[Array]| SavedValue::new(wanted.pop().expect("counted above"), arrays, outputs);
     let results = match count {
-        0 => results(edges, outputs, |outputs| SavedDerivativeOf::new([], derivative(what, outputs))),
-        1 => results(edges, outputs, |outputs| SavedDerivativeOf::new([next(outputs)], derivative(what, outputs))),
-        2 => results(edges, outputs, |outputs| {
+        0 => build_results(edges, outputs, |outputs| SavedDerivativeOf::new([], derivative(what, outputs))),
+        1 => {
+            build_results(edges, outputs, |outputs| SavedDerivativeOf::new([next(outputs)], derivative(what, outputs)))
+        }
+        2 => build_results(edges, outputs, |outputs| {
             SavedDerivativeOf::new([next(outputs), next(outputs)], derivative(what, outputs))
         }),
-        _ => results(edges, outputs, |outputs| {
+        _ => build_results(edges, outputs, |outputs| {
             let saved: Vec<SavedValue> = (0..count).map(|_| next(outputs)).collect();
             SavedDerivativeOf::new(saved, derivative(what, outputs))
         }),
     };
-    note_line(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
+    note_forward_location(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
     Ok(results)
 }
 
@@ -501,30 +503,30 @@ pub(crate) fn record_outputs<D: Derivative>(
     saved: Vec<SavedValue>,
     derivative: D,
 ) -> SmallVec<[Tensor; 1]> {
-    results(edges, outputs, |_| SavedDerivativeOf::new(saved, derivative))
+    build_results(edges, outputs, |_| SavedDerivativeOf::new(saved, derivative))
 }
 
 /// Creates the results and their node. A result owns the node, and the node has weak references to its results.
 #[inline(always)]
-fn results<A: SavedDerivative + 'static>(
+fn build_results<A: SavedDerivative + 'static>(
     edges: SmallVec<[Edge; 2]>,
     mut outputs: Arrays,
-    applied: impl FnOnce(&[Array]) -> A,
+    saved_derivative: impl FnOnce(&[Array]) -> A,
 ) -> SmallVec<[Tensor; 1]> {
     let meta = |array: &Array| Meta { shape: array.shape().clone(), dtype: array.dtype() };
-    let node = |outputs: &[Array], metas, output| Recorded::new(edges, metas, output, applied(outputs));
+    let node = |outputs: &[Array], metas, output| GraphNode::new(edges, metas, output, saved_derivative(outputs));
     if outputs.len() == 1 {
         let node =
             |one: &Array, output| Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), output));
         return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("one output"), node)]);
     }
-    let node: Arc<Recorded> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Weak::new()));
+    let node: Arc<GraphNode> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Weak::new()));
     let mut results = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();
         results.push(if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) });
     }
-    node.note(&results);
+    node.set_outputs(&results);
     results
 }
 
@@ -532,5 +534,5 @@ fn results<A: SavedDerivative + 'static>(
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Tensor>();
-    shared::<Inner>();
+    shared::<TensorInner>();
 };

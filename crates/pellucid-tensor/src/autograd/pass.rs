@@ -1,8 +1,8 @@
 //! The backward pass: each node runs once, after all its consumers, latest generation first.
 
-use super::anomaly::line_of;
-use super::constant::differentiable;
-use super::graph::{Edge, Recorded, Slot, address};
+use super::anomaly::forward_location;
+use super::constant::with_zero_derivative;
+use super::graph::{Edge, GradientSlot, GraphNode, address};
 use super::hook::Hooks;
 use super::mode::set_grad_enabled;
 use super::operation::{Gradients, InputGradients, Needed, Saved};
@@ -49,7 +49,7 @@ pub struct Backward {
 pub(crate) fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
     let gradient = options.gradient.take();
     let preset = if gradient.is_none() { output.preset_grad() } else { None };
-    let mut pass = Pass::new(&options);
+    let mut pass = BackwardPass::new(&options);
     // A preset gradient is in the slot of the output already and must not be added to it.
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
@@ -76,12 +76,12 @@ impl Hasher for AddressHasher {
 
 /// A map from addresses to values: a short list for few entries (a chain has one at a time), then a hash table.
 #[derive(Default)]
-pub(crate) struct ByAddress<V> {
+pub(crate) struct AddressMap<V> {
     few: SmallVec<[(usize, V); 8]>,
     many: HashMap<usize, V, BuildHasherDefault<AddressHasher>>,
 }
 
-impl<V: Copy> ByAddress<V> {
+impl<V: Copy> AddressMap<V> {
     const FEW: usize = 8;
 
     pub(crate) fn get(&self, address: usize) -> Option<V> {
@@ -108,24 +108,24 @@ impl<V: Copy> ByAddress<V> {
 }
 
 /// A queued node with the gradients that its outputs have received.
-struct Waiting {
-    node: Arc<Recorded>,
+struct QueuedNode {
+    node: Arc<GraphNode>,
     gradients: SmallVec<[Option<Tensor>; 1]>,
 }
 
 /// The priority queue of nodes: the latest generation first, within a generation in order of arrival.
 #[derive(Default)]
-struct Queue {
+struct NodeQueue {
     /// The next entry, outside of the heap: a chain has only this entry, and the heap allocates nothing.
-    first: Option<Turn>,
-    rest: BinaryHeap<Turn>,
+    first: Option<QueueEntry>,
+    rest: BinaryHeap<QueueEntry>,
     arrivals: usize,
 }
 
 /// A node's generation, its arrival number, and its index in `waiting`.
-type Turn = (u64, Reverse<usize>, usize);
+type QueueEntry = (u64, Reverse<usize>, usize);
 
-impl Queue {
+impl NodeQueue {
     fn push(&mut self, generation: u64, at: usize) {
         let turn = (generation, Reverse(self.arrivals), at);
         self.arrivals += 1;
@@ -149,58 +149,58 @@ impl Queue {
 }
 
 /// A leaf with its gradient of this pass.
-struct Arrived {
-    slot: Arc<Slot>,
+struct LeafGradient {
+    slot: Arc<GradientSlot>,
     gradient: Option<Tensor>,
 }
 
 /// A tensor whose gradient is collected for [`grad`](super::grad), not added to a slot.
-pub(crate) struct Target {
+pub(crate) struct GradTarget {
     pub(crate) edge: Edge,
     pub(crate) gradient: Option<Tensor>,
 }
 
 /// The state of one backward pass.
-pub(crate) struct Pass<'a> {
+pub(crate) struct BackwardPass<'a> {
     options: &'a Backward,
-    queue: Queue,
+    queue: NodeQueue,
     /// Queued nodes. Entries at the end are reused, so a chain needs one.
-    waiting: SmallVec<[Option<Waiting>; 2]>,
-    node_at: ByAddress<usize>,
-    leaves: SmallVec<[Arrived; 4]>,
-    leaf_at: ByAddress<usize>,
+    waiting: SmallVec<[Option<QueuedNode>; 2]>,
+    node_at: AddressMap<usize>,
+    leaves: SmallVec<[LeafGradient; 4]>,
+    leaf_at: AddressMap<usize>,
     /// Storages of gradients that have other owners: the caller of the pass, hooks, slots.
-    shared: ByAddress<()>,
+    shared: AddressMap<()>,
     /// For `grad`: the targets, and which nodes lead to them.
-    targets: Option<(&'a mut [Target], ByAddress<bool>)>,
+    targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
     /// The output whose preset gradient starts the pass.
     preset: Option<Edge>,
 }
 
-impl<'a> Pass<'a> {
-    pub(crate) fn new(options: &'a Backward) -> Pass<'a> {
-        Pass {
+impl<'a> BackwardPass<'a> {
+    pub(crate) fn new(options: &'a Backward) -> BackwardPass<'a> {
+        BackwardPass {
             options,
-            queue: Queue::default(),
+            queue: NodeQueue::default(),
             waiting: SmallVec::new(),
-            node_at: ByAddress::default(),
+            node_at: AddressMap::default(),
             leaves: SmallVec::new(),
-            leaf_at: ByAddress::default(),
-            shared: ByAddress::default(),
+            leaf_at: AddressMap::default(),
+            shared: AddressMap::default(),
             targets: None,
             preset: None,
         }
     }
 
     /// Collects the gradients of `targets` instead of filling slots.
-    pub(crate) fn toward(mut self, targets: &'a mut [Target], outputs: &[&Tensor]) -> Pass<'a> {
-        let leads = leading_to(targets, outputs);
+    pub(crate) fn with_targets(mut self, targets: &'a mut [GradTarget], outputs: &[&Tensor]) -> BackwardPass<'a> {
+        let leads = nodes_leading_to(targets, outputs);
         self.targets = Some((targets, leads));
         self
     }
 
     /// Returns the storages of gradients that have other owners.
-    pub(crate) fn into_shared(self) -> ByAddress<()> {
+    pub(crate) fn into_shared(self) -> AddressMap<()> {
         self.shared
     }
 
@@ -217,10 +217,10 @@ impl<'a> Pass<'a> {
                 return Err(Error::shapes(op, [g.shape(), output.shape()], help));
             }
         };
-        self.shared.insert(storage_of(&gradient), ());
+        self.shared.insert(storage_address(&gradient), ());
         match output.edge() {
-            Edge::Node(node, index) => self.arrive_at_node(op, &node, index, gradient),
-            edge => upgraded(&edge).map_or(Ok(()), |slot| self.arrive_at_leaf(op, slot, gradient)),
+            Edge::Node(node, index) => self.add_to_node(op, &node, index, gradient),
+            edge => live_leaf_slot(&edge).map_or(Ok(()), |slot| self.add_to_leaf(op, slot, gradient)),
         }
     }
 
@@ -230,31 +230,31 @@ impl<'a> Pass<'a> {
         // A gradient is computed in the dtypes of its forward computation.
         let _as_they_are = autocast_dtype().map(|_| autocast_off());
         while let Some(at) = self.queue.pop() {
-            let Waiting { node, mut gradients } = self.waiting[at].take().expect("each node is queued once");
+            let QueuedNode { node, mut gradients } = self.waiting[at].take().expect("each node is queued once");
             if at + 1 == self.waiting.len() {
                 self.waiting.pop();
             }
             self.node_at.remove(address(&node) as usize);
             self.observe(&node, &mut gradients)?;
-            self.step(&node, &gradients)?;
+            self.run_node(&node, &gradients)?;
         }
         self.finish()
     }
 
     /// Runs the backward computation of one node and adds the results to its producers.
-    fn step(&mut self, node: &Arc<Recorded>, gradients: &[Option<Tensor>]) -> Result<()> {
+    fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
         // A leaf whose last handle was dropped needs no gradient. The handles of the others are held until the end.
-        let mut slots: SmallVec<[Option<Arc<Slot>>; 2]> = SmallVec::new();
+        let mut slots: SmallVec<[Option<Arc<GradientSlot>>; 2]> = SmallVec::new();
         let mut needed = Needed::default();
         let mut any = false;
         for (i, edge) in node.edges.iter().enumerate() {
-            slots.push(upgraded(edge));
+            slots.push(live_leaf_slot(edge));
             let alive = match edge {
                 Edge::None => false,
                 Edge::Leaf(_) => slots[i].is_some(),
                 Edge::Node(..) => true,
             };
-            if alive && self.leads_on(edge) {
+            if alive && self.is_needed(edge) {
                 needed.insert(i);
                 any = true;
             }
@@ -265,7 +265,7 @@ impl<'a> Pass<'a> {
         let mut results = Ok(InputGradients::new());
         let this = RefCell::new(&mut *self);
         let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref());
-        let live = node.applied.with_saved(keep, &mut |values| {
+        let live = node.saved_derivative.with_saved(keep, &mut |values| {
             if any {
                 let saved = Saved { node, values, slots: &slots };
                 results = derivative.backward(&saved, &Gradients { node, values: gradients, sums: &sums }, needed);
@@ -276,15 +276,15 @@ impl<'a> Pass<'a> {
         }
         let results = results.map_err(|error| match error {
             Error::Anomaly { op, shape, node: None, .. } => {
-                Error::Anomaly { op, shape, node: Some(name), location: line_of(node) }
+                Error::Anomaly { op, shape, node: Some(name), location: forward_location(node) }
             }
             other => other,
         })?;
         for (i, gradient) in results.into_iter().enumerate() {
             if let Some(gradient) = gradient.filter(|_| needed.contains(i) && i < node.edges.len()) {
                 match (&node.edges[i], slots[i].take()) {
-                    (Edge::Node(producer, index), _) => self.arrive_at_node(name, producer, *index, gradient)?,
-                    (_, Some(slot)) => self.arrive_at_leaf(name, slot, gradient)?,
+                    (Edge::Node(producer, index), _) => self.add_to_node(name, producer, *index, gradient)?,
+                    (_, Some(slot)) => self.add_to_leaf(name, slot, gradient)?,
                     _ => {}
                 }
             }
@@ -294,7 +294,7 @@ impl<'a> Pass<'a> {
 
     /// Takes the sum that an input has received, for an operation that adds its own contribution. Returns `None` if the
     /// sum must be recorded.
-    fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<Slot>>) -> Option<Tensor> {
+    fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>) -> Option<Tensor> {
         let held = match edge {
             Edge::Node(node, index) => {
                 let at = self.node_at.get(address(node) as usize)?;
@@ -306,14 +306,14 @@ impl<'a> Pass<'a> {
     }
 
     /// Adds a gradient to the sum of an output of a node.
-    fn arrive_at_node(&mut self, from: &'static str, node: &Arc<Recorded>, index: u32, gradient: Tensor) -> Result<()> {
+    fn add_to_node(&mut self, from: &'static str, node: &Arc<GraphNode>, index: u32, gradient: Tensor) -> Result<()> {
         let index = index as usize;
-        check(from, &gradient, &node.metas[index])?;
+        check_gradient(from, &gradient, &node.metas[index])?;
         let key = address(node) as usize;
         let at = self.node_at.get(key).unwrap_or_else(|| {
             let at = self.waiting.len();
             let gradients = SmallVec::from_elem(None, node.metas.len());
-            self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
+            self.waiting.push(Some(QueuedNode { node: node.clone(), gradients }));
             self.queue.push(node.generation, at);
             self.node_at.insert(key, at);
             at
@@ -323,11 +323,11 @@ impl<'a> Pass<'a> {
     }
 
     /// Adds a gradient to the sum of a leaf.
-    fn arrive_at_leaf(&mut self, from: &'static str, slot: Arc<Slot>, gradient: Tensor) -> Result<()> {
-        check(from, &gradient, &slot.meta)?;
+    fn add_to_leaf(&mut self, from: &'static str, slot: Arc<GradientSlot>, gradient: Tensor) -> Result<()> {
+        check_gradient(from, &gradient, &slot.meta)?;
         let address = Arc::as_ptr(&slot) as usize;
         let at = self.leaf_at.get(address).unwrap_or_else(|| {
-            self.leaves.push(Arrived { slot, gradient: None });
+            self.leaves.push(LeafGradient { slot, gradient: None });
             self.leaf_at.insert(address, self.leaves.len() - 1);
             self.leaves.len() - 1
         });
@@ -335,10 +335,10 @@ impl<'a> Pass<'a> {
     }
 
     /// Passes the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
-    fn observe(&mut self, node: &Arc<Recorded>, gradients: &mut [Option<Tensor>]) -> Result<()> {
+    fn observe(&mut self, node: &Arc<GraphNode>, gradients: &mut [Option<Tensor>]) -> Result<()> {
         if let Some(hooks) = node.hooks() {
             for (hooks, gradient) in hooks.iter().zip(&mut *gradients) {
-                *gradient = gradient.take().map(|g| shown(hooks, g, &mut self.shared));
+                *gradient = gradient.take().map(|g| run_hooks(hooks, g, &mut self.shared));
             }
         }
         if let Some((targets, _)) = &mut self.targets {
@@ -358,7 +358,7 @@ impl<'a> Pass<'a> {
                     continue;
                 }
                 if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.keep_grad) {
-                    let storage = storage_of(gradient);
+                    let storage = storage_address(gradient);
                     // Slots never share a storage, because the user may write into each.
                     let is_shared = self.shared.get(storage).is_some() && !gradient.requires_grad();
                     let kept = if is_shared { ops::copy(gradient)? } else { gradient.clone() };
@@ -372,12 +372,12 @@ impl<'a> Pass<'a> {
 
     /// Moves the gradients of leaves to their targets or slots.
     fn finish(&mut self) -> Result<()> {
-        let Pass { options, leaves, shared, targets, .. } = self;
-        for Arrived { slot, gradient } in leaves.iter_mut() {
-            *gradient = gradient.take().map(|g| shown(&slot.hooks, g, shared));
+        let BackwardPass { options, leaves, shared, targets, .. } = self;
+        for LeafGradient { slot, gradient } in leaves.iter_mut() {
+            *gradient = gradient.take().map(|g| run_hooks(&slot.hooks, g, shared));
         }
         if let Some((targets, _)) = targets {
-            for Arrived { slot, gradient } in leaves.drain(..) {
+            for LeafGradient { slot, gradient } in leaves.drain(..) {
                 for target in targets.iter_mut() {
                     if matches!(&target.edge, Edge::Leaf(wanted) if wanted.as_ptr() == Arc::as_ptr(&slot)) {
                         target.gradient = gradient.clone();
@@ -387,27 +387,27 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         // The results of all hooks are checked before the first slot is written.
-        for Arrived { slot, gradient } in leaves.iter() {
-            gradient.iter().try_for_each(|g| check("hook", g, &slot.meta))?;
+        for LeafGradient { slot, gradient } in leaves.iter() {
+            gradient.iter().try_for_each(|g| check_gradient("hook", g, &slot.meta))?;
         }
         // A recorded gradient is differentiable with respect to all leaves, also if it is constant.
         let edges: Vec<Edge> = match options.create_graph {
             true => leaves.iter().map(|arrived| Edge::Leaf(Arc::downgrade(&arrived.slot))).collect(),
             false => Vec::new(),
         };
-        for Arrived { slot, gradient } in leaves.drain(..) {
+        for LeafGradient { slot, gradient } in leaves.drain(..) {
             let Some(gradient) = gradient else { continue };
-            let gradient = differentiable(gradient, &edges);
+            let gradient = with_zero_derivative(gradient, &edges);
             slot.update(|held| {
                 // If the slot has a gradient, the sum gets new storage.
-                let gradient = if held.is_none() { owned(gradient, shared)? } else { gradient };
+                let gradient = if held.is_none() { with_unique_storage(gradient, shared)? } else { gradient };
                 options.accumulate(held, gradient)
             })?;
         }
         Ok(())
     }
 
-    fn leads_on(&self, edge: &Edge) -> bool {
+    fn is_needed(&self, edge: &Edge) -> bool {
         match (&self.targets, edge) {
             (None, _) => true,
             (Some(_), Edge::None) => false,
@@ -446,15 +446,15 @@ impl Backward {
 /// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
 /// caller, a hook or a slot may hold it too. Recorded kernels hold their operands, so lazy and captured steps look up
 /// aliased storages in `shared`. They do not detect a user's operation that returns a saved value.
-pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
+pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut AddressMap<()>) -> Result<Tensor> {
     if gradient.requires_grad() {
         // A tracked gradient cannot be written in place, so a copy is not needed.
         return Ok(gradient);
     }
     let is_own = match engine::mode() {
-        engine::Mode::Eager | engine::Mode::Watched => gradient.is_unique(),
+        engine::Mode::Eager | engine::Mode::NanChecked => gradient.is_unique(),
         engine::Mode::Lazy | engine::Mode::Capture => {
-            let storage = storage_of(&gradient);
+            let storage = storage_address(&gradient);
             let is_first = shared.get(storage).is_none();
             shared.insert(storage, ());
             is_first && !gradient.array().layout().is_broadcast()
@@ -464,21 +464,21 @@ pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tens
 }
 
 /// Applies the hooks to a gradient. They may keep a handle of it, so its storage counts as shared.
-fn shown(hooks: &Hooks, gradient: Tensor, shared: &mut ByAddress<()>) -> Tensor {
+fn run_hooks(hooks: &Hooks, gradient: Tensor, shared: &mut AddressMap<()>) -> Tensor {
     if hooks.is_empty() {
         return gradient;
     }
     let gradient = hooks.run(gradient);
-    shared.insert(storage_of(&gradient), ());
+    shared.insert(storage_address(&gradient), ());
     gradient
 }
 
 /// Returns the address of the tensor's storage.
-fn storage_of(tensor: &Tensor) -> usize {
+fn storage_address(tensor: &Tensor) -> usize {
     Arc::as_ptr(tensor.array().storage()).addr()
 }
 
-fn upgraded(edge: &Edge) -> Option<Arc<Slot>> {
+fn live_leaf_slot(edge: &Edge) -> Option<Arc<GradientSlot>> {
     match edge {
         Edge::Leaf(slot) => slot.upgrade(),
         _ => None,
@@ -486,7 +486,7 @@ fn upgraded(edge: &Edge) -> Option<Arc<Slot>> {
 }
 
 /// Checks that a gradient has the shape and dtype of the operation's input.
-fn check(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
+fn check_gradient(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
     if *gradient.shape() != meta.shape {
         let help = "backward() must return gradients with the shapes of the inputs";
         return Err(Error::shapes(from, [gradient.shape(), &meta.shape], help));
@@ -499,10 +499,10 @@ fn check(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
 }
 
 /// Computes for every node that the outputs depend on whether it leads to a target.
-fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
-    let mut leads: ByAddress<bool> = ByAddress::default();
+fn nodes_leading_to(targets: &[GradTarget], outputs: &[&Tensor]) -> AddressMap<bool> {
+    let mut leads: AddressMap<bool> = AddressMap::default();
     // Depth-first search with an explicit stack: a node is decided after its producers.
-    let mut stack: Vec<(Arc<Recorded>, bool)> = Vec::new();
+    let mut stack: Vec<(Arc<GraphNode>, bool)> = Vec::new();
     for output in outputs {
         if let Edge::Node(node, _) = output.edge() {
             stack.push((node, false));
@@ -523,7 +523,7 @@ fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
         }
         // A placeholder until its producers are decided. The graph has no cycles, so it is not read before.
         leads.insert(key, false);
-        let producers: SmallVec<[Arc<Recorded>; 2]> = node
+        let producers: SmallVec<[Arc<GraphNode>; 2]> = node
             .edges
             .iter()
             .filter_map(|e| match e {

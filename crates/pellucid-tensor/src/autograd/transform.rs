@@ -3,10 +3,10 @@
 //! `jvp` and `hvp` differentiate a gradient. They need its graph, but only the values that the second pass reads. So
 //! they run in deferred mode, which skips all other kernels.
 
-use super::constant::differentiable;
+use super::constant::with_zero_derivative;
 use super::graph::Edge;
 use super::mode::{enable_grad, is_grad_enabled};
-use super::pass::{Backward, Pass, Target, owned};
+use super::pass::{Backward, BackwardPass, GradTarget, with_unique_storage};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -49,7 +49,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Ve
         return Ok(gradients);
     }
     let edges: Vec<Edge> = inputs.iter().map(|t| t.edge()).collect();
-    Ok(gradients.into_iter().map(|g| differentiable(g, &edges)).collect())
+    Ok(gradients.into_iter().map(|g| with_zero_derivative(g, &edges)).collect())
 }
 
 /// Computes gradients as [`grad`] does, for use within a backward pass. A gradient that depends on no input is an
@@ -60,11 +60,11 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
             return Err(Error::NotTracked { op: "grad", shape: input.shape().clone() });
         }
     }
-    let mut targets: Vec<Target> = inputs.iter().map(|t| Target { edge: t.edge(), gradient: None }).collect();
+    let mut targets: Vec<GradTarget> = inputs.iter().map(|t| GradTarget { edge: t.edge(), gradient: None }).collect();
     let backward =
         Backward { create_graph: options.create_graph, retain_graph: options.retain_graph, ..Default::default() };
     let mut seeds = options.grad_outputs.into_iter();
-    let mut pass = Pass::new(&backward).toward(&mut targets, outputs);
+    let mut pass = BackwardPass::new(&backward).with_targets(&mut targets, outputs);
     for output in outputs {
         pass.seed("grad", output, seeds.next().flatten())?;
     }
@@ -75,14 +75,14 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
         .into_iter()
         .zip(inputs)
         .map(|(target, input)| match target.gradient {
-            Some(gradient) => owned(gradient, &mut shared),
+            Some(gradient) => with_unique_storage(gradient, &mut shared),
             None => ops::zeros(input.shape(), input.dtype()),
         })
         .collect()
 }
 
 /// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one.
-pub(super) fn tracked(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let fresh = |t: &&Tensor| {
         if linked && t.requires_grad() { ops::identity(t) } else { Ok(t.detach().requires_grad_(true)) }
     };
@@ -101,14 +101,19 @@ pub fn vjp(
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = tracked(create_graph, inputs)?;
+    let inputs = track_inputs(create_graph, inputs)?;
     let outputs = f(&inputs)?;
-    let gradients = products(&outputs, &inputs, vectors, create_graph)?;
+    let gradients = vector_jacobian_products(&outputs, &inputs, vectors, create_graph)?;
     Ok((outputs, gradients))
 }
 
 /// Computes Σⱼ vⱼᵀ·∂outputⱼ/∂inputᵢ. Outputs that require no gradient contribute nothing.
-fn products(outputs: &[Tensor], inputs: &[Tensor], vectors: &[&Tensor], create_graph: bool) -> Result<Vec<Tensor>> {
+fn vector_jacobian_products(
+    outputs: &[Tensor],
+    inputs: &[Tensor],
+    vectors: &[&Tensor],
+    create_graph: bool,
+) -> Result<Vec<Tensor>> {
     let (mut tracked, mut seeds) = (Vec::new(), Vec::new());
     for (j, output) in outputs.iter().enumerate() {
         if output.requires_grad() {
@@ -134,14 +139,14 @@ pub fn jvp(
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = tracked(create_graph, inputs)?;
+    let inputs = track_inputs(create_graph, inputs)?;
     let outputs = f(&inputs)?;
-    let products = engine::deferred(|| {
+    let products = engine::run_deferred(|| {
         let dual = |y: &Tensor| Ok(ops::zeros(y.shape(), y.dtype())?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
         let duals: Vec<&Tensor> = duals.iter().collect();
         // A gradient that does not depend on its dual belongs to an output that does not depend on the inputs.
-        again(products(&outputs, &inputs, &duals, true)?, tangents, &duals, create_graph)
+        second_gradient(vector_jacobian_products(&outputs, &inputs, &duals, true)?, tangents, &duals, create_graph)
     })?;
     Ok((outputs, products))
 }
@@ -165,23 +170,28 @@ pub fn hvp(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = tracked(create_graph, inputs)?;
+    let inputs = track_inputs(create_graph, inputs)?;
     let value = f(&inputs)?;
     if value.size() != 1 {
         return Err(Error::NotAScalar { op: "hvp", shape: value.shape().clone() });
     }
     let inputs: Vec<&Tensor> = inputs.iter().collect();
-    let products = engine::deferred(|| {
+    let products = engine::run_deferred(|| {
         let first = grad(&[&value], &inputs, Grad { create_graph: true, ..Default::default() })?;
         // A constant first derivative has no graph and contributes nothing.
-        again(first, vectors, &inputs, create_graph)
+        second_gradient(first, vectors, &inputs, create_graph)
     })?;
     Ok((value, products))
 }
 
 /// Computes the gradient of first gradients, Σᵢ vᵢᵀ·∂firstᵢ/∂inputⱼ. First gradients that require no gradient
 /// contribute nothing.
-fn again(first: Vec<Tensor>, vectors: &[&Tensor], inputs: &[&Tensor], create_graph: bool) -> Result<Vec<Tensor>> {
+fn second_gradient(
+    first: Vec<Tensor>,
+    vectors: &[&Tensor],
+    inputs: &[&Tensor],
+    create_graph: bool,
+) -> Result<Vec<Tensor>> {
     let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
         first.iter().zip(vectors).filter(|(g, _)| g.requires_grad()).map(|(g, &v)| (g, Some(v.clone()))).unzip();
     grad(&linked, inputs, Grad { grad_outputs: seeds, create_graph, ..Default::default() })

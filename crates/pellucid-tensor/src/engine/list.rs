@@ -2,11 +2,11 @@
 //!
 //! A kernel is skipped if no handle outside of the list and no later kernel can read its results.
 
-use super::switch::HostFlags;
-use super::{MODE, Mode, Switched, Writes};
+use super::host_flag::HostFlags;
+use super::{MODE, Mode, ModeGuard, VersionUpdate};
 use crate::array::Array;
-use crate::autograd::{AddressHasher, Edge, Slot, ViewBase};
-use crate::tensor::{Inner, Tensor};
+use crate::autograd::{AddressHasher, Edge, GradientSlot, ViewBase};
+use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::backend::{POISONED, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// A kernel that has not run yet. It owns handles of its operands, so they outlive the handles of the caller.
-pub(crate) struct Recorded {
+pub(crate) struct RecordedKernel {
     pub(crate) kernel: Kernel,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
 }
 
 /// A gradient slot that a captured step uses, with its gradient before the step.
-pub(crate) struct Touched {
-    pub(crate) slot: Arc<Slot>,
+pub(crate) struct TouchedSlot {
+    pub(crate) slot: Arc<GradientSlot>,
     pub(crate) entry: Option<Tensor>,
     /// The step overwrites the slot before it reads it.
     pub(crate) cleared: bool,
@@ -35,29 +35,29 @@ pub(crate) struct Touched {
 /// Kernels in the order of submission, and the state that a captured step restores or depends on.
 pub(crate) struct Recording {
     pub(crate) id: u64,
-    pub(crate) kernels: Vec<Recorded>,
+    pub(crate) kernels: Vec<RecordedKernel>,
     /// Arrays that a captured step creates from host values.
     pub(crate) constants: Vec<Array>,
-    pub(crate) touched: Vec<Touched>,
+    pub(crate) touched: Vec<TouchedSlot>,
     /// The base values that a captured step writes in place, with their history before the step.
-    pub(crate) rewritten: Vec<(Arc<ViewBase>, Edge)>,
+    pub(crate) rewritten_bases: Vec<(Arc<ViewBase>, Edge)>,
     /// The tensors whose history the step changes.
-    pub(crate) rewrote: Vec<Weak<Inner>>,
-    pub(crate) switches: HostFlags,
+    pub(crate) rewritten_tensors: Vec<Weak<TensorInner>>,
+    pub(crate) host_flags: HostFlags,
 }
 
 /// Length at which a lazy list runs by itself, so that memory stays bounded.
-const LONG: usize = 10_000;
+const MAX_LAZY_KERNELS: usize = 10_000;
 
-type Shared = Arc<Mutex<Recording>>;
+type SharedRecording = Arc<Mutex<Recording>>;
 
 thread_local! {
-    static CURRENT: RefCell<Option<Shared>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<SharedRecording>> = const { RefCell::new(None) };
 }
 
 /// Lists by id, for threads that read a pending value of another thread's list.
-fn registry() -> MutexGuard<'static, HashMap<u64, Shared>> {
-    static LISTS: OnceLock<Mutex<HashMap<u64, Shared>>> = OnceLock::new();
+fn registry() -> MutexGuard<'static, HashMap<u64, SharedRecording>> {
+    static LISTS: OnceLock<Mutex<HashMap<u64, SharedRecording>>> = OnceLock::new();
     lock(LISTS.get_or_init(Default::default))
 }
 
@@ -75,35 +75,35 @@ impl Recording {
             kernels: Vec::new(),
             constants: Vec::new(),
             touched: Vec::new(),
-            rewritten: Vec::new(),
-            rewrote: Vec::new(),
-            switches: HostFlags::default(),
+            rewritten_bases: Vec::new(),
+            rewritten_tensors: Vec::new(),
+            host_flags: HostFlags::default(),
         }
     }
 
-    pub(super) fn note(&mut self, switch: &Arc<AtomicUsize>, value: Option<usize>) {
-        self.switches.note(switch, value);
+    pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
+        self.host_flags.note(flag, value);
     }
 
-    pub(crate) fn touch(&mut self, slot: &Arc<Slot>, clears: bool) {
+    pub(crate) fn record_slot_access(&mut self, slot: &Arc<GradientSlot>, clears: bool) {
         if !self.touched.iter().any(|t| Arc::ptr_eq(&t.slot, slot)) {
-            self.touched.push(Touched { slot: slot.clone(), entry: slot.get_untracked(), cleared: clears });
+            self.touched.push(TouchedSlot { slot: slot.clone(), entry: slot.get_untracked(), cleared: clears });
         }
     }
 
-    pub(super) fn rewriting(&mut self, base: &Arc<ViewBase>, edge: &Edge) {
-        if !self.rewritten.iter().any(|(known, _)| Arc::ptr_eq(known, base)) {
-            self.rewritten.push((base.clone(), edge.clone()));
+    pub(super) fn record_history(&mut self, base: &Arc<ViewBase>, edge: &Edge) {
+        if !self.rewritten_bases.iter().any(|(known, _)| Arc::ptr_eq(known, base)) {
+            self.rewritten_bases.push((base.clone(), edge.clone()));
         }
     }
 
     /// Restores the history that written base values had before the step, because a graph does not outlive its
     /// recording.
     pub(super) fn restore_histories(&mut self) {
-        for (base, edge) in self.rewritten.drain(..) {
+        for (base, edge) in self.rewritten_bases.drain(..) {
             base.restore(edge);
         }
-        for inner in std::mem::take(&mut self.rewrote).iter().filter_map(Weak::upgrade) {
+        for inner in std::mem::take(&mut self.rewritten_tensors).iter().filter_map(Weak::upgrade) {
             Tensor::from_inner(inner).refresh_history();
         }
     }
@@ -115,39 +115,39 @@ impl Recording {
                 out.storage().set_pending(self.id);
             }
         }
-        super::bump(outputs);
+        super::bump_versions(outputs);
         let own = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
-        self.kernels.push(Recorded { kernel, inputs: own(inputs), outputs: own(outputs) });
+        self.kernels.push(RecordedKernel { kernel, inputs: own(inputs), outputs: own(outputs) });
     }
 
     /// Runs the observable kernels in order. Each operand is released after its last use.
     fn flush(&mut self) -> Result<()> {
         // The mode is eager because a kernel may have to copy an operand, which must run before it.
-        let _eager = Switched::to(Mode::Eager);
-        let _flushing = Flushing(FLUSHING.replace(self.id));
-        let kernels = wanted(std::mem::take(&mut self.kernels));
+        let _eager = ModeGuard::to(Mode::Eager);
+        let _flushing = FlushGuard(FLUSHING.replace(self.id));
+        let kernels = observable_kernels(std::mem::take(&mut self.kernels));
         // Tensors from outside stay pending until the last write to them.
         let is_old = |out: &&Array| out.storage().buffer().is_allocated() && out.storage().pending() == self.id;
         let old: Vec<Array> = kernels.iter().flat_map(|k| &k.outputs).filter(is_old).cloned().collect();
         let result = self.run(kernels.into_iter());
-        end_wait(self.id, &old);
+        end_pending(self.id, &old);
         result
     }
 
-    fn run(&self, mut kernels: impl Iterator<Item = Recorded>) -> Result<()> {
+    fn run(&self, mut kernels: impl Iterator<Item = RecordedKernel>) -> Result<()> {
         while let Some(k) = kernels.next() {
             let inputs: Vec<&Array> = k.inputs.iter().collect();
             let outputs: Vec<&Array> = k.outputs.iter().collect();
             let new: SmallVec<[&Array; 4]> =
                 outputs.iter().copied().filter(|out| !out.storage().buffer().is_allocated()).collect();
-            let result = super::run(&k.kernel, &inputs, &outputs, Writes::Uncounted);
+            let result = super::run_kernel(&k.kernel, &inputs, &outputs, VersionUpdate::Skip);
             let settled = if result.is_ok() { READY } else { POISONED };
             for out in new.iter().filter(|out| out.storage().pending() == self.id) {
                 out.storage().set_pending(settled);
             }
             if result.is_err() {
                 // The outputs of later kernels may depend on the failed one, so they get no values.
-                kernels.for_each(|rest| end_wait(self.id, &rest.outputs));
+                kernels.for_each(|rest| end_pending(self.id, &rest.outputs));
                 return result;
             }
         }
@@ -156,7 +156,7 @@ impl Recording {
 }
 
 /// Selects the kernels whose outputs have a handle outside of the list, and the kernels that these depend on.
-fn wanted(mut kernels: Vec<Recorded>) -> Vec<Recorded> {
+fn observable_kernels(mut kernels: Vec<RecordedKernel>) -> Vec<RecordedKernel> {
     let address = |a: &Array| Arc::as_ptr(a.storage()).cast::<()>();
     // For each storage, the number of handles outside of the list. A storage that a selected kernel needs counts as
     // held.
@@ -178,7 +178,7 @@ fn wanted(mut kernels: Vec<Recorded>) -> Vec<Recorded> {
 }
 
 /// Resolves arrays that are pending on a list. A storage that has memory is ready; one without never gets values.
-fn end_wait(list: u64, arrays: &[Array]) {
+fn end_pending(list: u64, arrays: &[Array]) {
     for storage in arrays.iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
         storage.set_pending(if storage.buffer().is_allocated() { READY } else { POISONED });
     }
@@ -190,9 +190,9 @@ thread_local! {
 }
 
 /// Guard that restores the id of the list that ran before.
-struct Flushing(u64);
+struct FlushGuard(u64);
 
-impl Drop for Flushing {
+impl Drop for FlushGuard {
     fn drop(&mut self) {
         FLUSHING.set(self.0);
     }
@@ -214,11 +214,11 @@ pub(super) fn record(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> R
     let id = lock(&shared).id;
     let elsewhere = |s: &Storage| s.pending() != READY && s.pending() != id;
     for array in inputs.iter().chain(outputs).filter(|a| elsewhere(a.storage())) {
-        super::ready(kernel.name(), array.storage())?;
+        super::ensure_ready(kernel.name(), array.storage())?;
     }
     let mut recording = lock(&shared);
     recording.push(kernel, inputs, outputs);
-    if MODE.get() == Mode::Lazy && recording.kernels.len() >= LONG { recording.flush() } else { Ok(()) }
+    if MODE.get() == Mode::Lazy && recording.kernels.len() >= MAX_LAZY_KERNELS { recording.flush() } else { Ok(()) }
 }
 
 /// Runs the kernels that this thread has recorded.
@@ -236,19 +236,19 @@ pub(super) fn flush_list(op: &'static str, id: u64) -> Result<()> {
 }
 
 /// Guard that puts this thread in a deferred mode and restores the previous mode when it is dropped, also by a panic.
-pub(super) struct Deferred {
-    before: (Mode, Option<Shared>),
-    shared: Shared,
+pub(super) struct DeferredGuard {
+    before: (Mode, Option<SharedRecording>),
+    shared: SharedRecording,
 }
 
-impl Deferred {
-    pub(super) fn enter(mode: Mode) -> Deferred {
+impl DeferredGuard {
+    pub(super) fn enter(mode: Mode) -> DeferredGuard {
         let recording = Recording::new();
         let id = recording.id;
         let shared = Arc::new(Mutex::new(recording));
         registry().insert(id, shared.clone());
         let before = (MODE.replace(mode), CURRENT.replace(Some(shared.clone())));
-        Deferred { before, shared }
+        DeferredGuard { before, shared }
     }
 
     /// Takes the recording out of the list.
@@ -259,14 +259,14 @@ impl Deferred {
     }
 }
 
-impl Drop for Deferred {
+impl Drop for DeferredGuard {
     fn drop(&mut self) {
         MODE.set(self.before.0);
         CURRENT.replace(self.before.1.take());
         let recording = lock(&self.shared);
         registry().remove(&recording.id);
         for k in &recording.kernels {
-            end_wait(recording.id, &k.outputs);
+            end_pending(recording.id, &k.outputs);
         }
     }
 }
@@ -290,15 +290,15 @@ impl Drop for Deferred {
 /// With the typed error, if a recorded kernel fails at the end, for example by an index out of bounds.
 #[track_caller]
 pub fn lazy<R>(f: impl FnOnce() -> R) -> R {
-    crate::panic::unwrap(deferred(|| Ok(f())))
+    crate::panic::unwrap(run_deferred(|| Ok(f())))
 }
 
 /// Runs `f` as [`lazy`] does, and returns errors of `f` or of a recorded kernel.
-pub(crate) fn deferred<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+pub(crate) fn run_deferred<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     if !super::is_eager() {
         return f();
     }
-    let deferred = Deferred::enter(Mode::Lazy);
+    let deferred = DeferredGuard::enter(Mode::Lazy);
     let result = f();
     let flushed = lock(&deferred.shared).flush();
     result.and_then(|value| flushed.map(|()| value))

@@ -9,16 +9,16 @@
 //! autograd history.
 
 mod capture;
+mod host_flag;
 mod list;
-mod many;
-mod switch;
+mod map_batch;
 mod trace;
 
 pub use capture::{CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, capture, capture_with};
+pub use host_flag::HostFlag;
 pub use list::lazy;
-pub(crate) use list::{Recorded, Recording, deferred};
-pub(crate) use many::map_many;
-pub use switch::HostFlag;
+pub(crate) use list::{RecordedKernel, Recording, run_deferred};
+pub(crate) use map_batch::map_many;
 pub use trace::{Work, storages_written_since, trace, traced};
 
 use crate::array::Array;
@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) enum Mode {
     Eager,
     /// Eager, with a check of every result for NaN.
-    Watched,
+    NanChecked,
     Lazy,
     Capture,
 }
@@ -56,31 +56,31 @@ pub(crate) fn mode() -> Mode {
 /// Returns true if kernels run when they are submitted.
 #[inline]
 pub(crate) fn is_eager() -> bool {
-    matches!(MODE.get(), Mode::Eager | Mode::Watched)
+    matches!(MODE.get(), Mode::Eager | Mode::NanChecked)
 }
 
 /// Process-wide count of `requires_grad` changes on tensors used by captured steps.
-static SWITCHED: AtomicU64 = AtomicU64::new(0);
+static REQUIRES_GRAD_CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a `requires_grad` change of this array's tensor, if a captured step uses the storage. Such a step checks
 /// before its next launch whether its recording is still valid.
-pub(crate) fn gradient_switched(array: &Array) {
+pub(crate) fn count_requires_grad_change(array: &Array) {
     if array.storage().kept() > 0 {
-        SWITCHED.fetch_add(1, Ordering::Relaxed);
+        REQUIRES_GRAD_CHANGES.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn gradients_switched() -> u64 {
-    SWITCHED.load(Ordering::Relaxed)
+fn requires_grad_changes() -> u64 {
+    REQUIRES_GRAD_CHANGES.load(Ordering::Relaxed)
 }
 
 /// Limit on the elements of a broadcast view that a kernel visits. The size of a dense tensor is limited by memory; a
 /// view of 2⁴⁰ repeated elements needs no memory but hours of time.
-const MOST_REPEATED: usize = 1 << 34;
+const MAX_BROADCAST_SIZE: usize = 1 << 34;
 
 /// Refuses a broadcast view above [`MAX_BROADCAST_SIZE`].
 #[cold]
-fn visitable(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
+fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
     let (shape, size) = (array.shape(), array.shape().size());
     // If an output has this size, its allocation fails with a better error. A gather visits only the elements at its
     // index, whose number is the size of its output.
@@ -96,14 +96,14 @@ fn visitable(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
 /// Runs or records one kernel. The operation has checked shapes and dtypes.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
-        if !array.layout().is_contiguous() && array.shape().size() > MOST_REPEATED {
-            visitable(kernel, array, outputs)?;
+        if !array.layout().is_contiguous() && array.shape().size() > MAX_BROADCAST_SIZE {
+            check_broadcast_size(kernel, array, outputs)?;
         }
     }
     match MODE.get() {
-        Mode::Eager => now(kernel, inputs, outputs),
-        Mode::Watched => watched(kernel, inputs, outputs),
-        Mode::Lazy | Mode::Capture => match apart(inputs, outputs)? {
+        Mode::Eager => run_eager(kernel, inputs, outputs),
+        Mode::NanChecked => run_nan_checked(kernel, inputs, outputs),
+        Mode::Lazy | Mode::Capture => match copy_overlapping(inputs, outputs)? {
             Some(copies) => list::record(kernel.clone(), &copies.iter().collect::<Operands>(), outputs),
             None => list::record(kernel.clone(), inputs, outputs),
         },
@@ -111,18 +111,18 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
 }
 
 /// Runs one kernel at once.
-fn now(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
-        ready(kernel.name(), array.storage())?;
+        ensure_ready(kernel.name(), array.storage())?;
     }
     // Fast path: new outputs overlap no input, and their first write does not change a version.
     if outputs.iter().all(|a| a.is_new()) {
-        return launch(kernel, inputs, outputs, Writes::Uncounted);
+        return launch_kernel(kernel, inputs, outputs, VersionUpdate::Skip);
     }
     for array in outputs {
-        ready(kernel.name(), array.storage())?;
+        ensure_ready(kernel.name(), array.storage())?;
     }
-    run(kernel, inputs, outputs, Writes::Counted)
+    run_kernel(kernel, inputs, outputs, VersionUpdate::Count)
 }
 
 /// Runs a map of `size` elements on dense inputs at once, and returns the storage of the output. `output` is `None` for
@@ -139,7 +139,7 @@ pub(crate) fn map_dense(
 ) -> Result<Arc<Storage>> {
     debug_assert!(MODE.get() == Mode::Eager);
     for input in inputs {
-        ready(program.name, input.storage)?;
+        ensure_ready(program.name, input.storage)?;
     }
     let backend = device.backend();
     let Some(output) = output else {
@@ -155,8 +155,8 @@ pub(crate) fn map_dense(
 }
 
 /// Runs one kernel at once. Its result is an error if an output contains NaN and no input does.
-fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    let _eager = Switched::to(Mode::Eager);
+fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+    let _eager = ModeGuard::to(Mode::Eager);
     let nan = |array: &&&Array| {
         array.dtype().is_float()
             && crate::ops::any(&crate::ops::isnan(&(**array).clone().into()).unwrap_or_else(|_| true.into()), ..)
@@ -164,7 +164,7 @@ fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()>
     };
     // The inputs are checked before the kernel, which may overwrite them.
     let before = inputs.iter().any(|array| nan(&array));
-    now(kernel, inputs, outputs)?;
+    run_eager(kernel, inputs, outputs)?;
     match outputs.iter().find(nan).filter(|_| !before) {
         Some(array) => {
             let (op, shape) = (kernel.name(), array.shape().clone());
@@ -175,21 +175,21 @@ fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()>
 }
 
 /// Guard that checks kernels for NaN while it exists.
-pub(crate) struct Watch(#[allow(dead_code, reason = "its drop ends the mode")] Switched);
+pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "its drop ends the mode")] ModeGuard);
 
 /// Enables the NaN check on this thread. Returns `None` unless the mode is eager: deferred modes do not support it.
-pub(crate) fn watch() -> Option<Watch> {
-    (MODE.get() == Mode::Eager).then(|| Watch(Switched::to(Mode::Watched)))
+pub(crate) fn enable_nan_check() -> Option<NanCheckGuard> {
+    (MODE.get() == Mode::Eager).then(|| NanCheckGuard(ModeGuard::to(Mode::NanChecked)))
 }
 
 /// Ensures that a storage has its contents: runs the list that has a pending write to it.
 #[inline]
-fn ready(op: &'static str, storage: &Storage) -> Result<()> {
-    if storage.pending() == READY { Ok(()) } else { settle(op, storage) }
+fn ensure_ready(op: &'static str, storage: &Storage) -> Result<()> {
+    if storage.pending() == READY { Ok(()) } else { resolve_pending(op, storage) }
 }
 
 #[cold]
-fn settle(op: &'static str, storage: &Storage) -> Result<()> {
+fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
     match storage.pending() {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
@@ -200,24 +200,24 @@ fn settle(op: &'static str, storage: &Storage) -> Result<()> {
 
 /// Whether a kernel increments the versions of its outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Writes {
-    Counted,
+enum VersionUpdate {
+    Count,
     /// For the first write to a new storage, and for writes that were counted when they were recorded.
-    Uncounted,
+    Skip,
 }
 
 /// Runs a kernel on arrays without pending writes.
-fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -> Result<()> {
-    match apart(inputs, outputs)? {
-        Some(copies) => launch(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
-        None => launch(kernel, inputs, outputs, writes),
+fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
+    match copy_overlapping(inputs, outputs)? {
+        Some(copies) => launch_kernel(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
+        None => launch_kernel(kernel, inputs, outputs, writes),
     }
 }
 
 /// Returns copies of inputs that overlap an output under another layout, or `None` if there are none. Without the copy
 /// the kernel would read elements after it has overwritten them.
-fn apart(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
-    let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && overlap(o, a));
+fn copy_overlapping(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
+    let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && is_overlapping(o, a));
     if !inputs.iter().any(|a| overlaps(a)) {
         return Ok(None);
     }
@@ -227,7 +227,7 @@ fn apart(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array
 type Operands<'a> = SmallVec<[&'a Array; 4]>;
 
 /// Runs a kernel on its device while it holds the borrows of its operands.
-fn launch(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -> Result<()> {
+fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
     // Outputs without elements need no computation, even if other axes are long. A scatter still checks its index.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
@@ -243,7 +243,7 @@ fn launch(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes
             None => error,
         }
     })?;
-    if writes == Writes::Counted {
+    if writes == VersionUpdate::Count {
         guard.count_writes();
     }
     Ok(())
@@ -259,21 +259,21 @@ fn views<'a>(arrays: &[&'a Array]) -> SmallVec<[View<'a>; 4]> {
 
 /// Increments the version of every output. A deferred kernel is counted when it is recorded, not when it runs, so that
 /// versions follow the order of the program.
-fn bump(outputs: &[&Array]) {
+fn bump_versions(outputs: &[&Array]) {
     for out in outputs {
         out.storage().bump();
     }
 }
 
 /// Returns true if two arrays of one storage share elements under different layouts.
-fn overlap(output: &Array, input: &Array) -> bool {
+fn is_overlapping(output: &Array, input: &Array) -> bool {
     let same = output.layout() == input.layout() && output.dtype() == input.dtype();
     let (a, b) = (output.layout().extent(), input.layout().extent());
     !same && a.start < b.end && b.start < a.end
 }
 
 /// Calls `read` while a shared borrow of the storage is held, so that the host can copy its contents.
-pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
+pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
     let _guard = BorrowGuard::acquire(std::slice::from_ref(&storage), &[]);
     read()
 }
@@ -284,7 +284,7 @@ pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
 /// [`Error::ReadInCapture`] while a step is captured; [`Error::Poisoned`] for a tensor that was created in a captured
 /// step.
 #[track_caller]
-pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
+pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     readable(
         op,
         "move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead",
@@ -292,7 +292,7 @@ pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
     if MODE.get() == Mode::Lazy {
         list::flush_current()?;
     }
-    ready(op, array.storage())
+    ensure_ready(op, array.storage())
 }
 
 /// Refuses `op`, which reads values, while a step is captured. `help` names the alternative.
@@ -312,7 +312,7 @@ pub(crate) fn eval(array: &Array) -> Result<()> {
     match MODE.get() {
         Mode::Capture => Ok(()),
         Mode::Lazy => list::flush_current(),
-        Mode::Eager | Mode::Watched => ready("eval", array.storage()),
+        Mode::Eager | Mode::NanChecked => ensure_ready("eval", array.storage()),
     }
 }
 
@@ -322,7 +322,7 @@ pub fn is_capturing() -> bool {
 }
 
 /// Records that an array was created from host values: it is a constant of a captured step.
-pub(crate) fn uploaded(array: &Array) {
+pub(crate) fn record_constant(array: &Array) {
     if MODE.get() == Mode::Capture {
         list::with_current(|r| r.constants.push(array.clone()));
     }
@@ -330,23 +330,23 @@ pub(crate) fn uploaded(array: &Array) {
 
 /// Records the gradient slot before its first read or change in a captured step. `clears` is true if it is overwritten
 /// without being read.
-pub(crate) fn touch(slot: &Arc<crate::autograd::Slot>, clears: bool) {
+pub(crate) fn record_slot_access(slot: &Arc<crate::autograd::GradientSlot>, clears: bool) {
     if MODE.get() == Mode::Capture {
-        list::with_current(|r| r.touch(slot, clears));
+        list::with_current(|r| r.record_slot_access(slot, clears));
     }
 }
 
 /// Records the history of a base value before a write in place, so that a captured step can restore it.
-pub(crate) fn rewriting(base: &Arc<crate::autograd::ViewBase>, edge: &crate::autograd::Edge) {
+pub(crate) fn record_history(base: &Arc<crate::autograd::ViewBase>, edge: &crate::autograd::Edge) {
     if MODE.get() == Mode::Capture {
-        list::with_current(|r| r.rewriting(base, edge));
+        list::with_current(|r| r.record_history(base, edge));
     }
 }
 
 /// Records that a write in place changed the history of a tensor.
-pub(crate) fn rewrote(tensor: &crate::tensor::Tensor) {
+pub(crate) fn record_history_change(tensor: &crate::tensor::Tensor) {
     if MODE.get() == Mode::Capture {
-        list::with_current(|r| r.rewrote.push(tensor.downgrade()));
+        list::with_current(|r| r.rewritten_tensors.push(tensor.downgrade()));
     }
 }
 
@@ -360,20 +360,20 @@ pub fn eager<R>(f: impl FnOnce() -> R) -> R {
     if MODE.get() == Mode::Lazy {
         crate::panic::unwrap(list::flush_current());
     }
-    let _eager = Switched::to(Mode::Eager);
+    let _eager = ModeGuard::to(Mode::Eager);
     f()
 }
 
 /// Guard that restores the previous execution mode.
-struct Switched(Mode);
+struct ModeGuard(Mode);
 
-impl Switched {
-    fn to(mode: Mode) -> Switched {
-        Switched(MODE.replace(mode))
+impl ModeGuard {
+    fn to(mode: Mode) -> ModeGuard {
+        ModeGuard(MODE.replace(mode))
     }
 }
 
-impl Drop for Switched {
+impl Drop for ModeGuard {
     fn drop(&mut self) {
         MODE.set(self.0);
     }

@@ -56,7 +56,7 @@ pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, Work)> {
     if MODE.get() == Mode::Capture {
         return Err(Error::invalid("trace", "nothing can be traced inside a captured step or another trace"));
     }
-    let (value, recording, _) = capture::recorded(f)?;
+    let (value, recording, _) = capture::record_closure(f)?;
     Ok((value?, recording.work()))
 }
 

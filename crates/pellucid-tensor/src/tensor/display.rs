@@ -5,7 +5,7 @@ use pellucid_ir::{DType, Error, Scalar};
 use std::fmt;
 
 /// Tensors of more elements show only [`EDGE`] elements at both ends of every axis.
-const WHOLE: usize = 1000;
+const MAX_FULL_SIZE: usize = 1000;
 const EDGE: usize = 3;
 /// Maximum number of elements that are printed.
 const MOST_SHOWN: usize = 1 << 20;
@@ -16,7 +16,7 @@ const WIDTH: usize = 78;
 
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Cells::read(self) {
+        match PrintedElements::read(self) {
             Ok(cells) => cells.write(f, &mut 0, 0),
             Err(Error::ReadInCapture { .. } | Error::Poisoned { .. }) => {
                 write!(f, "<no values yet: shape {}, {}>", self.shape(), self.dtype())
@@ -38,7 +38,7 @@ impl fmt::Debug for Tensor {
 }
 
 /// The printed elements, as texts of one width.
-struct Cells {
+struct PrintedElements {
     shape: Vec<usize>,
     shown: Vec<Vec<Option<usize>>>,
     text: Vec<String>,
@@ -57,10 +57,10 @@ fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> crate:
     crate::ops::concatenate(&[&ends_of(&low, shown, axis + 1)?, &ends_of(&high, shown, axis + 1)?], along)
 }
 
-impl Cells {
-    fn read(tensor: &Tensor) -> crate::Result<Cells> {
+impl PrintedElements {
+    fn read(tensor: &Tensor) -> crate::Result<PrintedElements> {
         let shape = tensor.shape().to_vec();
-        let short = tensor.size() > WHOLE;
+        let short = tensor.size() > MAX_FULL_SIZE;
         // The printed indices of every axis; `None` represents the omitted ones.
         let list = |&len: &usize| -> Vec<Option<usize>> {
             if short && len > 2 * EDGE {
@@ -77,7 +77,7 @@ impl Cells {
         let shown: Vec<_> = shape.iter().map(list).collect();
         let part = ends_of(&tensor.detach(), &shown, 0)?;
         let text = if tensor.dtype().is_float() {
-            floats(&part.try_to_vec::<f64>()?, tensor.dtype())
+            format_floats(&part.try_to_vec::<f64>()?, tensor.dtype())
         } else if tensor.dtype() == DType::Bool {
             part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect()
         } else {
@@ -85,7 +85,7 @@ impl Cells {
         };
         let width = text.iter().map(|t| t.chars().count()).max().unwrap_or(0);
         let text = text.into_iter().map(|t| format!("{t:>width$}")).collect();
-        Ok(Cells { shape, shown, text })
+        Ok(PrintedElements { shape, shown, text })
     }
 
     /// Writes the elements of the axes from `axis` on. `next` is the index of the next text.
@@ -122,7 +122,7 @@ impl Cells {
 
 /// Formats floats with aligned points. The number of digits after the point is that of the longest shortest-exact text,
 /// at most [`PRECISION`]. Scientific notation is used if a fixed one would hide digits.
-fn floats(values: &[f64], dtype: DType) -> Vec<String> {
+fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);
     let (largest, smallest) = (finite().fold(0.0, f64::max), finite().fold(f64::INFINITY, f64::min));
     let scientific = largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e3;
@@ -147,14 +147,16 @@ fn floats(values: &[f64], dtype: DType) -> Vec<String> {
     let text = |(value, parts): (&f64, &Option<(String, String, String)>)| match parts {
         None if value.is_nan() => "nan".to_string(),
         None => if *value > 0.0 { "inf" } else { "-inf" }.to_string(),
-        Some((whole, fraction, power)) if scientific => format!("{whole}.{fraction:0<digits$}{}", exponent(power)),
+        Some((whole, fraction, power)) if scientific => {
+            format!("{whole}.{fraction:0<digits$}{}", format_exponent(power))
+        }
         Some((whole, fraction, _)) => format!("{whole}.{fraction:<digits$}"),
     };
     values.iter().zip(&all).map(text).collect()
 }
 
 /// Formats an exponent as NumPy does: `e-07`, where Rust writes `e-7`.
-fn exponent(power: &str) -> String {
+fn format_exponent(power: &str) -> String {
     let (sign, digits) = power.strip_prefix('-').map_or(('+', power), |d| ('-', d));
     format!("e{sign}{digits:0>2}")
 }

@@ -1,21 +1,21 @@
 //! The history of a tensor, which recorded writes in place replace.
 
-use super::{Creator, Inner, Tensor};
-use crate::autograd::{Recorded, Slot, ViewBase, same_node};
+use super::{Creator, Tensor, TensorInner};
+use crate::autograd::{GradientSlot, GraphNode, ViewBase, is_same_node};
 use crate::engine;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Rarely used fields: for tensors that keep a gradient or were written in place.
 #[derive(Default)]
-pub(super) struct Details {
+pub(super) struct TensorDetails {
     /// The gradient slot.
-    pub(super) slot: OnceLock<Arc<Slot>>,
+    pub(super) slot: OnceLock<Arc<GradientSlot>>,
     /// The history after recorded writes: the number of writes that it includes, and the creator.
     rewritten: Mutex<(u64, Option<Creator>)>,
 }
 
-impl Details {
+impl TensorDetails {
     fn rewritten(&self) -> MutexGuard<'_, (u64, Option<Creator>)> {
         self.rewritten.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -46,7 +46,7 @@ impl Tensor {
         let mut old = None;
         if rewritten.0 != writes {
             old = std::mem::replace(&mut *rewritten, (writes, base.history(&edge, self))).1;
-            engine::rewrote(self);
+            engine::record_history_change(self);
         }
         let creator = rewritten.1.clone();
         drop(rewritten);
@@ -78,7 +78,7 @@ impl Tensor {
     }
 
     /// Makes this new tensor a view of `other`, whose history it shares.
-    pub(crate) fn follow(&self, other: &Tensor) {
+    pub(crate) fn share_view_base(&self, other: &Tensor) {
         let base = other.view_base();
         // A count that does not fit is stored as 0. The history is then derived from the base value's, which includes
         // all writes.
@@ -88,15 +88,15 @@ impl Tensor {
 
     /// Marks this new tensor, if it shares storage with `other`, as a view made under `no_grad`.
     #[inline]
-    pub(crate) fn set_apart(&self, other: &Tensor) {
+    pub(crate) fn mark_untracked_view(&self, other: &Tensor) {
         if self.array().shares_storage(other.array()) {
-            self.0.is_apart.store(true, Ordering::Relaxed);
+            self.0.is_untracked_view.store(true, Ordering::Relaxed);
         }
     }
 
     /// Returns true for a view that was made under `no_grad`.
-    pub(crate) fn is_apart(&self) -> bool {
-        self.0.is_apart.load(Ordering::Relaxed)
+    pub(crate) fn is_untracked_view(&self) -> bool {
+        self.0.is_untracked_view.load(Ordering::Relaxed)
     }
 
     /// Returns true for a leaf that requires a gradient, and for a tensor that shares a base with one.
@@ -106,7 +106,7 @@ impl Tensor {
     }
 
     /// Updates the view base after a `requires_grad` change of this leaf.
-    pub(super) fn tell_views(&self) {
+    pub(super) fn update_view_base(&self) {
         match self.0.view_base.get() {
             Some(base) if self.is_base() => base.set_leaf(self.edge()),
             Some(base) if self.is_required_leaf() => base.add_leaf_view(self),
@@ -115,7 +115,7 @@ impl Tensor {
     }
 
     /// Returns a weak handle.
-    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+    pub(crate) fn downgrade(&self) -> Weak<TensorInner> {
         Arc::downgrade(&self.0)
     }
 
@@ -126,9 +126,9 @@ impl Tensor {
 
     /// Returns the slot of an output of `node` that keeps its gradient, or of any output if `all` is set. Returns
     /// `None` if the tensor was written since.
-    pub(crate) fn kept_slot(&self, node: &Arc<Recorded>, all: bool) -> Option<&Arc<Slot>> {
+    pub(crate) fn kept_slot(&self, node: &Arc<GraphNode>, all: bool) -> Option<&Arc<GradientSlot>> {
         let keeps = all || self.keeps_grad();
-        let is_output = || self.with_creator(|own| own.is_some_and(|(own, _)| same_node(own, node)));
+        let is_output = || self.with_creator(|own| own.is_some_and(|(own, _)| is_same_node(own, node)));
         (keeps && is_output()).then(|| self.0.slot())
     }
 

@@ -173,7 +173,7 @@ macro_rules! tuples {
 tuples! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
 
 /// An index, resolved against a shape: slices are applied first, then axes are removed or added, then index tensors.
-struct Resolved {
+struct ResolvedIndex {
     cuts: ops::Cuts,
     /// The shape after the slices, without the axes of single indices and with new ones.
     shape: pellucid_ir::Shape,
@@ -204,9 +204,9 @@ impl Slice {
     }
 }
 
-impl Resolved {
+impl ResolvedIndex {
     #[track_caller]
-    fn of(op: &'static str, x: &Tensor, index: Vec<Ix>) -> Result<Resolved> {
+    fn new(op: &'static str, x: &Tensor, index: Vec<Ix>) -> Result<ResolvedIndex> {
         let covers = |ix: &Ix| match ix {
             Ix::NewAxis | Ix::Ellipsis => 0,
             Ix::Tensor(t) if t.dtype() == DType::Bool => t.rank(),
@@ -229,7 +229,7 @@ impl Resolved {
         }
         let mut axis = 0;
         let mut out =
-            Resolved { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
+            ResolvedIndex { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
         let mut shape: Vec<usize> = Vec::new();
         let with_tensors = parts.iter().any(|ix| matches!(ix, Ix::Tensor(_)));
         let (mut picking, mut gap) = (false, false);
@@ -309,7 +309,7 @@ impl Resolved {
     }
 
     /// Returns the indexed axes, and the index tensors broadcast to a common shape.
-    fn picked(&self, op: &'static str) -> Result<(SmallVec<[usize; 4]>, Vec<Tensor>)> {
+    fn broadcast_indices(&self, op: &'static str) -> Result<(SmallVec<[usize; 4]>, Vec<Tensor>)> {
         let mut common = pellucid_ir::Shape::scalar();
         for (_, t) in &self.picks {
             common = common.broadcast(t.shape()).ok_or_else(|| {
@@ -323,7 +323,7 @@ impl Resolved {
 
     /// Returns the permutation that moves the indexed axes from the front to their position in the result, if they
     /// move.
-    fn order(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
+    fn result_permutation(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
         let first = self.picks.first()?.0;
         (self.adjacent && first > 0).then(|| {
             let front = (picked..picked + first).chain(0..picked).chain(picked + first..rank);
@@ -365,14 +365,14 @@ impl Tensor {
 
     #[track_caller]
     fn indexed(&self, index: Vec<Ix>) -> Result<Tensor> {
-        let resolved = Resolved::of("index", self, index)?;
+        let resolved = ResolvedIndex::new("index", self, index)?;
         let view = ops::reshape_to(&ops::cuts(self, resolved.cuts.clone())?, &resolved.shape)?;
         if resolved.picks.is_empty() {
             return Ok(view);
         }
-        let (axes, indices) = resolved.picked("index")?;
+        let (axes, indices) = resolved.broadcast_indices("index")?;
         let picked = ops::gather_axes(&view, axes, &indices)?;
-        match resolved.order(indices[0].rank(), picked.rank()) {
+        match resolved.result_permutation(indices[0].rank(), picked.rank()) {
             Some(order) => ops::permute(&picked, &order),
             None => Ok(picked),
         }
@@ -417,7 +417,7 @@ impl Tensor {
             ops::Operand::Owned(t) => t,
             ops::Operand::Scalar(k) => ops::written_scalar("set", k, self.dtype())?,
         };
-        let resolved = Resolved::of("set", self, index)?;
+        let resolved = ResolvedIndex::new("set", self, index)?;
         let layout = resolved
             .cuts
             .iter()
@@ -427,8 +427,10 @@ impl Tensor {
         if resolved.picks.is_empty() {
             return ops::put_view("set", self, &view, &values);
         }
-        let (axes, indices) = resolved.picked("set")?;
-        let values = match resolved.order(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len()) {
+        let (axes, indices) = resolved.broadcast_indices("set")?;
+        let values = match resolved
+            .result_permutation(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len())
+        {
             // The indexed axes are in the middle of the result; the kernel needs them first.
             Some(order) => {
                 let rank = order.len();

@@ -15,11 +15,13 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::{Array, StorageId};
-use crate::autograd::{Backward, Edge, HookHandle, Node, Recorded, SavedDerivative, Slot, ViewBase, same_node};
+use crate::autograd::{
+    Backward, Edge, GradientSlot, GraphNode, HookHandle, Node, SavedDerivative, ViewBase, is_same_node,
+};
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
-use history::Details;
+use history::TensorDetails;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -38,23 +40,23 @@ use std::sync::{Arc, OnceLock, Weak};
 /// assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.0, 4.0, 6.0, 8.0]);
 /// ```
 #[derive(Clone)]
-pub struct Tensor(Arc<Inner>);
+pub struct Tensor(Arc<TensorInner>);
 
 /// The identity of a tensor, see [`Tensor::id`]. It is unique while a handle of the tensor exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorId(usize);
 
 /// The node that produced a tensor, and the index of the output.
-pub(crate) type Creator = (Arc<Recorded>, u32);
+pub(crate) type Creator = (Arc<GraphNode>, u32);
 
-pub(crate) struct Inner {
+pub(crate) struct TensorInner {
     array: Array,
     /// The creator until the first recorded write in place.
     creator: Option<Creator>,
     /// The state that is shared with views and their base. It is set at the first view or write.
     view_base: OnceLock<Arc<ViewBase>>,
-    /// Rarely used fields. They are boxed because every recorded operation allocates an `Inner`.
-    details: OnceLock<Box<Details>>,
+    /// Rarely used fields. They are boxed because every recorded operation allocates an `TensorInner`.
+    details: OnceLock<Box<TensorDetails>>,
     /// The number of recorded writes that `creator` includes.
     known_writes: AtomicU32,
     /// For a leaf. A result requires a gradient if it has a creator.
@@ -63,13 +65,13 @@ pub(crate) struct Inner {
     /// True for the tensor of which the others that share `view_base` are views.
     is_base: AtomicBool,
     /// True for a view that was made under `no_grad`.
-    is_apart: AtomicBool,
+    is_untracked_view: AtomicBool,
 }
 
-impl Inner {
+impl TensorInner {
     #[inline]
-    fn new(array: Array, creator: Option<Creator>) -> Inner {
-        Inner {
+    fn new(array: Array, creator: Option<Creator>) -> TensorInner {
+        TensorInner {
             array,
             creator,
             view_base: OnceLock::new(),
@@ -78,23 +80,23 @@ impl Inner {
             requires_grad: AtomicBool::new(false),
             keeps_grad: AtomicBool::new(false),
             is_base: AtomicBool::new(false),
-            is_apart: AtomicBool::new(false),
+            is_untracked_view: AtomicBool::new(false),
         }
     }
 
     /// Returns the gradient slot, if it exists.
     #[inline]
-    fn existing_slot(&self) -> Option<&Arc<Slot>> {
+    fn existing_slot(&self) -> Option<&Arc<GradientSlot>> {
         self.details.get().and_then(|details| details.slot.get())
     }
 
     /// Returns the gradient slot; creates it on first use.
-    fn slot(&self) -> &Arc<Slot> {
+    fn slot(&self) -> &Arc<GradientSlot> {
         let meta = || Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() };
-        self.details().slot.get_or_init(|| Arc::new(Slot::new(meta())))
+        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(meta())))
     }
 
-    fn details(&self) -> &Details {
+    fn details(&self) -> &TensorDetails {
         self.details.get_or_init(Default::default)
     }
 }
@@ -102,7 +104,7 @@ impl Inner {
 impl From<Array> for Tensor {
     /// Creates a leaf that requires no gradient.
     fn from(array: Array) -> Tensor {
-        Tensor(Arc::new(Inner::new(array, None)))
+        Tensor(Arc::new(TensorInner::new(array, None)))
     }
 }
 
@@ -111,31 +113,31 @@ impl Tensor {
     #[inline]
     pub(crate) fn only_output<A: SavedDerivative + 'static>(
         array: Array,
-        node: impl FnOnce(&Array, Weak<Inner>) -> Arc<Recorded<A>>,
+        node: impl FnOnce(&Array, Weak<TensorInner>) -> Arc<GraphNode<A>>,
     ) -> Tensor {
         Tensor(Arc::new_cyclic(|handle| {
             let node = node(&array, handle.clone());
-            Inner::new(array, Some((node, 0)))
+            TensorInner::new(array, Some((node, 0)))
         }))
     }
 
-    pub(crate) fn from_inner(inner: Arc<Inner>) -> Tensor {
+    pub(crate) fn from_inner(inner: Arc<TensorInner>) -> Tensor {
         Tensor(inner)
     }
 
     #[inline]
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<TensorInner> {
         &self.0
     }
 
     /// Creates output `index` of a node.
-    pub(crate) fn recorded(array: Array, node: Arc<Recorded>, index: usize) -> Tensor {
-        Tensor(Arc::new(Inner::new(array, Some((node, index as u32)))))
+    pub(crate) fn recorded(array: Array, node: Arc<GraphNode>, index: usize) -> Tensor {
+        Tensor(Arc::new(TensorInner::new(array, Some((node, index as u32)))))
     }
 
     /// Creates another tensor of a leaf's value, whose gradients are added to the leaf's slot.
-    pub(crate) fn leaf(array: Array, slot: Option<Arc<Slot>>) -> Tensor {
-        let inner = Inner::new(array, None);
+    pub(crate) fn leaf(array: Array, slot: Option<Arc<GradientSlot>>) -> Tensor {
+        let inner = TensorInner::new(array, None);
         if let Some(slot) = slot {
             inner.requires_grad.store(true, Ordering::Relaxed);
             let _ = inner.details().slot.set(slot);
@@ -161,7 +163,7 @@ impl Tensor {
         let made_alike = || {
             self.with_creator(|own| {
                 other.with_creator(|others| match (own, others) {
-                    (Some((a, i)), Some((b, j))) => i == j && same_node(a, b),
+                    (Some((a, i)), Some((b, j))) => i == j && is_same_node(a, b),
                     (None, None) => slot(),
                     _ => false,
                 })
@@ -245,8 +247,8 @@ impl Tensor {
             return Err(Error::dtypes("requires_grad", [self.dtype()], "only floats have gradients; use to_dtype()"));
         }
         if self.is_leaf() && self.0.requires_grad.swap(required, Ordering::Relaxed) != required {
-            engine::gradient_switched(self.array());
-            self.tell_views();
+            engine::count_requires_grad_change(self.array());
+            self.update_view_base();
         }
         Ok(())
     }

@@ -8,14 +8,14 @@ mod recording;
 mod step;
 
 pub use outputs::{IntoOutputs, Outputs};
-pub(super) use recording::recorded;
+pub(super) use recording::record_closure;
 
 use super::{MODE, Mode};
 use crate::array::StorageId;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{Elision, Passes, Place, Plan};
 use pellucid_ir::{Error, Result};
-use step::{Key, Step};
+use step::{CompiledStep, StepKey};
 
 type Closure<'f> = Box<dyn FnMut(&[Tensor]) -> Vec<Tensor> + 'f>;
 
@@ -70,7 +70,7 @@ pub struct Captured<'f> {
     step: Closure<'f>,
     options: CaptureOptions,
     /// In the order of their last launch, the latest at the end.
-    recordings: Vec<Step>,
+    recordings: Vec<CompiledStep>,
     launches: u64,
     stats: CacheStats,
 }
@@ -152,10 +152,10 @@ impl Captured<'_> {
         if MODE.get() == Mode::Capture {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
-        crate::random::refresh();
-        let at = self.recording_for(inputs)?;
+        crate::random::refresh_thread_stream();
+        let at = self.find_or_record(inputs)?;
         if cfg!(debug_assertions) && (1..3).contains(&self.launches) {
-            self.compare(at)?;
+            self.verify_recording(at)?;
         }
         self.launches += 1;
         let step = &mut self.recordings[at];
@@ -168,7 +168,7 @@ impl Captured<'_> {
     /// # Errors
     /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.
     pub fn verify(&mut self) -> Result<()> {
-        self.compare(self.recordings.len() - 1)
+        self.verify_recording(self.recordings.len() - 1)
     }
 
     /// Returns the plan of the latest recording. It implements `Display`, and [`Plan::to_svg`] draws it.
@@ -192,12 +192,12 @@ impl Captured<'_> {
         CacheStats { held: self.recordings.len(), ..self.stats }
     }
 
-    fn latest(&self) -> &Step {
+    fn latest(&self) -> &CompiledStep {
         self.recordings.last().expect("a captured step has a recording")
     }
 
-    fn compare(&mut self, at: usize) -> Result<()> {
-        let again = Step::record(&mut self.step, self.recordings[at].key(), Passes::none())?;
+    fn verify_recording(&mut self, at: usize) -> Result<()> {
+        let again = CompiledStep::record(&mut self.step, self.recordings[at].key(), Passes::none())?;
         match self.recordings[at].difference(&again) {
             Some(difference) => Err(Error::CaptureChanged { difference }),
             None => Ok(()),
@@ -205,20 +205,20 @@ impl Captured<'_> {
     }
 
     /// Returns the index of a valid recording for these inputs; records the step if there is none.
-    fn recording_for(&mut self, inputs: &[&Tensor]) -> Result<usize> {
-        untracked(inputs)?;
+    fn find_or_record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
+        check_untracked(inputs)?;
         let expected = self.recordings.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
             let index = inputs.len().min(expected);
             let (got, expected) = (format!("one of {} inputs", inputs.len()), format!("{expected} inputs"));
             return Err(Error::InputMismatch { index, got, expected });
         }
-        self.recordings.retain(|step| !step.key().fits(inputs) || step.still_bound());
-        let fits = |step: &Step| step.key().fits(inputs) && step.flags_match();
+        self.recordings.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
+        let fits = |step: &CompiledStep| step.key().is_key_of(inputs) && step.flags_match();
         let current = self.recordings.iter().position(|step| fits(step) && step.is_current());
         let found = match current {
             Some(at) => Some(at),
-            None if self.recordings.iter().any(fits) => self.still_valid(inputs)?,
+            None if self.recordings.iter().any(fits) => self.find_still_valid(inputs)?,
             None => None,
         };
         if let Some(at) = found {
@@ -231,9 +231,11 @@ impl Captured<'_> {
     }
 
     /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.
-    fn still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
-        let again = Step::record(&mut self.step, &Key::of(inputs), Passes::none())?;
-        let valid = |step: &Step| step.key().fits(inputs) && step.flags_match() && step.difference(&again).is_none();
+    fn find_still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
+        let again = CompiledStep::record(&mut self.step, &StepKey::new(inputs), Passes::none())?;
+        let valid = |step: &CompiledStep| {
+            step.key().is_key_of(inputs) && step.flags_match() && step.difference(&again).is_none()
+        };
         let found = self.recordings.iter().position(valid);
         if let Some(at) = found {
             self.recordings[at].mark_current();
@@ -242,11 +244,11 @@ impl Captured<'_> {
     }
 
     fn record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
-        untracked(inputs)?;
+        check_untracked(inputs)?;
         if MODE.get() == Mode::Capture {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
-        let step = Step::record(&mut self.step, &Key::of(inputs), self.options.passes)?;
+        let step = CompiledStep::record(&mut self.step, &StepKey::new(inputs), self.options.passes)?;
         if self.recordings.len() == self.options.recordings {
             self.recordings.remove(0);
         }
@@ -256,7 +258,7 @@ impl Captured<'_> {
 }
 
 /// Refuses inputs that require a gradient, because a launch could not compute it.
-fn untracked(inputs: &[&Tensor]) -> Result<()> {
+fn check_untracked(inputs: &[&Tensor]) -> Result<()> {
     let Some(input) = inputs.iter().find(|x| x.requires_grad()) else { return Ok(()) };
     let reason = format!(
         "an input of shape {} requires a gradient, and a captured step computes none for its inputs; detach() it, or \

@@ -1,6 +1,6 @@
 //! The results of a captured step.
 
-use super::super::{Writes, run};
+use super::super::{VersionUpdate, run_kernel};
 use crate::array::Array;
 use crate::panic;
 use crate::tensor::Tensor;
@@ -107,7 +107,7 @@ impl Outputs<'_> {
             Error::invalid("launch", reason)
         })?;
         let copy = Array::new(array.device(), array.dtype(), array.shape().clone())?;
-        run(&Kernel::Copy, &[array], &[&copy], Writes::Uncounted)?;
+        run_kernel(&Kernel::Copy, &[array], &[&copy], VersionUpdate::Skip)?;
         Ok(copy)
     }
 }

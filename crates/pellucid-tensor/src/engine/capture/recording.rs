@@ -1,8 +1,8 @@
 //! Records the kernels of a closure without running them, and restores all state that the closure changes.
 
-use super::super::list::{Deferred, Touched};
-use super::super::{Mode, Recorded, Recording};
-use crate::autograd::Slot;
+use super::super::list::{DeferredGuard, TouchedSlot};
+use super::super::{Mode, RecordedKernel, Recording};
+use crate::autograd::GradientSlot;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::POISONED;
 use pellucid_ir::kernel::Kernel;
@@ -11,19 +11,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// The gradient slots that a step uses, with their gradients before the step.
-pub(in crate::engine) type Slots = Vec<(Arc<Slot>, Option<Tensor>)>;
+pub(in crate::engine) type GradientSlots = Vec<(Arc<GradientSlot>, Option<Tensor>)>;
 
 /// Runs `f` with its kernels recorded, not run, and returns its result and the recording. Gradient slots are restored.
 /// The third value lists them, or is the error that the step would leave a slot in another state. Tensors that `f`
 /// creates have no values outside of launches.
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
-pub(in crate::engine) fn recorded<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<Slots>)> {
-    let deferred = Deferred::enter(Mode::Capture);
+pub(in crate::engine) fn record_closure<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<GradientSlots>)> {
+    let deferred = DeferredGuard::enter(Mode::Capture);
     let result = catch_unwind(AssertUnwindSafe(f));
     let mut recording = deferred.take();
     let own = recording.id;
-    let changed = restore(&mut recording);
+    let changed = restore_gradient_slots(&mut recording);
     recording.restore_histories();
     drop(deferred);
     for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
@@ -42,10 +42,10 @@ pub(in crate::engine) fn recorded<R>(f: impl FnOnce() -> R) -> Result<(R, Record
 
 /// Restores every gradient slot. A gradient that was set before the step gets its new value by a copy at the end of the
 /// step.
-fn restore(recording: &mut Recording) -> Result<Slots> {
+fn restore_gradient_slots(recording: &mut Recording) -> Result<GradientSlots> {
     let mut slots = Vec::new();
     let mut refused = None;
-    for Touched { slot, entry, cleared } in std::mem::take(&mut recording.touched) {
+    for TouchedSlot { slot, entry, cleared } in std::mem::take(&mut recording.touched) {
         // The step created the leaf and dropped it, so its gradient cannot be read.
         if Arc::strong_count(&slot) == 1 {
             continue;
@@ -65,7 +65,7 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
             (Some(before), Some(after)) => {
                 if !before.array().shares_storage(after.array()) {
                     let (inputs, outputs) = (vec![after.array().clone()], vec![before.array().clone()]);
-                    recording.kernels.push(Recorded { kernel: Kernel::Copy, inputs, outputs });
+                    recording.kernels.push(RecordedKernel { kernel: Kernel::Copy, inputs, outputs });
                 }
                 None
             }

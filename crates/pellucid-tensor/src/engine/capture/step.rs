@@ -1,9 +1,11 @@
 //! `CompiledStep`: one recording, compiled to a plan with its storages.
 
-use super::super::switch::HostFlags;
-use super::super::{MODE, Mode, Recorded, Recording, Writes, gradients_switched, list, ready, run};
+use super::super::host_flag::HostFlags;
+use super::super::{
+    MODE, Mode, RecordedKernel, Recording, VersionUpdate, ensure_ready, list, requires_grad_changes, run_kernel,
+};
 use super::Placement;
-use super::recording::{Slots, recorded};
+use super::recording::{GradientSlots, record_closure};
 use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::autograd::is_grad_enabled;
@@ -20,16 +22,16 @@ use std::sync::Arc;
 
 /// The inputs and modes for which a step was recorded.
 #[derive(Clone)]
-pub(super) struct Key {
+pub(super) struct StepKey {
     metas: Vec<(Meta, Device)>,
     grad: bool,
     half: Option<DType>,
 }
 
-impl Key {
-    pub(super) fn of(inputs: &[&Tensor]) -> Key {
+impl StepKey {
+    pub(super) fn new(inputs: &[&Tensor]) -> StepKey {
         let meta = |t: &&Tensor| (Meta { shape: t.shape().clone(), dtype: t.dtype() }, t.device());
-        Key { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled(), half: autocast_dtype() }
+        StepKey { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled(), half: autocast_dtype() }
     }
 
     /// Returns the number of inputs.
@@ -38,7 +40,7 @@ impl Key {
     }
 
     /// Returns true if this is the key of the inputs. It allocates nothing, because every launch calls it.
-    pub(super) fn fits(&self, inputs: &[&Tensor]) -> bool {
+    pub(super) fn is_key_of(&self, inputs: &[&Tensor]) -> bool {
         let same = |(meta, device): &(Meta, Device), t: &Tensor| {
             meta.shape == *t.shape() && meta.dtype == t.dtype() && *device == t.device()
         };
@@ -51,7 +53,7 @@ impl Key {
 
 /// Which tensor a slot of the plan represents.
 #[derive(Clone)]
-enum Origin {
+enum SlotOrigin {
     Input(usize),
     /// A tensor that the step creates and owns.
     Own,
@@ -61,19 +63,19 @@ enum Origin {
     Constant(Vec<u8>),
 }
 
-impl Origin {
+impl SlotOrigin {
     fn role(&self) -> Role {
         match self {
-            Origin::Input(_) => Role::Input,
-            Origin::Own => Role::Own,
-            Origin::Bound => Role::State,
-            Origin::Constant(_) => Role::Constant,
+            SlotOrigin::Input(_) => Role::Input,
+            SlotOrigin::Own => Role::Own,
+            SlotOrigin::Bound => Role::State,
+            SlotOrigin::Constant(_) => Role::Constant,
         }
     }
 }
 
 /// An in-place write to a tensor outside of the step.
-struct Write {
+struct StateWrite {
     storage: StorageId,
     /// The index of the kernel in the recording.
     launch: usize,
@@ -82,13 +84,13 @@ struct Write {
 }
 
 /// Returns the range of bytes that contains all elements of the layout.
-fn bytes(layout: &Layout, dtype: DType) -> Range<isize> {
+fn byte_range(layout: &Layout, dtype: DType) -> Range<isize> {
     let (Range { start, end }, size) = (layout.extent(), dtype.size() as isize);
     start * size..end * size
 }
 
 /// An input that the step reads.
-struct Input {
+struct StepInput {
     /// The buffer of the step to which it is copied if it cannot be used in place.
     own: Array,
     /// Its slot, if the step only reads it, so that it may be used in place.
@@ -96,8 +98,8 @@ struct Input {
 }
 
 /// A recording, compiled to a plan and prepared by the backend.
-pub(super) struct Step {
-    key: Key,
+pub(super) struct CompiledStep {
+    key: StepKey,
     /// The plan before all passes, for comparison.
     recorded: Plan,
     plan: Plan,
@@ -106,50 +108,55 @@ pub(super) struct Step {
     prepared: Box<dyn Prepared>,
     /// One storage for each slot of the plan. Storages in the arena have no memory of their own.
     storages: Vec<Arc<Storage>>,
-    origins: Vec<Origin>,
+    origins: Vec<SlotOrigin>,
     /// The outside storages that the step only reads.
     read: Vec<Arc<Storage>>,
     /// The outside storages that the step writes.
     written: Vec<Arc<Storage>>,
     /// `None` for inputs that no kernel reads.
-    inputs: Vec<Option<Input>>,
+    inputs: Vec<Option<StepInput>>,
     /// The last kernel of the recording that reads each input.
     last_reads: Vec<Option<usize>>,
     /// The writes to tensors from outside, in the order of the recording.
-    writes: Vec<Write>,
+    writes: Vec<StateWrite>,
     outputs: Vec<Array>,
-    slots: Slots,
+    slots: GradientSlots,
     /// Slots of outside storages that have handles other than those of recorded steps. A slot that loses these handles
     /// was replaced by the closure.
-    found: Vec<usize>,
+    outside_slots: Vec<usize>,
     /// The host flags that the closure reads.
-    switches: HostFlags,
+    host_flags: HostFlags,
     /// The count of `requires_grad` changes for which the recording is known to be valid.
-    switched: u64,
+    requires_grad_changes: u64,
 }
 
-impl Step {
-    pub(super) fn record(step: &mut dyn FnMut(&[Tensor]) -> Vec<Tensor>, key: &Key, passes: Passes) -> Result<Step> {
+impl CompiledStep {
+    pub(super) fn record(
+        step: &mut dyn FnMut(&[Tensor]) -> Vec<Tensor>,
+        key: &StepKey,
+        passes: Passes,
+    ) -> Result<CompiledStep> {
         let empty = |(meta, device): &(Meta, Device)| Array::new(*device, meta.dtype, meta.shape.clone());
         let inputs: Vec<Array> = key.metas.iter().map(empty).collect::<Result<_>>()?;
         let handles: Vec<Tensor> = inputs.iter().map(|a| Tensor::from(a.clone())).collect();
-        let (outputs, mut recording, changed) = recorded(|| step(&handles))?;
+        let (outputs, mut recording, changed) = record_closure(|| step(&handles))?;
         inputs.iter().for_each(|a| a.storage().set_pending(POISONED));
         let slots = changed?;
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
-        let mut step = Step::lay_out(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
-        step.switches = std::mem::take(&mut recording.switches);
+        let mut step = CompiledStep::compile(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
+        step.host_flags = std::mem::take(&mut recording.host_flags);
         // After this, only the step holds tensors of the recording, so that handles can be counted.
         drop((outputs, arrays, recording));
-        step.keep();
+        step.register_handles();
         Ok(step)
     }
 
     /// Registers the handles of this step with the outside storages.
-    fn keep(&mut self) {
-        let bound = |slot: &usize| matches!(self.origins[*slot], Origin::Bound);
+    fn register_handles(&mut self) {
+        let bound = |slot: &usize| matches!(self.origins[*slot], SlotOrigin::Bound);
         (0..self.origins.len()).filter(bound).for_each(|slot| self.storages[slot].keep(self.handles(slot)));
-        self.found = (0..self.origins.len()).filter(bound).filter(|&slot| self.is_found(slot)).collect();
+        self.outside_slots =
+            (0..self.origins.len()).filter(bound).filter(|&slot| self.has_outside_handles(slot)).collect();
     }
 
     /// Returns the number of handles that the step has of an outside storage.
@@ -160,20 +167,20 @@ impl Step {
     }
 
     /// Returns true if a storage has handles other than those of recorded steps.
-    fn is_found(&self, slot: usize) -> bool {
+    fn has_outside_handles(&self, slot: usize) -> bool {
         Arc::strong_count(&self.storages[slot]) > self.storages[slot].kept() as usize
     }
 
     /// Numbers the buffers in the order in which the kernels meet them, and makes the plan ready.
-    fn lay_out(
-        key: Key,
+    fn compile(
+        key: StepKey,
         recording: &Recording,
         inputs: &[Array],
         outputs: &[Array],
-        slots: Slots,
+        slots: GradientSlots,
         passes: Passes,
-    ) -> Result<Step> {
-        let mut numbering = Numbering {
+    ) -> Result<CompiledStep> {
+        let mut numbering = SlotNumbering {
             at: HashMap::new(),
             storages: Vec::new(),
             origins: Vec::new(),
@@ -181,51 +188,51 @@ impl Step {
             constants: &recording.constants,
         };
         let mut recorded = Plan::default();
-        for Recorded { kernel, inputs, outputs } in &recording.kernels {
+        for RecordedKernel { kernel, inputs, outputs } in &recording.kernels {
             let (inputs, outputs) = (numbering.operands(inputs)?, numbering.operands(outputs)?);
             recorded.launches.push(Launch::new(kernel.clone(), inputs, outputs));
         }
         recorded.outputs = numbering.operands(outputs)?;
-        let Numbering { mut storages, mut origins, .. } = numbering;
+        let SlotNumbering { mut storages, mut origins, .. } = numbering;
         let device = Device::cpu();
         let (mut last_reads, mut writes) = (vec![None; inputs.len()], Vec::new());
         for (launch, kernel) in recorded.launches.iter().enumerate() {
             for operand in &kernel.inputs {
-                if let Origin::Input(input) = origins[operand.slot] {
+                if let SlotOrigin::Input(input) = origins[operand.slot] {
                     last_reads[input] = Some(launch);
                 }
             }
             for operand in &kernel.outputs {
                 match origins[operand.slot] {
-                    Origin::Input(input) => return Err(written_input(input, inputs[input].shape())),
-                    Origin::Bound => {
+                    SlotOrigin::Input(input) => return Err(input_written_error(input, inputs[input].shape())),
+                    SlotOrigin::Bound => {
                         let (storage, bytes) =
-                            (StorageId::of(&storages[operand.slot]), bytes(&operand.layout, operand.dtype));
-                        writes.push(Write { storage, launch, bytes });
+                            (StorageId::of(&storages[operand.slot]), byte_range(&operand.layout, operand.dtype));
+                        writes.push(StateWrite { storage, launch, bytes });
                     }
                     _ => {}
                 }
             }
         }
         for operand in &recorded.outputs {
-            if let Origin::Input(input) = origins[operand.slot] {
+            if let SlotOrigin::Input(input) = origins[operand.slot] {
                 last_reads[input] = Some(recorded.launches.len());
             }
         }
         // Constants that the step overwrites are restored at the start of every launch.
         for (slot, is_written) in written_slots(&recorded.launches, origins.len()).into_iter().enumerate() {
-            if is_written && matches!(origins[slot], Origin::Constant(_)) {
+            if is_written && matches!(origins[slot], SlotOrigin::Constant(_)) {
                 let bytes = storages[slot].buffer().bytes();
                 storages.push(device.backend().storage(bytes)?);
-                origins.push(Origin::Own);
+                origins.push(SlotOrigin::Own);
                 recorded.copy_first(slot, origins.len() - 1, bytes);
             }
         }
         recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
-        recorded.roles = origins.iter().map(Origin::role).collect();
+        recorded.roles = origins.iter().map(SlotOrigin::role).collect();
         let is_written = written_slots(&recorded.launches, origins.len());
         for (slot, origin) in origins.iter().enumerate() {
-            let is_input = matches!(origin, Origin::Input(_));
+            let is_input = matches!(origin, SlotOrigin::Input(_));
             if is_input && !is_written[slot] && recorded.outputs.iter().all(|o| o.slot != slot) {
                 recorded.roles[slot] = Role::Given;
             }
@@ -240,17 +247,17 @@ impl Step {
         };
         let outputs = plan.outputs.iter().map(|o| view(o.slot, o.layout.clone(), o.dtype)).collect();
         let own_input = |(number, (meta, _)): (usize, &(Meta, Device))| {
-            let slot = origins.iter().position(|o| matches!(o, Origin::Input(n) if *n == number))?;
+            let slot = origins.iter().position(|o| matches!(o, SlotOrigin::Input(n) if *n == number))?;
             let given = (plan.role(slot) == Role::Given).then_some(slot);
             let (slot, offset) = match &plan.arena {
                 Some(arena) if given.is_none() => (arena.slot, arena.place(slot)?.offset / meta.dtype.size()),
                 _ => (slot, 0),
             };
-            Some(Input { own: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype), given })
+            Some(StepInput { own: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype), given })
         };
-        let inputs: Vec<Option<Input>> = key.metas.iter().enumerate().map(own_input).collect();
+        let inputs: Vec<Option<StepInput>> = key.metas.iter().enumerate().map(own_input).collect();
 
-        let outside = |i: &usize| matches!(origins[*i], Origin::Bound | Origin::Constant(_));
+        let outside = |i: &usize| matches!(origins[*i], SlotOrigin::Bound | SlotOrigin::Constant(_));
         let (write, read): (Vec<usize>, Vec<usize>) =
             (0..origins.len()).filter(outside).partition(|slot| is_written[*slot]);
         let [mut read, written] =
@@ -263,7 +270,7 @@ impl Step {
         });
         let prepared = device.backend().prepare(&plan)?;
         let setup = setup.transpose()?;
-        Ok(Step {
+        Ok(CompiledStep {
             key,
             recorded,
             plan,
@@ -278,28 +285,28 @@ impl Step {
             writes,
             outputs,
             slots,
-            found: Vec::new(),
-            switches: HostFlags::default(),
-            switched: gradients_switched(),
+            outside_slots: Vec::new(),
+            host_flags: HostFlags::default(),
+            requires_grad_changes: requires_grad_changes(),
         })
     }
 
     /// Returns true while the host flags have the values that the closure has read.
     pub(super) fn flags_match(&self) -> bool {
-        self.switches.all_unchanged()
+        self.host_flags.all_unchanged()
     }
 
     /// Returns true if no tensor of a captured step had a `requires_grad` change since the last validation.
     pub(super) fn is_current(&self) -> bool {
-        self.switched == gradients_switched()
+        self.requires_grad_changes == requires_grad_changes()
     }
 
     /// Marks the recording as valid for the present count of `requires_grad` changes.
     pub(super) fn mark_current(&mut self) {
-        self.switched = gradients_switched();
+        self.requires_grad_changes = requires_grad_changes();
     }
 
-    pub(super) fn key(&self) -> &Key {
+    pub(super) fn key(&self) -> &StepKey {
         &self.key
     }
 
@@ -348,13 +355,13 @@ impl Step {
 
     /// Returns true while the gradients of the step have the same storages, and all outside tensors still have handles
     /// other than those of recorded steps.
-    pub(super) fn still_bound(&self) -> bool {
+    pub(super) fn has_current_bindings(&self) -> bool {
         let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), entry) {
             (Some(now), Some(then)) => now.array().shares_storage(then.array()),
             (None, None) => true,
             _ => false,
         });
-        bound && self.found.iter().all(|&slot| self.is_found(slot))
+        bound && self.outside_slots.iter().all(|&slot| self.has_outside_handles(slot))
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
@@ -362,11 +369,11 @@ impl Step {
             list::flush_current()?;
         }
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
-            ready("launch", storage)?;
+            ensure_ready("launch", storage)?;
         }
-        self.refuse_stale(inputs)?;
+        self.check_stale_inputs(inputs)?;
         let bound = self.read.len();
-        let launched = self.fill(inputs).and_then(|()| self.run());
+        let launched = self.bind_inputs(inputs).and_then(|()| self.run());
         self.read.truncate(bound);
         for input in self.inputs.iter().flatten() {
             if let Some(slot) = input.given {
@@ -378,15 +385,15 @@ impl Step {
 
     /// Refuses inputs that share memory with a tensor that the step writes before its last read of the input. A launch
     /// may use a copy made before the write, and eager execution would read the new values.
-    fn refuse_stale(&self, inputs: &[&Tensor]) -> Result<()> {
+    fn check_stale_inputs(&self, inputs: &[&Tensor]) -> Result<()> {
         for (index, (tensor, last)) in inputs.iter().zip(&self.last_reads).enumerate() {
             let (array, Some(last)) = (tensor.array(), last) else { continue };
             // A storage that no captured step uses cannot be one that this step writes.
             if array.storage().kept() == 0 {
                 continue;
             }
-            let own = bytes(array.layout(), array.dtype());
-            let stale = |write: &&Write| {
+            let own = byte_range(array.layout(), array.dtype());
+            let stale = |write: &&StateWrite| {
                 write.storage == StorageId::of(array.storage())
                     && write.launch < *last
                     && write.bytes.start < own.end
@@ -405,23 +412,23 @@ impl Step {
     }
 
     /// Binds the inputs to their slots: read-only dense inputs in place, all others by a copy.
-    fn fill(&mut self, inputs: &[&Tensor]) -> Result<()> {
+    fn bind_inputs(&mut self, inputs: &[&Tensor]) -> Result<()> {
         for (tensor, input) in inputs.iter().zip(&self.inputs) {
             let (array, Some(input)) = (tensor.array(), input) else { continue };
             let dense = array.layout().is_contiguous() && array.layout().offset() == 0;
-            match input.given.filter(|_| dense && !self.writes(array)) {
+            match input.given.filter(|_| dense && !self.is_written(array)) {
                 Some(slot) => {
                     self.storages[slot] = array.storage().clone();
                     self.read.push(array.storage().clone());
                 }
-                None => run(&Kernel::Copy, &[array], &[&input.own], Writes::Uncounted)?,
+                None => run_kernel(&Kernel::Copy, &[array], &[&input.own], VersionUpdate::Skip)?,
             }
         }
         Ok(())
     }
 
     /// Returns true if a launch writes the storage of this array.
-    fn writes(&self, array: &Array) -> bool {
+    fn is_written(&self, array: &Array) -> bool {
         let same = |storage: &Arc<Storage>| Arc::ptr_eq(storage, array.storage());
         self.written.iter().any(same) || self.outputs.iter().any(|output| same(output.storage()))
     }
@@ -439,15 +446,15 @@ impl Step {
         launched
     }
 
-    pub(super) fn difference(&self, other: &Step) -> Option<String> {
+    pub(super) fn difference(&self, other: &CompiledStep) -> Option<String> {
         if let Some(difference) = self.recorded.difference(&other.recorded) {
             return Some(difference);
         }
         let same = |i: usize| match (&self.origins[i], &other.origins[i]) {
-            (Origin::Input(a), Origin::Input(b)) => a == b,
-            (Origin::Own, Origin::Own) => true,
-            (Origin::Bound, Origin::Bound) => Arc::ptr_eq(&self.storages[i], &other.storages[i]),
-            (Origin::Constant(a), Origin::Constant(b)) => a == b,
+            (SlotOrigin::Input(a), SlotOrigin::Input(b)) => a == b,
+            (SlotOrigin::Own, SlotOrigin::Own) => true,
+            (SlotOrigin::Bound, SlotOrigin::Bound) => Arc::ptr_eq(&self.storages[i], &other.storages[i]),
+            (SlotOrigin::Constant(a), SlotOrigin::Constant(b)) => a == b,
             _ => false,
         };
         let slot = (0..self.origins.len()).find(|&i| !same(i))?;
@@ -455,15 +462,15 @@ impl Step {
         let user = launches.iter().position(|l| l.inputs.iter().chain(&l.outputs).any(|o| o.slot == slot));
         let kernel = user.map_or("an output", |k| launches[k].kernel.name());
         Some(match &self.origins[slot] {
-            Origin::Constant(_) => format!("`{kernel}` reads a tensor that was made from other host values"),
+            SlotOrigin::Constant(_) => format!("`{kernel}` reads a tensor that was made from other host values"),
             _ => format!("`{kernel}` uses another tensor than in the recording"),
         })
     }
 }
 
-impl Drop for Step {
+impl Drop for CompiledStep {
     fn drop(&mut self) {
-        let bound = (0..self.origins.len()).filter(|&slot| matches!(self.origins[slot], Origin::Bound));
+        let bound = (0..self.origins.len()).filter(|&slot| matches!(self.origins[slot], SlotOrigin::Bound));
         bound.for_each(|slot| self.storages[slot].end_keep(self.handles(slot)));
     }
 }
@@ -476,7 +483,7 @@ fn written_slots(launches: &[Launch], slots: usize) -> Vec<bool> {
 }
 
 /// Returns the error for a step that writes into one of its inputs.
-fn written_input(input: usize, shape: &Shape) -> Error {
+fn input_written_error(input: usize, shape: &Shape) -> Error {
     let reason = format!(
         "the step writes in place into its input {input} of shape {shape}, and a launch would lose the written values; use \
          the tensor in the step as a captured variable, or write into a copy() of the input"
@@ -485,15 +492,15 @@ fn written_input(input: usize, shape: &Shape) -> Error {
 }
 
 /// Numbers the storages of a recording as slots.
-struct Numbering<'a> {
+struct SlotNumbering<'a> {
     at: HashMap<*const (), usize>,
     storages: Vec<Arc<Storage>>,
-    origins: Vec<Origin>,
+    origins: Vec<SlotOrigin>,
     inputs: &'a [Array],
     constants: &'a [Array],
 }
 
-impl Numbering<'_> {
+impl SlotNumbering<'_> {
     fn operands(&mut self, arrays: &[Array]) -> Result<Vec<Operand>> {
         let operand = |a: &Array| Ok(Operand { slot: self.slot(a)?, layout: a.layout().clone(), dtype: a.dtype() });
         arrays.iter().map(operand).collect()
@@ -506,13 +513,13 @@ impl Numbering<'_> {
         }
         let shares = |a: &Array| a.shares_storage(array);
         let origin = if let Some(i) = self.inputs.iter().position(shares) {
-            Origin::Input(i)
+            SlotOrigin::Input(i)
         } else if let Some(constant) = self.constants.iter().find(|c| shares(c)) {
-            Origin::Constant(constant.to_bytes("capture")?)
+            SlotOrigin::Constant(constant.to_bytes("capture")?)
         } else if array.storage().pending() == POISONED {
-            Origin::Own
+            SlotOrigin::Own
         } else {
-            Origin::Bound
+            SlotOrigin::Bound
         };
         self.storages.push(array.storage().clone());
         self.origins.push(origin);

@@ -67,14 +67,14 @@ pub(crate) struct HostFlags(Vec<(Arc<AtomicUsize>, Option<usize>)>);
 
 impl HostFlags {
     /// Records the first access to a flag: a read of `value`, or a write (`None`). Later accesses change nothing.
-    pub(super) fn note(&mut self, switch: &Arc<AtomicUsize>, value: Option<usize>) {
-        if !self.0.iter().any(|(own, _)| Arc::ptr_eq(own, switch)) {
-            self.0.push((switch.clone(), value));
+    pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
+        if !self.0.iter().any(|(own, _)| Arc::ptr_eq(own, flag)) {
+            self.0.push((flag.clone(), value));
         }
     }
 
     /// Returns true if all flags have the values that the step has read.
     pub(super) fn all_unchanged(&self) -> bool {
-        self.0.iter().all(|(switch, value)| value.is_none_or(|value| switch.load(Ordering::Relaxed) == value))
+        self.0.iter().all(|(flag, value)| value.is_none_or(|value| flag.load(Ordering::Relaxed) == value))
     }
 }

@@ -1,6 +1,6 @@
 //! Maps of one program over many sets of operands, for in-place updates of parameters.
 
-use super::{MODE, Mode, ready, submit};
+use super::{MODE, Mode, ensure_ready, submit};
 use crate::array::Array;
 use pellucid_ir::Result;
 use pellucid_ir::backend::{Dense, DenseMap};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// In eager mode the backend runs all sets as one batch, if all operands are dense and no set writes memory of another
 /// set. Otherwise the sets are submitted one by one.
 pub(crate) fn map_many(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<()> {
-    if MODE.get() == Mode::Eager && together(program, params, targets, operands)? {
+    if MODE.get() == Mode::Eager && try_map_batch(program, params, targets, operands)? {
         return Ok(());
     }
     let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
@@ -22,14 +22,14 @@ pub(crate) fn map_many(program: &Arc<Program>, params: &Params, targets: usize, 
 }
 
 /// Runs all sets as one batch. Returns false, without an effect, if the operands are not dense or overlap.
-fn together(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<bool> {
+fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<bool> {
     let Some(first) = operands.first() else { return Ok(true) };
     let count = program.inputs.len();
     let mut dense: Vec<Dense<'_>> = Vec::with_capacity(operands.len());
     for set in operands.chunks_exact(count) {
         let size = set[0].shape().size();
         for array in set {
-            ready(program.name, array.storage())?;
+            ensure_ready(program.name, array.storage())?;
             match array.as_dense(size).filter(|_| array.device() == first.device()) {
                 Some(one) => dense.push(one),
                 None => return Ok(false),

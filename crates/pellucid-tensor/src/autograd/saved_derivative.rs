@@ -34,13 +34,13 @@ impl<S: AsRef<[SavedValue]> + Send + Sync, D: Derivative> SavedDerivative for Sa
     }
 
     fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool {
-        if !keep && let Some(mut saved) = free(self.saved.try_write()) {
+        if !keep && let Some(mut saved) = try_guard(self.saved.try_write()) {
             let Some(values) = &*saved else { return false };
             run(values.as_ref());
             *saved = None;
             return true;
         }
-        let Some(saved) = free(self.saved.try_read()) else { return false };
+        let Some(saved) = try_guard(self.saved.try_read()) else { return false };
         let Some(values) = &*saved else { return false };
         run(values.as_ref());
         true
@@ -48,7 +48,7 @@ impl<S: AsRef<[SavedValue]> + Send + Sync, D: Derivative> SavedDerivative for Sa
 }
 
 /// Returns the guard, or `None` if the lock is held. Poisoning is ignored: a panic during `run` changes no saved value.
-fn free<G>(guard: TryLockResult<G>) -> Option<G> {
+fn try_guard<G>(guard: TryLockResult<G>) -> Option<G> {
     match guard {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
