@@ -157,7 +157,7 @@ impl Array {
         match self.layout.broadcast_to(shape) {
             Some(layout) => Ok(self.view(layout)),
             None => {
-                let help = "aligned at the last axis, a length must be equal to the target's or 1";
+                let help = "with shapes aligned at the last axis, each length must be 1 or equal to the target's";
                 Err(Error::shapes(op, [self.shape(), shape], help))
             }
         }

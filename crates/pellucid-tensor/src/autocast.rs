@@ -168,7 +168,7 @@ pub(crate) fn set_autocast(half: Option<DType>) -> Autocast {
 
 /// Returns the dtype to which autocast casts the operands of `op`, or `None` if no cast is needed.
 #[inline]
-pub(crate) fn wanted(op: &str, operands: &[&Tensor]) -> Option<DType> {
+pub(crate) fn wanted_dtype(op: &str, operands: &[&Tensor]) -> Option<DType> {
     AUTOCAST_DTYPE.get().and_then(|half| cast_dtype_by_policy(op, half, operands))
 }
 
@@ -199,6 +199,6 @@ pub(crate) fn cast_some(operand: Option<&Tensor>, dtype: DType) -> Result<Option
 }
 
 /// Casts the operand of the unary operation `op` by its policy.
-pub(crate) fn read(op: &str, operand: &Tensor) -> Result<Tensor> {
-    wanted(op, &[operand]).map_or(Ok(operand.clone()), |dtype| cast(operand, dtype))
+pub(crate) fn cast_operand(op: &str, operand: &Tensor) -> Result<Tensor> {
+    wanted_dtype(op, &[operand]).map_or(Ok(operand.clone()), |dtype| cast(operand, dtype))
 }

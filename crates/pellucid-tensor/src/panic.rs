@@ -15,7 +15,7 @@ pub fn unwrap<T>(result: Result<T>) -> T {
 #[cold]
 #[track_caller]
 fn fail(error: Error) -> ! {
-    if crate::engine::mode() == crate::engine::Mode::Capture {
+    if crate::engine::mode() == crate::engine::ExecutionMode::Capture {
         // `capture` catches this panic and returns the typed error, so nothing is printed.
         panic::resume_unwind(Box::new(error));
     }

@@ -199,7 +199,7 @@ impl ThreadGenerators {
         if self.own.as_ref().is_none_or(|own| own.generation != current) {
             self.restart();
         }
-        &self.own.as_ref().expect("made above").generator
+        &self.own.as_ref().expect("the stream was created above").generator
     }
 
     #[cold]
@@ -213,7 +213,7 @@ impl ThreadGenerators {
                 // The state is written in place because captured steps hold it. A recording only references it and must
                 // not write it.
                 let restart = || ops::copy_(own.generator.state(), &Tensor::from([key as i64, 0]));
-                let capturing = engine::mode() == engine::Mode::Capture;
+                let capturing = engine::mode() == engine::ExecutionMode::Capture;
                 // If another thread is using the state, the next draw tries again.
                 if (if capturing { engine::eager(restart) } else { restart() }).is_ok() {
                     own.generation = generation;

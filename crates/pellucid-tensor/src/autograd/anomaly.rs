@@ -1,7 +1,7 @@
 //! Anomaly mode: names the first kernel that produces NaN, and the forward call to which it belongs.
 
 use super::graph::{GraphNode, address};
-use crate::engine::{self, Mode, NanCheckGuard};
+use crate::engine::{self, ExecutionMode, NanCheckGuard};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -64,7 +64,7 @@ impl Drop for Call {
 #[inline]
 #[track_caller]
 pub fn called() -> Option<Call> {
-    if engine::mode() == Mode::NanChecked { note_call(Location::caller()) } else { None }
+    if engine::mode() == ExecutionMode::NanChecked { note_call(Location::caller()) } else { None }
 }
 
 #[cold]
@@ -79,7 +79,7 @@ fn note_call(location: &'static Location<'static>) -> Option<Call> {
 /// Records the source location of the forward call that created a node, in anomaly mode.
 #[inline]
 pub(crate) fn note_forward_location(node: impl FnOnce() -> Option<Arc<GraphNode>>) {
-    if engine::mode() == Mode::NanChecked
+    if engine::mode() == ExecutionMode::NanChecked
         && let Some(node) = node()
     {
         remember_line(&node);

@@ -101,7 +101,7 @@ fn check_jacobian(
                     let close = (got - expected).abs() <= check.atol + check.rtol * expected.abs();
                     if !close {
                         let detail = format!(
-                            "element {row} by element {column}: backward gives {got}, central differences {expected}"
+                            "the derivative of element {row} by element {column} is {got} by backward() and {expected} by central differences"
                         );
                         return Err(Error::GradCheck { check: name, output, input, detail });
                     }

@@ -114,7 +114,7 @@ impl Checkpoint {
                 Some(InputRole::Own(own)) => own.upgrade().map(Tensor::from_inner),
                 _ => None,
             };
-            let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same(own)));
+            let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same_tensor(own)));
             let is_tracked = !matches!(self.leaves.get(i), Some(InputRole::Untracked));
             leaves.push(own.unwrap_or_else(|| Tensor::from((*array).clone()).requires_grad_(is_tracked)));
         }
@@ -226,8 +226,8 @@ fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
                 }
                 Edge::Leaf(_) if !allowed.iter().any(|a| a.same(&edge)) => {
                     return refused(
-                        "its function uses a tracked tensor that is not among its inputs: pass it, or its leaf, \
-                                    as one, or detach() it"
+                        "the function uses a tracked tensor that is not among its inputs; pass the tensor or its \
+                         leaf as an input, or detach() it"
                             .into(),
                     );
                 }

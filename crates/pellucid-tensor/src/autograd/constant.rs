@@ -31,5 +31,7 @@ pub(super) fn with_zero_derivative(gradient: Tensor, edges: &[Edge]) -> Tensor {
         return gradient;
     }
     let outputs = smallvec![gradient.array().clone()];
-    record_outputs(edges.iter().cloned().collect(), outputs, Vec::new(), ZeroDerivative).pop().expect("one output")
+    record_outputs(edges.iter().cloned().collect(), outputs, Vec::new(), ZeroDerivative)
+        .pop()
+        .expect("there is one output")
 }

@@ -214,8 +214,8 @@ impl<A: SavedDerivative + ?Sized> Drop for GraphNode<A> {
             let mut node = Some(node);
             // If the thread is ending and its list is gone, the node is dropped here.
             let queued = DROP_QUEUE.try_with(|dying| match &mut *dying.borrow_mut() {
-                Some(list) => list.push(node.take().expect("not yet queued")),
-                None => own.get_or_insert_default().push(node.take().expect("not yet queued")),
+                Some(list) => list.push(node.take().expect("each node is queued once")),
+                None => own.get_or_insert_default().push(node.take().expect("each node is queued once")),
             });
             drop((queued, node));
         }

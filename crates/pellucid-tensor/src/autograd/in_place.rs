@@ -217,7 +217,7 @@ pub(crate) fn add_writes(written: impl IntoIterator<Item = Arc<ViewBase>>) {
 }
 
 /// A write in place that will be recorded.
-pub(crate) struct Rewrite {
+pub(crate) struct InPlaceWrite {
     base: Arc<ViewBase>,
     /// The written region of the base value.
     pub(crate) region: Layout,
@@ -225,13 +225,13 @@ pub(crate) struct Rewrite {
     pub(crate) shape: Shape,
 }
 
-impl Rewrite {
+impl InPlaceWrite {
     /// Prepares a write through `target` into a region of its storage.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an operation that is not declared as a view returned memory of this tensor, or if
     /// the tensor is a view that was made under `no_grad`.
-    pub(crate) fn new(op: &'static str, target: &Tensor, region: &Layout) -> Result<Rewrite> {
+    pub(crate) fn new(op: &'static str, target: &Tensor, region: &Layout) -> Result<InPlaceWrite> {
         let base = target.view_base().clone();
         if base.is_opaque.load(Ordering::Relaxed) {
             let reason = format!(
@@ -250,11 +250,11 @@ impl Rewrite {
             return Err(Error::invalid(op, reason));
         }
         let (region, shape) = (base.relative(region), base.shape());
-        Ok(Rewrite { base, region, shape })
+        Ok(InPlaceWrite { base, region, shape })
     }
 
     /// Returns the index in the base value of every element of the region, in row-major order.
-    pub(crate) fn numbers(&self) -> Tensor {
+    pub(crate) fn element_indices(&self) -> Tensor {
         let numbers = Tensor::arange(0, self.shape.size() as i64, 1);
         Tensor::from(numbers.array().view(self.region.clone()))
     }
@@ -263,7 +263,7 @@ impl Rewrite {
     /// `derivative`, whose inputs are the base value before (unless all of it is overwritten), the source, and an
     /// optional index.
     pub(crate) fn record<D: Derivative>(self, target: &Tensor, source: &Tensor, index: Option<Array>, derivative: D) {
-        let Rewrite { base, region, .. } = self;
+        let InPlaceWrite { base, region, .. } = self;
         let whole = index.is_none() && region.shape().size() >= base.layout.shape().size();
         // The edge is read before the lock: it may need the lock if the source is a view of this base.
         let source = source.edge();
@@ -279,7 +279,7 @@ impl Rewrite {
             std::mem::replace(&mut *edge, Edge::Node(node, 0))
         };
         drop(old);
-        if engine::mode() != engine::Mode::Capture {
+        if engine::mode() != engine::ExecutionMode::Capture {
             engine::count_requires_grad_change(target.array());
         }
         add_writes([base]);

@@ -38,7 +38,7 @@ pub use transform::{Grad, grad, hvp, jvp, vjp};
 
 pub(crate) use graph::GradientSlot;
 pub(crate) use graph::{Edge, GraphNode, is_same_node};
-pub(crate) use in_place::{Rewrite, ViewBase, shifted};
+pub(crate) use in_place::{InPlaceWrite, ViewBase, shifted};
 pub(crate) use operation::{Derivative, SavedValue, is_recorded, record, record_outputs, untracked};
 pub(crate) use pass::{AddressHasher, backward};
 pub(crate) use saved_derivative::SavedDerivative;

@@ -430,7 +430,7 @@ fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
 
 /// Applies an operation that has one output.
 pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
-    apply(op, inputs).map(|mut outputs| outputs.pop().expect("an operation of one output"))
+    apply(op, inputs).map(|mut outputs| outputs.pop().expect("apply_one needs an operation with one output"))
 }
 
 /// Returns true if an operation on these inputs must be recorded.
@@ -443,7 +443,7 @@ pub(crate) fn is_recorded(inputs: &[&Tensor]) -> bool {
 #[inline]
 pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     match outputs.len() {
-        1 => SmallVec::from_buf([Tensor::from(outputs.pop().expect("one output"))]),
+        1 => SmallVec::from_buf([Tensor::from(outputs.pop().expect("there is one output"))]),
         _ => outputs.into_iter().map(Tensor::from).collect(),
     }
 }
@@ -477,7 +477,8 @@ pub(crate) fn record<W, D: Derivative>(
     }
     let count = wanted.len();
     wanted.reverse();
-    let mut next = |outputs: &[Array]| SavedValue::new(wanted.pop().expect("counted above"), arrays, outputs);
+    let mut next =
+        |outputs: &[Array]| SavedValue::new(wanted.pop().expect("`count` values were requested"), arrays, outputs);
     let results = match count {
         0 => build_results(edges, outputs, |outputs| SavedDerivativeOf::new([], derivative(what, outputs))),
         1 => {
@@ -518,7 +519,7 @@ fn build_results<A: SavedDerivative + 'static>(
     if outputs.len() == 1 {
         let node =
             |one: &Array, output| Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), output));
-        return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("one output"), node)]);
+        return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("there is one output"), node)]);
     }
     let node: Arc<GraphNode> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Weak::new()));
     let mut results = SmallVec::new();

@@ -302,7 +302,7 @@ impl<'a> BackwardPass<'a> {
             }
             _ => &mut self.leaves[self.leaf_at.get(Arc::as_ptr(slot?) as usize)?].gradient,
         };
-        held.take_if(|sum| !sum.requires_grad() && engine::mode() == engine::Mode::Eager)
+        held.take_if(|sum| !sum.requires_grad() && engine::mode() == engine::ExecutionMode::Eager)
     }
 
     /// Adds a gradient to the sum of an output of a node.
@@ -425,7 +425,8 @@ impl Backward {
     /// no memory.
     fn accumulate(&self, held: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
         let recorded = |sum: &Tensor| self.create_graph || sum.requires_grad() || gradient.requires_grad();
-        let in_place = |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::mode() == engine::Mode::Eager;
+        let in_place =
+            |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::mode() == engine::ExecutionMode::Eager;
         *held = Some(match held.take_if(in_place) {
             Some(sum) => ops::add(sum, gradient)?,
             None => match held {
@@ -452,8 +453,8 @@ pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut AddressMap<()>)
         return Ok(gradient);
     }
     let is_own = match engine::mode() {
-        engine::Mode::Eager | engine::Mode::NanChecked => gradient.is_unique(),
-        engine::Mode::Lazy | engine::Mode::Capture => {
+        engine::ExecutionMode::Eager | engine::ExecutionMode::NanChecked => gradient.is_unique(),
+        engine::ExecutionMode::Lazy | engine::ExecutionMode::Capture => {
             let storage = storage_address(&gradient);
             let is_first = shared.get(storage).is_none();
             shared.insert(storage, ());

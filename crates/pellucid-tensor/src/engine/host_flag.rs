@@ -1,6 +1,6 @@
 //! `HostFlag`: a host value that selects which kernels a captured step contains.
 
-use super::{MODE, Mode, list};
+use super::{ExecutionMode, MODE, list};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,7 +48,7 @@ impl HostFlag {
     }
 
     fn note(&self, value: Option<usize>) {
-        if MODE.get() == Mode::Capture {
+        if MODE.get() == ExecutionMode::Capture {
             list::with_current(|r| r.note(&self.0, value));
         }
     }

@@ -3,7 +3,7 @@
 //! A kernel is skipped if no handle outside of the list and no later kernel can read its results.
 
 use super::host_flag::HostFlags;
-use super::{MODE, Mode, ModeGuard, VersionUpdate};
+use super::{ExecutionMode, MODE, ModeGuard, VersionUpdate};
 use crate::array::Array;
 use crate::autograd::{AddressHasher, Edge, GradientSlot, ViewBase};
 use crate::tensor::{Tensor, TensorInner};
@@ -111,7 +111,7 @@ impl Recording {
     fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
         for out in outputs {
             // In a captured step, tensors from outside are written only by a launch and are not pending.
-            if MODE.get() == Mode::Lazy || !out.storage().buffer().is_allocated() {
+            if MODE.get() == ExecutionMode::Lazy || !out.storage().buffer().is_allocated() {
                 out.storage().set_pending(self.id);
             }
         }
@@ -123,7 +123,7 @@ impl Recording {
     /// Runs the observable kernels in order. Each operand is released after its last use.
     fn flush(&mut self) -> Result<()> {
         // The mode is eager because a kernel may have to copy an operand, which must run before it.
-        let _eager = ModeGuard::to(Mode::Eager);
+        let _eager = ModeGuard::to(ExecutionMode::Eager);
         let _flushing = FlushGuard(FLUSHING.replace(self.id));
         let kernels = observable_kernels(std::mem::take(&mut self.kernels));
         // Tensors from outside stay pending until the last write to them.
@@ -169,11 +169,14 @@ fn observable_kernels(mut kernels: Vec<RecordedKernel>) -> Vec<RecordedKernel> {
         *keep = k.outputs.iter().any(|out| held[&address(out)] != 0);
         if *keep {
             // The outputs are kept too, because the kernel may write only a part of them.
-            k.inputs.iter().chain(&k.outputs).for_each(|a| *held.get_mut(&address(a)).expect("counted") = 1);
+            k.inputs
+                .iter()
+                .chain(&k.outputs)
+                .for_each(|a| *held.get_mut(&address(a)).expect("every storage was counted above") = 1);
         }
     }
     let mut keep = keep.into_iter();
-    kernels.retain(|_| keep.next().expect("one for every kernel"));
+    kernels.retain(|_| keep.next().expect("one flag for each kernel"));
     kernels
 }
 
@@ -218,7 +221,11 @@ pub(super) fn record(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> R
     }
     let mut recording = lock(&shared);
     recording.push(kernel, inputs, outputs);
-    if MODE.get() == Mode::Lazy && recording.kernels.len() >= MAX_LAZY_KERNELS { recording.flush() } else { Ok(()) }
+    if MODE.get() == ExecutionMode::Lazy && recording.kernels.len() >= MAX_LAZY_KERNELS {
+        recording.flush()
+    } else {
+        Ok(())
+    }
 }
 
 /// Runs the kernels that this thread has recorded.
@@ -237,12 +244,12 @@ pub(super) fn flush_list(op: &'static str, id: u64) -> Result<()> {
 
 /// Guard that puts this thread in a deferred mode and restores the previous mode when it is dropped, also by a panic.
 pub(super) struct DeferredGuard {
-    before: (Mode, Option<SharedRecording>),
+    before: (ExecutionMode, Option<SharedRecording>),
     shared: SharedRecording,
 }
 
 impl DeferredGuard {
-    pub(super) fn enter(mode: Mode) -> DeferredGuard {
+    pub(super) fn enter(mode: ExecutionMode) -> DeferredGuard {
         let recording = Recording::new();
         let id = recording.id;
         let shared = Arc::new(Mutex::new(recording));
@@ -298,7 +305,7 @@ pub(crate) fn run_deferred<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     if !super::is_eager() {
         return f();
     }
-    let deferred = DeferredGuard::enter(Mode::Lazy);
+    let deferred = DeferredGuard::enter(ExecutionMode::Lazy);
     let result = f();
     let flushed = lock(&deferred.shared).flush();
     result.and_then(|value| flushed.map(|()| value))

@@ -1,6 +1,6 @@
 //! Maps of one program over many sets of operands, for in-place updates of parameters.
 
-use super::{MODE, Mode, ensure_ready, submit};
+use super::{ExecutionMode, MODE, ensure_ready, submit};
 use crate::array::Array;
 use pellucid_ir::Result;
 use pellucid_ir::backend::{Dense, DenseMap};
@@ -13,8 +13,13 @@ use std::sync::Arc;
 ///
 /// In eager mode the backend runs all sets as one batch, if all operands are dense and no set writes memory of another
 /// set. Otherwise the sets are submitted one by one.
-pub(crate) fn map_many(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<()> {
-    if MODE.get() == Mode::Eager && try_map_batch(program, params, targets, operands)? {
+pub(crate) fn submit_map_batch(
+    program: &Arc<Program>,
+    params: &Params,
+    targets: usize,
+    operands: &[&Array],
+) -> Result<()> {
+    if MODE.get() == ExecutionMode::Eager && try_map_batch(program, params, targets, operands)? {
         return Ok(());
     }
     let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });

@@ -18,7 +18,7 @@ pub use capture::{CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Pl
 pub use host_flag::HostFlag;
 pub use list::lazy;
 pub(crate) use list::{RecordedKernel, Recording, run_deferred};
-pub(crate) use map_batch::map_many;
+pub(crate) use map_batch::submit_map_batch;
 pub use trace::{Work, storages_written_since, trace, traced};
 
 use crate::array::Array;
@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The execution mode of a thread: how a submitted kernel is processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mode {
+pub(crate) enum ExecutionMode {
     Eager,
     /// Eager, with a check of every result for NaN.
     NanChecked,
@@ -45,18 +45,18 @@ pub(crate) enum Mode {
 }
 
 thread_local! {
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Eager) };
+    static MODE: Cell<ExecutionMode> = const { Cell::new(ExecutionMode::Eager) };
 }
 
 #[inline]
-pub(crate) fn mode() -> Mode {
+pub(crate) fn mode() -> ExecutionMode {
     MODE.get()
 }
 
 /// Returns true if kernels run when they are submitted.
 #[inline]
 pub(crate) fn is_eager() -> bool {
-    matches!(MODE.get(), Mode::Eager | Mode::NanChecked)
+    matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::NanChecked)
 }
 
 /// Process-wide count of `requires_grad` changes on tensors used by captured steps.
@@ -101,9 +101,9 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
         }
     }
     match MODE.get() {
-        Mode::Eager => run_eager(kernel, inputs, outputs),
-        Mode::NanChecked => run_nan_checked(kernel, inputs, outputs),
-        Mode::Lazy | Mode::Capture => match copy_overlapping(inputs, outputs)? {
+        ExecutionMode::Eager => run_eager(kernel, inputs, outputs),
+        ExecutionMode::NanChecked => run_nan_checked(kernel, inputs, outputs),
+        ExecutionMode::Lazy | ExecutionMode::Capture => match copy_overlapping(inputs, outputs)? {
             Some(copies) => list::record(kernel.clone(), &copies.iter().collect::<Operands>(), outputs),
             None => list::record(kernel.clone(), inputs, outputs),
         },
@@ -137,7 +137,7 @@ pub(crate) fn map_dense(
     inputs: &[Dense<'_>],
     output: Option<&Array>,
 ) -> Result<Arc<Storage>> {
-    debug_assert!(MODE.get() == Mode::Eager);
+    debug_assert!(MODE.get() == ExecutionMode::Eager);
     for input in inputs {
         ensure_ready(program.name, input.storage)?;
     }
@@ -156,7 +156,7 @@ pub(crate) fn map_dense(
 
 /// Runs one kernel at once. Its result is an error if an output contains NaN and no input does.
 fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    let _eager = ModeGuard::to(Mode::Eager);
+    let _eager = ModeGuard::to(ExecutionMode::Eager);
     let nan = |array: &&&Array| {
         array.dtype().is_float()
             && crate::ops::any(&crate::ops::isnan(&(**array).clone().into()).unwrap_or_else(|_| true.into()), ..)
@@ -179,7 +179,7 @@ pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "its drop ends the m
 
 /// Enables the NaN check on this thread. Returns `None` unless the mode is eager: deferred modes do not support it.
 pub(crate) fn enable_nan_check() -> Option<NanCheckGuard> {
-    (MODE.get() == Mode::Eager).then(|| NanCheckGuard(ModeGuard::to(Mode::NanChecked)))
+    (MODE.get() == ExecutionMode::Eager).then(|| NanCheckGuard(ModeGuard::to(ExecutionMode::NanChecked)))
 }
 
 /// Ensures that a storage has its contents: runs the list that has a pending write to it.
@@ -285,11 +285,11 @@ pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -
 /// step.
 #[track_caller]
 pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
-    readable(
+    check_readable(
         op,
         "move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead",
     )?;
-    if MODE.get() == Mode::Lazy {
+    if MODE.get() == ExecutionMode::Lazy {
         list::flush_current()?;
     }
     ensure_ready(op, array.storage())
@@ -300,8 +300,8 @@ pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
 /// # Errors
 /// [`Error::ReadInCapture`].
 #[track_caller]
-pub(crate) fn readable(op: &'static str, help: &'static str) -> Result<()> {
-    if MODE.get() == Mode::Capture {
+pub(crate) fn check_readable(op: &'static str, help: &'static str) -> Result<()> {
+    if MODE.get() == ExecutionMode::Capture {
         return Err(Error::ReadInCapture { op, location: Location::caller(), help });
     }
     Ok(())
@@ -310,20 +310,20 @@ pub(crate) fn readable(op: &'static str, help: &'static str) -> Result<()> {
 /// Runs the pending kernels of this array, without reading it.
 pub(crate) fn eval(array: &Array) -> Result<()> {
     match MODE.get() {
-        Mode::Capture => Ok(()),
-        Mode::Lazy => list::flush_current(),
-        Mode::Eager | Mode::NanChecked => ensure_ready("eval", array.storage()),
+        ExecutionMode::Capture => Ok(()),
+        ExecutionMode::Lazy => list::flush_current(),
+        ExecutionMode::Eager | ExecutionMode::NanChecked => ensure_ready("eval", array.storage()),
     }
 }
 
 /// Returns true while this thread records a captured step, in which no values exist.
 pub fn is_capturing() -> bool {
-    MODE.get() == Mode::Capture
+    MODE.get() == ExecutionMode::Capture
 }
 
 /// Records that an array was created from host values: it is a constant of a captured step.
 pub(crate) fn record_constant(array: &Array) {
-    if MODE.get() == Mode::Capture {
+    if MODE.get() == ExecutionMode::Capture {
         list::with_current(|r| r.constants.push(array.clone()));
     }
 }
@@ -331,21 +331,21 @@ pub(crate) fn record_constant(array: &Array) {
 /// Records the gradient slot before its first read or change in a captured step. `clears` is true if it is overwritten
 /// without being read.
 pub(crate) fn record_slot_access(slot: &Arc<crate::autograd::GradientSlot>, clears: bool) {
-    if MODE.get() == Mode::Capture {
+    if MODE.get() == ExecutionMode::Capture {
         list::with_current(|r| r.record_slot_access(slot, clears));
     }
 }
 
 /// Records the history of a base value before a write in place, so that a captured step can restore it.
 pub(crate) fn record_history(base: &Arc<crate::autograd::ViewBase>, edge: &crate::autograd::Edge) {
-    if MODE.get() == Mode::Capture {
+    if MODE.get() == ExecutionMode::Capture {
         list::with_current(|r| r.record_history(base, edge));
     }
 }
 
 /// Records that a write in place changed the history of a tensor.
 pub(crate) fn record_history_change(tensor: &crate::tensor::Tensor) {
-    if MODE.get() == Mode::Capture {
+    if MODE.get() == ExecutionMode::Capture {
         list::with_current(|r| r.rewritten_tensors.push(tensor.downgrade()));
     }
 }
@@ -357,18 +357,18 @@ pub(crate) fn record_history_change(tensor: &crate::tensor::Tensor) {
 /// With the typed error of a deferred kernel that failed.
 #[track_caller]
 pub fn eager<R>(f: impl FnOnce() -> R) -> R {
-    if MODE.get() == Mode::Lazy {
+    if MODE.get() == ExecutionMode::Lazy {
         crate::panic::unwrap(list::flush_current());
     }
-    let _eager = ModeGuard::to(Mode::Eager);
+    let _eager = ModeGuard::to(ExecutionMode::Eager);
     f()
 }
 
 /// Guard that restores the previous execution mode.
-struct ModeGuard(Mode);
+struct ModeGuard(ExecutionMode);
 
 impl ModeGuard {
-    fn to(mode: Mode) -> ModeGuard {
+    fn to(mode: ExecutionMode) -> ModeGuard {
         ModeGuard(MODE.replace(mode))
     }
 }

@@ -1,6 +1,6 @@
 //! `trace`: counts the work of a computation without running it.
 
-use super::{MODE, Mode, capture, list};
+use super::{ExecutionMode, MODE, capture, list};
 use crate::array::{Array, StorageId};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
@@ -53,8 +53,8 @@ impl std::ops::Sub for Work {
 /// Those of `f`, whether returned or raised by a panicking method; [`Error::ReadInCapture`] if `f` reads a value, or if
 /// a shape depends on one; [`Error::InvalidArgument`] inside a captured step or another trace.
 pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, Work)> {
-    if MODE.get() == Mode::Capture {
-        return Err(Error::invalid("trace", "nothing can be traced inside a captured step or another trace"));
+    if MODE.get() == ExecutionMode::Capture {
+        return Err(Error::invalid("trace", "trace() cannot be used inside a captured step or another trace"));
     }
     let (value, recording, _) = capture::record_closure(f)?;
     Ok((value?, recording.work()))
@@ -62,14 +62,14 @@ pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, Work)> {
 
 /// Returns the work so far inside of [`trace`], and `None` elsewhere.
 pub fn traced() -> Option<Work> {
-    (MODE.get() == Mode::Capture).then(|| list::with_current(|recording| recording.work()))
+    (MODE.get() == ExecutionMode::Capture).then(|| list::with_current(|recording| recording.work()))
 }
 
 /// Returns the storages that recorded kernels write, without the first `kernels` kernels and without storages that
 /// existed before the recording. Each storage is listed once. The list is empty outside of [`trace`] and of captured
 /// steps, where no kernel is recorded.
 pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
-    if MODE.get() != Mode::Capture {
+    if MODE.get() != ExecutionMode::Capture {
         return Vec::new();
     }
     list::with_current(|recording| {

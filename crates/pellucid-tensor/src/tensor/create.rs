@@ -77,7 +77,7 @@ pub trait IntoTensor {
     /// Creates a tensor from the numbers, in row-major order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they do not fill the shape.
+    /// [`Error::InvalidArgument`] if the data does not fill the shape.
     fn into_tensor(self, shape: Shape) -> Result<Tensor>;
 }
 
@@ -103,7 +103,7 @@ impl Tensor {
     /// Creates a tensor from numbers in row-major order: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
     ///
     /// # Panics
-    /// If they do not fill the shape.
+    /// If the numbers do not fill the shape.
     #[track_caller]
     pub fn new(data: impl IntoTensor, shape: impl Into<Shape>) -> Tensor {
         panic::unwrap(data.into_tensor(shape.into()))
@@ -112,12 +112,12 @@ impl Tensor {
     /// Creates a tensor from bytes, in row-major order and native byte order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they do not fill the shape, or a `bool` is not 0 or 1.
+    /// [`Error::InvalidArgument`] if the data does not fill the shape, or a `bool` is not 0 or 1.
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         if dtype == DType::Bool
             && let Some(byte) = bytes.iter().find(|&&b| b > 1)
         {
-            return Err(Error::invalid("from_bytes", format!("a bool is 0 or 1, got {byte}")));
+            return Err(Error::invalid("from_bytes", format!("a bool must be 0 or 1, got {byte}")));
         }
         Array::from_bytes(Device::cpu(), dtype, bytes, shape.into()).map(Tensor::from)
     }
@@ -125,7 +125,7 @@ impl Tensor {
     /// Creates a 0-d tensor.
     ///
     /// # Panics
-    /// Where [`ops::full`] returns an error.
+    /// With the errors of [`ops::full`].
     #[track_caller]
     pub fn scalar(value: impl Into<Scalar>, dtype: DType) -> Tensor {
         panic::unwrap(ops::full((), value, dtype))
@@ -134,7 +134,7 @@ impl Tensor {
     /// Creates a tensor of `shape` with every element equal to `value`.
     ///
     /// # Panics
-    /// Where [`ops::full`] returns an error.
+    /// With the errors of [`ops::full`].
     #[track_caller]
     pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Tensor {
         panic::unwrap(ops::full(shape, value, dtype))
@@ -143,7 +143,7 @@ impl Tensor {
     /// Creates a tensor of zeros.
     ///
     /// # Panics
-    /// Where [`ops::zeros`] returns an error.
+    /// With the errors of [`ops::zeros`].
     #[track_caller]
     pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ops::zeros(shape, dtype))
@@ -152,7 +152,7 @@ impl Tensor {
     /// Creates a tensor of ones.
     ///
     /// # Panics
-    /// Where [`ops::ones`] returns an error.
+    /// With the errors of [`ops::ones`].
     #[track_caller]
     pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ops::ones(shape, dtype))
@@ -161,7 +161,7 @@ impl Tensor {
     /// Draws from the uniform distribution on [0, 1), with the thread's generator.
     ///
     /// # Panics
-    /// Where [`ops::rand`] returns an error.
+    /// With the errors of [`ops::rand`].
     #[track_caller]
     pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ops::rand(shape, dtype))
@@ -170,7 +170,7 @@ impl Tensor {
     /// Draws from the standard normal distribution, with the thread's generator.
     ///
     /// # Panics
-    /// Where [`ops::randn`] returns an error.
+    /// With the errors of [`ops::randn`].
     #[track_caller]
     pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ops::randn(shape, dtype))
@@ -179,7 +179,7 @@ impl Tensor {
     /// Draws integers (`i64`) uniformly from `low..high`, with the thread's generator.
     ///
     /// # Panics
-    /// Where [`ops::randint`] returns an error.
+    /// With the errors of [`ops::randint`].
     #[track_caller]
     pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Tensor {
         panic::unwrap(ops::randint(low, high, shape))
@@ -188,7 +188,7 @@ impl Tensor {
     /// Creates the `n × n` identity matrix.
     ///
     /// # Panics
-    /// Where [`ops::zeros`] returns an error.
+    /// With the errors of [`ops::zeros`].
     #[track_caller]
     pub fn eye(n: usize, dtype: DType) -> Tensor {
         panic::unwrap(ops::eye(n, n, dtype))

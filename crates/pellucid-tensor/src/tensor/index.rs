@@ -15,7 +15,7 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 #[derive(Clone, Copy, Debug)]
 pub struct NewAxis;
 
-/// As many full axes as are missing.
+/// The full axes that the other parts of the index do not cover.
 #[derive(Clone, Copy, Debug)]
 pub struct Ellipsis;
 
@@ -42,7 +42,7 @@ pub enum Ix {
     Slice(Slice),
     /// A new axis of length 1.
     NewAxis,
-    /// As many full axes as are missing.
+    /// The full axes that the other parts of the index do not cover.
     Ellipsis,
     /// An index tensor. The axes of an integer tensor replace the indexed axis. A bool tensor covers as many axes as it
     /// has and selects the true positions; a 0-d one, or a `bool`, covers none and adds an axis of length 1 (true) or
@@ -313,7 +313,7 @@ impl ResolvedIndex {
         let mut common = pellucid_ir::Shape::scalar();
         for (_, t) in &self.picks {
             common = common.broadcast(t.shape()).ok_or_else(|| {
-                let help = "index tensors of one index must broadcast";
+                let help = "the index tensors of an index must broadcast to one shape";
                 Error::shapes(op, self.picks.iter().map(|(_, t)| t.shape()), help)
             })?;
         }

@@ -157,7 +157,7 @@ impl Tensor {
     /// Returns true if both are handles of one tensor, or have one creator output or gradient slot. Their gradients are
     /// then equal.
     #[inline]
-    pub(crate) fn is_same(&self, other: &Tensor) -> bool {
+    pub(crate) fn is_same_tensor(&self, other: &Tensor) -> bool {
         let slot =
             || matches!((self.0.existing_slot(), other.0.existing_slot()), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let made_alike = || {
@@ -287,7 +287,7 @@ impl Tensor {
     pub fn set_grad(&self, gradient: Option<Tensor>) {
         if let Some(g) = &gradient {
             let fits = g.shape() == self.shape() && g.dtype() == self.dtype();
-            let help = "a gradient has its tensor's shape and dtype";
+            let help = "a gradient must have its tensor's shape and dtype";
             panic::unwrap(if fits { Ok(()) } else { Err(Error::shapes("set_grad", [g.shape(), self.shape()], help)) });
         }
         if gradient.is_some() || self.0.existing_slot().is_some() {

@@ -10,7 +10,7 @@ mod step;
 pub use outputs::{IntoOutputs, Outputs};
 pub(super) use recording::record_closure;
 
-use super::{MODE, Mode};
+use super::{ExecutionMode, MODE};
 use crate::array::StorageId;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{Elision, Passes, Place, Plan};
@@ -149,7 +149,7 @@ impl Captured<'_> {
     /// other tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches
     /// 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
-        if MODE.get() == Mode::Capture {
+        if MODE.get() == ExecutionMode::Capture {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
         crate::random::refresh_thread_stream();
@@ -245,7 +245,7 @@ impl Captured<'_> {
 
     fn record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
         check_untracked(inputs)?;
-        if MODE.get() == Mode::Capture {
+        if MODE.get() == ExecutionMode::Capture {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
         let step = CompiledStep::record(&mut self.step, &StepKey::new(inputs), self.options.passes)?;

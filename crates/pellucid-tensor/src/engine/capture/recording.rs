@@ -1,7 +1,7 @@
 //! Records the kernels of a closure without running them, and restores all state that the closure changes.
 
 use super::super::list::{DeferredGuard, TouchedSlot};
-use super::super::{Mode, RecordedKernel, Recording};
+use super::super::{ExecutionMode, RecordedKernel, Recording};
 use crate::autograd::GradientSlot;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::POISONED;
@@ -19,7 +19,7 @@ pub(in crate::engine) type GradientSlots = Vec<(Arc<GradientSlot>, Option<Tensor
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
 pub(in crate::engine) fn record_closure<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<GradientSlots>)> {
-    let deferred = DeferredGuard::enter(Mode::Capture);
+    let deferred = DeferredGuard::enter(ExecutionMode::Capture);
     let result = catch_unwind(AssertUnwindSafe(f));
     let mut recording = deferred.take();
     let own = recording.id;

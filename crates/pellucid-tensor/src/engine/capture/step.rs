@@ -2,7 +2,8 @@
 
 use super::super::host_flag::HostFlags;
 use super::super::{
-    MODE, Mode, RecordedKernel, Recording, VersionUpdate, ensure_ready, list, requires_grad_changes, run_kernel,
+    ExecutionMode, MODE, RecordedKernel, Recording, VersionUpdate, ensure_ready, list, requires_grad_changes,
+    run_kernel,
 };
 use super::Placement;
 use super::recording::{GradientSlots, record_closure};
@@ -171,7 +172,7 @@ impl CompiledStep {
         Arc::strong_count(&self.storages[slot]) > self.storages[slot].kept() as usize
     }
 
-    /// Numbers the buffers in the order in which the kernels meet them, and makes the plan ready.
+    /// Numbers the storages in the order of their first use, runs the passes, and prepares the plan.
     fn compile(
         key: StepKey,
         recording: &Recording,
@@ -365,7 +366,7 @@ impl CompiledStep {
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
-        if MODE.get() == Mode::Lazy {
+        if MODE.get() == ExecutionMode::Lazy {
             list::flush_current()?;
         }
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
