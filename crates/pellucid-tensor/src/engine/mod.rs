@@ -125,8 +125,8 @@ fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<(
     run_kernel(kernel, inputs, outputs, VersionUpdate::Count)
 }
 
-/// Runs a map of `size` elements on dense inputs at once, and returns the storage of the output. `output` is `None` for
-/// a new array, or an array with the same layout as one of the inputs.
+/// Runs a map of `size` elements on dense inputs at once, and returns the storage of the output. If `output` is `None`
+/// the storage is new; otherwise `output` has the storage and layout of an input.
 ///
 /// This fast path serves most kernels: it passes no shapes or strides, and a new output needs no borrow.
 pub(crate) fn map_dense(
@@ -154,7 +154,7 @@ pub(crate) fn map_dense(
     Ok(output.storage().clone())
 }
 
-/// Runs one kernel at once. Its result is an error if an output contains NaN and no input does.
+/// Runs one kernel at once, and fails if an output contains NaN and no input does.
 fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     let _eager = ModeGuard::to(ExecutionMode::Eager);
     let nan = |array: &&&Array| {
@@ -214,8 +214,8 @@ fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Ve
     }
 }
 
-/// Returns copies of inputs that overlap an output under another layout, or `None` if there are none. Without the copy
-/// the kernel would read elements after it has overwritten them.
+/// Returns the inputs, with copies of those that overlap an output under another layout, or `None` if none does.
+/// Without the copy the kernel would read elements after it has overwritten them.
 fn copy_overlapping(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
     let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && is_overlapping(o, a));
     if !inputs.iter().any(|a| overlaps(a)) {

@@ -103,7 +103,7 @@ impl Outputs<'_> {
 
     fn copy_of(&self, index: usize) -> Result<Array> {
         let array = self.arrays.get(index).ok_or_else(|| {
-            let reason = format!("output {index} does not exist: the number of outputs is {}", self.arrays.len());
+            let reason = format!("the step has no output {index}; the number of outputs is {}", self.arrays.len());
             Error::invalid("launch", reason)
         })?;
         let copy = Array::new(array.device(), array.dtype(), array.shape().clone())?;

@@ -52,7 +52,7 @@ impl StepKey {
     }
 }
 
-/// Which tensor a slot of the plan represents.
+/// The origin of the tensor in a slot of the plan.
 #[derive(Clone)]
 enum SlotOrigin {
     Input(usize),
