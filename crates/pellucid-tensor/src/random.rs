@@ -103,7 +103,7 @@ impl Default for Generator {
     fn default() -> Generator {
         LOCAL.with_borrow_mut(|local| match local.scopes.last() {
             Some((_, generator)) => generator.clone(),
-            None => local.own().clone(),
+            None => local.current_stream().clone(),
         })
     }
 }
@@ -112,7 +112,7 @@ impl Default for Generator {
 #[must_use = "the scope lasts as long as the guard: let _scope = generator.scope();"]
 pub struct GeneratorScope {
     number: u64,
-    /// The scope is the thread's, so the guard must not leave it.
+    /// The scope belongs to this thread, so the guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -169,7 +169,7 @@ pub fn manual_seed(seed: u64) {
 pub(crate) fn refresh_thread_stream() {
     LOCAL.with_borrow_mut(|local| {
         if local.own.is_some() {
-            local.own();
+            local.current_stream();
         }
     });
 }
@@ -189,12 +189,13 @@ struct ThreadStream {
 }
 
 thread_local! {
-    static LOCAL: RefCell<ThreadGenerators> = const { RefCell::new(ThreadGenerators { scopes: Vec::new(), own: None }) };
+    static LOCAL: RefCell<ThreadGenerators> =
+        const { RefCell::new(ThreadGenerators { scopes: Vec::new(), own: None }) };
 }
 
 impl ThreadGenerators {
     #[inline]
-    fn own(&mut self) -> &Generator {
+    fn current_stream(&mut self) -> &Generator {
         let current = GENERATION.load(Ordering::Acquire);
         if self.own.as_ref().is_none_or(|own| own.generation != current) {
             self.restart();

@@ -101,7 +101,8 @@ fn check_jacobian(
                     let close = (got - expected).abs() <= check.atol + check.rtol * expected.abs();
                     if !close {
                         let detail = format!(
-                            "the derivative of element {row} by element {column} is {got} by backward() and {expected} by central differences"
+                            "the derivative of element {row} by element {column} is {got} by backward() and {expected} \
+                             by central differences"
                         );
                         return Err(Error::GradCheck { check: name, output, input, detail });
                     }

@@ -147,8 +147,8 @@ impl Checkpoint {
             let listed = written.iter().filter(|other| Arc::ptr_eq(other, base)).count();
             let returned = outputs.iter().filter(|output| output.has_base(base)).count();
             if Arc::strong_count(base) > listed + returned && base.is_tracked() {
-                let reason = "f writes a tracked value into a tensor from outside, which would lose its gradient; return the \
-                              value from f, and write it outside";
+                let reason = "f writes a tracked value into a tensor from outside, which would lose its gradient; \
+                              return the value from f, and write it outside";
                 return Err(Error::invalid("checkpoint", reason));
             }
         }

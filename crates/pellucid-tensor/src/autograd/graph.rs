@@ -141,7 +141,8 @@ pub(crate) struct GraphNode<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
 }
 
 impl<A: SavedDerivative> GraphNode<A> {
-    /// Creates a node. `output` is its single output; a dangling `output` means that [`GraphNode::set_outputs`] follows.
+    /// Creates a node. `output` is its single output; a dangling `output` means that [`GraphNode::set_outputs`]
+    /// follows.
     #[inline(always)]
     pub(crate) fn new(
         edges: SmallVec<[Edge; 2]>,

@@ -243,8 +243,8 @@ impl InPlaceWrite {
         }
         if base.is_untracked_view && Arc::strong_count(target.array().storage()) > 1 {
             let reason = format!(
-                "the target of shape {} is a view that was made under no_grad(), and the tensor whose memory it shares would \
-                 get no gradient; make the view outside of no_grad(), or detach() it, which separates its history",
+                "the target of shape {} is a view that was made under no_grad(), and the tensor whose memory it shares \
+                 would get no gradient; make the view outside of no_grad(), or detach() it to separate its history",
                 target.shape()
             );
             return Err(Error::invalid(op, reason));

@@ -70,9 +70,10 @@ pub trait Operation: Send + Sync + 'static {
         true
     }
 
-    /// Returns true if every output is a rearrangement of elements of the first input, shares its storage where
-    /// possible, and `backward` is the transpose of the rearrangement. A write in place to one of them is then recorded
-    /// for the other. If any other operation returns memory of an input, recorded writes to either are errors.
+    /// Returns true if every output consists of elements of the first input in another layout (a slice, transpose or
+    /// broadcast), shares its storage where possible, and `backward` is the transpose of this map. A write in place to
+    /// one of them is then recorded for the other. If any other operation returns memory of an input, recorded writes
+    /// to either are errors.
     fn is_view(&self) -> bool {
         false
     }
@@ -138,7 +139,7 @@ impl Saves<'_> {
         self.edges.get(index).is_some_and(Edge::is_tracked)
     }
 
-    /// True if two inputs are the same tracked tensor.
+    /// Returns true if two inputs are the same tracked tensor.
     pub fn same(&self, i: usize, j: usize) -> bool {
         self.any() && self.edges[i].same(&self.edges[j])
     }
@@ -277,7 +278,7 @@ impl Saved<'_> {
         self.node.edges.len()
     }
 
-    /// True if two inputs are the same tracked tensor.
+    /// Returns true if two inputs are the same tracked tensor.
     pub fn same(&self, i: usize, j: usize) -> bool {
         self.node.edges[i].same(&self.node.edges[j])
     }

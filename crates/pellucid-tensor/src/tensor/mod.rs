@@ -55,7 +55,7 @@ pub(crate) struct TensorInner {
     creator: Option<Creator>,
     /// The state that is shared with views and their base. It is set at the first view or write.
     view_base: OnceLock<Arc<ViewBase>>,
-    /// Rarely used fields. They are boxed because every recorded operation allocates an `TensorInner`.
+    /// Rarely used fields. They are boxed because every recorded operation allocates a `TensorInner`.
     details: OnceLock<Box<TensorDetails>>,
     /// The number of recorded writes that `creator` includes.
     known_writes: AtomicU32,
@@ -178,7 +178,7 @@ impl Tensor {
         &self.0.array
     }
 
-    /// Returns true if this is the only handle of the tensor and of its storage.
+    /// Returns true if this is the only handle of the tensor and of its storage, and no elements are repeated.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.0.array.is_unique()

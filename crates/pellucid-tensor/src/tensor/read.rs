@@ -17,8 +17,8 @@ impl Tensor {
     /// Returns the single element, converted to `T`: a float is rounded to the nearest, and `bool` is "not zero".
     ///
     /// # Errors
-    /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`]; [`Error::InvalidArgument`] for
-    /// an element that an integer type `T` cannot represent, such as 0.5, NaN, or 300 as `u8`.
+    /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`]; [`Error::InvalidArgument`]
+    /// for an element that an integer type `T` cannot represent, such as 0.5, NaN, or 300 as `u8`.
     #[track_caller]
     pub fn try_item<T: Element>(&self) -> Result<T> {
         if self.size() != 1 {
@@ -37,11 +37,12 @@ impl Tensor {
         panic::unwrap(self.try_to_vec())
     }
 
-    /// Returns the elements in row-major order, converted to `T`: floats are rounded to the nearest, and `bool` is "not zero".
+    /// Returns the elements in row-major order, converted to `T`: floats are rounded to the nearest, and `bool` is
+    /// "not zero".
     ///
     /// # Errors
-    /// [`Error::ReadInCapture`] while a step is captured; [`Error::InvalidArgument`] for an element that an integer type `T`
-    /// cannot represent, such as 0.5, NaN, or 300 as `u8` ([`Tensor::to_dtype`] rounds towards zero instead).
+    /// [`Error::ReadInCapture`] while a step is captured; [`Error::InvalidArgument`] for an element that an integer
+    /// type `T` cannot represent, such as 0.5, NaN, or 300 as `u8` ([`Tensor::to_dtype`] rounds towards zero instead).
     #[track_caller]
     pub fn try_to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.array().to_vec("to_vec")

@@ -57,7 +57,7 @@ fn restore_gradient_slots(recording: &mut Recording) -> Result<GradientSlots> {
             (None, Some(_)) if cleared => None,
             (None, Some(_)) => Some((
                 "empty before, set after",
-                "call zero_grad() inside the step, before backward; or give the tensor a gradient to accumulate into first",
+                "call zero_grad() inside the step before backward(), or set a gradient before the step is captured",
             )),
             (Some(_), None) => {
                 Some(("set before, empty after", "call zero_grad() before the step is captured, or not at its end"))

@@ -402,8 +402,8 @@ impl CompiledStep {
             };
             if self.writes.iter().any(|write| stale(&write)) {
                 let reason = format!(
-                    "input {index} of shape {} shares its memory with a tensor that the step writes in place before it reads \
-                     the input; pass a copy() of it, or use that tensor in the step as a captured variable",
+                    "input {index} of shape {} shares its memory with a tensor that the step writes in place before it \
+                     reads the input; pass a copy() of it, or use that tensor in the step as a captured variable",
                     tensor.shape()
                 );
                 return Err(Error::invalid("launch", reason));
@@ -486,8 +486,8 @@ fn written_slots(launches: &[Launch], slots: usize) -> Vec<bool> {
 /// Returns the error for a step that writes into one of its inputs.
 fn input_written_error(input: usize, shape: &Shape) -> Error {
     let reason = format!(
-        "the step writes in place into its input {input} of shape {shape}, and a launch would lose the written values; use \
-         the tensor in the step as a captured variable, or write into a copy() of the input"
+        "the step writes in place into its input {input} of shape {shape}, and a launch would lose the written values; \
+         use the tensor in the step as a captured variable, or write into a copy() of the input"
     );
     Error::invalid("capture", reason)
 }
