@@ -102,9 +102,9 @@ pub struct Captured<'f> {
 ///
 /// # Errors
 /// [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape that depends on one;
-/// [`Error::NotAFixedPoint`] if gradients are set at its end and not at its start, or the reverse;
-/// [`Error::InvalidArgument`] if it writes into an input; any error of an operation in it. Other panics of the step
-/// propagate.
+/// [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse (a step may set one
+/// that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an operation in it. Other
+/// panics of the step propagate.
 pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs: &[&Tensor]) -> Result<Captured<'f>> {
     capture_with(CaptureOptions::default(), step, inputs)
 }
