@@ -1,6 +1,6 @@
-//! `Array`: elements on a device, and how they lie there. No gradients, no history.
+//! `Array`: elements on a device and their layout, without gradients or history.
 //!
-//! Only operations and the engine see arrays; users and layers see [`Tensor`](crate::Tensor)s.
+//! Operations and the engine work on arrays; users and layers work on [`Tensor`](crate::Tensor)s.
 
 use crate::device::Device;
 use crate::engine;
@@ -9,7 +9,7 @@ use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape};
 use std::sync::Arc;
 
-/// Elements of one dtype in a storage, laid out by strides. Clones and views share the storage.
+/// An array of elements of one dtype in a storage, laid out by strides. Clones and views share the storage.
 #[derive(Clone, Debug)]
 pub struct Array {
     storage: Arc<Storage>,
@@ -18,7 +18,7 @@ pub struct Array {
     device: Device,
 }
 
-/// Which memory a tensor has: equal for all views of it, and for nothing else as long as one of them is there.
+/// The identity of a storage. It is equal for all views of one storage, and unique while the storage exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StorageId(usize);
 
@@ -28,14 +28,17 @@ impl StorageId {
     }
 }
 
-/// The number of elements, unless no memory could have so many.
+/// Returns the number of elements.
+///
+/// # Errors
+/// If no memory could hold that many elements.
 #[inline]
 pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
     shape.checked_size().ok_or_else(|| Error::absurd_size().with_shape(shape))
 }
 
-/// An empty vector with memory for `count` elements. A count that follows from an argument of the user's must not abort the
-/// process, as `Vec::with_capacity` and `collect` would.
+/// Returns an empty vector with memory for `count` elements. A count that follows from a user's argument must not abort
+/// the process, as `Vec::with_capacity` and `collect` would.
 pub(crate) fn host_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut values = Vec::new();
     match values.try_reserve_exact(count) {
@@ -44,36 +47,36 @@ pub(crate) fn host_vec<T>(count: usize) -> Result<Vec<T>> {
     }
 }
 
-/// The first `count` values of an iterator.
+/// Collects the first `count` values of an iterator.
 pub(crate) fn host_values<T>(count: usize, values: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
     let mut list = host_vec(count)?;
     list.extend(values.into_iter().take(count));
     Ok(list)
 }
 
-/// Reads of fewer bytes than this do not ask beforehand whether there is memory for them.
+/// Reads of at least this many bytes check for available memory first.
 const SMALL_READ: usize = 1 << 20;
 
 impl Array {
-    /// An array whose elements a kernel is about to write. It has no memory until then.
+    /// Creates an array whose elements the next kernel writes. Memory is allocated by that first write.
     pub fn new(device: Device, dtype: DType, shape: Shape) -> Result<Array> {
         let storage = device.backend().storage(checked_size(&shape)? * dtype.size());
         let storage = storage.map_err(|error| error.with_shape(&shape))?;
         Ok(Array::dense(storage, 0, dtype, shape, device))
     }
 
-    /// An array of the elements in a storage from `offset` on.
+    /// Creates an array of the elements of a storage from `offset` on.
     #[inline]
     pub(crate) fn dense(storage: Arc<Storage>, offset: usize, dtype: DType, shape: Shape, device: Device) -> Array {
         Array { storage, layout: Layout::contiguous_from(shape, offset), dtype, device }
     }
 
-    /// An array of these elements, in row-major order.
+    /// Creates an array from elements in row-major order.
     pub fn from_slice<T: Element>(device: Device, data: &[T], shape: Shape) -> Result<Array> {
         Array::from_bytes(device, T::DTYPE, bytemuck::cast_slice(data), shape)
     }
 
-    /// An array of the elements in these bytes, in row-major order and native byte order.
+    /// Creates an array from bytes, in row-major order and native byte order.
     pub fn from_bytes(device: Device, dtype: DType, bytes: &[u8], shape: Shape) -> Result<Array> {
         let size = shape.checked_size().map(|n| n * dtype.size());
         if size != Some(bytes.len()) {
@@ -82,100 +85,102 @@ impl Array {
         }
         let array = Array::new(device, dtype, shape)?;
         device.backend().upload(bytes, &array.storage)?;
-        engine::uploaded(&array);
+        engine::record_constant(&array);
         Ok(array)
     }
 
-    /// The length of every axis.
+    /// Returns the length of every axis.
     #[inline]
     pub fn shape(&self) -> &Shape {
         self.layout.shape()
     }
 
-    /// How the elements lie in the storage.
+    /// Returns the layout of the elements in the storage.
     #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The type of every element.
+    /// Returns the type of every element.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Shape and dtype, as kernels infer theirs from.
+    /// Returns shape and dtype, from which a kernel infers those of its outputs.
     #[inline]
     pub(crate) fn meta(&self) -> Meta {
         Meta { shape: self.shape().clone(), dtype: self.dtype }
     }
 
-    /// Where the elements live.
+    /// Returns the device that stores the elements.
     #[inline]
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// The storage, which views share.
+    /// Returns the storage, which all views share.
     #[inline]
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }
 
-    /// True where both lie in one storage.
+    /// Returns true if both arrays share one storage.
     #[inline]
     pub fn shares_storage(&self, other: &Array) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// True where nobody else holds the storage, and every byte of it may be overwritten.
+    /// Returns true if this is the only handle of the storage and no elements are repeated, so the storage may be
+    /// overwritten.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.storage) == 1 && !self.layout.is_broadcast()
     }
 
-    /// True for what [`Array::new`] made, until a kernel writes it, a recording promises to, or another handle is made.
+    /// Returns true for an array of [`Array::new`] until a kernel writes it, a recording includes such a write, or a
+    /// second handle exists.
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
         let storage: &Storage = &self.storage;
         Arc::strong_count(&self.storage) == 1 && !storage.buffer().is_allocated() && storage.pending() == READY
     }
 
-    /// The same storage under another layout.
+    /// Returns an array of the same storage with another layout.
     pub fn view(&self, layout: Layout) -> Array {
         Array { storage: self.storage.clone(), layout, dtype: self.dtype, device: self.device }
     }
 
-    /// The same elements stretched to `shape`, without a copy.
+    /// Broadcasts the array to `shape`, without a copy.
     pub fn broadcast_to(&self, op: &'static str, shape: &Shape) -> Result<Array> {
         checked_size(shape)?;
         match self.layout.broadcast_to(shape) {
             Some(layout) => Ok(self.view(layout)),
             None => {
-                let help = "aligned at the last axis, a length must be equal to the target's or 1";
+                let help = "with shapes aligned at the last axis, each length must be 1 or equal to the target's";
                 Err(Error::shapes(op, [self.shape(), shape], help))
             }
         }
     }
 
-    /// The same elements in row-major order without gaps: this array if it is so already, else a copy.
+    /// Returns the elements in row-major order without gaps: a handle of this array if it is contiguous, else a copy.
     pub fn contiguous(&self) -> Result<Array> {
         if self.layout.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
 
-    /// A copy in row-major order, in a storage of its own.
+    /// Copies the elements to a new storage, in row-major order.
     pub fn copy(&self) -> Result<Array> {
         self.cast(self.dtype)
     }
 
-    /// A copy with every element converted to `dtype`.
+    /// Copies the elements, converted to `dtype`.
     pub fn cast(&self, dtype: DType) -> Result<Array> {
         let out = Array::new(self.device, dtype, self.shape().clone())?;
         engine::submit(&Kernel::Copy, &[self], &[&out])?;
         Ok(out)
     }
 
-    /// The same elements under another shape of equal size; a copy only where strides force one.
+    /// Returns the elements in another shape of equal size. It copies only if the strides do not allow a view.
     pub fn reshape(&self, shape: &Shape) -> Result<Array> {
         match self.layout.reshape(shape) {
             Some(layout) => Ok(self.view(layout)),
@@ -187,10 +192,10 @@ impl Array {
         }
     }
 
-    /// The elements' bytes in row-major order, on the host. `op` is named where values do not exist.
+    /// Copies the bytes of the elements to the host, in row-major order. Errors name the operation `op`.
     #[track_caller]
     pub fn to_bytes(&self, op: &'static str) -> Result<Vec<u8>> {
-        engine::force(op, self)?;
+        engine::ensure_readable(op, self)?;
         let named = |mut error: Error| {
             error.set_operation(op);
             error
@@ -198,12 +203,12 @@ impl Array {
         let dense = engine::eager(|| self.contiguous()).map_err(named)?;
         let count = self.shape().size() * self.dtype.size();
         if count >= SMALL_READ {
-            // The elements are read as bytes, and then converted: both lists exist at once.
+            // The bytes are read first and then converted, so both vectors exist at once.
             host_vec::<[u8; 2]>(count).map_err(|error| named(error.with_shape(self.shape())))?;
         }
         let mut bytes = vec![0u8; count];
         if !bytes.is_empty() {
-            engine::reading(&dense.storage, || {
+            engine::with_read_borrow(&dense.storage, || {
                 self.device.backend().download(&dense.storage, dense.layout.offset() * self.dtype.size(), &mut bytes)
             })?;
         }
@@ -216,21 +221,21 @@ impl Array {
     /// [`Error::ReadInCapture`]; [`Error::InvalidArgument`] for an element that the integer type `T` cannot represent.
     #[track_caller]
     pub fn to_vec<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
-        // A refused read must not leave a conversion in the list.
-        engine::force(op, self)?;
+        // The check precedes the cast: a refused read must not record a conversion.
+        engine::ensure_readable(op, self)?;
         if T::DTYPE.is_int() && self.dtype != T::DTYPE {
             return match self.dtype.is_float() {
-                true => self.integers::<f64, T>(op, Scalar::Float),
-                false => self.integers::<i64, T>(op, Scalar::Int),
+                true => self.read_integers::<f64, T>(op, Scalar::Float),
+                false => self.read_integers::<i64, T>(op, Scalar::Int),
             };
         }
         let bytes = if self.dtype == T::DTYPE { self.to_bytes(op)? } else { self.cast(T::DTYPE)?.to_bytes(op)? };
         Ok(T::from_bytes(&bytes))
     }
 
-    /// The elements as integers of a type, read through a type `W` that holds every value of their dtype.
+    /// Reads the elements as integers of type `T`, through a type `W` that represents every value of their dtype.
     #[track_caller]
-    fn integers<W: Element, T: Element>(&self, op: &'static str, widened: fn(W) -> Scalar) -> Result<Vec<T>> {
+    fn read_integers<W: Element, T: Element>(&self, op: &'static str, widened: fn(W) -> Scalar) -> Result<Vec<T>> {
         let bytes = self.cast(W::DTYPE)?.to_bytes(op)?;
         let exact = |(i, value): (usize, W)| {
             let value = widened(value);
@@ -247,7 +252,7 @@ impl Array {
         W::from_bytes(&bytes).into_iter().enumerate().map(exact).collect()
     }
 
-    /// The array as a backend takes it where it has no gaps, and `size` elements or one.
+    /// Returns the array as a dense operand if it is contiguous and has `size` elements or one element.
     #[inline]
     pub(crate) fn as_dense(&self, size: usize) -> Option<Dense<'_>> {
         let count = self.shape().size();

@@ -1,8 +1,8 @@
-//! `autocast`: mixed precision, by a policy per operation (Micikevicius et al. 2018).
+//! `autocast`: mixed precision, with a policy for each operation (Micikevicius et al. 2018).
 //!
-//! Products are computed of half types, which are half the memory traffic and, where a device has units for them,
-//! many times as fast; what sums or amplifies, in `f32`. Parameters stay as they are: a product casts
-//! what it reads, and the gradient comes back in the parameter's dtype.
+//! Matrix products are computed in half precision. It halves the memory traffic and is many times as fast on devices
+//! with units for it. Operations that sum or amplify are computed in `f32`. Parameters keep their dtype: a product
+//! casts its operands, and the gradient is returned in the parameter's dtype.
 
 use crate::ops;
 use crate::tensor::Tensor;
@@ -11,22 +11,22 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 thread_local! {
-    static HALF: Cell<Option<DType>> = const { Cell::new(None) };
+    static AUTOCAST_DTYPE: Cell<Option<DType>> = const { Cell::new(None) };
 }
 
-/// What [`autocast`] does with the `f32`, `f16` and `bf16` operands of an operation. An operation with an operand of
-/// `f64` is left alone.
+/// The dtype in which an operation under [`autocast`] reads its `f32`, `f16` and `bf16` operands. An operation with an
+/// `f64` operand is not affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// They are cast to the half type: products, and recurrent layers.
+    /// Half precision, for products and recurrent layers.
     Half,
-    /// They are read as `f32`, and so are the results: what sums many values, or has a range of its own.
+    /// `f32`, for operations that sum many values or need a wide range. Their results are `f32` too.
     Single,
-    /// Nothing: operands of several dtypes are promoted as ever.
+    /// The dtype of type promotion, as without `autocast`.
     Promote,
 }
 
-/// The policy of an operation, by the name that its errors and its node have.
+/// Returns the policy of an operation, by the name that its errors and its graph node show.
 ///
 /// ```
 /// use pellucid_tensor::{Policy, policy};
@@ -38,7 +38,7 @@ pub fn policy(op: &str) -> Policy {
     match op {
         "matmul" | "linear" | "scaled_dot_product_attention" | "einsum" | "multi_dot" | "matrix_power" => Policy::Half,
         "conv1d" | "conv2d" | "conv3d" | "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d" => Policy::Half,
-        // Products at every step; between the steps nothing is rounded.
+        // Each step is a matrix product. Values between the steps are not rounded.
         "rnn" | "gru" | "lstm" => Policy::Half,
         // Functions that amplify, or whose range is wider than their argument's.
         "acos" | "asin" | "acosh" | "cosh" | "sinh" | "tan" | "exp" | "exp2" | "expm1" | "ln" | "log" | "log2"
@@ -76,7 +76,7 @@ pub fn policy(op: &str) -> Policy {
         | "normalize"
         | "masked_normalize"
         | "renorm" => Policy::Single,
-        // Differences of what is near.
+        // Differences of close values.
         "cdist" | "pdist" | "pairwise_distance" | "cosine_similarity" => Policy::Single,
         // Losses.
         "mse_loss"
@@ -105,7 +105,7 @@ pub fn policy(op: &str) -> Policy {
     }
 }
 
-/// Restores the thread's mixed precision when it is dropped.
+/// Guard that restores the thread's previous autocast dtype when it is dropped.
 #[must_use = "mixed precision lasts as long as the guard: let _guard = autocast(DType::BF16);"]
 pub struct Autocast {
     before: Option<DType>,
@@ -115,13 +115,14 @@ pub struct Autocast {
 
 impl Drop for Autocast {
     fn drop(&mut self) {
-        HALF.set(self.before);
+        AUTOCAST_DTYPE.set(self.before);
     }
 }
 
-/// Mixed precision until the guard is dropped: operations cast their operands by their [`policy`], to `half` (`bf16`
-/// or `f16`) or `f32`. Put forward and loss under it; a backward pass computes in the dtypes of its forward, under it or not.
-/// With `f16`, scale the loss, so that small gradients are not rounded to 0.
+/// Enables mixed precision until the guard is dropped: operations cast their operands by their [`policy`], to `half`
+/// (`bf16` or `f16`) or to `f32`. Enable it for the forward pass and the loss. A backward pass computes in the dtypes
+/// of its forward pass, also outside of the guard. With `f16`, scale the loss, so that small gradients are not rounded
+/// to 0.
 ///
 /// ```
 /// use pellucid_tensor::{DType, Tensor, autocast};
@@ -143,61 +144,61 @@ impl Drop for Autocast {
 #[track_caller]
 pub fn autocast(half: DType) -> Autocast {
     if !matches!(half, DType::F16 | DType::BF16) {
-        let error = Error::dtypes("autocast", [half], "mixed precision is of f32 and a half type, bf16 or f16");
+        let error = Error::dtypes("autocast", [half], "autocast needs a half-precision dtype, bf16 or f16");
         crate::panic::unwrap::<()>(Err(error));
     }
     set_autocast(Some(half))
 }
 
-/// No mixed precision until the guard is dropped, inside of an [`autocast`] too.
+/// Disables mixed precision until the guard is dropped, inside of an [`autocast`] too.
 pub fn autocast_off() -> Autocast {
     set_autocast(None)
 }
 
-/// The half type of the thread's [`autocast`].
+/// Returns the half-precision dtype of the thread's [`autocast`], or `None` outside of it.
 #[inline]
 pub fn autocast_dtype() -> Option<DType> {
-    HALF.get()
+    AUTOCAST_DTYPE.get()
 }
 
-/// Mixed precision with this half type, or none, until the guard is dropped.
+/// Sets the autocast dtype of the thread until the guard is dropped; `None` disables autocast.
 pub(crate) fn set_autocast(half: Option<DType>) -> Autocast {
-    Autocast { before: HALF.replace(half), _not_send: PhantomData }
+    Autocast { before: AUTOCAST_DTYPE.replace(half), _not_send: PhantomData }
 }
 
-/// The dtype in which an operation is to read these operands, if it is not theirs.
+/// Returns the dtype to which autocast casts the operands of `op`, or `None` if no cast is needed.
 #[inline]
-pub(crate) fn wanted(op: &str, operands: &[&Tensor]) -> Option<DType> {
-    HALF.get().and_then(|half| by_policy(op, half, operands))
+pub(crate) fn wanted_dtype(op: &str, operands: &[&Tensor]) -> Option<DType> {
+    AUTOCAST_DTYPE.get().and_then(|half| cast_dtype_by_policy(op, half, operands))
 }
 
 #[cold]
-fn by_policy(op: &str, half: DType, operands: &[&Tensor]) -> Option<DType> {
+fn cast_dtype_by_policy(op: &str, half: DType, operands: &[&Tensor]) -> Option<DType> {
     let dtype = match policy(op) {
         Policy::Half => half,
         Policy::Single => DType::F32,
         Policy::Promote => return None,
     };
     let wide = operands.iter().any(|t| t.dtype() == DType::F64);
-    let other = operands.iter().any(|t| is_cast(t) && t.dtype() != dtype);
+    let other = operands.iter().any(|t| is_castable(t) && t.dtype() != dtype);
     (!wide && other).then_some(dtype)
 }
 
-fn is_cast(operand: &Tensor) -> bool {
+fn is_castable(operand: &Tensor) -> bool {
     matches!(operand.dtype(), DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// An operand in the dtype that was [`wanted`]; integers and truth values stay.
+/// Casts a float operand to the dtype of [`wanted_dtype`]. Integers and booleans are returned as they are.
 pub(crate) fn cast(operand: &Tensor, dtype: DType) -> Result<Tensor> {
-    if is_cast(operand) { ops::to_dtype(operand, dtype) } else { Ok(operand.clone()) }
+    if is_castable(operand) { ops::to_dtype(operand, dtype) } else { Ok(operand.clone()) }
 }
 
-/// [`cast`] for an operand that may be missing.
+/// Casts an optional operand as [`cast`] does.
 pub(crate) fn cast_some(operand: Option<&Tensor>, dtype: DType) -> Result<Option<Tensor>> {
     operand.map(|operand| cast(operand, dtype)).transpose()
 }
 
-/// The operand of an operation of one, in the dtype in which it is to be read.
-pub(crate) fn read(op: &str, operand: &Tensor) -> Result<Tensor> {
-    wanted(op, &[operand]).map_or(Ok(operand.clone()), |dtype| cast(operand, dtype))
+/// Casts the operand of the unary operation `op` by its policy.
+pub(crate) fn cast_operand(op: &str, operand: &Tensor) -> Result<Tensor> {
+    wanted_dtype(op, &[operand]).map_or(Ok(operand.clone()), |dtype| cast(operand, dtype))
 }

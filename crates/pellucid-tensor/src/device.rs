@@ -1,28 +1,29 @@
-//! Devices: where arrays live and kernels run.
+//! `Device`: a handle of the hardware that stores arrays and runs kernels.
 
 use pellucid_ir::backend::{Backend, MemoryStats};
 use pellucid_ir::{Error, Result};
 use std::fmt;
 
-/// A device that stores arrays and runs kernels. A cheap handle; equal handles mean the same device.
+/// A device that stores arrays and runs kernels. The handle is cheap to copy; equal handles denote the same device.
 ///
-/// There is one today, the [CPU](Device::cpu): no build has a GPU backend.
+/// The only device is the [CPU](Device::cpu): no build has a GPU backend.
 #[derive(Clone, Copy)]
 pub struct Device {
-    /// Twice a reference: every array holds its device, and this one is thin.
+    /// A reference to a reference. Every array holds its device, and a reference to `dyn Backend` alone has twice the
+    /// size.
     backend: &'static &'static dyn Backend,
 }
 
 static CPU: &dyn Backend = &pellucid_cpu::Cpu;
 
 impl Device {
-    /// Returns the CPU with its memory, which every build has.
+    /// Returns the CPU, which every build supports.
     #[inline]
     pub fn cpu() -> Device {
         Device { backend: &CPU }
     }
 
-    /// Returns the first GPU. There is none today: no build has a GPU backend.
+    /// Returns the first GPU. No build has a GPU backend.
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`], always.
@@ -30,7 +31,7 @@ impl Device {
         Err(Error::DeviceUnavailable { device: "gpu".into(), reason: "this build has no GPU backend".into() })
     }
 
-    /// Returns the fastest device: today the CPU, since there is no other. The first call in a process says so on standard
+    /// Returns the fastest device, which is the CPU. The first call in a process reports the missing GPU on standard
     /// error.
     pub fn best() -> Device {
         static WARNED: std::sync::Once = std::sync::Once::new();
@@ -45,23 +46,23 @@ impl Device {
         self.backend.name()
     }
 
-    /// Waits until everything submitted so far is done; nothing to wait for on the CPU.
+    /// Waits until all submitted kernels have run. On the CPU they have run already.
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
     }
 
-    /// Bytes that tensors hold on the device, and that are kept for reuse.
+    /// Returns the bytes that tensors use on the device, and the bytes that the allocator keeps for reuse.
     pub fn memory_stats(&self) -> MemoryStats {
         self.backend.memory_stats()
     }
 
-    /// Limits the bytes that tensors may hold; beyond it operations fail with
-    /// [`Error::OutOfMemory`]. `usize::MAX` lifts the limit.
+    /// Limits the bytes that tensors may use. An operation that exceeds the limit fails with [`Error::OutOfMemory`].
+    /// `usize::MAX` removes the limit.
     pub fn set_memory_cap(&self, bytes: usize) {
         self.backend.set_memory_cap(bytes);
     }
 
-    /// Returns memory that is kept for reuse to the system.
+    /// Returns the memory that the allocator keeps for reuse to the system.
     pub fn trim(&self) {
         self.backend.trim();
     }
@@ -71,7 +72,10 @@ impl Device {
         *self.backend
     }
 
-    /// The one device of several arrays.
+    /// Returns the common device of several arrays.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMismatch`] if they are on different devices.
     pub(crate) fn common(op: &'static str, devices: impl IntoIterator<Item = Device> + Clone) -> Result<Device> {
         let mut all = devices.clone().into_iter();
         let Some(first) = all.next() else { return Ok(Device::cpu()) };

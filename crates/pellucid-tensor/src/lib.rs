@@ -1,12 +1,12 @@
-//! Tensors, and everything that is computed with them.
+//! Tensors, the operations on them, automatic differentiation and capture.
 //!
-//! - [`Tensor`], the handle that users hold: creation, reading, indexing, operators.
+//! - [`Tensor`], the user's handle: creation, reading, indexing, operators.
 //! - [`ops`]: every operation, each with its mathematics, its gradient and its errors.
 //! - Autograd: [`Operation`], [`apply`], [`Tensor::backward`], [`grad`], [`gradcheck`].
-//! - The engine: [`lazy`] and [`capture`] run the same code deferred.
+//! - The engine: [`lazy`] and [`capture`] run the same code in deferred mode.
 //!
-//! An operation is found by its name in `src/ops`: elementwise ones are one line each in
-//! `ops/elementwise`, any other has a file.
+//! `src/ops` is ordered by operation: elementwise operations are one line each in `ops/elementwise`, every other
+//! operation has a file.
 #![forbid(unsafe_code)]
 
 mod array;

@@ -1,9 +1,9 @@
-//! How a refused call becomes a panic: at the caller's line, with the error's text.
+//! Panics for failed calls, at the caller's line and with the error's text.
 
 use pellucid_ir::{Error, Result};
 use std::panic;
 
-/// The value, or a panic at the caller's line whose message is the error's text.
+/// Returns the value, or panics at the caller's line with the error's text.
 #[track_caller]
 pub fn unwrap<T>(result: Result<T>) -> T {
     match result {
@@ -15,8 +15,8 @@ pub fn unwrap<T>(result: Result<T>) -> T {
 #[cold]
 #[track_caller]
 fn fail(error: Error) -> ! {
-    if crate::engine::mode() == crate::engine::Mode::Capture {
-        // `capture` returns the typed error; nothing has to be printed on the way.
+    if crate::engine::mode() == crate::engine::ExecutionMode::Capture {
+        // `capture` catches this panic and returns the typed error, so nothing is printed.
         panic::resume_unwind(Box::new(error));
     }
     panic!("{error}")

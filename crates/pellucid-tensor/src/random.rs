@@ -1,9 +1,8 @@
-//! Random number generators: a key and a counter, on the device.
+//! Random number generators whose state, a key and a counter, is on the device.
 //!
-//! The process has one seed. Every thread that draws without an explicit generator has a stream of it, with a key of
-//! its own, so no two threads draw equal numbers and no draw waits for another thread. [`manual_seed`] changes the seed
-//! and with it the generation number of the seed; a thread compares that number before it draws, which costs one
-//! atomic load.
+//! The process has one seed. Every thread that draws without an explicit generator has a stream with its own key, so no
+//! two threads draw equal numbers and no draw waits for another thread. [`manual_seed`] changes the seed and increments
+//! its generation number. A thread compares that number before it draws, which costs one atomic load.
 
 use crate::engine;
 use crate::ops;
@@ -16,26 +15,27 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011): the same on every device and for
-/// every number of threads. Its state is an `i64 [2]` tensor, (key, counter), that every draw reads
-/// and advances on the device, so a replayed step goes on drawing. Clones share the stream.
+/// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011), equal on every device and for every number of
+/// threads. Its state is an `i64 [2]` tensor, (key, counter). Every draw reads and advances it on the device, so a
+/// replayed step continues the stream. Clones share the stream.
 #[derive(Clone, Debug)]
 pub struct Generator {
     state: Tensor,
 }
 
 impl Generator {
-    /// The stream of this key, from its start; one that is made inside a captured step starts in every launch.
+    /// Creates the stream with this key, at its start. A generator that is created inside a captured step restarts in
+    /// every launch.
     pub fn new(seed: u64) -> Generator {
         Generator { state: Tensor::from([seed as i64, 0]) }
     }
 
-    /// The stream that continues at this state, which it advances.
+    /// Creates a generator that continues at this state and advances it.
     pub(crate) fn from_state(state: Tensor) -> Generator {
         Generator { state }
     }
 
-    /// (key, counter), `i64 [2]`.
+    /// Returns the state, (key, counter), as an `i64 [2]` tensor.
     pub fn state(&self) -> &Tensor {
         &self.state
     }
@@ -49,11 +49,11 @@ impl Generator {
         crate::panic::unwrap(ops::copy_(&self.state, &Tensor::from([seed as i64, 0])));
     }
 
-    /// Returns a generator of another stream, at its start. The stream is a function of this generator's key and `key`
-    /// alone, not of how much was drawn: equal calls return equal streams, other keys other streams.
+    /// Returns a generator of another stream, at its start. The stream depends only on this generator's key and on
+    /// `key`, not on the number of earlier draws: equal keys give equal streams, different keys different streams.
     ///
-    /// This is how threads draw numbers that do not depend on their order: fork one generator for each task, by the
-    /// number of the task, and pass it along or draw in its [`scope`](Generator::scope).
+    /// Use it for draws on several threads that must not depend on their order: fork one generator for each task, with
+    /// the index of the task as the key, and pass it on or draw in its [`scope`](Generator::scope).
     ///
     /// ```
     /// use pellucid_tensor::{DType, Generator, ops};
@@ -73,11 +73,11 @@ impl Generator {
     /// With [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     #[track_caller]
     pub fn fork(&self, key: u64) -> Generator {
-        Generator { state: crate::panic::unwrap(forked(&self.state, key)) }
+        Generator { state: crate::panic::unwrap(fork_state(&self.state, key)) }
     }
 
-    /// Makes this the generator of the current thread until the guard is dropped: operations that are given no
-    /// generator draw from it, and [`manual_seed`] restarts it instead of the process's.
+    /// Makes this the generator of the current thread until the guard is dropped. Operations without an explicit
+    /// generator draw from it, and [`manual_seed`] restarts it instead of the process's random numbers.
     ///
     /// ```
     /// use pellucid_tensor::{DType, Generator, Tensor};
@@ -98,38 +98,39 @@ impl Generator {
 }
 
 impl Default for Generator {
-    /// The generator of the current thread, from which operations draw that are given none: that of the innermost
-    /// [`scope`](Generator::scope), else the thread's stream of the process's seed (see [`manual_seed`]).
+    /// Returns the generator of the current thread, from which operations without an explicit generator draw: that of
+    /// the innermost [`scope`](Generator::scope), else the thread's stream of the process's seed (see [`manual_seed`]).
     fn default() -> Generator {
         LOCAL.with_borrow_mut(|local| match local.scopes.last() {
             Some((_, generator)) => generator.clone(),
-            None => local.own().clone(),
+            None => local.current_stream().clone(),
         })
     }
 }
 
-/// Ends a [`Generator::scope`] when it is dropped.
+/// Guard that ends a [`Generator::scope`] when it is dropped.
 #[must_use = "the scope lasts as long as the guard: let _scope = generator.scope();"]
 pub struct GeneratorScope {
     number: u64,
-    /// The scope is the thread's, so the guard must not leave it.
+    /// The scope belongs to this thread, so the guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Drop for GeneratorScope {
     fn drop(&mut self) {
-        // A thread that ends may have lost its scopes already.
+        // The thread-local may be destroyed already if the thread is ending.
         let _ = LOCAL.try_with(|local| local.borrow_mut().scopes.retain(|(number, _)| *number != self.number));
     }
 }
 
-/// Restarts the process's random numbers with this seed, in all threads: the current one at once, any other at its next
-/// draw or launch of a captured step. Inside a [`Generator::scope`], restarts the generator of the scope.
+/// Sets the seed of the process and restarts the random numbers of all threads: of the current thread at once, of
+/// others at their next draw or launch of a captured step. Inside a [`Generator::scope`], restarts the generator of the
+/// scope only.
 ///
-/// The current thread continues with the stream of [`Generator::new`]`(seed)`. Every other thread gets a stream of its
-/// own, whose key follows from the seed and the thread's name; threads without a name, or of one name, are told apart by
-/// the order in which they draw first. Where numbers of several threads must be the same in every run, use
-/// [`Generator::fork`]. Until the first call the seed is 0, and the main thread has the stream of [`Generator::new`]`(0)`.
+/// The current thread continues with the stream of [`Generator::new`]`(seed)`. Every other thread gets its own stream,
+/// whose key is derived from the seed and the thread's name. Threads without a name, or with equal names, are
+/// distinguished by the order of their first draws. Use [`Generator::fork`] if the numbers of several threads must be
+/// equal in every run. The initial seed is 0, and the main thread then has the stream of [`Generator::new`]`(0)`.
 ///
 /// ```
 /// use pellucid_tensor::{manual_seed, DType, Tensor};
@@ -147,11 +148,11 @@ pub fn manual_seed(seed: u64) {
     if let Some(generator) = scoped {
         return generator.reseed(seed);
     }
-    // First what can fail.
+    // The step that can fail comes first.
     Generator::default().reseed(seed);
     let generation = {
-        let mut process = process();
-        *process = Process { seed, generation: process.generation + 1, unnamed: 0, names: HashMap::new() };
+        let mut process = lock_process_seed();
+        *process = ProcessSeed { seed, generation: process.generation + 1, unnamed: 0, names: HashMap::new() };
         GENERATION.store(process.generation, Ordering::Release);
         process.generation
     };
@@ -162,56 +163,59 @@ pub fn manual_seed(seed: u64) {
     });
 }
 
-/// Restarts the current thread's stream if another thread has called [`manual_seed`] since: a captured step draws from it
-/// without asking for a generator.
+/// Restarts the current thread's stream if another thread has called [`manual_seed`] since. A captured step draws from
+/// its state without a call of [`Generator::default`].
 #[inline]
-pub(crate) fn refresh() {
+pub(crate) fn refresh_thread_stream() {
     LOCAL.with_borrow_mut(|local| {
         if local.own.is_some() {
-            local.own();
+            local.current_stream();
         }
     });
 }
 
-/// What a thread draws from.
+/// The generators of a thread.
 #[derive(Default)]
-struct Local {
-    /// The open scopes, the innermost last, with ascending numbers.
+struct ThreadGenerators {
+    /// The open scopes, the innermost last, with ascending ids.
     scopes: Vec<(u64, Generator)>,
-    own: Option<Own>,
+    own: Option<ThreadStream>,
 }
 
-/// The stream that a thread has of the process's seed.
-struct Own {
+/// A thread's stream of the process's seed.
+struct ThreadStream {
     generation: u64,
     generator: Generator,
 }
 
 thread_local! {
-    static LOCAL: RefCell<Local> = const { RefCell::new(Local { scopes: Vec::new(), own: None }) };
+    static LOCAL: RefCell<ThreadGenerators> =
+        const { RefCell::new(ThreadGenerators { scopes: Vec::new(), own: None }) };
 }
 
-impl Local {
+impl ThreadGenerators {
     #[inline]
-    fn own(&mut self) -> &Generator {
+    fn current_stream(&mut self) -> &Generator {
         let current = GENERATION.load(Ordering::Acquire);
         if self.own.as_ref().is_none_or(|own| own.generation != current) {
             self.restart();
         }
-        &self.own.as_ref().expect("made above").generator
+        &self.own.as_ref().expect("the stream was created above").generator
     }
 
     #[cold]
     fn restart(&mut self) {
-        let (generation, key) = process().stream();
+        let (generation, key) = lock_process_seed().stream();
         match &mut self.own {
-            // It continues from launch to launch, even if a captured step is the first to ask for it.
-            None => self.own = Some(Own { generation, generator: engine::eager(|| Generator::new(key)) }),
+            // The state is created in eager mode, so that it continues from launch to launch if a captured step draws
+            // first.
+            None => self.own = Some(ThreadStream { generation, generator: engine::eager(|| Generator::new(key)) }),
             Some(own) => {
-                // In place: captured steps hold the state. A recording only refers to it, and must not write it.
+                // The state is written in place because captured steps hold it. A recording only references it and must
+                // not write it.
                 let restart = || ops::copy_(own.generator.state(), &Tensor::from([key as i64, 0]));
-                let capturing = engine::mode() == engine::Mode::Capture;
-                // If another thread uses the state now, the next draw tries again.
+                let capturing = engine::mode() == engine::ExecutionMode::Capture;
+                // If another thread is using the state, the next draw tries again.
                 if (if capturing { engine::eager(restart) } else { restart() }).is_ok() {
                     own.generation = generation;
                 }
@@ -220,27 +224,27 @@ impl Local {
     }
 }
 
-/// The generation of the process's seed: how often [`manual_seed`] changed it.
+/// The generation of the process's seed: the number of [`manual_seed`] calls.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// The process's seed, and which of its streams threads have.
-struct Process {
+/// The process's seed, and the counts of its streams that threads have.
+struct ProcessSeed {
     seed: u64,
     generation: u64,
-    /// Threads without a name that have a stream.
+    /// The number of threads without a name that have a stream.
     unnamed: u64,
-    /// How many threads of a name have one, by the name's hash.
+    /// The number of threads of each name that have a stream, by the name's hash.
     names: HashMap<u64, u64>,
 }
 
-fn process() -> std::sync::MutexGuard<'static, Process> {
-    static PROCESS: OnceLock<Mutex<Process>> = OnceLock::new();
-    let first = || Mutex::new(Process { seed: 0, generation: 0, unnamed: 0, names: HashMap::new() });
+fn lock_process_seed() -> std::sync::MutexGuard<'static, ProcessSeed> {
+    static PROCESS: OnceLock<Mutex<ProcessSeed>> = OnceLock::new();
+    let first = || Mutex::new(ProcessSeed { seed: 0, generation: 0, unnamed: 0, names: HashMap::new() });
     PROCESS.get_or_init(first).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Process {
-    /// A stream that no thread has yet, for the current thread: the generation of the seed, and the key.
+impl ProcessSeed {
+    /// Assigns an unused stream to the current thread, and returns the generation of the seed and the key.
     fn stream(&mut self) -> (u64, u64) {
         let thread = std::thread::current();
         let number = match thread.name() {
@@ -248,9 +252,9 @@ impl Process {
                 let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, fnv_1a);
                 let same = self.names.entry(hash).or_insert(0);
                 *same += 1;
-                // Until a thread seeds, the main thread has the seed itself.
+                // Before the first `manual_seed`, the main thread uses the seed itself as the key.
                 let is_main = name == "main" && self.generation == 0 && *same == 1;
-                // Streams of names are numbers of the upper half, others of the lower.
+                // Streams of named threads have numbers in the upper half, others in the lower.
                 if is_main { 0 } else { same.to_le_bytes().into_iter().fold(hash, fnv_1a) | 1 << 63 }
             }
             None => {
@@ -258,32 +262,32 @@ impl Process {
                 self.unnamed
             }
         };
-        (self.generation, self.seed.wrapping_add(mixed(number)))
+        (self.generation, self.seed.wrapping_add(split_mix_64(number)))
     }
 }
 
-/// A step of the hash FNV-1a (Fowler, Noll & Vo).
+/// Computes a step of the hash FNV-1a (Fowler, Noll & Vo).
 fn fnv_1a(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// The multipliers of [`mixed`].
+/// The multipliers of [`split_mix_64`].
 const MIX: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
 
-/// SplitMix64 (Steele, Lea & Flood 2014): a bijection that maps 0 to 0.
-fn mixed(number: u64) -> u64 {
+/// Computes SplitMix64 (Steele, Lea & Flood 2014), a bijection that maps 0 to 0.
+fn split_mix_64(number: u64) -> u64 {
     let z = number.wrapping_mul(MIX[0]);
     let z = (z ^ z >> 30).wrapping_mul(MIX[1]);
     let z = (z ^ z >> 27).wrapping_mul(MIX[2]);
     z ^ z >> 31
 }
 
-/// The state at the start of the stream that follows from the key of `state` and `key`, computed on the device.
-fn forked(state: &Tensor, key: u64) -> Result<Tensor> {
+/// Computes on the device the initial state of the stream that is derived from the key of `state` and `key`.
+fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
     static FORK: OnceLock<Formula> = OnceLock::new();
     let formula = FORK.get_or_init(|| {
         formula! {
-            // `mixed` of the parent's key plus `add`; masks make its arithmetic shifts logical ones.
+            // `split_mix_64` of the parent's key plus `add`. The masks make the arithmetic shifts logical.
             fork(state, first; add, m30, m27, m31, a, b, c) = {
                 let z = (state + add) * a;
                 let z = (z ^ (z.shr(30) & m30)) * b;
@@ -294,8 +298,8 @@ fn forked(state: &Tensor, key: u64) -> Result<Tensor> {
         .eternal()
     });
     let mask = |shift: u32| (u64::MAX >> shift) as i64;
-    // Odd multiples of the constant keep a fork apart from the parent and from its threads' streams.
-    let add = mixed(key).wrapping_add(MIX[2]) as i64;
+    // The added constant separates a fork from the parent and from the streams of threads.
+    let add = split_mix_64(key).wrapping_add(MIX[2]) as i64;
     let [a, b, c] = MIX.map(|m| m as i64);
     let params = [add, mask(30), mask(27), mask(31), a, b, c].map(Into::into);
     let first = Tensor::from([1i64, 0]);

@@ -1,7 +1,7 @@
-//! Anomaly mode: the first kernel that produces NaN is named, and the forward call to which it belongs.
+//! Anomaly mode: names the first kernel that produces NaN, and the forward call to which it belongs.
 
-use super::graph::{Recorded, address};
-use crate::engine::{self, Mode, Watch};
+use super::graph::{GraphNode, address};
+use crate::engine::{self, ExecutionMode, NanCheckGuard};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,25 +10,25 @@ use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Ends the anomaly mode of its thread when it is dropped.
+/// Guard that ends the thread's anomaly mode when it is dropped.
 #[must_use = "the mode lasts as long as the guard: let _guard = detect_anomaly();"]
 pub struct AnomalyMode {
-    watch: Option<Watch>,
+    watch: Option<NanCheckGuard>,
     /// The mode belongs to this thread, so the guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
 
 thread_local! {
-    /// The line that called the outermost method under way.
+    /// The source location of the outermost method call in progress.
     static CALL: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
-    /// The lines of the forward calls that made nodes, by the address of the node.
+    /// The source locations of the forward calls that created nodes, by the address of the node.
     static LINES: RefCell<HashMap<usize, String>> = RefCell::default();
 }
 
-/// Checks the result of every kernel on this thread until the guard is dropped: one that produces NaN from inputs without NaN
-/// is an [`Error::Anomaly`](crate::Error::Anomaly), which names it. In a backward pass it also names the operation whose
-/// gradient it is part of, and, if the mode was on in the forward pass, file and line of that operation's call. This is slow.
-/// Deferred work is not checked.
+/// Checks the result of every kernel on this thread for NaN until the guard is dropped. If a result has NaN and no
+/// input has, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the kernel. In a backward
+/// pass the error also names the operation whose gradient is computed. If the mode was on in the forward pass, it has
+/// the file and line of that operation's call. This is slow. Deferred kernels are not checked.
 ///
 /// ```
 /// use pellucid_tensor::{detect_anomaly, Backward, Error, Tensor};
@@ -39,7 +39,7 @@ thread_local! {
 /// assert!(matches!(&error, Error::Anomaly { node: Some("sqrt"), location: Some(_), .. }));
 /// ```
 pub fn detect_anomaly() -> AnomalyMode {
-    AnomalyMode { watch: engine::watch(), _not_send: PhantomData }
+    AnomalyMode { watch: engine::enable_nan_check(), _not_send: PhantomData }
 }
 
 impl Drop for AnomalyMode {
@@ -50,7 +50,7 @@ impl Drop for AnomalyMode {
     }
 }
 
-/// A method that is under way in anomaly mode.
+/// Guard for a method call in anomaly mode.
 pub struct Call(());
 
 impl Drop for Call {
@@ -59,12 +59,12 @@ impl Drop for Call {
     }
 }
 
-/// In anomaly mode, notes the line of the caller for the nodes that are made while the guard lives; of nested calls the
-/// outermost counts.
+/// Records the caller's source location in anomaly mode, for nodes that are created while the guard exists. Of nested
+/// calls only the outermost is recorded.
 #[inline]
 #[track_caller]
 pub fn called() -> Option<Call> {
-    if engine::mode() == Mode::Watched { note_call(Location::caller()) } else { None }
+    if engine::mode() == ExecutionMode::NanChecked { note_call(Location::caller()) } else { None }
 }
 
 #[cold]
@@ -76,10 +76,10 @@ fn note_call(location: &'static Location<'static>) -> Option<Call> {
     Some(Call(()))
 }
 
-/// In anomaly mode, notes the forward call that made a node.
+/// Records the source location of the forward call that created a node, in anomaly mode.
 #[inline]
-pub(crate) fn note_line(node: impl FnOnce() -> Option<Arc<Recorded>>) {
-    if engine::mode() == Mode::Watched
+pub(crate) fn note_forward_location(node: impl FnOnce() -> Option<Arc<GraphNode>>) {
+    if engine::mode() == ExecutionMode::NanChecked
         && let Some(node) = node()
     {
         remember_line(&node);
@@ -87,31 +87,32 @@ pub(crate) fn note_line(node: impl FnOnce() -> Option<Arc<Recorded>>) {
 }
 
 #[cold]
-fn remember_line(node: &Arc<Recorded>) {
-    let line = CALL.get().map(|at| at.to_string()).or_else(outside);
+fn remember_line(node: &Arc<GraphNode>) {
+    let line = CALL.get().map(|at| at.to_string()).or_else(caller_frame);
     LINES.with_borrow_mut(|lines| match line {
         Some(line) => drop(lines.insert(address(node).addr(), line)),
-        // The address may be that of an earlier node.
+        // The address may have belonged to an earlier node.
         None => drop(lines.remove(&address(node).addr())),
     });
 }
 
-/// The forward call that made a node, as far as it is known.
-pub(crate) fn line_of(node: &Arc<Recorded>) -> Option<String> {
+/// Returns the source location of the forward call that created a node, if it is known.
+pub(crate) fn forward_location(node: &Arc<GraphNode>) -> Option<String> {
     LINES.with_borrow(|lines| lines.get(&address(node).addr()).cloned())
 }
 
-/// The innermost frame outside of the library, where the program has line tables: of a call of a function of `ops`.
-fn outside() -> Option<String> {
+/// Returns the innermost stack frame outside of the library, for calls of functions of `ops`. The program needs line
+/// tables.
+fn caller_frame() -> Option<String> {
     let trace = Backtrace::force_capture().to_string();
     let files = trace.lines().filter_map(|line| line.trim().strip_prefix("at "));
-    files.into_iter().find(|file| !is_inside(file)).map(str::to_string)
+    files.into_iter().find(|file| !is_library_file(file)).map(str::to_string)
 }
 
-/// True for a file of this workspace's libraries, of their dependencies or of the standard library.
-fn is_inside(file: &str) -> bool {
+/// Returns true for a source file of this workspace's libraries, of their dependencies or of the standard library.
+fn is_library_file(file: &str) -> bool {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    // Paths below the working directory are written relative to it.
+    // The backtrace shows paths below the working directory relative to it.
     let whole = std::path::absolute(file).unwrap_or_else(|_| file.into());
     let own = crates.and_then(|crates| whole.strip_prefix(crates).ok());
     file.contains("/rustc/")

@@ -1,4 +1,4 @@
-//! Gradients held against central differences, of first and second order.
+//! Numerical checks of first and second derivatives by central differences.
 
 use super::mode::enable_grad;
 use super::transform::{Grad, grad};
@@ -6,14 +6,14 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result};
 
-/// How closely gradients must agree with differences; the defaults are PyTorch's.
+/// Tolerances of a gradient check; the defaults are PyTorch's.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Half the distance between the two points of a difference.
+    /// Half the distance between the two points of a central difference.
     pub eps: f64,
-    /// The absolute deviation that is allowed.
+    /// Allowed absolute deviation.
     pub atol: f64,
-    /// The deviation relative to the difference that is allowed.
+    /// Allowed deviation relative to the difference quotient.
     pub rtol: f64,
 }
 
@@ -23,7 +23,7 @@ impl Default for Check {
     }
 }
 
-/// Compares every entry of the Jacobian of `f` at `inputs`, by backward, with
+/// Compares every entry of the Jacobian of `f` at `inputs`, computed by backward passes, with the central difference
 /// (f(x + eps) − f(x − eps)) / (2·eps). Inputs that require a gradient are varied, and must be `f64`.
 ///
 /// ```
@@ -35,23 +35,23 @@ impl Default for Check {
 /// ```
 ///
 /// # Errors
-/// [`Error::GradCheck`] names the first entry that disagrees; [`Error::DTypeMismatch`] for an input
-/// that is not `f64`; those of `f`.
+/// [`Error::GradCheck`] names the first entry that differs; [`Error::DTypeMismatch`] for an input that is not `f64`;
+/// those of `f`.
 pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor], check: Check) -> Result<()> {
-    compare("gradcheck", &f, inputs, check)
+    check_jacobian("gradcheck", &f, inputs, check)
 }
 
-/// [`gradcheck`] of the gradient of `f`, as a function of the inputs and of the incoming gradients.
+/// Checks the gradient of `f` by [`gradcheck`], as a function of the inputs and of the incoming gradients.
 ///
 /// # Errors
 /// Those of [`gradcheck`].
 pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor], check: Check) -> Result<()> {
-    // Tracked, because `f` may differentiate by itself.
+    // The inputs are tracked because `f` may itself compute gradients.
     let outputs = {
         let _on = enable_grad();
         f(&inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect::<Vec<_>>())?
     };
-    // Incoming gradients without symmetry, the same in every run.
+    // Incoming gradients without symmetry, equal in every run.
     let incoming: Vec<Tensor> = outputs
         .iter()
         .map(|y| {
@@ -72,23 +72,27 @@ pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Te
         grad(&tracked, &wanted, Grad { grad_outputs, create_graph: true, ..Default::default() })
     };
     let all: Vec<&Tensor> = inputs.iter().copied().chain(&incoming).collect();
-    compare("gradgradcheck", &gradient, &all, check)
+    check_jacobian("gradgradcheck", &gradient, &all, check)
 }
 
-fn compare(
+fn check_jacobian(
     name: &'static str,
     f: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
     check: Check,
 ) -> Result<()> {
     if let Some(other) = inputs.iter().find(|t| t.requires_grad() && t.dtype() != DType::F64) {
-        return Err(Error::dtypes(name, [other.dtype()], "differences need the digits of f64; use to_dtype()"));
+        return Err(Error::dtypes(
+            name,
+            [other.dtype()],
+            "central differences need the precision of f64; use to_dtype()",
+        ));
     }
     let _on = enable_grad();
     let fresh: Vec<Tensor> = inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect();
     let outputs = f(&fresh)?;
     for (input, x) in fresh.iter().enumerate().filter(|(_, x)| x.requires_grad()) {
-        let differences = differences(f, &fresh, input, check.eps)?;
+        let differences = central_differences(f, &fresh, input, check.eps)?;
         for (output, y) in outputs.iter().enumerate().filter(|(_, y)| y.dtype().is_float()) {
             for row in 0..y.size() {
                 let analytic = if y.requires_grad() { jacobian_row(y, x, row)? } else { vec![0.0; x.size()] };
@@ -97,7 +101,8 @@ fn compare(
                     let close = (got - expected).abs() <= check.atol + check.rtol * expected.abs();
                     if !close {
                         let detail = format!(
-                            "element {row} by element {column}: backward gives {got}, central differences {expected}"
+                            "the derivative of element {row} by element {column} is {got} by backward() and {expected} \
+                             by central differences"
                         );
                         return Err(Error::GradCheck { check: name, output, input, detail });
                     }
@@ -108,7 +113,7 @@ fn compare(
     Ok(())
 }
 
-/// ∂y[row]/∂x, by a backward pass from one element.
+/// Computes ∂y[row]/∂x by a backward pass from one element.
 fn jacobian_row(y: &Tensor, x: &Tensor, row: usize) -> Result<Vec<f64>> {
     let mut one_hot = vec![0.0f64; y.size()];
     one_hot[row] = 1.0;
@@ -117,8 +122,8 @@ fn jacobian_row(y: &Tensor, x: &Tensor, row: usize) -> Result<Vec<f64>> {
     grad(&[y], &[x], options)?[0].try_to_vec()
 }
 
-/// For every element of one input, the central difference of every element of every output.
-fn differences(
+/// Computes, for every element of one input, the central difference of every element of every output.
+fn central_differences(
     f: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[Tensor],
     varied: usize,

@@ -1,31 +1,31 @@
-//! `checkpoint`: memory for time. Of a part of the computation only the inputs are kept, and backward computes the
-//! part again (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+//! `checkpoint`: trades time for memory. Only the inputs of a part of the computation are saved, and the backward pass
+//! computes the part again (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 //!
-//! Order by order: with F₀ = f, the function Fₖ₊₁(x, g) is the gradient of Fₖ at x against g, computed in a graph of
-//! its own whose leaves are x and g. A checkpoint of Fₖ has a checkpoint of Fₖ₊₁ for its gradient, so every order is
-//! there, and none keeps more than its inputs.
+//! Higher orders: with F₀ = f, the function Fₖ₊₁(x, g) is the gradient of Fₖ at x with incoming gradient g, computed in
+//! a separate graph whose leaves are x and g. The gradient of a checkpoint of Fₖ is a checkpoint of Fₖ₊₁. So gradients
+//! of every order exist, and each order saves only its inputs.
 
-use super::graph::{Edge, Recorded, address};
+use super::graph::{Edge, GraphNode, address};
 use super::in_place::{WrittenBase, add_writes, collect_writes};
 use super::mode::enable_grad;
 use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
-use super::pass::ByAddress;
+use super::pass::AddressMap;
 use super::transform::{Grad, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
 use crate::engine;
 use crate::ops;
 use crate::random::Generator;
-use crate::tensor::{Inner, Tensor};
+use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Weak};
 
-/// f(inputs), which keeps none of the values that f computes on its way: backward runs f again, with the thread's
-/// random generator as it was, so that dropout drops the same.
+/// Computes f(inputs) without saving intermediate values. The backward pass runs f again with the same state of the
+/// thread's random generator, so that dropout masks are equal.
 ///
-/// f may use leaves that it does not get as arguments, such as a layer's parameters, if they are among the inputs: every
-/// tensor through which gradients flow must be. It runs once now, once in every backward pass of its results, and must
-/// compute the same each time. Derivatives of every order are right.
+/// f may use captured leaves, such as a layer's parameters, if they are among the inputs: every tensor through which
+/// gradients flow must be an input. f runs once in the forward pass and once in every backward pass of its results, and
+/// must compute the same each time. Derivatives of every order are supported.
 ///
 /// ```
 /// use pellucid_tensor::{checkpoint, Tensor};
@@ -37,22 +37,22 @@ use std::sync::{Arc, Weak};
 /// ```
 ///
 /// # Errors
-/// Those of f; [`Error::InvalidArgument`] if f's results depend on a tracked tensor that is not among the inputs, whose
-/// gradient would be lost, if f writes a tracked value into a tensor from outside while an input is a result of another
-/// operation, or if a result is not of floats.
+/// Those of f; [`Error::InvalidArgument`] if f's results depend on a tracked tensor that is not among the inputs, if f
+/// writes a tracked value into a tensor from outside while an input is a result of another operation, or if a result is
+/// not of a float dtype.
 pub fn checkpoint(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'static,
     inputs: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
     let half = autocast_dtype();
     let operation = Checkpoint {
-        // In backward too, f computes in the precision of its first time.
+        // The backward pass runs f with the autocast dtype of the forward pass.
         f: Arc::new(move |x: &[Tensor]| {
             let _precision = set_autocast(half);
             f(x)
         }),
         random: ops::copy(Generator::default().state())?,
-        leaves: inputs.iter().map(|t| Leaf::of(t)).collect(),
+        leaves: inputs.iter().map(|t| InputRole::of(t)).collect(),
         inputs: vec![inputs.len()],
     };
     Ok(apply(operation, inputs)?.into_vec())
@@ -60,34 +60,34 @@ pub fn checkpoint(
 
 type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 
-/// What an input of f is outside.
+/// The role of an input of f in the caller's graph.
 #[derive(Clone)]
-enum Leaf {
-    /// Nothing that has a gradient.
+enum InputRole {
+    /// It requires no gradient.
     Untracked,
-    /// A result: f sees a leaf of the same values in its place.
+    /// A result of an operation, which f receives as a leaf of the same values.
     Result,
-    /// A leaf, which f may know by itself.
-    Own(Weak<Inner>),
+    /// A leaf, which f may also capture.
+    Own(Weak<TensorInner>),
 }
 
-impl Leaf {
-    fn of(t: &Tensor) -> Leaf {
+impl InputRole {
+    fn of(t: &Tensor) -> InputRole {
         match t.edge() {
-            Edge::None => Leaf::Untracked,
-            Edge::Node(..) => Leaf::Result,
-            Edge::Leaf(_) => Leaf::Own(Arc::downgrade(t.inner())),
+            Edge::None => InputRole::Untracked,
+            Edge::Node(..) => InputRole::Result,
+            Edge::Leaf(_) => InputRole::Own(Arc::downgrade(t.inner())),
         }
     }
 }
 
-/// Fₖ, whose inputs are those of f and then the incoming gradients of F₀, F₁, ..
+/// The operation Fₖ, whose inputs are those of f followed by the incoming gradients of F₀, F₁, ..
 struct Checkpoint {
     f: Arc<Function>,
     /// The random generator's state before f ran for the first time.
     random: Tensor,
-    leaves: Vec<Leaf>,
-    /// The number of inputs of F₀, F₁, .. Fₖ.
+    leaves: Vec<InputRole>,
+    /// The number of inputs of each of F₀, F₁, .. Fₖ.
     inputs: Vec<usize>,
 }
 
@@ -96,33 +96,33 @@ impl Checkpoint {
         self.inputs.len() - 1
     }
 
-    /// Whether input i has a gradient: incoming gradients do.
+    /// Returns true if input i has a gradient. Incoming gradients have one.
     fn is_tracked(&self, i: usize) -> bool {
-        !matches!(self.leaves.get(i), Some(Leaf::Untracked))
+        !matches!(self.leaves.get(i), Some(InputRole::Untracked))
     }
 
-    /// The inputs of Fₖ that have gradients.
+    /// Returns the inputs of Fₖ that have gradients.
     fn tracked(&self, level: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.inputs[level]).filter(|&i| self.is_tracked(i))
     }
 
-    /// Leaves of a graph of its own, one an input. An input that is a leaf is itself, the first time that it is passed:
-    /// each input has a gradient of its own.
-    fn fresh(&self, inputs: &[&Array]) -> Vec<Tensor> {
+    /// Returns the leaves of a new graph, one for each input. An input that is a leaf is used itself, but only at its
+    /// first occurrence, because each input has its own gradient.
+    fn graph_leaves(&self, inputs: &[&Array]) -> Vec<Tensor> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {
             let own = match self.leaves.get(i) {
-                Some(Leaf::Own(own)) => own.upgrade().map(Tensor::from_inner),
+                Some(InputRole::Own(own)) => own.upgrade().map(Tensor::from_inner),
                 _ => None,
             };
-            let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same(own)));
-            let is_tracked = !matches!(self.leaves.get(i), Some(Leaf::Untracked));
+            let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same_tensor(own)));
+            let is_tracked = !matches!(self.leaves.get(i), Some(InputRole::Untracked));
             leaves.push(own.unwrap_or_else(|| Tensor::from((*array).clone()).requires_grad_(is_tracked)));
         }
         leaves
     }
 
-    /// Fₖ(x), recorded.
+    /// Computes Fₖ(x) with recording on.
     fn evaluate(&self, level: usize, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let Some(below) = level.checked_sub(1) else { return (self.f)(&x[..self.inputs[0]]) };
         let outputs = self.evaluate(below, x)?;
@@ -138,10 +138,10 @@ impl Checkpoint {
         collect_gradients(&outputs, &targets, Grad { grad_outputs, create_graph: true, retain_graph: true })
     }
 
-    /// Refuses recorded writes of f into tensors from outside: their history would end in the leaves that stand for results
-    /// among the inputs.
-    fn writes_stay_inside(&self, outputs: &[Tensor], written: &[WrittenBase]) -> Result<()> {
-        if !self.leaves.iter().any(|leaf| matches!(leaf, Leaf::Result)) {
+    /// Refuses recorded writes of f into tensors from outside: their history would end at the leaves that replace
+    /// results among the inputs.
+    fn check_outside_writes(&self, outputs: &[Tensor], written: &[WrittenBase]) -> Result<()> {
+        if !self.leaves.iter().any(|leaf| matches!(leaf, InputRole::Result)) {
             return Ok(());
         }
         for (base, _) in written {
@@ -149,16 +149,16 @@ impl Checkpoint {
             let listed = listed + usize::from(engine::is_rewritten(base));
             let returned = outputs.iter().filter(|output| output.has_base(base)).count();
             if Arc::strong_count(base) > listed + returned && base.is_tracked() {
-                let reason = "f writes a tracked value into a tensor from outside, which would lose its gradient; return the \
-                              value from f, and write it outside";
+                let reason = "f writes a tracked value into a tensor from outside, which would lose its gradient; \
+                              return the value from f, and write it outside";
                 return Err(Error::invalid("checkpoint", reason));
             }
         }
         Ok(())
     }
 
-    /// [`evaluate`](Self::evaluate) with the random numbers of the first time.
-    fn again(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+    /// Runs [`evaluate`](Self::evaluate) with the random numbers of the forward pass.
+    fn reevaluate(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let generator = Generator::from_state(ops::copy(&self.random)?);
         let _scope = generator.scope();
         self.evaluate(self.level(), x)
@@ -173,19 +173,19 @@ impl Operation for Checkpoint {
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         (0..inputs.len()).for_each(|i| saves.input(i));
         let _on = enable_grad();
-        let x = self.fresh(inputs);
+        let x = self.graph_leaves(inputs);
         if self.level() > 0 {
-            let outputs = self.again(&x)?;
+            let outputs = self.reevaluate(&x)?;
             return Ok(outputs.iter().map(|output| output.array().clone()).collect());
         }
         let (outputs, written) = collect_writes(|| self.evaluate(0, &x));
         let checked = outputs.and_then(|outputs| {
-            known(&outputs, &x)?;
-            self.writes_stay_inside(&outputs, &written)?;
+            check_dependencies(&outputs, &x)?;
+            self.check_outside_writes(&outputs, &written)?;
             Ok(outputs)
         });
         if checked.is_err() {
-            // What f wrote would depend on the leaves that stand for results, which lead nowhere.
+            // The history of the writes ends at the leaves that replace results, so no gradient would reach the results.
             for (base, before) in written.into_iter().rev() {
                 base.restore(before);
             }
@@ -216,16 +216,16 @@ impl Operation for Checkpoint {
     }
 }
 
-/// Refuses results that depend on a leaf which is none of `inputs`: nobody would give it its gradient.
-fn known(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
+/// Refuses results that depend on a leaf which is not in `inputs`, because its gradient would be lost.
+fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
     let refused = |reason: String| Err(Error::invalid("checkpoint", reason));
     let allowed: Vec<Edge> = inputs.iter().map(|x| x.edge()).collect();
-    let mut seen: ByAddress<()> = ByAddress::default();
-    let mut next: Vec<Arc<Recorded>> = vec![];
+    let mut seen: AddressMap<()> = AddressMap::default();
+    let mut next: Vec<Arc<GraphNode>> = vec![];
     let mut edges: Vec<Edge> = vec![];
     for output in outputs {
         if !output.dtype().is_float() {
-            return refused(format!("a result is {}; compute what is not of floats outside", output.dtype()));
+            return refused(format!("a result has dtype {}; return only results of a float dtype", output.dtype()));
         }
         edges.push(output.edge());
     }
@@ -238,8 +238,8 @@ fn known(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
                 }
                 Edge::Leaf(_) if !allowed.iter().any(|a| a.same(&edge)) => {
                     return refused(
-                        "its function uses a tracked tensor that is not among its inputs: pass it, or its leaf, \
-                                    as one, or detach() it"
+                        "the function uses a tracked tensor that is not among its inputs; pass the tensor or its \
+                         leaf as an input, or detach() it"
                             .into(),
                     );
                 }

@@ -1,4 +1,4 @@
-//! Derivatives that are constant: tracked, so that they can be differentiated again.
+//! Constant gradients with a recorded derivative of zero, so that they can be differentiated again.
 
 use super::graph::Edge;
 use super::operation::{Derivative, Gradients, InputGradients, Needed, Saved, record_outputs};
@@ -7,10 +7,10 @@ use crate::tensor::Tensor;
 use pellucid_ir::Result;
 use smallvec::smallvec;
 
-/// A value that does not depend on its inputs.
-struct Constant;
+/// The derivative of a value that does not depend on its inputs: zeros.
+struct ZeroDerivative;
 
-impl Derivative for Constant {
+impl Derivative for ZeroDerivative {
     fn name(&self) -> &'static str {
         "constant"
     }
@@ -24,12 +24,14 @@ impl Derivative for Constant {
     }
 }
 
-/// A recorded gradient that depends on none of the tensors at `edges` as a function of them all, with the
-/// derivative zero: the second derivative of x·x is 2, and its third one 0.
-pub(super) fn differentiable(gradient: Tensor, edges: &[Edge]) -> Tensor {
+/// Returns a gradient that depends on none of `edges` as a tracked function of all of them, with derivative zero. For
+/// example, the second derivative of x·x is 2, and the third is 0.
+pub(super) fn with_zero_derivative(gradient: Tensor, edges: &[Edge]) -> Tensor {
     if gradient.requires_grad() || !edges.iter().any(Edge::is_tracked) {
         return gradient;
     }
     let outputs = smallvec![gradient.array().clone()];
-    record_outputs(edges.iter().cloned().collect(), outputs, Vec::new(), Constant).pop().expect("one output")
+    record_outputs(edges.iter().cloned().collect(), outputs, Vec::new(), ZeroDerivative)
+        .pop()
+        .expect("there is one output")
 }

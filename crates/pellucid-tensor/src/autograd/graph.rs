@@ -1,10 +1,10 @@
-//! The recorded graph: nodes, the edges between them, and the slots where gradients land.
+//! The recorded graph: nodes, edges, and gradient slots.
 
-use super::applied::SavedDerivative;
 use super::hook::Hooks;
 use super::operation::Derivative;
+use super::saved_derivative::SavedDerivative;
 use crate::engine;
-use crate::tensor::{Inner, Tensor};
+use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Meta;
 use smallvec::SmallVec;
@@ -13,63 +13,66 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Where the gradient of a tensor is kept: of a leaf, or of any tensor that was asked to keep it.
-pub(crate) struct Slot {
+/// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
+pub(crate) struct GradientSlot {
     pub(crate) meta: Meta,
     pub(crate) hooks: Arc<Hooks>,
     grad: Mutex<Option<Tensor>>,
-    /// The gradient was set by the user, and no pass has added to it.
+    /// The user has set the gradient, and no backward pass has added to it.
     preset: AtomicBool,
 }
 
-impl Slot {
-    pub(crate) fn new(meta: Meta) -> Slot {
-        Slot { meta, hooks: Arc::default(), grad: Mutex::new(None), preset: AtomicBool::new(false) }
+impl GradientSlot {
+    pub(crate) fn new(meta: Meta) -> GradientSlot {
+        GradientSlot { meta, hooks: Arc::default(), grad: Mutex::new(None), preset: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
         self.grad.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The gradient, without telling a recording.
+    /// Returns the gradient, without recording the access in a captured step.
     pub(crate) fn get_untracked(&self) -> Option<Tensor> {
         self.lock().clone()
     }
 
-    /// The gradient.
-    pub(crate) fn get(self: &Arc<Slot>) -> Option<Tensor> {
-        engine::touch(self, false);
+    /// Returns the gradient.
+    pub(crate) fn get(self: &Arc<GradientSlot>) -> Option<Tensor> {
+        engine::record_slot_access(self, false);
         self.get_untracked()
     }
 
-    /// Changes the gradient while nobody else can: of two passes at once, neither loses its part.
-    pub(crate) fn update(self: &Arc<Slot>, change: impl FnOnce(&mut Option<Tensor>) -> Result<()>) -> Result<()> {
-        engine::touch(self, false);
+    /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
+    pub(crate) fn update(
+        self: &Arc<GradientSlot>,
+        change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,
+    ) -> Result<()> {
+        engine::record_slot_access(self, false);
         change(&mut self.lock())?;
         self.preset.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// The gradient with which a pass from this tensor starts, if [`set_grad`](Tensor::set_grad) has set one.
-    pub(crate) fn preset(self: &Arc<Slot>) -> Option<Tensor> {
+    /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set, with which a pass from this tensor starts.
+    pub(crate) fn preset(self: &Arc<GradientSlot>) -> Option<Tensor> {
         if self.preset.load(Ordering::Relaxed) { self.get() } else { None }
     }
 
-    /// Replaces the gradient without having looked at it.
-    pub(crate) fn set(self: &Arc<Slot>, grad: Option<Tensor>) {
-        engine::touch(self, true);
+    /// Replaces the gradient without reading it.
+    pub(crate) fn set(self: &Arc<GradientSlot>, grad: Option<Tensor>) {
+        engine::record_slot_access(self, true);
         self.preset.store(grad.is_some(), Ordering::Relaxed);
         // The old gradient is dropped after the lock is released: it may own a long graph.
         let old = std::mem::replace(&mut *self.lock(), grad);
         drop(old);
     }
 
-    /// True if the gradient was set by the user, and no pass has added to it.
+    /// True if the user set the gradient and no pass has added to it.
     pub(crate) fn is_preset(&self) -> bool {
         self.preset.load(Ordering::Relaxed)
     }
 
-    /// Replaces the gradient, without telling a recording.
+    /// Replaces the gradient, without recording the access in a captured step.
     pub(crate) fn set_untracked(&self, grad: Option<Tensor>, is_preset: bool) {
         self.preset.store(is_preset, Ordering::Relaxed);
         let old = std::mem::replace(&mut *self.lock(), grad);
@@ -77,25 +80,25 @@ impl Slot {
     }
 }
 
-/// Where an input came from.
+/// The producer of an input of a node.
 #[derive(Clone)]
 pub(crate) enum Edge {
-    /// It requires no gradient.
+    /// No producer: the input requires no gradient.
     None,
-    /// A leaf; if nobody holds it any more, nobody can read its gradient.
-    Leaf(Weak<Slot>),
+    /// A leaf. If its last handle was dropped, its gradient is not needed.
+    Leaf(Weak<GradientSlot>),
     /// An output of a node.
-    Node(Arc<Recorded>, u32),
+    Node(Arc<GraphNode>, u32),
 }
 
 impl Edge {
-    /// True where a gradient may flow.
+    /// Returns true if the input requires a gradient.
     #[inline]
     pub(crate) fn is_tracked(&self) -> bool {
         !matches!(self, Edge::None)
     }
 
-    /// The generation of the tensor.
+    /// Returns the generation of the tensor.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         match self {
@@ -104,91 +107,92 @@ impl Edge {
         }
     }
 
-    /// True where both lead to the same tensor.
+    /// Returns true if both lead to the same tensor.
     pub(crate) fn same(&self, other: &Edge) -> bool {
         match (self, other) {
             (Edge::Leaf(a), Edge::Leaf(b)) => Weak::ptr_eq(a, b),
-            (Edge::Node(a, i), Edge::Node(b, j)) => same_node(a, b) && i == j,
+            (Edge::Node(a, i), Edge::Node(b, j)) => is_same_node(a, b) && i == j,
             _ => false,
         }
     }
 }
 
-pub(crate) fn address(node: &Arc<Recorded>) -> *const () {
+pub(crate) fn address(node: &Arc<GraphNode>) -> *const () {
     Arc::as_ptr(node).cast()
 }
 
-pub(crate) fn same_node(a: &Arc<Recorded>, b: &Arc<Recorded>) -> bool {
+pub(crate) fn is_same_node(a: &Arc<GraphNode>, b: &Arc<GraphNode>) -> bool {
     address(a) == address(b)
 }
 
 /// The rarely used fields of a node.
 #[derive(Default)]
-struct Details {
-    /// The output tensors. Unused for an output that was created together with the node.
-    outputs: OnceLock<Box<[Weak<Inner>]>>,
+struct NodeDetails {
+    /// The output tensors. It is unset for a single output that was created together with the node.
+    outputs: OnceLock<Box<[Weak<TensorInner>]>>,
     hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
 
 /// An applied operation. The trait object is its last field, so a node is one allocation.
-pub(crate) struct Recorded<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
+pub(crate) struct GraphNode<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
     pub(crate) metas: SmallVec<[Meta; 1]>,
     /// The single output tensor if it was created together with the node, else dangling.
-    output: Weak<Inner>,
-    /// An output keeps its gradient, or has hooks.
+    output: Weak<TensorInner>,
+    /// True if an output keeps its gradient or has hooks.
     pub(crate) observed: AtomicBool,
-    details: OnceLock<Box<Details>>,
-    pub(crate) applied: A,
+    details: OnceLock<Box<NodeDetails>>,
+    pub(crate) saved_derivative: A,
 }
 
-impl<A: SavedDerivative> Recorded<A> {
-    /// Creates a node. `output` is its single output; a dangling `output` means that [`Recorded::note`] follows.
+impl<A: SavedDerivative> GraphNode<A> {
+    /// Creates a node. `output` is its single output; a dangling `output` means that [`GraphNode::set_outputs`]
+    /// follows.
     #[inline(always)]
     pub(crate) fn new(
         edges: SmallVec<[Edge; 2]>,
         metas: SmallVec<[Meta; 1]>,
-        output: Weak<Inner>,
-        applied: A,
-    ) -> Recorded<A> {
+        output: Weak<TensorInner>,
+        saved_derivative: A,
+    ) -> GraphNode<A> {
         let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
         let (observed, details) = (AtomicBool::new(false), OnceLock::new());
-        Recorded { edges, generation, metas, output, observed, details, applied }
+        GraphNode { edges, generation, metas, output, observed, details, saved_derivative }
     }
 }
 
-impl Recorded {
+impl GraphNode {
     pub(crate) fn derivative(&self) -> &dyn Derivative {
-        self.applied.derivative()
+        self.saved_derivative.derivative()
     }
 
-    fn details(&self) -> &Details {
+    fn details(&self) -> &NodeDetails {
         self.details.get_or_init(Default::default)
     }
 
     /// Stores weak handles of the outputs. Later calls change nothing.
-    pub(crate) fn note(&self, outputs: &[Tensor]) {
+    pub(crate) fn set_outputs(&self, outputs: &[Tensor]) {
         let _ = self.details().outputs.set(outputs.iter().map(Tensor::downgrade).collect());
     }
 
-    /// Returns weak handles of the output tensors; empty before [`Recorded::note`].
-    pub(crate) fn outputs(&self) -> &[Weak<Inner>] {
+    /// Returns weak handles of the output tensors; empty before [`GraphNode::set_outputs`].
+    pub(crate) fn outputs(&self) -> &[Weak<TensorInner>] {
         if !self.output.ptr_eq(&Weak::new()) {
             return std::slice::from_ref(&self.output);
         }
         self.details.get().and_then(|details| details.outputs.get()).map_or(&[], |outputs| outputs)
     }
 
-    /// Notes the one output of a write in place, or of a view after it.
-    pub(crate) fn note_late(&self, output: &Tensor) {
-        self.note(std::slice::from_ref(output));
+    /// Stores a weak handle of the single output of a write in place, or of a view derived after it.
+    pub(crate) fn set_output_of_write(&self, output: &Tensor) {
+        self.set_outputs(std::slice::from_ref(output));
         if output.keeps_grad() {
             self.observed.store(true, Ordering::Release);
         }
     }
 
-    /// The hooks of output `index`; asking for them makes the pass look for them.
+    /// Returns the hooks of output `index`, and marks the node so that the pass runs them.
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
         self.observed.store(true, Ordering::Release);
         &self.details().hooks.get_or_init(|| self.metas.iter().map(|_| Arc::default()).collect())[index]
@@ -202,53 +206,52 @@ impl Recorded {
 }
 
 thread_local! {
-    /// Nodes whose last owner is gone, while the drop of another one is under way.
-    static DYING: RefCell<Option<Dying>> = const { RefCell::new(None) };
+    /// Nodes without owners that wait to be dropped, while another node is being dropped.
+    static DROP_QUEUE: RefCell<Option<DropQueue>> = const { RefCell::new(None) };
 }
 
-type Dying = SmallVec<[Arc<Recorded>; 4]>;
+type DropQueue = SmallVec<[Arc<GraphNode>; 4]>;
 
-impl<A: SavedDerivative + ?Sized> Drop for Recorded<A> {
-    /// Lets go of the producers one after the other: a chain of a million nodes would overflow the
-    /// stack if each dropped the next.
+impl<A: SavedDerivative + ?Sized> Drop for GraphNode<A> {
+    /// Drops the producers in a loop: recursive drops of a chain of a million nodes would overflow the stack.
     fn drop(&mut self) {
-        let mut own: Option<Dying> = None;
+        let mut own: Option<DropQueue> = None;
         while let Some(edge) = self.edges.pop() {
             let Edge::Node(node, _) = edge else { continue };
             let mut node = Some(node);
-            // Without the thread's list (the thread is ending) the node is dropped right here.
-            let queued = DYING.try_with(|dying| match &mut *dying.borrow_mut() {
-                Some(list) => list.push(node.take().expect("not yet queued")),
-                None => own.get_or_insert_default().push(node.take().expect("not yet queued")),
+            // If the thread is ending and its list is gone, the node is dropped here.
+            let queued = DROP_QUEUE.try_with(|dying| match &mut *dying.borrow_mut() {
+                Some(list) => list.push(node.take().expect("each node is queued once")),
+                None => own.get_or_insert_default().push(node.take().expect("each node is queued once")),
             });
             drop((queued, node));
         }
         let Some(own) = own else { return };
-        DYING.with(|dying| *dying.borrow_mut() = Some(own));
-        while let Some(node) = DYING.with(|dying| dying.borrow_mut().as_mut().and_then(SmallVec::pop)) {
+        DROP_QUEUE.with(|dying| *dying.borrow_mut() = Some(own));
+        while let Some(node) = DROP_QUEUE.with(|dying| dying.borrow_mut().as_mut().and_then(SmallVec::pop)) {
             drop(node);
         }
-        DYING.with(|dying| *dying.borrow_mut() = None);
+        DROP_QUEUE.with(|dying| *dying.borrow_mut() = None);
     }
 }
 
-/// An operation that was applied to tracked tensors, as the graph shows it to a reader.
+/// A node of the autograd graph: an operation that was applied to tracked tensors.
 #[derive(Clone)]
-pub struct Node(pub(crate) Arc<Recorded>);
+pub struct Node(pub(crate) Arc<GraphNode>);
 
-/// Where an input of a [`Node`] came from.
+/// The producer of an input of a [`Node`].
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A tensor that requires no gradient.
     Constant,
-    /// A leaf that requires a gradient; it may be gone.
+    /// A leaf that requires a gradient. It may have been dropped.
     Leaf,
-    /// The output of this number of another node.
+    /// An output of another node, with its index.
     Output(Node, usize),
 }
 
 impl Source {
-    /// The node that made the input, if one did.
+    /// Returns the node that produced the input, if any.
     pub fn node(&self) -> Option<&Node> {
         match self {
             Source::Output(node, _) => Some(node),
@@ -258,12 +261,12 @@ impl Source {
 }
 
 impl Node {
-    /// The operation's name.
+    /// Returns the operation's name.
     pub fn name(&self) -> &'static str {
         self.0.derivative().name()
     }
 
-    /// Where each input came from, in the operation's order.
+    /// Returns the producer of each input, in the operation's order.
     pub fn inputs(&self) -> Vec<Source> {
         let source = |edge: &Edge| match edge {
             Edge::None => Source::Constant,
@@ -273,13 +276,13 @@ impl Node {
         self.0.edges.iter().map(source).collect()
     }
 
-    /// The tensors that it made, each unless its last handle is gone.
+    /// Returns the output tensors; `None` for an output whose last handle was dropped.
     pub fn outputs(&self) -> Vec<Option<Tensor>> {
         let made = self.0.outputs();
         (0..self.0.metas.len()).map(|i| made.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
-    /// The largest generation among its inputs; a leaf has 0, an output its node's plus one.
+    /// Returns the largest generation among its inputs. A leaf has generation 0, an output that of its node plus one.
     pub fn generation(&self) -> u64 {
         self.0.generation
     }
@@ -287,7 +290,7 @@ impl Node {
 
 impl PartialEq for Node {
     fn eq(&self, other: &Node) -> bool {
-        same_node(&self.0, &other.0)
+        is_same_node(&self.0, &other.0)
     }
 }
 

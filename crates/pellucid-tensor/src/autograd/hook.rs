@@ -1,22 +1,22 @@
-//! Hooks: functions that see, and may replace, a gradient on its way.
+//! Hooks: user functions that a backward pass calls with a gradient, and that may replace it.
 
 use crate::tensor::Tensor;
 use std::sync::{Arc, Mutex, Weak};
 
 type Hook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
 
-/// The hooks of one tensor, in the order in which they were registered.
+/// The hooks of one tensor, in the order of registration.
 #[derive(Default)]
 pub(crate) struct Hooks(Mutex<Vec<(u64, Hook)>>);
 
-/// Removes its hook when asked to; dropping it leaves the hook in place.
+/// A handle that can remove a registered hook. Dropping the handle does not remove it.
 pub struct HookHandle {
     hooks: Weak<Hooks>,
     id: u64,
 }
 
 impl HookHandle {
-    /// Removes the hook; does nothing if the tensor is gone.
+    /// Removes the hook. It does nothing if the tensor was dropped.
     pub fn remove(self) {
         if let Some(hooks) = self.hooks.upgrade() {
             hooks.lock().retain(|(id, _)| *id != self.id);
@@ -36,12 +36,12 @@ impl Hooks {
         HookHandle { hooks: Arc::downgrade(self), id }
     }
 
-    /// Whether nobody looks at the gradient.
+    /// Returns true if no hook is registered.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// The gradient after every hook, in order.
+    /// Applies every hook to the gradient, in order.
     pub(crate) fn run(&self, gradient: Tensor) -> Tensor {
         let hooks = self.lock().clone();
         hooks.iter().fold(gradient, |g, (_, hook)| hook(&g).unwrap_or(g))

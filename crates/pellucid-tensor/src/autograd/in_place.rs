@@ -1,20 +1,21 @@
-//! The history of memory that is written in place: what a tensor and its views share.
+//! The history of memory that is written in place, which a tensor and its views share.
 //!
 //! A recorded write replaces the history of a *base value*: the elements of the tensor of which all others that share
-//! its history are views. The node of the write has two inputs, the base value before it and the source. A tensor that was
-//! made before the write looks, when it is used next, how often the base value was written, and derives its history
-//! from the base value's. So the order in which base and views are written and read does not matter.
+//! the history are views. The node of the write has two inputs, the base value before it and the source. A tensor that
+//! is older than the write compares its count of writes at its next use, and derives its history from the base value's.
+//! So base and views can be written and read in any order.
 //!
-//! A node of a write saves no element: its gradient is the incoming one, 0 where it wrote, and that part of it.
+//! The node of a write saves no element. The gradient of the base value is the incoming one with 0 in the written
+//! region; the gradient of the source is the incoming one in that region.
 
-use super::anomaly::note_line;
-use super::applied::SavedDerivativeOf;
-use super::graph::{Edge, Recorded};
+use super::anomaly::note_forward_location;
+use super::graph::{Edge, GraphNode};
 use super::operation::{Derivative, SavedValue};
+use super::saved_derivative::SavedDerivativeOf;
 use crate::array::Array;
 use crate::engine;
 use crate::ops::{Embedded, Strided};
-use crate::tensor::{Creator, Inner, Tensor};
+use crate::tensor::{Creator, Tensor, TensorInner};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -22,24 +23,24 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// What a tensor and its views share: how the base value is stored, and how it was computed.
+/// The state that a tensor and its views share: the layout of the base value and its history.
 pub(crate) struct ViewBase {
-    /// The layout of the tensor whose views the others are.
+    /// The layout of the base tensor.
     layout: Layout,
     dtype: DType,
-    /// The number of recorded writes. While it is 0 every tensor has the history with which it was made.
+    /// The number of recorded writes. While it is 0, every tensor has its original history.
     writes: AtomicU64,
-    /// A view was made by an operation whose gradient is not that of a view.
+    /// An operation that is not declared as a view returned memory of this base.
     is_opaque: AtomicBool,
-    /// The tensor is a view that was made under `no_grad`: what it is a view of would not follow it.
-    is_apart: bool,
-    /// The tensor is a leaf that requires a gradient.
+    /// The base tensor is itself a view that was made under `no_grad`, so its own base would not follow its writes.
+    is_untracked_view: bool,
+    /// The base tensor is a leaf that requires a gradient.
     is_tracked_leaf: AtomicBool,
     /// True after a view became a leaf that requires a gradient.
     has_leaf_views: AtomicBool,
     /// The views that became such leaves. Dropped ones are removed at the next check.
-    leaf_views: Mutex<Vec<Weak<Inner>>>,
-    /// How the base value was computed; until the first write, in the shape of `layout`.
+    leaf_views: Mutex<Vec<Weak<TensorInner>>>,
+    /// The history of the base value; until the first write, in the shape of `layout`.
     edge: Mutex<Edge>,
 }
 
@@ -51,7 +52,7 @@ impl ViewBase {
             dtype: tensor.dtype(),
             writes: AtomicU64::new(0),
             is_opaque: AtomicBool::new(false),
-            is_apart: tensor.is_apart(),
+            is_untracked_view: tensor.is_untracked_view(),
             is_tracked_leaf: AtomicBool::new(matches!(edge, Edge::Leaf(_))),
             has_leaf_views: AtomicBool::new(false),
             leaf_views: Mutex::default(),
@@ -63,24 +64,24 @@ impl ViewBase {
         self.edge.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// True after the first recorded write.
+    /// Returns true after the first recorded write.
     #[inline]
     pub(crate) fn is_written(&self) -> bool {
         self.writes() != 0
     }
 
-    /// The number of recorded writes.
+    /// Returns the number of recorded writes.
     #[inline]
     pub(crate) fn writes(&self) -> u64 {
         self.writes.load(Ordering::Acquire)
     }
 
-    /// Notes a view whose gradient is not that of a view: writes cannot be recorded any more.
+    /// Marks that an operation which is no view returned memory of this base. Later recorded writes are errors.
     pub(crate) fn set_opaque(&self) {
         self.is_opaque.store(true, Ordering::Relaxed);
     }
 
-    /// Follows a base that came to require a gradient, or ceased to.
+    /// Updates the history after a `requires_grad` change of the base tensor.
     pub(crate) fn set_leaf(&self, edge: Edge) {
         self.is_tracked_leaf.store(matches!(edge, Edge::Leaf(_)), Ordering::Relaxed);
         let old = {
@@ -96,7 +97,7 @@ impl ViewBase {
         self.has_leaf_views.store(true, Ordering::Relaxed);
     }
 
-    /// True if a view that is a leaf exists and requires a gradient.
+    /// Returns true if a view exists that is a leaf and requires a gradient.
     #[cold]
     fn has_tracked_leaf_view(&self) -> bool {
         let mut views = self.leaf_views.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -105,28 +106,29 @@ impl ViewBase {
         views.iter().any(|view| view.is_required_leaf())
     }
 
-    /// True if the base, or a view of it, is a leaf that requires a gradient.
+    /// Returns true if the base, or a view of it, is a leaf that requires a gradient.
     pub(crate) fn has_tracked_leaf(&self) -> bool {
         self.is_tracked_leaf.load(Ordering::Relaxed)
             || (self.has_leaf_views.load(Ordering::Relaxed) && self.has_tracked_leaf_view())
     }
 
-    /// True if the base value has a history.
+    /// Returns true if the base value is tracked.
     pub(crate) fn is_tracked(&self) -> bool {
         self.lock().is_tracked()
     }
 
-    /// The base value is stored without gaps from here on, in elements of the storage.
+    /// Returns the offset of the base value, which has no gaps, in elements of the storage.
     fn start(&self) -> isize {
         self.layout.extent().start
     }
 
-    /// The shape of the base value: that of the tensor if it is contiguous, else one axis over all that it spans.
+    /// Returns the shape of the base value: that of the tensor if it is contiguous, else one axis over its whole
+    /// extent.
     fn shape(&self) -> Shape {
         if self.layout.is_contiguous() { self.layout.shape().clone() } else { [self.layout.extent().len()].into() }
     }
 
-    /// A layout in the storage as one in the base value.
+    /// Converts a layout in the storage to one in the base value.
     fn relative(&self, layout: &Layout) -> Layout {
         if layout.shape().contains(&0) {
             return Layout::contiguous(layout.shape().clone());
@@ -134,8 +136,8 @@ impl ViewBase {
         shifted(layout, -self.start())
     }
 
-    /// How the base value, in its own shape, was computed.
-    fn value(&self, edge: &mut Edge) {
+    /// Converts the history of the base tensor to that of the base value, before the first write.
+    fn convert_to_base_value(&self, edge: &mut Edge) {
         if !self.is_written() && !self.layout.is_contiguous() && edge.is_tracked() {
             let embedded = Embedded { layout: self.relative(&self.layout), shape: self.shape() };
             let before = std::mem::replace(edge, Edge::None);
@@ -143,37 +145,37 @@ impl ViewBase {
         }
     }
 
-    /// A node whose output is the base value.
-    fn node<D: Derivative>(&self, edges: SmallVec<[Edge; 2]>, saved: Option<Array>, derivative: D) -> Arc<Recorded> {
+    /// Creates a node whose output is the base value.
+    fn node<D: Derivative>(&self, edges: SmallVec<[Edge; 2]>, saved: Option<Array>, derivative: D) -> Arc<GraphNode> {
         new_node(edges, Meta { shape: self.shape(), dtype: self.dtype }, saved, derivative)
     }
 
-    /// The history that a tensor has where the base value has this one.
+    /// Returns the history of a tensor whose base value has the history `edge`.
     pub(crate) fn history(&self, edge: &Edge, tensor: &Tensor) -> Option<Creator> {
         if !edge.is_tracked() {
             return None;
         }
         match edge {
             Edge::Node(node, index) if tensor.is_base() && self.layout.is_contiguous() => {
-                node.note_late(tensor);
+                node.set_output_of_write(tensor);
                 Some((node.clone(), *index))
             }
             _ => {
                 let strided = Strided { layout: self.relative(tensor.array().layout()), shape: self.shape() };
                 let node = new_node(smallvec![edge.clone()], tensor.array().meta(), None, strided);
-                node.note_late(tensor);
+                node.set_output_of_write(tensor);
                 Some((node, 0))
             }
         }
     }
 
-    /// How the base value was computed, and how often it was written.
+    /// Returns the history of the base value and the number of writes.
     pub(crate) fn state(&self) -> (Edge, u64) {
         let edge = self.lock();
         (edge.clone(), self.writes())
     }
 
-    /// Undoes the writes of a recording, of which only the kernels remain.
+    /// Restores the history after a recording, of which only the kernels remain.
     pub(crate) fn restore(&self, edge: Edge) {
         let old = {
             let mut held = self.lock();
@@ -192,9 +194,9 @@ thread_local! {
     static WRITTEN: RefCell<Option<Vec<WrittenBase>>> = const { RefCell::new(None) };
 }
 
-/// Runs `f`, and returns with its result every recorded write of this thread in it.
+/// Runs `f`, and returns its result with every recorded write of this thread in it.
 pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<WrittenBase>) {
-    /// Restores the collection around this one, also when `f` panics.
+    /// Guard that restores the outer collection, also when `f` panics.
     struct Outer(Option<Vec<WrittenBase>>);
     impl Drop for Outer {
         fn drop(&mut self) {
@@ -217,22 +219,22 @@ pub(crate) fn add_writes(written: impl IntoIterator<Item = WrittenBase>) {
     });
 }
 
-/// A write in place that is about to be recorded.
-pub(crate) struct Rewrite {
+/// A write in place that will be recorded.
+pub(crate) struct InPlaceWrite {
     base: Arc<ViewBase>,
-    /// Where it writes, in the base value.
+    /// The written region of the base value.
     pub(crate) region: Layout,
     /// The shape of the base value.
     pub(crate) shape: Shape,
 }
 
-impl Rewrite {
-    /// A write through `target` into `view`, a part of its storage.
+impl InPlaceWrite {
+    /// Prepares a write through `target` into `view`, a part of its storage.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an operation of unknown gradient returned memory of this tensor, or if it is a view that
-    /// was made under `no_grad`.
-    pub(crate) fn new(op: &'static str, target: &Tensor, view: &Array) -> Result<Rewrite> {
+    /// [`Error::InvalidArgument`] if an operation that is not declared as a view returned memory of this tensor, or if
+    /// the tensor is a view that was made under `no_grad`.
+    pub(crate) fn new(op: &'static str, target: &Tensor, view: &Array) -> Result<InPlaceWrite> {
         let base = target.view_base().clone();
         if base.is_opaque.load(Ordering::Relaxed) {
             let reason = format!(
@@ -242,58 +244,59 @@ impl Rewrite {
             );
             return Err(Error::invalid(op, reason));
         }
-        if base.is_apart && is_shared(target, view) {
+        if base.is_untracked_view && is_shared(target, view) {
             let reason = format!(
-                "the target of shape {} is a view that was made under no_grad(), and the tensor whose memory it shares would \
-                 get no gradient; make the view outside of no_grad(), or detach() it to give it a history of its own",
+                "the target of shape {} is a view that was made under no_grad(), and the tensor whose memory it shares \
+                 would get no gradient; make the view outside of no_grad(), or detach() it to separate its history",
                 target.shape()
             );
             return Err(Error::invalid(op, reason));
         }
         let (region, shape) = (base.relative(view.layout()), base.shape());
-        Ok(Rewrite { base, region, shape })
+        Ok(InPlaceWrite { base, region, shape })
     }
 
-    /// The number of every element of the region in the base value, in row-major order.
-    pub(crate) fn numbers(&self) -> Tensor {
+    /// Returns the index in the base value of every element of the region, in row-major order.
+    pub(crate) fn element_indices(&self) -> Tensor {
         let numbers = Tensor::arange(0, self.shape.size() as i64, 1);
         Tensor::from(numbers.array().view(self.region.clone()))
     }
 
-    /// Records the write, after it was made or deferred: the base value is now what `derivative` makes of the base value
-    /// before (unless all of it was overwritten), the source, and an index.
+    /// Records the write after its kernel was submitted. The history of the base value becomes a node with
+    /// `derivative`, whose inputs are the base value before (unless all of it is overwritten), the source, and an
+    /// optional index.
     pub(crate) fn record<D: Derivative>(self, target: &Tensor, source: &Tensor, index: Option<Array>, derivative: D) {
-        let Rewrite { base, region, .. } = self;
+        let InPlaceWrite { base, region, .. } = self;
         let whole = index.is_none() && region.shape().size() >= base.layout.shape().size();
-        // A view of this very base looks at it.
+        // The edge is read before the lock: it may need the lock if the source is a view of this base.
         let source = source.edge();
         let old = {
             let mut edge = base.lock();
-            base.value(&mut edge);
-            engine::rewriting(&base, &edge);
+            base.convert_to_base_value(&mut edge);
+            engine::record_history(&base, &edge);
             let before = if whole { Edge::None } else { edge.clone() };
             let edges = if index.is_some() { smallvec![before, source, Edge::None] } else { smallvec![before, source] };
             let node = base.node(edges, index, derivative);
-            note_line(|| Some(node.clone()));
+            note_forward_location(|| Some(node.clone()));
             base.writes.fetch_add(1, Ordering::Release);
             std::mem::replace(&mut *edge, Edge::Node(node, 0))
         };
-        if engine::mode() != engine::Mode::Capture {
-            engine::gradient_switched(target.array());
+        if engine::mode() != engine::ExecutionMode::Capture {
+            engine::count_requires_grad_change(target.array());
         }
         add_writes([(base, old)]);
     }
 }
 
-/// True if an array other than the target, the view of it that is written, and the operands of recorded kernels has the
-/// target's storage.
+/// True if the target's storage is used by an array other than the target, the written view of it, and the operands of
+/// recorded kernels.
 fn is_shared(target: &Tensor, view: &Array) -> bool {
     let storage = target.array().storage();
     let own = 1 + usize::from(!std::ptr::eq(view, target.array()));
     Arc::strong_count(storage) > own + engine::recorded_operands(storage)
 }
 
-/// The same layout further back in its storage.
+/// Returns the layout with its offset moved by `by` elements.
 pub(crate) fn shifted(layout: &Layout, by: isize) -> Layout {
     let offset = (layout.offset() as isize + by) as usize;
     match layout.is_contiguous() {
@@ -307,7 +310,7 @@ fn new_node<D: Derivative>(
     meta: Meta,
     saved: Option<Array>,
     derivative: D,
-) -> Arc<Recorded> {
+) -> Arc<GraphNode> {
     let saved: Vec<SavedValue> = saved.into_iter().map(SavedValue::constant).collect();
-    Arc::new(Recorded::new(edges, smallvec![meta], Weak::new(), SavedDerivativeOf::new(saved, derivative)))
+    Arc::new(GraphNode::new(edges, smallvec![meta], Weak::new(), SavedDerivativeOf::new(saved, derivative)))
 }

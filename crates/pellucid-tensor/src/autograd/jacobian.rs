@@ -1,14 +1,14 @@
-//! Whole matrices of derivatives, row by row: `jacobian`, `hessian`.
+//! Matrices of derivatives, computed row by row: `jacobian`, `hessian`.
 
 use super::mode::{enable_grad, is_grad_enabled};
-use super::transform::{Grad, grad, tracked};
+use super::transform::{Grad, grad, track_inputs};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape};
 
-/// The derivative of every element of f(x) by every element of x: (f(x), J) with J of shape `[f(x)'s axes.., x's axes..]`.
+/// Computes the Jacobian of f at x: (f(x), J) with J of shape `[f(x)'s axes.., x's axes..]`.
 ///
-/// One backward pass for each element of f(x). Where grad mode is on and x requires a gradient, the result is itself
+/// There is one backward pass for each element of f(x). If grad mode is on and x requires a gradient, the result is
 /// differentiable.
 ///
 /// ```
@@ -24,7 +24,7 @@ use pellucid_ir::{Error, Result, Shape};
 pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let x = tracked(create_graph, &[x])?.remove(0);
+    let x = track_inputs(create_graph, &[x])?.remove(0);
     let y = f(&x)?;
     let shape: Shape = y.shape().iter().chain(x.shape().iter()).copied().collect();
     if !y.requires_grad() || y.size() == 0 {
@@ -43,8 +43,8 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
     Ok((y, ops::reshape(&matrix, &shape)?))
 }
 
-/// The second derivatives of a scalar function by every pair of elements of x: (f(x), H) with H of shape `[x's axes.., x's
-/// axes..]`. The Jacobian of the gradient.
+/// Computes the Hessian of a scalar function at x, the Jacobian of its gradient: (f(x), H) with H of shape `[x's
+/// axes.., x's axes..]`.
 ///
 /// ```
 /// use pellucid_tensor::{hessian, Tensor};
@@ -72,5 +72,5 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
         Ok(first)
     };
     let (_, hessian) = jacobian(gradient, x)?;
-    Ok((value.expect("the gradient was taken"), hessian))
+    Ok((value.expect("jacobian() has called the gradient function"), hessian))
 }

@@ -1,19 +1,17 @@
-//! Automatic differentiation: reverse mode over a graph that the forward pass leaves behind.
+//! Reverse-mode automatic differentiation over a graph that the forward pass records.
 //!
-//! Every operation is an [`Operation`]: a forward computation on arrays, and a backward one **in
-//! differentiable tensor operations only**, so that gradients of gradients need nothing more. One
-//! function, [`apply`], makes every result and records where it came from.
+//! Every operation is an [`Operation`]: a forward computation on arrays, and a backward computation **in differentiable
+//! tensor operations only**, so that gradients can be differentiated again. One function, [`apply`], creates all
+//! results and records their nodes.
 //!
-//! Ownership, on one page: a tensor holds its node strongly; a node holds the nodes of its inputs
-//! strongly, the gradient slots of leaves and its own outputs weakly, and saves arrays, never
-//! tensors. So there are no cycles, with `create_graph` neither, and nothing recurses: not the
-//! building, not the pass, not the dropping.
+//! Ownership: a tensor owns its node; a node owns the nodes of its inputs, and has weak references to the gradient
+//! slots of leaves and to its own outputs. It saves arrays, never tensors. So there are no reference cycles, also with
+//! `create_graph`. Building, traversing and dropping a graph do not recurse.
 //!
-//! A tensor and its views share a [`ViewBase`], through which each of them finds what recorded writes in place (`in_place.rs`)
-//! have made of the history of all.
+//! A tensor and its views share a [`ViewBase`], which holds their history after recorded writes in place
+//! (`in_place.rs`).
 
 mod anomaly;
-mod applied;
 mod check;
 mod checkpoint;
 mod constant;
@@ -24,6 +22,7 @@ mod jacobian;
 mod mode;
 mod operation;
 mod pass;
+mod saved_derivative;
 mod transform;
 
 pub use anomaly::{AnomalyMode, Call, called, detect_anomaly};
@@ -37,10 +36,10 @@ pub use operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved,
 pub use pass::Backward;
 pub use transform::{Grad, grad, hvp, jvp, vjp};
 
-pub(crate) use applied::SavedDerivative;
-pub(crate) use graph::Slot;
-pub(crate) use graph::{Edge, Recorded, same_node};
-pub(crate) use in_place::{Rewrite, ViewBase, shifted};
+pub(crate) use graph::GradientSlot;
+pub(crate) use graph::{Edge, GraphNode, is_same_node};
+pub(crate) use in_place::{InPlaceWrite, ViewBase, shifted};
 pub(crate) use operation::{Derivative, SavedValue, is_recorded, record, record_outputs, untracked};
 pub(crate) use pass::{AddressHasher, backward};
+pub(crate) use saved_derivative::SavedDerivative;
 pub(crate) use transform::collect_gradients;

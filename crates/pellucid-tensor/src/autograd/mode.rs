@@ -1,4 +1,4 @@
-//! Whether results are recorded: a switch per thread, restored by a guard.
+//! Grad mode: whether operations on this thread are recorded.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Restores the thread's grad mode when it is dropped.
+/// Guard that restores the thread's previous grad mode when it is dropped.
 #[must_use = "the mode lasts as long as the guard: let _guard = no_grad();"]
 pub struct GradMode {
     before: bool,
@@ -21,7 +21,7 @@ impl Drop for GradMode {
     }
 }
 
-/// True where operations on tracked tensors are recorded (the default).
+/// Returns true if operations on tracked tensors are recorded (the default).
 #[inline]
 pub fn is_grad_enabled() -> bool {
     ENABLED.get()
@@ -33,7 +33,7 @@ pub fn set_grad_enabled(enabled: bool) -> GradMode {
     GradMode { before: ENABLED.replace(enabled), _not_send: PhantomData }
 }
 
-/// Nothing is recorded until the guard is dropped: results are leaves that require no gradient.
+/// Disables recording until the guard is dropped: results are leaves that require no gradient.
 ///
 /// ```
 /// use pellucid_tensor::{no_grad, Tensor};
@@ -45,7 +45,7 @@ pub fn no_grad() -> GradMode {
     set_grad_enabled(false)
 }
 
-/// Operations are recorded until the guard is dropped, inside a [`no_grad`] too.
+/// Enables recording until the guard is dropped, inside a [`no_grad`] too.
 pub fn enable_grad() -> GradMode {
     set_grad_enabled(true)
 }

@@ -1,25 +1,25 @@
-//! `Operation`, what every operation is, and `apply`, which makes every result.
+//! The trait `Operation`, and `apply`, which runs and records operations.
 
-use super::anomaly::note_line;
-use super::applied::{SavedDerivative, SavedDerivativeOf};
-use super::graph::{Edge, Recorded, Slot};
+use super::anomaly::note_forward_location;
+use super::graph::{Edge, GradientSlot, GraphNode};
 use super::mode::{is_grad_enabled, set_grad_enabled};
+use super::saved_derivative::{SavedDerivative, SavedDerivativeOf};
 use crate::array::Array;
 use crate::autocast::autocast_off;
-use crate::tensor::{Inner, Tensor};
+use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 use std::sync::{Arc, Weak};
 
-/// The results of a forward computation: mostly one.
+/// The outputs of a forward computation, usually one.
 pub type Arrays = SmallVec<[Array; 1]>;
-/// A gradient for every input; `None` where none is needed, or where it is zero.
+/// The gradient of every input; `None` if it is not needed or zero.
 pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
 
-/// A differentiable operation: one value per application, holding its arguments (axes, parameters).
+/// A differentiable operation. A value is created for each application, and holds its arguments (axes, parameters).
 ///
-/// Built-in operations have no other rights than a user's own:
+/// Built-in operations use the same interface as a user's own:
 ///
 /// ```
 /// use pellucid_tensor::{apply, Array, Arrays, Gradients, InputGradients, Needed, Operation, Result, Saved, Saves, Tensor};
@@ -53,34 +53,35 @@ pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub trait Operation: Send + Sync + 'static {
-    /// The name that messages and the graph show.
+    /// Returns the name that errors and the graph show.
     fn name(&self) -> &'static str;
 
-    /// Computes the outputs, and says which values backward will need. Nothing that is done here
-    /// is recorded. All checks come before the first kernel, so that an error changes nothing.
+    /// Computes the outputs and saves the values that `backward` needs. Nothing is recorded during the call. All checks
+    /// precede the first kernel, so that an error changes nothing.
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays>;
 
-    /// The gradient of every input that is needed, from the gradients of the outputs, in
-    /// differentiable tensor operations only. Each has its input's shape and dtype.
+    /// Computes the gradient of every needed input from the gradients of the outputs, in differentiable tensor
+    /// operations only. Each has its input's shape and dtype.
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients>;
 
-    /// False if the derivative of a float output exists but is not implemented: the operation then
-    /// refuses tracked inputs.
+    /// Returns false if the derivative of a float output exists but is not implemented. The operation then refuses
+    /// tracked inputs.
     fn has_gradient(&self) -> bool {
         true
     }
 
-    /// True if every output shows elements of the first input under another layout, in its storage where that is possible, and
-    /// `backward` is the transpose of that. Then a write in place to one of them is part of the history of the other. Where
-    /// any other operation returns memory of an input, recorded writes to either are refused.
+    /// Returns true if every output consists of elements of the first input in another layout (a slice, transpose or
+    /// broadcast), shares its storage where possible, and `backward` is the transpose of this map. A write in place to
+    /// one of them is then recorded for the other. If any other operation returns memory of an input, recorded writes
+    /// to either are errors.
     fn is_view(&self) -> bool {
         false
     }
 }
 
-/// What a node keeps of an operation: the way back.
+/// The part of an operation that a node keeps: its backward computation.
 pub(crate) trait Derivative: Send + Sync + 'static {
-    /// The operation's name.
+    /// Returns the operation's name.
     fn name(&self) -> &'static str;
 
     /// See [`Operation::backward`].
@@ -97,12 +98,12 @@ impl<O: Operation> Derivative for O {
     }
 }
 
-/// Which inputs need a gradient. Inputs beyond the 64th always do.
+/// The set of inputs that need a gradient. Inputs beyond the 64th always do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needed(pub(crate) u64);
 
 impl Needed {
-    /// True if input `index` does.
+    /// Returns true if input `index` needs a gradient.
     pub fn contains(self, index: usize) -> bool {
         index >= 64 || self.0 >> index & 1 == 1
     }
@@ -114,99 +115,98 @@ impl Needed {
     }
 }
 
-/// What `forward` asks to be kept for `backward`.
+/// The values that `forward` saves for `backward`.
 pub struct Saves<'a> {
     edges: &'a [Edge],
     reuse: Option<usize>,
-    wanted: SmallVec<[Wanted; 4]>,
+    wanted: SmallVec<[SaveRequest; 4]>,
 }
 
-enum Wanted {
+enum SaveRequest {
     Input(usize),
     Output(usize),
     Array(Box<Array>),
 }
 
 impl Saves<'_> {
-    /// True if a backward pass may come: otherwise saving is a waste (and does nothing).
+    /// Returns true if a backward pass is possible. Otherwise saving does nothing.
     pub fn any(&self) -> bool {
         !self.edges.is_empty()
     }
 
-    /// True if input `index` needs a gradient.
+    /// Returns true if input `index` requires a gradient.
     pub fn needs(&self, index: usize) -> bool {
         self.edges.get(index).is_some_and(Edge::is_tracked)
     }
 
-    /// True if two inputs are the same tracked tensor.
+    /// Returns true if two inputs are the same tracked tensor.
     pub fn same(&self, i: usize, j: usize) -> bool {
         self.any() && self.edges[i].same(&self.edges[j])
     }
 
-    /// Keeps input `index`.
+    /// Saves input `index`.
     pub fn input(&mut self, index: usize) {
-        if !self.wanted.iter().any(|w| matches!(w, Wanted::Input(i) if *i == index)) {
-            self.save(Wanted::Input(index));
+        if !self.wanted.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == index)) {
+            self.save(SaveRequest::Input(index));
         }
     }
 
-    /// Keeps output `index`.
+    /// Saves output `index`.
     pub fn output(&mut self, index: usize) {
-        if !self.wanted.iter().any(|w| matches!(w, Wanted::Output(j) if *j == index)) {
-            self.save(Wanted::Output(index));
+        if !self.wanted.iter().any(|w| matches!(w, SaveRequest::Output(j) if *j == index)) {
+            self.save(SaveRequest::Output(index));
         }
     }
 
-    /// Keeps an intermediate value; backward sees it as a constant.
+    /// Saves an intermediate value, which is a constant in `backward`.
     pub fn array(&mut self, array: Array) {
-        self.save(Wanted::Array(Box::new(array)));
+        self.save(SaveRequest::Array(Box::new(array)));
     }
 
-    /// An input that nobody else can see and whose storage an output may take over, unless it is
-    /// saved here.
+    /// Returns the input whose storage an output may reuse: it is uniquely owned and not saved.
     pub(crate) fn reusable(&self) -> Option<usize> {
-        self.reuse.filter(|&r| !self.wanted.iter().any(|w| matches!(w, Wanted::Input(i) if *i == r)))
+        self.reuse.filter(|&r| !self.wanted.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == r)))
     }
 
-    fn save(&mut self, wanted: Wanted) {
+    fn save(&mut self, wanted: SaveRequest) {
         if self.any() {
             self.wanted.push(wanted);
         }
     }
 }
 
-/// A value kept for backward: the array, where it came from, and its version at that time.
+/// A value that is saved for `backward`: the array, its origin, and its version when it was saved.
 pub(crate) struct SavedValue {
     array: Array,
-    origin: Origin,
+    origin: SavedOrigin,
     version: u64,
 }
 
 impl SavedValue {
-    /// Input `index` of a node: read back, it has the history of the node's edge.
+    /// Saves input `index` of a node. When it is read, it has the history of the node's edge.
     pub(crate) fn input(array: &Array, index: usize) -> SavedValue {
-        SavedValue { array: array.clone(), origin: Origin::Input(index), version: array.storage().version() }
+        SavedValue { array: array.clone(), origin: SavedOrigin::Input(index), version: array.storage().version() }
     }
 
     #[inline]
-    fn new(wanted: Wanted, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
+    fn new(wanted: SaveRequest, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
         let (array, origin) = match &wanted {
-            Wanted::Input(i) => (inputs[*i], Origin::Input(*i)),
-            Wanted::Output(j) => (&outputs[*j], Origin::Output(*j)),
-            Wanted::Array(array) => (&**array, Origin::Constant),
+            SaveRequest::Input(i) => (inputs[*i], SavedOrigin::Input(*i)),
+            SaveRequest::Output(j) => (&outputs[*j], SavedOrigin::Output(*j)),
+            SaveRequest::Array(array) => (&**array, SavedOrigin::Constant),
         };
         SavedValue { array: array.clone(), origin, version: array.storage().version() }
     }
 
-    /// An intermediate value.
+    /// Saves an intermediate value, without history.
     pub(crate) fn constant(array: Array) -> SavedValue {
         let version = array.storage().version();
-        SavedValue { array, origin: Origin::Constant, version }
+        SavedValue { array, origin: SavedOrigin::Constant, version }
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Origin {
+enum SavedOrigin {
     Input(usize),
     Output(usize),
     Constant,
@@ -214,40 +214,40 @@ enum Origin {
 
 /// The values that `forward` saved, as tensors with their history.
 pub struct Saved<'a> {
-    pub(crate) node: &'a Arc<Recorded>,
+    pub(crate) node: &'a Arc<GraphNode>,
     pub(crate) values: &'a [SavedValue],
-    pub(crate) slots: &'a [Option<Arc<Slot>>],
+    pub(crate) slots: &'a [Option<Arc<GradientSlot>>],
 }
 
 impl Saved<'_> {
-    /// Input `index`, which forward saved.
+    /// Returns input `index`, which `forward` saved.
     ///
     /// # Errors
     /// [`Error::SavedValueModified`] if it was written to since.
     pub fn input(&self, index: usize) -> Result<Tensor> {
-        self.find(Origin::Input(index))
+        self.find(SavedOrigin::Input(index))
     }
 
-    /// Output `index`, which forward saved.
+    /// Returns output `index`, which `forward` saved.
     ///
     /// # Errors
     /// [`Error::SavedValueModified`] if it was written to since.
     pub fn output(&self, index: usize) -> Result<Tensor> {
-        self.find(Origin::Output(index))
+        self.find(SavedOrigin::Output(index))
     }
 
-    /// The `k`-th intermediate value that forward saved.
+    /// Returns the `k`-th intermediate value that `forward` saved.
     pub fn array(&self, k: usize) -> Result<Tensor> {
-        let value = self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k);
+        let value = self.values.iter().filter(|v| v.origin == SavedOrigin::Constant).nth(k);
         self.unpack(value)
     }
 
-    /// The elements of the `k`-th intermediate value that forward saved.
+    /// Returns the elements of the `k`-th intermediate value that `forward` saved.
     pub(crate) fn constant(&self, k: usize) -> Result<&Array> {
-        self.checked(self.values.iter().filter(|v| v.origin == Origin::Constant).nth(k)).map(|v| &v.array)
+        self.checked(self.values.iter().filter(|v| v.origin == SavedOrigin::Constant).nth(k)).map(|v| &v.array)
     }
 
-    /// True if the gradient of input `index` is needed: its tensor is tracked, and can still receive one.
+    /// Returns true if the gradient of input `index` is needed: its tensor is tracked and still exists.
     pub(crate) fn wants(&self, needed: Needed, index: usize) -> bool {
         let is_live = match &self.node.edges[index] {
             Edge::None => false,
@@ -257,28 +257,28 @@ impl Saved<'_> {
         is_live && needed.contains(index)
     }
 
-    /// Where input `index` came from.
+    /// Returns the edge to the producer of input `index`.
     pub(crate) fn edge(&self, index: usize) -> &Edge {
         &self.node.edges[index]
     }
 
-    /// The shape of input `index`, which must be needed.
+    /// Returns the shape of input `index`, which must be needed.
     pub fn input_shape(&self, index: usize) -> Shape {
         self.meta(index).shape.clone()
     }
 
-    /// The dtype of input `index`, which must be needed.
+    /// Returns the dtype of input `index`, which must be needed.
     #[inline]
     pub fn input_dtype(&self, index: usize) -> DType {
         self.meta(index).dtype
     }
 
-    /// The number of inputs.
+    /// Returns the number of inputs.
     pub fn inputs(&self) -> usize {
         self.node.edges.len()
     }
 
-    /// True if two inputs are the same tracked tensor.
+    /// Returns true if two inputs are the same tracked tensor.
     pub fn same(&self, i: usize, j: usize) -> bool {
         self.node.edges[i].same(&self.node.edges[j])
     }
@@ -291,25 +291,25 @@ impl Saved<'_> {
         }
     }
 
-    /// The elements of input `index`, without its history.
+    /// Returns the elements of input `index`, without its history.
     pub(crate) fn input_array(&self, index: usize) -> Result<&Array> {
-        self.checked(self.values.iter().find(|v| v.origin == Origin::Input(index))).map(|v| &v.array)
+        self.checked(self.values.iter().find(|v| v.origin == SavedOrigin::Input(index))).map(|v| &v.array)
     }
 
-    /// The elements of output `index`, without its history.
+    /// Returns the elements of output `index`, without its history.
     pub(crate) fn output_array(&self, index: usize) -> Result<&Array> {
-        self.checked(self.values.iter().find(|v| v.origin == Origin::Output(index))).map(|v| &v.array)
+        self.checked(self.values.iter().find(|v| v.origin == SavedOrigin::Output(index))).map(|v| &v.array)
     }
 
-    fn find(&self, origin: Origin) -> Result<Tensor> {
+    fn find(&self, origin: SavedOrigin) -> Result<Tensor> {
         self.unpack(self.values.iter().find(|v| v.origin == origin))
     }
 
-    /// A saved value that is there and was not written to since.
+    /// Returns the saved value, or an error if it was not saved or was overwritten since.
     fn checked<'v>(&self, value: Option<&'v SavedValue>) -> Result<&'v SavedValue> {
         let node = self.node.derivative().name();
         let Some(value) = value else {
-            return Err(Error::invalid(node, "backward reads a value that forward did not save"));
+            return Err(Error::invalid(node, "backward() reads a value that forward() did not save"));
         };
         let now = value.array.storage().version();
         if now != value.version {
@@ -326,9 +326,9 @@ impl Saved<'_> {
             return Ok(Tensor::from(array));
         }
         Ok(match value.origin {
-            Origin::Constant => Tensor::from(array),
-            Origin::Output(index) => Tensor::recorded(array, self.node.clone(), index),
-            Origin::Input(index) => match &self.node.edges[index] {
+            SavedOrigin::Constant => Tensor::from(array),
+            SavedOrigin::Output(index) => Tensor::recorded(array, self.node.clone(), index),
+            SavedOrigin::Input(index) => match &self.node.edges[index] {
                 Edge::Node(producer, output) => Tensor::recorded(array, producer.clone(), *output as usize),
                 _ => Tensor::leaf(array, self.slots[index].clone()),
             },
@@ -336,16 +336,16 @@ impl Saved<'_> {
     }
 }
 
-/// The gradients of an operation's outputs.
+/// The incoming gradients of an operation's outputs.
 pub struct Gradients<'a> {
-    pub(crate) node: &'a Arc<Recorded>,
+    pub(crate) node: &'a Arc<GraphNode>,
     pub(crate) values: &'a [Option<Tensor>],
-    /// Takes what has arrived for an input so far.
+    /// Takes the sum of the gradients that an input has received so far.
     pub(crate) sums: &'a dyn Fn(usize) -> Option<Tensor>,
 }
 
 impl Gradients<'_> {
-    /// The gradient of output `index`: zeros if none arrived.
+    /// Returns the gradient of output `index`: zeros if none arrived.
     #[inline]
     pub fn get(&self, index: usize) -> Result<Tensor> {
         match &self.values[index] {
@@ -357,41 +357,41 @@ impl Gradients<'_> {
         }
     }
 
-    /// The gradient of output `index`, if one arrived.
+    /// Returns the gradient of output `index`, if one arrived.
     pub fn try_get(&self, index: usize) -> Option<&Tensor> {
         self.values[index].as_ref()
     }
 
-    /// What has arrived for input `index` from other operations, if the same kernel may add to it: whoever
-    /// takes it returns the whole sum. It is not recorded, and has the input's shape and dtype.
+    /// Takes the sum of the gradients that input `index` has received from other operations, so that a kernel can add
+    /// to it. The caller must return the complete sum. It is not recorded, and has the input's shape and dtype.
     pub(crate) fn take_sum(&self, index: usize) -> Option<Tensor> {
         (self.sums)(index)
     }
 
-    /// The number of outputs.
+    /// Returns the number of outputs.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// True for an operation without outputs.
+    /// Returns true for an operation without outputs.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The shape of output `index`.
+    /// Returns the shape of output `index`.
     pub fn shape(&self, index: usize) -> &Shape {
         &self.node.metas[index].shape
     }
 }
 
-/// Applies an operation: runs forward and makes every result with all its metadata.
+/// Applies an operation: runs its forward computation and returns the results with their node.
 ///
 /// A result is tracked if its dtype is a float, any input requires a gradient, and grad mode is on.
 ///
 /// # Errors
 /// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient.
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    // Its operands are cast already; what it computes of them is its own affair.
+    // The operands are cast already, and `autocast` must not change the computation inside of the operation.
     let _as_they_are = autocast_off();
     let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
     let is_view = op.is_view();
@@ -408,18 +408,18 @@ pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor
     if is_grad_enabled() {
         share_history(is_view, inputs, &outputs);
     } else if is_view {
-        outputs.iter().for_each(|output| output.set_apart(inputs[0]));
+        outputs.iter().for_each(|output| output.mark_untracked_view(inputs[0]));
     }
     Ok(outputs)
 }
 
-/// Has outputs that are in the memory of an input follow its history, as views do.
+/// Lets outputs that share memory with an input share its history, as views do.
 #[inline]
 fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     for output in outputs {
         for input in inputs {
             if output.array().shares_storage(input.array()) && output.dtype().is_float() {
-                output.follow(input);
+                output.share_view_base(input);
                 if !is_view {
                     input.view_base().set_opaque();
                 }
@@ -429,31 +429,31 @@ fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     }
 }
 
-/// [`apply`], for an operation of one output.
+/// Applies an operation that has one output.
 pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
-    apply(op, inputs).map(|mut outputs| outputs.pop().expect("an operation of one output"))
+    apply(op, inputs).map(|mut outputs| outputs.pop().expect("apply_one needs an operation with one output"))
 }
 
-/// True if what is done to these inputs has to be recorded.
+/// Returns true if an operation on these inputs must be recorded.
 #[inline]
 pub(crate) fn is_recorded(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-/// Results without history.
+/// Returns results without history.
 #[inline]
 pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     match outputs.len() {
-        1 => SmallVec::from_buf([Tensor::from(outputs.pop().expect("one output"))]),
+        1 => SmallVec::from_buf([Tensor::from(outputs.pop().expect("there is one output"))]),
         _ => outputs.into_iter().map(Tensor::from).collect(),
     }
 }
 
-/// Applies `what` to inputs of which one is tracked and whose elements are `arrays`: runs `forward`, where nothing
-/// is recorded, and gives its results a node. The storage of input `reuse` (a temporary that nobody else can see) may
-/// become that of an output.
+/// Runs `forward` on inputs of which at least one is tracked, with recording off, and gives the results a node.
+/// `arrays` are the elements of the inputs. An output may reuse the storage of input `reuse`, which must be a uniquely
+/// owned temporary.
 ///
-/// The `derivative` is made when the node is, so that it is written where it stays.
+/// The `derivative` is created with the node, directly in its allocation.
 #[inline]
 pub(crate) fn record<W, D: Derivative>(
     what: W,
@@ -478,60 +478,63 @@ pub(crate) fn record<W, D: Derivative>(
     }
     let count = wanted.len();
     wanted.reverse();
-    let mut next = |outputs: &[Array]| SavedValue::new(wanted.pop().expect("counted above"), arrays, outputs);
+    let mut next =
+        |outputs: &[Array]| SavedValue::new(wanted.pop().expect("`count` values were requested"), arrays, outputs);
     let results = match count {
-        0 => results(edges, outputs, |outputs| SavedDerivativeOf::new([], derivative(what, outputs))),
-        1 => results(edges, outputs, |outputs| SavedDerivativeOf::new([next(outputs)], derivative(what, outputs))),
-        2 => results(edges, outputs, |outputs| {
+        0 => build_results(edges, outputs, |outputs| SavedDerivativeOf::new([], derivative(what, outputs))),
+        1 => {
+            build_results(edges, outputs, |outputs| SavedDerivativeOf::new([next(outputs)], derivative(what, outputs)))
+        }
+        2 => build_results(edges, outputs, |outputs| {
             SavedDerivativeOf::new([next(outputs), next(outputs)], derivative(what, outputs))
         }),
-        _ => results(edges, outputs, |outputs| {
+        _ => build_results(edges, outputs, |outputs| {
             let saved: Vec<SavedValue> = (0..count).map(|_| next(outputs)).collect();
             SavedDerivativeOf::new(saved, derivative(what, outputs))
         }),
     };
-    note_line(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
+    note_forward_location(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
     Ok(results)
 }
 
-/// Gives computed outputs a node with these edges, of which one is tracked. The edges need not be those of
-/// tensors whose elements are saved.
+/// Gives computed outputs a node with these edges, of which at least one is tracked. The saved values need not belong
+/// to the tensors of the edges.
 pub(crate) fn record_outputs<D: Derivative>(
     edges: SmallVec<[Edge; 2]>,
     outputs: Arrays,
     saved: Vec<SavedValue>,
     derivative: D,
 ) -> SmallVec<[Tensor; 1]> {
-    results(edges, outputs, |_| SavedDerivativeOf::new(saved, derivative))
+    build_results(edges, outputs, |_| SavedDerivativeOf::new(saved, derivative))
 }
 
-/// The results with their node. A result owns the node, and the node names its results.
+/// Creates the results and their node. A result owns the node, and the node has weak references to its results.
 #[inline(always)]
-fn results<A: SavedDerivative + 'static>(
+fn build_results<A: SavedDerivative + 'static>(
     edges: SmallVec<[Edge; 2]>,
     mut outputs: Arrays,
-    applied: impl FnOnce(&[Array]) -> A,
+    saved_derivative: impl FnOnce(&[Array]) -> A,
 ) -> SmallVec<[Tensor; 1]> {
     let meta = |array: &Array| Meta { shape: array.shape().clone(), dtype: array.dtype() };
-    let node = |outputs: &[Array], metas, output| Recorded::new(edges, metas, output, applied(outputs));
+    let node = |outputs: &[Array], metas, output| GraphNode::new(edges, metas, output, saved_derivative(outputs));
     if outputs.len() == 1 {
         let node =
             |one: &Array, output| Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), output));
-        return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("one output"), node)]);
+        return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("there is one output"), node)]);
     }
-    let node: Arc<Recorded> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Weak::new()));
+    let node: Arc<GraphNode> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Weak::new()));
     let mut results = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();
         results.push(if float { Tensor::recorded(array, node.clone(), index) } else { Tensor::from(array) });
     }
-    node.note(&results);
+    node.set_outputs(&results);
     results
 }
 
-/// So that the compiler sees what crosses threads.
+/// A compile-time check that tensors can cross threads.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Tensor>();
-    shared::<Inner>();
+    shared::<TensorInner>();
 };

@@ -1,8 +1,8 @@
-//! The backward pass: every node once, after all its consumers, latest generation first.
+//! The backward pass: each node runs once, after all its consumers, latest generation first.
 
-use super::anomaly::line_of;
-use super::constant::differentiable;
-use super::graph::{Edge, Recorded, Slot, address};
+use super::anomaly::forward_location;
+use super::constant::with_zero_derivative;
+use super::graph::{Edge, GradientSlot, GraphNode, address};
 use super::hook::Hooks;
 use super::mode::set_grad_enabled;
 use super::operation::{Gradients, InputGradients, Needed, Saved};
@@ -20,7 +20,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a backward pass does beside filling the gradients of leaves.
+/// Options of a backward pass.
 ///
 /// ```
 /// use pellucid_tensor::{Backward, Tensor};
@@ -34,29 +34,29 @@ use std::sync::atomic::Ordering;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Backward {
-    /// The gradient with which the pass starts, of the output's shape. Without one, a result starts from the gradient that
-    /// [`Tensor::set_grad`] has set on it, if there is one, and any other output from ones.
+    /// The gradient with which the pass starts, of the output's shape. By default, a result starts from the gradient
+    /// that [`Tensor::set_grad`] has set on it, if any; otherwise the pass starts from ones.
     pub gradient: Option<Tensor>,
-    /// Keep the gradient of every tensor on the way, not of leaves only.
+    /// Keep the gradients of all tensors in the graph, not only of leaves.
     pub keep_grad: bool,
-    /// Record the pass itself, so that gradients can be differentiated. Implies `retain_graph`.
+    /// Record the pass, so that gradients can be differentiated. Implies `retain_graph`.
     pub create_graph: bool,
-    /// Keep what nodes saved, so that the graph can be used again.
+    /// Keep the saved values of nodes, so that the graph can be used again.
     pub retain_graph: bool,
 }
 
-/// The pass from one tensor, into the slots of its leaves.
+/// Runs the backward pass from one tensor and adds the gradients to the slots of its leaves.
 pub(crate) fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
     let gradient = options.gradient.take();
     let preset = if gradient.is_none() { output.preset_grad() } else { None };
-    let mut pass = Pass::new(&options);
-    // A gradient with which the pass starts is in its slot already.
+    let mut pass = BackwardPass::new(&options);
+    // A preset gradient is in the slot of the output already and must not be added to it.
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
     pass.run()
 }
 
-/// Hashes an address: the low bits are alignment, a multiplication spreads the others.
+/// A hasher for addresses: the low bits are alignment, a multiplication spreads the others.
 #[derive(Default)]
 pub(crate) struct AddressHasher(u64);
 
@@ -74,15 +74,14 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Values by the address of what they belong to: a list as long as there are few of them (in a chain
-/// there is one at a time), then a table.
+/// A map from addresses to values: a short list for few entries (a chain has one at a time), then a hash table.
 #[derive(Default)]
-pub(crate) struct ByAddress<V> {
+pub(crate) struct AddressMap<V> {
     few: SmallVec<[(usize, V); 8]>,
     many: HashMap<usize, V, BuildHasherDefault<AddressHasher>>,
 }
 
-impl<V: Copy> ByAddress<V> {
+impl<V: Copy> AddressMap<V> {
     const FEW: usize = 8;
 
     pub(crate) fn get(&self, address: usize) -> Option<V> {
@@ -108,25 +107,25 @@ impl<V: Copy> ByAddress<V> {
     }
 }
 
-/// A node with the gradients that have arrived for its outputs.
-struct Waiting {
-    node: Arc<Recorded>,
+/// A queued node with the gradients that its outputs have received.
+struct QueuedNode {
+    node: Arc<GraphNode>,
     gradients: SmallVec<[Option<Tensor>; 1]>,
 }
 
-/// Which node is next: the latest generation first, and of one generation in the order of arrival.
+/// The priority queue of nodes: the latest generation first, within a generation in order of arrival.
 #[derive(Default)]
-struct Queue {
-    /// The next one, beside the heap: in a chain nobody else waits, and the heap needs no memory.
-    first: Option<Turn>,
-    rest: BinaryHeap<Turn>,
+struct NodeQueue {
+    /// The next entry, outside of the heap: a chain has only this entry, and the heap allocates nothing.
+    first: Option<QueueEntry>,
+    rest: BinaryHeap<QueueEntry>,
     arrivals: usize,
 }
 
-/// A node's generation, its number of arrival, and where it waits.
-type Turn = (u64, Reverse<usize>, usize);
+/// A node's generation, its arrival number, and its index in `waiting`.
+type QueueEntry = (u64, Reverse<usize>, usize);
 
-impl Queue {
+impl NodeQueue {
     fn push(&mut self, generation: u64, at: usize) {
         let turn = (generation, Reverse(self.arrivals), at);
         self.arrivals += 1;
@@ -139,7 +138,7 @@ impl Queue {
         }
     }
 
-    /// Where the next node waits.
+    /// Returns the index of the next node in `waiting`.
     fn pop(&mut self) -> Option<usize> {
         let (.., at) = self.first.take()?;
         if !self.rest.is_empty() {
@@ -149,63 +148,63 @@ impl Queue {
     }
 }
 
-/// A leaf with the gradient that this pass brings.
-struct Arrived {
-    slot: Arc<Slot>,
+/// A leaf with its gradient of this pass.
+struct LeafGradient {
+    slot: Arc<GradientSlot>,
     gradient: Option<Tensor>,
 }
 
-/// Gradients that are collected for [`grad`](super::grad) instead of going to slots.
-pub(crate) struct Target {
+/// A tensor whose gradient is collected for [`grad`](super::grad), not added to a slot.
+pub(crate) struct GradTarget {
     pub(crate) edge: Edge,
     pub(crate) gradient: Option<Tensor>,
 }
 
-/// One run over the graph.
-pub(crate) struct Pass<'a> {
+/// The state of one backward pass.
+pub(crate) struct BackwardPass<'a> {
     options: &'a Backward,
-    queue: Queue,
-    /// Places are used again from the end: in a chain there is one.
-    waiting: SmallVec<[Option<Waiting>; 2]>,
-    node_at: ByAddress<usize>,
-    leaves: SmallVec<[Arrived; 4]>,
-    leaf_at: ByAddress<usize>,
-    /// Storages of gradients that somebody else may have: whoever began the pass, hooks, slots.
-    shared: ByAddress<()>,
-    /// For `grad`: what is asked for, and which nodes lead there.
-    targets: Option<(&'a mut [Target], ByAddress<bool>)>,
-    /// The output that has the gradient with which the pass starts.
+    queue: NodeQueue,
+    /// Queued nodes. Entries at the end are reused, so a chain needs one.
+    waiting: SmallVec<[Option<QueuedNode>; 2]>,
+    node_at: AddressMap<usize>,
+    leaves: SmallVec<[LeafGradient; 4]>,
+    leaf_at: AddressMap<usize>,
+    /// Storages of gradients that have other owners: the caller of the pass, hooks, slots.
+    shared: AddressMap<()>,
+    /// For `grad`: the targets, and which nodes lead to them.
+    targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
+    /// The output whose preset gradient starts the pass.
     preset: Option<Edge>,
 }
 
-impl<'a> Pass<'a> {
-    pub(crate) fn new(options: &'a Backward) -> Pass<'a> {
-        Pass {
+impl<'a> BackwardPass<'a> {
+    pub(crate) fn new(options: &'a Backward) -> BackwardPass<'a> {
+        BackwardPass {
             options,
-            queue: Queue::default(),
+            queue: NodeQueue::default(),
             waiting: SmallVec::new(),
-            node_at: ByAddress::default(),
+            node_at: AddressMap::default(),
             leaves: SmallVec::new(),
-            leaf_at: ByAddress::default(),
-            shared: ByAddress::default(),
+            leaf_at: AddressMap::default(),
+            shared: AddressMap::default(),
             targets: None,
             preset: None,
         }
     }
 
     /// Collects the gradients of `targets` instead of filling slots.
-    pub(crate) fn toward(mut self, targets: &'a mut [Target], outputs: &[&Tensor]) -> Pass<'a> {
-        let leads = leading_to(targets, outputs);
+    pub(crate) fn with_targets(mut self, targets: &'a mut [GradTarget], outputs: &[&Tensor]) -> BackwardPass<'a> {
+        let leads = nodes_leading_to(targets, outputs);
         self.targets = Some((targets, leads));
         self
     }
 
-    /// The storages of gradients that somebody else may have.
-    pub(crate) fn into_shared(self) -> ByAddress<()> {
+    /// Returns the storages of gradients that have other owners.
+    pub(crate) fn into_shared(self) -> AddressMap<()> {
         self.shared
     }
 
-    /// Starts from `output` with `gradient`, or ones.
+    /// Adds the start `output` with its `gradient`, by default ones.
     pub(crate) fn seed(&mut self, op: &'static str, output: &Tensor, gradient: Option<Tensor>) -> Result<()> {
         if !output.requires_grad() {
             return Err(Error::NotTracked { op, shape: output.shape().clone() });
@@ -218,44 +217,44 @@ impl<'a> Pass<'a> {
                 return Err(Error::shapes(op, [g.shape(), output.shape()], help));
             }
         };
-        self.shared.insert(storage_of(&gradient), ());
+        self.shared.insert(storage_address(&gradient), ());
         match output.edge() {
-            Edge::Node(node, index) => self.arrive_at_node(op, &node, index, gradient),
-            edge => upgraded(&edge).map_or(Ok(()), |slot| self.arrive_at_leaf(op, slot, gradient)),
+            Edge::Node(node, index) => self.add_to_node(op, &node, index, gradient),
+            edge => live_leaf_slot(&edge).map_or(Ok(()), |slot| self.add_to_leaf(op, slot, gradient)),
         }
     }
 
-    /// Works off the graph. Slots are written only when the whole pass has succeeded.
+    /// Runs all nodes. Slots are written only after the whole pass has succeeded.
     pub(crate) fn run(&mut self) -> Result<()> {
         let _recording = set_grad_enabled(self.options.create_graph);
-        // A gradient is computed in the dtypes in which its forward was.
+        // A gradient is computed in the dtypes of its forward computation.
         let _as_they_are = autocast_dtype().map(|_| autocast_off());
         while let Some(at) = self.queue.pop() {
-            let Waiting { node, mut gradients } = self.waiting[at].take().expect("a node waits once");
+            let QueuedNode { node, mut gradients } = self.waiting[at].take().expect("each node is queued once");
             if at + 1 == self.waiting.len() {
                 self.waiting.pop();
             }
             self.node_at.remove(address(&node) as usize);
             self.observe(&node, &mut gradients)?;
-            self.step(&node, &gradients)?;
+            self.run_node(&node, &gradients)?;
         }
         self.finish()
     }
 
-    /// Runs one node's backward and passes the results on.
-    fn step(&mut self, node: &Arc<Recorded>, gradients: &[Option<Tensor>]) -> Result<()> {
-        // A leaf whose last handle is gone needs no gradient; the others are held until the end.
-        let mut slots: SmallVec<[Option<Arc<Slot>>; 2]> = SmallVec::new();
+    /// Runs the backward computation of one node and adds the results to its producers.
+    fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
+        // A leaf whose last handle was dropped needs no gradient. The handles of the others are held until the end.
+        let mut slots: SmallVec<[Option<Arc<GradientSlot>>; 2]> = SmallVec::new();
         let mut needed = Needed::default();
         let mut any = false;
         for (i, edge) in node.edges.iter().enumerate() {
-            slots.push(upgraded(edge));
+            slots.push(live_leaf_slot(edge));
             let alive = match edge {
                 Edge::None => false,
                 Edge::Leaf(_) => slots[i].is_some(),
                 Edge::Node(..) => true,
             };
-            if alive && self.leads_on(edge) {
+            if alive && self.is_needed(edge) {
                 needed.insert(i);
                 any = true;
             }
@@ -266,7 +265,7 @@ impl<'a> Pass<'a> {
         let mut results = Ok(InputGradients::new());
         let this = RefCell::new(&mut *self);
         let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref());
-        let live = node.applied.with_saved(keep, &mut |values| {
+        let live = node.saved_derivative.with_saved(keep, &mut |values| {
             if any {
                 let saved = Saved { node, values, slots: &slots };
                 results = derivative.backward(&saved, &Gradients { node, values: gradients, sums: &sums }, needed);
@@ -277,15 +276,15 @@ impl<'a> Pass<'a> {
         }
         let results = results.map_err(|error| match error {
             Error::Anomaly { op, shape, node: None, .. } => {
-                Error::Anomaly { op, shape, node: Some(name), location: line_of(node) }
+                Error::Anomaly { op, shape, node: Some(name), location: forward_location(node) }
             }
             other => other,
         })?;
         for (i, gradient) in results.into_iter().enumerate() {
             if let Some(gradient) = gradient.filter(|_| needed.contains(i) && i < node.edges.len()) {
                 match (&node.edges[i], slots[i].take()) {
-                    (Edge::Node(producer, index), _) => self.arrive_at_node(name, producer, *index, gradient)?,
-                    (_, Some(slot)) => self.arrive_at_leaf(name, slot, gradient)?,
+                    (Edge::Node(producer, index), _) => self.add_to_node(name, producer, *index, gradient)?,
+                    (_, Some(slot)) => self.add_to_leaf(name, slot, gradient)?,
                     _ => {}
                 }
             }
@@ -293,53 +292,53 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// What has arrived for an input, taken out for an operation that adds its part by itself; nothing where
-    /// the sum is to be recorded.
-    fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<Slot>>) -> Option<Tensor> {
+    /// Takes the sum that an input has received, for an operation that adds its own contribution. Returns `None` if the
+    /// sum must be recorded.
+    fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>) -> Option<Tensor> {
         let held = match edge {
             Edge::Node(node, index) => {
                 let at = self.node_at.get(address(node) as usize)?;
-                &mut self.waiting[at].as_mut().expect("it has not run yet").gradients[*index as usize]
+                &mut self.waiting[at].as_mut().expect("a queued node has not run").gradients[*index as usize]
             }
             _ => &mut self.leaves[self.leaf_at.get(Arc::as_ptr(slot?) as usize)?].gradient,
         };
-        held.take_if(|sum| !sum.requires_grad() && engine::mode() == engine::Mode::Eager)
+        held.take_if(|sum| !sum.requires_grad() && engine::mode() == engine::ExecutionMode::Eager)
     }
 
-    /// Adds a gradient to what has arrived for an output of a node.
-    fn arrive_at_node(&mut self, from: &'static str, node: &Arc<Recorded>, index: u32, gradient: Tensor) -> Result<()> {
+    /// Adds a gradient to the sum of an output of a node.
+    fn add_to_node(&mut self, from: &'static str, node: &Arc<GraphNode>, index: u32, gradient: Tensor) -> Result<()> {
         let index = index as usize;
-        check(from, &gradient, &node.metas[index])?;
+        check_gradient(from, &gradient, &node.metas[index])?;
         let key = address(node) as usize;
         let at = self.node_at.get(key).unwrap_or_else(|| {
             let at = self.waiting.len();
             let gradients = SmallVec::from_elem(None, node.metas.len());
-            self.waiting.push(Some(Waiting { node: node.clone(), gradients }));
+            self.waiting.push(Some(QueuedNode { node: node.clone(), gradients }));
             self.queue.push(node.generation, at);
             self.node_at.insert(key, at);
             at
         });
-        let gradients = &mut self.waiting[at].as_mut().expect("it has not run yet").gradients;
+        let gradients = &mut self.waiting[at].as_mut().expect("a queued node has not run").gradients;
         self.options.accumulate(&mut gradients[index], gradient)
     }
 
-    /// Adds a gradient to what has arrived for a leaf.
-    fn arrive_at_leaf(&mut self, from: &'static str, slot: Arc<Slot>, gradient: Tensor) -> Result<()> {
-        check(from, &gradient, &slot.meta)?;
+    /// Adds a gradient to the sum of a leaf.
+    fn add_to_leaf(&mut self, from: &'static str, slot: Arc<GradientSlot>, gradient: Tensor) -> Result<()> {
+        check_gradient(from, &gradient, &slot.meta)?;
         let address = Arc::as_ptr(&slot) as usize;
         let at = self.leaf_at.get(address).unwrap_or_else(|| {
-            self.leaves.push(Arrived { slot, gradient: None });
+            self.leaves.push(LeafGradient { slot, gradient: None });
             self.leaf_at.insert(address, self.leaves.len() - 1);
             self.leaves.len() - 1
         });
         self.options.accumulate(&mut self.leaves[at].gradient, gradient)
     }
 
-    /// Shows the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
-    fn observe(&mut self, node: &Arc<Recorded>, gradients: &mut [Option<Tensor>]) -> Result<()> {
+    /// Passes the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
+    fn observe(&mut self, node: &Arc<GraphNode>, gradients: &mut [Option<Tensor>]) -> Result<()> {
         if let Some(hooks) = node.hooks() {
             for ((hooks, meta), gradient) in hooks.iter().zip(&node.metas).zip(&mut *gradients) {
-                *gradient = gradient.take().map(|g| shown(hooks, g, meta, &mut self.shared)).transpose()?;
+                *gradient = gradient.take().map(|g| run_hooks(hooks, g, meta, &mut self.shared)).transpose()?;
             }
         }
         if let Some((targets, _)) = &mut self.targets {
@@ -359,8 +358,8 @@ impl<'a> Pass<'a> {
                     continue;
                 }
                 if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.keep_grad) {
-                    let storage = storage_of(gradient);
-                    // Two slots never hold one storage: the user may write into either.
+                    let storage = storage_address(gradient);
+                    // Slots never share a storage, because the user may write into each.
                     let is_shared = self.shared.get(storage).is_some();
                     let kept = if is_shared { ops::copy(gradient)? } else { gradient.clone() };
                     self.shared.insert(storage, ());
@@ -371,14 +370,14 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// The end: the leaves' gradients go to their targets or slots.
+    /// Moves the gradients of leaves to their targets or slots.
     fn finish(&mut self) -> Result<()> {
-        let Pass { options, leaves, shared, targets, .. } = self;
-        for Arrived { slot, gradient } in leaves.iter_mut() {
-            *gradient = gradient.take().map(|g| shown(&slot.hooks, g, &slot.meta, shared)).transpose()?;
+        let BackwardPass { options, leaves, shared, targets, .. } = self;
+        for LeafGradient { slot, gradient } in leaves.iter_mut() {
+            *gradient = gradient.take().map(|g| run_hooks(&slot.hooks, g, &slot.meta, shared)).transpose()?;
         }
         if let Some((targets, _)) = targets {
-            for Arrived { slot, gradient } in leaves.drain(..) {
+            for LeafGradient { slot, gradient } in leaves.drain(..) {
                 for target in targets.iter_mut() {
                     if matches!(&target.edge, Edge::Leaf(wanted) if wanted.as_ptr() == Arc::as_ptr(&slot)) {
                         target.gradient = gradient.clone();
@@ -387,24 +386,24 @@ impl<'a> Pass<'a> {
             }
             return Ok(());
         }
-        // A recorded gradient is differentiable with respect to all leaves, also where it is constant.
+        // A recorded gradient is differentiable with respect to all leaves, also if it is constant.
         let edges: Vec<Edge> = match options.create_graph {
             true => leaves.iter().map(|arrived| Edge::Leaf(Arc::downgrade(&arrived.slot))).collect(),
             false => Vec::new(),
         };
-        for Arrived { slot, gradient } in leaves.drain(..) {
+        for LeafGradient { slot, gradient } in leaves.drain(..) {
             let Some(gradient) = gradient else { continue };
-            let gradient = differentiable(gradient, &edges);
+            let gradient = with_zero_derivative(gradient, &edges);
             slot.update(|held| {
-                // A sum is new.
-                let gradient = if held.is_none() { owned(gradient, shared)? } else { gradient };
+                // If the slot has a gradient, the sum gets new storage.
+                let gradient = if held.is_none() { with_unique_storage(gradient, shared)? } else { gradient };
                 options.accumulate(held, gradient)
             })?;
         }
         Ok(())
     }
 
-    fn leads_on(&self, edge: &Edge) -> bool {
+    fn is_needed(&self, edge: &Edge) -> bool {
         match (&self.targets, edge) {
             (None, _) => true,
             (Some(_), Edge::None) => false,
@@ -417,12 +416,13 @@ impl<'a> Pass<'a> {
 }
 
 impl Backward {
-    /// `held += gradient`. The first contribution is moved in. A buffer is written to only if
-    /// nobody else can see it, and never where the sum itself is recorded. An error leaves `held` as
-    /// it was: a sum in place asks for no memory.
+    /// Computes `held += gradient`. The first contribution is moved in. A buffer is written in place only if it is
+    /// uniquely owned and the sum is not recorded. An error leaves `held` unchanged, because a sum in place allocates
+    /// no memory.
     fn accumulate(&self, held: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
         let recorded = |sum: &Tensor| self.create_graph || sum.requires_grad() || gradient.requires_grad();
-        let in_place = |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::mode() == engine::Mode::Eager;
+        let in_place =
+            |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::mode() == engine::ExecutionMode::Eager;
         *held = Some(match held.take_if(in_place) {
             Some(sum) => ops::add(sum, gradient)?,
             None => match held {
@@ -440,15 +440,18 @@ impl Backward {
 
 /// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
 ///
-/// Clipping writes into the gradient of a leaf, once for each leaf. The terms of a sum share one gradient, and the caller,
-/// a hook or a slot may hold it too. Recorded kernels and graphs hold their operands, so in lazy and captured steps, and for
-/// gradients with a history, `shared` tells which storages are aliased; an operation of a user that returns a saved value is not seen there.
-pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tensor> {
+/// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
+/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. So lazy and captured steps,
+/// and gradients with a history, look up aliased storages in `shared`. They do not detect a user's operation that returns
+/// a saved value.
+pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut AddressMap<()>) -> Result<Tensor> {
     let is_own = match engine::mode() {
-        engine::Mode::Eager | engine::Mode::Watched if !gradient.requires_grad() => gradient.is_unique(),
+        engine::ExecutionMode::Eager | engine::ExecutionMode::NanChecked if !gradient.requires_grad() => {
+            gradient.is_unique()
+        }
         _ if gradient.is_leaf() && gradient.requires_grad() => false,
         _ => {
-            let storage = storage_of(&gradient);
+            let storage = storage_address(&gradient);
             let is_first = shared.get(storage).is_none();
             shared.insert(storage, ());
             is_first && !gradient.array().layout().is_broadcast()
@@ -457,8 +460,9 @@ pub(crate) fn owned(gradient: Tensor, shared: &mut ByAddress<()>) -> Result<Tens
     if is_own { Ok(gradient) } else { ops::copy(&gradient) }
 }
 
-/// Returns what hooks make of a gradient of a tensor with this shape and dtype; they may keep it.
-fn shown(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut ByAddress<()>) -> Result<Tensor> {
+/// Applies the hooks to a gradient of a tensor with this shape and dtype. They may keep a handle of it, so its storage
+/// counts as shared.
+fn run_hooks(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut AddressMap<()>) -> Result<Tensor> {
     if hooks.is_empty() {
         return Ok(gradient);
     }
@@ -471,40 +475,40 @@ fn shown(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut ByAddress<()
         let help = "a hook must return a gradient of its tensor's dtype";
         return Err(Error::dtypes("hook", [gradient.dtype(), meta.dtype], help));
     }
-    shared.insert(storage_of(&gradient), ());
+    shared.insert(storage_address(&gradient), ());
     Ok(gradient)
 }
 
-/// Which storage a tensor's elements lie in.
-fn storage_of(tensor: &Tensor) -> usize {
+/// Returns the address of the tensor's storage.
+fn storage_address(tensor: &Tensor) -> usize {
     Arc::as_ptr(tensor.array().storage()).addr()
 }
 
-fn upgraded(edge: &Edge) -> Option<Arc<Slot>> {
+fn live_leaf_slot(edge: &Edge) -> Option<Arc<GradientSlot>> {
     match edge {
         Edge::Leaf(slot) => slot.upgrade(),
         _ => None,
     }
 }
 
-/// An operation's gradient has its input's shape and dtype.
-fn check(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
+/// Checks that a gradient has the shape and dtype of the operation's input.
+fn check_gradient(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
     if *gradient.shape() != meta.shape {
-        let help = "backward must return a gradient of its input's shape";
+        let help = "backward() must return gradients with the shapes of the inputs";
         return Err(Error::shapes(from, [gradient.shape(), &meta.shape], help));
     }
     if gradient.dtype() != meta.dtype {
-        let help = "backward must return a gradient of its input's dtype";
+        let help = "backward() must return gradients with the dtypes of the inputs";
         return Err(Error::dtypes(from, [gradient.dtype(), meta.dtype], help));
     }
     Ok(())
 }
 
-/// For every node that the outputs depend on, whether a target lies behind it.
-fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
-    let mut leads: ByAddress<bool> = ByAddress::default();
-    // Depth first with an explicit stack: a node is decided once its producers are.
-    let mut stack: Vec<(Arc<Recorded>, bool)> = Vec::new();
+/// Computes for every node that the outputs depend on whether it leads to a target.
+fn nodes_leading_to(targets: &[GradTarget], outputs: &[&Tensor]) -> AddressMap<bool> {
+    let mut leads: AddressMap<bool> = AddressMap::default();
+    // Depth-first search with an explicit stack: a node is decided after its producers.
+    let mut stack: Vec<(Arc<GraphNode>, bool)> = Vec::new();
     for output in outputs {
         if let Edge::Node(node, _) = output.edge() {
             stack.push((node, false));
@@ -523,9 +527,9 @@ fn leading_to(targets: &[Target], outputs: &[&Tensor]) -> ByAddress<bool> {
         if leads.get(key).is_some() {
             continue;
         }
-        // Undecided until it is met again; in a graph without cycles nobody asks in between.
+        // A placeholder until its producers are decided. The graph has no cycles, so it is not read before.
         leads.insert(key, false);
-        let producers: SmallVec<[Arc<Recorded>; 2]> = node
+        let producers: SmallVec<[Arc<GraphNode>; 2]> = node
             .edges
             .iter()
             .filter_map(|e| match e {

@@ -1,12 +1,12 @@
-//! Gradients as functions: `grad`, `vjp`, `jvp`, `hvp`. None of them touches `.grad`.
+//! Function transforms: `grad`, `vjp`, `jvp`, `hvp`. They do not change `.grad`.
 //!
-//! `jvp` and `hvp` differentiate a gradient of which they need the graph and not the values. They do
-//! so deferred: of the first gradient nothing is computed but what the second one reads.
+//! `jvp` and `hvp` differentiate a gradient. They need its graph, but only the values that the second pass reads. So
+//! they run in deferred mode, which skips all other kernels.
 
-use super::constant::differentiable;
+use super::constant::with_zero_derivative;
 use super::graph::Edge;
 use super::mode::{enable_grad, is_grad_enabled};
-use super::pass::{Backward, Pass, Target, owned};
+use super::pass::{Backward, BackwardPass, GradTarget, with_unique_storage};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -15,18 +15,19 @@ use pellucid_ir::{Error, Result};
 /// Options of [`grad`].
 #[derive(Clone, Debug, Default)]
 pub struct Grad {
-    /// The gradient of every output, in their order; ones for `None` and for those that are missing.
+    /// The incoming gradient of every output, in order. `None` and missing entries mean ones.
     pub grad_outputs: Vec<Option<Tensor>>,
-    /// Record the pass, so that the results can be differentiated. Implies `retain_graph`.
+    /// Record the backward pass, so that the results can be differentiated. Implies `retain_graph`.
     pub create_graph: bool,
-    /// Keep what nodes saved, so that the graph can be used again.
+    /// Keep the saved values of nodes, so that the graph can be used again.
     pub retain_graph: bool,
 }
 
-/// The gradients of `outputs` with respect to `inputs` (leaves or not), in the inputs' order:
-/// Σⱼ gⱼ·∂outputⱼ/∂inputᵢ. An input that no output depends on gets zeros. With `create_graph` a gradient
-/// that is constant, zero for instance, can be differentiated again, and its gradients are zero. Without it, the results share
-/// no memory with each other or with `grad_outputs`.
+/// Computes the gradients of `outputs` with respect to `inputs` (leaves or not): Σⱼ gⱼ·∂outputⱼ/∂inputᵢ, in the order
+/// of the inputs.
+///
+/// An input that no output depends on gets zeros. With `create_graph`, a constant gradient can be differentiated again,
+/// and its gradients are zero. Without it, the results share no memory with each other or with `grad_outputs`.
 ///
 /// ```
 /// use pellucid_tensor::{grad, Grad, Tensor};
@@ -48,46 +49,48 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Ve
         return Ok(gradients);
     }
     let edges: Vec<Edge> = inputs.iter().map(|t| t.edge()).collect();
-    Ok(gradients.into_iter().map(|g| differentiable(g, &edges)).collect())
+    Ok(gradients.into_iter().map(|g| with_zero_derivative(g, &edges)).collect())
 }
 
-/// [`grad`] within a backward pass: a gradient that depends on no input is a plain constant.
+/// Computes gradients as [`grad`] does, for use within a backward pass. A gradient that depends on no input is an
+/// untracked constant.
 pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
     for input in inputs {
         if !input.requires_grad() {
             return Err(Error::NotTracked { op: "grad", shape: input.shape().clone() });
         }
     }
-    let mut targets: Vec<Target> = inputs.iter().map(|t| Target { edge: t.edge(), gradient: None }).collect();
+    let mut targets: Vec<GradTarget> = inputs.iter().map(|t| GradTarget { edge: t.edge(), gradient: None }).collect();
     let backward =
         Backward { create_graph: options.create_graph, retain_graph: options.retain_graph, ..Default::default() };
     let mut seeds = options.grad_outputs.into_iter();
-    let mut pass = Pass::new(&backward).toward(&mut targets, outputs);
+    let mut pass = BackwardPass::new(&backward).with_targets(&mut targets, outputs);
     for output in outputs {
         pass.seed("grad", output, seeds.next().flatten())?;
     }
     pass.run()?;
     let mut shared = pass.into_shared();
-    // What was collected belongs to the caller, whether the graph goes on from it or not.
+    // The caller owns the results and may write into them, so each gets unique storage.
     targets
         .into_iter()
         .zip(inputs)
         .map(|(target, input)| match target.gradient {
-            Some(gradient) => owned(gradient, &mut shared),
+            Some(gradient) => with_unique_storage(gradient, &mut shared),
             None => ops::zeros(input.shape(), input.dtype()),
         })
         .collect()
 }
 
-/// Fresh tracked handles of the same values; `linked` ones carry gradients on to the originals.
-pub(super) fn tracked(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+/// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one.
+pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let fresh = |t: &&Tensor| {
         if linked && t.requires_grad() { ops::identity(t) } else { Ok(t.detach().requires_grad_(true)) }
     };
     inputs.iter().map(fresh).collect()
 }
 
-/// The product of a vector with the Jacobian of `f`: (f(inputs), vᵀ·J), J of the outputs by every input.
+/// Computes a vector-Jacobian product: (f(inputs), vᵀ·J), with the Jacobian J of the outputs with respect to every
+/// input.
 ///
 /// # Errors
 /// Those of `f` and of [`grad`].
@@ -98,14 +101,19 @@ pub fn vjp(
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = tracked(create_graph, inputs)?;
+    let inputs = track_inputs(create_graph, inputs)?;
     let outputs = f(&inputs)?;
-    let gradients = products(&outputs, &inputs, vectors, create_graph)?;
+    let gradients = vector_jacobian_products(&outputs, &inputs, vectors, create_graph)?;
     Ok((outputs, gradients))
 }
 
-/// Σⱼ vⱼᵀ·∂outputⱼ/∂inputᵢ, where an output that depends on nothing contributes nothing.
-fn products(outputs: &[Tensor], inputs: &[Tensor], vectors: &[&Tensor], create_graph: bool) -> Result<Vec<Tensor>> {
+/// Computes Σⱼ vⱼᵀ·∂outputⱼ/∂inputᵢ. Outputs that require no gradient contribute nothing.
+fn vector_jacobian_products(
+    outputs: &[Tensor],
+    inputs: &[Tensor],
+    vectors: &[&Tensor],
+    create_graph: bool,
+) -> Result<Vec<Tensor>> {
     let (mut tracked, mut seeds) = (Vec::new(), Vec::new());
     for (j, output) in outputs.iter().enumerate() {
         if output.requires_grad() {
@@ -117,8 +125,10 @@ fn products(outputs: &[Tensor], inputs: &[Tensor], vectors: &[&Tensor], create_g
     grad(&tracked, &inputs, Grad { grad_outputs: seeds, create_graph, retain_graph: true })
 }
 
-/// The Jacobian of `f` times a vector: (f(inputs), J·v), by the vjp of the vjp. The vjp is linear in
-/// its vector u, vjp(u) = uᵀJ, and its own vjp with v is J·v; so no operation has a forward rule.
+/// Computes a Jacobian-vector product: (f(inputs), J·v), by the vjp of the vjp.
+///
+/// The vjp is linear in its vector u, vjp(u) = uᵀJ, and its own vjp with v is J·v. So operations need no forward-mode
+/// rule.
 ///
 /// # Errors
 /// Those of `f` and of [`grad`].
@@ -129,19 +139,19 @@ pub fn jvp(
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = tracked(create_graph, inputs)?;
+    let inputs = track_inputs(create_graph, inputs)?;
     let outputs = f(&inputs)?;
-    let products = engine::deferred(|| {
+    let products = engine::run_deferred(|| {
         let dual = |y: &Tensor| Ok(ops::zeros(y.shape(), y.dtype())?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
         let duals: Vec<&Tensor> = duals.iter().collect();
-        // A gradient that does not depend on the dual belongs to an output that does not depend on the inputs.
-        again(products(&outputs, &inputs, &duals, true)?, tangents, &duals, create_graph)
+        // A gradient that does not depend on its dual belongs to an output that does not depend on the inputs.
+        second_gradient(vector_jacobian_products(&outputs, &inputs, &duals, true)?, tangents, &duals, create_graph)
     })?;
     Ok((outputs, products))
 }
 
-/// The Hessian of a scalar function times a vector: (f(inputs), H·v), reverse over reverse.
+/// Computes a Hessian-vector product of a scalar function: (f(inputs), H·v), reverse over reverse.
 ///
 /// ```
 /// use pellucid_tensor::{hvp, Tensor};
@@ -160,22 +170,28 @@ pub fn hvp(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = tracked(create_graph, inputs)?;
+    let inputs = track_inputs(create_graph, inputs)?;
     let value = f(&inputs)?;
     if value.size() != 1 {
         return Err(Error::NotAScalar { op: "hvp", shape: value.shape().clone() });
     }
     let inputs: Vec<&Tensor> = inputs.iter().collect();
-    let products = engine::deferred(|| {
+    let products = engine::run_deferred(|| {
         let first = grad(&[&value], &inputs, Grad { create_graph: true, ..Default::default() })?;
-        // A first derivative that is constant has no second.
-        again(first, vectors, &inputs, create_graph)
+        // A constant first derivative has no graph and contributes nothing.
+        second_gradient(first, vectors, &inputs, create_graph)
     })?;
     Ok((value, products))
 }
 
-/// The gradient of first gradients: Σᵢ vᵢᵀ·∂firstᵢ/∂inputⱼ, where one that depends on nothing contributes nothing.
-fn again(first: Vec<Tensor>, vectors: &[&Tensor], inputs: &[&Tensor], create_graph: bool) -> Result<Vec<Tensor>> {
+/// Computes the gradient of first gradients, Σᵢ vᵢᵀ·∂firstᵢ/∂inputⱼ. First gradients that require no gradient
+/// contribute nothing.
+fn second_gradient(
+    first: Vec<Tensor>,
+    vectors: &[&Tensor],
+    inputs: &[&Tensor],
+    create_graph: bool,
+) -> Result<Vec<Tensor>> {
     let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
         first.iter().zip(vectors).filter(|(g, _)| g.requires_grad()).map(|(g, &v)| (g, Some(v.clone()))).unzip();
     grad(&linked, inputs, Grad { grad_outputs: seeds, create_graph, ..Default::default() })

@@ -1,25 +1,24 @@
-//! The engine: the one door through which every kernel goes.
+//! The engine, through which every kernel is submitted.
 //!
-//! - **Eager**: the kernel runs now.
-//! - **Deferred**: it is appended to a list; its outputs have shape and dtype, and no memory yet.
-//!   [`lazy`] runs the list when a value is read and at its end, without what nobody can see;
-//!   [`capture`] refuses the read and turns the list into a [`Captured`] step; [`trace`] refuses it too, and
-//!   only counts what would be done.
+//! - **Eager**: the kernel runs at once.
+//! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, and no memory yet. [`lazy`]
+//!   runs the list when a value is read and at its end, and skips kernels whose results cannot be read. [`capture`]
+//!   refuses reads and compiles the list to a [`Captured`] step. [`trace`] refuses reads and only counts the work.
 //!
-//! Recording runs no kernel, so it has no side effect. The engine never looks into an operation
-//! and never touches a gradient's history.
+//! Recording runs no kernel, so it has no side effect. The engine does not depend on operations, and it changes no
+//! autograd history.
 
 mod capture;
+mod host_flag;
 mod list;
-mod many;
-mod switch;
+mod map_batch;
 mod trace;
 
 pub use capture::{CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, capture, capture_with};
+pub use host_flag::HostFlag;
 pub use list::lazy;
-pub(crate) use list::{Recorded, Recording, deferred};
-pub(crate) use many::map_many;
-pub use switch::HostFlag;
+pub(crate) use list::{RecordedKernel, Recording, run_deferred};
+pub(crate) use map_batch::submit_map_batch;
 pub use trace::{Work, storages_written_since, trace, traced};
 
 use crate::array::Array;
@@ -35,102 +34,101 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What happens to a kernel that is submitted on this thread.
+/// The execution mode of a thread: how a submitted kernel is processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mode {
+pub(crate) enum ExecutionMode {
     Eager,
-    /// Eager, and results are looked at.
-    Watched,
+    /// Eager, with a check of every result for NaN.
+    NanChecked,
     Lazy,
     Capture,
 }
 
 thread_local! {
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Eager) };
+    static MODE: Cell<ExecutionMode> = const { Cell::new(ExecutionMode::Eager) };
 }
 
 #[inline]
-pub(crate) fn mode() -> Mode {
+pub(crate) fn mode() -> ExecutionMode {
     MODE.get()
 }
 
-/// True where a kernel runs when it is submitted.
+/// Returns true if kernels run when they are submitted.
 #[inline]
 pub(crate) fn is_eager() -> bool {
-    matches!(MODE.get(), Mode::Eager | Mode::Watched)
+    matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::NanChecked)
 }
 
-/// How often it was switched in this process whether a tensor that a recorded step works on requires a gradient.
-static SWITCHED: AtomicU64 = AtomicU64::new(0);
+/// Process-wide count of `requires_grad` changes on tensors used by captured steps.
+static REQUIRES_GRAD_CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Says that this array's tensor requires a gradient now, or none any more. A captured step that works on it looks whether
-/// it still holds before it is launched again.
-pub(crate) fn gradient_switched(array: &Array) {
+/// Counts a `requires_grad` change of this array's tensor, if a captured step uses the storage. Such a step checks
+/// before its next launch whether its recording is still valid.
+pub(crate) fn count_requires_grad_change(array: &Array) {
     if array.storage().kept() > 0 {
-        SWITCHED.fetch_add(1, Ordering::Relaxed);
+        REQUIRES_GRAD_CHANGES.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn gradients_switched() -> u64 {
-    SWITCHED.load(Ordering::Relaxed)
+fn requires_grad_changes() -> u64 {
+    REQUIRES_GRAD_CHANGES.load(Ordering::Relaxed)
 }
 
-/// The most elements of a view that repeats them (by strides of 0) which a kernel visits. A dense tensor is limited by
-/// memory; a view of 2⁴⁰ elements takes none, and would take hours.
-const MOST_REPEATED: usize = 1 << 34;
+/// Limit on the elements of a broadcast view that a kernel visits. The size of a dense tensor is limited by memory; a
+/// view of 2⁴⁰ repeated elements needs no memory but hours of time.
+const MAX_BROADCAST_SIZE: usize = 1 << 34;
 
-/// Refuses a view of more elements than a kernel would visit in any time that a user waits for.
+/// Refuses a broadcast view above [`MAX_BROADCAST_SIZE`].
 #[cold]
-fn visitable(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
+fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
     let (shape, size) = (array.shape(), array.shape().size());
-    // An output of the size needs memory, which refuses it. A gather visits the elements at its index alone, which is as
-    // large as its output.
+    // If an output has this size, its allocation fails with a better error. A gather visits only the elements at its
+    // index, whose number is the size of its output.
     let limited = outputs.iter().any(|out| out.shape().size() >= size) || matches!(kernel, Kernel::Gather(_));
     if limited || !array.layout().is_broadcast() {
         return Ok(());
     }
     let reason =
-        format!("a view of shape {shape} repeats few elements {size} times in all; reduce it before it is stretched");
+        format!("a view of shape {shape} repeats its elements to {size} in all; reduce it before it is broadcast");
     Err(Error::invalid(kernel.name(), reason))
 }
 
-/// Runs or records one kernel. Shapes and dtypes were checked by the operation.
+/// Runs or records one kernel. The operation has checked shapes and dtypes.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
-        if !array.layout().is_contiguous() && array.shape().size() > MOST_REPEATED {
-            visitable(kernel, array, outputs)?;
+        if !array.layout().is_contiguous() && array.shape().size() > MAX_BROADCAST_SIZE {
+            check_broadcast_size(kernel, array, outputs)?;
         }
     }
     match MODE.get() {
-        Mode::Eager => now(kernel, inputs, outputs),
-        Mode::Watched => watched(kernel, inputs, outputs),
-        Mode::Lazy | Mode::Capture => match apart(inputs, outputs)? {
+        ExecutionMode::Eager => run_eager(kernel, inputs, outputs),
+        ExecutionMode::NanChecked => run_nan_checked(kernel, inputs, outputs),
+        ExecutionMode::Lazy | ExecutionMode::Capture => match copy_overlapping(inputs, outputs)? {
             Some(copies) => list::record(kernel.clone(), &copies.iter().collect::<Operands>(), outputs),
             None => list::record(kernel.clone(), inputs, outputs),
         },
     }
 }
 
-/// Runs one kernel.
-fn now(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+/// Runs one kernel at once.
+fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
-        ready(kernel.name(), array.storage())?;
+        ensure_ready(kernel.name(), array.storage())?;
     }
-    // Most outputs are new: they overlap nothing, and nobody counts their first write.
+    // Fast path: new outputs overlap no input, and their first write does not change a version.
     if outputs.iter().all(|a| a.is_new()) {
-        return launch(kernel, inputs, outputs, Writes::Uncounted);
+        return launch_kernel(kernel, inputs, outputs, VersionUpdate::Skip);
     }
     for array in outputs {
-        ready(kernel.name(), array.storage())?;
+        ensure_ready(kernel.name(), array.storage())?;
     }
-    run(kernel, inputs, outputs, Writes::Counted)
+    run_kernel(kernel, inputs, outputs, VersionUpdate::Count)
 }
 
-/// Runs a map of `size` elements now, all of whose inputs are dense. The output is new, or the
-/// very view of an input; its storage is returned.
+/// Runs a map of `size` elements on dense inputs at once, and returns the storage of the output. If `output` is `None`
+/// the storage is new; otherwise `output` has the storage and layout of an input.
 ///
-/// Nearly every kernel is of this kind, and has nothing in its way: nobody else knows a new output, and
-/// nothing is said of shapes and strides.
+/// This fast path serves most kernels: it passes no shapes or strides, and a new output needs no borrow.
 pub(crate) fn map_dense(
     device: Device,
     program: &Arc<Program>,
@@ -139,9 +137,9 @@ pub(crate) fn map_dense(
     inputs: &[Dense<'_>],
     output: Option<&Array>,
 ) -> Result<Arc<Storage>> {
-    debug_assert!(MODE.get() == Mode::Eager);
+    debug_assert!(MODE.get() == ExecutionMode::Eager);
     for input in inputs {
-        ready(program.name, input.storage)?;
+        ensure_ready(program.name, input.storage)?;
     }
     let backend = device.backend();
     let Some(output) = output else {
@@ -156,17 +154,17 @@ pub(crate) fn map_dense(
     Ok(output.storage().clone())
 }
 
-/// Runs one kernel, and refuses a NaN that it makes.
-fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    let _eager = Switched::to(Mode::Eager);
+/// Runs one kernel at once, and fails if an output contains NaN and no input does.
+fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+    let _eager = ModeGuard::to(ExecutionMode::Eager);
     let nan = |array: &&&Array| {
         array.dtype().is_float()
             && crate::ops::any(&crate::ops::isnan(&(**array).clone().into()).unwrap_or_else(|_| true.into()), ..)
                 .is_ok_and(|any| any.item())
     };
-    // An output may be the very memory of an input: who has a NaN is asked first.
+    // The inputs are checked before the kernel, which may overwrite them.
     let before = inputs.iter().any(|array| nan(&array));
-    now(kernel, inputs, outputs)?;
+    run_eager(kernel, inputs, outputs)?;
     match outputs.iter().find(nan).filter(|_| !before) {
         Some(array) => {
             let (op, shape) = (kernel.name(), array.shape().clone());
@@ -176,22 +174,22 @@ fn watched(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()>
     }
 }
 
-/// Anomaly mode while it lives.
-pub(crate) struct Watch(#[allow(dead_code, reason = "its end is what it is for")] Switched);
+/// Guard that checks kernels for NaN while it exists.
+pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "its drop ends the mode")] ModeGuard);
 
-/// Has this thread's kernels looked at, unless they are deferred.
-pub(crate) fn watch() -> Option<Watch> {
-    (MODE.get() == Mode::Eager).then(|| Watch(Switched::to(Mode::Watched)))
+/// Enables the NaN check on this thread. Returns `None` unless the mode is eager: deferred modes do not support it.
+pub(crate) fn enable_nan_check() -> Option<NanCheckGuard> {
+    (MODE.get() == ExecutionMode::Eager).then(|| NanCheckGuard(ModeGuard::to(ExecutionMode::NanChecked)))
 }
 
-/// Makes sure that a storage's contents are there, running the list that will fill it if need be.
+/// Ensures that a storage has its contents: runs the list that has a pending write to it.
 #[inline]
-fn ready(op: &'static str, storage: &Storage) -> Result<()> {
-    if storage.pending() == READY { Ok(()) } else { settle(op, storage) }
+fn ensure_ready(op: &'static str, storage: &Storage) -> Result<()> {
+    if storage.pending() == READY { Ok(()) } else { resolve_pending(op, storage) }
 }
 
 #[cold]
-fn settle(op: &'static str, storage: &Storage) -> Result<()> {
+fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
     match storage.pending() {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
@@ -200,26 +198,26 @@ fn settle(op: &'static str, storage: &Storage) -> Result<()> {
     }
 }
 
-/// Whether a kernel's writes change the versions of its outputs.
+/// Whether a kernel increments the versions of its outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Writes {
-    Counted,
-    /// The first write, or one that was counted when it was recorded.
-    Uncounted,
+enum VersionUpdate {
+    Count,
+    /// For the first write to a new storage, and for writes that were counted when they were recorded.
+    Skip,
 }
 
-/// Runs a kernel on arrays whose contents are there.
-fn run(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -> Result<()> {
-    match apart(inputs, outputs)? {
-        Some(copies) => launch(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
-        None => launch(kernel, inputs, outputs, writes),
+/// Runs a kernel on arrays without pending writes.
+fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
+    match copy_overlapping(inputs, outputs)? {
+        Some(copies) => launch_kernel(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
+        None => launch_kernel(kernel, inputs, outputs, writes),
     }
 }
 
-/// The inputs of a kernel, if they cannot stay as they are: one that overlaps an output under another layout would be
-/// read after it was written, and is copied.
-fn apart(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
-    let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && overlap(o, a));
+/// Returns the inputs, with copies of those that overlap an output under another layout, or `None` if none does.
+/// Without the copy the kernel would read elements after it has overwritten them.
+fn copy_overlapping(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
+    let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && is_overlapping(o, a));
     if !inputs.iter().any(|a| overlaps(a)) {
         return Ok(None);
     }
@@ -228,25 +226,24 @@ fn apart(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array
 
 type Operands<'a> = SmallVec<[&'a Array; 4]>;
 
-/// Hands a kernel to its device, holding the borrow words of its operands.
-fn launch(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: Writes) -> Result<()> {
+/// Runs a kernel on its device while it holds the borrows of its operands.
+fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
-    // Without elements in the outputs there is nothing to compute, however long the other axes are. A scatter still checks
-    // its index.
+    // Outputs without elements need no computation, even if other axes are long. A scatter still checks its index.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
     if outputs.iter().all(nothing) && !matches!(kernel, Kernel::Scatter(_)) {
         return outputs.iter().try_for_each(|out| device.backend().upload(&[], out.storage()));
     }
     let (inputs, outputs) = (views(inputs), views(outputs));
     let guard = BorrowGuard::acquire(&inputs, &outputs);
-    // Memory is taken from the device when an output is first written.
+    // The device allocates memory at the first write to an output.
     device.backend().run(kernel, &inputs, &outputs).map_err(|error| {
         match outputs.iter().max_by_key(|out| out.layout.shape().size()) {
             Some(largest) => error.with_shape(largest.layout.shape()),
             None => error,
         }
     })?;
-    if writes == Writes::Counted {
+    if writes == VersionUpdate::Count {
         guard.count_writes();
     }
     Ok(())
@@ -260,99 +257,101 @@ fn views<'a>(arrays: &[&'a Array]) -> SmallVec<[View<'a>; 4]> {
     views
 }
 
-/// Counts a write to every output. A deferred kernel counts when it is recorded, not when it runs:
-/// versions follow the program's order.
-fn bump(outputs: &[&Array]) {
+/// Increments the version of every output. A deferred kernel is counted when it is recorded, not when it runs, so that
+/// versions follow the order of the program.
+fn bump_versions(outputs: &[&Array]) {
     for out in outputs {
         out.storage().bump();
     }
 }
 
-/// Whether two arrays of one storage touch common elements under different layouts.
-fn overlap(output: &Array, input: &Array) -> bool {
+/// Returns true if two arrays of one storage share elements under different layouts.
+fn is_overlapping(output: &Array, input: &Array) -> bool {
     let same = output.layout() == input.layout() && output.dtype() == input.dtype();
     let (a, b) = (output.layout().extent(), input.layout().extent());
     !same && a.start < b.end && b.start < a.end
 }
 
-/// Holds a storage as a reader while the host copies out of it.
-pub(crate) fn reading<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
+/// Calls `read` while a shared borrow of the storage is held, so that the host can copy its contents.
+pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
     let _guard = BorrowGuard::acquire(std::slice::from_ref(&storage), &[]);
     read()
 }
 
-/// Makes a value's contents real because `op` is about to look at them.
+/// Ensures that the values of an array exist, because `op` reads them.
 ///
 /// # Errors
-/// [`Error::ReadInCapture`] while a step is captured, [`Error::Poisoned`] for a tensor that was made
-/// in a captured step.
+/// [`Error::ReadInCapture`] while a step is captured; [`Error::Poisoned`] for a tensor that was created in a captured
+/// step.
 #[track_caller]
-pub(crate) fn force(op: &'static str, array: &Array) -> Result<()> {
-    readable(
+pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
+    check_readable(
         op,
         "move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead",
     )?;
-    if MODE.get() == Mode::Lazy {
+    if MODE.get() == ExecutionMode::Lazy {
         list::flush_current()?;
     }
-    ready(op, array.storage())
+    ensure_ready(op, array.storage())
 }
 
-/// Refuses `op`, which needs values, while a step is captured; `help` says what such a step does instead.
+/// Refuses `op`, which reads values, while a step is captured. `help` names the alternative.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`].
 #[track_caller]
-pub(crate) fn readable(op: &'static str, help: &'static str) -> Result<()> {
-    if MODE.get() == Mode::Capture {
+pub(crate) fn check_readable(op: &'static str, help: &'static str) -> Result<()> {
+    if MODE.get() == ExecutionMode::Capture {
         return Err(Error::ReadInCapture { op, location: Location::caller(), help });
     }
     Ok(())
 }
 
-/// Runs everything that is recorded for this array, without reading it.
+/// Runs the pending kernels of this array, without reading it.
 pub(crate) fn eval(array: &Array) -> Result<()> {
     match MODE.get() {
-        Mode::Capture => Ok(()),
-        Mode::Lazy => list::flush_current(),
-        Mode::Eager | Mode::Watched => ready("eval", array.storage()),
+        ExecutionMode::Capture => Ok(()),
+        ExecutionMode::Lazy => list::flush_current(),
+        ExecutionMode::Eager | ExecutionMode::NanChecked => ensure_ready("eval", array.storage()),
     }
 }
 
-/// Whether this thread is recording a captured step: values do not exist then.
+/// Returns true while this thread records a captured step, in which no values exist.
 pub fn is_capturing() -> bool {
-    MODE.get() == Mode::Capture
+    MODE.get() == ExecutionMode::Capture
 }
 
-/// Notes that host values went into a new array: in a captured step they are constants.
-pub(crate) fn uploaded(array: &Array) {
-    if MODE.get() == Mode::Capture {
+/// Records that an array was created from host values: it is a constant of a captured step.
+pub(crate) fn record_constant(array: &Array) {
+    if MODE.get() == ExecutionMode::Capture {
         list::with_current(|r| r.constants.push(array.clone()));
     }
 }
 
-/// A gradient slot is about to be read or changed: a captured step remembers how it found it.
-pub(crate) fn touch(slot: &Arc<crate::autograd::Slot>, clears: bool) {
-    if MODE.get() == Mode::Capture {
-        list::with_current(|r| r.touch(slot, clears));
+/// Records the gradient slot before its first read or change in a captured step. `clears` is true if it is overwritten
+/// without being read.
+pub(crate) fn record_slot_access(slot: &Arc<crate::autograd::GradientSlot>, clears: bool) {
+    if MODE.get() == ExecutionMode::Capture {
+        list::with_current(|r| r.record_slot_access(slot, clears));
     }
 }
 
-/// A write in place to what this tensor and its views share is about to be recorded: a captured step restores the history.
-pub(crate) fn rewriting(base: &Arc<crate::autograd::ViewBase>, edge: &crate::autograd::Edge) {
-    if MODE.get() == Mode::Capture {
-        list::with_current(|r| r.rewriting(base, edge));
+/// Records the history of a base value before a write in place, so that a captured step can restore it.
+pub(crate) fn record_history(base: &Arc<crate::autograd::ViewBase>, edge: &crate::autograd::Edge) {
+    if MODE.get() == ExecutionMode::Capture {
+        list::with_current(|r| r.record_history(base, edge));
     }
 }
 
-/// True if the step that is captured has written into this base: then the recording holds it too.
+/// True if the captured step has written into this base. Then the recording holds a handle of it.
 pub(crate) fn is_rewritten(base: &Arc<crate::autograd::ViewBase>) -> bool {
-    MODE.get() == Mode::Capture && list::with_current(|r| r.rewritten.iter().any(|(known, _)| Arc::ptr_eq(known, base)))
+    let is_listed = || list::with_current(|r| r.rewritten.iter().any(|(known, _)| Arc::ptr_eq(known, base)));
+    MODE.get() == ExecutionMode::Capture && is_listed()
 }
 
-/// The number of operands of this thread's recorded kernels, and of constants, that have this storage.
+/// Returns the number of operands of this thread's recorded kernels, and of constants, that have this storage.
 pub(crate) fn recorded_operands(storage: &Arc<Storage>) -> usize {
-    if !matches!(MODE.get(), Mode::Lazy | Mode::Capture) {
+    if !matches!(MODE.get(), ExecutionMode::Lazy | ExecutionMode::Capture) {
         return 0;
     }
     list::with_current(|r| {
@@ -361,38 +360,37 @@ pub(crate) fn recorded_operands(storage: &Arc<Storage>) -> usize {
     })
 }
 
-/// The history of a tensor has changed by a write in place.
-pub(crate) fn rewrote(tensor: &crate::tensor::Tensor) {
-    if MODE.get() == Mode::Capture {
-        list::with_current(|r| r.rewrote.push(tensor.downgrade()));
+/// Records that a write in place changed the history of a tensor.
+pub(crate) fn record_history_change(tensor: &crate::tensor::Tensor) {
+    if MODE.get() == ExecutionMode::Capture {
+        list::with_current(|r| r.rewritten_tensors.push(tensor.downgrade()));
     }
 }
 
-/// Runs `f` with every kernel run at once, whatever mode this thread is in: for state that a recording only
-/// refers to, such as parameters that are made when a model first meets an input. The kernels that [`lazy`] has deferred on this
-/// thread run first.
+/// Runs `f` in eager mode, whatever the mode of this thread. Use it for state that a recording only references, such as
+/// parameters that a model creates at its first input. Kernels that [`lazy`] has deferred on this thread run first.
 ///
 /// # Panics
 /// With the typed error of a deferred kernel that failed.
 #[track_caller]
 pub fn eager<R>(f: impl FnOnce() -> R) -> R {
-    if MODE.get() == Mode::Lazy {
+    if MODE.get() == ExecutionMode::Lazy {
         crate::panic::unwrap(list::flush_current());
     }
-    let _eager = Switched::to(Mode::Eager);
+    let _eager = ModeGuard::to(ExecutionMode::Eager);
     f()
 }
 
-/// Another mode while it lives.
-struct Switched(Mode);
+/// Guard that restores the previous execution mode.
+struct ModeGuard(ExecutionMode);
 
-impl Switched {
-    fn to(mode: Mode) -> Switched {
-        Switched(MODE.replace(mode))
+impl ModeGuard {
+    fn to(mode: ExecutionMode) -> ModeGuard {
+        ModeGuard(MODE.replace(mode))
     }
 }
 
-impl Drop for Switched {
+impl Drop for ModeGuard {
     fn drop(&mut self) {
         MODE.set(self.0);
     }

@@ -1,6 +1,6 @@
-//! `trace`: what a computation would do, without doing it.
+//! `trace`: counts the work of a computation without running it.
 
-use super::{MODE, Mode, capture, list};
+use super::{ExecutionMode, MODE, capture, list};
 use crate::array::{Array, StorageId};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
@@ -8,16 +8,16 @@ use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// How much work a computation is, counted from shapes.
+/// The cost of a computation, counted from shapes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Work {
-    /// Kernels that are launched.
+    /// Number of kernels.
     pub kernels: u64,
-    /// Arithmetic operations on values; a multiplication and an addition are two.
+    /// Number of arithmetic operations on elements. A multiply-add counts as two.
     pub flops: u64,
-    /// Bytes that kernels read and write, each operand counted as often as it is used.
+    /// Bytes that kernels read and write. An operand counts each time it is used.
     pub bytes: u64,
-    /// Bytes of the buffers that are made, each value in one of its own.
+    /// Bytes of new buffers, if no buffer is reused.
     pub made: u64,
 }
 
@@ -34,10 +34,10 @@ impl std::ops::Sub for Work {
     }
 }
 
-/// Runs `f` without running a kernel, and says how much work it is.
+/// Runs `f` without running any kernel, and returns its result with the work of its kernels.
 ///
-/// Shapes and dtypes are those of the real computation; values do not exist, and tensors that `f` made have none
-/// afterwards either. Nothing is changed: parameters, gradients, statistics and generators stay as they are.
+/// Shapes and dtypes are those of a real run. Tensors that `f` creates have no values, also afterwards. Parameters,
+/// gradients, statistics and generators do not change.
 ///
 /// ```
 /// use pellucid_tensor::{DType, Tensor, trace};
@@ -50,25 +50,26 @@ impl std::ops::Sub for Work {
 /// ```
 ///
 /// # Errors
-/// Those of `f`, be they returned or the panic of a method; [`Error::ReadInCapture`] if it reads a value or has a
-/// shape depend on one; [`Error::InvalidArgument`] inside a captured step or another trace.
+/// Those of `f`, whether returned or raised by a panicking method; [`Error::ReadInCapture`] if `f` reads a value, or if
+/// a shape depends on one; [`Error::InvalidArgument`] inside a captured step or another trace.
 pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, Work)> {
-    if MODE.get() == Mode::Capture {
-        return Err(Error::invalid("trace", "nothing can be traced inside a captured step or another trace"));
+    if MODE.get() == ExecutionMode::Capture {
+        return Err(Error::invalid("trace", "trace() cannot be used inside a captured step or another trace"));
     }
-    let (value, recording, _) = capture::recorded(f)?;
+    let (value, recording, _) = capture::record_closure(f)?;
     Ok((value?, recording.work()))
 }
 
-/// The work so far, inside of [`trace`]; `None` elsewhere.
+/// Returns the work so far inside of [`trace`], and `None` elsewhere.
 pub fn traced() -> Option<Work> {
-    (MODE.get() == Mode::Capture).then(|| list::with_current(|recording| recording.work()))
+    (MODE.get() == ExecutionMode::Capture).then(|| list::with_current(|recording| recording.work()))
 }
 
-/// The memory that kernels write which were recorded since so many of them, inside of [`trace`] and of a captured step, each once;
-/// elsewhere nothing is recorded.
+/// Returns the storages that recorded kernels write, without the first `kernels` kernels and without storages that
+/// existed before the recording. Each storage is listed once. The list is empty outside of [`trace`] and of captured
+/// steps, where no kernel is recorded.
 pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
-    if MODE.get() != Mode::Capture {
+    if MODE.get() != ExecutionMode::Capture {
         return Vec::new();
     }
     list::with_current(|recording| {

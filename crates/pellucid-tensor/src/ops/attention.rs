@@ -51,7 +51,7 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
     let op = "scaled_dot_product_attention";
     let Attention { mask, causal, scale, dropout } = options;
     let operands: SmallVec<[&Tensor; 4]> = [q, k, v].into_iter().chain(mask).collect();
-    if let Some(dtype) = autocast::wanted(op, &operands) {
+    if let Some(dtype) = autocast::wanted_dtype(op, &operands) {
         let [q, k, v] = [autocast::cast(q, dtype)?, autocast::cast(k, dtype)?, autocast::cast(v, dtype)?];
         let mask = autocast::cast_some(mask, dtype)?;
         return scaled_dot_product_attention(&q, &k, &v, Attention { mask: mask.as_ref(), ..options });

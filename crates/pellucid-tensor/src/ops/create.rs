@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
     static FILL: OnceLock<Formula> = OnceLock::new();
     static FILL_MASK: OnceLock<Formula> = OnceLock::new();
-    let eager = engine::mode() == engine::Mode::Eager;
+    let eager = engine::mode() == engine::ExecutionMode::Eager;
     // A single number needs no kernel: every pass begins with a one.
     if eager && shape.checked_size() == Some(1) {
         match dtype {

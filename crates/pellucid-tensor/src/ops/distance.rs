@@ -33,7 +33,7 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     }
     order("cdist", p)?;
     in_single!("cdist", [a, b] => cdist(a, b, p));
-    let (a, b) = (autocast::read("cdist", a)?, autocast::read("cdist", b)?);
+    let (a, b) = (autocast::cast_operand("cdist", a)?, autocast::cast_operand("cdist", b)?);
     ops::norm(&ops::sub(&ops::unsqueeze(&a, -2)?, &ops::unsqueeze(&b, -3)?)?, p, -1)
 }
 
@@ -49,7 +49,7 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     }
     order("pdist", p)?;
     in_single!("pdist", [x] => pdist(x, p));
-    let x = &autocast::read("pdist", x)?;
+    let x = &autocast::cast_operand("pdist", x)?;
     let count = x.shape()[0];
     let pairs = count as u128 * count.saturating_sub(1) as u128 / 2;
     let pairs = usize::try_from(pairs).map_err(|_| Error::absurd_size())?;

@@ -258,7 +258,7 @@ pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
 pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
     let help = "how many elements are chosen is a value too; where_(mask, x, 0), masked_fill(), masked_sum() and its kin \
                 keep every shape";
-    engine::readable(op, help)?;
+    engine::check_readable(op, help)?;
     let mask = x.array().to_vec::<bool>(op)?;
     let count = mask.iter().filter(|hit| **hit).count();
     let mut positions: Vec<Vec<i64>> = (0..x.rank()).map(|_| host_vec(count)).collect::<Result<_>>()?;

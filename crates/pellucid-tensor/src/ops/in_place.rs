@@ -4,7 +4,8 @@ use super::copy::write;
 use super::create::filled;
 use crate::array::Array;
 use crate::autograd::{
-    Arrays, Gradients, InputGradients, Needed, Operation, Rewrite, Saved, Saves, apply_one, is_grad_enabled, shifted,
+    Arrays, Gradients, InPlaceWrite, InputGradients, Needed, Operation, Saved, Saves, apply_one, is_grad_enabled,
+    shifted,
 };
 use crate::engine;
 use crate::ops;
@@ -43,7 +44,7 @@ pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tens
         return write(&values, view);
     }
     let source = ops::to_dtype(&ops::broadcast_to(source, view.shape())?, x.dtype())?;
-    let rewrite = Rewrite::new(op, x, view)?;
+    let rewrite = InPlaceWrite::new(op, x, view)?;
     write(source.array(), view)?;
     let derivative = Overwrite { op, region: rewrite.region.clone(), shape: rewrite.shape.clone() };
     rewrite.record(x, &source, None, derivative);
@@ -76,8 +77,8 @@ pub(crate) fn put_axes(
         return scatter(&broadcast.cast(x.dtype())?);
     }
     let values = ops::contiguous(&ops::to_dtype(&ops::broadcast_to(values, &shape)?, x.dtype())?)?;
-    let rewrite = Rewrite::new(op, x, view)?;
-    let positions = ops::contiguous(&ops::gather_axes(&rewrite.numbers(), axes, indices)?)?;
+    let rewrite = InPlaceWrite::new(op, x, view)?;
+    let positions = ops::contiguous(&ops::gather_axes(&rewrite.element_indices(), axes, indices)?)?;
     scatter(values.array())?;
     let derivative = OverwriteAt { op, shape: rewrite.shape.clone() };
     rewrite.record(x, &values, Some(positions.array().clone()), derivative);
@@ -179,7 +180,7 @@ impl Operation for Overwrite {
     fn backward(&self, _: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
         if let Some(g) = grads.try_get(0)
             && !is_grad_enabled()
-            && engine::mode() == engine::Mode::Eager
+            && engine::mode() == engine::ExecutionMode::Eager
             && g.array().layout().is_contiguous()
             && g.is_unique()
         {

@@ -133,7 +133,7 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
     if dtype == DType::Bool {
         return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "takes numbers; use to_dtype()"));
     }
-    let dtype = autocast::wanted("matmul", &[a, b]).unwrap_or(dtype);
+    let dtype = autocast::wanted_dtype("matmul", &[a, b]).unwrap_or(dtype);
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
     let x = if a.rank() == 1 { ops::unsqueeze(&x, 0)? } else { x };
     let y = if b.rank() == 1 { ops::unsqueeze(&y, 1)? } else { y };
@@ -193,7 +193,7 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`] unless the last axes of x and the weight are equally long; those of [`matmul`] and of the addition.
 #[tensor_method]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    if let Some(dtype) = autocast::wanted("linear", &[x, weight]) {
+    if let Some(dtype) = autocast::wanted_dtype("linear", &[x, weight]) {
         let bias = autocast::cast_some(bias, dtype)?;
         return linear(&autocast::cast(x, dtype)?, &autocast::cast(weight, dtype)?, bias.as_ref());
     }

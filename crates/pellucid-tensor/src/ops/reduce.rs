@@ -277,7 +277,7 @@ pub fn all(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 #[tensor_method]
 pub fn prod(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("prod", x.shape())?;
-    let kept = apply_one(Prod { axes: axes.set }, &[&autocast::read("prod", x)?])?;
+    let kept = apply_one(Prod { axes: axes.set }, &[&autocast::cast_operand("prod", x)?])?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 

@@ -132,7 +132,7 @@ fn counted(x: &Tensor) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[tensor_method]
 pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
-    let x = autocast::read("cumsum", x)?;
+    let x = autocast::cast_operand("cumsum", x)?;
     let (x, axis) = along("cumsum", &x, axis.into())?;
     apply_one(CumSum { axis, reverse: false }, &[&counted(&x)?])
 }
@@ -144,7 +144,7 @@ pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[tensor_method]
 pub fn cumprod(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
-    let x = autocast::read("cumprod", x)?;
+    let x = autocast::cast_operand("cumprod", x)?;
     let (x, axis) = along("cumprod", &x, axis.into())?;
     let running = Running { name: "cumprod", op: ScanOp::Prod, axis, combine: |a, b| ops::mul(a, b) };
     apply_one(running, &[&counted(&x)?])
@@ -159,7 +159,7 @@ pub fn logcumsumexp(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes("logcumsumexp", [x.dtype()], "takes floats; use to_dtype()"));
     }
-    let x = autocast::read("logcumsumexp", x)?;
+    let x = autocast::cast_operand("logcumsumexp", x)?;
     let (x, axis) = along("logcumsumexp", &x, axis.into())?;
     let combine = |a: &Tensor, b: &Tensor| ops::logaddexp(a, b);
     apply_one(Running { name: "logcumsumexp", op: ScanOp::LogSumExp, axis, combine }, &[&x])

@@ -84,7 +84,7 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
     }
     let help = "the largest number is a value; scatter_add_along(ones, x, 0, [classes]) counts into a fixed number of \
                 classes, and histc() into bins";
-    engine::readable(op, help)?;
+    engine::check_readable(op, help)?;
     let numbers = x.array().to_vec::<i64>(op)?;
     if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
         return Err(Error::invalid(op, format!("counts numbers ≥ 0, got {negative}")));

@@ -52,7 +52,7 @@ pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 /// Refuses a result whose length nobody knows.
 #[track_caller]
 fn known(op: &'static str) -> Result<()> {
-    engine::readable(
+    engine::check_readable(
         op,
         "how many differ is a value too; sort() keeps every element, and ne() of its neighbours marks the first of each",
     )

@@ -78,7 +78,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
     let mut rest = &arrays[..];
     for (program, sets) in runs {
         let (these, others) = rest.split_at(sets * count);
-        engine::map_many(&program, &params, targets, these)?;
+        engine::submit_map_batch(&program, &params, targets, these)?;
         rest = others;
     }
     Ok(())

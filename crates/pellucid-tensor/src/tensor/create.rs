@@ -1,4 +1,4 @@
-//! New tensors: from numbers, slices and nested arrays, and by rule.
+//! Creation of tensors: from numbers, slices and nested arrays, and by formulas.
 
 use super::Tensor;
 use crate::array::{Array, host_values};
@@ -7,7 +7,7 @@ use crate::ops;
 use crate::panic;
 use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
 
-/// A number or nested arrays of numbers, with the shape of the nesting.
+/// A number, or nested arrays of numbers whose nesting is the shape.
 pub trait Nested {
     /// The type of the numbers.
     type Item: Element;
@@ -31,7 +31,7 @@ macro_rules! nested_numbers {
         }
 
         impl From<Vec<$t>> for Tensor {
-            /// A vector on the CPU, a leaf of the numbers' own dtype: `Tensor::from(vec![1.0f32, 2.0])`.
+            /// Creates a 1-d leaf on the CPU, with the dtype of the numbers: `Tensor::from(vec![1.0f32, 2.0])`.
             #[track_caller]
             fn from(numbers: Vec<$t>) -> Tensor {
                 numbers.as_slice().into()
@@ -39,7 +39,7 @@ macro_rules! nested_numbers {
         }
 
         impl From<&[$t]> for Tensor {
-            /// A vector on the CPU, a leaf of the numbers' own dtype.
+            /// Creates a 1-d leaf on the CPU, with the dtype of the numbers.
             #[track_caller]
             fn from(numbers: &[$t]) -> Tensor {
                 panic::unwrap(Array::from_slice(Device::cpu(), numbers, [numbers.len()].into())).into()
@@ -62,7 +62,7 @@ impl<T: Nested, const N: usize> Nested for [T; N] {
 }
 
 impl<T: Nested> From<T> for Tensor {
-    /// A leaf on the CPU, of the numbers' own dtype: `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`.
+    /// Creates a leaf on the CPU, with the dtype of the numbers: `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`.
     #[track_caller]
     fn from(nested: T) -> Tensor {
         let (mut data, mut lengths) = (Vec::new(), Vec::new());
@@ -72,12 +72,12 @@ impl<T: Nested> From<T> for Tensor {
     }
 }
 
-/// What becomes a tensor of given shape.
+/// A conversion of host data into a tensor of a given shape.
 pub trait IntoTensor {
-    /// The tensor of these numbers, in row-major order.
+    /// Creates a tensor from the numbers, in row-major order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they do not fill the shape.
+    /// [`Error::InvalidArgument`] if the data does not fill the shape.
     fn into_tensor(self, shape: Shape) -> Result<Tensor>;
 }
 
@@ -100,102 +100,102 @@ impl<T: Element> IntoTensor for &Vec<T> {
 }
 
 impl Tensor {
-    /// A tensor of these numbers, row-major, under `shape`: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
+    /// Creates a tensor from numbers in row-major order: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
     ///
     /// # Panics
-    /// If they do not fill the shape.
+    /// If the numbers do not fill the shape.
     #[track_caller]
     pub fn new(data: impl IntoTensor, shape: impl Into<Shape>) -> Tensor {
         panic::unwrap(data.into_tensor(shape.into()))
     }
 
-    /// A tensor of the elements in these bytes, row-major, in native byte order.
+    /// Creates a tensor from bytes, in row-major order and native byte order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they do not fill the shape, or a `bool` is not 0 or 1.
+    /// [`Error::InvalidArgument`] if the data does not fill the shape, or a `bool` is not 0 or 1.
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         if dtype == DType::Bool
             && let Some(byte) = bytes.iter().find(|&&b| b > 1)
         {
-            return Err(Error::invalid("from_bytes", format!("a bool is 0 or 1, got {byte}")));
+            return Err(Error::invalid("from_bytes", format!("a bool must be 0 or 1, got {byte}")));
         }
         Array::from_bytes(Device::cpu(), dtype, bytes, shape.into()).map(Tensor::from)
     }
 
-    /// A 0-d tensor of this number and dtype.
+    /// Creates a 0-d tensor.
     ///
     /// # Panics
-    /// Where [`ops::full`] returns an error.
+    /// With the errors of [`ops::full`].
     #[track_caller]
     pub fn scalar(value: impl Into<Scalar>, dtype: DType) -> Tensor {
         panic::unwrap(ops::full((), value, dtype))
     }
 
-    /// A tensor of `shape` with every element equal to `value`.
+    /// Creates a tensor of `shape` with every element equal to `value`.
     ///
     /// # Panics
-    /// Where [`ops::full`] returns an error.
+    /// With the errors of [`ops::full`].
     #[track_caller]
     pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Tensor {
         panic::unwrap(ops::full(shape, value, dtype))
     }
 
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Panics
-    /// Where [`ops::zeros`] returns an error.
+    /// With the errors of [`ops::zeros`].
     #[track_caller]
     pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ops::zeros(shape, dtype))
     }
 
-    /// A tensor of ones.
+    /// Creates a tensor of ones.
     ///
     /// # Panics
-    /// Where [`ops::ones`] returns an error.
+    /// With the errors of [`ops::ones`].
     #[track_caller]
     pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ops::ones(shape, dtype))
     }
 
-    /// Uniform on [0, 1), from the thread's generator.
+    /// Draws from the uniform distribution on [0, 1), with the thread's generator.
     ///
     /// # Panics
-    /// Where [`ops::rand`] returns an error.
+    /// With the errors of [`ops::rand`].
     #[track_caller]
     pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ops::rand(shape, dtype))
     }
 
-    /// Standard normal, from the thread's generator.
+    /// Draws from the standard normal distribution, with the thread's generator.
     ///
     /// # Panics
-    /// Where [`ops::randn`] returns an error.
+    /// With the errors of [`ops::randn`].
     #[track_caller]
     pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ops::randn(shape, dtype))
     }
 
-    /// Integers (`i64`) uniform on `low..high`, from the thread's generator.
+    /// Draws integers (`i64`) uniformly from `low..high`, with the thread's generator.
     ///
     /// # Panics
-    /// Where [`ops::randint`] returns an error.
+    /// With the errors of [`ops::randint`].
     #[track_caller]
     pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Tensor {
         panic::unwrap(ops::randint(low, high, shape))
     }
 
-    /// The `n × n` identity matrix.
+    /// Creates the `n × n` identity matrix.
     ///
     /// # Panics
-    /// Where [`ops::zeros`] returns an error.
+    /// With the errors of [`ops::zeros`].
     #[track_caller]
     pub fn eye(n: usize, dtype: DType) -> Tensor {
         panic::unwrap(ops::eye(n, n, dtype))
     }
 
-    /// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ elements,
-    /// each computed as start + i·step. The dtype is that of the numbers.
+    /// Creates the numbers start, start + step, .. below `end` (above it for a negative step): ⌈(end − start)/step⌉
+    /// elements, each computed as start + i·step. The dtype is that of the arguments.
     ///
     /// # Panics
     /// If the step is 0 or a bound is not finite.
@@ -210,7 +210,7 @@ impl Tensor {
             let (a, b, s) = (start.to_f64(), end.to_f64(), step.to_f64());
             let count = ((b - a) / s).ceil();
             if !(a.is_finite() && b.is_finite() && count.is_finite()) {
-                return Err(reason("needs finite bounds and a step that is not 0"));
+                return Err(reason("needs finite bounds and a nonzero step"));
             }
             return Tensor::counted(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
         }
@@ -221,20 +221,20 @@ impl Tensor {
         }
         let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
         if s == 0 {
-            return Err(reason("needs a step that is not 0"));
+            return Err(reason("needs a nonzero step"));
         }
         let distance = (b - a) * s.signum();
         let count = if distance <= 0 { 0 } else { (distance - 1) / s.abs() + 1 };
         let last = a + (count - 1).max(0) * s;
         let fits = |x: i128| dtype.represents(Scalar::Int(x as i64));
         if count > 0 && !(fits(a) && fits(last)) {
-            return Err(reason(&format!("{a} or {last} is not a value of {dtype}; use a wider dtype")));
+            return Err(reason(&format!("{a} or {last} is outside of the range of {dtype}; use a wider dtype")));
         }
         Tensor::counted(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
     }
 
-    /// `count` numbers from `start` to `end`, both included, evenly spaced: element i is
-    /// start + i·(end − start)/(count − 1), computed from the nearer end, so that both ends are exact.
+    /// Creates `count` evenly spaced numbers from `start` to `end`, both included. Element i is start + i·(end −
+    /// start)/(count − 1), computed from the nearer end, so that both ends are exact.
     ///
     /// # Panics
     /// If `dtype` is not a float.
@@ -243,7 +243,7 @@ impl Tensor {
         panic::unwrap(ops::linspace(start, end, count, dtype))
     }
 
-    /// f of evenly spaced numbers.
+    /// Computes f of evenly spaced numbers.
     pub(crate) fn try_linspace(
         op: &'static str,
         start: f64,
@@ -253,10 +253,10 @@ impl Tensor {
         f: impl Fn(f64) -> f64,
     ) -> Result<Tensor> {
         if !dtype.is_float() {
-            return Err(Error::dtypes(op, [dtype], "gives floats; arange() gives integers"));
+            return Err(Error::dtypes(op, [dtype], "the result has a float dtype; arange() creates integers"));
         }
         let parts = count.saturating_sub(1).max(1) as f64;
-        // Ends that are far apart are divided first: their distance could overflow.
+        // The ends are divided first if their distance overflows.
         let distance = end - start;
         let step = if distance.is_finite() { distance / parts } else { end / parts - start / parts };
         let at = |i: usize| {
@@ -265,7 +265,7 @@ impl Tensor {
         Tensor::counted(count, |i| Scalar::Float(f(at(i))), dtype)
     }
 
-    /// `count` numbers by rule, made on the host.
+    /// Computes `count` elements on the host: element i is `at(i)`.
     pub(crate) fn counted(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
         let shape = Shape::from([count]);
         let sized = |error: Error| error.with_shape(&shape);

@@ -1,22 +1,22 @@
-//! Printing as NumPy does: aligned columns, and only the ends of what is long.
+//! Printing as NumPy does: aligned columns, and only the ends of long axes.
 
 use super::Tensor;
 use pellucid_ir::{DType, Error, Scalar};
 use std::fmt;
 
-/// Tensors of more elements show only [`EDGE`] entries at both ends of every axis.
-const WHOLE: usize = 1000;
+/// Tensors of more elements show only [`EDGE`] elements at both ends of every axis.
+const MAX_FULL_SIZE: usize = 1000;
 const EDGE: usize = 3;
-/// The most entries that are shown at all.
+/// Maximum number of elements that are printed.
 const MOST_SHOWN: usize = 1 << 20;
-/// Digits after the point, at most.
+/// Maximum number of digits after the point.
 const PRECISION: usize = 4;
-/// Characters of a line before it is broken.
+/// Maximum number of characters in a line.
 const WIDTH: usize = 78;
 
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Cells::read(self) {
+        match PrintedElements::read(self) {
             Ok(cells) => cells.write(f, &mut 0, 0),
             Err(Error::ReadInCapture { .. } | Error::Poisoned { .. }) => {
                 write!(f, "<no values yet: shape {}, {}>", self.shape(), self.dtype())
@@ -37,15 +37,15 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// The entries that are shown, as text of one width.
-struct Cells {
+/// The printed elements, as texts of one width.
+struct PrintedElements {
     shape: Vec<usize>,
     shown: Vec<Vec<Option<usize>>>,
     text: Vec<String>,
 }
 
-/// The part of a tensor that is shown: the ends of each axis from `axis` on, side by side. Each axis is cut before anything
-/// is copied.
+/// Returns the printed part of a tensor: the ends of each axis, from `axis` on, concatenated. Each axis is sliced
+/// before anything is copied.
 fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> crate::Result<Tensor> {
     let Some(indices) = shown.get(axis) else { return Ok(tensor.clone()) };
     if !indices.contains(&None) {
@@ -57,11 +57,11 @@ fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> crate:
     crate::ops::concatenate(&[&ends_of(&low, shown, axis + 1)?, &ends_of(&high, shown, axis + 1)?], along)
 }
 
-impl Cells {
-    fn read(tensor: &Tensor) -> crate::Result<Cells> {
+impl PrintedElements {
+    fn read(tensor: &Tensor) -> crate::Result<PrintedElements> {
         let shape = tensor.shape().to_vec();
-        let short = tensor.size() > WHOLE;
-        // Every axis lists its shown indices; `None` stands for what is left out.
+        let short = tensor.size() > MAX_FULL_SIZE;
+        // The printed indices of every axis; `None` represents the omitted ones.
         let list = |&len: &usize| -> Vec<Option<usize>> {
             if short && len > 2 * EDGE {
                 (0..EDGE).map(Some).chain([None]).chain((len - EDGE..len).map(Some)).collect()
@@ -69,7 +69,7 @@ impl Cells {
                 (0..len).map(Some).collect()
             }
         };
-        // Of a tensor of many axes even the ends are too many to show.
+        // A tensor of many axes has too many ends to print.
         let ends = |&len: &usize| if short { len.min(2 * EDGE) } else { len };
         if shape.iter().map(ends).fold(1, usize::saturating_mul) > MOST_SHOWN {
             return Err(Error::invalid("print", "too many elements to print"));
@@ -77,7 +77,7 @@ impl Cells {
         let shown: Vec<_> = shape.iter().map(list).collect();
         let part = ends_of(&tensor.detach(), &shown, 0)?;
         let text = if tensor.dtype().is_float() {
-            floats(&part.try_to_vec::<f64>()?, tensor.dtype())
+            format_floats(&part.try_to_vec::<f64>()?, tensor.dtype())
         } else if tensor.dtype() == DType::Bool {
             part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect()
         } else {
@@ -85,10 +85,10 @@ impl Cells {
         };
         let width = text.iter().map(|t| t.chars().count()).max().unwrap_or(0);
         let text = text.into_iter().map(|t| format!("{t:>width$}")).collect();
-        Ok(Cells { shape, shown, text })
+        Ok(PrintedElements { shape, shown, text })
     }
 
-    /// Writes the block at `axis`; `next` counts the texts that were used.
+    /// Writes the elements of the axes from `axis` on. `next` is the index of the next text.
     fn write(&self, f: &mut fmt::Formatter<'_>, next: &mut usize, axis: usize) -> fmt::Result {
         if axis == self.shape.len() {
             let text = &self.text[*next];
@@ -120,10 +120,9 @@ impl Cells {
     }
 }
 
-/// Floats with as many digits after the point as the shortest exact text of each needs, at most
-/// [`PRECISION`], and the points below each other; in scientific notation, with equally many digits,
-/// where fixed would hide some.
-fn floats(values: &[f64], dtype: DType) -> Vec<String> {
+/// Formats floats with aligned points. The number of digits after the point is that of the longest shortest-exact text,
+/// at most [`PRECISION`]. Scientific notation is used if a fixed one would hide digits.
+fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);
     let (largest, smallest) = (finite().fold(0.0, f64::max), finite().fold(f64::INFINITY, f64::min));
     let scientific = largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e3;
@@ -148,14 +147,16 @@ fn floats(values: &[f64], dtype: DType) -> Vec<String> {
     let text = |(value, parts): (&f64, &Option<(String, String, String)>)| match parts {
         None if value.is_nan() => "nan".to_string(),
         None => if *value > 0.0 { "inf" } else { "-inf" }.to_string(),
-        Some((whole, fraction, power)) if scientific => format!("{whole}.{fraction:0<digits$}{}", exponent(power)),
+        Some((whole, fraction, power)) if scientific => {
+            format!("{whole}.{fraction:0<digits$}{}", format_exponent(power))
+        }
         Some((whole, fraction, _)) => format!("{whole}.{fraction:<digits$}"),
     };
     values.iter().zip(&all).map(text).collect()
 }
 
-/// Rust writes `e-7`, NumPy `e-07`.
-fn exponent(power: &str) -> String {
+/// Formats an exponent as NumPy does: `e-07`, where Rust writes `e-7`.
+fn format_exponent(power: &str) -> String {
     let (sign, digits) = power.strip_prefix('-').map_or(('+', power), |d| ('-', d));
     format!("e{sign}{digits:0>2}")
 }

@@ -1,29 +1,28 @@
-//! The history of a tensor, which a recorded write in place replaces.
+//! The history of a tensor, which recorded writes in place replace.
 
-use super::{Creator, Inner, Tensor};
-use crate::autograd::{Recorded, Slot, ViewBase, same_node};
+use super::{Creator, Tensor, TensorInner};
+use crate::autograd::{GradientSlot, GraphNode, ViewBase, is_same_node};
 use crate::engine;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Fields of a tensor that keeps a gradient or was written in place.
+/// Rarely used fields: for tensors that keep a gradient or were written in place.
 #[derive(Default)]
-pub(super) struct Details {
+pub(super) struct TensorDetails {
     /// The gradient slot.
-    pub(super) slot: OnceLock<Arc<Slot>>,
+    pub(super) slot: OnceLock<Arc<GradientSlot>>,
     /// The history after recorded writes: the number of writes that it includes, and the creator.
     rewritten: Mutex<(u64, Option<Creator>)>,
 }
 
-impl Details {
+impl TensorDetails {
     fn rewritten(&self) -> MutexGuard<'_, (u64, Option<Creator>)> {
         self.rewritten.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl Tensor {
-    /// Calls `f` with what made this tensor, all recorded writes included: its creator, as a rule, without a count of
-    /// references that changes.
+    /// Calls `f` with the creator of this tensor, including recorded writes. Usually no reference count changes.
     #[inline(always)]
     pub(super) fn with_creator<R>(&self, f: impl FnOnce(Option<&Creator>) -> R) -> R {
         match self.0.view_base.get() {
@@ -36,7 +35,7 @@ impl Tensor {
     fn rewritten(&self, base: &ViewBase) -> Option<Creator> {
         let inner = &self.0;
         if inner.requires_grad.load(Ordering::Relaxed) {
-            // A view that was made a leaf of its own.
+            // A view that was made a leaf has its own history.
             return inner.creator.clone();
         }
         let (edge, writes) = base.state();
@@ -47,7 +46,7 @@ impl Tensor {
         let mut old = None;
         if rewritten.0 != writes {
             old = std::mem::replace(&mut *rewritten, (writes, base.history(&edge, self))).1;
-            engine::rewrote(self);
+            engine::record_history_change(self);
         }
         let creator = rewritten.1.clone();
         drop(rewritten);
@@ -55,7 +54,7 @@ impl Tensor {
         creator
     }
 
-    /// What this tensor shares with its views; it is their base if it is not a view itself.
+    /// Returns the state that this tensor shares with its views. A tensor without one becomes the base.
     pub(crate) fn view_base(&self) -> &Arc<ViewBase> {
         self.0.view_base.get_or_init(|| {
             self.0.is_base.store(true, Ordering::Relaxed);
@@ -63,50 +62,51 @@ impl Tensor {
         })
     }
 
-    /// True if [`Tensor::requires_grad_`] was called on this tensor with `true` last.
+    /// Returns true if the last call of [`Tensor::requires_grad_`] on this tensor had the argument `true`.
     pub(crate) fn is_required_leaf(&self) -> bool {
         self.0.requires_grad.load(Ordering::Relaxed)
     }
 
-    /// True if the tensor shares this base.
+    /// Returns true if the tensor shares this base.
     pub(crate) fn has_base(&self, base: &Arc<ViewBase>) -> bool {
         self.0.view_base.get().is_some_and(|own| Arc::ptr_eq(own, base))
     }
 
-    /// True for the tensor of which the others that share its [`ViewBase`] are views.
+    /// Returns true for the tensor of which the others that share its [`ViewBase`] are views.
     pub(crate) fn is_base(&self) -> bool {
         self.0.is_base.load(Ordering::Relaxed)
     }
 
-    /// Makes this new tensor a view of another one, whose history it follows.
-    pub(crate) fn follow(&self, other: &Tensor) {
+    /// Makes this new tensor a view of `other`, whose history it shares.
+    pub(crate) fn share_view_base(&self, other: &Tensor) {
         let base = other.view_base();
-        // A number that does not fit equals none: the history is derived from the base value's then, which has the writes too.
+        // A count that does not fit is stored as 0. The history is then derived from the base value's, which includes
+        // all writes.
         self.0.known_writes.store(u32::try_from(base.writes()).unwrap_or(0), Ordering::Relaxed);
         let _ = self.0.view_base.set(base.clone());
     }
 
-    /// Notes that this new tensor, made under `no_grad`, does not follow the tensor of which it may be a view.
+    /// Marks this new tensor, if it shares storage with `other`, as a view made under `no_grad`.
     #[inline]
-    pub(crate) fn set_apart(&self, other: &Tensor) {
+    pub(crate) fn mark_untracked_view(&self, other: &Tensor) {
         if self.array().shares_storage(other.array()) {
-            self.0.is_apart.store(true, Ordering::Relaxed);
+            self.0.is_untracked_view.store(true, Ordering::Relaxed);
         }
     }
 
-    /// True for a view that was made under `no_grad`.
-    pub(crate) fn is_apart(&self) -> bool {
-        self.0.is_apart.load(Ordering::Relaxed)
+    /// Returns true for a view that was made under `no_grad`.
+    pub(crate) fn is_untracked_view(&self) -> bool {
+        self.0.is_untracked_view.load(Ordering::Relaxed)
     }
 
-    /// True for a leaf that requires a gradient, and for a tensor that shares a base with one.
+    /// Returns true for a leaf that requires a gradient, and for a tensor that shares a base with one.
     pub(crate) fn is_part_of_tracked_leaf(&self) -> bool {
         (self.0.requires_grad.load(Ordering::Relaxed) && self.is_leaf())
             || self.0.view_base.get().is_some_and(|base| base.has_tracked_leaf())
     }
 
-    /// Notes in what this leaf shares with its views, or with its base, whether it requires a gradient.
-    pub(super) fn tell_views(&self) {
+    /// Updates the view base after a `requires_grad` change of this leaf.
+    pub(super) fn update_view_base(&self) {
         match self.0.view_base.get() {
             Some(base) if self.is_base() => base.set_leaf(self.edge()),
             Some(base) if self.is_required_leaf() => base.add_leaf_view(self),
@@ -114,25 +114,25 @@ impl Tensor {
         }
     }
 
-    /// A handle that keeps nothing alive.
-    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+    /// Returns a weak handle.
+    pub(crate) fn downgrade(&self) -> Weak<TensorInner> {
         Arc::downgrade(&self.0)
     }
 
-    /// True if this result keeps its gradient.
+    /// Returns true if this result keeps its gradient.
     pub(crate) fn keeps_grad(&self) -> bool {
         self.0.keeps_grad.load(Ordering::Acquire)
     }
 
-    /// The slot of an output of this node that keeps its gradient, by its own wish or the pass's; nothing if the tensor
-    /// was written since.
-    pub(crate) fn kept_slot(&self, node: &Arc<Recorded>, all: bool) -> Option<&Arc<Slot>> {
+    /// Returns the slot of an output of `node` that keeps its gradient, or of any output if `all` is set. Returns
+    /// `None` if the tensor was written since.
+    pub(crate) fn kept_slot(&self, node: &Arc<GraphNode>, all: bool) -> Option<&Arc<GradientSlot>> {
         let keeps = all || self.keeps_grad();
-        let is_output = || self.with_creator(|own| own.is_some_and(|(own, _)| same_node(own, node)));
+        let is_output = || self.with_creator(|own| own.is_some_and(|(own, _)| is_same_node(own, node)));
         (keeps && is_output()).then(|| self.0.slot())
     }
 
-    /// Derives the history anew if the tensor was written since.
+    /// Updates the history if the tensor was written.
     pub(crate) fn refresh_history(&self) {
         self.with_creator(|_| ());
     }

@@ -1,6 +1,6 @@
 //! Indexing as in NumPy: integers, ranges with steps, new axes, an ellipsis, masks and index tensors.
 //!
-//! What can be a view is one; masks and index tensors copy. [`Tensor::set`] writes through an index.
+//! Integers, ranges and new axes return views; masks and index tensors copy. [`Tensor::set`] writes through an index.
 
 use super::Tensor;
 use crate::array::Array;
@@ -15,12 +15,12 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 #[derive(Clone, Copy, Debug)]
 pub struct NewAxis;
 
-/// As many full axes as are missing.
+/// The full axes that the other parts of the index do not cover.
 #[derive(Clone, Copy, Debug)]
 pub struct Ellipsis;
 
-/// Indices of an axis: from `start` (included) to `stop` (excluded), each `step` apart. Negative
-/// bounds count from the end; bounds beyond the axis are cut; a negative step goes backwards.
+/// A range of indices of an axis: from `start` (included) to `stop` (excluded), `step` apart. Negative bounds count
+/// from the end; bounds beyond the axis are clamped; a negative step goes backwards.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice {
     start: Option<isize>,
@@ -28,24 +28,25 @@ pub struct Slice {
     step: isize,
 }
 
-/// NumPy's `start:stop:step`; `None` is the axis's own end, seen from the step's direction.
+/// Creates NumPy's `start:stop:step`. `None` is the end of the axis, in the direction of the step.
 pub fn slice(start: impl Into<Option<isize>>, stop: impl Into<Option<isize>>, step: isize) -> Slice {
     Slice { start: start.into(), stop: stop.into(), step }
 }
 
-/// One part of an index.
+/// An index of one or several axes, a part of an [`IntoIndex`].
 #[derive(Clone, Debug)]
 pub enum Ix {
-    /// One index; the axis disappears.
+    /// One index; the axis is removed.
     At(isize),
     /// A range of indices.
     Slice(Slice),
     /// A new axis of length 1.
     NewAxis,
-    /// As many full axes as are missing.
+    /// The full axes that the other parts of the index do not cover.
     Ellipsis,
-    /// An integer tensor: its axes take the axis's place. A bool tensor covers as many axes as it
-    /// has, and picks where it is true; a 0-d one, or a `bool`, covers none, and adds an axis of length 1 (true) or 0.
+    /// An index tensor. The axes of an integer tensor replace the indexed axis. A bool tensor covers as many axes as it
+    /// has and selects the true positions; a 0-d one, or a `bool`, covers none and adds an axis of length 1 (true) or
+    /// 0.
     Tensor(Tensor),
 }
 
@@ -61,7 +62,7 @@ impl From<i32> for Ix {
 }
 impl From<usize> for Ix {
     fn from(at: usize) -> Ix {
-        // Beyond isize there is no axis; it is out of bounds either way.
+        // No axis is longer than isize::MAX, so the index is out of bounds either way.
         Ix::At(isize::try_from(at).unwrap_or(isize::MAX))
     }
 }
@@ -101,7 +102,8 @@ impl From<RangeFull> for Ix {
     }
 }
 
-/// The end of a range. One beyond `isize` is beyond every axis; it must not become negative, which counts from the end.
+/// Converts a bound of a range. One beyond `isize` is beyond every axis; it must not become negative, which counts from
+/// the end.
 fn bound<T: TryInto<isize>>(end: T) -> isize {
     end.try_into().unwrap_or(isize::MAX)
 }
@@ -139,9 +141,9 @@ macro_rules! ranges {
 }
 ranges!(isize, i32, usize);
 
-/// An index: one part, or a tuple of them, one an axis.
+/// An index of a tensor: one part, or a tuple with one part for each axis.
 pub trait IntoIndex {
-    /// Its parts.
+    /// Returns the parts.
     fn into_index(self) -> Vec<Ix>;
 }
 
@@ -170,24 +172,23 @@ macro_rules! tuples {
 }
 tuples! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
 
-/// An index, resolved against a shape: first cuts, then axes that disappear or appear, then picks.
-struct Resolved {
+/// An index, resolved against a shape: slices are applied first, then axes are removed or added, then index tensors.
+struct ResolvedIndex {
     cuts: ops::Cuts,
-    /// The shape after the cuts, without the axes of single indices and with new ones.
+    /// The shape after the slices, without the axes of single indices and with new ones.
     shape: pellucid_ir::Shape,
-    /// Index tensors and the axes of `shape` that they take.
+    /// Index tensors with the axes of `shape` that they index.
     picks: Vec<(usize, Tensor)>,
-    /// NumPy's rule: picks that are not side by side (a new axis or a range between them) put their
-    /// axes first.
+    /// NumPy's rule: if a new axis or a range separates index tensors, their axes come first in the result.
     adjacent: bool,
 }
 
 impl Slice {
-    /// (start, step, length) within an axis of length `len`.
+    /// Returns (start, step, length) within an axis of length `len`.
     fn resolve(self, op: &'static str, len: usize) -> Result<(usize, isize, usize)> {
         let Slice { start, stop, step } = self;
         if step == 0 {
-            return Err(Error::invalid(op, "a slice needs a step that is not 0"));
+            return Err(Error::invalid(op, "a slice needs a nonzero step"));
         }
         let n = len as isize;
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
@@ -203,9 +204,9 @@ impl Slice {
     }
 }
 
-impl Resolved {
+impl ResolvedIndex {
     #[track_caller]
-    fn of(op: &'static str, x: &Tensor, index: Vec<Ix>) -> Result<Resolved> {
+    fn new(op: &'static str, x: &Tensor, index: Vec<Ix>) -> Result<ResolvedIndex> {
         let covers = |ix: &Ix| match ix {
             Ix::NewAxis | Ix::Ellipsis => 0,
             Ix::Tensor(t) if t.dtype() == DType::Bool => t.rank(),
@@ -228,7 +229,7 @@ impl Resolved {
         }
         let mut axis = 0;
         let mut out =
-            Resolved { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
+            ResolvedIndex { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
         let mut shape: Vec<usize> = Vec::new();
         let with_tensors = parts.iter().any(|ix| matches!(ix, Ix::Tensor(_)));
         let (mut picking, mut gap) = (false, false);
@@ -251,7 +252,7 @@ impl Resolved {
                     if at < -n || at >= n {
                         return Err(Error::IndexOutOfBounds { op, index: at as i64, axis, len });
                     }
-                    // Beside index tensors, an integer counts as one of them.
+                    // With index tensors, an integer counts as one of them.
                     if with_tensors {
                         out.adjacent &= !picking || !gap;
                         (picking, gap) = (true, false);
@@ -267,7 +268,7 @@ impl Resolved {
                     shape.push(count);
                 }
                 Ix::Tensor(mask) if mask.dtype() == DType::Bool && mask.rank() == 0 => {
-                    // One boolean covers no axis: it picks from a new axis of length 1, all of it or nothing.
+                    // A 0-d mask covers no axis: it selects from a new axis of length 1.
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
                     let positions = ops::positions(op, &ops::reshape_to(&mask, &[1].into())?)?;
@@ -277,7 +278,8 @@ impl Resolved {
                 }
                 Ix::Tensor(mask) if mask.dtype() == DType::Bool => {
                     if mask.shape()[..] != x.shape()[axis..axis + mask.rank()] {
-                        let help = format!("a mask has the shape of the axes it covers, from axis {axis} on");
+                        let help =
+                            format!("a mask must have the shape of the axes that it covers, from axis {axis} on");
                         return Err(Error::shapes(op, [x.shape(), mask.shape()], help));
                     }
                     out.adjacent &= !picking || !gap;
@@ -291,7 +293,7 @@ impl Resolved {
                 }
                 Ix::Tensor(positions) => {
                     if !positions.dtype().is_int() {
-                        let help = "index tensors are integers, masks are bool";
+                        let help = "index tensors must be integers, and masks bool";
                         return Err(Error::dtypes(op, [positions.dtype()], help));
                     }
                     out.adjacent &= !picking || !gap;
@@ -306,12 +308,12 @@ impl Resolved {
         Ok(out)
     }
 
-    /// The common shape of the index tensors, and their axes.
-    fn picked(&self, op: &'static str) -> Result<(SmallVec<[usize; 4]>, Vec<Tensor>)> {
+    /// Returns the indexed axes, and the index tensors broadcast to a common shape.
+    fn broadcast_indices(&self, op: &'static str) -> Result<(SmallVec<[usize; 4]>, Vec<Tensor>)> {
         let mut common = pellucid_ir::Shape::scalar();
         for (_, t) in &self.picks {
             common = common.broadcast(t.shape()).ok_or_else(|| {
-                let help = "index tensors of one index must broadcast";
+                let help = "the index tensors of an index must broadcast to one shape";
                 Error::shapes(op, self.picks.iter().map(|(_, t)| t.shape()), help)
             })?;
         }
@@ -319,8 +321,9 @@ impl Resolved {
         Ok((self.picks.iter().map(|(axis, _)| *axis).collect(), indices))
     }
 
-    /// Where the picked axes belong in the result: the order that brings them there from the front.
-    fn order(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
+    /// Returns the permutation that moves the indexed axes from the front to their position in the result, if they
+    /// move.
+    fn result_permutation(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
         let first = self.picks.first()?.0;
         (self.adjacent && first > 0).then(|| {
             let front = (picked..picked + first).chain(0..picked).chain(picked + first..rank);
@@ -330,9 +333,9 @@ impl Resolved {
 }
 
 impl Tensor {
-    /// The elements at an index: `x.i(0)`, `x.i((.., 1..3))`, `x.i((Ellipsis, NewAxis))`, `x.i(&mask)`,
-    /// `x.i((&rows, slice(None, None, -1)))`. Integers, ranges and new axes give views; gradients flow
-    /// through all of them, and repeated indices accumulate.
+    /// Returns the elements at an index: `x.i(0)`, `x.i((.., 1..3))`, `x.i((Ellipsis, NewAxis))`, `x.i(&mask)`,
+    /// `x.i((&rows, slice(None, None, -1)))`. Integers, ranges and new axes return views. Gradients flow through all of
+    /// them, and accumulate at repeated indices.
     ///
     /// ```
     /// use pellucid_tensor::Tensor;
@@ -349,7 +352,7 @@ impl Tensor {
         panic::unwrap(self.try_i(index))
     }
 
-    /// [`Tensor::i`] as a result.
+    /// Returns the elements at an index as [`Tensor::i`] does, and errors as values.
     ///
     /// # Errors
     /// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for too many parts;
@@ -362,22 +365,23 @@ impl Tensor {
 
     #[track_caller]
     fn indexed(&self, index: Vec<Ix>) -> Result<Tensor> {
-        let resolved = Resolved::of("index", self, index)?;
+        let resolved = ResolvedIndex::new("index", self, index)?;
         let view = ops::reshape_to(&ops::cuts(self, resolved.cuts.clone())?, &resolved.shape)?;
         if resolved.picks.is_empty() {
             return Ok(view);
         }
-        let (axes, indices) = resolved.picked("index")?;
+        let (axes, indices) = resolved.broadcast_indices("index")?;
         let picked = ops::gather_axes(&view, axes, &indices)?;
-        match resolved.order(indices[0].rank(), picked.rank()) {
+        match resolved.result_permutation(indices[0].rank(), picked.rank()) {
             Some(order) => ops::permute(&picked, &order),
             None => Ok(picked),
         }
     }
 
-    /// Writes `values` (a tensor that broadcasts and is converted as by [`Tensor::to_dtype`], or a number that the dtype can
-    /// represent) at an index, in place. Every view of the storage sees them; among repeated indices the last stays. Gradients
-    /// flow to the values that were written, and to those that were not overwritten (see [`copy_`](ops::copy_)).
+    /// Writes `values` at an index, in place. `values` is a tensor that broadcasts and is converted as by
+    /// [`Tensor::to_dtype`], or a number that the dtype can represent. All views of the storage see the new elements;
+    /// among repeated indices the last one wins. Gradients flow to the written values, and to the elements that were
+    /// not overwritten (see [`copy_`](ops::copy_)).
     ///
     /// ```
     /// use pellucid_tensor::{DType, Tensor};
@@ -394,12 +398,12 @@ impl Tensor {
         panic::unwrap(self.try_set(index, values));
     }
 
-    /// [`Tensor::set`] as a result.
+    /// Writes at an index as [`Tensor::set`] does, and returns errors as values.
     ///
     /// # Errors
     /// [`Error::InPlaceOnTracked`] for a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number that is not a value of an integer
-    /// dtype, such as 2.7 or 300 for `u8`; those of [`Tensor::try_i`]. Nothing is written then.
+    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number that an integer dtype cannot
+    /// represent, such as 2.7, or 300 for `u8`; those of [`Tensor::try_i`]. After an error nothing is written.
     #[track_caller]
     pub fn try_set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::Operand<'a>>) -> Result<()> {
         ops::named("set", self.assign(index.into_index(), values.into()))
@@ -413,19 +417,21 @@ impl Tensor {
             ops::Operand::Owned(t) => t,
             ops::Operand::Scalar(k) => ops::written_scalar("set", k, self.dtype())?,
         };
-        let resolved = Resolved::of("set", self, index)?;
+        let resolved = ResolvedIndex::new("set", self, index)?;
         let layout = resolved
             .cuts
             .iter()
             .fold(self.array().layout().clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len));
-        let layout = layout.reshape(&resolved.shape).expect("only axes of length 1 come and go");
+        let layout = layout.reshape(&resolved.shape).expect("only axes of length 1 are removed or added");
         let view: Array = self.array().view(layout);
         if resolved.picks.is_empty() {
             return ops::put_view("set", self, &view, &values);
         }
-        let (axes, indices) = resolved.picked("set")?;
-        let values = match resolved.order(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len()) {
-            // The picked axes lie in the middle of the index's shape; the kernel wants them first.
+        let (axes, indices) = resolved.broadcast_indices("set")?;
+        let values = match resolved
+            .result_permutation(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len())
+        {
+            // The indexed axes are in the middle of the result; the kernel needs them first.
             Some(order) => {
                 let rank = order.len();
                 let mut shape = vec![0; rank];

@@ -1,7 +1,7 @@
-//! `Tensor`: an array, and where it came from.
+//! `Tensor`: an array with its autograd history.
 //!
-//! A tensor is a cheap handle (one reference count). Its methods are the faces of the functions in
-//! [`ops`](crate::ops), which return the same as a typed error instead of a panic.
+//! A tensor is a cheap handle (one reference count). Its methods call the functions of [`ops`](crate::ops): the
+//! functions return typed errors, the methods panic with them.
 
 mod create;
 mod display;
@@ -15,20 +15,22 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::{Array, StorageId};
-use crate::autograd::{Backward, Edge, HookHandle, Node, Recorded, SavedDerivative, Slot, ViewBase, same_node};
+use crate::autograd::{
+    Backward, Edge, GradientSlot, GraphNode, HookHandle, Node, SavedDerivative, ViewBase, is_same_node,
+};
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
-use history::Details;
+use history::TensorDetails;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// An n-dimensional array of one dtype on one device, which remembers how it was computed.
+/// An n-dimensional array of one dtype on one device, with the history of its computation.
 ///
-/// `Send + Sync`; clones are handles of the same tensor. A write in place is part of the history that the handle, its views,
-/// and the tensor of which it is a view have from then on.
+/// Tensors are `Send + Sync`; clones are handles of the same tensor. A write in place changes the history of the
+/// handle, of its views, and of the tensor of which it is a view.
 ///
 /// ```
 /// use pellucid_tensor::Tensor;
@@ -38,38 +40,38 @@ use std::sync::{Arc, OnceLock, Weak};
 /// assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.0, 4.0, 6.0, 8.0]);
 /// ```
 #[derive(Clone)]
-pub struct Tensor(Arc<Inner>);
+pub struct Tensor(Arc<TensorInner>);
 
-/// Tells tensors apart, see [`Tensor::id`]; unique as long as a handle of the tensor exists.
+/// The identity of a tensor, see [`Tensor::id`]. It is unique while a handle of the tensor exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorId(usize);
 
-/// The node that made a tensor, and which of its outputs the tensor is.
-pub(crate) type Creator = (Arc<Recorded>, u32);
+/// The node that produced a tensor, and the index of the output.
+pub(crate) type Creator = (Arc<GraphNode>, u32);
 
-pub(crate) struct Inner {
+pub(crate) struct TensorInner {
     array: Array,
-    /// Until the first recorded write in place.
+    /// The creator until the first recorded write in place.
     creator: Option<Creator>,
-    /// What it shares with its views, or with the tensor of which it is one: from the first view, or write, on.
+    /// The state that is shared with views and their base. It is set at the first view or write.
     view_base: OnceLock<Arc<ViewBase>>,
-    /// Rarely used fields. They are boxed because every recorded operation allocates an `Inner`.
-    details: OnceLock<Box<Details>>,
-    /// How many recorded writes the creator knows of.
+    /// Rarely used fields. They are boxed because every recorded operation allocates a `TensorInner`.
+    details: OnceLock<Box<TensorDetails>>,
+    /// The number of recorded writes that `creator` includes.
     known_writes: AtomicU32,
-    /// Of a leaf; a result's is decided by its creator.
+    /// For a leaf. A result requires a gradient if it has a creator.
     requires_grad: AtomicBool,
     keeps_grad: AtomicBool,
-    /// It is the tensor of which the others that share `view_base` are views.
+    /// True for the tensor of which the others that share `view_base` are views.
     is_base: AtomicBool,
-    /// It is a view that was made under `no_grad`.
-    is_apart: AtomicBool,
+    /// True for a view that was made under `no_grad`.
+    is_untracked_view: AtomicBool,
 }
 
-impl Inner {
+impl TensorInner {
     #[inline]
-    fn new(array: Array, creator: Option<Creator>) -> Inner {
-        Inner {
+    fn new(array: Array, creator: Option<Creator>) -> TensorInner {
+        TensorInner {
             array,
             creator,
             view_base: OnceLock::new(),
@@ -78,64 +80,64 @@ impl Inner {
             requires_grad: AtomicBool::new(false),
             keeps_grad: AtomicBool::new(false),
             is_base: AtomicBool::new(false),
-            is_apart: AtomicBool::new(false),
+            is_untracked_view: AtomicBool::new(false),
         }
     }
 
-    /// Returns the gradient slot, if it was created before.
+    /// Returns the gradient slot, if it exists.
     #[inline]
-    fn existing_slot(&self) -> Option<&Arc<Slot>> {
+    fn existing_slot(&self) -> Option<&Arc<GradientSlot>> {
         self.details.get().and_then(|details| details.slot.get())
     }
 
     /// Returns the gradient slot; creates it on first use.
-    fn slot(&self) -> &Arc<Slot> {
+    fn slot(&self) -> &Arc<GradientSlot> {
         let meta = || Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() };
-        self.details().slot.get_or_init(|| Arc::new(Slot::new(meta())))
+        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(meta())))
     }
 
-    fn details(&self) -> &Details {
+    fn details(&self) -> &TensorDetails {
         self.details.get_or_init(Default::default)
     }
 }
 
 impl From<Array> for Tensor {
-    /// A leaf that requires no gradient.
+    /// Creates a leaf that requires no gradient.
     fn from(array: Array) -> Tensor {
-        Tensor(Arc::new(Inner::new(array, None)))
+        Tensor(Arc::new(TensorInner::new(array, None)))
     }
 }
 
 impl Tensor {
-    /// The one output of a new node, which is made with it and is told its handle.
+    /// Creates the single output of a new node together with the node, which gets a weak handle of the output.
     #[inline]
     pub(crate) fn only_output<A: SavedDerivative + 'static>(
         array: Array,
-        node: impl FnOnce(&Array, Weak<Inner>) -> Arc<Recorded<A>>,
+        node: impl FnOnce(&Array, Weak<TensorInner>) -> Arc<GraphNode<A>>,
     ) -> Tensor {
         Tensor(Arc::new_cyclic(|handle| {
             let node = node(&array, handle.clone());
-            Inner::new(array, Some((node, 0)))
+            TensorInner::new(array, Some((node, 0)))
         }))
     }
 
-    pub(crate) fn from_inner(inner: Arc<Inner>) -> Tensor {
+    pub(crate) fn from_inner(inner: Arc<TensorInner>) -> Tensor {
         Tensor(inner)
     }
 
     #[inline]
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<TensorInner> {
         &self.0
     }
 
-    /// Output `index` of a node.
-    pub(crate) fn recorded(array: Array, node: Arc<Recorded>, index: usize) -> Tensor {
-        Tensor(Arc::new(Inner::new(array, Some((node, index as u32)))))
+    /// Creates output `index` of a node.
+    pub(crate) fn recorded(array: Array, node: Arc<GraphNode>, index: usize) -> Tensor {
+        Tensor(Arc::new(TensorInner::new(array, Some((node, index as u32)))))
     }
 
-    /// Another handle of a leaf's value, whose gradients land in the leaf's slot.
-    pub(crate) fn leaf(array: Array, slot: Option<Arc<Slot>>) -> Tensor {
-        let inner = Inner::new(array, None);
+    /// Creates another tensor of a leaf's value, whose gradients are added to the leaf's slot.
+    pub(crate) fn leaf(array: Array, slot: Option<Arc<GradientSlot>>) -> Tensor {
+        let inner = TensorInner::new(array, None);
         if let Some(slot) = slot {
             inner.requires_grad.store(true, Ordering::Relaxed);
             let _ = inner.details().slot.set(slot);
@@ -152,15 +154,16 @@ impl Tensor {
         })
     }
 
-    /// True if both are handles of one tracked tensor: their gradients are one.
+    /// Returns true if both are handles of one tensor, or have one creator output or gradient slot. Their gradients are
+    /// then equal.
     #[inline]
-    pub(crate) fn is_same(&self, other: &Tensor) -> bool {
+    pub(crate) fn is_same_tensor(&self, other: &Tensor) -> bool {
         let slot =
             || matches!((self.0.existing_slot(), other.0.existing_slot()), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let made_alike = || {
             self.with_creator(|own| {
                 other.with_creator(|others| match (own, others) {
-                    (Some((a, i)), Some((b, j))) => i == j && same_node(a, b),
+                    (Some((a, i)), Some((b, j))) => i == j && is_same_node(a, b),
                     (None, None) => slot(),
                     _ => false,
                 })
@@ -169,59 +172,59 @@ impl Tensor {
         Arc::ptr_eq(&self.0, &other.0) || made_alike()
     }
 
-    /// The tensor's array: its elements without any history.
+    /// Returns the tensor's array: the elements without history.
     #[inline]
     pub fn array(&self) -> &Array {
         &self.0.array
     }
 
-    /// True if this is the only handle, and nobody else sees the storage.
+    /// Returns true if this is the only handle of the tensor and of its storage, and no elements are repeated.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.0.array.is_unique()
     }
 
-    /// The length of every axis, outermost first.
+    /// Returns the length of every axis, outermost first.
     #[inline]
     pub fn shape(&self) -> &Shape {
         self.0.array.shape()
     }
 
-    /// The number of axes.
+    /// Returns the number of axes.
     pub fn rank(&self) -> usize {
         self.shape().rank()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn size(&self) -> usize {
         self.shape().size()
     }
 
-    /// The type of every element.
+    /// Returns the type of every element.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.0.array.dtype()
     }
 
-    /// Where the elements live.
+    /// Returns the device that stores the elements.
     #[inline]
     pub fn device(&self) -> Device {
         self.0.array.device()
     }
 
-    /// True if gradients flow to or through this tensor.
+    /// Returns true if gradients flow to or through this tensor.
     #[inline]
     pub fn requires_grad(&self) -> bool {
         self.with_creator(|creator| creator.is_some()) || self.0.requires_grad.load(Ordering::Relaxed)
     }
 
-    /// True if no recorded operation made this tensor or wrote into it.
+    /// Returns true if no recorded operation computed this tensor or wrote into it.
     #[inline]
     pub fn is_leaf(&self) -> bool {
         self.with_creator(|creator| creator.is_none())
     }
 
-    /// Says whether this leaf requires a gradient, and returns the handle.
+    /// Sets whether this leaf requires a gradient, and returns the handle.
     ///
     /// # Panics
     /// For a result (use [`Tensor::detach`] first) and for a dtype that is not a float.
@@ -231,43 +234,43 @@ impl Tensor {
         self
     }
 
-    /// Says whether this leaf requires a gradient.
+    /// Sets whether this leaf requires a gradient.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a result, [`Error::DTypeMismatch`] if the dtype is not a float.
     pub fn set_requires_grad(&self, required: bool) -> Result<()> {
         if !self.is_leaf() && !required {
-            let help = "the tensor was computed from others that require a gradient; detach() it";
+            let help = "the tensor was computed from tensors that require a gradient; detach() it";
             return Err(Error::invalid("requires_grad", help));
         }
         if required && !self.dtype().is_float() {
             return Err(Error::dtypes("requires_grad", [self.dtype()], "only floats have gradients; use to_dtype()"));
         }
         if self.is_leaf() && self.0.requires_grad.swap(required, Ordering::Relaxed) != required {
-            engine::gradient_switched(self.array());
-            self.tell_views();
+            engine::count_requires_grad_change(self.array());
+            self.update_view_base();
         }
         Ok(())
     }
 
-    /// The node that made this tensor, or wrote into it last; `None` for a leaf.
+    /// Returns the node that computed this tensor or wrote into it last; `None` for a leaf.
     pub fn creator(&self) -> Option<Node> {
         self.with_creator(|creator| creator.map(|(node, _)| Node(node.clone())))
     }
 
-    /// 0 for a leaf, else its creator's generation plus one.
+    /// Returns 0 for a leaf, else its creator's generation plus one.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.with_creator(|creator| creator.map_or(0, |(node, _)| node.generation + 1))
     }
 
-    /// The gradient that backward passes have added up, of this tensor's shape, dtype and device.
+    /// Returns the gradient that backward passes have accumulated, with this tensor's shape, dtype and device.
     pub fn grad(&self) -> Option<Tensor> {
         self.0.existing_slot().and_then(|slot| slot.get())
     }
 
-    /// Replaces the gradient. One that is set on a result is what a backward pass from the result starts with; one
-    /// that a pass has left there is not.
+    /// Replaces the gradient. A backward pass from a result starts with the gradient that was set on the result, unless
+    /// a pass has added to it since.
     ///
     /// ```
     /// use pellucid_tensor::Tensor;
@@ -283,7 +286,7 @@ impl Tensor {
     #[track_caller]
     pub fn set_grad(&self, gradient: Option<Tensor>) {
         if let Some(g) = &gradient {
-            let help = "a gradient has its tensor's shape and dtype";
+            let help = "a gradient must have its tensor's shape and dtype";
             panic::unwrap(if g.shape() != self.shape() {
                 Err(Error::shapes("set_grad", [g.shape(), self.shape()], help))
             } else if g.dtype() != self.dtype() {
@@ -297,19 +300,19 @@ impl Tensor {
         }
     }
 
-    /// The gradient that was set on this result, with which a pass from it starts.
+    /// Returns the gradient that was set on this result, with which a pass from it starts.
     pub(crate) fn preset_grad(&self) -> Option<Tensor> {
         self.0.existing_slot().filter(|_| !self.is_leaf()).and_then(|slot| slot.preset())
     }
 
-    /// Sets no gradient: the next pass starts from none. One that is left from before the tensor was frozen goes too.
+    /// Removes the gradient, also one that was accumulated before the tensor was frozen.
     pub fn zero_grad(&self) {
         if self.requires_grad() || self.0.existing_slot().is_some() {
             self.0.slot().set(None);
         }
     }
 
-    /// Keeps the gradient of this result too; leaves keep theirs anyway.
+    /// Makes backward passes keep the gradient of this result, as they do for leaves.
     pub fn keep_grad(&self) {
         self.0.keeps_grad.store(true, Ordering::Release);
         self.with_creator(|creator| {
@@ -319,9 +322,9 @@ impl Tensor {
         });
     }
 
-    /// Calls `hook` with the complete gradient of this tensor in every pass; what it returns
-    /// replaces the gradient. The hook lives as long as the graph, or until it is removed. After a write in place, the
-    /// gradient that it sees is that of the value before.
+    /// Calls `hook` with the complete gradient of this tensor in every pass. A returned tensor replaces the gradient.
+    /// The hook exists as long as the graph, or until it is removed. After a write in place, it receives the gradient
+    /// of the value before the write.
     ///
     /// # Panics
     /// If the tensor requires no gradient.
@@ -336,26 +339,25 @@ impl Tensor {
         hooks.add(Arc::new(hook))
     }
 
-    /// Returns what tells this tensor from others: equal for clones of one handle, which share elements, history and
-    /// gradient, and different for views and [detached](Tensor::detach) handles, which share elements only.
+    /// Returns the identity of this tensor. It is equal for clones of one handle, which share elements, history and
+    /// gradient. It differs for views and [detached](Tensor::detach) handles, which share elements only.
     pub fn id(&self) -> TensorId {
         TensorId(Arc::as_ptr(&self.0).addr())
     }
 
-    /// Which memory its elements lie in.
+    /// Returns the identity of the storage that holds the elements.
     pub fn storage_id(&self) -> StorageId {
         StorageId::of(self.array().storage())
     }
 
-    /// The same elements without history: a leaf that requires no gradient and shares the storage. A recorded write through one
-    /// of them changes the history of that one and its views, not of the other.
+    /// Returns the same elements without history: a leaf that requires no gradient and shares the storage. A recorded
+    /// write through one of the two tensors changes the history of that tensor and its views, not of the other.
     pub fn detach(&self) -> Tensor {
         Tensor::from(self.array().clone())
     }
 
-    /// Computes the gradient of every leaf that this tensor depends on and adds it to the leaf's.
-    /// Starts with ones of this tensor's shape (or with the gradient that was set on it, see [`Tensor::set_grad`]), and frees the
-    /// graph.
+    /// Computes the gradient of every leaf that this tensor depends on, and adds it to the leaf's gradient. The pass
+    /// starts with ones of this tensor's shape, or with the gradient of [`Tensor::set_grad`], and frees the graph.
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_backward`].
@@ -364,7 +366,7 @@ impl Tensor {
         panic::unwrap(self.try_backward(Backward::default()));
     }
 
-    /// [`Tensor::backward`] with options.
+    /// Runs [`Tensor::backward`] with options.
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_backward`].
@@ -373,18 +375,18 @@ impl Tensor {
         panic::unwrap(self.try_backward(options));
     }
 
-    /// [`Tensor::backward_with`] as a result.
+    /// Runs [`Tensor::backward_with`] and returns errors as values.
     ///
     /// # Errors
     /// [`Error::NotTracked`]; [`Error::GraphFreed`] if an earlier pass has freed the graph;
-    /// [`Error::SavedValueModified`]; a gradient that does not have this tensor's shape. No leaf's
-    /// gradient has changed then.
+    /// [`Error::SavedValueModified`]; [`Error::ShapeMismatch`] for an initial gradient of another shape. After an
+    /// error, the gradients of leaves are unchanged.
     pub fn try_backward(&self, options: Backward) -> Result<()> {
         crate::autograd::backward(self, options)
     }
 
-    /// Runs what is recorded for this tensor and waits for it. Never needed: reads do it. It exists
-    /// to time and to bound work, and does nothing where work is done at once.
+    /// Runs the pending kernels of this tensor and waits for them. Reads do so by themselves; use it to measure time or
+    /// to bound the deferred work. It does nothing in eager mode on the CPU.
     ///
     /// # Panics
     /// With the error of a deferred kernel that failed.
@@ -393,7 +395,7 @@ impl Tensor {
         panic::unwrap(crate::engine::eval(self.array()).and_then(|()| self.device().synchronize()));
     }
 
-    /// This tensor on `device`: the same handle if it is there, else a differentiable copy.
+    /// Moves the tensor to `device`. If it is there already, returns the same handle, else a differentiable copy.
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`] and those of the copy.

@@ -1,6 +1,6 @@
-//! The operators: `+ - * / % -` and `& | ^ !`, for tensors and numbers on both sides.
+//! The operators `+ - * / %`, unary `-`, and `& | ^ !`, for tensors and numbers on both sides.
 //!
-//! An operand that is given away, and that nobody else can see, lends its memory to the result.
+//! An operand that is passed by value and uniquely owned may lend its storage to the result.
 
 use super::Tensor;
 use crate::autograd::called;
@@ -41,7 +41,8 @@ macro_rules! binary_operators {
                 panic::unwrap($op(self, other))
             }
         }
-        // One type for each kind of literal: with two, `(&x * 2.0).sin()` would not know its type.
+        // One type for each kind of literal: with two, the type of the literal in `(&x * 2.0).sin()` would be
+        // ambiguous.
         binary_operators!(@scalar $trait $method $op, f64 i64 bool);
     )*};
     (@scalar $trait:ident $method:ident $op:path, $($t:ty)*) => {$(
@@ -118,7 +119,7 @@ unary_operators! {
 }
 
 impl std::iter::Sum for Tensor {
-    /// The sum of tensors, from left to right; 0 (`f32`, 0-d) of none.
+    /// Computes the sum of tensors, from left to right. The sum of no tensors is 0 (`f32`, 0-d).
     fn sum<I: Iterator<Item = Tensor>>(tensors: I) -> Tensor {
         tensors.reduce(|a, b| a + b).unwrap_or_else(|| Tensor::scalar(0, pellucid_ir::DType::F32))
     }

@@ -1,11 +1,11 @@
-//! Reading back to the host. A read makes deferred work real; while a step is captured it is refused.
+//! Reads of values by the host. A read runs deferred kernels; while a step is captured it is an error.
 
 use super::Tensor;
 use crate::panic;
 use pellucid_ir::{Element, Error, Result};
 
 impl Tensor {
-    /// The one element, converted to `T`.
+    /// Returns the single element, converted to `T`.
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_item`].
@@ -14,21 +14,21 @@ impl Tensor {
         panic::unwrap(self.try_item())
     }
 
-    /// Returns the one element, converted to `T`: a float is rounded to the nearest, and `bool` is "not zero".
+    /// Returns the single element, converted to `T`: a float is rounded to the nearest, and `bool` is "not zero".
     ///
     /// # Errors
-    /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`]; [`Error::InvalidArgument`] for
-    /// an element that an integer type `T` cannot represent, such as 0.5, NaN, or 300 as `u8`.
+    /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`]; [`Error::InvalidArgument`]
+    /// for an element that an integer type `T` cannot represent, such as 0.5, NaN, or 300 as `u8`.
     #[track_caller]
     pub fn try_item<T: Element>(&self) -> Result<T> {
         if self.size() != 1 {
             return Err(Error::NotAScalar { op: "item", shape: self.shape().clone() });
         }
         let mut values = self.array().to_vec::<T>("item")?;
-        Ok(values.pop().expect("one element"))
+        Ok(values.pop().expect("there is one element"))
     }
 
-    /// The elements in row-major order, converted to `T`.
+    /// Returns the elements in row-major order, converted to `T`.
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_to_vec`].
@@ -37,17 +37,18 @@ impl Tensor {
         panic::unwrap(self.try_to_vec())
     }
 
-    /// Returns the elements in row-major order, converted to `T`: floats are rounded to the nearest, and `bool` is "not zero".
+    /// Returns the elements in row-major order, converted to `T`: floats are rounded to the nearest, and `bool` is
+    /// "not zero".
     ///
     /// # Errors
-    /// [`Error::ReadInCapture`] while a step is captured; [`Error::InvalidArgument`] for an element that an integer type `T`
-    /// cannot represent, such as 0.5, NaN, or 300 as `u8` ([`Tensor::to_dtype`] rounds towards zero instead).
+    /// [`Error::ReadInCapture`] while a step is captured; [`Error::InvalidArgument`] for an element that an integer
+    /// type `T` cannot represent, such as 0.5, NaN, or 300 as `u8` ([`Tensor::to_dtype`] rounds towards zero instead).
     #[track_caller]
     pub fn try_to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.array().to_vec("to_vec")
     }
 
-    /// The elements' bytes in row-major order, in native byte order.
+    /// Returns the bytes of the elements in row-major order and native byte order.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured.

@@ -1,30 +1,31 @@
-//! `capture`: a step recorded once and launched many times.
+//! `capture`: a step that is recorded once and launched many times.
 //!
-//! Read on in `recording.rs` (how a closure is recorded), `step.rs` (how the recording becomes a plan over
-//! storages, and is launched) and `outputs.rs`. What makes a plan small and quick lies below, in `pellucid_ir::plan`.
+//! `recording.rs` records a closure, `step.rs` compiles the recording to a plan over storages and launches it,
+//! `outputs.rs` reads results. The passes that optimize a plan are in `pellucid_ir::plan`.
 
 mod outputs;
 mod recording;
 mod step;
 
 pub use outputs::{IntoOutputs, Outputs};
-pub(super) use recording::recorded;
+pub(super) use recording::record_closure;
 
-use super::{MODE, Mode};
+use super::{ExecutionMode, MODE};
 use crate::array::StorageId;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{Elision, Passes, Place, Plan};
 use pellucid_ir::{Error, Result};
-use step::{Key, Step};
+use step::{CompiledStep, StepKey};
 
 type Closure<'f> = Box<dyn FnMut(&[Tensor]) -> Vec<Tensor> + 'f>;
 
-/// How a step is captured.
+/// Options of [`capture_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureOptions {
-    /// What is done to the plan. No pass changes a bit of any result.
+    /// The passes that optimize the plan. No pass changes a bit of any result.
     pub passes: Passes,
-    /// Recordings that are kept for different shapes of the inputs; the one that was not launched for longest goes first.
+    /// Maximum number of recordings for different shapes of the inputs. The least recently launched one is dropped
+    /// first.
     pub recordings: usize,
 }
 
@@ -34,51 +35,52 @@ impl Default for CaptureOptions {
     }
 }
 
-/// How often a launch found a recording for its inputs.
+/// Statistics of the recordings of a captured step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Launches that found one.
+    /// Number of launches that found a valid recording.
     pub hits: u64,
-    /// Launches that had to record: for inputs of new shapes, other [switches](crate::HostFlag), or state that was replaced.
+    /// Number of launches that recorded the step again: for inputs of new shapes, other values of [host
+    /// flags](crate::HostFlag), or replaced state.
     pub misses: u64,
-    /// Recordings that are kept now.
+    /// Number of recordings that are kept.
     pub held: usize,
 }
 
-/// Where a tensor of a captured step lies.
+/// Where the elements of a tensor of a captured step are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Placement {
-    /// In memory of its own, outside of the step.
+    /// In its own storage, outside of the step.
     Outside,
     /// In the step's arena.
     Arena(Place),
-    /// In a buffer of the step's own (if the pass `arena` is switched off).
+    /// In a buffer that the step owns, if the pass `arena` is off.
     Buffer,
-    /// Nowhere: it needs no memory.
+    /// Not stored: a pass has removed it.
     Elided(Elision),
-    /// The step does not know it.
+    /// The step does not use the tensor.
     Unknown,
 }
 
-/// A recorded step: [`launch`](Captured::launch) executes it.
+/// A captured step, which [`launch`](Captured::launch) executes.
 ///
-/// It owns its closure, and a small cache of recordings keyed by the inputs' shapes and dtypes, by grad mode and by the
-/// [switches](crate::HostFlag) that the closure reads; nothing is global.
+/// It owns its closure, and a small cache of recordings. Their key is the shapes and dtypes of the inputs, the grad
+/// mode, and the values of the [host flags](crate::HostFlag) that the closure reads. There is no global state.
 pub struct Captured<'f> {
     step: Closure<'f>,
     options: CaptureOptions,
-    /// The latest launched is the last.
-    recordings: Vec<Step>,
+    /// In the order of their last launch, the latest at the end.
+    recordings: Vec<CompiledStep>,
     launches: u64,
     stats: CacheStats,
 }
 
-/// Records `step` for inputs of these shapes and dtypes. No kernel runs: parameters, optimizer state
-/// and generators are untouched until the first launch.
+/// Records `step` for inputs of these shapes and dtypes. No kernel runs: parameters, optimizer state and generators do
+/// not change before the first launch.
 ///
-/// Everything that changes between launches must be a tensor: inputs, and what the step writes in
-/// place. Numbers of the host are part of the recording ([`Captured::verify`] finds them). The history of a write in place
-/// ends with the step: a tensor of outside has the values that a launch has written, and the history that it had before.
+/// Everything that changes between launches must be a tensor: an input, or a tensor that the step writes in place. Host
+/// values are constants of the recording; [`Captured::verify`] detects changed ones. After a launch, a tensor from
+/// outside has the values that the launch wrote and the autograd history that it had before the step.
 ///
 /// ```
 /// use pellucid_tensor::{capture, DType, Tensor};
@@ -99,14 +101,15 @@ pub struct Captured<'f> {
 /// ```
 ///
 /// # Errors
-/// [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape depend on one;
-/// [`Error::NotAFixedPoint`] if it does not leave gradients as it found them; [`Error::InvalidArgument`] if it writes in place
-/// into an input; any error of an operation in it. Any other panic of the step goes on.
+/// [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape that depends on one;
+/// [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse (a step may set one
+/// that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an operation in it. Other
+/// panics of the step propagate.
 pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs: &[&Tensor]) -> Result<Captured<'f>> {
     capture_with(CaptureOptions::default(), step, inputs)
 }
 
-/// [`capture`] with options.
+/// Records a step as [`capture`] does, with options.
 ///
 /// ```
 /// use pellucid_tensor::{capture_with, CaptureOptions, Passes, Tensor};
@@ -120,7 +123,7 @@ pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs
 /// ```
 ///
 /// # Errors
-/// Those of [`capture`]; [`Error::InvalidArgument`] if no recording may be kept.
+/// Those of [`capture`]; [`Error::InvalidArgument`] if `options.recordings` is 0.
 pub fn capture_with<'f, O: IntoOutputs>(
     options: CaptureOptions,
     mut step: impl FnMut(&[Tensor]) -> O + 'f,
@@ -136,23 +139,23 @@ pub fn capture_with<'f, O: IntoOutputs>(
 }
 
 impl Captured<'_> {
-    /// Executes the step on these inputs. What the step only reads, and is contiguous from the start of its storage on, is
-    /// read where it lies; the values of other inputs are copied into the step's own buffers.
+    /// Executes the step on these inputs. An input that the step only reads is used in place if it is contiguous and
+    /// starts at the beginning of its storage. Other inputs are copied into buffers of the step.
     ///
     /// # Errors
-    /// [`Error::InputMismatch`] for another number of inputs; [`Error::InvalidArgument`] for an input that shares memory with
-    /// a tensor which the step writes in place before it reads the input. Other shapes or dtypes, gradients that were bound to other
-    /// storage since, and tensors that the closure has replaced by others record the step again, with its errors: a tensor
-    /// counts as replaced when nobody but recorded steps holds it any more.
-    /// [`Error::CaptureChanged`] in debug builds, which [`verify`](Captured::verify) before launches 2 and 3.
+    /// [`Error::InputMismatch`] for another number of inputs; [`Error::InvalidArgument`] for an input that shares
+    /// memory with a tensor that the step writes before its last read of the input. The step is recorded again, with
+    /// the errors of [`capture`], if shapes or dtypes differ, if gradients have other storage, or if the closure uses
+    /// other tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches
+    /// 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
-        if MODE.get() == Mode::Capture {
+        if MODE.get() == ExecutionMode::Capture {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
-        crate::random::refresh();
-        let at = self.recording_for(inputs)?;
+        crate::random::refresh_thread_stream();
+        let at = self.find_or_record(inputs)?;
         if cfg!(debug_assertions) && (1..3).contains(&self.launches) {
-            self.compare(at)?;
+            self.verify_recording(at)?;
         }
         self.launches += 1;
         let step = &mut self.recordings[at];
@@ -160,64 +163,62 @@ impl Captured<'_> {
         Ok(Outputs { arrays: step.outputs() })
     }
 
-    /// Records the step again, without running a kernel, and compares.
+    /// Records the step again, without running a kernel, and compares the recordings.
     ///
     /// # Errors
-    /// [`Error::CaptureChanged`] names the first difference: a number of the host that was baked in
-    /// and has changed since.
+    /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.
     pub fn verify(&mut self) -> Result<()> {
-        self.compare(self.recordings.len() - 1)
+        self.verify_recording(self.recordings.len() - 1)
     }
 
-    /// The plan of the recording that was made or launched last. It prints itself, and draws itself
-    /// ([`Plan::to_svg`]).
+    /// Returns the plan of the latest recording. It implements `Display`, and [`Plan::to_svg`] draws it.
     pub fn plan(&self) -> &Plan {
         self.latest().plan()
     }
 
-    /// Gives a tensor that the step uses a name, under which [`plan`](Captured::plan) prints it until a launch records
-    /// again.
+    /// Names a tensor that the step uses. [`plan`](Captured::plan) prints the name until the step is recorded again.
     pub fn name(&mut self, tensor: &Tensor, name: &str) {
         self.recordings.last_mut().expect("a captured step has a recording").name(tensor.storage_id(), name);
     }
 
-    /// Where a tensor ([`Tensor::storage_id`]) that the closure made, used or was given lies, by the latest recording's plan.
+    /// Returns where a tensor is stored, by the plan of the latest recording. `id` is the [`Tensor::storage_id`] of a
+    /// tensor that the closure creates, uses or receives.
     pub fn placement(&self, id: StorageId) -> Placement {
         self.latest().placement(id)
     }
 
-    /// How often launches found a recording.
+    /// Returns the statistics of the recordings.
     pub fn cache(&self) -> CacheStats {
         CacheStats { held: self.recordings.len(), ..self.stats }
     }
 
-    fn latest(&self) -> &Step {
+    fn latest(&self) -> &CompiledStep {
         self.recordings.last().expect("a captured step has a recording")
     }
 
-    fn compare(&mut self, at: usize) -> Result<()> {
-        let again = Step::record(&mut self.step, self.recordings[at].key(), Passes::none())?;
+    fn verify_recording(&mut self, at: usize) -> Result<()> {
+        let again = CompiledStep::record(&mut self.step, self.recordings[at].key(), Passes::none())?;
         match self.recordings[at].difference(&again) {
             Some(difference) => Err(Error::CaptureChanged { difference }),
             None => Ok(()),
         }
     }
 
-    /// The recording for these inputs, made if there is none that still holds.
-    fn recording_for(&mut self, inputs: &[&Tensor]) -> Result<usize> {
-        untracked(inputs)?;
+    /// Returns the index of a valid recording for these inputs; records the step if there is none.
+    fn find_or_record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
+        check_untracked(inputs)?;
         let expected = self.recordings.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
             let index = inputs.len().min(expected);
             let (got, expected) = (format!("one of {} inputs", inputs.len()), format!("{expected} inputs"));
             return Err(Error::InputMismatch { index, got, expected });
         }
-        self.recordings.retain(|step| !step.key().fits(inputs) || step.still_bound());
-        let fits = |step: &Step| step.key().fits(inputs) && step.flags_match();
+        self.recordings.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
+        let fits = |step: &CompiledStep| step.key().is_key_of(inputs) && step.flags_match();
         let current = self.recordings.iter().position(|step| fits(step) && step.is_current());
         let found = match current {
             Some(at) => Some(at),
-            None if self.recordings.iter().any(fits) => self.still_valid(inputs)?,
+            None if self.recordings.iter().any(fits) => self.find_still_valid(inputs)?,
             None => None,
         };
         if let Some(at) = found {
@@ -229,11 +230,12 @@ impl Captured<'_> {
         self.record(inputs)
     }
 
-    /// A tensor came to require a gradient, or ceased to, since there was a recording for these inputs: which of them still
-    /// holds, by what the step would record now.
-    fn still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
-        let again = Step::record(&mut self.step, &Key::of(inputs), Passes::none())?;
-        let valid = |step: &Step| step.key().fits(inputs) && step.flags_match() && step.difference(&again).is_none();
+    /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.
+    fn find_still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
+        let again = CompiledStep::record(&mut self.step, &StepKey::new(inputs), Passes::none())?;
+        let valid = |step: &CompiledStep| {
+            step.key().is_key_of(inputs) && step.flags_match() && step.difference(&again).is_none()
+        };
         let found = self.recordings.iter().position(valid);
         if let Some(at) = found {
             self.recordings[at].mark_current();
@@ -242,11 +244,11 @@ impl Captured<'_> {
     }
 
     fn record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
-        untracked(inputs)?;
-        if MODE.get() == Mode::Capture {
+        check_untracked(inputs)?;
+        if MODE.get() == ExecutionMode::Capture {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
-        let step = Step::record(&mut self.step, &Key::of(inputs), self.options.passes)?;
+        let step = CompiledStep::record(&mut self.step, &StepKey::new(inputs), self.options.passes)?;
         if self.recordings.len() == self.options.recordings {
             self.recordings.remove(0);
         }
@@ -255,12 +257,12 @@ impl Captured<'_> {
     }
 }
 
-/// Refuses inputs that a step would have to give a gradient.
-fn untracked(inputs: &[&Tensor]) -> Result<()> {
+/// Refuses inputs that require a gradient, because a launch could not compute it.
+fn check_untracked(inputs: &[&Tensor]) -> Result<()> {
     let Some(input) = inputs.iter().find(|x| x.requires_grad()) else { return Ok(()) };
     let reason = format!(
-        "an input of shape {} requires a gradient, and a captured step would give it none; detach() it, or let the step \
-         close over the tensor",
+        "an input of shape {} requires a gradient, and a captured step computes none for its inputs; detach() it, or \
+         use it in the step as a captured variable",
         input.shape()
     );
     Err(Error::invalid("capture", reason))

@@ -1,15 +1,15 @@
-//! What a step returns, and what a launch gives back.
+//! The results of a captured step.
 
-use super::super::{Writes, run};
+use super::super::{VersionUpdate, run_kernel};
 use crate::array::Array;
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Element, Error, Result, Shape};
 
-/// What a step returns: no tensor, one, or several.
+/// The return type of a captured step: no tensor, one, or several.
 pub trait IntoOutputs {
-    /// The tensors, in order.
+    /// Returns the tensors in order.
     fn into_outputs(self) -> Vec<Tensor>;
 }
 
@@ -49,23 +49,23 @@ impl IntoOutputs for Vec<Tensor> {
     }
 }
 
-/// What a launch computed: borrowed from the step, and overwritten by its next launch.
+/// The results of a launch. They borrow the step, and its next launch overwrites them.
 pub struct Outputs<'a> {
     pub(super) arrays: &'a [Array],
 }
 
 impl Outputs<'_> {
-    /// The number of outputs.
+    /// Returns the number of outputs.
     pub fn len(&self) -> usize {
         self.arrays.len()
     }
 
-    /// True for a step that returns nothing.
+    /// Returns true for a step that returns no tensors.
     pub fn is_empty(&self) -> bool {
         self.arrays.is_empty()
     }
 
-    /// The shape of output `index`.
+    /// Returns the shape of output `index`.
     ///
     /// # Panics
     /// If there is no such output.
@@ -73,7 +73,7 @@ impl Outputs<'_> {
         self.arrays[index].shape()
     }
 
-    /// A copy of output `index`, which later launches leave alone.
+    /// Copies output `index` to a tensor that later launches do not change.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there is no such output;
@@ -82,7 +82,7 @@ impl Outputs<'_> {
         self.copy_of(index).map(Tensor::from)
     }
 
-    /// The elements of output `index` in row-major order, converted to `T`.
+    /// Returns the elements of output `index` in row-major order, converted to `T`.
     ///
     /// # Panics
     /// If there is no such output, or no memory for its copy.
@@ -91,7 +91,7 @@ impl Outputs<'_> {
         panic::unwrap(self.copy_of(index).and_then(|a| a.to_vec("to_vec")))
     }
 
-    /// The one element of output `index`, converted to `T`.
+    /// Returns the single element of output `index`, converted to `T`.
     ///
     /// # Panics
     /// If there is no such output, or it does not have exactly one element.
@@ -103,11 +103,11 @@ impl Outputs<'_> {
 
     fn copy_of(&self, index: usize) -> Result<Array> {
         let array = self.arrays.get(index).ok_or_else(|| {
-            let reason = format!("there is no output {index}: the step returns {}", self.arrays.len());
+            let reason = format!("the step has no output {index}; the number of outputs is {}", self.arrays.len());
             Error::invalid("launch", reason)
         })?;
         let copy = Array::new(array.device(), array.dtype(), array.shape().clone())?;
-        run(&Kernel::Copy, &[array], &[&copy], Writes::Uncounted)?;
+        run_kernel(&Kernel::Copy, &[array], &[&copy], VersionUpdate::Skip)?;
         Ok(copy)
     }
 }

@@ -1,9 +1,9 @@
-//! Recording: a closure runs with every kernel written down, and leaves everything as it was.
+//! Records the kernels of a closure without running them, and restores all state that the closure changes.
 
-use super::super::list::{Deferred, Touched};
-use super::super::{Mode, Recorded, Recording};
+use super::super::list::{DeferredGuard, TouchedSlot};
+use super::super::{ExecutionMode, RecordedKernel, Recording};
 use crate::array::Array;
-use crate::autograd::Slot;
+use crate::autograd::GradientSlot;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::POISONED;
 use pellucid_ir::kernel::Kernel;
@@ -11,19 +11,20 @@ use pellucid_ir::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// The gradient slots that a step touches, as it found them.
-pub(in crate::engine) type Slots = Vec<(Arc<Slot>, Option<Tensor>)>;
+/// The gradient slots that a step uses, with their gradients before the step.
+pub(in crate::engine) type GradientSlots = Vec<(Arc<GradientSlot>, Option<Tensor>)>;
 
-/// What `f` returns and records, without a kernel run: gradient slots are as they were before, or the third
-/// value says why the step would not leave them so; what `f` made has no values outside of launches.
+/// Runs `f` with its kernels recorded, not run, and returns its result and the recording. Gradient slots are restored.
+/// The third value lists them, or is the error that the step would leave a slot in another state. Tensors that `f`
+/// creates have no values outside of launches.
 ///
-/// A panic of `f` with a typed error is that error; any other goes on.
-pub(in crate::engine) fn recorded<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<Slots>)> {
-    let deferred = Deferred::enter(Mode::Capture);
+/// A panic of `f` with a typed error returns that error; other panics propagate.
+pub(in crate::engine) fn record_closure<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<GradientSlots>)> {
+    let deferred = DeferredGuard::enter(ExecutionMode::Capture);
     let result = catch_unwind(AssertUnwindSafe(f));
     let mut recording = deferred.take();
     let own = recording.id;
-    let changed = restore(&mut recording);
+    let changed = restore_gradient_slots(&mut recording);
     recording.restore_histories();
     drop(deferred);
     for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
@@ -45,13 +46,13 @@ fn is_moved(before: &Array, after: &Array) -> bool {
     before.shares_storage(after) && before.layout() != after.layout()
 }
 
-/// Puts every gradient slot back as the step found it, and makes the step leave it so: a gradient that
-/// was there receives the new one.
-fn restore(recording: &mut Recording) -> Result<Slots> {
+/// Restores every gradient slot. A gradient that was set before the step gets its new value by a copy at the end of the
+/// step.
+fn restore_gradient_slots(recording: &mut Recording) -> Result<GradientSlots> {
     let mut slots = Vec::new();
     let mut refused = None;
-    for Touched { slot, entry, is_preset, cleared } in std::mem::take(&mut recording.touched) {
-        // The leaf was made by the step and is gone: nobody can reach its gradient.
+    for TouchedSlot { slot, entry, is_preset, cleared } in std::mem::take(&mut recording.touched) {
+        // The step created the leaf and dropped it, so its gradient cannot be read.
         if Arc::strong_count(&slot) == 1 {
             continue;
         }
@@ -62,7 +63,7 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
             (None, Some(_)) if cleared => None,
             (None, Some(_)) => Some((
                 "empty before, set after",
-                "call zero_grad() inside the step, before backward; or give the tensor a gradient to accumulate into first",
+                "call zero_grad() inside the step before backward(), or set a gradient before the step is captured",
             )),
             (Some(_), None) => {
                 Some(("set before, empty after", "call zero_grad() before the step is captured, or not at its end"))
@@ -73,7 +74,7 @@ fn restore(recording: &mut Recording) -> Result<Slots> {
             (Some(before), Some(after)) => {
                 if !before.array().shares_storage(after.array()) {
                     let (inputs, outputs) = (vec![after.array().clone()], vec![before.array().clone()]);
-                    recording.kernels.push(Recorded { kernel: Kernel::Copy, inputs, outputs });
+                    recording.kernels.push(RecordedKernel { kernel: Kernel::Copy, inputs, outputs });
                 }
                 None
             }

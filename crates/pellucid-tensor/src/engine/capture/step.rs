@@ -1,9 +1,12 @@
-//! One recording, laid out and made ready.
+//! `CompiledStep`: one recording, compiled to a plan with its storages.
 
-use super::super::switch::HostFlags;
-use super::super::{MODE, Mode, Recorded, Recording, Writes, gradients_switched, list, ready, run};
+use super::super::host_flag::HostFlags;
+use super::super::{
+    ExecutionMode, MODE, RecordedKernel, Recording, VersionUpdate, ensure_ready, list, requires_grad_changes,
+    run_kernel,
+};
 use super::Placement;
-use super::recording::{Slots, recorded};
+use super::recording::{GradientSlots, record_closure};
 use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::autograd::is_grad_enabled;
@@ -18,27 +21,27 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// For what a step was recorded.
+/// The inputs and modes for which a step was recorded.
 #[derive(Clone)]
-pub(super) struct Key {
+pub(super) struct StepKey {
     metas: Vec<(Meta, Device)>,
     grad: bool,
     half: Option<DType>,
 }
 
-impl Key {
-    pub(super) fn of(inputs: &[&Tensor]) -> Key {
+impl StepKey {
+    pub(super) fn new(inputs: &[&Tensor]) -> StepKey {
         let meta = |t: &&Tensor| (Meta { shape: t.shape().clone(), dtype: t.dtype() }, t.device());
-        Key { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled(), half: autocast_dtype() }
+        StepKey { metas: inputs.iter().map(meta).collect(), grad: is_grad_enabled(), half: autocast_dtype() }
     }
 
-    /// The number of inputs.
+    /// Returns the number of inputs.
     pub(super) fn inputs(&self) -> usize {
         self.metas.len()
     }
 
-    /// True if [`Key::of`] the inputs would be this key; a launch must not allocate one.
-    pub(super) fn fits(&self, inputs: &[&Tensor]) -> bool {
+    /// Returns true if this is the key of the inputs. It allocates nothing, because every launch calls it.
+    pub(super) fn is_key_of(&self, inputs: &[&Tensor]) -> bool {
         let same = |(meta, device): &(Meta, Device), t: &Tensor| {
             meta.shape == *t.shape() && meta.dtype == t.dtype() && *device == t.device()
         };
@@ -49,130 +52,136 @@ impl Key {
     }
 }
 
-/// What a slot of the plan stands for.
+/// The origin of the tensor in a slot of the plan.
 #[derive(Clone)]
-enum Origin {
+enum SlotOrigin {
     Input(usize),
-    /// Made by the step, and owned by it.
+    /// A tensor that the step creates and owns.
     Own,
-    /// A tensor that exists outside of it.
+    /// A tensor from outside of the step.
     Bound,
-    /// Host values that the step itself turned into a tensor.
+    /// A tensor that the step creates from these bytes of the host.
     Constant(Vec<u8>),
 }
 
-impl Origin {
+impl SlotOrigin {
     fn role(&self) -> Role {
         match self {
-            Origin::Input(_) => Role::Input,
-            Origin::Own => Role::Own,
-            Origin::Bound => Role::State,
-            Origin::Constant(_) => Role::Constant,
+            SlotOrigin::Input(_) => Role::Input,
+            SlotOrigin::Own => Role::Own,
+            SlotOrigin::Bound => Role::State,
+            SlotOrigin::Constant(_) => Role::Constant,
         }
     }
 }
 
 /// An in-place write to a tensor outside of the step.
-struct Write {
+struct StateWrite {
     storage: StorageId,
-    /// Which kernel of the recording writes.
+    /// The index of the kernel in the recording.
     launch: usize,
-    /// The bytes between which it writes.
+    /// The range of bytes that contains all written elements.
     bytes: Range<isize>,
 }
 
-/// The bytes between which elements of this layout are stored.
-fn bytes(layout: &Layout, dtype: DType) -> Range<isize> {
+/// Returns the range of bytes that contains all elements of the layout.
+fn byte_range(layout: &Layout, dtype: DType) -> Range<isize> {
     let (Range { start, end }, size) = (layout.extent(), dtype.size() as isize);
     start * size..end * size
 }
 
 /// An input that the step reads.
-struct Input {
-    /// Where it is copied to, if it must be.
+struct StepInput {
+    /// The buffer of the step to which it is copied if it cannot be used in place.
     own: Array,
-    /// Its slot, if the step only reads it: then it may stay where it lies.
+    /// Its slot, if the step only reads it, so that it may be used in place.
     given: Option<usize>,
 }
 
-/// One recording.
-pub(super) struct Step {
-    key: Key,
-    /// As it was recorded, for comparison.
+/// A recording, compiled to a plan and prepared by the backend.
+pub(super) struct CompiledStep {
+    key: StepKey,
+    /// The plan before all passes, for comparison.
     recorded: Plan,
     plan: Plan,
-    /// What runs once, before the first launch.
+    /// The kernels that run once, before the first launch.
     setup: Option<Box<dyn Prepared>>,
     prepared: Box<dyn Prepared>,
-    /// One for every slot of the plan; those whose buffers lie in the arena have no memory.
+    /// One storage for each slot of the plan. Storages in the arena have no memory of their own.
     storages: Vec<Arc<Storage>>,
-    origins: Vec<Origin>,
+    origins: Vec<SlotOrigin>,
     /// The outside storages that the step only reads.
     read: Vec<Arc<Storage>>,
-    /// The outside storages that it writes.
+    /// The outside storages that the step writes.
     written: Vec<Arc<Storage>>,
-    /// `None` for those that no kernel reads.
-    inputs: Vec<Option<Input>>,
+    /// `None` for inputs that no kernel reads.
+    inputs: Vec<Option<StepInput>>,
     /// The last kernel of the recording that reads each input.
     last_reads: Vec<Option<usize>>,
-    /// What the recording writes outside of the step, in its order.
-    writes: Vec<Write>,
+    /// The writes to tensors from outside, in the order of the recording.
+    writes: Vec<StateWrite>,
     outputs: Vec<Array>,
-    slots: Slots,
-    /// Which storages of outside somebody else holds, without whom the closure would not find them again.
-    found: Vec<usize>,
-    /// What the closure has read of the host.
-    switches: HostFlags,
-    /// For which state of all tensors' need of gradients it is known to hold.
-    switched: u64,
+    slots: GradientSlots,
+    /// Slots of outside storages that have handles other than those of recorded steps. A slot that loses these handles
+    /// was replaced by the closure.
+    outside_slots: Vec<usize>,
+    /// The host flags that the closure reads.
+    host_flags: HostFlags,
+    /// The count of `requires_grad` changes for which the recording is known to be valid.
+    requires_grad_changes: u64,
 }
 
-impl Step {
-    pub(super) fn record(step: &mut dyn FnMut(&[Tensor]) -> Vec<Tensor>, key: &Key, passes: Passes) -> Result<Step> {
+impl CompiledStep {
+    pub(super) fn record(
+        step: &mut dyn FnMut(&[Tensor]) -> Vec<Tensor>,
+        key: &StepKey,
+        passes: Passes,
+    ) -> Result<CompiledStep> {
         let empty = |(meta, device): &(Meta, Device)| Array::new(*device, meta.dtype, meta.shape.clone());
         let inputs: Vec<Array> = key.metas.iter().map(empty).collect::<Result<_>>()?;
         let handles: Vec<Tensor> = inputs.iter().map(|a| Tensor::from(a.clone())).collect();
-        let (outputs, mut recording, changed) = recorded(|| step(&handles))?;
+        let (outputs, mut recording, changed) = record_closure(|| step(&handles))?;
         inputs.iter().for_each(|a| a.storage().set_pending(POISONED));
         let slots = changed?;
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
-        let mut step = Step::lay_out(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
-        step.switches = std::mem::take(&mut recording.switches);
-        // Nothing of the recording holds a tensor from here on, but what the step does.
+        let mut step = CompiledStep::compile(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
+        step.host_flags = std::mem::take(&mut recording.host_flags);
+        // After this, only the step holds tensors of the recording, so that handles can be counted.
         drop((outputs, arrays, recording));
-        step.keep();
+        step.register_handles();
         Ok(step)
     }
 
-    /// Tells the storages of outside which handles are the step's own.
-    fn keep(&mut self) {
-        let bound = |slot: &usize| matches!(self.origins[*slot], Origin::Bound);
+    /// Registers the handles of this step with the outside storages.
+    fn register_handles(&mut self) {
+        let bound = |slot: &usize| matches!(self.origins[*slot], SlotOrigin::Bound);
         (0..self.origins.len()).filter(bound).for_each(|slot| self.storages[slot].keep(self.handles(slot)));
-        self.found = (0..self.origins.len()).filter(bound).filter(|&slot| self.is_found(slot)).collect();
+        self.outside_slots =
+            (0..self.origins.len()).filter(bound).filter(|&slot| self.has_outside_handles(slot)).collect();
     }
 
-    /// How many handles of a storage of outside the step has.
+    /// Returns the number of handles that the step has of an outside storage.
     fn handles(&self, slot: usize) -> u32 {
         let outputs = self.outputs.iter().filter(|a| Arc::ptr_eq(a.storage(), &self.storages[slot])).count();
-        // One among all, and one among those that are read or written.
+        // One in `storages`, and one in `read` or `written`.
         2 + outputs as u32
     }
 
-    /// True while somebody else holds a storage.
-    fn is_found(&self, slot: usize) -> bool {
+    /// Returns true if a storage has handles other than those of recorded steps.
+    fn has_outside_handles(&self, slot: usize) -> bool {
         Arc::strong_count(&self.storages[slot]) > self.storages[slot].kept() as usize
     }
 
-    /// Numbers the buffers in the order in which the kernels meet them, and makes the plan ready.
-    fn lay_out(
-        key: Key,
+    /// Numbers the storages in the order of their first use, runs the passes, and prepares the plan.
+    fn compile(
+        key: StepKey,
         recording: &Recording,
         inputs: &[Array],
         outputs: &[Array],
-        slots: Slots,
+        slots: GradientSlots,
         passes: Passes,
-    ) -> Result<Step> {
-        let mut numbering = Numbering {
+    ) -> Result<CompiledStep> {
+        let mut numbering = SlotNumbering {
             at: HashMap::new(),
             storages: Vec::new(),
             origins: Vec::new(),
@@ -180,51 +189,51 @@ impl Step {
             constants: &recording.constants,
         };
         let mut recorded = Plan::default();
-        for Recorded { kernel, inputs, outputs } in &recording.kernels {
+        for RecordedKernel { kernel, inputs, outputs } in &recording.kernels {
             let (inputs, outputs) = (numbering.operands(inputs)?, numbering.operands(outputs)?);
             recorded.launches.push(Launch::new(kernel.clone(), inputs, outputs));
         }
         recorded.outputs = numbering.operands(outputs)?;
-        let Numbering { mut storages, mut origins, .. } = numbering;
+        let SlotNumbering { mut storages, mut origins, .. } = numbering;
         let device = Device::cpu();
         let (mut last_reads, mut writes) = (vec![None; inputs.len()], Vec::new());
         for (launch, kernel) in recorded.launches.iter().enumerate() {
             for operand in &kernel.inputs {
-                if let Origin::Input(input) = origins[operand.slot] {
+                if let SlotOrigin::Input(input) = origins[operand.slot] {
                     last_reads[input] = Some(launch);
                 }
             }
             for operand in &kernel.outputs {
                 match origins[operand.slot] {
-                    Origin::Input(input) => return Err(written_input(input, inputs[input].shape())),
-                    Origin::Bound => {
+                    SlotOrigin::Input(input) => return Err(input_written_error(input, inputs[input].shape())),
+                    SlotOrigin::Bound => {
                         let (storage, bytes) =
-                            (StorageId::of(&storages[operand.slot]), bytes(&operand.layout, operand.dtype));
-                        writes.push(Write { storage, launch, bytes });
+                            (StorageId::of(&storages[operand.slot]), byte_range(&operand.layout, operand.dtype));
+                        writes.push(StateWrite { storage, launch, bytes });
                     }
                     _ => {}
                 }
             }
         }
         for operand in &recorded.outputs {
-            if let Origin::Input(input) = origins[operand.slot] {
+            if let SlotOrigin::Input(input) = origins[operand.slot] {
                 last_reads[input] = Some(recorded.launches.len());
             }
         }
-        // Host values that the step changes are there again at every launch.
+        // Constants that the step overwrites are restored at the start of every launch.
         for (slot, is_written) in written_slots(&recorded.launches, origins.len()).into_iter().enumerate() {
-            if is_written && matches!(origins[slot], Origin::Constant(_)) {
+            if is_written && matches!(origins[slot], SlotOrigin::Constant(_)) {
                 let bytes = storages[slot].buffer().bytes();
                 storages.push(device.backend().storage(bytes)?);
-                origins.push(Origin::Own);
+                origins.push(SlotOrigin::Own);
                 recorded.copy_first(slot, origins.len() - 1, bytes);
             }
         }
         recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
-        recorded.roles = origins.iter().map(Origin::role).collect();
+        recorded.roles = origins.iter().map(SlotOrigin::role).collect();
         let is_written = written_slots(&recorded.launches, origins.len());
         for (slot, origin) in origins.iter().enumerate() {
-            let is_input = matches!(origin, Origin::Input(_));
+            let is_input = matches!(origin, SlotOrigin::Input(_));
             if is_input && !is_written[slot] && recorded.outputs.iter().all(|o| o.slot != slot) {
                 recorded.roles[slot] = Role::Given;
             }
@@ -239,22 +248,22 @@ impl Step {
         };
         let outputs = plan.outputs.iter().map(|o| view(o.slot, o.layout.clone(), o.dtype)).collect();
         let own_input = |(number, (meta, _)): (usize, &(Meta, Device))| {
-            let slot = origins.iter().position(|o| matches!(o, Origin::Input(n) if *n == number))?;
+            let slot = origins.iter().position(|o| matches!(o, SlotOrigin::Input(n) if *n == number))?;
             let given = (plan.role(slot) == Role::Given).then_some(slot);
             let (slot, offset) = match &plan.arena {
                 Some(arena) if given.is_none() => (arena.slot, arena.place(slot)?.offset / meta.dtype.size()),
                 _ => (slot, 0),
             };
-            Some(Input { own: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype), given })
+            Some(StepInput { own: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype), given })
         };
-        let inputs: Vec<Option<Input>> = key.metas.iter().enumerate().map(own_input).collect();
+        let inputs: Vec<Option<StepInput>> = key.metas.iter().enumerate().map(own_input).collect();
 
-        let outside = |i: &usize| matches!(origins[*i], Origin::Bound | Origin::Constant(_));
+        let outside = |i: &usize| matches!(origins[*i], SlotOrigin::Bound | SlotOrigin::Constant(_));
         let (write, read): (Vec<usize>, Vec<usize>) =
             (0..origins.len()).filter(outside).partition(|slot| is_written[*slot]);
         let [mut read, written] =
             [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect::<Vec<_>>());
-        // Those that inputs lie in join them for a launch, which must not allocate.
+        // Storages of inputs are added for the time of a launch, which must not allocate.
         read.reserve_exact(inputs.len());
         let setup = (!plan.setup.is_empty()).then(|| {
             let launches = plan.setup.clone();
@@ -262,7 +271,7 @@ impl Step {
         });
         let prepared = device.backend().prepare(&plan)?;
         let setup = setup.transpose()?;
-        Ok(Step {
+        Ok(CompiledStep {
             key,
             recorded,
             plan,
@@ -277,28 +286,28 @@ impl Step {
             writes,
             outputs,
             slots,
-            found: Vec::new(),
-            switches: HostFlags::default(),
-            switched: gradients_switched(),
+            outside_slots: Vec::new(),
+            host_flags: HostFlags::default(),
+            requires_grad_changes: requires_grad_changes(),
         })
     }
 
-    /// True while the host's switches are as the closure has found them.
+    /// Returns true while the host flags have the values that the closure has read.
     pub(super) fn flags_match(&self) -> bool {
-        self.switches.all_unchanged()
+        self.host_flags.all_unchanged()
     }
 
-    /// True if no tensor came to require a gradient, or ceased to, since the step was last found to hold.
+    /// Returns true if no tensor of a captured step had a `requires_grad` change since the last validation.
     pub(super) fn is_current(&self) -> bool {
-        self.switched == gradients_switched()
+        self.requires_grad_changes == requires_grad_changes()
     }
 
-    /// The step was found to hold.
+    /// Marks the recording as valid for the present count of `requires_grad` changes.
     pub(super) fn mark_current(&mut self) {
-        self.switched = gradients_switched();
+        self.requires_grad_changes = requires_grad_changes();
     }
 
-    pub(super) fn key(&self) -> &Key {
+    pub(super) fn key(&self) -> &StepKey {
         &self.key
     }
 
@@ -322,7 +331,7 @@ impl Step {
 
     pub(super) fn placement(&self, id: StorageId) -> Placement {
         let Some(mut slot) = self.slot(id) else { return Placement::Unknown };
-        // Where another one is used in its stead, that is where it lies.
+        // A slot that was replaced by another one is stored where that one is.
         let same = |slot: usize| {
             self.plan.notes.elided.iter().find_map(|(s, why)| match why {
                 Elision::Same(other) if *s == slot => Some(*other),
@@ -345,9 +354,9 @@ impl Step {
         }
     }
 
-    /// True while the gradients that the step reads and writes lie where they were, and whoever has held the other tensors
-    /// of outside still does: one that only the step holds was replaced.
-    pub(super) fn still_bound(&self) -> bool {
+    /// Returns true while the gradients of the step have the same storages, and all outside tensors still have handles
+    /// other than those of recorded steps.
+    pub(super) fn has_current_bindings(&self) -> bool {
         let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), entry) {
             (Some(now), Some(then)) => {
                 now.array().shares_storage(then.array()) && now.array().layout() == then.array().layout()
@@ -355,19 +364,19 @@ impl Step {
             (None, None) => true,
             _ => false,
         });
-        bound && self.found.iter().all(|&slot| self.is_found(slot))
+        bound && self.outside_slots.iter().all(|&slot| self.has_outside_handles(slot))
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
-        if MODE.get() == Mode::Lazy {
+        if MODE.get() == ExecutionMode::Lazy {
             list::flush_current()?;
         }
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
-            ready("launch", storage)?;
+            ensure_ready("launch", storage)?;
         }
-        self.refuse_stale(inputs)?;
+        self.check_stale_inputs(inputs)?;
         let bound = self.read.len();
-        let launched = self.fill(inputs).and_then(|()| self.run());
+        let launched = self.bind_inputs(inputs).and_then(|()| self.run());
         self.read.truncate(bound);
         for input in self.inputs.iter().flatten() {
             if let Some(slot) = input.given {
@@ -377,17 +386,17 @@ impl Step {
         launched
     }
 
-    /// Refuses inputs in which the step writes, as another tensor, before it reads them for the last time: it would read
-    /// the values before the write.
-    fn refuse_stale(&self, inputs: &[&Tensor]) -> Result<()> {
+    /// Refuses inputs that share memory with a tensor that the step writes before its last read of the input. A launch
+    /// may use a copy made before the write, and eager execution would read the new values.
+    fn check_stale_inputs(&self, inputs: &[&Tensor]) -> Result<()> {
         for (index, (tensor, last)) in inputs.iter().zip(&self.last_reads).enumerate() {
             let (array, Some(last)) = (tensor.array(), last) else { continue };
-            // Only a storage that a captured step works on can be one that this step writes.
+            // A storage that no captured step uses cannot be one that this step writes.
             if array.storage().kept() == 0 {
                 continue;
             }
-            let own = bytes(array.layout(), array.dtype());
-            let stale = |write: &&Write| {
+            let own = byte_range(array.layout(), array.dtype());
+            let stale = |write: &&StateWrite| {
                 write.storage == StorageId::of(array.storage())
                     && write.launch < *last
                     && write.bytes.start < own.end
@@ -395,8 +404,8 @@ impl Step {
             };
             if self.writes.iter().any(|write| stale(&write)) {
                 let reason = format!(
-                    "input {index} of shape {} shares its memory with a tensor that the step writes in place before it reads \
-                     the input; pass a copy() of it, or let the step close over that tensor and take no such input",
+                    "input {index} of shape {} shares its memory with a tensor that the step writes in place before it \
+                     reads the input; pass a copy() of it, or use that tensor in the step as a captured variable",
                     tensor.shape()
                 );
                 return Err(Error::invalid("launch", reason));
@@ -405,24 +414,24 @@ impl Step {
         Ok(())
     }
 
-    /// Puts the inputs where the kernels look for them: what is only read, and lies as it was recorded, stays where it is.
-    fn fill(&mut self, inputs: &[&Tensor]) -> Result<()> {
+    /// Binds the inputs to their slots: read-only dense inputs in place, all others by a copy.
+    fn bind_inputs(&mut self, inputs: &[&Tensor]) -> Result<()> {
         for (tensor, input) in inputs.iter().zip(&self.inputs) {
             let (array, Some(input)) = (tensor.array(), input) else { continue };
             let dense = array.layout().is_contiguous() && array.layout().offset() == 0;
-            match input.given.filter(|_| dense && !self.writes(array)) {
+            match input.given.filter(|_| dense && !self.is_written(array)) {
                 Some(slot) => {
                     self.storages[slot] = array.storage().clone();
                     self.read.push(array.storage().clone());
                 }
-                None => run(&Kernel::Copy, &[array], &[&input.own], Writes::Uncounted)?,
+                None => run_kernel(&Kernel::Copy, &[array], &[&input.own], VersionUpdate::Skip)?,
             }
         }
         Ok(())
     }
 
-    /// True if a launch changes what lies there.
-    fn writes(&self, array: &Array) -> bool {
+    /// Returns true if a launch writes the storage of this array.
+    fn is_written(&self, array: &Array) -> bool {
         let same = |storage: &Arc<Storage>| Arc::ptr_eq(storage, array.storage());
         self.written.iter().any(same) || self.outputs.iter().any(|output| same(output.storage()))
     }
@@ -435,20 +444,20 @@ impl Step {
             self.setup = None;
         }
         let launched = self.prepared.launch(&self.storages);
-        // A launch that fails in its middle has written too.
+        // A failed launch may have written too.
         guard.count_writes();
         launched
     }
 
-    pub(super) fn difference(&self, other: &Step) -> Option<String> {
+    pub(super) fn difference(&self, other: &CompiledStep) -> Option<String> {
         if let Some(difference) = self.recorded.difference(&other.recorded) {
             return Some(difference);
         }
         let same = |i: usize| match (&self.origins[i], &other.origins[i]) {
-            (Origin::Input(a), Origin::Input(b)) => a == b,
-            (Origin::Own, Origin::Own) => true,
-            (Origin::Bound, Origin::Bound) => Arc::ptr_eq(&self.storages[i], &other.storages[i]),
-            (Origin::Constant(a), Origin::Constant(b)) => a == b,
+            (SlotOrigin::Input(a), SlotOrigin::Input(b)) => a == b,
+            (SlotOrigin::Own, SlotOrigin::Own) => true,
+            (SlotOrigin::Bound, SlotOrigin::Bound) => Arc::ptr_eq(&self.storages[i], &other.storages[i]),
+            (SlotOrigin::Constant(a), SlotOrigin::Constant(b)) => a == b,
             _ => false,
         };
         let slot = (0..self.origins.len()).find(|&i| !same(i))?;
@@ -456,45 +465,45 @@ impl Step {
         let user = launches.iter().position(|l| l.inputs.iter().chain(&l.outputs).any(|o| o.slot == slot));
         let kernel = user.map_or("an output", |k| launches[k].kernel.name());
         Some(match &self.origins[slot] {
-            Origin::Constant(_) => format!("`{kernel}` reads a tensor made of other host values"),
-            _ => format!("`{kernel}` works on another tensor"),
+            SlotOrigin::Constant(_) => format!("`{kernel}` reads a tensor that was made from other host values"),
+            _ => format!("`{kernel}` uses another tensor than in the recording"),
         })
     }
 }
 
-impl Drop for Step {
+impl Drop for CompiledStep {
     fn drop(&mut self) {
-        let bound = (0..self.origins.len()).filter(|&slot| matches!(self.origins[slot], Origin::Bound));
+        let bound = (0..self.origins.len()).filter(|&slot| matches!(self.origins[slot], SlotOrigin::Bound));
         bound.for_each(|slot| self.storages[slot].end_keep(self.handles(slot)));
     }
 }
 
-/// For every slot, whether a launch writes into it.
+/// Returns a flag for every slot: true if a launch writes it.
 fn written_slots(launches: &[Launch], slots: usize) -> Vec<bool> {
     let mut is_written = vec![false; slots];
     launches.iter().flat_map(|launch| &launch.outputs).for_each(|operand| is_written[operand.slot] = true);
     is_written
 }
 
-/// A step writes into one of its inputs.
-fn written_input(input: usize, shape: &Shape) -> Error {
+/// Returns the error for a step that writes into one of its inputs.
+fn input_written_error(input: usize, shape: &Shape) -> Error {
     let reason = format!(
-        "the step writes in place into its input {input} of shape {shape}, and a launch would lose what it writes; let the step \
-         close over the tensor, or write into a copy() of the input"
+        "the step writes in place into its input {input} of shape {shape}, and a launch would lose the written values; \
+         use the tensor in the step as a captured variable, or write into a copy() of the input"
     );
     Error::invalid("capture", reason)
 }
 
-/// Which slot a storage has.
-struct Numbering<'a> {
+/// Numbers the storages of a recording as slots.
+struct SlotNumbering<'a> {
     at: HashMap<*const (), usize>,
     storages: Vec<Arc<Storage>>,
-    origins: Vec<Origin>,
+    origins: Vec<SlotOrigin>,
     inputs: &'a [Array],
     constants: &'a [Array],
 }
 
-impl Numbering<'_> {
+impl SlotNumbering<'_> {
     fn operands(&mut self, arrays: &[Array]) -> Result<Vec<Operand>> {
         let operand = |a: &Array| Ok(Operand { slot: self.slot(a)?, layout: a.layout().clone(), dtype: a.dtype() });
         arrays.iter().map(operand).collect()
@@ -507,13 +516,13 @@ impl Numbering<'_> {
         }
         let shares = |a: &Array| a.shares_storage(array);
         let origin = if let Some(i) = self.inputs.iter().position(shares) {
-            Origin::Input(i)
+            SlotOrigin::Input(i)
         } else if let Some(constant) = self.constants.iter().find(|c| shares(c)) {
-            Origin::Constant(constant.to_bytes("capture")?)
+            SlotOrigin::Constant(constant.to_bytes("capture")?)
         } else if array.storage().pending() == POISONED {
-            Origin::Own
+            SlotOrigin::Own
         } else {
-            Origin::Bound
+            SlotOrigin::Bound
         };
         self.storages.push(array.storage().clone());
         self.origins.push(origin);

@@ -50,7 +50,7 @@ fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOpt
     let ApplyOptions { rows, sum, number, reuse } = how;
     let number = match autocast_dtype() {
         None => number,
-        Some(_) => autocast::wanted(formula.name(), inputs).or(number),
+        Some(_) => autocast::wanted_dtype(formula.name(), inputs).or(number),
     };
     Call { formula, params: &params, shape, rows, sum, number }.apply(inputs, reuse)
 }
@@ -267,7 +267,7 @@ impl<'a> Call<'a> {
                 apart |= 1 << i;
                 continue;
             }
-            let twin = (0..i).filter(|&j| inputs[j].is_same(input)).find_map(|j| together.output_of(j));
+            let twin = (0..i).filter(|&j| inputs[j].is_same_tensor(input)).find_map(|j| together.output_of(j));
             if twin.is_none() && outputs == Wanted::MOST_OUTPUTS {
                 apart |= 1 << i;
                 continue;
@@ -375,7 +375,7 @@ impl<'a> Call<'a> {
         let device = device_of(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
         if let (true, [store]) = (plain, &program.outputs[..]) {
-            let eager = engine::mode() == engine::Mode::Eager;
+            let eager = engine::mode() == engine::ExecutionMode::Eager;
             let fits = |a: &&Array| {
                 eager && a.dtype() == store.storage && a.layout().is_contiguous() && a.shape() == self.shape
             };

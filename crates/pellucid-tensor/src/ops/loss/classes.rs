@@ -102,7 +102,7 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
     let op = "soft_margin_loss";
     floats(op, &[x, target])?;
     in_single!(op, [x, target] => soft_margin_loss(x, target, reduction));
-    let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
+    let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
     reduction.of(&ops::neg(&ops::logsigmoid(&ops::mul(x, target)?)?)?)
 }
 

@@ -138,7 +138,10 @@ fn padded(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: usize) 
     if targets.rank() != 1 {
         return Err(Error::shapes(op, [targets.shape()], "labels are [N, S], or one after the other"));
     }
-    engine::readable(op, "labels one after the other are cut by their lengths; pass a padded matrix [N, S] of them")?;
+    engine::check_readable(
+        op,
+        "labels one after the other are cut by their lengths; pass a padded matrix [N, S] of them",
+    )?;
     let counts = lengths.array().to_vec::<i64>(op)?;
     let total = counts.iter().try_fold(0i64, |sum, &n| if n < 0 { None } else { sum.checked_add(n) });
     if total.is_none_or(|total| total > targets.size() as i64) {

@@ -31,7 +31,7 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
     floats(op, &[x])?;
     let weight = options.weight;
     in_single!(op, [x; weight] => nll_loss(x, target, NllLoss { weight, ..options }));
-    let x = &autocast::read(op, x)?;
+    let x = &autocast::cast_operand(op, x)?;
     let target = class_numbers(op, target)?;
     let axis = x.rank().min(2).saturating_sub(1);
     let fits = x.rank() > 0 && {
@@ -95,7 +95,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
     floats(op, &[x])?;
     let weight = options.weight;
     in_single!(op, [x; weight] => multi_margin_loss(x, target, MultiMargin { weight, ..options }));
-    let x = &autocast::read(op, x)?;
+    let x = &autocast::cast_operand(op, x)?;
     let target = class_numbers(op, target)?;
     let (rows, classes) = matrix(op, x)?;
     if target.size() != rows.shape()[0] || target.rank() > 1 {
@@ -130,7 +130,7 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     let op = "multilabel_margin_loss";
     floats(op, &[x])?;
     in_single!(op, [x] => multilabel_margin_loss(x, target, reduction));
-    let x = &autocast::read(op, x)?;
+    let x = &autocast::cast_operand(op, x)?;
     let target = class_numbers(op, target)?;
     let (rows, classes) = matrix(op, x)?;
     if target.shape() != x.shape() {

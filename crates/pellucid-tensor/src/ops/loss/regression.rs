@@ -92,7 +92,7 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
     let op = "kl_div";
     floats(op, &[x, target])?;
     in_single!(op, [x, target] => kl_div(x, target, log_target, reduction));
-    let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
+    let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
     let values = match log_target {
         true => ops::mul(&ops::exp(target)?, &ops::sub(target, x)?)?,
         false => ops::sub(&ops::xlogy(target, target)?, &ops::mul(target, x)?)?,
@@ -129,7 +129,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
     let op = "poisson_nll_loss";
     floats(op, &[x, target])?;
     in_single!(op, [x, target] => poisson_nll_loss(x, target, options));
-    let (x, target) = (&autocast::read(op, x)?, &autocast::read(op, target)?);
+    let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
     let values = match options.log_input {
         true => ops::sub(&ops::exp(x)?, &ops::mul(target, x)?)?,
         false => ops::sub(x, &ops::mul(target, &ops::log(&ops::add(x, options.eps)?)?)?)?,

@@ -145,7 +145,7 @@ fn recurrent(
 ) -> Result<[Tensor; 3]> {
     // A state may be of another step, in another dtype than inputs and weights.
     let operands: SmallVec<[&Tensor; 4]> = [x, weights.weight_ih].into_iter().chain(h0).chain(c0).collect();
-    if let Some(dtype) = autocast::wanted(op, &operands) {
+    if let Some(dtype) = autocast::wanted_dtype(op, &operands) {
         let cast = |t: &Tensor| autocast::cast(t, dtype);
         let some = |t: Option<&Tensor>| autocast::cast_some(t, dtype);
         let (x, weight_ih, weight_hh) = (cast(x)?, cast(weights.weight_ih)?, cast(weights.weight_hh)?);

@@ -213,7 +213,7 @@ fn conv(
     bias: Option<&Tensor>,
     options: &Conv,
 ) -> Result<Tensor> {
-    if let Some(dtype) = autocast::wanted(op, &[x, w]) {
+    if let Some(dtype) = autocast::wanted_dtype(op, &[x, w]) {
         let bias = autocast::cast_some(bias, dtype)?;
         return conv(op, spatial, &autocast::cast(x, dtype)?, &autocast::cast(w, dtype)?, bias.as_ref(), options);
     }
@@ -252,7 +252,7 @@ fn conv_transpose(
     bias: Option<&Tensor>,
     options: &Conv,
 ) -> Result<Tensor> {
-    if let Some(dtype) = autocast::wanted(op, &[x, w]) {
+    if let Some(dtype) = autocast::wanted_dtype(op, &[x, w]) {
         let bias = autocast::cast_some(bias, dtype)?;
         return conv_transpose(
             op,

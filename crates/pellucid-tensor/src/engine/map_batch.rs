@@ -1,6 +1,6 @@
-//! One program over many sets of operands: the door of updates in place.
+//! Maps of one program over many sets of operands, for in-place updates of parameters.
 
-use super::{MODE, Mode, ready, submit};
+use super::{ExecutionMode, MODE, ensure_ready, submit};
 use crate::array::Array;
 use pellucid_ir::Result;
 use pellucid_ir::backend::{Dense, DenseMap};
@@ -9,27 +9,32 @@ use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Map, Params};
 use std::sync::Arc;
 
-/// Runs or records a map for every set of operands, its inputs, of which the first `targets` are overwritten.
+/// Runs or records a map for every set of operands, of which the first `targets` inputs are overwritten.
 ///
-/// Sets that run now, whose operands are dense, and of which none touches what another one writes, go to the backend as
-/// one; the others one by one.
-pub(crate) fn map_many(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<()> {
-    if MODE.get() == Mode::Eager && together(program, params, targets, operands)? {
+/// In eager mode the backend runs all sets as one batch, if all operands are dense and no set writes memory of another
+/// set. Otherwise the sets are submitted one by one.
+pub(crate) fn submit_map_batch(
+    program: &Arc<Program>,
+    params: &Params,
+    targets: usize,
+    operands: &[&Array],
+) -> Result<()> {
+    if MODE.get() == ExecutionMode::Eager && try_map_batch(program, params, targets, operands)? {
         return Ok(());
     }
     let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
     operands.chunks_exact(program.inputs.len()).try_for_each(|set| submit(&kernel, set, &set[..targets]))
 }
 
-/// Runs all sets at once; false, and nothing is done, where that cannot be.
-fn together(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<bool> {
+/// Runs all sets as one batch. Returns false, without an effect, if the operands are not dense or overlap.
+fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<bool> {
     let Some(first) = operands.first() else { return Ok(true) };
     let count = program.inputs.len();
     let mut dense: Vec<Dense<'_>> = Vec::with_capacity(operands.len());
     for set in operands.chunks_exact(count) {
         let size = set[0].shape().size();
         for array in set {
-            ready(program.name, array.storage())?;
+            ensure_ready(program.name, array.storage())?;
             match array.as_dense(size).filter(|_| array.device() == first.device()) {
                 Some(one) => dense.push(one),
                 None => return Ok(false),

@@ -1,21 +1,21 @@
-//! What a node is made of: an operation's derivative, and the values that it saved, in one allocation with the node.
+//! The derivative of an operation and its saved values, in one allocation with the graph node.
 
 use super::operation::{Derivative, SavedValue};
 use std::sync::{RwLock, TryLockError, TryLockResult};
 
-/// A derivative with the values that the operation saved, until they are used, as a node holds it.
+/// A derivative with the values that the operation saved, until a backward pass frees them.
 pub(crate) trait SavedDerivative: Send + Sync {
     fn derivative(&self) -> &dyn Derivative;
 
-    /// Calls `run` with the saved values, and frees them afterwards unless they are to be kept; false
-    /// if they are freed already.
+    /// Calls `run` with the saved values, and frees them afterwards unless `keep` is set. Returns false if they are
+    /// freed.
     ///
-    /// Never waits, because whoever has access may be this thread's own pass, further up: where another pass
-    /// is freeing the values there are none, and where one reads them this one does not free.
+    /// It never blocks, because this thread's own pass may hold the lock in an outer call. If another pass is freeing
+    /// the values, the result is false. If another pass reads them, they are not freed.
     fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool;
 }
 
-/// A derivative with its saved values, in an array of as many: a node is no larger than it must be.
+/// A derivative with its saved values. `S` is an array of the exact length, so that a node is as small as possible.
 pub(crate) struct SavedDerivativeOf<S, D> {
     saved: RwLock<Option<S>>,
     derivative: D,
@@ -34,21 +34,21 @@ impl<S: AsRef<[SavedValue]> + Send + Sync, D: Derivative> SavedDerivative for Sa
     }
 
     fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool {
-        if !keep && let Some(mut saved) = free(self.saved.try_write()) {
+        if !keep && let Some(mut saved) = try_guard(self.saved.try_write()) {
             let Some(values) = &*saved else { return false };
             run(values.as_ref());
             *saved = None;
             return true;
         }
-        let Some(saved) = free(self.saved.try_read()) else { return false };
+        let Some(saved) = try_guard(self.saved.try_read()) else { return false };
         let Some(values) = &*saved else { return false };
         run(values.as_ref());
         true
     }
 }
 
-/// The guard, unless somebody is in the way. (Whoever panicked with it has changed nothing.)
-fn free<G>(guard: TryLockResult<G>) -> Option<G> {
+/// Returns the guard, or `None` if the lock is held. Poisoning is ignored: a panic during `run` changes no saved value.
+fn try_guard<G>(guard: TryLockResult<G>) -> Option<G> {
     match guard {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),

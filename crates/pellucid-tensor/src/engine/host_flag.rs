@@ -1,0 +1,80 @@
+//! `HostFlag`: a host value that selects which kernels a captured step contains.
+
+use super::{ExecutionMode, MODE, list};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A host value that selects which kernels a step contains: training or evaluation, or a branch of a model.
+///
+/// A [captured](crate::capture) step that reads a flag is replayed while the flag has the value of its recording. For
+/// another value the step is recorded once more, and both recordings are kept. A step that sets a flag before it reads
+/// it does not depend on it.
+///
+/// ```
+/// use pellucid_tensor::{HostFlag, Tensor, capture};
+/// let (doubled, x) = (HostFlag::new(1), Tensor::from([1.0f32, 2.0]));
+/// let mut step = capture(|i| if doubled.get() == 1 { &i[0] * 2.0 } else { &i[0] + 1.0 }, &[&x])?;
+/// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [2.0, 4.0]);
+/// doubled.set(0);
+/// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [2.0, 3.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct HostFlag(Arc<AtomicUsize>);
+
+impl HostFlag {
+    /// Creates a flag with this value.
+    pub fn new(value: usize) -> HostFlag {
+        HostFlag(Arc::new(AtomicUsize::new(value)))
+    }
+
+    /// Returns the value. In a captured step, the recording becomes dependent on it.
+    pub fn get(&self) -> usize {
+        let value = self.0.load(Ordering::Relaxed);
+        self.note(Some(value));
+        value
+    }
+
+    /// Sets the value.
+    pub fn set(&self, value: usize) {
+        self.replace(value);
+    }
+
+    /// Sets the value and returns the previous one, so that the caller can restore it. A step that is being captured
+    /// does not become dependent on the returned value.
+    pub fn replace(&self, value: usize) -> usize {
+        self.note(None);
+        self.0.swap(value, Ordering::Relaxed)
+    }
+
+    fn note(&self, value: Option<usize>) {
+        if MODE.get() == ExecutionMode::Capture {
+            list::with_current(|r| r.note(&self.0, value));
+        }
+    }
+}
+
+impl Clone for HostFlag {
+    /// Creates an independent flag with the same value.
+    fn clone(&self) -> HostFlag {
+        HostFlag::new(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// The flags that a step reads, each with its value; `None` for a flag that the step sets before it reads it.
+#[derive(Default)]
+pub(crate) struct HostFlags(Vec<(Arc<AtomicUsize>, Option<usize>)>);
+
+impl HostFlags {
+    /// Records the first access to a flag: a read of `value`, or a write (`None`). Later accesses change nothing.
+    pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
+        if !self.0.iter().any(|(own, _)| Arc::ptr_eq(own, flag)) {
+            self.0.push((flag.clone(), value));
+        }
+    }
+
+    /// Returns true if all flags have the values that the step has read.
+    pub(super) fn all_unchanged(&self) -> bool {
+        self.0.iter().all(|(flag, value)| value.is_none_or(|value| flag.load(Ordering::Relaxed) == value))
+    }
+}
