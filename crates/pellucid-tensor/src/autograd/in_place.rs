@@ -212,11 +212,10 @@ pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<WrittenBase>) 
 
 /// Adds writes to the collection of this thread, if there is one.
 pub(crate) fn add_writes(written: impl IntoIterator<Item = WrittenBase>) {
-    WRITTEN.with_borrow_mut(|list| {
-        if let Some(list) = list {
-            list.extend(written);
-        }
-    });
+    // The histories of writes that are not collected are dropped outside of the borrow.
+    if WRITTEN.with_borrow(Option::is_some) {
+        WRITTEN.with_borrow_mut(|list| list.get_or_insert_default().extend(written));
+    }
 }
 
 /// A write in place that will be recorded.

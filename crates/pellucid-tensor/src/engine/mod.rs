@@ -345,7 +345,7 @@ pub(crate) fn record_history(base: &Arc<crate::autograd::ViewBase>, edge: &crate
 
 /// True if the captured step has written into this base. Then the recording holds a handle of it.
 pub(crate) fn is_rewritten(base: &Arc<crate::autograd::ViewBase>) -> bool {
-    let is_listed = || list::with_current(|r| r.rewritten.iter().any(|(known, _)| Arc::ptr_eq(known, base)));
+    let is_listed = || list::with_current(|r| r.rewritten_bases.iter().any(|(known, _)| Arc::ptr_eq(known, base)));
     MODE.get() == ExecutionMode::Capture && is_listed()
 }
 

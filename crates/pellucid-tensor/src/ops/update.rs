@@ -2,7 +2,7 @@
 
 use super::formula::{broadcast, map_all, overwriting};
 use super::in_place::{is_recorded_write, put_view};
-use crate::autograd::{Rewrite, is_grad_enabled};
+use crate::autograd::{InPlaceWrite, is_grad_enabled};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -97,7 +97,7 @@ fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[S
     }
     for (target, value) in &written {
         if is_recorded_write(target, value) {
-            Rewrite::new(op, target, target.array())?;
+            InPlaceWrite::new(op, target, target.array())?;
         }
     }
     written.iter().try_for_each(|(target, value)| put_view(op, target, target.array(), value))
