@@ -73,7 +73,8 @@ fn a_model_that_is_not_built_has_no_parameters_to_give() {
     assert!(model.parameters().iter().all(|p| !p.requires_grad()));
 }
 
-/// Widths come late, the dtype is that of the model all the same, for whose inputs layers without parameters do not decide.
+/// Widths come late, the dtype is that of the model all the same, for whose inputs layers without parameters do not
+/// decide.
 #[test]
 fn a_lazy_model_has_the_dtype_in_which_it_was_made() {
     let make = || sequential![Flatten::new(), Linear::lazy(3).with(Linear::without_bias), (Relu, Linear::lazy(2))];
@@ -374,7 +375,8 @@ fn a_summary_counts_parameters_memory_and_work() {
     assert!(text.contains("203,530 parameters") && text.contains("1.0 (Linear)"), "{text}");
 }
 
-/// A language model whose head is its table: the table is counted once, where it comes first, and its work wherever it works.
+/// A language model whose head is its table: the table is counted once, where it comes first, and its work wherever it
+/// works.
 #[test]
 fn a_summary_counts_shared_parameters_once() {
     #[derive(Module)]

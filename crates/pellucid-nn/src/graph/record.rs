@@ -1,6 +1,6 @@
-//! From a plan to a step that can be launched.
+//! Recording of training and evaluation steps over the buffers of a plan.
 //!
-//! A step is one closure. [`capture`] records it; where that cannot be, it runs as it is.
+//! A step is one closure. [`capture`] records it; on a device without capture the closure runs eagerly.
 
 use super::batch::{Batch, Model};
 use super::coverage::{Frozen, check_gradients};
@@ -21,30 +21,31 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// What is done with the gradients of these parameters before the update, such as clipping.
+/// A function that changes the gradients of these parameters before the update, such as clipping.
 pub type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
 
-/// How a step is recorded.
+/// Options for recording a step.
 #[derive(Clone)]
 pub struct StepOptions<'f> {
-    /// The queue that launches it; the device's own if there is none.
+    /// The stream of the launches. `None` means the device's default stream.
     pub stream: Option<Stream>,
-    /// So many launches of one recording add up their gradients, each a share of 1/k, in the plan's buffers, zeros at first;
-    /// the last of them makes the update and leaves zeros: the mean over k batches. With 1, the default, each launch starts
-    /// from no gradient.
+    /// The number k of launches whose gradients are accumulated, each weighted by 1/k, in the plan's buffers. The k-th
+    /// launch updates the parameters with the mean over the k batches and zeroes the buffers. With 1, the default, each
+    /// launch starts without gradients.
     pub accumulate: u64,
-    /// Multiplies the loss by a scale, for gradients in half precision, and skips updates by gradients that are not finite.
-    /// Parameters' gradients are divided by the scale before the update, and before what is done with them.
+    /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. Gradients are
+    /// divided by the scale before `before_update` runs.
     pub scaler: Option<Rc<GradScaler>>,
-    /// What is done with the gradients before the update.
+    /// A function that changes the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
-    /// Whether parameters that require a gradient may belong to no optimizer of the step: other optimizers update them, as in
-    /// a GAN, or none does. Otherwise they are refused.
+    /// Whether a parameter may require a gradient although the step's optimizer does not update it, as in a GAN. By
+    /// default such a parameter is an error.
     pub allow_untrained_parameters: bool,
 }
 
 impl StepOptions<'_> {
-    /// The same options with [`allow_untrained_parameters`](StepOptions#structfield.allow_untrained_parameters).
+    /// Returns these options with [`allow_untrained_parameters`](StepOptions#structfield.allow_untrained_parameters)
+    /// set.
     #[must_use]
     pub fn allow_untrained_parameters(self) -> Self {
         StepOptions { allow_untrained_parameters: true, ..self }
@@ -63,10 +64,11 @@ impl Default for StepOptions<'_> {
     }
 }
 
-/// Records a training step: forward, loss, backward and update, on what lies in `x_buf` and `y_buf` when it is launched.
+/// Records a training step: forward, loss, backward and update, on the contents of `x_buf` and `y_buf` at each launch.
 ///
-/// No kernel runs: parameters, the optimizer's state, statistics and random generators are as they were until the first
-/// launch. Each launch starts from no gradient. The logits and the loss before the update are then in buffers of the result.
+/// Recording runs no kernel: parameters, optimizer state, statistics and random generators stay unchanged until the
+/// first launch. Each launch starts without gradients. The result holds buffers for the logits and for the loss before
+/// the update.
 ///
 /// ```
 /// use pellucid_nn::graph::{LossKind, make_plan_for_sequential, record_step_graph, try_rebind_grads};
@@ -88,9 +90,9 @@ impl Default for StepOptions<'_> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Layer`] for buffers that the plan is not for, and names the layer that does not take what it gets, or that
-/// cannot be captured; [`Error::ReadInCapture`] names the line that reads a value; [`Error::UntrainedParameters`] names
-/// parameters that require a gradient and that the optimizer does not have; those of [`capture`].
+/// [`Error::Layer`] for buffers that do not match the plan, for a layer that rejects its input, or for one that cannot
+/// be captured; [`Error::ReadInCapture`] names the line that reads a value; [`Error::UntrainedParameters`] names
+/// parameters that require a gradient but do not belong to the optimizer; errors of [`capture`].
 pub fn record_step_graph<'f, X, M, L, O>(
     model: &'f M,
     loss: &'f L,
@@ -110,11 +112,12 @@ where
     record_step_graph_with(model, loss, optimizer, plan, x_buf, y_buf, options)
 }
 
-/// [`record_step_graph`] with options. Model, loss and optimizer are what these point to.
+/// Records a training step as [`record_step_graph`] does, with options. Model, loss and optimizer are passed as
+/// pointers.
 ///
 /// # Errors
-/// Those of [`record_step_graph`]; [`Error::InvalidArgument`] to accumulate over no launch, or gradients that do not all lie
-/// in the plan's buffers, see [`try_rebind_grads`](super::try_rebind_grads).
+/// Those of [`record_step_graph`]; [`Error::InvalidArgument`] if `accumulate` is 0, or if it is above 1 and not all
+/// gradients are stored in the plan's buffers, see [`try_rebind_grads`](super::try_rebind_grads).
 pub fn record_step_graph_with<'f, X: Batch + 'f>(
     model: impl Deref<Target: Model<X>> + 'f,
     loss: impl Deref<Target: Loss> + 'f,
@@ -130,7 +133,8 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     let StepOptions { stream, accumulate, scaler, before_update, allow_untrained_parameters } = options;
     let frozen = Frozen::of(op, &**model, &*loss, &*optimizer, allow_untrained_parameters)?;
     if accumulate == 0 || accumulate > 1 && !gradients.are_bound(&*optimizer) {
-        let help = "gradients add up over one launch or more, in the plan's buffers: call try_rebind_grads() first";
+        let help =
+            "accumulate must be at least 1; above 1 needs gradients in the plan's buffers: call try_rebind_grads()";
         return Err(Error::invalid(op, help));
     }
     let stream = stream.unwrap_or_default();
@@ -184,8 +188,8 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
     Ok(GraphExec::new(Run::new(pass, &stream)?, update, (plan, &trail), (bound, names), outputs, stream))
 }
 
-/// Records an evaluation: logits and loss of what lies in `x_buf` and `y_buf`, with all layers in evaluation, as after
-/// [`Module::eval`](crate::Module::eval), and no backward pass. The model's mode is as it was then.
+/// Records an evaluation: logits and loss for the contents of `x_buf` and `y_buf`, without a backward pass. All layers
+/// are in evaluation mode, as after [`Module::eval`](crate::Module::eval); afterwards the model's mode is restored.
 ///
 /// # Errors
 /// Those of [`record_step_graph`].
@@ -214,29 +218,29 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
 
 type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
 
-/// What the model and the loss compute, from buffers and into buffers.
+/// The forward pass of a step: model and loss, with their input and output buffers.
 struct Forward<X, M, L> {
     model: Rc<M>,
     loss: L,
     x: X,
     y: Tensor,
-    /// What was asked for of each layer of the plan, and which call of a layer it is.
+    /// The pinned buffers of each layer of the plan, and the number of the layer's call.
     pins: Rc<[Option<Pin>]>,
     layers: Rc<[Option<usize>]>,
     d_y: Option<Tensor>,
     outputs: Outputs,
-    /// What is found of the layers while they are recorded.
+    /// Records which storages hold the plan's buffers.
     trail: Option<BufferTracker>,
 }
 
-/// The buffers of a step's results.
+/// The result buffers of a step.
 #[derive(Clone)]
 struct Outputs {
     logits: Tensor,
     loss: Tensor,
 }
 
-/// What was asked for of a layer.
+/// The pinned buffers of a layer: of its output, and of its input gradient.
 struct Pin {
     y: Vec<Tensor>,
     g_a: Option<Tensor>,
@@ -250,7 +254,7 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
         let d_y = &plan.loss.d_y;
         let (made, _) = watched(&**model, || model.run(&x))?;
         if (made.shape(), made.dtype()) != (d_y.shape(), d_y.dtype()) {
-            let help = "the plan is for other logits; make one of this model";
+            let help = "the model's logits differ from the plan's; make a plan of this model";
             return Err(Error::shapes(op, [made.shape(), d_y.shape()], help));
         }
         let logits = ops::zeros(d_y.shape(), d_y.dtype())?;
@@ -259,7 +263,7 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
             return Err(Error::shapes(
                 op,
                 [value.shape()],
-                "a step makes one number small; reduce the loss to its mean or sum",
+                "a step minimises a scalar; reduce the loss to its mean or sum",
             ));
         }
         let outputs = Outputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
@@ -268,14 +272,14 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
         Ok(Forward { model, loss, x, y: y.detach(), pins, layers, d_y: None, outputs, trail: None })
     }
 
-    /// The same, which leaves a trail where it is recorded.
+    /// Returns this pass with a tracker of buffers, if it will be recorded.
     fn followed(mut self, stream: &Stream) -> (Self, BufferTracker) {
         let trail = BufferTracker::default();
         self.trail = (!stream.is_eager()).then(|| trail.clone());
         (self, trail)
     }
 
-    /// The same, which writes what was asked for of its layers.
+    /// Returns this pass so that it writes the pinned buffers of the plan.
     fn pinning(mut self, plan: &CapturePlan) -> Self {
         let pin = |layer: &PerLayerBufs| {
             let y: Vec<_> = [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).collect();
@@ -291,14 +295,14 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
         self.outputs.clone()
     }
 
-    /// What it reads, by name.
+    /// Returns the input buffers, by name.
     fn inputs(&self) -> Vec<(String, Tensor)> {
         let mut inputs = self.x.named();
         inputs.push(("y".into(), self.y.clone()));
         inputs
     }
 
-    /// Follows the gradients that a pass has found.
+    /// Tracks the parameter gradients after a backward pass.
     fn passed(&self) {
         if let Some(trail) = &self.trail {
             for (name, parameter) in parameters_so_far(&**self.model) {
@@ -307,7 +311,7 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
         }
     }
 
-    /// The loss, with its history.
+    /// Returns the loss, tracked for a backward pass, and fills the output buffers.
     fn run(&self) -> Result<Tensor> {
         let (trail, layers, pins) = (self.trail.clone(), self.layers.clone(), self.pins.clone());
         trail.iter().for_each(BufferTracker::clear);
@@ -324,7 +328,7 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
             written_with(&logits, d_y);
         }
         let loss = self.loss.try_forward(&logits, &self.y)?;
-        // The buffers have values, and no history.
+        // The output buffers hold values only; they are not part of the autograd graph.
         let _off = no_grad();
         ops::copy_(&self.outputs.logits, &logits)?;
         ops::copy_(&self.outputs.loss, &loss)?;
@@ -333,7 +337,7 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
 }
 
 impl Pin {
-    /// Has the values of a call written.
+    /// Copies the output of a call, and registers the copy of its input gradient.
     fn write(&self, x: &Tensor, y: &Tensor) {
         self.y.iter().for_each(|to| {
             let _off = no_grad();
@@ -345,7 +349,7 @@ impl Pin {
     }
 }
 
-/// Has the gradient of x written into a buffer, where a backward pass finds one.
+/// Registers a hook that copies the gradient of x into a buffer.
 fn written_with(x: &Tensor, buf: &Tensor) {
     if x.requires_grad() {
         let buf = buf.clone();
@@ -357,10 +361,10 @@ fn written_with(x: &Tensor, buf: &Tensor) {
     }
 }
 
-/// All layers of a model in evaluation while it lives.
+/// A guard that keeps all layers of a model in evaluation mode.
 struct Evaluating<'m, M: Module + ?Sized> {
     model: &'m M,
-    /// Whether each was in training, in the order of the walk.
+    /// The earlier mode of each layer, in visiting order: true for training.
     training: Vec<bool>,
 }
 
@@ -380,9 +384,9 @@ impl<M: Module + ?Sized> Drop for Evaluating<'_, M> {
     fn drop(&mut self) {
         let mut training = self.training.iter();
         walk(self.model, |_, part| {
-            // A mode that two layers share was in evaluation already when it was met again.
+            // A mode that two layers share is visited twice, and is in evaluation mode at the second visit.
             if let Part::Training(mode) = part
-                && *training.next().expect("one a mode")
+                && *training.next().expect("one saved mode for each visited mode")
             {
                 mode.set(true);
             }
@@ -390,27 +394,27 @@ impl<M: Module + ?Sized> Drop for Evaluating<'_, M> {
     }
 }
 
-/// One closure, ready to be launched.
+/// A closure that is ready to be launched: recorded or eager.
 enum Run<'f> {
     Captured(Captured<'f>),
     Like(GraphExecLike<'f>),
 }
 
 impl<'f> Run<'f> {
-    /// Records the closure; where the device cannot, says so and keeps it as it is.
+    /// Records the closure. On a device without capture, logs a warning and keeps the closure for eager runs.
     fn new(step: Closure<'f>, stream: &Stream) -> Result<Run<'f>> {
         if stream.is_eager() {
             return Ok(Run::Like(GraphExecLike { step, why: "its stream is eager".into() }));
         }
         let step = Rc::new(RefCell::new(step));
         let recorded = Rc::clone(&step);
-        // A step that records again may find another grad mode than this one.
+        // A later re-recording may run under another grad mode.
         let _on = enable_grad();
         match capture(move |_: &[Tensor]| unwrap((*recorded.borrow_mut())()), &[]) {
             Ok(captured) => Ok(Run::Captured(captured)),
             Err(Error::DeviceUnavailable { device, reason }) => {
                 tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
-                let step = Rc::into_inner(step).expect("a recording that failed lets go of it").into_inner();
+                let step = Rc::into_inner(step).expect("a failed capture drops its closure").into_inner();
                 Ok(Run::Like(GraphExecLike { step, why: format!("{device} cannot capture: {reason}") }))
             }
             Err(error) => Err(error),
@@ -433,15 +437,14 @@ impl<'f> Run<'f> {
     }
 }
 
-/// What a recorded step does, run eagerly: where a device cannot capture, which is reported, or where it was asked for
-/// ([`Stream::eager`]).
+/// A step that runs eagerly: on a device without capture, which is logged, or on an eager stream ([`Stream::eager`]).
 pub struct GraphExecLike<'f> {
     step: Closure<'f>,
     why: String,
 }
 
 impl GraphExecLike<'_> {
-    /// Why the step is not captured.
+    /// Returns the reason why the step is not captured.
     pub fn why(&self) -> &str {
         &self.why
     }
@@ -460,23 +463,23 @@ impl GraphExecLike<'_> {
 pub struct GraphExec<'f> {
     /// The logits of the last launch.
     pub logits: Tensor,
-    /// Its loss, before the update: a 0-d tensor, which stays on the device until somebody reads it.
+    /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
     pub loss: Tensor,
     plan: CapturePlan,
     pass: Run<'f>,
-    /// The update, where it comes after several passes.
+    /// The update and the number of passes before it, for a step that accumulates gradients.
     update: Option<(Run<'f>, u64)>,
     launches: u64,
     bound: Bound<'f>,
     stream: Stream,
 }
 
-/// What a step works on.
+/// The tensors that a step is bound to.
 struct Bound<'f> {
     state: State<'f>,
-    /// Of a training step.
+    /// The gradients; `None` for an evaluation.
     gradients: Option<Rc<Gradients>>,
-    /// Of a training step: what it must find frozen.
+    /// The parameters that must stay frozen; `None` for an evaluation.
     frozen: Option<Frozen>,
 }
 
@@ -493,21 +496,23 @@ impl<'f> GraphExec<'f> {
         if let Run::Captured(captured) = &mut pass {
             bound.state.each(|name, tensor| names.push((name.to_string(), tensor.clone())));
             names.extend([("logits".to_string(), logits.clone()), ("loss".to_string(), loss.clone())]);
-            // A shared one goes by its first name.
+            // A shared tensor is labelled with its first name.
             names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
         }
         trail.settle(&mut plan, pass.captured());
         GraphExec { logits, loss, plan, pass, update, launches: 0, bound, stream }
     }
 
-    /// Executes the step on what lies in its buffers. Gradients that were taken away since, as by `zero_grad`, are back in
-    /// the plan's buffers before; for those that were bound to other tensors the step is recorded again.
+    /// Executes the step on the contents of its buffers.
+    ///
+    /// Gradients that were removed since the last launch, for example by `zero_grad`, are first restored to the plan's
+    /// buffers. If a gradient is bound to another tensor, the step is recorded again.
     ///
     /// # Errors
-    /// [`Error::Rebound`] names a parameter or buffer of the model that is another tensor than when the step was recorded,
-    /// of which the optimizer and the plan know nothing; [`Error::UntrainedParameters`] one that was frozen then, requires a
-    /// gradient now, and does not belong to the optimizer; those of [`Captured::launch`], or of the operations of a step that
-    /// runs eagerly.
+    /// [`Error::Rebound`] names a parameter or buffer that is not the tensor of the recording; the optimizer and the
+    /// plan do not know the new tensor. [`Error::UntrainedParameters`] names a parameter that was frozen at recording,
+    /// requires a gradient now and does not belong to the optimizer. Also errors of [`Captured::launch`], or of eager
+    /// operations.
     pub fn launch(&mut self) -> Result<()> {
         self.bound.state.check()?;
         self.bound.frozen.as_ref().map_or(Ok(()), Frozen::check)?;
@@ -527,7 +532,7 @@ impl<'f> GraphExec<'f> {
         matches!(self.pass, Run::Captured(_))
     }
 
-    /// The step that runs eagerly instead of a recording, and [why](GraphExecLike::why).
+    /// Returns the step if it runs eagerly; [`why`](GraphExecLike::why) gives the reason.
     pub fn like(&self) -> Option<&GraphExecLike<'f>> {
         match &self.pass {
             Run::Like(like) => Some(like),
@@ -535,7 +540,7 @@ impl<'f> GraphExec<'f> {
         }
     }
 
-    /// The recording; of a step that accumulates, that of its passes.
+    /// Returns the recording; for a step that accumulates, the recording of its passes.
     pub fn captured(&mut self) -> Option<&mut Captured<'f>> {
         match &mut self.pass {
             Run::Captured(captured) => Some(captured),
@@ -543,12 +548,12 @@ impl<'f> GraphExec<'f> {
         }
     }
 
-    /// The queue on which it is launched.
+    /// Returns the stream of the launches.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// The plan, with what is known of where each buffer is.
+    /// Returns the plan, with the known location of each buffer.
     pub fn plan(&self) -> &CapturePlan {
         &self.plan
     }
@@ -558,7 +563,7 @@ impl fmt::Debug for GraphExec<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pass {
             Run::Captured(captured) => write!(f, "captured {}", captured.plan()),
-            Run::Like(like) => write!(f, "run eagerly, since {}", like.why),
+            Run::Like(like) => write!(f, "eager step: {}", like.why),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Which values of a recording are those that a plan lists.
+//! Tracking of the storages that hold the buffers of a plan.
 //!
-//! While a step is recorded, the memory of each layer's output, of what it makes on its way, of its input's gradient and of
-//! every parameter's gradient is written down; the recording then says where that lies.
+//! While a step is recorded, a tracker notes the storages of each layer's output and intermediate results, of its input
+//! gradient, and of every parameter gradient. The recording then tells where each storage is located.
 
 use super::plan::{ArenaSlot, CapturePlan, Role};
 use crate::call::LayerCall;
@@ -9,7 +9,7 @@ use pellucid_tensor::{Captured, Placement, StorageId, Tensor, storages_written_s
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the latest recording has shown.
+/// The storages of the latest recording, by the role of their buffer.
 #[derive(Clone, Default)]
 pub(super) struct BufferTracker(Arc<Mutex<HashMap<Role, Vec<StorageId>>>>);
 
@@ -18,12 +18,12 @@ impl BufferTracker {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins anew.
+    /// Removes all entries.
     pub(super) fn clear(&self) {
         self.seen().clear();
     }
 
-    /// The layer of this number was called.
+    /// Notes the storages of a call of the plan's layer number `layer`.
     pub(super) fn called(&self, layer: usize, call: &LayerCall<'_>) {
         let y = call.y.storage_id();
         self.seen().insert(Role::Output(layer), vec![y]);
@@ -33,12 +33,12 @@ impl BufferTracker {
         self.gradient(call.x, Role::InputGradient(layer));
     }
 
-    /// The value that stands for an entry of the plan.
+    /// Notes the storage that holds a buffer of the plan.
     pub(super) fn found(&self, role: Role, tensor: &Tensor) {
         self.seen().insert(role, vec![tensor.storage_id()]);
     }
 
-    /// The same of a gradient, when the backward pass finds it.
+    /// Notes the storage of the gradient of x during the backward pass.
     pub(super) fn gradient(&self, x: &Tensor, role: Role) {
         if x.requires_grad() && !x.is_leaf() {
             let trail = self.clone();
@@ -49,7 +49,7 @@ impl BufferTracker {
         }
     }
 
-    /// Where the recording has the entries of the plan.
+    /// Stores the location of each buffer in the plan.
     pub(super) fn settle(&self, plan: &mut CapturePlan, captured: Option<&Captured<'_>>) {
         let seen = self.seen();
         plan.settle(|role, buf| {

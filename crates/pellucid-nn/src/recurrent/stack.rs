@@ -1,4 +1,4 @@
-//! Layers of one kind, one over the other, in one or two directions.
+//! Stacks of recurrent layers of one kind, in one or two directions.
 
 use super::weights::Weights;
 use crate::layer::Layer;
@@ -10,17 +10,17 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 /// Options of [`Rnn`](crate::Rnn), [`Gru`](crate::Gru) and [`Lstm`](crate::Lstm).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RecurrentOptions {
-    /// How many layers there are; each reads what the one before puts out.
+    /// The number of layers; each reads the outputs of the previous one.
     pub layers: usize,
     /// Whether there are biases.
     pub bias: bool,
-    /// Whether sequences are `[N, T, I]`, instead of `[T, N, I]`. States are `[.., N, H]` anyway.
+    /// Whether sequences are `[N, T, I]` instead of `[T, N, I]`. States are `[.., N, H]` in both cases.
     pub batch_first: bool,
-    /// The share of what a layer puts out that is dropped in training, but for the last layer.
+    /// The probability of dropping an output in training, in all layers but the last.
     pub dropout: f64,
-    /// Whether a second layer reads from the end, beside each; outputs are joined along the last axis.
+    /// Whether each layer also has a reverse direction; outputs are concatenated along the last axis.
     pub bidirectional: bool,
-    /// The width to which an LSTM's states are projected (Sak et al. 2014).
+    /// The width to which an LSTM's states h are projected (Sak et al. 2014).
     pub projection: Option<usize>,
 }
 
@@ -37,7 +37,7 @@ impl Default for RecurrentOptions {
     }
 }
 
-/// What one step computes.
+/// The kind of a cell.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Cell {
     Rnn(Nonlinearity),
@@ -63,17 +63,17 @@ impl Cell {
     }
 }
 
-/// All layers and directions.
+/// The weights and options of all layers and directions.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
     cell: Cell,
     options: RecurrentOptions,
-    /// Of the first layer, forwards and then backwards; of the second; and so on.
+    /// The weights, layer by layer, forward before reverse.
     weights: Vec<Weights>,
     dropout: Dropout,
 }
 
-/// Outputs, the last h of all layers and directions, and of an LSTM the last c.
+/// The outputs, the last h of all layers and directions, and for an LSTM the last c.
 pub(super) type Found = (Tensor, Tensor, Option<Tensor>);
 
 impl Stack {
@@ -81,13 +81,13 @@ impl Stack {
     pub(super) fn new(cell: Cell, input: usize, hidden: usize, options: RecurrentOptions) -> Result<Stack> {
         let RecurrentOptions { layers, bias, dropout, bidirectional, projection, .. } = options;
         if layers == 0 {
-            return Err(Error::invalid(cell.name(), "there is at least one layer"));
+            return Err(Error::invalid(cell.name(), "the number of layers must be at least 1"));
         }
         if !(0.0..=1.0).contains(&dropout) {
             return Err(Error::invalid(cell.name(), format!("dropout must be in [0, 1], got {dropout}")));
         }
         if projection.is_some() && cell != Cell::Lstm {
-            return Err(Error::invalid(cell.name(), "the states of an Lstm alone can be projected"));
+            return Err(Error::invalid(cell.name(), "only the states of an Lstm can be projected"));
         }
         let directions = 1 + usize::from(bidirectional);
         let width = |layer: usize| if layer == 0 { input } else { directions * projection.unwrap_or(hidden) };
@@ -109,7 +109,7 @@ impl Stack {
         visitor.field("dropout", &self.dropout);
     }
 
-    /// Runs over x `[T, N, I]` (or `[N, T, I]`, or `[T, I]`: one sequence) from the states h and c, or from zeros.
+    /// Runs x `[T, N, I]` (or `[N, T, I]`, or `[T, I]`: one sequence) from the states h and c, or from zeros.
     pub(super) fn run(
         &self,
         x: &Tensor,
@@ -123,7 +123,7 @@ impl Stack {
             return Ok((ops::squeeze(&y, 1)?, ops::squeeze(&h, 1)?, c.map(|c| ops::squeeze(&c, 1)).transpose()?));
         }
         if x.rank() != 3 {
-            let help = "sequences are [T, N, I], or [N, T, I] with batch_first, or one [T, I]";
+            let help = "sequences have shape [T, N, I], [N, T, I] with batch_first, or [T, I] without a batch";
             return Err(Error::shapes(self.cell.name(), [x.shape()], help));
         }
         if !self.options.batch_first {
@@ -133,12 +133,12 @@ impl Stack {
         Ok((ops::transpose(&y, 0, 1)?, h, c))
     }
 
-    /// [`Stack::run`] for x `[T, N, I]`.
+    /// Runs x `[T, N, I]`; see [`Stack::run`].
     fn over(&self, x: &Tensor, h: Option<&Tensor>, c: Option<&Tensor>, lengths: Option<&Tensor>) -> Result<Found> {
         let count = self.weights.len();
         for state in [h, c].into_iter().flatten() {
             if state.rank() != 3 || state.shape()[0] != count {
-                let help = format!("there is a state for each of {count} layers and directions, [{count}, N, H]");
+                let help = format!("states of {count} layers and directions have shape [{count}, N, H]");
                 return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], help));
             }
         }

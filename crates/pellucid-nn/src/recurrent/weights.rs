@@ -15,7 +15,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Weights of a layer with `gates` gates, of this width, all uniform on ±1/√hidden.
+    /// Creates weights of a layer with `gates` gates, uniform on ±1/√hidden.
     #[track_caller]
     pub(super) fn new(gates: usize, input: usize, hidden: usize, bias: bool, projection: Option<usize>) -> Weights {
         let bound = if hidden == 0 { 0.0 } else { (hidden as f64).sqrt().recip() };
@@ -38,7 +38,7 @@ impl Weights {
         }
     }
 
-    /// Shows them as fields of the module that is being visited, with names that end in `suffix`.
+    /// Visits the weights as fields of the current module, with names that end in `suffix`.
     pub(super) fn visit(&self, visitor: &mut Visitor<'_>, suffix: &str) {
         visitor.field(format_args!("weight_ih{suffix}"), &self.weight_ih);
         visitor.field(format_args!("weight_hh{suffix}"), &self.weight_hh);

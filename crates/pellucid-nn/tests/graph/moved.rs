@@ -1,4 +1,5 @@
-//! What moves between launches: gradients that are taken away or bound elsewhere, parameters that are loaded, frozen, replaced.
+//! What moves between launches: gradients that are taken away or bound elsewhere, parameters that are loaded, frozen,
+//! replaced.
 
 use crate::models::*;
 use pellucid_nn::graph::*;
@@ -90,7 +91,8 @@ fn gradients_that_are_bound_elsewhere_are_followed() {
     assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
 }
 
-/// Where gradients add up, those that are taken away begin at zero again, and those that are bound elsewhere add up there.
+/// Where gradients add up, those that are taken away begin at zero again, and those that are bound elsewhere add up
+/// there.
 #[test]
 fn gradients_that_add_up_and_move() {
     let _random = pellucid_tensor::Generator::new(0).scope();

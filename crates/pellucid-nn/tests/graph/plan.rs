@@ -194,8 +194,8 @@ impl Layer for Tied {
     }
 }
 
-/// Whatever makes a gradient makes it in the plan's buffer, be it several kernels: nothing is copied there, unless one value is
-/// two gradients.
+/// Whatever makes a gradient makes it in the plan's buffer, be it several kernels: nothing is copied there, unless one
+/// value is two gradients.
 #[test]
 fn gradients_are_made_where_the_optimizer_reads_them() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -151,7 +151,8 @@ fn rebound_gradients_and_scales_are_seen_by_launches() {
     assert_eq!((p.to_vec::<f64>(), buffer.to_vec::<f64>()), (vec![2.5, 2.75], vec![1.0, 0.5]));
 }
 
-/// L-BFGS decides by values how often it evaluates the loss; the loss and its gradients are a captured step all the same.
+/// L-BFGS decides by values how often it evaluates the loss; the loss and its gradients are a captured step all the
+/// same.
 #[test]
 fn lbfgs_over_a_captured_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -282,8 +282,8 @@ fn warm_restarts_move_within_epochs() {
     }
 }
 
-/// A scheduler begins with the rates of epoch 0; one that is resumed has the optimizer where it was, whichever snapshot was
-/// loaded first.
+/// A scheduler begins with the rates of epoch 0; one that is resumed has the optimizer where it was, whichever snapshot
+/// was loaded first.
 #[test]
 fn a_resumed_scheduler_leaves_the_optimizer_where_it_was() {
     let cycle = || OneCycle { pct_start: 0.1, ..OneCycle::new(0.1, 10) };

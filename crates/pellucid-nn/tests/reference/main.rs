@@ -1,4 +1,5 @@
-//! Layers and losses against PyTorch's, whose values are in `reference.safetensors`; and what all of them can do besides.
+//! Layers and losses against PyTorch's, whose values are in `reference.safetensors`; and what all of them can do
+//! besides.
 
 mod file;
 mod layers;

@@ -1,5 +1,6 @@
-//! The proof of capture through the whole framework: training that is recorded once and launched many times, or run lazily,
-//! ends where eager training does, bit for bit: losses of every step, parameters, optimizer state, statistics, generator.
+//! The proof of capture through the whole framework: training that is recorded once and launched many times, or run
+//! lazily, ends where eager training does, bit for bit: losses of every step, parameters, optimizer state, statistics,
+//! generator.
 //!
 //! | module | what it holds |
 //! | --- | --- |
