@@ -54,7 +54,7 @@ pub(crate) fn call<M: Module + ?Sized>(
 }
 
 /// Calls a module that returns a second result besides its output, such as a state.
-pub(crate) fn call_beside<M: Module + ?Sized, R>(
+pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
     module: &M,
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<(Tensor, R)>,
@@ -87,13 +87,13 @@ fn observed<M: Module + ?Sized>(
     }
     let (place, class) = (ModuleId::of(module), class(type_name::<M>()));
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return ModelTrace::around(place, class, is_activation(), inputs[0], || compute(None));
+        return ModelTrace::record_call(place, class, is_activation(), inputs[0], || compute(None));
     }
-    Follow::around(inputs[0], || hook::around(place, inputs, compute)).map_err(|error| failed(module, error))
+    CallListener::notify(inputs[0], || hook::call_hooked(place, inputs, compute)).map_err(|error| failed(module, error))
 }
 
 /// The innermost module whose call failed.
-struct Failure {
+struct FailedCall {
     place: ModuleId,
     /// The original error.
     source: Error,
@@ -103,7 +103,7 @@ struct Failure {
 
 thread_local! {
     /// The last failure of this thread, while its error passes through the enclosing calls.
-    static FAILURE: RefCell<Option<Failure>> = const { RefCell::new(None) };
+    static FAILURE: RefCell<Option<FailedCall>> = const { RefCell::new(None) };
 }
 
 /// Returns the error of a module's computation; if a part of the module failed, with the part's path in this module.
@@ -116,7 +116,7 @@ pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
     let own = ModuleId::of(module);
     // An error that the module caught or created itself is unrelated to an earlier failure of a part.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
-        FAILURE.set(own.map(|place| Failure { place, source: error.clone(), returned: error.clone() }));
+        FAILURE.set(own.map(|place| FailedCall { place, source: error.clone(), returned: error.clone() }));
         return error;
     };
     let mut found = None;
@@ -141,11 +141,11 @@ pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
 
 thread_local! {
     static WATCH: RefCell<Option<ModelTrace>> = const { RefCell::new(None) };
-    static FOLLOW: RefCell<Option<Follow>> = const { RefCell::new(None) };
+    static FOLLOW: RefCell<Option<CallListener>> = const { RefCell::new(None) };
 }
 
 /// An observer of all calls of layers on this thread.
-struct Follow {
+struct CallListener {
     /// The number of calls so far.
     calls: usize,
     meet: Rc<dyn Fn(LayerCall<'_>)>,
@@ -153,7 +153,7 @@ struct Follow {
 
 /// A finished call of a layer.
 pub(crate) struct LayerCall<'a> {
-    /// The number of the call, in the order in which calls begin, as in [`watched`].
+    /// The number of the call, in the order in which calls begin, as in [`trace_calls`].
     pub(crate) call: usize,
     pub(crate) x: &'a Tensor,
     pub(crate) y: &'a Tensor,
@@ -161,9 +161,9 @@ pub(crate) struct LayerCall<'a> {
     pub(crate) before: u64,
 }
 
-impl Follow {
-    fn around(x: &Tensor, compute: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
-        let next = |follow: &mut Follow| {
+impl CallListener {
+    fn notify(x: &Tensor, compute: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+        let next = |follow: &mut CallListener| {
             follow.calls += 1;
             (follow.calls - 1, follow.meet.clone())
         };
@@ -177,15 +177,15 @@ impl Follow {
 
 /// Runs `run` and calls `meet` for every finished call of a layer in it, inner calls first. Operations run or are
 /// recorded.
-pub(crate) fn followed<R>(meet: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
-    struct Back(Option<Follow>);
-    impl Drop for Back {
+pub(crate) fn with_call_listener<R>(meet: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
+    struct RestoreListener(Option<CallListener>);
+    impl Drop for RestoreListener {
         fn drop(&mut self) {
             FOLLOW.replace(self.0.take());
         }
     }
     let _observer = Observer::new();
-    let _back = Back(FOLLOW.replace(Some(Follow { calls: 0, meet })));
+    let _back = RestoreListener(FOLLOW.replace(Some(CallListener { calls: 0, meet })));
     run()
 }
 
@@ -213,7 +213,7 @@ pub(crate) struct TracedCall {
 
 impl ModelTrace {
     /// Records a call. Its hooks do not run, since no values exist.
-    fn around(
+    fn record_call(
         place: Option<ModuleId>,
         class: &'static str,
         is_activation: bool,
@@ -233,7 +233,7 @@ impl ModelTrace {
             watch.calls.len() - 1
         });
         // The guard also records a layer that panics as failed.
-        let mut call = Call { at, output: None };
+        let mut call = TracedCallGuard { at, output: None };
         let result = compute();
         call.output = result.as_ref().ok().map(|y| Meta { shape: y.shape().clone(), dtype: y.dtype() });
         drop(call);
@@ -246,13 +246,13 @@ impl ModelTrace {
 }
 
 /// A guard that records the end of a traced call, also if it panics.
-struct Call {
+struct TracedCallGuard {
     at: usize,
     /// Shape and dtype of the output.
     output: Option<Meta>,
 }
 
-impl Drop for Call {
+impl Drop for TracedCallGuard {
     fn drop(&mut self) {
         let work = traced().unwrap_or_default();
         ModelTrace::with(|watch| {
@@ -273,7 +273,7 @@ impl Drop for Call {
 ///
 /// # Errors
 /// Those of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
-pub(crate) fn watched<R>(
+pub(crate) fn trace_calls<R>(
     model: &(impl Module + ?Sized),
     run: impl FnOnce() -> Result<R>,
 ) -> Result<(R, Vec<TracedCall>)> {
@@ -294,7 +294,7 @@ pub(crate) fn watched<R>(
 
 /// Returns the shape of the output for an input of this shape, and all calls.
 fn shape_of<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<(Shape, Vec<TracedCall>)> {
-    watched(layer, || {
+    trace_calls(layer, || {
         let _off = no_grad();
         let x = ops::zeros(input, layer.input_dtype())?;
         Ok(layer.try_forward(&x)?.shape().clone())

@@ -9,25 +9,25 @@ use pellucid_tensor::{Error, Result, Tensor, is_grad_enabled, ops};
 use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
 
-type ForwardPre = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
-type Forward = dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync;
-type Backward = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
+type ForwardPreHook = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
+type ForwardHook = dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync;
+type BackwardHook = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
 
 #[derive(Clone)]
 enum Hook {
-    ForwardPre(Arc<ForwardPre>),
-    Forward(Arc<Forward>),
-    Backward(Arc<Backward>),
+    ForwardPre(Arc<ForwardPreHook>),
+    Forward(Arc<ForwardHook>),
+    Backward(Arc<BackwardHook>),
 }
 
-struct Registered {
+struct RegisteredHook {
     id: usize,
     place: ModuleId,
     hook: Hook,
 }
 
 /// All hooks, in order of registration.
-static HOOKS: RwLock<Vec<Registered>> = RwLock::new(Vec::new());
+static HOOKS: RwLock<Vec<RegisteredHook>> = RwLock::new(Vec::new());
 
 /// A guard of a registered hook; dropping it removes the hook.
 #[must_use = "the hook is removed when its guard is dropped"]
@@ -197,7 +197,7 @@ fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Res
     };
     let mut hooks = HOOKS.write().unwrap_or_else(|e| e.into_inner());
     let id = hooks.last().map_or(0, |r| r.id + 1);
-    hooks.push(Registered { id, place, hook });
+    hooks.push(RegisteredHook { id, place, hook });
     Ok(HookGuard { id, _observer: Observer::new(), _model: PhantomData })
 }
 
@@ -208,7 +208,7 @@ fn hooks_of(place: Option<ModuleId>) -> Vec<Hook> {
 }
 
 /// Runs a module's computation with its hooks. `compute` gets the replacement of the single input, if there is one.
-pub(crate) fn around(
+pub(crate) fn call_hooked(
     place: Option<ModuleId>,
     inputs: &[&Tensor],
     compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,

@@ -9,7 +9,7 @@ use crate::visit::{Part, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor, eager};
 use std::sync::OnceLock;
 
-type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
+type LayerFactory<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 
 /// A layer that is created when it first sees the shape of an input, in [`forward`](Layer::forward) or
 /// [`build`](Layer::build).
@@ -29,7 +29,7 @@ type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub struct Lazy<L> {
-    make: Make<L>,
+    make: LayerFactory<L>,
     dtype: DType,
     layer: OnceLock<L>,
     /// The mode that the layer gets when it is created.

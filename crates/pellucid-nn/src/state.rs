@@ -109,18 +109,18 @@ pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Resu
 }
 
 /// A value of a module or an optimizer with its names; a shared value has several.
-struct Own<'a> {
+struct NamedValue<'a> {
     names: Vec<&'a str>,
     tensor: &'a Tensor,
 }
 
-impl<'a> Own<'a> {
-    fn all(own: &'a [(String, Tensor)]) -> Vec<Own<'a>> {
-        let (mut all, mut places) = (Vec::<Own<'_>>::new(), HashMap::new());
+impl<'a> NamedValue<'a> {
+    fn all(own: &'a [(String, Tensor)]) -> Vec<NamedValue<'a>> {
+        let (mut all, mut places) = (Vec::<NamedValue<'_>>::new(), HashMap::new());
         for (name, tensor) in own {
             let place = *places.entry(view(tensor)).or_insert(all.len());
             if place == all.len() {
-                all.push(Own { names: Vec::new(), tensor });
+                all.push(NamedValue { names: Vec::new(), tensor });
             }
             all[place].names.push(name);
         }
@@ -149,7 +149,7 @@ impl<'a> Own<'a> {
 }
 
 fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
-    let values = Own::all(own);
+    let values = NamedValue::all(own);
     let absent = values.iter().filter(|value| value.given(state).next().is_none());
     let missing: Vec<String> = absent.map(|value| value.names[0].to_string()).collect();
     let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();

@@ -213,7 +213,7 @@ impl MultiheadAttention {
         masks: Masks<'_>,
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
-        call::call_beside(self, &[query, key, value], || {
+        call::call_with_extra(self, &[query, key, value], || {
             let ([q, k, v], mask, causal) = self.looked_at(query, key, value, masks)?;
             // Attention with the identity matrix as values returns the weights.
             let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;

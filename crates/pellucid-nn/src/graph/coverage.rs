@@ -33,9 +33,9 @@ pub(super) fn fill<X>(
 }
 
 /// The frozen parameters of a step that do not belong to its optimizer, and must stay frozen.
-pub(super) struct Frozen(Vec<(String, Parameter)>);
+pub(super) struct FrozenParameters(Vec<(String, Parameter)>);
 
-impl Frozen {
+impl FrozenParameters {
     /// Returns an error if a parameter requires a gradient and does not belong to the optimizer, unless that is
     /// allowed.
     pub(super) fn of<X>(
@@ -44,9 +44,9 @@ impl Frozen {
         loss: &(impl Loss + ?Sized),
         optimizer: &(impl Optimizer + ?Sized),
         is_untrained_allowed: bool,
-    ) -> Result<Frozen> {
+    ) -> Result<FrozenParameters> {
         if is_untrained_allowed {
-            return Ok(Frozen(Vec::new()));
+            return Ok(FrozenParameters(Vec::new()));
         }
         let updated: HashSet<_> = optimizer.parameters().iter().map(|p| p.id()).collect();
         let (own, mut others): (Vec<_>, Vec<_>) =
@@ -55,7 +55,7 @@ impl Frozen {
             others.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
         if untrained.is_empty() {
             others.retain(|(_, p)| !p.requires_grad());
-            return Ok(Frozen(others));
+            return Ok(FrozenParameters(others));
         }
         let given = optimizer.parameters().len();
         let help = match (own.is_empty(), given) {

@@ -51,6 +51,7 @@
 //! recording for each.
 
 mod batch;
+mod buffer_tracker;
 mod coverage;
 mod paths;
 mod plan;
@@ -58,7 +59,6 @@ mod rebind;
 mod record;
 mod state;
 mod stream;
-mod trail;
 mod trainer;
 
 pub use crate::loss::LossKind;

@@ -1,7 +1,7 @@
 //! The plan of a step: the buffers that it may need, layer by layer, computed from shapes alone.
 
 use super::batch::{Batch, Model};
-use crate::call::{TracedCall, watched};
+use crate::call::{TracedCall, trace_calls};
 use crate::layer::Layer;
 use crate::loss::LossKind;
 use crate::module::parameters_so_far;
@@ -38,7 +38,7 @@ pub enum ArenaSlot {
 
 /// The role of a planned buffer in the step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Role {
+pub(super) enum BufferRole {
     /// The output of the layer of this number.
     Output(usize),
     /// The gradient of the layer's input.
@@ -249,8 +249,8 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
         Ok((logits.shape().clone(), logits.dtype()))
     };
     // The first run builds lazy layers, which have no parameters and no names before.
-    watched(model, run)?;
-    let ((logits, dtype), calls) = watched(model, run)?;
+    trace_calls(model, run)?;
+    let ((logits, dtype), calls) = trace_calls(model, run)?;
     let named: Vec<(String, Parameter)> =
         parameters_so_far(model).into_iter().filter(|(_, p)| p.requires_grad()).collect();
     let class = model.named_modules().first().map_or("model", |(_, info)| info.class());
@@ -343,17 +343,17 @@ impl CapturePlan {
     }
 
     /// Stores the location of each buffer of a recorded step.
-    pub(super) fn settle(&mut self, place: impl Fn(Role, &Buf) -> ArenaSlot) {
-        let set = |role: Role, buf: &mut Buf| (buf.place, buf.recorded) = (place(role, buf), true);
+    pub(super) fn set_locations(&mut self, place: impl Fn(BufferRole, &Buf) -> ArenaSlot) {
+        let set = |role: BufferRole, buf: &mut Buf| (buf.place, buf.recorded) = (place(role, buf), true);
         for (i, layer) in self.per_layer.iter_mut().enumerate() {
-            set(Role::Output(i), &mut layer.y);
+            set(BufferRole::Output(i), &mut layer.y);
             // Unfused, the pre-activation is the output.
-            layer.z.iter_mut().for_each(|z| set(Role::Output(i), z));
-            layer.g_a.iter_mut().for_each(|g_a| set(Role::InputGradient(i), g_a));
-            layer.work.iter_mut().for_each(|work| set(Role::Work(i), work));
-            layer.grads.iter_mut().for_each(|(name, grad)| set(Role::Gradient(name.clone()), grad));
+            layer.z.iter_mut().for_each(|z| set(BufferRole::Output(i), z));
+            layer.g_a.iter_mut().for_each(|g_a| set(BufferRole::InputGradient(i), g_a));
+            layer.work.iter_mut().for_each(|work| set(BufferRole::Work(i), work));
+            layer.grads.iter_mut().for_each(|(name, grad)| set(BufferRole::Gradient(name.clone()), grad));
         }
-        set(Role::LogitsGradient, &mut self.loss.d_y);
+        set(BufferRole::LogitsGradient, &mut self.loss.d_y);
     }
 
     /// Returns an error if inputs or targets do not match the plan; it names the layer that would read them.
@@ -361,7 +361,7 @@ impl CapturePlan {
         let (mut given, mut refused) = (0, None);
         x.each(&mut |name, x| {
             if refused.is_none() {
-                refused = self.inputs.get(given).and_then(|own| misfit(op, own, name, x));
+                refused = self.inputs.get(given).and_then(|own| input_mismatch(op, own, name, x));
             }
             given += 1;
         });
@@ -389,7 +389,7 @@ impl CapturePlan {
 }
 
 /// Returns the error if a tensor is not the input that the plan expects.
-fn misfit(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Option<Error> {
+fn input_mismatch(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Option<Error> {
     let (expected, shape, dtype) = own;
     if name != expected {
         return Some(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`")));

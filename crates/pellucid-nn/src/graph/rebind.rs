@@ -68,10 +68,10 @@ pub fn try_rebind_grads(
 }
 
 /// The gradient buffers of all parameters that a step trains.
-pub(super) struct Gradients(Vec<Gradient>);
+pub(super) struct GradientBindings(Vec<GradientBinding>);
 
 /// The gradient buffer of one parameter.
-struct Gradient {
+struct GradientBinding {
     parameter: Parameter,
     /// The plan's buffer if it is pinned, else the gradient that existed at recording.
     buf: Option<Tensor>,
@@ -79,12 +79,12 @@ struct Gradient {
     stays: bool,
 }
 
-impl Gradients {
+impl GradientBindings {
     pub(super) fn of(
         model: &(impl Module + ?Sized),
         optimizer: &(impl Optimizer + ?Sized),
         plan: &CapturePlan,
-    ) -> Gradients {
+    ) -> GradientBindings {
         let named = parameters_so_far(model).into_iter();
         let own = named.map(|(name, parameter)| (plan.grad(&name).and_then(Buf::pinned).cloned(), parameter));
         let others = optimizer.parameters().iter().map(|parameter| (None, parameter.clone()));
@@ -92,9 +92,9 @@ impl Gradients {
         let once = own.chain(others).filter(|(_, p)| p.requires_grad() && seen.insert(p.id()));
         let gradient = |(pinned, parameter): (Option<Tensor>, Parameter)| {
             let entry = parameter.grad();
-            Gradient { stays: entry.is_some(), buf: pinned.or(entry), parameter }
+            GradientBinding { stays: entry.is_some(), buf: pinned.or(entry), parameter }
         };
-        Gradients(once.map(gradient).collect())
+        GradientBindings(once.map(gradient).collect())
     }
 
     /// Whether every gradient that the optimizer reads is kept in a buffer.
@@ -106,7 +106,7 @@ impl Gradients {
     /// Restores buffers whose gradient was removed between launches, for example by `zero_grad`. With `zeroed`, the
     /// restored buffers are set to zero, for accumulation.
     pub(super) fn put_back(&self, zeroed: bool) -> Result<()> {
-        for Gradient { parameter, buf, stays } in &self.0 {
+        for GradientBinding { parameter, buf, stays } in &self.0 {
             if let Some(buf) = buf
                 && *stays
                 && parameter.grad().is_none()
@@ -127,7 +127,7 @@ impl Gradients {
     /// Copies the gradients of a backward pass into their buffers.
     pub(super) fn collect(&self) -> Result<()> {
         let _off = no_grad();
-        for Gradient { parameter, buf, .. } in &self.0 {
+        for GradientBinding { parameter, buf, .. } in &self.0 {
             if let (Some(buf), Some(found)) = (buf, parameter.grad())
                 && identity(buf) != identity(&found)
             {
@@ -140,8 +140,8 @@ impl Gradients {
 
     /// Restores the state before the step: a kept buffer holds the gradient, or zeros if there is none; others are
     /// removed.
-    pub(super) fn leave(&self) -> Result<()> {
-        for Gradient { parameter, buf, stays } in &self.0 {
+    pub(super) fn restore(&self) -> Result<()> {
+        for GradientBinding { parameter, buf, stays } in &self.0 {
             match buf {
                 Some(buf) if *stays => {
                     if parameter.grad().is_none() {
@@ -157,7 +157,7 @@ impl Gradients {
 
     /// Zeroes all buffers, and gradients that were bound to other tensors.
     pub(super) fn zero(&self) -> Result<()> {
-        for Gradient { parameter, buf, .. } in &self.0 {
+        for GradientBinding { parameter, buf, .. } in &self.0 {
             buf.iter().try_for_each(zero)?;
             let is_other = |found: &Tensor| buf.as_ref().is_none_or(|buf| identity(buf) != identity(found));
             parameter.grad().filter(is_other).iter().try_for_each(zero)?;

@@ -3,13 +3,13 @@
 //! A step is one closure. [`capture`] records it; on a device without capture the closure runs eagerly.
 
 use super::batch::{Batch, Model};
-use super::coverage::{Frozen, check_gradients};
-use super::plan::{Buf, CapturePlan, PerLayerBufs, Role};
-use super::rebind::Gradients;
-use super::state::{self, State};
+use super::buffer_tracker::BufferTracker;
+use super::coverage::{FrozenParameters, check_gradients};
+use super::plan::{Buf, BufferRole, CapturePlan, PerLayerBufs};
+use super::rebind::GradientBindings;
+use super::state::{self, ModelState};
 use super::stream::Stream;
-use super::trail::BufferTracker;
-use crate::call::{LayerCall, followed, watched};
+use crate::call::{LayerCall, trace_calls, with_call_listener};
 use crate::loss::Loss;
 use crate::module::{Module, parameters_so_far, walk};
 use crate::optim::{GradScaler, Optimizer};
@@ -33,7 +33,7 @@ pub struct StepOptions<'f> {
     /// launch updates the parameters with the mean over the k batches and zeroes the buffers. With 1, the default, each
     /// launch starts without gradients.
     pub accumulate: u64,
-    /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. Gradients are
+    /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. GradientBindings are
     /// divided by the scale before `before_update` runs.
     pub scaler: Option<Rc<GradScaler>>,
     /// A function that changes the gradients before the update.
@@ -129,20 +129,21 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
 ) -> Result<GraphExec<'f>> {
     let op = "record_step_graph";
     let model = Rc::new(model);
-    let gradients = Rc::new(Gradients::of(&**model, &*optimizer, plan));
+    let gradients = Rc::new(GradientBindings::of(&**model, &*optimizer, plan));
     let StepOptions { stream, accumulate, scaler, before_update, allow_untrained_parameters } = options;
-    let frozen = Frozen::of(op, &**model, &*loss, &*optimizer, allow_untrained_parameters)?;
+    let frozen = FrozenParameters::of(op, &**model, &*loss, &*optimizer, allow_untrained_parameters)?;
     if accumulate == 0 || accumulate > 1 && !gradients.are_bound(&*optimizer) {
         let help =
             "accumulate must be at least 1; above 1 needs gradients in the plan's buffers: call try_rebind_grads()";
         return Err(Error::invalid(op, help));
     }
     let stream = stream.unwrap_or_default();
-    let (forward, trail) = Forward::new(op, model.clone(), loss, plan, x_buf, y_buf)?.pinning(plan).followed(&stream);
+    let (forward, trail) =
+        ForwardPass::new(op, model.clone(), loss, plan, x_buf, y_buf)?.with_pins(plan).with_tracker(&stream);
     let outputs = forward.outputs();
     let mut names = state::names(&**model, &*optimizer);
     names.extend(forward.inputs());
-    let bound = Bound { state: State::of(model), gradients: Some(gradients.clone()), frozen: Some(frozen) };
+    let bound = StepBindings { state: ModelState::of(model), gradients: Some(gradients.clone()), frozen: Some(frozen) };
     let optimizer = Rc::new(optimizer);
     let updated = Rc::clone(&optimizer);
     let scale = scaler.clone();
@@ -165,11 +166,11 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
         let pass = move || {
             gradients.clear();
             scaled(forward.run()?)?.try_backward(Backward::default())?;
-            forward.passed();
+            forward.track_gradients();
             gradients.collect()?;
             check_gradients(op, &**updated)?;
             update()?;
-            gradients.leave()
+            gradients.restore()
         };
         (Box::new(pass), None)
     } else {
@@ -178,14 +179,14 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
             let loss = scaled(forward.run()?)?;
             let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
             loss.try_backward(Backward { gradient: Some(share), ..Default::default() })?;
-            forward.passed();
+            forward.track_gradients();
             collected.collect()?;
-            collected.leave()
+            collected.restore()
         };
         (Box::new(pass), Some(Box::new(move || update().and_then(|()| gradients.zero()))))
     };
-    let update = update.map(|update| Run::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
-    Ok(GraphExec::new(Run::new(pass, &stream)?, update, (plan, &trail), (bound, names), outputs, stream))
+    let update = update.map(|update| StepRunner::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
+    Ok(GraphExec::new(StepRunner::new(pass, &stream)?, update, (plan, &trail), (bound, names), outputs, stream))
 }
 
 /// Records an evaluation: logits and loss for the contents of `x_buf` and `y_buf`, without a backward pass. All layers
@@ -204,61 +205,61 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     let stream = stream.unwrap_or_default();
     let model = Rc::new(model);
     let (forward, trail) =
-        Forward::new("record_eval_graph", model.clone(), loss, plan, x_buf, y_buf)?.followed(&stream);
+        ForwardPass::new("record_eval_graph", model.clone(), loss, plan, x_buf, y_buf)?.with_tracker(&stream);
     let outputs = forward.outputs();
     let names = forward.inputs();
-    let bound = Bound { state: State::of(model), gradients: None, frozen: None };
+    let bound = StepBindings { state: ModelState::of(model), gradients: None, frozen: None };
     let pass = move || {
         let _off = no_grad();
-        let _evaluating = Evaluating::of(&**forward.model);
+        let _evaluating = EvalModeGuard::of(&**forward.model);
         forward.run().map(drop)
     };
-    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, (plan, &trail), (bound, names), outputs, stream))
+    Ok(GraphExec::new(StepRunner::new(Box::new(pass), &stream)?, None, (plan, &trail), (bound, names), outputs, stream))
 }
 
 type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
 
 /// The forward pass of a step: model and loss, with their input and output buffers.
-struct Forward<X, M, L> {
+struct ForwardPass<X, M, L> {
     model: Rc<M>,
     loss: L,
     x: X,
     y: Tensor,
     /// The pinned buffers of each layer of the plan, and the number of the layer's call.
-    pins: Rc<[Option<Pin>]>,
+    pins: Rc<[Option<PinnedBuffers>]>,
     layers: Rc<[Option<usize>]>,
     d_y: Option<Tensor>,
-    outputs: Outputs,
+    outputs: StepOutputs,
     /// Records which storages hold the plan's buffers.
     trail: Option<BufferTracker>,
 }
 
 /// The result buffers of a step.
 #[derive(Clone)]
-struct Outputs {
+struct StepOutputs {
     logits: Tensor,
     loss: Tensor,
 }
 
 /// The pinned buffers of a layer: of its output, and of its input gradient.
-struct Pin {
+struct PinnedBuffers {
     y: Vec<Tensor>,
     g_a: Option<Tensor>,
 }
 
-impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M, L> {
+impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> ForwardPass<X, M, L> {
     fn new(op: &'static str, model: Rc<M>, loss: L, plan: &CapturePlan, x: &X, y: &Tensor) -> Result<Self> {
         plan.check(op, x, y)?;
         model.supports_capture()?;
         let x = x.map(&mut |_, tensor| Ok(tensor.detach()))?;
         let d_y = &plan.loss.d_y;
-        let (made, _) = watched(&**model, || model.run(&x))?;
+        let (made, _) = trace_calls(&**model, || model.run(&x))?;
         if (made.shape(), made.dtype()) != (d_y.shape(), d_y.dtype()) {
             let help = "the model's logits differ from the plan's; make a plan of this model";
             return Err(Error::shapes(op, [made.shape(), d_y.shape()], help));
         }
         let logits = ops::zeros(d_y.shape(), d_y.dtype())?;
-        let (value, _) = watched(&**model, || loss.try_forward(&logits, y))?;
+        let (value, _) = trace_calls(&**model, || loss.try_forward(&logits, y))?;
         if *value.shape() != plan.loss.out_shape {
             return Err(Error::shapes(
                 op,
@@ -266,32 +267,33 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
                 "a step minimises a scalar; reduce the loss to its mean or sum",
             ));
         }
-        let outputs = Outputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
+        let outputs = StepOutputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
         let layers = plan.per_layer.iter().map(|layer| layer.call).collect();
         let pins = plan.per_layer.iter().map(|_| None).collect();
-        Ok(Forward { model, loss, x, y: y.detach(), pins, layers, d_y: None, outputs, trail: None })
+        Ok(ForwardPass { model, loss, x, y: y.detach(), pins, layers, d_y: None, outputs, trail: None })
     }
 
     /// Returns this pass with a tracker of buffers, if it will be recorded.
-    fn followed(mut self, stream: &Stream) -> (Self, BufferTracker) {
+    fn with_tracker(mut self, stream: &Stream) -> (Self, BufferTracker) {
         let trail = BufferTracker::default();
         self.trail = (!stream.is_eager()).then(|| trail.clone());
         (self, trail)
     }
 
     /// Returns this pass so that it writes the pinned buffers of the plan.
-    fn pinning(mut self, plan: &CapturePlan) -> Self {
+    fn with_pins(mut self, plan: &CapturePlan) -> Self {
         let pin = |layer: &PerLayerBufs| {
             let y: Vec<_> = [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).collect();
             let g_a = layer.g_a.as_ref().and_then(Buf::pinned);
-            (g_a.is_some() || !y.is_empty()).then(|| Pin { y: y.into_iter().cloned().collect(), g_a: g_a.cloned() })
+            (g_a.is_some() || !y.is_empty())
+                .then(|| PinnedBuffers { y: y.into_iter().cloned().collect(), g_a: g_a.cloned() })
         };
         self.pins = plan.per_layer.iter().map(pin).collect();
         self.d_y = plan.loss.d_y.pinned().cloned();
         self
     }
 
-    fn outputs(&self) -> Outputs {
+    fn outputs(&self) -> StepOutputs {
         self.outputs.clone()
     }
 
@@ -303,10 +305,10 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
     }
 
     /// Tracks the parameter gradients after a backward pass.
-    fn passed(&self) {
+    fn track_gradients(&self) {
         if let Some(trail) = &self.trail {
             for (name, parameter) in parameters_so_far(&**self.model) {
-                parameter.grad().iter().for_each(|grad| trail.found(Role::Gradient(name.clone()), grad));
+                parameter.grad().iter().for_each(|grad| trail.track(BufferRole::Gradient(name.clone()), grad));
             }
         }
     }
@@ -318,14 +320,14 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
         let meet = move |call: LayerCall<'_>| {
             let Some(layer) = layers.iter().position(|own| *own == Some(call.call)) else { return };
             pins[layer].iter().for_each(|pin| pin.write(call.x, call.y));
-            trail.iter().for_each(|trail| trail.called(layer, &call));
+            trail.iter().for_each(|trail| trail.track_call(layer, &call));
         };
-        let logits = followed(Rc::new(meet), || self.model.run(&self.x))?;
+        let logits = with_call_listener(Rc::new(meet), || self.model.run(&self.x))?;
         if let Some(trail) = &self.trail {
-            trail.gradient(&logits, Role::LogitsGradient);
+            trail.track_gradient(&logits, BufferRole::LogitsGradient);
         }
         if let Some(d_y) = &self.d_y {
-            written_with(&logits, d_y);
+            copy_gradient_on_backward(&logits, d_y);
         }
         let loss = self.loss.try_forward(&logits, &self.y)?;
         // The output buffers hold values only; they are not part of the autograd graph.
@@ -336,7 +338,7 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
     }
 }
 
-impl Pin {
+impl PinnedBuffers {
     /// Copies the output of a call, and registers the copy of its input gradient.
     fn write(&self, x: &Tensor, y: &Tensor) {
         self.y.iter().for_each(|to| {
@@ -344,13 +346,13 @@ impl Pin {
             unwrap(ops::copy_(to, y));
         });
         if let Some(g_a) = &self.g_a {
-            written_with(x, g_a);
+            copy_gradient_on_backward(x, g_a);
         }
     }
 }
 
 /// Registers a hook that copies the gradient of x into a buffer.
-fn written_with(x: &Tensor, buf: &Tensor) {
+fn copy_gradient_on_backward(x: &Tensor, buf: &Tensor) {
     if x.requires_grad() {
         let buf = buf.clone();
         x.register_hook(move |gradient| {
@@ -362,13 +364,13 @@ fn written_with(x: &Tensor, buf: &Tensor) {
 }
 
 /// A guard that keeps all layers of a model in evaluation mode.
-struct Evaluating<'m, M: Module + ?Sized> {
+struct EvalModeGuard<'m, M: Module + ?Sized> {
     model: &'m M,
     /// The earlier mode of each layer, in visiting order: true for training.
     training: Vec<bool>,
 }
 
-impl<'m, M: Module + ?Sized> Evaluating<'m, M> {
+impl<'m, M: Module + ?Sized> EvalModeGuard<'m, M> {
     fn of(model: &'m M) -> Self {
         let mut training = Vec::new();
         walk(model, |_, part| {
@@ -376,11 +378,11 @@ impl<'m, M: Module + ?Sized> Evaluating<'m, M> {
                 training.push(mode.replace(false));
             }
         });
-        Evaluating { model, training }
+        EvalModeGuard { model, training }
     }
 }
 
-impl<M: Module + ?Sized> Drop for Evaluating<'_, M> {
+impl<M: Module + ?Sized> Drop for EvalModeGuard<'_, M> {
     fn drop(&mut self) {
         let mut training = self.training.iter();
         walk(self.model, |_, part| {
@@ -395,27 +397,27 @@ impl<M: Module + ?Sized> Drop for Evaluating<'_, M> {
 }
 
 /// A closure that is ready to be launched: recorded or eager.
-enum Run<'f> {
+enum StepRunner<'f> {
     Captured(Captured<'f>),
     Like(GraphExecLike<'f>),
 }
 
-impl<'f> Run<'f> {
+impl<'f> StepRunner<'f> {
     /// Records the closure. On a device without capture, logs a warning and keeps the closure for eager runs.
-    fn new(step: Closure<'f>, stream: &Stream) -> Result<Run<'f>> {
+    fn new(step: Closure<'f>, stream: &Stream) -> Result<StepRunner<'f>> {
         if stream.is_eager() {
-            return Ok(Run::Like(GraphExecLike { step, why: "its stream is eager".into() }));
+            return Ok(StepRunner::Like(GraphExecLike { step, why: "its stream is eager".into() }));
         }
         let step = Rc::new(RefCell::new(step));
         let recorded = Rc::clone(&step);
         // A later re-recording may run under another grad mode.
         let _on = enable_grad();
         match capture(move |_: &[Tensor]| unwrap((*recorded.borrow_mut())()), &[]) {
-            Ok(captured) => Ok(Run::Captured(captured)),
+            Ok(captured) => Ok(StepRunner::Captured(captured)),
             Err(Error::DeviceUnavailable { device, reason }) => {
                 tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
                 let step = Rc::into_inner(step).expect("a failed capture drops its closure").into_inner();
-                Ok(Run::Like(GraphExecLike { step, why: format!("{device} cannot capture: {reason}") }))
+                Ok(StepRunner::Like(GraphExecLike { step, why: format!("{device} cannot capture: {reason}") }))
             }
             Err(error) => Err(error),
         }
@@ -423,16 +425,16 @@ impl<'f> Run<'f> {
 
     fn captured(&self) -> Option<&Captured<'f>> {
         match self {
-            Run::Captured(captured) => Some(captured),
-            Run::Like(_) => None,
+            StepRunner::Captured(captured) => Some(captured),
+            StepRunner::Like(_) => None,
         }
     }
 
     fn launch(&mut self) -> Result<()> {
         let _on = enable_grad();
         match self {
-            Run::Captured(captured) => captured.launch(&[]).map(drop),
-            Run::Like(like) => like.launch(),
+            StepRunner::Captured(captured) => captured.launch(&[]).map(drop),
+            StepRunner::Like(like) => like.launch(),
         }
     }
 }
@@ -466,46 +468,46 @@ pub struct GraphExec<'f> {
     /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
     pub loss: Tensor,
     plan: CapturePlan,
-    pass: Run<'f>,
+    pass: StepRunner<'f>,
     /// The update and the number of passes before it, for a step that accumulates gradients.
-    update: Option<(Run<'f>, u64)>,
+    update: Option<(StepRunner<'f>, u64)>,
     launches: u64,
-    bound: Bound<'f>,
+    bound: StepBindings<'f>,
     stream: Stream,
 }
 
 /// The tensors that a step is bound to.
-struct Bound<'f> {
-    state: State<'f>,
+struct StepBindings<'f> {
+    state: ModelState<'f>,
     /// The gradients; `None` for an evaluation.
-    gradients: Option<Rc<Gradients>>,
+    gradients: Option<Rc<GradientBindings>>,
     /// The parameters that must stay frozen; `None` for an evaluation.
-    frozen: Option<Frozen>,
+    frozen: Option<FrozenParameters>,
 }
 
 impl<'f> GraphExec<'f> {
     fn new(
-        mut pass: Run<'f>,
-        update: Option<(Run<'f>, u64)>,
+        mut pass: StepRunner<'f>,
+        update: Option<(StepRunner<'f>, u64)>,
         (plan, trail): (&CapturePlan, &BufferTracker),
-        (bound, mut names): (Bound<'f>, Vec<(String, Tensor)>),
-        Outputs { logits, loss }: Outputs,
+        (bound, mut names): (StepBindings<'f>, Vec<(String, Tensor)>),
+        StepOutputs { logits, loss }: StepOutputs,
         stream: Stream,
     ) -> GraphExec<'f> {
         let mut plan = plan.clone();
-        if let Run::Captured(captured) = &mut pass {
+        if let StepRunner::Captured(captured) = &mut pass {
             bound.state.each(|name, tensor| names.push((name.to_string(), tensor.clone())));
             names.extend([("logits".to_string(), logits.clone()), ("loss".to_string(), loss.clone())]);
             // A shared tensor is labelled with its first name.
             names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
         }
-        trail.settle(&mut plan, pass.captured());
+        trail.store_locations(&mut plan, pass.captured());
         GraphExec { logits, loss, plan, pass, update, launches: 0, bound, stream }
     }
 
     /// Executes the step on the contents of its buffers.
     ///
-    /// Gradients that were removed since the last launch, for example by `zero_grad`, are first restored to the plan's
+    /// GradientBindings that were removed since the last launch, for example by `zero_grad`, are first restored to the plan's
     /// buffers. If a gradient is bound to another tensor, the step is recorded again.
     ///
     /// # Errors
@@ -515,7 +517,7 @@ impl<'f> GraphExec<'f> {
     /// operations.
     pub fn launch(&mut self) -> Result<()> {
         self.bound.state.check()?;
-        self.bound.frozen.as_ref().map_or(Ok(()), Frozen::check)?;
+        self.bound.frozen.as_ref().map_or(Ok(()), FrozenParameters::check)?;
         if let Some(gradients) = &self.bound.gradients {
             gradients.put_back(self.update.is_some())?;
         }
@@ -529,22 +531,22 @@ impl<'f> GraphExec<'f> {
 
     /// Whether launches replay a recording.
     pub fn is_captured(&self) -> bool {
-        matches!(self.pass, Run::Captured(_))
+        matches!(self.pass, StepRunner::Captured(_))
     }
 
     /// Returns the step if it runs eagerly; [`why`](GraphExecLike::why) gives the reason.
     pub fn like(&self) -> Option<&GraphExecLike<'f>> {
         match &self.pass {
-            Run::Like(like) => Some(like),
-            Run::Captured(_) => None,
+            StepRunner::Like(like) => Some(like),
+            StepRunner::Captured(_) => None,
         }
     }
 
     /// Returns the recording; for a step that accumulates, the recording of its passes.
     pub fn captured(&mut self) -> Option<&mut Captured<'f>> {
         match &mut self.pass {
-            Run::Captured(captured) => Some(captured),
-            Run::Like(_) => None,
+            StepRunner::Captured(captured) => Some(captured),
+            StepRunner::Like(_) => None,
         }
     }
 
@@ -562,8 +564,8 @@ impl<'f> GraphExec<'f> {
 impl fmt::Debug for GraphExec<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pass {
-            Run::Captured(captured) => write!(f, "captured {}", captured.plan()),
-            Run::Like(like) => write!(f, "eager step: {}", like.why),
+            StepRunner::Captured(captured) => write!(f, "captured {}", captured.plan()),
+            StepRunner::Like(like) => write!(f, "eager step: {}", like.why),
         }
     }
 }

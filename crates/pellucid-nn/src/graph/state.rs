@@ -9,18 +9,18 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 /// A function called with each tensor and its name.
-type Meet<'a> = &'a mut dyn FnMut(&str, &Tensor);
+type TensorVisitor<'a> = &'a mut dyn FnMut(&str, &Tensor);
 
 /// The parameters and buffers that a model had when a step was recorded.
-pub(super) struct State<'f> {
-    walk: Box<dyn Fn(Meet<'_>) + 'f>,
+pub(super) struct ModelState<'f> {
+    walk: Box<dyn Fn(TensorVisitor<'_>) + 'f>,
     /// The visited tensors, in order. Holding them keeps their ids from being reused.
     known: Vec<Tensor>,
 }
 
-impl<'f> State<'f> {
-    pub(super) fn of(model: Rc<impl Deref<Target: Module> + 'f>) -> State<'f> {
-        let walk = move |meet: Meet<'_>| {
+impl<'f> ModelState<'f> {
+    pub(super) fn of(model: Rc<impl Deref<Target: Module> + 'f>) -> ModelState<'f> {
+        let walk = move |meet: TensorVisitor<'_>| {
             walk(&**model, |name, part| match part {
                 Part::Parameter(parameter) => meet(name, parameter.tensor()),
                 Part::Buffer(buffer) => meet(name, buffer.tensor()),
@@ -29,7 +29,7 @@ impl<'f> State<'f> {
         };
         let mut known = Vec::new();
         walk(&mut |_, tensor| known.push(tensor.clone()));
-        State { walk: Box::new(walk), known }
+        ModelState { walk: Box::new(walk), known }
     }
 
     /// Visits every parameter and buffer with its name; a shared tensor once for each of its names.
@@ -53,7 +53,7 @@ impl<'f> State<'f> {
 }
 
 /// Returns names for the tensors of a training step that are not part of the model: gradients, optimizer state, and the
-/// random generator. State that several parameters share is named without a parameter. A plan's print-out uses the
+/// random generator. ModelState that several parameters share is named without a parameter. A plan's print-out uses the
 /// names.
 pub(super) fn names(model: &(impl Module + ?Sized), optimizer: &(impl Optimizer + ?Sized)) -> Vec<(String, Tensor)> {
     let own = parameters_so_far(model);

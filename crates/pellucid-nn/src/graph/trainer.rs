@@ -1,7 +1,7 @@
 //! A recorded step with its buffers, and a trainer that records and launches such steps.
 
 use super::batch::{Batch, Model};
-use super::coverage::{Frozen, fill};
+use super::coverage::{FrozenParameters, fill};
 use super::paths::{Path, is_on, path_of};
 use super::plan::{CapturePlan, make_plan};
 use super::rebind::{Rebound, try_rebind_grads};
@@ -72,7 +72,7 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         (plan, share): (CapturePlan, Option<&CapturePlan>),
         options: StepOptions<'f>,
     ) -> Result<TrainGraph<'f, X>> {
-        Frozen::of("compile", &*model, &*loss, &**optimizer, options.allow_untrained_parameters)?;
+        FrozenParameters::of("compile", &*model, &*loss, &**optimizer, options.allow_untrained_parameters)?;
         if let Some(other) = share {
             plan.adopt_grads(other);
         }
@@ -82,7 +82,7 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         let parameters: Vec<Parameter> = parameters_so_far(&*model).into_iter().map(|(_, p)| p).collect();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
         let rebound = try_rebind_grads(&*model, &**optimizer, &plan)?;
-        let optimizer = Lent(optimizer);
+        let optimizer = SharedOptimizer(optimizer);
         let recorded = record_step_graph_with(model, loss, optimizer, &plan, &x_buf, &y_buf, options);
         // A failed recording restores the gradients.
         let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
@@ -119,9 +119,9 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
 }
 
 /// A shared pointer to an optimizer pointer that dereferences to the optimizer.
-struct Lent<P>(Rc<P>);
+struct SharedOptimizer<P>(Rc<P>);
 
-impl<P: Deref> Deref for Lent<P> {
+impl<P: Deref> Deref for SharedOptimizer<P> {
     type Target = P::Target;
 
     fn deref(&self) -> &P::Target {
@@ -219,9 +219,9 @@ pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
     options: StepOptions<'f>,
     /// The step that was used last; none before [`compile`](GraphTrainer::compile).
     pub tg: Option<TrainGraph<'f, X>>,
-    current: Option<Recorded<'f>>,
+    current: Option<RecordedPath<'f>>,
     /// The other recorded steps, least recently used first.
-    others: Vec<(Recorded<'f>, TrainGraph<'f, X>)>,
+    others: Vec<(RecordedPath<'f>, TrainGraph<'f, X>)>,
     /// The shapes of all compiled batches.
     shapes: Vec<Vec<Shape>>,
     limit: usize,
@@ -229,7 +229,7 @@ pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
 }
 
 /// The path that a step was recorded for, and its evaluation over the same buffers, once recorded.
-struct Recorded<'f> {
+struct RecordedPath<'f> {
     path: Path,
     evaluation: Option<GraphExec<'f>>,
 }
@@ -339,9 +339,10 @@ where
         let share = self.tg.as_ref().map(|tg| tg.exec.plan());
         let (model, loss, optimizer) = (self.model.clone(), self.loss.clone(), self.optimizer.clone());
         let tg = TrainGraph::compile(model, loss, optimizer, inputs, self.lt_bytes, share, self.options.clone())?;
-        let recorded = Recorded { path: path_of(&*self.model), evaluation: None };
+        let recorded = RecordedPath { path: path_of(&*self.model), evaluation: None };
         // A step recorded earlier for the same shapes and path is replaced.
-        let is_same = |other: &Recorded<'f>, tg: &TrainGraph<'f, X>| other.path == recorded.path && fits(tg, inputs);
+        let is_same =
+            |other: &RecordedPath<'f>, tg: &TrainGraph<'f, X>| other.path == recorded.path && fits(tg, inputs);
         self.others.retain(|(other, tg)| !is_same(other, tg));
         if self.current.as_ref().zip(self.tg.as_ref()).is_some_and(|(other, tg)| is_same(other, tg)) {
             (self.current, self.tg) = (None, None);
@@ -349,7 +350,7 @@ where
         if !self.is_known(inputs) {
             self.shapes.push(inputs.named().iter().map(|(_, x)| x.shape().clone()).collect());
         }
-        self.change(recorded, tg);
+        self.make_current(recorded, tg);
         self.others.drain(..self.others.len().saturating_sub(self.limit - 1));
         Ok(self.tg.as_mut().expect("change() stored a step"))
     }
@@ -409,11 +410,11 @@ where
             self.stats.hits += 1;
             return Ok(());
         }
-        let is_wanted = |(other, tg): &(Recorded<'f>, _)| is_on(&other.path, &*self.model) && fits(tg, x);
+        let is_wanted = |(other, tg): &(RecordedPath<'f>, _)| is_on(&other.path, &*self.model) && fits(tg, x);
         if let Some(at) = self.others.iter().position(is_wanted) {
             self.stats.hits += 1;
             let (recorded, tg) = self.others.remove(at);
-            self.change(recorded, tg);
+            self.make_current(recorded, tg);
             return Ok(());
         }
         // Another path is recorded for known shapes only. For unknown shapes, set_batch of the current step fails.
@@ -429,7 +430,7 @@ where
         self.shapes.iter().any(|shapes| are_shapes_of(shapes.iter(), x))
     }
 
-    fn change(&mut self, recorded: Recorded<'f>, tg: TrainGraph<'f, X>) {
+    fn make_current(&mut self, recorded: RecordedPath<'f>, tg: TrainGraph<'f, X>) {
         if let (Some(recorded), Some(tg)) = (self.current.replace(recorded), self.tg.replace(tg)) {
             self.others.push((recorded, tg));
         }

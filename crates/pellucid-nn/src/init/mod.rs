@@ -47,14 +47,14 @@ pub fn default_dtype() -> DType {
 /// If the dtype is not a float.
 #[track_caller]
 pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
-    struct Before(DType);
-    impl Drop for Before {
+    struct DTypeGuard(DType);
+    impl Drop for DTypeGuard {
         fn drop(&mut self) {
             DTYPE.set(self.0);
         }
     }
     assert!(dtype.is_float(), "in_dtype: parameters have a float dtype, got {dtype}");
-    let _before = Before(DTYPE.replace(dtype));
+    let _before = DTypeGuard(DTYPE.replace(dtype));
     make()
 }
 
@@ -67,13 +67,13 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
 /// assert_eq!(a.weight.to_vec::<f32>(), b.weight.to_vec::<f32>());
 /// ```
 pub fn from_generator<R>(generator: &Generator, make: impl FnOnce() -> R) -> R {
-    struct Before(Option<Generator>);
-    impl Drop for Before {
+    struct GeneratorGuard(Option<Generator>);
+    impl Drop for GeneratorGuard {
         fn drop(&mut self) {
             GENERATOR.set(self.0.take());
         }
     }
-    let _before = Before(GENERATOR.replace(Some(generator.clone())));
+    let _before = GeneratorGuard(GENERATOR.replace(Some(generator.clone())));
     make()
 }
 

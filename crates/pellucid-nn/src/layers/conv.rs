@@ -48,7 +48,7 @@ pub struct Conv<const N: usize> {
     /// The bias, `[out]`.
     pub bias: Option<Parameter>,
     #[module(skip)]
-    sliding: Sliding<N>,
+    sliding: ConvSettings<N>,
     #[module(skip)]
     padding: Padding<N>,
     #[module(skip)]
@@ -64,16 +64,16 @@ pub type Conv3d = Conv<3>;
 
 /// The settings that convolutions and transposed convolutions share.
 #[derive(Clone, Copy, Debug)]
-struct Sliding<const N: usize> {
+struct ConvSettings<const N: usize> {
     kernel: [usize; N],
     stride: [usize; N],
     dilation: [usize; N],
     groups: usize,
 }
 
-impl<const N: usize> Sliding<N> {
-    fn new(kernel: [usize; N]) -> Sliding<N> {
-        Sliding { kernel, stride: [1; N], dilation: [1; N], groups: 1 }
+impl<const N: usize> ConvSettings<N> {
+    fn new(kernel: [usize; N]) -> ConvSettings<N> {
+        ConvSettings { kernel, stride: [1; N], dilation: [1; N], groups: 1 }
     }
 
     fn options(&self) -> ops::Conv {
@@ -102,7 +102,7 @@ impl<const N: usize> Conv<N> {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Conv<N> {
-        let sliding = Sliding::new(kernel.into().0);
+        let sliding = ConvSettings::new(kernel.into().0);
         let (weight, bound) = sliding.weight(outputs, inputs);
         let bias = Some(init::uniform(outputs, -bound, bound));
         Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None }
@@ -157,7 +157,7 @@ impl<const N: usize> Conv<N> {
     }
 
     /// Returns the padding (before, after) of every axis.
-    fn around(&self) -> [(isize, isize); N] {
+    fn pad_widths(&self) -> [(isize, isize); N] {
         // Saturated padding exceeds every axis, so padding returns an error.
         let width = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         std::array::from_fn(|a| match self.padding {
@@ -187,7 +187,7 @@ impl<const N: usize> Conv<N> {
             (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
                 Err(Error::invalid("conv", "padding \"same\" is for stride 1"))
             }
-            (Some(mode), _) => conv(&pad_last(x, self.around(), mode)?, weight, bias, options),
+            (Some(mode), _) => conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, options),
         }
     }
 }
@@ -212,7 +212,7 @@ pub struct ConvTranspose<const N: usize> {
     /// The bias, `[out]`.
     pub bias: Option<Parameter>,
     #[module(skip)]
-    sliding: Sliding<N>,
+    sliding: ConvSettings<N>,
     #[module(skip)]
     padding: [usize; N],
     #[module(skip)]
@@ -234,7 +234,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
-        let sliding = Sliding::new(kernel.into().0);
+        let sliding = ConvSettings::new(kernel.into().0);
         let (weight, bound) = sliding.weight(inputs, outputs);
         let bias = Some(init::uniform(outputs, -bound, bound));
         ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] }
@@ -293,7 +293,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// for this input.
     pub fn forward_to(&self, x: &Tensor, dims: [usize; N]) -> Result<Tensor> {
         channels::<N>("conv_transpose", x.shape())?;
-        let Sliding { kernel, stride, dilation, .. } = self.sliding;
+        let ConvSettings { kernel, stride, dilation, .. } = self.sliding;
         let mut more = [0; N];
         for a in 0..N {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(stride[a]);

@@ -9,7 +9,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 
 /// The number of windows along each axis.
 #[derive(Clone, Copy, Debug)]
-enum Count<const N: usize> {
+enum WindowCount<const N: usize> {
     Outputs([usize; N]),
     /// A fraction of each length, rounded down.
     Ratio([f64; N]),
@@ -28,7 +28,7 @@ enum Count<const N: usize> {
 #[derive(Clone, Debug)]
 pub struct FractionalMaxPool<const N: usize> {
     size: [usize; N],
-    count: Count<N>,
+    count: WindowCount<N>,
     samples: Option<Buffer>,
 }
 
@@ -47,12 +47,12 @@ pub type FractionalMaxPool3d = FractionalMaxPool<3>;
 impl<const N: usize> FractionalMaxPool<N> {
     /// Creates a layer with this window size and number of windows.
     pub fn new(size: impl Into<PerAxis<N>>, outputs: impl Into<PerAxis<N>>) -> FractionalMaxPool<N> {
-        FractionalMaxPool { size: size.into().0, count: Count::Outputs(outputs.into().0), samples: None }
+        FractionalMaxPool { size: size.into().0, count: WindowCount::Outputs(outputs.into().0), samples: None }
     }
 
     /// Creates a layer with this window size and a number of windows that is a fraction in (0, 1) of each length.
     pub fn of_ratio(size: impl Into<PerAxis<N>>, ratio: [f64; N]) -> FractionalMaxPool<N> {
-        FractionalMaxPool { size: size.into().0, count: Count::Ratio(ratio), samples: None }
+        FractionalMaxPool { size: size.into().0, count: WindowCount::Ratio(ratio), samples: None }
     }
 
     /// Uses these numbers in [0, 1) instead of random ones, `[B, C, N]`: see [`ops::fractional_max_pool2d`]. They are a
@@ -68,8 +68,8 @@ impl<const N: usize> FractionalMaxPool<N> {
     pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         const { assert!(N == 2 || N == 3, "fractional max pooling has two or three spatial axes") };
         let outputs = match self.count {
-            Count::Outputs(outputs) => outputs,
-            Count::Ratio(ratio) => {
+            WindowCount::Outputs(outputs) => outputs,
+            WindowCount::Ratio(ratio) => {
                 let op = "fractional_max_pool";
                 if !ratio.iter().all(|r| *r > 0.0 && *r < 1.0) {
                     return Err(Error::invalid(op, format!("a ratio must be in (0, 1), got {ratio:?}")));

@@ -51,7 +51,7 @@ pub fn infer_grad_scale(
         return Err(Error::shapes(op, [x.shape()], "x needs a first axis, of samples"));
     };
     let logits = {
-        let _kept = Kept::of(model)?;
+        let _kept = SavedState::of(model)?;
         let _off = no_grad();
         model.try_forward(x)?
     };
@@ -80,17 +80,17 @@ pub fn infer_grad_scale(
 }
 
 /// A guard that restores the state of a model and of the thread's generator when it is dropped.
-struct Kept(Vec<(Tensor, Vec<u8>)>);
+struct SavedState(Vec<(Tensor, Vec<u8>)>);
 
-impl Kept {
-    fn of(model: &(impl Layer + ?Sized)) -> Result<Kept> {
+impl SavedState {
+    fn of(model: &(impl Layer + ?Sized)) -> Result<SavedState> {
         let state = state_of(model).into_iter().map(|(_, tensor)| tensor);
         let all = state.chain([Generator::default().state().clone()]);
-        Ok(Kept(all.map(|t| Ok((t.clone(), t.to_bytes()?))).collect::<Result<_>>()?))
+        Ok(SavedState(all.map(|t| Ok((t.clone(), t.to_bytes()?))).collect::<Result<_>>()?))
     }
 }
 
-impl Drop for Kept {
+impl Drop for SavedState {
     fn drop(&mut self) {
         let _off = no_grad();
         for (tensor, bytes) in &self.0 {

@@ -175,31 +175,31 @@ pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item 
             ops::copy_(buffer, &Tensor::from(first))?;
         }
     }
-    let _modes = Modes::keep(model);
+    let _modes = SavedModes::keep(model);
     let _averages = plain_averages();
     model.train();
     batches.into_iter().try_for_each(|x| model.try_forward(&x).map(drop))
 }
 
 /// A guard that restores the training modes of all layers.
-struct Modes<'m, M: Module + ?Sized> {
+struct SavedModes<'m, M: Module + ?Sized> {
     model: &'m M,
     modes: BTreeMap<String, bool>,
 }
 
-impl<'m, M: Module + ?Sized> Modes<'m, M> {
-    fn keep(model: &'m M) -> Modes<'m, M> {
+impl<'m, M: Module + ?Sized> SavedModes<'m, M> {
+    fn keep(model: &'m M) -> SavedModes<'m, M> {
         let mut modes = BTreeMap::new();
         walk(model, |name, part| {
             if let Part::Training(mode) = part {
                 modes.insert(name.to_string(), mode.get());
             }
         });
-        Modes { model, modes }
+        SavedModes { model, modes }
     }
 }
 
-impl<M: Module + ?Sized> Drop for Modes<'_, M> {
+impl<M: Module + ?Sized> Drop for SavedModes<'_, M> {
     fn drop(&mut self) {
         walk(self.model, |name, part| {
             // A layer that was built in the meantime has no saved mode.

@@ -1,7 +1,7 @@
 //! L-BFGS.
 
 use super::Optimizer;
-use super::line_search::{Found, Point, strong_wolfe};
+use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::StateDict;
@@ -72,19 +72,19 @@ pub struct Lbfgs {
     parameters: Vec<Parameter>,
     options: LbfgsOptions,
     lr: Buffer,
-    progress: Mutex<Progress>,
+    progress: Mutex<LbfgsProgress>,
 }
 
 /// The progress that is kept from step to step.
 #[derive(Default)]
-struct Progress {
-    memory: Option<Memory>,
+struct LbfgsProgress {
+    memory: Option<LbfgsMemory>,
     iterations: usize,
     evaluations: usize,
 }
 
 /// The data that is kept from iteration to iteration.
-struct Memory {
+struct LbfgsMemory {
     direction: Tensor,
     t: f64,
     gradient: Tensor,
@@ -160,8 +160,8 @@ impl Lbfgs {
                 _ => options.lr,
             };
             let slope: f64 = ops::dot(&gradient, &direction)?.try_item()?;
-            let memory = Memory { direction, t, gradient: gradient.clone(), hessian };
-            let Memory { direction, .. } = &*progress.memory.insert(memory);
+            let memory = LbfgsMemory { direction, t, gradient: gradient.clone(), hessian };
+            let LbfgsMemory { direction, .. } = &*progress.memory.insert(memory);
             if slope > -options.tolerance_change {
                 break;
             }
@@ -169,7 +169,7 @@ impl Lbfgs {
             if options.line_search {
                 let here: Vec<Tensor> =
                     self.parameters.iter().map(|p| ops::copy(&p.detach())).collect::<Result<_>>()?;
-                let start = Point { t: 0.0, loss, gradient: gradient.clone(), slope };
+                let start = SearchPoint { t: 0.0, loss, gradient: gradient.clone(), slope };
                 let along = |t: f64| {
                     advance(&parameters, direction, t)?;
                     let found = evaluate();
@@ -178,7 +178,7 @@ impl Lbfgs {
                 };
                 let most = max_eval.saturating_sub(evaluations);
                 let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, most)?;
-                let Found { point, evaluations: own } = search;
+                let SearchResult { point, evaluations: own } = search;
                 (loss, gradient, t, used) = (point.loss, point.gradient, point.t, own);
                 advance(&self.parameters, direction, t)?;
             } else {
@@ -205,16 +205,16 @@ impl Lbfgs {
 }
 
 impl Lbfgs {
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    fn progress(&self) -> MutexGuard<'_, LbfgsProgress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Progress {
+impl LbfgsProgress {
     /// Returns −H·g by the two-loop recursion (Nocedal 1980), and the updated approximation of H.
     fn direction(&mut self, gradient: &Tensor, history_size: usize) -> Result<(Tensor, Hessian)> {
         let add = formula!(add |q, y; k| q + k * y);
-        let Some(Memory { direction, t, gradient: before, hessian }) = self.memory.take() else {
+        let Some(LbfgsMemory { direction, t, gradient: before, hessian }) = self.memory.take() else {
             return Ok((ops::neg(gradient)?, Hessian { history: VecDeque::new(), diagonal: 1.0 }));
         };
         let Hessian { mut history, mut diagonal } = hessian;
@@ -274,7 +274,7 @@ impl Optimizer for Lbfgs {
             ("iterations".to_string(), number(progress.iterations as f64)),
             ("evaluations".to_string(), number(progress.evaluations as f64)),
         ];
-        if let Some(Memory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &progress.memory {
+        if let Some(LbfgsMemory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &progress.memory {
             state.push(("direction".into(), direction.clone()));
             state.push(("t".into(), number(*t)));
             state.push(("gradient".into(), gradient.clone()));
@@ -348,7 +348,7 @@ impl Optimizer for Lbfgs {
             Ok((flat(&part("change"))?, flat(&part("step"))?, number(&part("inverse"))?))
         };
         let memory = || {
-            Ok(Memory {
+            Ok(LbfgsMemory {
                 direction: flat("direction")?,
                 t: number("t")?,
                 gradient: flat("gradient")?,
@@ -362,7 +362,7 @@ impl Optimizer for Lbfgs {
         let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
         ops::copy_(&self.lr, &Tensor::from(lr))?;
         let (iterations, evaluations) = (iterations as usize, evaluations as usize);
-        *self.progress() = Progress { memory, iterations, evaluations };
+        *self.progress() = LbfgsProgress { memory, iterations, evaluations };
         Ok(())
     }
 }

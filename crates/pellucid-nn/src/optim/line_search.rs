@@ -9,7 +9,7 @@ const CURVATURE: f64 = 0.9;
 
 /// Loss, gradient and slope at one step length.
 #[derive(Clone)]
-pub(super) struct Point {
+pub(super) struct SearchPoint {
     pub(super) t: f64,
     pub(super) loss: f64,
     pub(super) gradient: Tensor,
@@ -18,14 +18,14 @@ pub(super) struct Point {
 }
 
 /// The result of a search.
-pub(super) struct Found {
-    pub(super) point: Point,
+pub(super) struct SearchResult {
+    pub(super) point: SearchPoint,
     /// The number of evaluations of the loss.
     pub(super) evaluations: usize,
 }
 
 /// Returns the minimum of the cubic through two points with their slopes, within bounds.
-fn cubic(a: &Point, b: &Point, bounds: Option<(f64, f64)>) -> f64 {
+fn cubic(a: &SearchPoint, b: &SearchPoint, bounds: Option<(f64, f64)>) -> f64 {
     let (low, high) = bounds.unwrap_or(if a.t <= b.t { (a.t, b.t) } else { (b.t, a.t) });
     let d1 = a.slope + b.slope - 3.0 * (a.loss - b.loss) / (a.t - b.t);
     let square = d1 * d1 - a.slope * b.slope;
@@ -45,22 +45,22 @@ fn cubic(a: &Point, b: &Point, bounds: Option<(f64, f64)>) -> f64 {
 /// `evaluate` returns loss and gradient at a length.
 pub(super) fn strong_wolfe(
     mut evaluate: impl FnMut(f64) -> Result<(f64, Tensor)>,
-    start: &Point,
+    start: &SearchPoint,
     direction: &Tensor,
     t: f64,
     tolerance: f64,
     most: usize,
-) -> Result<Found> {
+) -> Result<SearchResult> {
     let reach: f64 = ops::max(&ops::abs(direction)?, ..)?.try_item()?;
     let mut evaluations = 0;
-    let mut at = |t: f64| -> Result<Point> {
+    let mut at = |t: f64| -> Result<SearchPoint> {
         let (loss, gradient) = evaluate(t)?;
         evaluations += 1;
         let slope = ops::dot(&gradient, direction)?.try_item()?;
-        Ok(Point { t, loss, gradient, slope })
+        Ok(SearchPoint { t, loss, gradient, slope })
     };
-    let is_too_high = |p: &Point| p.loss > start.loss + SUFFICIENT * p.t * start.slope;
-    let is_flat = |p: &Point| p.slope.abs() <= -CURVATURE * start.slope;
+    let is_too_high = |p: &SearchPoint| p.loss > start.loss + SUFFICIENT * p.t * start.slope;
+    let is_flat = |p: &SearchPoint| p.slope.abs() <= -CURVATURE * start.slope;
 
     // Bracketing phase: find two lengths between which a valid length exists.
     let (mut before, mut now) = (start.clone(), at(t)?);
@@ -86,7 +86,7 @@ pub(super) fn strong_wolfe(
     };
 
     // Zoom phase: shrink the bracket around a valid length.
-    let order = |bracket: &[Point; 2]| if bracket[0].loss <= bracket[1].loss { (0, 1) } else { (1, 0) };
+    let order = |bracket: &[SearchPoint; 2]| if bracket[0].loss <= bracket[1].loss { (0, 1) } else { (1, 0) };
     let (mut low, mut high) = order(&bracket);
     let mut stalled = false;
     while !done && steps < most {
@@ -121,5 +121,5 @@ pub(super) fn strong_wolfe(
             bracket[low] = new;
         }
     }
-    Ok(Found { point: bracket[low].clone(), evaluations })
+    Ok(SearchResult { point: bracket[low].clone(), evaluations })
 }

@@ -157,19 +157,19 @@ pub struct UpdateContext<'a> {
     pub(super) skip: Option<&'a Tensor>,
     pub(super) flip: bool,
     /// The queue of updates that run together.
-    pub(super) batch: &'a RefCell<Batch<'a>>,
+    pub(super) batch: &'a RefCell<QueuedUpdates<'a>>,
 }
 
 /// Queued updates of several parameters by the same formula, which run together.
 #[derive(Default)]
-pub(super) struct Batch<'a> {
+pub(super) struct QueuedUpdates<'a> {
     /// The formula, and the number of targets among the operands of each update.
     formula: Option<(&'static Formula, usize)>,
     params: Vec<Scalar>,
     operands: Vec<&'a Tensor>,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> QueuedUpdates<'a> {
     /// Queues an update; queued updates with another formula run first.
     fn push(
         &mut self,

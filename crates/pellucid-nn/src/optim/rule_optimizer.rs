@@ -3,7 +3,7 @@
 use super::Optimizer;
 use super::clock::Clocks;
 use super::fillable::Fillable;
-use super::rule::{Batch, Momentum, Rule, UpdateContext, fraction, nonnegative};
+use super::rule::{Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_capturing, no_grad, ops};
@@ -34,22 +34,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub struct RuleOptimizer<R: Rule> {
-    contents: Fillable<Contents<R>>,
+    contents: Fillable<OptimizerContents<R>>,
     /// Whether a step without any gradient was reported already.
     is_idle_reported: AtomicBool,
 }
 
 /// The parameters of an optimizer and all its state.
-struct Contents<R: Rule> {
+struct OptimizerContents<R: Rule> {
     parameters: Vec<Parameter>,
     /// The data of each parameter, in their order.
-    members: Vec<Member>,
-    groups: Vec<Group<R>>,
+    members: Vec<ParameterData>,
+    groups: Vec<ParameterGroup<R>>,
     scale: Option<Tensor>,
 }
 
 /// The data of one parameter in an optimizer.
-struct Member {
+struct ParameterData {
     name: String,
     group: usize,
     /// Its counters in the group's clocks.
@@ -57,16 +57,16 @@ struct Member {
     /// The inputs of its update besides the gradient: the rates of the clock, or η alone, and the momentum's tensor.
     rates: Vec<Tensor>,
     /// The state; `None` until the parameter first requires a gradient.
-    kept: Option<Kept>,
+    kept: Option<ParameterState>,
 }
 
-struct Kept {
+struct ParameterState {
     master: Option<Buffer>,
     state: Vec<(&'static str, Buffer)>,
 }
 
 /// Parameters with the same options.
-struct Group<R> {
+struct ParameterGroup<R> {
     rule: R,
     /// The dtype of the state.
     dtype: DType,
@@ -150,7 +150,7 @@ impl<R: Rule> RuleOptimizer<R> {
         options.check()?;
         nonnegative(R::NAME, "lr", options.lr())?;
         // Without parameters, rates are stored in f64.
-        let group = Group::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
+        let group = ParameterGroup::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
         let contents = self.contents.get_mut();
         contents.groups.push(group);
         let added = contents.add_named(parameters);
@@ -190,7 +190,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Those of [`ops::copy_`].
     pub fn renew_masters(&self) -> Result<()> {
         let _guard = no_grad();
-        let Contents { members, parameters, .. } = self.contents.get();
+        let OptimizerContents { members, parameters, .. } = self.contents.get();
         for (member, parameter) in members.iter().zip(parameters) {
             if let Some(master) = member.kept.as_ref().and_then(|kept| kept.master.as_ref()) {
                 ops::copy_(master, parameter)?;
@@ -200,7 +200,8 @@ impl<R: Rule> RuleOptimizer<R> {
     }
 
     fn empty() -> RuleOptimizer<R> {
-        let contents = Contents { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
+        let contents =
+            OptimizerContents { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
         RuleOptimizer { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
     }
 
@@ -215,7 +216,7 @@ impl<R: Rule> RuleOptimizer<R> {
     }
 }
 
-impl<R: Rule> Contents<R> {
+impl<R: Rule> OptimizerContents<R> {
     fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         self.refuse_doubles(&parameters)?;
         let last = self.groups.len() - 1;
@@ -231,8 +232,8 @@ impl<R: Rule> Contents<R> {
             return Err(Error::dtypes(R::NAME, dtypes, help));
         }
         let rule = &self.groups[last].rule;
-        let keep = |p: &Parameter| Kept::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
-        let kept: Vec<Option<Kept>> = parameters.iter().map(|(_, p)| keep(p)).collect::<Result<_>>()?;
+        let keep = |p: &Parameter| ParameterState::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
+        let kept: Vec<Option<ParameterState>> = parameters.iter().map(|(_, p)| keep(p)).collect::<Result<_>>()?;
         let clocks = Clocks::new(rule, dtype, self.members.len()..self.members.len() + parameters.len())?;
         let converted = if self.groups[last].dtype == dtype { None } else { Some(self.groups[last].converted(dtype)?) };
         let group = converted.as_ref().unwrap_or(&self.groups[last]);
@@ -244,7 +245,7 @@ impl<R: Rule> Contents<R> {
         self.groups[last].clocks.push(clocks);
         for (((name, parameter), kept), (clock, rates)) in parameters.into_iter().zip(kept).zip(places) {
             self.parameters.push(parameter);
-            self.members.push(Member { name, group: last, clock, rates, kept });
+            self.members.push(ParameterData { name, group: last, clock, rates, kept });
         }
         Ok(())
     }
@@ -268,14 +269,14 @@ impl<R: Rule> Contents<R> {
     }
 
     /// Returns these groups with the given parameters, if there are none yet.
-    fn filled(&self, parameters: Vec<(String, Parameter)>) -> Result<Contents<R>> {
+    fn filled(&self, parameters: Vec<(String, Parameter)>) -> Result<OptimizerContents<R>> {
         if self.groups.len() > 1 {
             let reason = "it has several groups without parameters and cannot be filled; add parameters to the groups";
             return Err(Error::invalid(R::NAME, reason));
         }
-        let groups = self.groups.iter().map(Group::without_clocks).collect();
+        let groups = self.groups.iter().map(ParameterGroup::without_clocks).collect();
         let (members, scale) = (Vec::new(), self.scale.clone());
-        let mut filled = Contents { parameters: Vec::new(), members, groups, scale };
+        let mut filled = OptimizerContents { parameters: Vec::new(), members, groups, scale };
         filled.add_named(parameters)?;
         Ok(filled)
     }
@@ -290,33 +291,39 @@ impl<R: Rule> Contents<R> {
     }
 }
 
-impl Kept {
-    fn new(rule: &impl Rule, parameter: &Parameter, dtype: DType) -> Result<Kept> {
+impl ParameterState {
+    fn new(rule: &impl Rule, parameter: &Parameter, dtype: DType) -> Result<ParameterState> {
         let _guard = no_grad();
         let own = parameter.detach();
         let is_half = parameter.dtype() != dtype;
         let like = ops::to_dtype(&own, dtype)?;
         let state = rule.state(&like)?.into_iter().map(|(name, value)| (name, Buffer::new(value))).collect();
-        Ok(Kept { master: is_half.then(|| Buffer::new(like)), state })
+        Ok(ParameterState { master: is_half.then(|| Buffer::new(like)), state })
     }
 }
 
-impl<R: Rule> Group<R> {
-    fn new(rule: R, dtype: DType) -> Result<Group<R>> {
+impl<R: Rule> ParameterGroup<R> {
+    fn new(rule: R, dtype: DType) -> Result<ParameterGroup<R>> {
         let scalar = |value: f64| ops::full((), value, dtype).map(Buffer::new);
         let momentum = rule.momentum().map(|m| scalar(m.held())).transpose()?;
-        Ok(Group { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
+        Ok(ParameterGroup { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
     }
 
     /// Returns this group without parameters.
-    fn without_clocks(&self) -> Group<R> {
-        let Group { rule, dtype, lr, momentum, .. } = self;
-        Group { rule: rule.clone(), dtype: *dtype, lr: lr.clone(), momentum: momentum.clone(), clocks: Vec::new() }
+    fn without_clocks(&self) -> ParameterGroup<R> {
+        let ParameterGroup { rule, dtype, lr, momentum, .. } = self;
+        ParameterGroup {
+            rule: rule.clone(),
+            dtype: *dtype,
+            lr: lr.clone(),
+            momentum: momentum.clone(),
+            clocks: Vec::new(),
+        }
     }
 
     /// Returns this group, which has no parameters, with another dtype of the state.
-    fn converted(&self, dtype: DType) -> Result<Group<R>> {
-        let new = Group::new(self.rule.clone(), dtype)?;
+    fn converted(&self, dtype: DType) -> Result<ParameterGroup<R>> {
+        let new = ParameterGroup::new(self.rule.clone(), dtype)?;
         new.scalars().zip(self.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))?;
         Ok(new)
     }
@@ -354,7 +361,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 
     fn momentum(&self, group: usize) -> Option<f64> {
-        let Group { rule, momentum, .. } = &self.contents.get().groups[group];
+        let ParameterGroup { rule, momentum, .. } = &self.contents.get().groups[group];
         let kind = rule.momentum()?;
         momentum.as_ref().map(|held| kind.with(held.item()).held())
     }
@@ -362,7 +369,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
         let op = "set_momentum";
         fraction(op, "momentum", momentum)?;
-        let Group { rule, momentum: held, .. } = &self.contents.get().groups[group];
+        let ParameterGroup { rule, momentum: held, .. } = &self.contents.get().groups[group];
         match (rule.momentum(), held) {
             (Some(kind), Some(held)) => ops::copy_(held, &Tensor::from(kind.with(momentum).held())),
             _ => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", R::NAME))),
@@ -370,13 +377,13 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
-        let Contents { groups, members, .. } = self.contents.get();
+        let OptimizerContents { groups, members, .. } = self.contents.get();
         let mut all = Vec::new();
         for (i, group) in groups.iter().enumerate() {
             all.extend(group.scalars().map(|(name, b)| (format!("groups.{i}.{name}"), b.tensor().clone())));
         }
-        for Member { name: parameter, clock, kept, .. } in members {
-            let Some(Kept { master, state }) = kept else { continue };
+        for ParameterData { name: parameter, clock, kept, .. } in members {
+            let Some(ParameterState { master, state }) = kept else { continue };
             let state = clock.iter().chain(state).map(|(name, buffer)| (*name, buffer));
             let named = master.iter().map(|buffer| ("master", buffer)).chain(state);
             all.extend(named.map(|(name, b)| (format!("state.{parameter}.{name}"), b.tensor().clone())));
@@ -395,7 +402,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         }
         let own = self.contents.own();
         let is_same = |(p, (_, q)): (&Parameter, &(String, Parameter))| p.id() == q.id();
-        let fits = |filled: &Contents<R>| {
+        let fits = |filled: &OptimizerContents<R>| {
             filled.parameters.len() == parameters.len() && filled.parameters.iter().zip(&parameters).all(is_same)
         };
         match self.contents.reuse(fits) {
@@ -421,11 +428,11 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {
-        let Contents { parameters, members, groups, .. } = self.contents.get_mut();
+        let OptimizerContents { parameters, members, groups, .. } = self.contents.get_mut();
         for (member, parameter) in members.iter_mut().zip(parameters) {
             if member.kept.is_none() {
-                let Group { rule, dtype, .. } = &groups[member.group];
-                member.kept = Some(Kept::new(rule, parameter, *dtype)?);
+                let ParameterGroup { rule, dtype, .. } = &groups[member.group];
+                member.kept = Some(ParameterState::new(rule, parameter, *dtype)?);
             }
         }
         Ok(())
@@ -448,7 +455,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         let _guard = no_grad();
         let contents = self.contents.get();
-        let Contents { parameters, members, groups, .. } = contents;
+        let OptimizerContents { parameters, members, groups, .. } = contents;
         if parameters.is_empty() {
             let reason = "it has no parameters; make it with the model's parameters(), or compile a step to fill it";
             return Err(Error::invalid(R::NAME, reason));
@@ -470,12 +477,12 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             return Err(Error::invalid(R::NAME, reason));
         }
         let scale = contents.scale(scale)?;
-        let narrowed = |group: &Group<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
+        let narrowed = |group: &ParameterGroup<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
         let scales: Vec<Option<Tensor>> = groups.iter().map(narrowed).collect::<Result<_>>()?;
         for group in groups {
             group.clocks.iter().try_for_each(|clocks| clocks.tick(&group.rule, group.drives(), &gradients, skip))?;
         }
-        let batch = RefCell::new(Batch::default());
+        let batch = RefCell::new(QueuedUpdates::default());
         for ((member, parameter), gradient) in members.iter().zip(parameters).zip(&gradients) {
             let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
             let rule = &groups[member.group].rule;

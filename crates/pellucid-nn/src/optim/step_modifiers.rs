@@ -21,14 +21,14 @@ pub(super) struct StepModifiers {
 
 /// The key of a modified formula. A formula is identified by its address, since it is never freed.
 #[derive(PartialEq, Eq, Hash)]
-enum Written {
+enum FormulaKey {
     Update(usize, usize, StepModifiers),
     Tick(usize, usize, bool),
 }
 
 /// Returns the formula of a key; creates it at the first call.
-fn once(written: Written, make: impl FnOnce() -> Formula) -> &'static Formula {
-    static KNOWN: LazyLock<Mutex<HashMap<Written, &'static Formula>>> = LazyLock::new(Mutex::default);
+fn once(written: FormulaKey, make: impl FnOnce() -> Formula) -> &'static Formula {
+    static KNOWN: LazyLock<Mutex<HashMap<FormulaKey, &'static Formula>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.entry(written).or_insert_with(|| Box::leak(Box::new(make().eternal())))
 }
@@ -42,7 +42,7 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
     if around == StepModifiers::default() {
         return formula;
     }
-    once(Written::Update(address(formula), targets, around), || {
+    once(FormulaKey::Update(address(formula), targets, around), || {
         let mut inputs = formula.inputs().to_vec();
         if around.half {
             inputs.insert(targets, Input::NUMBER);
@@ -77,7 +77,7 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
 /// Extends a tick, from (clock.., η, momentum) to (clock.., rates..), to an update of clock and rates: a
 /// formula of (clock.., rates.., η, momentum, [skip]). A skipped step does not advance the clock.
 pub(super) fn ticking(formula: &'static Formula, clock: usize, skip: bool) -> &'static Formula {
-    once(Written::Tick(address(formula), clock, skip), || {
+    once(FormulaKey::Tick(address(formula), clock, skip), || {
         let rates = formula.outputs().len() - clock;
         let mut inputs = formula.inputs().to_vec();
         inputs.splice(clock..clock, vec![Input::NUMBER; rates]);

@@ -2,7 +2,7 @@
 
 use super::called;
 use super::layers::LstmState;
-use super::weights::Weights;
+use super::weights::LayerWeights;
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::{Nonlinearity, Recurrence};
@@ -13,7 +13,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// Inputs are `[N, I]`, states `[N, H]`; for a single sequence `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct RnnCell {
-    weights: Weights,
+    weights: LayerWeights,
     nonlinearity: Nonlinearity,
 }
 
@@ -32,7 +32,7 @@ impl RnnCell {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(input: usize, hidden: usize) -> RnnCell {
-        RnnCell { weights: Weights::new(1, input, hidden, true, None), nonlinearity: Nonlinearity::Tanh }
+        RnnCell { weights: LayerWeights::new(1, input, hidden, true, None), nonlinearity: Nonlinearity::Tanh }
     }
 
     /// Creates a cell as [`new`](RnnCell::new) does, without biases.
@@ -41,7 +41,7 @@ impl RnnCell {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn without_bias(input: usize, hidden: usize) -> RnnCell {
-        RnnCell { weights: Weights::new(1, input, hidden, false, None), nonlinearity: Nonlinearity::Tanh }
+        RnnCell { weights: LayerWeights::new(1, input, hidden, false, None), nonlinearity: Nonlinearity::Tanh }
     }
 
     /// Uses max(x, 0) instead of tanh.
@@ -79,7 +79,7 @@ impl RnnCell {
 /// Inputs are `[N, I]`, states `[N, H]`; for a single sequence `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct GruCell {
-    weights: Weights,
+    weights: LayerWeights,
 }
 
 impl Module for GruCell {
@@ -96,7 +96,7 @@ impl GruCell {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(input: usize, hidden: usize) -> GruCell {
-        GruCell { weights: Weights::new(3, input, hidden, true, None) }
+        GruCell { weights: LayerWeights::new(3, input, hidden, true, None) }
     }
 
     /// Creates a cell as [`new`](GruCell::new) does, without biases.
@@ -105,7 +105,7 @@ impl GruCell {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn without_bias(input: usize, hidden: usize) -> GruCell {
-        GruCell { weights: Weights::new(3, input, hidden, false, None) }
+        GruCell { weights: LayerWeights::new(3, input, hidden, false, None) }
     }
 
     /// Returns the next state; without a state, from zeros.
@@ -136,7 +136,7 @@ impl GruCell {
 /// Inputs are `[N, I]`, states h and c `[N, H]`; for a single sequence `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct LstmCell {
-    weights: Weights,
+    weights: LayerWeights,
 }
 
 impl Module for LstmCell {
@@ -153,7 +153,7 @@ impl LstmCell {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(input: usize, hidden: usize) -> LstmCell {
-        LstmCell { weights: Weights::new(4, input, hidden, true, None) }
+        LstmCell { weights: LayerWeights::new(4, input, hidden, true, None) }
     }
 
     /// Creates a cell as [`new`](LstmCell::new) does, without biases.
@@ -162,7 +162,7 @@ impl LstmCell {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn without_bias(input: usize, hidden: usize) -> LstmCell {
-        LstmCell { weights: Weights::new(4, input, hidden, false, None) }
+        LstmCell { weights: LayerWeights::new(4, input, hidden, false, None) }
     }
 
     /// Returns the next states; without states, from zeros.

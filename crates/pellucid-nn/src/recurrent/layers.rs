@@ -1,7 +1,7 @@
 //! The recurrent layers `Rnn`, `Gru` and `Lstm`.
 
 use super::called;
-use super::stack::{Cell, RecurrentOptions, Stack};
+use super::stack::{CellKind, RecurrentOptions, RecurrentStack};
 use crate::layer::Layer;
 use crate::module::Module;
 use crate::visit::Visitor;
@@ -26,7 +26,7 @@ use pellucid_tensor::{Result, Tensor, unwrap};
 /// assert_eq!(h.shape().dims(), [1, 2, 4]);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Rnn(Stack);
+pub struct Rnn(RecurrentStack);
 
 impl Module for Rnn {
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -58,7 +58,7 @@ impl Rnn {
     /// or a projection.
     #[track_caller]
     pub fn with(input: usize, hidden: usize, nonlinearity: Nonlinearity, options: RecurrentOptions) -> Result<Rnn> {
-        Stack::new(Cell::Rnn(nonlinearity), input, hidden, options).map(Rnn)
+        RecurrentStack::new(CellKind::Rnn(nonlinearity), input, hidden, options).map(Rnn)
     }
 
     /// Returns the outputs and the last state of every layer and direction. Without an initial state, it starts from
@@ -110,7 +110,7 @@ impl Rnn {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Gru(Stack);
+pub struct Gru(RecurrentStack);
 
 impl Module for Gru {
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -142,7 +142,7 @@ impl Gru {
     /// or a projection.
     #[track_caller]
     pub fn with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Gru> {
-        Stack::new(Cell::Gru, input, hidden, options).map(Gru)
+        RecurrentStack::new(CellKind::Gru, input, hidden, options).map(Gru)
     }
 
     /// Returns the outputs and the last state of every layer and direction. Without an initial state, it starts from
@@ -194,7 +194,7 @@ impl Gru {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Lstm(Stack);
+pub struct Lstm(RecurrentStack);
 
 impl Module for Lstm {
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -228,7 +228,7 @@ impl Lstm {
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers or a dropout outside [0, 1].
     #[track_caller]
     pub fn with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Lstm> {
-        Stack::new(Cell::Lstm, input, hidden, options).map(Lstm)
+        RecurrentStack::new(CellKind::Lstm, input, hidden, options).map(Lstm)
     }
 
     /// Returns the outputs and the last states of every layer and direction. Without initial states, it starts from

@@ -27,5 +27,5 @@ fn called<R>(
     run: impl FnOnce() -> Result<(Tensor, R)>,
 ) -> Result<(Tensor, R)> {
     let inputs = [x, states[0].unwrap_or(x), states[1].unwrap_or(x)];
-    call::call_beside(layer, &inputs[..1 + states.iter().flatten().count()], run)
+    call::call_with_extra(layer, &inputs[..1 + states.iter().flatten().count()], run)
 }

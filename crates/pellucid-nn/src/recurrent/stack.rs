@@ -1,6 +1,6 @@
 //! Stacks of recurrent layers of one kind, in one or two directions.
 
-use super::weights::Weights;
+use super::weights::LayerWeights;
 use crate::layer::Layer;
 use crate::layers::Dropout;
 use crate::visit::Visitor;
@@ -39,46 +39,51 @@ impl Default for RecurrentOptions {
 
 /// The kind of a cell.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Cell {
+pub(super) enum CellKind {
     Rnn(Nonlinearity),
     Gru,
     Lstm,
 }
 
-impl Cell {
+impl CellKind {
     fn name(self) -> &'static str {
         match self {
-            Cell::Rnn(_) => "rnn",
-            Cell::Gru => "gru",
-            Cell::Lstm => "lstm",
+            CellKind::Rnn(_) => "rnn",
+            CellKind::Gru => "gru",
+            CellKind::Lstm => "lstm",
         }
     }
 
     pub(super) fn gates(self) -> usize {
         match self {
-            Cell::Rnn(_) => 1,
-            Cell::Gru => 3,
-            Cell::Lstm => 4,
+            CellKind::Rnn(_) => 1,
+            CellKind::Gru => 3,
+            CellKind::Lstm => 4,
         }
     }
 }
 
 /// The weights and options of all layers and directions.
 #[derive(Clone, Debug)]
-pub(super) struct Stack {
-    cell: Cell,
+pub(super) struct RecurrentStack {
+    cell: CellKind,
     options: RecurrentOptions,
     /// The weights, layer by layer, forward before reverse.
-    weights: Vec<Weights>,
+    weights: Vec<LayerWeights>,
     dropout: Dropout,
 }
 
 /// The outputs, the last h of all layers and directions, and for an LSTM the last c.
-pub(super) type Found = (Tensor, Tensor, Option<Tensor>);
+pub(super) type StackOutputs = (Tensor, Tensor, Option<Tensor>);
 
-impl Stack {
+impl RecurrentStack {
     #[track_caller]
-    pub(super) fn new(cell: Cell, input: usize, hidden: usize, options: RecurrentOptions) -> Result<Stack> {
+    pub(super) fn new(
+        cell: CellKind,
+        input: usize,
+        hidden: usize,
+        options: RecurrentOptions,
+    ) -> Result<RecurrentStack> {
         let RecurrentOptions { layers, bias, dropout, bidirectional, projection, .. } = options;
         if layers == 0 {
             return Err(Error::invalid(cell.name(), "the number of layers must be at least 1"));
@@ -86,15 +91,15 @@ impl Stack {
         if !(0.0..=1.0).contains(&dropout) {
             return Err(Error::invalid(cell.name(), format!("dropout must be in [0, 1], got {dropout}")));
         }
-        if projection.is_some() && cell != Cell::Lstm {
+        if projection.is_some() && cell != CellKind::Lstm {
             return Err(Error::invalid(cell.name(), "only the states of an Lstm can be projected"));
         }
         let directions = 1 + usize::from(bidirectional);
         let width = |layer: usize| if layer == 0 { input } else { directions * projection.unwrap_or(hidden) };
         let weights = (0..layers * directions)
-            .map(|k| Weights::new(cell.gates(), width(k / directions), hidden, bias, projection))
+            .map(|k| LayerWeights::new(cell.gates(), width(k / directions), hidden, bias, projection))
             .collect();
-        Ok(Stack { cell, options, weights, dropout: Dropout::new(dropout) })
+        Ok(RecurrentStack { cell, options, weights, dropout: Dropout::new(dropout) })
     }
 
     fn directions(&self) -> usize {
@@ -116,7 +121,7 @@ impl Stack {
         h: Option<&Tensor>,
         c: Option<&Tensor>,
         lengths: Option<&Tensor>,
-    ) -> Result<Found> {
+    ) -> Result<StackOutputs> {
         if x.rank() == 2 {
             let one = |t: Option<&Tensor>| t.map(|t| ops::unsqueeze(t, 1)).transpose();
             let (y, h, c) = self.over(&ops::unsqueeze(x, 1)?, one(h)?.as_ref(), one(c)?.as_ref(), lengths)?;
@@ -133,8 +138,14 @@ impl Stack {
         Ok((ops::transpose(&y, 0, 1)?, h, c))
     }
 
-    /// Runs x `[T, N, I]`; see [`Stack::run`].
-    fn over(&self, x: &Tensor, h: Option<&Tensor>, c: Option<&Tensor>, lengths: Option<&Tensor>) -> Result<Found> {
+    /// Runs x `[T, N, I]`; see [`RecurrentStack::run`].
+    fn over(
+        &self,
+        x: &Tensor,
+        h: Option<&Tensor>,
+        c: Option<&Tensor>,
+        lengths: Option<&Tensor>,
+    ) -> Result<StackOutputs> {
         let count = self.weights.len();
         for state in [h, c].into_iter().flatten() {
             if state.rank() != 3 || state.shape()[0] != count {
@@ -153,15 +164,15 @@ impl Stack {
                 let (h, c) = (own(h)?, own(c)?);
                 let how = Recurrence { reverse: direction == 1, lengths };
                 let (y, h, c) = match self.cell {
-                    Cell::Rnn(f) => {
+                    CellKind::Rnn(f) => {
                         let (y, h) = ops::rnn(&x, weights.borrowed(), h.as_ref(), f, how)?;
                         (y, h, None)
                     }
-                    Cell::Gru => {
+                    CellKind::Gru => {
                         let (y, h) = ops::gru(&x, weights.borrowed(), h.as_ref(), how)?;
                         (y, h, None)
                     }
-                    Cell::Lstm => {
+                    CellKind::Lstm => {
                         let first = h.as_ref().zip(c.as_ref());
                         let (y, (h, c)) = ops::lstm(&x, weights.borrowed(), first, how)?;
                         (y, h, Some(c))
@@ -177,6 +188,6 @@ impl Stack {
             };
         }
         let stacked = |states: &[Tensor]| ops::stack(&states.iter().collect::<Vec<_>>(), 0);
-        Ok((x, stacked(&all_h)?, (self.cell == Cell::Lstm).then(|| stacked(&all_c)).transpose()?))
+        Ok((x, stacked(&all_h)?, (self.cell == CellKind::Lstm).then(|| stacked(&all_c)).transpose()?))
     }
 }

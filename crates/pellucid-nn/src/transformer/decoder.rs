@@ -99,7 +99,7 @@ impl TransformerDecoderLayer {
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
-            self.around(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
+            self.run_blocks(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
         })
     }
 
@@ -125,22 +125,22 @@ impl TransformerDecoderLayer {
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
-            self.around(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
+            self.run_blocks(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
         })
     }
 
     /// Runs all three blocks; `attend` is the self-attention, with or without a cache.
-    fn around(
+    fn run_blocks(
         &self,
         target: &Tensor,
         memory: &Tensor,
         memory_masks: Masks<'_>,
         attend: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let x = self.residual.around(target, &self.norm1, attend)?;
+        let x = self.residual.apply(target, &self.norm1, attend)?;
         let look = |x: &Tensor| self.multihead_attn.try_attend(x, memory, memory, memory_masks);
-        let x = self.residual.around(&x, &self.norm2, look)?;
-        self.residual.around(&x, &self.norm3, |x| {
+        let x = self.residual.apply(&x, &self.norm2, look)?;
+        self.residual.apply(&x, &self.norm3, |x| {
             let hidden = (self.activation)(&self.linear1.try_forward(x)?)?;
             self.linear2.try_forward(&self.dropout.try_forward(&hidden)?)
         })

@@ -84,7 +84,7 @@ impl TransformerEncoderLayer {
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
     pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
-        call::call(self, &[x], || self.around(x, |x| self.self_attn.try_attend(x, x, x, masks)))
+        call::call(self, &[x], || self.run_blocks(x, |x| self.self_attn.try_attend(x, x, x, masks)))
     }
 
     /// Returns the output for the next elements `[N, n, E]` of a causal sequence; see
@@ -102,13 +102,13 @@ impl TransformerEncoderLayer {
     /// # Errors
     /// Those of [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
-        call::call(self, &[x], || self.around(x, |x| self.self_attn.try_forward_cached(x, cache)))
+        call::call(self, &[x], || self.run_blocks(x, |x| self.self_attn.try_forward_cached(x, cache)))
     }
 
     /// Runs both blocks; `attend` is the self-attention, with or without a cache.
-    fn around(&self, x: &Tensor, attend: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let x = self.residual.around(x, &self.norm1, attend)?;
-        self.residual.around(&x, &self.norm2, |x| {
+    fn run_blocks(&self, x: &Tensor, attend: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let x = self.residual.apply(x, &self.norm1, attend)?;
+        self.residual.apply(&x, &self.norm2, |x| {
             let hidden = (self.activation)(&self.linear1.try_forward(x)?)?;
             self.linear2.try_forward(&self.dropout.try_forward(&hidden)?)
         })
@@ -117,7 +117,7 @@ impl TransformerEncoderLayer {
 
 impl Layer for TransformerEncoderLayer {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.around(x, |x| self.self_attn.try_forward(x))
+        self.run_blocks(x, |x| self.self_attn.try_forward(x))
     }
 }
 

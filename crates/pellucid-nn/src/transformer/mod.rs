@@ -90,7 +90,7 @@ struct Residual {
 }
 
 impl Residual {
-    fn around(&self, x: &Tensor, norm: &LayerNorm, block: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    fn apply(&self, x: &Tensor, norm: &LayerNorm, block: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         if self.norm_first {
             let found = block(&norm.try_forward(x)?)?;
             return ops::add(x, self.dropout.try_forward(&found)?);

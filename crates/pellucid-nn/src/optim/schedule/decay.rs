@@ -3,10 +3,10 @@
 use super::{At, Schedule};
 
 /// A function of group and epoch.
-type Factor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
+type GroupFactor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
 
 /// The initial rate times a function of the epoch.
-pub struct Lambda(Factor);
+pub struct Lambda(GroupFactor);
 
 impl Lambda {
     /// Creates a schedule with one function for all groups.
@@ -31,7 +31,7 @@ impl Schedule for Lambda {
 }
 
 /// The previous rate times a function of the epoch.
-pub struct Multiplicative(Factor);
+pub struct Multiplicative(GroupFactor);
 
 impl Multiplicative {
     /// Creates a schedule with one function for all groups; it is not called for epoch 0.

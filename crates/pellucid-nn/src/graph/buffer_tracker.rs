@@ -3,7 +3,7 @@
 //! While a step is recorded, a tracker notes the storages of each layer's output and intermediate results, of its input
 //! gradient, and of every parameter gradient. The recording then tells where each storage is located.
 
-use super::plan::{ArenaSlot, CapturePlan, Role};
+use super::plan::{ArenaSlot, BufferRole, CapturePlan};
 use crate::call::LayerCall;
 use pellucid_tensor::{Captured, Placement, StorageId, Tensor, storages_written_since};
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The storages of the latest recording, by the role of their buffer.
 #[derive(Clone, Default)]
-pub(super) struct BufferTracker(Arc<Mutex<HashMap<Role, Vec<StorageId>>>>);
+pub(super) struct BufferTracker(Arc<Mutex<HashMap<BufferRole, Vec<StorageId>>>>);
 
 impl BufferTracker {
-    fn seen(&self) -> MutexGuard<'_, HashMap<Role, Vec<StorageId>>> {
+    fn seen(&self) -> MutexGuard<'_, HashMap<BufferRole, Vec<StorageId>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -24,40 +24,40 @@ impl BufferTracker {
     }
 
     /// Notes the storages of a call of the plan's layer number `layer`.
-    pub(super) fn called(&self, layer: usize, call: &LayerCall<'_>) {
+    pub(super) fn track_call(&self, layer: usize, call: &LayerCall<'_>) {
         let y = call.y.storage_id();
-        self.seen().insert(Role::Output(layer), vec![y]);
+        self.seen().insert(BufferRole::Output(layer), vec![y]);
         let mut made = storages_written_since(call.before);
         made.retain(|id| *id != y);
-        self.seen().insert(Role::Work(layer), made);
-        self.gradient(call.x, Role::InputGradient(layer));
+        self.seen().insert(BufferRole::Work(layer), made);
+        self.track_gradient(call.x, BufferRole::InputGradient(layer));
     }
 
     /// Notes the storage that holds a buffer of the plan.
-    pub(super) fn found(&self, role: Role, tensor: &Tensor) {
+    pub(super) fn track(&self, role: BufferRole, tensor: &Tensor) {
         self.seen().insert(role, vec![tensor.storage_id()]);
     }
 
     /// Notes the storage of the gradient of x during the backward pass.
-    pub(super) fn gradient(&self, x: &Tensor, role: Role) {
+    pub(super) fn track_gradient(&self, x: &Tensor, role: BufferRole) {
         if x.requires_grad() && !x.is_leaf() {
             let trail = self.clone();
             x.register_hook(move |gradient| {
-                trail.found(role.clone(), gradient);
+                trail.track(role.clone(), gradient);
                 None
             });
         }
     }
 
     /// Stores the location of each buffer in the plan.
-    pub(super) fn settle(&self, plan: &mut CapturePlan, captured: Option<&Captured<'_>>) {
+    pub(super) fn store_locations(&self, plan: &mut CapturePlan, captured: Option<&Captured<'_>>) {
         let seen = self.seen();
-        plan.settle(|role, buf| {
+        plan.set_locations(|role, buf| {
             if buf.pinned().is_some() {
                 return ArenaSlot::Owned;
             }
             let Some((captured, ids)) = captured.zip(seen.get(&role)) else { return ArenaSlot::Planned };
-            let mut places: Vec<ArenaSlot> = ids.iter().map(|id| place(captured.placement(*id))).collect();
+            let mut places: Vec<ArenaSlot> = ids.iter().map(|id| arena_slot(captured.placement(*id))).collect();
             if places.len() > 1 && places.iter().any(|place| !matches!(place, ArenaSlot::Elided { .. })) {
                 places.retain(|place| !matches!(place, ArenaSlot::Elided { .. }));
             }
@@ -71,7 +71,7 @@ impl BufferTracker {
     }
 }
 
-fn place(placement: Placement) -> ArenaSlot {
+fn arena_slot(placement: Placement) -> ArenaSlot {
     match placement {
         Placement::Outside | Placement::Buffer => ArenaSlot::Owned,
         Placement::Arena(place) => ArenaSlot::At { offset: place.offset, first: place.first, last: place.last },
