@@ -42,7 +42,7 @@ pub(crate) fn call<M: Module + ?Sized>(
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<Tensor>,
 ) -> Result<Tensor> {
-    observed(
+    call_observed(
         module,
         || false,
         inputs,
@@ -71,25 +71,26 @@ pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
 /// Calls a layer on x.
 #[inline]
 pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Tensor> {
-    observed(layer, || layer.is_activation(), &[x], |replaced| layer.compute(replaced.unwrap_or(x)))
+    call_observed(layer, || layer.is_activation(), &[x], |replaced| layer.compute(replaced.unwrap_or(x)))
 }
 
 /// Calls a module. `compute` gets the replacement of its single input, if a hook gave one.
 #[inline]
-fn observed<M: Module + ?Sized>(
+fn call_observed<M: Module + ?Sized>(
     module: &M,
     is_activation: impl FnOnce() -> bool,
     inputs: &[&Tensor],
     compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
 ) -> Result<Tensor> {
     if OBSERVERS.load(Ordering::Relaxed) == 0 {
-        return compute(None).map_err(|error| failed(module, error));
+        return compute(None).map_err(|error| with_failed_path(module, error));
     }
     let (place, class) = (ModuleId::of(module), class(type_name::<M>()));
     if WATCH.with_borrow(|watch| watch.is_some()) {
         return ModelTrace::record_call(place, class, is_activation(), inputs[0], || compute(None));
     }
-    CallListener::notify(inputs[0], || hook::call_hooked(place, inputs, compute)).map_err(|error| failed(module, error))
+    CallListener::notify(inputs[0], || hook::call_hooked(place, inputs, compute))
+        .map_err(|error| with_failed_path(module, error))
 }
 
 /// The innermost module whose call failed.
@@ -112,7 +113,7 @@ thread_local! {
 /// This costs nothing before a call has failed.
 #[cold]
 #[inline(never)]
-pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
+pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> Error {
     let own = ModuleId::of(module);
     // An error that the module caught or created itself is unrelated to an earlier failure of a part.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
@@ -148,7 +149,7 @@ thread_local! {
 struct CallListener {
     /// The number of calls so far.
     calls: usize,
-    meet: Rc<dyn Fn(LayerCall<'_>)>,
+    on_call: Rc<dyn Fn(LayerCall<'_>)>,
 }
 
 /// A finished call of a layer.
@@ -165,19 +166,21 @@ impl CallListener {
     fn notify(x: &Tensor, compute: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
         let next = |follow: &mut CallListener| {
             follow.calls += 1;
-            (follow.calls - 1, follow.meet.clone())
+            (follow.calls - 1, follow.on_call.clone())
         };
-        let Some((call, meet)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else { return compute() };
+        let Some((call, on_call)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else {
+            return compute();
+        };
         let before = traced().unwrap_or_default().kernels;
         let y = compute()?;
-        meet(LayerCall { call, x, y: &y, before });
+        on_call(LayerCall { call, x, y: &y, before });
         Ok(y)
     }
 }
 
-/// Runs `run` and calls `meet` for every finished call of a layer in it, inner calls first. Operations run or are
+/// Runs `run` and calls `on_call` for every finished call of a layer in it, inner calls first. Operations run or are
 /// recorded.
-pub(crate) fn with_call_listener<R>(meet: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
+pub(crate) fn with_call_listener<R>(on_call: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
     struct RestoreListener(Option<CallListener>);
     impl Drop for RestoreListener {
         fn drop(&mut self) {
@@ -185,7 +188,7 @@ pub(crate) fn with_call_listener<R>(meet: Rc<dyn Fn(LayerCall<'_>)>, run: impl F
         }
     }
     let _observer = Observer::new();
-    let _back = RestoreListener(FOLLOW.replace(Some(CallListener { calls: 0, meet })));
+    let _back = RestoreListener(FOLLOW.replace(Some(CallListener { calls: 0, on_call })));
     run()
 }
 

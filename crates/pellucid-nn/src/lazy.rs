@@ -73,7 +73,8 @@ impl<L> Lazy<L> {
             return Ok(layer);
         }
         // Initial values are computed even while the first call is only traced.
-        let layer = eager(|| init::in_dtype(self.dtype, || (self.make)(input))).map_err(|e| call::failed(self, e))?;
+        let layer =
+            eager(|| init::in_dtype(self.dtype, || (self.make)(input))).map_err(|e| call::with_failed_path(self, e))?;
         if !self.training.get() {
             layer.eval();
         }

@@ -48,23 +48,23 @@ impl<'a> Masks<'a> {
             other => Err(Error::dtypes("attention", [other], "masks are boolean or floats; use to_dtype()")),
         };
         let padding = self.key_padding.map(|there| ops::unsqueeze(&ops::unsqueeze(&usable(there)?, -2)?, -2));
-        both(self.mask.map(usable).transpose()?, padding.transpose()?, dtype)
+        combine_masks(self.mask.map(usable).transpose()?, padding.transpose()?, dtype)
     }
 }
 
 /// Combines two masks: a key is hidden if one of them hides it.
-fn both(a: Option<Tensor>, b: Option<Tensor>, dtype: DType) -> Result<Option<Tensor>> {
+fn combine_masks(a: Option<Tensor>, b: Option<Tensor>, dtype: DType) -> Result<Option<Tensor>> {
     match (a, b) {
         (Some(a), Some(b)) if a.dtype() == DType::Bool && b.dtype() == DType::Bool => {
             ops::logical_and(&a, &b).map(Some)
         }
-        (Some(a), Some(b)) => ops::add(&added(&a, dtype)?, &added(&b, dtype)?).map(Some),
+        (Some(a), Some(b)) => ops::add(&additive_mask(&a, dtype)?, &additive_mask(&b, dtype)?).map(Some),
         (one, other) => Ok(one.or(other)),
     }
 }
 
 /// Returns a mask as a summand of the scores.
-fn added(mask: &Tensor, dtype: DType) -> Result<Tensor> {
+fn additive_mask(mask: &Tensor, dtype: DType) -> Result<Tensor> {
     if mask.dtype() != DType::Bool {
         return Ok(mask.clone());
     }
@@ -73,7 +73,7 @@ fn added(mask: &Tensor, dtype: DType) -> Result<Tensor> {
 }
 
 /// Extends a mask of `[queries, keys]`, with causality, by `more` keys at the end that all queries see.
-pub(super) fn widened(
+pub(super) fn extend_mask(
     mask: Option<Tensor>,
     causal: bool,
     [queries, keys]: [usize; 2],
@@ -83,7 +83,7 @@ pub(super) fn widened(
     let number = |n: usize| ops::arange(0, n as i64, 1, DType::I64);
     let below = || ops::le(&number(keys)?, &ops::unsqueeze(&number(queries)?, 1)?);
     let below = if causal { Some(below()?) } else { None };
-    let Some(mask) = both(mask, below, dtype)? else { return Ok(None) };
+    let Some(mask) = combine_masks(mask, below, dtype)? else { return Ok(None) };
     // The mask may broadcast along the keys.
     let mut shape = mask.shape().dims().to_vec();
     let Some(last) = shape.len().checked_sub(1) else {

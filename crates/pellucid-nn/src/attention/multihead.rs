@@ -1,7 +1,7 @@
 //! The multi-head attention layer.
 
 use super::cache::KvCache;
-use super::mask::{Masks, widened};
+use super::mask::{Masks, extend_mask};
 use super::rotary::Rotary;
 use crate::call;
 use crate::init;
@@ -195,8 +195,8 @@ impl MultiheadAttention {
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that do not match.
     pub fn try_attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
         call::call(self, &[query, key, value], || {
-            let ([q, k, v], mask, causal) = self.looked_at(query, key, value, masks)?;
-            self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), causal))?)
+            let ([q, k, v], mask, causal) = self.prepare_heads(query, key, value, masks)?;
+            self.merge_heads(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), causal))?)
         })
     }
 
@@ -214,7 +214,7 @@ impl MultiheadAttention {
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
         call::call_with_extra(self, &[query, key, value], || {
-            let ([q, k, v], mask, causal) = self.looked_at(query, key, value, masks)?;
+            let ([q, k, v], mask, causal) = self.prepare_heads(query, key, value, masks)?;
             // Attention with the identity matrix as values returns the weights.
             let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;
             let options = self.options(mask.as_ref(), causal);
@@ -223,7 +223,7 @@ impl MultiheadAttention {
                 1 => v,
                 group => ops::repeat(&v, group, Some(-3))?,
             };
-            let found = self.joined(&ops::matmul(&own, &v)?)?;
+            let found = self.merge_heads(&ops::matmul(&own, &v)?)?;
             Ok((found, if average { ops::mean(&own, -3)? } else { own }))
         })
     }
@@ -250,10 +250,10 @@ impl MultiheadAttention {
                 return Err(Error::shapes("multihead_attention", [x.shape()], "x must have shape [N, n, E]"));
             }
             let positions = cache.next(x.shape()[1])?;
-            let [q, k, v] = self.placed(self.projected(x, x, x)?, Some(&positions))?;
+            let [q, k, v] = self.apply_rotary(self.project_heads(x, x, x)?, Some(&positions))?;
             let [k, v, seen] = cache.append(&k, &v, &positions)?;
-            let (q, [k, v], mask, _) = self.besides(q, [k, v], Some(seen), false)?;
-            self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
+            let (q, [k, v], mask, _) = self.append_shared_keys(q, [k, v], Some(seen), false)?;
+            self.merge_heads(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
         })
     }
 
@@ -281,7 +281,7 @@ impl MultiheadAttention {
     }
 
     /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
-    fn projected(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
+    fn project_heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
         let (width, shared) = (self.heads * self.head_width(), self.kv_heads * self.head_width());
         let lengths = [width, shared, shared];
         let three = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split returns three parts");
@@ -304,11 +304,15 @@ impl MultiheadAttention {
             }
         };
         let [q, k, v] = parts;
-        Ok([self.cut(&q, self.heads)?, self.cut(&k, self.kv_heads)?, self.cut(&v, self.kv_heads)?])
+        Ok([
+            self.split_heads(&q, self.heads)?,
+            self.split_heads(&k, self.kv_heads)?,
+            self.split_heads(&v, self.kv_heads)?,
+        ])
     }
 
     /// Splits the heads: `[.., L, H·D]` becomes `[.., H, L, D]`.
-    fn cut(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+    fn split_heads(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
         if x.rank() < 2 {
             return Err(Error::shapes("multihead_attention", [x.shape()], "a sequence has shape [.., L, E]"));
         }
@@ -316,7 +320,7 @@ impl MultiheadAttention {
     }
 
     /// Applies rotary positions to queries and keys: those given, or 0, 1, ..
-    fn placed(&self, [q, k, v]: [Tensor; 3], positions: Option<&Tensor>) -> Result<[Tensor; 3]> {
+    fn apply_rotary(&self, [q, k, v]: [Tensor; 3], positions: Option<&Tensor>) -> Result<[Tensor; 3]> {
         let Some(rotary) = self.rotary else { return Ok([q, k, v]) };
         let turn = |x: &Tensor| match positions {
             Some(positions) => rotary.rotate(x, positions),
@@ -327,21 +331,21 @@ impl MultiheadAttention {
 
     /// Returns queries, keys and values of all heads, including appended keys, with the mask, and whether the attention
     /// is causal in addition.
-    fn looked_at(
+    fn prepare_heads(
         &self,
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
         masks: Masks<'_>,
     ) -> Result<([Tensor; 3], Option<Tensor>, bool)> {
-        let [q, k, v] = self.placed(self.projected(query, key, value)?, None)?;
+        let [q, k, v] = self.apply_rotary(self.project_heads(query, key, value)?, None)?;
         let mask = masks.joint(q.dtype())?;
-        let (q, [k, v], mask, causal) = self.besides(q, [k, v], mask, masks.causal)?;
+        let (q, [k, v], mask, causal) = self.append_shared_keys(q, [k, v], mask, masks.causal)?;
         Ok(([q, k, v], mask, causal))
     }
 
     /// Appends the keys that all queries see to keys and values `[.., G, S, D]`, and extends the mask.
-    fn besides(
+    fn append_shared_keys(
         &self,
         q: Tensor,
         [k, v]: [Tensor; 2],
@@ -366,13 +370,13 @@ impl MultiheadAttention {
             }
             ops::concatenate(&all.iter().collect::<Vec<_>>(), -2)
         };
-        let mask = widened(mask, causal, [queries, keys], more, q.dtype())?;
+        let mask = extend_mask(mask, causal, [queries, keys], more, q.dtype())?;
         let both = [with(&k, 0)?, with(&v, 1)?];
         Ok((q, both, mask, false))
     }
 
     /// Joins the heads' results `[.., H, L, D]` to `[.., L, E]` and projects them.
-    fn joined(&self, found: &Tensor) -> Result<Tensor> {
+    fn merge_heads(&self, found: &Tensor) -> Result<Tensor> {
         self.out_proj.try_forward(&ops::flatten(&ops::transpose(found, -3, -2)?, -2, -1)?)
     }
 }
@@ -380,7 +384,7 @@ impl MultiheadAttention {
 impl Layer for MultiheadAttention {
     /// Computes self-attention of x `[.., L, E]` without masks.
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let ([q, k, v], mask, _) = self.looked_at(x, x, x, Masks::default())?;
-        self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
+        let ([q, k, v], mask, _) = self.prepare_heads(x, x, x, Masks::default())?;
+        self.merge_heads(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
     }
 }

@@ -54,7 +54,7 @@ pub struct If<A, B> {
 }
 
 impl<A: Layer, B: Layer> If<A, B> {
-    /// A choice between two layers.
+    /// Creates a layer that applies `then` or `otherwise`.
     pub fn new(then: A, otherwise: B) -> If<A, B> {
         If { then, otherwise, choice: Choice::new(1) }
     }
@@ -121,7 +121,7 @@ impl<S: Layer, H: Layer> EarlyExit<S, H> {
     pub fn new(stages: impl IntoIterator<Item = (S, H)>) -> Result<EarlyExit<S, H>> {
         let (stages, heads): (Vec<S>, Vec<H>) = stages.into_iter().unzip();
         let Some(last) = stages.len().checked_sub(1) else {
-            return Err(Error::invalid("EarlyExit", "takes at least one stage with its head"));
+            return Err(Error::invalid("EarlyExit", "expected at least one stage with its head"));
         };
         Ok(EarlyExit { stages, heads, choice: Choice::new(last) })
     }

@@ -342,7 +342,7 @@ where
         let recorded = RecordedPath { path: path_of(&*self.model), evaluation: None };
         // A step recorded earlier for the same shapes and path is replaced.
         let is_same =
-            |other: &RecordedPath<'f>, tg: &TrainGraph<'f, X>| other.path == recorded.path && fits(tg, inputs);
+            |other: &RecordedPath<'f>, tg: &TrainGraph<'f, X>| other.path == recorded.path && matches_batch(tg, inputs);
         self.others.retain(|(other, tg)| !is_same(other, tg));
         if self.current.as_ref().zip(self.tg.as_ref()).is_some_and(|(other, tg)| is_same(other, tg)) {
             (self.current, self.tg) = (None, None);
@@ -352,7 +352,7 @@ where
         }
         self.make_current(recorded, tg);
         self.others.drain(..self.others.len().saturating_sub(self.limit - 1));
-        Ok(self.tg.as_mut().expect("change() stored a step"))
+        Ok(self.tg.as_mut().expect("make_current() stored a step"))
     }
 
     /// Copies a batch into the buffers and launches the step, without synchronizing. The loss before the update stays
@@ -406,11 +406,11 @@ where
         let (Some(tg), Some(current)) = (&self.tg, &self.current) else {
             return Err(Error::invalid("step", "no step is recorded; call compile() first"));
         };
-        if is_on(&current.path, &*self.model) && fits(tg, x) {
+        if is_on(&current.path, &*self.model) && matches_batch(tg, x) {
             self.stats.hits += 1;
             return Ok(());
         }
-        let is_wanted = |(other, tg): &(RecordedPath<'f>, _)| is_on(&other.path, &*self.model) && fits(tg, x);
+        let is_wanted = |(other, tg): &(RecordedPath<'f>, _)| is_on(&other.path, &*self.model) && matches_batch(tg, x);
         if let Some(at) = self.others.iter().position(is_wanted) {
             self.stats.hits += 1;
             let (recorded, tg) = self.others.remove(at);
@@ -449,7 +449,7 @@ impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, 
 }
 
 /// Whether a step is for batches of these shapes.
-fn fits<X: Batch>(tg: &TrainGraph<'_, X>, x: &X) -> bool {
+fn matches_batch<X: Batch>(tg: &TrainGraph<'_, X>, x: &X) -> bool {
     are_shapes_of(tg.buffers.iter().map(|buffer| buffer.shape()), x)
 }
 

@@ -76,7 +76,7 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
 }
 
 /// Returns uniform values with mean 0 and this standard deviation.
-fn even(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
+fn uniform_with_std(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
     let bound = (3f64.sqrt() * std).abs();
     uniform(shape, dtype, -bound, bound)
 }
@@ -93,7 +93,7 @@ fn kaiming(op: &'static str, shape: &Shape, fan: Fan, nonlinearity: Nonlinearity
 }
 
 pub(super) fn xavier_uniform(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
-    even(shape, dtype, xavier("xavier_uniform", shape, gain)?)
+    uniform_with_std(shape, dtype, xavier("xavier_uniform", shape, gain)?)
 }
 
 pub(super) fn xavier_normal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
@@ -101,7 +101,7 @@ pub(super) fn xavier_normal(shape: &Shape, dtype: DType, gain: f64) -> Result<Te
 }
 
 pub(super) fn kaiming_uniform(shape: &Shape, dtype: DType, fan: Fan, nonlinearity: Nonlinearity) -> Result<Tensor> {
-    even(shape, dtype, kaiming("kaiming_uniform", shape, fan, nonlinearity)?)
+    uniform_with_std(shape, dtype, kaiming("kaiming_uniform", shape, fan, nonlinearity)?)
 }
 
 pub(super) fn kaiming_normal(shape: &Shape, dtype: DType, fan: Fan, nonlinearity: Nonlinearity) -> Result<Tensor> {

@@ -35,7 +35,7 @@ impl LayerNorm {
 
     /// Creates a layer for the length of the last axis of its first input.
     pub fn lazy() -> Lazy<LayerNorm> {
-        Lazy::new(|input| last("layer_norm", input).map(LayerNorm::new))
+        Lazy::new(|input| last_axis_length("layer_norm", input).map(LayerNorm::new))
     }
 
     /// Sets eps, which is added to the variance.
@@ -61,7 +61,7 @@ impl Layer for LayerNorm {
 }
 
 /// Returns the length of the last axis.
-fn last(op: &'static str, input: &Shape) -> Result<usize> {
+fn last_axis_length(op: &'static str, input: &Shape) -> Result<usize> {
     input.last().copied().ok_or_else(|| Error::shapes(op, [input], "the input needs at least one axis; unsqueeze it"))
 }
 
@@ -90,7 +90,7 @@ impl RmsNorm {
 
     /// Creates a layer for the length of the last axis of its first input.
     pub fn lazy() -> Lazy<RmsNorm> {
-        Lazy::new(|input| last("rms_norm", input).map(RmsNorm::new))
+        Lazy::new(|input| last_axis_length("rms_norm", input).map(RmsNorm::new))
     }
 
     /// Sets eps, which is added to the mean square.

@@ -83,7 +83,7 @@ impl<L: Weighted> WeightNorm<L> {
     #[track_caller]
     pub fn new(layer: L) -> WeightNorm<L> {
         let v = layer.weight().detach();
-        let length = unwrap(ops::norm(&v, 2.0, over(&others(&v)[..]).keepdims()));
+        let length = unwrap(ops::norm(&v, 2.0, over(&axes_but_first(&v)[..]).keepdims()));
         WeightNorm { length: Parameter::new(length), layer }
     }
 
@@ -99,12 +99,12 @@ impl<L: Weighted> WeightNorm<L> {
     pub fn weight(&self) -> Result<Tensor> {
         let v = self.direction();
         let scaled = formula!(|v, g: per_row| v * (g / (v * v).row_sum().sqrt()));
-        Ok(ops::map_rows(scaled, &[v, &self.length], &[], &others(v)[..])?.remove(0))
+        Ok(ops::map_rows(scaled, &[v, &self.length], &[], &axes_but_first(v)[..])?.remove(0))
     }
 }
 
 /// Returns all axes but the first.
-fn others(weight: &Tensor) -> Vec<isize> {
+fn axes_but_first(weight: &Tensor) -> Vec<isize> {
     (1..weight.rank() as isize).collect()
 }
 
@@ -160,14 +160,14 @@ impl<L: Weighted> SpectralNorm<L> {
     #[track_caller]
     pub fn new(layer: L) -> SpectralNorm<L> {
         let made = || {
-            let w = matrix::<L>(&layer.weight().detach())?;
+            let w = weight_matrix::<L>(&layer.weight().detach())?;
             let random =
                 |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
             Ok::<_, Error>([random(w.shape()[0])?, random(w.shape()[1])?])
         };
         let [u, v] = unwrap(made());
         let norm = SpectralNorm { u, v, layer, iterations: 1, eps: 1e-12, training: Training::new() };
-        unwrap(norm.improve(15));
+        unwrap(norm.run_power_iterations(15));
         norm
     }
 
@@ -199,14 +199,14 @@ impl<L: Weighted> SpectralNorm<L> {
         let original = self.original();
         // Copies, since an iteration before the backward pass overwrites the vectors.
         let (u, v) = (ops::copy(&self.u)?, ops::copy(&self.v)?);
-        let sigma = ops::dot(&u, &ops::matmul(&matrix::<L>(original)?, &v)?)?;
+        let sigma = ops::dot(&u, &ops::matmul(&weight_matrix::<L>(original)?, &v)?)?;
         ops::div(original.tensor(), &sigma)
     }
 
     /// Runs iterations of the power method.
-    fn improve(&self, iterations: usize) -> Result<()> {
+    fn run_power_iterations(&self, iterations: usize) -> Result<()> {
         let _off = no_grad();
-        let w = matrix::<L>(&self.original().detach())?;
+        let w = weight_matrix::<L>(&self.original().detach())?;
         let onto = |w: &Tensor, x: &Tensor| ops::normalize(&ops::matmul(w, x)?, 2.0, 0, self.eps);
         for _ in 0..iterations {
             let u = onto(&w, &self.v)?;
@@ -219,7 +219,7 @@ impl<L: Weighted> SpectralNorm<L> {
 }
 
 /// Returns a weight as a matrix with one row per output.
-fn matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
+fn weight_matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
     ops::flatten(&ops::movedim(weight, &[L::OUTPUTS as isize], &[0])?, 1, -1)
 }
 
@@ -236,7 +236,7 @@ impl<L: Weighted> Module for SpectralNorm<L> {
 impl<L: Weighted> Layer for SpectralNorm<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if self.training.get() {
-            self.improve(self.iterations)?;
+            self.run_power_iterations(self.iterations)?;
         }
         self.layer.compute_with(&self.weight()?, x)
     }

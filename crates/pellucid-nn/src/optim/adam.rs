@@ -1,6 +1,6 @@
 //! Adam and AMSGrad.
 
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln, zeros};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln, zeros};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -54,7 +54,7 @@ pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<State> {
 impl Rule for AdamOptions {
     const NAME: &'static str = "adam";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, self.amsgrad)

@@ -1,7 +1,7 @@
 //! Adamax.
 
 use super::adam::correction;
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, zeros};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Adamax, Adam with the maximum norm (Kingma & Ba 2015, section 7.1): in step t,
@@ -33,7 +33,7 @@ impl Default for AdamaxOptions {
 impl Rule for AdamaxOptions {
     const NAME: &'static str = "adamax";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         zeros(like, &["mean", "largest"])

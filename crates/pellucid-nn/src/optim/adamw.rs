@@ -1,7 +1,7 @@
 //! AdamW.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// AdamW: Adam (Kingma & Ba 2015) with decoupled weight decay (Loshchilov & Hutter 2019); in step t,
@@ -39,7 +39,7 @@ impl Default for AdamWOptions {
 impl Rule for AdamWOptions {
     const NAME: &'static str = "adamw";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, self.amsgrad)

@@ -51,7 +51,7 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
     }
     let scale = ops::map(formula!(|n; c| (c / (n + 1e-6)).min(1.0)), &[&norm], &[max_norm.into()])?.remove(0);
     for gradient in gradients(parameters) {
-        ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&narrowed(&scale, &gradient)?], &[])?;
+        ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&factor_for_gradient(&scale, &gradient)?], &[])?;
     }
     Ok(norm)
 }
@@ -101,6 +101,6 @@ pub fn clip_grad_value(parameters: &[Parameter], max_value: f64) -> Result<()> {
 }
 
 /// Converts a factor so that the product with a gradient keeps the gradient's dtype.
-pub(super) fn narrowed(scale: &Tensor, gradient: &Tensor) -> Result<Tensor> {
+pub(super) fn factor_for_gradient(scale: &Tensor, gradient: &Tensor) -> Result<Tensor> {
     ops::to_dtype(scale, gradient.dtype().promote(DType::F32))
 }

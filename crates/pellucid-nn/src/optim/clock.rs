@@ -1,7 +1,7 @@
 //! Clocks: per-parameter counters of a rule, such as the step count, and rates derived from them.
 
 use super::rule::Rule;
-use super::step_modifiers::ticking;
+use super::step_modifiers::clock_update;
 use crate::parameter::Buffer;
 use pellucid_tensor::{DType, Result, Tensor, ops};
 use std::ops::Range;
@@ -57,6 +57,6 @@ impl Clocks {
             self.numbers.iter().map(|(_, all)| all).chain(&self.rates).map(Buffer::tensor).collect();
         let drives: Vec<&Tensor> = drives.collect();
         let inputs: Vec<&Tensor> = drives.iter().copied().chain(skip).collect();
-        ops::update(ticking(formula, self.numbers.len(), skip.is_some()), &targets, &inputs, &params)
+        ops::update(clock_update(formula, self.numbers.len(), skip.is_some()), &targets, &inputs, &params)
     }
 }

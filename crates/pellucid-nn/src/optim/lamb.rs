@@ -1,7 +1,7 @@
 //! LAMB.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// LAMB, layerwise adaptive moments for large batches (You et al. 2020, algorithm 2): in step t,
@@ -37,7 +37,7 @@ impl Default for LambOptions {
 impl Rule for LambOptions {
     const NAME: &'static str = "lamb";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, false)

@@ -393,15 +393,15 @@ macro_rules! shared {
             forwarded!();
 
             fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
-                Err(alone_only("add_params"))
+                Err(needs_exclusive_access("add_params"))
             }
 
             fn ensure_initialized(&mut self) -> Result<()> {
-                Err(alone_only("ensure_initialized"))
+                Err(needs_exclusive_access("ensure_initialized"))
             }
 
             fn set_grad_scale(&mut self, _: Option<Tensor>) -> Result<()> {
-                Err(alone_only("set_grad_scale"))
+                Err(needs_exclusive_access("set_grad_scale"))
             }
         }
     )*};
@@ -411,6 +411,6 @@ shared! {
     Arc<O>, "A shared";
 }
 
-fn alone_only(op: &'static str) -> Error {
+fn needs_exclusive_access(op: &'static str) -> Error {
     Error::invalid(op, "the optimizer is borrowed or shared; call this method on the optimizer itself before")
 }

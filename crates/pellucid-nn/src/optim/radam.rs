@@ -1,7 +1,7 @@
 //! RAdam.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// RAdam, rectified Adam (Liu et al. 2020): as [`Adam`](super::Adam), but with the step
@@ -53,7 +53,7 @@ impl RAdamOptions {
 impl Rule for RAdamOptions {
     const NAME: &'static str = "radam";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, false)

@@ -318,7 +318,7 @@ pub(super) fn check_adam(op: &'static str, lr: f64, betas: (f64, f64), eps: f64,
 
 /// Implements the methods that all variants of Adam share, from options `lr`, `betas`, `eps`, `weight_decay` and
 /// `maximize`.
-macro_rules! answers_like_adam {
+macro_rules! adam_rule_methods {
     () => {
         fn check(&self) -> Result<()> {
             $crate::optim::rule::check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
@@ -341,4 +341,4 @@ macro_rules! answers_like_adam {
         }
     };
 }
-pub(super) use answers_like_adam;
+pub(super) use adam_rule_methods;

@@ -329,7 +329,7 @@ impl<R: Rule> ParameterGroup<R> {
     }
 
     /// Returns the inputs of a tick besides the clock: η, and the momentum's tensor.
-    fn drives(&self) -> impl Iterator<Item = &Tensor> {
+    fn tick_inputs(&self) -> impl Iterator<Item = &Tensor> {
         [&self.lr].into_iter().chain(&self.momentum).map(Buffer::tensor)
     }
 
@@ -337,7 +337,7 @@ impl<R: Rule> ParameterGroup<R> {
     fn rates(&self, clocks: &Clocks, i: usize) -> Result<Vec<Tensor>> {
         let mut rates = clocks.rates_of(i)?;
         // The rates of the tick, or η without a tick; then the momentum's tensor.
-        rates.extend(self.drives().skip(usize::from(!rates.is_empty())).cloned());
+        rates.extend(self.tick_inputs().skip(usize::from(!rates.is_empty())).cloned());
         Ok(rates)
     }
 
@@ -420,8 +420,8 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
 
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
-            let reason = "it has no parameters yet, whose state it could load; compile the step that fills it first, or \
-                          make it with the model's parameters()";
+            let reason = "it has no parameters yet, so their state cannot be loaded; compile the step that fills it \
+                          first, or make it with the model's parameters()";
             return Err(Error::invalid(R::NAME, reason));
         }
         state::load(&self.state(), state)
@@ -477,10 +477,14 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             return Err(Error::invalid(R::NAME, reason));
         }
         let scale = contents.scale(scale)?;
-        let narrowed = |group: &ParameterGroup<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
-        let scales: Vec<Option<Tensor>> = groups.iter().map(narrowed).collect::<Result<_>>()?;
+        let factor_for_gradient =
+            |group: &ParameterGroup<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
+        let scales: Vec<Option<Tensor>> = groups.iter().map(factor_for_gradient).collect::<Result<_>>()?;
         for group in groups {
-            group.clocks.iter().try_for_each(|clocks| clocks.tick(&group.rule, group.drives(), &gradients, skip))?;
+            group
+                .clocks
+                .iter()
+                .try_for_each(|clocks| clocks.tick(&group.rule, group.tick_inputs(), &gradients, skip))?;
         }
         let batch = RefCell::new(QueuedUpdates::default());
         for ((member, parameter), gradient) in members.iter().zip(parameters).zip(&gradients) {

@@ -1,6 +1,6 @@
 //! Loss scaling for `f16`, in which small gradients would underflow.
 
-use super::clip::narrowed;
+use super::clip::factor_for_gradient;
 use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
@@ -119,7 +119,7 @@ impl GradScaler {
         let found_inf = self.find(optimizer.parameters())?;
         let inverse = ops::reciprocal(&self.scale)?;
         for gradient in optimizer.parameters().iter().filter_map(|p| p.grad()) {
-            ops::update(formula!(|g, s| g * s), &[&gradient], &[&narrowed(&inverse, &gradient)?], &[])?;
+            ops::update(formula!(|g, s| g * s), &[&gradient], &[&factor_for_gradient(&inverse, &gradient)?], &[])?;
         }
         Ok(Unscaled { found_inf })
     }

@@ -27,7 +27,7 @@ enum FormulaKey {
 }
 
 /// Returns the formula of a key; creates it at the first call.
-fn once(written: FormulaKey, make: impl FnOnce() -> Formula) -> &'static Formula {
+fn cached_formula(written: FormulaKey, make: impl FnOnce() -> Formula) -> &'static Formula {
     static KNOWN: LazyLock<Mutex<HashMap<FormulaKey, &'static Formula>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.entry(written).or_insert_with(|| Box::leak(Box::new(make().eternal())))
@@ -42,7 +42,7 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
     if around == StepModifiers::default() {
         return formula;
     }
-    once(FormulaKey::Update(address(formula), targets, around), || {
+    cached_formula(FormulaKey::Update(address(formula), targets, around), || {
         let mut inputs = formula.inputs().to_vec();
         if around.half {
             inputs.insert(targets, Input::NUMBER);
@@ -76,8 +76,8 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
 
 /// Extends a tick, from (clock.., η, momentum) to (clock.., rates..), to an update of clock and rates: a
 /// formula of (clock.., rates.., η, momentum, [skip]). A skipped step does not advance the clock.
-pub(super) fn ticking(formula: &'static Formula, clock: usize, skip: bool) -> &'static Formula {
-    once(FormulaKey::Tick(address(formula), clock, skip), || {
+pub(super) fn clock_update(formula: &'static Formula, clock: usize, skip: bool) -> &'static Formula {
+    cached_formula(FormulaKey::Tick(address(formula), clock, skip), || {
         let rates = formula.outputs().len() - clock;
         let mut inputs = formula.inputs().to_vec();
         inputs.splice(clock..clock, vec![Input::NUMBER; rates]);

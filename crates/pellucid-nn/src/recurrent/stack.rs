@@ -124,7 +124,7 @@ impl RecurrentStack {
     ) -> Result<StackOutputs> {
         if x.rank() == 2 {
             let one = |t: Option<&Tensor>| t.map(|t| ops::unsqueeze(t, 1)).transpose();
-            let (y, h, c) = self.over(&ops::unsqueeze(x, 1)?, one(h)?.as_ref(), one(c)?.as_ref(), lengths)?;
+            let (y, h, c) = self.run_layers(&ops::unsqueeze(x, 1)?, one(h)?.as_ref(), one(c)?.as_ref(), lengths)?;
             return Ok((ops::squeeze(&y, 1)?, ops::squeeze(&h, 1)?, c.map(|c| ops::squeeze(&c, 1)).transpose()?));
         }
         if x.rank() != 3 {
@@ -132,14 +132,14 @@ impl RecurrentStack {
             return Err(Error::shapes(self.cell.name(), [x.shape()], help));
         }
         if !self.options.batch_first {
-            return self.over(x, h, c, lengths);
+            return self.run_layers(x, h, c, lengths);
         }
-        let (y, h, c) = self.over(&ops::transpose(x, 0, 1)?, h, c, lengths)?;
+        let (y, h, c) = self.run_layers(&ops::transpose(x, 0, 1)?, h, c, lengths)?;
         Ok((ops::transpose(&y, 0, 1)?, h, c))
     }
 
     /// Runs x `[T, N, I]`; see [`RecurrentStack::run`].
-    fn over(
+    fn run_layers(
         &self,
         x: &Tensor,
         h: Option<&Tensor>,
