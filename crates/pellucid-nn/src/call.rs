@@ -1,7 +1,7 @@
-//! What happens when a layer is called: hooks run, and whoever watches a model is told.
+//! Calls of layers: hooks run, and observers of the model are notified.
 //!
-//! Without hooks and watches a call costs one look at a counter, and a look at its result: an error is returned with the path
-//! of the layer that failed.
+//! Without hooks and observers a call costs one read of a counter and one check of its result. An error is returned
+//! with the path of the layer that failed.
 
 use crate::hook;
 use crate::layer::Layer;
@@ -16,10 +16,10 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Hooks and watches that exist in the process.
+/// The number of hooks and traces in the process.
 static OBSERVERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls are looked at while it lives.
+/// A guard that keeps the observation of calls on.
 pub(crate) struct Observer;
 
 impl Observer {
@@ -35,26 +35,26 @@ impl Drop for Observer {
     }
 }
 
-/// Calls a module on its inputs, of which there is at least one.
+/// Calls a module on its inputs, at least one.
 #[inline]
 pub(crate) fn call<M: Module + ?Sized>(
     module: &M,
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<Tensor>,
 ) -> Result<Tensor> {
-    observed(
+    call_observed(
         module,
         || false,
         inputs,
         |replaced| match replaced {
             None => compute(),
-            Some(_) => Err(Error::invalid("hook", "a module's input can be replaced if it is a layer's, its only one")),
+            Some(_) => Err(Error::invalid("hook", "only the input of a layer with one input can be replaced")),
         },
     )
 }
 
-/// [`call`] of a module that returns something besides what it puts out, such as a state.
-pub(crate) fn call_beside<M: Module + ?Sized, R>(
+/// Calls a module that returns a second result besides its output, such as a state.
+pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
     module: &M,
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<(Tensor, R)>,
@@ -65,58 +65,59 @@ pub(crate) fn call_beside<M: Module + ?Sized, R>(
         beside = Some(rest);
         Ok(y)
     })?;
-    Ok((y, beside.expect("computed with what is put out")))
+    Ok((y, beside.expect("compute() sets it before it returns an output")))
 }
 
 /// Calls a layer on x.
 #[inline]
 pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Tensor> {
-    observed(layer, || layer.is_activation(), &[x], |replaced| layer.compute(replaced.unwrap_or(x)))
+    call_observed(layer, || layer.is_activation(), &[x], |replaced| layer.compute(replaced.unwrap_or(x)))
 }
 
-/// Calls a module whose computation takes what replaces its one input.
+/// Calls a module. `compute` gets the replacement of its single input, if a hook gave one.
 #[inline]
-fn observed<M: Module + ?Sized>(
+fn call_observed<M: Module + ?Sized>(
     module: &M,
     is_activation: impl FnOnce() -> bool,
     inputs: &[&Tensor],
     compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
 ) -> Result<Tensor> {
     if OBSERVERS.load(Ordering::Relaxed) == 0 {
-        return compute(None).map_err(|error| failed(module, error));
+        return compute(None).map_err(|error| with_failed_path(module, error));
     }
     let (place, class) = (ModuleId::of(module), class(type_name::<M>()));
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return ModelTrace::around(place, class, is_activation(), inputs[0], || compute(None));
+        return ModelTrace::record_call(place, class, is_activation(), inputs[0], || compute(None));
     }
-    Follow::around(inputs[0], || hook::around(place, inputs, compute)).map_err(|error| failed(module, error))
+    CallListener::notify(inputs[0], || hook::call_hooked(place, inputs, compute))
+        .map_err(|error| with_failed_path(module, error))
 }
 
-/// The innermost module of a call that failed.
-struct Failure {
+/// The innermost module whose call failed.
+struct FailedCall {
     place: ModuleId,
-    /// What it returned.
+    /// The original error.
     source: Error,
-    /// The same as the modules around it have returned it so far, with the module's path in the outermost of them.
+    /// The error as the enclosing modules have returned it so far, with the path within the outermost of them.
     returned: Error,
 }
 
 thread_local! {
-    /// The last failure of this thread, while it passes through the calls of the modules around.
-    static FAILURE: RefCell<Option<Failure>> = const { RefCell::new(None) };
+    /// The last failure of this thread, while its error passes through the enclosing calls.
+    static FAILURE: RefCell<Option<FailedCall>> = const { RefCell::new(None) };
 }
 
-/// The error of a module's computation: with the path in this module of the part of it that failed, if it is a part's.
+/// Returns the error of a module's computation; if a part of the module failed, with the part's path in this module.
 ///
-/// A module does not know whether it is the outermost one that is called, so each puts the path in itself for the path that
-/// the one inside has put. Nothing is done for this before a call has failed.
+/// A module does not know whether it is the outermost one, so each replaces the path that the inner module has set.
+/// This costs nothing before a call has failed.
 #[cold]
 #[inline(never)]
-pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
+pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> Error {
     let own = ModuleId::of(module);
-    // An error that a module has caught, or made itself, is not that of the part that failed before.
+    // An error that the module caught or created itself is unrelated to an earlier failure of a part.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
-        FAILURE.set(own.map(|place| Failure { place, source: error.clone(), returned: error.clone() }));
+        FAILURE.set(own.map(|place| FailedCall { place, source: error.clone(), returned: error.clone() }));
         return error;
     };
     let mut found = None;
@@ -130,7 +131,7 @@ pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
     });
     match found {
         Some(layer) => failure.returned = Error::Layer { layer, source: Box::new(failure.source.clone()) },
-        // It is no part that has a name: then this module failed.
+        // No named part failed, so this module did.
         None if failure.returned == failure.source => failure.place = own.unwrap_or(failure.place),
         None => {}
     }
@@ -141,78 +142,81 @@ pub(crate) fn failed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
 
 thread_local! {
     static WATCH: RefCell<Option<ModelTrace>> = const { RefCell::new(None) };
-    static FOLLOW: RefCell<Option<Follow>> = const { RefCell::new(None) };
+    static FOLLOW: RefCell<Option<CallListener>> = const { RefCell::new(None) };
 }
 
-/// Who is told of every call of a layer on this thread.
-struct Follow {
-    /// Calls so far.
+/// An observer of all calls of layers on this thread.
+struct CallListener {
+    /// The number of calls so far.
     calls: usize,
-    meet: Rc<dyn Fn(LayerCall<'_>)>,
+    on_call: Rc<dyn Fn(LayerCall<'_>)>,
 }
 
-/// A call that is over.
+/// A finished call of a layer.
 pub(crate) struct LayerCall<'a> {
-    /// Its number, counted as those of [`watched`] are: by when they begin.
+    /// The number of the call, in the order in which calls begin, as in [`trace_calls`].
     pub(crate) call: usize,
     pub(crate) x: &'a Tensor,
     pub(crate) y: &'a Tensor,
-    /// The kernels that were recorded before it.
+    /// The number of kernels that were recorded before the call.
     pub(crate) before: u64,
 }
 
-impl Follow {
-    fn around(x: &Tensor, compute: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
-        let next = |follow: &mut Follow| {
+impl CallListener {
+    fn notify(x: &Tensor, compute: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+        let next = |follow: &mut CallListener| {
             follow.calls += 1;
-            (follow.calls - 1, follow.meet.clone())
+            (follow.calls - 1, follow.on_call.clone())
         };
-        let Some((call, meet)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else { return compute() };
+        let Some((call, on_call)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else {
+            return compute();
+        };
         let before = traced().unwrap_or_default().kernels;
         let y = compute()?;
-        meet(LayerCall { call, x, y: &y, before });
+        on_call(LayerCall { call, x, y: &y, before });
         Ok(y)
     }
 }
 
-/// What `run` returns, while `meet` is told of every call of a layer in it, the inner ones first; values exist, or are recorded.
-pub(crate) fn followed<R>(meet: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
-    struct Back(Option<Follow>);
-    impl Drop for Back {
+/// Runs `run` and calls `on_call` for every finished call of a layer in it, inner calls first. Operations run or are
+/// recorded.
+pub(crate) fn with_call_listener<R>(on_call: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
+    struct RestoreListener(Option<CallListener>);
+    impl Drop for RestoreListener {
         fn drop(&mut self) {
             FOLLOW.replace(self.0.take());
         }
     }
     let _observer = Observer::new();
-    let _back = Back(FOLLOW.replace(Some(Follow { calls: 0, meet })));
+    let _back = RestoreListener(FOLLOW.replace(Some(CallListener { calls: 0, on_call })));
     run()
 }
 
-/// A model that is watched by this thread while it is traced.
+/// The trace of a model on this thread.
 struct ModelTrace {
     names: HashMap<ModuleId, (String, &'static str)>,
     depth: usize,
     calls: Vec<TracedCall>,
-    /// The innermost layer that failed.
+    /// The label of the innermost layer that failed.
     failed: Option<String>,
 }
 
-/// What is known of a call when it is over.
+/// A traced call of a layer.
 pub(crate) struct TracedCall {
     pub(crate) row: Row,
-    /// It is the model itself that is called, not a part of it.
+    /// Whether the model itself is called, not a part of it.
     pub(crate) is_model: bool,
     pub(crate) is_activation: bool,
     pub(crate) input: Meta,
-    /// Whether the input has a gradient.
+    /// Whether the input requires a gradient.
     pub(crate) tracked: bool,
     /// The dtype of the output.
     pub(crate) dtype: DType,
 }
 
 impl ModelTrace {
-    /// A call, written down. Its hooks do not run: no values exist.
-    fn around(
+    /// Records a call. Its hooks do not run, since no values exist.
+    fn record_call(
         place: Option<ModuleId>,
         class: &'static str,
         is_activation: bool,
@@ -231,8 +235,8 @@ impl ModelTrace {
             watch.depth += 1;
             watch.calls.len() - 1
         });
-        // A layer that panics has failed as well as one that returns an error.
-        let mut call = Call { at, output: None };
+        // The guard also records a layer that panics as failed.
+        let mut call = TracedCallGuard { at, output: None };
         let result = compute();
         call.output = result.as_ref().ok().map(|y| Meta { shape: y.shape().clone(), dtype: y.dtype() });
         drop(call);
@@ -240,18 +244,18 @@ impl ModelTrace {
     }
 
     fn with<R>(f: impl FnOnce(&mut ModelTrace) -> R) -> R {
-        WATCH.with_borrow_mut(|watch| f(watch.as_mut().expect("its calls are in its trace")))
+        WATCH.with_borrow_mut(|watch| f(watch.as_mut().expect("a traced call runs while its trace is active")))
     }
 }
 
-/// A call that is being watched; its end is written down, however it comes.
-struct Call {
+/// A guard that records the end of a traced call, also if it panics.
+struct TracedCallGuard {
     at: usize,
-    /// What the layer has put out.
+    /// Shape and dtype of the output.
     output: Option<Meta>,
 }
 
-impl Drop for Call {
+impl Drop for TracedCallGuard {
     fn drop(&mut self) {
         let work = traced().unwrap_or_default();
         ModelTrace::with(|watch| {
@@ -268,11 +272,11 @@ impl Drop for Call {
     }
 }
 
-/// What `run` returns of a model that it runs without a kernel, with every call of a layer in it.
+/// Runs `run` without kernels and returns its result with all traced calls of layers.
 ///
 /// # Errors
-/// Those of [`trace`]; [`Error::Layer`] names the layer in which it came up.
-pub(crate) fn watched<R>(
+/// Those of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
+pub(crate) fn trace_calls<R>(
     model: &(impl Module + ?Sized),
     run: impl FnOnce() -> Result<R>,
 ) -> Result<(R, Vec<TracedCall>)> {
@@ -281,7 +285,7 @@ pub(crate) fn watched<R>(
     let _observer = Observer::new();
     let outer = WATCH.replace(Some(ModelTrace { names, depth: 0, calls: Vec::new(), failed: None }));
     let result = trace(run);
-    let watch = WATCH.replace(outer).expect("put there above");
+    let watch = WATCH.replace(outer).expect("the trace was stored above");
     match result {
         Ok((value, _)) => Ok((value, watch.calls)),
         Err(error) => Err(match watch.failed {
@@ -291,9 +295,9 @@ pub(crate) fn watched<R>(
     }
 }
 
-/// The shape of the output for an input of this shape, with every call.
+/// Returns the shape of the output for an input of this shape, and all calls.
 fn shape_of<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<(Shape, Vec<TracedCall>)> {
-    watched(layer, || {
+    trace_calls(layer, || {
         let _off = no_grad();
         let x = ops::zeros(input, layer.input_dtype())?;
         Ok(layer.try_forward(&x)?.shape().clone())
@@ -305,7 +309,7 @@ pub(crate) fn output_shape<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Res
 }
 
 pub(crate) fn summary<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<Summary> {
-    // Layers that learn their widths from their first input have no parameters before.
+    // A first run builds lazy layers, which have no parameters before.
     layer.build(input)?;
     let (_, calls) = shape_of(layer, input)?;
     let rows = calls.into_iter().map(|call| call.row).collect();

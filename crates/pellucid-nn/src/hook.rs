@@ -1,6 +1,6 @@
-//! Hooks: functions that see, and may replace, what a part of a model takes and puts out, and its gradient.
+//! Hooks: functions that observe, and may replace, the input, the output and the gradient of a part of a model.
 //!
-//! A hook lives as long as its guard. The guard borrows the model, so that the layer stays where it is.
+//! A hook is removed when its guard is dropped. The guard borrows the model, so that the layer does not move.
 
 use crate::call::Observer;
 use crate::module::Module;
@@ -9,27 +9,27 @@ use pellucid_tensor::{Error, Result, Tensor, is_grad_enabled, ops};
 use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
 
-type ForwardPre = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
-type Forward = dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync;
-type Backward = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
+type ForwardPreHook = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
+type ForwardHook = dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync;
+type BackwardHook = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
 
 #[derive(Clone)]
 enum Hook {
-    ForwardPre(Arc<ForwardPre>),
-    Forward(Arc<Forward>),
-    Backward(Arc<Backward>),
+    ForwardPre(Arc<ForwardPreHook>),
+    Forward(Arc<ForwardHook>),
+    Backward(Arc<BackwardHook>),
 }
 
-struct Registered {
+struct RegisteredHook {
     id: usize,
     place: ModuleId,
     hook: Hook,
 }
 
-/// All hooks, in the order in which they were registered.
-static HOOKS: RwLock<Vec<Registered>> = RwLock::new(Vec::new());
+/// All hooks, in order of registration.
+static HOOKS: RwLock<Vec<RegisteredHook>> = RwLock::new(Vec::new());
 
-/// A registered hook: it goes when this does.
+/// A guard of a registered hook; dropping it removes the hook.
 #[must_use = "the hook is removed when its guard is dropped"]
 pub struct HookGuard<'m> {
     id: usize,
@@ -43,9 +43,9 @@ impl Drop for HookGuard<'_> {
     }
 }
 
-/// Calls `hook(x)` whenever the layer of this name is to take x; what it returns replaces x.
+/// Registers a hook that is called as `hook(x)` before the layer of this name runs; a returned tensor replaces x.
 ///
-/// Of a module of several inputs x is the first, and cannot be replaced.
+/// For a module of several inputs, x is the first, and cannot be replaced.
 ///
 /// ```
 /// use pellucid_nn::{Layer, Relu, Tanh, hook, sequential};
@@ -59,7 +59,8 @@ impl Drop for HookGuard<'_> {
 /// ```
 ///
 /// # Errors
-/// Those of [`on_forward`]. A call whose x is replaced though there are several inputs is [`Error::InvalidArgument`].
+/// Those of [`on_forward`]. Replacing x of a module with several inputs makes its call fail with
+/// [`Error::InvalidArgument`].
 pub fn on_forward_pre<'m, M: Module + ?Sized>(
     model: &'m M,
     name: &str,
@@ -68,11 +69,12 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
     register(model, name, Hook::ForwardPre(Arc::new(hook)))
 }
 
-/// Calls `hook(x, y)` whenever the layer of this name has taken x to y; what it returns replaces y.
+/// Registers a hook that is called as `hook(x, y)` after the layer of this name computed y; a returned tensor replaces
+/// y.
 ///
-/// The layer is called through [`Layer::forward`](crate::Layer::forward); of a module of several inputs, such as an attention, a
-/// decoder or a loss, x is the first (see [`on_call`]); of one that returns a state as well, y is what it puts out. Names are those of [`Module::named_modules`]; `""` is the model
-/// itself.
+/// Calls through [`Layer::forward`](crate::Layer::forward) run hooks. For a module of several inputs, such as an
+/// attention layer, a decoder or a loss, x is the first input (see [`on_call`]). For a module that also returns a
+/// state, y is its output. Names are those of [`Module::named_modules`]; `""` is the model itself.
 ///
 /// ```
 /// use pellucid_nn::{Layer, Linear, Relu, hook, sequential};
@@ -94,8 +96,8 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the model has no such layer, or one that holds nothing and is not boxed, so that
-/// it cannot be told from others: hook the layer around it.
+/// [`Error::InvalidArgument`] if the model has no such layer, or if the layer is zero-sized and not boxed, so that its
+/// address does not identify it; hook the enclosing layer then.
 pub fn on_forward<'m, M: Module + ?Sized>(
     model: &'m M,
     name: &str,
@@ -104,7 +106,8 @@ pub fn on_forward<'m, M: Module + ?Sized>(
     on_call(model, name, move |inputs, y| hook(inputs[0], y))
 }
 
-/// Calls `hook(inputs, y)` whenever the module of this name has made y of its inputs; what it returns replaces y.
+/// Registers a hook that is called as `hook(inputs, y)` after the module of this name computed y; a returned tensor
+/// replaces y.
 ///
 /// ```
 /// use pellucid_nn::{Masks, TransformerDecoderLayer, TransformerOptions, hook};
@@ -134,8 +137,8 @@ pub fn on_call<'m, M: Module + ?Sized>(
     register(model, name, Hook::Forward(Arc::new(hook)))
 }
 
-/// Computes what a module makes of its inputs, so that its hooks see it and may replace it. A
-/// [`Layer`](crate::Layer) is called so by itself; a method of several inputs says it:
+/// Runs a module's computation so that its hooks can observe and replace the output. A [`Layer`](crate::Layer) does so
+/// itself; a method of several inputs calls this function:
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
@@ -169,8 +172,8 @@ pub fn call<M: Module + ?Sized>(
     crate::call::call(module, inputs, compute)
 }
 
-/// Calls `hook(g)` in every backward pass with the gradient g of what the layer of this name put out; what it returns
-/// replaces g. In a captured step it is called when the step is recorded.
+/// Registers a hook that is called as `hook(g)` in every backward pass with the gradient g of the output of the layer
+/// of this name; a returned tensor replaces g. In a captured step it is called when the step is recorded.
 ///
 /// # Errors
 /// Those of [`on_forward`].
@@ -186,26 +189,26 @@ fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Res
     let modules = model.named_modules();
     let Some((_, info)) = modules.iter().find(|(n, _)| n == name) else {
         let names: Vec<&str> = modules.iter().map(|(n, _)| n.as_str()).collect();
-        return Err(Error::invalid("hook", format!("the model has no layer named {name:?}, but {names:?}")));
+        return Err(Error::invalid("hook", format!("the model has no layer named {name:?}; its layers: {names:?}")));
     };
     let Some(place) = info.place() else {
-        let help = "holds nothing, so that it cannot be told from others; hook the layer around it, or box it";
+        let help = "the layer is zero-sized, so its address does not identify it; hook the enclosing layer, or box it";
         return Err(Error::invalid("hook", format!("{} {help}", info.label(name))));
     };
     let mut hooks = HOOKS.write().unwrap_or_else(|e| e.into_inner());
     let id = hooks.last().map_or(0, |r| r.id + 1);
-    hooks.push(Registered { id, place, hook });
+    hooks.push(RegisteredHook { id, place, hook });
     Ok(HookGuard { id, _observer: Observer::new(), _model: PhantomData })
 }
 
-/// The hooks of a place. A hook may register and remove others: they are called without the lock.
+/// Returns the hooks of a module. They are called without the lock, since a hook may register and remove others.
 fn hooks_of(place: Option<ModuleId>) -> Vec<Hook> {
     let all = HOOKS.read().unwrap_or_else(|e| e.into_inner());
     all.iter().filter(|r| Some(r.place) == place).map(|r| r.hook.clone()).collect()
 }
 
-/// A module's computation, which is given what replaces its one input, and the hooks of its place.
-pub(crate) fn around(
+/// Runs a module's computation with its hooks. `compute` gets the replacement of the single input, if there is one.
+pub(crate) fn call_hooked(
     place: Option<ModuleId>,
     inputs: &[&Tensor],
     compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
@@ -223,7 +226,8 @@ pub(crate) fn around(
         match hook {
             Hook::Forward(hook) => y = hook(inputs, &y).unwrap_or(y),
             Hook::Backward(hook) if is_grad_enabled() && y.requires_grad() => {
-                // What is put out may be an input, or a parameter: others use that too, and it outlives the call.
+                // The output may be an input or a parameter, which has other uses and outlives the call: hook a view of
+                // it.
                 let axes: Vec<isize> = (0..y.rank() as isize).collect();
                 y = ops::permute(&y, &axes)?;
                 y.register_hook(move |g| hook(g));

@@ -1,4 +1,4 @@
-//! `Layer`: a module that is a function from one tensor to one tensor.
+//! The trait `Layer`: modules that map one tensor to one tensor.
 
 use crate::call;
 use crate::module::{Module, parameters_so_far};
@@ -6,11 +6,11 @@ use crate::summary::Summary;
 use pellucid_tensor::{DType, Result, Shape, Tensor, unwrap};
 use std::sync::Arc;
 
-/// A module with a computation of one input and one output: what [`Sequential`] is made of.
+/// A module that maps one tensor to one tensor; a [`Sequential`] consists of layers.
 ///
-/// One method is written, [`compute`](Layer::compute); one is called, [`forward`](Layer::forward), which also runs
-/// the [hooks](crate::hook) of the layer. A tuple of layers is a layer that applies them in order. Models of several
-/// inputs need no trait: they have methods, which [`hook::call`](crate::hook::call) makes visible to hooks.
+/// Implement [`compute`](Layer::compute); call [`forward`](Layer::forward), which also runs the [hooks](crate::hook) of
+/// the layer. A tuple of layers is a layer that applies them in order. A model of several inputs has plain methods
+/// instead; [`hook::call`](crate::hook::call) makes them visible to hooks.
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
@@ -35,13 +35,13 @@ use std::sync::Arc;
 ///
 /// [`Sequential`]: crate::Sequential
 pub trait Layer: Module {
-    /// The output for an input: the layer's mathematics.
+    /// Computes the output for an input.
     ///
     /// # Errors
-    /// Those of the operations to which `x` does not fit.
+    /// Those of the operations that reject `x`.
     fn compute(&self, x: &Tensor) -> Result<Tensor>;
 
-    /// The output for an input.
+    /// Returns the output for an input, and runs hooks.
     ///
     /// # Panics
     /// With the error of [`try_forward`](Layer::try_forward), at the caller's line.
@@ -51,38 +51,39 @@ pub trait Layer: Module {
         unwrap(self.try_forward(x))
     }
 
-    /// [`forward`](Layer::forward) as a result.
+    /// Returns the result of [`forward`](Layer::forward), or its error.
     ///
     /// # Errors
-    /// Those of [`compute`](Layer::compute). The error of a part of this layer is
-    /// [`Error::Layer`](pellucid_tensor::Error::Layer), with the part's path in this layer: `2.encoder (Linear)`.
+    /// Those of [`compute`](Layer::compute). If a part of this layer fails, the error is
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) with the part's path in this layer: `2.encoder (Linear)`.
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
         call::call_layer(self, x)
     }
 
-    /// The dtype of the inputs for which [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
-    /// [`summary`](Layer::summary) are asked: that of the first parameter, else `f32`.
+    /// Returns the input dtype that [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
+    /// [`summary`](Layer::summary) assume: that of the first parameter, else `f32`.
     fn input_dtype(&self) -> DType {
         parameters_so_far(self).first().map_or(DType::F32, |(_, p)| p.dtype())
     }
 
-    /// Whether this is an activation: the product before it then has a pre-activation that its gradient reads, which
-    /// a [plan](crate::graph::CapturePlan) lists.
+    /// Whether this is an activation. A [plan](crate::graph::CapturePlan) then lists the pre-activation of the layer
+    /// before it, which the gradient of the activation reads.
     fn is_activation(&self) -> bool {
         false
     }
 
-    /// The shape of the output for an input of this shape. Nothing is computed or changed, but layers that learn
-    /// their widths from their first input ([`Lazy`](crate::Lazy)) do so.
+    /// Returns the shape of the output for an input of this shape, without running a kernel. Only layers that learn
+    /// their widths from their first input ([`Lazy`](crate::Lazy)) change.
     ///
     /// # Errors
-    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names the layer that does not take its input, or whose output's shape depends on values.
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names the layer that rejects its input, or whose output shape
+    /// depends on values.
     fn output_shape(&self, input: &[usize]) -> Result<Shape> {
         call::output_shape(self, input)
     }
 
-    /// Makes the parameters of layers that learn their widths from their first input, for inputs of this shape.
-    /// What is there already stays.
+    /// Creates the parameters of layers that learn their widths from their first input, for inputs of this shape.
+    /// Existing parameters stay.
     ///
     /// # Errors
     /// Those of [`output_shape`](Layer::output_shape).
@@ -90,8 +91,8 @@ pub trait Layer: Module {
         self.output_shape(input).map(drop)
     }
 
-    /// Every layer with the shape of its output, its parameters and its work, for an input of this shape; it prints
-    /// as a table.
+    /// Returns a table of all layers for an input of this shape: output shapes, parameters and work. It implements
+    /// `Display`.
     ///
     /// ```
     /// use pellucid_nn::{Layer, Linear, Relu, sequential};
@@ -109,7 +110,8 @@ pub trait Layer: Module {
     }
 }
 
-/// What only points to a layer is that layer; but the place where it is kept may be the only one that it has.
+// A pointer to a layer forwards to it, without an id of its own: the box may be the only address that identifies a
+// zero-sized layer.
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<L: Layer + ?Sized> Layer for $pointer {
@@ -130,8 +132,8 @@ macro_rules! pointers {
 }
 pointers!(Box<L>, Arc<L>, &L);
 
-/// The dtype of the inputs of layers that follow one another: what the first with parameters takes, unless one before it says
-/// otherwise; those without take what comes.
+/// Returns the input dtype of layers in sequence: that of the first layer with parameters, unless an earlier layer
+/// overrides `input_dtype`. Layers without parameters accept any dtype.
 pub(crate) fn dtype_for<'a>(layers: impl IntoIterator<Item = &'a dyn Layer>) -> DType {
     for layer in layers {
         let dtype = layer.input_dtype();
@@ -166,7 +168,7 @@ tuples!(B 1, C 2, D 3, E 4, F 5, G 6);
 tuples!(B 1, C 2, D 3, E 4, F 5, G 6, H 7);
 
 impl<L: Layer> Layer for Option<L> {
-    /// The layer's output, or x itself where there is no layer.
+    /// Returns the layer's output, or x if there is no layer.
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         match self {
             Some(layer) => layer.try_forward(x),

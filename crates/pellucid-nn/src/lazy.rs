@@ -9,13 +9,14 @@ use crate::visit::{Part, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor, eager};
 use std::sync::OnceLock;
 
-type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
+type LayerFactory<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 
-/// A layer that is made when it first sees the shape of an input, by [`forward`](Layer::forward) or
-/// [`build`](Layer::build); from then on it is that layer. Before, its parameters are not there to be given to an optimizer, or
-/// to be frozen: [`parameters`](Module::parameters) and [`freeze`](Module::freeze) refuse a model that is not built. Their dtype
-/// is the [default](init::default_dtype) of when this is made. [`train`](Module::train) and [`eval`](Module::eval) before it is
-/// built set the mode that the layer then has.
+/// A layer that is created when it first sees the shape of an input, in [`forward`](Layer::forward) or
+/// [`build`](Layer::build).
+///
+/// Before that it has no parameters: [`parameters`](Module::parameters) and [`freeze`](Module::freeze) panic.
+/// Parameters get the [default dtype](init::default_dtype) at the time of `new`. [`train`](Module::train) and
+/// [`eval`](Module::eval) before the build set the mode of the later layer.
 ///
 /// ```
 /// use pellucid_nn::{Flatten, Layer, Linear, Module, Relu, sequential};
@@ -28,21 +29,21 @@ type Make<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub struct Lazy<L> {
-    make: Make<L>,
+    make: LayerFactory<L>,
     dtype: DType,
     layer: OnceLock<L>,
-    /// The mode that the layer gets when it is made, if that was set before.
+    /// The mode that the layer gets when it is created.
     training: Training,
 }
 
 impl<L> Lazy<L> {
-    /// A layer that `make` makes for the shape of its first input.
+    /// Creates a lazy layer; `make` creates the layer for the shape of its first input.
     pub fn new(make: impl Fn(&Shape) -> Result<L> + Send + Sync + 'static) -> Lazy<L> {
         let (dtype, layer) = (init::default_dtype(), OnceLock::new());
         Lazy { make: Box::new(make), dtype, layer, training: Training::new() }
     }
 
-    /// The same layer with options: `with` gets the layer when it is made, and returns it as it shall be.
+    /// Adds options: `with` is applied to the layer when it is created.
     ///
     /// ```
     /// use pellucid_nn::{Conv2d, Layer};
@@ -58,12 +59,12 @@ impl<L> Lazy<L> {
         Lazy { dtype: self.dtype, training: self.training, ..Lazy::new(move |input| make(input).map(&with)) }
     }
 
-    /// The layer, if it is there.
+    /// Returns the layer, if it is built.
     pub fn get(&self) -> Option<&L> {
         self.layer.get()
     }
 
-    /// The layer, made for inputs of this shape if it is not there.
+    /// Returns the layer; creates it for inputs of this shape if it is not built.
     fn made_for(&self, input: &Shape) -> Result<&L>
     where
         L: Module,
@@ -71,12 +72,13 @@ impl<L> Lazy<L> {
         if let Some(layer) = self.layer.get() {
             return Ok(layer);
         }
-        // Its first values exist even if what it is made in is only traced.
-        let layer = eager(|| init::in_dtype(self.dtype, || (self.make)(input))).map_err(|e| call::failed(self, e))?;
+        // Initial values are computed even while the first call is only traced.
+        let layer =
+            eager(|| init::in_dtype(self.dtype, || (self.make)(input))).map_err(|e| call::with_failed_path(self, e))?;
         if !self.training.get() {
             layer.eval();
         }
-        // Another thread may have been first: its layer is the one.
+        // If another thread was first, its layer is used.
         Ok(self.layer.get_or_init(|| layer))
     }
 }

@@ -1,15 +1,15 @@
 //! Neural networks: modules and their parameters, layers, losses, optimizers, schedules.
 //!
-//! - [`Module`], what has parameters, and `#[derive(Module)]`, which finds them.
-//! - [`Layer`], a module that is a function of one tensor, and the layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
-//!   [`LayerNorm`], [`Embedding`], [`Dropout`], pools, padding, activations; [`Sequential`] and tuples of them.
-//! - [`MultiheadAttention`] and [`Transformer`]s, [`Rnn`], [`Gru`] and [`Lstm`]: what reads sequences.
-//! - [`loss`]: what training makes small. [`init`]: what parameters start with.
-//! - [`optim`]: how it is made small, and with which learning rate. [`graph`]: whole steps of it, recorded once.
+//! - [`Module`]: a type with parameters. `#[derive(Module)]` finds them.
+//! - [`Layer`]: a module that maps one tensor to one tensor. Layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
+//!   [`LayerNorm`], [`Embedding`], [`Dropout`], pooling, padding, activations; [`Sequential`] and tuples of layers.
+//! - Sequence models: [`MultiheadAttention`], [`Transformer`], [`Rnn`], [`Gru`] and [`Lstm`].
+//! - [`loss`]: loss functions. [`init`]: initialisation of parameters.
+//! - [`optim`]: optimizers and learning rate schedules. [`graph`]: whole training steps, recorded once.
 //!
-//! Everything here is written in tensor operations; nothing sees an array or a kernel. What changes
-//! from step to step (learning rates, step counts, dropout masks) is a tensor or drawn on the
-//! device, so a training step can be captured and replayed.
+//! All layers are written in tensor operations and contain no kernels. Values that change from step to step (learning
+//! rates, step counts, dropout masks) are tensors or drawn on the device, so a training step can be captured and
+//! replayed.
 //!
 //! ```
 //! use pellucid_nn::{loss, optim, sequential, Layer, Linear, Module, Relu};
@@ -30,7 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-// `#[derive(Module)]` names what it needs as `::pellucid::nn::..`: here that is this crate.
+// `#[derive(Module)]` refers to `::pellucid::nn::..`, which is this crate here.
 extern crate self as pellucid;
 
 mod attention;

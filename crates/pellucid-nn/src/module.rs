@@ -1,4 +1,4 @@
-//! `Module`: what has parameters. One method is written, by the derive; all others follow from it.
+//! The trait `Module` of types with parameters. The derive implements one method; all others follow from it.
 
 use crate::parameter::{Buffer, Choice, Parameter, Training};
 use crate::state::{self, Keys, StateDict};
@@ -9,10 +9,10 @@ use std::fmt::Display;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-/// Something with parameters and buffers, found by walking its fields.
+/// A type with parameters and buffers, which are found by visiting its fields.
 ///
-/// Derive it; a model's computation is then a plain method, or a [`Layer`](crate::Layer) where it
-/// takes one tensor to another:
+/// Derive it; a model's computation is then a plain method, or a [`Layer`](crate::Layer) if it
+/// maps one tensor to another:
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
@@ -40,33 +40,33 @@ use std::sync::{Arc, OnceLock};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a module",
     note = "a field of a module is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple, map or `Box` of these, or a plain number",
-    note = "derive `Module` for your own types, and mark what holds no parameters `#[module(skip)]`"
+    note = "derive `Module` for your own types, and mark fields without parameters `#[module(skip)]`"
 )]
 pub trait Module: Send + Sync {
-    /// Shows every module, parameter, buffer and training mode to the visitor, each under its name.
+    /// Calls the visitor with every module, parameter, buffer and training mode, each with its name.
     fn visit(&self, visitor: &mut Visitor<'_>);
 
-    /// Every parameter with its name (`layers.0.weight`), in the order of the fields; a shared one
+    /// Returns every parameter with its name (`layers.0.weight`), in the order of the fields; a shared one
     /// once, under its first name.
     ///
     /// # Panics
-    /// If there is a [`Lazy`](crate::Lazy) layer that is not built: an optimizer would never see its parameters.
+    /// If a [`Lazy`](crate::Lazy) layer is not built: an optimizer would miss its parameters.
     #[track_caller]
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
         unwrap(built(self, "parameters"));
         parameters_so_far(self)
     }
 
-    /// Every parameter, in the order of the fields; a shared one once.
+    /// Returns every parameter, in the order of the fields; a shared one once.
     ///
     /// # Panics
-    /// As [`named_parameters`](Module::named_parameters).
+    /// Those of [`named_parameters`](Module::named_parameters).
     #[track_caller]
     fn parameters(&self) -> Vec<Parameter> {
         self.named_parameters().into_iter().map(|(_, parameter)| parameter).collect()
     }
 
-    /// Every buffer with its name, in the order of the fields; a shared one once.
+    /// Returns every buffer with its name, in the order of the fields; a shared one once.
     fn named_buffers(&self) -> Vec<(String, Buffer)> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
@@ -80,12 +80,12 @@ pub trait Module: Send + Sync {
         found
     }
 
-    /// Every buffer, in the order of the fields; a shared one once.
+    /// Returns every buffer, in the order of the fields; a shared one once.
     fn buffers(&self) -> Vec<Buffer> {
         self.named_buffers().into_iter().map(|(_, buffer)| buffer).collect()
     }
 
-    /// This module, named `""`, and every module in it, in the order of the fields.
+    /// Returns this module, named `""`, and every module in it, in the order of the fields.
     ///
     /// ```
     /// use pellucid_nn::{Linear, Module, Relu, sequential};
@@ -104,8 +104,7 @@ pub trait Module: Send + Sync {
         found
     }
 
-    /// The modules that are this one's own parts: those of [`named_modules`](Module::named_modules) that no other
-    /// part holds.
+    /// Returns the direct children: the modules of [`named_modules`](Module::named_modules) that no other child holds.
     fn named_children(&self) -> Vec<(String, PartInfo)> {
         let mut found: Vec<(String, PartInfo)> = Vec::new();
         for (name, info) in self.named_modules().into_iter().filter(|(name, _)| !name.is_empty()) {
@@ -117,16 +116,16 @@ pub trait Module: Send + Sync {
         found
     }
 
-    /// The number of values that are learnt: the sizes of all parameters, added up.
+    /// Returns the number of values in all parameters.
     ///
     /// # Panics
-    /// As [`named_parameters`](Module::named_parameters).
+    /// Those of [`named_parameters`](Module::named_parameters).
     #[track_caller]
     fn parameter_count(&self) -> usize {
         self.parameters().iter().map(|p| p.size()).sum()
     }
 
-    /// Leaves every parameter without a gradient: the next backward pass starts from none.
+    /// Removes the gradient of every parameter.
     fn zero_grad(&self) {
         walk(self, |_, part| {
             if let Part::Parameter(parameter) = part {
@@ -135,38 +134,38 @@ pub trait Module: Send + Sync {
         });
     }
 
-    /// Every parameter stays as it is in training: no gradient is computed for it, and optimizers leave it alone. To
-    /// freeze a part of a model, freeze that part.
+    /// Freezes every parameter: no gradient is computed for it, and optimizers do not update it. To freeze a part of a
+    /// model, call this method of the part.
     ///
     /// # Panics
-    /// If there is a [`Lazy`](crate::Lazy) layer that is not built: its parameters would be learnt.
+    /// If a [`Lazy`](crate::Lazy) layer is not built: its parameters would be trained.
     #[track_caller]
     fn freeze(&self) {
         unwrap(built(self, "freeze"));
         set_requires_grad(self, false);
     }
 
-    /// Every parameter is learnt again.
+    /// Makes every parameter trainable again.
     fn unfreeze(&self) {
         set_requires_grad(self, true);
     }
 
-    /// Every layer behaves as in training: dropout drops.
+    /// Sets training mode in every layer; dropout, for example, is active.
     fn train(&self) {
         set_training(self, true);
     }
 
-    /// Every layer behaves as in use: dropout passes everything on.
+    /// Sets evaluation mode in every layer; dropout, for example, is inactive.
     fn eval(&self) {
         set_training(self, false);
     }
 
-    /// Moves all parameters and buffers to `device`, in place: they stay the same tensors, so that optimizers and recorded
-    /// steps that hold them stay attached. Today there is one device, the CPU, and every tensor is there already.
+    /// Moves all parameters and buffers to `device` in place. They stay the same tensors, so optimizers and recorded
+    /// steps keep working. Today there is one device, the CPU, and every tensor is on it.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] names the first parameter or buffer that is on a device from which there is no way to
-    /// this one; nothing has moved then.
+    /// [`Error::DeviceUnavailable`] names the first parameter or buffer that cannot be copied to this device; then
+    /// nothing is moved.
     fn to(&self, device: Device) -> Result<()> {
         let elsewhere = |(name, tensor): (String, Tensor)| {
             let reason = format!("`{name}` is on {}, and no copy exists between these devices", tensor.device());
@@ -175,10 +174,10 @@ pub trait Module: Send + Sync {
         names_of(self, |_| true).into_iter().find_map(elsewhere).map_or(Ok(()), Err)
     }
 
-    /// Whether a step with this module can be captured.
+    /// Returns an error if a step with this module cannot be captured.
     ///
     /// # Errors
-    /// [`Error::Layer`] names the first part that says `#[module(no_capture = "..")]`, with its reason.
+    /// [`Error::Layer`] names the first part with `#[module(no_capture = "..")]`, and its reason.
     fn supports_capture(&self) -> Result<()> {
         let refusal = |(name, info): (String, PartInfo)| {
             let source = Box::new(Error::invalid("capture", info.refuses_capture?));
@@ -187,25 +186,24 @@ pub trait Module: Send + Sync {
         self.named_modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
     }
 
-    /// A snapshot of all parameters and buffers by name: copies, which later training leaves alone. A shared one is there
-    /// once, under its first name; a [buffer that is not persistent](Buffer::non_persistent) is not.
+    /// Returns copies of all parameters and buffers by name; later training does not change them. A shared value is
+    /// included once, under its first name. A [non-persistent buffer](Buffer::non_persistent) is left out.
     ///
     /// # Panics
-    /// With [`Error::OutOfMemory`], or if a value does not
-    /// exist (inside a captured step).
+    /// With [`Error::OutOfMemory`], or inside a captured step, where values do not exist.
     #[track_caller]
     fn state_dict(&self) -> StateDict {
         state::snapshot(&first_names(names_of(self, Buffer::is_persistent)))
     }
 
-    /// Takes over all parameters and buffers from a state dict, in place: optimizers and other
-    /// holders of the parameters see the new values. Values are converted to the dtype that the
-    /// module has. One that is shared may go by any of its names, or by several.
+    /// Loads all parameters and buffers from a state dict in place: optimizers and other holders of the parameters see
+    /// the new values. Values are converted to the dtype of the module. A shared value may have any of its names, or
+    /// several.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if a name is missing, unexpected or has another shape; [`Error::InvalidArgument`] if names of a
-    /// shared value have different ones; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is to be built first.
-    /// Nothing has changed then.
+    /// [`Error::StateDict`] if a name is missing or unexpected, or a shape differs; [`Error::InvalidArgument`] if the
+    /// names of a shared value have different values; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not
+    /// built. On error nothing is changed.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         state::load(&names_of(self, Buffer::is_persistent), state).map_err(|error| match &error {
             Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
@@ -215,12 +213,12 @@ pub trait Module: Send + Sync {
         })
     }
 
-    /// [`load_state_dict`](Module::load_state_dict) of what both have: names that only one of them has are left
-    /// alone, and returned.
+    /// Loads the values whose names both the module and the state dict have, as
+    /// [`load_state_dict`](Module::load_state_dict) does. Returns the other names.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if a value has another shape, [`Error::InvalidArgument`] if names of a shared value have different
-    /// ones; nothing has changed then.
+    /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the names of a shared value have
+    /// different values. On error nothing is changed.
     fn load_matching(&self, state: &StateDict) -> Result<Keys> {
         state::load_matching(&names_of(self, Buffer::is_persistent), state)
     }
@@ -241,12 +239,12 @@ fn set_training(module: &(impl Module + ?Sized), training: bool) {
 fn set_requires_grad(module: &(impl Module + ?Sized), required: bool) {
     walk(module, |_, part| {
         if let Part::Parameter(parameter) = part {
-            parameter.set_requires_grad(required).expect("a parameter is a leaf, and a float");
+            parameter.set_requires_grad(required).expect("a parameter is a leaf of a float dtype");
         }
     });
 }
 
-/// Refuses a module with a layer whose parameters are still to be made.
+/// Returns an error if the module has a layer that is not built.
 fn built(module: &(impl Module + ?Sized), op: &'static str) -> Result<()> {
     let mut found = None;
     walk(module, |name, part| {
@@ -257,12 +255,11 @@ fn built(module: &(impl Module + ?Sized), op: &'static str) -> Result<()> {
         }
     });
     let Some(layer) = found else { return Ok(()) };
-    let help =
-        "its parameters are made for the shape of its first input; call build() of the model first, or run it once";
+    let help = "its parameters depend on the shape of its first input; call build() of the model first, or run it once";
     Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
 }
 
-/// [`Module::named_parameters`] of what is there, whether or not all layers are built.
+/// Returns the named parameters that exist, whether or not all layers are built.
 pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
@@ -276,7 +273,8 @@ pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String,
     found
 }
 
-/// Parameters, and the buffers that `takes` takes, by name, in the order of the fields; a shared one under each of its names.
+/// Returns parameters, and the buffers for which `takes` is true, in the order of the fields; a shared one under each
+/// of its names.
 fn names_of(module: &(impl Module + ?Sized), takes: impl Fn(&Buffer) -> bool) -> Vec<(String, Tensor)> {
     let mut found = Vec::new();
     walk(module, |name, part| match part {
@@ -287,26 +285,25 @@ fn names_of(module: &(impl Module + ?Sized), takes: impl Fn(&Buffer) -> bool) ->
     found
 }
 
-/// The first name alone of what is shared.
+/// Keeps only the first name of a shared tensor.
 fn first_names(mut named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
     let mut seen = HashSet::new();
     named.retain(|(_, tensor)| seen.insert(view(tensor)));
     named
 }
 
-/// All parameters and buffers by name; a shared one once.
+/// Returns all parameters and buffers by name; a shared one once.
 pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
     first_names(names_of(module, |_| true))
 }
 
-/// What two handles of one tensor have in common, and two tensors do not: the storage, and where in
-/// it the elements begin.
+/// Returns a key that is equal for handles of the same tensor: the storage, and the offset of the first element in it.
 pub(crate) fn identity(tensor: &Tensor) -> (usize, usize) {
     let array = tensor.array();
     (Arc::as_ptr(array.storage()).cast::<()>().addr(), array.layout().offset())
 }
 
-/// The same, and how the elements lie: another view of a tensor is a value of its own in state dicts, with its own shape.
+/// Returns [`identity`] and the layout. In state dicts another view of a tensor is a separate value with its own shape.
 pub(crate) fn view(tensor: &Tensor) -> ((usize, usize), Layout) {
     (identity(tensor), tensor.array().layout().clone())
 }
@@ -371,7 +368,7 @@ impl<M: Module> Module for OnceLock<M> {
     }
 }
 
-/// Modules by name; see [`ModuleDict`](crate::ModuleDict) for one that keeps the order in which they were put in.
+/// Modules by name; [`ModuleDict`](crate::ModuleDict) keeps the order of insertion instead.
 impl<K: Display + Send + Sync, M: Module> Module for BTreeMap<K, M> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         for (name, part) in self {
@@ -380,7 +377,7 @@ impl<K: Display + Send + Sync, M: Module> Module for BTreeMap<K, M> {
     }
 }
 
-/// Modules by name, in the order of the names: that of the map is another one in every run.
+/// Modules by name, in sorted order, since the order of a `HashMap` differs from run to run.
 impl<K: Display + Ord + Send + Sync, M: Module, S: Send + Sync> Module for HashMap<K, M, S> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         let mut parts: Vec<(&K, &M)> = self.iter().collect();
@@ -391,7 +388,7 @@ impl<K: Display + Ord + Send + Sync, M: Module, S: Send + Sync> Module for HashM
     }
 }
 
-/// What only points to a module has no name of its own.
+// A pointer to a module adds no level to names.
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<M: Module + ?Sized> Module for $pointer {
@@ -403,7 +400,7 @@ macro_rules! pointers {
 }
 pointers!(Box<M>, Arc<M>, &M);
 
-/// Plain values have no parameters.
+// Plain values have no parameters.
 macro_rules! plain {
     ($($t:ty),*) => {$(
         impl Module for $t {

@@ -1,4 +1,4 @@
-//! What a module owns: parameters, which are learnt; buffers, which are kept; the training mode; and ways to choose from.
+//! The values that a module owns: trained parameters, buffers, the training mode, and choices of a path.
 
 use pellucid_tensor::ops::Operand;
 use pellucid_tensor::{HostFlag, Tensor};
@@ -6,14 +6,14 @@ use std::ops::Deref;
 
 /// A tensor that training changes: a leaf that requires a gradient.
 ///
-/// It dereferences to its [`Tensor`]. Clones are handles of the same parameter, so two layers that
-/// hold one share it (tied weights); a module then counts it once, under the name that comes first.
+/// It dereferences to its [`Tensor`]. Clones are handles of the same parameter, so two layers may
+/// share it (tied weights); a module then counts it once, under its first name.
 /// `parameter.set_requires_grad(false)` freezes it.
 #[derive(Clone, Debug)]
 pub struct Parameter(Tensor);
 
 impl Parameter {
-    /// A parameter with these values, whatever they were computed from.
+    /// Creates a parameter with these values, detached from their computation.
     ///
     /// # Panics
     /// If the dtype is not a float.
@@ -22,7 +22,7 @@ impl Parameter {
         Parameter(values.detach().requires_grad_(true))
     }
 
-    /// The tensor.
+    /// Returns the tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.0
     }
@@ -41,7 +41,7 @@ impl<'a> From<&'a Parameter> for Operand<'a> {
     }
 }
 
-/// A tensor that belongs to a module's state but is not learnt: running statistics, a position
+/// A tensor that belongs to a module's state but is not trained: running statistics, a position
 /// table, an optimizer's momentum. It requires no gradient and is written in place.
 ///
 /// It dereferences to its [`Tensor`]; clones are handles of the same buffer.
@@ -52,12 +52,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer with these values, of any dtype.
+    /// Creates a buffer with these values, of any dtype.
     pub fn new(values: Tensor) -> Buffer {
         Buffer { tensor: values.detach(), persistent: true }
     }
 
-    /// A buffer that can be computed anew, such as a mask: it is no part of state dicts, but of everything else.
+    /// Creates a buffer that can be recomputed, such as a mask: state dicts leave it out.
     ///
     /// ```
     /// # extern crate pellucid_nn as pellucid;
@@ -77,12 +77,12 @@ impl Buffer {
         Buffer { persistent: false, ..Buffer::new(values) }
     }
 
-    /// Whether it is part of state dicts.
+    /// Whether state dicts include it.
     pub fn is_persistent(&self) -> bool {
         self.persistent
     }
 
-    /// The tensor.
+    /// Returns the tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
@@ -101,21 +101,20 @@ impl<'a> From<&'a Buffer> for Operand<'a> {
     }
 }
 
-/// Whether a module is being trained (as it is when it is made) or evaluated. A layer that behaves
-/// differently in the two holds one, and [`Module::train`](crate::Module::train) and
-/// [`Module::eval`](crate::Module::eval) set it.
+/// The mode of a module: training, the initial mode, or evaluation. A layer whose behaviour depends on the mode holds
+/// one; [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) set it.
 ///
-/// A captured step has a recording for either mode that it meets. Clones are set on their own.
+/// A captured step has one recording for each mode that it runs in. A clone has a mode of its own.
 #[derive(Clone, Debug)]
 pub struct Training(HostFlag);
 
 impl Training {
-    /// In training.
+    /// Creates a mode that is set to training.
     pub fn new() -> Training {
         Training(HostFlag::new(1))
     }
 
-    /// True in training, false in evaluation.
+    /// Returns true in training, false in evaluation.
     pub fn get(&self) -> bool {
         self.0.get() == 1
     }
@@ -125,7 +124,7 @@ impl Training {
         self.replace(training);
     }
 
-    /// Sets the mode and returns the one before, which is there to be put back.
+    /// Sets the mode and returns the previous one.
     pub fn replace(&self, training: bool) -> bool {
         self.0.replace(usize::from(training)) == 1
     }
@@ -137,25 +136,26 @@ impl Default for Training {
     }
 }
 
-/// Which way a module with several goes: a number of the host's, set between calls, never computed from values.
+/// The path that a module with several paths takes: a host value that is set between calls, never computed from
+/// tensors.
 ///
-/// A captured step has a recording for each way that it meets; a walk finds all choices of a model
-/// ([`graph::path_of`](crate::graph::path_of)). Clones are chosen on their own.
+/// A captured step has one recording for each path that it runs. [`graph::path_of`](crate::graph::path_of) returns all
+/// choices of a model. A clone has a choice of its own.
 #[derive(Clone, Debug)]
 pub struct Choice(HostFlag);
 
 impl Choice {
-    /// This way, to begin with.
+    /// Creates a choice that is set to this path.
     pub fn new(way: usize) -> Choice {
         Choice(HostFlag::new(way))
     }
 
-    /// The way.
+    /// Returns the path.
     pub fn get(&self) -> usize {
         self.0.get()
     }
 
-    /// Chooses another one.
+    /// Selects another path.
     pub fn set(&self, way: usize) {
         self.0.set(way);
     }

@@ -1,13 +1,13 @@
-//! Containers: `Sequential`, layers of any kinds one after the other; `ModuleList` and `ModuleDict`.
+//! Containers of modules: `Sequential`, `ModuleList` and `ModuleDict`.
 
 use crate::layer::{Layer, dtype_for};
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_tensor::{DType, Result, Tensor};
 
-/// Layers that are applied in order, each to the output of the one before.
+/// Layers that are applied in order, each to the output of the previous one.
 ///
-/// The parameters are named by position, as in PyTorch: `0.weight`, `2.bias`. Made by
+/// The parameters are named by position, as in PyTorch: `0.weight`, `2.bias`. Create it with
 /// [`sequential!`](crate::sequential!), or layer by layer:
 ///
 /// ```
@@ -28,7 +28,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// No layer yet: the identity.
+    /// Creates a container without layers: the identity.
     pub fn new() -> Sequential {
         Sequential::default()
     }
@@ -38,7 +38,7 @@ impl Sequential {
         self.layers.push(Box::new(layer));
     }
 
-    /// The layers, in order.
+    /// Returns the layers, in order.
     pub fn layers(&self) -> &[Box<dyn Layer>] {
         &self.layers
     }
@@ -72,7 +72,7 @@ impl FromIterator<Box<dyn Layer>> for Sequential {
     }
 }
 
-/// A [`Sequential`](crate::Sequential) of these layers.
+/// Creates a [`Sequential`](crate::Sequential) of these layers.
 ///
 /// ```
 /// use pellucid_nn::{sequential, Dropout, Linear, Module, Relu};
@@ -89,10 +89,10 @@ macro_rules! sequential {
     }};
 }
 
-/// Modules by position, named `0`, `1`, ...: a plain vector, which is a module as it is.
+/// Modules by position, named `0`, `1`, ...: a plain vector.
 pub type ModuleList<M = Box<dyn Layer>> = Vec<M>;
 
-/// Modules by name, in the order in which they were put in.
+/// Modules by name, in the order of insertion.
 ///
 /// ```
 /// use pellucid_nn::{Layer, Linear, Module, ModuleDict};
@@ -115,12 +115,12 @@ impl<M> Default for ModuleDict<M> {
 }
 
 impl<M> ModuleDict<M> {
-    /// No module yet.
+    /// Creates a container without modules.
     pub fn new() -> ModuleDict<M> {
         ModuleDict::default()
     }
 
-    /// Puts a module in under a name, and returns the one that had it before.
+    /// Inserts a module and returns the previous one of this name.
     pub fn insert(&mut self, name: impl Into<String>, module: M) -> Option<M> {
         let name = name.into();
         match self.entries.iter_mut().find(|(n, _)| *n == name) {
@@ -132,28 +132,28 @@ impl<M> ModuleDict<M> {
         }
     }
 
-    /// Takes the module of this name out.
+    /// Removes and returns the module of this name.
     pub fn remove(&mut self, name: &str) -> Option<M> {
         let at = self.entries.iter().position(|(n, _)| n == name)?;
         Some(self.entries.remove(at).1)
     }
 
-    /// The module of this name.
+    /// Returns the module of this name.
     pub fn get(&self, name: &str) -> Option<&M> {
         self.iter().find(|(n, _)| *n == name).map(|(_, module)| module)
     }
 
-    /// Names and modules, in order.
+    /// Iterates over names and modules, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &M)> {
         self.entries.iter().map(|(name, module)| (name.as_str(), module))
     }
 
-    /// The number of modules.
+    /// Returns the number of modules.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if there is none.
+    /// Returns true if there is no module.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -166,7 +166,7 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
     /// If there is no module of this name.
     #[track_caller]
     fn index(&self, name: &str) -> &M {
-        self.get(name).unwrap_or_else(|| panic!("no module is named {name:?}"))
+        self.get(name).unwrap_or_else(|| panic!("there is no module named {name:?}"))
     }
 }
 

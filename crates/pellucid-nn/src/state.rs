@@ -8,24 +8,24 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Tensors by name, in alphabetical order.
 pub type StateDict = BTreeMap<String, Tensor>;
 
-/// Copies of these values.
+/// Copies values into a state dict.
 #[track_caller]
 pub(crate) fn snapshot(own: &[(String, Tensor)]) -> StateDict {
     let copies = own.iter().map(|(name, tensor)| Ok((name.clone(), ops::copy(&tensor.detach())?)));
     unwrap(copies.collect::<Result<_>>())
 }
 
-/// Names that only one of a module and a state dict has.
+/// The names that only a module or only a state dict has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// Those that the module has and the state dict has not.
+    /// Names that only the module has.
     pub missing: Vec<String>,
-    /// Those that the state dict has and the module has not.
+    /// Names that only the state dict has.
     pub unexpected: Vec<String>,
 }
 
-/// A state dict with other names: `map` says what a name becomes, or `None` for a value to leave out. It reads files
-/// of other systems, whose layers go by other names.
+/// Returns a state dict with other names. `map` returns the new name of a value, or `None` to leave it out. Use it for
+/// files of other systems, whose layers have other names.
 ///
 /// ```
 /// use pellucid_nn::{Linear, Module, rename};
@@ -36,7 +36,7 @@ pub struct Keys {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
-/// A state dict is a plain map: values that lie otherwise are turned on the way, such as GPT-2's weights `[in, out]`.
+/// A state dict is a plain map, so values can be transformed as well, such as GPT-2's weights of shape `[in, out]`.
 ///
 /// ```
 /// use pellucid_nn::{Linear, Module, StateDict};
@@ -53,14 +53,15 @@ pub struct Keys {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
-/// Several files are one state dict when one [extends](Extend::extend) the other.
+/// To merge several files, [extend](Extend::extend) one state dict by the others.
 pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateDict {
     state.iter().filter_map(|(name, value)| Some((map(name)?, value.clone()))).collect()
 }
 
-/// A state dict in which values are joined along their first axis: those whose names differ in which of `parts` they have,
-/// in this order, under the name that has `whole` in its place. Other values stay. It reads files of systems that keep
-/// apart what is one matrix here.
+/// Concatenates values along their first axis, for files of systems that store one matrix as several.
+///
+/// A group consists of the values whose names differ only in which of `parts` they contain. It is concatenated in the
+/// order of `parts`, under the name with `whole` in place of the part. Other values are kept.
 ///
 /// ```
 /// use pellucid_nn::{StateDict, join};
@@ -74,7 +75,7 @@ pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateD
 /// ```
 ///
 /// # Errors
-/// [`Error::StateDict`] names what is missing of a group; [`Error::ShapeMismatch`] for values that do not fit together.
+/// [`Error::StateDict`] names the missing values of a group; [`Error::ShapeMismatch`] if shapes do not match.
 pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict> {
     let mut joined = StateDict::new();
     for (name, value) in state {
@@ -87,7 +88,7 @@ pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict>
         if !missing.is_empty() {
             return Err(Error::StateDict { missing, unexpected: vec![], misshaped: vec![] });
         }
-        // The whole is made when its first part comes along, whichever that is.
+        // The first part that is found, whichever it is, triggers the concatenation.
         if let Entry::Vacant(place) = joined.entry(name.replacen(part, whole, 1)) {
             let values: Vec<&Tensor> = names.iter().map(|name| &state[name]).collect();
             place.insert(ops::concatenate(&values, 0)?);
@@ -96,42 +97,42 @@ pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict>
     Ok(joined)
 }
 
-/// Writes `state` into `own`, where a shared value has an entry for each of its names, or says what does not fit and writes
-/// nothing.
+/// Copies the values of `state` into `own`, which has one entry for each name of a shared value. On error nothing is
+/// written.
 pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
     write(own, state, true).map(drop)
 }
 
-/// [`load`] of the names that both have; returns the others.
+/// Loads the names that both have, as [`load`] does, and returns the others.
 pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Result<Keys> {
     write(own, state, false)
 }
 
-/// A value of a module or an optimizer with the names that it goes by: several where it is shared.
-struct Own<'a> {
+/// A value of a module or an optimizer with its names; a shared value has several.
+struct NamedValue<'a> {
     names: Vec<&'a str>,
     tensor: &'a Tensor,
 }
 
-impl<'a> Own<'a> {
-    fn all(own: &'a [(String, Tensor)]) -> Vec<Own<'a>> {
-        let (mut all, mut places) = (Vec::<Own<'_>>::new(), HashMap::new());
+impl<'a> NamedValue<'a> {
+    fn all(own: &'a [(String, Tensor)]) -> Vec<NamedValue<'a>> {
+        let (mut all, mut places) = (Vec::<NamedValue<'_>>::new(), HashMap::new());
         for (name, tensor) in own {
             let place = *places.entry(view(tensor)).or_insert(all.len());
             if place == all.len() {
-                all.push(Own { names: Vec::new(), tensor });
+                all.push(NamedValue { names: Vec::new(), tensor });
             }
             all[place].names.push(name);
         }
         all
     }
 
-    /// What a state dict has for it, by name.
+    /// Returns the entries of a state dict for this value.
     fn given<'s>(&self, state: &'s StateDict) -> impl Iterator<Item = (&'a str, &'s Tensor)> {
         self.names.iter().filter_map(|&name| Some((name, state.get(name)?)))
     }
 
-    /// What it shall be, in its dtype, if the state dict has something for it.
+    /// Returns the new value in its dtype, if the state dict has one.
     fn value(&self, state: &StateDict) -> Result<Option<Tensor>> {
         let mut given = self.given(state);
         let Some((name, first)) = given.next() else { return Ok(None) };
@@ -139,7 +140,7 @@ impl<'a> Own<'a> {
         let value = converted(first)?;
         for (other, again) in given.filter(|(_, again)| identity(again) != identity(first)) {
             if converted(again)?.to_bytes()? != value.to_bytes()? {
-                let reason = format!("{name} and {other} are one value in the module, and two in the state dict");
+                let reason = format!("{name} and {other} share one value in the module, but differ in the state dict");
                 return Err(Error::invalid("load_state_dict", reason));
             }
         }
@@ -148,7 +149,7 @@ impl<'a> Own<'a> {
 }
 
 fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
-    let values = Own::all(own);
+    let values = NamedValue::all(own);
     let absent = values.iter().filter(|value| value.given(state).next().is_none());
     let missing: Vec<String> = absent.map(|value| value.names[0].to_string()).collect();
     let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
@@ -162,7 +163,7 @@ fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Ke
         return Err(Error::StateDict { missing, unexpected, misshaped });
     }
     let _guard = no_grad();
-    // Whatever can fail (memory, a value that does not exist) fails before the first write.
+    // All fallible work (memory, missing values) is done before the first write.
     let found = values.iter().filter_map(|own| Some((own.tensor, own.value(state).transpose()?)));
     let found: Vec<(&Tensor, Tensor)> = found.map(|(own, value)| Ok((own, value?))).collect::<Result<_>>()?;
     found.iter().try_for_each(|(own, value)| ops::copy_(own, value))?;

@@ -1,4 +1,4 @@
-//! A model as a table: its layers, what they put out, and what they cost.
+//! The summary of a model: a table of its layers, their outputs and their costs.
 
 use crate::parameter::{Buffer, Parameter};
 use crate::visit::label;
@@ -8,37 +8,37 @@ use std::fmt;
 /// One call of a layer.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The layer's name; empty for the model itself, and for a layer that cannot be told from others.
+    /// The layer's name; empty for the model itself, and for a layer whose address does not identify it.
     pub name: String,
     /// The name of its type.
     pub class: &'static str,
-    /// How many calls it is inside of.
+    /// The number of enclosing calls.
     pub depth: usize,
     /// The shape of the output.
     pub output: Shape,
     /// Bytes of the output.
     pub bytes: usize,
-    /// What it does, with all layers inside.
+    /// The work of the layer, including its inner layers.
     pub work: Work,
 }
 
 /// The layers of a model in the order in which they are called; see [`Layer::summary`](crate::Layer::summary).
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// One a call.
+    /// One row for each call.
     pub rows: Vec<Row>,
-    /// The number of values that are learnt, shared ones once.
+    /// The number of values in parameters, shared ones once.
     pub parameters: usize,
-    /// Of these, how many are not frozen.
+    /// The number of these values that are not frozen.
     pub trainable: usize,
     /// Bytes of parameters and buffers.
     pub state_bytes: usize,
-    /// Bytes that innermost layers put out: about what a backward pass keeps.
+    /// Bytes of the outputs of innermost layers: about what a backward pass keeps.
     pub activation_bytes: usize,
-    /// What forward does.
+    /// The work of the forward pass.
     pub work: Work,
     input: Shape,
-    /// Names, sizes.
+    /// The names and sizes of all parameters.
     named: Vec<(String, usize)>,
 }
 
@@ -71,7 +71,8 @@ impl Summary {
         }
     }
 
-    /// The values that the layer of a row learns, with all layers inside; none for one without a name.
+    /// Returns the number of values in the parameters of a row's layer, including inner layers; 0 for a layer without a
+    /// name.
     pub fn parameters_of(&self, row: &Row) -> usize {
         if row.depth == 0 {
             return self.parameters;
@@ -82,7 +83,7 @@ impl Summary {
     }
 }
 
-/// 1234567 as `1,234,567`.
+/// Formats 1234567 as `1,234,567`.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -95,7 +96,7 @@ fn grouped(n: u64) -> String {
     text
 }
 
-/// With three digits and a unit: `1.54 M`, `97.7 Ki`.
+/// Formats a number with three digits and a unit: `1.54 M`, `97.7 Ki`.
 fn scaled(n: u64, step: f64, units: [&str; 5]) -> String {
     let mut value = n as f64;
     let mut unit = 0;
@@ -149,7 +150,7 @@ impl fmt::Display for Summary {
             }
         }
         let (all, learnt) = (grouped(self.parameters as u64), grouped(self.trainable as u64));
-        writeln!(f, "input {}; {all} parameters, {learnt} of them learnt", self.input)?;
+        writeln!(f, "input {}; {all} parameters, {learnt} of them trainable", self.input)?;
         let (state, activations) = (bytes(self.state_bytes), bytes(self.activation_bytes));
         write!(f, "{state} of state, {activations} of activations, {} FLOPs forward", flops(self.work.flops))
     }

@@ -1,4 +1,4 @@
-//! The walk over a module: which parts it has, under which names, and how a part is found again.
+//! Visiting the parts of a module: their names, and ids by which a part is found again.
 
 use crate::module::Module;
 use crate::parameter::{Buffer, Choice, Parameter, Training};
@@ -6,7 +6,7 @@ use std::any::type_name;
 use std::cell::Cell;
 use std::fmt::{Display, Write};
 
-/// What a visitor meets.
+/// A part of a module, as a visitor sees it.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
     /// A module; its parts follow.
@@ -17,45 +17,45 @@ pub enum Part<'a> {
     Buffer(&'a Buffer),
     /// The training mode of a layer.
     Training(&'a Training),
-    /// The way that the host chooses in a layer with several.
+    /// The path that the host selects in a layer with several paths.
     Choice(&'a Choice),
 }
 
-/// What is known of a module in a walk.
+/// Information about a module in a visit.
 #[derive(Clone, Copy, Debug)]
 pub struct PartInfo {
     class: &'static str,
-    /// The module itself, where it has a size; what holds it, where that has one.
+    /// The id of the module, or of its enclosing box if the module has size 0.
     place: Option<ModuleId>,
     /// Why a step with this module cannot be captured.
     pub(crate) refuses_capture: Option<&'static str>,
-    /// Whether its parameters are still to be made.
+    /// Whether its parameters do not exist yet.
     pub(crate) unbuilt: bool,
 }
 
 impl PartInfo {
-    /// The name of its type, without path and type arguments: `Linear`.
+    /// Returns the name of the type, without path and type arguments: `Linear`.
     pub fn class(&self) -> &'static str {
         class(self.class)
     }
 
-    /// Where it is, if it can be told from others.
+    /// Returns the id of the module, if it has a unique one.
     pub(crate) fn place(&self) -> Option<ModuleId> {
         self.place
     }
 
-    /// Its name and class.
+    /// Returns the module's name and class.
     pub(crate) fn label(&self, name: &str) -> String {
         label(name, self.class())
     }
 }
 
-/// `layers.2 (Linear)`, or `Linear` for one without a name.
+/// Returns `layers.2 (Linear)`, or `Linear` for a module without a name.
 pub(crate) fn label(name: &str, class: &str) -> String {
     if name.is_empty() { class.to_string() } else { format!("{name} ({class})") }
 }
 
-/// `Linear` of `pellucid_nn::linear::Linear`, `Lazy` of `pellucid_nn::lazy::Lazy<..>`, `tuple` of any tuple.
+/// Returns `Linear` for `pellucid_nn::linear::Linear`, `Lazy` for `pellucid_nn::lazy::Lazy<..>`, `tuple` for any tuple.
 pub(crate) fn class(type_name: &'static str) -> &'static str {
     if type_name.starts_with('(') {
         return "tuple";
@@ -64,8 +64,8 @@ pub(crate) fn class(type_name: &'static str) -> &'static str {
     plain.rsplit("::").next().unwrap_or(plain)
 }
 
-/// Where a value lies, and of which type it is: as long as it is borrowed, no other value has both. A value
-/// without a size lies nowhere.
+/// The address and the type of a value. While the value is borrowed, no other value has the same id. Zero-sized values
+/// have no id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ModuleId {
     address: usize,
@@ -80,30 +80,30 @@ impl ModuleId {
 }
 
 thread_local! {
-    /// The memory of the last walk's path: a recorded step walks its model in every launch, and allocates nothing.
+    /// The path buffer of the last visit. A recorded step visits its model in every launch, without an allocation.
     static PATH: Cell<String> = const { Cell::new(String::new()) };
 }
 
-/// Walks a module and shows every [`Part`] with its name to a function.
+/// A visitor of a module; it calls a function with every [`Part`] and its name.
 pub struct Visitor<'a> {
     path: String,
-    /// Where the present field lies.
+    /// The id of the current field.
     field: Option<ModuleId>,
     meet: &'a mut dyn FnMut(&str, Part<'_>),
 }
 
 impl<'a> Visitor<'a> {
-    /// A visitor that shows what it meets to `meet`.
+    /// Creates a visitor that calls `meet` with each part.
     pub fn new(meet: &'a mut dyn FnMut(&str, Part<'_>)) -> Visitor<'a> {
         Visitor { path: PATH.take(), field: None, meet }
     }
 
-    /// Says that the present field is this module, whose parts follow. With a reason, a step with it cannot be captured.
+    /// Reports the current field as this module; its parts follow. With a reason, a step with it cannot be captured.
     pub fn module<M: Module + ?Sized>(&mut self, module: &M, refuses_capture: Option<&'static str>) {
         self.module_as(module, type_name::<M>(), refuses_capture);
     }
 
-    /// [`module`](Visitor::module) under the name of a class that is not its type's.
+    /// Reports a module as [`module`](Visitor::module) does, under another class name than its type's.
     pub fn module_as<M: Module + ?Sized>(
         &mut self,
         module: &M,
@@ -114,25 +114,25 @@ impl<'a> Visitor<'a> {
         self.part(Part::Module(PartInfo { class, place, refuses_capture, unbuilt: false }));
     }
 
-    /// [`module`](Visitor::module) for one whose parameters are made when it first sees an input: as long as there are none,
-    /// [`parameters`](Module::parameters) are refused.
+    /// Reports a module as [`module`](Visitor::module) does, whose parameters are created at its first input. Until
+    /// then, [`parameters`](Module::parameters) panics.
     pub fn unbuilt<M: Module + ?Sized>(&mut self, module: &M) {
         let place = ModuleId::of(module).or(self.field);
         self.part(Part::Module(PartInfo { class: type_name::<M>(), place, refuses_capture: None, unbuilt: true }));
     }
 
-    /// Walks a part of the module that is being visited, under this name.
+    /// Visits a field of the current module, under this name.
     pub fn field(&mut self, name: impl Display, part: &(impl Module + ?Sized)) {
         let (length, outer) = (self.path.len(), self.field);
         let dot = if length == 0 { "" } else { "." };
-        write!(self.path, "{dot}{name}").expect("a string takes everything");
+        write!(self.path, "{dot}{name}").expect("writing to a String cannot fail");
         self.field = ModuleId::of(part);
         part.visit(self);
         self.path.truncate(length);
         self.field = outer;
     }
 
-    /// Shows a part under the name of the present field.
+    /// Reports a part under the name of the current field.
     pub fn part(&mut self, part: Part<'_>) {
         (self.meet)(&self.path, part);
     }

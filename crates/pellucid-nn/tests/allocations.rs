@@ -1,6 +1,6 @@
-//! A captured step allocates nothing when it is launched: not on the calling thread, not on any other.
+//! The launch of a captured step allocates no memory, on any thread.
 //!
-//! The allocator counts for the whole process, so the steps take turns in one test.
+//! The allocator counts for the whole process, so one test runs all steps in turn.
 
 use pellucid_nn::graph::GraphTrainer;
 use pellucid_nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
@@ -17,15 +17,15 @@ static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 /// The system's allocator, with a count of all threads' allocations.
 struct Counting;
 
-// SAFETY: every call goes on to the system's allocator unchanged; the counter allocates nothing.
+// SAFETY: every call is forwarded to the system's allocator unchanged; the counter allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the system's.
+        // SAFETY: `layout` has a non-zero size, by the contract of `GlobalAlloc::alloc`, which `System` shares.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: `alloc` above got the pointer from `System` for this `layout`, by the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -33,11 +33,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Launches the step a few times after two that warm up; what it allocates is added to `found`.
+/// Launches the step a few times after two warm-up launches, and adds its allocations to `found`.
 fn launches(name: &str, found: &mut Vec<String>, step: impl FnMut(&[Tensor]) -> Tensor, inputs: &[&Tensor]) {
     let mut step = capture(step, inputs).unwrap();
     let mut launch = || assert_eq!(step.launch(inputs).unwrap().len(), 1);
-    // Launches 2 and 3 of a debug build record again to compare.
+    // Debug builds record again in launches 2 and 3, to compare.
     let warm = if cfg!(debug_assertions) { 4 } else { 2 };
     (0..warm).for_each(|_| launch());
     let memory = Device::cpu().memory_stats();
@@ -154,7 +154,7 @@ fn others(found: &mut Vec<String>) {
     launches("others", found, step, &[&x, &wide, &positions, &table, &rows]);
 }
 
-/// The training face: batches that are copied into the buffers of a step for one of two shapes, and launched.
+/// A trainer: batches are copied into the buffers of a step for one of two shapes, and launched.
 fn trainer(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();

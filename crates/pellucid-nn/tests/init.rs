@@ -1,4 +1,4 @@
-//! First values: their distributions by their moments, what is not random exactly.
+//! Initialisation: moments of random schemes, exact values of the others.
 
 use pellucid_nn::init::{self, Fan, Nonlinearity};
 use pellucid_nn::{Bilinear, Conv2d, ConvTranspose2d, Embedding, Layer, Linear, Module, Padding, Parameter};
@@ -17,7 +17,8 @@ fn moments(values: &[f64]) -> [f64; 3] {
 const NORMAL: f64 = 3.0;
 const UNIFORM: f64 = 1.8;
 
-/// Five standard errors of each moment; those of the second and fourth are at most the normal distribution's.
+/// Checks each moment within five standard errors, which for the second and fourth are at most the normal
+/// distribution's.
 #[track_caller]
 fn distributed(what: &str, values: &Tensor, std: f64, fourth: f64) {
     let values = values.to_vec::<f64>();
@@ -53,7 +54,7 @@ fn distributions_have_their_moments() {
 }
 
 #[test]
-fn distributions_lie_where_they_are_told() {
+fn distributions_have_their_range() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(4);
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
@@ -62,15 +63,15 @@ fn distributions_lie_where_they_are_told() {
     let normal = init::normal([10_000], -2.0, 0.1).to_vec::<f64>();
     assert!((mean(&normal) + 2.0).abs() < 0.01);
     let half = init::trunc_normal([10_000], 7.0, 2.0, 7.0, 100.0).to_vec::<f64>();
-    // The mean of a half: μ + σ·√(2/π).
+    // The mean of a half-normal distribution: μ + σ·√(2/π).
     assert!(half.iter().all(|&v| v >= 7.0) && (mean(&half) - 7.0 - 2.0 * 0.7978845608).abs() < 0.1);
     let refused = catch_unwind(|| init::uniform([2], 1.0, 0.0)).unwrap_err();
     assert!(refused.downcast_ref::<String>().unwrap().contains("low <= high"));
 }
 
-/// The density of the standard normal distribution at ±1 and its mass between say the deviation: 1 − 2φ(1)/0.6827.
+/// The standard deviation follows from the normal density and mass within ±1: 1 − 2φ(1)/0.6827.
 #[test]
-fn a_truncated_normal_stays_inside() {
+fn a_truncated_normal_stays_in_its_range() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(2);
     let values = init::trunc_normal([100_000], 0.0, 2.0, -2.0, 2.0);
@@ -103,12 +104,12 @@ fn sparse_columns_have_their_zeros() {
 }
 
 #[test]
-fn what_is_not_random_is_exact() {
+fn deterministic_schemes_are_exact() {
     assert_eq!(init::constant([2, 2], 0.3).to_vec::<f32>(), [0.3; 4]);
     assert_eq!(init::zeros(2).to_vec::<f32>(), [0.0; 2]);
     assert_eq!(init::ones(2).to_vec::<f32>(), [1.0; 2]);
     assert_eq!(init::eye([2, 3]).to_vec::<f32>(), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
-    // A convolution with it passes channels on, group by group; channels beyond the inputs are 0.
+    // A convolution with it copies channels, group by group; channels beyond the inputs are 0.
     let conv = Conv2d::new(4, 6, 3).groups(2).padding(1).without_bias();
     init::dirac_(&conv.weight, 2);
     let x = Tensor::randn([1, 4, 5, 5], DType::F32);
@@ -145,7 +146,7 @@ fn a_parameter_is_refilled_in_place() {
 }
 
 #[test]
-fn a_given_generator_is_used_and_the_threads_is_left_alone() {
+fn from_generator_leaves_the_threads_generator_unchanged() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(5);
     let model = || (Linear::new(3, 4), Conv2d::new(1, 2, 3), Embedding::new(5, 2));
@@ -161,7 +162,7 @@ fn a_given_generator_is_used_and_the_threads_is_left_alone() {
 }
 
 #[test]
-fn layers_start_as_pytorchs() {
+fn layers_are_initialised_as_in_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(7);
     let uniform = |what: &str, values: &Tensor, fan: usize| {

@@ -1,4 +1,4 @@
-//! What every layer can do besides computing: build, shapes, capture, hooks, freezing, summaries.
+//! Methods of every layer besides computing: build, shapes, capture, hooks, freezing, summaries.
 
 extern crate pellucid_nn as pellucid;
 
@@ -36,15 +36,15 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
     }
     let error = model.build(&[9, 2, 4]).unwrap_err();
     assert!(matches!(&error, Error::Layer { layer, .. } if layer == "1 (Linear)"), "{error}");
-    // The first forward builds as well, and values exist then.
+    // The first forward builds the layer as well, with values.
     let other = Linear::lazy(3);
     assert_eq!(other.forward(&Tensor::ones([2, 4], DType::F32)).to_vec::<f32>().len(), 6);
     assert_eq!(other.get().unwrap().weight.shape().dims(), [3, 4]);
 }
 
-/// What would miss a parameter that is not there yet is refused; the rest goes on.
+/// Operations that would miss unbuilt parameters are errors; others work.
 #[test]
-fn a_model_that_is_not_built_has_no_parameters_to_give() {
+fn parameters_of_an_unbuilt_model_are_refused() {
     let model = sequential![Linear::new(4, 3), (Relu, Linear::lazy(2)), Linear::lazy(1)];
     let uses: [fn(&Sequential); 5] = [
         |model| drop(model.parameters()),
@@ -73,9 +73,10 @@ fn a_model_that_is_not_built_has_no_parameters_to_give() {
     assert!(model.parameters().iter().all(|p| !p.requires_grad()));
 }
 
-/// Widths come late, the dtype is that of the model all the same, for whose inputs layers without parameters do not decide.
+/// A lazy layer has the default dtype at its construction; layers without parameters do not affect the input
+/// dtype.
 #[test]
-fn a_lazy_model_has_the_dtype_in_which_it_was_made() {
+fn a_lazy_model_has_the_dtype_of_its_construction() {
     let make = || sequential![Flatten::new(), Linear::lazy(3).with(Linear::without_bias), (Relu, Linear::lazy(2))];
     let model = init::in_dtype(DType::F64, make);
     assert_eq!(model.input_dtype(), DType::F64);
@@ -102,7 +103,7 @@ fn shapes_are_inferred_without_a_kernel_or_a_random_number() {
     assert!(matches!(**source, Error::ShapeMismatch { .. }), "{source}");
 }
 
-/// A layer whose computation looks at a value.
+/// A layer whose computation reads a value.
 #[derive(Module)]
 #[module(no_capture = "it reads the mean of its input")]
 struct Branching(Linear);
@@ -114,7 +115,7 @@ impl Layer for Branching {
 }
 
 #[test]
-fn what_cannot_be_captured_is_named_through_containers() {
+fn layers_without_capture_are_named_through_containers() {
     assert_eq!(mlp().supports_capture(), Ok(()));
     let model = sequential![Linear::new(4, 4), (Relu, Branching(Linear::new(4, 4)))];
     let error = model.supports_capture().unwrap_err();
@@ -150,7 +151,7 @@ fn forward_hooks_see_and_replace_outputs_until_they_are_dropped() {
     assert_eq!(model.forward(&x).to_vec::<f32>(), plain);
 }
 
-/// A decoder layer, and the loss of what it puts out.
+/// A decoder layer, and a loss of its output.
 #[derive(Module)]
 struct Translator {
     decoder: TransformerDecoderLayer,
@@ -178,7 +179,7 @@ impl Translator {
 }
 
 #[test]
-fn modules_of_several_inputs_are_hooked_as_layers_are() {
+fn modules_of_several_inputs_run_hooks() {
     let model = Translator::new();
     let (target, memory) = (Tensor::ones([1, 3, 4], DType::F32), Tensor::ones([1, 5, 4], DType::F32));
     for (name, shapes) in [
@@ -210,14 +211,14 @@ fn modules_of_several_inputs_are_hooked_as_layers_are() {
         model.loss(&target, &memory);
         assert_eq!(seen.lock().unwrap().len(), shapes.len(), "{name}");
     }
-    // What a hook returns takes the place of the output, of a loss too.
+    // A hook's result replaces the output, also of a loss.
     let _guard = hook::on_call(&model, "loss", |_, y| Some(y * 0.0)).unwrap();
     assert_eq!(model.loss.forward(&target, &(&target * 2.0)).item::<f32>(), 0.0);
-    // One of the same kind elsewhere is another one.
+    // Another module of the same type is not hooked.
     assert_eq!(MseLoss::default().forward(&target, &(&target * 2.0)).item::<f32>(), 1.0);
 }
 
-/// Layers and cells that return a state: hooks see what they put out, whether states are given or not.
+/// Layers and cells that return a state: hooks see their output, with or without a given state.
 #[test]
 fn recurrent_layers_are_hooked_with_their_states() {
     #[derive(Module)]
@@ -263,7 +264,7 @@ fn recurrent_layers_are_hooked_with_their_states() {
     }
 }
 
-/// A cell takes one sequence's step without a batch, as its row of a batch.
+/// A cell accepts one sequence without a batch, and returns the row of a batch of one.
 #[test]
 fn cells_take_steps_without_a_batch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -286,7 +287,7 @@ fn cells_take_steps_without_a_batch() {
 }
 
 #[test]
-fn a_loss_with_a_distance_is_hooked_as_others_are() {
+fn a_loss_with_a_distance_runs_hooks() {
     let distance = |a: &Tensor, b: &Tensor| -> Result<Tensor> { Ok((a - b).abs().sum(-1)) };
     let loss = TripletMarginWithDistanceLoss::new(distance);
     let x = Tensor::ones([2, 3], DType::F32);
@@ -296,7 +297,7 @@ fn a_loss_with_a_distance_is_hooked_as_others_are() {
 
 #[test]
 fn anomaly_mode_names_the_line_that_called_a_module() {
-    // The slope of a norm by its definition at 0 is ∞ · 0.
+    // The derivative of a norm at 0 is ∞ · 0 by its definition.
     let distance =
         |a: &Tensor, b: &Tensor| -> Result<Tensor> { ops::sqrt(&ops::sum(&ops::square(&ops::sub(a, b)?)?, -1)?) };
     let loss = TripletMarginWithDistanceLoss::new(distance);
@@ -325,7 +326,7 @@ fn backward_hooks_see_and_replace_gradients() {
 }
 
 #[test]
-fn a_hook_on_what_is_not_there_or_cannot_be_told_apart_is_refused() {
+fn hooks_on_missing_or_zero_sized_layers_are_refused() {
     let model = (Linear::new(2, 2), Relu);
     let refused = |name: &str| hook::on_forward(&model, name, |_, _| None).err().unwrap().to_string();
     assert!(refused("head").contains("no layer named \"head\""), "{}", refused("head"));
@@ -341,7 +342,7 @@ fn frozen_parameters_get_no_gradient() {
     assert!(model.1.weight.grad().is_some());
     let summary = model.summary(&[1, 4]).unwrap();
     assert_eq!((summary.parameters, summary.trainable), (4 * 3 + 3 + 3 * 2 + 2, 3 * 2 + 2));
-    // A gradient from before goes with the others.
+    // An old gradient is removed with the others.
     model.1.freeze();
     model.zero_grad();
     assert!(model.1.weight.grad().is_none());
@@ -374,7 +375,8 @@ fn a_summary_counts_parameters_memory_and_work() {
     assert!(text.contains("203,530 parameters") && text.contains("1.0 (Linear)"), "{text}");
 }
 
-/// A language model whose head is its table: the table is counted once, where it comes first, and its work wherever it works.
+/// A language model whose head shares the embedding: parameters are counted once, at the first layer, and work at
+/// every call.
 #[test]
 fn a_summary_counts_shared_parameters_once() {
     #[derive(Module)]
@@ -472,7 +474,7 @@ fn a_file_with_other_names_and_transposed_weights_is_loaded() {
 }
 
 #[test]
-fn what_matches_is_loaded_and_what_does_not_is_said() {
+fn load_matching_loads_common_names_and_returns_the_others() {
     let (a, b) = (mlp(), mlp());
     let mut state = a.state_dict();
     state.remove("0.bias");
@@ -499,9 +501,10 @@ fn a_hooked_layer_can_be_captured() {
     assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
 }
 
-/// A layer may put out its input, a leaf as well: the hook sees what comes through the layer, and goes with its guard.
+/// A layer may return its input, even a leaf: the hook sees the gradient through the layer only, and is removed with
+/// its guard.
 #[test]
-fn backward_hooks_on_what_passes_its_input_on_see_their_own_gradient() {
+fn backward_hooks_of_identity_layers_see_their_own_gradient() {
     let model = sequential![Dropout::new(0.5), Linear::new(2, 1)];
     model.eval();
     let x = Tensor::ones([1, 2], DType::F32).requires_grad_(true);
@@ -549,7 +552,7 @@ fn hooks_before_a_layer_replace_its_input() {
     assert_eq!(*seen.lock().unwrap(), [[1.0, 2.0], [11.0, 21.0], [12.0, 22.0]]);
     drop((guards, after));
     assert_eq!(y.to_vec::<f32>(), model.forward(&Tensor::from([[12.0f32, 22.0]])).to_vec::<f32>());
-    // One of several inputs cannot be replaced, but looked at.
+    // One of several inputs can be observed but not replaced.
     let loss = MseLoss::default();
     let guard = hook::on_forward_pre(&loss, "", |_| None);
     assert_eq!(loss.forward(&x, &x).item::<f32>(), 0.0);

@@ -1,4 +1,4 @@
-//! What the derive finds, and what state dicts refuse.
+//! `#[derive(Module)]`, and errors of state dicts.
 
 extern crate pellucid_nn as pellucid;
 
@@ -106,7 +106,7 @@ fn the_derive_walks_every_field_in_order() {
 }
 
 #[test]
-fn the_derive_walks_the_variant_that_is_there() {
+fn the_derive_walks_the_active_variant() {
     assert_eq!(names(&Block::Plain(Linear::new(1, 1))), ["0.weight", "0.bias"]);
     let named = Block::Named { norm: Norm::new(), scale: Parameter::new(vector(&[1.0])) };
     assert_eq!(names(&named), ["norm.weight", "scale"]);
@@ -134,7 +134,7 @@ fn a_shared_parameter_counts_once_under_its_first_name() {
     assert_eq!(model.buffers().len(), 1);
     assert_eq!(model.parameter_count(), 4);
     assert_eq!(model.state_dict().keys().collect::<Vec<_>>(), ["constant", "encoder.weight"]);
-    // One gradient gathers both uses.
+    // The gradient is the sum over both uses.
     let x = Tensor::from([[1.0f32, 2.0]]);
     model.encoder.forward(&x).matmul(&model.decoder).sum(..).backward();
     assert!(model.decoder.grad().is_some());
@@ -157,7 +157,7 @@ fn sequential_and_tuples_apply_their_layers_in_order() {
 }
 
 #[test]
-fn linear_is_the_affine_map_with_pytorchs_first_values() {
+fn linear_is_the_affine_map_with_pytorchs_initial_values() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let layer = Linear::new(100, 50);
@@ -217,7 +217,7 @@ fn a_state_dict_is_a_snapshot_that_loads_in_place() {
 }
 
 #[test]
-fn a_state_dict_that_does_not_fit_changes_nothing() {
+fn a_mismatched_state_dict_changes_nothing() {
     let model = sequential![Linear::new(2, 3), Linear::new(3, 1)];
     let before = model.state_dict();
     let mut state = before.clone();
@@ -248,11 +248,11 @@ fn a_shared_value_loads_under_any_of_its_names() {
     other.insert("decoder".into(), weight.clone());
     b.load_state_dict(&other).unwrap();
     assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
-    // Under both names, as PyTorch saves it; of whatever dtype.
+    // Under both names, as PyTorch saves it; in any dtype.
     other.insert("encoder.weight".into(), weight.to_dtype(DType::F64));
     tied().load_state_dict(&other).unwrap();
     assert_eq!(b.load_matching(&other).unwrap(), Keys::default());
-    // Two that differ are not one.
+    // Different values under both names are an error.
     other.insert("encoder.weight".into(), &weight + 1.0);
     for error in [b.load_state_dict(&other).unwrap_err(), b.load_matching(&other).unwrap_err()] {
         assert!(error.to_string().contains("encoder.weight and decoder are one value"), "{error}");
@@ -263,9 +263,9 @@ fn a_shared_value_loads_under_any_of_its_names() {
     assert_eq!(missing, ["encoder.weight"]);
 }
 
-/// A view of a parameter that lies otherwise has its own shape, and is written by its own name.
+/// A view of a parameter with another layout has its own shape, and is written by its own name.
 #[test]
-fn views_of_one_tensor_load_as_they_lie() {
+fn views_of_one_tensor_load_by_their_layout() {
     let weight = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
     let model = (Parameter::new(weight.clone()), Parameter::new(weight.t()));
     let state = model.state_dict();
@@ -317,7 +317,7 @@ fn maps_are_walked_in_the_order_of_their_names() {
     };
     let expected = ["sorted.9.weight", "sorted.10.weight", "hashed.a.weight", "hashed.b.weight", "hashed.c.weight"];
     assert_eq!((names(&model), model.dtype), (expected.map(String::from).to_vec(), DType::F32));
-    // What is not persistent is a buffer of the model, but not part of its state dicts.
+    // A non-persistent buffer belongs to the model, but not to its state dicts.
     assert_eq!(model.buffers().len(), 1);
     assert!(!model.scratch.is_persistent());
     let state = model.state_dict();
@@ -325,7 +325,7 @@ fn maps_are_walked_in_the_order_of_their_names() {
     model.load_state_dict(&state).unwrap();
 }
 
-/// The layer that an error names, and what came up there.
+/// Returns the layer that an error names, and the inner error.
 #[track_caller]
 fn named<T>(result: Result<T>) -> (String, Error) {
     match result.map(drop) {
@@ -348,7 +348,7 @@ impl Layer for Encoder {
     }
 }
 
-/// An error names the path of the layer in the outermost module that was called, without a trace of the model.
+/// An error names the path of the layer in the outermost called module, without a trace of the model.
 #[test]
 fn an_error_names_the_path_of_its_layer() {
     let ones = |width: usize| Tensor::ones([2, width], DType::F32);
@@ -368,7 +368,7 @@ fn an_error_names_the_path_of_its_layer() {
     // The same error twice, and the next one of another layer.
     assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
     assert_eq!(named(model.layers()[1].try_forward(&ones(6))).0, "0.blocks.0.0 (Linear)");
-    // Hooks change nothing about it; a summary says the same.
+    // Hooks do not change the path, and a summary reports the same.
     let guard = hook::on_forward(&model, "1", |_, _| None).unwrap();
     assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
     drop(guard);
@@ -378,9 +378,9 @@ fn an_error_names_the_path_of_its_layer() {
     let panic = std::panic::catch_unwind(|| model.forward(&ones(6))).unwrap_err();
     let text = panic.downcast_ref::<String>().unwrap();
     assert!(text.starts_with("1.0.blocks.0.0 (Linear): "), "{text}");
-    // A layer that is called by itself is known to its caller.
+    // The name of a layer that is called directly is not repeated.
     assert!(matches!(Linear::new(2, 3).try_forward(&ones(4)), Err(Error::ShapeMismatch { .. })));
-    // One without a size is told by its box; a lazy one has no parts yet.
+    // A zero-sized layer is identified by its box; an unbuilt lazy layer has no parts.
     assert_eq!(named(sequential![Linear::new(3, 3), Refusing].try_forward(&ones(3))).0, "1 (Refusing)");
     let lazy = sequential![Relu, Linear::lazy(3)];
     assert_eq!(named(lazy.try_forward(&Tensor::from(1.0f32))).0, "1 (Lazy)");
@@ -390,7 +390,7 @@ fn an_error_names_the_path_of_its_layer() {
     assert!(path.starts_with('1'), "{path}");
 }
 
-/// A layer without fields that takes nothing.
+/// A layer without fields that rejects every input.
 #[derive(Module)]
 struct Refusing;
 
@@ -400,7 +400,7 @@ impl Layer for Refusing {
     }
 }
 
-/// A layer that catches the error of its part, and one whose own computation fails.
+/// A layer that catches the error of a part, and a layer whose own computation fails.
 #[derive(Module)]
 struct Fallback(Linear, bool);
 
@@ -452,7 +452,7 @@ fn modules_and_optimizers_are_unwind_safe() {
 }
 
 #[test]
-fn a_model_that_is_moved_keeps_its_tensors() {
+fn a_moved_model_keeps_its_tensors() {
     let model = sequential![Linear::new(2, 3), BatchNorm1d::new(3), sequential![Linear::new(3, 1)]];
     let sgd = optim::Sgd::new(model.parameters(), optim::SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
     let ids = |model: &Sequential| -> Vec<_> {
@@ -468,7 +468,7 @@ fn a_model_that_is_moved_keeps_its_tensors() {
     assert_ne!(weight, before.1["2.0.weight"].to_vec::<f32>());
 }
 
-/// A mode that is set before a lazy layer is built is the mode that it has then.
+/// A mode that is set before a lazy layer is built is the mode of the built layer.
 #[test]
 fn a_lazy_layer_is_built_in_the_mode_of_its_model() {
     let x = Tensor::from([[1.0f32, 5.0], [3.0, -1.0]]);
@@ -483,7 +483,8 @@ fn a_lazy_layer_is_built_in_the_mode_of_its_model() {
     assert_ne!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0]);
 }
 
-/// A state dict of another optimizer is called that, and nothing is listed that fits.
+/// The error for a state dict of another optimizer says so, and lists no matching name.
+
 #[test]
 fn a_state_dict_of_another_optimizer_is_named() {
     let model = Linear::new(2, 1);

@@ -1,11 +1,11 @@
-//! Keys and values of what was decoded before.
+//! The key-value cache for incremental decoding.
 
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, unwrap};
 
-/// Keys and values that later queries attend to, so that a step of decoding projects its own elements alone.
+/// A cache of keys and values for later queries, so that a decoding step projects only the new elements.
 ///
-/// The buffers are made once, for `capacity` elements, and written in place; the number of those that are there is a
-/// tensor, so a step of decoding can be captured and replayed. It belongs to one attention layer and one batch:
+/// The buffers are allocated once for `capacity` elements and written in place. The number of cached elements is a
+/// tensor, so a decoding step can be captured and replayed. A cache belongs to one attention layer and one batch:
 ///
 /// ```
 /// use pellucid_nn::{Masks, MultiheadAttention};
@@ -21,19 +21,19 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, 
 /// ```
 #[derive(Clone, Debug)]
 pub struct KvCache {
-    /// `[N, G, C, D]`.
+    /// The keys, `[N, G, C, D]`.
     keys: Tensor,
-    /// `[N, G, C, D]`.
+    /// The values, `[N, G, C, D]`.
     values: Tensor,
-    /// How many elements are there, `i64 []`.
+    /// The number of cached elements, `i64 []`.
     length: Tensor,
-    /// Which places have elements that can be seen, bool `[N, 1, 1, C]`; all of them if nothing is said.
+    /// False at padding, bool `[N, 1, 1, C]`; `None` without padding.
     there: Option<Tensor>,
 }
 
 impl KvCache {
-    /// An empty cache for `batch` sequences of at most `capacity` elements, with `heads` keys and values of `width`
-    /// numbers each.
+    /// Creates an empty cache for `batch` sequences of at most `capacity` elements, each with `heads` keys and values
+    /// of length `width`.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -43,8 +43,8 @@ impl KvCache {
         KvCache { keys: buffer(), values: buffer(), length: Tensor::zeros((), DType::I64), there: None }
     }
 
-    /// The same cache for prompts that are padded to one length n: `there`, bool `[N, n]`, is true where an element is no padding,
-    /// and nothing ever sees the others. Prompts are padded on the left, so that what is decoded follows on their ends.
+    /// Sets a padding mask for prompts of one padded length n: `there`, bool `[N, n]`, is false at padding, which is
+    /// never attended to. Prompts are padded on the left, so that decoded elements directly follow them.
     ///
     /// ```
     /// use pellucid_nn::{Layer, MultiheadAttention};
@@ -61,16 +61,16 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for another batch or more places than the cache has; [`Error::DTypeMismatch`] unless it is of
-    /// truth values.
+    /// [`Error::ShapeMismatch`] for another batch size or n above the capacity; [`Error::DTypeMismatch`] unless the
+    /// mask is boolean.
     pub fn padded(mut self, there: &Tensor) -> Result<KvCache> {
         let batch = self.keys.shape()[0];
         if there.rank() != 2 || there.shape()[0] != batch || there.shape()[1] > self.capacity() {
-            let help = "it says [N, n] for the N sequences of the cache and the first n of its places";
+            let help = "the mask has shape [N, n], for the N sequences of the cache and n up to its capacity";
             return Err(Error::shapes("kv_cache", [there.shape(), self.keys.shape()], help));
         }
         if there.dtype() != DType::Bool {
-            return Err(Error::dtypes("kv_cache", [there.dtype()], "true is there, false is padding; use ne(0)"));
+            return Err(Error::dtypes("kv_cache", [there.dtype()], "a padding mask is boolean; use ne(0)"));
         }
         let later = ops::ones([batch, self.capacity() - there.shape()[1]], DType::Bool)?;
         let all = ops::concatenate(&[there, &later], 1)?;
@@ -78,41 +78,43 @@ impl KvCache {
         Ok(self)
     }
 
-    /// For how many elements there is place.
+    /// Returns the maximum number of elements.
     pub fn capacity(&self) -> usize {
         self.keys.shape()[2]
     }
 
-    /// The number of elements that are there, `i64 []`; decoding counts it up in place.
+    /// Returns the number of cached elements, `i64 []`; decoding increments it in place.
     pub fn length(&self) -> &Tensor {
         &self.length
     }
 
-    /// Forgets all elements; which places are [padding](KvCache::padded) stays.
+    /// Removes all elements; the [padding mask](KvCache::padded) stays.
     ///
     /// # Panics
-    /// With the errors of the writes; none is expected.
+    /// With an error of the writes; none is expected.
     #[track_caller]
     pub fn clear(&self) {
-        // What is not seen is multiplied with 0, which makes NaN of a number that is not finite.
+        // Masked elements are multiplied by 0, which would turn a non-finite value into NaN, so they are zeroed.
         for buffer in [&self.keys, &self.values, &self.length] {
             unwrap(ops::copy_(buffer, &Tensor::zeros((), buffer.dtype())));
         }
     }
 
-    /// The positions of the next `count` elements, `i64 [count]`.
+    /// Returns the positions of the next `count` elements, `i64 [count]`.
     pub(super) fn next(&self, count: usize) -> Result<Tensor> {
         ops::add(&self.length, Tensor::arange(0, count as i64, 1))
     }
 
-    /// Writes keys and values `[N, G, n, D]` of the elements at `positions`, the next ones, and returns those of all
-    /// elements, `[N, G, C, D]`, and which of them each new one sees, bool `[n, C]`, or `[N, 1, n, C]` with padding.
+    /// Appends keys and values `[N, G, n, D]` at `positions`, the next ones.
+    ///
+    /// Returns all keys and values, `[N, G, C, D]`, and the mask of the elements that each new one attends to, bool
+    /// `[n, C]`, or `[N, 1, n, C]` with padding.
     pub(super) fn append(&self, keys: &Tensor, values: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
         let op = "kv_cache";
         if keys.requires_grad() || values.requires_grad() {
-            return Err(Error::invalid(op, "no gradient flows through a cache; decode inside of no_grad()"));
+            return Err(Error::invalid(op, "gradients do not flow through a cache; decode inside of no_grad()"));
         }
-        // Under `autocast` keys and values come in the half type, whatever the cache has.
+        // Under `autocast` keys and values have half precision, whatever the cache's dtype.
         let own = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),
@@ -122,7 +124,7 @@ impl KvCache {
         for (new, buffer) in [(keys, &self.keys), (values, &self.values)] {
             let expected: Shape = buffer.shape().with_axis(2, count);
             if *new.shape() != expected || count > self.capacity() {
-                let help = "a cache is for one batch and one layer, and for no more elements than its capacity";
+                let help = "a cache is for one batch and one layer, and for at most `capacity` elements";
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {

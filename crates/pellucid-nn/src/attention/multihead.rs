@@ -1,7 +1,7 @@
 //! The multi-head attention layer.
 
 use super::cache::KvCache;
-use super::mask::{Masks, widened};
+use super::mask::{Masks, extend_mask};
 use super::rotary::Rotary;
 use crate::call;
 use crate::init;
@@ -16,22 +16,22 @@ use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, ops, unwrap}
 /// Options of [`MultiheadAttention`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MultiheadAttentionOptions {
-    /// The share of weights that is dropped at random in training.
+    /// The probability of dropping an attention weight in training.
     pub dropout: f64,
     /// Whether projections have biases.
     pub bias: bool,
-    /// The number of heads of keys and values, which divides that of queries: neighbouring ones share them (Ainslie et al.
-    /// 2023). As many as queries have if none is given.
+    /// The number of key-value heads, a divisor of the number of query heads; neighbouring query heads share one
+    /// (grouped-query attention, Ainslie et al. 2023). `None` means as many as query heads.
     pub kv_heads: Option<usize>,
-    /// The width of keys; that of queries if none is given.
+    /// The width of keys; `None` means the width of queries.
     pub kdim: Option<usize>,
-    /// The width of values; that of queries if none is given.
+    /// The width of values; `None` means the width of queries.
     pub vdim: Option<usize>,
-    /// Rotary positions of queries and keys.
+    /// The rotary position embedding of queries and keys.
     pub rotary: Option<Rotary>,
-    /// Whether there is one more key, with its value, that is learnt and that every query sees, behind all others.
+    /// Whether to append a trained key with its value, visible to every query.
     pub bias_kv: bool,
-    /// Whether there is one more key of zeros, with a value of zeros, that every query sees, behind all others.
+    /// Whether to append a key of zeros with a value of zeros, visible to every query.
     pub zero_attn: bool,
 }
 
@@ -50,16 +50,16 @@ impl Default for MultiheadAttentionOptions {
     }
 }
 
-/// Multi-head attention (Vaswani et al. 2017): queries, keys and values are projected and cut into H heads of width
-/// D = E/H, [`scaled_dot_product_attention`](ops::scaled_dot_product_attention) runs in each, and what the heads found is
-/// joined and projected.
+/// Multi-head attention (Vaswani et al. 2017): queries, keys and values are projected and split into H heads of width
+/// D = E/H. Each head runs [`scaled_dot_product_attention`](ops::scaled_dot_product_attention). The results are joined
+/// and projected.
 ///
 /// Queries are `[.., L, E]`, keys `[.., S, kdim]`, values `[.., S, vdim]`; the result is `[.., L, E]`. Unlike PyTorch's
-/// default, the batch comes first. As a [`Layer`] it is self-attention without masks.
+/// default, the batch comes first. As a [`Layer`] it computes self-attention without masks.
 ///
-/// Parameters have PyTorch's names and layouts: `in_proj_weight` `[E + 2·G·D, E]`, the projections of queries, keys and
-/// values one below the other (G is the number of heads of keys and values), or, where widths differ, `q_proj_weight`,
-/// `k_proj_weight` and `v_proj_weight`; `in_proj_bias`, `out_proj.weight`, `out_proj.bias`; with `bias_kv` also `bias_k` and
+/// Parameters have PyTorch's names and layouts. G is the number of key-value heads. `in_proj_weight` `[E + 2·G·D, E]`
+/// stacks the projections of queries, keys and values; if widths differ, they are `q_proj_weight`, `k_proj_weight` and
+/// `v_proj_weight`. The others are `in_proj_bias`, `out_proj.weight`, `out_proj.bias` and, with `bias_kv`, `bias_k` and
 /// `bias_v`, `[1, 1, G·D]`.
 ///
 /// ```
@@ -74,11 +74,11 @@ impl Default for MultiheadAttentionOptions {
 pub struct MultiheadAttention {
     /// The projections of queries, keys and values.
     pub in_proj: InProj,
-    /// The biases of the three, one after the other.
+    /// The biases of the query, key and value projections, concatenated.
     pub in_proj_bias: Option<Parameter>,
-    /// What becomes of the joined heads.
+    /// The output projection of the joined heads.
     pub out_proj: Linear,
-    /// A key and its value that all queries see besides.
+    /// The appended key and value, visible to every query.
     pub bias_kv: Option<[Parameter; 2]>,
     zero_attn: bool,
     heads: usize,
@@ -91,9 +91,9 @@ pub struct MultiheadAttention {
 /// The projections of queries, keys and values in [`MultiheadAttention`].
 #[derive(Clone, Debug)]
 pub enum InProj {
-    /// Of one width: one matrix, `[E + 2·G·D, E]`.
+    /// One matrix for equal widths, `[E + 2·G·D, E]`.
     Joint(Parameter),
-    /// Of queries `[E, E]`, keys `[G·D, kdim]` and values `[G·D, vdim]`.
+    /// Matrices for queries `[E, E]`, keys `[G·D, kdim]` and values `[G·D, vdim]`.
     Separate([Parameter; 3]),
 }
 
@@ -118,7 +118,7 @@ impl Module for MultiheadAttention {
 }
 
 impl MultiheadAttention {
-    /// Attention with this many heads, to which the width is divided.
+    /// Creates an attention with this width, split into this many heads.
     ///
     /// # Panics
     /// If the number of heads does not divide the width; with [`Error::OutOfMemory`].
@@ -127,25 +127,25 @@ impl MultiheadAttention {
         unwrap(MultiheadAttention::with(width, heads, MultiheadAttentionOptions::default()))
     }
 
-    /// [`new`](MultiheadAttention::new) with options. Weights start uniform as in Glorot & Bengio 2010, those of the
-    /// result as a [`Linear`]'s, biases at 0, a key and a value besides normal as in Glorot & Bengio 2010.
+    /// Creates an attention with options. Input projections and the appended key and value are initialised after Glorot
+    /// & Bengio 2010 (uniform and normal), the output projection as a [`Linear`], biases at 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the heads do not divide the width, heads of keys do not divide them, a rotary width is
-    /// odd, or dropout is not in [0, 1).
+    /// [`Error::InvalidArgument`] if the heads do not divide the width, the key-value heads do not divide the heads,
+    /// the head width is odd with rotary positions, or dropout is not in [0, 1).
     #[track_caller]
     pub fn with(width: usize, heads: usize, options: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
         let MultiheadAttentionOptions { dropout, bias, kv_heads, kdim, vdim, rotary, bias_kv, zero_attn } = options;
         let kv_heads = kv_heads.unwrap_or(heads);
         let refuse = |reason: String| Err(Error::invalid("multihead_attention", reason));
         if heads == 0 || !width.is_multiple_of(heads) {
-            return refuse(format!("{heads} heads do not divide a width of {width}"));
+            return refuse(format!("the number of heads, {heads}, must divide the width {width}"));
         }
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return refuse(format!("{kv_heads} heads of keys and values do not divide {heads} heads of queries"));
+            return refuse(format!("{kv_heads} key-value heads must divide {heads} query heads"));
         }
         if rotary.is_some() && !(width / heads).is_multiple_of(2) {
-            return refuse(format!("rotary positions turn pairs, and a head has {} elements", width / heads));
+            return refuse(format!("rotary positions need an even head width, got {}", width / heads));
         }
         if !(0.0..1.0).contains(&dropout) {
             return refuse(format!("dropout must be in [0, 1), got {dropout}"));
@@ -175,12 +175,12 @@ impl MultiheadAttention {
         })
     }
 
-    /// The number of heads.
+    /// Returns the number of heads.
     pub fn heads(&self) -> usize {
         self.heads
     }
 
-    /// What queries find at keys.
+    /// Computes multi-head attention of queries, keys and values.
     ///
     /// # Panics
     /// With the errors of [`try_attend`](MultiheadAttention::try_attend).
@@ -189,19 +189,19 @@ impl MultiheadAttention {
         unwrap(self.try_attend(query, key, value, masks))
     }
 
-    /// [`attend`](MultiheadAttention::attend) as a result.
+    /// Returns the result of [`attend`](MultiheadAttention::attend), or its error.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for what does not fit.
+    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that do not match.
     pub fn try_attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
         call::call(self, &[query, key, value], || {
-            let ([q, k, v], mask, causal) = self.looked_at(query, key, value, masks)?;
-            self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), causal))?)
+            let ([q, k, v], mask, causal) = self.prepare_heads(query, key, value, masks)?;
+            self.merge_heads(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), causal))?)
         })
     }
 
-    /// What queries find at keys, and the weights by which they looked at them: softmax(Q·Kᵀ/√D + mask), `[.., H, L, S]`, or
-    /// their mean over the heads, `[.., L, S]`. All weights are in memory then.
+    /// Computes attention and its weights softmax(Q·Kᵀ/√D + mask), `[.., H, L, S]`, or their mean over the heads,
+    /// `[.., L, S]`. Unlike in [`try_attend`](MultiheadAttention::try_attend), all weights are stored in memory.
     ///
     /// # Errors
     /// Those of [`try_attend`](MultiheadAttention::try_attend).
@@ -213,9 +213,9 @@ impl MultiheadAttention {
         masks: Masks<'_>,
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
-        call::call_beside(self, &[query, key, value], || {
-            let ([q, k, v], mask, causal) = self.looked_at(query, key, value, masks)?;
-            // What a query finds among the rows of the identity are the weights themselves.
+        call::call_with_extra(self, &[query, key, value], || {
+            let ([q, k, v], mask, causal) = self.prepare_heads(query, key, value, masks)?;
+            // Attention with the identity matrix as values returns the weights.
             let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;
             let options = self.options(mask.as_ref(), causal);
             let own = ops::scaled_dot_product_attention(&q, &k, &identity, options)?;
@@ -223,13 +223,13 @@ impl MultiheadAttention {
                 1 => v,
                 group => ops::repeat(&v, group, Some(-3))?,
             };
-            let found = self.joined(&ops::matmul(&own, &v)?)?;
+            let found = self.merge_heads(&ops::matmul(&own, &v)?)?;
             Ok((found, if average { ops::mean(&own, -3)? } else { own }))
         })
     }
 
-    /// Causal self-attention of the next elements, `[N, n, E]`, to themselves and to all that the cache has; they are then
-    /// in the cache as well. Step by step or all at once, it is causal attention over the whole sequence.
+    /// Computes causal self-attention of the next elements, `[N, n, E]`, to themselves and to all cached elements, and
+    /// adds them to the cache. In any split into calls, the result is causal attention over the whole sequence.
     ///
     /// # Panics
     /// With the errors of [`try_forward_cached`](MultiheadAttention::try_forward_cached).
@@ -238,26 +238,27 @@ impl MultiheadAttention {
         unwrap(self.try_forward_cached(x, cache))
     }
 
-    /// [`forward_cached`](MultiheadAttention::forward_cached) as a result.
+    /// Returns the result of [`forward_cached`](MultiheadAttention::forward_cached), or its error.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::IndexOutOfBounds`] if it is full (from the
-    /// launch in a captured step); [`Error::InvalidArgument`] outside of `no_grad`: gradients do not flow through a cache.
+    /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::IndexOutOfBounds`] if it is full (at
+    /// launch in a captured step); [`Error::InvalidArgument`] outside of `no_grad`, since gradients do not flow through
+    /// a cache.
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || {
             if x.rank() != 3 {
-                return Err(Error::shapes("multihead_attention", [x.shape()], "what is decoded is [N, n, E]"));
+                return Err(Error::shapes("multihead_attention", [x.shape()], "x must have shape [N, n, E]"));
             }
             let positions = cache.next(x.shape()[1])?;
-            let [q, k, v] = self.placed(self.projected(x, x, x)?, Some(&positions))?;
+            let [q, k, v] = self.apply_rotary(self.project_heads(x, x, x)?, Some(&positions))?;
             let [k, v, seen] = cache.append(&k, &v, &positions)?;
-            let (q, [k, v], mask, _) = self.besides(q, [k, v], Some(seen), false)?;
-            self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
+            let (q, [k, v], mask, _) = self.append_shared_keys(q, [k, v], Some(seen), false)?;
+            self.merge_heads(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
         })
     }
 
-    /// An empty cache for this layer: `batch` sequences of at most `capacity` elements. It is of the layer's dtype, or of that
-    /// of [`autocast`](pellucid_tensor::autocast) if that is on.
+    /// Creates an empty cache for this layer: `batch` sequences of at most `capacity` elements. Its dtype is the
+    /// layer's, or that of [`autocast`](pellucid_tensor::autocast) if it is on.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -279,13 +280,13 @@ impl MultiheadAttention {
         Attention { mask, causal, scale: None, dropout }
     }
 
-    /// Queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
-    fn projected(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
+    /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
+    fn project_heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
         let (width, shared) = (self.heads * self.head_width(), self.kv_heads * self.head_width());
         let lengths = [width, shared, shared];
-        let three = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("cut into three");
+        let three = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split returns three parts");
         let parts = match &self.in_proj {
-            // One product instead of three.
+            // One matrix product instead of three.
             InProj::Joint(weight) if std::ptr::eq(query, key) && std::ptr::eq(key, value) => {
                 three(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, &lengths, -1)?)
             }
@@ -303,19 +304,23 @@ impl MultiheadAttention {
             }
         };
         let [q, k, v] = parts;
-        Ok([self.cut(&q, self.heads)?, self.cut(&k, self.kv_heads)?, self.cut(&v, self.kv_heads)?])
+        Ok([
+            self.split_heads(&q, self.heads)?,
+            self.split_heads(&k, self.kv_heads)?,
+            self.split_heads(&v, self.kv_heads)?,
+        ])
     }
 
-    /// `[.., L, H·D]` as `[.., H, L, D]`.
-    fn cut(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+    /// Splits the heads: `[.., L, H·D]` becomes `[.., H, L, D]`.
+    fn split_heads(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
         if x.rank() < 2 {
-            return Err(Error::shapes("multihead_attention", [x.shape()], "a sequence is [.., L, E]"));
+            return Err(Error::shapes("multihead_attention", [x.shape()], "a sequence has shape [.., L, E]"));
         }
         ops::transpose(&ops::unflatten(x, -1, [heads, self.head_width()])?, -3, -2)
     }
 
-    /// Queries and keys at their positions: those given, or 0, 1, ..
-    fn placed(&self, [q, k, v]: [Tensor; 3], positions: Option<&Tensor>) -> Result<[Tensor; 3]> {
+    /// Applies rotary positions to queries and keys: those given, or 0, 1, ..
+    fn apply_rotary(&self, [q, k, v]: [Tensor; 3], positions: Option<&Tensor>) -> Result<[Tensor; 3]> {
         let Some(rotary) = self.rotary else { return Ok([q, k, v]) };
         let turn = |x: &Tensor| match positions {
             Some(positions) => rotary.rotate(x, positions),
@@ -324,23 +329,23 @@ impl MultiheadAttention {
         Ok([turn(&q)?, turn(&k)?, v])
     }
 
-    /// Queries, keys and values of all heads, with all keys that there are, and who sees whom: a mask, and whether it is
-    /// causal besides.
-    fn looked_at(
+    /// Returns queries, keys and values of all heads, including appended keys, with the mask, and whether the attention
+    /// is causal in addition.
+    fn prepare_heads(
         &self,
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
         masks: Masks<'_>,
     ) -> Result<([Tensor; 3], Option<Tensor>, bool)> {
-        let [q, k, v] = self.placed(self.projected(query, key, value)?, None)?;
+        let [q, k, v] = self.apply_rotary(self.project_heads(query, key, value)?, None)?;
         let mask = masks.joint(q.dtype())?;
-        let (q, [k, v], mask, causal) = self.besides(q, [k, v], mask, masks.causal)?;
+        let (q, [k, v], mask, causal) = self.append_shared_keys(q, [k, v], mask, masks.causal)?;
         Ok(([q, k, v], mask, causal))
     }
 
-    /// Keys and values `[.., G, S, D]` with those that all queries see besides, behind them.
-    fn besides(
+    /// Appends the keys that all queries see to keys and values `[.., G, S, D]`, and extends the mask.
+    fn append_shared_keys(
         &self,
         q: Tensor,
         [k, v]: [Tensor; 2],
@@ -365,21 +370,21 @@ impl MultiheadAttention {
             }
             ops::concatenate(&all.iter().collect::<Vec<_>>(), -2)
         };
-        let mask = widened(mask, causal, [queries, keys], more, q.dtype())?;
+        let mask = extend_mask(mask, causal, [queries, keys], more, q.dtype())?;
         let both = [with(&k, 0)?, with(&v, 1)?];
         Ok((q, both, mask, false))
     }
 
-    /// What all heads `[.., H, L, D]` found, as `[.., L, E]`.
-    fn joined(&self, found: &Tensor) -> Result<Tensor> {
+    /// Joins the heads' results `[.., H, L, D]` to `[.., L, E]` and projects them.
+    fn merge_heads(&self, found: &Tensor) -> Result<Tensor> {
         self.out_proj.try_forward(&ops::flatten(&ops::transpose(found, -3, -2)?, -2, -1)?)
     }
 }
 
 impl Layer for MultiheadAttention {
-    /// Self-attention: every element of x `[.., L, E]` sees every other.
+    /// Computes self-attention of x `[.., L, E]` without masks.
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let ([q, k, v], mask, _) = self.looked_at(x, x, x, Masks::default())?;
-        self.joined(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
+        let ([q, k, v], mask, _) = self.prepare_heads(x, x, x, Masks::default())?;
+        self.merge_heads(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
     }
 }

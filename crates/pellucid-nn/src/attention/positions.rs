@@ -1,4 +1,4 @@
-//! Positions that are added to the elements of a sequence.
+//! Position encodings that are added to the elements of a sequence.
 
 use crate::init;
 use crate::layer::Layer;
@@ -6,14 +6,14 @@ use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
-/// The sinusoids of positions (Vaswani et al. 2017), `[.., width]` for integers `[..]`: sin(p·10000^(−2i/width)) at 2i,
-/// and its cosine at 2i + 1.
+/// Returns the sinusoidal encoding of positions (Vaswani et al. 2017), `[.., width]` for integers `[..]`:
+/// sin(p·10000^(−2i/width)) at index 2i, and the cosine at 2i + 1.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the dtype of the result is not a float.
 pub fn sinusoidal_positions(positions: &Tensor, width: usize, dtype: DType) -> Result<Tensor> {
     if !dtype.is_float() {
-        return Err(Error::dtypes("sinusoidal_positions", [dtype], "sinusoids are floats"));
+        return Err(Error::dtypes("sinusoidal_positions", [dtype], "sinusoidal positions need a float dtype"));
     }
     let pair = Tensor::arange(0, width.div_ceil(2) as i64, 1).to_dtype(DType::F64);
     let position = ops::unsqueeze(&ops::to_dtype(positions, DType::F64)?, -1)?;
@@ -26,16 +26,16 @@ pub fn sinusoidal_positions(positions: &Tensor, width: usize, dtype: DType) -> R
     ops::to_dtype(&ops::narrow(&table, -1, 0, width)?, dtype)
 }
 
-/// The positions 0..L of x `[.., L, E]`.
+/// Returns the positions 0..L of x `[.., L, E]`.
 fn from_start(op: &'static str, x: &Tensor) -> Result<Tensor> {
     match x.rank() {
-        0 | 1 => Err(Error::shapes(op, [x.shape()], "x is [.., L, E]")),
+        0 | 1 => Err(Error::shapes(op, [x.shape()], "x must have shape [.., L, E]")),
         rank => Ok(Tensor::arange(0, x.shape()[rank - 2] as i64, 1)),
     }
 }
 
-/// x + the sinusoids of its positions, for x `[.., L, E]`; see [`sinusoidal_positions`]. It has no state and no longest
-/// sequence.
+/// Adds the sinusoidal encoding of positions to x `[.., L, E]`; see [`sinusoidal_positions`]. It has no parameters, and
+/// sequences may have any length.
 #[derive(Clone, Copy, Debug, Default, Module)]
 pub struct SinusoidalPositions;
 
@@ -46,7 +46,7 @@ impl Layer for SinusoidalPositions {
     }
 }
 
-/// x + a row of a table for each position, for x `[.., L, E]` (Gehring et al. 2017).
+/// Adds a trained vector for each position to x `[.., L, E]` (Gehring et al. 2017).
 #[derive(Clone, Debug, Module)]
 pub struct LearntPositions {
     /// The table, `[longest, E]`.
@@ -54,7 +54,7 @@ pub struct LearntPositions {
 }
 
 impl LearntPositions {
-    /// Positions of sequences that have at most `longest` elements of this width, normal with standard deviation 0.02
+    /// Creates a table for sequences of at most `longest` elements of this width, normal with standard deviation 0.02
     /// (Radford et al. 2019).
     ///
     /// # Panics
@@ -64,7 +64,7 @@ impl LearntPositions {
         LearntPositions { weight: init::normal([longest, width], 0.0, 0.02) }
     }
 
-    /// The rows of these positions, `[.., E]` for integers `[..]`.
+    /// Returns the rows of these positions, `[.., E]` for integers `[..]`.
     ///
     /// # Errors
     /// [`Error::IndexOutOfBounds`] for a position beyond the table.
@@ -78,7 +78,7 @@ impl Layer for LearntPositions {
         let longest = self.weight.shape()[0];
         let length = from_start("learnt_positions", x)?.size();
         if length > longest {
-            let help = format!("the table has {longest} positions");
+            let help = format!("the table has only {longest} positions");
             return Err(Error::shapes("learnt_positions", [x.shape()], help));
         }
         ops::add(x, &ops::narrow(&self.weight, 0, 0, length)?)

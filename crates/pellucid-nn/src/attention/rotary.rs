@@ -1,19 +1,19 @@
-//! Rotary positions.
+//! Rotary position embeddings.
 
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
-/// Which elements of a query or key rotary positions turn together.
+/// The pairs of elements that a rotary position embedding rotates together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pairs {
-    /// 2i and 2i + 1, as in the paper.
+    /// Elements 2i and 2i + 1, as in the paper.
     #[default]
     Neighbours,
-    /// i and i + D/2, as in GPT-NeoX and LLaMA's published weights.
+    /// Elements i and i + D/2, as in GPT-NeoX and LLaMA's published weights.
     Halves,
 }
 
-/// Rotary positions (Su et al. 2021): the i-th pair of a query's or key's elements, as a complex number, is turned by the
-/// angle p·base^(−2i/D) at position p. Scores then depend on distances between positions alone.
+/// Rotary position embedding (Su et al. 2021): at position p the i-th pair of a query's or key's elements, as a complex
+/// number, is rotated by the angle p·base^(−2i/D). Scores then depend only on differences of positions.
 ///
 /// ```
 /// use pellucid_nn::Rotary;
@@ -25,9 +25,9 @@ pub enum Pairs {
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rotary {
-    /// The angle of the slowest pair falls towards 1/base with the width.
+    /// The base of the geometric sequence of frequencies, from 1 down towards 1/base.
     pub base: f64,
-    /// What a pair is.
+    /// The layout of pairs.
     pub pairs: Pairs,
 }
 
@@ -38,7 +38,7 @@ impl Default for Rotary {
 }
 
 impl Rotary {
-    /// x `[.., L, D]`, turned by its positions: integers that broadcast to `[.., L]`. Angles are computed in `f64`.
+    /// Rotates x `[.., L, D]` by its positions: integers that broadcast to `[.., L]`. Angles are computed in `f64`.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if D is odd, or positions do not broadcast; [`Error::DTypeMismatch`] unless x has a
@@ -46,17 +46,17 @@ impl Rotary {
     pub fn rotate(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
         let op = "rotary";
         if x.rank() < 2 || !x.shape()[x.rank() - 1].is_multiple_of(2) {
-            return Err(Error::shapes(op, [x.shape()], "x is [.., L, D] with an even D"));
+            return Err(Error::shapes(op, [x.shape()], "x must have shape [.., L, D] with an even D"));
         }
         if !x.dtype().is_float() {
-            return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+            return Err(Error::dtypes(op, [x.dtype()], "rotary positions need a float dtype; use to_dtype()"));
         }
         let lead = &x.shape()[..x.rank() - 1];
         if positions.shape().broadcast(&lead.into()).as_deref() != Some(lead) {
             return Err(Error::shapes(
                 op,
                 [x.shape(), positions.shape()],
-                "positions broadcast to x without its last axis",
+                "positions must broadcast to x without its last axis",
             ));
         }
         let half = x.shape()[x.rank() - 1] / 2;

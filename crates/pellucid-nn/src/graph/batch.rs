@@ -1,4 +1,4 @@
-//! What goes into a model: one tensor, a tuple of them, or tensors by name.
+//! The inputs of a model: one tensor, a tuple of tensors, or tensors by name.
 
 use crate::layer::Layer;
 use crate::module::Module;
@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 /// The inputs of a model, each of which has a fixed buffer in a recorded step.
 pub trait Batch: Clone {
-    /// The same inputs with other tensors: what `f` makes of each and its name.
+    /// Returns a batch of the same structure with `f(name, tensor)` for each tensor.
     ///
     /// # Errors
-    /// The first of `f`'s.
+    /// The first error of `f`.
     fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self>;
 
-    /// Shows each tensor with its name, in order.
+    /// Calls `f` with the name of each tensor and the tensor, in order.
     fn each(&self, f: &mut dyn FnMut(&str, &Tensor));
 
-    /// The tensors with their names, in order.
+    /// Returns the tensors with their names, in order.
     fn named(&self) -> Vec<(String, Tensor)> {
         let mut named = Vec::new();
         self.each(&mut |name, tensor| named.push((name.to_string(), tensor.clone())));
@@ -72,8 +72,8 @@ impl Batch for BTreeMap<String, Tensor> {
     }
 }
 
-/// A module that is a function of a batch: what can be recorded. A [`Layer`] is one of a tensor; a model of several inputs
-/// says what it does with a tuple or a map of them.
+/// A module that computes logits from a batch, and can be recorded. Every [`Layer`] is a model of one tensor. A model
+/// of several inputs implements this trait for a tuple or a map of tensors.
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
@@ -101,15 +101,15 @@ impl Batch for BTreeMap<String, Tensor> {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub trait Model<X = Tensor>: Module {
-    /// The logits for a batch.
+    /// Returns the logits for a batch.
     ///
     /// # Errors
-    /// Those of the layers to which it does not fit.
+    /// Those of the layers that reject their input.
     fn run(&self, x: &X) -> Result<Tensor>;
 }
 
-/// A batch that is not a single tensor: a borrowed, boxed or shared model of such batches is a model too. (Of single tensors
-/// it is one because it is a [`Layer`].) Implement it for your own batches.
+/// A batch of several tensors. Implement it for your own batch types: a borrowed, boxed or shared model of such a batch
+/// is then a model too. (For single tensors this follows from [`Layer`].)
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;

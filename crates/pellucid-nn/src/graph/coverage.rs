@@ -1,4 +1,4 @@
-//! Which parameters a training step updates: an optimizer that leaves some out trains less than it seems to.
+//! Checks that the optimizer of a training step updates all parameters that require a gradient.
 
 use super::batch::Model;
 use crate::loss::Loss;
@@ -15,7 +15,7 @@ fn parameters_of<X>(model: &(impl Model<X> + ?Sized), loss: &(impl Loss + ?Sized
     parameters_so_far(model).into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect()
 }
 
-/// Gives an optimizer without parameters those of model and loss that require a gradient. Returns whether it did.
+/// Gives an optimizer without parameters those of model and loss that require a gradient. Returns true if it did.
 pub(super) fn fill<X>(
     model: &(impl Model<X> + ?Sized),
     loss: &(impl Loss + ?Sized),
@@ -32,20 +32,21 @@ pub(super) fn fill<X>(
     optimizer.fill(trained).map(|()| true)
 }
 
-/// The parameters of a step that its optimizer does not have and that are frozen: they must stay so.
-pub(super) struct Frozen(Vec<(String, Parameter)>);
+/// The frozen parameters of a step that do not belong to its optimizer, and must stay frozen.
+pub(super) struct FrozenParameters(Vec<(String, Parameter)>);
 
-impl Frozen {
-    /// Refuses parameters that require a gradient and do not belong to the optimizer, unless that is allowed.
+impl FrozenParameters {
+    /// Returns an error if a parameter requires a gradient and does not belong to the optimizer, unless that is
+    /// allowed.
     pub(super) fn of<X>(
         op: &'static str,
         model: &(impl Model<X> + ?Sized),
         loss: &(impl Loss + ?Sized),
         optimizer: &(impl Optimizer + ?Sized),
         is_untrained_allowed: bool,
-    ) -> Result<Frozen> {
+    ) -> Result<FrozenParameters> {
         if is_untrained_allowed {
-            return Ok(Frozen(Vec::new()));
+            return Ok(FrozenParameters(Vec::new()));
         }
         let updated: HashSet<_> = optimizer.parameters().iter().map(|p| p.id()).collect();
         let (own, mut others): (Vec<_>, Vec<_>) =
@@ -54,7 +55,7 @@ impl Frozen {
             others.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
         if untrained.is_empty() {
             others.retain(|(_, p)| !p.requires_grad());
-            return Ok(Frozen(others));
+            return Ok(FrozenParameters(others));
         }
         let given = optimizer.parameters().len();
         let help = match (own.is_empty(), given) {
@@ -62,34 +63,34 @@ impl Frozen {
                 "it has no parameters: make it with the model's parameters(), after build() of lazy layers".into()
             }
             (true, _) => format!(
-                "its {given} parameters are another model's, or were replaced in this one since: make it with the \
+                "its {given} parameters belong to another model, or were replaced in this one: make it with the \
                  parameters() of this model"
             ),
-            _ => "make it with all of the model's parameters(), freeze() those that are to stay as they are, or call \
+            _ => "make it with all of the model's parameters(), freeze() those that are not to be trained, or call \
                   allow_untrained_parameters() if other optimizers update them"
                 .into(),
         };
         Err(Error::UntrainedParameters { op, parameters: untrained, help })
     }
 
-    /// Refuses a step of which one of these requires a gradient now.
+    /// Returns an error if one of the frozen parameters requires a gradient now.
     pub(super) fn check(&self) -> Result<()> {
         if self.0.iter().all(|(_, p)| !p.requires_grad()) {
             return Ok(());
         }
         let thawed = self.0.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
-        let help = "they were frozen when the step was recorded: make the optimizer with them (it leaves frozen parameters \
-                    alone) and compile again, or call allow_untrained_parameters()";
+        let help = "they were frozen when the step was recorded: make the optimizer with them (it skips frozen ones) \
+                    and compile again, or call allow_untrained_parameters()";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }
 }
 
-/// Refuses an update that would change nothing.
+/// Returns an error if no parameter of the optimizer has a gradient.
 pub(super) fn check_gradients(op: &'static str, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
     if optimizer.parameters().iter().any(|p| p.requires_grad() && p.grad().is_some()) {
         return Ok(());
     }
-    let reason = "the loss gives no parameter of the optimizer a gradient, so that the step would train nothing; make the \
+    let reason = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; make the \
                   optimizer with the parameters() of this model, and unfreeze() some";
     Err(Error::invalid(op, reason))
 }

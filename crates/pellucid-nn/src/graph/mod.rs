@@ -1,24 +1,24 @@
 //! Training steps that are recorded once and launched many times.
 //!
-//! One launch, on the batch (x, y) that lies in fixed buffers, computes
+//! One launch reads the batch (x, y) from fixed buffers and computes
 //!
 //! ```text
 //! logits = f(x; θ)    ℓ = L(logits, y)    g = ∂ℓ/∂θ    θ, s ← U(θ, g, s)
 //! ```
 //!
-//! for a model f with parameters θ, a loss L, and an optimizer U with state s. All of it is what the model's, the loss's
-//! and the optimizer's own code computes eagerly, recorded by [`capture`](pellucid_tensor::capture); there is no other way
-//! to write a layer for this, and nothing here knows one. Steps to it, each of which can be had by itself:
+//! for a model f with parameters θ, a loss L, and an optimizer U with state s. The step consists of the operations that
+//! the model, the loss and the optimizer run eagerly, recorded by [`capture`](pellucid_tensor::capture). Layers need no
+//! code for it. Each stage can be called by itself:
 //!
-//! | step | function | what it does |
+//! | stage | function | effect |
 //! | --- | --- | --- |
-//! | build | [`Layer::build`](crate::Layer::build) | makes what learns its widths from the input |
-//! | ask | [`Module::supports_capture`](crate::Module::supports_capture) | names the layer that cannot be captured |
+//! | build | [`Layer::build`](crate::Layer::build) | creates the parameters that depend on the input shape |
+//! | check | [`Module::supports_capture`](crate::Module::supports_capture) | names a layer that cannot be captured |
 //! | plan | [`make_plan_for_sequential`], [`make_plan`] | lists the buffers of a step, from shapes alone |
-//! | rebind | [`try_rebind_grads`] | lets gradients live in the plan's buffers |
-//! | record | [`record_step_graph`], [`record_eval_graph`] | runs no kernel, changes no parameter, draws no number |
+//! | rebind | [`try_rebind_grads`] | stores gradients in the plan's buffers |
+//! | record | [`record_step_graph`], [`record_eval_graph`] | runs no kernel, changes no value, draws no number |
 //!
-//! [`GraphTrainer`] and [`Sequential::compile`](crate::Sequential::compile) go all of them:
+//! [`GraphTrainer`] and [`Sequential::compile`](crate::Sequential::compile) run all stages:
 //!
 //! ```
 //! use pellucid_nn::graph::GraphTrainer;
@@ -32,23 +32,26 @@
 //! let (x, y) = (Tensor::randn([8, 4], DType::F32), Tensor::randint(0, 3, [8]));
 //! let first = trainer.one_step(&x, &y)?;
 //! for _ in 0..10 {
-//!     trainer.step(&x, &y)?; // nothing is read, nothing is waited for
+//!     trainer.step(&x, &y)?; // reads nothing back and does not synchronize
 //! }
 //! assert!(trainer.one_step(&x, &y)? < first);
 //! # Ok::<(), pellucid_tensor::Error>(())
 //! ```
 //!
-//! An optimizer that was made without parameters is filled with those of the model by `compile`. One that leaves parameters
-//! out that require a gradient, as an optimizer of another model does, is [`Error::UntrainedParameters`], unless
-//! [`GraphTrainer::allow_untrained_parameters`] was called: for the discriminator of a GAN, say, which another one updates.
+//! `compile` fills an optimizer that was made without parameters with those of the model. An optimizer that leaves out
+//! a parameter that requires a gradient causes [`Error::UntrainedParameters`].
+//! [`GraphTrainer::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has its own
+//! optimizer.
 //!
 //! [`Error::UntrainedParameters`]: pellucid_tensor::Error::UntrainedParameters
 //!
-//! What changes between launches is in tensors: the batch, parameters, statistics, random counters, the learning rate
-//! ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works as ever). What the host decides is part of a recording:
-//! training or evaluation, the shapes, and the way through layers like [`If`]; a trainer has a recording for each.
+//! Values that change between launches are tensors: the batch, parameters, statistics, random counters, the learning
+//! rate ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works unchanged). Host decisions are fixed in a
+//! recording: training or evaluation mode, shapes, and the path through layers like [`If`]. A trainer keeps one
+//! recording for each.
 
 mod batch;
+mod buffer_tracker;
 mod coverage;
 mod paths;
 mod plan;
@@ -56,7 +59,6 @@ mod rebind;
 mod record;
 mod state;
 mod stream;
-mod trail;
 mod trainer;
 
 pub use crate::loss::LossKind;

@@ -1,8 +1,9 @@
-//! Layers with several ways through them, of which the host chooses one before a step: never by a value that the step
+//! Layers with several paths. The host selects a path before a step; it never depends on a value that the step
 //! computes.
 //!
-//! A recording has gone one way. [`path_of`] says which ways a model is set to; a [`GraphTrainer`](super::GraphTrainer) has a
-//! recording for each path that it has met, all over the same parameters, gradients and optimizer.
+//! A recording contains one path. [`path_of`] returns the path that a model is set to. A
+//! [`GraphTrainer`](super::GraphTrainer) keeps one recording for each path that it has run, all with the same
+//! parameters, gradients and optimizer.
 
 use crate::layer::Layer;
 use crate::module::{Module, walk};
@@ -11,10 +12,10 @@ use crate::visit::Part;
 use pellucid_derive::Module;
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
-/// The ways that a model is set to go: of each [`Choice`] its name in the model, and the number.
+/// The path that a model is set to: the name and the value of each [`Choice`] in it.
 pub type Path = Vec<(String, usize)>;
 
-/// The path that a model is set to; empty for one without choices.
+/// Returns the path that a model is set to; empty for a model without choices.
 ///
 /// ```
 /// use pellucid_nn::graph::{If, path_of};
@@ -44,7 +45,7 @@ pub(super) fn is_on(path: &Path, model: &(impl Module + ?Sized)) -> bool {
     same && ways.next().is_none()
 }
 
-/// One layer or the other: the first, until [`choose`](If::choose) says otherwise.
+/// A layer that applies one of two layers: the first, unless [`choose`](If::choose) selects the second.
 #[derive(Clone, Debug, Module)]
 pub struct If<A, B> {
     then: A,
@@ -53,12 +54,12 @@ pub struct If<A, B> {
 }
 
 impl<A: Layer, B: Layer> If<A, B> {
-    /// A choice between two layers.
+    /// Creates a layer that applies `then` or `otherwise`.
     pub fn new(then: A, otherwise: B) -> If<A, B> {
         If { then, otherwise, choice: Choice::new(1) }
     }
 
-    /// Goes through the first layer if the condition holds, else through the second, from now on.
+    /// Selects the first layer if the condition is true, else the second.
     pub fn choose(&self, condition: bool) {
         self.choice.set(usize::from(condition));
     }
@@ -82,12 +83,12 @@ pub struct Repeat<L> {
 }
 
 impl<L: Layer> Repeat<L> {
-    /// The layer so many times.
+    /// Applies the layer `times` times.
     pub fn new(layer: L, times: usize) -> Repeat<L> {
         Repeat { layer, choice: Choice::new(times) }
     }
 
-    /// Applies it so many times from now on.
+    /// Sets the number of applications.
     pub fn choose(&self, times: usize) {
         self.choice.set(times);
     }
@@ -103,8 +104,8 @@ impl<L: Layer> Layer for Repeat<L> {
     }
 }
 
-/// Stages one after the other, each with a head; what comes out is the head's of the stage at which it ends: headₖ(stageₖ(..
-/// stage₀(x))). It ends at the last one until [`choose`](EarlyExit::choose) says otherwise.
+/// Stages in sequence with early exit at a stage k: headₖ(stageₖ(..stage₀(x))). The exit is at the last stage unless
+/// [`choose`](EarlyExit::choose) selects another.
 #[derive(Module)]
 pub struct EarlyExit<S = Box<dyn Layer>, H = Box<dyn Layer>> {
     stages: Vec<S>,
@@ -113,25 +114,25 @@ pub struct EarlyExit<S = Box<dyn Layer>, H = Box<dyn Layer>> {
 }
 
 impl<S: Layer, H: Layer> EarlyExit<S, H> {
-    /// These stages, each with its head.
+    /// Creates the layer from stages, each with its head.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is none.
+    /// [`Error::InvalidArgument`] if there is no stage.
     pub fn new(stages: impl IntoIterator<Item = (S, H)>) -> Result<EarlyExit<S, H>> {
         let (stages, heads): (Vec<S>, Vec<H>) = stages.into_iter().unzip();
         let Some(last) = stages.len().checked_sub(1) else {
-            return Err(Error::invalid("EarlyExit", "takes at least one stage with its head"));
+            return Err(Error::invalid("EarlyExit", "expected at least one stage with its head"));
         };
         Ok(EarlyExit { stages, heads, choice: Choice::new(last) })
     }
 
-    /// Ends after this stage from now on; the first one is 0.
+    /// Selects the stage of the exit; the first stage is 0.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no such stage.
     pub fn choose(&self, stage: usize) -> Result<()> {
         if stage >= self.stages.len() {
-            let reason = format!("there are {} stages, none has the number {stage}", self.stages.len());
+            let reason = format!("stage {stage} does not exist; the layer has {} stages, from 0", self.stages.len());
             return Err(Error::invalid("EarlyExit", reason));
         }
         self.choice.set(stage);

@@ -1,7 +1,7 @@
-//! The plan of a step: which buffers it may need, layer by layer, found from shapes alone.
+//! The plan of a step: the buffers that it may need, layer by layer, computed from shapes alone.
 
 use super::batch::{Batch, Model};
-use crate::call::{TracedCall, watched};
+use crate::call::{TracedCall, trace_calls};
 use crate::layer::Layer;
 use crate::loss::LossKind;
 use crate::module::parameters_so_far;
@@ -10,15 +10,15 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, ops};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Where a planned buffer is.
+/// The location of a planned buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum ArenaSlot {
-    /// Where the step keeps it is not known: nothing was recorded, or the recording does not say.
+    /// Unknown: the step was not recorded, or the recording does not tell.
     #[default]
     Planned,
-    /// In memory of its own, outside of the step's: somebody asked for it ([`Buf::pin`]), or it is a result of the step.
+    /// In memory of its own, outside of the step's arena: the buffer is pinned ([`Buf::pin`]) or a result of the step.
     Owned,
-    /// In the step's memory, between its first and its last use, counted in kernels.
+    /// In the step's arena from its first to its last use, counted in kernels.
     At {
         /// The first byte.
         offset: usize,
@@ -27,27 +27,27 @@ pub enum ArenaSlot {
         /// The kernel that reads it last.
         last: usize,
     },
-    /// In several pieces, each in a place of its own: what a layer makes on its way.
+    /// In several pieces with one location each, as a layer's intermediate results are.
     Parts(Vec<ArenaSlot>),
-    /// Nowhere: it never leaves a fused kernel.
+    /// Not stored: its values exist only inside a fused kernel.
     Elided {
         /// The kernel.
         by: String,
     },
 }
 
-/// What a buffer of the plan is to the step.
+/// The role of a planned buffer in the step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Role {
-    /// What the layer of this number gives.
+pub(super) enum BufferRole {
+    /// The output of the layer of this number.
     Output(usize),
-    /// The gradient of what it is given.
+    /// The gradient of the layer's input.
     InputGradient(usize),
-    /// What it makes on its way.
+    /// The layer's intermediate results.
     Work(usize),
-    /// The gradient of the parameter of a name.
+    /// The gradient of the parameter of this name.
     Gradient(String),
-    /// That of the logits.
+    /// The gradient of the logits.
     LogitsGradient,
 }
 
@@ -58,7 +58,7 @@ pub struct Buf {
     dtype: DType,
     place: ArenaSlot,
     recorded: bool,
-    /// None for what has no values that mean anything outside of its layer.
+    /// The tensor, once pinned; `None` for intermediate results, which cannot be pinned.
     pinned: Option<OnceLock<Tensor>>,
 }
 
@@ -71,52 +71,52 @@ impl Buf {
         Buf { shape: Shape::from(bytes), dtype: DType::U8, place: ArenaSlot::Planned, recorded: false, pinned: None }
     }
 
-    /// Its shape.
+    /// Returns the shape.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The dtype of its elements.
+    /// Returns the dtype of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// How large it is.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.shape.size() * self.dtype.size()
     }
 
-    /// Where it is: known of a [recorded](super::GraphExec::plan) step's.
+    /// Returns the location, known for the plan of a [recorded](super::GraphExec::plan) step.
     pub fn place(&self) -> &ArenaSlot {
         &self.place
     }
 
-    /// Asks for this buffer: the tensor, zeros at first, into which every launch of a step that is recorded from now on
-    /// writes the value. It is then always there, whatever would otherwise share its memory or be fused away.
+    /// Pins this buffer: returns a tensor, initially zero, into which every launch of a step recorded later writes the
+    /// value. The buffer then has memory of its own: it shares none and is not fused away.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a layer's scratch, and in the plan of a step that is recorded already;
+    /// [`Error::InvalidArgument`] for a layer's intermediate results, and in the plan of a recorded step;
     /// [`Error::OutOfMemory`].
     pub fn pin(&self) -> Result<Tensor> {
         let Some(pinned) = &self.pinned else {
-            return Err(Error::invalid("pin", "the scratch of a layer has no value outside of it"));
+            return Err(Error::invalid("pin", "the intermediate results of a layer cannot be pinned"));
         };
         if let Some(tensor) = pinned.get() {
             return Ok(tensor.clone());
         }
         if self.recorded {
-            return Err(Error::invalid("pin", "the step is recorded; pin the buffer in the plan, and record it then"));
+            return Err(Error::invalid("pin", "the step is recorded already; pin the plan's buffer before recording"));
         }
         let tensor = ops::zeros(&self.shape, self.dtype)?;
         Ok(pinned.get_or_init(|| tensor).clone())
     }
 
-    /// The tensor, if somebody has asked for it.
+    /// Returns the tensor if the buffer is pinned.
     pub fn pinned(&self) -> Option<&Tensor> {
         self.pinned.as_ref()?.get()
     }
 
-    /// Makes another plan's buffer this one, unless this one was asked for already.
+    /// Shares the pinned tensor of another plan's buffer, unless this buffer is pinned already.
     fn adopt(&self, other: &Buf) {
         if let (Some(own), Some(tensor)) = (&self.pinned, other.pinned()) {
             own.get_or_init(|| tensor.clone());
@@ -127,33 +127,34 @@ impl Buf {
 /// The buffers of one layer.
 #[derive(Clone, Debug)]
 pub struct PerLayerBufs {
-    /// `L0:Linear`: the position of the call, and the class.
+    /// The position of the call and the class: `L0:Linear`.
     pub name: String,
-    /// The layer's name in the model (`0`, `encoder`); empty for the model itself, and for a layer without any fields, which
-    /// cannot be told from others.
+    /// The layer's name in the model (`0`, `encoder`). Empty for the model itself, and for a layer without fields,
+    /// whose address does not identify it.
     pub path: String,
-    /// Which of all calls of layers in the model this is; none for the model's own parameters.
+    /// The number of the call among all calls of layers; `None` for the model's own parameters.
     pub(super) call: Option<usize>,
     /// The output.
     pub y: Buf,
-    /// The pre-activation, only where an activation follows: what that one's gradient reads. Where nothing is fused it is
-    /// the output itself; a product that applies the activation at once writes both.
+    /// The pre-activation, if an activation follows: the gradient of the activation reads it. Unfused, it is the output
+    /// itself; a matrix product with a fused activation writes both.
     pub z: Option<Buf>,
-    /// The gradient of the input; none where no gradient flows there: for data, and for integers.
+    /// The gradient of the input; `None` if the input needs no gradient (data, integers).
     pub g_a: Option<Buf>,
-    /// The gradients of its trained parameters, by their names in the model. A shared one is with the first layer.
+    /// The gradients of the layer's trained parameters, by name in the model. A shared parameter is listed once, at the
+    /// first layer that holds it.
     pub grads: Vec<(String, Buf)>,
-    /// What forward makes between input and output.
+    /// The intermediate results of the forward pass.
     pub work: Option<Buf>,
 }
 
 impl PerLayerBufs {
-    /// The gradient of its weight.
+    /// Returns the gradient of the parameter `weight`.
     pub fn g_w(&self) -> Option<&Buf> {
         self.grad("weight")
     }
 
-    /// The gradient of its bias.
+    /// Returns the gradient of the parameter `bias`.
     pub fn g_b(&self) -> Option<&Buf> {
         self.grad("bias")
     }
@@ -175,32 +176,33 @@ impl PerLayerBufs {
 /// The buffers of the loss.
 #[derive(Clone, Debug)]
 pub struct LossBufs {
-    /// The gradient of the logits, of their shape.
+    /// The gradient of the logits; it has their shape.
     pub d_y: Buf,
-    /// The shape of the loss: one number.
+    /// The shape of the loss: a scalar.
     pub out_shape: Shape,
     /// Shape and dtype of the targets.
     pub target: (Shape, DType),
 }
 
-/// All buffers that a step may need, each with shape, dtype and bytes, before anything shares memory or is fused.
+/// All buffers that a step may need, each with shape, dtype and bytes, before memory is shared and operations are
+/// fused.
 #[derive(Clone, Debug)]
 pub struct CapturePlan {
-    /// The shape of the input; of several, that of the first.
+    /// The shape of the input; for several inputs, the first one's.
     pub input_shape: Shape,
     /// Names, shapes and dtypes of all inputs.
     pub inputs: Vec<(String, Shape, DType)>,
-    /// Those of the layers that the model calls, in the order of the calls. Parameters that belong to none of these are with
-    /// the model itself, at the end.
+    /// The buffers of the layers that the model calls, in the order of the calls. Parameters of no such layer follow at
+    /// the end, in an entry for the model itself.
     pub per_layer: Vec<PerLayerBufs>,
-    /// Those of the loss.
+    /// The buffers of the loss.
     pub loss: LossBufs,
-    /// The most bytes of scratch that one matrix product may use, on devices whose products use some; the CPU's use none.
+    /// The maximum scratch of one matrix product in bytes, on devices that use some; the CPU uses none.
     pub lt_bytes: usize,
 }
 
-/// The plan of a step with this layer, mostly a [`Sequential`](crate::Sequential), for inputs of this shape: [`make_plan`]
-/// for a tensor of zeros of its [input dtype](Layer::input_dtype).
+/// Returns the plan of a step with this layer, usually a [`Sequential`](crate::Sequential), for inputs of this shape.
+/// It is [`make_plan`] for zeros of the layer's [input dtype](Layer::input_dtype).
 ///
 /// ```
 /// use pellucid_nn::graph::{LossKind, make_plan_for_sequential};
@@ -210,7 +212,7 @@ pub struct CapturePlan {
 /// let first = &plan.per_layer[0];
 /// assert_eq!(first.name, "L0:Linear");
 /// assert_eq!(first.g_w().unwrap().shape().dims(), [256, 784]);
-/// assert_eq!((first.z.is_some(), first.g_a.is_some()), (true, false)); // a relu follows; x is data
+/// assert_eq!((first.z.is_some(), first.g_a.is_some()), (true, false)); // a relu follows; x needs no gradient
 /// assert_eq!(plan.loss.d_y.shape().dims(), [64, 10]);
 /// println!("{plan}");
 /// # Ok::<(), pellucid_tensor::Error>(())
@@ -227,12 +229,13 @@ pub fn make_plan_for_sequential<L: Layer + ?Sized>(
     make_plan(model, &ops::zeros(input_shape, model.input_dtype())?, loss, lt_bytes)
 }
 
-/// The plan of a step with this model, for inputs of these shapes and dtypes, whose values do not count. The model is
-/// traced: no kernel runs, and nothing changes but layers that learn their widths from their first input.
+/// Returns the plan of a step with this model for inputs of these shapes and dtypes. Their values are not used.
+///
+/// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
 ///
 /// # Errors
-/// [`Error::Layer`] names the layer that does not take its input, or whose output's shape depends on values;
-/// [`Error::ShapeMismatch`] for logits that the loss cannot have.
+/// [`Error::Layer`] names a layer that rejects its input or whose output shape depends on values;
+/// [`Error::ShapeMismatch`] if the loss does not accept the logits.
 pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     model: &M,
     inputs: &X,
@@ -245,9 +248,9 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
         let logits = model.run(&data)?;
         Ok((logits.shape().clone(), logits.dtype()))
     };
-    // Lazy layers have no parameters before, and no names.
-    watched(model, run)?;
-    let ((logits, dtype), calls) = watched(model, run)?;
+    // The first run builds lazy layers, which have no parameters and no names before.
+    trace_calls(model, run)?;
+    let ((logits, dtype), calls) = trace_calls(model, run)?;
     let named: Vec<(String, Parameter)> =
         parameters_so_far(model).into_iter().filter(|(_, p)| p.requires_grad()).collect();
     let class = model.named_modules().first().map_or("model", |(_, info)| info.class());
@@ -265,14 +268,14 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     })
 }
 
-/// The layers that the model calls itself, and the model where it has parameters of its own.
+/// Returns the buffers of the layers that the model calls directly, and of the model if it has parameters of its own.
 fn per_layer(
     class: &str,
     calls: &[TracedCall],
     parameters: Vec<(String, Parameter)>,
     logits: &Buf,
 ) -> Vec<PerLayerBufs> {
-    // A model that is a layer is the first call, and those in it are its layers.
+    // If the model is a layer, it is the first call, and its layers are one level deeper.
     let is_layer = calls.first().is_some_and(|first| first.is_model);
     let inner = |call: &(usize, &TracedCall)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
     let calls: Vec<(usize, &TracedCall)> = calls.iter().enumerate().filter(inner).collect();
@@ -314,23 +317,23 @@ fn per_layer(
 }
 
 impl CapturePlan {
-    /// The buffers of all gradients of parameters, by their names.
+    /// Returns the buffers of all parameter gradients, by name.
     pub fn grads(&self) -> impl Iterator<Item = (&str, &Buf)> {
         self.per_layer.iter().flat_map(|layer| layer.grads.iter().map(|(name, buf)| (name.as_str(), buf)))
     }
 
-    /// The buffer of a parameter's gradient.
+    /// Returns the buffer of a parameter's gradient.
     pub fn grad(&self, parameter: &str) -> Option<&Buf> {
         self.grads().find(|(name, _)| *name == parameter).map(|(_, buf)| buf)
     }
 
-    /// All buffers together, each in memory of its own.
+    /// Returns the total size of all buffers in bytes, without sharing.
     pub fn bytes(&self) -> usize {
         self.per_layer.iter().flat_map(PerLayerBufs::all).map(Buf::bytes).sum::<usize>() + self.loss.d_y.bytes()
     }
 
-    /// Uses the gradient buffers that were asked for in another plan of the same parameters: two ways through a model then
-    /// have one gradient.
+    /// Uses the gradient buffers that are pinned in another plan of the same parameters, so that two paths through a
+    /// model share their gradients.
     pub fn adopt_grads(&self, other: &CapturePlan) {
         for (name, buf) in self.grads() {
             if let Some(theirs) = other.grad(name) {
@@ -339,26 +342,26 @@ impl CapturePlan {
         }
     }
 
-    /// Writes down where a recorded step has its buffers, as far as `place` knows.
-    pub(super) fn settle(&mut self, place: impl Fn(Role, &Buf) -> ArenaSlot) {
-        let set = |role: Role, buf: &mut Buf| (buf.place, buf.recorded) = (place(role, buf), true);
+    /// Stores the location of each buffer of a recorded step.
+    pub(super) fn set_locations(&mut self, place: impl Fn(BufferRole, &Buf) -> ArenaSlot) {
+        let set = |role: BufferRole, buf: &mut Buf| (buf.place, buf.recorded) = (place(role, buf), true);
         for (i, layer) in self.per_layer.iter_mut().enumerate() {
-            set(Role::Output(i), &mut layer.y);
-            // Where nothing is fused the pre-activation is the output.
-            layer.z.iter_mut().for_each(|z| set(Role::Output(i), z));
-            layer.g_a.iter_mut().for_each(|g_a| set(Role::InputGradient(i), g_a));
-            layer.work.iter_mut().for_each(|work| set(Role::Work(i), work));
-            layer.grads.iter_mut().for_each(|(name, grad)| set(Role::Gradient(name.clone()), grad));
+            set(BufferRole::Output(i), &mut layer.y);
+            // Unfused, the pre-activation is the output.
+            layer.z.iter_mut().for_each(|z| set(BufferRole::Output(i), z));
+            layer.g_a.iter_mut().for_each(|g_a| set(BufferRole::InputGradient(i), g_a));
+            layer.work.iter_mut().for_each(|work| set(BufferRole::Work(i), work));
+            layer.grads.iter_mut().for_each(|(name, grad)| set(BufferRole::Gradient(name.clone()), grad));
         }
-        set(Role::LogitsGradient, &mut self.loss.d_y);
+        set(BufferRole::LogitsGradient, &mut self.loss.d_y);
     }
 
-    /// Refuses inputs and targets that the plan is not for; names the layer that they go into.
+    /// Returns an error if inputs or targets do not match the plan; it names the layer that would read them.
     pub(super) fn check(&self, op: &'static str, x: &impl Batch, y: &Tensor) -> Result<()> {
         let (mut given, mut refused) = (0, None);
         x.each(&mut |name, x| {
             if refused.is_none() {
-                refused = self.inputs.get(given).and_then(|own| misfit(op, own, name, x));
+                refused = self.inputs.get(given).and_then(|own| input_mismatch(op, own, name, x));
             }
             given += 1;
         });
@@ -374,10 +377,10 @@ impl CapturePlan {
             Error::shapes(
                 op,
                 [y.shape(), shape],
-                format!("the step is for targets of shape {shape}, got {}", y.shape()),
+                format!("the step expects targets of shape {shape}, got {}", y.shape()),
             )
         } else if y.dtype().is_int() != dtype.is_int() || y.dtype().is_float() != dtype.is_float() {
-            Error::dtypes(op, [y.dtype(), *dtype], format!("the step is for targets of dtype {dtype}; use to_dtype()"))
+            Error::dtypes(op, [y.dtype(), *dtype], format!("the step expects targets of dtype {dtype}; use to_dtype()"))
         } else {
             return Ok(());
         };
@@ -385,18 +388,18 @@ impl CapturePlan {
     }
 }
 
-/// Why a tensor is not the input that a plan has in its place.
-fn misfit(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Option<Error> {
+/// Returns the error if a tensor is not the input that the plan expects.
+fn input_mismatch(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Option<Error> {
     let (expected, shape, dtype) = own;
     if name != expected {
         return Some(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`")));
     }
     if x.shape() != shape {
-        let help = format!("the step is for `{name}` of shape {shape}, got {}; compile it for that", x.shape());
+        let help = format!("the step expects `{name}` of shape {shape}, got {}; compile it for that shape", x.shape());
         return Some(Error::shapes(op, [x.shape(), shape], help));
     }
     (x.dtype() != *dtype).then(|| {
-        let help = format!("the step is for `{name}` of dtype {dtype}; use to_dtype()");
+        let help = format!("the step expects `{name}` of dtype {dtype}; use to_dtype()");
         Error::dtypes(op, [x.dtype(), *dtype], help)
     })
 }

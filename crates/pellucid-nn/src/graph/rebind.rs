@@ -1,4 +1,4 @@
-//! Gradients in the plan's buffers: an optimizer reads them there, without a copy.
+//! Storing gradients in the plan's buffers, from which an optimizer reads them without a copy.
 
 use super::plan::{Buf, CapturePlan};
 use crate::module::{Module, identity, parameters_so_far};
@@ -7,9 +7,10 @@ use crate::parameter::Parameter;
 use pellucid_tensor::{Result, Tensor, no_grad, ops};
 use std::collections::{HashMap, HashSet};
 
-/// Every trained parameter of the model for which the plan has a gradient's buffer, by name: the parameter, the buffer, which
-/// is pinned by this, and whether the parameter is usually exempt from weight decay, as those with at most one axis are
-/// (biases, normalisations).
+/// Returns the model's trained parameters that have a gradient buffer in the plan, in order.
+///
+/// Each entry holds the parameter, its buffer, which this call pins, and whether the parameter is usually exempt from
+/// weight decay: true for rank 0 and 1 (biases, normalisation weights).
 ///
 /// # Errors
 /// Those of [`Buf::pin`](super::Buf::pin).
@@ -22,26 +23,25 @@ pub fn collect_params_from_plan(
     planned.map(|(buf, parameter)| Ok((parameter.clone(), buf.pin()?, parameter.rank() <= 1))).collect()
 }
 
-/// What [`try_rebind_grads`] did.
+/// The result of [`try_rebind_grads`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rebound {
-    /// Parameters whose gradient is the plan's buffer now, by name.
+    /// Names of the parameters whose gradient is stored in the plan's buffer.
     pub bound: Vec<String>,
-    /// Parameters of the model with a planned gradient that the optimizer does not update: they have none.
+    /// Names of the model's parameters with a planned gradient that the optimizer does not update; they are not bound.
     pub not_updated: Vec<String>,
-    /// Positions of the optimizer's parameters for which the plan has no buffer, because they are frozen or not this model's.
+    /// Positions of the optimizer's parameters without a buffer in the plan: frozen, or not part of this model.
     pub not_planned: Vec<usize>,
 }
 
-/// Lets the gradient of every parameter that the optimizer updates be the plan's buffer for it: a recorded step writes it
-/// there, any optimizer reads it there, and it can be read between launches as [`Tensor::grad`]. What is not bound is
-/// reported, and stays as it is.
+/// Stores the gradient of every parameter that the optimizer updates in the plan's buffer.
 ///
-/// The pairs are those of the optimizer's own list, [`Optimizer::parameters`], with the buffers that
-/// [`collect_params_from_plan`] finds by name.
+/// A recorded step writes the gradient there and the optimizer reads it there. Between launches [`Tensor::grad`]
+/// returns it. Parameters that cannot be bound are reported and stay unchanged. Buffers from
+/// [`collect_params_from_plan`] are matched with [`Optimizer::parameters`] by tensor.
 ///
 /// # Errors
-/// Those of [`Buf::pin`](super::Buf::pin); nothing is bound then.
+/// Those of [`Buf::pin`](super::Buf::pin); then no parameter is bound.
 pub fn try_rebind_grads(
     model: &(impl Module + ?Sized),
     optimizer: &(impl Optimizer + ?Sized),
@@ -67,24 +67,24 @@ pub fn try_rebind_grads(
     Ok(rebound)
 }
 
-/// The gradients that a step touches.
-pub(super) struct Gradients(Vec<Gradient>);
+/// The gradient buffers of all parameters that a step trains.
+pub(super) struct GradientBindings(Vec<GradientBinding>);
 
-/// One parameter's.
-struct Gradient {
+/// The gradient buffer of one parameter.
+struct GradientBinding {
     parameter: Parameter,
-    /// Where it goes: the plan's buffer if that was asked for, else where the gradient lies already.
+    /// The plan's buffer if it is pinned, else the gradient that existed at recording.
     buf: Option<Tensor>,
-    /// There is a gradient between launches.
+    /// Whether the gradient is kept between launches.
     stays: bool,
 }
 
-impl Gradients {
+impl GradientBindings {
     pub(super) fn of(
         model: &(impl Module + ?Sized),
         optimizer: &(impl Optimizer + ?Sized),
         plan: &CapturePlan,
-    ) -> Gradients {
+    ) -> GradientBindings {
         let named = parameters_so_far(model).into_iter();
         let own = named.map(|(name, parameter)| (plan.grad(&name).and_then(Buf::pinned).cloned(), parameter));
         let others = optimizer.parameters().iter().map(|parameter| (None, parameter.clone()));
@@ -92,21 +92,21 @@ impl Gradients {
         let once = own.chain(others).filter(|(_, p)| p.requires_grad() && seen.insert(p.id()));
         let gradient = |(pinned, parameter): (Option<Tensor>, Parameter)| {
             let entry = parameter.grad();
-            Gradient { stays: entry.is_some(), buf: pinned.or(entry), parameter }
+            GradientBinding { stays: entry.is_some(), buf: pinned.or(entry), parameter }
         };
-        Gradients(once.map(gradient).collect())
+        GradientBindings(once.map(gradient).collect())
     }
 
-    /// Whether there is a lasting buffer for every gradient that the optimizer reads.
+    /// Whether every gradient that the optimizer reads is kept in a buffer.
     pub(super) fn are_bound(&self, optimizer: &(impl Optimizer + ?Sized)) -> bool {
         let lasting: HashSet<_> = self.0.iter().filter(|g| g.stays).map(|g| g.parameter.id()).collect();
         optimizer.parameters().iter().all(|p| !p.requires_grad() || lasting.contains(&p.id()))
     }
 
-    /// Puts the buffers back that were taken from their parameters between launches, as by `zero_grad`; zeros where
-    /// gradients add up.
+    /// Restores buffers whose gradient was removed between launches, for example by `zero_grad`. With `zeroed`, the
+    /// restored buffers are set to zero, for accumulation.
     pub(super) fn put_back(&self, zeroed: bool) -> Result<()> {
-        for Gradient { parameter, buf, stays } in &self.0 {
+        for GradientBinding { parameter, buf, stays } in &self.0 {
             if let Some(buf) = buf
                 && *stays
                 && parameter.grad().is_none()
@@ -124,10 +124,10 @@ impl Gradients {
         self.0.iter().for_each(|g| g.parameter.zero_grad());
     }
 
-    /// Brings what a backward pass has found to where it belongs, for all to read.
+    /// Copies the gradients of a backward pass into their buffers.
     pub(super) fn collect(&self) -> Result<()> {
         let _off = no_grad();
-        for Gradient { parameter, buf, .. } in &self.0 {
+        for GradientBinding { parameter, buf, .. } in &self.0 {
             if let (Some(buf), Some(found)) = (buf, parameter.grad())
                 && identity(buf) != identity(&found)
             {
@@ -138,9 +138,10 @@ impl Gradients {
         Ok(())
     }
 
-    /// Leaves each as it was found: there, and zero where the step has none, or not there.
-    pub(super) fn leave(&self) -> Result<()> {
-        for Gradient { parameter, buf, stays } in &self.0 {
+    /// Restores the state before the step: a kept buffer holds the gradient, or zeros if there is none; others are
+    /// removed.
+    pub(super) fn restore(&self) -> Result<()> {
+        for GradientBinding { parameter, buf, stays } in &self.0 {
             match buf {
                 Some(buf) if *stays => {
                     if parameter.grad().is_none() {
@@ -154,9 +155,9 @@ impl Gradients {
         Ok(())
     }
 
-    /// Makes all zeros: the buffers, and gradients that were bound in their stead.
+    /// Zeroes all buffers, and gradients that were bound to other tensors.
     pub(super) fn zero(&self) -> Result<()> {
-        for Gradient { parameter, buf, .. } in &self.0 {
+        for GradientBinding { parameter, buf, .. } in &self.0 {
             buf.iter().try_for_each(zero)?;
             let is_other = |found: &Tensor| buf.as_ref().is_none_or(|buf| identity(buf) != identity(found));
             parameter.grad().filter(is_other).iter().try_for_each(zero)?;

@@ -1,15 +1,15 @@
-//! From a plan to a step that can be launched.
+//! Recording of training and evaluation steps over the buffers of a plan.
 //!
-//! A step is one closure. [`capture`] records it; where that cannot be, it runs as it is.
+//! A step is one closure. [`capture`] records it; on a device without capture the closure runs eagerly.
 
 use super::batch::{Batch, Model};
-use super::coverage::{Frozen, check_gradients};
-use super::plan::{Buf, CapturePlan, PerLayerBufs, Role};
-use super::rebind::Gradients;
-use super::state::{self, State};
+use super::buffer_tracker::BufferTracker;
+use super::coverage::{FrozenParameters, check_gradients};
+use super::plan::{Buf, BufferRole, CapturePlan, PerLayerBufs};
+use super::rebind::GradientBindings;
+use super::state::{self, ModelState};
 use super::stream::Stream;
-use super::trail::BufferTracker;
-use crate::call::{LayerCall, followed, watched};
+use crate::call::{LayerCall, trace_calls, with_call_listener};
 use crate::loss::Loss;
 use crate::module::{Module, parameters_so_far, walk};
 use crate::optim::{GradScaler, Optimizer};
@@ -21,30 +21,31 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// What is done with the gradients of these parameters before the update, such as clipping.
+/// A function that changes the gradients of these parameters before the update, such as clipping.
 pub type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
 
-/// How a step is recorded.
+/// Options for recording a step.
 #[derive(Clone)]
 pub struct StepOptions<'f> {
-    /// The queue that launches it; the device's own if there is none.
+    /// The stream of the launches. `None` means the device's default stream.
     pub stream: Option<Stream>,
-    /// So many launches of one recording add up their gradients, each a share of 1/k, in the plan's buffers, zeros at first;
-    /// the last of them makes the update and leaves zeros: the mean over k batches. With 1, the default, each launch starts
-    /// from no gradient.
+    /// The number k of launches whose gradients are accumulated, each weighted by 1/k, in the plan's buffers. The k-th
+    /// launch updates the parameters with the mean over the k batches and zeroes the buffers. With 1, the default, each
+    /// launch starts without gradients.
     pub accumulate: u64,
-    /// Multiplies the loss by a scale, for gradients in half precision, and skips updates by gradients that are not finite.
-    /// Parameters' gradients are divided by the scale before the update, and before what is done with them.
+    /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. GradientBindings
+    /// are divided by the scale before `before_update` runs.
     pub scaler: Option<Rc<GradScaler>>,
-    /// What is done with the gradients before the update.
+    /// A function that changes the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
-    /// Whether parameters that require a gradient may belong to no optimizer of the step: other optimizers update them, as in
-    /// a GAN, or none does. Otherwise they are refused.
+    /// Whether a parameter may require a gradient although the step's optimizer does not update it, as in a GAN. By
+    /// default such a parameter is an error.
     pub allow_untrained_parameters: bool,
 }
 
 impl StepOptions<'_> {
-    /// The same options with [`allow_untrained_parameters`](StepOptions#structfield.allow_untrained_parameters).
+    /// Returns these options with [`allow_untrained_parameters`](StepOptions#structfield.allow_untrained_parameters)
+    /// set.
     #[must_use]
     pub fn allow_untrained_parameters(self) -> Self {
         StepOptions { allow_untrained_parameters: true, ..self }
@@ -63,10 +64,11 @@ impl Default for StepOptions<'_> {
     }
 }
 
-/// Records a training step: forward, loss, backward and update, on what lies in `x_buf` and `y_buf` when it is launched.
+/// Records a training step: forward, loss, backward and update, on the contents of `x_buf` and `y_buf` at each launch.
 ///
-/// No kernel runs: parameters, the optimizer's state, statistics and random generators are as they were until the first
-/// launch. Each launch starts from no gradient. The logits and the loss before the update are then in buffers of the result.
+/// Recording runs no kernel: parameters, optimizer state, statistics and random generators stay unchanged until the
+/// first launch. Each launch starts without gradients. The result holds buffers for the logits and for the loss before
+/// the update.
 ///
 /// ```
 /// use pellucid_nn::graph::{LossKind, make_plan_for_sequential, record_step_graph, try_rebind_grads};
@@ -88,9 +90,9 @@ impl Default for StepOptions<'_> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Layer`] for buffers that the plan is not for, and names the layer that does not take what it gets, or that
-/// cannot be captured; [`Error::ReadInCapture`] names the line that reads a value; [`Error::UntrainedParameters`] names
-/// parameters that require a gradient and that the optimizer does not have; those of [`capture`].
+/// [`Error::Layer`] for buffers that do not match the plan, for a layer that rejects its input, or for one that cannot
+/// be captured; [`Error::ReadInCapture`] names the line that reads a value; [`Error::UntrainedParameters`] names
+/// parameters that require a gradient but do not belong to the optimizer; errors of [`capture`].
 pub fn record_step_graph<'f, X, M, L, O>(
     model: &'f M,
     loss: &'f L,
@@ -110,11 +112,12 @@ where
     record_step_graph_with(model, loss, optimizer, plan, x_buf, y_buf, options)
 }
 
-/// [`record_step_graph`] with options. Model, loss and optimizer are what these point to.
+/// Records a training step as [`record_step_graph`] does, with options. Model, loss and optimizer are passed as
+/// pointers.
 ///
 /// # Errors
-/// Those of [`record_step_graph`]; [`Error::InvalidArgument`] to accumulate over no launch, or gradients that do not all lie
-/// in the plan's buffers, see [`try_rebind_grads`](super::try_rebind_grads).
+/// Those of [`record_step_graph`]; [`Error::InvalidArgument`] if `accumulate` is 0, or if it is above 1 and not all
+/// gradients are stored in the plan's buffers, see [`try_rebind_grads`](super::try_rebind_grads).
 pub fn record_step_graph_with<'f, X: Batch + 'f>(
     model: impl Deref<Target: Model<X>> + 'f,
     loss: impl Deref<Target: Loss> + 'f,
@@ -126,19 +129,21 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
 ) -> Result<GraphExec<'f>> {
     let op = "record_step_graph";
     let model = Rc::new(model);
-    let gradients = Rc::new(Gradients::of(&**model, &*optimizer, plan));
+    let gradients = Rc::new(GradientBindings::of(&**model, &*optimizer, plan));
     let StepOptions { stream, accumulate, scaler, before_update, allow_untrained_parameters } = options;
-    let frozen = Frozen::of(op, &**model, &*loss, &*optimizer, allow_untrained_parameters)?;
+    let frozen = FrozenParameters::of(op, &**model, &*loss, &*optimizer, allow_untrained_parameters)?;
     if accumulate == 0 || accumulate > 1 && !gradients.are_bound(&*optimizer) {
-        let help = "gradients add up over one launch or more, in the plan's buffers: call try_rebind_grads() first";
+        let help =
+            "accumulate must be at least 1; above 1 needs gradients in the plan's buffers: call try_rebind_grads()";
         return Err(Error::invalid(op, help));
     }
     let stream = stream.unwrap_or_default();
-    let (forward, trail) = Forward::new(op, model.clone(), loss, plan, x_buf, y_buf)?.pinning(plan).followed(&stream);
+    let (forward, trail) =
+        ForwardPass::new(op, model.clone(), loss, plan, x_buf, y_buf)?.with_pins(plan).with_tracker(&stream);
     let outputs = forward.outputs();
     let mut names = state::names(&**model, &*optimizer);
     names.extend(forward.inputs());
-    let bound = Bound { state: State::of(model), gradients: Some(gradients.clone()), frozen: Some(frozen) };
+    let bound = StepBindings { state: ModelState::of(model), gradients: Some(gradients.clone()), frozen: Some(frozen) };
     let optimizer = Rc::new(optimizer);
     let updated = Rc::clone(&optimizer);
     let scale = scaler.clone();
@@ -161,11 +166,11 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
         let pass = move || {
             gradients.clear();
             scaled(forward.run()?)?.try_backward(Backward::default())?;
-            forward.passed();
+            forward.track_gradients();
             gradients.collect()?;
             check_gradients(op, &**updated)?;
             update()?;
-            gradients.leave()
+            gradients.restore()
         };
         (Box::new(pass), None)
     } else {
@@ -174,18 +179,18 @@ pub fn record_step_graph_with<'f, X: Batch + 'f>(
             let loss = scaled(forward.run()?)?;
             let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
             loss.try_backward(Backward { gradient: Some(share), ..Default::default() })?;
-            forward.passed();
+            forward.track_gradients();
             collected.collect()?;
-            collected.leave()
+            collected.restore()
         };
         (Box::new(pass), Some(Box::new(move || update().and_then(|()| gradients.zero()))))
     };
-    let update = update.map(|update| Run::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
-    Ok(GraphExec::new(Run::new(pass, &stream)?, update, (plan, &trail), (bound, names), outputs, stream))
+    let update = update.map(|update| StepRunner::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
+    Ok(GraphExec::new(StepRunner::new(pass, &stream)?, update, (plan, &trail), (bound, names), outputs, stream))
 }
 
-/// Records an evaluation: logits and loss of what lies in `x_buf` and `y_buf`, with all layers in evaluation, as after
-/// [`Module::eval`](crate::Module::eval), and no backward pass. The model's mode is as it was then.
+/// Records an evaluation: logits and loss for the contents of `x_buf` and `y_buf`, without a backward pass. All layers
+/// are in evaluation mode, as after [`Module::eval`](crate::Module::eval); afterwards the model's mode is restored.
 ///
 /// # Errors
 /// Those of [`record_step_graph`].
@@ -200,131 +205,132 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     let stream = stream.unwrap_or_default();
     let model = Rc::new(model);
     let (forward, trail) =
-        Forward::new("record_eval_graph", model.clone(), loss, plan, x_buf, y_buf)?.followed(&stream);
+        ForwardPass::new("record_eval_graph", model.clone(), loss, plan, x_buf, y_buf)?.with_tracker(&stream);
     let outputs = forward.outputs();
     let names = forward.inputs();
-    let bound = Bound { state: State::of(model), gradients: None, frozen: None };
+    let bound = StepBindings { state: ModelState::of(model), gradients: None, frozen: None };
     let pass = move || {
         let _off = no_grad();
-        let _evaluating = Evaluating::of(&**forward.model);
+        let _evaluating = EvalModeGuard::of(&**forward.model);
         forward.run().map(drop)
     };
-    Ok(GraphExec::new(Run::new(Box::new(pass), &stream)?, None, (plan, &trail), (bound, names), outputs, stream))
+    Ok(GraphExec::new(StepRunner::new(Box::new(pass), &stream)?, None, (plan, &trail), (bound, names), outputs, stream))
 }
 
 type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
 
-/// What the model and the loss compute, from buffers and into buffers.
-struct Forward<X, M, L> {
+/// The forward pass of a step: model and loss, with their input and output buffers.
+struct ForwardPass<X, M, L> {
     model: Rc<M>,
     loss: L,
     x: X,
     y: Tensor,
-    /// What was asked for of each layer of the plan, and which call of a layer it is.
-    pins: Rc<[Option<Pin>]>,
+    /// The pinned buffers of each layer of the plan, and the number of the layer's call.
+    pins: Rc<[Option<PinnedBuffers>]>,
     layers: Rc<[Option<usize>]>,
     d_y: Option<Tensor>,
-    outputs: Outputs,
-    /// What is found of the layers while they are recorded.
+    outputs: StepOutputs,
+    /// Records which storages hold the plan's buffers.
     trail: Option<BufferTracker>,
 }
 
-/// The buffers of a step's results.
+/// The result buffers of a step.
 #[derive(Clone)]
-struct Outputs {
+struct StepOutputs {
     logits: Tensor,
     loss: Tensor,
 }
 
-/// What was asked for of a layer.
-struct Pin {
+/// The pinned buffers of a layer: of its output, and of its input gradient.
+struct PinnedBuffers {
     y: Vec<Tensor>,
     g_a: Option<Tensor>,
 }
 
-impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M, L> {
+impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> ForwardPass<X, M, L> {
     fn new(op: &'static str, model: Rc<M>, loss: L, plan: &CapturePlan, x: &X, y: &Tensor) -> Result<Self> {
         plan.check(op, x, y)?;
         model.supports_capture()?;
         let x = x.map(&mut |_, tensor| Ok(tensor.detach()))?;
         let d_y = &plan.loss.d_y;
-        let (made, _) = watched(&**model, || model.run(&x))?;
+        let (made, _) = trace_calls(&**model, || model.run(&x))?;
         if (made.shape(), made.dtype()) != (d_y.shape(), d_y.dtype()) {
-            let help = "the plan is for other logits; make one of this model";
+            let help = "the model's logits differ from the plan's; make a plan of this model";
             return Err(Error::shapes(op, [made.shape(), d_y.shape()], help));
         }
         let logits = ops::zeros(d_y.shape(), d_y.dtype())?;
-        let (value, _) = watched(&**model, || loss.try_forward(&logits, y))?;
+        let (value, _) = trace_calls(&**model, || loss.try_forward(&logits, y))?;
         if *value.shape() != plan.loss.out_shape {
             return Err(Error::shapes(
                 op,
                 [value.shape()],
-                "a step makes one number small; reduce the loss to its mean or sum",
+                "a step minimises a scalar; reduce the loss to its mean or sum",
             ));
         }
-        let outputs = Outputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
+        let outputs = StepOutputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
         let layers = plan.per_layer.iter().map(|layer| layer.call).collect();
         let pins = plan.per_layer.iter().map(|_| None).collect();
-        Ok(Forward { model, loss, x, y: y.detach(), pins, layers, d_y: None, outputs, trail: None })
+        Ok(ForwardPass { model, loss, x, y: y.detach(), pins, layers, d_y: None, outputs, trail: None })
     }
 
-    /// The same, which leaves a trail where it is recorded.
-    fn followed(mut self, stream: &Stream) -> (Self, BufferTracker) {
+    /// Returns this pass with a tracker of buffers, if it will be recorded.
+    fn with_tracker(mut self, stream: &Stream) -> (Self, BufferTracker) {
         let trail = BufferTracker::default();
         self.trail = (!stream.is_eager()).then(|| trail.clone());
         (self, trail)
     }
 
-    /// The same, which writes what was asked for of its layers.
-    fn pinning(mut self, plan: &CapturePlan) -> Self {
+    /// Returns this pass so that it writes the pinned buffers of the plan.
+    fn with_pins(mut self, plan: &CapturePlan) -> Self {
         let pin = |layer: &PerLayerBufs| {
             let y: Vec<_> = [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).collect();
             let g_a = layer.g_a.as_ref().and_then(Buf::pinned);
-            (g_a.is_some() || !y.is_empty()).then(|| Pin { y: y.into_iter().cloned().collect(), g_a: g_a.cloned() })
+            (g_a.is_some() || !y.is_empty())
+                .then(|| PinnedBuffers { y: y.into_iter().cloned().collect(), g_a: g_a.cloned() })
         };
         self.pins = plan.per_layer.iter().map(pin).collect();
         self.d_y = plan.loss.d_y.pinned().cloned();
         self
     }
 
-    fn outputs(&self) -> Outputs {
+    fn outputs(&self) -> StepOutputs {
         self.outputs.clone()
     }
 
-    /// What it reads, by name.
+    /// Returns the input buffers, by name.
     fn inputs(&self) -> Vec<(String, Tensor)> {
         let mut inputs = self.x.named();
         inputs.push(("y".into(), self.y.clone()));
         inputs
     }
 
-    /// Follows the gradients that a pass has found.
-    fn passed(&self) {
+    /// Tracks the parameter gradients after a backward pass.
+    fn track_gradients(&self) {
         if let Some(trail) = &self.trail {
             for (name, parameter) in parameters_so_far(&**self.model) {
-                parameter.grad().iter().for_each(|grad| trail.found(Role::Gradient(name.clone()), grad));
+                parameter.grad().iter().for_each(|grad| trail.track(BufferRole::Gradient(name.clone()), grad));
             }
         }
     }
 
-    /// The loss, with its history.
+    /// Returns the loss, tracked for a backward pass, and fills the output buffers.
     fn run(&self) -> Result<Tensor> {
         let (trail, layers, pins) = (self.trail.clone(), self.layers.clone(), self.pins.clone());
         trail.iter().for_each(BufferTracker::clear);
         let meet = move |call: LayerCall<'_>| {
             let Some(layer) = layers.iter().position(|own| *own == Some(call.call)) else { return };
             pins[layer].iter().for_each(|pin| pin.write(call.x, call.y));
-            trail.iter().for_each(|trail| trail.called(layer, &call));
+            trail.iter().for_each(|trail| trail.track_call(layer, &call));
         };
-        let logits = followed(Rc::new(meet), || self.model.run(&self.x))?;
+        let logits = with_call_listener(Rc::new(meet), || self.model.run(&self.x))?;
         if let Some(trail) = &self.trail {
-            trail.gradient(&logits, Role::LogitsGradient);
+            trail.track_gradient(&logits, BufferRole::LogitsGradient);
         }
         if let Some(d_y) = &self.d_y {
-            written_with(&logits, d_y);
+            copy_gradient_on_backward(&logits, d_y);
         }
         let loss = self.loss.try_forward(&logits, &self.y)?;
-        // The buffers have values, and no history.
+        // The output buffers hold values only; they are not part of the autograd graph.
         let _off = no_grad();
         ops::copy_(&self.outputs.logits, &logits)?;
         ops::copy_(&self.outputs.loss, &loss)?;
@@ -332,21 +338,21 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> Forward<X, M,
     }
 }
 
-impl Pin {
-    /// Has the values of a call written.
+impl PinnedBuffers {
+    /// Copies the output of a call, and registers the copy of its input gradient.
     fn write(&self, x: &Tensor, y: &Tensor) {
         self.y.iter().for_each(|to| {
             let _off = no_grad();
             unwrap(ops::copy_(to, y));
         });
         if let Some(g_a) = &self.g_a {
-            written_with(x, g_a);
+            copy_gradient_on_backward(x, g_a);
         }
     }
 }
 
-/// Has the gradient of x written into a buffer, where a backward pass finds one.
-fn written_with(x: &Tensor, buf: &Tensor) {
+/// Registers a hook that copies the gradient of x into a buffer.
+fn copy_gradient_on_backward(x: &Tensor, buf: &Tensor) {
     if x.requires_grad() {
         let buf = buf.clone();
         x.register_hook(move |gradient| {
@@ -357,14 +363,14 @@ fn written_with(x: &Tensor, buf: &Tensor) {
     }
 }
 
-/// All layers of a model in evaluation while it lives.
-struct Evaluating<'m, M: Module + ?Sized> {
+/// A guard that keeps all layers of a model in evaluation mode.
+struct EvalModeGuard<'m, M: Module + ?Sized> {
     model: &'m M,
-    /// Whether each was in training, in the order of the walk.
+    /// The earlier mode of each layer, in visiting order: true for training.
     training: Vec<bool>,
 }
 
-impl<'m, M: Module + ?Sized> Evaluating<'m, M> {
+impl<'m, M: Module + ?Sized> EvalModeGuard<'m, M> {
     fn of(model: &'m M) -> Self {
         let mut training = Vec::new();
         walk(model, |_, part| {
@@ -372,17 +378,17 @@ impl<'m, M: Module + ?Sized> Evaluating<'m, M> {
                 training.push(mode.replace(false));
             }
         });
-        Evaluating { model, training }
+        EvalModeGuard { model, training }
     }
 }
 
-impl<M: Module + ?Sized> Drop for Evaluating<'_, M> {
+impl<M: Module + ?Sized> Drop for EvalModeGuard<'_, M> {
     fn drop(&mut self) {
         let mut training = self.training.iter();
         walk(self.model, |_, part| {
-            // A mode that two layers share was in evaluation already when it was met again.
+            // A mode that two layers share is visited twice, and is in evaluation mode at the second visit.
             if let Part::Training(mode) = part
-                && *training.next().expect("one a mode")
+                && *training.next().expect("one saved mode for each visited mode")
             {
                 mode.set(true);
             }
@@ -390,28 +396,28 @@ impl<M: Module + ?Sized> Drop for Evaluating<'_, M> {
     }
 }
 
-/// One closure, ready to be launched.
-enum Run<'f> {
+/// A closure that is ready to be launched: recorded or eager.
+enum StepRunner<'f> {
     Captured(Captured<'f>),
     Like(GraphExecLike<'f>),
 }
 
-impl<'f> Run<'f> {
-    /// Records the closure; where the device cannot, says so and keeps it as it is.
-    fn new(step: Closure<'f>, stream: &Stream) -> Result<Run<'f>> {
+impl<'f> StepRunner<'f> {
+    /// Records the closure. On a device without capture, logs a warning and keeps the closure for eager runs.
+    fn new(step: Closure<'f>, stream: &Stream) -> Result<StepRunner<'f>> {
         if stream.is_eager() {
-            return Ok(Run::Like(GraphExecLike { step, why: "its stream is eager".into() }));
+            return Ok(StepRunner::Like(GraphExecLike { step, why: "its stream is eager".into() }));
         }
         let step = Rc::new(RefCell::new(step));
         let recorded = Rc::clone(&step);
-        // A step that records again may find another grad mode than this one.
+        // A later re-recording may run under another grad mode.
         let _on = enable_grad();
         match capture(move |_: &[Tensor]| unwrap((*recorded.borrow_mut())()), &[]) {
-            Ok(captured) => Ok(Run::Captured(captured)),
+            Ok(captured) => Ok(StepRunner::Captured(captured)),
             Err(Error::DeviceUnavailable { device, reason }) => {
                 tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
-                let step = Rc::into_inner(step).expect("a recording that failed lets go of it").into_inner();
-                Ok(Run::Like(GraphExecLike { step, why: format!("{device} cannot capture: {reason}") }))
+                let step = Rc::into_inner(step).expect("a failed capture drops its closure").into_inner();
+                Ok(StepRunner::Like(GraphExecLike { step, why: format!("{device} cannot capture: {reason}") }))
             }
             Err(error) => Err(error),
         }
@@ -419,29 +425,28 @@ impl<'f> Run<'f> {
 
     fn captured(&self) -> Option<&Captured<'f>> {
         match self {
-            Run::Captured(captured) => Some(captured),
-            Run::Like(_) => None,
+            StepRunner::Captured(captured) => Some(captured),
+            StepRunner::Like(_) => None,
         }
     }
 
     fn launch(&mut self) -> Result<()> {
         let _on = enable_grad();
         match self {
-            Run::Captured(captured) => captured.launch(&[]).map(drop),
-            Run::Like(like) => like.launch(),
+            StepRunner::Captured(captured) => captured.launch(&[]).map(drop),
+            StepRunner::Like(like) => like.launch(),
         }
     }
 }
 
-/// What a recorded step does, run eagerly: where a device cannot capture, which is reported, or where it was asked for
-/// ([`Stream::eager`]).
+/// A step that runs eagerly: on a device without capture, which is logged, or on an eager stream ([`Stream::eager`]).
 pub struct GraphExecLike<'f> {
     step: Closure<'f>,
     why: String,
 }
 
 impl GraphExecLike<'_> {
-    /// Why the step is not captured.
+    /// Returns the reason why the step is not captured.
     pub fn why(&self) -> &str {
         &self.why
     }
@@ -460,57 +465,59 @@ impl GraphExecLike<'_> {
 pub struct GraphExec<'f> {
     /// The logits of the last launch.
     pub logits: Tensor,
-    /// Its loss, before the update: a 0-d tensor, which stays on the device until somebody reads it.
+    /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
     pub loss: Tensor,
     plan: CapturePlan,
-    pass: Run<'f>,
-    /// The update, where it comes after several passes.
-    update: Option<(Run<'f>, u64)>,
+    pass: StepRunner<'f>,
+    /// The update and the number of passes before it, for a step that accumulates gradients.
+    update: Option<(StepRunner<'f>, u64)>,
     launches: u64,
-    bound: Bound<'f>,
+    bound: StepBindings<'f>,
     stream: Stream,
 }
 
-/// What a step works on.
-struct Bound<'f> {
-    state: State<'f>,
-    /// Of a training step.
-    gradients: Option<Rc<Gradients>>,
-    /// Of a training step: what it must find frozen.
-    frozen: Option<Frozen>,
+/// The tensors that a step is bound to.
+struct StepBindings<'f> {
+    state: ModelState<'f>,
+    /// The gradients; `None` for an evaluation.
+    gradients: Option<Rc<GradientBindings>>,
+    /// The parameters that must stay frozen; `None` for an evaluation.
+    frozen: Option<FrozenParameters>,
 }
 
 impl<'f> GraphExec<'f> {
     fn new(
-        mut pass: Run<'f>,
-        update: Option<(Run<'f>, u64)>,
+        mut pass: StepRunner<'f>,
+        update: Option<(StepRunner<'f>, u64)>,
         (plan, trail): (&CapturePlan, &BufferTracker),
-        (bound, mut names): (Bound<'f>, Vec<(String, Tensor)>),
-        Outputs { logits, loss }: Outputs,
+        (bound, mut names): (StepBindings<'f>, Vec<(String, Tensor)>),
+        StepOutputs { logits, loss }: StepOutputs,
         stream: Stream,
     ) -> GraphExec<'f> {
         let mut plan = plan.clone();
-        if let Run::Captured(captured) = &mut pass {
+        if let StepRunner::Captured(captured) = &mut pass {
             bound.state.each(|name, tensor| names.push((name.to_string(), tensor.clone())));
             names.extend([("logits".to_string(), logits.clone()), ("loss".to_string(), loss.clone())]);
-            // A shared one goes by its first name.
+            // A shared tensor is labelled with its first name.
             names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
         }
-        trail.settle(&mut plan, pass.captured());
+        trail.store_locations(&mut plan, pass.captured());
         GraphExec { logits, loss, plan, pass, update, launches: 0, bound, stream }
     }
 
-    /// Executes the step on what lies in its buffers. Gradients that were taken away since, as by `zero_grad`, are back in
-    /// the plan's buffers before; for those that were bound to other tensors the step is recorded again.
+    /// Executes the step on the contents of its buffers.
+    ///
+    /// GradientBindings that were removed since the last launch, for example by `zero_grad`, are first restored to the
+    /// plan's buffers. If a gradient is bound to another tensor, the step is recorded again.
     ///
     /// # Errors
-    /// [`Error::Rebound`] names a parameter or buffer of the model that is another tensor than when the step was recorded,
-    /// of which the optimizer and the plan know nothing; [`Error::UntrainedParameters`] one that was frozen then, requires a
-    /// gradient now, and does not belong to the optimizer; those of [`Captured::launch`], or of the operations of a step that
-    /// runs eagerly.
+    /// [`Error::Rebound`] names a parameter or buffer that is not the tensor of the recording; the optimizer and the
+    /// plan do not know the new tensor. [`Error::UntrainedParameters`] names a parameter that was frozen at recording,
+    /// requires a gradient now and does not belong to the optimizer. Also errors of [`Captured::launch`], or of eager
+    /// operations.
     pub fn launch(&mut self) -> Result<()> {
         self.bound.state.check()?;
-        self.bound.frozen.as_ref().map_or(Ok(()), Frozen::check)?;
+        self.bound.frozen.as_ref().map_or(Ok(()), FrozenParameters::check)?;
         if let Some(gradients) = &self.bound.gradients {
             gradients.put_back(self.update.is_some())?;
         }
@@ -524,31 +531,31 @@ impl<'f> GraphExec<'f> {
 
     /// Whether launches replay a recording.
     pub fn is_captured(&self) -> bool {
-        matches!(self.pass, Run::Captured(_))
+        matches!(self.pass, StepRunner::Captured(_))
     }
 
-    /// The step that runs eagerly instead of a recording, and [why](GraphExecLike::why).
+    /// Returns the step if it runs eagerly; [`why`](GraphExecLike::why) gives the reason.
     pub fn like(&self) -> Option<&GraphExecLike<'f>> {
         match &self.pass {
-            Run::Like(like) => Some(like),
-            Run::Captured(_) => None,
+            StepRunner::Like(like) => Some(like),
+            StepRunner::Captured(_) => None,
         }
     }
 
-    /// The recording; of a step that accumulates, that of its passes.
+    /// Returns the recording; for a step that accumulates, the recording of its passes.
     pub fn captured(&mut self) -> Option<&mut Captured<'f>> {
         match &mut self.pass {
-            Run::Captured(captured) => Some(captured),
-            Run::Like(_) => None,
+            StepRunner::Captured(captured) => Some(captured),
+            StepRunner::Like(_) => None,
         }
     }
 
-    /// The queue on which it is launched.
+    /// Returns the stream of the launches.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// The plan, with what is known of where each buffer is.
+    /// Returns the plan, with the known location of each buffer.
     pub fn plan(&self) -> &CapturePlan {
         &self.plan
     }
@@ -557,8 +564,8 @@ impl<'f> GraphExec<'f> {
 impl fmt::Debug for GraphExec<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pass {
-            Run::Captured(captured) => write!(f, "captured {}", captured.plan()),
-            Run::Like(like) => write!(f, "run eagerly, since {}", like.why),
+            StepRunner::Captured(captured) => write!(f, "captured {}", captured.plan()),
+            StepRunner::Like(like) => write!(f, "eager step: {}", like.why),
         }
     }
 }

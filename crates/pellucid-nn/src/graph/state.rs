@@ -1,4 +1,4 @@
-//! The parameters and buffers of a model, and whether they are still the same tensors when a step is launched.
+//! The parameters and buffers of a model, and a check at each launch that they are still the same tensors.
 
 use crate::module::{Module, parameters_so_far, walk};
 use crate::optim::Optimizer;
@@ -8,19 +8,19 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// Shows a tensor with its name.
-type Meet<'a> = &'a mut dyn FnMut(&str, &Tensor);
+/// A function called with each tensor and its name.
+type TensorVisitor<'a> = &'a mut dyn FnMut(&str, &Tensor);
 
-/// The state of a model that a step was recorded with.
-pub(super) struct State<'f> {
-    walk: Box<dyn Fn(Meet<'_>) + 'f>,
-    /// What the walk has met, in order; held, so that no other tensor comes to lie where one was.
+/// The parameters and buffers that a model had when a step was recorded.
+pub(super) struct ModelState<'f> {
+    walk: Box<dyn Fn(TensorVisitor<'_>) + 'f>,
+    /// The visited tensors, in order. Holding them keeps their ids from being reused.
     known: Vec<Tensor>,
 }
 
-impl<'f> State<'f> {
-    pub(super) fn of(model: Rc<impl Deref<Target: Module> + 'f>) -> State<'f> {
-        let walk = move |meet: Meet<'_>| {
+impl<'f> ModelState<'f> {
+    pub(super) fn of(model: Rc<impl Deref<Target: Module> + 'f>) -> ModelState<'f> {
+        let walk = move |meet: TensorVisitor<'_>| {
             walk(&**model, |name, part| match part {
                 Part::Parameter(parameter) => meet(name, parameter.tensor()),
                 Part::Buffer(buffer) => meet(name, buffer.tensor()),
@@ -29,15 +29,15 @@ impl<'f> State<'f> {
         };
         let mut known = Vec::new();
         walk(&mut |_, tensor| known.push(tensor.clone()));
-        State { walk: Box::new(walk), known }
+        ModelState { walk: Box::new(walk), known }
     }
 
-    /// Every parameter and buffer with its name; a shared one under each of its names.
+    /// Visits every parameter and buffer with its name; a shared tensor once for each of its names.
     pub(super) fn each(&self, mut f: impl FnMut(&str, &Tensor)) {
         (self.walk)(&mut f);
     }
 
-    /// Refuses a model that has another tensor in the place of one.
+    /// Returns an error if the model holds another tensor than at recording.
     pub(super) fn check(&self) -> Result<()> {
         let (mut known, mut replaced) = (self.known.iter(), None);
         self.each(|name, tensor| {
@@ -52,12 +52,13 @@ impl<'f> State<'f> {
     }
 }
 
-/// What a plan's print-out calls the tensors of a training step beside those of the model: gradients, what the optimizer keeps
-/// for each parameter, and the random generator. What it keeps for several at once has no parameter's name.
+/// Returns names for the tensors of a training step that are not part of the model: gradients, optimizer state, and the
+/// random generator. ModelState that several parameters share is named without a parameter. A plan's print-out uses the
+/// names.
 pub(super) fn names(model: &(impl Module + ?Sized), optimizer: &(impl Optimizer + ?Sized)) -> Vec<(String, Tensor)> {
     let own = parameters_so_far(model);
     let name_of = |parameter: &str| {
-        // Parameters without a name of the optimizer's go by their position there.
+        // The optimizer names a parameter by its position if it was not given a name.
         let known = parameter.parse::<usize>().ok().and_then(|i| optimizer.parameters().get(i));
         let found = known.and_then(|p| own.iter().find(|(_, q)| p.id() == q.id()));
         found.map_or_else(|| parameter.to_string(), |(name, _)| name.clone())

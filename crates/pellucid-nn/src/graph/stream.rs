@@ -1,9 +1,9 @@
-//! The queue on which a step is launched, and how long it takes there.
+//! Streams on which steps are launched, and a timer for them.
 
 use pellucid_tensor::{Device, Result};
 use std::time::Instant;
 
-/// A device's ordered queue of work: what is launched on it runs in order. On the CPU a launch has run when it returns.
+/// A device's ordered queue of work: launches run in order. On the CPU, a launch has finished when it returns.
 #[derive(Clone, Debug)]
 pub struct Stream {
     device: Device,
@@ -11,44 +11,44 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The queue of a device.
+    /// Creates a stream of a device.
     pub fn new(device: Device) -> Stream {
         Stream { device, eager: false }
     }
 
-    /// A queue on which steps run eagerly, operation by operation, as where a device cannot capture: they do the same, and
-    /// can be stepped through.
+    /// Creates a stream on which steps run eagerly, operation by operation, as on a device without capture. Results are
+    /// the same, and a debugger can step through the operations.
     pub fn eager(device: Device) -> Stream {
         Stream { device, eager: true }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Whether steps run eagerly here because that was asked for.
+    /// Whether this stream was created by [`eager`](Stream::eager).
     pub fn is_eager(&self) -> bool {
         self.eager
     }
 
-    /// Waits until everything that was launched is done.
+    /// Waits until all launched work has finished.
     ///
     /// # Errors
-    /// That of work that failed.
+    /// The error of work that failed.
     pub fn synchronize(&self) -> Result<()> {
         self.device.synchronize()
     }
 }
 
 impl Default for Stream {
-    /// The CPU's.
+    /// Returns a stream of the CPU.
     fn default() -> Stream {
         Stream::new(Device::cpu())
     }
 }
 
-/// Measures what is launched on a stream.
+/// A timer for the work on a stream.
 ///
 /// ```
 /// use pellucid_nn::graph::{Stream, Timer};
@@ -65,7 +65,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Starts when everything launched so far is done.
+    /// Waits for all launched work, then starts the timer.
     ///
     /// # Errors
     /// Those of [`Stream::synchronize`].
@@ -74,7 +74,7 @@ impl Timer {
         Ok(Timer { stream: stream.clone(), start: Instant::now() })
     }
 
-    /// Milliseconds from the start until everything launched since is done.
+    /// Waits for all launched work and returns the milliseconds since the start.
     ///
     /// # Errors
     /// Those of [`Stream::synchronize`].

@@ -1,7 +1,7 @@
-//! A recorded step with its buffers, and a trainer that makes and launches them.
+//! A recorded step with its buffers, and a trainer that records and launches such steps.
 
 use super::batch::{Batch, Model};
-use super::coverage::{Frozen, fill};
+use super::coverage::{FrozenParameters, fill};
 use super::paths::{Path, is_on, path_of};
 use super::plan::{CapturePlan, make_plan};
 use super::rebind::{Rebound, try_rebind_grads};
@@ -17,28 +17,29 @@ use pellucid_tensor::{CacheStats, Error, Result, Shape, Tensor, no_grad, ops};
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// A recorded training step over buffers of its own, which stay where they are.
+/// A recorded training step over fixed buffers of its own.
 ///
 /// Made by [`Sequential::compile`] and [`GraphTrainer::compile`].
 pub struct TrainGraph<'f, X = Tensor> {
-    /// Where the inputs lie: x `[B, K]`, say.
+    /// The input buffers: x `[B, K]`, for example.
     pub x_buf: X,
-    /// Where the targets lie: class numbers `[B]`, or numbers of the logits' shape.
+    /// The target buffer: class numbers `[B]`, or values of the logits' shape.
     pub y_buf: Tensor,
     /// The logits of the last launch, `[B, C]`.
     pub logits: Tensor,
-    /// Its loss before the update, a 0-d tensor that stays on the device.
+    /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
     pub loss: Tensor,
     /// The step.
     pub exec: GraphExec<'f>,
     /// Which gradients the optimizer reads from the plan's buffers.
     pub rebound: Rebound,
-    /// The inputs' buffers, in order.
+    /// The input buffers, in order.
     buffers: Vec<Tensor>,
 }
 
 impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
-    /// Builds the model, asks it, plans, fills the optimizer, rebinds and records. `share` gives the gradients' buffers, where another graph has some.
+    /// Builds, checks and plans the model, fills the optimizer, rebinds and records. `share` is a plan whose gradient
+    /// buffers are used.
     fn compile(
         model: impl Deref<Target: Model<X>> + 'f,
         loss: impl Deref<Target: Loss> + 'f,
@@ -49,7 +50,7 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         options: StepOptions<'f>,
     ) -> Result<TrainGraph<'f, X>> {
         let Some(kind) = loss.kind() else {
-            let help = "the loss does not say which targets it takes; use loss.with_targets(shape, dtype)";
+            let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype)";
             return Err(Error::invalid("compile", help));
         };
         model.supports_capture()?;
@@ -71,7 +72,7 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         (plan, share): (CapturePlan, Option<&CapturePlan>),
         options: StepOptions<'f>,
     ) -> Result<TrainGraph<'f, X>> {
-        Frozen::of("compile", &*model, &*loss, &**optimizer, options.allow_untrained_parameters)?;
+        FrozenParameters::of("compile", &*model, &*loss, &**optimizer, options.allow_untrained_parameters)?;
         if let Some(other) = share {
             plan.adopt_grads(other);
         }
@@ -81,9 +82,9 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         let parameters: Vec<Parameter> = parameters_so_far(&*model).into_iter().map(|(_, p)| p).collect();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
         let rebound = try_rebind_grads(&*model, &**optimizer, &plan)?;
-        let optimizer = Lent(optimizer);
+        let optimizer = SharedOptimizer(optimizer);
         let recorded = record_step_graph_with(model, loss, optimizer, &plan, &x_buf, &y_buf, options);
-        // What cannot be recorded leaves the gradients as they were.
+        // A failed recording restores the gradients.
         let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
         let exec = recorded.inspect_err(put_back)?;
         let (logits, loss) = (exec.logits.clone(), exec.loss.clone());
@@ -91,13 +92,13 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         Ok(TrainGraph { x_buf, y_buf, logits, loss, exec, rebound, buffers })
     }
 
-    /// Copies a batch into the buffers, without waiting for anything; they stay where they are.
+    /// Copies a batch into the fixed buffers, without synchronizing.
     ///
     /// # Errors
-    /// [`Error::Layer`] names the layer that a batch of another shape or dtype would go into; nothing is copied then.
+    /// [`Error::Layer`] names the layer that would read a batch of another shape or dtype; then nothing is copied.
     pub fn set_batch(&self, x: &X, y: &Tensor) -> Result<()> {
         self.exec.plan().check("set_batch", x, y)?;
-        // A batch that has a history leaves it behind.
+        // Only the values of the batch are copied, not its autograd graph.
         let _off = no_grad();
         let (mut buffers, mut copied) = (self.buffers.iter(), Ok(()));
         x.each(&mut |_, x| {
@@ -108,7 +109,7 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
         copied.and_then(|()| ops::copy_(&self.y_buf, y))
     }
 
-    /// Executes the step on the batch that lies in the buffers.
+    /// Executes the step on the batch in the buffers.
     ///
     /// # Errors
     /// Those of [`GraphExec::launch`].
@@ -117,10 +118,10 @@ impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
     }
 }
 
-/// A pointer to a pointer to an optimizer, as one pointer.
-struct Lent<P>(Rc<P>);
+/// A shared pointer to an optimizer pointer that dereferences to the optimizer.
+struct SharedOptimizer<P>(Rc<P>);
 
-impl<P: Deref> Deref for Lent<P> {
+impl<P: Deref> Deref for SharedOptimizer<P> {
     type Target = P::Target;
 
     fn deref(&self) -> &P::Target {
@@ -128,27 +129,27 @@ impl<P: Deref> Deref for Lent<P> {
     }
 }
 
-/// What [`Sequential::compile`] needs beside the model.
+/// The arguments of [`Sequential::compile`] besides the model.
 pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
-    /// What training makes small.
+    /// The loss to minimise.
     pub loss: &'f L,
-    /// How.
+    /// The optimizer.
     pub optimizer: &'f O,
-    /// The most bytes of scratch of one matrix product; `8 << 20` mostly.
+    /// The maximum scratch of one matrix product in bytes, usually `8 << 20`.
     pub lt_bytes: usize,
-    /// The queue that launches it; the device's own if there is none.
+    /// The stream of the launches. `None` means the device's default stream.
     pub stream: Option<Stream>,
 }
 
 impl<'f, L: ?Sized, O: ?Sized> CompileOptions<'f, L, O> {
-    /// These options for a step in which parameters that require a gradient may belong to no optimizer, as in a GAN.
+    /// Returns these options for a step that may leave parameters untrained, as in a GAN.
     #[must_use]
     pub fn allow_untrained_parameters(self) -> CompileSettings<'f, L, O> {
         CompileSettings { options: self, allow_untrained_parameters: true }
     }
 }
 
-/// [`CompileOptions`] with what their methods set.
+/// [`CompileOptions`] with the settings of their methods.
 pub struct CompileSettings<'f, L: ?Sized, O: ?Sized> {
     options: CompileOptions<'f, L, O>,
     allow_untrained_parameters: bool,
@@ -161,8 +162,8 @@ impl<'f, L: ?Sized, O: ?Sized> From<CompileOptions<'f, L, O>> for CompileSetting
 }
 
 impl Sequential {
-    /// Records a training step for inputs of this shape: [`graph`](crate::graph) says what it does. Lazy layers are built,
-    /// and an optimizer without parameters gets those of the model.
+    /// Records a training step for inputs of this shape; see [`graph`](crate::graph). Lazy layers are built, and an
+    /// optimizer without parameters gets those of the model.
     ///
     /// ```
     /// use pellucid_nn::graph::CompileOptions;
@@ -185,10 +186,11 @@ impl Sequential {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Layer`] names a layer that does not take its input, whose output's shape depends on values, or that cannot be
-    /// captured; [`Error::UntrainedParameters`] names parameters that require a gradient and that the optimizer does not
-    /// have, unless [`CompileOptions::allow_untrained_parameters`] was called; those of
-    /// [`record_step_graph`](crate::graph::record_step_graph). Parameters, gradients and optimizer are as they were then.
+    /// [`Error::Layer`] names a layer that rejects its input, whose output shape depends on values, or that cannot be
+    /// captured; [`Error::UntrainedParameters`] names parameters that require a gradient and do not belong to the
+    /// optimizer, unless [`CompileOptions::allow_untrained_parameters`] was called; those of
+    /// [`record_step_graph`](crate::graph::record_step_graph). On error, parameters, gradients and optimizer are
+    /// unchanged.
     pub fn compile<'f, L: Loss + ?Sized + 'f, O: Optimizer + ?Sized + 'f>(
         &'f self,
         input_shape: &[usize],
@@ -202,13 +204,13 @@ impl Sequential {
     }
 }
 
-/// A model, a loss and an optimizer, and the recorded steps of their training: one for each shape that was compiled, and for
-/// each [path](super::path_of) that the model was set to, up to a [limit](GraphTrainer::recordings). All share parameters,
-/// gradients and the optimizer's state.
+/// A trainer: a model, a loss, an optimizer, and recorded training steps. It keeps one step for each compiled shape and
+/// each [path](super::path_of) of the model, up to a [limit](GraphTrainer::recordings). All steps share parameters,
+/// gradients and optimizer state.
 ///
-/// Model, loss and optimizer may each be given away or borrowed: `&Sequential` is a model too, as is `&M` for a model `M` of
-/// [several inputs](super::MultiInput), `&Sgd` an optimizer and `&MseLoss` a loss. [`model`](GraphTrainer::model) and
-/// [`optimizer`](GraphTrainer::optimizer) give access between launches, to set a learning rate or to read parameters.
+/// Model, loss and optimizer may be owned or borrowed: `&Sequential` is a model, as is `&M` for a model `M` of
+/// [several inputs](super::MultiInput); `&Sgd` is an optimizer and `&MseLoss` a loss. Between launches,
+/// [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) give access to them.
 pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
     model: Rc<M>,
     loss: Rc<L>,
@@ -217,17 +219,17 @@ pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
     options: StepOptions<'f>,
     /// The step that was used last; none before [`compile`](GraphTrainer::compile).
     pub tg: Option<TrainGraph<'f, X>>,
-    current: Option<Recorded<'f>>,
-    /// The one that was used last is the last.
-    others: Vec<(Recorded<'f>, TrainGraph<'f, X>)>,
-    /// The shapes of all batches that were compiled for.
+    current: Option<RecordedPath<'f>>,
+    /// The other recorded steps, least recently used first.
+    others: Vec<(RecordedPath<'f>, TrainGraph<'f, X>)>,
+    /// The shapes of all compiled batches.
     shapes: Vec<Vec<Shape>>,
     limit: usize,
     stats: CacheStats,
 }
 
-/// What a step was recorded for, and the evaluation over the same buffers, if there was need of one.
-struct Recorded<'f> {
+/// The path that a step was recorded for, and its evaluation over the same buffers, once recorded.
+struct RecordedPath<'f> {
     path: Path,
     evaluation: Option<GraphExec<'f>>,
 }
@@ -239,8 +241,8 @@ where
     O: Optimizer + 'f,
     X: Batch + 'f,
 {
-    /// A trainer that has recorded nothing yet; `lt_bytes` is the most bytes of scratch of one matrix product, `8 << 20`
-    /// mostly.
+    /// Creates a trainer without recordings. `lt_bytes` is the maximum scratch of one matrix product in bytes, usually
+    /// `8 << 20`.
     pub fn new(model: M, loss: L, optimizer: O, lt_bytes: usize) -> Self {
         GraphTrainer {
             model: Rc::new(model),
@@ -257,11 +259,11 @@ where
         }
     }
 
-    /// The same trainer, which keeps at most so many recorded steps, 8 unless this is called: the one that was not used for
-    /// longest goes first, and is recorded again when it is needed.
+    /// Sets the maximum number of recorded steps, 8 by default. The least recently used one is dropped first, and is
+    /// recorded again when it is needed.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if none may be kept.
+    /// [`Error::InvalidArgument`] if `limit` is 0.
     pub fn recordings(self, limit: usize) -> Result<Self> {
         match limit {
             0 => Err(Error::invalid("recordings", "a trainer keeps at least 1 recorded step")),
@@ -269,14 +271,13 @@ where
         }
     }
 
-    /// How often a step or an evaluation found a recorded step for its batch, and how many are kept.
+    /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
     pub fn cache(&self) -> CacheStats {
         CacheStats { held: self.others.len() + usize::from(self.tg.is_some()), ..self.stats }
     }
 
-    /// The same trainer, whose steps are recorded with these options. What
-    /// [`before_update`](GraphTrainer::before_update) and
-    /// [`allow_untrained_parameters`](GraphTrainer::allow_untrained_parameters) have set stays, unless the options set it.
+    /// Sets the options for recording. Settings of [`before_update`](GraphTrainer::before_update) and
+    /// [`allow_untrained_parameters`](GraphTrainer::allow_untrained_parameters) stay, unless the options set them.
     pub fn with(self, options: StepOptions<'f>) -> Self {
         let mut options = options;
         options.before_update = options.before_update.or(self.options.before_update);
@@ -284,8 +285,7 @@ where
         GraphTrainer { options, ..self }
     }
 
-    /// The same trainer for steps in which parameters that require a gradient may belong to no optimizer: others update
-    /// them, as in a GAN, or none does.
+    /// Permits parameters that require a gradient and that the optimizer does not update, as in a GAN.
     ///
     /// ```
     /// use pellucid_nn::graph::GraphTrainer;
@@ -304,7 +304,7 @@ where
         self
     }
 
-    /// The same trainer, which does this with the gradients before each update:
+    /// Sets a function that changes the gradients before each update:
     ///
     /// ```
     /// use pellucid_nn::{graph::GraphTrainer, Linear, Module, loss::MseLoss, optim::{clip_grad_norm, Sgd, SgdOptions}};
@@ -320,18 +320,18 @@ where
         self
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &M {
         &self.model
     }
 
-    /// The optimizer.
+    /// Returns the optimizer.
     pub fn optimizer(&self) -> &O {
         &self.optimizer
     }
 
-    /// Records a step for batches like this one, whose values do not count, on the path that the model is set to. Steps for
-    /// other shapes are kept.
+    /// Records a step for the shapes of this batch, on the path that the model is set to. The values are not used.
+    /// Steps for other shapes are kept.
     ///
     /// # Errors
     /// Those of [`Sequential::compile`].
@@ -339,9 +339,10 @@ where
         let share = self.tg.as_ref().map(|tg| tg.exec.plan());
         let (model, loss, optimizer) = (self.model.clone(), self.loss.clone(), self.optimizer.clone());
         let tg = TrainGraph::compile(model, loss, optimizer, inputs, self.lt_bytes, share, self.options.clone())?;
-        let recorded = Recorded { path: path_of(&*self.model), evaluation: None };
-        // What was recorded for the same goes.
-        let is_same = |other: &Recorded<'f>, tg: &TrainGraph<'f, X>| other.path == recorded.path && fits(tg, inputs);
+        let recorded = RecordedPath { path: path_of(&*self.model), evaluation: None };
+        // A step recorded earlier for the same shapes and path is replaced.
+        let is_same =
+            |other: &RecordedPath<'f>, tg: &TrainGraph<'f, X>| other.path == recorded.path && matches_batch(tg, inputs);
         self.others.retain(|(other, tg)| !is_same(other, tg));
         if self.current.as_ref().zip(self.tg.as_ref()).is_some_and(|(other, tg)| is_same(other, tg)) {
             (self.current, self.tg) = (None, None);
@@ -349,27 +350,27 @@ where
         if !self.is_known(inputs) {
             self.shapes.push(inputs.named().iter().map(|(_, x)| x.shape().clone()).collect());
         }
-        self.change(recorded, tg);
+        self.make_current(recorded, tg);
         self.others.drain(..self.others.len().saturating_sub(self.limit - 1));
-        Ok(self.tg.as_mut().expect("put there now"))
+        Ok(self.tg.as_mut().expect("make_current() stored a step"))
     }
 
-    /// Copies a batch into the buffers and launches the step. Nothing is read: the loss before the update stays on the device
-    /// in `tg.loss`. If the model was set to another path since, the step for that one is launched, recorded at the first
-    /// time.
+    /// Copies a batch into the buffers and launches the step, without synchronizing. The loss before the update stays
+    /// on the device in `tg.loss`. If the model was set to another path, the step of that path is launched, and
+    /// recorded the first time.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] before [`compile`](GraphTrainer::compile); those of [`TrainGraph::set_batch`] for shapes
-    /// that were not compiled; those of recording and of [`TrainGraph::launch`].
+    /// [`Error::InvalidArgument`] before [`compile`](GraphTrainer::compile); those of [`TrainGraph::set_batch`] for
+    /// shapes that were not compiled; those of recording and of [`TrainGraph::launch`].
     pub fn step(&mut self, x: &X, y: &Tensor) -> Result<()> {
         self.select(x)?;
-        let tg = self.tg.as_mut().expect("there is one, or none could be selected");
+        let tg = self.tg.as_mut().expect("select() fails without a step");
         tg.set_batch(x, y)?;
         tg.launch()
     }
 
-    /// A [`step`](GraphTrainer::step), and the loss of the same batch after the update, with all layers in evaluation: from a
-    /// recorded evaluation, [`record_eval_graph`].
+    /// Runs a [`step`](GraphTrainer::step) and returns the loss of the same batch after the update, in evaluation mode,
+    /// from a recorded evaluation ([`record_eval_graph`]).
     ///
     /// # Errors
     /// Those of [`step`](GraphTrainer::step).
@@ -378,13 +379,13 @@ where
         self.evaluate_buffers()
     }
 
-    /// The loss of a batch, with all layers in evaluation; nothing is trained.
+    /// Returns the loss of a batch in evaluation mode, without training.
     ///
     /// # Errors
     /// Those of [`step`](GraphTrainer::step).
     pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
         self.select(x)?;
-        self.tg.as_ref().expect("there is one, or none could be selected").set_batch(x, y)?;
+        self.tg.as_ref().expect("select() fails without a step").set_batch(x, y)?;
         self.evaluate_buffers()
     }
 
@@ -395,28 +396,28 @@ where
             let made = record_eval_graph(model, loss, tg.exec.plan(), &tg.x_buf, &tg.y_buf, stream)?;
             recorded.evaluation = Some(made);
         }
-        let evaluation = recorded.evaluation.as_mut().expect("made above");
+        let evaluation = recorded.evaluation.as_mut().expect("recorded above");
         evaluation.launch()?;
         evaluation.loss.try_item()
     }
 
-    /// Makes the step for this batch and the model's path the present one.
+    /// Makes the step for this batch and the model's path the current one.
     fn select(&mut self, x: &X) -> Result<()> {
         let (Some(tg), Some(current)) = (&self.tg, &self.current) else {
-            return Err(Error::invalid("step", "nothing is recorded; call compile() first"));
+            return Err(Error::invalid("step", "no step is recorded; call compile() first"));
         };
-        if is_on(&current.path, &*self.model) && fits(tg, x) {
+        if is_on(&current.path, &*self.model) && matches_batch(tg, x) {
             self.stats.hits += 1;
             return Ok(());
         }
-        let is_wanted = |(other, tg): &(Recorded<'f>, _)| is_on(&other.path, &*self.model) && fits(tg, x);
+        let is_wanted = |(other, tg): &(RecordedPath<'f>, _)| is_on(&other.path, &*self.model) && matches_batch(tg, x);
         if let Some(at) = self.others.iter().position(is_wanted) {
             self.stats.hits += 1;
             let (recorded, tg) = self.others.remove(at);
-            self.change(recorded, tg);
+            self.make_current(recorded, tg);
             return Ok(());
         }
-        // Another path is recorded for shapes that were asked for; other shapes are refused by the step that there is.
+        // Another path is recorded for known shapes only. For unknown shapes, set_batch of the current step fails.
         if self.is_known(x) {
             self.stats.misses += 1;
             self.compile_for(x)?;
@@ -429,7 +430,7 @@ where
         self.shapes.iter().any(|shapes| are_shapes_of(shapes.iter(), x))
     }
 
-    fn change(&mut self, recorded: Recorded<'f>, tg: TrainGraph<'f, X>) {
+    fn make_current(&mut self, recorded: RecordedPath<'f>, tg: TrainGraph<'f, X>) {
         if let (Some(recorded), Some(tg)) = (self.current.replace(recorded), self.tg.replace(tg)) {
             self.others.push((recorded, tg));
         }
@@ -437,7 +438,7 @@ where
 }
 
 impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, O> {
-    /// Records a step for inputs of this shape, x `[B, K]`, say, and of the model's [input dtype](Layer::input_dtype).
+    /// Records a step for inputs of this shape, for example `[B, K]`, of the model's [input dtype](Layer::input_dtype).
     ///
     /// # Errors
     /// Those of [`Sequential::compile`].
@@ -448,7 +449,7 @@ impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, 
 }
 
 /// Whether a step is for batches of these shapes.
-fn fits<X: Batch>(tg: &TrainGraph<'_, X>, x: &X) -> bool {
+fn matches_batch<X: Batch>(tg: &TrainGraph<'_, X>, x: &X) -> bool {
     are_shapes_of(tg.buffers.iter().map(|buffer| buffer.shape()), x)
 }
 

@@ -1,19 +1,19 @@
-//! How much goes into a weight's outputs, and what comes after them: from these, the size of its values.
+//! The fan of a weight and the gain of the nonlinearity after it, from which initialisation derives its scale.
 
 use pellucid_tensor::{Error, Result, Shape};
 
-/// Which side of a weight keeps its variance.
+/// The side of a weight whose variance initialisation preserves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fan {
-    /// The inputs of an output: variances stay in the forward pass.
+    /// The number of inputs of each output: preserves variances in the forward pass.
     #[default]
     In,
-    /// The outputs of an input: variances stay in the backward pass.
+    /// The number of outputs of each input: preserves variances in the backward pass.
     Out,
 }
 
 impl Fan {
-    /// (fan in, fan out) of a weight `[out, in, taps..]`.
+    /// Returns (fan in, fan out) of a weight `[out, in, taps..]`.
     pub(super) fn both(op: &'static str, shape: &Shape) -> Result<(usize, usize)> {
         let [outputs, inputs, taps @ ..] = shape.dims() else {
             return Err(Error::shapes(op, [shape], "a weight is [out, in, taps..]"));
@@ -22,23 +22,23 @@ impl Fan {
         Ok((all(*inputs), all(*outputs)))
     }
 
-    /// This one.
+    /// Returns the fan of this side.
     pub(super) fn of(self, op: &'static str, shape: &Shape) -> Result<usize> {
         let (inputs, outputs) = Fan::both(op, shape)?;
         Ok(if self == Fan::In { inputs } else { outputs })
     }
 }
 
-/// What the outputs of a weight go through.
+/// The nonlinearity that follows a weight.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Nonlinearity {
-    /// Nothing.
+    /// The identity.
     Linear,
     /// The logistic function.
     Sigmoid,
     /// The hyperbolic tangent.
     Tanh,
-    /// Half of the values are lost.
+    /// max(x, 0).
     Relu,
     /// Relu with this slope for negative values.
     LeakyRelu(f64),
@@ -47,7 +47,8 @@ pub enum Nonlinearity {
 }
 
 impl Nonlinearity {
-    /// By what it divides the size of its inputs, about: PyTorch's recommendations.
+    /// Returns the factor that compensates the nonlinearity's change of the standard deviation: PyTorch's
+    /// recommendations.
     ///
     /// ```
     /// use pellucid_nn::init::Nonlinearity;

@@ -1,9 +1,9 @@
-//! First values of parameters.
+//! Initialisation of parameters.
 //!
-//! Every scheme comes in two forms: `kaiming_normal(shape, ..)` makes a [`Parameter`] of the [default dtype](in_dtype),
-//! and `kaiming_normal_(&parameter, ..)` refills one in place, so that whoever holds it sees the new values. What is random
-//! comes from the thread's generator ([`manual_seed`](pellucid_tensor::manual_seed)), or from the one that
-//! [`from_generator`] is given.
+//! Every scheme has two forms. `kaiming_normal(shape, ..)` creates a [`Parameter`] of the [default dtype](in_dtype).
+//! `kaiming_normal_(&parameter, ..)` refills a parameter in place, so that all its holders see the new values. Random
+//! values come from the thread's generator ([`manual_seed`](pellucid_tensor::manual_seed)), or from the argument of
+//! [`from_generator`].
 //!
 //! ```
 //! use pellucid_nn::init::{self, Fan, Nonlinearity};
@@ -30,12 +30,12 @@ thread_local! {
     static GENERATOR: RefCell<Option<Generator>> = const { RefCell::new(None) };
 }
 
-/// The dtype of new parameters and buffers of this thread: `f32`, but inside of [`in_dtype`].
+/// Returns the dtype of new parameters and buffers of this thread: `f32`, except inside of [`in_dtype`].
 pub fn default_dtype() -> DType {
     DTYPE.get()
 }
 
-/// Runs `make` with new parameters and buffers of this float dtype.
+/// Runs `make` with this float dtype for new parameters and buffers.
 ///
 /// ```
 /// use pellucid_nn::{Linear, init};
@@ -47,18 +47,18 @@ pub fn default_dtype() -> DType {
 /// If the dtype is not a float.
 #[track_caller]
 pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
-    struct Before(DType);
-    impl Drop for Before {
+    struct DTypeGuard(DType);
+    impl Drop for DTypeGuard {
         fn drop(&mut self) {
             DTYPE.set(self.0);
         }
     }
-    assert!(dtype.is_float(), "parameters are floats, not {dtype}");
-    let _before = Before(DTYPE.replace(dtype));
+    assert!(dtype.is_float(), "in_dtype: parameters have a float dtype, got {dtype}");
+    let _before = DTypeGuard(DTYPE.replace(dtype));
     make()
 }
 
-/// Runs `make` with random first values from this generator instead of the thread's.
+/// Runs `make` with random initial values from this generator instead of the thread's.
 ///
 /// ```
 /// use pellucid_nn::{Linear, init};
@@ -67,44 +67,44 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
 /// assert_eq!(a.weight.to_vec::<f32>(), b.weight.to_vec::<f32>());
 /// ```
 pub fn from_generator<R>(generator: &Generator, make: impl FnOnce() -> R) -> R {
-    struct Before(Option<Generator>);
-    impl Drop for Before {
+    struct GeneratorGuard(Option<Generator>);
+    impl Drop for GeneratorGuard {
         fn drop(&mut self) {
             GENERATOR.set(self.0.take());
         }
     }
-    let _before = Before(GENERATOR.replace(Some(generator.clone())));
+    let _before = GeneratorGuard(GENERATOR.replace(Some(generator.clone())));
     make()
 }
 
-/// Where random first values come from.
+/// Returns the generator of random initial values.
 fn generator() -> Generator {
     GENERATOR.with_borrow(|given| given.clone()).unwrap_or_default()
 }
 
-/// Writes values into a parameter, whose gradient's graph does not see it.
+/// Overwrites a parameter without recording the write for autograd.
 fn refill(parameter: &Tensor, values: Result<Tensor>) -> Result<()> {
     let _off = no_grad();
     ops::copy_(parameter, &values?)
 }
 
-/// The two forms of every scheme of `values`.
+/// Defines both forms of every scheme of `values`.
 macro_rules! schemes {
     ($($(#[$doc:meta])* $name:ident, $refill:ident ($($argument:ident: $type:ty),*);)*) => {$(
         $(#[$doc])*
         ///
         /// # Panics
-        /// With the errors of what is drawn and computed: a shape for which the scheme is not defined, an argument out of its
-        /// range, [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+        /// If the scheme is not defined for the shape, if an argument is out of range, or with
+        /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
         #[track_caller]
         pub fn $name(shape: impl Into<Shape>, $($argument: $type),*) -> Parameter {
             Parameter::new(unwrap(values::$name(&shape.into(), default_dtype(), $($argument),*)))
         }
 
-        #[doc = concat!("Refills a parameter in place, as [`", stringify!($name), "`] makes one.")]
+        #[doc = concat!("Refills a parameter in place with values as [`", stringify!($name), "`] draws them.")]
         ///
         /// # Panics
-        #[doc = concat!("As [`", stringify!($name), "`], and for a tensor that is a result; nothing is written then.")]
+        #[doc = concat!("Those of [`", stringify!($name), "`], and for a tensor that is not a leaf.")]
         #[track_caller]
         pub fn $refill(parameter: &Tensor, $($argument: $type),*) {
             unwrap(refill(parameter, values::$name(parameter.shape(), parameter.dtype(), $($argument),*)));
@@ -113,23 +113,22 @@ macro_rules! schemes {
 }
 
 schemes! {
-    /// Every value the same.
+    /// Fills a tensor with one value.
     constant, constant_(value: f64);
-    /// Every value 0.
+    /// Fills a tensor with 0.
     zeros, zeros_();
-    /// Every value 1.
+    /// Fills a tensor with 1.
     ones, ones_();
-    /// The identity: a matrix of any lengths with 1 on its diagonal, else 0.
+    /// The identity matrix: 1 on the diagonal, else 0; it need not be square.
     eye, eye_();
-    /// The identity of channels, for the weight `[out, in / groups, taps..]` of a convolution with so many groups: 1 at the middle tap
-    /// from each channel to the one of the same number in its group, else 0.
+    /// The identity convolution, for a weight `[out, in / groups, taps..]`: 1 at the middle tap from each channel to
+    /// the channel of the same number in its group, else 0.
     dirac, dirac_(groups: usize);
     /// Uniform on [low, high).
     uniform, uniform_(low: f64, high: f64);
     /// Normal with this mean and standard deviation.
     normal, normal_(mean: f64, std: f64);
-    /// Normal with this mean and standard deviation (both of the whole distribution), given that it is between `low` and
-    /// `high`.
+    /// Normal, truncated to [low, high]; mean and standard deviation are those of the distribution before truncation.
     trunc_normal, trunc_normal_(mean: f64, std: f64, low: f64, high: f64);
     /// Uniform with standard deviation gain·√(2 / (fan in + fan out)) (Glorot & Bengio 2010).
     xavier_uniform, xavier_uniform_(gain: f64);
@@ -139,11 +138,11 @@ schemes! {
     kaiming_uniform, kaiming_uniform_(fan: Fan, nonlinearity: Nonlinearity);
     /// Normal with standard deviation gain / √fan (He et al. 2015).
     kaiming_normal, kaiming_normal_(fan: Fan, nonlinearity: Nonlinearity);
-    /// A (semi-)orthogonal matrix, evenly drawn from all, times the gain (Saxe, McClelland & Ganguli 2014): the last axes
-    /// of more than two count as one. The shorter of rows and columns are of length `gain` and at right angles. Needs the feature
-    /// `linalg`.
+    /// A (semi-)orthogonal matrix from the uniform distribution, times the gain (Saxe, McClelland & Ganguli 2014). Axes
+    /// after the first are flattened. The rows or the columns, whichever are fewer, are orthogonal and of length
+    /// `gain`. Needs the feature `linalg`.
     orthogonal, orthogonal_(gain: f64);
-    /// A matrix whose columns have a share `sparsity` of zeros, at random places, and are else normal with this standard
-    /// deviation (Martens 2010).
+    /// A matrix with a fraction `sparsity` of zeros in each column, at random positions; other values are normal with
+    /// this standard deviation (Martens 2010).
     sparse, sparse_(sparsity: f64, std: f64);
 }

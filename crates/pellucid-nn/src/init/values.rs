@@ -1,4 +1,4 @@
-//! The schemes: values for a shape and a dtype. The names are those of [`init`](super).
+//! The initialisation schemes: values for a shape and a dtype, named as in [`init`](super).
 
 use super::{Fan, Nonlinearity, generator};
 use pellucid_tensor::ops::QrMode;
@@ -28,10 +28,10 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
         return Err(Error::shapes(op, [shape], "a weight is [out, in / groups, taps..]"));
     };
     if !(1..=3).contains(&taps.len()) || groups == 0 || !outputs.is_multiple_of(groups) {
-        let help = format!("a weight is [out, in / groups, taps..], out a multiple of the {groups} groups");
+        let help = format!("a weight is [out, in / groups, taps..] with out a multiple of the {groups} groups");
         return Err(Error::shapes(op, [shape], help));
     }
-    // 1 where the channel is that of the output within its group, and every tap the middle one.
+    // 1 if the input channel equals the output channel within its group and every tap is the middle one.
     let number = |len: usize, mark: &dyn Fn(usize) -> bool| -> Result<Tensor> {
         let marks: Vec<f64> = (0..len).map(|i| f64::from(u8::from(mark(i)))).collect();
         ops::to_dtype(&Tensor::new(marks, len), dtype)
@@ -47,7 +47,7 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
 
 pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Result<Tensor> {
     if shape.size() > 0 && !(low <= high && (high - low).is_finite()) {
-        return Err(Error::invalid("uniform", format!("takes finite numbers low <= high, got {low} and {high}")));
+        return Err(Error::invalid("uniform", format!("expected finite low <= high, got {low} and {high}")));
     }
     let u = ops::rand_with(shape, dtype, &generator())?;
     let params = [low.into(), (high - low).into()];
@@ -61,10 +61,11 @@ pub(super) fn normal(shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result
 
 pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low: f64, high: f64) -> Result<Tensor> {
     if !(std > 0.0 && low < high) {
-        let reason = format!("takes a positive deviation and low < high, got {std}, {low} and {high}");
+        let reason = format!("expected std > 0 and low < high, got std {std}, low {low} and high {high}");
         return Err(Error::invalid("trunc_normal", reason));
     }
-    // The quantiles of numbers that are uniform between those of the ends; of a normal distribution they are erf.
+    // Inverse transform sampling: uniform numbers between the CDF values of both ends, through the quantile function
+    // (erf).
     let u = ops::rand_with(shape, DType::F64, &generator())?;
     let quantile = formula!(|u; mean, low, high, scale| {
         let (first, last) = (((low - mean) / scale).erf(), ((high - mean) / scale).erf());
@@ -74,25 +75,25 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
     ops::to_dtype(&ops::map(quantile, &[&u], &params)?[0], dtype)
 }
 
-/// Uniform around 0 with a standard deviation.
-fn even(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
+/// Returns uniform values with mean 0 and this standard deviation.
+fn uniform_with_std(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
     let bound = (3f64.sqrt() * std).abs();
     uniform(shape, dtype, -bound, bound)
 }
 
-/// The standard deviation of Glorot & Bengio.
+/// Returns the standard deviation of Glorot & Bengio.
 fn xavier(op: &'static str, shape: &Shape, gain: f64) -> Result<f64> {
     let (inputs, outputs) = Fan::both(op, shape)?;
     Ok(gain * (2.0 / inputs.saturating_add(outputs).max(1) as f64).sqrt())
 }
 
-/// The standard deviation of He et al.
+/// Returns the standard deviation of He et al.
 fn kaiming(op: &'static str, shape: &Shape, fan: Fan, nonlinearity: Nonlinearity) -> Result<f64> {
     Ok(nonlinearity.gain() / (fan.of(op, shape)?.max(1) as f64).sqrt())
 }
 
 pub(super) fn xavier_uniform(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
-    even(shape, dtype, xavier("xavier_uniform", shape, gain)?)
+    uniform_with_std(shape, dtype, xavier("xavier_uniform", shape, gain)?)
 }
 
 pub(super) fn xavier_normal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
@@ -100,7 +101,7 @@ pub(super) fn xavier_normal(shape: &Shape, dtype: DType, gain: f64) -> Result<Te
 }
 
 pub(super) fn kaiming_uniform(shape: &Shape, dtype: DType, fan: Fan, nonlinearity: Nonlinearity) -> Result<Tensor> {
-    even(shape, dtype, kaiming("kaiming_uniform", shape, fan, nonlinearity)?)
+    uniform_with_std(shape, dtype, kaiming("kaiming_uniform", shape, fan, nonlinearity)?)
 }
 
 pub(super) fn kaiming_normal(shape: &Shape, dtype: DType, fan: Fan, nonlinearity: Nonlinearity) -> Result<Tensor> {
@@ -110,14 +111,14 @@ pub(super) fn kaiming_normal(shape: &Shape, dtype: DType, fan: Fan, nonlinearity
 pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
     let op = "orthogonal";
     let [rows, rest @ ..] = shape.dims() else {
-        return Err(Error::shapes(op, [shape], "takes at least two axes"));
+        return Err(Error::shapes(op, [shape], "orthogonal initialisation needs at least two axes"));
     };
     if rest.is_empty() {
-        return Err(Error::shapes(op, [shape], "takes at least two axes"));
+        return Err(Error::shapes(op, [shape], "orthogonal initialisation needs at least two axes"));
     }
     let (rows, columns) = (*rows, rest.iter().product::<usize>());
-    // Q of a normal matrix is evenly distributed, once the signs of R's diagonal are those of Q's columns (Mezzadri 2007).
-    // A half type holds the values, but has no QR.
+    // Q of a normal matrix is uniformly distributed once its columns have the signs of R's diagonal (Mezzadri 2007).
+    // QR is not available in half precision.
     let wide = dtype.promote(DType::F32);
     let tall = ops::randn_with([rows.max(columns), rows.min(columns)], wide, &generator())?;
     let (q, r) = ops::qr(&tall, QrMode::Reduced)?;
@@ -131,19 +132,19 @@ pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Re
     let op = "sparse";
     let (rows, _) = matrix(op, shape)?;
     if !(0.0..=1.0).contains(&sparsity) {
-        return Err(Error::invalid(op, format!("the share of zeros is in [0, 1], got {sparsity}")));
+        return Err(Error::invalid(op, format!("sparsity must be in [0, 1], got {sparsity}")));
     }
     let zeros = (sparsity * rows as f64).ceil() as i64;
-    // A random order of every column's places: the first ones are 0.
+    // A random order of the positions in every column; the first ones are 0.
     let keys = ops::rand_with(shape, DType::F64, &generator())?;
     let order = ops::argsort(&ops::argsort(&keys, 0, false)?, 0, false)?;
     ops::where_(&ops::lt(&order, zeros)?, 0.0, &normal(shape, dtype, 0.0, std)?)
 }
 
-/// Rows and columns.
+/// Returns the numbers of rows and columns.
 fn matrix(op: &'static str, shape: &Shape) -> Result<(usize, usize)> {
     match shape.dims() {
         &[rows, columns] => Ok((rows, columns)),
-        _ => Err(Error::shapes(op, [shape], "takes a matrix")),
+        _ => Err(Error::shapes(op, [shape], "expected a matrix")),
     }
 }

@@ -1,4 +1,4 @@
-//! Activations as layers. Their mathematics is in `pellucid_tensor::ops`, by the same names.
+//! Activation layers. Their mathematics is in `pellucid_tensor::ops`, under the same names.
 
 use crate::init;
 use crate::layer::Layer;
@@ -6,7 +6,7 @@ use crate::parameter::{Parameter, Training};
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, ops};
 
-/// Layers without anything of their own.
+/// Defines activations without options.
 macro_rules! plain {
     ($($(#[$doc:meta])* $name:ident => $operation:ident;)*) => {$(
         $(#[$doc])*
@@ -37,9 +37,9 @@ plain! {
     GeluTanh => gelu_tanh;
     /// The hyperbolic tangent.
     Tanh => tanh;
-    /// 1 / (1 + e⁻ˣ)
+    /// The logistic sigmoid 1 / (1 + e⁻ˣ).
     Sigmoid => sigmoid;
-    /// ln sigmoid(x)
+    /// The logarithm of the sigmoid, ln sigmoid(x).
     LogSigmoid => logsigmoid;
     /// x·sigmoid(x) (Elfwing, Uchibe & Doya 2018).
     Silu => silu;
@@ -47,17 +47,17 @@ plain! {
     Mish => mish;
     /// ln(1 + eˣ), a smooth relu (Dugas et al. 2001).
     Softplus => softplus;
-    /// x / (1 + |x|)
+    /// The softsign x / (1 + |x|).
     Softsign => softsign;
     /// relu6(x + 3)/6, a sigmoid of straight lines (Courbariaux et al. 2015).
     Hardsigmoid => hardsigmoid;
     /// x·hardsigmoid(x) (Howard et al. 2019).
     Hardswish => hardswish;
-    /// x − tanh x
+    /// The tanh shrinkage x − tanh x.
     Tanhshrink => tanhshrink;
 }
 
-/// Layers with numbers that are set, and their defaults.
+/// Defines activations with options and their defaults.
 macro_rules! with_numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr),* } => $operation:ident;)*) => {$(
         $(#[$doc])*
@@ -91,22 +91,22 @@ with_numbers! {
     } => leaky_relu;
     /// x where x > 0, else `alpha`·(eˣ − 1) (Clevert, Unterthiner & Hochreiter 2016).
     Elu {
-        /// What −∞ is taken to, negated.
+        /// The negated limit for x → −∞.
         alpha: f64 = 1.0
     } => elu;
     /// x where x > 0, else `alpha`·(e^(x/alpha) − 1) (Barron 2017).
     Celu {
-        /// What −∞ is taken to, negated.
+        /// The negated limit for x → −∞.
         alpha: f64 = 1.0
     } => celu;
     /// ln(1 + e^(`beta`·x))/`beta`, and x where `beta`·x exceeds the threshold.
     SoftplusBeta {
-        /// How sharp the corner is.
+        /// The sharpness β of the corner.
         beta: f64 = 1.0,
-        /// Beyond it there is a straight line.
+        /// The value of β·x above which the function is linear.
         threshold: f64 = 20.0
     } => softplus_beta;
-    /// x limited to [low, high].
+    /// x clamped to [low, high].
     Hardtanh {
         /// The least value.
         low: f64 = -1.0,
@@ -115,44 +115,44 @@ with_numbers! {
     } => hardtanh;
     /// x where |x| > `lambda`, else 0.
     Hardshrink {
-        /// Half the width of what becomes 0.
+        /// The largest |x| that becomes 0.
         lambda: f64 = 0.5
     } => hardshrink;
-    /// x moved towards 0 by `lambda`, 0 where |x| ≤ `lambda`.
+    /// The soft shrinkage: x moved towards 0 by `lambda`, 0 where |x| ≤ `lambda`.
     Softshrink {
-        /// Half the width of what becomes 0.
+        /// The largest |x| that becomes 0.
         lambda: f64 = 0.5
     } => softshrink;
     /// x where x > `threshold`, else `value`.
     Threshold {
-        /// What x must exceed.
+        /// The value that x must exceed.
         threshold: f64 = 0.0,
-        /// What stands for it otherwise.
+        /// The result for other x.
         value: f64 = 0.0
     } => threshold;
-    /// a·sigmoid(b) of the two halves of an axis, a the first (Dauphin et al. 2017).
+    /// The gated linear unit a·sigmoid(b), a and b the first and second half of an axis (Dauphin et al. 2017).
     Glu {
         /// The axis; −1 is the last.
         axis: isize = -1
     } => glu;
-    /// exp(x) / Σ exp(x) along an axis.
+    /// The softmax exp(x) / Σ exp(x) along an axis.
     Softmax {
         /// The axis; −1 is the last.
         axis: isize = -1
     } => softmax;
-    /// x − ln Σ exp(x) along an axis.
+    /// The logarithm of the softmax, x − ln Σ exp(x), along an axis.
     LogSoftmax {
         /// The axis; −1 is the last.
         axis: isize = -1
     } => log_softmax;
-    /// exp(−x) / Σ exp(−x) along an axis.
+    /// The softmin exp(−x) / Σ exp(−x) along an axis.
     Softmin {
         /// The axis; −1 is the last.
         axis: isize = -1
     } => softmin;
 }
 
-/// exp(x) / Σ exp(x) over the channels of an image `[C, H, W]`, or of a batch `[B, C, H, W]`.
+/// The softmax exp(x) / Σ exp(x) over the channels of an image `[C, H, W]`, or of a batch `[B, C, H, W]`.
 #[derive(Clone, Copy, Debug, Default, Module)]
 pub struct Softmax2d;
 
@@ -166,7 +166,8 @@ impl Layer for Softmax2d {
     }
 }
 
-/// x where x > 0, else w·x with slopes that are learnt (He et al. 2015): one, or one a channel, axis 1. They start at 0.25.
+/// The parametric ReLU: x where x > 0, else w·x with a trained slope w (He et al. 2015). There is one slope, or one per
+/// channel (axis 1). Slopes start at 0.25.
 #[derive(Clone, Debug, Module)]
 pub struct Prelu {
     /// The slopes, `[1]` or `[C]`.
@@ -174,7 +175,7 @@ pub struct Prelu {
 }
 
 impl Prelu {
-    /// One slope for everything.
+    /// Creates a layer with one slope for all elements.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -183,7 +184,7 @@ impl Prelu {
         Prelu::channels(1)
     }
 
-    /// A slope for every channel.
+    /// Creates a layer with one slope per channel.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -210,8 +211,8 @@ impl Layer for Prelu {
     }
 }
 
-/// x where x > 0, else a·x (Xu et al. 2015): in training a is drawn for every element from [lower, upper), in evaluation it
-/// is their mean.
+/// The randomised leaky ReLU: x where x > 0, else a·x (Xu et al. 2015). In training a is drawn for every element from
+/// [lower, upper); in evaluation it is their mean.
 #[derive(Clone, Debug, Module)]
 pub struct Rrelu {
     lower: f64,
@@ -220,14 +221,14 @@ pub struct Rrelu {
 }
 
 impl Rrelu {
-    /// With slopes from this range.
+    /// Creates a layer with slopes in [lower, upper).
     pub fn new(lower: f64, upper: f64) -> Rrelu {
         Rrelu { lower, upper, training: Training::new() }
     }
 }
 
 impl Default for Rrelu {
-    /// With slopes from [1/8, 1/3).
+    /// Creates a layer with slopes in [1/8, 1/3).
     fn default() -> Rrelu {
         Rrelu::new(1.0 / 8.0, 1.0 / 3.0)
     }

@@ -13,13 +13,14 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
 use std::cell::Cell;
 
 /// Batch normalisation (Ioffe & Szegedy 2015) of x `[B, C, spatial..]` with N spatial axes; see [`BatchNorm1d`] (which
-/// also takes `[B, C]`), [`BatchNorm2d`] and [`BatchNorm3d`].
+/// also accepts `[B, C]`), [`BatchNorm2d`] and [`BatchNorm3d`].
 ///
-/// Every channel becomes (x − mean) / √(var + eps)·weight + bias. In training the mean and the biased variance are the
-/// batch's, and the running ones come nearer to them, the variance to the unbiased one: running ← (1 − m)·running + m·batch.
-/// In evaluation the running ones are used. They are written on the device, so a replayed step goes on.
+/// Every channel becomes (x − mean) / √(var + eps)·weight + bias. Training uses the mean and the biased variance of the
+/// batch, and updates the running statistics: running ← (1 − m)·running + m·batch, with the unbiased variance.
+/// Evaluation uses the running statistics. They are updated on the device, so a replayed step updates them too.
 ///
-/// The default is PyTorch's: eps 1e-5, momentum m = 0.1; weight and running variance start at 1, bias and running mean at 0.
+/// Defaults are PyTorch's: eps 1e-5, momentum m = 0.1; weight and running variance start at 1, bias and running mean
+/// at 0.
 ///
 /// ```
 /// use pellucid_nn::{BatchNorm2d, Layer, Module};
@@ -36,13 +37,13 @@ use std::cell::Cell;
 pub struct BatchNorm<const N: usize> {
     /// The scale of each channel, `[C]`.
     pub weight: Option<Parameter>,
-    /// What is added to each channel, `[C]`.
+    /// The bias of each channel, `[C]`.
     pub bias: Option<Parameter>,
-    /// The mean of each channel in training, `[C]`.
+    /// The running mean of each channel, `[C]`.
     pub running_mean: Option<Buffer>,
-    /// The variance of each channel in training, `[C]`.
+    /// The running variance of each channel, `[C]`.
     pub running_var: Option<Buffer>,
-    /// How many batches were seen in training, an `i64` number.
+    /// The number of training batches so far, an `i64` scalar.
     pub num_batches_tracked: Option<Buffer>,
     eps: f64,
     momentum: Option<f64>,
@@ -57,7 +58,7 @@ pub type BatchNorm2d = BatchNorm<2>;
 pub type BatchNorm3d = BatchNorm<3>;
 
 impl<const N: usize> BatchNorm<N> {
-    /// A layer for so many channels.
+    /// Creates a layer for this number of channels.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -76,7 +77,7 @@ impl<const N: usize> BatchNorm<N> {
         }
     }
 
-    /// A layer for as many channels as its first input has.
+    /// Creates a layer for the number of channels of its first input.
     pub fn lazy() -> Lazy<BatchNorm<N>> {
         Lazy::new(|input| match (N, input.rank()) {
             (1, 2) => Ok(BatchNorm::new(input[1])),
@@ -84,27 +85,27 @@ impl<const N: usize> BatchNorm<N> {
         })
     }
 
-    /// What is added to the variance.
+    /// Sets eps, which is added to the variance.
     pub fn eps(self, eps: f64) -> BatchNorm<N> {
         BatchNorm { eps, ..self }
     }
 
-    /// How much a new batch counts in the running statistics.
+    /// Sets the momentum, the weight of a new batch in the running statistics.
     pub fn momentum(self, momentum: f64) -> BatchNorm<N> {
         BatchNorm { momentum: Some(momentum), ..self }
     }
 
-    /// The running statistics are the plain averages over all batches: PyTorch's momentum `None`.
+    /// Makes the running statistics plain averages over all batches: PyTorch's momentum `None`.
     pub fn cumulative(self) -> BatchNorm<N> {
         BatchNorm { momentum: None, ..self }
     }
 
-    /// The same layer without weight and bias.
+    /// Removes weight and bias.
     pub fn without_affine(self) -> BatchNorm<N> {
         BatchNorm { weight: None, bias: None, ..self }
     }
 
-    /// The same layer without running statistics: those of the batch are used in evaluation too.
+    /// Removes the running statistics: evaluation uses those of the batch too.
     pub fn without_running_statistics(self) -> BatchNorm<N> {
         BatchNorm { running_mean: None, running_var: None, num_batches_tracked: None, ..self }
     }
@@ -116,7 +117,7 @@ impl<const N: usize> BatchNorm<N> {
     }
 }
 
-/// A mean of 0, a variance of 1, and a count of 0.
+/// Returns buffers for a mean of 0, a variance of 1, and a count of 0.
 #[track_caller]
 pub(super) fn statistics(channels: usize) -> [Buffer; 3] {
     let dtype = init::default_dtype();
@@ -127,7 +128,7 @@ pub(super) fn statistics(channels: usize) -> [Buffer; 3] {
 impl<const N: usize> Layer for BatchNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if x.rank() != N + 2 && !(N == 1 && x.rank() == 2) {
-            let help = format!("takes [B, C, ..] with {N} spatial axes{}", if N == 1 { ", or [B, C]" } else { "" });
+            let help = format!("expected [B, C, ..] with {N} spatial axes{}", if N == 1 { ", or [B, C]" } else { "" });
             return Err(Error::shapes("batch_norm", [x.shape()], help));
         }
         let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)
@@ -149,8 +150,8 @@ impl<const N: usize> Layer for BatchNorm<N> {
 }
 
 impl<const N: usize> BatchNorm<N> {
-    /// In training, with running statistics that are averages over n batches: the batch's share is 1/n, a number that
-    /// changes from step to step, and therefore lives on the device.
+    /// Normalises in training, with running statistics that are averages over n batches. The momentum is 1/n, which
+    /// changes from step to step and is therefore a tensor.
     fn averaged(&self, x: &Tensor, running: [&Tensor; 2], n: &Tensor) -> Result<Tensor> {
         let batch = [ops::zeros_like(running[0])?, ops::zeros_like(running[1])?];
         let y = self.normalized(x, Some([&batch[0], &batch[1]]), true, 1.0)?;
@@ -168,16 +169,16 @@ impl<const N: usize> BatchNorm<N> {
 }
 
 thread_local! {
-    /// Whether layers on this thread take plain averages, whatever their momentum.
+    /// Whether layers on this thread use plain averages, whatever their momentum.
     static PLAIN_AVERAGES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Running statistics are plain averages over all batches while it lives.
+/// A guard that makes running statistics plain averages over all batches.
 pub(crate) struct PlainAverages {
     before: bool,
 }
 
-/// Has the layers that this thread calls behave as if they were [`cumulative`](BatchNorm::cumulative).
+/// Makes the layers that this thread calls behave as [`cumulative`](BatchNorm::cumulative) ones.
 pub(crate) fn plain_averages() -> PlainAverages {
     PlainAverages { before: PLAIN_AVERAGES.replace(true) }
 }
@@ -188,7 +189,7 @@ impl Drop for PlainAverages {
     }
 }
 
-/// The mean, the variance and the count of every batch normalisation in a module that has them.
+/// Returns mean, variance and count of every batch normalisation of a module that has running statistics.
 pub(crate) fn batch_norms(module: &(impl Module + ?Sized)) -> Vec<[Buffer; 3]> {
     let mut found: Vec<(String, Vec<Buffer>)> = Vec::new();
     walk(module, |name, part| match part {

@@ -1,4 +1,4 @@
-//! Convolutions and transposed ones, over one, two or three spatial axes.
+//! Convolutions and transposed convolutions over one, two or three spatial axes.
 
 use super::linear::bound;
 use super::pad::pad_last;
@@ -11,12 +11,12 @@ use pellucid_derive::Module;
 use pellucid_tensor::ops::PadMode;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// How far a convolution reaches out of its input.
+/// The padding of a convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Padding<const N: usize> {
-    /// So far before and after every axis.
+    /// The padding before and after each axis.
     Both([usize; N]),
-    /// So far that outputs are as many as inputs; where it is odd, one more after. For stride 1.
+    /// The padding that gives as many outputs as inputs, for stride 1. If it is odd, one more is added after.
     Same,
 }
 
@@ -26,7 +26,7 @@ impl<const N: usize, T: Into<PerAxis<N>>> From<T> for Padding<N> {
     }
 }
 
-/// A convolution (cross-correlation) over N spatial axes (LeCun et al. 1989), of x `[B, in, spatial..]` or
+/// A convolution (cross-correlation) over N spatial axes (LeCun et al. 1989), for x `[B, in, spatial..]` or
 /// `[in, spatial..]`; see [`Conv1d`], [`Conv2d`] and [`Conv3d`].
 ///
 /// An axis of L becomes `⌊(L + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1`. Weight and bias start uniform on
@@ -43,12 +43,12 @@ impl<const N: usize, T: Into<PerAxis<N>>> From<T> for Padding<N> {
 #[derive(Clone, Debug, Module)]
 #[module(class = by_axes::<_, N>(["Conv1d", "Conv2d", "Conv3d"]))]
 pub struct Conv<const N: usize> {
-    /// `[out, in / groups, taps..]`
+    /// The weight, `[out, in / groups, taps..]`.
     pub weight: Parameter,
-    /// `[out]`
+    /// The bias, `[out]`.
     pub bias: Option<Parameter>,
     #[module(skip)]
-    sliding: Sliding<N>,
+    sliding: ConvSettings<N>,
     #[module(skip)]
     padding: Padding<N>,
     #[module(skip)]
@@ -62,29 +62,29 @@ pub type Conv2d = Conv<2>;
 /// A convolution over three axes: x is `[B, in, D, H, W]`.
 pub type Conv3d = Conv<3>;
 
-/// What a convolution and a transposed one have in common beside their parameters.
+/// The settings that convolutions and transposed convolutions share.
 #[derive(Clone, Copy, Debug)]
-struct Sliding<const N: usize> {
+struct ConvSettings<const N: usize> {
     kernel: [usize; N],
     stride: [usize; N],
     dilation: [usize; N],
     groups: usize,
 }
 
-impl<const N: usize> Sliding<N> {
-    fn new(kernel: [usize; N]) -> Sliding<N> {
-        Sliding { kernel, stride: [1; N], dilation: [1; N], groups: 1 }
+impl<const N: usize> ConvSettings<N> {
+    fn new(kernel: [usize; N]) -> ConvSettings<N> {
+        ConvSettings { kernel, stride: [1; N], dilation: [1; N], groups: 1 }
     }
 
     fn options(&self) -> ops::Conv {
         ops::Conv::default().stride(self.stride).dilation(self.dilation).groups(self.groups)
     }
 
-    /// Uniform weights `[first, second / groups, taps..]`, and their bound, by what one output sees of the second.
+    /// Draws uniform weights `[first, second / groups, taps..]`, and returns them with their bound.
     #[track_caller]
     fn weight(&self, first: usize, second: usize) -> (Parameter, f64) {
         if self.groups == 0 || !first.is_multiple_of(self.groups) || !second.is_multiple_of(self.groups) {
-            let reason = format!("{first} and {second} channels cannot be cut into {} groups", self.groups);
+            let reason = format!("{} groups must divide {first} and {second} channels", self.groups);
             unwrap::<()>(Err(Error::invalid("groups", reason)));
         }
         let second = second / self.groups;
@@ -95,53 +95,53 @@ impl<const N: usize> Sliding<N> {
 }
 
 impl<const N: usize> Conv<N> {
-    /// A layer from `inputs` to `outputs` channels with windows of this size; stride 1, no padding, dilation 1, one
+    /// Creates a layer from `inputs` to `outputs` channels with this kernel size; stride 1, no padding, dilation 1, one
     /// group, with bias.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Conv<N> {
-        let sliding = Sliding::new(kernel.into().0);
+        let sliding = ConvSettings::new(kernel.into().0);
         let (weight, bound) = sliding.weight(outputs, inputs);
         let bias = Some(init::uniform(outputs, -bound, bound));
         Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None }
     }
 
-    /// A layer to `outputs` channels that takes as many as its first input has. Its options are said by
+    /// Creates a layer to `outputs` channels from the number of channels of its first input. Set options with
     /// [`Lazy::with`]: `Conv2d::lazy(64, 3).with(|conv| conv.padding(1))`.
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<Conv<N>> {
         let kernel = kernel.into();
         Lazy::new(move |input| Ok(Conv::new(channels::<N>("conv", input)?, outputs, kernel)))
     }
 
-    /// From one window to the next.
+    /// Sets the stride.
     pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> Conv<N> {
         self.sliding.stride = stride.into().0;
         self
     }
 
-    /// How far windows reach out of the input.
+    /// Sets the padding.
     pub fn padding(self, padding: impl Into<Padding<N>>) -> Conv<N> {
         Conv { padding: padding.into(), ..self }
     }
 
-    /// What windows see there; zeros, if nothing is said.
+    /// Sets the values of the padding; zeros by default.
     pub fn padding_mode(self, mode: PadMode) -> Conv<N> {
         Conv { padding_mode: Some(mode), ..self }
     }
 
-    /// From one tap of a window to the next.
+    /// Sets the dilation, the distance between taps of the kernel.
     pub fn dilation(mut self, dilation: impl Into<PerAxis<N>>) -> Conv<N> {
         self.sliding.dilation = dilation.into().0;
         self
     }
 
-    /// Channels cut into so many groups: output channels of a group see its input channels alone. The weight, which
-    /// has another shape then, and the bias are drawn anew.
+    /// Splits the channels into groups: the output channels of a group depend on its input channels only. Weight and
+    /// bias are drawn again, since the shape of the weight changes.
     ///
     /// # Panics
-    /// If both numbers of channels are no multiples of it; with [`Error::OutOfMemory`].
+    /// If `groups` does not divide both numbers of channels; with [`Error::OutOfMemory`].
     #[track_caller]
     pub fn groups(mut self, groups: usize) -> Conv<N> {
         let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
@@ -151,14 +151,14 @@ impl<const N: usize> Conv<N> {
         Conv { weight, bias, ..self }
     }
 
-    /// The same layer without bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> Conv<N> {
         Conv { bias: None, ..self }
     }
 
-    /// (before, after) every axis.
-    fn around(&self) -> [(isize, isize); N] {
-        // What is beyond any axis is refused by the padding.
+    /// Returns the padding (before, after) of every axis.
+    fn pad_widths(&self) -> [(isize, isize); N] {
+        // Saturated padding exceeds every axis, so padding returns an error.
         let width = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         std::array::from_fn(|a| match self.padding {
             Padding::Both(both) => (width(both[a]), width(both[a])),
@@ -177,7 +177,7 @@ impl<const N: usize> Layer for Conv<N> {
 }
 
 impl<const N: usize> Conv<N> {
-    /// The output with this weight.
+    /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
         let (bias, options) = (self.bias.as_deref(), self.sliding.options());
@@ -187,16 +187,16 @@ impl<const N: usize> Conv<N> {
             (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
                 Err(Error::invalid("conv", "padding \"same\" is for stride 1"))
             }
-            (Some(mode), _) => conv(&pad_last(x, self.around(), mode)?, weight, bias, options),
+            (Some(mode), _) => conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, options),
         }
     }
 }
 
-/// A transposed convolution over N spatial axes (Zeiler et al. 2010), of x `[B, in, spatial..]` or `[in, spatial..]`;
+/// A transposed convolution over N spatial axes (Zeiler et al. 2010), for x `[B, in, spatial..]` or `[in, spatial..]`;
 /// see [`ConvTranspose1d`], [`ConvTranspose2d`] and [`ConvTranspose3d`].
 ///
-/// An axis of L becomes `(L − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`. Weight and bias start
-/// uniform on ±1/√(out / groups · taps), PyTorch's default.
+/// An axis of L becomes `(L − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`. Weight and bias
+/// start uniform on ±1/√(out / groups · taps), PyTorch's default.
 ///
 /// ```
 /// use pellucid_nn::{ConvTranspose2d, Layer};
@@ -207,12 +207,12 @@ impl<const N: usize> Conv<N> {
 #[derive(Clone, Debug, Module)]
 #[module(class = by_axes::<_, N>(["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]))]
 pub struct ConvTranspose<const N: usize> {
-    /// `[in, out / groups, taps..]`
+    /// The weight, `[in, out / groups, taps..]`.
     pub weight: Parameter,
-    /// `[out]`
+    /// The bias, `[out]`.
     pub bias: Option<Parameter>,
     #[module(skip)]
-    sliding: Sliding<N>,
+    sliding: ConvSettings<N>,
     #[module(skip)]
     padding: [usize; N],
     #[module(skip)]
@@ -227,51 +227,51 @@ pub type ConvTranspose2d = ConvTranspose<2>;
 pub type ConvTranspose3d = ConvTranspose<3>;
 
 impl<const N: usize> ConvTranspose<N> {
-    /// A layer from `inputs` to `outputs` channels with windows of this size; stride 1, no padding, dilation 1, one
+    /// Creates a layer from `inputs` to `outputs` channels with this kernel size; stride 1, no padding, dilation 1, one
     /// group, with bias.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
-        let sliding = Sliding::new(kernel.into().0);
+        let sliding = ConvSettings::new(kernel.into().0);
         let (weight, bound) = sliding.weight(inputs, outputs);
         let bias = Some(init::uniform(outputs, -bound, bound));
         ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] }
     }
 
-    /// A layer to `outputs` channels that takes as many as its first input has; see [`Conv::lazy`].
+    /// Creates a layer to `outputs` channels from the number of channels of its first input; see [`Conv::lazy`].
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<ConvTranspose<N>> {
         let kernel = kernel.into();
         Lazy::new(move |input| Ok(ConvTranspose::new(channels::<N>("conv_transpose", input)?, outputs, kernel)))
     }
 
-    /// From one window of the output to the next.
+    /// Sets the stride.
     pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         self.sliding.stride = stride.into().0;
         self
     }
 
-    /// How much of the output's ends is left out.
+    /// Sets the padding, which is cut off at both ends of the output.
     pub fn padding(self, padding: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         ConvTranspose { padding: padding.into().0, ..self }
     }
 
-    /// How many more outputs there are at the end of every axis, less than the stride or the dilation.
+    /// Sets the number of additional outputs at the end of every axis, less than the stride or the dilation.
     pub fn output_padding(self, more: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         ConvTranspose { output_padding: more.into().0, ..self }
     }
 
-    /// From one tap of a window to the next.
+    /// Sets the dilation, the distance between taps of the kernel.
     pub fn dilation(mut self, dilation: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         self.sliding.dilation = dilation.into().0;
         self
     }
 
-    /// Channels cut into so many groups; see [`Conv::groups`].
+    /// Splits the channels into groups; see [`Conv::groups`].
     ///
     /// # Panics
-    /// If both numbers of channels are no multiples of it; with [`Error::OutOfMemory`].
+    /// If `groups` does not divide both numbers of channels; with [`Error::OutOfMemory`].
     #[track_caller]
     pub fn groups(mut self, groups: usize) -> ConvTranspose<N> {
         let (inputs, outputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
@@ -281,19 +281,19 @@ impl<const N: usize> ConvTranspose<N> {
         ConvTranspose { weight, bias, ..self }
     }
 
-    /// The same layer without bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> ConvTranspose<N> {
         ConvTranspose { bias: None, ..self }
     }
 
-    /// The output with these spatial lengths, instead of those that `output_padding` gives.
+    /// Returns the output with these spatial lengths, instead of those from `output_padding`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for lengths of which no input of
-    /// this shape can come.
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for lengths that are impossible
+    /// for this input.
     pub fn forward_to(&self, x: &Tensor, dims: [usize; N]) -> Result<Tensor> {
         channels::<N>("conv_transpose", x.shape())?;
-        let Sliding { kernel, stride, dilation, .. } = self.sliding;
+        let ConvSettings { kernel, stride, dilation, .. } = self.sliding;
         let mut more = [0; N];
         for a in 0..N {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(stride[a]);
@@ -301,7 +301,7 @@ impl<const N: usize> ConvTranspose<N> {
             let least = steps.saturating_add(reach).saturating_add(1);
             let beyond = dims[a].saturating_add(self.padding[a]).saturating_add(self.padding[a]).checked_sub(least);
             more[a] = beyond.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
-                Error::invalid("conv_transpose", format!("of {} there can be no output of {dims:?}", x.shape()))
+                Error::invalid("conv_transpose", format!("an input of {} cannot have an output of {dims:?}", x.shape()))
             })?;
         }
         self.transposed(&self.weight, x, more)
@@ -313,7 +313,7 @@ impl<const N: usize> ConvTranspose<N> {
         conv(x, weight, self.bias.as_deref(), options)
     }
 
-    /// The output with this weight.
+    /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         self.transposed(weight, x, self.output_padding)
     }

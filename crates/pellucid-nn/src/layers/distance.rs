@@ -1,15 +1,15 @@
-//! How near two vectors are.
+//! Similarities and distances of vectors.
 
 use crate::call;
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
-/// a·b / (max(‖a‖, eps)·max(‖b‖, eps)) along an axis, the cosine of the angle between vectors.
+/// The cosine similarity a·b / (max(‖a‖, eps)·max(‖b‖, eps)) along an axis.
 #[derive(Clone, Copy, Debug, Module)]
 pub struct CosineSimilarity {
-    /// The axis of the vectors; 1.
+    /// The axis of the vectors; default 1.
     pub axis: isize,
-    /// The least length by which is divided; 1e-8.
+    /// The lower bound of the norms; default 1e-8.
     pub eps: f64,
 }
 
@@ -20,7 +20,7 @@ impl Default for CosineSimilarity {
 }
 
 impl CosineSimilarity {
-    /// The cosines; a and b broadcast.
+    /// Returns the cosines; a and b broadcast.
     ///
     /// # Panics
     /// With the error of [`try_forward`](CosineSimilarity::try_forward), at the caller's line.
@@ -30,7 +30,7 @@ impl CosineSimilarity {
         unwrap(self.try_forward(a, b))
     }
 
-    /// [`forward`](CosineSimilarity::forward) as a result.
+    /// Returns the cosines, or an error.
     ///
     /// # Errors
     /// Those of [`ops::cosine_similarity`].
@@ -39,14 +39,14 @@ impl CosineSimilarity {
     }
 }
 
-/// The p-norm of a − b + eps along the last axis.
+/// The pairwise distance, the p-norm of a − b + eps along the last axis.
 #[derive(Clone, Copy, Debug, Module)]
 pub struct PairwiseDistance {
-    /// The order of the norm; 2.
+    /// The order of the norm; default 2.
     pub p: f64,
-    /// What is added to every difference; 1e-6.
+    /// A constant added to every difference; default 1e-6.
     pub eps: f64,
-    /// Whether the last axis stays, with length 1; it does not.
+    /// Whether to keep the last axis with length 1; default false.
     pub keepdims: bool,
 }
 
@@ -57,7 +57,7 @@ impl Default for PairwiseDistance {
 }
 
 impl PairwiseDistance {
-    /// The distances; a and b broadcast.
+    /// Returns the distances; a and b broadcast.
     ///
     /// # Panics
     /// With the error of [`try_forward`](PairwiseDistance::try_forward), at the caller's line.
@@ -67,7 +67,7 @@ impl PairwiseDistance {
         unwrap(self.try_forward(a, b))
     }
 
-    /// [`forward`](PairwiseDistance::forward) as a result.
+    /// Returns the distances, or an error.
     ///
     /// # Errors
     /// Those of [`ops::pairwise_distance`].

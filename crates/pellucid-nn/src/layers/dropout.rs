@@ -1,7 +1,7 @@
-//! Dropout: of elements, of channels, of whole samples.
+//! Dropout of elements, of channels, and of whole samples.
 //!
-//! What is left out is drawn from the thread's generator on the device, so that a replayed step draws anew. In
-//! evaluation everything passes.
+//! Dropout masks are drawn from the thread's generator on the device, so a replayed step draws new ones. In evaluation
+//! the layers are the identity.
 
 use super::spatial::{batched, by_axes};
 use crate::layer::Layer;
@@ -9,7 +9,7 @@ use crate::parameter::Training;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// A probability p, whether there is training, and what happens to x then.
+/// Defines dropout layers: a probability p, the training mode, and the operation in training.
 macro_rules! dropouts {
     ($($(#[$doc:meta])* $name:ident $([$n:ident: $one:ident, $two:ident, $three:ident])? ($x:ident, $p:ident) $drop:expr;)*) => {$(
         $(#[$doc])*
@@ -21,7 +21,7 @@ macro_rules! dropouts {
         }
 
         impl $(<const $n: usize>)? $name $(<$n>)? {
-            /// Drops with probability `p`.
+            /// Creates a layer that drops with probability `p`.
             ///
             /// # Panics
             /// If `p` is not in [0, 1].
@@ -30,14 +30,14 @@ macro_rules! dropouts {
                 $name { p: probability(p), training: Training::new() }
             }
 
-            /// The probability with which something is dropped.
+            /// Returns the probability.
             pub fn p(&self) -> f64 {
                 self.p
             }
         }
 
         impl $(<const $n: usize>)? Layer for $name $(<$n>)? {
-            /// Of the input's shape and dtype, which is a float.
+            /// Returns a tensor of the input's shape and dtype, which must be a float.
             fn compute(&self, $x: &Tensor) -> Result<Tensor> {
                 let $p = self.p;
                 if self.training.get() && $p > 0.0 { $drop } else { Ok($x.clone()) }
@@ -48,19 +48,19 @@ macro_rules! dropouts {
 
 dropouts! {
     /// In training, sets each element to 0 with probability p and divides the others by 1 − p, so that
-    /// the expectation stays; passes everything on in evaluation (Srivastava et al. 2014).
+    /// expectations are unchanged; the identity in evaluation (Srivastava et al. 2014).
     Dropout(x, p) ops::dropout(x, p);
-    /// In training, sets each channel of x `[B, C, spatial..]` or `[C, spatial..]` to 0 with probability p and divides the
-    /// others by 1 − p (Tompson et al. 2015); N is the number of spatial axes.
+    /// In training, sets each channel of x `[B, C, spatial..]` or `[C, spatial..]` to 0 with probability p and divides
+    /// the others by 1 − p (Tompson et al. 2015); N is the number of spatial axes.
     ChannelDropout[N: Dropout1d, Dropout2d, Dropout3d](x, p)
         batched::<N>("dropout", x, |x| ops::feature_dropout(x, p));
-    /// Dropout for self-normalising networks (Klambauer et al. 2017): in training, elements that are dropped get the value
-    /// of `selu` at −∞, and all is scaled and moved so that a mean of 0 and a variance of 1 stay.
+    /// Dropout for self-normalising networks (Klambauer et al. 2017): in training, dropped elements get the limit of
+    /// `selu` at −∞; an affine map then restores mean 0 and variance 1.
     AlphaDropout(x, p) ops::alpha_dropout(x, p);
     /// [`AlphaDropout`] of whole channels of x `[B, C, ..]`.
     FeatureAlphaDropout(x, p) ops::feature_alpha_dropout(x, p);
-    /// Stochastic depth (Huang et al. 2016): in training, sets each sample of x `[B, ..]` to 0 with probability p and divides
-    /// the others by 1 − p. Around a residual branch, samples leave it out.
+    /// Stochastic depth (Huang et al. 2016): in training, sets each sample of x `[B, ..]` to 0 with probability p and
+    /// divides the others by 1 − p. In a residual branch, dropped samples skip the branch.
     DropPath(x, p) ops::squeeze(&ops::feature_dropout(&ops::unsqueeze(x, 0)?, p)?, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Tables of vectors.
+//! Embeddings: tables of vectors.
 
 use crate::init;
 use crate::layer::Layer;
@@ -7,9 +7,9 @@ use pellucid_derive::Module;
 use pellucid_tensor::ops::ScatterReduceOp;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
 
-/// A table of vectors, found by their numbers: x of integers and any shape becomes `[x.., width]`.
+/// An embedding: integers x of any shape select rows of a table, giving `[x.., width]`.
 ///
-/// The table starts standard normal.
+/// The table is initialised standard normal.
 ///
 /// ```
 /// use pellucid_nn::{Embedding, Layer};
@@ -39,7 +39,7 @@ fn clear(table: &Parameter, row: isize) {
 }
 
 impl Embedding {
-    /// A table of so many vectors of this width.
+    /// Creates a table of this many vectors of this width.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -48,12 +48,12 @@ impl Embedding {
         Embedding::from_table(init::normal([rows, width], 0.0, 1.0))
     }
 
-    /// A layer with this table `[rows, width]`. To leave it as it is, [freeze](crate::Module::freeze) the layer.
+    /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
     pub fn from_table(weight: Parameter) -> Embedding {
         Embedding { weight, options: ops::Embedding::default() }
     }
 
-    /// A vector that starts at 0 and is not learnt, for places without content; negative numbers count from the end.
+    /// Sets the padding row: it starts at 0 and is not trained. Negative numbers count from the end.
     ///
     /// # Panics
     /// If the table has no such row.
@@ -64,14 +64,14 @@ impl Embedding {
         self
     }
 
-    /// No vector is longer than this by the p-norm: one that is, is scaled down in the table when it is looked up.
-    /// PyTorch's default is p = 2.
+    /// Limits the p-norm of vectors: a longer one is scaled down in the table when it is looked up. PyTorch's default
+    /// is p = 2.
     pub fn max_norm(mut self, length: f64, p: f64) -> Embedding {
         self.options.max_norm = Some((length, p));
         self
     }
 
-    /// The gradient of a vector is divided by how often it is looked up in a batch.
+    /// Divides the gradient of a vector by the number of its look-ups in a batch.
     pub fn scale_by_frequency(mut self) -> Embedding {
         self.options.scale_by_frequency = true;
         self
@@ -88,9 +88,9 @@ impl Layer for Embedding {
     }
 }
 
-/// Sums, means or maxima of vectors of a table: x of integers `[B, n]`, a bag a row, becomes `[B, width]`.
+/// Sums, means or maxima of embeddings: integers x `[B, n]`, one bag per row, give `[B, width]`.
 ///
-/// The table starts standard normal; bags become means, if nothing is said.
+/// The table is initialised standard normal. The default is the mean.
 #[derive(Clone, Debug, Module)]
 pub struct EmbeddingBag {
     /// The table, `[rows, width]`.
@@ -104,7 +104,7 @@ pub struct EmbeddingBag {
 }
 
 impl EmbeddingBag {
-    /// A table of so many vectors of this width.
+    /// Creates a table of this many vectors of this width.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -113,7 +113,7 @@ impl EmbeddingBag {
         EmbeddingBag::from_table(init::normal([rows, width], 0.0, 1.0))
     }
 
-    /// A layer with this table `[rows, width]`. To leave it as it is, [freeze](crate::Module::freeze) the layer.
+    /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
     pub fn from_table(weight: Parameter) -> EmbeddingBag {
         EmbeddingBag {
             weight,
@@ -125,12 +125,14 @@ impl EmbeddingBag {
         }
     }
 
-    /// What becomes of a bag's vectors: [`ScatterReduceOp::Sum`], [`ScatterReduceOp::Mean`] or [`ScatterReduceOp::Max`].
+    /// Sets the reduction of a bag: [`ScatterReduceOp::Sum`], [`ScatterReduceOp::Mean`] or
+    /// [`ScatterReduceOp::Max`].
     pub fn mode(self, mode: ScatterReduceOp) -> EmbeddingBag {
         EmbeddingBag { mode, ..self }
     }
 
-    /// A vector that starts at 0, does not count in a bag and is not learnt; negative numbers count from the end.
+    /// Sets the padding row: it starts at 0, is excluded from bags and is not trained. Negative numbers count from the
+    /// end.
     ///
     /// # Panics
     /// If the table has no such row.
@@ -140,23 +142,23 @@ impl EmbeddingBag {
         EmbeddingBag { padding: Some(row), ..self }
     }
 
-    /// A vector that is longer than `length` by the p-norm is scaled down to it, in the table, when it is looked up.
+    /// Limits the p-norm of vectors: one longer than `length` is scaled down in the table when it is looked up.
     pub fn max_norm(self, length: f64, p: f64) -> EmbeddingBag {
         EmbeddingBag { max_norm: Some((length, p)), ..self }
     }
 
-    /// The gradient of a vector is divided by how often it is looked up in a batch; for sums and means.
+    /// Divides the gradient of a vector by the number of its look-ups in a batch; for sums and means.
     pub fn scale_by_frequency(self) -> EmbeddingBag {
         EmbeddingBag { scale_by_frequency: true, ..self }
     }
 
-    /// The last offset is the end of the last bag, and starts none, as in compressed rows.
+    /// Makes the last offset the end of the last bag, as in compressed sparse rows.
     pub fn include_last_offset(self) -> EmbeddingBag {
         EmbeddingBag { include_last_offset: true, ..self }
     }
 
-    /// Bags of different sizes: `index` is a vector, and each bag starts where `offsets` says; of a matrix, each row is
-    /// a bag. Vectors are multiplied by `weights`, of the shape of the indices, before they are summed.
+    /// Returns the reductions of bags. A vector `index` is split at the `offsets`, which are the bags' starts; each row
+    /// of a matrix is a bag. Vectors are multiplied by `weights`, of the shape of the indices, before they are summed.
     ///
     /// # Errors
     /// Those of [`ops::embedding_bag`].

@@ -1,4 +1,4 @@
-//! Fractional max pools.
+//! Fractional max pooling.
 
 use super::spatial::{PerAxis, channels};
 use crate::layer::Layer;
@@ -7,17 +7,17 @@ use crate::parameter::Buffer;
 use crate::visit::Visitor;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
-/// How many windows there are along each axis.
+/// The number of windows along each axis.
 #[derive(Clone, Copy, Debug)]
-enum Count<const N: usize> {
+enum WindowCount<const N: usize> {
     Outputs([usize; N]),
-    /// As parts of the lengths, rounded down.
+    /// A fraction of each length, rounded down.
     Ratio([f64; N]),
 }
 
-/// Fractional max pooling (Graham 2014): the largest elements of windows of one size, whose places along each of N axes
-/// random numbers spread, drawn anew for every channel and input; see [`FractionalMaxPool2d`] and [`FractionalMaxPool3d`]. So
-/// lengths can shrink by less than half.
+/// Fractional max pooling (Graham 2014) over N axes: maxima of windows of one size at random positions, drawn for every
+/// channel and input. Lengths can shrink by a factor below 2. See [`FractionalMaxPool2d`] and
+/// [`FractionalMaxPool3d`].
 ///
 /// ```
 /// use pellucid_nn::{FractionalMaxPool2d, Layer};
@@ -28,7 +28,7 @@ enum Count<const N: usize> {
 #[derive(Clone, Debug)]
 pub struct FractionalMaxPool<const N: usize> {
     size: [usize; N],
-    count: Count<N>,
+    count: WindowCount<N>,
     samples: Option<Buffer>,
 }
 
@@ -45,34 +45,34 @@ pub type FractionalMaxPool2d = FractionalMaxPool<2>;
 pub type FractionalMaxPool3d = FractionalMaxPool<3>;
 
 impl<const N: usize> FractionalMaxPool<N> {
-    /// So many windows of this size.
+    /// Creates a layer with this window size and number of windows.
     pub fn new(size: impl Into<PerAxis<N>>, outputs: impl Into<PerAxis<N>>) -> FractionalMaxPool<N> {
-        FractionalMaxPool { size: size.into().0, count: Count::Outputs(outputs.into().0), samples: None }
+        FractionalMaxPool { size: size.into().0, count: WindowCount::Outputs(outputs.into().0), samples: None }
     }
 
-    /// Windows of this size, as many as these parts of the lengths, each in (0, 1).
+    /// Creates a layer with this window size and a number of windows that is a fraction in (0, 1) of each length.
     pub fn of_ratio(size: impl Into<PerAxis<N>>, ratio: [f64; N]) -> FractionalMaxPool<N> {
-        FractionalMaxPool { size: size.into().0, count: Count::Ratio(ratio), samples: None }
+        FractionalMaxPool { size: size.into().0, count: WindowCount::Ratio(ratio), samples: None }
     }
 
-    /// With these numbers in [0, 1) instead of random ones, `[B, C, N]`: see [`ops::fractional_max_pool2d`]. They are a
+    /// Uses these numbers in [0, 1) instead of random ones, `[B, C, N]`: see [`ops::fractional_max_pool2d`]. They are a
     /// buffer, `_random_samples`, as in PyTorch.
     pub fn samples(self, samples: Tensor) -> FractionalMaxPool<N> {
         FractionalMaxPool { samples: Some(Buffer::new(samples)), ..self }
     }
 
-    /// The largest elements, and their `i64` positions in the spatial axes (row-major).
+    /// Returns the maxima and their `i64` positions in the flattened (row-major) spatial axes.
     ///
     /// # Errors
-    /// Those of [`ops::fractional_max_pool2d`]; [`Error::InvalidArgument`] for a ratio that is not in (0, 1).
+    /// Those of [`ops::fractional_max_pool2d`]; [`Error::InvalidArgument`] for a ratio outside (0, 1).
     pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        const { assert!(N == 2 || N == 3, "there are two or three spatial axes") };
+        const { assert!(N == 2 || N == 3, "fractional max pooling has two or three spatial axes") };
         let outputs = match self.count {
-            Count::Outputs(outputs) => outputs,
-            Count::Ratio(ratio) => {
+            WindowCount::Outputs(outputs) => outputs,
+            WindowCount::Ratio(ratio) => {
                 let op = "fractional_max_pool";
                 if !ratio.iter().all(|r| *r > 0.0 && *r < 1.0) {
-                    return Err(Error::invalid(op, format!("a ratio is in (0, 1), got {ratio:?}")));
+                    return Err(Error::invalid(op, format!("a ratio must be in (0, 1), got {ratio:?}")));
                 }
                 channels::<N>(op, x.shape())?;
                 let mut outputs = [0; N];

@@ -10,23 +10,23 @@ use pellucid_derive::Module;
 use pellucid_tensor::ops::RunningStatistics;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
-/// Instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016) of x `[B, C, spatial..]` or `[C, spatial..]` with N spatial
-/// axes: every channel of every image to mean 0 and variance 1 over its own spatial axes; see [`InstanceNorm1d`],
+/// Instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016) of x `[B, C, spatial..]` or `[C, spatial..]` with N
+/// spatial axes: every channel of every image gets mean 0 and variance 1 over its spatial axes. See [`InstanceNorm1d`],
 /// [`InstanceNorm2d`] and [`InstanceNorm3d`].
 ///
-/// The default is PyTorch's: eps 1e-5, momentum 0.1, neither weight and bias nor running statistics.
+/// Defaults are PyTorch's: eps 1e-5, momentum 0.1, no weight, no bias, no running statistics.
 #[derive(Clone, Debug, Module)]
 #[module(class = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]))]
 pub struct InstanceNorm<const N: usize> {
     /// The scale of each channel, `[C]`.
     pub weight: Option<Parameter>,
-    /// What is added to each channel, `[C]`.
+    /// The bias of each channel, `[C]`.
     pub bias: Option<Parameter>,
-    /// The mean of each channel over the images in training, `[C]`.
+    /// The running mean of each channel, averaged over images, `[C]`.
     pub running_mean: Option<Buffer>,
-    /// The variance of each channel, averaged over the images in training, `[C]`.
+    /// The running variance of each channel, averaged over images, `[C]`.
     pub running_var: Option<Buffer>,
-    /// PyTorch's files have it; it stays 0, as it does there.
+    /// A count that PyTorch's files contain; it stays 0, as it does there.
     pub num_batches_tracked: Option<Buffer>,
     channels: usize,
     eps: f64,
@@ -42,7 +42,7 @@ pub type InstanceNorm2d = InstanceNorm<2>;
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const N: usize> InstanceNorm<N> {
-    /// A layer for so many channels, without parameters.
+    /// Creates a layer for this number of channels, without parameters.
     pub fn new(channels: usize) -> InstanceNorm<N> {
         InstanceNorm {
             weight: None,
@@ -57,22 +57,22 @@ impl<const N: usize> InstanceNorm<N> {
         }
     }
 
-    /// A layer for as many channels as its first input has; options are said by [`Lazy::with`].
+    /// Creates a layer for the number of channels of its first input; set options with [`Lazy::with`].
     pub fn lazy() -> Lazy<InstanceNorm<N>> {
         Lazy::new(|input| Ok(InstanceNorm::new(channels::<N>("instance_norm", input)?)))
     }
 
-    /// What is added to the variance.
+    /// Sets eps, which is added to the variance.
     pub fn eps(self, eps: f64) -> InstanceNorm<N> {
         InstanceNorm { eps, ..self }
     }
 
-    /// How much a new batch counts in running statistics.
+    /// Sets the momentum, the weight of a new batch in the running statistics.
     pub fn momentum(self, momentum: f64) -> InstanceNorm<N> {
         InstanceNorm { momentum, ..self }
     }
 
-    /// The same layer with a weight of 1 and a bias of 0 for each channel, which are learnt.
+    /// Adds a trained weight, initially 1, and bias, initially 0, for each channel.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -82,7 +82,7 @@ impl<const N: usize> InstanceNorm<N> {
         InstanceNorm { weight, bias, ..self }
     }
 
-    /// The same layer with running statistics, which evaluation uses.
+    /// Adds running statistics, which evaluation uses.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -97,7 +97,7 @@ impl<const N: usize> Layer for InstanceNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let op = "instance_norm";
         if channels::<N>(op, x.shape())? != self.channels {
-            return Err(Error::shapes(op, [x.shape()], format!("has {} channels", self.channels)));
+            return Err(Error::shapes(op, [x.shape()], format!("the layer expects {} channels", self.channels)));
         }
         let running = match (&self.running_mean, &self.running_var) {
             (Some(mean), Some(var)) => Some(RunningStatistics { mean, var }),

@@ -1,4 +1,4 @@
-//! Linear maps: of one vector, and of two.
+//! Linear and bilinear layers.
 
 use crate::call;
 use crate::init;
@@ -8,10 +8,10 @@ use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
+/// A linear layer y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
 ///
-/// W and b start uniform on ±1/√in, PyTorch's default: He initialisation (He et al. 2015) for a
-/// leaky relu of slope √5.
+/// W and b are initialised uniformly on ±1/√in, PyTorch's default: He initialisation (He et al. 2015) for a
+/// leaky ReLU of slope √5.
 #[derive(Clone, Debug, Module)]
 pub struct Linear {
     /// W, `[out, in]`.
@@ -21,7 +21,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` values, of the [default dtype](init::in_dtype), with bias.
+    /// Creates a layer from `inputs` to `outputs` features, of the [default dtype](init::in_dtype), with bias.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -31,27 +31,27 @@ impl Linear {
         Linear { weight, bias: Some(init::uniform([outputs], -bound(inputs), bound(inputs))) }
     }
 
-    /// The same layer without bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> Linear {
         Linear { bias: None, ..self }
     }
 
-    /// A layer to `outputs` values, with bias, that takes as many as the last axis of its first input is long.
+    /// Creates a layer to `outputs` features, with bias, from the length of the last axis of its first input.
     pub fn lazy(outputs: usize) -> Lazy<Linear> {
         Lazy::new(move |input| match input.last() {
             Some(&inputs) => Ok(Linear::new(inputs, outputs)),
-            None => Err(Error::shapes("linear", [input], "the input has a last axis; unsqueeze it")),
+            None => Err(Error::shapes("linear", [input], "the input needs at least one axis; unsqueeze it")),
         })
     }
 }
 
-/// 1/√n of the number of values that are weighed; where there are none, nothing is drawn.
+/// Returns the bound 1/√n for n inputs, or 0 for n = 0.
 pub(super) fn bound(inputs: usize) -> f64 {
     if inputs == 0 { 0.0 } else { (inputs as f64).sqrt().recip() }
 }
 
 impl Linear {
-    /// The output with this weight.
+    /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         ops::linear(x, weight, self.bias.as_deref())
     }
@@ -63,9 +63,9 @@ impl Layer for Linear {
     }
 }
 
-/// yₖ = aᵀ·Wₖ·b + cₖ, for a `[.., in₁]`, b `[.., in₂]` and y `[.., out]`.
+/// A bilinear layer yₖ = aᵀ·Wₖ·b + cₖ, for a `[.., in₁]`, b `[.., in₂]` and y `[.., out]`.
 ///
-/// W and c start uniform on ±1/√in₁.
+/// W and c are initialised uniformly on ±1/√in₁.
 #[derive(Clone, Debug, Module)]
 pub struct Bilinear {
     /// W, `[out, in₁, in₂]`.
@@ -75,7 +75,7 @@ pub struct Bilinear {
 }
 
 impl Bilinear {
-    /// A layer from two vectors of these lengths to `outputs` values, with bias.
+    /// Creates a layer from two vectors of these lengths to `outputs` features, with bias.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -85,12 +85,12 @@ impl Bilinear {
         Bilinear { weight, bias: Some(init::uniform([outputs], -bound(first), bound(first))) }
     }
 
-    /// The same layer without bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> Bilinear {
         Bilinear { bias: None, ..self }
     }
 
-    /// The output for two inputs, whose leading axes broadcast.
+    /// Returns the output for two inputs, whose leading axes broadcast.
     ///
     /// # Panics
     /// With the error of [`try_forward`](Bilinear::try_forward), at the caller's line.
@@ -100,7 +100,7 @@ impl Bilinear {
         unwrap(self.try_forward(a, b))
     }
 
-    /// [`forward`](Bilinear::forward) as a result.
+    /// Returns the output, or an error.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

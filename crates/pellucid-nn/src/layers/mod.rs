@@ -1,8 +1,8 @@
 //! Layers, by kind. They hold parameters and settings; the mathematics is in `pellucid_tensor::ops`.
 //!
-//! A layer is made with what it cannot do without, and everything else is said by methods that return it:
-//! `Conv2d::new(3, 64, 7).stride(2).padding(3).without_bias()`. Defaults are PyTorch's, as are the names of
-//! parameters and their shapes, so that its files load as they are.
+//! A constructor has the required arguments; builder methods set the options:
+//! `Conv2d::new(3, 64, 7).stride(2).padding(3).without_bias()`. Defaults, parameter names and shapes are PyTorch's, so
+//! its files load unchanged.
 
 mod activation;
 mod batch_norm;

@@ -1,4 +1,4 @@
-//! Normalisation within a sample: over its last axes, over groups of its channels, over neighbouring channels.
+//! Normalisation within a sample: over its last axes, groups of channels, or neighbouring channels.
 
 use crate::init;
 use crate::layer::Layer;
@@ -10,12 +10,12 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 /// Layer normalisation (Ba, Kiros & Hinton 2016): over the last axes, (x − mean) / √(var + eps)·weight + bias, with the
 /// biased variance.
 ///
-/// eps is 1e-5; the weight starts at 1, the bias at 0.
+/// eps defaults to 1e-5; the weight starts at 1, the bias at 0.
 #[derive(Clone, Debug, Module)]
 pub struct LayerNorm {
     /// The scale, of the shape of the last axes.
     pub weight: Option<Parameter>,
-    /// What is added, of the shape of the last axes.
+    /// The bias, of the shape of the last axes.
     pub bias: Option<Parameter>,
     #[module(skip)]
     shape: Shape,
@@ -23,7 +23,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// A layer for last axes of this shape: `LayerNorm::new(512)`, `LayerNorm::new([8, 8])`.
+    /// Creates a layer for last axes of this shape: `LayerNorm::new(512)`, `LayerNorm::new([8, 8])`.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -33,22 +33,22 @@ impl LayerNorm {
         LayerNorm { weight: Some(init::ones(&shape)), bias: Some(init::zeros(&shape)), shape, eps: 1e-5 }
     }
 
-    /// A layer for a last axis as long as that of its first input.
+    /// Creates a layer for the length of the last axis of its first input.
     pub fn lazy() -> Lazy<LayerNorm> {
-        Lazy::new(|input| last("layer_norm", input).map(LayerNorm::new))
+        Lazy::new(|input| last_axis_length("layer_norm", input).map(LayerNorm::new))
     }
 
-    /// What is added to the variance.
+    /// Sets eps, which is added to the variance.
     pub fn eps(self, eps: f64) -> LayerNorm {
         LayerNorm { eps, ..self }
     }
 
-    /// The same layer without bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> LayerNorm {
         LayerNorm { bias: None, ..self }
     }
 
-    /// The same layer without weight and bias.
+    /// Removes weight and bias.
     pub fn without_affine(self) -> LayerNorm {
         LayerNorm { weight: None, bias: None, ..self }
     }
@@ -60,14 +60,14 @@ impl Layer for LayerNorm {
     }
 }
 
-/// The length of the last axis.
-fn last(op: &'static str, input: &Shape) -> Result<usize> {
-    input.last().copied().ok_or_else(|| Error::shapes(op, [input], "the input has a last axis; unsqueeze it"))
+/// Returns the length of the last axis.
+fn last_axis_length(op: &'static str, input: &Shape) -> Result<usize> {
+    input.last().copied().ok_or_else(|| Error::shapes(op, [input], "the input needs at least one axis; unsqueeze it"))
 }
 
 /// Root-mean-square normalisation (Zhang & Sennrich 2019): over the last axes, x / √(mean(x²) + eps)·weight.
 ///
-/// eps is the distance from 1 to the next number of x's dtype, if nothing is said; the weight starts at 1.
+/// eps defaults to the machine epsilon of x's dtype; the weight starts at 1.
 #[derive(Clone, Debug, Module)]
 pub struct RmsNorm {
     /// The scale, of the shape of the last axes.
@@ -78,7 +78,7 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// A layer for last axes of this shape: `RmsNorm::new(512)`.
+    /// Creates a layer for last axes of this shape: `RmsNorm::new(512)`.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -88,17 +88,17 @@ impl RmsNorm {
         RmsNorm { weight: Some(init::ones(&shape)), shape, eps: None }
     }
 
-    /// A layer for a last axis as long as that of its first input.
+    /// Creates a layer for the length of the last axis of its first input.
     pub fn lazy() -> Lazy<RmsNorm> {
-        Lazy::new(|input| last("rms_norm", input).map(RmsNorm::new))
+        Lazy::new(|input| last_axis_length("rms_norm", input).map(RmsNorm::new))
     }
 
-    /// What is added to the mean square.
+    /// Sets eps, which is added to the mean square.
     pub fn eps(self, eps: f64) -> RmsNorm {
         RmsNorm { eps: Some(eps), ..self }
     }
 
-    /// The same layer without weight.
+    /// Removes the weight.
     pub fn without_affine(self) -> RmsNorm {
         RmsNorm { weight: None, ..self }
     }
@@ -111,7 +111,7 @@ impl Layer for RmsNorm {
     }
 }
 
-/// From 1 to the next number of a float dtype.
+/// Returns the machine epsilon of a float dtype.
 fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::EPSILON,
@@ -121,48 +121,48 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// Group normalisation (Wu & He 2018): channels of x `[B, C, ..]` in groups, each group of each image to mean 0 and
-/// variance 1, then every channel ·weight + bias.
+/// Group normalisation (Wu & He 2018) of x `[B, C, ..]`: each group of channels of each sample gets mean 0 and variance
+/// 1; then every channel is multiplied by its weight and its bias is added.
 ///
-/// eps is 1e-5; the weight starts at 1, the bias at 0.
+/// eps defaults to 1e-5; the weight starts at 1, the bias at 0.
 #[derive(Clone, Debug, Module)]
 pub struct GroupNorm {
     /// The scale of each channel, `[C]`.
     pub weight: Option<Parameter>,
-    /// What is added to each channel, `[C]`.
+    /// The bias of each channel, `[C]`.
     pub bias: Option<Parameter>,
     groups: usize,
     eps: f64,
 }
 
 impl GroupNorm {
-    /// A layer that cuts so many channels into groups.
+    /// Creates a layer that splits the channels into groups.
     ///
     /// # Panics
     /// If the groups do not divide the channels; with [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(groups: usize, channels: usize) -> GroupNorm {
         if groups == 0 || !channels.is_multiple_of(groups) {
-            let reason = format!("{channels} channels cannot be cut into {groups} groups");
+            let reason = format!("{groups} groups must divide {channels} channels");
             unwrap::<()>(Err(Error::invalid("group_norm", reason)));
         }
         GroupNorm { weight: Some(init::ones(channels)), bias: Some(init::zeros(channels)), groups, eps: 1e-5 }
     }
 
-    /// A layer for as many channels as its first input has on axis 1.
+    /// Creates a layer for the length of axis 1 of its first input.
     pub fn lazy(groups: usize) -> Lazy<GroupNorm> {
         Lazy::new(move |input| match input.get(1) {
             Some(&channels) => Ok(GroupNorm::new(groups, channels)),
-            None => Err(Error::shapes("group_norm", [input], "takes [B, C, ..]")),
+            None => Err(Error::shapes("group_norm", [input], "expected [B, C, ..]")),
         })
     }
 
-    /// What is added to the variance.
+    /// Sets eps, which is added to the variance.
     pub fn eps(self, eps: f64) -> GroupNorm {
         GroupNorm { eps, ..self }
     }
 
-    /// The same layer without weight and bias.
+    /// Removes weight and bias.
     pub fn without_affine(self) -> GroupNorm {
         GroupNorm { weight: None, bias: None, ..self }
     }
@@ -178,18 +178,18 @@ impl Layer for GroupNorm {
 /// mean of x² over `size` neighbouring channels.
 #[derive(Clone, Copy, Debug, Module)]
 pub struct LocalResponseNorm {
-    /// How many channels are neighbours.
+    /// The number of neighbouring channels.
     pub size: usize,
-    /// The weight of the mean; 1e-4.
+    /// The weight of the mean; default 1e-4.
     pub alpha: f64,
-    /// The power; 0.75.
+    /// The power; default 0.75.
     pub beta: f64,
-    /// What is added to the mean; 1.
+    /// The constant added to the mean; default 1.
     pub k: f64,
 }
 
 impl LocalResponseNorm {
-    /// Over so many neighbouring channels.
+    /// Creates a layer over this many neighbouring channels.
     pub fn new(size: usize) -> LocalResponseNorm {
         LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 }
     }

@@ -6,23 +6,23 @@ use pellucid_derive::Module;
 use pellucid_tensor::ops::{PadMode, PadWidth};
 use pellucid_tensor::{Error, Result, Scalar, Tensor, ops, unwrap};
 
-/// x with its last N axes padded.
+/// Pads the last N axes of x.
 pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], mode: PadMode) -> Result<Tensor> {
     let Some(lead) = x.rank().checked_sub(N) else {
-        return Err(Error::shapes("pad", [x.shape()], format!("has {N} spatial axes, the last ones")));
+        return Err(Error::shapes("pad", [x.shape()], format!("the padding is for the last {N} axes")));
     };
     let width: Vec<(isize, isize)> = std::iter::repeat_n((0, 0), lead).chain(width).collect();
     ops::pad(x, &width[..], mode)
 }
 
-/// (before, after) each of N axes.
+/// Returns the widths (before, after) of each of N axes.
 #[track_caller]
 fn each<const N: usize>(width: PadWidth) -> [(isize, isize); N] {
     match width {
         PadWidth::Same(n) => [(n, n); N],
         PadWidth::Both(before, after) => [(before, after); N],
         PadWidth::Each(pairs) => unwrap(pairs.as_slice().try_into().map_err(|_| {
-            Error::invalid("pad", format!("takes one (before, after) for each of {N} axes, got {pairs:?}"))
+            Error::invalid("pad", format!("expected one pair (before, after) for each of {N} axes, got {pairs:?}"))
         })),
     }
 }
@@ -31,8 +31,8 @@ macro_rules! pads {
     ($($(#[$doc:meta])* $name:ident: $one:ident, $two:ident, $three:ident = $mode:expr;)*) => {$(
         $(#[$doc])*
         ///
-        /// The width is one number for all ends, a pair (before, after) for all axes, or a pair for each, the first axis
-        /// first; a negative number takes away.
+        /// The width is one number for all ends, a pair (before, after) for all axes, or a pair for each, the first
+        /// axis first; a negative number crops.
         #[derive(Clone, Copy, Debug, Module)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
@@ -48,10 +48,10 @@ macro_rules! pads {
         pub type $three = $name<3>;
 
         impl<const N: usize> $name<N> {
-            /// So much more at the ends of the last N axes.
+            /// Creates a layer with this padding of the last N axes.
             ///
             /// # Panics
-            /// For a number of pairs that is not that of the axes.
+            /// If the number of pairs differs from the number of axes.
             #[track_caller]
             pub fn new(width: impl Into<PadWidth>) -> $name<N> {
                 $name { width: each(width.into()) }
@@ -67,17 +67,17 @@ macro_rules! pads {
 }
 
 pads! {
-    /// Zeros at the ends of the last N axes.
+    /// Zero padding of the last N axes.
     ZeroPad: ZeroPad1d, ZeroPad2d, ZeroPad3d = PadMode::Constant(Scalar::Int(0));
-    /// The last N axes mirrored at their ends, without the ends themselves.
+    /// Reflection padding of the last N axes; the end element itself is not repeated.
     ReflectionPad: ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = PadMode::Reflect;
-    /// The ends of the last N axes, repeated.
+    /// Replication padding of the last N axes: the end element is repeated.
     ReplicationPad: ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = PadMode::Replicate;
-    /// The other ends of the last N axes.
+    /// Circular padding of the last N axes, with elements from the opposite end.
     CircularPad: CircularPad1d, CircularPad2d, CircularPad3d = PadMode::Circular;
 }
 
-/// A number at the ends of the last N axes.
+/// Padding of the last N axes with a constant.
 ///
 /// ```
 /// use pellucid_nn::{ConstantPad2d, Layer};
@@ -102,10 +102,10 @@ pub type ConstantPad2d = ConstantPad<2>;
 pub type ConstantPad3d = ConstantPad<3>;
 
 impl<const N: usize> ConstantPad<N> {
-    /// So much more of this value; the width is that of [`ZeroPad`].
+    /// Creates a layer with this padding value; the width is as in [`ZeroPad`].
     ///
     /// # Panics
-    /// For a number of pairs that is not that of the axes.
+    /// If the number of pairs differs from the number of axes.
     #[track_caller]
     pub fn new(width: impl Into<PadWidth>, value: impl Into<Scalar>) -> ConstantPad<N> {
         ConstantPad { width: each(width.into()), value: value.into() }

@@ -1,5 +1,4 @@
-//! Layers whose weight is computed from other parameters: its length apart from its direction, or its largest
-//! singular value divided out.
+//! Layers with a reparametrised weight: weight normalisation and spectral normalisation.
 
 use super::{Conv, ConvTranspose, Linear};
 use crate::layer::Layer;
@@ -9,15 +8,15 @@ use crate::visit::{Part, Visitor};
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{Error, Result, Tensor, formula, no_grad, ops, unwrap};
 
-/// A layer with a weight in whose place another one can be used: what [`WeightNorm`] and [`SpectralNorm`] go around.
+/// A layer whose weight can be replaced in a call, so that [`WeightNorm`] and [`SpectralNorm`] can wrap it.
 pub trait Weighted: Layer {
-    /// The axis of the weight along which outputs lie.
+    /// The axis of the weight that counts outputs.
     const OUTPUTS: usize;
 
-    /// The weight, which the layer shows under the name `weight`.
+    /// Returns the weight, which the layer visits under the name `weight`.
     fn weight(&self) -> &Parameter;
 
-    /// The layer's output with another weight.
+    /// Returns the layer's output with another weight.
     ///
     /// # Errors
     /// Those of [`Layer::compute`].
@@ -43,7 +42,7 @@ weighted!([] Linear: 0);
 weighted!([<const N: usize>] Conv<N>: 0);
 weighted!([<const N: usize>] ConvTranspose<N>: 1);
 
-/// Shows the parts of a layer, its weight under another name.
+/// Visits the parts of a layer, its weight under another name.
 fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
     layer.visit(&mut Visitor::new(&mut |name, part| match part {
         Part::Module(_) => {}
@@ -54,11 +53,11 @@ fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
     }));
 }
 
-/// A layer whose weight is w = g·v/‖v‖ (Salimans & Kingma 2016): lengths g and directions v are learnt apart. There is one
-/// length for every slice along the first axis.
+/// Weight normalisation (Salimans & Kingma 2016): the weight of the layer is w = g·v/‖v‖, with separately trained
+/// lengths g and directions v. There is one length for every slice along the first axis.
 ///
-/// To begin with, w is the layer's own weight. Parameters have the names of PyTorch's `parametrizations.weight_norm`:
-/// g is `parametrizations.weight.original0`, `[n, 1, ..]`, and v `parametrizations.weight.original1`.
+/// Initially w is the layer's own weight. Parameters have the names of PyTorch's `parametrizations.weight_norm`:
+/// g is `parametrizations.weight.original0`, `[n, 1, ..]`, and v is `parametrizations.weight.original1`.
 ///
 /// ```
 /// use pellucid_nn::{Layer, Linear, Module, WeightNorm};
@@ -77,35 +76,35 @@ pub struct WeightNorm<L> {
 }
 
 impl<L: Weighted> WeightNorm<L> {
-    /// Around this layer, whose weight becomes v.
+    /// Wraps this layer, whose weight becomes v.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(layer: L) -> WeightNorm<L> {
         let v = layer.weight().detach();
-        let length = unwrap(ops::norm(&v, 2.0, over(&others(&v)[..]).keepdims()));
+        let length = unwrap(ops::norm(&v, 2.0, over(&axes_but_first(&v)[..]).keepdims()));
         WeightNorm { length: Parameter::new(length), layer }
     }
 
-    /// The directions v.
+    /// Returns the directions v.
     pub fn direction(&self) -> &Parameter {
         self.layer.weight()
     }
 
-    /// The weight w.
+    /// Returns the weight w.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn weight(&self) -> Result<Tensor> {
         let v = self.direction();
         let scaled = formula!(|v, g: per_row| v * (g / (v * v).row_sum().sqrt()));
-        Ok(ops::map_rows(scaled, &[v, &self.length], &[], &others(v)[..])?.remove(0))
+        Ok(ops::map_rows(scaled, &[v, &self.length], &[], &axes_but_first(v)[..])?.remove(0))
     }
 }
 
-/// All axes but the first.
-fn others(weight: &Tensor) -> Vec<isize> {
+/// Returns all axes but the first.
+fn axes_but_first(weight: &Tensor) -> Vec<isize> {
     (1..weight.rank() as isize).collect()
 }
 
@@ -123,12 +122,13 @@ impl<L: Weighted> Layer for WeightNorm<L> {
     }
 }
 
-/// A layer whose weight is divided by (an estimate of) its largest singular value σ (Miyato et al. 2018), as a matrix of
-/// one row for every output: a map that no longer makes differences larger.
+/// Spectral normalisation (Miyato et al. 2018): the weight of the layer, as a matrix with one row per output, is
+/// divided by an estimate of its largest singular value σ. The map then has Lipschitz constant about 1.
 ///
-/// σ = uᵀ·W·v, where every forward pass in training improves u ← W·v/‖W·v‖ and v ← Wᵀ·u/‖Wᵀ·u‖ by some iterations of the
-/// power method; both count as constants of the gradient. Names are those of PyTorch's `parametrizations.spectral_norm`:
-/// `parametrizations.weight.original`, and the buffers `parametrizations.weight.0._u` and `parametrizations.weight.0._v`.
+/// σ = uᵀ·W·v. Every forward pass in training improves u ← W·v/‖W·v‖ and v ← Wᵀ·u/‖Wᵀ·u‖ by iterations of the power
+/// method; gradients treat both as constants. Names are those of PyTorch's `parametrizations.spectral_norm`:
+/// `parametrizations.weight.original`, and the buffers `parametrizations.weight.0._u` and
+/// `parametrizations.weight.0._v`.
 ///
 /// ```
 /// use pellucid_nn::{Linear, SpectralNorm};
@@ -153,60 +153,60 @@ pub struct SpectralNorm<L> {
 }
 
 impl<L: Weighted> SpectralNorm<L> {
-    /// Around this layer, with one iteration in every forward pass, after 15 from random vectors.
+    /// Wraps this layer, with one iteration in every forward pass, after 15 initial ones from random vectors.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(layer: L) -> SpectralNorm<L> {
         let made = || {
-            let w = matrix::<L>(&layer.weight().detach())?;
+            let w = weight_matrix::<L>(&layer.weight().detach())?;
             let random =
                 |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
             Ok::<_, Error>([random(w.shape()[0])?, random(w.shape()[1])?])
         };
         let [u, v] = unwrap(made());
         let norm = SpectralNorm { u, v, layer, iterations: 1, eps: 1e-12, training: Training::new() };
-        unwrap(norm.improve(15));
+        unwrap(norm.run_power_iterations(15));
         norm
     }
 
-    /// With so many iterations in every forward pass, at least 1.
+    /// Sets the number of iterations in every forward pass, at least 1.
     ///
     /// # Panics
-    /// For 0.
+    /// If it is 0.
     #[track_caller]
     pub fn iterations(self, iterations: usize) -> SpectralNorm<L> {
-        assert!(iterations > 0, "spectral_norm: there is at least one iteration");
+        assert!(iterations > 0, "spectral_norm: the number of iterations must be at least 1");
         SpectralNorm { iterations, ..self }
     }
 
-    /// With another least length of what is divided by, than 10⁻¹².
+    /// Sets the lower bound of the norms in divisions, 10⁻¹² by default.
     pub fn eps(self, eps: f64) -> SpectralNorm<L> {
         SpectralNorm { eps, ..self }
     }
 
-    /// The weight before the division.
+    /// Returns the weight before the division.
     pub fn original(&self) -> &Parameter {
         self.layer.weight()
     }
 
-    /// The weight by the singular vectors as they are.
+    /// Returns the weight for the current singular vectors.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn weight(&self) -> Result<Tensor> {
         let original = self.original();
-        // Copies: an iteration before the backward pass writes to the vectors.
+        // Copies, since an iteration before the backward pass overwrites the vectors.
         let (u, v) = (ops::copy(&self.u)?, ops::copy(&self.v)?);
-        let sigma = ops::dot(&u, &ops::matmul(&matrix::<L>(original)?, &v)?)?;
+        let sigma = ops::dot(&u, &ops::matmul(&weight_matrix::<L>(original)?, &v)?)?;
         ops::div(original.tensor(), &sigma)
     }
 
-    /// Iterations of the power method.
-    fn improve(&self, iterations: usize) -> Result<()> {
+    /// Runs iterations of the power method.
+    fn run_power_iterations(&self, iterations: usize) -> Result<()> {
         let _off = no_grad();
-        let w = matrix::<L>(&self.original().detach())?;
+        let w = weight_matrix::<L>(&self.original().detach())?;
         let onto = |w: &Tensor, x: &Tensor| ops::normalize(&ops::matmul(w, x)?, 2.0, 0, self.eps);
         for _ in 0..iterations {
             let u = onto(&w, &self.v)?;
@@ -218,8 +218,8 @@ impl<L: Weighted> SpectralNorm<L> {
     }
 }
 
-/// A weight as a matrix with one row for every output.
-fn matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
+/// Returns a weight as a matrix with one row per output.
+fn weight_matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
     ops::flatten(&ops::movedim(weight, &[L::OUTPUTS as isize], &[0])?, 1, -1)
 }
 
@@ -236,7 +236,7 @@ impl<L: Weighted> Module for SpectralNorm<L> {
 impl<L: Weighted> Layer for SpectralNorm<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if self.training.get() {
-            self.improve(self.iterations)?;
+            self.run_power_iterations(self.iterations)?;
         }
         self.layer.compute_with(&self.weight()?, x)
     }

@@ -1,4 +1,4 @@
-//! Pools: the largest, the mean or the p-norm of windows, of a given size or of a given number.
+//! Pooling: the maximum, the mean or the p-norm of windows, of a given size or in a given number.
 
 use super::spatial::{PerAxis, by_axes};
 use crate::layer::Layer;
@@ -6,7 +6,7 @@ use pellucid_derive::Module;
 use pellucid_tensor::ops::{AvgPoolDivisor, Pool};
 use pellucid_tensor::{Result, Tensor, ops};
 
-/// A pool whose windows have a size: options that all such pools take.
+/// Defines pooling layers with a window size, and their common options.
 macro_rules! windows {
     ($($(#[$doc:meta])* $name:ident: $one:ident, $two:ident, $three:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* })*) => {$(
         $(#[$doc])*
@@ -26,13 +26,13 @@ macro_rules! windows {
         pub type $three = $name<3>;
 
         impl<const N: usize> $name<N> {
-            /// From one window to the next; the size, if nothing is said.
+            /// Sets the stride, by default the window size.
             pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> $name<N> {
                 self.pool = self.pool.stride(stride.into().0);
                 self
             }
 
-            /// A last window that sticks out counts, if it begins inside.
+            /// Rounds output lengths up: a last window that exceeds the input counts if it starts inside.
             pub fn ceil(mut self) -> $name<N> {
                 self.pool = self.pool.ceil();
                 self
@@ -42,7 +42,7 @@ macro_rules! windows {
 }
 
 windows! {
-    /// The largest element of every window.
+    /// Max pooling: the maximum of every window.
     ///
     /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with
     /// [`ceil`](MaxPool::ceil).
@@ -54,30 +54,30 @@ windows! {
     /// # Ok::<(), pellucid_tensor::Error>(())
     /// ```
     MaxPool: MaxPool1d, MaxPool2d, MaxPool3d {}
-    /// The mean of every window; lengths are those of [`MaxPool`]. Padding counts as zeros.
+    /// Average pooling: the mean of every window. Padding counts as zeros. Lengths are those of [`MaxPool`].
     AvgPool: AvgPool1d, AvgPool2d, AvgPool3d { divisor: AvgPoolDivisor }
-    /// (Σ xᵖ)^(1/p) over every window; lengths are those of [`MaxPool`].
+    /// Power-average pooling: (Σ xᵖ)^(1/p) over every window. Lengths are those of [`MaxPool`].
     LpPool: LpPool1d, LpPool2d, LpPool3d { p: f64 }
 }
 
 impl<const N: usize> MaxPool<N> {
-    /// Windows of this size, next to each other.
+    /// Creates a layer with windows of this size; the stride is the size.
     pub fn new(size: impl Into<PerAxis<N>>) -> MaxPool<N> {
         MaxPool { pool: Pool::new(size.into().0) }
     }
 
-    /// How far windows reach out of the input, at most half their size; padding is never the largest.
+    /// Sets the padding, at most half the window size; it counts as −∞.
     pub fn padding(self, padding: impl Into<PerAxis<N>>) -> MaxPool<N> {
         MaxPool { pool: self.pool.padding(padding.into().0) }
     }
 
-    /// From one element of a window to the next.
+    /// Sets the dilation, the distance between elements of a window.
     pub fn dilation(self, dilation: impl Into<PerAxis<N>>) -> MaxPool<N> {
         MaxPool { pool: self.pool.dilation(dilation.into().0) }
     }
 
-    /// The largest elements, and their `i64` positions in the spatial axes (row-major), which
-    /// [`MaxUnpool`](crate::MaxUnpool) takes.
+    /// Returns the maxima and their `i64` positions in the flattened (row-major) spatial axes, which
+    /// [`MaxUnpool`](crate::MaxUnpool) needs.
     ///
     /// # Errors
     /// Those of [`ops::max_pool2d`].
@@ -93,17 +93,17 @@ impl<const N: usize> Layer for MaxPool<N> {
 }
 
 impl<const N: usize> AvgPool<N> {
-    /// Windows of this size, next to each other.
+    /// Creates a layer with windows of this size; the stride is the size.
     pub fn new(size: impl Into<PerAxis<N>>) -> AvgPool<N> {
         AvgPool { pool: Pool::new(size.into().0), divisor: AvgPoolDivisor::default() }
     }
 
-    /// How far windows reach out of the input, at most half their size.
+    /// Sets the padding, at most half the window size.
     pub fn padding(self, padding: impl Into<PerAxis<N>>) -> AvgPool<N> {
         AvgPool { pool: self.pool.padding(padding.into().0), ..self }
     }
 
-    /// By what sums are divided: the size of the window, padding included, if nothing is said.
+    /// Sets the divisor of sums; by default the window size including padding.
     pub fn divisor(self, divisor: AvgPoolDivisor) -> AvgPool<N> {
         AvgPool { divisor, ..self }
     }
@@ -116,7 +116,7 @@ impl<const N: usize> Layer for AvgPool<N> {
 }
 
 impl<const N: usize> LpPool<N> {
-    /// The p-norms of windows of this size, next to each other.
+    /// Creates a layer with the p-norms of windows of this size; the stride is the size.
     pub fn new(p: f64, size: impl Into<PerAxis<N>>) -> LpPool<N> {
         LpPool { pool: Pool::new(size.into().0), p }
     }
@@ -128,7 +128,7 @@ impl<const N: usize> Layer for LpPool<N> {
     }
 }
 
-/// A number of windows for each of N spatial axes, where `None` keeps an axis as it is: one for all, or one each.
+/// The number of windows for each of N spatial axes, one for all or one each. `None` keeps the length of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Windows<const N: usize>(pub [Option<usize>; N]);
 
@@ -153,7 +153,7 @@ impl<const N: usize> From<[Option<usize>; N]> for Windows<N> {
 macro_rules! adaptive {
     ($($(#[$doc:meta])* $name:ident: $one:ident, $two:ident, $three:ident;)*) => {$(
         $(#[$doc])*
-        /// Window o of O has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉ of an axis of L.
+        /// Window o of O covers the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉ of an axis of length L.
         #[derive(Clone, Copy, Debug, Module)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
@@ -169,7 +169,7 @@ macro_rules! adaptive {
         pub type $three = $name<3>;
 
         impl<const N: usize> $name<N> {
-            /// So many windows along each axis: `1`, `[7, 7]`, `[Some(7), None]`.
+            /// Creates a layer with this number of windows along each axis: `1`, `[7, 7]`, `[Some(7), None]`.
             pub fn new(windows: impl Into<Windows<N>>) -> $name<N> {
                 $name { windows: windows.into().0 }
             }
@@ -178,9 +178,9 @@ macro_rules! adaptive {
 }
 
 adaptive! {
-    /// The means of a given number of windows, as equal as can be.
+    /// Adaptive average pooling: the means of a given number of windows of about equal size.
     AdaptiveAvgPool: AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d;
-    /// The largest elements of a given number of windows, as equal as can be.
+    /// Adaptive max pooling: the maxima of a given number of windows of about equal size.
     AdaptiveMaxPool: AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d;
 }
 
@@ -192,7 +192,7 @@ impl<const N: usize> Layer for AdaptiveAvgPool<N> {
 }
 
 impl<const N: usize> AdaptiveMaxPool<N> {
-    /// The largest elements, and their `i64` positions in the spatial axes (row-major).
+    /// Returns the maxima and their `i64` positions in the flattened (row-major) spatial axes.
     ///
     /// # Errors
     /// Those of [`ops::adaptive_max_pool2d`].

@@ -1,11 +1,11 @@
-//! Images of other lengths: interpolated, or with channels turned into places.
+//! Resizing of images: interpolation, and rearrangement of channels and pixels.
 
 use crate::layer::Layer;
 use pellucid_derive::Module;
 use pellucid_tensor::ops::{Resample, Resize};
 use pellucid_tensor::{Result, Tensor, ops};
 
-/// Images `[B, C, spatial..]` with one to three spatial axes, interpolated to other lengths.
+/// Interpolation of images `[B, C, spatial..]` with one to three spatial axes to other lengths.
 ///
 /// ```
 /// use pellucid_nn::{Layer, Upsample};
@@ -24,17 +24,17 @@ pub struct Upsample {
 }
 
 impl Upsample {
-    /// To these lengths, one for all spatial axes or one each, by the nearest element.
+    /// Creates a layer that resizes to these lengths, one for all spatial axes or one each, by the nearest element.
     pub fn to(lengths: impl Into<Vec<usize>>) -> Upsample {
         Upsample { size: Resize::To(lengths.into()), mode: Resample::Nearest }
     }
 
-    /// By these factors, one for all spatial axes or one each, by the nearest element.
+    /// Creates a layer that scales by these factors, one for all spatial axes or one each, by the nearest element.
     pub fn by(factors: impl Into<Vec<f64>>) -> Upsample {
         Upsample { size: Resize::By(factors.into()), mode: Resample::Nearest }
     }
 
-    /// In another way.
+    /// Sets the interpolation mode.
     pub fn mode(self, mode: Resample) -> Upsample {
         Upsample { mode, ..self }
     }
@@ -52,10 +52,10 @@ impl Layer for Upsample {
     }
 }
 
-/// `[.., C·r², H, W]` to `[.., C, H·r, W·r]`: r² channels become a square of elements (Shi et al. 2016).
+/// Rearranges `[.., C·r², H, W]` to `[.., C, H·r, W·r]`: r² channels become r×r pixels (Shi et al. 2016).
 #[derive(Clone, Copy, Debug, Module)]
 pub struct PixelShuffle(
-    /// r
+    /// The factor r.
     pub usize,
 );
 
@@ -65,10 +65,10 @@ impl Layer for PixelShuffle {
     }
 }
 
-/// `[.., C, H·r, W·r]` to `[.., C·r², H, W]`: the inverse of [`PixelShuffle`].
+/// Rearranges `[.., C, H·r, W·r]` to `[.., C·r², H, W]`: the inverse of [`PixelShuffle`].
 #[derive(Clone, Copy, Debug, Module)]
 pub struct PixelUnshuffle(
-    /// r
+    /// The factor r.
     pub usize,
 );
 
@@ -78,7 +78,7 @@ impl Layer for PixelUnshuffle {
     }
 }
 
-/// The channels of x `[B, C, ..]`, seen as `[groups, C / groups]`, transposed (Zhang et al. 2018).
+/// Shuffles the channels of x `[B, C, ..]`: transposes them as `[groups, C / groups]` (Zhang et al. 2018).
 #[derive(Clone, Copy, Debug, Module)]
 pub struct ChannelShuffle(
     /// The number of groups.

@@ -1,11 +1,11 @@
-//! Layers that only rearrange, and the one that does nothing.
+//! Layers that rearrange elements, and the identity.
 
 use super::spatial::PerAxis;
 use crate::layer::Layer;
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, ops};
 
-/// x itself.
+/// The identity: returns x.
 #[derive(Clone, Copy, Debug, Default, Module)]
 pub struct Identity;
 
@@ -15,17 +15,17 @@ impl Layer for Identity {
     }
 }
 
-/// One axis of several: `[N, d..]` becomes `[N, Πd]`, or any other run of axes one axis.
+/// Flattens a range of axes to one: by default `[N, d..]` becomes `[N, Πd]`.
 #[derive(Clone, Copy, Debug, Module)]
 pub struct Flatten {
-    /// The first axis of the run; 1.
+    /// The first axis of the range; default 1.
     pub start: isize,
-    /// The last one; −1, the last.
+    /// The last axis of the range; default −1.
     pub end: isize,
 }
 
 impl Flatten {
-    /// Every sample as a vector.
+    /// Creates a layer that flattens every sample to a vector.
     pub fn new() -> Flatten {
         Flatten { start: 1, end: -1 }
     }
@@ -43,17 +43,17 @@ impl Layer for Flatten {
     }
 }
 
-/// One axis as several.
+/// Splits one axis into several.
 #[derive(Clone, Debug, Module)]
 pub struct Unflatten {
     /// The axis.
     pub axis: isize,
-    /// The lengths of what it becomes; one may be −1.
+    /// The new lengths; one may be −1.
     pub lengths: Vec<isize>,
 }
 
 impl Unflatten {
-    /// An axis as several of these lengths, of which one may be −1.
+    /// Creates a layer that splits an axis into these lengths, of which one may be −1.
     pub fn new(axis: isize, lengths: impl Into<Vec<isize>>) -> Unflatten {
         Unflatten { axis, lengths: lengths.into() }
     }
@@ -65,7 +65,7 @@ impl Layer for Unflatten {
     }
 }
 
-/// Windows over the two last axes.
+/// Defines layers with windows over the last two axes.
 macro_rules! windows {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident),* };)*) => {$(
         $(#[$doc])*
@@ -79,23 +79,23 @@ macro_rules! windows {
         }
 
         impl $name {
-            /// Of windows of this size; stride 1, no padding, dilation 1.
+            /// Creates a layer with windows of this size; stride 1, no padding, dilation 1.
             pub fn new($($field: impl Into<PerAxis<2>>,)* size: impl Into<PerAxis<2>>) -> $name {
                 let one = [1, 1];
                 $name { $($field: $field.into().0,)* size: size.into().0, stride: one, padding: [0, 0], dilation: one }
             }
 
-            /// From one window to the next.
+            /// Sets the stride.
             pub fn stride(self, stride: impl Into<PerAxis<2>>) -> $name {
                 $name { stride: stride.into().0, ..self }
             }
 
-            /// How far windows reach out of the image.
+            /// Sets the padding.
             pub fn padding(self, padding: impl Into<PerAxis<2>>) -> $name {
                 $name { padding: padding.into().0, ..self }
             }
 
-            /// From one element of a window to the next.
+            /// Sets the dilation, the distance between elements of a window.
             pub fn dilation(self, dilation: impl Into<PerAxis<2>>) -> $name {
                 $name { dilation: dilation.into().0, ..self }
             }
@@ -104,12 +104,12 @@ macro_rules! windows {
 }
 
 windows! {
-    /// Every window of images as a column: `[B, C, H, W]` becomes `[B, C·taps, windows]`.
+    /// Extracts every window of images as a column: `[B, C, H, W]` becomes `[B, C·taps, windows]`.
     Unfold {};
-    /// The transpose of [`Unfold`], back to images of given lengths: `[B, C·taps, windows]` becomes `[B, C, H, W]`, and what
-    /// several windows say of one element is added up.
+    /// The transpose of [`Unfold`], to images of given lengths: `[B, C·taps, windows]` becomes `[B, C, H, W]`. Values
+    /// of overlapping windows are summed.
     Fold {
-        /// H and W.
+        /// The lengths H and W of the images.
         dims
     };
 }

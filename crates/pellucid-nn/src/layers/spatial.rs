@@ -1,8 +1,8 @@
-//! What layers over spatial axes have in common: numbers for each axis, and inputs with or without a batch.
+//! Helpers for layers over spatial axes: numbers for each axis, and inputs with or without a batch.
 
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
-/// A number for each of N spatial axes: one for all, or one each, the first axis first.
+/// One number for each of N spatial axes, from one for all or one each, the first axis first.
 ///
 /// ```
 /// use pellucid_nn::PerAxis;
@@ -24,21 +24,21 @@ impl<const N: usize> From<[usize; N]> for PerAxis<N> {
     }
 }
 
-/// One of three, for N = 1, 2 or 3 spatial axes.
+/// Selects one of three values for N = 1, 2 or 3 spatial axes.
 pub(super) fn by_axes<T: Copy, const N: usize>(each: [T; 3]) -> T {
-    const { assert!(1 <= N && N <= 3, "there are one, two or three spatial axes") };
+    const { assert!(1 <= N && N <= 3, "the number of spatial axes must be 1, 2 or 3") };
     each[N - 1]
 }
 
-/// The number of channels of an image `[C, spatial..]`, or of a batch `[N, C, spatial..]`.
+/// Returns the number of channels of an image `[C, spatial..]`, or of a batch `[N, C, spatial..]`.
 pub(super) fn channels<const N: usize>(op: &'static str, input: &Shape) -> Result<usize> {
     match input.rank().checked_sub(N) {
         Some(lead @ (1 | 2)) => Ok(input[lead - 1]),
-        _ => Err(Error::shapes(op, [input], format!("takes [N, C, ..] or [C, ..] with {N} spatial axes"))),
+        _ => Err(Error::shapes(op, [input], format!("expected [N, C, ..] or [C, ..] with {N} spatial axes"))),
     }
 }
 
-/// `f` of a batch `[N, C, spatial..]`; of one image `[C, spatial..]`, as a batch of one.
+/// Applies `f` to a batch `[N, C, spatial..]`; a single image `[C, spatial..]` is passed as a batch of one.
 pub(super) fn batched<const N: usize>(
     op: &'static str,
     x: &Tensor,

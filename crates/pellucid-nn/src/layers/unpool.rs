@@ -1,11 +1,12 @@
-//! The way back from a max pool.
+//! Max unpooling, the partial inverse of max pooling.
 
 use super::spatial::{PerAxis, by_axes, channels};
 use crate::call;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// Zeros, with every element that a [`MaxPool`](crate::MaxPool) of the same options has taken back in its place.
+/// The partial inverse of a [`MaxPool`](crate::MaxPool) with the same options: maxima at their positions, zeros
+/// elsewhere.
 ///
 /// ```
 /// use pellucid_nn::{MaxPool2d, MaxUnpool2d};
@@ -31,23 +32,23 @@ pub type MaxUnpool2d = MaxUnpool<2>;
 pub type MaxUnpool3d = MaxUnpool<3>;
 
 impl<const N: usize> MaxUnpool<N> {
-    /// Of windows of this size, next to each other.
+    /// Creates a layer with windows of this size; the stride is the size.
     pub fn new(size: impl Into<PerAxis<N>>) -> MaxUnpool<N> {
         let size = size.into().0;
         MaxUnpool { size, stride: size, padding: [0; N] }
     }
 
-    /// From one window to the next.
+    /// Sets the stride.
     pub fn stride(self, stride: impl Into<PerAxis<N>>) -> MaxUnpool<N> {
         MaxUnpool { stride: stride.into().0, ..self }
     }
 
-    /// How far windows reached out of the input.
+    /// Sets the padding of the pooling.
     pub fn padding(self, padding: impl Into<PerAxis<N>>) -> MaxUnpool<N> {
         MaxUnpool { padding: padding.into().0, ..self }
     }
 
-    /// The elements of x at their `indices`, with the spatial lengths (L − 1)·stride − 2·padding + size.
+    /// Places the elements of x at their `indices`, with the spatial lengths (L − 1)·stride − 2·padding + size.
     ///
     /// # Panics
     /// With the error of [`try_forward`](MaxUnpool::try_forward), at the caller's line.
@@ -57,7 +58,7 @@ impl<const N: usize> MaxUnpool<N> {
         unwrap(self.try_forward(x, indices))
     }
 
-    /// [`forward`](MaxUnpool::forward) as a result.
+    /// Returns the result of [`forward`](MaxUnpool::forward), or its error.
     ///
     /// # Errors
     /// Those of [`ops::max_unpool2d`].
@@ -66,14 +67,14 @@ impl<const N: usize> MaxUnpool<N> {
         let mut dims = [0; N];
         for a in 0..N {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(self.stride[a]);
-            let help = || Error::shapes("max_unpool", [x.shape()], "the padding leaves nothing of the output");
+            let help = || Error::shapes("max_unpool", [x.shape()], "the padding is larger than the output");
             let full = steps.saturating_add(self.size[a]);
             dims[a] = full.checked_sub(self.padding[a].saturating_mul(2)).ok_or_else(help)?;
         }
         self.forward_to(x, indices, dims)
     }
 
-    /// The same with other spatial lengths: several of an input are pooled to one.
+    /// Places the elements with other spatial lengths, since several lengths are pooled to the same one.
     ///
     /// # Errors
     /// Those of [`ops::max_unpool2d`].

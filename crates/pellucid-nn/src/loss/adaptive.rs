@@ -1,4 +1,4 @@
-//! The loss of very many classes, of which few are frequent.
+//! The adaptive softmax, a loss for very many classes of which few are frequent.
 
 use super::{Loss, borrowed};
 use crate::call;
@@ -9,13 +9,14 @@ use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// The adaptive softmax (Grave et al. 2017) and its loss: the mean of −ln p of class numbers y `[N]`, given features x
-/// `[N, in]` (or one number and `[in]`), with fewer parameters for rarer classes, which have the higher numbers.
+/// The adaptive softmax (Grave et al. 2017) and its loss, the mean of −ln p of class numbers y `[N]` for features x
+/// `[N, in]`.
 ///
-/// `cutoffs` cut the classes into a head and clusters. The head has a score for each of its classes and for each cluster; in
-/// cluster k (from 1) the features are first projected to `in / div_value^k` numbers. ln p of a class in a cluster is that of
-/// the cluster plus that of the class in it. Shapes do not depend on the classes that come, so a step can be captured;
-/// all clusters are computed.
+/// Without a batch, y is a scalar and x is `[in]`. Rarer classes have higher numbers and fewer parameters. `cutoffs`
+/// split the classes into a head and clusters. The head has a score for each of its classes and for each cluster.
+/// Cluster k (from 1) first projects the features to `in / div_value^k` values. ln p of a class in a cluster is ln p of
+/// the cluster plus ln p of the class within it. All clusters are always computed, so shapes do not depend on y and a
+/// step can be captured.
 ///
 /// ```
 /// use pellucid_nn::Module;
@@ -38,18 +39,18 @@ pub struct AdaptiveLogSoftmaxWithLoss {
 }
 
 impl AdaptiveLogSoftmaxWithLoss {
-    /// For features of this length and so many classes, cut at these numbers, which rise; PyTorch's `div_value` is 4. Nothing
-    /// has a bias; for one of the head, put it there.
+    /// Creates the loss for this many features and classes, with increasing cutoffs; PyTorch's `div_value` is 4. There
+    /// are no biases; assign one to `head` if needed.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for cutoffs that do not rise from above 0 to below the number of classes, for none, and for
-    /// a projection to nothing.
+    /// [`Error::InvalidArgument`] if the cutoffs are empty or do not increase strictly between 0 and the number of
+    /// classes, and if a projection has no features.
     #[track_caller]
     pub fn new(inputs: usize, classes: usize, cutoffs: &[usize], div_value: f64) -> Result<AdaptiveLogSoftmaxWithLoss> {
         let op = "adaptive_log_softmax_with_loss";
         let ends: Vec<usize> = cutoffs.iter().copied().chain([classes]).collect();
         if cutoffs.is_empty() || ends[0] == 0 || !ends.is_sorted_by(|a, b| a < b) {
-            let reason = format!("cutoffs rise from above 0 to below {classes} classes, got {cutoffs:?}");
+            let reason = format!("cutoffs must increase strictly between 0 and {classes} classes, got {cutoffs:?}");
             return Err(Error::invalid(op, reason));
         }
         let plain = |inputs, outputs| Linear::new(inputs, outputs).without_bias();
@@ -57,14 +58,15 @@ impl AdaptiveLogSoftmaxWithLoss {
         for (k, pair) in ends.windows(2).enumerate() {
             let width = (inputs as f64 / div_value.powi(k as i32 + 1)).floor();
             if !(width >= 1.0 && width.is_finite()) {
-                return Err(Error::invalid(op, format!("{inputs} / {div_value}^{} features are none", k + 1)));
+                let k = k + 1;
+                return Err(Error::invalid(op, format!("cluster {k} has {inputs} / {div_value}^{k} < 1 features")));
             }
             tail.push((plain(inputs, width as usize), plain(width as usize, pair[1] - pair[0])));
         }
         Ok(AdaptiveLogSoftmaxWithLoss { head: plain(inputs, cutoffs[0] + cutoffs.len()), tail })
     }
 
-    /// The logarithms of the probabilities of all classes, `[.., classes]`.
+    /// Returns the logarithms of the probabilities of all classes, `[.., classes]`.
     ///
     /// # Errors
     /// Those of [`ops::linear`].
@@ -80,7 +82,7 @@ impl AdaptiveLogSoftmaxWithLoss {
         ops::concatenate(&parts.iter().collect::<Vec<_>>(), -1)
     }
 
-    /// The class of the highest probability, `[..]`.
+    /// Returns the class of the highest probability, `[..]`.
     ///
     /// # Panics
     /// With the errors of [`log_prob`](AdaptiveLogSoftmaxWithLoss::log_prob).

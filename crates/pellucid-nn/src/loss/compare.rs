@@ -1,4 +1,4 @@
-//! Losses of comparisons: which of two is larger, or nearer.
+//! Losses that compare inputs: rankings and embeddings.
 
 use super::{Reduction, declared, losses_of_many, methods_of_many, tracked, with_gradients};
 use crate::module::Module;
@@ -8,28 +8,29 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 use std::fmt;
 
 losses_of_many! {
-    /// max(0, −y·(a − b) + margin): y = 1 where a should be larger, −1 where b.
+    /// The margin ranking loss max(0, −y·(a − b) + margin): y = 1 if a should be larger, −1 if b should.
     MarginRankingLoss, margin_ranking {
-        /// By how much it should be larger; 0.
+        /// The required difference; default 0.
         margin: f64 = 0.0,
     } |loss, a, b, y| by [a, b] ops::margin_ranking_loss(a, b, y, loss.margin, loss.reduction);
 
-    /// 1 − cos(a, b) where y = 1, max(0, cos(a, b) − margin) where y = −1, of vectors `[N, D]` or `[D]` and truths `[N]` or `[]`.
+    /// The cosine embedding loss 1 − cos(a, b) where y = 1, max(0, cos(a, b) − margin) where y = −1, for vectors
+    /// `[N, D]` or `[D]` and labels `[N]` or `[]`.
     CosineEmbeddingLoss, cosine_embedding {
-        /// Below it, what is different costs nothing; 0.
+        /// The cosine below which dissimilar pairs cost nothing; default 0.
         margin: f64 = 0.0,
     } |loss, a, b, y| by [a, b] ops::cosine_embedding_loss(a, b, y, loss.margin, loss.reduction);
 
-    /// max(0, d(x, positive) − d(x, negative) + margin), d the distance of vectors, the last axis, in the p-norm (Schroff et al.
-    /// 2015).
+    /// The triplet margin loss max(0, d(x, positive) − d(x, negative) + margin), d the p-norm distance along the last
+    /// axis (Schroff et al. 2015).
     TripletMarginLoss, triplet_margin {
-        /// By how much the negative should be farther away; 1.
+        /// The required difference of both distances; default 1.
         margin: f64 = 1.0,
-        /// The order of the norm; 2.
+        /// The order of the norm; default 2.
         p: f64 = 2.0,
-        /// What is added to every difference; 1e-6.
+        /// A constant added to every difference; default 1e-6.
         eps: f64 = 1e-6,
-        /// Takes the negative's distance from the positive, if that is smaller (Balntas et al. 2016); it does not.
+        /// Whether to use the distance of negative and positive if it is smaller (Balntas et al. 2016); default false.
         swap: bool = false,
     } |loss, x, positive, negative| by [x, positive, negative] {
         let TripletMarginLoss { margin, p, eps, swap, reduction } = *loss;
@@ -37,21 +38,21 @@ losses_of_many! {
     };
 }
 
-/// [`TripletMarginLoss`] with any distance, which may go to other threads.
+/// [`TripletMarginLoss`] with an arbitrary distance function, which must be `Send` and `Sync`.
 #[derive(Clone)]
 pub struct TripletMarginWithDistanceLoss<D> {
-    /// The distance of two tensors, sample by sample.
+    /// The function that returns the distance of two tensors, sample by sample.
     pub distance: D,
-    /// By how much the negative should be farther away.
+    /// The required difference of both distances.
     pub margin: f64,
-    /// Takes the negative's distance from the positive, if that is smaller (Balntas et al. 2016).
+    /// Whether to use the distance of negative and positive if it is smaller (Balntas et al. 2016).
     pub swap: bool,
-    /// What happens with the values of the samples.
+    /// The reduction over samples.
     pub reduction: Reduction,
 }
 
 impl<D: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> TripletMarginWithDistanceLoss<D> {
-    /// With this distance, a margin of 1, without a swap.
+    /// Creates the loss with this distance, a margin of 1, and no swap.
     pub fn new(distance: D) -> TripletMarginWithDistanceLoss<D> {
         TripletMarginWithDistanceLoss { distance, margin: 1.0, swap: false, reduction: Reduction::Mean }
     }

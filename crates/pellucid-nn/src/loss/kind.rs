@@ -1,20 +1,20 @@
-//! What targets a loss takes.
+//! The kinds of losses, by the targets that they accept.
 
 use super::{Loss, borrowed};
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor};
 
-/// The kind of a loss, by what it compares logits with.
+/// The kind of a loss, by its targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossKind {
-    /// Class numbers, `i64` and of the logits' shape without the class axis: `[B]` for logits `[B, C]`, `[]` for `[C]`,
+    /// Class numbers, `i64`, in the logits' shape without the class axis: `[B]` for logits `[B, C]`, `[]` for `[C]`,
     /// `[B, d..]` for `[B, C, d..]`.
     SoftmaxCrossEntropy,
-    /// Numbers, of the logits' shape and dtype.
+    /// Values of the logits' shape and dtype.
     Mse,
-    /// Truth values as numbers, of the logits' shape and dtype.
+    /// Binary labels 0 and 1, of the logits' shape and dtype.
     Bce,
-    /// Whatever a loss of one's own takes.
+    /// The targets of a user's loss.
     Custom {
         /// The shape of the targets.
         target: Shape,
@@ -24,14 +24,14 @@ pub enum LossKind {
 }
 
 impl LossKind {
-    /// Shape and dtype of the targets for logits of this shape and dtype.
+    /// Returns shape and dtype of the targets for logits of this shape and dtype.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for logits without a class axis where there are classes.
+    /// [`Error::ShapeMismatch`] for logits without a class axis if the loss needs one.
     pub fn target(&self, logits: &Shape, dtype: DType) -> Result<(Shape, DType)> {
         match self {
             LossKind::SoftmaxCrossEntropy => match logits.dims() {
-                [] => Err(Error::shapes("cross_entropy", [logits], "logits have a class axis: [B, C]")),
+                [] => Err(Error::shapes("cross_entropy", [logits], "logits need a class axis: [B, C]")),
                 [_] => Ok((Shape::scalar(), DType::I64)),
                 [batch, _, rest @ ..] => {
                     Ok((std::iter::once(batch).chain(rest).copied().collect::<Shape>(), DType::I64))
@@ -43,7 +43,7 @@ impl LossKind {
     }
 }
 
-/// A loss that says which targets it takes; see [`Loss::with_targets`].
+/// A loss with given shape and dtype of its targets; see [`Loss::with_targets`].
 ///
 /// ```
 /// use pellucid_nn::loss::{Loss, LossKind};

@@ -1,6 +1,7 @@
-//! Losses: functions whose value training makes small.
+//! Loss functions.
 //!
-//! Each comes in two forms: a struct by PyTorch's name, whose fields are its options, and a function with the defaults.
+//! Each loss has two forms: a struct with PyTorch's name, whose fields are its options, and a function with the
+//! defaults.
 //!
 //! ```
 //! use pellucid_nn::loss::{CrossEntropyLoss, Loss, cross_entropy};
@@ -13,10 +14,10 @@
 //! assert!(loss.item::<f32>() > 0.0 && cross_entropy(&logits, &classes).item::<f32>() > 0.0);
 //! ```
 //!
-//! Losses are modules, mostly without parameters, so that they can be parts of one, and be hooked.
+//! Losses are modules, usually without parameters, so that models can contain them and hooks can observe them.
 //!
-//! The value stays on the device, a 0-d tensor (unless every sample keeps its own); [`Tensor::item`] reads it. A
-//! loss of two inputs is a [`Loss`]; those of more have methods of the same names.
+//! The value is a 0-d tensor that stays on the device (or one value per sample without reduction); [`Tensor::item`]
+//! reads it. A loss of two inputs is a [`Loss`]; losses of more inputs have methods of the same names.
 
 mod adaptive;
 mod classes;
@@ -50,28 +51,28 @@ pub use scale::{GradKind, infer_grad_scale};
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Grad, Result, Shape, Tensor, enable_grad, grad, unwrap};
 
-/// A loss of what a model puts out and what it should.
+/// A loss of a model's output and its target.
 ///
-/// One method is written, [`try_forward`](Loss::try_forward); a function of two tensors is a loss as well.
+/// Implement [`try_forward`](Loss::try_forward). A function of two tensors is a loss as well.
 pub trait Loss {
-    /// The loss of `logits` (scores, predictions) against the truth `y`.
+    /// Returns the loss of `logits` (scores, predictions) and the target `y`.
     ///
     /// # Errors
-    /// Those of the operations to which the two do not fit.
+    /// Those of the operations if shapes or dtypes do not match.
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
 
-    /// Which targets it takes; `None` where the loss does not say, see [`with_targets`](Loss::with_targets).
+    /// Returns the kind of targets; `None` if the loss does not tell, see [`with_targets`](Loss::with_targets).
     fn kind(&self) -> Option<LossKind> {
         None
     }
 
-    /// Returns the loss's own parameters by name; none unless it says so. A [compiled](crate::graph) step refuses an
-    /// optimizer that leaves them out.
+    /// Returns the loss's own parameters by name, none by default. A [compiled](crate::graph) step requires that the
+    /// optimizer has them.
     fn trainable(&self) -> Vec<(String, Parameter)> {
         Vec::new()
     }
 
-    /// The same loss, of targets of this shape and dtype: its [`kind`](Loss::kind).
+    /// Returns this loss with targets of this shape and dtype as its [`kind`](Loss::kind).
     fn with_targets(self, shape: impl Into<Shape>, dtype: DType) -> WithTargets<Self>
     where
         Self: Sized,
@@ -79,19 +80,19 @@ pub trait Loss {
         WithTargets::new(self, shape.into(), dtype)
     }
 
-    /// [`try_forward`](Loss::try_forward), or a panic.
+    /// Returns the loss.
     ///
     /// # Panics
-    /// With the error, at the caller's line.
+    /// With the error of [`try_forward`](Loss::try_forward), at the caller's line.
     #[track_caller]
     fn forward(&self, logits: &Tensor, y: &Tensor) -> Tensor {
         let _call = pellucid_tensor::called();
         unwrap(self.try_forward(logits, y))
     }
 
-    /// The loss, and its gradient with respect to the logits, of their shape: what autograd computes, bit for bit. Of a
-    /// loss that gives every sample's value, the gradient of their sum. Neither has a history; the logits' own is left
-    /// alone, and goes on with `logits.backward_with(Backward { gradient: Some(d_logits), .. })`.
+    /// Returns the loss and its gradient with respect to the logits, of their shape, bit for bit as autograd computes
+    /// it. For a loss with one value per sample, it is the gradient of their sum. Both are detached. The graph of the
+    /// logits is unchanged; continue with `logits.backward_with(Backward { gradient: Some(d_logits), .. })`.
     ///
     /// # Errors
     /// Those of [`try_forward`](Loss::try_forward).
@@ -101,10 +102,10 @@ pub trait Loss {
         Ok((loss, d_logits))
     }
 
-    /// [`try_forward_with_grad`](Loss::try_forward_with_grad), or a panic.
+    /// Returns the loss and its gradient, as [`try_forward_with_grad`](Loss::try_forward_with_grad) does.
     ///
     /// # Panics
-    /// With the error, at the caller's line.
+    /// With its error, at the caller's line.
     #[track_caller]
     fn forward_with_grad(&self, logits: &Tensor, y: &Tensor) -> (Tensor, Tensor) {
         unwrap(self.try_forward_with_grad(logits, y))
@@ -117,14 +118,14 @@ impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor>> Loss for F {
     }
 }
 
-/// The same values as a leaf of their own.
+/// Returns the values as a new leaf that requires a gradient.
 fn tracked(x: &Tensor) -> Tensor {
     let x = x.detach();
-    // What is no float is refused by the loss.
+    // The loss returns an error for other dtypes than floats.
     if x.dtype().is_float() { x.requires_grad_(true) } else { x }
 }
 
-/// A loss, and its gradients with respect to leaves that it is computed from.
+/// Returns a loss and its gradients with respect to the given leaves.
 fn with_gradients<const K: usize>(
     leaves: [&Tensor; K],
     loss: impl FnOnce() -> Result<Tensor>,
@@ -132,10 +133,10 @@ fn with_gradients<const K: usize>(
     let _on = enable_grad();
     let loss = loss()?;
     let gradients = grad(&[&loss], &leaves, Grad::default())?;
-    Ok((loss.detach(), gradients.try_into().unwrap_or_else(|_| unreachable!("one for every leaf"))))
+    Ok((loss.detach(), gradients.try_into().unwrap_or_else(|_| unreachable!("grad() returns one gradient a leaf"))))
 }
 
-/// The struct of a loss, its defaults, and the function of these.
+/// Defines the struct of a loss, its defaults, and the function with the defaults.
 macro_rules! declared {
     ($(#[$doc:meta])* $name:ident, $function:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr,)* }
         ($($input:ident),*)) => {
@@ -143,7 +144,7 @@ macro_rules! declared {
         #[derive(Clone, Debug)]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
-            /// What happens with the values of the samples; their mean.
+            /// The reduction over samples; default mean.
             pub reduction: Reduction,
         }
 
@@ -159,10 +160,10 @@ macro_rules! declared {
             }
         }
 
-        #[doc = concat!("The mean of [`", stringify!($name), "`] with its other options at their defaults, a 0-d tensor.")]
+        #[doc = concat!("Computes the mean of [`", stringify!($name), "`] with default options, a 0-d tensor.")]
         ///
         /// # Panics
-        #[doc = concat!("Where [`", stringify!($name), "`] returns an error.")]
+        #[doc = concat!("With the errors of [`", stringify!($name), "`].")]
         #[track_caller]
         pub fn $function($($input: &Tensor),*) -> Tensor {
             $name::default().forward($($input),*)
@@ -170,7 +171,7 @@ macro_rules! declared {
     };
 }
 
-/// Losses of two inputs.
+/// Defines losses of two inputs.
 macro_rules! losses {
     ($($(#[$doc:meta])* $name:ident, $function:ident $(as $kind:ident)? { $($fields:tt)* } |$loss:ident, $x:ident, $y:ident| $body:expr;)*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($x, $y) }
@@ -188,7 +189,7 @@ macro_rules! losses {
     )*};
 }
 
-/// A borrowed loss is that loss. (One implementation for all losses would overlap with that of functions.)
+/// Implements `Loss` for a borrowed loss. (A blanket implementation would overlap with that of functions.)
 macro_rules! borrowed {
     ($name:ident $(<$generic:ident>)?) => {
         impl$(<$generic: Loss>)? Loss for &$name$(<$generic>)? {
@@ -207,7 +208,7 @@ macro_rules! borrowed {
     };
 }
 
-/// Losses of more inputs, which differ in those that they have a gradient by.
+/// Defines losses of more than two inputs; `by` lists the inputs that have a gradient.
 macro_rules! losses_of_many {
     ($($(#[$doc:meta])* $name:ident, $function:ident { $($fields:tt)* }
         |$loss:ident, $($input:ident),*| by [$($by:ident),*] $body:expr;)*) => {$(
@@ -218,11 +219,11 @@ macro_rules! losses_of_many {
     )*};
 }
 
-/// Their methods.
+/// Defines the methods of losses of more than two inputs.
 macro_rules! methods_of_many {
     ([$($name:tt)*] |$loss:ident, $($input:ident),*| by [$($by:ident),*] $body:expr) => {
         impl $($name)* {
-            /// The loss.
+            /// Returns the loss.
             ///
             /// # Errors
             /// Those of the operation of this name in [`ops`].
@@ -231,17 +232,17 @@ macro_rules! methods_of_many {
                 crate::call::call($loss, &[$($input),*], || $body)
             }
 
-            /// [`try_forward`](Self::try_forward), or a panic.
+            /// Returns the loss.
             ///
             /// # Panics
-            /// With the error, at the caller's line.
+            /// With the error of [`try_forward`](Self::try_forward), at the caller's line.
             #[track_caller]
             pub fn forward(&self, $($input: &Tensor),*) -> Tensor {
                 let _call = pellucid_tensor::called();
                 unwrap(self.try_forward($($input),*))
             }
 
-            #[doc = concat!("The loss, and its gradients with respect to `", stringify!($($by),*), "`, as autograd computes them; see")]
+            #[doc = concat!("Returns the loss and its gradients with respect to `", stringify!($($by),*), "`; see")]
             /// [`Loss::try_forward_with_grad`](crate::loss::Loss::try_forward_with_grad).
             ///
             /// # Errors
@@ -254,10 +255,10 @@ macro_rules! methods_of_many {
                 with_gradients([$($by),*], || self.try_forward($($input),*))
             }
 
-            /// [`try_forward_with_grad`](Self::try_forward_with_grad), or a panic.
+            /// Returns the loss and its gradients, as [`try_forward_with_grad`](Self::try_forward_with_grad) does.
             ///
             /// # Panics
-            /// With the error, at the caller's line.
+            /// With its error, at the caller's line.
             #[track_caller]
             pub fn forward_with_grad(
                 &self,
@@ -271,10 +272,10 @@ macro_rules! methods_of_many {
 
 use {borrowed, declared, losses, losses_of_many, methods_of_many};
 
-/// Refuses two shapes: broadcasting one of them would be a mistake more often than not.
+/// Returns an error unless shapes are equal: broadcasting would usually hide a mistake.
 fn same_shape(op: &'static str, x: &Tensor, y: &Tensor) -> Result<()> {
     if x.shape() == y.shape() {
         return Ok(());
     }
-    Err(Error::shapes(op, [x.shape(), y.shape()], "both must have one shape; reshape or expand one of them"))
+    Err(Error::shapes(op, [x.shape(), y.shape()], "both shapes must be equal; reshape or expand one tensor"))
 }

@@ -1,4 +1,4 @@
-//! The cross-entropy of scores that the loss makes itself.
+//! The cross-entropy of a linear layer's scores, which the loss computes itself.
 
 use super::{CrossEntropyLoss, Loss, borrowed};
 use crate::call;
@@ -9,8 +9,8 @@ use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
-/// [`CrossEntropyLoss`] of the scores `W·x`, for features x `[N, in]` (or `[in]`): class numbers y are `[N, d..]`, or
-/// probabilities `[N, C, d..]`.
+/// [`CrossEntropyLoss`] of the scores `W·x` of features x `[N, in]` (or `[in]`). Targets y are class numbers
+/// `[N, d..]`, or probabilities `[N, C, d..]`.
 ///
 /// ```
 /// use pellucid_nn::Module;
@@ -24,17 +24,18 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct LinearCrossEntropyLoss {
-    /// The scores `[C·d.., in]`, classes outermost, without a bias; put one there if there is to be one.
+    /// The layer that computes the scores `[C·d.., in]`, classes outermost, by default without a bias.
     pub linear: Linear,
     /// The loss of the scores.
     pub loss: CrossEntropyLoss,
-    /// C, and the places d.. of each sample that have a class.
+    /// C, and the axes d.. of positions with one class each.
     #[module(skip)]
     scores: Shape,
 }
 
 impl LinearCrossEntropyLoss {
-    /// For features of this length, so many classes, and a class at each place of `places` (at one, if there are no lengths).
+    /// Creates the loss for this many features and classes, with one class at each position of `places` (`[]` for one
+    /// position).
     #[track_caller]
     pub fn new(inputs: usize, classes: usize, places: &[usize]) -> LinearCrossEntropyLoss {
         let scores: Shape = [classes].iter().chain(places).copied().collect();
@@ -42,7 +43,7 @@ impl LinearCrossEntropyLoss {
         LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), scores }
     }
 
-    /// With a bias, drawn as that of [`Linear`].
+    /// Adds a bias, initialised as in [`Linear`].
     #[track_caller]
     pub fn with_bias(self) -> LinearCrossEntropyLoss {
         let inputs = self.linear.weight.shape()[1];
@@ -54,7 +55,7 @@ impl Loss for LinearCrossEntropyLoss {
     fn try_forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         call::call(self, &[x, y], || {
             if x.rank() == 0 || x.rank() > 2 {
-                return Err(Error::shapes("linear_cross_entropy", [x.shape()], "features are [N, in] or [in]"));
+                return Err(Error::shapes("linear_cross_entropy", [x.shape()], "features have shape [N, in] or [in]"));
             }
             let scores = self.linear.try_forward(x)?;
             let shape: Shape = x.shape()[..x.rank() - 1].iter().chain(self.scores.iter()).copied().collect();

@@ -1,29 +1,28 @@
-//! Whether a loss adds its samples up or takes their mean, found by a trial.
+//! A test whether a loss sums its samples or takes their mean.
 
 use super::Loss;
 use crate::layer::Layer;
 use crate::module::state_of;
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, no_grad, ops};
 
-/// What the gradient of a batch is of the gradients of its samples.
+/// The relation of a batch's gradient to the gradients of its samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GradKind {
-    /// Their sum: it grows with the batch.
+    /// Their sum, which grows with the batch.
     Sum,
     /// Their mean.
     Mean,
 }
 
-/// By what a loss's gradients are to be multiplied so that they are means over the batch, and of which kind they are: (1/B, Sum) or
-/// (1, Mean), B the length of x's first axis.
+/// Returns the factor that makes a loss's gradients means over the batch, and their kind: (1/B, Sum) or (1, Mean), B
+/// the length of x's first axis.
 ///
-/// The model puts out its logits for x once, in the mode it is in. The loss's gradient of that batch is then compared
-/// with its gradient of the same batch twice, one after the other: what a sample contributes to the gradients of all
-/// parameters doubles with a sum and stays with a mean. No magnitude is guessed at. The finding is logged, an `INFO` event of
-/// `tracing`.
+/// The model computes the logits of x once, in its current mode. The loss's gradient of that batch is compared with its
+/// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum and stays for a mean.
+/// No magnitude is guessed. The result is logged as an `INFO` event of `tracing`.
 ///
-/// Nothing changes: gradients, parameters, statistics and the thread's generator are afterwards what they were. Layers
-/// that learn their widths from their first input do so.
+/// Gradients, parameters, statistics and the thread's generator are unchanged afterwards. Only layers that learn their
+/// widths from their first input change. that learn their widths from their first input do so.
 ///
 /// ```
 /// use pellucid_nn::Linear;
@@ -39,9 +38,8 @@ pub enum GradKind {
 /// ```
 ///
 /// # Errors
-/// Those of the model and the loss; [`Error::InvalidArgument`] for x without an axis, for a batch whose gradient is zero or no number,
-/// from which nothing can be told, and for a loss that is neither a sum nor a mean;
-/// [`Error::ReadInCapture`] while a step is captured.
+/// Those of the model and the loss; [`Error::InvalidArgument`] for x without an axis, for a batch whose gradient is
+/// zero or NaN, and for a loss that is neither a sum nor a mean; [`Error::ReadInCapture`] while a step is captured.
 pub fn infer_grad_scale(
     loss: &(impl Loss + ?Sized),
     model: &(impl Layer + ?Sized),
@@ -50,17 +48,17 @@ pub fn infer_grad_scale(
 ) -> Result<(f64, GradKind)> {
     let op = "infer_grad_scale";
     let Some(&batch) = x.shape().first() else {
-        return Err(Error::shapes(op, [x.shape()], "the first axis of x is that of the samples"));
+        return Err(Error::shapes(op, [x.shape()], "x needs a first axis, of samples"));
     };
     let logits = {
-        let _kept = Kept::of(model)?;
+        let _kept = SavedState::of(model)?;
         let _off = no_grad();
         model.try_forward(x)?
     };
     let gradient = |copies: usize| -> Result<Tensor> {
         let times = |t: &Tensor| ops::concatenate(&vec![t; copies], 0);
         let (_, gradient) = loss.try_forward_with_grad(&times(&logits)?, &times(y)?)?;
-        // The copies of a sample, added up.
+        // Adds the gradients of both copies of a sample.
         let apart = ops::unflatten(&ops::to_dtype(&gradient, DType::F64)?, 0, [copies as isize, -1])?;
         ops::sum(&apart, 0)
     };
@@ -70,38 +68,38 @@ pub fn infer_grad_scale(
     let (scale, kind) = match growth {
         g if (g - 1.0).abs() < 0.1 => (1.0, GradKind::Mean),
         g if (g - 2.0).abs() < 0.1 => (1.0 / batch as f64, GradKind::Sum),
-        g if g.is_nan() => return Err(Error::invalid(op, "nothing can be told from a gradient that is zero or NaN")),
+        g if g.is_nan() => return Err(Error::invalid(op, "the gradient is zero or NaN, so its scale is undetermined")),
         g => {
             let reason =
-                format!("the gradient of a batch twice is {g} times that of the batch: neither a sum nor a mean");
+                format!("doubling the batch multiplies its gradient by {g}: the loss is neither a sum nor a mean");
             return Err(Error::invalid(op, reason));
         }
     };
-    tracing::info!(?kind, scale, batch, growth, "the gradient's scale over the batch");
+    tracing::info!(?kind, scale, batch, growth, "found the gradient's scale over the batch");
     Ok((scale, kind))
 }
 
-/// The state of a model and of the thread's generator, which come back when it is dropped.
-struct Kept(Vec<(Tensor, Vec<u8>)>);
+/// A guard that restores the state of a model and of the thread's generator when it is dropped.
+struct SavedState(Vec<(Tensor, Vec<u8>)>);
 
-impl Kept {
-    fn of(model: &(impl Layer + ?Sized)) -> Result<Kept> {
+impl SavedState {
+    fn of(model: &(impl Layer + ?Sized)) -> Result<SavedState> {
         let state = state_of(model).into_iter().map(|(_, tensor)| tensor);
         let all = state.chain([Generator::default().state().clone()]);
-        Ok(Kept(all.map(|t| Ok((t.clone(), t.to_bytes()?))).collect::<Result<_>>()?))
+        Ok(SavedState(all.map(|t| Ok((t.clone(), t.to_bytes()?))).collect::<Result<_>>()?))
     }
 }
 
-impl Drop for Kept {
+impl Drop for SavedState {
     fn drop(&mut self) {
         let _off = no_grad();
         for (tensor, bytes) in &self.0 {
-            // What has not changed is not written: graphs that have saved it stay good.
+            // Unchanged tensors are not written, since autograd graphs may have saved them.
             if tensor.to_bytes().is_ok_and(|now| now == *bytes) {
                 continue;
             }
-            let before = Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("they were its bytes");
-            ops::copy_(tensor, &before).expect("it is a parameter, a buffer or a generator's state");
+            let before = Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("these are its bytes");
+            ops::copy_(tensor, &before).expect("state tensors of this shape and dtype are writable");
         }
     }
 }

@@ -11,15 +11,15 @@ pub type Adadelta = super::RuleOptimizer<AdadeltaOptions>;
 /// Options of [`Adadelta`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdadeltaOptions {
-    /// The learning rate η; 1.
+    /// The learning rate η; default 1.
     pub lr: f64,
-    /// ρ in [0, 1]: how much of the means of squares is kept; 0.9.
+    /// The decay rate ρ in [0, 1] of the running means of squares; default 0.9.
     pub rho: f64,
-    /// ε, with which the first steps begin; 10⁻⁶.
+    /// ε, which sets the size of the first steps; default 10⁻⁶.
     pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 

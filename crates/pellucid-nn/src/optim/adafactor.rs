@@ -4,31 +4,31 @@ use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
 
-/// Adam's second moments in the memory of a row and a column (Shazeer & Stern 2018), as PyTorch has it: in
+/// Adafactor (Shazeer & Stern 2018), as in PyTorch. It stores second moments factored into a row and a column: in
 /// step t, with ρₜ = min(η, 1/√t) and β̂ₜ = 1 − t^κ,
 ///
 /// α = max(ε₂, rms(p))·ρₜ,  p ← (1 − η·λ)·p,  r ← β̂ₜ·r + (1 − β̂ₜ)·mean(g², last axis),
 /// c ← β̂ₜ·c + (1 − β̂ₜ)·mean(g², last axis but one),  v̂ = r·c / max(mean(r), ε₁),
 /// u = g / √max(v̂, ε₁²),  p ← p − α·u / max(1, rms(u)/d).
 ///
-/// A parameter of fewer than two axes keeps v̂ ← β̂ₜ·v̂ + (1 − β̂ₜ)·g² itself.
+/// For a parameter of fewer than two axes it stores v̂ ← β̂ₜ·v̂ + (1 − β̂ₜ)·g² itself.
 pub type Adafactor = super::RuleOptimizer<AdafactorOptions>;
 
 /// Options of [`Adafactor`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdafactorOptions {
-    /// The learning rate η; 0.01.
+    /// The learning rate η; default 0.01.
     pub lr: f64,
-    /// κ, at most 0: how the memory of squares grows; −0.8.
+    /// The exponent κ ≤ 0 of the decay rate of squares; default −0.8.
     pub beta2_decay: f64,
-    /// ε₁ (the distance from 1 to the next number of the state's dtype if none is given) and ε₂;
-    /// (none, 0.001).
+    /// ε₁ (`None` means the machine epsilon of the state's dtype) and ε₂;
+    /// default (`None`, 0.001).
     pub eps: (Option<f64>, f64),
-    /// d from 1 up: what the root mean square of an update may be; 1.
+    /// The clipping threshold d ≥ 1 of the root mean square of an update; default 1.
     pub d: f64,
-    /// The weight decay λ; 0.
+    /// The weight decay λ; default 0.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 

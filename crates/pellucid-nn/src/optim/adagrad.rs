@@ -3,7 +3,7 @@
 use super::rule::{Rule, State, UpdateContext, nonnegative};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
-/// Adagrad (Duchi, Hazan & Singer 2011): in step t
+/// Adagrad (Duchi, Hazan & Singer 2011): in step t,
 ///
 /// g ← g + λ·p,  s ← s + g²,  p ← p − η / (1 + (t − 1)·κ) · g / (√s + ε).
 pub type Adagrad = super::RuleOptimizer<AdagradOptions>;
@@ -11,17 +11,17 @@ pub type Adagrad = super::RuleOptimizer<AdagradOptions>;
 /// Options of [`Adagrad`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdagradOptions {
-    /// The learning rate η; 0.01.
+    /// The learning rate η; default 0.01.
     pub lr: f64,
-    /// The decay κ of the learning rate; 0.
+    /// The decay κ of the learning rate; default 0.
     pub lr_decay: f64,
-    /// The sum s to begin with; 0.
+    /// The initial value of s; default 0.
     pub initial_accumulator: f64,
-    /// ε, which bounds the step where gradients vanish; 10⁻¹⁰.
+    /// ε, added to the denominator for stability; default 10⁻¹⁰.
     pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 

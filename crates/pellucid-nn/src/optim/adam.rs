@@ -1,32 +1,32 @@
 //! Adam and AMSGrad.
 
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln, zeros};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln, zeros};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
-/// Adam (Kingma & Ba 2015): in step t
+/// Adam (Kingma & Ba 2015): in step t,
 ///
 /// g ← g + λ·p,  m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,
 /// p ← p − η·m̂ / (√v̂ + ε)  with m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ).
 ///
-/// AMSGrad (Reddi, Kale & Kumar 2018) puts the largest v so far in place of v.
+/// AMSGrad (Reddi, Kale & Kumar 2018) uses the largest v so far instead of v.
 pub type Adam = super::RuleOptimizer<AdamOptions>;
 
 /// Options of [`Adam`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamOptions {
-    /// The learning rate η; 0.001.
+    /// The learning rate η; default 0.001.
     pub lr: f64,
-    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
-    /// (0.9, 0.999).
+    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
+    /// default (0.9, 0.999).
     pub betas: (f64, f64),
-    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    /// ε, added to the denominator for stability; default 10⁻⁸.
     pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// AMSGrad; false.
+    /// Whether to use AMSGrad; default false.
     pub amsgrad: bool,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 
@@ -36,17 +36,17 @@ impl Default for AdamOptions {
     }
 }
 
-/// The running means of g and g². 1 − β is taken at full width: in f32, 1 − 0.999 has lost three digits.
+/// Updates the running means of g and g². 1 − β is computed in f64: in f32, 1 − 0.999 loses three digits.
 pub(super) fn means(m: Expr, v: Expr, g: Expr, rest1: Expr, b2: Expr, rest2: Expr) -> (Expr, Expr) {
     (m + rest1 * (g - m), b2 * v + rest2 * (g * g))
 }
 
-/// 1 − βᵗ. −expm1(t·ln β) keeps its digits where β is near 1 and the number has but 24 bits.
+/// Returns 1 − βᵗ, as −expm1(t·ln β), which is accurate in f32 for β near 1.
 pub(super) fn correction(t: Expr, ln_b: Expr) -> Expr {
     -(t * ln_b).exp_m1()
 }
 
-/// The state of Adam and AMSGrad.
+/// Returns the initial state of Adam and AMSGrad.
 pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<State> {
     zeros(like, if amsgrad { &["mean", "square", "largest"] } else { &["mean", "square"] })
 }
@@ -54,7 +54,7 @@ pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<State> {
 impl Rule for AdamOptions {
     const NAME: &'static str = "adam";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, self.amsgrad)

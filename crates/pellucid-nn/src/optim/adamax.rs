@@ -1,10 +1,10 @@
 //! Adamax.
 
 use super::adam::correction;
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, zeros};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
-/// Adam in the maximum norm (Kingma & Ba 2015, section 7.1): in step t
+/// Adamax, Adam with the maximum norm (Kingma & Ba 2015, section 7.1): in step t,
 ///
 /// g ← g + λ·p,  m ← β₁·m + (1 − β₁)·g,  u ← max(β₂·u, |g| + ε),  p ← p − η·m / ((1 − β₁ᵗ)·u).
 pub type Adamax = super::RuleOptimizer<AdamaxOptions>;
@@ -12,15 +12,15 @@ pub type Adamax = super::RuleOptimizer<AdamaxOptions>;
 /// Options of [`Adamax`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamaxOptions {
-    /// The learning rate η; 0.002.
+    /// The learning rate η; default 0.002.
     pub lr: f64,
-    /// β₁ and β₂ in [0, 1): how much of the mean and of the maximum is kept; (0.9, 0.999).
+    /// The decay rates β₁ and β₂ in [0, 1) of the mean and of the maximum; default (0.9, 0.999).
     pub betas: (f64, f64),
-    /// ε, which keeps the maximum from 0; 10⁻⁸.
+    /// ε, which keeps the maximum above 0; default 10⁻⁸.
     pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 
@@ -33,7 +33,7 @@ impl Default for AdamaxOptions {
 impl Rule for AdamaxOptions {
     const NAME: &'static str = "adamax";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         zeros(like, &["mean", "largest"])

@@ -1,32 +1,32 @@
 //! AdamW.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
-/// Adam (Kingma & Ba 2015) with decoupled weight decay (Loshchilov & Hutter 2019): in step t
+/// AdamW: Adam (Kingma & Ba 2015) with decoupled weight decay (Loshchilov & Hutter 2019); in step t,
 ///
 /// p ← (1 − η·λ)·p,  m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,
 /// p ← p − η·m̂ / (√v̂ + ε)  with m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ).
 ///
-/// AMSGrad (Reddi, Kale & Kumar 2018) puts the largest v so far in place of v.
+/// AMSGrad (Reddi, Kale & Kumar 2018) uses the largest v so far instead of v.
 pub type AdamW = super::RuleOptimizer<AdamWOptions>;
 
 /// Options of [`AdamW`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamWOptions {
-    /// The learning rate η; 0.001.
+    /// The learning rate η; default 0.001.
     pub lr: f64,
-    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
-    /// (0.9, 0.999).
+    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
+    /// default (0.9, 0.999).
     pub betas: (f64, f64),
-    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    /// ε, added to the denominator for stability; default 10⁻⁸.
     pub eps: f64,
-    /// The weight decay λ; 0.01.
+    /// The weight decay λ; default 0.01.
     pub weight_decay: f64,
-    /// AMSGrad; false.
+    /// Whether to use AMSGrad; default false.
     pub amsgrad: bool,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 
@@ -39,7 +39,7 @@ impl Default for AdamWOptions {
 impl Rule for AdamWOptions {
     const NAME: &'static str = "adamw";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, self.amsgrad)

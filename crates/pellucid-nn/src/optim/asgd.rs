@@ -3,7 +3,7 @@
 use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
-/// Averaged stochastic gradient descent (Polyak & Juditsky 1992), as PyTorch has it: in step t
+/// Averaged stochastic gradient descent (Polyak & Juditsky 1992), as in PyTorch: in step t,
 ///
 /// g ← g + λ·p,  p ← (1 − ϰ·ηₜ)·p − ηₜ·g,  a ← a + μₜ·(p − a),
 /// ηₜ₊₁ = η / (1 + ϰ·η·t)^α,  μₜ₊₁ = 1 / max(1, t − t₀),
@@ -14,17 +14,17 @@ pub type Asgd = super::RuleOptimizer<AsgdOptions>;
 /// Options of [`Asgd`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AsgdOptions {
-    /// The learning rate η; 0.01.
+    /// The learning rate η; default 0.01.
     pub lr: f64,
-    /// The decay ϰ; 10⁻⁴.
+    /// The decay ϰ; default 10⁻⁴.
     pub lambd: f64,
-    /// The power α of the learning rate's decay; 0.75.
+    /// The power α of the learning rate's decay; default 0.75.
     pub alpha: f64,
-    /// t₀, the step from which on averages are taken; 10⁶.
+    /// The step t₀ at which averaging starts; default 10⁶.
     pub t0: f64,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 
@@ -65,7 +65,7 @@ impl Rule for AsgdOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // The next step's numbers, then this one's.
+        // The clock of the next step, then the rates of this one.
         let tick = formula!(tick |t, eta, mu, lr; lambd, alpha, t0| {
             let t = t + 1.0;
             (t, lr / (1.0 + lambd * lr * t).pow(alpha), (t - t0).max(1.0).recip(), eta, mu)

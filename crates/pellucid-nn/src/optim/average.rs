@@ -1,4 +1,4 @@
-//! Averages of weights over training, which often predict better than the last ones.
+//! Averaging of weights over training, which often improves predictions.
 
 use super::rule::nonnegative;
 use crate::layer::Layer;
@@ -10,17 +10,17 @@ use crate::visit::Part;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
 use std::collections::BTreeMap;
 
-/// How weights are averaged.
+/// The kind of an average of weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Average {
-    /// All alike: a ← a + (p − a)/(n + 1) (SWA: Izmailov et al. 2018).
+    /// The equal average a ← a + (p − a)/(n + 1) (SWA: Izmailov et al. 2018).
     Equal,
-    /// The past fades: a ← a + (1 − d)·(p − a) with this d in [0, 1] (EMA: Polyak & Juditsky 1992).
+    /// The exponential average a ← a + (1 − d)·(p − a), with this d in [0, 1] (EMA: Polyak & Juditsky 1992).
     Exponential(f64),
 }
 
-/// Averages of a module's parameters. Counts and averages are tensors, so an update may stand in a
-/// captured step. The average of a half-width parameter is `f32`.
+/// Averages of a module's parameters. Counts and averages are tensors, so an update can be part of a
+/// captured step. The average of a parameter in half precision is `f32`.
 ///
 /// ```
 /// use pellucid_nn::optim::{Average, AveragedModel};
@@ -28,22 +28,22 @@ pub enum Average {
 /// let model = Linear::new(2, 1);
 /// let mut averaged = AveragedModel::new(&model, Average::Exponential(0.999))?;
 /// averaged.update()?; // after every step
-/// averaged.apply()?; // the model has the averages: evaluate it
-/// averaged.restore()?; // and goes on training with its own weights
+/// averaged.apply()?; // the model holds the averages: evaluate it
+/// averaged.restore()?; // the model holds its own weights: continue training
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub struct AveragedModel {
     parameters: Vec<(String, Parameter)>,
     averages: Vec<Buffer>,
-    /// How many weights are in the averages.
+    /// The number of updates in the averages.
     count: Buffer,
     average: Average,
-    /// The model's own weights, while it has the averages.
+    /// The model's own weights, while the model holds the averages.
     aside: Option<Vec<Tensor>>,
 }
 
 impl AveragedModel {
-    /// Averages of this module's parameters, of nothing yet: the first update takes the weights over.
+    /// Creates averages of this module's parameters, empty at first: the first update copies the weights.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a decay outside [0, 1].
@@ -63,13 +63,13 @@ impl AveragedModel {
         })
     }
 
-    /// Takes the present weights into the averages.
+    /// Adds the current weights to the averages.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] between [`AveragedModel::apply`] and [`AveragedModel::restore`].
     pub fn update(&self) -> Result<()> {
         if self.aside.is_some() {
-            return Err(Error::invalid("averaged_model", "the model has the averages now; call restore() first"));
+            return Err(Error::invalid("averaged_model", "the model holds the averages; call restore() first"));
         }
         let _guard = no_grad();
         let equal = formula!(equal |a, p, n; _rest| n.eq(0.0).select(p, a + (p - a) / (n + 1.0)));
@@ -84,24 +84,24 @@ impl AveragedModel {
         ops::update(formula!(|n| n + 1.0), &[&self.count], &[], &[])
     }
 
-    /// The averages by the names of their parameters.
+    /// Returns the averages with the names of their parameters.
     pub fn averages(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.parameters.iter().zip(&self.averages).map(|((name, _), a)| (name.as_str(), a.tensor()))
     }
 
-    /// How many weights are in the averages, a 0-d tensor.
+    /// Returns the number of updates, a 0-d tensor.
     pub fn count_tensor(&self) -> &Tensor {
         &self.count
     }
 
-    /// Gives the model the averages, in place, and puts its own weights aside. Running statistics of
-    /// normalisations are not averaged: [`update_bn`] computes them anew.
+    /// Copies the averages into the model in place, and saves its own weights. Running statistics of
+    /// normalisations are not averaged: [`update_bn`] recomputes them.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it has them already.
+    /// [`Error::InvalidArgument`] if the model holds the averages already.
     pub fn apply(&mut self) -> Result<()> {
         if self.aside.is_some() {
-            return Err(Error::invalid("averaged_model", "the model has the averages already"));
+            return Err(Error::invalid("averaged_model", "the model holds the averages already"));
         }
         let _guard = no_grad();
         let own: Vec<Tensor> = self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;
@@ -112,29 +112,30 @@ impl AveragedModel {
         Ok(())
     }
 
-    /// Gives the model its own weights back.
+    /// Restores the model's own weights.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it has them.
+    /// [`Error::InvalidArgument`] if the model does not hold the averages.
     pub fn restore(&mut self) -> Result<()> {
-        let own = self.aside.take().ok_or_else(|| Error::invalid("averaged_model", "the model has its own weights"))?;
+        let own =
+            self.aside.take().ok_or_else(|| Error::invalid("averaged_model", "the model holds its own weights"))?;
         let _guard = no_grad();
         self.parameters.iter().zip(&own).try_for_each(|((_, p), own)| ops::copy_(p, own))
     }
 
-    /// A snapshot: `count`, and `average.` with the name of every parameter.
+    /// Returns a snapshot: `count`, and `average.` with the name of every parameter.
     ///
     /// # Panics
-    /// As [`Module::state_dict`].
+    /// Those of [`Module::state_dict`].
     #[track_caller]
     pub fn state_dict(&self) -> StateDict {
         state::snapshot(&self.state())
     }
 
-    /// Takes over a snapshot, in place.
+    /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not of averages of these parameters; nothing has changed then.
+    /// [`Error::StateDict`] if it does not hold averages of these parameters; then nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         state::load(&self.state(), state)
     }
@@ -145,9 +146,9 @@ impl AveragedModel {
     }
 }
 
-/// Computes the running statistics of all batch normalisations of a model anew, as plain averages over these batches:
-/// those that it has belong to other weights once it has averaged ones (Izmailov et al. 2018). No gradients are computed,
-/// every layer is in the mode afterwards in which it was, and a model without such statistics is left alone.
+/// Recomputes the running statistics of all batch normalisations of a model, as plain averages over these batches.
+/// After averaging of weights the old statistics belong to other weights (Izmailov et al. 2018). No gradients are
+/// computed, every layer keeps its mode, and a model without such statistics is unchanged.
 ///
 /// ```
 /// use pellucid_nn::optim::{Average, AveragedModel, update_bn};
@@ -162,7 +163,7 @@ impl AveragedModel {
 /// ```
 ///
 /// # Errors
-/// Those of the model; the batches before have been seen then.
+/// Those of the model; statistics of earlier batches are kept.
 pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item = Tensor>) -> Result<()> {
     let norms = batch_norms(model);
     if norms.is_empty() {
@@ -174,34 +175,34 @@ pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item 
             ops::copy_(buffer, &Tensor::from(first))?;
         }
     }
-    let _modes = Modes::keep(model);
+    let _modes = SavedModes::keep(model);
     let _averages = plain_averages();
     model.train();
     batches.into_iter().try_for_each(|x| model.try_forward(&x).map(drop))
 }
 
-/// The training modes of all layers, to which they return.
-struct Modes<'m, M: Module + ?Sized> {
+/// A guard that restores the training modes of all layers.
+struct SavedModes<'m, M: Module + ?Sized> {
     model: &'m M,
     modes: BTreeMap<String, bool>,
 }
 
-impl<'m, M: Module + ?Sized> Modes<'m, M> {
-    fn keep(model: &'m M) -> Modes<'m, M> {
+impl<'m, M: Module + ?Sized> SavedModes<'m, M> {
+    fn keep(model: &'m M) -> SavedModes<'m, M> {
         let mut modes = BTreeMap::new();
         walk(model, |name, part| {
             if let Part::Training(mode) = part {
                 modes.insert(name.to_string(), mode.get());
             }
         });
-        Modes { model, modes }
+        SavedModes { model, modes }
     }
 }
 
-impl<M: Module + ?Sized> Drop for Modes<'_, M> {
+impl<M: Module + ?Sized> Drop for SavedModes<'_, M> {
     fn drop(&mut self) {
         walk(self.model, |name, part| {
-            // A layer that was made only now has no other mode.
+            // A layer that was built in the meantime has no saved mode.
             if let (Part::Training(mode), Some(&before)) = (part, self.modes.get(name)) {
                 mode.set(before);
             }

@@ -1,4 +1,4 @@
-//! Gradient clipping: gradients that are no larger than they may be.
+//! Gradient clipping by norm and by value.
 
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
@@ -6,10 +6,10 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
 /// Options of [`clip_grad_norm_with`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClipGradNorm {
-    /// The order of the norm, ∞ included; 2.
+    /// The order of the norm, ∞ included; default 2.
     pub order: f64,
-    /// Returns an error where the norm is infinite or NaN. That needs its value: it cannot stand in a
-    /// captured step. False.
+    /// Whether to return an error if the norm is infinite or NaN; default false. This reads the norm, so it is
+    /// impossible in a captured step.
     pub error_if_nonfinite: bool,
 }
 
@@ -19,9 +19,9 @@ impl Default for ClipGradNorm {
     }
 }
 
-/// Scales all gradients, in place, so that their common 2-norm is at most `max_norm` (Pascanu, Mikolov
-/// & Bengio 2013): g ← g·min(1, c / (‖g‖ + 10⁻⁶)). Returns ‖g‖ before, a 0-d tensor; nothing is read,
-/// so that it may stand in a captured step. Call it between backward and the optimizer's step.
+/// Scales all gradients in place so that their total 2-norm is at most `max_norm` (Pascanu, Mikolov
+/// & Bengio 2013): g ← g·min(1, c / (‖g‖ + 10⁻⁶)). Returns the original ‖g‖ as a 0-d tensor. No value is
+/// read, so a captured step may contain it. Call it between backward and the optimizer's step.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if no parameter has a gradient, or `max_norm` is not above 0.
@@ -29,11 +29,11 @@ pub fn clip_grad_norm(parameters: &[Parameter], max_norm: f64) -> Result<Tensor>
     clip_grad_norm_with(parameters, max_norm, ClipGradNorm::default())
 }
 
-/// [`clip_grad_norm`] with options.
+/// Clips gradients as [`clip_grad_norm`] does, with options.
 ///
 /// # Errors
-/// Those of [`clip_grad_norm`]; [`Error::InvalidArgument`] if the norm has to be finite and is not,
-/// when no gradient has changed.
+/// Those of [`clip_grad_norm`]; [`Error::InvalidArgument`] if the norm is not finite and `error_if_nonfinite` is
+/// set; then no gradient is changed.
 #[track_caller]
 pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: ClipGradNorm) -> Result<Tensor> {
     let op = "clip_grad_norm";
@@ -45,18 +45,18 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
     if options.error_if_nonfinite {
         let value: f64 = norm.try_item()?;
         if !value.is_finite() {
-            let reason = format!("the gradients' norm is {value}; skip the step, or look for its cause");
+            let reason = format!("the gradient norm is {value}; skip the step, or find the cause");
             return Err(Error::invalid(op, reason));
         }
     }
     let scale = ops::map(formula!(|n; c| (c / (n + 1e-6)).min(1.0)), &[&norm], &[max_norm.into()])?.remove(0);
     for gradient in gradients(parameters) {
-        ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&narrowed(&scale, &gradient)?], &[])?;
+        ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&factor_for_gradient(&scale, &gradient)?], &[])?;
     }
     Ok(norm)
 }
 
-/// The norm of all gradients together, of this order: a 0-d tensor of their dtype, at least `f32`.
+/// Returns the norm of all gradients together, of this order: a 0-d tensor of their dtype, at least `f32`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if no parameter has a gradient.
@@ -65,7 +65,7 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
     let gradients: Vec<Tensor> = gradients(parameters).collect();
     let widest = gradients.iter().map(Tensor::dtype).fold(DType::F32, DType::promote);
     let own = |g: &Tensor| {
-        // The norm of numbers that f16 has need not be one.
+        // The norm may overflow f16 although all elements are finite.
         let g = ops::to_dtype(g, g.dtype().promote(DType::F32))?;
         ops::to_dtype(&ops::norm(&g, order, ..)?, widest)
     };
@@ -80,7 +80,7 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
     }
 }
 
-/// Those that an optimizer follows: a frozen parameter may have one from before.
+/// Returns the gradients that an optimizer uses: those of frozen parameters are excluded.
 fn gradients(parameters: &[Parameter]) -> impl Iterator<Item = Tensor> {
     parameters.iter().filter(|p| p.requires_grad()).filter_map(|p| p.grad())
 }
@@ -100,7 +100,7 @@ pub fn clip_grad_value(parameters: &[Parameter], max_value: f64) -> Result<()> {
     Ok(())
 }
 
-/// A number for a gradient to be multiplied by, no wider than it, or `f32`.
-pub(super) fn narrowed(scale: &Tensor, gradient: &Tensor) -> Result<Tensor> {
+/// Converts a factor so that the product with a gradient keeps the gradient's dtype.
+pub(super) fn factor_for_gradient(scale: &Tensor, gradient: &Tensor) -> Result<Tensor> {
     ops::to_dtype(scale, gradient.dtype().promote(DType::F32))
 }

@@ -1,18 +1,18 @@
-//! Clocks: the numbers that a rule counts with from step to step, of every parameter its own.
+//! Clocks: per-parameter counters of a rule, such as the step count, and rates derived from them.
 
 use super::rule::Rule;
-use super::step_modifiers::ticking;
+use super::step_modifiers::clock_update;
 use crate::parameter::Buffer;
 use pellucid_tensor::{DType, Result, Tensor, ops};
 use std::ops::Range;
 
-/// The clocks of parameters that were added together, side by side: of n parameters every number is a vector `[n]`, so
-/// that one kernel moves all of them on.
+/// The clocks of parameters that were added together. For n parameters every counter is a vector `[n]`, so
+/// that one kernel advances all of them.
 pub(super) struct Clocks {
-    /// The parameters, by their places in the optimizer.
+    /// The range of the parameters in the optimizer.
     members: Range<usize>,
     numbers: Vec<(&'static str, Buffer)>,
-    /// What a tick leaves for the updates of its step.
+    /// The rates that a tick computes for the updates of its step.
     rates: Vec<Buffer>,
 }
 
@@ -26,17 +26,17 @@ impl Clocks {
         Ok(Clocks { members, numbers, rates })
     }
 
-    /// The numbers of parameter `i` of these.
+    /// Returns the counters of parameter `i` of these.
     pub(super) fn of(&self, i: usize) -> Result<Vec<(&'static str, Buffer)>> {
         self.numbers.iter().map(|(name, all)| Ok((*name, Buffer::new(ops::select(all, 0, i as isize)?)))).collect()
     }
 
-    /// The rates of parameter `i` of these; none of a rule without a tick.
+    /// Returns the rates of parameter `i` of these; empty for a rule without a tick.
     pub(super) fn rates_of(&self, i: usize) -> Result<Vec<Tensor>> {
         self.rates.iter().map(|all| ops::select(all, 0, i as isize)).collect()
     }
 
-    /// Moves on the clocks of the parameters that have a gradient, unless the step is skipped.
+    /// Advances the clocks of the parameters that have a gradient, unless the step is skipped.
     pub(super) fn tick<'t>(
         &self,
         rule: &impl Rule,
@@ -57,6 +57,6 @@ impl Clocks {
             self.numbers.iter().map(|(_, all)| all).chain(&self.rates).map(Buffer::tensor).collect();
         let drives: Vec<&Tensor> = drives.collect();
         let inputs: Vec<&Tensor> = drives.iter().copied().chain(skip).collect();
-        ops::update(ticking(formula, self.numbers.len(), skip.is_some()), &targets, &inputs, &params)
+        ops::update(clock_update(formula, self.numbers.len(), skip.is_some()), &targets, &inputs, &params)
     }
 }

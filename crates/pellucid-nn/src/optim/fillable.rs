@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A value and replacements for it. A replacement never moves and is dropped by [`Fillable::get_mut`] alone, so references
-/// to any of them stay valid.
+/// A value and replacements for it. A replacement never moves and is dropped only by [`Fillable::get_mut`], so
+/// references to any of them stay valid.
 pub(super) struct Fillable<T> {
     own: T,
     replacements: Chain<T>,
@@ -33,7 +33,7 @@ impl<T> Fillable<T> {
         }
     }
 
-    /// Returns the current value for a change; all others are dropped.
+    /// Returns the current value mutably and drops all others.
     pub(super) fn get_mut(&mut self) -> &mut T {
         let mut chain = self.replacements.take();
         for _ in 1..*self.current.get_mut() {
@@ -46,12 +46,12 @@ impl<T> Fillable<T> {
         &mut self.own
     }
 
-    /// Returns the value that [`Fillable::reset`] goes back to.
+    /// Returns the original value, which [`Fillable::reset`] makes current.
     pub(super) fn own(&self) -> &T {
         &self.own
     }
 
-    /// Makes the first replacement that `fits` current, if there is one.
+    /// Makes the first replacement for which `fits` is true current, if there is one.
     pub(super) fn reuse(&self, fits: impl Fn(&T) -> bool) -> Option<&T> {
         let (i, found) = self.replacements().enumerate().find(|(_, value)| fits(value))?;
         self.current.store(i + 1, Ordering::Release);
@@ -67,13 +67,13 @@ impl<T> Fillable<T> {
                 Ok(()) => break,
                 Err(back) => last = back,
             }
-            end = &end.get().expect("it is set, or it would have been now").next;
+            end = &end.get().expect("set() fails only if the cell is set").next;
             count += 1;
         }
         self.current.store(count, Ordering::Release);
     }
 
-    /// Makes the first value current again.
+    /// Makes the original value current again.
     pub(super) fn reset(&self) {
         self.current.store(0, Ordering::Release);
     }

@@ -1,30 +1,30 @@
 //! LAMB.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
-/// Layerwise adaptive moments for large batches (You et al. 2020, algorithm 2): in step t
+/// LAMB, layerwise adaptive moments for large batches (You et al. 2020, algorithm 2): in step t,
 ///
 /// m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,  r = m̂ / (√v̂ + ε) + λ·p  with m̂ = m / (1 − β₁ᵗ) and
 /// v̂ = v / (1 − β₂ᵗ),  p ← p − η·(‖p‖ / ‖r‖)·r.
 ///
-/// Norms are 2-norms of a whole parameter; the ratio is 1 where one of them is 0.
+/// Norms are 2-norms of a whole parameter; the ratio is 1 if one of them is 0.
 pub type Lamb = super::RuleOptimizer<LambOptions>;
 
 /// Options of [`Lamb`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LambOptions {
-    /// The learning rate η; 0.001.
+    /// The learning rate η; default 0.001.
     pub lr: f64,
-    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
-    /// (0.9, 0.999).
+    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
+    /// default (0.9, 0.999).
     pub betas: (f64, f64),
-    /// ε, which bounds the step where gradients vanish; 10⁻⁶.
+    /// ε, added to the denominator for stability; default 10⁻⁶.
     pub eps: f64,
-    /// The weight decay λ; 0.01.
+    /// The weight decay λ; default 0.01.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for LambOptions {
 impl Rule for LambOptions {
     const NAME: &'static str = "lamb";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, false)

@@ -1,7 +1,7 @@
 //! L-BFGS.
 
 use super::Optimizer;
-use super::line_search::{Found, Point, strong_wolfe};
+use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::StateDict;
@@ -12,21 +12,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Options of [`Lbfgs`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LbfgsOptions {
-    /// The learning rate η, the first length of a step along a direction; 1.
+    /// The learning rate η, the initial length of a step along a direction; default 1.
     pub lr: f64,
-    /// The most iterations in a call of `step`; 20.
+    /// The maximum number of iterations in a call of `step`; default 20.
     pub max_iter: usize,
-    /// The most evaluations of the loss in a call of `step`; 5/4 of `max_iter` if none is given.
+    /// The maximum number of evaluations of the loss in a call of `step`; default 5/4 of `max_iter`.
     pub max_eval: Option<usize>,
-    /// Ends where no gradient is larger; 10⁻⁷.
+    /// Stops when no element of the gradient is larger; default 10⁻⁷.
     pub tolerance_grad: f64,
-    /// Ends where neither parameters nor loss change by more; 10⁻⁹.
+    /// Stops when neither parameters nor loss change by more; default 10⁻⁹.
     pub tolerance_change: f64,
-    /// How many steps the approximation of the Hessian remembers; 100.
+    /// The number of steps that the approximation of the Hessian uses; default 100.
     pub history_size: usize,
-    /// Searches for the length of a step (strong Wolfe conditions); false.
+    /// Whether to search for the step length (strong Wolfe conditions); default false.
     pub line_search: bool,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 
@@ -45,11 +45,11 @@ impl Default for LbfgsOptions {
     }
 }
 
-/// The quasi-Newton method with limited memory (Liu & Nocedal 1989), as PyTorch has it: directions
-/// −H·g, with an inverse Hessian H that is made of the last steps and changes of gradients.
+/// L-BFGS, the quasi-Newton method with limited memory (Liu & Nocedal 1989), as in PyTorch. Directions are
+/// −H·g, where the inverse Hessian H is approximated from the last steps and changes of gradients.
 ///
-/// It evaluates the loss several times in a step and decides by its values: as an [`Optimizer`] it takes a step by
-/// [`step_with`](Optimizer::step_with), with a closure, refuses one without, and cannot stand in a captured step.
+/// A step evaluates the loss several times and depends on its values. It therefore needs a closure,
+/// [`step_with`](Optimizer::step_with), returns an error without one, and cannot be captured.
 ///
 /// ```
 /// use pellucid_nn::Parameter;
@@ -57,8 +57,8 @@ impl Default for LbfgsOptions {
 /// use pellucid_tensor::Tensor;
 ///
 /// let p = Parameter::new(Tensor::from([-1.2f64, 1.0]));
-/// let mut optimizer = Lbfgs::new(vec![p.clone()], LbfgsOptions { line_search: true, max_iter: 100, ..Default::default() })?;
-/// optimizer.step_with(&mut || {
+/// let mut optimizer = Lbfgs::new(vec![p.clone()], LbfgsOptions { line_search: true, max_iter: 100,
+/// ..Default::default() })?; optimizer.step_with(&mut || {
 ///     p.zero_grad();
 ///     let (x, y) = (p.i(0), p.i(1));
 ///     let rosenbrock = (&y - x.square()).square() * 100.0 + (1.0 - &x).square();
@@ -72,19 +72,19 @@ pub struct Lbfgs {
     parameters: Vec<Parameter>,
     options: LbfgsOptions,
     lr: Buffer,
-    progress: Mutex<Progress>,
+    progress: Mutex<LbfgsProgress>,
 }
 
-/// What one step leaves to the next.
+/// The progress that is kept from step to step.
 #[derive(Default)]
-struct Progress {
-    memory: Option<Memory>,
+struct LbfgsProgress {
+    memory: Option<LbfgsMemory>,
     iterations: usize,
     evaluations: usize,
 }
 
-/// What one iteration leaves to the next.
-struct Memory {
+/// The data that is kept from iteration to iteration.
+struct LbfgsMemory {
     direction: Tensor,
     t: f64,
     gradient: Tensor,
@@ -95,12 +95,12 @@ struct Memory {
 struct Hessian {
     /// The changes of gradients y, the steps s, and 1/(y·s); oldest first.
     history: VecDeque<(Tensor, Tensor, f64)>,
-    /// H before the history: this times the identity.
+    /// The factor of the identity in the initial H, before the history is applied.
     diagonal: f64,
 }
 
 impl Lbfgs {
-    /// An optimizer of these parameters, which are all `f32` or all `f64`.
+    /// Creates an optimizer of these parameters, which are all `f32` or all `f64`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for options out of range, no parameter, or one listed twice;
@@ -111,7 +111,7 @@ impl Lbfgs {
         nonnegative(op, "tolerance_grad", options.tolerance_grad)?;
         nonnegative(op, "tolerance_change", options.tolerance_change)?;
         let Some(dtype) = parameters.first().map(|p| p.dtype()) else {
-            return Err(Error::invalid(op, "needs a parameter"));
+            return Err(Error::invalid(op, "expected at least one parameter"));
         };
         let mut seen = HashSet::new();
         if !parameters.iter().all(|p| seen.insert(p.id())) {
@@ -119,13 +119,13 @@ impl Lbfgs {
         }
         if !matches!(dtype, DType::F32 | DType::F64) || parameters.iter().any(|p| p.dtype() != dtype) {
             let dtypes = parameters.iter().map(|p| p.dtype());
-            return Err(Error::dtypes(op, dtypes, "its parameters are all f32 or all f64"));
+            return Err(Error::dtypes(op, dtypes, "the parameters must be all f32 or all f64"));
         }
         let lr = Buffer::new(ops::full((), options.lr, DType::F64)?);
         Ok(Lbfgs { parameters, options, lr, progress: Mutex::default() })
     }
 
-    /// Up to `max_iter` iterations; the first loss.
+    /// Runs up to `max_iter` iterations and returns the first loss.
     fn iterate(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let _guard = no_grad();
         let options = LbfgsOptions { lr: self.lr.try_item()?, ..self.options };
@@ -139,8 +139,8 @@ impl Lbfgs {
                 closure().try_item::<f64>()?
             };
             if parameters.iter().all(|p| p.grad().is_none() || !p.requires_grad()) {
-                let reason = "no parameter of the optimizer has a gradient after the closure, which calls backward() on a \
-                              loss of these parameters";
+                let reason = "no parameter of the optimizer has a gradient after the closure, which must call \
+                              backward() on a loss of these parameters";
                 return Err(Error::invalid("lbfgs", reason));
             }
             Ok((sign * loss, flat_gradient(&parameters, sign)?))
@@ -160,8 +160,8 @@ impl Lbfgs {
                 _ => options.lr,
             };
             let slope: f64 = ops::dot(&gradient, &direction)?.try_item()?;
-            let memory = Memory { direction, t, gradient: gradient.clone(), hessian };
-            let Memory { direction, .. } = &*progress.memory.insert(memory);
+            let memory = LbfgsMemory { direction, t, gradient: gradient.clone(), hessian };
+            let LbfgsMemory { direction, .. } = &*progress.memory.insert(memory);
             if slope > -options.tolerance_change {
                 break;
             }
@@ -169,7 +169,7 @@ impl Lbfgs {
             if options.line_search {
                 let here: Vec<Tensor> =
                     self.parameters.iter().map(|p| ops::copy(&p.detach())).collect::<Result<_>>()?;
-                let start = Point { t: 0.0, loss, gradient: gradient.clone(), slope };
+                let start = SearchPoint { t: 0.0, loss, gradient: gradient.clone(), slope };
                 let along = |t: f64| {
                     advance(&parameters, direction, t)?;
                     let found = evaluate();
@@ -178,7 +178,7 @@ impl Lbfgs {
                 };
                 let most = max_eval.saturating_sub(evaluations);
                 let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, most)?;
-                let Found { point, evaluations: own } = search;
+                let SearchResult { point, evaluations: own } = search;
                 (loss, gradient, t, used) = (point.loss, point.gradient, point.t, own);
                 advance(&self.parameters, direction, t)?;
             } else {
@@ -189,7 +189,7 @@ impl Lbfgs {
                 }
             }
             let moved = largest(direction)? * t.abs();
-            progress.memory.as_mut().expect("it was put there above").t = t;
+            progress.memory.as_mut().expect("the memory was stored above").t = t;
             evaluations += used;
             progress.evaluations += used;
             let is_done = evaluations >= max_eval
@@ -205,16 +205,16 @@ impl Lbfgs {
 }
 
 impl Lbfgs {
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    fn progress(&self) -> MutexGuard<'_, LbfgsProgress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Progress {
-    /// −H·g by the two-loop recursion (Nocedal 1980), with the memory that gave it.
+impl LbfgsProgress {
+    /// Returns −H·g by the two-loop recursion (Nocedal 1980), and the updated approximation of H.
     fn direction(&mut self, gradient: &Tensor, history_size: usize) -> Result<(Tensor, Hessian)> {
         let add = formula!(add |q, y; k| q + k * y);
-        let Some(Memory { direction, t, gradient: before, hessian }) = self.memory.take() else {
+        let Some(LbfgsMemory { direction, t, gradient: before, hessian }) = self.memory.take() else {
             return Ok((ops::neg(gradient)?, Hessian { history: VecDeque::new(), diagonal: 1.0 }));
         };
         let Hessian { mut history, mut diagonal } = hessian;
@@ -274,7 +274,7 @@ impl Optimizer for Lbfgs {
             ("iterations".to_string(), number(progress.iterations as f64)),
             ("evaluations".to_string(), number(progress.evaluations as f64)),
         ];
-        if let Some(Memory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &progress.memory {
+        if let Some(LbfgsMemory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &progress.memory {
             state.push(("direction".into(), direction.clone()));
             state.push(("t".into(), number(*t)));
             state.push(("gradient".into(), gradient.clone()));
@@ -288,26 +288,26 @@ impl Optimizer for Lbfgs {
         state
     }
 
-    /// Refused: what it remembers is of the parameters that it has.
+    /// Returns an error, since the history belongs to the existing parameters.
     fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
-        Err(Error::invalid("lbfgs", "its memory is of the parameters that it has; make another one"))
+        Err(Error::invalid("lbfgs", "its history is for its parameters only; make another optimizer"))
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Refused: the gradients are its own to compute.
+    /// Returns an error for a scale, since the closure computes the gradients.
     fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
         match scale {
-            Some(_) => Err(Error::invalid("lbfgs", "it computes its gradients itself; scale the loss")),
+            Some(_) => Err(Error::invalid("lbfgs", "the closure computes the gradients; scale the loss in it")),
             None => Ok(()),
         }
     }
 
     fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
-        let help = "it evaluates the loss several times in a step, as often as values say; call try_step_with(), outside of \
-                    a captured step, with a closure that may launch a captured loss with its gradients";
+        let help = "a step evaluates the loss several times, depending on values; call try_step_with() outside of a \
+                    captured step, with a closure that may launch a captured loss with its gradients";
         Err(Error::invalid("lbfgs", help))
     }
 
@@ -348,7 +348,7 @@ impl Optimizer for Lbfgs {
             Ok((flat(&part("change"))?, flat(&part("step"))?, number(&part("inverse"))?))
         };
         let memory = || {
-            Ok(Memory {
+            Ok(LbfgsMemory {
                 direction: flat("direction")?,
                 t: number("t")?,
                 gradient: flat("gradient")?,
@@ -362,12 +362,12 @@ impl Optimizer for Lbfgs {
         let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
         ops::copy_(&self.lr, &Tensor::from(lr))?;
         let (iterations, evaluations) = (iterations as usize, evaluations as usize);
-        *self.progress() = Progress { memory, iterations, evaluations };
+        *self.progress() = LbfgsProgress { memory, iterations, evaluations };
         Ok(())
     }
 }
 
-/// All gradients one after the other, times a sign; zeros where there is none, or an old one of a frozen parameter.
+/// Returns all gradients concatenated, times a sign; zeros for a parameter that is frozen or has no gradient.
 fn flat_gradient(parameters: &[Parameter], sign: f64) -> Result<Tensor> {
     let flat = |p: &Parameter| match p.grad().filter(|_| p.requires_grad()) {
         Some(g) => ops::reshape(&g, [p.size()]),
@@ -377,7 +377,7 @@ fn flat_gradient(parameters: &[Parameter], sign: f64) -> Result<Tensor> {
     ops::mul(&ops::concatenate(&parts.iter().collect::<Vec<_>>(), 0)?, sign)
 }
 
-/// Moves the parameters by t times a part each of a flat direction.
+/// Adds t times the matching part of a flat direction to each parameter.
 fn advance(parameters: &[Parameter], direction: &Tensor, t: f64) -> Result<()> {
     let mut from = 0;
     for p in parameters {

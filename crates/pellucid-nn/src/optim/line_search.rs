@@ -1,15 +1,15 @@
-//! A step length along a direction, found by cubic interpolation until it meets the strong Wolfe
-//! conditions (Nocedal & Wright 2006, algorithms 3.5 and 3.6), in the order of PyTorch's search.
+//! A line search: cubic interpolation until the step length satisfies the strong Wolfe conditions
+//! (Nocedal & Wright 2006, algorithms 3.5 and 3.6), in the order of PyTorch's search.
 
 use pellucid_tensor::{Result, Tensor, ops};
 
-/// The conditions' constants.
+/// The constants of the Wolfe conditions.
 const SUFFICIENT: f64 = 1e-4;
 const CURVATURE: f64 = 0.9;
 
-/// What is known at one step length.
+/// Loss, gradient and slope at one step length.
 #[derive(Clone)]
-pub(super) struct Point {
+pub(super) struct SearchPoint {
     pub(super) t: f64,
     pub(super) loss: f64,
     pub(super) gradient: Tensor,
@@ -17,15 +17,15 @@ pub(super) struct Point {
     pub(super) slope: f64,
 }
 
-/// What a search gives.
-pub(super) struct Found {
-    pub(super) point: Point,
-    /// How often it evaluated the loss.
+/// The result of a search.
+pub(super) struct SearchResult {
+    pub(super) point: SearchPoint,
+    /// The number of evaluations of the loss.
     pub(super) evaluations: usize,
 }
 
-/// Where the cubic through two points with their slopes is smallest, within bounds.
-fn cubic(a: &Point, b: &Point, bounds: Option<(f64, f64)>) -> f64 {
+/// Returns the minimum of the cubic through two points with their slopes, within bounds.
+fn cubic(a: &SearchPoint, b: &SearchPoint, bounds: Option<(f64, f64)>) -> f64 {
     let (low, high) = bounds.unwrap_or(if a.t <= b.t { (a.t, b.t) } else { (b.t, a.t) });
     let d1 = a.slope + b.slope - 3.0 * (a.loss - b.loss) / (a.t - b.t);
     let square = d1 * d1 - a.slope * b.slope;
@@ -41,28 +41,28 @@ fn cubic(a: &Point, b: &Point, bounds: Option<(f64, f64)>) -> f64 {
     least.max(low).min(high)
 }
 
-/// Searches from `start` (t = 0) with the first length `t`, by at most `most` interpolations;
-/// `evaluate` gives loss and gradient at a length.
+/// Searches from `start` (t = 0) with the initial length `t`, by at most `most` interpolations;
+/// `evaluate` returns loss and gradient at a length.
 pub(super) fn strong_wolfe(
     mut evaluate: impl FnMut(f64) -> Result<(f64, Tensor)>,
-    start: &Point,
+    start: &SearchPoint,
     direction: &Tensor,
     t: f64,
     tolerance: f64,
     most: usize,
-) -> Result<Found> {
+) -> Result<SearchResult> {
     let reach: f64 = ops::max(&ops::abs(direction)?, ..)?.try_item()?;
     let mut evaluations = 0;
-    let mut at = |t: f64| -> Result<Point> {
+    let mut at = |t: f64| -> Result<SearchPoint> {
         let (loss, gradient) = evaluate(t)?;
         evaluations += 1;
         let slope = ops::dot(&gradient, direction)?.try_item()?;
-        Ok(Point { t, loss, gradient, slope })
+        Ok(SearchPoint { t, loss, gradient, slope })
     };
-    let is_too_high = |p: &Point| p.loss > start.loss + SUFFICIENT * p.t * start.slope;
-    let is_flat = |p: &Point| p.slope.abs() <= -CURVATURE * start.slope;
+    let is_too_high = |p: &SearchPoint| p.loss > start.loss + SUFFICIENT * p.t * start.slope;
+    let is_flat = |p: &SearchPoint| p.slope.abs() <= -CURVATURE * start.slope;
 
-    // First a bracket: two lengths between which the conditions can be met.
+    // Bracketing phase: find two lengths between which a valid length exists.
     let (mut before, mut now) = (start.clone(), at(t)?);
     let (mut steps, mut done) = (0, false);
     let mut bracket = loop {
@@ -85,8 +85,8 @@ pub(super) fn strong_wolfe(
         steps += 1;
     };
 
-    // Then the bracket shrinks around a length that meets them.
-    let order = |bracket: &[Point; 2]| if bracket[0].loss <= bracket[1].loss { (0, 1) } else { (1, 0) };
+    // Zoom phase: shrink the bracket around a valid length.
+    let order = |bracket: &[SearchPoint; 2]| if bracket[0].loss <= bracket[1].loss { (0, 1) } else { (1, 0) };
     let (mut low, mut high) = order(&bracket);
     let mut stalled = false;
     while !done && steps < most {
@@ -95,7 +95,7 @@ pub(super) fn strong_wolfe(
             break;
         }
         let mut t = cubic(&bracket[0], &bracket[1], None);
-        // Twice in a row too near to an end, it moves away from there.
+        // After two lengths in a row near an end of the bracket, choose one farther inside.
         let margin = 0.1 * (last - first);
         if (last - t).min(t - first) < margin {
             if stalled || t >= last || t <= first {
@@ -121,5 +121,5 @@ pub(super) fn strong_wolfe(
             bracket[low] = new;
         }
     }
-    Ok(Found { point: bracket[low].clone(), evaluations })
+    Ok(SearchResult { point: bracket[low].clone(), evaluations })
 }

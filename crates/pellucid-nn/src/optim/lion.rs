@@ -3,23 +3,23 @@
 use super::rule::{Momentum, Rule, State, UpdateContext, check_adam, zeros};
 use pellucid_tensor::{Result, Tensor, formula};
 
-/// Evolved sign momentum (Chen et al. 2023, algorithm 2):
+/// Lion, evolved sign momentum (Chen et al. 2023, algorithm 2):
 ///
 /// c = β₁·m + (1 − β₁)·g,  p ← p − η·(sign(c) + λ·p),  m ← β₂·m + (1 − β₂)·g.
 ///
-/// Steps are larger than Adam's; its learning rate is 3 to 10 times smaller, its decay as much larger.
+/// Steps are larger than Adam's: use a learning rate 3 to 10 times smaller, and a weight decay as much larger.
 pub type Lion = super::RuleOptimizer<LionOptions>;
 
 /// Options of [`Lion`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LionOptions {
-    /// The learning rate η; 10⁻⁴.
+    /// The learning rate η; default 10⁻⁴.
     pub lr: f64,
-    /// β₁ and β₂ in [0, 1): how much of the mean goes into the step, and is kept; (0.9, 0.99).
+    /// β₁ and β₂ in [0, 1), the weight of the mean in the step and its decay rate; default (0.9, 0.99).
     pub betas: (f64, f64),
-    /// The weight decay λ; 0.
+    /// The weight decay λ; default 0.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 

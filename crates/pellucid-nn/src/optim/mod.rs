@@ -1,23 +1,23 @@
-//! Optimizers: how parameters follow their gradients.
+//! Optimizers, learning rate schedules, gradient clipping, loss scaling and weight averaging.
 //!
-//! An update is one kernel, which runs over all parameters together: a formula that reads the parameter, its gradient and its
-//! state and writes parameter and state in place. Learning rate, momentum, step count and whatever
-//! follows from them are 0-d tensors that the formula reads, and all state exists from the start; so
-//! a captured step can be replayed, and sees a new learning rate.
+//! An update is one kernel over all parameters: a formula that reads the parameter, its gradient and its state, and
+//! writes parameter and state in place. Learning rate, momentum, step count and derived numbers are 0-d tensors that
+//! the formula reads, and all state is allocated at construction. A captured step can therefore be replayed, and uses a
+//! new learning rate.
 //!
-//! | file | what it has |
+//! | module | contents |
 //! | --- | --- |
-//! | `rule` | [`Rule`], what one optimizer is: its options, its state, its formula |
-//! | `descent` | [`RuleOptimizer`], everything else, once for all: groups, names, state dicts, half precision |
-//! | `clock` | step counts and what follows from them, of every parameter its own |
-//! | `circumstances` | a formula whose gradient is scaled, whose update may be skipped |
-//! | `sgd`, `adam`, ... | the rules, one a file |
-//! | `lbfgs`, `line_search` | the one that evaluates the loss again |
-//! | `schedule` | learning rates over time |
-//! | `clip`, `scaler`, `average` | what stands around a step |
+//! | `rule` | [`Rule`]: options, state and formula of one optimizer |
+//! | `rule_optimizer` | [`RuleOptimizer`]: groups, names, state dicts and half precision for all rules |
+//! | `clock` | per-parameter step counts and rates derived from them |
+//! | `step_modifiers` | scaled gradients and skipped updates, added to a rule's formula |
+//! | `sgd`, `adam`, ... | the rules, one per module |
+//! | `lbfgs`, `line_search` | L-BFGS, which evaluates the loss several times |
+//! | `schedule` | learning rate schedules |
+//! | `clip`, `scaler`, `average` | gradient clipping, loss scaling, averaging of weights |
 //!
-//! Gradients accumulate over several backward passes until [`Optimizer::zero_grad`];
-//! [`Optimizer::set_grad_scale`] with 1/k makes k passes the mean over k batches.
+//! Gradients accumulate over several backward passes until [`Optimizer::zero_grad`]. With
+//! [`Optimizer::set_grad_scale`] of 1/k, k passes give the mean over k batches.
 
 mod adadelta;
 mod adafactor;
@@ -74,95 +74,94 @@ use crate::state::{self, StateDict};
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 use std::sync::Arc;
 
-/// What every optimizer does, whichever its rule: the face that schedules, the scaler and training
-/// loops see.
+/// The interface of all optimizers, which schedules, the scaler and training loops use.
 ///
-/// Its parameters are in one or several groups, each with a learning rate (and momentum) of its own.
+/// Parameters are in one or several groups, each with its own learning rate (and momentum).
 pub trait Optimizer: Send + Sync {
-    /// The parameters that it updates, of all groups.
+    /// Returns the parameters of all groups.
     fn parameters(&self) -> &[Parameter];
 
-    /// The number of groups.
+    /// Returns the number of groups.
     fn groups(&self) -> usize;
 
-    /// The learning rate of a group, a 0-d tensor of the dtype of its state.
+    /// Returns the learning rate of a group, a 0-d tensor of the dtype of its state.
     ///
     /// # Panics
     /// If there is no such group.
     fn group_lr_tensor(&self, group: usize) -> &Tensor;
 
-    /// The momentum of a group (of Adam and its kin β₁); `None` where its rule has none, or was made
+    /// Returns the momentum of a group (β₁ for Adam and its variants); `None` if the rule has none, or was created
     /// without.
     ///
     /// # Panics
     /// If there is no such group.
     fn momentum(&self, group: usize) -> Option<f64>;
 
-    /// Sets the momentum of a group, in place: a captured step that is replayed uses it.
+    /// Sets the momentum of a group in place; replays of a captured step use it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a value outside [0, 1),
-    /// or where [`Optimizer::momentum`] is `None`.
+    /// or if [`Optimizer::momentum`] is `None`.
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
 
-    /// Everything that it remembers from step to step, by name: learning rates, step counts, running
-    /// means. `groups.0.lr` is the learning rate of the first group, `state.head.weight.mean` the
-    /// state `mean` of the parameter `head.weight`, or `state.0.mean` of the first one without a name.
+    /// Returns all state by name: learning rates, step counts, running means. `groups.0.lr` is the learning rate of
+    /// the first group. `state.head.weight.mean` is the state `mean` of the parameter `head.weight`;
+    /// `state.0.mean` is that of the first parameter if it has no name.
     fn state(&self) -> Vec<(String, Tensor)>;
 
     /// Adds parameters to the last group.
     ///
     /// # Errors
-    /// Those of making the optimizer; nothing was added then.
+    /// Those of creating the optimizer; then no parameter is added.
     fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
 
-    /// Gives an optimizer that has no parameters these, under these names. A [compiled](crate::graph) step calls it.
+    /// Adds parameters with these names to an optimizer without parameters. A [compiled](crate::graph) step calls it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it has parameters or several groups, or is of a kind that cannot be filled; those of
-    /// making the optimizer. Nothing has changed then.
+    /// [`Error::InvalidArgument`] if the optimizer has parameters or several groups, or is of a kind that cannot be
+    /// filled; those of creating the optimizer. On error nothing is changed.
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         let _ = parameters;
         Err(Error::invalid("fill", "this optimizer cannot be filled; make it with the model's parameters()"))
     }
 
-    /// Undoes [`Optimizer::fill`]; an optimizer that was not filled stays as it is.
+    /// Undoes [`Optimizer::fill`]; has no effect on an optimizer that was not filled.
     fn unfill(&self) {}
 
-    /// Makes the state of all parameters that have none yet: those that required no gradient when
-    /// they were added. Call it when they are unfrozen, and before a step is captured.
+    /// Creates the missing state of parameters that required no gradient when they were added. Call it
+    /// after they are unfrozen, and before a step is captured.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     fn ensure_initialized(&mut self) -> Result<()>;
 
-    /// Multiplies every gradient by a 0-d tensor, within the update; `None` ends it. The tensor is
-    /// read in every step, so that writing to it changes replayed steps too.
+    /// Multiplies every gradient by a 0-d tensor within the update; `None` removes the factor. The tensor is
+    /// read in every step, so replayed steps use its new values.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if it is not 0-d,
-    /// [`Error::DTypeMismatch`] if it is no float.
+    /// [`Error::DTypeMismatch`] if its dtype is not a float.
     fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()>;
 
-    /// One step whose gradients are multiplied by `scale`, a 0-d tensor, and that changes nothing
-    /// where `skip`, a 0-d tensor of truth values, holds: that is decided on the device.
+    /// Runs one step with gradients multiplied by `scale`, a 0-d tensor. Where `skip`, a 0-d boolean tensor, is true,
+    /// nothing changes; the device decides this.
     ///
     /// # Errors
     /// Those of [`Optimizer::try_step`].
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
 
-    /// Updates every parameter that has a gradient, and its state, in place; a parameter without one
-    /// is left as it is. If none has a gradient, nothing changes; the first such step logs a warning (`tracing`).
+    /// Updates every parameter that has a gradient, and its state, in place. If no parameter has a gradient,
+    /// nothing changes, and the first such step logs a warning (`tracing`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no parameter; if a parameter has a gradient but no state, see
-    /// [`Optimizer::ensure_initialized`]; if none has a gradient while a step is captured, which would then never train.
-    /// Nothing has changed then.
+    /// [`Optimizer::ensure_initialized`]; if no parameter has a gradient while a step is captured, since that step
+    /// would never train. On error nothing is changed.
     fn try_step(&self) -> Result<()> {
         self.try_step_scaled(None, None)
     }
 
-    /// [`Optimizer::try_step`] as a panic.
+    /// Runs [`Optimizer::try_step`].
     ///
     /// # Panics
     /// With the error of [`Optimizer::try_step`].
@@ -171,8 +170,8 @@ pub trait Optimizer: Send + Sync {
         unwrap(self.try_step());
     }
 
-    /// One step after a closure, which clears the gradients, computes the loss, calls `backward` on it and returns it: what
-    /// an optimizer needs that evaluates the loss several times ([`Lbfgs`]). All others call it once. Returns the first loss.
+    /// Runs one step with a closure, which clears the gradients, computes the loss, calls `backward` on it and returns
+    /// it. [`Lbfgs`] calls it several times, all others once. Returns the first loss.
     ///
     /// # Errors
     /// Those of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`],
@@ -183,7 +182,7 @@ pub trait Optimizer: Send + Sync {
         Ok(loss)
     }
 
-    /// [`Optimizer::try_step_with`] as a panic.
+    /// Runs [`Optimizer::try_step_with`].
     ///
     /// # Panics
     /// With the error of [`Optimizer::try_step_with`].
@@ -192,18 +191,18 @@ pub trait Optimizer: Send + Sync {
         unwrap(self.try_step_with(closure))
     }
 
-    /// Leaves every parameter without a gradient: the next backward pass starts from none.
+    /// Removes the gradient of every parameter.
     fn zero_grad(&self) {
         for parameter in self.parameters() {
             parameter.tensor().zero_grad();
         }
     }
 
-    /// [`Optimizer::zero_grad`] if `set_to_none`; else writes zeros into the gradients that there are,
-    /// so that they stay where they lie.
+    /// Removes gradients, as [`Optimizer::zero_grad`] does, if `set_to_none`; else writes zeros into existing
+    /// gradients, which keep their memory.
     ///
     /// # Panics
-    /// If a gradient is a broadcast view or part of a recorded computation; none was written then.
+    /// If a gradient is a broadcast view or part of a recorded computation; then none is written.
     #[track_caller]
     fn zero_grad_with(&self, set_to_none: bool) {
         if set_to_none {
@@ -218,24 +217,25 @@ pub trait Optimizer: Send + Sync {
         }
     }
 
-    /// Lets the gradients live in these buffers, one a parameter in their order: each parameter's
-    /// gradient *is* that tensor now, and a step reads it without a copy. A captured step writes its
-    /// gradients there; an eager backward pass adds to what is there in a new tensor, since others
-    /// can see this one.
+    /// Binds the gradient of each parameter to one of these buffers, in order: the buffer becomes the gradient tensor.
+    ///
+    /// A step reads it without a copy, and a captured step writes its gradients there. An eager backward pass does not
+    /// write to it, since other tensors may share it; it stores the sum in a new tensor.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for another number of buffers,
-    /// [`Error::ShapeMismatch`] for one that has not its parameter's
-    /// shape and dtype; nothing has changed then.
+    /// [`Error::InvalidArgument`] if the number of buffers is wrong,
+    /// [`Error::ShapeMismatch`] if one differs from its parameter in
+    /// shape or dtype; on error nothing is changed.
     fn rebind_grads(&self, gradients: &[Tensor]) -> Result<()> {
         let op = "rebind_grads";
         let parameters = self.parameters();
         if gradients.len() != parameters.len() {
-            let reason = format!("takes one tensor a parameter: {}, got {}", parameters.len(), gradients.len());
+            let (n, k) = (parameters.len(), gradients.len());
+            let reason = format!("expected one tensor for each of {n} parameters, got {k}");
             return Err(Error::invalid(op, reason));
         }
         for (p, g) in parameters.iter().zip(gradients) {
-            let help = "a gradient has its parameter's shape and dtype";
+            let help = "a gradient must have its parameter's shape and dtype";
             if g.shape() != p.shape() {
                 return Err(Error::shapes(op, [g.shape(), p.shape()], help));
             }
@@ -247,31 +247,31 @@ pub trait Optimizer: Send + Sync {
         Ok(())
     }
 
-    /// The learning rate of the first group, a 0-d tensor.
+    /// Returns the learning rate of the first group, a 0-d tensor.
     fn lr_tensor(&self) -> &Tensor {
         self.group_lr_tensor(0)
     }
 
-    /// The learning rate of the first group, as the state's dtype holds it.
+    /// Returns the learning rate of the first group, rounded to the state's dtype.
     ///
     /// # Panics
-    /// While a step is captured, when no value can be read.
+    /// While a step is captured, since values cannot be read then.
     #[track_caller]
     fn lr(&self) -> f64 {
         self.lr_tensor().item::<f64>()
     }
 
-    /// The learning rate of a group.
+    /// Returns the learning rate of a group.
     ///
     /// # Panics
-    /// As [`Optimizer::lr`], and if there is no such group.
+    /// Those of [`Optimizer::lr`], and if there is no such group.
     #[track_caller]
     fn group_lr(&self, group: usize) -> f64 {
         self.group_lr_tensor(group).item::<f64>()
     }
 
-    /// Sets the learning rate of all groups, in place: a captured step that is replayed uses it. Inside
-    /// a captured step it would be a constant of that step; call it between launches.
+    /// Sets the learning rate of all groups in place; replays of a captured step use it. Call it between
+    /// launches: inside a captured step it would be a constant of that step.
     ///
     /// # Panics
     /// If `lr` is negative or not finite.
@@ -283,7 +283,7 @@ pub trait Optimizer: Send + Sync {
         }
     }
 
-    /// Sets the learning rate of one group, as [`Optimizer::set_lr`].
+    /// Sets the learning rate of one group; see [`Optimizer::set_lr`].
     ///
     /// # Panics
     /// If `lr` is negative or not finite, or there is no such group.
@@ -302,21 +302,21 @@ pub trait Optimizer: Send + Sync {
         unwrap(self.try_set_momentum(group, momentum));
     }
 
-    /// A snapshot of [`Optimizer::state`], with which training resumes exactly.
+    /// Returns a snapshot of [`Optimizer::state`], from which training resumes exactly.
     ///
     /// # Panics
-    /// As [`Module::state_dict`](crate::Module::state_dict).
+    /// Those of [`Module::state_dict`](crate::Module::state_dict).
     #[track_caller]
     fn state_dict(&self) -> StateDict {
         state::snapshot(&self.state())
     }
 
-    /// Takes over a snapshot, in place.
+    /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not of an optimizer of this kind
+    /// [`Error::StateDict`] if it is not from an optimizer of this kind
     /// over parameters of these names and shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not
-    /// finite. Nothing has changed then.
+    /// finite. Then nothing is changed.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         for group in 0..self.groups() {
             if let Some(lr) = state.get(&format!("groups.{group}.lr")).filter(|lr| lr.size() == 1) {
@@ -327,7 +327,7 @@ pub trait Optimizer: Send + Sync {
     }
 }
 
-/// The methods that a pointer to an optimizer forwards, whether it is the only one or not.
+/// Implements the methods that both exclusive and shared pointers to an optimizer forward.
 macro_rules! forwarded {
     () => {
         fn parameters(&self) -> &[Parameter] {
@@ -372,7 +372,7 @@ macro_rules! forwarded {
     };
 }
 
-/// An optimizer that was chosen when the program ran: `Box<dyn Optimizer>`.
+/// An optimizer of a type that is chosen at run time: `Box<dyn Optimizer>`.
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     forwarded!();
 
@@ -393,24 +393,24 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     }
 }
 
-/// An optimizer that is shared: it steps, and methods that need it alone are refused.
+/// Implements `Optimizer` for shared pointers; methods that need exclusive access return an error.
 macro_rules! shared {
     ($($pointer:ty, $name:literal;)*) => {$(
-        #[doc = concat!($name, " optimizer steps and is filled; `add_params`, `ensure_initialized` and `set_grad_scale` need the")]
-        /// optimizer itself and are refused, as is a step of [`Lbfgs`].
+        #[doc = concat!($name, " optimizer can step and be filled. `add_params`, `ensure_initialized` and")]
+        /// `set_grad_scale` need exclusive access and return an error, as does a step of [`Lbfgs`].
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
             forwarded!();
 
             fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
-                Err(alone_only("add_params"))
+                Err(needs_exclusive_access("add_params"))
             }
 
             fn ensure_initialized(&mut self) -> Result<()> {
-                Err(alone_only("ensure_initialized"))
+                Err(needs_exclusive_access("ensure_initialized"))
             }
 
             fn set_grad_scale(&mut self, _: Option<Tensor>) -> Result<()> {
-                Err(alone_only("set_grad_scale"))
+                Err(needs_exclusive_access("set_grad_scale"))
             }
         }
     )*};
@@ -420,6 +420,6 @@ shared! {
     Arc<O>, "A shared";
 }
 
-fn alone_only(op: &'static str) -> Error {
-    Error::invalid(op, "the optimizer is borrowed or shared; call it on the optimizer itself, before it is lent")
+fn needs_exclusive_access(op: &'static str) -> Error {
+    Error::invalid(op, "the optimizer is borrowed or shared; call this method on the optimizer itself before")
 }

@@ -3,36 +3,36 @@
 use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
-/// Momentum, orthogonalised by Newton and Schulz (Jordan et al. 2024), for the matrices of hidden layers:
+/// Muon, orthogonalised momentum by Newton-Schulz iterations (Jordan et al. 2024), for the matrices of hidden layers:
 ///
 /// b ← μ·b + (1 − μ)·g,  u = μ·b + (1 − μ)·g with Nesterov's momentum, else b,  x = u / max(‖u‖, ε),
 /// k times x ← a·x + (b₂·xxᵀ + c·(xxᵀ)²)·x,  p ← (1 − η·λ)·p − η·s·x,
 ///
-/// where s follows from the shape ([`MuonLr`]). The polynomial takes all singular values near 1; of a matrix
-/// with more rows than columns it is applied to the transpose. It needs few digits, and is applied in `bf16`.
-/// Other parameters (biases, embeddings, heads) belong to another optimizer, such as [`AdamW`](super::AdamW).
+/// where s depends on the shape ([`MuonLr`]). The polynomial maps all singular values close to 1. A matrix with more
+/// rows than columns is transposed first. The iteration needs few digits and runs in `bf16`. Give other parameters
+/// (biases, embeddings, heads) to another optimizer, such as [`AdamW`](super::AdamW).
 pub type Muon = super::RuleOptimizer<MuonOptions>;
 
 /// Options of [`Muon`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MuonOptions {
-    /// The learning rate η; 0.001.
+    /// The learning rate η; default 0.001.
     pub lr: f64,
-    /// The weight decay λ; 0.1.
+    /// The weight decay λ; default 0.1.
     pub weight_decay: f64,
-    /// The momentum μ in [0, 1); 0.95.
+    /// The momentum μ in [0, 1); default 0.95.
     pub momentum: f64,
-    /// Looks ahead along the momentum; true.
+    /// Whether to use Nesterov's momentum; default true.
     pub nesterov: bool,
-    /// The coefficients of the polynomial; (3.4445, −4.775, 2.0315).
+    /// The coefficients of the polynomial; default (3.4445, −4.775, 2.0315).
     pub ns_coefficients: (f64, f64, f64),
-    /// The least norm that is divided by; 10⁻⁷.
+    /// The lower bound of the norm in the division; default 10⁻⁷.
     pub eps: f64,
-    /// How often the polynomial is applied; 5.
+    /// The number of iterations; default 5.
     pub ns_steps: usize,
-    /// The dtype in which the polynomial is applied; `bf16`, as in PyTorch. The state's if none is given.
+    /// The dtype of the iteration; default `bf16`, as in PyTorch. `None` means the state's dtype.
     pub ns_dtype: Option<DType>,
-    /// How the learning rate follows from the shape.
+    /// The adjustment of the learning rate to the shape.
     pub adjust_lr: MuonLr,
 }
 
@@ -52,15 +52,15 @@ impl Default for MuonOptions {
     }
 }
 
-/// How Muon's learning rate follows from the shape [rows, columns] of a matrix.
+/// The factor of Muon's learning rate for a matrix of shape [rows, columns].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MuonLr {
-    /// √max(1, rows/columns) (Jordan et al. 2024).
+    /// The factor √max(1, rows/columns) (Jordan et al. 2024).
     #[default]
     Original,
-    /// 0.2·√max(rows, columns), with which learning rates and decays are those of AdamW (Liu et al. 2025).
+    /// The factor 0.2·√max(rows, columns), so that learning rate and decay match those of AdamW (Liu et al. 2025).
     MatchRmsAdamW,
-    /// √(rows/columns) (Bernstein 2025).
+    /// The factor √(rows/columns) (Bernstein 2025).
     SpectralUnclamped,
 }
 
@@ -76,7 +76,8 @@ impl MuonLr {
 }
 
 impl MuonOptions {
-    /// The iteration. In half precision sums of products are in full, and rounded once with what is added to them.
+    /// Runs the iteration. In half precision, sums of products are accumulated in `f32` and rounded once, after the
+    /// addition.
     fn orthogonal(&self, u: &Tensor) -> Result<Tensor> {
         let own = self.ns_dtype.unwrap_or(u.dtype());
         let rounded = |x: &Tensor| ops::to_dtype(x, own);
@@ -109,7 +110,7 @@ impl Rule for MuonOptions {
         nonnegative(Self::NAME, "weight_decay", self.weight_decay)?;
         nonnegative(Self::NAME, "eps", self.eps)?;
         if let Some(dtype) = self.ns_dtype.filter(|dtype| !dtype.is_float()) {
-            return Err(Error::dtypes(Self::NAME, [dtype], "ns_dtype is a float"));
+            return Err(Error::dtypes(Self::NAME, [dtype], "ns_dtype must be a float dtype"));
         }
         fraction(Self::NAME, "momentum", self.momentum)
     }
@@ -128,7 +129,7 @@ impl Rule for MuonOptions {
 
     fn state(&self, like: &Tensor) -> Result<State> {
         if like.rank() != 2 {
-            let help = "muon is for matrices; give other parameters to another optimizer";
+            let help = "muon updates matrices only; give other parameters to another optimizer";
             return Err(Error::shapes(Self::NAME, [like.shape()], help));
         }
         zeros(like, &["velocity"])

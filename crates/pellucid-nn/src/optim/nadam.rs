@@ -5,7 +5,7 @@ use super::rule::{Momentum, Rule, State, UpdateContext, check_adam, ln, nonnegat
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
-/// Adam with Nesterov's momentum (Dozat 2016), with PyTorch's schedule of the momentum: in step t
+/// NAdam, Adam with Nesterov's momentum (Dozat 2016) and PyTorch's momentum schedule: in step t,
 ///
 /// g ← g + λ·p,  μₜ = β₁·(1 − ½·0.96^(t·ψ)),  m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,
 /// p ← p − η·((1 − μₜ)·g / (1 − ∏ᵢ₌₁ᵗ μᵢ) + μₜ₊₁·m / (1 − ∏ᵢ₌₁ᵗ⁺¹ μᵢ)) / (√v̂ + ε)  with v̂ = v / (1 − β₂ᵗ).
@@ -14,20 +14,20 @@ pub type NAdam = super::RuleOptimizer<NAdamOptions>;
 /// Options of [`NAdam`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NAdamOptions {
-    /// The learning rate η; 0.002.
+    /// The learning rate η; default 0.002.
     pub lr: f64,
-    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
-    /// (0.9, 0.999).
+    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
+    /// default (0.9, 0.999).
     pub betas: (f64, f64),
-    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    /// ε, added to the denominator for stability; default 10⁻⁸.
     pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// ψ, how fast the momentum reaches β₁; 0.004.
+    /// The decay ψ of the momentum schedule; default 0.004.
     pub momentum_decay: f64,
-    /// Shrinks the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does; false.
+    /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does; default false.
     pub decoupled_weight_decay: bool,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 
@@ -46,7 +46,7 @@ impl Default for NAdamOptions {
 }
 
 impl NAdamOptions {
-    /// λ where it joins the gradient, and where it shrinks the parameter.
+    /// Returns λ for coupled and for decoupled weight decay; one of both is 0.
     fn decays(&self) -> (f64, f64) {
         if self.decoupled_weight_decay { (0.0, self.weight_decay) } else { (self.weight_decay, 0.0) }
     }

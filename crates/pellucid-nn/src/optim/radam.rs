@@ -1,32 +1,32 @@
 //! RAdam.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, answers_like_adam, ln};
+use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
-/// Rectified Adam (Liu et al. 2020): as [`Adam`](super::Adam), but the step is
+/// RAdam, rectified Adam (Liu et al. 2020): as [`Adam`](super::Adam), but with the step
 ///
 /// p ← p − η·m̂·rₜ / ((√v + ε) / √(1 − β₂ᵗ))  if ρₜ > 5, else  p ← p − η·m̂,
 ///
-/// with ρ∞ = 2/(1 − β₂) − 1, ρₜ = ρ∞ − 2·t·β₂ᵗ/(1 − β₂ᵗ), rₜ = √((ρₜ − 4)(ρₜ − 2)ρ∞ / ((ρ∞ − 4)(ρ∞ − 2)ρₜ)): as
-/// long as the variance of v cannot be told, v is not used.
+/// with ρ∞ = 2/(1 − β₂) − 1, ρₜ = ρ∞ − 2·t·β₂ᵗ/(1 − β₂ᵗ), rₜ = √((ρₜ − 4)(ρₜ − 2)ρ∞ / ((ρ∞ − 4)(ρ∞ − 2)ρₜ)). While the
+/// variance of v cannot be estimated, v is not used.
 pub type RAdam = super::RuleOptimizer<RAdamOptions>;
 
 /// Options of [`RAdam`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RAdamOptions {
-    /// The learning rate η; 0.001.
+    /// The learning rate η; default 0.001.
     pub lr: f64,
-    /// β₁ and β₂ in [0, 1): how much of the means of gradients and of their squares is kept;
-    /// (0.9, 0.999).
+    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
+    /// default (0.9, 0.999).
     pub betas: (f64, f64),
-    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    /// ε, added to the denominator for stability; default 10⁻⁸.
     pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// Shrinks the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does; false.
+    /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does; default false.
     pub decoupled_weight_decay: bool,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 
@@ -44,7 +44,7 @@ impl Default for RAdamOptions {
 }
 
 impl RAdamOptions {
-    /// λ where it joins the gradient, and where it shrinks the parameter.
+    /// Returns λ for coupled and for decoupled weight decay; one of both is 0.
     fn decays(&self) -> (f64, f64) {
         if self.decoupled_weight_decay { (0.0, self.weight_decay) } else { (self.weight_decay, 0.0) }
     }
@@ -53,7 +53,7 @@ impl RAdamOptions {
 impl Rule for RAdamOptions {
     const NAME: &'static str = "radam";
 
-    answers_like_adam!();
+    adam_rule_methods!();
 
     fn state(&self, like: &Tensor) -> Result<State> {
         adam_state(like, false)
@@ -64,7 +64,7 @@ impl Rule for RAdamOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 as long as there is no r, 1 − η·λ)
+        // (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 while r is undefined, 1 − η·λ)
         let tick = formula!(tick |t, lr, rest1; ln_b2, longest, decay| {
             let t = t + 1.0;
             let c2 = correction(t, ln_b2);

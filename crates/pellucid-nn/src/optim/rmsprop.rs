@@ -3,30 +3,30 @@
 use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{Result, Tensor, formula};
 
-/// RMSprop (Tieleman & Hinton 2012), as PyTorch has it:
+/// RMSprop (Tieleman & Hinton 2012), as in PyTorch:
 ///
 /// g ← g + λ·p,  v ← α·v + (1 − α)·g²,  r = √v + ε,  p ← p − η·g/r.
 ///
-/// Centered (Graves 2013), with ḡ ← α·ḡ + (1 − α)·g, it divides by r = √(v − ḡ²) + ε; with momentum,
+/// With `centered` (Graves 2013), ḡ ← α·ḡ + (1 − α)·g and r = √(v − ḡ²) + ε; with momentum,
 /// b ← μ·b + g/r and p ← p − η·b.
 pub type RmsProp = super::RuleOptimizer<RmsPropOptions>;
 
 /// Options of [`RmsProp`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsPropOptions {
-    /// The learning rate η; 0.01.
+    /// The learning rate η; default 0.01.
     pub lr: f64,
-    /// α from 0 up: how much of the means is kept; 0.99.
+    /// The decay rate α ≥ 0 of the running means; default 0.99.
     pub alpha: f64,
-    /// ε, which bounds the step where gradients vanish; 10⁻⁸.
+    /// ε, added to the denominator for stability; default 10⁻⁸.
     pub eps: f64,
-    /// The momentum μ in [0, 1); 0.
+    /// The momentum μ in [0, 1); default 0.
     pub momentum: f64,
-    /// Divides by the standard deviation instead of the root of the mean square; false.
+    /// Whether to divide by the standard deviation instead of the root mean square; default false.
     pub centered: bool,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 

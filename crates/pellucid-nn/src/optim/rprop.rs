@@ -3,24 +3,24 @@
 use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
-/// Resilient backpropagation (Riedmiller & Braun 1993), as PyTorch has it: every number has a step Δ of
-/// its own, which only signs of gradients change. With g′ the gradient before,
+/// Rprop, resilient backpropagation (Riedmiller & Braun 1993), as in PyTorch. Every element has its own step size Δ,
+/// which depends only on signs of gradients. With the previous gradient g′,
 ///
 /// Δ ← clamp(Δ·η⁺) if g·g′ > 0;  Δ ← clamp(Δ·η⁻) and g ← 0 if g·g′ < 0;  p ← p − Δ·sign(g).
 ///
-/// The learning rate is Δ in a parameter's first step, and has no effect later.
+/// The learning rate is the initial Δ of a parameter, and has no effect later.
 pub type Rprop = super::RuleOptimizer<RpropOptions>;
 
 /// Options of [`Rprop`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RpropOptions {
-    /// Δ to begin with; 0.01.
+    /// The initial Δ; default 0.01.
     pub lr: f64,
-    /// η⁻ in (0, 1) and η⁺ above 1; (0.5, 1.2).
+    /// η⁻ in (0, 1) and η⁺ above 1; default (0.5, 1.2).
     pub etas: (f64, f64),
-    /// The least and the largest Δ; (10⁻⁶, 50).
+    /// The lower and the upper bound of Δ; default (10⁻⁶, 50).
     pub step_sizes: (f64, f64),
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 

@@ -1,4 +1,4 @@
-//! [`Rule`]: what one optimizer is. Everything else is [`RuleOptimizer`](super::RuleOptimizer)'s.
+//! [`Rule`]: options, state and formula of one optimizer. [`RuleOptimizer`](super::RuleOptimizer) does everything else.
 
 use super::step_modifiers::{StepModifiers, with_modifiers};
 use crate::parameter::Buffer;
@@ -9,25 +9,25 @@ use std::fmt;
 /// Tensors by name: the state of one parameter.
 pub type State = Vec<(&'static str, Tensor)>;
 
-/// The momentum of a rule: a number between steps that a schedule may change.
+/// The momentum of a rule: a number that a schedule may change between steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Momentum {
-    /// μ: how much of the past is kept. The 0-d tensor holds μ.
+    /// The factor μ of the previous velocity. The 0-d tensor holds μ.
     Kept(f64),
-    /// β₁ of a running mean. The 0-d tensor holds 1 − β₁, taken at full width: in f32, 1 − 0.999 would
-    /// have lost three digits.
+    /// The decay rate β₁ of a running mean. The 0-d tensor holds 1 − β₁, computed in f64: in f32, 1 − 0.999
+    /// loses three digits.
     Mean(f64),
 }
 
 impl Momentum {
-    /// μ or β₁.
+    /// Returns μ or β₁.
     pub fn value(self) -> f64 {
         match self {
             Momentum::Kept(value) | Momentum::Mean(value) => value,
         }
     }
 
-    /// The same kind with another value.
+    /// Returns a momentum of the same kind with another value.
     pub(super) fn with(self, value: f64) -> Momentum {
         match self {
             Momentum::Kept(_) => Momentum::Kept(value),
@@ -35,7 +35,7 @@ impl Momentum {
         }
     }
 
-    /// What the tensor holds; the way back is the same.
+    /// Converts a momentum to the value of the tensor, or back; the function is its own inverse.
     pub(super) fn held(self) -> f64 {
         match self {
             Momentum::Kept(value) => value,
@@ -43,7 +43,7 @@ impl Momentum {
         }
     }
 
-    /// The tensor's name in a state dict.
+    /// Returns the tensor's name in a state dict.
     pub(super) fn name(self) -> &'static str {
         match self {
             Momentum::Kept(_) => "momentum",
@@ -52,16 +52,15 @@ impl Momentum {
     }
 }
 
-/// An optimizer's options, which are its rule: what it keeps for a parameter, how its clock moves in
-/// a step, and how a parameter is updated. A rule of your own is an optimizer by
-/// [`RuleOptimizer<YourRule>`](super::RuleOptimizer).
+/// The rule of an optimizer, implemented by its options: the state of a parameter, the advance of its clock in
+/// a step, and the update. [`RuleOptimizer<YourRule>`](super::RuleOptimizer) makes an optimizer of your own rule.
 ///
 /// ```
 /// use pellucid_nn::Parameter;
 /// use pellucid_nn::optim::{RuleOptimizer, Optimizer, UpdateContext, Rule, State};
 /// use pellucid_tensor::{formula, Result, Tensor};
 ///
-/// /// RuleOptimizer by signs: p ← p − η·sign(g).
+/// /// Sign descent: p ← p − η·sign(g).
 /// #[derive(Clone, Debug)]
 /// struct Signs {
 ///     lr: f64,
@@ -91,48 +90,48 @@ impl Momentum {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
-    /// The optimizer's name, for errors.
+    /// The optimizer's name in errors.
     const NAME: &'static str;
 
-    /// Whether the options are in range.
+    /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`].
+    /// [`Error::InvalidArgument`] for an option out of range.
     fn check(&self) -> Result<()>;
 
-    /// The learning rate η to begin with.
+    /// Returns the initial learning rate η.
     fn lr(&self) -> f64;
 
-    /// The momentum to begin with, if a schedule may change it.
+    /// Returns the initial momentum, if a schedule may change it.
     fn momentum(&self) -> Option<Momentum> {
         None
     }
 
-    /// Whether the loss is to grow: every gradient changes its sign.
+    /// Whether to maximise the loss: every gradient is negated.
     fn maximize(&self) -> bool {
         false
     }
 
-    /// The same rule without weight decay, for parameters that are exempt from it.
+    /// Returns this rule without weight decay, for parameters that are exempt from it.
     #[must_use]
     fn without_decay(&self) -> Self {
         self.clone()
     }
 
-    /// The state to begin with of a parameter that looks like `like`, of the dtype that state has.
+    /// Returns the initial state of a parameter; `like` has its shape and the dtype of the state.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if the rule has no meaning for this shape, [`Error::OutOfMemory`].
+    /// [`Error::ShapeMismatch`] if the rule is not defined for this shape, [`Error::OutOfMemory`].
     fn state(&self, like: &Tensor) -> Result<State>;
 
-    /// What is counted for every parameter from step to step, as 0-d tensors: names and first values.
+    /// Returns the counters of a parameter's clock, which become 0-d tensors: names and initial values.
     fn clock(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 
-    /// How a parameter's clock moves on in a step in which it has a gradient: a formula from the clock, η and the
-    /// momentum's tensor (if there is one) to the clock and whatever numbers the update reads, its *rates*. Without one
-    /// the rates are η alone.
+    /// Returns the formula that advances a parameter's clock in a step in which it has a gradient. It maps the clock, η
+    /// and the momentum's tensor (if there is one) to the new clock and to the numbers that the update reads, its
+    /// *rates*. Without a tick, η is the only rate.
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         None
     }
@@ -144,11 +143,11 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
 }
 
-/// One parameter in one step, as a rule sees it.
+/// The arguments of an update: one parameter in one step.
 pub struct UpdateContext<'a> {
-    /// The parameter, or its master in full width.
+    /// The parameter, or its `f32` master copy.
     pub(super) parameter: &'a Tensor,
-    /// The half-width parameter of a master.
+    /// The half-precision parameter of a master copy.
     pub(super) half: Option<&'a Tensor>,
     pub(super) state: &'a [(&'static str, Buffer)],
     pub(super) gradient: &'a Tensor,
@@ -157,21 +156,21 @@ pub struct UpdateContext<'a> {
     pub(super) scale: Option<&'a Tensor>,
     pub(super) skip: Option<&'a Tensor>,
     pub(super) flip: bool,
-    /// Where updates wait for those of other parameters.
-    pub(super) batch: &'a RefCell<Batch<'a>>,
+    /// The queue of updates that run together.
+    pub(super) batch: &'a RefCell<QueuedUpdates<'a>>,
 }
 
-/// Updates by one formula, of parameter after parameter, that run together.
+/// Queued updates of several parameters by the same formula, which run together.
 #[derive(Default)]
-pub(super) struct Batch<'a> {
-    /// The formula, and how many of the operands of each update are its targets.
+pub(super) struct QueuedUpdates<'a> {
+    /// The formula, and the number of targets among the operands of each update.
     formula: Option<(&'static Formula, usize)>,
     params: Vec<Scalar>,
     operands: Vec<&'a Tensor>,
 }
 
-impl<'a> Batch<'a> {
-    /// Puts an update to those that wait, which run now if they are of another kind.
+impl<'a> QueuedUpdates<'a> {
+    /// Queues an update; queued updates with another formula run first.
     fn push(
         &mut self,
         formula: &'static Formula,
@@ -190,7 +189,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Runs all that wait.
+    /// Runs all queued updates.
     pub(super) fn run(&mut self) -> Result<()> {
         let Some((formula, targets)) = self.formula.take() else { return Ok(()) };
         let done = ops::update_many(formula, targets, &self.operands, &self.params);
@@ -201,22 +200,22 @@ impl<'a> Batch<'a> {
 }
 
 impl<'a> UpdateContext<'a> {
-    /// The parameter, in the dtype of its state.
+    /// Returns the parameter, in the dtype of its state.
     pub fn parameter(&self) -> &Tensor {
         self.parameter
     }
 
-    /// State number `i`.
+    /// Returns state number `i`.
     pub fn state(&self, i: usize) -> &Tensor {
         &self.state[i].1
     }
 
-    /// Rate number `i`; the momentum's tensor comes last.
+    /// Returns rate number `i`; the momentum's tensor comes last.
     pub fn rate(&self, i: usize) -> &Tensor {
         &self.rates[i]
     }
 
-    /// The gradient in the dtype of the state, scaled and turned as the step asks.
+    /// Returns the gradient in the dtype of the state, scaled and negated as the step requires.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -232,9 +231,9 @@ impl<'a> UpdateContext<'a> {
         }
     }
 
-    /// The whole update by one kernel: a formula from (p, state.., g, rates.., momentum; params) to
-    /// (p, state..). It runs together with those of other parameters, at the end of the step; so it is the last thing
-    /// that a rule asks for.
+    /// Queues the whole update as one kernel: a formula from (p, state.., g, rates.., momentum; params) to
+    /// (p, state..). It runs together with those of other parameters at the end of the step, so it must be the last
+    /// call of a rule.
     ///
     /// # Errors
     /// Those of [`ops::update_many`].
@@ -282,17 +281,17 @@ impl<'a> UpdateContext<'a> {
     }
 }
 
-/// Zeros like a parameter, by these names.
+/// Returns states of zeros with the shape of a parameter, with these names.
 pub(super) fn zeros(like: &Tensor, names: &[&'static str]) -> Result<State> {
     names.iter().map(|&name| Ok((name, ops::zeros_like(like)?))).collect()
 }
 
-/// ln β. ln 0 = −∞ has no product with 0; the smallest number stands in, and β⁰ stays 1.
+/// Returns ln β. For β = 0 it returns the smallest finite number, since −∞·0 is NaN and β⁰ must be 1.
 pub(super) fn ln(beta: f64) -> Scalar {
     beta.max(f64::MIN_POSITIVE).ln().into()
 }
 
-/// Refuses what is not a finite number from 0 up.
+/// Returns an error unless the value is finite and at least 0.
 pub(super) fn nonnegative(op: &'static str, name: &str, value: f64) -> Result<()> {
     if value >= 0.0 && value.is_finite() {
         return Ok(());
@@ -300,7 +299,7 @@ pub(super) fn nonnegative(op: &'static str, name: &str, value: f64) -> Result<()
     Err(Error::invalid(op, format!("{name} must be finite and not negative, got {value}")))
 }
 
-/// Refuses what is not in [0, 1).
+/// Returns an error unless the value is in [0, 1).
 pub(super) fn fraction(op: &'static str, name: &str, value: f64) -> Result<()> {
     if (0.0..1.0).contains(&value) {
         return Ok(());
@@ -308,7 +307,7 @@ pub(super) fn fraction(op: &'static str, name: &str, value: f64) -> Result<()> {
     Err(Error::invalid(op, format!("{name} must be in [0, 1), got {value}")))
 }
 
-/// The checks of everything like Adam.
+/// Checks the options of Adam and its variants.
 pub(super) fn check_adam(op: &'static str, lr: f64, betas: (f64, f64), eps: f64, decay: f64) -> Result<()> {
     nonnegative(op, "lr", lr)?;
     nonnegative(op, "eps", eps)?;
@@ -317,8 +316,9 @@ pub(super) fn check_adam(op: &'static str, lr: f64, betas: (f64, f64), eps: f64,
     fraction(op, "betas.1", betas.1)
 }
 
-/// What rules of Adam's kind answer alike, from options `lr`, `betas`, `eps`, `weight_decay` and `maximize`.
-macro_rules! answers_like_adam {
+/// Implements the methods that all variants of Adam share, from options `lr`, `betas`, `eps`, `weight_decay` and
+/// `maximize`.
+macro_rules! adam_rule_methods {
     () => {
         fn check(&self) -> Result<()> {
             $crate::optim::rule::check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
@@ -341,4 +341,4 @@ macro_rules! answers_like_adam {
         }
     };
 }
-pub(super) use answers_like_adam;
+pub(super) use adam_rule_methods;

@@ -1,9 +1,9 @@
-//! [`RuleOptimizer`]: what all optimizers have in common, around any [`Rule`].
+//! [`RuleOptimizer`]: an optimizer from any [`Rule`].
 
 use super::Optimizer;
 use super::clock::Clocks;
 use super::fillable::Fillable;
-use super::rule::{Batch, Momentum, Rule, UpdateContext, fraction, nonnegative};
+use super::rule::{Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_capturing, no_grad, ops, unwrap};
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An optimizer: parameters in groups, and a rule for each group.
 ///
-/// The parameters of a group are all `f32`, `f16` or `bf16`, or all `f64`. State is `f32` for all but
-/// `f64`; a parameter in half precision has a master copy in `f32`, which is what the rule updates:
-/// the half-width parameter is its rounding, written by the same kernel (Micikevicius et al. 2018).
+/// The parameters of a group are all `f32`, `f16` or `bf16`, or all `f64`. State is `f64` for `f64` and `f32`
+/// otherwise. A parameter in half precision has a master copy in `f32`, which the rule updates; the same kernel writes
+/// its rounding to the parameter (Micikevicius et al. 2018).
 ///
-/// Every parameter has a clock of its own, which moves on in the steps in which the parameter has a gradient: one that
-/// joins late, or has been frozen, begins at its own step 1. The clocks of parameters that were added together lie one
-/// beside the other and move on by one kernel; the updates of parameters are handed to the device together as well.
+/// Every parameter has its own clock, which advances in steps in which the parameter has a gradient: a parameter that
+/// is added later, or was frozen, starts at its own step 1. The clocks of parameters that were added together are one
+/// vector and advance in one kernel; their updates are launched together as well.
 ///
-/// One without parameters is filled with those of the model by the first [compiled](crate::graph) step:
+/// The first [compiled](crate::graph) step fills an optimizer without parameters with those of the model:
 ///
 /// ```
 /// use pellucid_nn::graph::GraphTrainer;
@@ -34,75 +34,75 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub struct RuleOptimizer<R: Rule> {
-    contents: Fillable<Contents<R>>,
-    /// Whether a step without any gradient was reported.
+    contents: Fillable<OptimizerContents<R>>,
+    /// Whether a step without any gradient was reported already.
     is_idle_reported: AtomicBool,
 }
 
-/// The parameters of an optimizer and all that it keeps of them.
-struct Contents<R: Rule> {
+/// The parameters of an optimizer and all its state.
+struct OptimizerContents<R: Rule> {
     parameters: Vec<Parameter>,
-    /// What belongs to each parameter, in their order.
-    members: Vec<Member>,
-    groups: Vec<Group<R>>,
+    /// The data of each parameter, in their order.
+    members: Vec<ParameterData>,
+    groups: Vec<ParameterGroup<R>>,
     scale: Option<Tensor>,
 }
 
-/// What an optimizer keeps of one parameter.
-struct Member {
+/// The data of one parameter in an optimizer.
+struct ParameterData {
     name: String,
     group: usize,
-    /// Its numbers in the group's clocks.
+    /// Its counters in the group's clocks.
     clock: Vec<(&'static str, Buffer)>,
-    /// What its update reads beside the gradient: what the clock gives, or η alone, and the momentum's tensor.
+    /// The inputs of its update besides the gradient: the rates of the clock, or η alone, and the momentum's tensor.
     rates: Vec<Tensor>,
-    /// None as long as the parameter is frozen.
-    kept: Option<Kept>,
+    /// The state; `None` until the parameter first requires a gradient.
+    kept: Option<ParameterState>,
 }
 
-struct Kept {
+struct ParameterState {
     master: Option<Buffer>,
     state: Vec<(&'static str, Buffer)>,
 }
 
 /// Parameters with the same options.
-struct Group<R> {
+struct ParameterGroup<R> {
     rule: R,
     /// The dtype of the state.
     dtype: DType,
     lr: Buffer,
     momentum: Option<Buffer>,
-    /// Of parameters that were added together.
+    /// The clocks, one for each set of parameters that were added together.
     clocks: Vec<Clocks>,
 }
 
 impl<R: Rule> RuleOptimizer<R> {
-    /// An optimizer of these parameters, which may be none yet.
+    /// Creates an optimizer of these parameters; there may be none.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for options out of range or a parameter listed twice,
-    /// [`Error::DTypeMismatch`] for `f64` beside other dtypes, [`Error::ShapeMismatch`] for a parameter
-    /// that the rule has no meaning for.
+    /// [`Error::DTypeMismatch`] for `f64` mixed with other dtypes, [`Error::ShapeMismatch`] for a parameter
+    /// for which the rule is not defined.
     pub fn new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
         let mut made = RuleOptimizer::empty();
         made.add_group(parameters, options)?;
         Ok(made)
     }
 
-    /// An optimizer of parameters with names, as [`Module::named_parameters`](crate::Module::named_parameters)
-    /// gives them: its state dict speaks of them by name.
+    /// Creates an optimizer of named parameters, as [`Module::named_parameters`](crate::Module::named_parameters)
+    /// returns them; its state dict uses the names.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a name that comes twice.
+    /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
     pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
         let mut made = RuleOptimizer::empty();
         made.add_named_group(parameters, options)?;
         Ok(made)
     }
 
-    /// An optimizer of parameters with names, of which some are exempt from weight decay: they are a
-    /// second group, with the same options otherwise. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
-    /// says which ones usually are.
+    /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are a
+    /// second group, with otherwise equal options. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
+    /// is the usual choice.
     ///
     /// ```
     /// use pellucid_nn::{optim::{AdamW, AdamWOptions, Optimizer}, sequential, Linear, Module, Relu};
@@ -128,29 +128,29 @@ impl<R: Rule> RuleOptimizer<R> {
         Ok(made)
     }
 
-    /// Whether a parameter has at most one axis, as biases and the weights of normalisations have.
+    /// Whether a parameter has at most one axis, as biases and the weights of normalisations do.
     pub fn biases_and_norms(_: &str, parameter: &Parameter) -> bool {
         parameter.rank() <= 1
     }
 
-    /// Adds parameters with options of their own.
+    /// Adds a group of parameters with its own options.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::new`]; nothing was added then.
+    /// Those of [`RuleOptimizer::new`]; then no parameter is added.
     pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
         let named = self.contents.get().numbered(parameters);
         self.add_named_group(named, options)
     }
 
-    /// Adds parameters with names and with options of their own.
+    /// Adds a group of named parameters with its own options.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::from_named`]; nothing was added then.
+    /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
     pub fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
         options.check()?;
         nonnegative(R::NAME, "lr", options.lr())?;
-        // As long as there is no parameter, numbers are kept at full width.
-        let group = Group::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
+        // Without parameters, rates are stored in f64.
+        let group = ParameterGroup::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
         let contents = self.contents.get_mut();
         contents.groups.push(group);
         let added = contents.add_named(parameters);
@@ -160,15 +160,15 @@ impl<R: Rule> RuleOptimizer<R> {
         added
     }
 
-    /// Adds parameters with names to the last group.
+    /// Adds named parameters to the last group.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::from_named`]; nothing was added then.
+    /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
     pub fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         self.contents.get_mut().add_named(parameters)
     }
 
-    /// The options of a group, as they were given.
+    /// Returns the options of a group.
     ///
     /// # Panics
     /// If there is no such group.
@@ -177,28 +177,28 @@ impl<R: Rule> RuleOptimizer<R> {
         &unwrap(self.group("options", group)).rule
     }
 
-    /// The group of this number.
-    fn group(&self, op: &'static str, group: usize) -> Result<&Group<R>> {
+    /// Returns the group of this index.
+    fn group(&self, op: &'static str, group: usize) -> Result<&ParameterGroup<R>> {
         let groups = &self.contents.get().groups;
         let missing = || Error::invalid(op, format!("there is no group {group}; the optimizer has {}", groups.len()));
         groups.get(group).ok_or_else(missing)
     }
 
-    /// A number of a parameter's clock, a 0-d tensor: `step`, of most rules. Parameters are counted as in
+    /// Returns a counter of a parameter's clock, a 0-d tensor: `step` for most rules. `parameter` is the position in
     /// [`Optimizer::parameters`].
     pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<&Tensor> {
         let named = self.contents.get().members.get(parameter)?.clock.iter().find(|(own, _)| *own == name);
         named.map(|(_, buffer)| buffer.tensor())
     }
 
-    /// Takes the masters of half-width parameters from these anew: call it when weights were loaded into
-    /// the model after the optimizer was made, else its next step would write the old ones back.
+    /// Copies half-precision parameters into their master copies. Call it after weights were loaded into
+    /// the model; otherwise the next step would write the old weights back.
     ///
     /// # Errors
     /// Those of [`ops::copy_`].
     pub fn renew_masters(&self) -> Result<()> {
         let _guard = no_grad();
-        let Contents { members, parameters, .. } = self.contents.get();
+        let OptimizerContents { members, parameters, .. } = self.contents.get();
         for (member, parameter) in members.iter().zip(parameters) {
             if let Some(master) = member.kept.as_ref().and_then(|kept| kept.master.as_ref()) {
                 ops::copy_(master, parameter)?;
@@ -208,22 +208,23 @@ impl<R: Rule> RuleOptimizer<R> {
     }
 
     fn empty() -> RuleOptimizer<R> {
-        let contents = Contents { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
+        let contents =
+            OptimizerContents { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
         RuleOptimizer { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
     }
 
-    /// Says once that a step found no gradient, since it looks like training and is none.
+    /// Warns once that a step found no gradient, since the loop then trains nothing.
     fn report_idle(&self) {
         if !self.is_idle_reported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 optimizer = R::NAME,
-                "a step changed nothing: no parameter of the optimizer has a gradient; is it over this model's parameters?"
+                "a step changed nothing: no parameter of the optimizer has a gradient; check that they are the model's"
             );
         }
     }
 }
 
-impl<R: Rule> Contents<R> {
+impl<R: Rule> OptimizerContents<R> {
     fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         self.refuse_doubles(&parameters)?;
         let last = self.groups.len() - 1;
@@ -235,12 +236,12 @@ impl<R: Rule> Contents<R> {
             let mut dtypes: Vec<DType> = parameters.iter().map(|(_, p)| p.dtype()).collect();
             dtypes.sort_unstable();
             dtypes.dedup();
-            let help = "the parameters of a group are f32, f16 or bf16, or all f64; add a group for the others";
+            let help = "the parameters of a group are all f32, f16 or bf16, or all f64; add a group for others";
             return Err(Error::dtypes(R::NAME, dtypes, help));
         }
         let rule = &self.groups[last].rule;
-        let keep = |p: &Parameter| Kept::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
-        let kept: Vec<Option<Kept>> = parameters.iter().map(|(_, p)| keep(p)).collect::<Result<_>>()?;
+        let keep = |p: &Parameter| ParameterState::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
+        let kept: Vec<Option<ParameterState>> = parameters.iter().map(|(_, p)| keep(p)).collect::<Result<_>>()?;
         let clocks = Clocks::new(rule, dtype, self.members.len()..self.members.len() + parameters.len())?;
         let converted = if self.groups[last].dtype == dtype { None } else { Some(self.groups[last].converted(dtype)?) };
         let group = converted.as_ref().unwrap_or(&self.groups[last]);
@@ -252,12 +253,12 @@ impl<R: Rule> Contents<R> {
         self.groups[last].clocks.push(clocks);
         for (((name, parameter), kept), (clock, rates)) in parameters.into_iter().zip(kept).zip(places) {
             self.parameters.push(parameter);
-            self.members.push(Member { name, group: last, clock, rates, kept });
+            self.members.push(ParameterData { name, group: last, clock, rates, kept });
         }
         Ok(())
     }
 
-    /// Parameters without names are called by their position.
+    /// Names parameters by their position.
     fn numbered(&self, parameters: Vec<Parameter>) -> Vec<(String, Parameter)> {
         let first = self.parameters.len();
         parameters.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect()
@@ -270,25 +271,25 @@ impl<R: Rule> Contents<R> {
         }
         let mut names: HashSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
         match new.iter().find(|(name, _)| !names.insert(name)) {
-            Some((name, _)) => Err(Error::invalid(R::NAME, format!("two parameters are called `{name}`"))),
+            Some((name, _)) => Err(Error::invalid(R::NAME, format!("two parameters have the name `{name}`"))),
             None => Ok(()),
         }
     }
 
-    /// The same options, learning rates and momenta over these parameters, where there are none.
-    fn filled(&self, parameters: Vec<(String, Parameter)>) -> Result<Contents<R>> {
+    /// Returns these groups with the given parameters, if there are none yet.
+    fn filled(&self, parameters: Vec<(String, Parameter)>) -> Result<OptimizerContents<R>> {
         if self.groups.len() > 1 {
-            let reason = "has several groups and no parameters, so that it cannot be filled; add them to the groups";
+            let reason = "it has several groups without parameters and cannot be filled; add parameters to the groups";
             return Err(Error::invalid(R::NAME, reason));
         }
-        let groups = self.groups.iter().map(Group::without_clocks).collect();
+        let groups = self.groups.iter().map(ParameterGroup::without_clocks).collect();
         let (members, scale) = (Vec::new(), self.scale.clone());
-        let mut filled = Contents { parameters: Vec::new(), members, groups, scale };
+        let mut filled = OptimizerContents { parameters: Vec::new(), members, groups, scale };
         filled.add_named(parameters)?;
         Ok(filled)
     }
 
-    /// The rule's scale and the step's: their product.
+    /// Returns the product of the optimizer's scale and the step's.
     fn scale(&self, own: Option<&Tensor>) -> Result<Option<Tensor>> {
         Ok(match (&self.scale, own) {
             (Some(a), Some(b)) => Some(ops::mul(a, b)?),
@@ -298,47 +299,53 @@ impl<R: Rule> Contents<R> {
     }
 }
 
-impl Kept {
-    fn new(rule: &impl Rule, parameter: &Parameter, dtype: DType) -> Result<Kept> {
+impl ParameterState {
+    fn new(rule: &impl Rule, parameter: &Parameter, dtype: DType) -> Result<ParameterState> {
         let _guard = no_grad();
         let own = parameter.detach();
         let is_half = parameter.dtype() != dtype;
         let like = ops::to_dtype(&own, dtype)?;
         let state = rule.state(&like)?.into_iter().map(|(name, value)| (name, Buffer::new(value))).collect();
-        Ok(Kept { master: is_half.then(|| Buffer::new(like)), state })
+        Ok(ParameterState { master: is_half.then(|| Buffer::new(like)), state })
     }
 }
 
-impl<R: Rule> Group<R> {
-    fn new(rule: R, dtype: DType) -> Result<Group<R>> {
+impl<R: Rule> ParameterGroup<R> {
+    fn new(rule: R, dtype: DType) -> Result<ParameterGroup<R>> {
         let scalar = |value: f64| ops::full((), value, dtype).map(Buffer::new);
         let momentum = rule.momentum().map(|m| scalar(m.held())).transpose()?;
-        Ok(Group { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
+        Ok(ParameterGroup { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
     }
 
-    /// The same group, over no parameters.
-    fn without_clocks(&self) -> Group<R> {
-        let Group { rule, dtype, lr, momentum, .. } = self;
-        Group { rule: rule.clone(), dtype: *dtype, lr: lr.clone(), momentum: momentum.clone(), clocks: Vec::new() }
+    /// Returns this group without parameters.
+    fn without_clocks(&self) -> ParameterGroup<R> {
+        let ParameterGroup { rule, dtype, lr, momentum, .. } = self;
+        ParameterGroup {
+            rule: rule.clone(),
+            dtype: *dtype,
+            lr: lr.clone(),
+            momentum: momentum.clone(),
+            clocks: Vec::new(),
+        }
     }
 
-    /// The same group for parameters whose state has another dtype, while it has none.
-    fn converted(&self, dtype: DType) -> Result<Group<R>> {
-        let new = Group::new(self.rule.clone(), dtype)?;
+    /// Returns this group, which has no parameters, with another dtype of the state.
+    fn converted(&self, dtype: DType) -> Result<ParameterGroup<R>> {
+        let new = ParameterGroup::new(self.rule.clone(), dtype)?;
         new.scalars().zip(self.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))?;
         Ok(new)
     }
 
-    /// What clocks are made to move on by.
-    fn drives(&self) -> impl Iterator<Item = &Tensor> {
+    /// Returns the inputs of a tick besides the clock: η, and the momentum's tensor.
+    fn tick_inputs(&self) -> impl Iterator<Item = &Tensor> {
         [&self.lr].into_iter().chain(&self.momentum).map(Buffer::tensor)
     }
 
-    /// What an update of parameter `i` of these clocks reads beside the gradient.
+    /// Returns the inputs of the update of parameter `i` of these clocks besides the gradient.
     fn rates(&self, clocks: &Clocks, i: usize) -> Result<Vec<Tensor>> {
         let mut rates = clocks.rates_of(i)?;
-        // Without a tick η itself; then the momentum's tensor.
-        rates.extend(self.drives().skip(usize::from(!rates.is_empty())).cloned());
+        // The rates of the tick, or η without a tick; then the momentum's tensor.
+        rates.extend(self.tick_inputs().skip(usize::from(!rates.is_empty())).cloned());
         Ok(rates)
     }
 
@@ -364,7 +371,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
 
     #[track_caller]
     fn momentum(&self, group: usize) -> Option<f64> {
-        let Group { rule, momentum, .. } = unwrap(self.group("momentum", group));
+        let ParameterGroup { rule, momentum, .. } = unwrap(self.group("momentum", group));
         let kind = rule.momentum()?;
         momentum.as_ref().map(|held| kind.with(held.item()).held())
     }
@@ -372,21 +379,21 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
         let op = "set_momentum";
         fraction(op, "momentum", momentum)?;
-        let Group { rule, momentum: held, .. } = self.group(op, group)?;
+        let ParameterGroup { rule, momentum: held, .. } = self.group(op, group)?;
         match (rule.momentum(), held) {
             (Some(kind), Some(held)) => ops::copy_(held, &Tensor::from(kind.with(momentum).held())),
-            _ => Err(Error::invalid(op, format!("{} has no momentum, or was made with momentum 0", R::NAME))),
+            _ => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", R::NAME))),
         }
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
-        let Contents { groups, members, .. } = self.contents.get();
+        let OptimizerContents { groups, members, .. } = self.contents.get();
         let mut all = Vec::new();
         for (i, group) in groups.iter().enumerate() {
             all.extend(group.scalars().map(|(name, b)| (format!("groups.{i}.{name}"), b.tensor().clone())));
         }
-        for Member { name: parameter, clock, kept, .. } in members {
-            let Some(Kept { master, state }) = kept else { continue };
+        for ParameterData { name: parameter, clock, kept, .. } in members {
+            let Some(ParameterState { master, state }) = kept else { continue };
             let state = clock.iter().chain(state).map(|(name, buffer)| (*name, buffer));
             let named = master.iter().map(|buffer| ("master", buffer)).chain(state);
             all.extend(named.map(|(name, b)| (format!("state.{parameter}.{name}"), b.tensor().clone())));
@@ -401,15 +408,15 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
 
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         if !self.parameters().is_empty() {
-            return Err(Error::invalid(R::NAME, "has parameters already; add_params() adds others"));
+            return Err(Error::invalid(R::NAME, "it has parameters already; add others with add_params()"));
         }
         let own = self.contents.own();
         let is_same = |(p, (_, q)): (&Parameter, &(String, Parameter))| p.id() == q.id();
-        let fits = |filled: &Contents<R>| {
+        let fits = |filled: &OptimizerContents<R>| {
             filled.parameters.len() == parameters.len() && filled.parameters.iter().zip(&parameters).all(is_same)
         };
         match self.contents.reuse(fits) {
-            // It was filled for a step that could not be recorded; rates may have been set since.
+            // The optimizer was filled before for a step that could not be recorded; rates may have changed since.
             Some(filled) => filled.groups.iter().zip(&own.groups).try_for_each(|(new, old)| {
                 new.scalars().zip(old.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))
             }),
@@ -423,19 +430,19 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
 
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
-            let reason = "has no parameters yet, so that it cannot load their state; compile the step that fills it first, \
-                          or make it with the model's parameters()";
+            let reason = "it has no parameters yet, so their state cannot be loaded; compile the step that fills it \
+                          first, or make it with the model's parameters()";
             return Err(Error::invalid(R::NAME, reason));
         }
         state::load(&self.state(), state)
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {
-        let Contents { parameters, members, groups, .. } = self.contents.get_mut();
+        let OptimizerContents { parameters, members, groups, .. } = self.contents.get_mut();
         for (member, parameter) in members.iter_mut().zip(parameters) {
             if member.kept.is_none() {
-                let Group { rule, dtype, .. } = &groups[member.group];
-                member.kept = Some(Kept::new(rule, parameter, *dtype)?);
+                let ParameterGroup { rule, dtype, .. } = &groups[member.group];
+                member.kept = Some(ParameterState::new(rule, parameter, *dtype)?);
             }
         }
         Ok(())
@@ -445,10 +452,10 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         let op = "set_grad_scale";
         if let Some(scale) = &scale {
             if *scale.shape() != Shape::scalar() {
-                return Err(Error::shapes(op, [scale.shape()], "a scale is a 0-d tensor"));
+                return Err(Error::shapes(op, [scale.shape()], "a scale must be a 0-d tensor"));
             }
             if !scale.dtype().is_float() {
-                return Err(Error::dtypes(op, [scale.dtype()], "a scale is a float; use to_dtype()"));
+                return Err(Error::dtypes(op, [scale.dtype()], "a scale must be a float; use to_dtype()"));
             }
         }
         self.contents.get_mut().scale = scale.map(|s| s.detach());
@@ -458,17 +465,17 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         let _guard = no_grad();
         let contents = self.contents.get();
-        let Contents { parameters, members, groups, .. } = contents;
+        let OptimizerContents { parameters, members, groups, .. } = contents;
         if parameters.is_empty() {
-            let reason = "has no parameters; make it with the model's parameters(), or compile the step that fills it";
+            let reason = "it has no parameters; make it with the model's parameters(), or compile a step to fill it";
             return Err(Error::invalid(R::NAME, reason));
         }
-        // A frozen parameter stays as it is, even if a gradient is left from before.
+        // A frozen parameter may still have an old gradient, which is ignored.
         let gradients: Vec<Option<Tensor>> =
             parameters.iter().map(|p| p.grad().filter(|_| p.requires_grad())).collect();
         if gradients.iter().all(Option::is_none) {
             if is_capturing() {
-                let reason = "no parameter of the optimizer has a gradient, so that the captured step would never train; \
+                let reason = "no parameter of the optimizer has a gradient, so the captured step would never train; \
                               call backward() before, on a loss of this optimizer's parameters";
                 return Err(Error::invalid(R::NAME, reason));
             }
@@ -480,12 +487,16 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             return Err(Error::invalid(R::NAME, reason));
         }
         let scale = contents.scale(scale)?;
-        let narrowed = |group: &Group<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
-        let scales: Vec<Option<Tensor>> = groups.iter().map(narrowed).collect::<Result<_>>()?;
+        let factor_for_gradient =
+            |group: &ParameterGroup<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
+        let scales: Vec<Option<Tensor>> = groups.iter().map(factor_for_gradient).collect::<Result<_>>()?;
         for group in groups {
-            group.clocks.iter().try_for_each(|clocks| clocks.tick(&group.rule, group.drives(), &gradients, skip))?;
+            group
+                .clocks
+                .iter()
+                .try_for_each(|clocks| clocks.tick(&group.rule, group.tick_inputs(), &gradients, skip))?;
         }
-        let batch = RefCell::new(Batch::default());
+        let batch = RefCell::new(QueuedUpdates::default());
         for ((member, parameter), gradient) in members.iter().zip(parameters).zip(&gradients) {
             let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
             let rule = &groups[member.group].rule;
@@ -506,7 +517,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 }
 
-/// The dtype of the state of parameters of this dtype; none for what is not learnt.
+/// Returns the dtype of the state of parameters of this dtype; `None` if they cannot be trained.
 fn state_of(dtype: DType) -> Option<DType> {
     match dtype {
         DType::F16 | DType::BF16 | DType::F32 => Some(DType::F32),
@@ -515,7 +526,7 @@ fn state_of(dtype: DType) -> Option<DType> {
     }
 }
 
-/// The dtype of these parameters' state, by the first of them.
+/// Returns the dtype of these parameters' state, from the first of them.
 fn state_dtype(parameters: &[(String, Parameter)]) -> Option<DType> {
     parameters.first().and_then(|(_, p)| state_of(p.dtype()))
 }

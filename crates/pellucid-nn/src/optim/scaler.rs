@@ -1,6 +1,6 @@
-//! Loss scaling for `f16`, whose smallest gradients would be 0 otherwise.
+//! Loss scaling for `f16`, in which small gradients would underflow.
 
-use super::clip::narrowed;
+use super::clip::factor_for_gradient;
 use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
@@ -10,13 +10,13 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops, unwra
 /// Options of [`GradScaler`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradScalerOptions {
-    /// The scale to begin with; 65536.
+    /// The initial scale; default 65536.
     pub init_scale: f64,
-    /// What the scale is multiplied by after `growth_interval` steps without inf or NaN; 2.
+    /// The factor of the scale after `growth_interval` steps without inf or NaN; default 2.
     pub growth_factor: f64,
-    /// What it is multiplied by after a step with one; ½.
+    /// The factor of the scale after a step with inf or NaN; default ½.
     pub backoff_factor: f64,
-    /// How many good steps in a row let the scale grow; 2000.
+    /// The number of consecutive finite steps before the scale grows; default 2000.
     pub growth_interval: u32,
 }
 
@@ -26,9 +26,9 @@ impl Default for GradScalerOptions {
     }
 }
 
-/// Multiplies losses by a scale, divides gradients by it, and skips steps whose gradients are not
-/// finite (Micikevicius et al. 2018). Scale, counts and the decision to skip stay on the device, so
-/// that all of it may stand in a captured step.
+/// A loss scaler: multiplies losses by a scale, divides gradients by it, and skips steps with non-finite gradients
+/// (Micikevicius et al. 2018). Scale, counts and the decision to skip stay on the device, so
+/// a captured step may contain them.
 ///
 /// ```
 /// use pellucid_nn::Parameter;
@@ -38,7 +38,7 @@ impl Default for GradScalerOptions {
 /// let w = Parameter::new(Tensor::from([1.0f32]).to_dtype(DType::F16));
 /// let optimizer = Sgd::new(vec![w.clone()], SgdOptions { lr: 0.5, ..Default::default() })?;
 /// let scaler = GradScaler::new(Default::default())?;
-/// // A gradient of 1e-8 is 0 in f16, and 65536 times as much is not.
+/// // A gradient of 1e-8 underflows in f16; 65536 times as much does not.
 /// scaler.scale(&w.to_dtype(DType::F32).mul(1e-8).sum(..)).backward();
 /// assert!(w.grad().unwrap().item::<f32>() > 0.0);
 /// scaler.step(&optimizer)?;
@@ -47,25 +47,25 @@ impl Default for GradScalerOptions {
 /// ```
 pub struct GradScaler {
     scale: Buffer,
-    /// Good steps since the scale changed.
+    /// The number of finite steps since the scale changed.
     growth_tracker: Buffer,
-    /// Whether a step since the last update met inf or NaN.
+    /// Whether a step since the last update had inf or NaN.
     found_inf: Buffer,
     options: GradScalerOptions,
 }
 
-/// Gradients that [`GradScaler::unscale`] has divided by the scale, between that and the step.
+/// Gradients that [`GradScaler::unscale`] has divided by the scale, before the step.
 #[must_use = "the gradients are unscaled, but no step was made"]
 pub struct Unscaled {
     found_inf: Tensor,
 }
 
 impl GradScaler {
-    /// A scaler.
+    /// Creates a scaler.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a scale that is not above 0, a growth of at most 1, a backoff
-    /// that is not in (0, 1), an interval of 0.
+    /// [`Error::InvalidArgument`] for a scale that is not above 0, a growth factor of at most 1, a backoff factor
+    /// outside (0, 1), or an interval of 0.
     pub fn new(options: GradScalerOptions) -> Result<GradScaler> {
         let op = "grad_scaler";
         let GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval } = options;
@@ -76,8 +76,7 @@ impl GradScaler {
             && backoff_factor < 1.0
             && growth_interval > 0;
         if !is_valid {
-            let reason = "needs init_scale above 0, growth_factor above 1, backoff_factor in (0, 1), growth_interval \
-                          above 0";
+            let reason = "expected init_scale > 0, growth_factor > 1, backoff_factor in (0, 1) and growth_interval > 0";
             return Err(Error::invalid(op, reason));
         }
         let number = |value: f64| ops::full((), value, DType::F32).map(Buffer::new);
@@ -85,7 +84,7 @@ impl GradScaler {
         Ok(GradScaler { scale: number(init_scale)?, growth_tracker: number(0.0)?, found_inf, options })
     }
 
-    /// The loss times the scale: call `backward` on it.
+    /// Returns the loss times the scale: call `backward` on it.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -94,13 +93,13 @@ impl GradScaler {
         unwrap(ops::mul(loss, self.scale.tensor()))
     }
 
-    /// The scale, a 0-d tensor.
+    /// Returns the scale, a 0-d tensor.
     pub fn scale_tensor(&self) -> &Tensor {
         &self.scale
     }
 
-    /// A step of the optimizer with its gradients divided by the scale; nothing changes if one of them
-    /// is not finite, neither parameters nor state nor step counts.
+    /// Runs a step of the optimizer with its gradients divided by the scale. If a gradient
+    /// is not finite, parameters, state and step counts stay unchanged.
     ///
     /// # Errors
     /// Those of [`Optimizer::try_step`].
@@ -110,22 +109,22 @@ impl GradScaler {
         optimizer.try_step_scaled(Some(&ops::reciprocal(&self.scale)?), Some(&found))
     }
 
-    /// Divides the optimizer's gradients by the scale in place, so that they can be clipped before the
-    /// step, which then is [`Unscaled::step`].
+    /// Divides the optimizer's gradients by the scale in place, so that they can be clipped before
+    /// [`Unscaled::step`].
     ///
     /// # Errors
-    /// [`Error::InPlaceOnTracked`] for gradients of which gradients may be taken.
+    /// [`Error::InPlaceOnTracked`] for gradients that are tracked by autograd.
     pub fn unscale(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Unscaled> {
         let _guard = no_grad();
         let found_inf = self.find(optimizer.parameters())?;
         let inverse = ops::reciprocal(&self.scale)?;
         for gradient in optimizer.parameters().iter().filter_map(|p| p.grad()) {
-            ops::update(formula!(|g, s| g * s), &[&gradient], &[&narrowed(&inverse, &gradient)?], &[])?;
+            ops::update(formula!(|g, s| g * s), &[&gradient], &[&factor_for_gradient(&inverse, &gradient)?], &[])?;
         }
         Ok(Unscaled { found_inf })
     }
 
-    /// Sets the scale for the next steps; call it once after the steps of all optimizers.
+    /// Adjusts the scale for the next steps; call it once after the steps of all optimizers.
     ///
     /// # Errors
     /// Those of [`ops::update`].
@@ -143,19 +142,19 @@ impl GradScaler {
         ops::update(update, &[&self.scale, &self.growth_tracker, &self.found_inf], &[], &params)
     }
 
-    /// A snapshot, with which training resumes exactly: `scale` and `growth_tracker`.
+    /// Returns a snapshot, from which training resumes exactly: `scale` and `growth_tracker`.
     ///
     /// # Panics
-    /// As [`Module::state_dict`](crate::Module::state_dict).
+    /// Those of [`Module::state_dict`](crate::Module::state_dict).
     #[track_caller]
     pub fn state_dict(&self) -> StateDict {
         state::snapshot(&self.state())
     }
 
-    /// Takes over a snapshot, in place.
+    /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is none of a scaler; nothing has changed then.
+    /// [`Error::StateDict`] if it is not a scaler's; then nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         state::load(&self.state(), state)
     }
@@ -165,7 +164,7 @@ impl GradScaler {
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
     }
 
-    /// Whether a gradient is not finite, a 0-d tensor; remembered for the next update.
+    /// Returns whether a gradient is not finite, a 0-d tensor, and stores it for the next update.
     fn find(&self, parameters: &[Parameter]) -> Result<Tensor> {
         let mut finite = ops::full((), true, DType::Bool)?;
         for gradient in parameters.iter().filter_map(|p| p.grad()) {
@@ -178,7 +177,7 @@ impl GradScaler {
 }
 
 impl Unscaled {
-    /// The step with the unscaled gradients; nothing changes if one of them was not finite.
+    /// Runs the step with the unscaled gradients; if one of them was not finite, nothing changes.
     ///
     /// # Errors
     /// Those of [`Optimizer::try_step`].

@@ -3,27 +3,27 @@
 use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
-/// Stochastic gradient descent (Robbins & Monro 1951) with momentum (Polyak 1964), as PyTorch has it:
+/// Stochastic gradient descent (Robbins & Monro 1951) with momentum (Polyak 1964), as in PyTorch:
 ///
 /// g ← g + λ·p,  v ← μ·v + (1 − τ)·g,  p ← p − η·v;  with Nesterov's momentum p ← p − η·(g + μ·v).
-/// The first step does not dampen: v ← g.
+/// The first step uses no dampening: v ← g.
 pub type Sgd = super::RuleOptimizer<SgdOptions>;
 
 /// Options of [`Sgd`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SgdOptions {
-    /// The learning rate η; 0.001.
+    /// The learning rate η; default 0.001.
     pub lr: f64,
-    /// The momentum μ in [0, 1): how much of the velocity is kept; 0.
+    /// The momentum μ in [0, 1), the factor of the previous velocity; default 0.
     pub momentum: f64,
-    /// The dampening τ in [0, 1]: how little of the gradient joins the velocity; 0.
+    /// The dampening τ in [0, 1]: the gradient's weight in the velocity is 1 − τ; default 0.
     pub dampening: f64,
-    /// Looks ahead along the velocity (Nesterov 1983; Sutskever et al. 2013); needs momentum, and no
-    /// dampening.
+    /// Whether to use Nesterov's momentum (Nesterov 1983; Sutskever et al. 2013), which needs momentum and no
+    /// dampening; default false.
     pub nesterov: bool,
-    /// The weight decay λ, added to the gradient as λ·p; 0.
+    /// The weight decay λ, added to the gradient as λ·p; default 0.
     pub weight_decay: f64,
-    /// Ascends; false.
+    /// Whether to maximise the loss; default false.
     pub maximize: bool,
 }
 

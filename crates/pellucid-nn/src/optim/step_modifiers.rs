@@ -1,34 +1,34 @@
-//! A rule's formula under the circumstances of a step. The text of a rule knows nothing of scales,
-//! skipped steps and half precision; here they are written around it, once for all rules.
+//! Modifiers of a rule's formula for a step: scaled gradients, skipped steps and half precision. They are
+//! added to the formula of any rule.
 
 use pellucid_tensor::Formula;
 use pellucid_tensor::formula::Input;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// What surrounds an update.
+/// The modifiers of an update.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct StepModifiers {
-    /// The first target has a copy in half width, a target of its own after all others.
+    /// Whether the first target has a half-precision copy, a target after all others.
     pub(super) half: bool,
-    /// The gradient changes its sign.
+    /// Whether the gradient is negated.
     pub(super) flip: bool,
-    /// The gradient is multiplied by a number, an input of its own after all others.
+    /// Whether the gradient is multiplied by a number, an input after all others.
     pub(super) scale: bool,
-    /// Nothing changes where a mask holds, an input of its own after all others.
+    /// Whether a mask, an input after all others, suppresses changes where it is true.
     pub(super) skip: bool,
 }
 
-/// What is written around which formula: its address stands for it, as it is never freed.
+/// The key of a modified formula. A formula is identified by its address, since it is never freed.
 #[derive(PartialEq, Eq, Hash)]
-enum Written {
+enum FormulaKey {
     Update(usize, usize, StepModifiers),
     Tick(usize, usize, bool),
 }
 
-/// The formula for `written`, made where it is asked for the first time.
-fn once(written: Written, make: impl FnOnce() -> Formula) -> &'static Formula {
-    static KNOWN: LazyLock<Mutex<HashMap<Written, &'static Formula>>> = LazyLock::new(Mutex::default);
+/// Returns the formula of a key; creates it at the first call.
+fn cached_formula(written: FormulaKey, make: impl FnOnce() -> Formula) -> &'static Formula {
+    static KNOWN: LazyLock<Mutex<HashMap<FormulaKey, &'static Formula>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.entry(written).or_insert_with(|| Box::leak(Box::new(make().eternal())))
 }
@@ -37,12 +37,12 @@ fn address(formula: &'static Formula) -> usize {
     std::ptr::from_ref(formula).addr()
 }
 
-/// From a formula of (targets.., g, ..) to one of (targets.., [half], g, .., [scale], [skip]).
+/// Extends a formula of (targets.., g, ..) to one of (targets.., [half], g, .., [scale], [skip]).
 pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: StepModifiers) -> &'static Formula {
     if around == StepModifiers::default() {
         return formula;
     }
-    once(Written::Update(address(formula), targets, around), || {
+    cached_formula(FormulaKey::Update(address(formula), targets, around), || {
         let mut inputs = formula.inputs().to_vec();
         if around.half {
             inputs.insert(targets, Input::NUMBER);
@@ -51,8 +51,8 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
         inputs.extend(around.skip.then_some(Input::MASK));
         Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
             let mut own = inputs.to_vec();
-            let skip = around.skip.then(|| own.pop().expect("the skip comes last"));
-            let scale = around.scale.then(|| own.pop().expect("the scale comes before the skip"));
+            let skip = around.skip.then(|| own.pop().expect("the mask is the last input"));
+            let scale = around.scale.then(|| own.pop().expect("the scale is the last input before the mask"));
             if around.half {
                 own.remove(targets);
             }
@@ -74,17 +74,17 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
     })
 }
 
-/// From a tick, of (clock.., η, momentum) to (clock.., rates..), to an update of clock and rates: a
-/// formula of (clock.., rates.., η, momentum, [skip]). A step that is skipped does not count.
-pub(super) fn ticking(formula: &'static Formula, clock: usize, skip: bool) -> &'static Formula {
-    once(Written::Tick(address(formula), clock, skip), || {
+/// Extends a tick, from (clock.., η, momentum) to (clock.., rates..), to an update of clock and rates: a
+/// formula of (clock.., rates.., η, momentum, [skip]). A skipped step does not advance the clock.
+pub(super) fn clock_update(formula: &'static Formula, clock: usize, skip: bool) -> &'static Formula {
+    cached_formula(FormulaKey::Tick(address(formula), clock, skip), || {
         let rates = formula.outputs().len() - clock;
         let mut inputs = formula.inputs().to_vec();
         inputs.splice(clock..clock, vec![Input::NUMBER; rates]);
         inputs.extend(skip.then_some(Input::MASK));
         Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
             let mut own = inputs.to_vec();
-            let skip = skip.then(|| own.pop().expect("the skip comes last"));
+            let skip = skip.then(|| own.pop().expect("the mask is the last input"));
             own.drain(clock..clock + rates);
             let mut outputs = formula.call(&own, params);
             if let Some(skip) = skip {

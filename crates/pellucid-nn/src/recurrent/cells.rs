@@ -1,19 +1,19 @@
-//! One step of a recurrent layer.
+//! Recurrent cells: one time step of a recurrent layer.
 
 use super::called;
 use super::layers::LstmState;
-use super::weights::Weights;
+use super::weights::LayerWeights;
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::{Nonlinearity, Recurrence};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// One step of an [`Rnn`](crate::Rnn): h′ = f(W_ih·x + b_ih + W_hh·h + b_hh).
+/// One time step of an [`Rnn`](crate::Rnn): h′ = f(W_ih·x + b_ih + W_hh·h + b_hh).
 ///
-/// Inputs are `[N, I]`, states `[N, H]`; one sequence's are `[I]` and `[H]`.
+/// Inputs are `[N, I]`, states `[N, H]`; for a single sequence `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct RnnCell {
-    weights: Weights,
+    weights: LayerWeights,
     nonlinearity: Nonlinearity,
 }
 
@@ -25,32 +25,33 @@ impl Module for RnnCell {
 }
 
 impl RnnCell {
-    /// A cell from `input` to `hidden` numbers, with tanh; all weights start uniform on ±1/√hidden.
+    /// Creates a cell from `input` to `hidden` features, with tanh; all weights are initialised uniformly on
+    /// ±1/√hidden.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(input: usize, hidden: usize) -> RnnCell {
-        RnnCell { weights: Weights::new(1, input, hidden, true, None), nonlinearity: Nonlinearity::Tanh }
+        RnnCell { weights: LayerWeights::new(1, input, hidden, true, None), nonlinearity: Nonlinearity::Tanh }
     }
 
-    /// [`new`](RnnCell::new) without biases.
+    /// Creates a cell as [`new`](RnnCell::new) does, without biases.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn without_bias(input: usize, hidden: usize) -> RnnCell {
-        RnnCell { weights: Weights::new(1, input, hidden, false, None), nonlinearity: Nonlinearity::Tanh }
+        RnnCell { weights: LayerWeights::new(1, input, hidden, false, None), nonlinearity: Nonlinearity::Tanh }
     }
 
-    /// With max(x, 0) instead of tanh.
+    /// Uses max(x, 0) instead of tanh.
     #[must_use]
     pub fn relu(mut self) -> RnnCell {
         self.nonlinearity = Nonlinearity::Relu;
         self
     }
 
-    /// The next state, from one or from zeros.
+    /// Returns the next state; without a state, from zeros.
     ///
     /// # Panics
     /// With the errors of [`try_forward`](RnnCell::try_forward).
@@ -60,7 +61,7 @@ impl RnnCell {
         unwrap(self.try_forward(x, state))
     }
 
-    /// [`forward`](RnnCell::forward) as a result.
+    /// Returns the result of [`forward`](RnnCell::forward), or its error.
     ///
     /// # Errors
     /// Those of [`ops::rnn`].
@@ -73,12 +74,12 @@ impl RnnCell {
     }
 }
 
-/// One step of a [`Gru`](crate::Gru).
+/// One time step of a [`Gru`](crate::Gru).
 ///
-/// Inputs are `[N, I]`, states `[N, H]`; one sequence's are `[I]` and `[H]`.
+/// Inputs are `[N, I]`, states `[N, H]`; for a single sequence `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct GruCell {
-    weights: Weights,
+    weights: LayerWeights,
 }
 
 impl Module for GruCell {
@@ -89,25 +90,25 @@ impl Module for GruCell {
 }
 
 impl GruCell {
-    /// A cell from `input` to `hidden` numbers; all weights start uniform on ±1/√hidden.
+    /// Creates a cell from `input` to `hidden` features; all weights are initialised uniformly on ±1/√hidden.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(input: usize, hidden: usize) -> GruCell {
-        GruCell { weights: Weights::new(3, input, hidden, true, None) }
+        GruCell { weights: LayerWeights::new(3, input, hidden, true, None) }
     }
 
-    /// [`new`](GruCell::new) without biases.
+    /// Creates a cell as [`new`](GruCell::new) does, without biases.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn without_bias(input: usize, hidden: usize) -> GruCell {
-        GruCell { weights: Weights::new(3, input, hidden, false, None) }
+        GruCell { weights: LayerWeights::new(3, input, hidden, false, None) }
     }
 
-    /// The next state, from one or from zeros.
+    /// Returns the next state; without a state, from zeros.
     ///
     /// # Panics
     /// With the errors of [`try_forward`](GruCell::try_forward).
@@ -117,7 +118,7 @@ impl GruCell {
         unwrap(self.try_forward(x, state))
     }
 
-    /// [`forward`](GruCell::forward) as a result.
+    /// Returns the result of [`forward`](GruCell::forward), or its error.
     ///
     /// # Errors
     /// Those of [`ops::gru`].
@@ -130,12 +131,12 @@ impl GruCell {
     }
 }
 
-/// One step of an [`Lstm`](crate::Lstm).
+/// One time step of an [`Lstm`](crate::Lstm).
 ///
-/// Inputs are `[N, I]`, states h and c `[N, H]`; one sequence's are `[I]` and `[H]`.
+/// Inputs are `[N, I]`, states h and c `[N, H]`; for a single sequence `[I]` and `[H]`.
 #[derive(Clone, Debug)]
 pub struct LstmCell {
-    weights: Weights,
+    weights: LayerWeights,
 }
 
 impl Module for LstmCell {
@@ -146,25 +147,25 @@ impl Module for LstmCell {
 }
 
 impl LstmCell {
-    /// A cell from `input` to `hidden` numbers; all weights start uniform on ±1/√hidden.
+    /// Creates a cell from `input` to `hidden` features; all weights are initialised uniformly on ±1/√hidden.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(input: usize, hidden: usize) -> LstmCell {
-        LstmCell { weights: Weights::new(4, input, hidden, true, None) }
+        LstmCell { weights: LayerWeights::new(4, input, hidden, true, None) }
     }
 
-    /// [`new`](LstmCell::new) without biases.
+    /// Creates a cell as [`new`](LstmCell::new) does, without biases.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn without_bias(input: usize, hidden: usize) -> LstmCell {
-        LstmCell { weights: Weights::new(4, input, hidden, false, None) }
+        LstmCell { weights: LayerWeights::new(4, input, hidden, false, None) }
     }
 
-    /// The next states, from some or from zeros.
+    /// Returns the next states; without states, from zeros.
     ///
     /// # Panics
     /// With the errors of [`try_forward`](LstmCell::try_forward).
@@ -174,7 +175,7 @@ impl LstmCell {
         unwrap(self.try_forward(x, state))
     }
 
-    /// [`forward`](LstmCell::forward) as a result.
+    /// Returns the result of [`forward`](LstmCell::forward), or its error.
     ///
     /// # Errors
     /// Those of [`ops::lstm`].
@@ -187,7 +188,8 @@ impl LstmCell {
     }
 }
 
-/// A cell's next states from x `[N, I]`, as a sequence of one step, and states `[N, H]`; or from one of each.
+/// Runs a cell on x `[N, I]` and states `[N, H]`, or on `[I]` and `[H]`, as a sequence of one step. Returns the next
+/// states.
 fn step<const K: usize>(
     x: &Tensor,
     states: [Option<&Tensor>; K],
@@ -207,6 +209,6 @@ fn step<const K: usize>(
             }
             Ok(next)
         }
-        _ => Err(Error::shapes("recurrent_cell", [x.shape()], "the input of a step is [N, I], or [I]")),
+        _ => Err(Error::shapes("recurrent_cell", [x.shape()], "the input of a step has shape [N, I] or [I]")),
     }
 }

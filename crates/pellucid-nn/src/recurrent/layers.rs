@@ -1,17 +1,19 @@
-//! The recurrent layers: a stack of each kind, and its states.
+//! The recurrent layers `Rnn`, `Gru` and `Lstm`.
 
 use super::called;
-use super::stack::{Cell, RecurrentOptions, Stack};
+use super::stack::{CellKind, RecurrentOptions, RecurrentStack};
 use crate::layer::Layer;
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::Nonlinearity;
 use pellucid_tensor::{Result, Tensor, unwrap};
 
-/// A plain recurrent layer, or several (Elman 1990): hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh), f being tanh or relu.
+/// An Elman network (Elman 1990), of one layer or several: hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh), f being tanh or
+/// relu.
 ///
-/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and states
-/// `[layers·K, N, H]`, where K is the number of directions. As a [`Layer`] it starts from zeros, and puts the outputs out.
+/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and
+/// states `[layers·K, N, H]`, where K is the number of directions. As a [`Layer`] it starts from zeros and returns the
+/// outputs.
 ///
 /// ```
 /// use pellucid_nn::Rnn;
@@ -24,7 +26,7 @@ use pellucid_tensor::{Result, Tensor, unwrap};
 /// assert_eq!(h.shape().dims(), [1, 2, 4]);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Rnn(Stack);
+pub struct Rnn(RecurrentStack);
 
 impl Module for Rnn {
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -40,7 +42,7 @@ impl Layer for Rnn {
 }
 
 impl Rnn {
-    /// A layer with tanh from `input` to `hidden` numbers.
+    /// Creates a layer with tanh from `input` to `hidden` features.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -49,16 +51,18 @@ impl Rnn {
         unwrap(Rnn::with(input, hidden, Nonlinearity::Tanh, RecurrentOptions::default()))
     }
 
-    /// [`new`](Rnn::new) with options and another function. All weights start uniform on ±1/√hidden.
+    /// Creates layers with options and a nonlinearity. All weights are initialised uniformly on ±1/√hidden.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for no layer, a dropout outside [0, 1], or a projection.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
+    /// or a projection.
     #[track_caller]
     pub fn with(input: usize, hidden: usize, nonlinearity: Nonlinearity, options: RecurrentOptions) -> Result<Rnn> {
-        Stack::new(Cell::Rnn(nonlinearity), input, hidden, options).map(Rnn)
+        RecurrentStack::new(CellKind::Rnn(nonlinearity), input, hidden, options).map(Rnn)
     }
 
-    /// The outputs, and the last state of every layer and direction, from a first one, or from zeros.
+    /// Returns the outputs and the last state of every layer and direction. Without an initial state, it starts from
+    /// zeros.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Rnn::try_run).
@@ -67,9 +71,8 @@ impl Rnn {
         unwrap(self.try_run(x, state, None))
     }
 
-    /// [`run`](Rnn::run) over sequences of these lengths, integers `[N]`, that were padded to one (see
-    /// [`pad_sequence`](crate::pad_sequence)): a last state is that at a sequence's own end, the second direction starts there,
-    /// and outputs behind it are 0.
+    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The last
+    /// state is that at each sequence's own end, the reverse direction starts there, and outputs after it are 0.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Rnn::try_run).
@@ -78,7 +81,7 @@ impl Rnn {
         unwrap(self.try_run(x, state, Some(lengths)))
     }
 
-    /// [`run`](Rnn::run) and [`run_packed`](Rnn::run_packed) as a result.
+    /// Returns the result of [`run`](Rnn::run) or [`run_packed`](Rnn::run_packed), or its error.
     ///
     /// # Errors
     /// Those of [`ops::rnn`](pellucid_tensor::ops::rnn).
@@ -90,10 +93,11 @@ impl Rnn {
     }
 }
 
-/// Gated recurrent units (Cho et al. 2014), in one layer or several; see [`ops::gru`](pellucid_tensor::ops::gru).
+/// Gated recurrent units (Cho et al. 2014), of one layer or several; see [`ops::gru`](pellucid_tensor::ops::gru).
 ///
-/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and states
-/// `[layers·K, N, H]`, where K is the number of directions. As a [`Layer`] it starts from zeros, and puts the outputs out.
+/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and
+/// states `[layers·K, N, H]`, where K is the number of directions. As a [`Layer`] it starts from zeros and returns the
+/// outputs.
 ///
 /// ```
 /// use pellucid_nn::{Gru, RecurrentOptions, pad_sequence};
@@ -106,7 +110,7 @@ impl Rnn {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Gru(Stack);
+pub struct Gru(RecurrentStack);
 
 impl Module for Gru {
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -122,7 +126,7 @@ impl Layer for Gru {
 }
 
 impl Gru {
-    /// A layer from `input` to `hidden` numbers.
+    /// Creates a layer from `input` to `hidden` features.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -131,16 +135,18 @@ impl Gru {
         unwrap(Gru::with(input, hidden, RecurrentOptions::default()))
     }
 
-    /// [`new`](Gru::new) with options. All weights start uniform on ±1/√hidden.
+    /// Creates layers with options. All weights are initialised uniformly on ±1/√hidden.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for no layer, a dropout outside [0, 1], or a projection.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
+    /// or a projection.
     #[track_caller]
     pub fn with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Gru> {
-        Stack::new(Cell::Gru, input, hidden, options).map(Gru)
+        RecurrentStack::new(CellKind::Gru, input, hidden, options).map(Gru)
     }
 
-    /// The outputs, and the last state of every layer and direction, from a first one, or from zeros.
+    /// Returns the outputs and the last state of every layer and direction. Without an initial state, it starts from
+    /// zeros.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Gru::try_run).
@@ -149,9 +155,8 @@ impl Gru {
         unwrap(self.try_run(x, state, None))
     }
 
-    /// [`run`](Gru::run) over sequences of these lengths, integers `[N]`, that were padded to one (see
-    /// [`pad_sequence`](crate::pad_sequence)): a last state is that at a sequence's own end, the second direction starts there,
-    /// and outputs behind it are 0.
+    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The last
+    /// state is that at each sequence's own end, the reverse direction starts there, and outputs after it are 0.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Gru::try_run).
@@ -160,7 +165,7 @@ impl Gru {
         unwrap(self.try_run(x, state, Some(lengths)))
     }
 
-    /// [`run`](Gru::run) and [`run_packed`](Gru::run_packed) as a result.
+    /// Returns the result of [`run`](Gru::run) or [`run_packed`](Gru::run_packed), or its error.
     ///
     /// # Errors
     /// Those of [`ops::gru`](pellucid_tensor::ops::gru).
@@ -172,22 +177,24 @@ impl Gru {
     }
 }
 
-/// Long short-term memory (Hochreiter & Schmidhuber 1997), in one layer or several; see [`ops::lstm`](pellucid_tensor::ops::lstm).
+/// Long short-term memory (Hochreiter & Schmidhuber 1997), of one layer or several; see
+/// [`ops::lstm`](pellucid_tensor::ops::lstm).
 ///
-/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and states
-/// `[layers·K, N, H]`, where K is the number of directions. States are h and c; with a projection to P numbers, outputs are
-/// `[T, N, K·P]` and h `[layers·K, N, P]`. As a [`Layer`] it starts from zeros, and puts the outputs out.
+/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and
+/// states h and c `[layers·K, N, H]`, where K is the number of directions. With a projection to P features, outputs are
+/// `[T, N, K·P]` and h is `[layers·K, N, P]`. As a [`Layer`] it starts from zeros and returns the outputs.
 ///
 /// ```
 /// use pellucid_nn::{Lstm, RecurrentOptions};
 /// use pellucid_tensor::{DType, Tensor};
 /// let lstm = Lstm::with(3, 4, RecurrentOptions { layers: 2, batch_first: true, ..Default::default() })?;
 /// let (y, (h, c)) = lstm.run(&Tensor::randn([2, 5, 3], DType::F32), None);
-/// assert_eq!((y.shape().dims(), h.shape(), c.shape().dims()), ([2, 5, 4].as_slice(), c.shape(), [2, 2, 4].as_slice()));
+/// assert_eq!((y.shape().dims(), h.shape(), c.shape().dims()), ([2, 5, 4].as_slice(), c.shape(), [2, 2,
+/// 4].as_slice()));
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Lstm(Stack);
+pub struct Lstm(RecurrentStack);
 
 impl Module for Lstm {
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -202,11 +209,11 @@ impl Layer for Lstm {
     }
 }
 
-/// h and c of every layer and direction.
+/// The states h and c of every layer and direction.
 pub type LstmState = (Tensor, Tensor);
 
 impl Lstm {
-    /// A layer from `input` to `hidden` numbers.
+    /// Creates a layer from `input` to `hidden` features.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -215,16 +222,17 @@ impl Lstm {
         unwrap(Lstm::with(input, hidden, RecurrentOptions::default()))
     }
 
-    /// [`new`](Lstm::new) with options. All weights start uniform on ±1/√hidden.
+    /// Creates layers with options. All weights are initialised uniformly on ±1/√hidden.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for no layer, a dropout outside [0, 1].
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers or a dropout outside [0, 1].
     #[track_caller]
     pub fn with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Lstm> {
-        Stack::new(Cell::Lstm, input, hidden, options).map(Lstm)
+        RecurrentStack::new(CellKind::Lstm, input, hidden, options).map(Lstm)
     }
 
-    /// The outputs, and the last states of every layer and direction, from first ones, or from zeros.
+    /// Returns the outputs and the last states of every layer and direction. Without initial states, it starts from
+    /// zeros.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Lstm::try_run).
@@ -233,9 +241,8 @@ impl Lstm {
         unwrap(self.try_run(x, state, None))
     }
 
-    /// [`run`](Lstm::run) over sequences of these lengths, integers `[N]`, that were padded to one (see
-    /// [`pad_sequence`](crate::pad_sequence)): last states are those at a sequence's own end, the second direction starts there,
-    /// and outputs behind it are 0.
+    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). Last states
+    /// are those at each sequence's own end, the reverse direction starts there, and outputs after it are 0.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Lstm::try_run).
@@ -244,7 +251,7 @@ impl Lstm {
         unwrap(self.try_run(x, state, Some(lengths)))
     }
 
-    /// [`run`](Lstm::run) and [`run_packed`](Lstm::run_packed) as a result.
+    /// Returns the result of [`run`](Lstm::run) or [`run_packed`](Lstm::run_packed), or its error.
     ///
     /// # Errors
     /// Those of [`ops::lstm`](pellucid_tensor::ops::lstm).
@@ -257,7 +264,7 @@ impl Lstm {
         let (h, c) = (state.map(|s| &s.0), state.map(|s| &s.1));
         called(self, x, [h, c], || {
             let (y, h, c) = self.0.run(x, h, c, lengths)?;
-            Ok((y, (h, c.expect("an LSTM has c"))))
+            Ok((y, (h, c.expect("the stack of an LSTM returns c"))))
         })
     }
 }

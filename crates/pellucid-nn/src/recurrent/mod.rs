@@ -1,8 +1,8 @@
-//! Recurrent layers: stacks over whole sequences, and single cells.
+//! Recurrent layers over whole sequences, and single cells.
 //!
 //! The mathematics of one layer in one direction is in `pellucid_tensor::ops` (`rnn`, `gru`, `lstm`). Parameters have
-//! PyTorch's names and layouts: `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_hr_l0` of a projection,
-//! and `.._reverse` of the second direction; a cell's are `weight_ih`, and so on.
+//! PyTorch's names and layouts: `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_hr_l0` for a
+//! projection, and `.._reverse` for the reverse direction; a cell's are `weight_ih`, and so on.
 
 mod cells;
 mod layers;
@@ -19,7 +19,7 @@ use crate::call;
 use crate::module::Module;
 use pellucid_tensor::{Result, Tensor};
 
-/// Calls a layer or a cell on x and on states, if there are any. Hooks see what it puts out; its states are left alone.
+/// Calls a layer or a cell on x and the given states. Hooks see its output, but not its states.
 fn called<R>(
     layer: &impl Module,
     x: &Tensor,
@@ -27,5 +27,5 @@ fn called<R>(
     run: impl FnOnce() -> Result<(Tensor, R)>,
 ) -> Result<(Tensor, R)> {
     let inputs = [x, states[0].unwrap_or(x), states[1].unwrap_or(x)];
-    call::call_beside(layer, &inputs[..1 + states.iter().flatten().count()], run)
+    call::call_with_extra(layer, &inputs[..1 + states.iter().flatten().count()], run)
 }

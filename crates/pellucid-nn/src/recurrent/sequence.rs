@@ -1,9 +1,9 @@
-//! Sequences of several lengths in one tensor.
+//! Padding of sequences of different lengths to one tensor.
 
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
-/// Sequences `[Tᵢ, ..]` side by side, `[T, N, ..]` (or `[N, T, ..]`), filled up with `value` to the longest, and their
-/// lengths, `i64 [N]`. Gradients flow to each.
+/// Stacks sequences `[Tᵢ, ..]` to `[T, N, ..]` (or `[N, T, ..]`), padded with `value` to the longest. Returns also
+/// their lengths, `i64 [N]`. Gradients flow to each sequence.
 ///
 /// ```
 /// use pellucid_nn::{pad_sequence, unpad_sequence};
@@ -17,14 +17,14 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the sequences differ in more than their lengths; [`Error::InvalidArgument`] for none.
+/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence.
 pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Result<(Tensor, Tensor)> {
     let op = "pad_sequence";
-    let misfit = || Error::shapes(op, sequences.iter().map(|t| t.shape()), "sequences are [T, ..], alike but for T");
+    let misfit = || Error::shapes(op, sequences.iter().map(|t| t.shape()), "sequences [T, ..] must agree except in T");
     let lengths = sequences.iter().map(|t| t.shape().first().copied().ok_or_else(misfit));
     let lengths: Vec<usize> = lengths.collect::<Result<_>>()?;
     let Some(&longest) = lengths.iter().max() else {
-        return Err(Error::invalid(op, "needs at least one sequence"));
+        return Err(Error::invalid(op, "expected at least one sequence"));
     };
     if sequences.iter().any(|t| t.shape()[1..] != sequences[0].shape()[1..]) {
         return Err(misfit());
@@ -39,14 +39,14 @@ pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Res
     Ok((padded, Tensor::new(&lengths[..], [lengths.len()])))
 }
 
-/// The sequences that [`pad_sequence`] put side by side, as views.
+/// Returns the sequences that [`pad_sequence`] stacked, as views.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for another number of lengths; [`Error::InvalidArgument`] for a length beyond the axis.
+/// [`Error::ShapeMismatch`] if the number of lengths is not N; [`Error::InvalidArgument`] for a length above T.
 pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<Vec<Tensor>> {
     let batch = if batch_first { 0 } else { 1 };
     if padded.rank() < 2 || padded.shape()[batch] != lengths.len() {
-        let help = format!("{} lengths are those of [T, N, ..], or [N, T, ..] with batch_first", lengths.len());
+        let help = format!("{} lengths need [T, N, ..], or [N, T, ..] with batch_first, of that N", lengths.len());
         return Err(Error::shapes("unpad_sequence", [padded.shape()], help));
     }
     let steps = padded.shape()[1 - batch];

@@ -1,6 +1,6 @@
-//! Layers of one kind, one over the other, in one or two directions.
+//! Stacks of recurrent layers of one kind, in one or two directions.
 
-use super::weights::Weights;
+use super::weights::LayerWeights;
 use crate::layer::Layer;
 use crate::layers::Dropout;
 use crate::visit::Visitor;
@@ -10,17 +10,17 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 /// Options of [`Rnn`](crate::Rnn), [`Gru`](crate::Gru) and [`Lstm`](crate::Lstm).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RecurrentOptions {
-    /// How many layers there are; each reads what the one before puts out.
+    /// The number of layers; each reads the outputs of the previous one.
     pub layers: usize,
     /// Whether there are biases.
     pub bias: bool,
-    /// Whether sequences are `[N, T, I]`, instead of `[T, N, I]`. States are `[.., N, H]` anyway.
+    /// Whether sequences are `[N, T, I]` instead of `[T, N, I]`. States are `[.., N, H]` in both cases.
     pub batch_first: bool,
-    /// The share of what a layer puts out that is dropped in training, but for the last layer.
+    /// The probability of dropping an output in training, in all layers but the last.
     pub dropout: f64,
-    /// Whether a second layer reads from the end, beside each; outputs are joined along the last axis.
+    /// Whether each layer also has a reverse direction; outputs are concatenated along the last axis.
     pub bidirectional: bool,
-    /// The width to which an LSTM's states are projected (Sak et al. 2014).
+    /// The width to which an LSTM's states h are projected (Sak et al. 2014).
     pub projection: Option<usize>,
 }
 
@@ -37,64 +37,69 @@ impl Default for RecurrentOptions {
     }
 }
 
-/// What one step computes.
+/// The kind of a cell.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Cell {
+pub(super) enum CellKind {
     Rnn(Nonlinearity),
     Gru,
     Lstm,
 }
 
-impl Cell {
+impl CellKind {
     fn name(self) -> &'static str {
         match self {
-            Cell::Rnn(_) => "rnn",
-            Cell::Gru => "gru",
-            Cell::Lstm => "lstm",
+            CellKind::Rnn(_) => "rnn",
+            CellKind::Gru => "gru",
+            CellKind::Lstm => "lstm",
         }
     }
 
     pub(super) fn gates(self) -> usize {
         match self {
-            Cell::Rnn(_) => 1,
-            Cell::Gru => 3,
-            Cell::Lstm => 4,
+            CellKind::Rnn(_) => 1,
+            CellKind::Gru => 3,
+            CellKind::Lstm => 4,
         }
     }
 }
 
-/// All layers and directions.
+/// The weights and options of all layers and directions.
 #[derive(Clone, Debug)]
-pub(super) struct Stack {
-    cell: Cell,
+pub(super) struct RecurrentStack {
+    cell: CellKind,
     options: RecurrentOptions,
-    /// Of the first layer, forwards and then backwards; of the second; and so on.
-    weights: Vec<Weights>,
+    /// The weights, layer by layer, forward before reverse.
+    weights: Vec<LayerWeights>,
     dropout: Dropout,
 }
 
-/// Outputs, the last h of all layers and directions, and of an LSTM the last c.
-pub(super) type Found = (Tensor, Tensor, Option<Tensor>);
+/// The outputs, the last h of all layers and directions, and for an LSTM the last c.
+pub(super) type StackOutputs = (Tensor, Tensor, Option<Tensor>);
 
-impl Stack {
+impl RecurrentStack {
     #[track_caller]
-    pub(super) fn new(cell: Cell, input: usize, hidden: usize, options: RecurrentOptions) -> Result<Stack> {
+    pub(super) fn new(
+        cell: CellKind,
+        input: usize,
+        hidden: usize,
+        options: RecurrentOptions,
+    ) -> Result<RecurrentStack> {
         let RecurrentOptions { layers, bias, dropout, bidirectional, projection, .. } = options;
         if layers == 0 {
-            return Err(Error::invalid(cell.name(), "there is at least one layer"));
+            return Err(Error::invalid(cell.name(), "the number of layers must be at least 1"));
         }
         if !(0.0..=1.0).contains(&dropout) {
             return Err(Error::invalid(cell.name(), format!("dropout must be in [0, 1], got {dropout}")));
         }
-        if projection.is_some() && cell != Cell::Lstm {
-            return Err(Error::invalid(cell.name(), "the states of an Lstm alone can be projected"));
+        if projection.is_some() && cell != CellKind::Lstm {
+            return Err(Error::invalid(cell.name(), "only the states of an Lstm can be projected"));
         }
         let directions = 1 + usize::from(bidirectional);
         let width = |layer: usize| if layer == 0 { input } else { directions * projection.unwrap_or(hidden) };
         let weights = (0..layers * directions)
-            .map(|k| Weights::new(cell.gates(), width(k / directions), hidden, bias, projection))
+            .map(|k| LayerWeights::new(cell.gates(), width(k / directions), hidden, bias, projection))
             .collect();
-        Ok(Stack { cell, options, weights, dropout: Dropout::new(dropout) })
+        Ok(RecurrentStack { cell, options, weights, dropout: Dropout::new(dropout) })
     }
 
     fn directions(&self) -> usize {
@@ -109,36 +114,42 @@ impl Stack {
         visitor.field("dropout", &self.dropout);
     }
 
-    /// Runs over x `[T, N, I]` (or `[N, T, I]`, or `[T, I]`: one sequence) from the states h and c, or from zeros.
+    /// Runs x `[T, N, I]` (or `[N, T, I]`, or `[T, I]`: one sequence) from the states h and c, or from zeros.
     pub(super) fn run(
         &self,
         x: &Tensor,
         h: Option<&Tensor>,
         c: Option<&Tensor>,
         lengths: Option<&Tensor>,
-    ) -> Result<Found> {
+    ) -> Result<StackOutputs> {
         if x.rank() == 2 {
             let one = |t: Option<&Tensor>| t.map(|t| ops::unsqueeze(t, 1)).transpose();
-            let (y, h, c) = self.over(&ops::unsqueeze(x, 1)?, one(h)?.as_ref(), one(c)?.as_ref(), lengths)?;
+            let (y, h, c) = self.run_layers(&ops::unsqueeze(x, 1)?, one(h)?.as_ref(), one(c)?.as_ref(), lengths)?;
             return Ok((ops::squeeze(&y, 1)?, ops::squeeze(&h, 1)?, c.map(|c| ops::squeeze(&c, 1)).transpose()?));
         }
         if x.rank() != 3 {
-            let help = "sequences are [T, N, I], or [N, T, I] with batch_first, or one [T, I]";
+            let help = "sequences have shape [T, N, I], [N, T, I] with batch_first, or [T, I] without a batch";
             return Err(Error::shapes(self.cell.name(), [x.shape()], help));
         }
         if !self.options.batch_first {
-            return self.over(x, h, c, lengths);
+            return self.run_layers(x, h, c, lengths);
         }
-        let (y, h, c) = self.over(&ops::transpose(x, 0, 1)?, h, c, lengths)?;
+        let (y, h, c) = self.run_layers(&ops::transpose(x, 0, 1)?, h, c, lengths)?;
         Ok((ops::transpose(&y, 0, 1)?, h, c))
     }
 
-    /// [`Stack::run`] for x `[T, N, I]`.
-    fn over(&self, x: &Tensor, h: Option<&Tensor>, c: Option<&Tensor>, lengths: Option<&Tensor>) -> Result<Found> {
+    /// Runs x `[T, N, I]`; see [`RecurrentStack::run`].
+    fn run_layers(
+        &self,
+        x: &Tensor,
+        h: Option<&Tensor>,
+        c: Option<&Tensor>,
+        lengths: Option<&Tensor>,
+    ) -> Result<StackOutputs> {
         let count = self.weights.len();
         for state in [h, c].into_iter().flatten() {
             if state.rank() != 3 || state.shape()[0] != count {
-                let help = format!("there is a state for each of {count} layers and directions, [{count}, N, H]");
+                let help = format!("states of {count} layers and directions have shape [{count}, N, H]");
                 return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], help));
             }
         }
@@ -153,15 +164,15 @@ impl Stack {
                 let (h, c) = (own(h)?, own(c)?);
                 let how = Recurrence { reverse: direction == 1, lengths };
                 let (y, h, c) = match self.cell {
-                    Cell::Rnn(f) => {
+                    CellKind::Rnn(f) => {
                         let (y, h) = ops::rnn(&x, weights.borrowed(), h.as_ref(), f, how)?;
                         (y, h, None)
                     }
-                    Cell::Gru => {
+                    CellKind::Gru => {
                         let (y, h) = ops::gru(&x, weights.borrowed(), h.as_ref(), how)?;
                         (y, h, None)
                     }
-                    Cell::Lstm => {
+                    CellKind::Lstm => {
                         let first = h.as_ref().zip(c.as_ref());
                         let (y, (h, c)) = ops::lstm(&x, weights.borrowed(), first, how)?;
                         (y, h, Some(c))
@@ -177,6 +188,6 @@ impl Stack {
             };
         }
         let stacked = |states: &[Tensor]| ops::stack(&states.iter().collect::<Vec<_>>(), 0);
-        Ok((x, stacked(&all_h)?, (self.cell == Cell::Lstm).then(|| stacked(&all_c)).transpose()?))
+        Ok((x, stacked(&all_h)?, (self.cell == CellKind::Lstm).then(|| stacked(&all_c)).transpose()?))
     }
 }

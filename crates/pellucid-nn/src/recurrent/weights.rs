@@ -5,22 +5,28 @@ use crate::parameter::Parameter;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RecurrentWeights;
 
-/// Weights with the layouts of [`RecurrentWeights`].
+/// LayerWeights with the layouts of [`RecurrentWeights`].
 #[derive(Clone, Debug)]
-pub(super) struct Weights {
+pub(super) struct LayerWeights {
     pub(super) weight_ih: Parameter,
     weight_hh: Parameter,
     biases: Option<[Parameter; 2]>,
     weight_hr: Option<Parameter>,
 }
 
-impl Weights {
-    /// Weights of a layer with `gates` gates, of this width, all uniform on ±1/√hidden.
+impl LayerWeights {
+    /// Creates weights of a layer with `gates` gates, uniform on ±1/√hidden.
     #[track_caller]
-    pub(super) fn new(gates: usize, input: usize, hidden: usize, bias: bool, projection: Option<usize>) -> Weights {
+    pub(super) fn new(
+        gates: usize,
+        input: usize,
+        hidden: usize,
+        bias: bool,
+        projection: Option<usize>,
+    ) -> LayerWeights {
         let bound = if hidden == 0 { 0.0 } else { (hidden as f64).sqrt().recip() };
         let (rows, state) = (gates * hidden, projection.unwrap_or(hidden));
-        Weights {
+        LayerWeights {
             weight_ih: init::uniform([rows, input], -bound, bound),
             weight_hh: init::uniform([rows, state], -bound, bound),
             biases: bias.then(|| [(); 2].map(|()| init::uniform([rows], -bound, bound))),
@@ -38,7 +44,7 @@ impl Weights {
         }
     }
 
-    /// Shows them as fields of the module that is being visited, with names that end in `suffix`.
+    /// Visits the weights as fields of the current module, with names that end in `suffix`.
     pub(super) fn visit(&self, visitor: &mut Visitor<'_>, suffix: &str) {
         visitor.field(format_args!("weight_ih{suffix}"), &self.weight_ih);
         visitor.field(format_args!("weight_hh{suffix}"), &self.weight_hh);

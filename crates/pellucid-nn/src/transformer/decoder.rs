@@ -1,4 +1,4 @@
-//! Layers that also look at what an encoder has made.
+//! Transformer decoders: layers with attention to the memory of an encoder.
 
 use super::encoder::paired;
 use super::{Residual, TransformerOptions};
@@ -11,25 +11,25 @@ use crate::visit::Visitor;
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, unwrap};
 
-/// Self-attention, attention to a memory, then two linear layers with an activation between them; each block is added to
-/// what it reads, and normalised, as in [`TransformerEncoderLayer`](crate::TransformerEncoderLayer).
+/// A decoder layer: self-attention, attention to a memory, and two linear layers with an activation between them. Each
+/// block has a residual connection and a norm, as in [`TransformerEncoderLayer`](crate::TransformerEncoderLayer).
 #[derive(Clone, Debug)]
 pub struct TransformerDecoderLayer {
-    /// The first block.
+    /// The first block, self-attention.
     pub self_attn: MultiheadAttention,
-    /// The second block, to the memory.
+    /// The second block, attention to the memory.
     pub multihead_attn: MultiheadAttention,
-    /// `[hidden, E]`
+    /// The first linear layer of the third block, weight `[hidden, E]`.
     pub linear1: Linear,
-    /// `[E, hidden]`
+    /// The second linear layer of the third block, weight `[E, hidden]`.
     pub linear2: Linear,
-    /// Of the first block.
+    /// The norm of the first block.
     pub norm1: LayerNorm,
-    /// Of the second block.
+    /// The norm of the second block.
     pub norm2: LayerNorm,
-    /// Of the third block.
+    /// The norm of the third block.
     pub norm3: LayerNorm,
-    /// Behind the activation.
+    /// The dropout after the activation.
     dropout: Dropout,
     residual: Residual,
     activation: fn(&Tensor) -> Result<Tensor>,
@@ -51,8 +51,8 @@ impl Module for TransformerDecoderLayer {
 }
 
 impl TransformerDecoderLayer {
-    /// A layer of this width, with this many heads and `hidden` numbers between its two linear layers. Rotary positions
-    /// are those of self-attention.
+    /// Creates a layer of this width, with this many heads and `hidden` features between its two linear layers. Rotary
+    /// positions apply to self-attention only.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::with`].
@@ -77,7 +77,7 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// The output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
+    /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
     /// # Panics
     /// With the errors of [`try_forward`](TransformerDecoderLayer::try_forward).
@@ -87,7 +87,7 @@ impl TransformerDecoderLayer {
         unwrap(self.try_forward(target, memory, masks, memory_masks))
     }
 
-    /// [`forward`](TransformerDecoderLayer::forward) as a result.
+    /// Returns the result of [`forward`](TransformerDecoderLayer::forward), or its error.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
@@ -99,11 +99,12 @@ impl TransformerDecoderLayer {
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
-            self.around(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
+            self.run_blocks(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
         })
     }
 
-    /// The output for the next elements `[N, n, E]` of a causal target; see [`MultiheadAttention::forward_cached`].
+    /// Returns the output for the next elements `[N, n, E]` of a causal target; see
+    /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Panics
     /// With the errors of [`try_forward_cached`](TransformerDecoderLayer::try_forward_cached).
@@ -112,7 +113,7 @@ impl TransformerDecoderLayer {
         unwrap(self.try_forward_cached(target, memory, cache, memory_masks))
     }
 
-    /// [`forward_cached`](TransformerDecoderLayer::forward_cached) as a result.
+    /// Returns the result of [`forward_cached`](TransformerDecoderLayer::forward_cached), or its error.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_forward_cached`].
@@ -124,29 +125,29 @@ impl TransformerDecoderLayer {
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
-            self.around(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
+            self.run_blocks(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
         })
     }
 
-    /// All three blocks, of which the first is some form of self-attention.
-    fn around(
+    /// Runs all three blocks; `attend` is the self-attention, with or without a cache.
+    fn run_blocks(
         &self,
         target: &Tensor,
         memory: &Tensor,
         memory_masks: Masks<'_>,
         attend: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let x = self.residual.around(target, &self.norm1, attend)?;
+        let x = self.residual.apply(target, &self.norm1, attend)?;
         let look = |x: &Tensor| self.multihead_attn.try_attend(x, memory, memory, memory_masks);
-        let x = self.residual.around(&x, &self.norm2, look)?;
-        self.residual.around(&x, &self.norm3, |x| {
+        let x = self.residual.apply(&x, &self.norm2, look)?;
+        self.residual.apply(&x, &self.norm3, |x| {
             let hidden = (self.activation)(&self.linear1.try_forward(x)?)?;
             self.linear2.try_forward(&self.dropout.try_forward(&hidden)?)
         })
     }
 }
 
-/// [`TransformerDecoderLayer`]s one after the other, and possibly a norm at the end.
+/// A stack of [`TransformerDecoderLayer`]s with an optional norm at the end.
 #[derive(Clone, Debug, Module)]
 pub struct TransformerDecoder {
     /// The layers.
@@ -159,7 +160,7 @@ pub struct TransformerDecoder {
 }
 
 impl TransformerDecoder {
-    /// Some layers, each as [`TransformerDecoderLayer::new`] makes them, without a norm at the end.
+    /// Creates layers as [`TransformerDecoderLayer::new`] does, without a norm at the end.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::with`].
@@ -175,7 +176,7 @@ impl TransformerDecoder {
         Ok(TransformerDecoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
     }
 
-    /// With a norm at the end, which a stack of layers with `norm_first` should have.
+    /// Adds a norm at the end, as layers with `norm_first` need.
     #[track_caller]
     #[must_use]
     pub fn with_norm(mut self) -> TransformerDecoder {
@@ -183,7 +184,7 @@ impl TransformerDecoder {
         self
     }
 
-    /// The output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
+    /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
     /// # Panics
     /// With the errors of [`try_forward`](TransformerDecoder::try_forward).
@@ -193,7 +194,7 @@ impl TransformerDecoder {
         unwrap(self.try_forward(target, memory, masks, memory_masks))
     }
 
-    /// [`forward`](TransformerDecoder::forward) as a result.
+    /// Returns the result of [`forward`](TransformerDecoder::forward), or its error.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
@@ -210,7 +211,7 @@ impl TransformerDecoder {
         })
     }
 
-    /// Empty caches of all layers: `batch` targets of at most `capacity` elements.
+    /// Creates empty caches for all layers: `batch` targets of at most `capacity` elements.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -219,7 +220,7 @@ impl TransformerDecoder {
         self.layers.iter().map(|layer| layer.self_attn.cache(batch, capacity)).collect()
     }
 
-    /// The output for the next elements `[N, n, E]` of a causal target, with one cache for each layer; see
+    /// Returns the output for the next elements `[N, n, E]` of a causal target, with one cache for each layer; see
     /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Panics
@@ -235,10 +236,10 @@ impl TransformerDecoder {
         unwrap(self.try_forward_cached(target, memory, caches, memory_masks))
     }
 
-    /// [`forward_cached`](TransformerDecoder::forward_cached) as a result.
+    /// Returns the result of [`forward_cached`](TransformerDecoder::forward_cached), or its error.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for another number of caches; those of
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the number of caches is wrong; those of
     /// [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(
         &self,

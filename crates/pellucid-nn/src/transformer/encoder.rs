@@ -1,4 +1,4 @@
-//! Layers whose elements see one another: encoders, and with a causal mask the bodies of language models.
+//! Transformer encoders, and with a causal mask the bodies of language models.
 
 use super::{Residual, TransformerOptions};
 use crate::attention::{KvCache, Masks, MultiheadAttention};
@@ -10,24 +10,24 @@ use crate::visit::Visitor;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 
-/// Self-attention, then two linear layers with an activation between them; each block is added to what it reads, and
-/// normalised.
+/// An encoder layer: self-attention, and two linear layers with an activation between them. Each block has a residual
+/// connection and a norm.
 ///
 /// With `norm_first`, x ← x + attention(norm1(x)), x ← x + linear2(activation(linear1(norm2(x)))); else
 /// x ← norm1(x + attention(x)), x ← norm2(x + linear2(activation(linear1(x)))). As a [`Layer`] it has no masks.
 #[derive(Clone, Debug)]
 pub struct TransformerEncoderLayer {
-    /// The first block.
+    /// The first block, self-attention.
     pub self_attn: MultiheadAttention,
-    /// `[hidden, E]`
+    /// The first linear layer of the second block, weight `[hidden, E]`.
     pub linear1: Linear,
-    /// `[E, hidden]`
+    /// The second linear layer of the second block, weight `[E, hidden]`.
     pub linear2: Linear,
-    /// Of the first block.
+    /// The norm of the first block.
     pub norm1: LayerNorm,
-    /// Of the second block.
+    /// The norm of the second block.
     pub norm2: LayerNorm,
-    /// Behind the activation.
+    /// The dropout after the activation.
     dropout: Dropout,
     residual: Residual,
     activation: fn(&Tensor) -> Result<Tensor>,
@@ -47,7 +47,7 @@ impl Module for TransformerEncoderLayer {
 }
 
 impl TransformerEncoderLayer {
-    /// A layer of this width, with this many heads and `hidden` numbers between its two linear layers.
+    /// Creates a layer of this width, with this many heads and `hidden` features between its two linear layers.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::with`].
@@ -70,7 +70,7 @@ impl TransformerEncoderLayer {
         })
     }
 
-    /// The output `[.., L, E]` for x `[.., L, E]`, where masks hide elements.
+    /// Returns the output `[.., L, E]` for x `[.., L, E]` with masks.
     ///
     /// # Panics
     /// With the errors of [`try_forward_masked`](TransformerEncoderLayer::try_forward_masked).
@@ -79,15 +79,16 @@ impl TransformerEncoderLayer {
         unwrap(self.try_forward_masked(x, masks))
     }
 
-    /// [`forward_masked`](TransformerEncoderLayer::forward_masked) as a result.
+    /// Returns the result of [`forward_masked`](TransformerEncoderLayer::forward_masked), or its error.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
     pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
-        call::call(self, &[x], || self.around(x, |x| self.self_attn.try_attend(x, x, x, masks)))
+        call::call(self, &[x], || self.run_blocks(x, |x| self.self_attn.try_attend(x, x, x, masks)))
     }
 
-    /// The output for the next elements `[N, n, E]` of a causal sequence; see [`MultiheadAttention::forward_cached`].
+    /// Returns the output for the next elements `[N, n, E]` of a causal sequence; see
+    /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Panics
     /// With the errors of [`MultiheadAttention::try_forward_cached`].
@@ -96,18 +97,18 @@ impl TransformerEncoderLayer {
         unwrap(self.try_forward_cached(x, cache))
     }
 
-    /// [`forward_cached`](TransformerEncoderLayer::forward_cached) as a result.
+    /// Returns the result of [`forward_cached`](TransformerEncoderLayer::forward_cached), or its error.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
-        call::call(self, &[x], || self.around(x, |x| self.self_attn.try_forward_cached(x, cache)))
+        call::call(self, &[x], || self.run_blocks(x, |x| self.self_attn.try_forward_cached(x, cache)))
     }
 
-    /// Both blocks, of which the first is some form of attention.
-    fn around(&self, x: &Tensor, attend: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let x = self.residual.around(x, &self.norm1, attend)?;
-        self.residual.around(&x, &self.norm2, |x| {
+    /// Runs both blocks; `attend` is the self-attention, with or without a cache.
+    fn run_blocks(&self, x: &Tensor, attend: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let x = self.residual.apply(x, &self.norm1, attend)?;
+        self.residual.apply(&x, &self.norm2, |x| {
             let hidden = (self.activation)(&self.linear1.try_forward(x)?)?;
             self.linear2.try_forward(&self.dropout.try_forward(&hidden)?)
         })
@@ -116,11 +117,11 @@ impl TransformerEncoderLayer {
 
 impl Layer for TransformerEncoderLayer {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.around(x, |x| self.self_attn.try_forward(x))
+        self.run_blocks(x, |x| self.self_attn.try_forward(x))
     }
 }
 
-/// [`TransformerEncoderLayer`]s one after the other, and possibly a norm at the end.
+/// A stack of [`TransformerEncoderLayer`]s with an optional norm at the end.
 #[derive(Clone, Debug, Module)]
 pub struct TransformerEncoder {
     /// The layers.
@@ -133,7 +134,7 @@ pub struct TransformerEncoder {
 }
 
 impl TransformerEncoder {
-    /// Some layers, each as [`TransformerEncoderLayer::new`] makes them, without a norm at the end.
+    /// Creates layers as [`TransformerEncoderLayer::new`] does, without a norm at the end.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::with`].
@@ -149,7 +150,7 @@ impl TransformerEncoder {
         Ok(TransformerEncoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
     }
 
-    /// With a norm at the end, which a stack of layers with `norm_first` should have.
+    /// Adds a norm at the end, as layers with `norm_first` need.
     #[track_caller]
     #[must_use]
     pub fn with_norm(mut self) -> TransformerEncoder {
@@ -157,7 +158,7 @@ impl TransformerEncoder {
         self
     }
 
-    /// The output `[.., L, E]` for x `[.., L, E]`, where masks hide elements in every layer.
+    /// Returns the output `[.., L, E]` for x `[.., L, E]` with the same masks in every layer.
     ///
     /// # Panics
     /// With the errors of [`try_forward_masked`](TransformerEncoder::try_forward_masked).
@@ -166,7 +167,7 @@ impl TransformerEncoder {
         unwrap(self.try_forward_masked(x, masks))
     }
 
-    /// [`forward_masked`](TransformerEncoder::forward_masked) as a result.
+    /// Returns the result of [`forward_masked`](TransformerEncoder::forward_masked), or its error.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
@@ -177,7 +178,7 @@ impl TransformerEncoder {
         })
     }
 
-    /// Empty caches of all layers: `batch` sequences of at most `capacity` elements.
+    /// Creates empty caches for all layers: `batch` sequences of at most `capacity` elements.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
@@ -186,8 +187,8 @@ impl TransformerEncoder {
         self.layers.iter().map(|layer| layer.self_attn.cache(batch, capacity)).collect()
     }
 
-    /// The output for the next elements `[N, n, E]` of a causal sequence, with one cache for each layer; see
-    /// [`MultiheadAttention::forward_cached`]. A greedy language model whose head is tied to its words, as GPT-2's is:
+    /// Returns the output for the next elements `[N, n, E]` of a causal sequence, with one cache for each layer; see
+    /// [`MultiheadAttention::forward_cached`]. A greedy language model whose head shares the embedding, as in GPT-2:
     ///
     /// ```
     /// use pellucid_nn::{Embedding, Layer, LearntPositions, Linear, TransformerEncoder, TransformerOptions};
@@ -201,7 +202,7 @@ impl TransformerEncoder {
     /// let (caches, mut next) = (body.caches(1, 32), Tensor::from([[3i64, 14, 15]]));
     /// let mut found = next.clone();
     /// while found.shape()[1] < 8 {
-    ///     // The first time all of the prompt, then one word; the caches know where that is.
+    ///     // First the whole prompt, then one token at a time; the caches hold the position.
     ///     let at = Tensor::arange(0, next.shape()[1] as i64, 1) + caches[0].length();
     ///     let x = words.forward(&next) + positions.rows(&at)?;
     ///     let last = body.forward_cached(&x, &caches).select(1, -1);
@@ -219,10 +220,11 @@ impl TransformerEncoder {
         unwrap(self.try_forward_cached(x, caches))
     }
 
-    /// [`forward_cached`](TransformerEncoder::forward_cached) as a result.
+    /// Returns the result of [`forward_cached`](TransformerEncoder::forward_cached), or its error.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for another number of caches; those of [`MultiheadAttention::try_forward_cached`].
+    /// [`Error::InvalidArgument`] if the number of caches is wrong; those of
+    /// [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Result<Tensor> {
         call::call(self, &[x], || {
             let layers = paired("transformer_encoder", &self.layers, caches)?;
@@ -232,14 +234,14 @@ impl TransformerEncoder {
     }
 }
 
-/// Each layer with its cache.
+/// Pairs each layer with its cache.
 pub(super) fn paired<'a, L>(
     op: &'static str,
     layers: &'a [L],
     caches: &'a [KvCache],
 ) -> Result<Vec<(&'a L, &'a KvCache)>> {
     if layers.len() != caches.len() {
-        let reason = format!("{} caches for {} layers; make them with caches()", caches.len(), layers.len());
+        let reason = format!("got {} caches for {} layers; make them with caches()", caches.len(), layers.len());
         return Err(Error::invalid(op, reason));
     }
     Ok(layers.iter().zip(caches).collect())

@@ -1,4 +1,4 @@
-//! Transformers (Vaswani et al. 2017): layers of encoders and decoders, their stacks, and both together.
+//! Transformers (Vaswani et al. 2017): encoder and decoder layers, stacks of them, and the whole model.
 //!
 //! Sequences are `[N, L, E]`. Parameters have the names of PyTorch's `nn.Transformer..` classes, so their files load
 //! unchanged.
@@ -23,7 +23,7 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 /// ```
 /// use pellucid_nn::{Layer, Masks, TransformerEncoder, TransformerOptions};
 /// use pellucid_tensor::{DType, Tensor, ops};
-/// // The body of GPT-2: norms come first, elements see what is before them.
+/// // The body of GPT-2: norms come first, attention is causal.
 /// let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
 /// let body = TransformerEncoder::new(2, 16, 4, 64, options)?.with_norm();
 /// let x = Tensor::randn([3, 5, 16], DType::F32);
@@ -32,19 +32,19 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TransformerOptions {
-    /// The share that is dropped in training: of attention's weights, and of what each block adds.
+    /// The dropout probability in training, for attention weights and for the output of each block.
     pub dropout: f64,
     /// The function between the two linear layers: [`ops::relu`], [`ops::gelu`], ...
     pub activation: fn(&Tensor) -> Result<Tensor>,
-    /// Whether a norm comes before its block (Xiong et al. 2020), instead of behind the sum.
+    /// Whether the norm comes before its block (Xiong et al. 2020) instead of after the residual sum.
     pub norm_first: bool,
-    /// What is added to variances.
+    /// The eps of norms, added to variances.
     pub layer_norm_eps: f64,
     /// Whether linear layers and norms have biases.
     pub bias: bool,
-    /// The number of heads of keys and values, if there are fewer than of queries.
+    /// The number of key-value heads; `None` means as many as query heads.
     pub kv_heads: Option<usize>,
-    /// Rotary positions in self-attention.
+    /// The rotary position embedding of self-attention.
     pub rotary: Option<Rotary>,
 }
 
@@ -82,7 +82,7 @@ impl TransformerOptions {
     }
 }
 
-/// What the blocks of a layer have in common: x + dropout(block(x)), with a norm before the block or behind the sum.
+/// A residual connection x + dropout(block(x)), with a norm before the block or after the sum.
 #[derive(Clone, Debug)]
 struct Residual {
     dropout: Dropout,
@@ -90,7 +90,7 @@ struct Residual {
 }
 
 impl Residual {
-    fn around(&self, x: &Tensor, norm: &LayerNorm, block: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    fn apply(&self, x: &Tensor, norm: &LayerNorm, block: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         if self.norm_first {
             let found = block(&norm.try_forward(x)?)?;
             return ops::add(x, self.dropout.try_forward(&found)?);
@@ -100,7 +100,7 @@ impl Residual {
     }
 }
 
-/// An encoder and a decoder (Vaswani et al. 2017), both with a norm at their end.
+/// The Transformer of Vaswani et al. 2017: an encoder and a decoder, each with a norm at the end.
 ///
 /// ```
 /// use pellucid_nn::{Masks, Transformer, TransformerOptions};
@@ -113,15 +113,15 @@ impl Residual {
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct Transformer {
-    /// What reads the source.
+    /// The encoder of the source.
     pub encoder: TransformerEncoder,
-    /// What writes the target.
+    /// The decoder of the target.
     pub decoder: TransformerDecoder,
 }
 
 impl Transformer {
-    /// A transformer of this width, with this many heads, layers of encoder and decoder, and numbers between the two
-    /// linear layers of a block. All matrices start uniform as in Glorot & Bengio 2010.
+    /// Creates a transformer with this width, this many heads, encoder and decoder layers, and hidden features between
+    /// the two linear layers of a block. All matrices are initialised uniformly after Glorot & Bengio 2010.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::with`].
@@ -140,8 +140,8 @@ impl Transformer {
         Ok(model)
     }
 
-    /// What the decoder makes of a target `[N, T, E]` and of what the encoder makes of a source `[N, S, E]`: `[N, T, E]`.
-    /// `memory_masks` hide elements of the source from the decoder.
+    /// Returns the decoder's output `[N, T, E]` for a target `[N, T, E]` and a source `[N, S, E]`, which the encoder
+    /// maps to the memory. `memory_masks` hide elements of the memory from the decoder.
     ///
     /// # Panics
     /// With the errors of [`try_forward`](Transformer::try_forward).
@@ -158,7 +158,7 @@ impl Transformer {
         unwrap(self.try_forward(source, target, source_masks, target_masks, memory_masks))
     }
 
-    /// [`forward`](Transformer::forward) as a result.
+    /// Returns the result of [`forward`](Transformer::forward), or its error.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].

@@ -1,4 +1,4 @@
-//! A compiled step trains what it seems to train: all parameters, or it is refused and says which it would leave out.
+//! A compiled step trains all parameters, or compiling is an error that names those it would leave out.
 
 use crate::models::*;
 use pellucid_nn::graph::*;
@@ -20,7 +20,7 @@ fn lazy() -> Sequential {
     sequential![Linear::lazy(16), Relu, BatchNorm1d::lazy(), Linear::lazy(CLASSES)]
 }
 
-/// The names in a refusal.
+/// The names in an `UntrainedParameters` error.
 #[track_caller]
 fn untrained<T>(result: Result<T>) -> Vec<String> {
     match result {
@@ -53,12 +53,12 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
             empty.set_lr(0.01);
             hand.set_lr(0.01);
         }
-        // The second shape has the same optimizer, and its state goes by the model's names.
+        // The second shape has the same optimizer, whose state uses the model's names.
         trainer.compile(&[4, 6]).unwrap();
         let state = empty.state_dict();
         assert!(state.contains_key("state.0.weight.mean") && state.contains_key("state.3.bias.square"), "{state:?}");
         empty.load_state_dict(&state).unwrap();
-        // Later parameters join those that it was filled with.
+        // Parameters that are added later follow the filled ones.
         drop(trainer);
         let mut empty = empty;
         empty.add_params(vec![Parameter::new(Tensor::ones([2], DType::F32))]).unwrap();
@@ -68,7 +68,7 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
 }
 
 #[test]
-fn a_sequential_fills_and_builds_too() {
+fn sequential_compile_fills_and_builds() {
     let (model, loss, optimizer) = (lazy(), CrossEntropyLoss::default(), adamw(vec![]));
     let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
     let mut step = model.compile(&[BATCH, 6], options).unwrap();
@@ -81,7 +81,7 @@ fn a_sequential_fills_and_builds_too() {
 }
 
 #[test]
-fn half_and_double_models_are_filled() {
+fn half_and_double_precision_models_are_filled() {
     for (dtype, state) in [(DType::BF16, DType::F32), (DType::F64, DType::F64)] {
         let model = init::in_dtype(dtype, mlp);
         let boxed: Box<dyn Optimizer> = Box::new(adamw(vec![]));
@@ -112,24 +112,24 @@ fn an_optimizer_of_another_model_is_refused() {
         let (x, y) = batch(&[BATCH, 6], 1);
         assert_eq!(untrained(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream.clone())), all);
         assert!(model.parameters().iter().chain(&other.parameters()).all(|p| p.grad().is_none()));
-        // Where untrained parameters are allowed, a step that trains nothing still is not.
+        // A step that trains nothing is an error, even if untrained parameters are allowed.
         let mut allowed = trainer().allow_untrained_parameters();
         let refused = match allowed.compile(&[BATCH, 6]) {
             Err(error) => error,
             Ok(_) => allowed.step(&x, &y).unwrap_err(),
         };
-        assert!(refused.to_string().contains("train nothing"), "{refused}");
-        // An optimizer that was made before the layers were replaced.
+        assert!(refused.to_string().contains("nothing would be trained"), "{refused}");
+        // An optimizer that was created before the layers were replaced.
         let mut replaced = mlp();
         let optimizer = sgd(&replaced, 0.1, 0.0);
         replaced = mlp();
         let refused = GraphTrainer::new(&replaced, &loss, optimizer, 0).compile(&[BATCH, 6]).err().unwrap();
-        assert!(refused.to_string().contains("another model's, or were replaced"), "{refused}");
+        assert!(refused.to_string().contains("belong to another model, or were replaced"), "{refused}");
     }
 }
 
 #[test]
-fn parameters_that_no_optimizer_has_are_named_or_allowed() {
+fn untrained_parameters_are_named_or_allowed() {
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let some = Sgd::new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
     let options = || CompileOptions { loss: &loss, optimizer: &some, lt_bytes: 0, stream: None };
@@ -160,7 +160,7 @@ fn parameters_that_no_optimizer_has_are_named_or_allowed() {
 }
 
 #[test]
-fn frozen_parameters_need_no_optimizer_as_long_as_they_are_frozen() {
+fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
     for stream in streams() {
         let (model, loss) = (mlp(), CrossEntropyLoss::default());
         model.layers()[0].freeze();
@@ -196,7 +196,7 @@ impl Layer for Reading {
 }
 
 #[test]
-fn a_refused_compile_leaves_the_optimizer_empty() {
+fn a_failed_compile_leaves_the_optimizer_empty() {
     let (optimizer, loss) = (adamw(vec![]), CrossEntropyLoss::default());
     let compile = |model: &Sequential, update: &dyn Fn(&[Parameter]) -> Result<()>| {
         GraphTrainer::new(model, &loss, &optimizer, 0).before_update(|p| update(p)).compile(&[BATCH, 6]).map(drop)
@@ -204,7 +204,7 @@ fn a_refused_compile_leaves_the_optimizer_empty() {
     let reading = sequential![Linear::new(6, 6), Reading, Linear::new(6, CLASSES)];
     assert!(compile(&reading, &|_| Ok(())).is_err());
     assert!(optimizer.parameters().is_empty());
-    // Refused when it is recorded, after the optimizer was filled.
+    // The error occurs at recording, after the optimizer was filled.
     let model = mlp();
     let refuse = |_: &[Parameter]| Err(Error::invalid("test", "refused"));
     assert!(compile(&model, &refuse).is_err());
@@ -212,7 +212,7 @@ fn a_refused_compile_leaves_the_optimizer_empty() {
     optimizer.set_lr(0.5);
     compile(&model, &|_| Ok(())).unwrap();
     assert_eq!((optimizer.parameters().len(), optimizer.lr()), (4, 0.5));
-    // It has a model now, which is not this one.
+    // The optimizer now has the parameters of another model.
     assert_eq!(untrained(compile(&mlp(), &|_| Ok(()))).len(), 4);
     let state = optimizer.state_dict();
     let refused = adamw(vec![]).load_state_dict(&state).unwrap_err().to_string();
@@ -220,7 +220,7 @@ fn a_refused_compile_leaves_the_optimizer_empty() {
 }
 
 #[test]
-fn an_optimizer_that_cannot_be_filled_says_so() {
+fn an_optimizer_that_cannot_be_filled_returns_an_error() {
     let mut several = adamw(vec![]);
     several.add_group(vec![], AdamWOptions::default()).unwrap();
     let model = mlp();
@@ -257,7 +257,7 @@ fn parameters_of_a_loss_are_trained_or_named() {
     assert_eq!(untrained(refused).len(), adaptive.parameters().len());
 }
 
-/// Two handles over one storage have a gradient each: neither stands for the other.
+/// Two parameters over one storage have separate gradients.
 #[test]
 fn a_parameter_over_the_same_memory_is_another_parameter() {
     let model = Linear::new(6, 1);
@@ -279,13 +279,13 @@ fn a_parameter_over_the_same_memory_is_another_parameter() {
 }
 
 #[test]
-fn a_step_without_parameters_or_gradients_does_not_look_like_training() {
+fn a_step_without_parameters_or_gradients_is_reported() {
     let empty = adamw(vec![]);
     assert!(empty.try_step().unwrap_err().to_string().contains("no parameters"));
     let (model, other) = (mlp(), mlp());
     let (x, y) = batch(&[BATCH, 6], 1);
     let stranger = adamw(other.parameters());
-    // Eagerly nothing changes; a captured step would be that way forever.
+    // An eager step changes nothing; a captured one never would, so it is an error.
     stranger.step();
     let refused = capture(
         |i| {
@@ -321,7 +321,7 @@ impl Model<(Tensor, Tensor)> for Sum {
 }
 
 #[test]
-fn everything_may_be_borrowed_boxed_or_shared() {
+fn models_losses_and_optimizers_may_be_borrowed_boxed_or_shared() {
     let inputs = (Tensor::ones([4, 2], DType::F32), Tensor::ones([4, 3], DType::F32));
     let y = Tensor::zeros([4, 1], DType::F32);
     let (model, loss) = (Arc::new(Sum(Linear::new(2, 1), Linear::new(3, 1))), MseLoss::default());
@@ -349,7 +349,7 @@ fn everything_may_be_borrowed_boxed_or_shared() {
 }
 
 #[test]
-fn options_keep_what_is_done_before_the_update() {
+fn options_keep_before_update() {
     let (model, calls) = (mlp(), Cell::new(0));
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), 0)
         .before_update(|parameters| {

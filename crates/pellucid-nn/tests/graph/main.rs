@@ -2,11 +2,11 @@
 
 extern crate pellucid_nn as pellucid;
 
+mod changes_between_launches;
 mod coverage;
+mod errors;
 mod models;
-mod moved;
 mod paths;
 mod plan;
-mod refused;
 mod steps;
 mod trainer;

@@ -15,7 +15,7 @@ impl Layer for Mean {
     }
 }
 
-/// What is last along the axis 1.
+/// The last element along the axis 1.
 #[derive(Module)]
 pub(crate) struct Last;
 
@@ -63,7 +63,7 @@ pub(crate) const KINDS: [Kind; 4] = [
     ("lstm", lstm, &[BATCH, 5, 6]),
 ];
 
-/// A model whose parameters are there.
+/// Returns a model after `build`.
 pub(crate) fn made((_, make, shape): &Kind) -> Sequential {
     manual_seed(3);
     let model = make();
@@ -80,12 +80,12 @@ pub(crate) fn sgd(model: &Sequential, lr: f64, momentum: f64) -> Sgd {
     Sgd::new(model.parameters(), SgdOptions { lr, momentum, ..Default::default() }).unwrap()
 }
 
-/// Both ways to run a step: recorded, and eagerly because that was asked for.
+/// Both streams of a step: recorded and eager.
 pub(crate) fn streams() -> [Option<Stream>; 2] {
     [None, Some(Stream::eager(Device::cpu()))]
 }
 
-/// All bits of these.
+/// Returns all bytes of these tensors.
 pub(crate) fn bits(state: StateDict) -> Vec<(String, Vec<u8>)> {
     state.into_iter().map(|(name, tensor)| (name, tensor.to_bytes().unwrap())).collect()
 }

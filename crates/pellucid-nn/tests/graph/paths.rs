@@ -1,4 +1,4 @@
-//! Models with several ways through them: a recording for each, over one set of parameters, gradients and moments.
+//! Models with several paths: one recording for each, with the same parameters, gradients and moments.
 
 use crate::models::*;
 use pellucid_nn::graph::*;
@@ -7,7 +7,7 @@ use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
 use pellucid_nn::*;
 use pellucid_tensor::{Error, Tensor, manual_seed};
 
-/// All three kinds of choices in one model; `way` sets them.
+/// A model with all three kinds of choices, which `set` selects.
 fn model() -> Sequential {
     manual_seed(5);
     let branch = If::new((Linear::new(6, 6), Tanh), Linear::new(6, 6));
@@ -15,7 +15,7 @@ fn model() -> Sequential {
     sequential![branch, Repeat::new((Linear::new(6, 6), Tanh), 1), EarlyExit::new(stages).unwrap()]
 }
 
-/// Sets the choices, in the order of the walk.
+/// Sets the choices, in visiting order.
 fn set(model: &Sequential, ways: [usize; 3]) {
     let mut ways = ways.into_iter();
     let mut meet = |_: &str, part: Part<'_>| {
@@ -29,7 +29,7 @@ fn set(model: &Sequential, ways: [usize; 3]) {
 const WAYS: [[usize; 3]; 6] = [[1, 1, 1], [0, 1, 1], [1, 3, 0], [1, 1, 1], [0, 0, 0], [0, 1, 1]];
 
 #[test]
-fn a_layer_goes_the_way_that_the_host_chose() {
+fn a_layer_takes_the_path_that_the_host_selected() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = batch(&[BATCH, 6], 1).0;
     let (then, otherwise) = (Linear::new(6, 3), Linear::new(6, 2));
@@ -67,7 +67,7 @@ fn a_path_has_a_name_for_each_choice() {
     assert!(path_of(&mlp()).is_empty());
 }
 
-/// Steps along changing paths end where eager ones do, bit for bit: what a step does not use is not updated, and has no
+/// Steps along changing paths equal eager ones bit for bit: unused parameters are not updated and have no
 /// gradient.
 #[test]
 fn trainers_follow_the_path() {

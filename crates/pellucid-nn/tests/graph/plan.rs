@@ -1,4 +1,4 @@
-//! What a plan lists, and what asking for a buffer of it does.
+//! The buffers of a plan, and pinning of them.
 
 use crate::models::*;
 use pellucid_nn::graph::*;
@@ -23,7 +23,7 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     let ys: Vec<_> = plan.per_layer.iter().map(|layer| layer.y.shape().dims().to_vec()).collect();
     let image = vec![8, 4, 5, 5];
     assert_eq!(ys, [image.clone(), image.clone(), image.clone(), image.clone(), vec![8, 100], vec![8, 4]]);
-    // Only what goes into the activation is a pre-activation; data has no gradient.
+    // Only the input of an activation is a pre-activation; data has no gradient.
     let with_z: Vec<bool> = plan.per_layer.iter().map(|layer| layer.z.is_some()).collect();
     assert_eq!(with_z, [false, true, false, false, false, false]);
     let g_a: Vec<_> = plan.per_layer.iter().map(|layer| shape(layer.g_a.as_ref())).collect();
@@ -32,11 +32,11 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     let conv = &plan.per_layer[0];
     assert_eq!((shape(conv.g_w()), shape(conv.g_b())), (Some(vec![4, 2, 3, 3]), Some(vec![4])));
     assert_eq!(conv.g_w().unwrap().bytes(), 4 * 4 * 2 * 9);
-    // Every trained parameter is there, by the name that it has in the model.
+    // Every trained parameter is listed, by its name in the model.
     let planned: Vec<&str> = plan.grads().map(|(name, _)| name).collect();
     let own: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(planned, own);
-    // A mask is drawn for each element, and nothing for a view.
+    // Dropout has a mask as intermediate result; a view has none.
     assert!(plan.per_layer[3].work.as_ref().unwrap().bytes() >= 8 * 100);
     assert!(plan.per_layer[4].work.is_none());
     let LossBufs { d_y, out_shape, target } = &plan.loss;
@@ -95,7 +95,7 @@ fn no_gradient_is_forgotten_or_planned_twice() {
 }
 
 #[test]
-fn kinds_of_losses_say_their_targets() {
+fn losses_return_shape_and_dtype_of_their_targets() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let target = |kind: LossKind, dims: &[usize]| kind.target(&Shape::from(dims), DType::F32);
     assert_eq!(target(LossKind::SoftmaxCrossEntropy, &[8, 3]).unwrap(), ([8].into(), DType::I64));
@@ -116,7 +116,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     let collected = collect_params_from_plan(&model, &plan).unwrap();
     let exempt: Vec<bool> = collected.iter().map(|(_, _, exempt)| *exempt).collect();
     assert_eq!(exempt, [false, true, false, true]);
-    // An optimizer of some of the parameters, and of one that is not the model's.
+    // An optimizer of some of the parameters, and of one of another model.
     let [w, _, v, _] = &model.parameters()[..] else { panic!("four parameters") };
     let stranger = Parameter::new(Tensor::ones([2], DType::F32));
     let adam = Adam::new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
@@ -125,7 +125,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     assert_eq!(rebound.not_updated, ["0.bias", "2.bias"]);
     assert_eq!(rebound.not_planned, [1]);
     assert!(stranger.grad().is_none() && model.parameters()[1].grad().is_none());
-    // What the plan's buffer holds is what the optimizer reads.
+    // The optimizer reads the plan's buffer.
     let buffer = plan.per_layer[0].g_w().unwrap().pin().unwrap();
     let before = w.to_vec::<f32>();
     buffer.copy_(&Tensor::ones(w.shape(), DType::F32));
@@ -133,7 +133,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     assert!(w.to_vec::<f32>().iter().zip(before).all(|(now, before)| now < &before));
 }
 
-/// Every buffer that was asked for has after a launch what an eager pass computes.
+/// Every pinned buffer holds after a launch the value of an eager pass.
 #[test]
 fn pinned_buffers_have_the_values() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -164,10 +164,10 @@ fn pinned_buffers_have_the_values() {
             assert_eq!(found.to_vec::<f32>(), expected.to_vec::<f32>(), "{k}");
         }
         assert_eq!(exec.loss.item::<f32>(), value.item::<f32>());
-        // The recording says what it knows, and is too late to ask.
+        // Buffers of a recorded plan cannot be pinned.
         let recorded = &exec.plan().per_layer;
         assert_eq!(recorded[0].y.place(), &ArenaSlot::Owned);
-        // The last layer's output are the logits, which are a result; its gradient was asked for.
+        // The output of the last layer is the logits, a result; its gradient is pinned.
         match (exec.is_captured(), recorded[2].y.place(), recorded[2].g_w().unwrap().place()) {
             (true, ArenaSlot::Owned, ArenaSlot::Owned) | (false, ArenaSlot::Planned, ArenaSlot::Owned) => (),
             other => panic!("{other:?}"),
@@ -177,7 +177,7 @@ fn pinned_buffers_have_the_values() {
     }
 }
 
-/// Words and the scores of words by one table.
+/// An embedding and word scores that share one table.
 #[derive(Module)]
 struct Tied {
     words: Embedding,
@@ -194,10 +194,10 @@ impl Layer for Tied {
     }
 }
 
-/// Whatever makes a gradient makes it in the plan's buffer, be it several kernels: nothing is copied there, unless one value is
-/// two gradients.
+/// Every gradient is computed in the plan's buffer, even by several kernels; the only copy is of one
+/// value that is the gradient of two parameters.
 #[test]
-fn gradients_are_made_where_the_optimizer_reads_them() {
+fn gradients_are_computed_in_the_optimizers_buffers() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let words = Embedding::new(10, 6);
     let table = words.parameters().remove(0);
@@ -220,7 +220,7 @@ fn gradients_are_made_where_the_optimizer_reads_them() {
             launch.outputs.iter().any(|o| plan.names.get(&o.slot).is_some_and(|name| name == "gradient"))
         };
         let copies = |launch: &&Launch| launch.parts().contains(&"copy");
-        // Both biases of a recurrent layer's gates have one gradient.
+        // Both biases of a recurrent layer's gates have the same gradient.
         let expected = usize::from(*name == "lstm");
         let found = plan.launches.iter().filter(gradients).filter(copies).count();
         assert_eq!(found, expected, "{name}: {plan}");
@@ -228,7 +228,7 @@ fn gradients_are_made_where_the_optimizer_reads_them() {
     }
 }
 
-/// A layer without fields has no name of its own, and one that is called twice has one for both calls.
+/// A layer without fields has no name, and a layer that is called twice has one name for both calls.
 #[derive(Module)]
 struct Plain {
     first: Linear,
@@ -254,7 +254,7 @@ impl Layer for Plain {
 }
 
 #[test]
-fn layers_are_told_apart_by_their_calls() {
+fn layers_are_identified_by_their_calls() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (Plain::new(), CrossEntropyLoss::default());
     model.eval();
@@ -283,7 +283,7 @@ fn layers_are_told_apart_by_their_calls() {
 }
 
 #[test]
-fn a_recording_says_where_everything_is() {
+fn a_recording_locates_every_buffer() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let check = |name: &str, plan: &CapturePlan| {
         for layer in &plan.per_layer {
@@ -292,7 +292,7 @@ fn a_recording_says_where_everything_is() {
             for (part, buf) in parts.into_iter().chain([("work", layer.work.as_ref())]).chain(grads) {
                 let place = buf.map(Buf::place);
                 assert!(place != Some(&ArenaSlot::Planned), "{name}: {part} of {}", layer.name);
-                // What is nowhere is so for a reason, and what lies somewhere does so for a while.
+                // An elided buffer names a kernel, and an arena slot has a lifetime.
                 match place {
                     Some(ArenaSlot::Elided { by }) => assert!(!by.is_empty()),
                     Some(ArenaSlot::At { first, last, .. }) => assert!(first <= last),
@@ -334,7 +334,7 @@ fn a_plan_prints_and_adds_up() {
     }
 }
 
-/// A plan changes nothing: not a parameter, not a statistic, not the generator.
+/// Planning changes no parameter, no statistic, and not the generator.
 #[test]
 fn planning_changes_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();

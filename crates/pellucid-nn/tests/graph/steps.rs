@@ -1,4 +1,4 @@
-//! What a launch does: that of every kind of model is the eager step, bit for bit, and it goes down.
+//! Launches equal eager steps bit for bit for every kind of model, and reduce the loss.
 
 use crate::models::*;
 use pellucid_cpu::with_threads;
@@ -41,9 +41,9 @@ fn recording_changes_nothing() {
     }
 }
 
-/// The loss falls, and the parameters go against the gradient: Σ Δθ·g < 0.
+/// The loss decreases, and the update opposes the gradient: Σ Δθ·g < 0.
 #[test]
-fn a_step_goes_down() {
+fn a_step_reduces_the_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         for stream in streams() {
@@ -75,9 +75,9 @@ fn a_step_goes_down() {
     }
 }
 
-/// N launches, N launches of the step that runs eagerly, and N steps written by hand end in the same bits.
+/// N launches, N launches on an eager stream, and N hand-written steps end in the same bits.
 #[test]
-fn launches_are_eager_steps() {
+fn launches_equal_eager_steps() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     const STEPS: u64 = 5;
     for kind in &KINDS {
@@ -115,9 +115,9 @@ fn launches_are_eager_steps() {
     }
 }
 
-/// The same in other precisions, and with any number of threads.
+/// Launches equal eager steps in other precisions too, and with any number of threads.
 #[test]
-fn launches_are_eager_steps_in_every_precision() {
+fn launches_equal_eager_steps_in_every_precision() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let precisions =
         [(DType::F64, None), (DType::F16, None), (DType::BF16, None), (DType::F32, Some(DType::BF16))].into_iter();
@@ -153,7 +153,7 @@ fn adamw(model: &Sequential) -> AdamW {
     AdamW::new(model.parameters(), AdamWOptions::default()).unwrap()
 }
 
-/// A step without any of this; its loss before the update.
+/// Runs a hand-written step and returns its loss before the update.
 fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor, y: &Tensor) -> Tensor {
     optimizer.zero_grad();
     let value = loss::cross_entropy(&model.forward(x), y);
@@ -163,7 +163,7 @@ fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor, y: &Tensor
 }
 
 #[test]
-fn buffers_stay_where_they_are() {
+fn buffers_keep_their_memory() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = sgd(&model, 0.1, 0.9);
@@ -184,7 +184,7 @@ fn buffers_stay_where_they_are() {
     step.exec.captured().unwrap().verify().unwrap();
 }
 
-/// Who reads the print-out of a step finds everything by its name in the model and the optimizer.
+/// The print-out of a step uses the names of the model and the optimizer.
 #[test]
 fn a_recorded_step_prints_names() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -208,9 +208,9 @@ fn a_recorded_step_prints_names() {
     }
 }
 
-/// Of a batch, only the last launch's gradient is left: it does not add up.
+/// Gradients of several launches do not accumulate.
 #[test]
-fn each_launch_starts_from_no_gradient() {
+fn each_launch_starts_without_gradients() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, loss) = (mlp(), CrossEntropyLoss::default());
@@ -228,9 +228,9 @@ fn each_launch_starts_from_no_gradient() {
     }
 }
 
-/// Two launches of half a batch, added up, are one of the whole: on the same parameters, and once in two launches.
+/// Two accumulated launches of half a batch equal one of the whole, with one update in two launches.
 #[test]
-fn gradients_add_up_where_that_is_asked_for() {
+fn gradients_accumulate_over_launches() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, whole) = (made(&KINDS[0]), made(&KINDS[0]));
@@ -274,7 +274,7 @@ fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
     assert!(format!("{:?}", step.exec).contains("eagerly"));
     drop(step);
 
-    // A loss that can be planned, but is refused while a whole step is recorded, as a device would refuse it.
+    // A loss that can be planned, but returns an error at recording, as a device without capture does.
     let refusing = |logits: &Tensor, y: &Tensor| -> Result<Tensor> {
         if traced().is_some_and(|work| work.kernels > 2) {
             return Err(Error::DeviceUnavailable { device: "gpu".into(), reason: "no graphs".into() });
@@ -310,7 +310,7 @@ fn two_models_side_by_side() {
     let (after, first) = (bits(a.state_dict()), step_a.loss.item::<f32>());
     step_b.launch().unwrap();
     assert_eq!((bits(a.state_dict()), step_a.loss.item::<f32>()), (after.clone(), first));
-    // The same batch takes the other model where it took the first.
+    // On the same batch both models make the same step.
     b.load_state_dict(&a.state_dict()).unwrap();
     assert_eq!(bits(b.state_dict()), after);
     let gradients = |model: &Sequential| model.parameters().iter().map(|p| p.grad().unwrap()).collect::<Vec<_>>();

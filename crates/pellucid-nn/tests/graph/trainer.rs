@@ -1,4 +1,4 @@
-//! The trainer: what it launches, what it returns, and batches of several inputs.
+//! The trainer: steps, losses, and batches of several inputs.
 
 use crate::models::*;
 use pellucid_nn::graph::*;
@@ -39,9 +39,9 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
     }
 }
 
-/// Layers that were in evaluation stay there, the others are in training again.
+/// Layers in evaluation mode stay there; the others return to training mode.
 #[test]
-fn evaluating_leaves_the_modes_alone() {
+fn evaluating_restores_the_modes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Dropout::new(0.9), BatchNorm1d::new(6), Linear::new(6, CLASSES)];
     let mode = |model: &Sequential| -> Vec<bool> {
@@ -66,7 +66,7 @@ fn evaluating_leaves_the_modes_alone() {
 }
 
 #[test]
-fn a_trainer_that_was_not_compiled_or_for_other_shapes_refuses_a_step() {
+fn a_trainer_refuses_steps_before_compile_and_for_other_shapes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.0);
@@ -77,7 +77,7 @@ fn a_trainer_that_was_not_compiled_or_for_other_shapes_refuses_a_step() {
     trainer.step(&x, &y).unwrap();
     let half = (x.narrow(0, 0, 4), y.narrow(0, 0, 4));
     assert!(matches!(trainer.step(&half.0, &half.1), Err(Error::Layer { .. })));
-    // A shape that was compiled has a step of its own; the others are kept, over the same gradients.
+    // A compiled shape has its own step; the others are kept, with the same gradients.
     let gradient =
         |trainer: &GraphTrainer<'_, Sequential, CrossEntropyLoss, Sgd>| trainer.model().parameters()[0].grad().unwrap();
     let before = gradient(&trainer);
@@ -93,7 +93,7 @@ fn a_trainer_that_was_not_compiled_or_for_other_shapes_refuses_a_step() {
     assert_eq!(bits(trainer.model().state_dict()), state, "the learning rate is read by each launch");
 }
 
-/// A trainer keeps so many recorded steps; what went is recorded again, and trains on.
+/// A trainer keeps a limited number of recorded steps; a dropped one is recorded again and continues training.
 #[test]
 fn a_trainer_keeps_a_limited_number_of_recordings() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -109,7 +109,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     let counts = |stats: CacheStats| (stats.hits, stats.misses, stats.held);
     assert_eq!(counts(trainer.cache()), (0, 0, 2));
     let hand = sgd(&other, 0.1, 0.9);
-    // (The size, whether it is found.) What was used last is kept.
+    // (The size, whether it is found.) The most recently used ones are kept.
     let steps = [(2, true), (4, true), (4, true), (8, false), (4, true), (2, false), (4, true), (8, false), (8, true)];
     for (seed, (size, found)) in steps.into_iter().enumerate() {
         let (x, y) = batch(&[BATCH, 6], seed as u64);
@@ -151,10 +151,10 @@ fn gradients_are_clipped_before_the_update() {
         p.to_vec::<f32>().iter().zip(before).map(|(now, before)| (now - before).powi(2)).sum::<f32>()
     });
     assert!((moved.sum::<f32>().sqrt() - 1e-3).abs() < 1e-5);
-    assert_eq!(calls.get(), recorded, "a launch calls nobody");
+    assert_eq!(calls.get(), recorded, "a launch calls no host function");
 }
 
-/// Mixed precision with a scale that lies on the device: launches are the eager steps, skipped ones among them.
+/// Mixed precision with a scale on the device: launches equal eager steps, skipped ones included.
 #[test]
 fn mixed_precision_with_a_scaled_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -223,7 +223,7 @@ impl Model<BTreeMap<String, Tensor>> for Siamese {
     }
 }
 
-/// Losses of some steps, and the refusal of a batch that does not fit.
+/// Returns the losses of some steps, and the error for a batch of a wrong shape.
 fn several<X: Batch>(make: impl Fn(Tensor, Tensor) -> X) -> (Vec<f32>, String)
 where
     Siamese: Model<X>,

@@ -1,4 +1,4 @@
-//! Groups, names, state dicts, late parameters, buffers from outside.
+//! Parameter groups, names, state dicts, parameters that are added later, external gradient buffers.
 
 use crate::numbers::KINDS;
 use crate::{close, flat, parameters, set_gradients};
@@ -11,7 +11,7 @@ fn bits(optimizer: &dyn Optimizer) -> Vec<Vec<u8>> {
     parameters.chain(optimizer.state().iter().map(|(_, t)| t.to_bytes().unwrap())).collect()
 }
 
-/// Every optimizer resumes bit-equal from its snapshot, with its masters of half-width parameters too.
+/// Every optimizer resumes bit for bit from its snapshot, including master copies.
 #[test]
 fn all_kinds_resume_bit_equal() {
     for (kind, cases, make) in KINDS.iter().copied() {
@@ -40,7 +40,7 @@ fn all_kinds_resume_bit_equal() {
 }
 
 #[test]
-fn groups_have_rates_and_decays_of_their_own() {
+fn groups_have_their_own_rates_and_decays() {
     let [w, b]: [Parameter; 2] = parameters(false, DType::F64).try_into().unwrap();
     let mut both = AdamW::new(vec![w], AdamWOptions { lr: 0.1, weight_decay: 0.5, ..Default::default() }).unwrap();
     both.add_group(vec![b], AdamWOptions { lr: 0.02, weight_decay: 0.0, ..Default::default() }).unwrap();
@@ -77,7 +77,7 @@ fn biases_can_be_exempt_and_state_goes_by_name() {
     for name in ["groups.0.lr", "state.0.weight.step", "state.0.weight.mean", "state.2.bias.square"] {
         assert!(state.contains_key(name), "{name} is not in {:?}", state.keys());
     }
-    // Names, not positions: the other order of parameters takes the same state.
+    // State is matched by name: another order of parameters loads the same state.
     let mut turned = model.named_parameters();
     turned.reverse();
     AdamW::exempting(turned, options, AdamW::biases_and_norms).unwrap().load_state_dict(&state).unwrap();
@@ -86,7 +86,7 @@ fn biases_can_be_exempt_and_state_goes_by_name() {
 }
 
 #[test]
-fn a_state_dict_that_does_not_fit_changes_nothing() {
+fn a_mismatched_state_dict_changes_nothing() {
     let optimizer = Adam::new(parameters(false, DType::F64), AdamOptions::default()).unwrap();
     let mut state = optimizer.state_dict();
     state.remove("state.0.mean");
@@ -101,9 +101,9 @@ fn a_state_dict_that_does_not_fit_changes_nothing() {
     assert_eq!(optimizer.lr(), 1e-3);
 }
 
-/// An optimizer without parameters gets them later, and does what one does that had them at once.
+/// An optimizer whose parameters are added later equals one that had them from the start.
 #[test]
-fn parameters_may_come_later() {
+fn parameters_may_be_added_later() {
     let options = AdamOptions { lr: 0.1, ..Default::default() };
     for dtype in [DType::F32, DType::F64] {
         let at_once = Adam::new(parameters(false, dtype), options).unwrap();
@@ -120,12 +120,12 @@ fn parameters_may_come_later() {
         }
         assert_eq!(bits(&at_once), bits(&late));
     }
-    // A parameter's steps begin when it is there.
+    // A parameter's step count starts when it is added.
     let mut late = Adam::new(vec![], options).unwrap();
     assert!(matches!(late.try_step(), Err(Error::InvalidArgument { .. })), "there is nothing to train");
     late.add_params(parameters(false, DType::F64)).unwrap();
     assert_eq!(late.clock_tensor(1, "step").unwrap().item::<f64>(), 0.0);
-    // What cannot be added leaves all as it was.
+    // A failed addition changes nothing.
     let known = late.parameters()[0].clone();
     assert!(matches!(late.add_params(vec![known]), Err(Error::InvalidArgument { .. })));
     assert!(matches!(late.add_params(parameters(false, DType::F32)), Err(Error::DTypeMismatch { .. })));
@@ -151,13 +151,13 @@ fn frozen_parameters_have_no_state_until_they_need_it() {
 }
 
 #[test]
-fn gradients_can_live_in_buffers_from_outside() {
+fn gradients_can_be_stored_in_external_buffers() {
     let own = parameters(false, DType::F64);
     let optimizer = Sgd::new(own.clone(), SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
     let buffers: Vec<Tensor> = own.iter().map(|p| Tensor::zeros(p.shape(), DType::F64)).collect();
     optimizer.rebind_grads(&buffers).unwrap();
     let before = flat(&own);
-    // Written from outside, read by the step.
+    // Written by the test, read by the step.
     buffers[0].copy_(&Tensor::full([3, 2], 2.0, DType::F64));
     optimizer.step();
     let expected: Vec<f64> = before.iter().enumerate().map(|(i, b)| if i < 6 { b - 1.0 } else { *b }).collect();
@@ -165,7 +165,7 @@ fn gradients_can_live_in_buffers_from_outside() {
     assert!(matches!(optimizer.rebind_grads(&buffers[..1]), Err(Error::InvalidArgument { .. })));
     let turned = [buffers[1].clone(), buffers[0].clone()];
     assert!(matches!(optimizer.rebind_grads(&turned), Err(Error::ShapeMismatch { .. })));
-    // Zeros are written where they lie.
+    // Zeros are written in place.
     optimizer.zero_grad_with(false);
     assert_eq!(buffers[0].to_vec::<f64>(), [0.0; 6]);
     optimizer.zero_grad_with(true);
@@ -246,9 +246,9 @@ fn options_out_of_range_are_refused() {
     );
 }
 
-/// A gradient that is left from before a parameter was frozen moves it no more, nor does its momentum or its decay.
+/// An old gradient of a frozen parameter does not change it, nor do its momentum and its decay.
 #[test]
-fn frozen_parameters_stay_though_a_gradient_is_left() {
+fn frozen_parameters_with_old_gradients_are_unchanged() {
     let options = SgdOptions { lr: 0.1, momentum: 0.9, weight_decay: 0.1, ..Default::default() };
     let [p, q] = [1.0, 2.0].map(|x| Parameter::new(Tensor::from([x])));
     let optimizer = Sgd::new(vec![p.clone(), q.clone()], options).unwrap();
@@ -261,7 +261,7 @@ fn frozen_parameters_stay_though_a_gradient_is_left() {
     let velocity = |name: &str| (state[name].item::<f64>(), optimizer.state_dict()[name].item::<f64>());
     assert_eq!(velocity("state.0.velocity").0, velocity("state.0.velocity").1);
     assert_ne!(velocity("state.1.velocity").0, velocity("state.1.velocity").1);
-    // L-BFGS, whose closure may leave old gradients as they are.
+    // L-BFGS, with a closure that keeps old gradients.
     let mut closure = || {
         q.zero_grad();
         let loss = (&*p * &*q).square().sum(..);

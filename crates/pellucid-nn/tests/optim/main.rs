@@ -1,14 +1,14 @@
-//! Optimizers, schedules and what stands around a step.
+//! Optimizers, schedules, clipping, loss scaling and averages.
 
 mod arguments;
-mod around;
-mod general;
+mod clip_scaler_average;
 mod groups;
-mod half;
+mod half_precision;
 mod numbers;
 mod papers;
-mod replayed;
+mod replay;
 mod schedules;
+mod sgd_adamw;
 
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::Optimizer;
@@ -28,7 +28,7 @@ fn gradient(p: &Tensor, t: f64) -> Tensor {
     (p - target) * 0.5 + (p * 2.0 + 0.3 * t).cos()
 }
 
-/// Gives all parameters their gradients of step `t`.
+/// Sets the gradients of all parameters in step `t`.
 fn set_gradients(optimizer: &dyn Optimizer, t: f64) {
     let _guard = no_grad();
     for p in optimizer.parameters() {
@@ -36,7 +36,7 @@ fn set_gradients(optimizer: &dyn Optimizer, t: f64) {
     }
 }
 
-/// All values, one parameter after the other.
+/// Returns all values, concatenated.
 fn flat(parameters: &[Parameter]) -> Vec<f64> {
     parameters.iter().flat_map(|p| p.to_vec::<f64>()).collect()
 }
@@ -49,7 +49,7 @@ fn close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-/// The numbers of a fixture's line.
+/// Parses the numbers of a fixture's line.
 fn numbers_of<'a>(fields: impl Iterator<Item = &'a str>) -> Vec<f64> {
     fields.map(|f| f.parse().expect("a number")).collect()
 }

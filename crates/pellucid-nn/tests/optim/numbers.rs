@@ -1,4 +1,4 @@
-//! Every optimizer that PyTorch has against its numbers, over 50 steps and several sets of options.
+//! Every optimizer that PyTorch has against its values, over 50 steps and several sets of options.
 
 use crate::{close, flat, numbers_of, parameters, set_gradients};
 use pellucid_nn::Parameter;
@@ -11,7 +11,7 @@ pub(crate) type Make = fn(Vec<Parameter>, usize) -> Box<dyn Optimizer>;
 macro_rules! kinds {
     ($($name:literal: $kind:ident($options:ident { $($of:ident: $all:expr),* })
         [$({ $($field:ident: $value:expr),* }),* $(,)?];)*) => {
-        /// Every kind of optimizer, how many cases it has, and how one is made.
+        /// Every kind of optimizer, its number of cases, and its constructor.
         pub(crate) const KINDS: &[(&str, usize, Make)] = &[$((
             $name,
             [$(stringify!({ $($field),* })),*].len(),
@@ -81,7 +81,7 @@ kinds! {
     ];
 }
 
-/// Kinds that PyTorch has not: `papers.rs` has their numbers.
+/// Kinds that PyTorch does not have: `papers.rs` tests them.
 const PAPERS: [&str; 2] = ["lion", "lamb"];
 
 /// The kinds of the fixtures.
@@ -100,7 +100,7 @@ fn fixture() -> BTreeMap<(&'static str, usize), Vec<f64>> {
 }
 
 #[test]
-fn fifty_steps_are_pytorchs() {
+fn fifty_steps_match_pytorch() {
     let fixture = fixture();
     for (kind, cases, make) in in_pytorch() {
         for case in 0..cases {
@@ -121,9 +121,9 @@ fn fifty_steps_are_pytorchs() {
     }
 }
 
-/// Every parameter counts its own steps: one that is added late, or has no gradient now and then, is PyTorch's.
+/// Every parameter counts its own steps, as in PyTorch, if it is added late or lacks a gradient in some steps.
 #[test]
-fn parameters_that_come_late_are_pytorchs() {
+fn parameters_that_are_added_late_match_pytorch() {
     let fixture = fixture();
     for (kind, cases, make) in in_pytorch().filter(|(kind, ..)| *kind != "muon") {
         for case in 0..cases {
@@ -149,9 +149,9 @@ fn parameters_that_come_late_are_pytorchs() {
     }
 }
 
-/// Rprop's first steps are as long as the rate is then, not as it was when the optimizer was made.
+/// Rprop's initial step size is the learning rate at the first step, not at construction.
 #[test]
-fn rprop_begins_with_the_rate_of_its_first_step() {
+fn rprop_starts_with_the_rate_of_its_first_step() {
     let options = RpropOptions { lr: 0.1, ..Default::default() };
     let (early, late) = (
         Rprop::new(parameters(false, DType::F64), options).unwrap(),
@@ -168,9 +168,9 @@ fn rprop_begins_with_the_rate_of_its_first_step() {
     assert_eq!(flat(early.parameters()), flat(late.parameters()));
 }
 
-/// In `f32` the same numbers, as far as 24 bits reach, where the descent does not fork.
+/// `f32` gives the same values within its precision, unless rounding changes a branch.
 #[test]
-fn single_precision_follows() {
+fn single_precision_matches() {
     let fixture = fixture();
     for (kind, cases, make) in in_pytorch().filter(|(kind, ..)| !["rprop", "rmsprop"].contains(kind)) {
         for case in 0..cases {
@@ -186,7 +186,7 @@ fn single_precision_follows() {
 }
 
 #[test]
-fn lbfgs_is_pytorchs() {
+fn lbfgs_matches_pytorch() {
     let fixture = fixture();
     let cases = [
         LbfgsOptions { lr: 0.3, max_iter: 4, ..Default::default() },
@@ -210,7 +210,7 @@ fn lbfgs_is_pytorchs() {
         for t in 1..=5 {
             let name = format!("lbfgs.{case}");
             let expected = &fixture[&(name.as_str(), t)];
-            // A snapshot in the middle goes on in another optimizer.
+            // Another optimizer continues from a snapshot.
             if t == 3 {
                 let state = optimizer.state_dict();
                 optimizer = Box::new(Lbfgs::new(own.clone(), LbfgsOptions { lr: 9.0, ..options }).unwrap());
@@ -225,7 +225,7 @@ fn lbfgs_is_pytorchs() {
 }
 
 #[test]
-fn lbfgs_refuses_what_does_not_fit() {
+fn lbfgs_refuses_invalid_arguments() {
     use pellucid_tensor::{Error, capture, unwrap};
     assert!(matches!(Lbfgs::new(vec![], LbfgsOptions::default()), Err(Error::InvalidArgument { .. })));
     let own = parameters(false, DType::F64);
@@ -244,7 +244,7 @@ fn lbfgs_refuses_what_does_not_fit() {
         unwrap(optimizer.try_step_with(&mut loss));
     };
     assert!(matches!(capture(step, &[]), Err(Error::ReadInCapture { .. })));
-    // What it cannot do as an optimizer, and what it can.
+    // Its unsupported and supported operations as an `Optimizer`.
     assert!(matches!(optimizer.try_step(), Err(Error::InvalidArgument { .. })));
     assert!(matches!(optimizer.add_params(parameters(false, DType::F64)), Err(Error::InvalidArgument { .. })));
     assert!(matches!(optimizer.set_grad_scale(Some(Tensor::from(2.0))), Err(Error::InvalidArgument { .. })));
@@ -253,7 +253,7 @@ fn lbfgs_refuses_what_does_not_fit() {
     assert_eq!((optimizer.lr(), optimizer.groups(), optimizer.momentum(0)), (0.25, 1, None));
 }
 
-/// One that needs no closure takes a step after calling it.
+/// Other optimizers run one step after calling the closure.
 #[test]
 fn a_step_with_a_closure_is_a_step() {
     let make = || Adam::new(parameters(false, DType::F64), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();

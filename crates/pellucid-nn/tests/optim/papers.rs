@@ -1,10 +1,10 @@
-//! Optimizers that PyTorch has not, against their papers' algorithms in plain `f64`.
+//! Optimizers that PyTorch does not have, against their papers' algorithms in plain `f64`.
 
 use crate::{close, flat, gradient, parameters, set_gradients};
 use pellucid_nn::optim::{Lamb, LambOptions, Lion, LionOptions, Optimizer};
 use pellucid_tensor::{DType, Tensor};
 
-/// Fifty steps of `update` (parameter, gradient, step) for each parameter on its own.
+/// Runs fifty steps of `update` (parameter, gradient, step) for each parameter.
 fn by_hand(mut update: impl FnMut(usize, &mut Vec<f64>, &[f64], i32)) -> Vec<f64> {
     let mut values: Vec<Vec<f64>> = parameters(false, DType::F64).iter().map(|p| p.to_vec()).collect();
     for t in 1..=50 {
@@ -26,7 +26,7 @@ fn run(optimizer: &dyn Optimizer) -> Vec<f64> {
 
 /// Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2.
 #[test]
-fn lion_is_its_paper() {
+fn lion_matches_its_paper() {
     for options in [
         LionOptions { lr: 0.01, ..Default::default() },
         LionOptions { lr: 0.02, betas: (0.8, 0.95), weight_decay: 0.3, maximize: false },
@@ -49,7 +49,7 @@ fn lion_is_its_paper() {
 
 /// You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2 with φ(z) = z.
 #[test]
-fn lamb_is_its_paper() {
+fn lamb_matches_its_paper() {
     let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
     for options in [
         LambOptions { lr: 0.05, ..Default::default() },
@@ -77,7 +77,7 @@ fn lamb_is_its_paper() {
     }
 }
 
-/// Where a norm is 0 the ratio is 1: parameters that begin at 0 can move.
+/// If a norm is 0 the ratio is 1, so that parameters that start at 0 can change.
 #[test]
 fn lamb_moves_from_zero() {
     let p = pellucid_nn::Parameter::new(Tensor::zeros([2], DType::F64));

@@ -98,7 +98,7 @@ fn names() -> Vec<&'static str> {
 }
 
 #[test]
-fn rates_are_pytorchs_in_every_epoch() {
+fn rates_match_pytorch_in_every_epoch() {
     let fixture = fixture();
     assert!(names().len() > 20);
     for name in names() {
@@ -111,7 +111,7 @@ fn rates_are_pytorchs_in_every_epoch() {
             rows[1].push(optimizer.group_lr(1));
             rows[2].push(optimizer.momentum(0).unwrap());
             assert_eq!(scheduler.last_lr(), [optimizer.group_lr(0), optimizer.group_lr(1)]);
-            // A snapshot in the middle goes on in another scheduler.
+            // Another scheduler continues from a snapshot.
             if epoch == 4 {
                 let state = scheduler.state_dict();
                 scheduler = Scheduler::new(schedule(name), &two_groups()).unwrap();
@@ -129,7 +129,7 @@ fn rates_are_pytorchs_in_every_epoch() {
 }
 
 #[test]
-fn jumps_are_pytorchs() {
+fn jumps_match_pytorch() {
     let fixture = fixture();
     let closed: Vec<_> = fixture.keys().filter(|(_, kind)| *kind == "closed").collect();
     assert_eq!(closed.len(), 9);
@@ -149,7 +149,7 @@ fn jumps_are_pytorchs() {
 }
 
 #[test]
-fn plateaus_are_pytorchs() {
+fn plateaus_match_pytorch() {
     let fixture = fixture();
     let measured =
         [1.0, 0.9, 0.9, 0.95, 0.9, 0.5, 0.6, 0.6, 0.6, 0.6, 0.49999, 0.7, 0.7, 0.7, 0.7, 0.7, 0.4, 0.3, 0.3, 0.3];
@@ -183,9 +183,9 @@ fn plateaus_are_pytorchs() {
     assert!(matches!(ReduceOnPlateau::new(grows), Err(Error::InvalidArgument { .. })));
 }
 
-/// One cycle moves Adam's β₁, bias corrections included.
+/// One cycle changes Adam's β₁, bias corrections included.
 #[test]
-fn a_cycle_moves_the_first_moment() {
+fn a_cycle_changes_the_first_beta() {
     let options = AdamWOptions { lr: 0.05, ..Default::default() };
     let optimizer = AdamW::new(parameters(false, DType::F64), options).unwrap();
     let mut scheduler = Scheduler::new(OneCycle::new(0.1, 20), &optimizer).unwrap();
@@ -198,7 +198,7 @@ fn a_cycle_moves_the_first_moment() {
 }
 
 #[test]
-fn what_has_no_momentum_is_refused() {
+fn optimizers_without_momentum_are_refused() {
     let plain = Sgd::new(parameters(false, DType::F64), SgdOptions::default()).unwrap();
     let adagrad = Adagrad::new(parameters(false, DType::F64), AdagradOptions::default()).unwrap();
     let cycle = || OneCycle::new(0.1, 20);
@@ -210,7 +210,7 @@ fn what_has_no_momentum_is_refused() {
 
 /// Vaswani et al. 2017: d^(−½)·min(t^(−½), t·w^(−3/2)).
 #[test]
-fn noam_is_its_paper() {
+fn noam_matches_its_paper() {
     let optimizer = Sgd::new(parameters(false, DType::F64), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
     let mut scheduler = Scheduler::new(Noam { width: 512, warmup: 10 }, &optimizer).unwrap();
     for t in 1..=30 {
@@ -222,7 +222,7 @@ fn noam_is_its_paper() {
 }
 
 #[test]
-fn a_warmup_ends_in_the_whole_rate_alone_or_chained() {
+fn a_warmup_ends_in_the_full_rate_alone_or_chained() {
     let optimizer = two_groups();
     let both = Chained::new(vec![Box::new(Warmup { steps: 4 }), Box::new(Exponential { gamma: 0.5 })]);
     let mut chained = Scheduler::new(both, &optimizer).unwrap();
@@ -238,9 +238,9 @@ fn a_warmup_ends_in_the_whole_rate_alone_or_chained() {
     }
 }
 
-/// PyTorch's numbers; a line that ends at 0 may pass it by a rounding.
+/// PyTorch's values; a linear schedule that ends at 0 may go below it by rounding.
 #[test]
-fn rates_below_zero_are_followed_and_others_refused() {
+fn negative_rates_are_used_and_non_finite_ones_refused() {
     let optimizer = two_groups();
     let mut falls = Scheduler::new(Lambda::new(|epoch| 1.0 - epoch as f64), &optimizer).unwrap();
     (0..3).for_each(|_| falls.step(&optimizer));
@@ -252,7 +252,7 @@ fn rates_below_zero_are_followed_and_others_refused() {
         (0..9).for_each(|_| scheduler.step(&optimizer));
         assert!(optimizer.lr().abs() < 1e-15, "{percent} %");
     }
-    // Nothing moves to what is no number.
+    // A non-finite rate changes nothing.
     let optimizer = two_groups();
     let breaks = |epoch| if epoch == 0 { 0.5 } else { f64::NAN };
     let mut scheduler =
@@ -262,7 +262,7 @@ fn rates_below_zero_are_followed_and_others_refused() {
     assert!(matches!(Scheduler::new(Lambda::new(|_| f64::NAN), &optimizer), Err(Error::InvalidArgument { .. })));
 }
 
-/// `CosineAnnealingWarmRestarts(T_0=3, T_mult=2, eta_min=0.01)` of PyTorch 2.15, `step(epoch)` with fractions.
+/// `CosineAnnealingWarmRestarts(T_0=3, T_mult=2, eta_min=0.01)` of PyTorch 2.15, `step(epoch)` with fractional epochs.
 #[test]
 fn warm_restarts_move_within_epochs() {
     let optimizer = two_groups();
@@ -282,10 +282,10 @@ fn warm_restarts_move_within_epochs() {
     }
 }
 
-/// A scheduler begins with the rates of epoch 0; one that is resumed has the optimizer where it was, whichever snapshot was
-/// loaded first.
+/// A new scheduler sets the rates of epoch 0. A resumed one keeps the optimizer's rates, whichever snapshot was loaded
+/// first.
 #[test]
-fn a_resumed_scheduler_leaves_the_optimizer_where_it_was() {
+fn a_resumed_scheduler_keeps_the_optimizers_rates() {
     let cycle = || OneCycle { pct_start: 0.1, ..OneCycle::new(0.1, 10) };
     let optimizer = two_groups();
     let mut scheduler = Scheduler::new(cycle(), &optimizer).unwrap();

@@ -1,4 +1,4 @@
-//! The file that `reference.py` writes, and how near is near enough.
+//! The file that `reference.py` writes, and tolerances.
 
 use pellucid_nn::StateDict;
 use pellucid_tensor::{DType, Tensor};
@@ -36,7 +36,7 @@ impl<'a> Reference<'a> {
         self.file.get(&key).unwrap_or_else(|| panic!("the reference has no {key}"))
     }
 
-    /// All tensors under a key, by the rest of their names.
+    /// Returns all tensors under a key, by the rest of their names.
     pub(crate) fn all(&self, key: &str) -> StateDict {
         let prefix = format!("{}/{key}/", self.name);
         let named = |(name, t): (&String, &Tensor)| Some((name.strip_prefix(&prefix)?.to_string(), t.clone()));
@@ -44,19 +44,19 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// cos 0, cos 1, ..: the gradient that outputs are given.
+/// Returns cos 0, cos 1, ..: the gradient of outputs.
 pub(crate) fn cosines(y: &Tensor) -> Tensor {
     let values: Vec<f64> = (0..y.size()).map(|i| (i as f64).cos()).collect();
     Tensor::new(values, y.shape()).to_dtype(y.dtype())
 }
 
-/// Equal to 1e-5 of the largest value, or of 1.
+/// Asserts equality within 1e-5 of the largest value, or of 1.
 #[track_caller]
 pub(crate) fn near(what: &str, ours: &Tensor, theirs: &Tensor) {
     nearer(what, ours, theirs, 1e-5);
 }
 
-/// Equal to this share of the largest value, or of 1.
+/// Asserts equality within this fraction of the largest value, or of 1.
 #[track_caller]
 pub(crate) fn nearer(what: &str, ours: &Tensor, theirs: &Tensor, tolerance: f64) {
     assert_eq!((ours.shape(), ours.dtype()), (theirs.shape(), theirs.dtype()), "{what}");

@@ -1,4 +1,4 @@
-//! Every layer against PyTorch's, on PyTorch's weights; and what every layer must be able to do besides.
+//! Every layer against PyTorch's values with PyTorch's weights, and properties that all layers share.
 
 use crate::file::{Reference, cosines, file, near};
 use crate::table::layers;
@@ -7,7 +7,7 @@ use pellucid_tensor::{Grad, Tensor, capture, grad, no_grad};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a check of every layer of the table, and says of all those that fail how.
+/// Runs a check for every layer of the table, and reports all failures.
 fn every_layer(check: impl Fn(&dyn Layer, &Reference<'_>)) {
     let file = file();
     let mut failed = Vec::new();
@@ -42,7 +42,7 @@ fn the_table_has_every_layer_of_the_reference() {
 }
 
 #[test]
-fn outputs_gradients_and_statistics_are_pytorchs() {
+fn outputs_gradients_and_statistics_match_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     every_layer(|layer, reference| {
         let x = reference.get("x").detach();
@@ -57,7 +57,7 @@ fn outputs_gradients_and_statistics_are_pytorchs() {
         inputs.extend(parameters.iter().map(|(name, p)| (format!("grad/{name}"), p.tensor())));
         let seeds = Grad { grad_outputs: vec![Some(cosines(&y))], ..Default::default() };
         let tensors: Vec<&Tensor> = inputs.iter().map(|(_, t)| *t).collect();
-        // Without a parameter and of integers there is nothing to differentiate.
+        // A layer of integers without parameters has no gradients.
         let gradients = if tensors.is_empty() { vec![] } else { grad(&[&y], &tensors, seeds).unwrap() };
         for ((name, _), gradient) in inputs.iter().zip(&gradients) {
             near(name, gradient, reference.get(name));
@@ -89,9 +89,9 @@ fn shapes_and_summaries_are_known_without_a_kernel() {
     });
 }
 
-/// In both modes, and with the statistics that are written.
+/// In both modes, with the updated statistics.
 #[test]
-fn a_captured_layer_does_what_the_eager_one_does() {
+fn a_captured_layer_equals_the_eager_one() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     every_layer(|layer, reference| {
         let x = reference.get("x");
@@ -120,7 +120,7 @@ fn a_captured_layer_does_what_the_eager_one_does() {
 }
 
 #[test]
-fn a_class_is_named_as_it_is_written() {
+fn a_class_is_the_name_of_its_type() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let class = |layer: &dyn Layer| layer.named_modules()[0].1.class();
     assert_eq!(class(&pellucid_nn::Conv2d::new(1, 1, 1)), "Conv2d");

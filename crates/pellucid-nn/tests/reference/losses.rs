@@ -1,4 +1,4 @@
-//! Every loss, with every set of options and every reduction, in double precision.
+//! Every loss with several sets of options and every reduction, in double precision.
 
 use crate::file::{Reference, file, nearer};
 use pellucid_nn::loss::{self, *};
@@ -34,7 +34,7 @@ fn ctc_of(reduction: Reduction, inputs: &Reference<'_>, loss: CtcLoss) -> (Tenso
     (loss, [logits.grad().unwrap()])
 }
 
-/// Names, options, and the inputs that have a gradient.
+/// The names, options, and differentiable inputs of all losses.
 #[rustfmt::skip]
 fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
     let weight = |inputs: &Reference<'_>| Some(inputs.get("weight").clone());
@@ -125,7 +125,7 @@ fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
 }
 
 #[test]
-fn values_and_gradients_are_pytorchs() {
+fn values_and_gradients_match_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
     let mut checked = 0;
@@ -149,9 +149,9 @@ fn values_and_gradients_are_pytorchs() {
     assert_eq!(checked, theirs, "the table has every option of the reference");
 }
 
-/// PyTorch's numbers for weights sin 0, sin 1, .. in each matrix and features cos 0, cos 1, ..
+/// PyTorch's values for weights sin 0, sin 1, .. in each matrix and features cos 0, cos 1, ..
 #[test]
-fn an_adaptive_softmax_is_pytorchs() {
+fn an_adaptive_softmax_matches_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let softmax = init::in_dtype(DType::F64, || AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 2.0).unwrap());
     let shapes: [(&str, &[usize]); 5] = [
@@ -188,9 +188,9 @@ fn an_adaptive_softmax_is_pytorchs() {
     assert!(matches!(AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 4.0), Err(Error::InvalidArgument { .. })));
 }
 
-/// PyTorch's numbers, of scores at two places of each sample.
+/// PyTorch's values, for scores at two positions of each sample.
 #[test]
-fn a_projected_cross_entropy_is_pytorchs() {
+fn a_projected_cross_entropy_matches_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let mut loss = init::in_dtype(DType::F64, || LinearCrossEntropyLoss::new(2, 3, &[2]).with_bias());
     loss.loss.label_smoothing = 0.1;
@@ -221,7 +221,7 @@ fn a_projected_cross_entropy_is_pytorchs() {
 
 /// The functions are the structs' defaults.
 #[test]
-fn a_function_is_its_loss_by_default() {
+fn a_function_equals_its_loss_with_defaults() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
     type Function = fn(&Tensor, &Tensor) -> Tensor;
@@ -268,7 +268,7 @@ fn a_function_is_its_loss_by_default() {
 }
 
 #[test]
-fn the_gradient_is_autograds_bit_for_bit() {
+fn the_gradient_equals_autograds_bit_for_bit() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let logits = Tensor::randn([7, 5], DType::F32).requires_grad_(true);
@@ -284,7 +284,7 @@ fn the_gradient_is_autograds_bit_for_bit() {
         let value = loss.forward(&logits, y);
         value.sum(..).backward();
         let (again, gradient) = {
-            // Where nothing is recorded there is a gradient all the same.
+            // The gradient is computed under no_grad() as well.
             let _off = pellucid_tensor::no_grad();
             loss.forward_with_grad(&logits, y)
         };
@@ -293,7 +293,7 @@ fn the_gradient_is_autograds_bit_for_bit() {
     }
 }
 
-/// A step by the loss's own gradient, captured and not, ends where one by the loss does.
+/// A step by the loss's own gradient equals one by `backward`, captured or not.
 #[test]
 fn the_gradient_goes_on_through_the_model_and_into_a_captured_step() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -331,7 +331,7 @@ fn the_gradient_goes_on_through_the_model_and_into_a_captured_step() {
 }
 
 #[test]
-fn two_shapes_and_integers_are_refused() {
+fn different_shapes_and_integers_are_refused() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (x, y) = (Tensor::ones([3, 1], DType::F32), Tensor::ones([3], DType::F32));
     let losses: [&dyn Loss; 8] = [
@@ -353,7 +353,7 @@ fn two_shapes_and_integers_are_refused() {
 }
 
 #[test]
-fn sums_and_means_are_told_apart_whatever_their_size() {
+fn sums_and_means_are_distinguished_at_any_magnitude() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     for scale in [1e-6, 1.0, 1e6] {
@@ -377,7 +377,7 @@ fn sums_and_means_are_told_apart_whatever_their_size() {
 }
 
 #[test]
-fn the_trial_changes_nothing_and_says_when_it_cannot_tell() {
+fn infer_grad_scale_changes_nothing_and_reports_undetermined_scales() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(4);
     let model = sequential![
@@ -388,7 +388,7 @@ fn the_trial_changes_nothing_and_says_when_it_cannot_tell() {
         Linear::new(12, 3),
     ];
     let (x, y) = (Tensor::randint(0, 10, [8, 2]), Tensor::randint(0, 3, [8]));
-    // A step is under way: there are gradients, and a graph that has saved parameters.
+    // During a step there are gradients, and a graph that has saved parameters.
     loss::cross_entropy(&model.forward(&x), &y).backward();
     let pending = loss::cross_entropy(&model.forward(&x), &y);
     let everything = || -> Vec<Vec<u8>> {
@@ -410,7 +410,7 @@ fn the_trial_changes_nothing_and_says_when_it_cannot_tell() {
     init::zeros_(&linear.weight);
     init::zeros_(linear.bias.as_ref().unwrap());
     let error = infer_grad_scale(&MseLoss::default(), &linear, &x, &y).unwrap_err();
-    assert!(error.to_string().contains("nothing can be told"), "{error}");
+    assert!(error.to_string().contains("so its scale is undetermined"), "{error}");
     assert!(matches!(
         infer_grad_scale(&MseLoss::default(), &linear, &Tensor::from(1.0f32), &y),
         Err(Error::ShapeMismatch { .. })

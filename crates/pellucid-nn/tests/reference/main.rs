@@ -1,8 +1,8 @@
-//! Layers and losses against PyTorch's, whose values are in `reference.safetensors`; and what all of them can do besides.
+//! Layers and losses against PyTorch, whose values are in `reference.safetensors`, and other checks of all of them.
 
 mod file;
 mod layers;
 mod losses;
 mod replay;
 mod table;
-mod two;
+mod two_inputs;

@@ -1,4 +1,4 @@
-"""Writes reference.safetensors: what PyTorch's layers and losses make of small inputs, and their gradients.
+"""Writes reference.safetensors: the outputs of PyTorch's layers and losses for small inputs, and their gradients.
 
     python crates/pellucid-nn/tests/reference/reference.py
 
@@ -192,7 +192,7 @@ def put(name, tensor):
 def layer(name, module, x):
     real = x.is_floating_point()
     for parameter in module.parameters():
-        # Not the ones and zeros that some start with, and the padding row 0 as it is.
+        # Random values instead of initial ones and zeros; the padding row 0 is kept.
         noise = 0.3 * torch.randn_like(parameter)
         if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             parameter.data.add_(noise)
@@ -251,7 +251,7 @@ def loss(name, inputs, by, options):
                 put(f"loss/{name}/{option}/{reduction}/{key}", leaves[key].grad)
 
 
-# Inputs that are weights, not arguments.
+# Weights of losses, which are options and not inputs.
 OPTIONAL = ["weight", "pos_weight"]
 
 torch.set_default_dtype(torch.float64)
@@ -344,14 +344,14 @@ loss("triplet_margin", TRIPLE, list(TRIPLE), {
 
 
 def ctc(**options):
-    """From logits: its gradient by logarithms of probabilities is not theirs alone in PyTorch, but minds what follows."""
+    """From logits: PyTorch's gradient with respect to log-probabilities assumes that log_softmax follows."""
     return lambda r: lambda logits, *others: nn.CTCLoss(reduction=r, **options)(logits.log_softmax(2), *others)
 
 
 CTC = {"logits": randn(7, 3, 5), "labels": torch.tensor([[1, 2, 2, 3], [3, 1, 1, 1], [2, 1, 1, 1]])}
 LENGTHS = {"input_lengths": torch.tensor([7, 6, 5]), "label_lengths": torch.tensor([4, 2, 1])}
 loss("ctc", CTC | LENGTHS, ["logits"], {"plain": ctc(), "blank": ctc(blank=4)})
-# The first has no alignment: it is longer than its steps.
+# The first labelling has no alignment: it is longer than its number of steps.
 loss("ctc_infinite", CTC | LENGTHS | {"input_lengths": torch.tensor([3, 6, 5])}, ["logits"], {"zero": ctc(zero_infinity=True)})
 loss("ctc_joined", CTC | LENGTHS | {"labels": torch.tensor([1, 2, 2, 3, 3, 1, 2])}, ["logits"], {"plain": ctc()})
 

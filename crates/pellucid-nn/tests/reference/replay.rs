@@ -1,4 +1,4 @@
-//! Layers with state in a whole training step: replayed, they end where the eager ones do, bit for bit.
+//! Layers with state in a whole training step: replayed steps equal eager ones bit for bit.
 
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;
@@ -31,7 +31,7 @@ fn model() -> Sequential {
 const STEPS: usize = 6;
 
 #[test]
-fn a_replayed_step_is_the_eager_one() {
+fn a_replayed_step_equals_the_eager_one() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(11);
     let batches: Vec<(Tensor, Tensor)> =

@@ -1,10 +1,10 @@
-//! The layers of `reference.py`, by the names that they have there.
+//! The layers of `reference.py`, by their names in it.
 
 use pellucid_nn::*;
 use pellucid_tensor::Tensor;
 use pellucid_tensor::ops::{AvgPoolDivisor, PadMode, Resample, ScatterReduceOp};
 
-/// Made anew, with first values that do not matter.
+/// Creates the layer; its initial values do not matter.
 #[rustfmt::skip]
 pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
     fn boxed(layer: impl Layer + 'static) -> Box<dyn Layer> {

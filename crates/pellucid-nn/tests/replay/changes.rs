@@ -1,4 +1,4 @@
-//! Whatever changes between launches is a tensor: one by one, the captured step sees it.
+//! Values that change between launches are tensors; each test checks that the captured step sees one of them.
 
 use crate::training::wave;
 use pellucid_nn::optim::schedule::{ReduceOnPlateau, ReduceOnPlateauOptions};
@@ -13,7 +13,7 @@ fn parameter(values: [f64; 2]) -> Parameter {
     Parameter::new(Tensor::from(values))
 }
 
-/// A step whose gradient is its input, and whose result is the parameter after it.
+/// Captures a step whose gradient is its input, and whose result is the updated parameter.
 fn descend<'a>(p: &'a Parameter, optimizer: &'a dyn Optimizer) -> Captured<'a> {
     let step = move |inputs: &[Tensor]| {
         optimizer.zero_grad();
@@ -71,7 +71,7 @@ fn the_momentum() {
 
 /// Adam's first step is its learning rate, whatever the gradient: only bias corrections make it so.
 #[test]
-fn the_step_count_and_what_follows_from_it() {
+fn the_step_count_and_its_bias_corrections() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
     let options = AdamWOptions { lr: 0.5, weight_decay: 0.0, eps: 1e-30, betas: (0.5, 0.5), ..Default::default() };
@@ -89,7 +89,7 @@ fn the_step_count_and_what_follows_from_it() {
     }
 }
 
-/// The mean of the first `t` numbers whose weights halve towards the past, divided by the sum of the weights.
+/// The mean of the first `t` numbers with weights that halve towards the past.
 fn mean(t: i32, g: [f64; 3]) -> f64 {
     let weight = |k: i32| 0.5f64.powi(t - k);
     (1..=t).map(|k| weight(k) * g[k as usize - 1]).sum::<f64>() / (1..=t).map(weight).sum::<f64>()
@@ -120,7 +120,7 @@ fn the_loss_scale_and_whether_a_step_is_skipped() {
 }
 
 #[test]
-fn how_much_is_clipped() {
+fn the_clipping_factor() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
     let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
@@ -158,9 +158,9 @@ fn running_statistics() {
     assert_eq!(layer.state_dict()["num_batches_tracked"].item::<i64>(), 4);
 }
 
-/// A generator that is restarted between two launches is the same generator.
+/// A generator that is reseeded between two launches restarts.
 #[test]
-fn where_the_generator_stands() {
+fn the_state_of_the_generator() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (layer, x) = (Dropout::new(0.5), Tensor::ones([40], DType::F32));
     let mut step = capture(|i| layer.forward(&i[0]), &[&x]).unwrap();
@@ -172,7 +172,7 @@ fn where_the_generator_stands() {
     assert_eq!((launch(), launch()), (first.clone(), second));
     manual_seed(7);
     assert_eq!(layer.forward(&x).to_vec::<f32>(), first);
-    // A launch goes on where eager work has left it.
+    // A launch continues the sequence of eager draws.
     let before = Generator::default().state().to_vec::<i64>();
     launch();
     assert_ne!(Generator::default().state().to_vec::<i64>(), before);
@@ -199,9 +199,9 @@ fn the_count_of_an_average() {
     assert_eq!(average.averages().next().unwrap().1.to_vec::<f64>(), [4.0, 8.0]);
 }
 
-/// What is loaded is written in place, so a captured step goes on from there: weights, and an optimizer's state.
+/// Loading writes in place, so a captured step continues from the loaded weights and optimizer state.
 #[test]
-fn state_dicts_that_are_loaded() {
+fn loaded_state_dicts() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(5);
     let make = || {
@@ -230,7 +230,7 @@ fn state_dicts_that_are_loaded() {
     }
 }
 
-/// A mode is a number of the host: `verify` finds that it has changed.
+/// A mode is a host value: `verify` detects its change.
 #[test]
 fn the_mode_of_a_model_is_verified() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -243,9 +243,9 @@ fn the_mode_of_a_model_is_verified() {
     assert_eq!(step.verify(), Ok(()));
 }
 
-/// A model may be dropped before the step that trains it: the step holds what it works on.
+/// A model may be dropped before its step, which holds its tensors.
 #[test]
-fn a_model_that_is_dropped_first() {
+fn a_step_outlives_its_model() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(6);
     let x = wave(&[4, 3], 0, DType::F32);
@@ -266,7 +266,7 @@ fn a_model_that_is_dropped_first() {
 }
 
 #[test]
-fn a_model_that_is_switched_to_evaluation_and_back_is_followed() {
+fn a_change_to_evaluation_and_back_is_followed() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (layer, x) = (Dropout::new(0.5), Tensor::ones([40], DType::F32));
     let mut step = capture(|i| layer.forward(&i[0]) + 0.0, &[&x]).unwrap();

@@ -1,13 +1,13 @@
-//! The proof of capture through the whole framework: training that is recorded once and launched many times, or run lazily,
-//! ends where eager training does, bit for bit: losses of every step, parameters, optimizer state, statistics, generator.
+//! Capture of whole trainings: recorded or lazy training ends in the same bits as eager training: losses of every step,
+//! parameters, optimizer state, statistics, generator.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `training` | what a training is, and the ways to run it |
+//! | `training` | a training, and the modes of running it |
 //! | `models` | trainings of several kinds, in `f32` and `f64`, alone and side by side |
-//! | `changes` | whatever changes between launches, one by one: the step sees it |
+//! | `changes` | one test for each value that may change between launches |
 
-// `#[derive(Module)]` names what it needs as `::pellucid::nn::..`.
+// `#[derive(Module)]` refers to `::pellucid::nn::..`.
 extern crate pellucid_nn as pellucid;
 
 mod changes;

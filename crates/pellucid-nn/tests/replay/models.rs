@@ -1,4 +1,4 @@
-//! Trainings of several kinds: N eager and N replayed steps end bit-equal.
+//! Trainings of several kinds: N eager and N replayed steps end in the same bits.
 
 use crate::training::{Training, Way, classes, run, same, wave};
 use pellucid_cpu::with_threads;
@@ -13,7 +13,7 @@ use pellucid_nn::{
 use pellucid_tensor::{DType, Tensor, autocast, capture, manual_seed, ops};
 use std::rc::Rc;
 
-/// The state dicts of a model, its optimizer and whatever else, with names of their own.
+/// Joins the state dicts of a model, its optimizer and others under prefixes.
 fn together(parts: &[(&str, StateDict)]) -> StateDict {
     let named = |(part, state): &(&str, StateDict)| {
         let part = part.to_string();
@@ -22,7 +22,7 @@ fn together(parts: &[(&str, StateDict)]) -> StateDict {
     parts.iter().flat_map(named).collect()
 }
 
-/// One step of a model, `zero_grad` to `step`, with nothing around.
+/// Returns one step of a model, from `zero_grad` to `step`.
 fn plain<M: Module + 'static, O: Optimizer + 'static>(
     model: M,
     optimizer: O,
@@ -47,7 +47,7 @@ fn plain<M: Module + 'static, O: Optimizer + 'static>(
     }
 }
 
-/// Two layers, descent with momentum.
+/// A model of two layers, trained by SGD with momentum.
 fn mlp(dtype: DType) -> Training {
     let model = init::in_dtype(dtype, || sequential![Linear::new(6, 9), Relu, Linear::new(9, 4)]);
     let options = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
@@ -56,7 +56,7 @@ fn mlp(dtype: DType) -> Training {
     plain(model, optimizer, |model, x, y| loss::cross_entropy(&model.forward(x), y), batch)
 }
 
-/// Convolutions with statistics and dropout; AdamW by a schedule, gradients clipped by their norm.
+/// A convolutional model with statistics and dropout, trained by AdamW with a schedule and clipped gradients.
 fn cnn(dtype: DType) -> Training {
     let model = init::in_dtype(dtype, || {
         sequential![
@@ -98,10 +98,10 @@ struct Gpt {
     head: Linear,
 }
 
-/// Micro-batches between two updates.
+/// The number of micro-batches between two updates.
 const MICRO: usize = 3;
 
-/// A transformer whose gradients add up over several launches before another step updates.
+/// A transformer whose gradients accumulate over several launches before another captured step updates.
 fn transformer(dtype: DType) -> Training {
     let model = init::in_dtype(dtype, || {
         let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
@@ -158,7 +158,7 @@ fn lstm(dtype: DType) -> Training {
     plain(model, optimizer, loss, batch)
 }
 
-/// Mixed precision with a loss scale, a clipped step that is skipped now and then, and an average of the weights.
+/// Mixed precision with a loss scale, clipping, skipped steps, and an average of the weights.
 fn mixed(_: DType) -> Training {
     let model = sequential![Linear::new(6, 8), Relu, Dropout::new(0.1), Linear::new(8, 4)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap();
@@ -203,7 +203,7 @@ fn mixed(_: DType) -> Training {
     }
 }
 
-/// Updates; of the transformer, each of several launches.
+/// The number of updates; each of the transformer's consists of several launches.
 const STEPS: usize = 200;
 
 #[test]
@@ -267,7 +267,7 @@ fn mixed_precision_with_scale_and_average() {
     assert!(number("scaler.scale") > 1024.0, "the scale has grown in between");
 }
 
-/// A model wide enough that kernels share their work among threads.
+/// A model wide enough that kernels run on several threads.
 fn wide(dtype: DType) -> Training {
     let model =
         init::in_dtype(dtype, || sequential![Linear::new(64, 192), Relu, Dropout::new(0.2), Linear::new(192, 64)]);
@@ -286,7 +286,7 @@ fn neither_threads_nor_replay_change_a_bit() {
     }
 }
 
-/// With one batch again and again and no dropout, training must get somewhere.
+/// With a fixed batch and no dropout, the loss must decrease.
 #[test]
 fn a_replayed_step_learns() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -1,4 +1,4 @@
-//! What a training is, and the ways to run it.
+//! A training, and the modes of running it.
 
 use pellucid_nn::StateDict;
 use pellucid_tensor::{DType, Generator, Tensor, capture, lazy, manual_seed};
@@ -6,29 +6,29 @@ use std::collections::HashSet;
 
 type Step = Box<dyn Fn(&[Tensor]) -> Tensor>;
 
-/// One model with all that trains it.
+/// A model, its optimizer and the steps of their training.
 pub(crate) struct Training {
-    /// What is recorded, each by itself.
+    /// The steps, each of which is captured separately.
     pub(crate) steps: Vec<Step>,
-    /// Which step launch `i` runs, and on what.
+    /// Returns the index of the step of launch `i`, and its inputs.
     pub(crate) launch: fn(DType, usize) -> (usize, Vec<Tensor>),
-    /// What the host does before launch `i`.
+    /// The host's action before launch `i`.
     pub(crate) before: Box<dyn Fn(usize)>,
-    /// Everything that training changes.
+    /// Returns all state that training changes.
     pub(crate) state: Box<dyn Fn() -> StateDict>,
 }
 
-/// How the steps are run.
+/// The mode of running the steps.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Way {
     Eager,
     Lazy,
     Replayed,
-    /// With other tensors made, kept for a while, and dropped between launches.
+    /// Replayed, while other tensors are created, kept for a while, and dropped between launches.
     Disturbed,
 }
 
-/// The bits of every loss, and of everything that training has changed at the end.
+/// The bytes of every loss, and of all state at the end.
 #[derive(PartialEq)]
 pub(crate) struct Seen {
     pub(crate) losses: Vec<Vec<u8>>,
@@ -40,7 +40,7 @@ impl Seen {
         Seen { losses, state: state_of(trainings) }
     }
 
-    /// Says where two runs part.
+    /// Panics at the first difference of two runs.
     #[track_caller]
     pub(crate) fn assert_is(&self, expected: &Seen, what: &str) {
         let step = self.losses.iter().zip(&expected.losses).position(|(a, b)| a != b);
@@ -59,7 +59,7 @@ fn state_of(trainings: &[Training]) -> Vec<(String, Vec<u8>)> {
     all.chain([generator]).map(|(name, t)| (name, t.to_bytes().unwrap())).collect()
 }
 
-/// Runs so many trainings side by side, a launch of each in turn.
+/// Runs several trainings side by side, one launch of each in turn.
 pub(crate) fn run(make: fn(DType) -> Training, dtype: DType, count: usize, launches: usize, way: Way) -> Seen {
     manual_seed(42);
     let trainings: Vec<Training> = (0..count).map(|_| make(dtype)).collect();
@@ -100,7 +100,7 @@ pub(crate) fn run(make: fn(DType) -> Training, dtype: DType, count: usize, launc
     Seen::of(losses, &trainings)
 }
 
-/// All ways end alike; the steps must differ to prove anything.
+/// Checks that all modes give the same results, and that losses change from step to step.
 pub(crate) fn same(make: fn(DType) -> Training, dtype: DType, launches: usize) {
     let eager = run(make, dtype, 1, launches, Way::Eager);
     let distinct: HashSet<_> = eager.losses.iter().collect();
@@ -111,7 +111,7 @@ pub(crate) fn same(make: fn(DType) -> Training, dtype: DType, launches: usize) {
         .assert_is(&run(make, dtype, 2, launches, Way::Eager), "two side by side");
 }
 
-/// Numbers that wave about, other ones for every launch.
+/// Sine values that differ from launch to launch.
 pub(crate) fn wave(shape: &[usize], launch: usize, dtype: DType) -> Tensor {
     let size: usize = shape.iter().product();
     let at = |i: usize| (0.4 + 1.7 * i as f64 + 0.9 * launch as f64).sin();

@@ -1,10 +1,10 @@
-//! Schedules that go from one rate to another along a curve.
+//! Schedules that change the learning rate along a curve.
 
 use super::{Anneal, At, PerGroup, Schedule, above_zero, not_negative};
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
-/// Linearly from one factor to another in `total` epochs.
+/// Linear change from one factor to another over `total` epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     /// The factor in epoch 0, in (0, 1]; PyTorch's default is 1/3.
@@ -37,7 +37,7 @@ impl Schedule for Linear {
     }
 }
 
-/// Down to 0 in `total` epochs, as (1 − t/T)^power.
+/// Polynomial decay to 0 over `total` epochs, (1 − t/T)^power.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Polynomial {
     /// The number T of epochs, above 0; PyTorch's default is 5.
@@ -64,7 +64,7 @@ impl Schedule for Polynomial {
     }
 }
 
-/// Along half a cosine to `floor` in `period` epochs, and back up in as many (Loshchilov & Hutter
+/// Cosine annealing: half a cosine down to `floor` over `period` epochs, and back up over as many (Loshchilov & Hutter
 /// 2017, without restarts).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cosine {
@@ -80,7 +80,7 @@ impl Schedule for Cosine {
         if at.epoch == 0 {
             return at.lr;
         }
-        // On the way up from the floor, where the quotient below would be 0/0.
+        // On the way up from the floor the quotient below would be 0/0.
         if at.epoch > self.period && (at.epoch - 1 - self.period).is_multiple_of(2 * self.period) {
             return at.lr + (at.base - self.floor) * (1.0 - (PI / period).cos()) / 2.0;
         }
@@ -98,20 +98,20 @@ impl Schedule for Cosine {
     }
 }
 
-/// Along half a cosine to `floor` again and again, each time in `multiple` times as many epochs (SGDR:
-/// Loshchilov & Hutter 2017).
+/// Cosine annealing with warm restarts (SGDR: Loshchilov & Hutter 2017): half a cosine to `floor`, repeatedly; each
+/// period is `multiple` times as long as the previous one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineWarmRestarts {
-    /// The epochs until the first restart, above 0.
+    /// The number of epochs before the first restart, above 0.
     pub first: usize,
-    /// By what a period is longer than the one before, at least 1; PyTorch's default is 1.
+    /// The ratio of successive periods, at least 1; PyTorch's default is 1.
     pub multiple: usize,
-    /// The rate that it goes down to.
+    /// The lowest rate.
     pub floor: f64,
 }
 
 impl CosineWarmRestarts {
-    /// The rate at a point of an epoch, whose whole part is the epoch's number, of a first rate.
+    /// Returns the rate at a fractional epoch for an initial rate.
     ///
     /// ```
     /// use pellucid_nn::optim::schedule::CosineWarmRestarts;
@@ -148,8 +148,8 @@ impl Schedule for CosineWarmRestarts {
     }
 }
 
-/// To one rate in `epochs` epochs, and then at it: for averages of weights (SWA: Izmailov et al. 2018; see
-/// [`AveragedModel`](crate::optim::AveragedModel)). It goes on from whatever rate there is when it begins.
+/// Annealing to a rate over `epochs` epochs, which then stays: for averages of weights (SWA: Izmailov et al. 2018; see
+/// [`AveragedModel`](crate::optim::AveragedModel)). It starts from the current rate.
 ///
 /// ```
 /// use pellucid_nn::Parameter;
@@ -165,16 +165,16 @@ impl Schedule for CosineWarmRestarts {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwaLr {
-    /// The rate at the end.
+    /// The final rate.
     pub swa_lr: PerGroup,
-    /// The number of epochs until then; 10.
+    /// The number of epochs of annealing; default 10.
     pub epochs: usize,
-    /// The curve; half a cosine.
+    /// The curve; default half a cosine.
     pub anneal: Anneal,
 }
 
 impl SwaLr {
-    /// To this rate in ten epochs.
+    /// Creates a schedule that anneals to this rate over ten epochs.
     pub fn new(swa_lr: impl Into<PerGroup>) -> SwaLr {
         SwaLr { swa_lr: swa_lr.into(), epochs: 10, anneal: Anneal::default() }
     }
@@ -183,11 +183,11 @@ impl SwaLr {
 impl Schedule for SwaLr {
     fn next(&self, at: At) -> f64 {
         let end = self.swa_lr.of(at.group);
-        // Without epochs it is there at once.
+        // With 0 epochs the final rate is reached at once.
         let epoch = if self.epochs == 0 { at.epoch.max(1) } else { at.epoch } as f64;
         let share = |epoch: f64| self.anneal.between(0.0, 1.0, (epoch / self.epochs.max(1) as f64).clamp(0.0, 1.0));
         let (before, now) = (share(epoch - 1.0), share(epoch));
-        // The rate from which the one before has come.
+        // The initial rate, recovered from the previous rate.
         let start = if before == 1.0 { end } else { (at.lr - before * end) / (1.0 - before) };
         end * now + start * (1.0 - now)
     }

@@ -1,28 +1,28 @@
-//! Schedules of schedules.
+//! Compositions of schedules.
 
 use super::{At, Schedule};
 use pellucid_tensor::Result;
 
-/// One schedule after another: each begins anew, in its own epoch 0, at its milestone.
+/// Schedules in sequence: each starts at its milestone, in its own epoch 0.
 pub struct Sequential {
     first: Box<dyn Schedule>,
-    /// With the epoch in which each takes over, in rising order.
+    /// The later schedules with their first epochs, in ascending order.
     others: Vec<(usize, Box<dyn Schedule>)>,
 }
 
 impl Sequential {
-    /// `first`, and the others from their epochs on.
+    /// Creates a sequence of `first` and the others from their epochs on.
     ///
     /// # Panics
-    /// If the epochs do not rise.
+    /// If the epochs do not ascend strictly.
     #[track_caller]
     pub fn new(first: impl Schedule + 'static, others: Vec<(usize, Box<dyn Schedule>)>) -> Sequential {
         let rises = others.windows(2).all(|w| w[0].0 < w[1].0);
-        assert!(rises, "sequential: each schedule must take over after the one before");
+        assert!(rises, "sequential: each schedule must start after the one before");
         Sequential { first: Box::new(first), others }
     }
 
-    /// The schedule that holds in an epoch, and that epoch as it counts; whether another one held before.
+    /// Returns the schedule of an epoch, the epoch counted from its start, and whether another schedule preceded it.
     fn holding(&self, epoch: usize) -> (&dyn Schedule, usize, bool) {
         match self.others.iter().rev().find(|(from, _)| *from <= epoch) {
             Some((from, schedule)) => (schedule, epoch - from, *from == epoch && epoch > 0),
@@ -58,11 +58,11 @@ impl Schedule for Sequential {
     }
 }
 
-/// Several schedules at once: each goes on from the rate that those before it have made.
+/// Several schedules at once: each changes the rate that the previous ones returned.
 pub struct Chained(Vec<Box<dyn Schedule>>);
 
 impl Chained {
-    /// All of these, in this order.
+    /// Creates a chain of these schedules, in this order.
     pub fn new(schedules: Vec<Box<dyn Schedule>>) -> Chained {
         Chained(schedules)
     }

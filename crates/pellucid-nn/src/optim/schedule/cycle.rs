@@ -1,4 +1,4 @@
-//! Schedules that rise and fall, and move the momentum the other way.
+//! Cyclical schedules, which change the momentum inversely.
 
 use super::{At, PerGroup, Schedule, above_zero};
 use pellucid_tensor::Result;
@@ -10,7 +10,7 @@ pub enum Anneal {
     /// Half a cosine.
     #[default]
     Cosine,
-    /// A line.
+    /// A straight line.
     Linear,
 }
 
@@ -23,35 +23,35 @@ impl Anneal {
     }
 }
 
-/// One cycle (Smith & Topin 2018): from `max_lr`/`div_factor` up to `max_lr`, and down to a
-/// `final_div_factor`-th of where it began; the momentum goes down and up. It does not use the
-/// optimizer's own rate. After the last of `total` epochs nothing moves any more.
+/// The one-cycle schedule (Smith & Topin 2018): from `max_lr`/`div_factor` up to `max_lr`, then down to the initial
+/// rate divided by `final_div_factor`; the momentum goes down and up. The optimizer's own rate is not used. After
+/// `total` epochs the rate stays constant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneCycle {
     /// The highest rate.
     pub max_lr: PerGroup,
     /// The number of epochs (or steps), above 0.
     pub total: usize,
-    /// The share of them in which the rate rises, in [0, 1]; 0.3.
+    /// The fraction of epochs in which the rate rises, in [0, 1]; default 0.3.
     pub pct_start: f64,
-    /// The curve; a cosine.
+    /// The curve; default cosine.
     pub anneal: Anneal,
-    /// Whether the momentum is moved; true.
+    /// Whether to change the momentum; default true.
     pub cycle_momentum: bool,
-    /// The lowest momentum; 0.85.
+    /// The lowest momentum; default 0.85.
     pub base_momentum: f64,
-    /// The highest momentum; 0.95.
+    /// The highest momentum; default 0.95.
     pub max_momentum: f64,
-    /// 25
+    /// The ratio of the highest and the initial rate; default 25.
     pub div_factor: f64,
-    /// 10000
+    /// The ratio of the initial and the final rate; default 10000.
     pub final_div_factor: f64,
-    /// Goes down to where it began in as many epochs as it rose in, and then to the end; false.
+    /// Whether to return to the initial rate in as many epochs as the rise, and then to the final rate; default false.
     pub three_phase: bool,
 }
 
 impl OneCycle {
-    /// The usual cycle with this highest rate in so many epochs.
+    /// Creates the default cycle with this highest rate and number of epochs.
     pub fn new(max_lr: impl Into<PerGroup>, total: usize) -> OneCycle {
         OneCycle {
             max_lr: max_lr.into(),
@@ -67,7 +67,7 @@ impl OneCycle {
         }
     }
 
-    /// The value in an epoch of what is `start`, `peak` and `end` at the ends of the phases.
+    /// Returns the value in an epoch of a quantity that is `start`, `peak` and `end` at the ends of the phases.
     fn value(&self, epoch: usize, start: f64, peak: f64, end: f64) -> f64 {
         let total = self.total as f64;
         let (rise, last) = (self.pct_start * total - 1.0, total - 1.0);
@@ -79,13 +79,13 @@ impl OneCycle {
         let (t, mut from) = (epoch.min(self.total.saturating_sub(1)) as f64, 0.0);
         for (i, &(to, a, b)) in phases.iter().enumerate() {
             if t <= to || i == phases.len() - 1 {
-                // A phase without epochs is over when it begins.
+                // A phase without epochs ends when it starts.
                 let done = if to == from { 1.0 } else { (t - from) / (to - from) };
                 return self.anneal.between(a, b, done);
             }
             from = to;
         }
-        unreachable!("the last phase takes every epoch")
+        unreachable!("the last phase contains all later epochs")
     }
 }
 
@@ -115,15 +115,15 @@ impl Schedule for OneCycle {
     }
 }
 
-/// How the height of a cycle follows from its number, or from the epoch.
+/// The scale of the height of a cycle, by the number of the cycle or by the epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum CyclicScale {
-    /// All cycles alike.
+    /// The same height for all cycles.
     #[default]
     Triangular,
-    /// Each half as high as the one before.
+    /// Half the height of the previous cycle.
     Triangular2,
-    /// Times γ in every epoch.
+    /// The factor γ in every epoch.
     ExpRange(f64),
     /// A function of the cycle, from 1.
     OfCycle(fn(f64) -> f64),
@@ -131,30 +131,30 @@ pub enum CyclicScale {
     OfEpoch(fn(f64) -> f64),
 }
 
-/// Up and down again and again (Smith 2017); the momentum goes down and up. It does not use the
-/// optimizer's own rate.
+/// The cyclical schedule (Smith 2017): up and down repeatedly; the momentum goes down and up. The optimizer's own rate
+/// is not used.
 #[derive(Clone, Debug)]
 pub struct Cyclic {
     /// The lowest rate.
     pub base_lr: PerGroup,
     /// The highest rate.
     pub max_lr: PerGroup,
-    /// The epochs in which a cycle rises, above 0; 2000.
+    /// The number of epochs in which a cycle rises, above 0; default 2000.
     pub up: usize,
-    /// The epochs in which it falls; as many if none are given.
+    /// The number of epochs in which it falls; `None` means as many.
     pub down: Option<usize>,
-    /// The height of the cycles.
+    /// The scale of the cycles' height.
     pub scale: CyclicScale,
-    /// Whether the momentum is moved; true.
+    /// Whether to change the momentum; default true.
     pub cycle_momentum: bool,
-    /// The lowest momentum; 0.8.
+    /// The lowest momentum; default 0.8.
     pub base_momentum: f64,
-    /// The highest momentum; 0.9.
+    /// The highest momentum; default 0.9.
     pub max_momentum: f64,
 }
 
 impl Cyclic {
-    /// Cycles of the same height between two rates.
+    /// Creates cycles of constant height between two rates.
     pub fn new(base_lr: impl Into<PerGroup>, max_lr: impl Into<PerGroup>) -> Cyclic {
         Cyclic {
             base_lr: base_lr.into(),
@@ -168,7 +168,7 @@ impl Cyclic {
         }
     }
 
-    /// How far up it is in an epoch, in [0, 1].
+    /// Returns the relative height in an epoch, in [0, 1].
     fn height(&self, epoch: usize) -> f64 {
         let up = self.up as f64;
         let total = up + self.down.unwrap_or(self.up) as f64;

@@ -1,21 +1,21 @@
-//! Schedules by factors: what the rate is multiplied by, and when.
+//! Schedules that multiply the rate by factors.
 
 use super::{At, Schedule, above_zero, not_negative};
 use pellucid_tensor::Result;
 
 /// A function of group and epoch.
-type Factor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
+type GroupFactor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
 
-/// The first rate times a function of the epoch.
-pub struct Lambda(Factor);
+/// The initial rate times a function of the epoch.
+pub struct Lambda(GroupFactor);
 
 impl Lambda {
-    /// One function for all groups.
+    /// Creates a schedule with one function for all groups.
     pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Lambda {
         Lambda(Box::new(move |_, epoch| factor(epoch)))
     }
 
-    /// A function of group and epoch.
+    /// Creates a schedule with a function of group and epoch.
     pub fn per_group(factor: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> Lambda {
         Lambda(Box::new(factor))
     }
@@ -31,16 +31,16 @@ impl Schedule for Lambda {
     }
 }
 
-/// The rate before times a function of the epoch.
-pub struct Multiplicative(Factor);
+/// The previous rate times a function of the epoch.
+pub struct Multiplicative(GroupFactor);
 
 impl Multiplicative {
-    /// One function for all groups; it is not asked for epoch 0.
+    /// Creates a schedule with one function for all groups; it is not called for epoch 0.
     pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Multiplicative {
         Multiplicative(Box::new(move |_, epoch| factor(epoch)))
     }
 
-    /// A function of group and epoch.
+    /// Creates a schedule with a function of group and epoch.
     pub fn per_group(factor: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> Multiplicative {
         Multiplicative(Box::new(factor))
     }
@@ -56,12 +56,12 @@ impl Schedule for Multiplicative {
     }
 }
 
-/// Times γ every `step_size` epochs.
+/// Step decay: a factor γ every `step_size` epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepDecay {
     /// The epochs from one decay to the next, above 0.
     pub step_size: usize,
-    /// γ
+    /// The factor γ.
     pub gamma: f64,
 }
 
@@ -81,12 +81,12 @@ impl Schedule for StepDecay {
     }
 }
 
-/// Times γ at every milestone; one that is listed twice counts twice.
+/// Step decay at milestones: a factor γ at each; a milestone that is listed twice counts twice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStep {
-    /// Epochs.
+    /// The epochs of the decays.
     pub milestones: Vec<usize>,
-    /// γ
+    /// The factor γ.
     pub gamma: f64,
 }
 
@@ -110,10 +110,10 @@ impl Schedule for MultiStep {
     }
 }
 
-/// Times γ in every epoch.
+/// Exponential decay: a factor γ in every epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exponential {
-    /// γ
+    /// The factor γ.
     pub gamma: f64,
 }
 
@@ -131,12 +131,12 @@ impl Schedule for Exponential {
     }
 }
 
-/// Times a factor until epoch `total`, and the whole rate from there on.
+/// A constant factor before epoch `total`, and the full rate from then on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constant {
-    /// In (0, 1]; PyTorch's default is 1/3.
+    /// The factor in (0, 1]; PyTorch's default is 1/3.
     pub factor: f64,
-    /// The first epoch with the whole rate; PyTorch's default is 5.
+    /// The first epoch with the full rate; PyTorch's default is 5.
     pub total: usize,
 }
 
@@ -154,10 +154,10 @@ impl Schedule for Constant {
     }
 }
 
-/// Linearly from 1/`steps` of the rate in epoch 0 to the whole rate, which stays.
+/// Linear warm-up from 1/`steps` of the rate in epoch 0 to the full rate, which stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Warmup {
-    /// The number of epochs until the rate is whole.
+    /// The number of epochs until the full rate.
     pub steps: usize,
 }
 
@@ -172,14 +172,14 @@ impl Schedule for Warmup {
     }
 }
 
-/// The schedule of the Transformer (Vaswani et al. 2017, section 5.3): the first rate times
-/// d^(−½)·min(t^(−½), t·w^(−3/2)) in step t = 1, 2, .., which is `epoch` + 1. A first rate of 1 gives
-/// the paper's.
+/// The Noam schedule of the Transformer (Vaswani et al. 2017, section 5.3): the initial rate times
+/// d^(−½)·min(t^(−½), t·w^(−3/2)) in step t = 1, 2, .., which is `epoch` + 1. The paper's initial rate
+/// is 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noam {
     /// The model's width d.
     pub width: usize,
-    /// The number w of steps in which the rate rises.
+    /// The number w of warm-up steps.
     pub warmup: usize,
 }
 

@@ -1,9 +1,9 @@
-//! Learning rates over time.
+//! Learning rate schedules.
 //!
-//! A [`Schedule`] says which learning rate follows which, as a function of the epoch (or of the step,
-//! if it moves on in every step); a [`Scheduler`] moves on and sets the rates of all of an optimizer's
-//! groups, each from its own first rate. Rates are host numbers that are written into the optimizer's
-//! 0-d tensors: move on between the launches of a captured step, not in it.
+//! A [`Schedule`] computes learning rates as a function of the epoch (or of the step, if it advances in every step). A
+//! [`Scheduler`] advances the epoch and sets the rates of all groups of an optimizer, each from its own initial rate.
+//! Rates are host numbers that are written into the optimizer's 0-d tensors: advance between the launches of a captured
+//! step, not in it.
 //!
 //! ```
 //! use pellucid_nn::optim::schedule::{Cosine, Linear, Scheduler, Sequential};
@@ -44,42 +44,42 @@ pub use plateau::{Mode, ReduceOnPlateau, ReduceOnPlateauOptions, Threshold};
 pub use scheduler::Scheduler;
 pub use warmup_cosine::CosineSchedule;
 
-/// Where a schedule is: one group in one epoch.
+/// The position of a schedule: one group in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct At {
-    /// The epoch that begins, from 0.
+    /// The epoch that starts, from 0.
     pub epoch: usize,
     /// The group.
     pub group: usize,
-    /// The group's first learning rate.
+    /// The group's initial learning rate.
     pub base: f64,
-    /// Its learning rate in the epoch before; in epoch 0, the first one.
+    /// The group's learning rate in the previous epoch; in epoch 0, the initial one.
     pub lr: f64,
 }
 
-/// Which learning rate follows which: the mathematics of a schedule, without any state. Names,
+/// The mathematics of a learning rate schedule, without state. Names,
 /// options and values are PyTorch's.
 pub trait Schedule: Send + Sync {
-    /// The learning rate of epoch `at.epoch`, made from the one before where that is how the schedule is
-    /// defined (its *chainable* form: it goes on from whatever others have made of the rate).
+    /// Returns the learning rate of epoch `at.epoch`. Where the schedule is defined recursively, it is computed from
+    /// the previous rate (the *chainable* form, which keeps the changes of other schedules).
     fn next(&self, at: At) -> f64;
 
-    /// The learning rate as a function of the epoch and the first rate alone, where there is one.
+    /// Returns the learning rate as a function of the epoch and the initial rate alone, if there is a closed form.
     fn closed(&self, _at: At) -> Option<f64> {
         None
     }
 
-    /// The learning rate where this schedule takes over from another one, in its epoch 0.
+    /// Returns the learning rate in epoch 0 of this schedule after another schedule.
     fn begin(&self, at: At) -> f64 {
         self.closed(at).unwrap_or_else(|| self.next(at))
     }
 
-    /// A group's first learning rate, of a schedule that brings its own.
+    /// Returns a group's initial learning rate, for schedules that define their own.
     fn base(&self, _group: usize, lr: f64) -> f64 {
         lr
     }
 
-    /// The momentum in an epoch, of a schedule that moves it too.
+    /// Returns the momentum in an epoch, for schedules that change it.
     fn momentum(&self, _group: usize, _epoch: usize) -> Option<f64> {
         None
     }
@@ -135,14 +135,14 @@ impl<S: Schedule + ?Sized> Schedule for Box<S> {
 /// One number for all groups, or one for each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PerGroup {
-    /// The same for all.
+    /// The same number for all groups.
     All(f64),
-    /// In the order of the groups; the last one holds for all that follow.
+    /// One number per group; the last one is used for all later groups.
     Each(Vec<f64>),
 }
 
 impl PerGroup {
-    /// The number of a group.
+    /// Returns the number of a group.
     ///
     /// # Panics
     /// If the list is empty.

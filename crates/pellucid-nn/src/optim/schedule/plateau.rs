@@ -1,45 +1,45 @@
-//! A schedule that follows a measurement.
+//! A schedule that depends on a metric.
 
 use super::PerGroup;
 use crate::optim::Optimizer;
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
-/// Which measurements are good.
+/// The direction in which a metric improves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Small ones, as of a loss.
+    /// Lower is better, as for a loss.
     #[default]
     Min,
-    /// Large ones, as of an accuracy.
+    /// Higher is better, as for an accuracy.
     Max,
 }
 
-/// By how much a measurement has to be better to count.
+/// The smallest change that counts as an improvement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// By this share of the best one.
+    /// A fraction of the best value.
     Relative(f64),
-    /// By this much.
+    /// An absolute difference.
     Absolute(f64),
 }
 
 /// Options of [`ReduceOnPlateau`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateauOptions {
-    /// Which measurements are good; small ones.
+    /// The direction of improvement; default `Min`.
     pub mode: Mode,
-    /// What rates are multiplied by, below 1; 0.1.
+    /// The factor of rates, below 1; default 0.1.
     pub factor: f64,
-    /// How many measurements in a row may be no better than the best; 10.
+    /// The number of consecutive measurements without improvement before a reduction; default 10.
     pub patience: usize,
-    /// What counts as better; by a share of 10⁻⁴.
+    /// The smallest improvement; default a fraction of 10⁻⁴.
     pub threshold: Threshold,
-    /// How many measurements after a reduction are not counted; 0.
+    /// The number of measurements after a reduction that do not count; default 0.
     pub cooldown: usize,
-    /// The least rate; 0.
+    /// The lowest rate; default 0.
     pub min_lr: PerGroup,
-    /// A reduction by no more than this is none; 10⁻⁸.
+    /// The smallest reduction; smaller ones are omitted; default 10⁻⁸.
     pub eps: f64,
 }
 
@@ -57,7 +57,7 @@ impl Default for ReduceOnPlateauOptions {
     }
 }
 
-/// Reduces learning rates when a measurement has stopped getting better.
+/// Reduces learning rates when a metric has stopped improving.
 #[derive(Clone, Debug)]
 pub struct ReduceOnPlateau {
     options: ReduceOnPlateauOptions,
@@ -67,7 +67,7 @@ pub struct ReduceOnPlateau {
 }
 
 impl ReduceOnPlateau {
-    /// Before any measurement.
+    /// Creates a schedule without measurements.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a factor that is not in [0, 1).
@@ -83,10 +83,10 @@ impl ReduceOnPlateau {
         Ok(ReduceOnPlateau { options, best, bad: 0, cooling: 0 })
     }
 
-    /// Takes a measurement into account: once an epoch, as a rule.
+    /// Adds a measurement, usually once per epoch, and reduces the rates if necessary.
     ///
     /// # Panics
-    /// As [`Optimizer::lr`] and [`Optimizer::set_lr`].
+    /// Those of [`Optimizer::lr`] and [`Optimizer::set_lr`].
     #[track_caller]
     pub fn step(&mut self, measured: f64, optimizer: &(impl Optimizer + ?Sized)) {
         if self.is_better(measured) {
@@ -112,7 +112,7 @@ impl ReduceOnPlateau {
         }
     }
 
-    /// The best measurement so far.
+    /// Returns the best measurement so far.
     pub fn best(&self) -> f64 {
         self.best
     }
@@ -126,16 +126,16 @@ impl ReduceOnPlateau {
         }
     }
 
-    /// A snapshot: `best`, `bad` and `cooling`, in `f64`.
+    /// Returns a snapshot: `best`, `bad` and `cooling`, in `f64`.
     pub fn state_dict(&self) -> StateDict {
         let named = [("best", self.best), ("bad", self.bad as f64), ("cooling", self.cooling as f64)];
         named.into_iter().map(|(name, x)| (name.to_string(), Tensor::scalar(x, DType::F64))).collect()
     }
 
-    /// Takes over a snapshot.
+    /// Loads a snapshot.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is none of this schedule; nothing has changed then.
+    /// [`Error::StateDict`] if it is not from this kind of schedule; then nothing is changed.
     pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
         let own: Vec<(String, Tensor)> = self.state_dict().into_iter().collect();
         state::load(&own, state)?;

@@ -1,14 +1,14 @@
-//! [`Scheduler`]: a schedule that moves on, and an optimizer that follows it.
+//! [`Scheduler`]: the application of a schedule to an optimizer.
 
 use super::{At, CosineWarmRestarts, Schedule};
 use crate::optim::Optimizer;
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 
-/// Moves a schedule on and sets an optimizer's learning rates, and momenta if the schedule has them.
+/// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
 ///
-/// It remembers rates at full width: what `f32` makes of them does not add up. A schedule may come to a rate below zero,
-/// if only by rounding; the optimizer has it then, as in PyTorch.
+/// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A schedule may return a rate below zero,
+/// for example by rounding; the optimizer then uses it, as in PyTorch.
 pub struct Scheduler<S> {
     schedule: S,
     epoch: usize,
@@ -17,16 +17,16 @@ pub struct Scheduler<S> {
 }
 
 impl<S: Schedule> Scheduler<S> {
-    /// Begins: the optimizer has the rates of epoch 0 then.
+    /// Creates a scheduler and sets the rates of epoch 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]); if the schedule
-    /// moves the momentum, and the optimizer has none; for a first rate that is not finite.
+    /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]), if the schedule
+    /// changes the momentum but the optimizer has none, and for an initial rate that is not finite.
     pub fn new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
         schedule.check()?;
         let groups = 0..optimizer.groups();
         if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.momentum(g).is_none()) {
-            let reason = "the schedule moves the momentum, but the optimizer has none, or was made with momentum 0";
+            let reason = "the schedule changes the momentum, but the optimizer has none or was created without";
             return Err(Error::invalid("scheduler", reason));
         }
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
@@ -35,8 +35,8 @@ impl<S: Schedule> Scheduler<S> {
         Ok(scheduler)
     }
 
-    /// Goes on from a snapshot: the optimizer has its rates, and the momenta of its epoch, whether the optimizer's own
-    /// snapshot was loaded before or comes after.
+    /// Creates a scheduler from a snapshot and sets the rates and momenta of its epoch. The optimizer's own snapshot
+    /// may be loaded before or after.
     ///
     /// ```
     /// use pellucid_nn::Parameter;
@@ -64,41 +64,41 @@ impl<S: Schedule> Scheduler<S> {
         Ok(scheduler)
     }
 
-    /// Moves on to the next epoch.
+    /// Advances to the next epoch.
     ///
     /// # Panics
-    /// If a rate is not finite; if the optimizer has other groups than in the beginning.
+    /// If a rate is not finite, or if the optimizer's number of groups has changed.
     #[track_caller]
     pub fn step(&mut self, optimizer: &(impl Optimizer + ?Sized)) {
         unwrap(self.advance_to(self.epoch + 1, optimizer, |schedule, at| schedule.next(at)));
     }
 
-    /// Moves to any epoch, by the closed form where there is one, else by the next rate's.
+    /// Moves to any epoch, by the closed form if there is one, else by [`Schedule::next`].
     ///
     /// # Panics
-    /// As [`Scheduler::step`].
+    /// Those of [`Scheduler::step`].
     #[track_caller]
     pub fn jump(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) {
         let rate = |schedule: &S, at: At| schedule.closed(at).unwrap_or_else(|| schedule.next(at));
         unwrap(self.advance_to(epoch, optimizer, rate));
     }
 
-    /// The present epoch.
+    /// Returns the current epoch.
     pub fn epoch(&self) -> usize {
         self.epoch
     }
 
-    /// The present learning rates, one a group.
+    /// Returns the current learning rates, one per group.
     pub fn last_lr(&self) -> &[f64] {
         &self.lr
     }
 
-    /// The schedule.
+    /// Returns the schedule.
     pub fn schedule(&self) -> &S {
         &self.schedule
     }
 
-    /// A snapshot: `epoch`, and `base.0`, `lr.0`, .. of every group, in `f64`.
+    /// Returns a snapshot: `epoch`, and `base.0`, `lr.0`, .. for every group, in `f64`.
     pub fn state_dict(&self) -> StateDict {
         let number = |x: f64| Tensor::scalar(x, DType::F64);
         let mut state = StateDict::from([("epoch".to_string(), number(self.epoch as f64))]);
@@ -109,11 +109,11 @@ impl<S: Schedule> Scheduler<S> {
         state
     }
 
-    /// Takes over a snapshot. The optimizer's rates are in its own, which is to be loaded after this was made: a schedule
-    /// begins by setting the rates of epoch 0. [`Scheduler::resume`] goes on in any order.
+    /// Loads a snapshot. The optimizer's rates are in its own snapshot, which must be loaded after this scheduler was
+    /// created, since `new` sets the rates of epoch 0. [`Scheduler::resume`] works in any order.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not of a scheduler over as many groups; nothing has changed then.
+    /// [`Error::StateDict`] if it is not from a scheduler with as many groups; then nothing is changed.
     pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
         let own: Vec<(String, Tensor)> = self.state_dict().into_iter().collect();
         state::load(&own, state)?;
@@ -124,7 +124,7 @@ impl<S: Schedule> Scheduler<S> {
         Ok(())
     }
 
-    /// Nothing has changed if a rate is refused.
+    /// Moves to an epoch; if a rate is an error, nothing is changed.
     fn advance_to(
         &mut self,
         epoch: usize,
@@ -134,16 +134,13 @@ impl<S: Schedule> Scheduler<S> {
         let (op, groups) = ("scheduler", optimizer.groups());
         if groups != self.lr.len() {
             let reason =
-                format!("the optimizer has {groups} groups, and had {}; make another scheduler", self.lr.len());
+                format!("the optimizer has {groups} groups, but had {}; make another scheduler", self.lr.len());
             return Err(Error::invalid(op, reason));
         }
         let at = |group: usize| At { epoch, group, base: self.base[group], lr: self.lr[group] };
         let rates: Vec<f64> = (0..groups).map(|group| rate(&self.schedule, at(group))).collect();
         if let Some(lr) = rates.iter().find(|lr| !lr.is_finite()) {
-            return Err(Error::invalid(
-                op,
-                format!("the rate of epoch {epoch} is {lr}; look at the schedule's options"),
-            ));
+            return Err(Error::invalid(op, format!("the rate of epoch {epoch} is {lr}; check the schedule's options")));
         }
         for (group, &lr) in rates.iter().enumerate() {
             if let Some(momentum) = self.schedule.momentum(group, epoch) {
@@ -157,16 +154,16 @@ impl<S: Schedule> Scheduler<S> {
 }
 
 impl Scheduler<CosineWarmRestarts> {
-    /// Moves to a point within an epoch, such as 3.25 after a quarter of the batches of epoch 3: by
+    /// Moves to a fractional epoch, such as 3.25 after a quarter of the batches of epoch 3, by
     /// [`CosineWarmRestarts::lr`].
     ///
     /// # Panics
-    /// As [`Scheduler::step`], and for an epoch below 0.
+    /// Those of [`Scheduler::step`], and for an epoch below 0.
     #[track_caller]
     pub fn jump_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) {
         let rate = |schedule: &CosineWarmRestarts, at: At| schedule.lr(at.base, epoch);
         let whole =
-            if epoch >= 0.0 { Ok(epoch as usize) } else { Err(Error::invalid("scheduler", "epochs begin at 0")) };
+            if epoch >= 0.0 { Ok(epoch as usize) } else { Err(Error::invalid("scheduler", "epochs start at 0")) };
         unwrap(whole.and_then(|whole| self.advance_to(whole, optimizer, rate)));
     }
 }

@@ -1,4 +1,4 @@
-//! A warm-up and half a cosine, the usual shape in one.
+//! Linear warm-up followed by cosine annealing.
 
 use super::{At, Schedule};
 use crate::optim::Optimizer;
@@ -26,22 +26,22 @@ pub struct CosineSchedule {
 }
 
 impl CosineSchedule {
-    /// From `peak` down to 0 in `total` steps.
+    /// Creates a schedule from `peak` down to 0 in `total` steps.
     pub fn new(peak: f64, total: usize) -> CosineSchedule {
         CosineSchedule { peak, floor: 0.0, warmup: 0, total }
     }
 
-    /// Rises to the peak in the first `steps` steps (at most all of them).
+    /// Sets the number of warm-up steps, at most all.
     pub fn warmup(self, steps: usize) -> CosineSchedule {
         CosineSchedule { warmup: steps.min(self.total), ..self }
     }
 
-    /// Ends at `floor` instead of 0.
+    /// Sets the final rate, 0 by default.
     pub fn floor(self, floor: f64) -> CosineSchedule {
         CosineSchedule { floor, ..self }
     }
 
-    /// The learning rate of step `step`, counted from 0.
+    /// Returns the learning rate of step `step`, counted from 0.
     pub fn lr(&self, step: usize) -> f64 {
         if step < self.warmup {
             return self.peak * (step + 1) as f64 / self.warmup as f64;
@@ -53,10 +53,11 @@ impl CosineSchedule {
         self.floor + (self.peak - self.floor) * 0.5 * (1.0 + (PI * done).cos())
     }
 
-    /// Sets the optimizer's learning rate for step `step`; between launches if the step is captured.
+    /// Sets the optimizer's learning rate for step `step`; call it between launches if the step is captured.
     ///
     /// # Panics
-    /// As [`Optimizer::set_lr`].
+    /// Those of [`Optimizer::set_lr`].
+
     #[track_caller]
     pub fn set(&self, optimizer: &(impl Optimizer + ?Sized), step: usize) {
         optimizer.set_lr(self.lr(step));

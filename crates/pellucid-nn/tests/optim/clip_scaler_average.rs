@@ -1,4 +1,4 @@
-//! Clipping, the scaler, averages.
+//! Gradient clipping, the loss scaler, and averages of weights.
 
 use crate::numbers::KINDS;
 use crate::{close, flat, parameters, set_gradients};
@@ -48,9 +48,9 @@ fn norms_that_are_not_finite_can_be_errors() {
     assert!(gradients(&parameters)[2].is_nan());
 }
 
-/// The norm of `f16` gradients does not overflow, nor do their widths have to be the same.
+/// The norm of `f16` gradients does not overflow, and gradients may have different dtypes.
 #[test]
-fn half_gradients_are_clipped() {
+fn half_precision_gradients_are_clipped() {
     let half = with_gradients(&[&[6e4, 6e4]], DType::F16);
     let all = [half, with_gradients(&[&[1.0]], DType::F32)].concat();
     let norm = clip_grad_norm(&all, 1.0).unwrap();
@@ -67,9 +67,9 @@ fn values_are_clipped() {
     assert!(matches!(clip_grad_value(&parameters, 0.0), Err(Error::InvalidArgument { .. })));
 }
 
-/// A step with inf or NaN changes nothing, of no optimizer; others are as without a scaler.
+/// A step with inf or NaN changes no optimizer; other steps are as without a scaler.
 #[test]
-fn the_scaler_skips_what_is_not_finite() {
+fn the_scaler_skips_non_finite_steps() {
     let options = GradScalerOptions { init_scale: 8.0, growth_interval: 2, ..Default::default() };
     for (kind, cases, make) in KINDS.iter().copied() {
         for case in 0..cases {
@@ -104,7 +104,7 @@ fn the_scaler_skips_what_is_not_finite() {
     }
 }
 
-/// The scale is the one of PyTorch's rule; it does not grow beyond what `f32` has.
+/// The scale follows PyTorch's rule; it does not grow beyond the range of `f32`.
 #[test]
 fn the_scale_grows_and_backs_off() {
     let options = GradScalerOptions { init_scale: 3e38, growth_interval: 1, ..Default::default() };
@@ -124,7 +124,7 @@ fn the_scale_grows_and_backs_off() {
     }
 }
 
-/// Mixed precision, clipped, captured: the eager steps, bit for bit, skipped ones included.
+/// Mixed precision with clipping: captured steps equal eager ones bit for bit, skipped ones included.
 #[test]
 fn a_scaled_step_can_be_captured() {
     let run = |captured: bool| {
@@ -169,7 +169,7 @@ fn a_scaled_step_can_be_captured() {
 }
 
 #[test]
-fn averages_are_their_definitions() {
+fn averages_match_their_definitions() {
     let model = Linear::new(2, 1);
     let ema = AveragedModel::new(&model, Average::Exponential(0.8)).unwrap();
     let mut swa = AveragedModel::new(&model, Average::Equal).unwrap();
@@ -206,9 +206,9 @@ fn averages_are_their_definitions() {
     assert!(matches!(AveragedModel::new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
 }
 
-/// What PyTorch's `update_bn` leaves: the means over the batches of means and unbiased variances.
+/// As PyTorch's `update_bn`: the means over the batches of means and unbiased variances.
 #[test]
-fn statistics_of_averaged_weights_are_computed_anew() {
+fn update_bn_recomputes_statistics() {
     let norm = |momentum: f64| BatchNorm1d::new(2).momentum(momentum);
     let model = sequential![norm(0.1), Dropout::new(0.5), norm(0.7), InstanceNorm1d::new(2).running_statistics()];
     model.forward(&Tensor::full([4, 2, 3], 7.0, DType::F32));
@@ -222,13 +222,13 @@ fn statistics_of_averaged_weights_are_computed_anew() {
     assert_eq!(state["0.running_mean"].to_vec::<f32>(), [2.0, 4.0]);
     assert_eq!(state["0.running_var"].to_vec::<f32>(), [17.0, 4.0]);
     assert_eq!(state["0.num_batches_tracked"].item::<i64>(), 2);
-    // The mode is what it was, and so is the momentum: 0.7·2 + 0.3·2.
+    // Mode and momentum are restored: 0.7·2 + 0.3·2.
     first.forward(&Tensor::from(batches[0]));
     assert_eq!(first.state_dict()["0.num_batches_tracked"].item::<i64>(), 2);
     first.train();
     first.forward(&Tensor::from(batches[0]));
     close(&first.state_dict()["0.running_mean"].to_vec::<f64>(), &[2.0, 0.7 * 4.0 + 0.3 * 5.0], 1e-6, "momentum");
-    // Other statistics stay, and a model without any is not called.
+    // Other statistics are unchanged, and a model without any is not called.
     let own = model.state_dict()["3.running_mean"].to_vec::<f32>();
     update_bn(&model, []).unwrap();
     assert_eq!(model.state_dict()["0.running_var"].to_vec::<f32>(), [1.0, 1.0]);
@@ -236,7 +236,7 @@ fn statistics_of_averaged_weights_are_computed_anew() {
     update_bn(&Linear::new(2, 2), [Tensor::zeros([9, 9], DType::F32)]).unwrap();
 }
 
-/// Two parameters of a sum have equal gradients, each its own: none is clipped, or unscaled, twice.
+/// Two parameters of a sum have equal gradients in separate memory: each is clipped, or unscaled, once.
 #[test]
 fn gradients_that_are_equal_or_repeat_a_number_are_clipped_once() {
     let pair = || [3.0, 4.0].map(|x| Parameter::new(Tensor::from([x; 2])));

@@ -1,4 +1,5 @@
-//! What moves between launches: gradients that are taken away or bound elsewhere, parameters that are loaded, frozen, replaced.
+//! Changes between launches: gradients that are removed or rebound, parameters that are loaded, frozen or
+//! replaced.
 
 use crate::models::*;
 use pellucid_nn::graph::*;
@@ -25,7 +26,7 @@ fn launch(step: &mut TrainGraph<'_>, seed: u64) {
     step.launch().unwrap();
 }
 
-/// A step by hand, on the same batch.
+/// Runs an eager step on the same batch.
 fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, seed: u64) {
     let (x, y) = batch(&[BATCH, 6], seed);
     optimizer.zero_grad();
@@ -41,9 +42,9 @@ fn values(tensors: &[Tensor]) -> Vec<Vec<f32>> {
     tensors.iter().map(|t| t.to_vec()).collect()
 }
 
-/// Whoever calls `zero_grad` between launches, by habit, does no harm: gradients are in the plan's buffers again.
+/// Calling `zero_grad` between launches is harmless: gradients are restored to the plan's buffers.
 #[test]
-fn gradients_that_are_taken_away_come_back() {
+fn removed_gradients_are_restored() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
@@ -70,9 +71,9 @@ fn gradients_that_are_taken_away_come_back() {
     }
 }
 
-/// A gradient that is bound to another tensor is where it was bound to.
+/// A gradient that is bound to another tensor is written there.
 #[test]
-fn gradients_that_are_bound_elsewhere_are_followed() {
+fn rebound_gradients_are_written_to_their_tensors() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
@@ -90,9 +91,10 @@ fn gradients_that_are_bound_elsewhere_are_followed() {
     assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
 }
 
-/// Where gradients add up, those that are taken away begin at zero again, and those that are bound elsewhere add up there.
+/// With accumulation, removed gradients start at zero again, and rebound ones accumulate in their
+/// tensors.
 #[test]
-fn gradients_that_add_up_and_move() {
+fn accumulated_gradients_that_are_removed_or_rebound() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
@@ -141,9 +143,9 @@ fn zeros(model: &Sequential) -> Vec<Tensor> {
     model.parameters().iter().map(|p| Tensor::zeros(p.shape(), DType::F32)).collect()
 }
 
-/// Values that are loaded are written in place, and moving a model to where it is moves nothing.
+/// Loading writes in place, and moving a model to its own device changes nothing.
 #[test]
-fn parameters_that_are_loaded_or_moved_are_the_same_tensors() {
+fn loaded_or_moved_parameters_are_the_same_tensors() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (made(&KINDS[0]), mlp());
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), sgd(&other, 0.1, 0.0));
@@ -159,7 +161,7 @@ fn parameters_that_are_loaded_or_moved_are_the_same_tensors() {
 }
 
 #[test]
-fn parameters_that_are_frozen_between_launches_stay_as_they_are() {
+fn parameters_frozen_between_launches_are_unchanged() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
@@ -199,9 +201,9 @@ impl Layer for Changing {
     }
 }
 
-/// The optimizer and the plan know the old tensor: neither would follow.
+/// The optimizer and the plan refer to the old tensor.
 #[test]
-fn a_parameter_that_is_replaced_is_refused_by_name() {
+fn a_replaced_parameter_is_refused_by_name() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
@@ -220,13 +222,13 @@ fn a_parameter_that_is_replaced_is_refused_by_name() {
             }
         }
         assert_eq!(bits(model.state_dict()), before);
-        // The old one does it again.
+        // With the old parameter restored, launches succeed again.
         model.replace(old);
         trainer.one_step(&x, &y).unwrap();
     }
 }
 
-/// A step of one's own, without a trainer, goes the way that is chosen.
+/// A captured step without a trainer follows the selected path.
 #[test]
 fn a_captured_step_follows_choices_and_modes() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -1,63 +1,63 @@
-//! Which values of a recording are those that a plan lists.
+//! Tracking of the storages that hold the buffers of a plan.
 //!
-//! While a step is recorded, the memory of each layer's output, of what it makes on its way, of its input's gradient and of
-//! every parameter's gradient is written down; the recording then says where that lies.
+//! While a step is recorded, a tracker notes the storages of each layer's output and intermediate results, of its input
+//! gradient, and of every parameter gradient. The recording then tells where each storage is located.
 
-use super::plan::{ArenaSlot, CapturePlan, Role};
+use super::plan::{ArenaSlot, BufferRole, CapturePlan};
 use crate::call::LayerCall;
 use pellucid_tensor::{Captured, Placement, StorageId, Tensor, storages_written_since};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the latest recording has shown.
+/// The storages of the latest recording, by the role of their buffer.
 #[derive(Clone, Default)]
-pub(super) struct BufferTracker(Arc<Mutex<HashMap<Role, Vec<StorageId>>>>);
+pub(super) struct BufferTracker(Arc<Mutex<HashMap<BufferRole, Vec<StorageId>>>>);
 
 impl BufferTracker {
-    fn seen(&self) -> MutexGuard<'_, HashMap<Role, Vec<StorageId>>> {
+    fn seen(&self) -> MutexGuard<'_, HashMap<BufferRole, Vec<StorageId>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins anew.
+    /// Removes all entries.
     pub(super) fn clear(&self) {
         self.seen().clear();
     }
 
-    /// The layer of this number was called.
-    pub(super) fn called(&self, layer: usize, call: &LayerCall<'_>) {
+    /// Notes the storages of a call of the plan's layer number `layer`.
+    pub(super) fn track_call(&self, layer: usize, call: &LayerCall<'_>) {
         let y = call.y.storage_id();
-        self.seen().insert(Role::Output(layer), vec![y]);
+        self.seen().insert(BufferRole::Output(layer), vec![y]);
         let mut made = storages_written_since(call.before);
         made.retain(|id| *id != y);
-        self.seen().insert(Role::Work(layer), made);
-        self.gradient(call.x, Role::InputGradient(layer));
+        self.seen().insert(BufferRole::Work(layer), made);
+        self.track_gradient(call.x, BufferRole::InputGradient(layer));
     }
 
-    /// The value that stands for an entry of the plan.
-    pub(super) fn found(&self, role: Role, tensor: &Tensor) {
+    /// Notes the storage that holds a buffer of the plan.
+    pub(super) fn track(&self, role: BufferRole, tensor: &Tensor) {
         self.seen().insert(role, vec![tensor.storage_id()]);
     }
 
-    /// The same of a gradient, when the backward pass finds it.
-    pub(super) fn gradient(&self, x: &Tensor, role: Role) {
+    /// Notes the storage of the gradient of x during the backward pass.
+    pub(super) fn track_gradient(&self, x: &Tensor, role: BufferRole) {
         if x.requires_grad() && !x.is_leaf() {
             let trail = self.clone();
             x.register_hook(move |gradient| {
-                trail.found(role.clone(), gradient);
+                trail.track(role.clone(), gradient);
                 None
             });
         }
     }
 
-    /// Where the recording has the entries of the plan.
-    pub(super) fn settle(&self, plan: &mut CapturePlan, captured: Option<&Captured<'_>>) {
+    /// Stores the location of each buffer in the plan.
+    pub(super) fn store_locations(&self, plan: &mut CapturePlan, captured: Option<&Captured<'_>>) {
         let seen = self.seen();
-        plan.settle(|role, buf| {
+        plan.set_locations(|role, buf| {
             if buf.pinned().is_some() {
                 return ArenaSlot::Owned;
             }
             let Some((captured, ids)) = captured.zip(seen.get(&role)) else { return ArenaSlot::Planned };
-            let mut places: Vec<ArenaSlot> = ids.iter().map(|id| place(captured.placement(*id))).collect();
+            let mut places: Vec<ArenaSlot> = ids.iter().map(|id| arena_slot(captured.placement(*id))).collect();
             if places.len() > 1 && places.iter().any(|place| !matches!(place, ArenaSlot::Elided { .. })) {
                 places.retain(|place| !matches!(place, ArenaSlot::Elided { .. }));
             }
@@ -71,7 +71,7 @@ impl BufferTracker {
     }
 }
 
-fn place(placement: Placement) -> ArenaSlot {
+fn arena_slot(placement: Placement) -> ArenaSlot {
     match placement {
         Placement::Outside | Placement::Buffer => ArenaSlot::Owned,
         Placement::Arena(place) => ArenaSlot::At { offset: place.offset, first: place.first, last: place.last },

@@ -1,4 +1,4 @@
-//! Layers of two inputs, and what layers can do by other methods than `forward`.
+//! Layers of two inputs, and methods of layers besides `forward`.
 
 use crate::file::{Reference, cosines, file, near};
 use pellucid_nn::*;
@@ -6,7 +6,7 @@ use pellucid_tensor::ops::ScatterReduceOp;
 use pellucid_tensor::{DType, Error, Grad, Result, Tensor, grad, manual_seed};
 
 #[test]
-fn layers_of_two_inputs_are_pytorchs() {
+fn layers_of_two_inputs_match_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
     let check = |name: &str, module: &dyn Module, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
@@ -36,7 +36,7 @@ fn layers_of_two_inputs_are_pytorchs() {
 }
 
 #[test]
-fn a_max_pool_is_undone_up_to_what_it_lost() {
+fn max_unpooling_restores_the_maxima() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::arange(0.0f32, 24.0, 1.0).reshape([1, 1, 4, 6]);
     let pool = MaxPool2d::new(2);
@@ -46,7 +46,7 @@ fn a_max_pool_is_undone_up_to_what_it_lost() {
     assert_eq!(back.shape(), x.shape());
     let expected = x.to_vec::<f32>().into_iter().map(|v| if y.to_vec::<f32>().contains(&v) { v } else { 0.0 });
     assert_eq!(back.to_vec::<f32>(), expected.collect::<Vec<_>>());
-    // Windows that overlap and reach out: sizes of which several inputs come are given.
+    // Overlapping windows with padding, where several input sizes give one output size: the size is given.
     let odd = Tensor::randn([2, 3, 9], DType::F32);
     let (y, indices) = MaxPool1d::new(3).stride(2).padding(1).with_indices(&odd).unwrap();
     let unpool = MaxUnpool1d::new(3).stride(2).padding(1);
@@ -57,7 +57,7 @@ fn a_max_pool_is_undone_up_to_what_it_lost() {
 }
 
 #[test]
-fn a_transposed_convolution_ends_where_it_is_told() {
+fn a_transposed_convolution_has_the_given_output_size() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let up = ConvTranspose2d::new(3, 2, 3).stride(2).padding(1);
     let x = Tensor::randn([1, 3, 4, 5], DType::F32);
@@ -82,9 +82,9 @@ fn bags_start_at_offsets_and_rows_are_weighed() {
     assert_eq!(y.to_vec::<f32>(), expected);
 }
 
-/// The share of zeros, and what is left of ones: per element, per channel, or per sample.
+/// The fraction of zeros, and the value of kept ones: per element, per channel, or per sample.
 #[test]
-fn dropout_drops_what_it_says_and_keeps_the_mean() {
+fn dropout_has_its_probability_and_keeps_the_mean() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     let x = Tensor::ones([64, 32, 3, 4], DType::F32);
@@ -94,7 +94,7 @@ fn dropout_drops_what_it_says_and_keeps_the_mean() {
         assert!(units.iter().all(|u| u.iter().all(|v| *v == u[0])), "units of {unit} are kept or dropped as one");
         assert!(units.iter().all(|u| u[0] == 0.0 || (u[0] - 1.0 / 0.7).abs() < 1e-6));
         let dropped = units.iter().filter(|u| u[0] == 0.0).count() as f64 / units.len() as f64;
-        // Four standard deviations of a mean of so many.
+        // Four standard deviations of the mean of n values.
         assert!((dropped - 0.3).abs() < 4.0 * (0.21 / units.len() as f64).sqrt(), "{dropped}");
         layer.eval();
         assert_eq!(layer.forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
@@ -133,7 +133,7 @@ fn rrelu_draws_slopes_in_training() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn invalid_inputs_are_refused_and_change_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let norm = BatchNorm1d::new(3);
     let before = norm.state_dict();
@@ -159,7 +159,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_batch_norm_of_nothing_leaves_the_statistics_alone() {
+fn batch_norm_of_an_empty_batch_keeps_the_statistics() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for norm in [BatchNorm1d::new(3), BatchNorm1d::new(3).cumulative()] {
         assert_eq!(norm.forward(&Tensor::zeros([0, 3, 2], DType::F32)).shape().dims(), [0, 3, 2]);

@@ -1,4 +1,4 @@
-//! What is refused, where, and that nothing has changed then.
+//! Errors of planning, recording and batches; on error nothing has changed.
 
 use crate::models::*;
 use pellucid_nn::graph::*;
@@ -7,7 +7,7 @@ use pellucid_nn::optim::Optimizer;
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// The layer that an error names, and what came up there.
+/// Returns the layer that an error names, and the inner error.
 fn named(error: Error) -> (String, Error) {
     match error {
         Error::Layer { layer, source } => (layer, *source),
@@ -20,15 +20,15 @@ fn error<T>(result: Result<T>) -> Error {
 }
 
 #[test]
-fn a_wrong_width_is_refused_with_layer_expected_and_given() {
+fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = sgd(&model, 0.1, 0.9);
-    // At the plan:
+    // In planning:
     let plan = |shape: &[usize]| make_plan_for_sequential(&model, shape, LossKind::SoftmaxCrossEntropy, 0);
     let (layer, source) = named(error(plan(&[BATCH, 5])));
     assert!(layer == "0 (Linear)" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
-    // At the record:
+    // In recording:
     let plan = plan(&[BATCH, 6]).unwrap();
     let (x, y) = (Tensor::zeros([BATCH, 5], DType::F32), Tensor::zeros([BATCH], DType::I64));
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
@@ -37,12 +37,12 @@ fn a_wrong_width_is_refused_with_layer_expected_and_given() {
         (layer.as_str(), shapes[0].dims(), shapes[1].dims()),
         ("L0:Linear", [8, 5].as_slice(), [8, 6].as_slice())
     );
-    // And a plan of another model does not help.
+    // A plan of another model is an error as well.
     let other = sequential![Linear::new(5, CLASSES)];
     let plan = make_plan_for_sequential(&other, &[BATCH, 5], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
     assert!(layer == "0 (Linear)" && source.to_string().contains("[16, 6]"), "{layer}: {source}");
-    // At the batch:
+    // In setting a batch:
     let mut step = model
         .compile(&[BATCH, 6], CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None })
         .unwrap();
@@ -59,7 +59,7 @@ fn a_wrong_width_is_refused_with_layer_expected_and_given() {
     let floats = named(error(step.set_batch(&good.neg(), &Tensor::zeros([BATCH], DType::F32)))).1;
     assert!(matches!(floats, Error::DTypeMismatch { .. }), "{floats}");
     assert_eq!(step.x_buf.to_vec::<f32>(), good.to_vec::<f32>(), "nothing is copied of a batch that is refused");
-    // Narrower class numbers are numbers all the same.
+    // Class numbers of narrower integers are accepted.
     step.set_batch(&good, &Tensor::ones([BATCH], DType::I32)).unwrap();
     step.launch().unwrap();
     assert_eq!(step.y_buf.to_vec::<i64>(), [1; BATCH]);
@@ -90,7 +90,7 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
     let Error::ReadInCapture { op, location, .. } = source else { panic!("{source}") };
     assert_eq!((layer.as_str(), op, location.file(), location.line()), ("1 (Reading)", "item", file!(), READING));
     assert_eq!((bits(model.state_dict()), bits(optimizer.state_dict())), before);
-    // Where a loss reads, there is no layer to be named.
+    // If the loss reads a value, no layer is named.
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.9);
     let line = line!() + 2;
@@ -115,7 +115,7 @@ impl Layer for Picking {
     }
 }
 
-/// A layer that says by itself that it cannot be captured.
+/// A layer that is marked as not capturable.
 #[derive(Module)]
 #[module(no_capture = "it asks a server")]
 struct Asking;
@@ -153,7 +153,7 @@ fn losses_that_do_not_fit_a_step_are_refused() {
     let each = CrossEntropyLoss { reduction: loss::Reduction::None, ..Default::default() };
     let refused = error(record_step_graph(&model, &each, &optimizer, &plan, &x, &y, None));
     assert!(matches!(&refused, Error::ShapeMismatch { .. }) && refused.to_string().contains("reduce"), "{refused}");
-    // Which targets a function takes, nobody can know.
+    // The targets of a function are unknown.
     let function = |logits: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((logits - y).abs().mean(..)) };
     let compile = CompileOptions { loss: &function, optimizer: &optimizer, lt_bytes: 0, stream: None };
     let refused = error(model.compile(&[BATCH, 6], compile));
@@ -166,9 +166,9 @@ fn losses_that_do_not_fit_a_step_are_refused() {
     assert!(step.loss.item::<f32>() > 0.0);
 }
 
-/// What cannot be recorded leaves gradients where they were.
+/// A failed recording keeps gradients.
 #[test]
-fn a_recording_that_fails_puts_gradients_back() {
+fn a_failed_recording_restores_gradients() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let first = model.parameters().remove(0);

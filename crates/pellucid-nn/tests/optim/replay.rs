@@ -18,7 +18,7 @@ fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
     }
 }
 
-/// All bits of parameters, optimizer state and averages after some steps.
+/// Returns all bytes of parameters, optimizer state and averages after some steps.
 fn run(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bool) -> Vec<Vec<u8>> {
     let optimizer = make(parameters(matrices, dtype), case);
     let average = AveragedModel::new(&optimizer.parameters().to_vec(), Average::Exponential(0.9)).unwrap();
@@ -64,7 +64,7 @@ fn all_kinds_replay_bit_equal() {
     }
 }
 
-/// A trainer's steps are the eager ones of every optimizer, which reads its gradients from the plan's buffers.
+/// A trainer's steps equal eager ones for every optimizer, which reads its gradients from the plan's buffers.
 #[test]
 fn all_kinds_train_a_model_bit_equal() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -98,9 +98,9 @@ fn all_kinds_train_a_model_bit_equal() {
     }
 }
 
-/// The clock of a parameter without a gradient stands still, in a replayed step too.
+/// The clock of a parameter without a gradient does not advance, in a replayed step too.
 #[test]
-fn idle_clocks_stand_still_in_launches() {
+fn idle_clocks_do_not_advance_in_launches() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let run = |replayed: bool| {
         let own = parameters(false, DType::F64);
@@ -127,9 +127,9 @@ fn idle_clocks_stand_still_in_launches() {
     assert_eq!(run(true), eager);
 }
 
-/// A captured step accumulates into gradients that live outside, and reads a scale anew in every launch.
+/// A captured step accumulates into external gradient buffers, and reads a scale in every launch.
 #[test]
-fn rebound_gradients_and_scales_are_seen_by_launches() {
+fn launches_use_rebound_gradients_and_new_scales() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = Parameter::new(Tensor::from([1.0f64, 2.0]));
     let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
@@ -151,7 +151,8 @@ fn rebound_gradients_and_scales_are_seen_by_launches() {
     assert_eq!((p.to_vec::<f64>(), buffer.to_vec::<f64>()), (vec![2.5, 2.75], vec![1.0, 0.5]));
 }
 
-/// L-BFGS decides by values how often it evaluates the loss; the loss and its gradients are a captured step all the same.
+/// The number of evaluations in a step of L-BFGS depends on values, but the loss with its gradients can be a captured
+/// step.
 #[test]
 fn lbfgs_over_a_captured_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -180,7 +181,7 @@ fn lbfgs_over_a_captured_loss() {
     let eager = run(false);
     assert!(eager.0[2] < eager.0[0], "{:?}", eager.0);
     assert!(run(true) == eager);
-    // A step that is recorded as a whole cannot contain it, and says what can.
+    // Capture of the whole step is an error, whose text names the alternative.
     let lbfgs = Lbfgs::new(parameters(false, DType::F64), LbfgsOptions::default()).unwrap();
     let refused = capture(|_| lbfgs.step(), &[]).err().unwrap().to_string();
     assert!(refused.contains("captured loss"), "{refused}");

@@ -1,4 +1,4 @@
-//! Optimizers against PyTorch's numbers, and against their definitions written out in `f64`.
+//! SGD and AdamW against PyTorch's values, and against their definitions in `f64`.
 
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::{AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions, clip_grad_norm};
@@ -6,7 +6,7 @@ use pellucid_tensor::{DType, Error, Tensor};
 
 const START: [f64; 3] = [0.5, -1.0, 2.0];
 
-/// Four steps down Σ p³/3 + t·sin p, from [`START`].
+/// Runs four steps on Σ p³/3 + t·sin p, from [`START`], and returns the parameter.
 fn descend(optimizer: &impl Optimizer) -> Vec<f64> {
     let p = optimizer.parameters()[0].clone();
     for t in 1..=4i32 {
@@ -17,7 +17,7 @@ fn descend(optimizer: &impl Optimizer) -> Vec<f64> {
     p.to_vec()
 }
 
-/// The gradient of that sum.
+/// The gradient of the loss of [`descend`].
 fn gradient(p: f64, t: i32) -> f64 {
     p * p + f64::from(t) * p.cos()
 }
@@ -32,9 +32,9 @@ fn close(found: &[f64], expected: &[f64], tolerance: f64) {
     }
 }
 
-/// PyTorch 2 in `f64`, the same four steps.
+/// The values of PyTorch 2 in `f64`, for the same four steps.
 #[test]
-fn sgd_gives_pytorchs_numbers() {
+fn sgd_matches_pytorch() {
     let base = SgdOptions { lr: 0.1, ..Default::default() };
     let decay = SgdOptions { weight_decay: 0.05, ..base };
     let momentum = SgdOptions { momentum: 0.9, ..decay };
@@ -51,7 +51,7 @@ fn sgd_gives_pytorchs_numbers() {
 }
 
 #[test]
-fn adamw_gives_pytorchs_numbers() {
+fn adamw_matches_pytorch() {
     let strong = AdamWOptions { lr: 0.1, betas: (0.9, 0.99), eps: 1e-6, weight_decay: 0.05, ..Default::default() };
     for (options, expected) in [
         (strong, [0.10253581488113878, -1.3763131658958037, 1.5691437890075841]),
@@ -63,7 +63,7 @@ fn adamw_gives_pytorchs_numbers() {
 }
 
 #[test]
-fn adamw_is_its_definition() {
+fn adamw_matches_its_definition() {
     let options = AdamWOptions { lr: 0.03, betas: (0.8, 0.95), eps: 1e-3, weight_decay: 0.2, ..Default::default() };
     let (b1, b2) = options.betas;
     let expected = START.map(|start| {
@@ -80,7 +80,7 @@ fn adamw_is_its_definition() {
     close(&descend(&AdamW::new(parameter(DType::F64), options).unwrap()), &expected, 1e-13);
 }
 
-/// β = 0 keeps nothing of the past: the step is η·g / (|g| + ε) from the first one on.
+/// With β = 0 the step is η·g / (|g| + ε) from the first one on.
 #[test]
 fn adamw_without_memory_is_sign_descent() {
     let options = AdamWOptions { lr: 0.1, betas: (0.0, 0.0), eps: 0.0, weight_decay: 0.0, ..Default::default() };
@@ -92,7 +92,7 @@ fn adamw_without_memory_is_sign_descent() {
 }
 
 #[test]
-fn parameters_without_gradient_and_their_state_stay() {
+fn parameters_without_gradient_are_unchanged() {
     let parameters: Vec<Parameter> = (0..2).map(|i| Parameter::new(Tensor::from([1.0f32 + i as f32]))).collect();
     let optimizer = AdamW::new(parameters.clone(), AdamWOptions::default()).unwrap();
     parameters[0].sum(..).backward();
@@ -141,7 +141,7 @@ fn a_schedule_sets_the_learning_rate() {
     assert!((rates[6] - 0.55).abs() < 1e-12);
     assert!(rates[2..10].windows(2).all(|w| w[1] < w[0]));
     assert_eq!(rates[10..], [0.1, 0.1]);
-    // No step at all, and nothing but a warm-up.
+    // No step at all, and only a warm-up.
     assert_eq!(CosineSchedule::new(1.0, 0).lr(0), 0.0);
     assert_eq!(CosineSchedule::new(1.0, 2).warmup(5).lr(1), 1.0);
 }
@@ -159,7 +159,7 @@ fn clipping_scales_all_gradients_alike() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_when_the_optimizer_is_made() {
+fn invalid_arguments_are_refused_at_construction() {
     let invalid = |options| matches!(Sgd::new(parameter(DType::F32), options), Err(Error::InvalidArgument { .. }));
     let base = SgdOptions::default();
     assert!(invalid(SgdOptions { lr: -1.0, ..base }));

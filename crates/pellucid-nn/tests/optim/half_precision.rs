@@ -6,10 +6,10 @@ use pellucid_nn::Parameter;
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
 use pellucid_tensor::{DType, Error, Tensor, no_grad};
 
-/// Whatever the rule, the half parameter is the master's rounding, and the master is what an `f32`
-/// parameter with the same gradients is.
+/// For every rule, the parameter is its master copy, rounded, and the master copy equals an `f32`
+/// parameter with the same gradients.
 #[test]
-fn masters_do_what_full_parameters_do() {
+fn master_copies_equal_f32_parameters() {
     for dtype in [DType::F16, DType::BF16] {
         for (kind, cases, make) in KINDS.iter().copied() {
             for case in 0..cases {
@@ -35,7 +35,7 @@ fn masters_do_what_full_parameters_do() {
     }
 }
 
-/// Steps that a half-width number is too coarse for add up in its master.
+/// Steps below the resolution of half precision accumulate in the master copy.
 #[test]
 fn small_steps_are_not_lost() {
     let p = Parameter::new(Tensor::ones([1], DType::BF16));
@@ -47,7 +47,7 @@ fn small_steps_are_not_lost() {
     assert!((p.item::<f64>() - 0.9).abs() < 4e-3, "{}", p.item::<f64>());
 }
 
-/// Weights that are loaded into half-width parameters are not overwritten by old masters.
+/// Weights that are loaded into half-precision parameters are not overwritten by old master copies.
 #[test]
 fn masters_can_be_renewed() {
     let p = Parameter::new(Tensor::ones([1], DType::BF16));
@@ -63,7 +63,7 @@ fn masters_can_be_renewed() {
 }
 
 #[test]
-fn widths_mix_in_a_group_but_not_with_double() {
+fn dtypes_mix_in_a_group_but_not_with_double() {
     let mixed = || [parameters(false, DType::F16), parameters(false, DType::F32)].concat();
     let optimizer = AdamW::new(mixed(), AdamWOptions::default()).unwrap();
     set_gradients(&optimizer, 1.0);

@@ -1,4 +1,4 @@
-//! What is logged: alone in its process, since whether an event is of interest is cached for all threads.
+//! Log events, in a process of their own, since `tracing` caches for all threads whether an event is enabled.
 
 use pellucid_nn::loss::{MseLoss, Reduction, infer_grad_scale};
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
@@ -34,7 +34,7 @@ impl tracing::Subscriber for Log {
 }
 
 #[test]
-fn the_finding_is_logged() {
+fn the_grad_scale_and_idle_steps_are_logged() {
     let (model, x, y) = (Linear::new(2, 2), Tensor::randn([4, 2], DType::F32), Tensor::zeros([4, 2], DType::F32));
     let log = Arc::new(Mutex::new(Vec::new()));
     tracing::subscriber::with_default(Log(log.clone()), || {
@@ -45,7 +45,7 @@ fn the_finding_is_logged() {
         assert!(matches!(&log[..], [event] if event.contains("kind Sum; scale 0.25; batch 4;")), "{log:?}");
     }
     log.lock().unwrap().clear();
-    // An optimizer of another model, whose parameters have no gradient, says so once.
+    // An optimizer of another model, whose parameters have no gradient, warns once.
     let stranger = Sgd::new(Linear::new(2, 2).parameters(), SgdOptions::default()).unwrap();
     tracing::subscriber::with_default(Log(log.clone()), || {
         (0..3).for_each(|_| stranger.step());
