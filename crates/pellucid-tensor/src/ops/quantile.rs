@@ -1,4 +1,4 @@
-//! Order statistics: medians, quantiles, and the most frequent value.
+//! Order statistics: medians, quantiles, and modes.
 
 use super::axes::{Axes, Resolved, over};
 use super::reshape_to;
@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
-/// The rows of x in order, NaN last, where their elements came from, and how many are NaN, `[.., 1]`.
+/// The sorted rows of x with NaN last, the positions of their elements, and their NaN counts, `[.., 1]`.
 struct Ranked {
     axes: Resolved,
     len: usize,
@@ -25,14 +25,14 @@ impl Ranked {
         let rows = axes.behind(x)?;
         let len = axes.set.count(x.shape());
         if len == 0 && axes.shape(x.shape()).size() != 0 {
-            return Err(Error::invalid(op, format!("takes at least one element, got shape {}", x.shape())));
+            return Err(Error::invalid(op, format!("needs at least one element, got shape {}", x.shape())));
         }
         let (values, positions) = ops::sort(&rows, -1, false)?;
         let nans = ops::count_nonzero(&ops::isnan(&rows)?, over(-1).keepdims())?;
         Ok(Ranked { axes, len, values, positions, nans })
     }
 
-    /// The elements of these ranks, `[.., 1]`, and their positions, under the shape of the reduction of x.
+    /// Returns the elements at ranks `[.., 1]`, and their positions, in the shape of the reduction of x.
     fn pick(&self, x: &Tensor, ranks: &Tensor) -> Result<(Tensor, Tensor)> {
         let shape = self.axes.shape(x.shape());
         let of = |rows: &Tensor| reshape_to(&ops::take_along_axis(rows, ranks, -1)?, &shape);
@@ -40,8 +40,10 @@ impl Ranked {
     }
 }
 
-/// The median over `axes` and its `i64` position, counted in row-major order over them: of an even number of elements the
-/// lower of the two in the middle. NaN if there is one. The gradient goes to that position.
+/// Returns the median over `axes` and its `i64` index, in row-major order over the axes.
+///
+/// Of an even number of elements it is the lower of the two middle ones; NaN if one is NaN. The gradient goes to that
+/// index.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
@@ -52,7 +54,7 @@ pub fn median(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     ranked.pick(x, &ops::where_(&ops::gt(&ranked.nans, 0)?, &first_nan, middle)?)
 }
 
-/// The [`median`] of the elements that are not NaN; NaN where there is none.
+/// Returns the [`median`] of the elements that are not NaN; NaN if all are NaN.
 ///
 /// # Errors
 /// Those of [`median`].
@@ -63,8 +65,9 @@ pub fn nanmedian(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> 
     ranked.pick(x, &ops::maximum(&ops::floor_div(&last, 2)?, 0)?)
 }
 
-/// The most frequent element over `axes`, the smallest of several, and the `i64` position of its last occurrence. No NaN is
-/// equal to another. The gradient goes to that position.
+/// Returns the most frequent element over `axes`, the smallest in a tie, and the `i64` index of its last occurrence.
+///
+/// NaN elements count as different from each other. The gradient goes to that index.
 ///
 /// # Errors
 /// Those of [`median`].
@@ -74,7 +77,7 @@ pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let rest = ranked.len.saturating_sub(1);
     let (low, high) =
         (ops::narrow(&ranked.values, -1, 0, rest)?, ops::narrow(&ranked.values, -1, ranked.len - rest, rest)?);
-    // A run of equal elements starts where one differs from the one before; its length so far is the distance.
+    // A run of equal elements starts where an element differs from its predecessor; its length so far is the distance.
     let numbers = ops::indices(ranked.len)?;
     let starts = ops::where_(&ops::ne(&high, &low)?, &ops::narrow(&numbers, 0, ranked.len - rest, rest)?, 0)?;
     let first = ops::zeros(starts.shape().with_axis(starts.rank() - 1, ranked.len - rest), DType::I64)?;
@@ -83,29 +86,30 @@ pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     ranked.pick(x, &longest)
 }
 
-/// What a quantile is between two elements.
+/// The interpolation of a quantile between two neighbouring elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Interpolation {
-    /// On the straight line between them.
+    /// Linear interpolation.
     #[default]
     Linear,
-    /// The lower one.
+    /// The lower element.
     Lower,
-    /// The higher one.
+    /// The higher element.
     Higher,
-    /// Half the way.
+    /// Their mean.
     Midpoint,
-    /// The nearer one; in the middle that of even rank.
+    /// The nearer element; in a tie the one of even rank.
     Nearest,
 }
 
-/// The q-quantiles over `axes`: of n elements in order, what stands at rank q·(n − 1), counted from 0. For a vector of
-/// probabilities q their axis comes first in the result. NaN if there is one. Half precision is computed in `f32`, for
+/// Computes the q-quantiles over `axes`: the sorted elements at rank q·(n − 1), counted from 0; NaN if one is NaN.
+///
+/// For a vector of probabilities q, their axis comes first in the result. `f16` and `bf16` are computed in `f32`, with
 /// probabilities of x's dtype or `f32`.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of two or more
-/// axes; [`Error::InvalidArgument`] over zero elements, or for one outside [0, 1].
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of rank
+/// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1].
 #[tensor_method]
 pub fn quantile<'a>(
     x: &Tensor,
@@ -116,7 +120,7 @@ pub fn quantile<'a>(
     between("quantile", x, q.into(), axes.into(), interpolation, false)
 }
 
-/// The [`quantile`] of the elements that are not NaN; NaN where there is none.
+/// Computes the [`quantile`] of the elements that are not NaN; NaN if all are NaN.
 ///
 /// # Errors
 /// Those of [`quantile`].
@@ -139,7 +143,7 @@ fn between(
     but_nan: bool,
 ) -> Result<Tensor> {
     let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
-    // In half precision 0.999 would be 1.
+    // bf16 would round 0.999 to 1.
     let single = if is_half { DType::F32 } else { x.dtype() };
     let q = match q {
         ops::Operand::Borrowed(tensor) => tensor.clone(),
@@ -147,16 +151,16 @@ fn between(
         ops::Operand::Scalar(number) => ops::full((), number, single)?,
     };
     if !x.dtype().is_float() || (q.dtype() != x.dtype() && q.dtype() != single) {
-        let help = "takes floats, and probabilities of their dtype (of half precision, or f32)";
+        let help = "takes floats, and probabilities of the same dtype (for f16 and bf16 also f32)";
         return Err(Error::dtypes(op, [x.dtype(), q.dtype()], help));
     }
     if q.rank() > 1 {
-        return Err(Error::shapes(op, [q.shape()], "probabilities are a number or a vector"));
+        return Err(Error::shapes(op, [q.shape()], "probabilities must be a scalar or a vector"));
     }
     if engine::is_eager() && q.device() == Device::cpu() {
         let outside = |p: &f64| !(0.0..=1.0).contains(p);
         if let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(outside) {
-            return Err(Error::invalid(op, format!("a probability is in [0, 1], got {p}")));
+            return Err(Error::invalid(op, format!("probabilities must be in [0, 1], got {p}")));
         }
     }
     // bf16 cannot represent every rank above 256.

@@ -1,4 +1,4 @@
-//! In-place updates by a formula: of several tensors by one kernel, and of many such sets at once.
+//! In-place updates by a formula, of several tensors by one kernel, and of many sets of tensors at once.
 
 use super::formula::{broadcast, map_all, overwriting};
 use super::in_place::put_view;
@@ -12,26 +12,28 @@ use pellucid_ir::{Error, Result, Scalar};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Overwrites `targets` with the outputs of a formula, whose first inputs they may be: an in-place
-/// update of several tensors by one kernel. The formula's inputs are `targets` then `inputs`.
-/// A number that was computed at full width may be stored in a half-width target: a copy for reading.
+/// Overwrites `targets` with the outputs of a formula, by one kernel. The formula's inputs are `targets`, then
+/// `inputs`.
 ///
-/// Outside of [`no_grad`](crate::no_grad), where a target or an input is tracked, the update is recorded: the formula is applied
-/// to copies of the targets, and what it returns is written as by [`copy_`](crate::ops::copy_).
+/// A target may have a narrower float dtype than the computation, and gets the rounded value.
+///
+/// Outside of [`no_grad`](crate::no_grad), an update with a tracked target or input is recorded: the formula is applied
+/// to copies of the targets, and its outputs are written as by [`copy_`](crate::ops::copy_).
 ///
 /// # Errors
 /// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-/// [`Error::ShapeMismatch`] for shapes other than the targets', and for two targets that are the same elements or overlapping
-/// ranges.
+/// [`Error::ShapeMismatch`] for shapes that do not broadcast to the targets', and for two targets that are the same
+/// elements or overlapping ranges.
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
     update_many(formula, targets.len(), &all, params)
 }
 
-/// [`update`] of many sets of tensors: `operands` has the targets and inputs of one set after those of the other, each with
-/// so many targets. Where kernels run at once the sets are handed to the backend together, and share its threads: it is
-/// how an optimizer updates all its parameters. No set reads or writes what another one writes, except by views that do not
-/// overlap. Nothing is written unless all sets can be.
+/// Applies [`update`] to many sets of tensors, as an optimizer does with all its parameters.
+///
+/// `operands` contains the targets and inputs of one set after those of the other; `targets` is the number of targets
+/// of a set. In eager mode the backend gets all sets together and runs them in parallel. A set must not read or write
+/// the elements that another set writes. If one set is invalid, nothing is written.
 ///
 /// ```
 /// use pellucid_tensor::{formula, ops, Tensor};
@@ -43,18 +45,19 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// ```
 ///
 /// # Errors
-/// Those of [`update`], for any of the sets; [`Error::InvalidArgument`] for a number of operands that is no multiple of a
-/// set's.
+/// Those of [`update`], for any of the sets; [`Error::InvalidArgument`] unless the number of operands is a multiple of
+/// the size of a set.
 pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let (op, count) = (formula.name(), formula.inputs().len());
     if targets > count || count == 0 || !operands.len().is_multiple_of(count) || params.len() != formula.params() {
-        let takes = format!("takes {targets} targets of {count} tensors, and {} parameters", formula.params());
-        let got = format!("{takes} a set; got {} and {}", operands.len(), params.len());
+        let takes =
+            format!("needs sets of {count} tensors, {targets} of them targets, and {} parameters", formula.params());
+        let got = format!("{takes}; got {} tensors and {} parameters", operands.len(), params.len());
         return Err(Error::invalid(op, got));
     }
     let numbers = params;
     let params = Params::from(params);
-    // Sets of the same dtypes, one after the other, have one program.
+    // Consecutive sets of the same dtypes share a program.
     let mut runs: SmallVec<[(Arc<Program>, usize); 1]> = SmallVec::new();
     let mut before: Option<&[&Tensor]> = None;
     for set in operands.chunks_exact(count) {
@@ -83,12 +86,12 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
     Ok(())
 }
 
-/// [`update_many`] with a history. Everything is computed before the first write.
+/// Runs [`update_many`] with autograd recording. Everything is computed before the first write.
 fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let op = formula.name();
     let mut written: Vec<(&Tensor, Tensor)> = Vec::new();
     for set in operands.chunks_exact(formula.inputs().len()) {
-        // What the formula's gradient reads of a target is its value before the write.
+        // The gradient of the formula reads the value of a target before the write.
         let copies: SmallVec<[Tensor; 4]> = set[..targets].iter().map(|t| ops::copy(t)).collect::<Result<_>>()?;
         let inputs: SmallVec<[&Tensor; 8]> = copies.iter().chain(set[targets..].iter().copied()).collect();
         let values = map_all(formula, &inputs, params)?;
@@ -97,7 +100,7 @@ fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[S
     written.iter().try_for_each(|(target, value)| put_view(op, target, target.array(), value))
 }
 
-/// Refuses two targets of one set that are the same elements, or overlapping ranges of one storage.
+/// Returns an error if two targets of one set are the same elements, or overlapping ranges of one storage.
 fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
     let overlap = |a: &Tensor, b: &Tensor| {
         let (a, b) = (a.array(), b.array());
@@ -117,7 +120,7 @@ fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// Whether all of a set broadcast to the shape that every target has.
+/// Returns an error unless all operands of a set broadcast to the shape of its targets.
 fn fits(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Result<()> {
     let Some(first) = targets.first() else { return Ok(()) };
     let shape = first.shape();

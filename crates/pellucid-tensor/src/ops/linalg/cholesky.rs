@@ -32,14 +32,14 @@ impl Operation for Cholesky {
     }
 }
 
-/// The lower triangular L with A = L·Lᵀ, or (`upper`) Lᵀ, of symmetric positive definite matrices `[.., n, n]`, of which the
-/// lower (upper) triangle is read.
+/// The lower triangular L with A = L·Lᵀ, or (`upper`) Lᵀ, of symmetric positive definite matrices `[.., n, n]`, of
+/// which the lower (upper) triangle is read.
 ///
 /// The gradient is that of a function of symmetric matrices, and symmetric (Murray 2016).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite (where
-/// work is deferred, L is NaN).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite
+/// (where work is deferred, L is NaN).
 #[tensor_method]
 pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
     let (l, info) = factored("cholesky", a, upper)?;
@@ -48,8 +48,8 @@ pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
     Ok(l)
 }
 
-/// [`cholesky`] that goes on: matrices that are not positive definite have factors of NaN, and in the second result (`i32`)
-/// the order of the first leading minor that is not positive, where others have 0.
+/// [`cholesky`] that goes on: matrices that are not positive definite have factors of NaN, and in the second result
+/// (`i32`) the order of the first leading minor that is not positive, where others have 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

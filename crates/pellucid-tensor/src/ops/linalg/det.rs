@@ -25,10 +25,10 @@ fn sign(factors: &lu::Factors) -> Result<Tensor> {
 /// Π Uᵢᵢ, by LU.
 ///
 /// Its gradient is the matrix of cofactors, which A⁻¹ gives only where there is one. So its definition is another: with
-/// the singular value decomposition A = U·Σ·Vᵀ *at this point*, U and V held constant, det A = det(U)·det(V)·det(Uᵀ·A·V)
-/// everywhere, and Uᵀ·A·V is diagonal here, small values last. The determinant of the first block B and that of
-/// its Schur complement D − C·B⁻¹·E (at most 8 by 8, where zeros may be) make up the whole, and that of the latter is a
-/// polynomial, computed without division (Bird 2011), exactly as differentiable as it looks.
+/// the singular value decomposition A = U·Σ·Vᵀ *at this point*, U and V held constant, det A =
+/// det(U)·det(V)·det(Uᵀ·A·V) everywhere, and Uᵀ·A·V is diagonal here, small values last. The determinant of the first
+/// block B and that of its Schur complement D − C·B⁻¹·E (at most 8 by 8, where zeros may be) make up the whole, and
+/// that of the latter is a polynomial, computed without division (Bird 2011), exactly as differentiable as it looks.
 struct Det;
 
 impl Det {

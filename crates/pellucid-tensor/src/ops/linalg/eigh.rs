@@ -57,8 +57,8 @@ impl Operation for Values {
     }
 }
 
-/// w (ascending) and V, column by column, with A = V·diag(w)·Vᵀ, of symmetric matrices `[.., n, n]`, of which the lower (`upper`: the
-/// upper) triangle is read.
+/// w (ascending) and V, column by column, with A = V·diag(w)·Vᵀ, of symmetric matrices `[.., n, n]`, of which the lower
+/// (`upper`: the upper) triangle is read.
 ///
 /// The signs of the vectors are anything that fits. The gradient (Giles 2008) is that of a function of symmetric
 /// matrices, symmetric, and, of the vectors, defined where all eigenvalues differ.
@@ -87,8 +87,8 @@ pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
     apply_one(Values, &[&a])
 }
 
-/// The symmetric positive semidefinite X with X·X = A, V·diag(√w)·Vᵀ, of symmetric positive semidefinite matrices, of which the
-/// lower triangle is read; eigenvalues below zero, as rounding makes them, count as zero.
+/// The symmetric positive semidefinite X with X·X = A, V·diag(√w)·Vᵀ, of symmetric positive semidefinite matrices, of
+/// which the lower triangle is read; eigenvalues below zero, as rounding makes them, count as zero.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

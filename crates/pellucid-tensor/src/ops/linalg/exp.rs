@@ -31,8 +31,8 @@ impl Operation for Exp {
     }
 }
 
-/// Σ Aᵏ/k! of square matrices `[.., n, n]`, by scaling, a Padé approximant and squaring (Higham 2005). The gradient is the
-/// exponential of a matrix twice as large (Mathias 1996).
+/// Σ Aᵏ/k! of square matrices `[.., n, n]`, by scaling, a Padé approximant and squaring (Higham 2005). The gradient is
+/// the exponential of a matrix twice as large (Mathias 1996).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).

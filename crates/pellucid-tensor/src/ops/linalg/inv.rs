@@ -84,8 +84,8 @@ pub(super) fn inverse(a: &Tensor) -> Result<Tensor> {
 /// The inverses of square matrices `[.., n, n]`. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix without an inverse (where work is
-/// deferred, the result is NaN).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix without an inverse (where work
+/// is deferred, the result is NaN).
 #[tensor_method]
 pub fn inv(a: &Tensor) -> Result<Tensor> {
     square("inv", a)?;
@@ -94,8 +94,8 @@ pub fn inv(a: &Tensor) -> Result<Tensor> {
     Ok(outputs[0].clone())
 }
 
-/// [`inv`] that goes on: singular matrices give NaN, and in the second result (`i32`) the place, from 1, of the zero pivot,
-/// where others have 0.
+/// [`inv`] that goes on: singular matrices give NaN, and in the second result (`i32`) the place, from 1, of the zero
+/// pivot, where others have 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -106,8 +106,8 @@ pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
 
-/// X with A·X = B (or X·A = B, where not `left`), A `[.., n, n]`. B is a stack of matrices `[.., n, k]` (`[.., k, n]`), or one of
-/// vectors `[.., n]`: the latter if it is 1-D, or has A's shape without the last axis. Batch axes broadcast.
+/// X with A·X = B (or X·A = B, where not `left`), A `[.., n, n]`. B is a stack of matrices `[.., n, k]` (`[.., k, n]`),
+/// or one of vectors `[.., n]`: the latter if it is 1-D, or has A's shape without the last axis. Batch axes broadcast.
 ///
 /// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008).
 ///
@@ -121,8 +121,8 @@ pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
     Ok(x)
 }
 
-/// [`solve`] that goes on: of singular matrices X is NaN, and the second result (`i32`) has the place, from 1, of the zero
-/// pivot, where others have 0.
+/// [`solve`] that goes on: of singular matrices X is NaN, and the second result (`i32`) has the place, from 1, of the
+/// zero pivot, where others have 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -157,8 +157,8 @@ fn equations(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Te
     Ok((x, outputs[1].clone()))
 }
 
-/// The inverse of a tensor as a linear map from its last axes to its first `ind`: `tensordot(tensorinv(A), A, ind)` is the
-/// identity. The product of the first `ind` lengths must be that of the others; the result has the others first.
+/// The inverse of a tensor as a linear map from its last axes to its first `ind`: `tensordot(tensorinv(A), A, ind)` is
+/// the identity. The product of the first `ind` lengths must be that of the others; the result has the others first.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for `ind` 0; [`Error::Singular`].
@@ -179,7 +179,8 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     ops::reshape_to(&inverse, &last.iter().chain(first).copied().collect())
 }
 
-/// X with `tensordot(A, X, rank of X) = B`: the axes of A beyond B's rank are X's; `axes` of A are moved to the end first.
+/// X with `tensordot(A, X, rank of X) = B`: the axes of A beyond B's rank are X's; `axes` of A are moved to the end
+/// first.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::AxisOutOfRange`]; [`Error::Singular`].

@@ -26,13 +26,14 @@ impl Operation for Ldl {
     }
 }
 
-/// P·A·Pᵀ = L·D·Lᵀ for symmetric A `[.., n, n]`, of which the lower triangle is read, by the pivoting of Bunch and Kaufman (1977): L is
-/// lower triangular with ones on its diagonal, D has blocks of one and of two. The results are those of LAPACK's `sytrf`: D, and L below its blocks,
-/// in one matrix; and the pivots, `i32 [.., n]`, of which those of a block of two are negative. [`ldl_solve`] takes both.
+/// P·A·Pᵀ = L·D·Lᵀ for symmetric A `[.., n, n]`, of which the lower triangle is read, by the pivoting of Bunch and
+/// Kaufman (1977): L is lower triangular with ones on its diagonal, D has blocks of one and of two. The results are
+/// those of LAPACK's `sytrf`: D, and L below its blocks, in one matrix; and the pivots, `i32 [.., n]`, of which those
+/// of a block of two are negative. [`ldl_solve`] takes both.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient; [`Error::Singular`] for a zero
-/// block of D (where work is deferred, nothing is said).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient;
+/// [`Error::Singular`] for a zero block of D (where work is deferred, nothing is said).
 #[tensor_method]
 pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (packed, pivots, info) = factored("ldl_factor", a)?;
@@ -63,12 +64,12 @@ fn factored(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
 
-/// Symmetric A's factors and pivots, as [`ldl_factor`] gives them, to X with A·X = B, B `[.., n, k]`. Batch axes broadcast. Of singular A,
-/// X has infinities or NaN.
+/// Symmetric A's factors and pivots, as [`ldl_factor`] gives them, to X with A·X = B, B `[.., n, k]`. Batch axes
+/// broadcast. Of singular A, X has infinities or NaN.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are none; [`Error::NoGradient`] if the
-/// factors or B require a gradient.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are none;
+/// [`Error::NoGradient`] if the factors or B require a gradient.
 #[tensor_method]
 pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor> {
     let op = "ldl_solve";

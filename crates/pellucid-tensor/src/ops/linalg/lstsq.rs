@@ -13,7 +13,8 @@ use pellucid_ir::{Error, Result};
 pub struct Lstsq {
     /// X, `[.., n, k]`.
     pub solution: Tensor,
-    /// The sums of squares of the columns of A·X − B, `[.., k]`; without elements where there are not more rows than columns.
+    /// The sums of squares of the columns of A·X − B, `[.., k]`; without elements where there are not more rows than
+    /// columns.
     pub residuals: Tensor,
     /// The rank of A, `i64` of A's batch shape.
     pub rank: Tensor,
@@ -21,9 +22,9 @@ pub struct Lstsq {
     pub singular_values: Tensor,
 }
 
-/// The X of least ‖X‖ among those of least ‖A·X − B‖, X = A⁺·B: A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A
-/// (X is then `[.., n]`); batch axes broadcast. Singular values up to `rcond` times the largest count as zero; by default max(m, n)·ε of
-/// the dtype.
+/// The X of least ‖X‖ among those of least ‖A·X − B‖, X = A⁺·B: A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as
+/// many batch axes as A (X is then `[.., n]`); batch axes broadcast. Singular values up to `rcond` times the largest
+/// count as zero; by default max(m, n)·ε of the dtype.
 ///
 /// The gradients are those of [`pinv`] and of the product.
 ///

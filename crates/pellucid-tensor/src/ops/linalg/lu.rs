@@ -115,8 +115,8 @@ pub(super) fn solved(packed: &Tensor, pivots: &Tensor, b: &Tensor, transposed: b
     triangular(packed, &triangular(packed, &take_rows(&b, &order)?, false, true)?, true, false)
 }
 
-/// P, L and U with A = P·L·U, by partial pivoting: A is `[.., m, n]`, P `[.., m, m]`, L `[.., m, k]` with ones on its diagonal,
-/// U `[.., k, n]`, k = min(m, n). Singular matrices have factors too.
+/// P, L and U with A = P·L·U, by partial pivoting: A is `[.., m, n]`, P `[.., m, m]`, L `[.., m, k]` with ones on its
+/// diagonal, U `[.., k, n]`, k = min(m, n). Singular matrices have factors too.
 ///
 /// The gradient (of L and U) needs the first k columns to be independent.
 ///
@@ -129,8 +129,8 @@ pub fn lu(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     lu_unpack(&outputs[0], &outputs[1])
 }
 
-/// The factors of [`lu`] in one matrix, L's below the diagonal; and LAPACK's pivots, `i32 [.., k]`: row i was exchanged with
-/// row pivotᵢ − 1, in order. [`lu_solve`] and [`lu_unpack`] take both.
+/// The factors of [`lu`] in one matrix, L's below the diagonal; and LAPACK's pivots, `i32 [.., k]`: row i was exchanged
+/// with row pivotᵢ − 1, in order. [`lu_solve`] and [`lu_unpack`] take both.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a pivot of zero (where work is deferred,
@@ -154,12 +154,12 @@ pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
 
-/// Square A's factors and pivots, as [`lu_factor`] gives them, to X with A·X = B; `left` false: X·A = B; `transposed`: with
-/// Aᵀ for A. B is `[.., n, k]` (`[.., k, n]`); batch axes broadcast.
+/// Square A's factors and pivots, as [`lu_factor`] gives them, to X with A·X = B; `left` false: X·A = B; `transposed`:
+/// with Aᵀ for A. B is `[.., n, k]` (`[.., k, n]`); batch axes broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are no rows. Of singular A,
-/// X is NaN.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are no rows. Of
+/// singular A, X is NaN.
 #[tensor_method]
 pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "lu_solve";

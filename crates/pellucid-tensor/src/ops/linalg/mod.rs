@@ -1,13 +1,13 @@
 //! Linear algebra: decompositions of the matrices of the last two axes, and what follows from them. The axes before
 //! those two are a batch.
 //!
-//! Tensors are `f32` or `f64`, where two meet the wider one; other dtypes are refused. A matrix with NaN or infinity gives NaN. Gradients have every
-//! order; where they are not defined (equal singular values, matrices that are not of full rank) the documentation of the
-//! operation says so, and they are NaN or infinite.
+//! Tensors are `f32` or `f64`, where two meet the wider one; other dtypes are refused. A matrix with NaN or infinity
+//! gives NaN. Gradients have every order; where they are not defined (equal singular values, matrices that are not of
+//! full rank) the documentation of the operation says so, and they are NaN or infinite.
 //!
 //! Whether a matrix is singular shows only when kernels run: where that is at once, it is an [`Error::Singular`] that
-//! names the matrix; where work is deferred, its result is NaN. General (complex) eigenvalues are not here: there are no
-//! complex dtypes.
+//! names the matrix; where work is deferred, its result is NaN. General (complex) eigenvalues are not here: there are
+//! no complex dtypes.
 
 mod cholesky;
 mod det;

@@ -36,8 +36,8 @@ impl From<i32> for MatrixNorm {
 /// The gradients of those by singular values need these to differ; ties between columns or rows share theirs.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for axes that are one, and
-/// for the largest or smallest of nothing.
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for axes that are
+/// one, and for the largest or smallest of nothing.
 #[tensor_method]
 pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], keepdims: bool) -> Result<Tensor> {
     let op = "matrix_norm";
@@ -77,8 +77,9 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     ops::squeeze(&ops::squeeze(&norm, first)?, second)
 }
 
-/// How much a solution of A·X = B can magnify an error of B: ‖A‖·‖A⁻¹‖. For ±2 it is the largest (smallest) singular value over
-/// the smallest (largest), and A may have any shape; other norms take square matrices. Infinite if A is singular, 0 if it has no elements.
+/// How much a solution of A·X = B can magnify an error of B: ‖A‖·‖A⁻¹‖. For ±2 it is the largest (smallest) singular
+/// value over the smallest (largest), and A may have any shape; other norms take square matrices. Infinite if A is
+/// singular, 0 if it has no elements.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order.

@@ -13,7 +13,8 @@ use smallvec::smallvec;
 
 /// Singular values up to max(atol, rtol·the largest) count as zero.
 ///
-/// Both are 0-d or of the batch's shape, and no gradient flows to them. Without `rtol` it is max(m, n)·ε of the dtype, or 0 if
+/// Both are 0-d or of the batch's shape, and no gradient flows to them. Without `rtol` it is max(m, n)·ε of the dtype,
+/// or 0 if
 /// `atol` is given.
 #[derive(Clone, Debug, Default)]
 pub struct Cutoff {
@@ -94,8 +95,8 @@ impl Operation for PseudoInverse {
     }
 }
 
-/// The pseudo-inverse A⁺ `[.., n, m]` of A `[.., m, n]` (Moore 1920, Penrose 1955), by singular values; those below the cutoff count as
-/// zero.
+/// The pseudo-inverse A⁺ `[.., n, m]` of A `[.., m, n]` (Moore 1920, Penrose 1955), by singular values; those below the
+/// cutoff count as zero.
 ///
 /// The gradient (Golub & Pereyra 1973) is that among matrices of equal rank.
 ///

@@ -7,8 +7,8 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result};
 
-/// The square matrices of the last two axes, multiplied with themselves n times; the identity for n = 0, and the inverse
-/// multiplied |n| times for n < 0.
+/// The square matrices of the last two axes, multiplied with themselves n times; the identity for n = 0, and the
+/// inverse multiplied |n| times for n < 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if they are not square; for n < 0 the errors of [`inv`].
@@ -35,12 +35,12 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
     Ok(power)
 }
 
-/// The product of two or more matrices, multiplied in the order that takes the fewest multiplications (Cormen et al., 15.2).
-/// The first may be a vector, a row, and the last one, a column; that axis then disappears. Dtypes are promoted.
+/// The product of two or more matrices, multiplied in the order that takes the fewest multiplications (Cormen et al.,
+/// 15.2). The first may be a vector, a row, and the last one, a column; that axis then disappears. Dtypes are promoted.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for other ranks, and where inner lengths differ; [`Error::InvalidArgument`] for fewer than two;
-/// [`Error::DTypeMismatch`] for truth values.
+/// [`Error::ShapeMismatch`] for other ranks, and where inner lengths differ; [`Error::InvalidArgument`] for fewer than
+/// two; [`Error::DTypeMismatch`] for truth values.
 #[operation]
 pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     let op = "multi_dot";
@@ -97,7 +97,8 @@ fn chain(factors: &[Tensor], cuts: &[Vec<usize>], i: usize, j: usize) -> Result<
     matmul(&chain(factors, cuts, i, k)?, &chain(factors, cuts, k + 1, j)?)
 }
 
-/// The powers 0, 1, .., n − 1 of every element, along a new last axis (Vandermonde); n is the last axis's length by default.
+/// The powers 0, 1, .., n − 1 of every element, along a new last axis (Vandermonde); n is the last axis's length by
+/// default.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for a number; [`Error::InvalidArgument`] for n = 0; [`Error::OutOfMemory`].

@@ -80,8 +80,8 @@ impl Operation for Geqrf {
     }
 }
 
-/// The product of I − τᵢ·vᵢ·vᵢᵀ as I − V·T·Vᵀ, where T⁻¹ = D⁻¹ + S, D = diag(τ), S the strict upper triangle of Vᵀ·V (Puglisi
-/// 1992): T = (I + D·S)⁻¹·D, which takes τ = 0 too.
+/// The product of I − τᵢ·vᵢ·vᵢᵀ as I − V·T·Vᵀ, where T⁻¹ = D⁻¹ + S, D = diag(τ), S the strict upper triangle of Vᵀ·V
+/// (Puglisi 1992): T = (I + D·S)⁻¹·D, which takes τ = 0 too.
 struct Reflections {
     /// V, `[.., m, k]`.
     v: Tensor,
@@ -126,8 +126,8 @@ impl Reflections {
 /// The gradient (Walter & Lehmann 2010; Seeger et al. 2017) needs the first min(m, n) columns to be independent.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] for a tracked matrix with more rows than columns
-/// whose complete Q is asked for: its last columns are anything that completes a basis.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] for a tracked matrix with more rows than
+/// columns whose complete Q is asked for: its last columns are anything that completes a basis.
 #[tensor_method]
 pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
     let (m, n) = matrices("qr", a)?;
@@ -144,8 +144,8 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
     Ok((q, outputs[1].clone()))
 }
 
-/// R, and below it the vectors vᵢ, whose element on the diagonal is 1, in one matrix; and the factors τ: Q is the product
-/// of all I − τᵢ·vᵢ·vᵢᵀ (LAPACK's form; [`householder_product`] and [`ormqr`] take it).
+/// R, and below it the vectors vᵢ, whose element on the diagonal is 1, in one matrix; and the factors τ: Q is the
+/// product of all I − τᵢ·vᵢ·vᵢᵀ (LAPACK's form; [`householder_product`] and [`ormqr`] take it).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A is tracked.
@@ -156,8 +156,8 @@ pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
 
-/// The first n columns of the product of the reflections I − τᵢ·vᵢ·vᵢᵀ, where vᵢ is column i of V `[.., m, n]` with 1 on the
-/// diagonal and 0 above it (not read); τ is `[.., k]`, k ≤ n ≤ m. With the result of [`geqrf`] this is Q.
+/// The first n columns of the product of the reflections I − τᵢ·vᵢ·vᵢᵀ, where vᵢ is column i of V `[.., m, n]` with 1
+/// on the diagonal and 0 above it (not read); τ is `[.., k]`, k ≤ n ≤ m. With the result of [`geqrf`] this is Q.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -175,8 +175,8 @@ pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
     Reflections::new(v, tau)?.basis(n)
 }
 
-/// Q·C, or (`transposed`) Qᵀ·C, or from the right (not `left`) C·Q or C·Qᵀ, where Q `[.., m, m]` is the product of the reflections
-/// of [`householder_product`].
+/// Q·C, or (`transposed`) Qᵀ·C, or from the right (not `left`) C·Q or C·Qᵀ, where Q `[.., m, m]` is the product of the
+/// reflections of [`householder_product`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

@@ -90,7 +90,8 @@ pub(super) fn thin(a: &Tensor) -> Result<[Tensor; 3]> {
     Ok([outputs[0].clone(), outputs[1].clone(), outputs[2].clone()])
 }
 
-/// U, S (descending) and Vᵀ with A = U·diag(S)·Vᵀ, A `[.., m, n]`, k = min(m, n): U is `[.., m, k]`, S `[.., k]`, Vᵀ `[.., k, n]`. With
+/// U, S (descending) and Vᵀ with A = U·diag(S)·Vᵀ, A `[.., m, n]`, k = min(m, n): U is `[.., m, k]`, S `[.., k]`, Vᵀ
+/// `[.., k, n]`. With
 /// `full_matrices` U is `[.., m, m]` and Vᵀ `[.., n, n]`; what completes the bases has no derivative.
 ///
 /// The signs of the vectors are anything that fits. The gradient (Giles 2008; Townsend 2016) of what does not depend on
@@ -120,8 +121,8 @@ pub fn svdvals(a: &Tensor) -> Result<Tensor> {
     apply_one(Values, &[a])
 }
 
-/// Q and H with A = Q·H: Q `[.., m, n]` with orthonormal columns, H `[.., n, n]` symmetric and positive semidefinite; m ≥ n. By
-/// the singular value decomposition Q = U·Vᵀ, H = V·diag(S)·Vᵀ.
+/// Q and H with A = Q·H: Q `[.., m, n]` with orthonormal columns, H `[.., n, n]` symmetric and positive semidefinite; m
+/// ≥ n. By the singular value decomposition Q = U·Vᵀ, H = V·diag(S)·Vᵀ.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

@@ -53,8 +53,8 @@ pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Res
     apply_one(SolveTriangular { upper, unit }, &[a, b])
 }
 
-/// X with A·X = B (or X·A = B, where not `left`), A `[.., n, n]` a triangle: the other one is not read, nor is the diagonal
-/// where `unit` says that it is 1. B is `[.., n, k]` (`[.., k, n]`); batch axes broadcast.
+/// X with A·X = B (or X·A = B, where not `left`), A `[.., n, n]` a triangle: the other one is not read, nor is the
+/// diagonal where `unit` says that it is 1. B is `[.., n, k]` (`[.., k, n]`); batch axes broadcast.
 ///
 /// ∂B = A⁻ᵀ·g, ∂A = the triangle of −∂B·Xᵀ (Giles 2008).
 ///

@@ -11,14 +11,15 @@ use pellucid_ir::formula::Formula;
 use pellucid_ir::{Result, formula};
 use std::sync::OnceLock;
 
-/// −(t·ln x + (1 − t)·ln(1 − x)) of probabilities x, times a weight; the logarithms are no less than −100. All broadcast.
+/// −(t·ln x + (1 − t)·ln(1 − x)) of probabilities x, times a weight; the logarithms are no less than −100. All
+/// broadcast.
 ///
 /// The gradient is (x − t) / max(x·(1 − x), 10⁻¹²), a number at 0 and 1 too.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers;
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for x outside [0, 1], where values can be read (elsewhere the loss is
-/// NaN).
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// integers; [`Error::InvalidArgument`](crate::Error::InvalidArgument) for x outside [0, 1], where values can be read
+/// (elsewhere the loss is NaN).
 #[tensor_method]
 pub fn binary_cross_entropy(
     x: &Tensor,
@@ -42,11 +43,12 @@ pub fn binary_cross_entropy(
     reduction.of(&times(map(formula, &[x, target], &[])?, weight)?)
 }
 
-/// [`binary_cross_entropy`] of the probabilities sigmoid(x), for any size of x: (1 − t)·x + (1 + (p − 1)·t)·ln(1 + e⁻ˣ), where
-/// p weighs what is true (1 if absent), times a weight. All broadcast.
+/// [`binary_cross_entropy`] of the probabilities sigmoid(x), for any size of x: (1 − t)·x + (1 + (p − 1)·t)·ln(1 +
+/// e⁻ˣ), where p weighs what is true (1 if absent), times a weight. All broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// integers.
 #[tensor_method]
 pub fn binary_cross_entropy_with_logits(
     x: &Tensor,
@@ -78,7 +80,8 @@ pub fn binary_cross_entropy_with_logits(
 /// The mean over the classes, the last axis, of [`binary_cross_entropy_with_logits`], each times its weight.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// integers.
 #[tensor_method]
 pub fn multilabel_soft_margin_loss(
     x: &Tensor,
@@ -96,7 +99,8 @@ pub fn multilabel_soft_margin_loss(
 /// ln(1 + e^(−t·x)) of a score x and a truth t of 1 or −1.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// integers.
 #[tensor_method]
 pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "soft_margin_loss";
@@ -109,7 +113,8 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
 /// A distance x where t = 1, and max(0, margin − x) where t = −1 (another t costs both).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// integers.
 #[tensor_method]
 pub fn hinge_embedding_loss(x: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
     static HINGE: OnceLock<Formula> = OnceLock::new();

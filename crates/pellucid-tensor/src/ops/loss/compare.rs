@@ -33,7 +33,8 @@ pub fn margin_ranking_loss(
     reduction.of(&ops::relu(&ops::add(&behind, margin)?)?)
 }
 
-/// 1 − cos(a, b) where t = 1, max(0, cos(a, b) − margin) where t = −1, of vectors `[N, D]` or `[D]`, and truths `[N]` or `[]`.
+/// 1 − cos(a, b) where t = 1, max(0, cos(a, b) − margin) where t = −1, of vectors `[N, D]` or `[D]`, and truths `[N]`
+/// or `[]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -84,10 +85,12 @@ impl Default for Triplet {
     }
 }
 
-/// max(0, d(a, positive) − d(a, negative) + margin), d the distance of vectors, the last axis, in the p-norm (Schroff et al. 2015).
+/// max(0, d(a, positive) − d(a, negative) + margin), d the distance of vectors, the last axis, in the p-norm (Schroff
+/// et al. 2015).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a margin that is not positive.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a margin that is not
+/// positive.
 #[tensor_method]
 pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, options: Triplet) -> Result<Tensor> {
     let op = "triplet_margin_loss";

@@ -28,14 +28,14 @@ pub struct CrossEntropy<'a> {
 ///
 /// Logits are `[N, C]`, `[C]` or `[N, C, d..]`. Targets are either class numbers, of an integer dtype
 /// and the logits' shape without the class axis, or probabilities of the logits' shape. With label
-/// smoothing s, p = (1 − s)·target + s/C. The gradient is softmax(logits) − p, scaled by the reduction. With weights w of the
-/// classes, a sample's value is −Σ_c w_c·p_c·log softmax(logits)_c.
+/// smoothing s, p = (1 − s)·target + s/C. The gradient is softmax(logits) − p, scaled by the reduction. With weights w
+/// of the classes, a sample's value is −Σ_c w_c·p_c·log softmax(logits)_c.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing
 /// outside [0, 1], or an `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class number
-/// outside 0..C that is not ignored. Where work is deferred, numbers are not known yet: then the loss is NaN, with a gradient
-/// of NaN for all samples (without a reduction, for such a sample).
+/// outside 0..C that is not ignored. Where work is deferred, numbers are not known yet: then the loss is NaN, with a
+/// gradient of NaN for all samples (without a reduction, for such a sample).
 #[tensor_method]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_>) -> Result<Tensor> {
     let op = "cross_entropy";

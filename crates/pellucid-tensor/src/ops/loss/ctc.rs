@@ -23,18 +23,19 @@ pub struct Ctc {
     pub reduction: Reduction,
 }
 
-/// −ln of the probability of each labelling (Graves et al. 2006): the sum, over all ways to write it as one class a step with
-/// repetitions and blanks, of the products of their probabilities.
+/// −ln of the probability of each labelling (Graves et al. 2006): the sum, over all ways to write it as one class a
+/// step with repetitions and blanks, of the products of their probabilities.
 ///
-/// Logarithms of probabilities are `[T, N, C]` (or `[T, C]`, one sample), labels `[N, S]`, or all of them one after the other;
-/// lengths are `i64 [N]`. Labels behind a sample's length, and steps behind it, do not count. The sum runs step by step over the
-/// prefixes, by logarithms.
+/// Logarithms of probabilities are `[T, N, C]` (or `[T, C]`, one sample), labels `[N, S]`, or all of them one after the
+/// other; lengths are `i64 [N]`. Labels behind a sample's length, and steps behind it, do not count. The sum runs step
+/// by step over the prefixes, by logarithms.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank that is no class, and, where
-/// values can be read, for a number of steps outside 0..=T or of labels outside 0..=S; [`Error::IndexOutOfBounds`] for a label
-/// outside 0..C within its sample's length (where work is deferred, the loss and its gradient are NaN instead);
-/// [`Error::ReadInCapture`] for labels one after the other, which are cut by their lengths.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank that is no class, and,
+/// where values can be read, for a number of steps outside 0..=T or of labels outside 0..=S;
+/// [`Error::IndexOutOfBounds`] for a label outside 0..C within its sample's length (where work is deferred, the loss
+/// and its gradient are NaN instead); [`Error::ReadInCapture`] for labels one after the other, which are cut by their
+/// lengths.
 #[tensor_method]
 #[track_caller]
 pub fn ctc_loss(
@@ -79,8 +80,8 @@ pub fn ctc_loss(
     let path = ops::concatenate(&[&with_blanks, &ops::full([samples, 1], options.blank as i64, DType::I64)?], 1)?;
     let scores =
         ops::take_along_axis(&probs, &ops::broadcast_to(&ops::unsqueeze(&path, 0)?, [steps, samples, width])?, 2)?;
-    // A place is reached from itself, from the one before, and, unless that would skip a blank between equal labels, from
-    // the one before that.
+    // A place is reached from itself, from the one before, and, unless that would skip a blank between equal labels,
+    // from the one before that.
     let skips = ops::logical_and(
         &ops::ne(&path, options.blank as i64)?,
         &ops::ne(&path, &shifted(&path, 2, options.blank as i64)?)?,

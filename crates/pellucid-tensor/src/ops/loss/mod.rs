@@ -91,8 +91,8 @@ struct Checked {
     inside: Option<Tensor>,
 }
 
-/// Checks class numbers: at once where they can be read. Where work is deferred, those outside are replaced by a class, and
-/// [`Checked::poison`] makes the loss and its gradient NaN.
+/// Checks class numbers: at once where they can be read. Where work is deferred, those outside are replaced by a class,
+/// and [`Checked::poison`] makes the loss and its gradient NaN.
 fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<Checked> {
     if !engine::is_eager() || classes.device() != Device::cpu() {
         let inside = ops::logical_and(&ops::ge(classes, 0)?, &ops::lt(classes, len as i64)?)?;
@@ -107,8 +107,8 @@ fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Resu
 }
 
 impl Checked {
-    /// x, or NaN with a gradient of NaN: of each sample whose class number was outside, or of all samples where the loss is
-    /// reduced. A sample's class numbers have these axes; `shape` broadcasts one mask a sample to x.
+    /// x, or NaN with a gradient of NaN: of each sample whose class number was outside, or of all samples where the
+    /// loss is reduced. A sample's class numbers have these axes; `shape` broadcasts one mask a sample to x.
     fn poison(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
         let Some(inside) = &self.inside else { return Ok(x) };
         let inside = match reduction {

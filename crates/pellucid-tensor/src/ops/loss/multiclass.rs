@@ -19,12 +19,12 @@ pub struct NllLoss<'a> {
     pub reduction: Reduction,
 }
 
-/// −w_t·x_t, the negative logarithm of the probability of class t, from the logarithms x of all: `[N, C]`, `[C]` or `[N, C, d..]`, with
-/// class numbers of that shape without the class axis.
+/// −w_t·x_t, the negative logarithm of the probability of class t, from the logarithms x of all: `[N, C]`, `[C]` or
+/// `[N, C, d..]`, with class numbers of that shape without the class axis.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C that is not
-/// ignored. Where work is deferred, the loss and its gradient are NaN instead.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C that
+/// is not ignored. Where work is deferred, the loss and its gradient are NaN instead.
 #[tensor_method]
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Tensor> {
     let op = "nll_loss";
@@ -81,11 +81,13 @@ impl Default for MultiMargin<'_> {
     }
 }
 
-/// Σ_{i ≠ t} w_t·max(0, margin − x_t + xᵢ)ᵖ / C of scores `[N, C]` or `[C]` (or one number) and class numbers t (Crammer & Singer 2001).
+/// Σ_{i ≠ t} w_t·max(0, margin − x_t + xᵢ)ᵖ / C of scores `[N, C]` or `[C]` (or one number) and class numbers t
+/// (Crammer & Singer 2001).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C (where work
-/// is deferred, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is not positive.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C
+/// (where work is deferred, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is
+/// not positive.
 #[tensor_method]
 pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
@@ -119,12 +121,12 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
     checked.poison_loss(loss, options.reduction, &[])
 }
 
-/// Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over the classes j that a sample has and the classes i that it has not, of scores `[N, C]` or `[C]` (or one number).
-/// Targets have their shape: class numbers up to the first −1.
+/// Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over the classes j that a sample has and the classes i that it has not, of scores
+/// `[N, C]` or `[C]` (or one number). Targets have their shape: class numbers up to the first −1.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number of C or more. Where work is
-/// deferred, the loss and its gradient are NaN instead.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number of C or more.
+/// Where work is deferred, the loss and its gradient are NaN instead.
 #[tensor_method]
 pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "multilabel_margin_loss";

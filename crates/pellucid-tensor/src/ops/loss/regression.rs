@@ -45,7 +45,8 @@ pub fn mse_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Ten
 /// ½(x − t)² where |x − t| < δ, else δ·(|x − t| − ½δ) (Huber 1964).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a width that is not positive.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a width that is not
+/// positive.
 #[tensor_method]
 pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
     static HUBER: OnceLock<Formula> = OnceLock::new();
@@ -81,7 +82,8 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
     ops::div(&huber_loss(x, target, beta, reduction)?, beta)
 }
 
-/// Kullback & Leibler's divergence of a target distribution from one whose logarithms are x: t·(ln t − x), 0 for t = 0, or with
+/// Kullback & Leibler's divergence of a target distribution from one whose logarithms are x: t·(ln t − x), 0 for t = 0,
+/// or with
 /// `log_target`, where t is a logarithm too, eᵗ·(t − x).
 ///
 /// # Errors
@@ -149,8 +151,9 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
     options.reduction.of(&ops::add(&values, &map(stirling, &[target], &[])?)?)
 }
 
-/// −ln of the density of a normal distribution of mean x and variance v at t, ½(ln v + (x − t)²/v), with ½ln 2π if it is `full`
-/// (Nix & Weigend 1994). Variances below ε count as ε, and have the gradient that ε would have, so that they can grow again.
+/// −ln of the density of a normal distribution of mean x and variance v at t, ½(ln v + (x − t)²/v), with ½ln 2π if it
+/// is `full` (Nix & Weigend 1994). Variances below ε count as ε, and have the gradient that ε would have, so that they
+/// can grow again.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.

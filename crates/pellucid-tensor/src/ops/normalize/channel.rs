@@ -22,7 +22,8 @@ pub struct RunningStatistics<'a> {
 /// How [`batch_norm`] and [`instance_norm`] normalise. The default trains, with momentum 0.1 and eps 1e-5.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BatchNorm {
-    /// Whether x's own statistics are used (and running ones, if there are any, come nearer to them), or the running ones.
+    /// Whether x's own statistics are used (and running ones, if there are any, come nearer to them), or the running
+    /// ones.
     pub training: bool,
     /// The weight of new statistics: running ← (1 − momentum)·running + momentum·new.
     pub momentum: f64,
@@ -124,9 +125,9 @@ fn trained(
     Ok(y)
 }
 
-/// Batch normalisation (Ioffe & Szegedy 2015): every channel of x `[N, C, ..]` to mean 0 and (biased) variance 1 over all
-/// other axes, then ·weight + bias, both `[C]`. In training, running statistics are written in place; otherwise they
-/// take the place of x's own. An empty vector is a batch of nothing, without channels.
+/// Batch normalisation (Ioffe & Szegedy 2015): every channel of x `[N, C, ..]` to mean 0 and (biased) variance 1 over
+/// all other axes, then ·weight + bias, both `[C]`. In training, running statistics are written in place; otherwise
+/// they take the place of x's own. An empty vector is a batch of nothing, without channels.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training on one value a channel,

@@ -14,7 +14,8 @@ use smallvec::smallvec;
 
 /// A layer of `f32` or `f64`.
 ///
-/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of an LSTM; W_hr
+/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of
+/// an LSTM; W_hr
 /// `[P, H]` if projected; and lengths, `i64 [N]`. Its outputs are all states, the last one, and the last c.
 #[derive(Clone, Copy)]
 pub(super) struct Layer {
@@ -132,7 +133,8 @@ impl LayerGradient {
         (0..self.layer.floats()).filter(move |&i| needed.contains(i))
     }
 
-    /// The sum over all steps and sequences of gradients times states, `[G·H, P]`. In a GRU the last gate's is a block of its own.
+    /// The sum over all steps and sequences of gradients times states, `[G·H, P]`. In a GRU the last gate's is a block
+    /// of its own.
     fn weight_hh(&self, gates: &Tensor, before: &Tensor, hidden: usize) -> Result<Tensor> {
         let product = |first: usize, blocks: usize| {
             ops::matmul(&ops::t(&ops::narrow(gates, 1, first * hidden, blocks * hidden)?)?, before)

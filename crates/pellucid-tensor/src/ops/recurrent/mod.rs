@@ -38,8 +38,8 @@ pub struct RecurrentWeights<'a> {
 pub struct Recurrence<'a> {
     /// From the last step to the first.
     pub reverse: bool,
-    /// How long each sequence is, integers `[N]` in 0..=T: the state stops changing behind its sequence's end (in reverse, it
-    /// starts there), and outputs behind it are 0. All of them are T long if none are given.
+    /// How long each sequence is, integers `[N]` in 0..=T: the state stops changing behind its sequence's end (in
+    /// reverse, it starts there), and outputs behind it are 0. All of them are T long if none are given.
     pub lengths: Option<&'a Tensor>,
 }
 
@@ -55,9 +55,9 @@ pub enum Nonlinearity {
 
 /// A plain recurrent layer (Elman 1990): hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh).
 ///
-/// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 1. The results are all states, `[T, N, H]`, and
-/// the last one, `[N, H]`. Half types are computed in `f32` from end to end, and results rounded once; under
-/// [`autocast`](crate::autocast) inputs, states and weights are cast to the half type first.
+/// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 1. The results are all states,
+/// `[T, N, H]`, and the last one, `[N, H]`. Half types are computed in `f32` from end to end, and results rounded once;
+/// under [`autocast`](crate::autocast) inputs, states and weights are cast to the half type first.
 ///
 /// ```
 /// use pellucid_tensor::ops::{self, Nonlinearity, Recurrence, RecurrentWeights};
@@ -96,11 +96,11 @@ pub fn rnn(
 }
 
 /// Gated recurrent units (Cho et al. 2014), with the reset after the product:
-/// r = σ(W_ir·x + b_ir + W_hr·h + b_hr), z = σ(W_iz·x + b_iz + W_hz·h + b_hz), n = tanh(W_in·x + b_in + r·(W_hn·h + b_hn)),
-/// h′ = (1 − z)·n + z·h.
+/// r = σ(W_ir·x + b_ir + W_hr·h + b_hr), z = σ(W_iz·x + b_iz + W_hz·h + b_hz), n = tanh(W_in·x + b_in + r·(W_hn·h +
+/// b_hn)), h′ = (1 − z)·n + z·h.
 ///
-/// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 3, gates in the order r, z, n. The results are all
-/// states, `[T, N, H]`, and the last one, `[N, H]`. Half types as in [`rnn`].
+/// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 3, gates in the order r, z, n. The results
+/// are all states, `[T, N, H]`, and the last one, `[N, H]`. Half types as in [`rnn`].
 ///
 /// # Errors
 /// Those of [`rnn`].
@@ -115,11 +115,12 @@ pub fn gru(
     Ok((y, h))
 }
 
-/// Long short-term memory (Hochreiter & Schmidhuber 1997, Gers et al. 2000): i = σ(W_ii·x + b_ii + W_hi·h + b_hi), and so
-/// f, g = tanh(..) and o; c′ = f·c + i·g, h′ = o·tanh(c′), or, with a projection, W_hr·(o·tanh(c′)) (Sak et al. 2014).
+/// Long short-term memory (Hochreiter & Schmidhuber 1997, Gers et al. 2000): i = σ(W_ii·x + b_ii + W_hi·h + b_hi), and
+/// so f, g = tanh(..) and o; c′ = f·c + i·g, h′ = o·tanh(c′), or, with a projection, W_hr·(o·tanh(c′)) (Sak et al.
+/// 2014).
 ///
-/// x is `[T, N, I]`, the first state h `[N, P]` and c `[N, H]` (zeros if none are given), G is 4, gates in the order i, f, g, o. The
-/// results are all h, `[T, N, P]`, and the last h and c, `[N, P]` and `[N, H]`. Half types as in [`rnn`].
+/// x is `[T, N, I]`, the first state h `[N, P]` and c `[N, H]` (zeros if none are given), G is 4, gates in the order i,
+/// f, g, o. The results are all h, `[T, N, P]`, and the last h and c, `[N, P]` and `[N, H]`. Half types as in [`rnn`].
 ///
 /// # Errors
 /// Those of [`rnn`].

@@ -18,7 +18,8 @@ fn window(len: usize, outputs: usize, o: usize) -> Range<usize> {
     at(o)..((o + 1) as u128 * len as u128).div_ceil(outputs as u128) as usize
 }
 
-/// The length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L by O, a multiple of their common divisor.
+/// The length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L by O, a multiple of their common
+/// divisor.
 fn longest(len: usize, outputs: usize) -> usize {
     let (mut a, mut b) = (len, outputs);
     while b > 0 {
@@ -115,8 +116,8 @@ macro_rules! adaptive {
         /// Window o of O has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another number of lengths;
-        /// [`Error::OutOfMemory`].
+        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another
+        /// number of lengths; [`Error::OutOfMemory`].
         #[tensor_method]
         pub fn $avg(x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
             adaptive_avg(stringify!($avg), $spatial, x, outputs)

@@ -16,8 +16,8 @@ use smallvec::smallvec;
 /// A derivative of T(x, w, y) = Σ x[n, c, s·o + d·t − b]·w[k, c, t]·y[n, k, o] by one of its arguments: the inputs are
 /// the two others.
 ///
-/// T is linear in each, so the gradient of a derivative is again one: ∂y of x is the derivative by x, with g in the place
-/// of y, and so on for all six pairs. Every order follows.
+/// T is linear in each, so the gradient of a derivative is again one: ∂y of x is the derivative by x, with g in the
+/// place of y, and so on for all six pairs. Every order follows.
 #[derive(Clone)]
 struct Convolution {
     window: Window,
@@ -305,8 +305,8 @@ macro_rules! convolutions {
         /// Padding is zeros like others: a weight of NaN or ∞ makes NaN of them.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded input;
-        /// [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
+        /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded
+        /// input; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
         #[tensor_method]
         pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
             conv(stringify!($conv), $spatial, x, weight, bias, &options)

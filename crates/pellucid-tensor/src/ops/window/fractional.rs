@@ -1,7 +1,7 @@
 //! Fractional max pools: windows of one size, whose starts random numbers spread over an axis.
 //!
-//! Of L elements, O windows of K and a number u in [0, 1), with α = (L − K) / (O − 1), window o begins at ⌊(o + u)·α⌋ − ⌊u·α⌋,
-//! and the last one ends with the axis. Neighbours are ⌊α⌋ or ⌈α⌉ apart, and may overlap.
+//! Of L elements, O windows of K and a number u in [0, 1), with α = (L − K) / (O − 1), window o begins at ⌊(o + u)·α⌋ −
+//! ⌊u·α⌋, and the last one ends with the axis. Neighbours are ⌊α⌋ or ⌈α⌉ apart, and may overlap.
 
 use super::{Images, Spatial, affordable, positive};
 use crate::array::host_values;
@@ -103,15 +103,16 @@ fn fractional_max(
 macro_rules! fractional {
     ($($name:ident: $spatial:literal, $size:literal, $numbers:literal;)*) => {$(
         #[doc = concat!("Fractional max pooling (Graham 2014) of x, `[N, C, ", $size, "]` or `[C, ", $size, "]`: the largest elements of so many windows of")]
-        /// one size along each axis, and their `i64` positions in the spatial axes (row-major); there goes the gradient.
+        /// one size along each axis, and their `i64` positions in the spatial axes (row-major); there goes the
+        /// gradient.
         ///
         /// Of L elements, O windows of K and a number u in [0, 1), with α = (L − K) / (O − 1), window o begins at
         /// ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends with the axis.
         #[doc = concat!("The numbers are `samples`, `[N, C, ", $spatial, "]` (N = 1 for one image), ", $numbers, "; drawn uniformly if none are given.")]
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for numbers that are no floats; [`Error::InvalidArgument`] for a size
-        /// or a count of 0, or more windows than places where one can begin.
+        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for numbers that are no floats;
+        /// [`Error::InvalidArgument`] for a size or a count of 0, or more windows than places where one can begin.
         #[tensor_method]
         pub fn $name(
             x: &Tensor,

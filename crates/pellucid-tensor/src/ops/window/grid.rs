@@ -36,8 +36,8 @@ pub enum PaddingMode {
 /// `[N, C, H', W']` (`[N, C, D', H', W']`). A place is (x, y) or (x, y, z), the last spatial axis first, from −1 to 1:
 /// with `align_corners` −1 and 1 are the middles of the first and the last element, otherwise their outer edges.
 ///
-/// Jaderberg et al., "Spatial Transformer Networks" (2015). The gradient with respect to the grid is that of the weights
-/// between elements, and 0 for the nearest. A place that is NaN holds NaN.
+/// Jaderberg et al., "Spatial Transformer Networks" (2015). The gradient with respect to the grid is that of the
+/// weights between elements, and 0 for the nearest. A place that is NaN holds NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -98,7 +98,8 @@ pub fn grid_sample(
             }
         })
         .collect::<Result<_>>()?;
-    // What is found outside: 0, or NaN at a place that is none. By this way the nearest element has the gradient of rounding.
+    // What is found outside: 0, or NaN at a place that is none. By this way the nearest element has the gradient of
+    // rounding.
     let zero = ops::zeros((), x.dtype())?;
     let held = |at: &Tensor| ops::clamp(&ops::round(&ops::unsqueeze(at, 1)?)?, 0.0, 0.0);
     let beyond = match mode {

@@ -154,8 +154,8 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
     values.back(&ops::reshape_to(&y, &shape.into())?)
 }
 
-/// Planes of zeros with values at their positions. Its gradient is what lies there: of several values for one position each is given
-/// the whole, the field's convention, so that it does not depend on which of them stays.
+/// Planes of zeros with values at their positions. Its gradient is what lies there: of several values for one position
+/// each is given the whole, the field's convention, so that it does not depend on which of them stays.
 struct MaxUnpool {
     places: usize,
 }
@@ -256,11 +256,12 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) ->
 
 macro_rules! pools {
     ($($max:ident, $unpool:ident, $avg:ident, $lp:ident: $spatial:literal, $size:literal;)*) => {$(
-        /// The largest element of every window, and its `i64` position in the spatial axes of x (row-major); NaN is the largest,
-        /// and of equals the first is taken: there goes the gradient.
+        /// The largest element of every window, and its `i64` position in the spatial axes of x (row-major); NaN is the
+        /// largest, and of equals the first is taken: there goes the gradient.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; an axis of L becomes")]
-        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`Pool::ceil`]. Padding is never taken.
+        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`Pool::ceil`]. Padding
+        /// is never taken.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], for no channel too; [`Error::InvalidArgument`] for an impossible window.
@@ -289,7 +290,8 @@ macro_rules! pools {
             avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
         }
 
-        /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum), of integers and truth values in `f32`; lengths are those of
+        /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum), of integers and truth values in `f32`;
+        /// lengths are those of
         #[doc = concat!("[`", stringify!($max), "`]. A window that sticks out (with [`Pool::ceil`]) counts as if")]
         /// the rest of it had the mean of what is inside, as PyTorch has it.
         ///
