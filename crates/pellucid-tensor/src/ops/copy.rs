@@ -16,11 +16,11 @@ pub(crate) fn write(x: &Array, target: &Array) -> Result<()> {
 }
 
 /// A dense copy in another dtype, or in the same one.
-struct Cast {
+struct CopyAs {
     dtype: DType,
 }
 
-impl Operation for Cast {
+impl Operation for CopyAs {
     fn name(&self) -> &'static str {
         "to_dtype"
     }
@@ -40,7 +40,7 @@ impl Operation for Cast {
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 #[tensor_method]
 pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
-    if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(Cast { dtype }, &[x]) }
+    if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(CopyAs { dtype }, &[x]) }
 }
 
 /// Returns the same elements in row-major order without gaps; the same tensor if its layout is that already.
@@ -58,12 +58,12 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 #[tensor_method]
 pub fn copy(x: &Tensor) -> Result<Tensor> {
-    apply_one(Cast { dtype: x.dtype() }, &[x])
+    apply_one(CopyAs { dtype: x.dtype() }, &[x])
 }
 
-struct Identity;
+struct IdentityView;
 
-impl Operation for Identity {
+impl Operation for IdentityView {
     fn name(&self) -> &'static str {
         "identity"
     }
@@ -80,7 +80,7 @@ impl Operation for Identity {
 
 /// Returns a new tensor of the same elements, connected to x by a graph node without a kernel.
 pub(crate) fn identity(x: &Tensor) -> Result<Tensor> {
-    apply_one(Identity, &[x])
+    apply_one(IdentityView, &[x])
 }
 
 /// Overwrites x in place with `source`, which is broadcast and converted. Every view of x's storage sees the new

@@ -31,7 +31,7 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
         return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
     }
-    order("cdist", p)?;
+    check_order("cdist", p)?;
     in_single!("cdist", [a, b] => cdist(a, b, p));
     let (a, b) = (autocast::read("cdist", a)?, autocast::read("cdist", b)?);
     ops::norm(&ops::sub(&ops::unsqueeze(&a, -2)?, &ops::unsqueeze(&b, -3)?)?, p, -1)
@@ -48,7 +48,7 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     if x.rank() != 2 {
         return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
     }
-    order("pdist", p)?;
+    check_order("pdist", p)?;
     in_single!("pdist", [x] => pdist(x, p));
     let x = &autocast::read("pdist", x)?;
     let count = x.shape()[0];
@@ -61,7 +61,7 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
 }
 
 /// Returns an error for an order p that gives no distance.
-fn order(op: &'static str, p: f64) -> Result<()> {
+fn check_order(op: &'static str, p: f64) -> Result<()> {
     if p >= 0.0 { Ok(()) } else { Err(Error::invalid(op, format!("the order p must be at least 0, got {p}"))) }
 }
 

@@ -10,7 +10,7 @@ use pellucid_ir::{Error, Result, Shape, formula};
 use std::sync::OnceLock;
 
 /// Draws uniform values that decide which elements are kept.
-fn drawn(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
+fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
         return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}")));
     }
@@ -22,7 +22,7 @@ fn drawn(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
 }
 
 /// Returns the shape of a mask with one value for every channel of `[N, C, d..]`.
-fn channels(op: &'static str, x: &Tensor) -> Result<Shape> {
+fn channel_mask_shape(op: &'static str, x: &Tensor) -> Result<Shape> {
     if x.rank() < 2 {
         return Err(Error::shapes(op, [x.shape()], "takes [N, C, ..]; dropout() drops elements"));
     }
@@ -30,8 +30,8 @@ fn channels(op: &'static str, x: &Tensor) -> Result<Shape> {
 }
 
 /// Computes x/(1 − p) where u ≥ p, else 0.
-fn scaled(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
-    in_single!("dropout", [x] => scaled(x, u, p));
+fn dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
+    in_single!("dropout", [x] => dropout_by(x, u, p));
     static DROPOUT: OnceLock<Formula> = OnceLock::new();
     let formula =
         DROPOUT.get_or_init(|| formula! { dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); }.eternal());
@@ -41,8 +41,8 @@ fn scaled(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
 }
 
 /// Computes [`alpha_dropout`] from uniform values u; elements with u < p are dropped.
-fn saturated(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
-    in_single!("alpha_dropout", [x] => saturated(x, u, p));
+fn alpha_dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
+    in_single!("alpha_dropout", [x] => alpha_dropout_by(x, u, p));
     static ALPHA: OnceLock<Formula> = OnceLock::new();
     let formula = ALPHA
         .get_or_init(|| formula! { alpha_dropout(x, u; p, a, b, low) = u.ge(p).select(x, low) * a + b; }.eternal());
@@ -60,7 +60,7 @@ fn saturated(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
 /// [`Error::InvalidArgument`] if `p` is not in [0, 1]; [`Error::DTypeMismatch`] for integers.
 #[tensor_method]
 pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
-    scaled(x, &drawn("dropout", x, x.shape().clone(), p)?, p)
+    dropout_by(x, &uniform_values("dropout", x, x.shape().clone(), p)?, p)
 }
 
 /// Applies [`dropout`] to whole channels of `[N, C, d..]` (Tompson et al. 2015).
@@ -70,7 +70,7 @@ pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 #[tensor_method]
 pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     let op = "feature_dropout";
-    scaled(x, &drawn(op, x, channels(op, x)?, p)?, p)
+    dropout_by(x, &uniform_values(op, x, channel_mask_shape(op, x)?, p)?, p)
 }
 
 /// Applies dropout for self-normalising networks (Klambauer et al. 2017).
@@ -82,7 +82,7 @@ pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 /// Those of [`dropout`].
 #[tensor_method]
 pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
-    saturated(x, &drawn("alpha_dropout", x, x.shape().clone(), p)?, p)
+    alpha_dropout_by(x, &uniform_values("alpha_dropout", x, x.shape().clone(), p)?, p)
 }
 
 /// Applies [`alpha_dropout`] to whole channels of `[N, C, d..]`.
@@ -92,5 +92,5 @@ pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 #[tensor_method]
 pub fn feature_alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     let op = "feature_alpha_dropout";
-    saturated(x, &drawn(op, x, channels(op, x)?, p)?, p)
+    alpha_dropout_by(x, &uniform_values(op, x, channel_mask_shape(op, x)?, p)?, p)
 }

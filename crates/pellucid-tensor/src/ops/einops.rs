@@ -25,14 +25,14 @@ use pellucid_ir::{Error, Result, Shape};
 /// [`Error::ShapeMismatch`] if x does not fit the pattern.
 #[tensor_method]
 pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
-    let plan = Plan::new("rearrange", x, pattern, lengths)?;
+    let plan = EinopsPlan::new("rearrange", x, pattern, lengths)?;
     if let Some(axis) = plan.lost().next() {
         return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
     }
     if let Some(axis) = plan.new_axes().next() {
         return Err(plan.invalid(format!("{} is on the right only: use einops::repeat()", plan.name(axis))));
     }
-    plan.finish(&plan.apart(x)?, &plan.left)
+    plan.finish(&plan.split_axes(x)?, &plan.left)
 }
 
 /// The reduction that [`reduce`] applies over the axes that the result does not have.
@@ -63,13 +63,13 @@ pub enum Fold {
 /// Those of [`rearrange`], and of the reduction.
 #[tensor_method]
 pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) -> Result<Tensor> {
-    let plan = Plan::new("reduce", x, pattern, lengths)?;
+    let plan = EinopsPlan::new("reduce", x, pattern, lengths)?;
     if let Some(axis) = plan.new_axes().next() {
         return Err(plan.invalid(format!("{} is on the right only: use einops::repeat()", plan.name(axis))));
     }
     let lost: Vec<isize> =
         (0..plan.left.len()).filter(|&k| !plan.right.contains(&plan.left[k])).map(|k| k as isize).collect();
-    let apart = plan.apart(x)?;
+    let apart = plan.split_axes(x)?;
     let kept: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
     let folded = match fold {
         _ if lost.is_empty() => apart,
@@ -96,29 +96,29 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) 
 /// Those of [`rearrange`].
 #[operation]
 pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
-    let plan = Plan::new("repeat", x, pattern, lengths)?;
+    let plan = EinopsPlan::new("repeat", x, pattern, lengths)?;
     if let Some(axis) = plan.lost().next() {
         return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
     }
     let new: Vec<usize> = plan.new_axes().collect();
-    let apart = plan.apart(x)?;
+    let apart = plan.split_axes(x)?;
     let shape: Shape = new.iter().map(|&axis| plan.axes[axis].len).chain(apart.shape().iter().copied()).collect();
     let all: Vec<usize> = new.iter().chain(&plan.left).copied().collect();
     plan.finish(&ops::broadcast_to(&apart, shape)?, &all)
 }
 
 /// An elementary axis: one that the pattern does not split.
-struct Axis {
+struct ElementaryAxis {
     /// Empty for an axis without a name.
     name: String,
     len: usize,
 }
 
 /// A parsed pattern, with the lengths of all axes.
-struct Plan {
+struct EinopsPlan {
     op: &'static str,
     pattern: String,
-    axes: Vec<Axis>,
+    axes: Vec<ElementaryAxis>,
     /// The elementary axes of x and of the result, as indices into `axes`.
     left: Vec<usize>,
     right: Vec<usize>,
@@ -127,29 +127,30 @@ struct Plan {
 }
 
 /// One axis of a side of the pattern, made of elementary axes.
-struct Group<'a> {
+struct AxisGroup<'a> {
     parts: Vec<&'a str>,
     bracketed: bool,
 }
 
-impl Group<'_> {
+impl AxisGroup<'_> {
     /// Returns true for `...` outside parentheses: not one axis, but any number of them.
     fn is_rest(&self) -> bool {
         !self.bracketed && self.parts == ["..."]
     }
 }
 
-impl Plan {
-    fn new(op: &'static str, x: &Tensor, pattern: &str, given: &[(&str, usize)]) -> Result<Plan> {
+impl EinopsPlan {
+    fn new(op: &'static str, x: &Tensor, pattern: &str, given: &[(&str, usize)]) -> Result<EinopsPlan> {
         let invalid = |reason: String| Error::invalid(op, format!("{reason}, in \"{pattern}\""));
         let Some((left, right)) = pattern.split_once("->") else {
             return Err(invalid("the arrow -> is missing".into()));
         };
-        let (left, right) = (groups(left).map_err(invalid)?, groups(right).map_err(invalid)?);
-        let mut plan = Plan { op, pattern: pattern.into(), axes: vec![], left: vec![], right: vec![], joined: vec![] };
+        let (left, right) = (parse_groups(left).map_err(invalid)?, parse_groups(right).map_err(invalid)?);
+        let mut plan =
+            EinopsPlan { op, pattern: pattern.into(), axes: vec![], left: vec![], right: vec![], joined: vec![] };
         // The number of axes that the ellipsis stands for.
         let named = left.iter().filter(|group| !group.is_rest()).count();
-        let dots = left.iter().any(Group::is_rest);
+        let dots = left.iter().any(AxisGroup::is_rest);
         if left.iter().flat_map(|group| &group.parts).filter(|part| **part == "...").count() != usize::from(dots) {
             return Err(plan.invalid("... must occur on the left at most once, outside parentheses".into()));
         }
@@ -234,7 +235,7 @@ impl Plan {
     }
 
     fn add(&mut self, name: &str, len: usize) -> usize {
-        self.axes.push(Axis { name: name.into(), len });
+        self.axes.push(ElementaryAxis { name: name.into(), len });
         self.axes.len() - 1
     }
 
@@ -244,26 +245,26 @@ impl Plan {
 
     /// Returns the name of an axis for an error.
     fn name(&self, axis: usize) -> String {
-        let Axis { name, len } = &self.axes[axis];
+        let ElementaryAxis { name, len } = &self.axes[axis];
         if name.is_empty() { format!("the axis of {len}") } else { format!("axis {name}") }
     }
 
     /// Returns the axes of x that the result does not have. Unnamed axes of length 1 are dropped without an error.
     fn lost(&self) -> impl Iterator<Item = usize> + '_ {
-        self.left.iter().copied().filter(|&axis| !self.right.contains(&axis) && !self.is_nothing(axis))
+        self.left.iter().copied().filter(|&axis| !self.right.contains(&axis) && !self.is_unnamed_unit(axis))
     }
 
     /// Returns the axes of the result that x does not have. Unnamed axes of length 1 are inserted without an error.
     fn new_axes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.right.iter().copied().filter(|&axis| !self.left.contains(&axis) && !self.is_nothing(axis))
+        self.right.iter().copied().filter(|&axis| !self.left.contains(&axis) && !self.is_unnamed_unit(axis))
     }
 
-    fn is_nothing(&self, axis: usize) -> bool {
+    fn is_unnamed_unit(&self, axis: usize) -> bool {
         self.axes[axis].name.is_empty() && self.axes[axis].len == 1
     }
 
     /// Splits x into its elementary axes.
-    fn apart(&self, x: &Tensor) -> Result<Tensor> {
+    fn split_axes(&self, x: &Tensor) -> Result<Tensor> {
         reshape_to(x, &self.left.iter().map(|&axis| self.axes[axis].len).collect())
     }
 
@@ -291,8 +292,8 @@ fn length(part: &str, given: &[(&str, usize)]) -> Option<usize> {
 }
 
 /// Parses the axes of one side, each with its parts.
-fn groups(side: &str) -> std::result::Result<Vec<Group<'_>>, String> {
-    let mut groups: Vec<Group<'_>> = vec![];
+fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
+    let mut groups: Vec<AxisGroup<'_>> = vec![];
     let (mut inside, mut rest) = (false, side.trim_start());
     while let Some(first) = rest.chars().next() {
         let len = match first {
@@ -302,7 +303,7 @@ fn groups(side: &str) -> std::result::Result<Vec<Group<'_>>, String> {
             '(' | ')' => {
                 inside = first == '(';
                 if inside {
-                    groups.push(Group { parts: vec![], bracketed: true });
+                    groups.push(AxisGroup { parts: vec![], bracketed: true });
                 }
                 1
             }
@@ -319,7 +320,7 @@ fn groups(side: &str) -> std::result::Result<Vec<Group<'_>>, String> {
             }
             match groups.last_mut().filter(|_| inside) {
                 Some(group) => group.parts.push(part),
-                None => groups.push(Group { parts: vec![part], bracketed: false }),
+                None => groups.push(AxisGroup { parts: vec![part], bracketed: false }),
             }
         }
         rest = rest[len..].trim_start();

@@ -26,7 +26,7 @@ impl fmt::Display for Label {
 
 /// A factor of the product, with one label for each axis. No label repeats.
 #[derive(Clone)]
-struct Factor {
+struct LabelledFactor {
     tensor: Tensor,
     labels: Vec<Label>,
 }
@@ -70,7 +70,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     }
     let mut named: Vec<Vec<Label>> = Vec::new();
     for (term, factor) in terms.iter().zip(factors) {
-        let labels = read(term, factor.rank()).map_err(invalid)?;
+        let labels = parse_labels(term, factor.rank()).map_err(invalid)?;
         if labels.len() != factor.rank() {
             return Err(invalid(format!("term `{term}` does not fit the {} axes of its factor", factor.rank())));
         }
@@ -80,7 +80,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let under = under.map_or(0, |l| if let Label::Under(k) = l { k + 1 } else { 0 });
     let result: Vec<Label> = match output {
         // The rank of the result: its letters plus the axes of `...`.
-        Some(output) => read(output, output.replace("...", "").len() + under).map_err(invalid)?,
+        Some(output) => parse_labels(output, output.replace("...", "").len() + under).map_err(invalid)?,
         None => {
             let mut count: BTreeMap<char, usize> = BTreeMap::new();
             named.iter().flatten().for_each(|l| {
@@ -102,7 +102,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
 }
 
 /// Parses the labels of one term. `rank` determines the number of axes under `...`.
-fn read(term: &str, rank: usize) -> Result<Vec<Label>, String> {
+fn parse_labels(term: &str, rank: usize) -> Result<Vec<Label>, String> {
     let (before, after) = term.split_once("...").unwrap_or((term, ""));
     let letters = |text: &str| -> Result<Vec<Label>, String> {
         let letter = |c: char| {
@@ -134,29 +134,33 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
             }
         }
     }
-    let mut terms: Vec<Factor> = Vec::new();
+    let mut terms: Vec<LabelledFactor> = Vec::new();
     for (factor, labels) in factors.iter().zip(named) {
-        terms.push(Factor::new(factor, labels, &length)?);
+        terms.push(LabelledFactor::new(factor, labels, &length)?);
     }
     // One product or one sum is a single kernel, which rounds once; only more kernels need widening.
     let is_lonely = |k: usize, l: &Label| {
         !result.contains(l) && terms.iter().enumerate().all(|(j, t)| j == k || !t.labels.contains(l))
     };
-    let is_summed = |(k, t): (usize, &Factor)| t.labels.iter().any(|l| is_lonely(k, l));
+    let is_summed = |(k, t): (usize, &LabelledFactor)| t.labels.iter().any(|l| is_lonely(k, l));
     if terms.len() > 2 || (terms.len() == 2 && terms.iter().enumerate().any(is_summed)) {
         let tensors: Vec<&Tensor> = terms.iter().map(|t| &t.tensor).collect();
         if let Some((rounding, wide)) = widened_all("einsum", &tensors)? {
             for (term, tensor) in terms.iter_mut().zip(wide) {
                 term.tensor = tensor;
             }
-            return rounding.round(summed(terms, result, &length)?);
+            return rounding.round(contract_pairwise(terms, result, &length)?);
         }
     }
-    summed(terms, result, &length)
+    contract_pairwise(terms, result, &length)
 }
 
 /// Sums the product of terms over all labels that are not in the result, by pairwise contraction.
-fn summed(mut terms: Vec<Factor>, result: &[Label], length: &BTreeMap<Label, usize>) -> Result<Tensor> {
+fn contract_pairwise(
+    mut terms: Vec<LabelledFactor>,
+    result: &[Label],
+    length: &BTreeMap<Label, usize>,
+) -> Result<Tensor> {
     // An axis that is in one factor only and not in the result is summed first.
     for k in 0..terms.len() {
         let others: Vec<Label> =
@@ -164,17 +168,17 @@ fn summed(mut terms: Vec<Factor>, result: &[Label], length: &BTreeMap<Label, usi
         terms[k] = terms[k].clone().sum_all_but(|l| result.contains(&l) || others.contains(&l))?;
     }
     while terms.len() > 1 {
-        let (i, j) = cheapest(&terms, result, length);
+        let (i, j) = cheapest_pair(&terms, result, length);
         let (b, a) = (terms.swap_remove(i.max(j)), terms.swap_remove(i.min(j)));
         let keep = |l: Label| result.contains(&l) || terms.iter().any(|t| t.labels.contains(&l));
-        terms.push(a.times(b, keep)?);
+        terms.push(a.contract_with(b, keep)?);
     }
     let Some(last) = terms.pop() else { return Err(Error::invalid("einsum", "needs at least one factor")) };
-    last.arranged(result)
+    last.permuted(result)
 }
 
 /// Returns the pair to multiply first: by the best order, or the cheapest pair if there are many terms.
-fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>) -> (usize, usize) {
+fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<Label, usize>) -> (usize, usize) {
     let n = terms.len();
     let cost = |labels: &[Label]| labels.iter().map(|l| length[l] as f64).product::<f64>();
     // The labels of the product of the terms inside: those in the result or in a term outside.
@@ -231,10 +235,10 @@ fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>)
     (set.trailing_zeros() as usize, (31 - set.leading_zeros()) as usize)
 }
 
-impl Factor {
+impl LabelledFactor {
     /// Creates a factor. Repeated labels select the diagonal, and axes of length 1 that broadcast are removed.
-    fn new(tensor: &Tensor, labels: Vec<Label>, length: &BTreeMap<Label, usize>) -> Result<Factor> {
-        let mut factor = Factor { tensor: tensor.clone(), labels };
+    fn new(tensor: &Tensor, labels: Vec<Label>, length: &BTreeMap<Label, usize>) -> Result<LabelledFactor> {
+        let mut factor = LabelledFactor { tensor: tensor.clone(), labels };
         for k in (0..factor.labels.len()).rev() {
             if factor.tensor.shape()[k] == 1 && length[&factor.labels[k]] != 1 {
                 factor.tensor = ops::squeeze(&factor.tensor, k as isize)?;
@@ -254,13 +258,13 @@ impl Factor {
     }
 
     /// Sums over the labels that are not kept.
-    fn sum_all_but(self, keep: impl Fn(Label) -> bool) -> Result<Factor> {
+    fn sum_all_but(self, keep: impl Fn(Label) -> bool) -> Result<LabelledFactor> {
         let gone: Vec<isize> = (0..self.labels.len()).filter(|&k| !keep(self.labels[k])).map(|k| k as isize).collect();
         if gone.is_empty() {
             return Ok(self);
         }
         let labels = self.labels.into_iter().filter(|&l| keep(l)).collect();
-        Ok(Factor { tensor: ops::sum(&self.tensor, gone)?, labels })
+        Ok(LabelledFactor { tensor: ops::sum(&self.tensor, gone)?, labels })
     }
 
     fn len(&self, label: Label) -> usize {
@@ -269,7 +273,7 @@ impl Factor {
     }
 
     /// Permutes the axes to `order`, which contains all labels.
-    fn arranged(&self, order: &[Label]) -> Result<Tensor> {
+    fn permuted(&self, order: &[Label]) -> Result<Tensor> {
         if self.labels == order {
             return Ok(self.tensor.clone());
         }
@@ -278,33 +282,33 @@ impl Factor {
     }
 
     /// Multiplies two factors and sums over the shared labels that are not kept, as one batched matrix product.
-    fn times(self, other: Factor, keep: impl Fn(Label) -> bool) -> Result<Factor> {
+    fn contract_with(self, other: LabelledFactor, keep: impl Fn(Label) -> bool) -> Result<LabelledFactor> {
         let shared = |l: &Label| self.labels.contains(l) && other.labels.contains(l);
-        let only = |a: &Factor| a.labels.iter().copied().filter(|l| !shared(l)).collect::<Vec<_>>();
+        let only = |a: &LabelledFactor| a.labels.iter().copied().filter(|l| !shared(l)).collect::<Vec<_>>();
         let (left, right) = (only(&self), only(&other));
         let (stack, summed): (Vec<Label>, Vec<Label>) =
             self.labels.iter().copied().filter(|l| shared(l)).partition(|&l| keep(l));
         let labels = [&stack[..], &left[..], &right[..]].concat();
-        let lengths = |of: &Factor, labels: &[Label]| labels.iter().map(|&l| of.len(l)).collect::<Vec<_>>();
+        let lengths = |of: &LabelledFactor, labels: &[Label]| labels.iter().map(|&l| of.len(l)).collect::<Vec<_>>();
         let (stacks, rows, columns) = (lengths(&self, &stack), lengths(&self, &left), lengths(&other, &right));
         let inner: usize = lengths(&self, &summed).iter().product();
         let shape: Shape = [&stacks[..], &rows[..], &columns[..]].concat().into();
         if summed.is_empty() {
             // Without a sum the product is elementwise: each factor gets axes of length 1 for the labels of the other.
             let ones = |n: usize| vec![1usize; n];
-            let a = self.arranged(&[&stack[..], &left[..]].concat())?;
+            let a = self.permuted(&[&stack[..], &left[..]].concat())?;
             let a = ops::reshape(&a, &Shape::from([&stacks[..], &rows[..], &ones(right.len())[..]].concat()))?;
-            let b = other.arranged(&[&stack[..], &right[..]].concat())?;
+            let b = other.permuted(&[&stack[..], &right[..]].concat())?;
             let b = ops::reshape(&b, &Shape::from([&stacks[..], &ones(left.len())[..], &columns[..]].concat()))?;
-            return Ok(Factor { tensor: ops::mul(&a, &b)?, labels });
+            return Ok(LabelledFactor { tensor: ops::mul(&a, &b)?, labels });
         }
         let matrix = |stack: &[usize], m: usize, n: usize| Shape::from([stack, &[m, n]].concat());
         let (m, n) = (rows.iter().product(), columns.iter().product());
-        let a = self.arranged(&[&stack[..], &left[..], &summed[..]].concat())?;
-        let b = other.arranged(&[&stack[..], &summed[..], &right[..]].concat())?;
+        let a = self.permuted(&[&stack[..], &left[..], &summed[..]].concat())?;
+        let b = other.permuted(&[&stack[..], &summed[..], &right[..]].concat())?;
         let a = ops::reshape(&a, &matrix(&stacks, m, inner))?;
         let b = ops::reshape(&b, &matrix(&stacks, inner, n))?;
-        Ok(Factor { tensor: ops::reshape(&ops::matmul(&a, &b)?, &shape)?, labels })
+        Ok(LabelledFactor { tensor: ops::reshape(&ops::matmul(&a, &b)?, &shape)?, labels })
     }
 }
 

@@ -9,7 +9,7 @@ use pellucid_ir::{Error, Result, formula};
 use std::sync::OnceLock;
 
 /// Computes x where x > 0, else slope·x; the slope broadcasts.
-fn sloped(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
+fn leaky(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
     static SLOPED: OnceLock<Formula> = OnceLock::new();
     map(SLOPED.get_or_init(|| formula! { prelu(x, w) = x.gt(0.0).select(x, x * w); }.eternal()), &[x, slope], &[])
 }
@@ -25,7 +25,7 @@ pub fn prelu(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
         return Err(Error::shapes("prelu", [x.shape(), weight.shape()], "takes one slope, or one per channel, axis 1"));
     }
     let beside: Vec<usize> = (0..x.rank()).map(|k| if k == 1 { weight.size() } else { 1 }).collect();
-    sloped(x, &ops::reshape(weight, &beside[..])?)
+    leaky(x, &ops::reshape(weight, &beside[..])?)
 }
 
 /// Computes x where x > 0, else a·x with random slopes a, uniform on [lower, upper) for each element (Xu et al. 2015).
@@ -42,7 +42,7 @@ pub fn rrelu(x: &Tensor, lower: f64, upper: f64) -> Result<Tensor> {
         return Err(Error::invalid("rrelu", reason));
     }
     let u = ops::rand(x.shape(), x.dtype())?;
-    sloped(x, &ops::add(&ops::mul(&u, upper - lower)?, lower)?)
+    leaky(x, &ops::add(&ops::mul(&u, upper - lower)?, lower)?)
 }
 
 /// Computes the gated linear unit a·sigmoid(b), where a and b are the first and second half of an axis (Dauphin et al.

@@ -15,11 +15,11 @@ use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
 /// y = x[index]. The inputs are x and the index tensors.
-struct Gather {
+struct GatherOp {
     index: Index,
 }
 
-impl Operation for Gather {
+impl Operation for GatherOp {
     fn name(&self) -> &'static str {
         "gather"
     }
@@ -63,7 +63,7 @@ impl Operation for ScatterAdd {
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        gradients[0] = Some(apply_one(Gather { index: self.index.clone() }, &operands)?);
+        gradients[0] = Some(apply_one(GatherOp { index: self.index.clone() }, &operands)?);
         Ok(gradients)
     }
 }
@@ -78,7 +78,7 @@ pub(super) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
 /// Indexes several axes of x, in ascending order, by index tensors. Their common shape comes first in the result.
 pub(crate) fn gather_axes(x: &Tensor, axes: SmallVec<[usize; 4]>, indices: &[Tensor]) -> Result<Tensor> {
     let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
-    apply_one(Gather { index: Index::Axes(axes) }, &operands)
+    apply_one(GatherOp { index: Index::Axes(axes) }, &operands)
 }
 
 /// Adds the slices of x along an axis to zeros, at their indices in an axis of `len`. This is the transpose of
@@ -128,7 +128,7 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
         return ops::take(x, &index);
     }
     along(op, x.shape(), index.shape(), axis)?;
-    apply_one(Gather { index: Index::Along(axis) }, &[x, &index])
+    apply_one(GatherOp { index: Index::Along(axis) }, &[x, &index])
 }
 
 pub(super) fn along(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {

@@ -30,7 +30,7 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         return Err(Error::invalid(op, reason));
     }
     let points = spacing.points();
-    in_single!(op, [y; points] => gradient(y, spacing.at(points), axis, edge_order));
+    in_single!(op, [y; points] => gradient(y, spacing.with_points(points), axis, edge_order));
     let steps = match spacing {
         Spacing::Step(step) => ops::full([len - 1], step, y.dtype())?,
         Spacing::Points(points) if points.shape()[..] == [len] => ops::diff(points, 1, 0)?,

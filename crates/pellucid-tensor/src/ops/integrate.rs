@@ -24,7 +24,7 @@ impl<'a> Spacing<'a> {
     }
 
     /// Replaces the points, if the spacing has points.
-    pub(super) fn at<'b>(self, points: Option<&'b Tensor>) -> Spacing<'b>
+    pub(super) fn with_points<'b>(self, points: Option<&'b Tensor>) -> Spacing<'b>
     where
         'a: 'b,
     {
@@ -39,8 +39,8 @@ impl<'a> Spacing<'a> {
 #[tensor_method]
 pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
-    in_single!("trapezoid", [y; points] => trapezoid(y, spacing.at(points), axis));
-    ops::sum(&areas("trapezoid", y, spacing, axis)?, last(y, axis)?)
+    in_single!("trapezoid", [y; points] => trapezoid(y, spacing.with_points(points), axis));
+    ops::sum(&trapezoid_areas("trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
 }
 
 /// Computes the running integral along an axis, up to every sample but the first (see [`trapezoid`]).
@@ -50,17 +50,17 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
 #[tensor_method]
 pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
-    in_single!("cumulative_trapezoid", [y; points] => cumulative_trapezoid(y, spacing.at(points), axis));
-    ops::cumsum(&areas("cumulative_trapezoid", y, spacing, axis)?, last(y, axis)?)
+    in_single!("cumulative_trapezoid", [y; points] => cumulative_trapezoid(y, spacing.with_points(points), axis));
+    ops::cumsum(&trapezoid_areas("cumulative_trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
 }
 
 /// Returns the axis counted from the end, since points may have more leading axes than the samples.
-fn last(y: &Tensor, axis: isize) -> Result<isize> {
+fn axis_from_end(y: &Tensor, axis: isize) -> Result<isize> {
     Ok(y.shape().axis("trapezoid", axis)? as isize - y.rank() as isize)
 }
 
 /// Computes the areas between neighbouring samples.
-fn areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let at = y.shape().axis(op, axis)?;
     let len = y.shape()[at];
     let neighbours = |x: &Tensor, axis: isize| {
@@ -77,7 +77,7 @@ fn areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Res
         }
         Spacing::Points(points) => points.clone(),
     };
-    let from_end = last(y, axis)?;
+    let from_end = axis_from_end(y, axis)?;
     let along = points.shape().axis(op, from_end).ok().filter(|&k| points.shape()[k] == len);
     if along.is_none() || points.shape().broadcast(y.shape()).is_none() {
         let help = format!("points must be a vector of length {len}, or broadcast to the samples");

@@ -13,7 +13,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Scalar};
 
 /// Returns x where the mask is true, else `number`.
-fn left(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
+fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
     if mask.dtype() != DType::Bool {
         return Err(Error::dtypes(op, [mask.dtype()], "the mask is a bool tensor; compare with ne(0)"));
     }
@@ -40,7 +40,7 @@ macro_rules! masked {
         #[doc = concat!("those of [`ops::", stringify!($op), "`].")]
         #[tensor_method]
         pub fn $name(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-            ops::$op(&left(stringify!($name), x, mask, neutral(ScatterReduceOp::$reduction, x.dtype()))?, axes)
+            ops::$op(&masked_or(stringify!($name), x, mask, neutral(ScatterReduceOp::$reduction, x.dtype()))?, axes)
         }
     )*};
 }
@@ -78,7 +78,7 @@ pub fn masked_mean(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<T
     let axes = axes.into();
     in_single!("masked_mean", [x] => masked_mean(x, mask, axes));
     let x = if x.dtype().is_float() { x.clone() } else { ops::to_dtype(x, DType::F32)? };
-    let total = ops::sum(&left("masked_mean", &x, mask, 0.into())?, axes.clone())?;
+    let total = ops::sum(&masked_or("masked_mean", &x, mask, 0.into())?, axes.clone())?;
     ops::div(&total, &count(&x, mask, axes)?)
 }
 
@@ -105,18 +105,18 @@ pub fn masked_std(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Te
 }
 
 fn moments(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
-    floats(op, x)?;
+    check_float(op, x)?;
     in_single!(op, [x] => moments(op, x, mask, axes));
     let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
     let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
     let numbers = count(x, mask, kept.clone())?;
-    let mean = ops::div(&ops::sum(&left(op, x, mask, 0.into())?, kept.clone())?, &numbers)?;
-    let total = ops::sum(&ops::square(&left(op, &ops::sub(x, &mean)?, mask, 0.into())?)?, kept)?;
+    let mean = ops::div(&ops::sum(&masked_or(op, x, mask, 0.into())?, kept.clone())?, &numbers)?;
+    let total = ops::sum(&ops::square(&masked_or(op, &ops::sub(x, &mean)?, mask, 0.into())?)?, kept)?;
     let variance = ops::div(&total, &ops::maximum(&ops::sub(&numbers, ddof as f64)?, 0.0)?)?;
     ops::reshape_to(&variance, &resolved.shape(x.shape()))
 }
 
-fn floats(op: &'static str, x: &Tensor) -> Result<()> {
+fn check_float(op: &'static str, x: &Tensor) -> Result<()> {
     match x.dtype().is_float() {
         true => Ok(()),
         false => Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()")),
@@ -132,8 +132,8 @@ fn floats(op: &'static str, x: &Tensor) -> Result<()> {
 /// Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] over zero elements.
 #[tensor_method]
 pub fn masked_median(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    floats("masked_median", x)?;
-    ops::nanmedian(&left("masked_median", x, mask, f64::NAN.into())?, axes)
+    check_float("masked_median", x)?;
+    ops::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes)
 }
 
 /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](ops::norm)); 0 of none, ∞ if p <
@@ -143,9 +143,9 @@ pub fn masked_median(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result
 /// Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.
 #[tensor_method]
 pub fn masked_norm(x: &Tensor, mask: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
-    floats("masked_norm", x)?;
+    check_float("masked_norm", x)?;
     let number = if p < 0.0 { f64::INFINITY } else { 0.0 };
-    ops::norm(&left("masked_norm", x, mask, number.into())?, p, axes)
+    ops::norm(&masked_or("masked_norm", x, mask, number.into())?, p, axes)
 }
 
 /// Normalises x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.
@@ -156,5 +156,5 @@ pub fn masked_norm(x: &Tensor, mask: &Tensor, p: f64, axes: impl Into<Axes>) -> 
 pub fn masked_normalize(x: &Tensor, mask: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     in_single!("masked_normalize", [x] => masked_normalize(x, mask, p, axis, eps));
     let length = masked_norm(x, mask, p, over(axis).keepdims())?;
-    ops::div(&left("masked_normalize", x, mask, 0.into())?, &ops::maximum(&length, eps)?)
+    ops::div(&masked_or("masked_normalize", x, mask, 0.into())?, &ops::maximum(&length, eps)?)
 }

@@ -19,13 +19,13 @@ use smallvec::{SmallVec, smallvec};
 /// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over broadcast batch axes. The gradient of an operand that is a transposed view is
 /// computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ, so that it has the memory order of the operand: the gradient of a dense
 /// weight is dense. The graph does not depend on this, nor does the order in which higher-order gradients are summed.
-struct Product {
+struct MatrixProduct {
     transposed: [bool; 2],
     /// Stores the result in column-major order, as the view (Bᵀ·Aᵀ)ᵀ.
     columns: bool,
 }
 
-impl Operation for Product {
+impl Operation for MatrixProduct {
     fn name(&self) -> &'static str {
         "matmul"
     }
@@ -92,7 +92,7 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, columns: bool) -> Resu
         !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
     };
     let inputs: SmallVec<[&Tensor; 3]> = [a, b].into_iter().chain(bias).collect();
-    apply_one(Product { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
+    apply_one(MatrixProduct { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
 }
 
 /// Folds the batch axes of A and g into their rows, if B has rank 2 and is shared by the batch.

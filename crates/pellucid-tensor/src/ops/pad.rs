@@ -105,13 +105,13 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
         }
     }
     match mode {
-        PadMode::Constant(value) => constant(x, &pairs, value),
-        _ => picked(x, &pairs, mode),
+        PadMode::Constant(value) => pad_constant(x, &pairs, value),
+        _ => pad_by_index(x, &pairs, mode),
     }
 }
 
 /// Crops, then pads with a constant.
-fn constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tensor> {
+fn pad_constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tensor> {
     if x.dtype().is_int() {
         ops::written_scalar("pad", value, x.dtype())?;
     }
@@ -133,7 +133,7 @@ fn constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tenso
 }
 
 /// Pads by selecting an element of x for every index of the result.
-fn picked(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
+fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
     let mut padded = x.clone();
     for (axis, &(before, after)) in pairs.iter().enumerate().filter(|(_, pair)| **pair != (0, 0)) {
         let len = x.shape()[axis];

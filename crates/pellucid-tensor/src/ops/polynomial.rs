@@ -9,7 +9,7 @@ use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
 
 /// A family of polynomials: P₀ = 1, P₁ = a·x + b, and a recurrence for P_k from x, P_{k−1} and P_{k−2}.
-struct Family {
+struct PolynomialFamily {
     name: &'static str,
     slope: f64,
     offset: f64,
@@ -23,9 +23,9 @@ const MOST: i64 = 10_000;
 /// Computes P_n(x); both broadcast. Orders are integers (floats are truncated); the polynomial of a negative order is
 /// 0.
 #[track_caller]
-fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
+fn evaluate(family: &PolynomialFamily, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     static STEP: OnceLock<Formula> = OnceLock::new();
-    let &Family { name, slope, offset, step: [a, b, c, d, e, f, h] } = family;
+    let &PolynomialFamily { name, slope, offset, step: [a, b, c, d, e, f, h] } = family;
     if !x.dtype().is_float() {
         return Err(Error::dtypes(name, [x.dtype()], "takes floats; use to_dtype()"));
     }
@@ -64,7 +64,11 @@ fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 #[track_caller]
 pub fn chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "chebyshev_t", slope: 1.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "chebyshev_t", slope: 1.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
+        x,
+        n,
+    )
 }
 
 /// Computes U_n(x), the Chebyshev polynomial of the second kind: U_n(cos θ) = sin (n + 1)θ / sin θ. x and the integer
@@ -76,7 +80,11 @@ pub fn chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 #[track_caller]
 pub fn chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "chebyshev_u", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "chebyshev_u", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
+        x,
+        n,
+    )
 }
 
 /// Computes V_n(x), the Chebyshev polynomial of the third kind: V_n(cos θ) = cos (n + ½)θ / cos ½θ. x and the integer
@@ -89,7 +97,7 @@ pub fn chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "chebyshev_v", slope: 2.0, offset: -1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily { name: "chebyshev_v", slope: 2.0, offset: -1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
         x,
         n,
     )
@@ -104,7 +112,11 @@ pub fn chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 #[track_caller]
 pub fn chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "chebyshev_w", slope: 2.0, offset: 1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "chebyshev_w", slope: 2.0, offset: 1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
+        x,
+        n,
+    )
 }
 
 /// Computes T_n(2x − 1), the Chebyshev polynomial of the first kind on [0, 1]. x and the integer orders n broadcast.
@@ -116,7 +128,12 @@ pub fn chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn shifted_chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "shifted_chebyshev_t", slope: 2.0, offset: -1.0, step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily {
+            name: "shifted_chebyshev_t",
+            slope: 2.0,
+            offset: -1.0,
+            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
+        },
         x,
         n,
     )
@@ -131,7 +148,12 @@ pub fn shifted_chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn shifted_chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "shifted_chebyshev_u", slope: 4.0, offset: -2.0, step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily {
+            name: "shifted_chebyshev_u",
+            slope: 4.0,
+            offset: -2.0,
+            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
+        },
         x,
         n,
     )
@@ -146,7 +168,12 @@ pub fn shifted_chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn shifted_chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "shifted_chebyshev_v", slope: 4.0, offset: -3.0, step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily {
+            name: "shifted_chebyshev_v",
+            slope: 4.0,
+            offset: -3.0,
+            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
+        },
         x,
         n,
     )
@@ -161,7 +188,12 @@ pub fn shifted_chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn shifted_chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "shifted_chebyshev_w", slope: 4.0, offset: -1.0, step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily {
+            name: "shifted_chebyshev_w",
+            slope: 4.0,
+            offset: -1.0,
+            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
+        },
         x,
         n,
     )
@@ -175,7 +207,11 @@ pub fn shifted_chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 #[track_caller]
 pub fn hermite_h(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "hermite_h", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "hermite_h", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0] },
+        x,
+        n,
+    )
 }
 
 /// Computes He_n(x), the probabilists' Hermite polynomial, with weight e^(−x²/2). x and the integer orders n broadcast.
@@ -186,7 +222,11 @@ pub fn hermite_h(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 #[track_caller]
 pub fn hermite_he(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "hermite_he", slope: 1.0, offset: 0.0, step: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "hermite_he", slope: 1.0, offset: 0.0, step: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0] },
+        x,
+        n,
+    )
 }
 
 /// Computes L_n(x), the Laguerre polynomial, with weight e^(−x) on x ≥ 0. x and the integer orders n broadcast.
@@ -198,7 +238,12 @@ pub fn hermite_he(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn laguerre_l(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "laguerre_l", slope: -1.0, offset: 1.0, step: [0.0, -1.0, 2.0, -1.0, -1.0, 1.0, 0.0] },
+        &PolynomialFamily {
+            name: "laguerre_l",
+            slope: -1.0,
+            offset: 1.0,
+            step: [0.0, -1.0, 2.0, -1.0, -1.0, 1.0, 0.0],
+        },
         x,
         n,
     )
@@ -212,5 +257,9 @@ pub fn laguerre_l(x: &Tensor, n: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 #[track_caller]
 pub fn legendre_p(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "legendre_p", slope: 1.0, offset: 0.0, step: [2.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "legendre_p", slope: 1.0, offset: 0.0, step: [2.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0] },
+        x,
+        n,
+    )
 }

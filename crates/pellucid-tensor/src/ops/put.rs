@@ -17,12 +17,12 @@ fn put_at(x: &Tensor, places: &Tensor, values: &Tensor, accumulate: bool) -> Res
 }
 
 /// Returns the row-major position of every element of x, in x's shape.
-fn numbers(x: &Tensor) -> Result<Tensor> {
+fn element_positions(x: &Tensor) -> Result<Tensor> {
     ops::reshape_to(&ops::indices(x.size())?, x.shape())
 }
 
 /// Replaces the elements of x at the positions `part` by the source.
-fn replaced(op: &'static str, x: &Tensor, part: Tensor, source: &Tensor) -> Result<Tensor> {
+fn replace_part(op: &'static str, x: &Tensor, part: Tensor, source: &Tensor) -> Result<Tensor> {
     if part.shape() != source.shape() {
         let help = format!("the source must have the shape of the replaced part, {}", part.shape());
         return Err(Error::shapes(op, [x.shape(), source.shape()], help));
@@ -56,7 +56,7 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
 #[tensor_method]
 #[track_caller]
 pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate: bool) -> Result<Tensor> {
-    let places = numbers(x)?.try_i(index)?;
+    let places = element_positions(x)?.try_i(index)?;
     if values.shape().broadcast(places.shape()).as_ref() != Some(places.shape()) {
         let help = format!("the values must broadcast to the indexed shape, {}", places.shape());
         return Err(Error::shapes("index_put", [x.shape(), values.shape()], help));
@@ -107,7 +107,7 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
 /// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn select_scatter(x: &Tensor, source: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
-    replaced("select_scatter", x, ops::select(&numbers(x)?, axis, index)?, source)
+    replace_part("select_scatter", x, ops::select(&element_positions(x)?, axis, index)?, source)
 }
 
 /// Replaces the part `start..stop` of an axis of x, in steps of `step`, by the source.
@@ -126,7 +126,7 @@ pub fn slice_scatter(
 ) -> Result<Tensor> {
     let mut index = vec![Ix::from(..); x.shape().axis("slice_scatter", axis)?];
     index.push(slice(start, stop, step).into());
-    replaced("slice_scatter", x, numbers(x)?.try_i(index)?, source)
+    replace_part("slice_scatter", x, element_positions(x)?.try_i(index)?, source)
 }
 
 /// Replaces a diagonal of x by the source, `offset` elements above the main one (see [`diagonal`](ops::diagonal)).
@@ -136,5 +136,5 @@ pub fn slice_scatter(
 /// axes.
 #[tensor_method]
 pub fn diagonal_scatter(x: &Tensor, source: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
-    replaced("diagonal_scatter", x, ops::diagonal(&numbers(x)?, offset, axis0, axis1)?, source)
+    replace_part("diagonal_scatter", x, ops::diagonal(&element_positions(x)?, offset, axis0, axis1)?, source)
 }

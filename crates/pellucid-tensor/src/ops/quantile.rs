@@ -11,7 +11,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
 /// The sorted rows of x with NaN last, the positions of their elements, and their NaN counts, `[.., 1]`.
-struct Ranked {
+struct RankedRows {
     axes: Resolved,
     len: usize,
     values: Tensor,
@@ -19,8 +19,8 @@ struct Ranked {
     nans: Tensor,
 }
 
-impl Ranked {
-    fn new(op: &'static str, x: &Tensor, axes: Axes) -> Result<Ranked> {
+impl RankedRows {
+    fn new(op: &'static str, x: &Tensor, axes: Axes) -> Result<RankedRows> {
         let axes = axes.resolve(op, x.shape())?;
         let rows = axes.behind(x)?;
         let len = axes.set.count(x.shape());
@@ -29,7 +29,7 @@ impl Ranked {
         }
         let (values, positions) = ops::sort(&rows, -1, false)?;
         let nans = ops::count_nonzero(&ops::isnan(&rows)?, over(-1).keepdims())?;
-        Ok(Ranked { axes, len, values, positions, nans })
+        Ok(RankedRows { axes, len, values, positions, nans })
     }
 
     /// Returns the elements at ranks `[.., 1]`, and their positions, in the shape of the reduction of x.
@@ -49,7 +49,7 @@ impl Ranked {
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
 #[tensor_method]
 pub fn median(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = Ranked::new("median", x, axes.into())?;
+    let ranked = RankedRows::new("median", x, axes.into())?;
     let (middle, first_nan) = (ranked.len.saturating_sub(1) as i64 / 2, ops::sub(ranked.len as i64, &ranked.nans)?);
     ranked.pick(x, &ops::where_(&ops::gt(&ranked.nans, 0)?, &first_nan, middle)?)
 }
@@ -60,7 +60,7 @@ pub fn median(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
 /// Those of [`median`].
 #[tensor_method]
 pub fn nanmedian(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = Ranked::new("nanmedian", x, axes.into())?;
+    let ranked = RankedRows::new("nanmedian", x, axes.into())?;
     let last = ops::sub(ranked.len as i64 - 1, &ranked.nans)?;
     ranked.pick(x, &ops::maximum(&ops::floor_div(&last, 2)?, 0)?)
 }
@@ -73,7 +73,7 @@ pub fn nanmedian(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> 
 /// Those of [`median`].
 #[tensor_method]
 pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = Ranked::new("mode", x, axes.into())?;
+    let ranked = RankedRows::new("mode", x, axes.into())?;
     let rest = ranked.len.saturating_sub(1);
     let (low, high) =
         (ops::narrow(&ranked.values, -1, 0, rest)?, ops::narrow(&ranked.values, -1, ranked.len - rest, rest)?);
@@ -117,7 +117,7 @@ pub fn quantile<'a>(
     axes: impl Into<Axes>,
     interpolation: Interpolation,
 ) -> Result<Tensor> {
-    between("quantile", x, q.into(), axes.into(), interpolation, false)
+    quantiles("quantile", x, q.into(), axes.into(), interpolation, false)
 }
 
 /// Computes the [`quantile`] of the elements that are not NaN; NaN if all are NaN.
@@ -131,16 +131,16 @@ pub fn nanquantile<'a>(
     axes: impl Into<Axes>,
     interpolation: Interpolation,
 ) -> Result<Tensor> {
-    between("nanquantile", x, q.into(), axes.into(), interpolation, true)
+    quantiles("nanquantile", x, q.into(), axes.into(), interpolation, true)
 }
 
-fn between(
+fn quantiles(
     op: &'static str,
     x: &Tensor,
     q: ops::Operand<'_>,
     axes: Axes,
     interpolation: Interpolation,
-    but_nan: bool,
+    ignore_nan: bool,
 ) -> Result<Tensor> {
     let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
     // bf16 would round 0.999 to 1.
@@ -166,16 +166,16 @@ fn between(
     // bf16 cannot represent every rank above 256.
     in_single!(op, [x] => {
         let probabilities = ops::to_dtype(&q, DType::F32)?;
-        between(op, x, ops::Operand::Owned(probabilities), axes, interpolation, but_nan)
+        quantiles(op, x, ops::Operand::Owned(probabilities), axes, interpolation, ignore_nan)
     });
-    let ranked = Ranked::new(op, x, axes)?;
-    let last = match but_nan {
+    let ranked = RankedRows::new(op, x, axes)?;
+    let last = match ignore_nan {
         true => ops::maximum(&ops::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,
         false => ops::full((), ranked.len.saturating_sub(1) as i64, DType::I64)?,
     };
     let last = ops::to_dtype(&last, x.dtype())?;
     let ranks = ops::mul(&ops::reshape(&q, [q.size()])?, &last)?;
-    let ranks = if but_nan { ranks } else { ops::where_(&ops::gt(&ranked.nans, 0)?, &last, &ranks)? };
+    let ranks = if ignore_nan { ranks } else { ops::where_(&ops::gt(&ranked.nans, 0)?, &last, &ranks)? };
     let shape = ranked.nans.shape().with_axis(ranked.nans.rank() - 1, q.size());
     let ranks = ops::broadcast_to(&ranks, &shape)?;
     let at = |ranks: &Tensor| ops::take_along_axis(&ranked.values, &ops::to_dtype(ranks, DType::I64)?, -1);

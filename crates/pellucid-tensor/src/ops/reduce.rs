@@ -124,7 +124,7 @@ fn moments(op: &'static str, x: &Tensor, axes: Axes, number: Option<DType>) -> R
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
 #[tensor_method]
 pub fn max(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    Extremum { op: ReduceOp::Max, name: "max", axes: axes.into().resolve("max", x.shape())? }.apply(x)
+    ExtremumReduction { op: ReduceOp::Max, name: "max", axes: axes.into().resolve("max", x.shape())? }.apply(x)
 }
 
 /// Returns the smallest element over `axes`; NaN if one is NaN. Equal minima share the gradient evenly.
@@ -133,23 +133,23 @@ pub fn max(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
 #[tensor_method]
 pub fn min(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    Extremum { op: ReduceOp::Min, name: "min", axes: axes.into().resolve("min", x.shape())? }.apply(x)
+    ExtremumReduction { op: ReduceOp::Min, name: "min", axes: axes.into().resolve("min", x.shape())? }.apply(x)
 }
 
-struct Extremum {
+struct ExtremumReduction {
     op: ReduceOp,
     name: &'static str,
     axes: Resolved,
 }
 
-impl Extremum {
+impl ExtremumReduction {
     fn apply(self, x: &Tensor) -> Result<Tensor> {
         let shape = self.axes.shape(x.shape());
         reshape_to(&apply_one(self, &[x])?, &shape)
     }
 }
 
-impl Operation for Extremum {
+impl Operation for ExtremumReduction {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -191,15 +191,15 @@ fn reduce(name: &'static str, op: ReduceOp, x: &Array, axes: AxisSet, output: DT
 /// `Prod`.
 fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<pellucid_ir::formula::Program>> {
     static MASK: OnceLock<Formula> = OnceLock::new();
-    static TRUTH: OnceLock<Formula> = OnceLock::new();
+    static IS_NONZERO: OnceLock<Formula> = OnceLock::new();
     use pellucid_ir::formula::Signature;
-    let truth = TRUTH.get_or_init(|| formula! { truth(x) = x.ne(0); }.eternal());
-    let mask = MASK.get_or_init(|| formula! { truth(x: mask) = x; }.eternal());
+    let is_nonzero = IS_NONZERO.get_or_init(|| formula! { is_nonzero(x) = x.ne(0); }.eternal());
+    let mask = MASK.get_or_init(|| formula! { is_nonzero(x: mask) = x; }.eternal());
     match op {
         ReduceOp::Any | ReduceOp::All if dtype == DType::Bool => {
             mask.program(&Signature::new([dtype], DType::F32)).cloned()
         }
-        ReduceOp::Any | ReduceOp::All => truth.program(&Signature::new([dtype], dtype)).cloned(),
+        ReduceOp::Any | ReduceOp::All => is_nonzero.program(&Signature::new([dtype], dtype)).cloned(),
         ReduceOp::Prod => identity_formula().program(&Signature::new([dtype], output)).cloned(),
         // Booleans are compared as integers.
         _ if dtype == DType::Bool => identity_formula().program(&Signature::new([dtype], DType::I32)).cloned(),
@@ -208,14 +208,14 @@ fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<pellucid
 }
 
 /// A reduction with an integer or boolean result, which has no gradient.
-struct Untracked {
+struct UntrackedReduction {
     name: &'static str,
     op: ReduceOp,
     axes: AxisSet,
     output: DType,
 }
 
-impl Operation for Untracked {
+impl Operation for UntrackedReduction {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -229,7 +229,7 @@ impl Operation for Untracked {
 
 fn untracked(name: &'static str, op: ReduceOp, x: &Tensor, axes: Axes, output: DType) -> Result<Tensor> {
     let axes = axes.resolve(name, x.shape())?;
-    let kept = apply_one(Untracked { name, op, axes: axes.set, output }, &[x])?;
+    let kept = apply_one(UntrackedReduction { name, op, axes: axes.set, output }, &[x])?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 

@@ -45,14 +45,14 @@ impl Operation for CumSum {
 }
 
 /// A cumulative reduction whose gradient is that of its definition.
-struct Running {
+struct CumulativeReduction {
     name: &'static str,
     op: ScanOp,
     axis: usize,
     combine: fn(&Tensor, &Tensor) -> Result<Tensor>,
 }
 
-impl Running {
+impl CumulativeReduction {
     /// Computes y by doubling (Hillis & Steele 1986): after step k every yᵢ combines the last 2ᵏ elements up to i. It
     /// does not divide, so elements may be zero.
     fn definition(&self, x: &Tensor) -> Result<Tensor> {
@@ -70,7 +70,7 @@ impl Running {
     }
 }
 
-impl Operation for Running {
+impl Operation for CumulativeReduction {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -86,13 +86,13 @@ impl Operation for Running {
 }
 
 /// A cumulative maximum or minimum, and its position, to which the gradient goes.
-struct Extreme {
+struct CumulativeExtremum {
     name: &'static str,
     op: ScanOp,
     axis: usize,
 }
 
-impl Operation for Extreme {
+impl Operation for CumulativeExtremum {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -108,7 +108,7 @@ impl Operation for Extreme {
 }
 
 /// Returns the tensor and its axis; for `..` the tensor flattened in row-major order.
-fn along(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
+fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
     if axis.is_all() {
         return Ok((ops::ravel(x)?, 0));
     }
@@ -122,7 +122,7 @@ fn along(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
     }
 }
 
-fn counted(x: &Tensor) -> Result<Tensor> {
+fn widen_integers(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { Ok(x.clone()) } else { ops::to_dtype(x, DType::I64) }
 }
 
@@ -135,8 +135,8 @@ fn counted(x: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     let x = autocast::read("cumsum", x)?;
-    let (x, axis) = along("cumsum", &x, axis.into())?;
-    apply_one(CumSum { axis, reverse: false }, &[&counted(&x)?])
+    let (x, axis) = single_axis("cumsum", &x, axis.into())?;
+    apply_one(CumSum { axis, reverse: false }, &[&widen_integers(&x)?])
 }
 
 /// Computes the cumulative product along an axis, or (`..`) over all elements in row-major order.
@@ -148,9 +148,9 @@ pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
 #[tensor_method]
 pub fn cumprod(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     let x = autocast::read("cumprod", x)?;
-    let (x, axis) = along("cumprod", &x, axis.into())?;
-    let running = Running { name: "cumprod", op: ScanOp::Prod, axis, combine: |a, b| ops::mul(a, b) };
-    apply_one(running, &[&counted(&x)?])
+    let (x, axis) = single_axis("cumprod", &x, axis.into())?;
+    let running = CumulativeReduction { name: "cumprod", op: ScanOp::Prod, axis, combine: |a, b| ops::mul(a, b) };
+    apply_one(running, &[&widen_integers(&x)?])
 }
 
 /// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers.
@@ -163,14 +163,14 @@ pub fn logcumsumexp(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
         return Err(Error::dtypes("logcumsumexp", [x.dtype()], "takes floats; use to_dtype()"));
     }
     let x = autocast::read("logcumsumexp", x)?;
-    let (x, axis) = along("logcumsumexp", &x, axis.into())?;
+    let (x, axis) = single_axis("logcumsumexp", &x, axis.into())?;
     let combine = |a: &Tensor, b: &Tensor| ops::logaddexp(a, b);
-    apply_one(Running { name: "logcumsumexp", op: ScanOp::LogSumExp, axis, combine }, &[&x])
+    apply_one(CumulativeReduction { name: "logcumsumexp", op: ScanOp::LogSumExp, axis, combine }, &[&x])
 }
 
-fn extreme(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Tensor, Tensor)> {
-    let (x, axis) = along(name, x, axis)?;
-    let mut outputs = apply(Extreme { name, op, axis }, &[&x])?;
+fn cumulative_extremum(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Tensor, Tensor)> {
+    let (x, axis) = single_axis(name, x, axis)?;
+    let mut outputs = apply(CumulativeExtremum { name, op, axis }, &[&x])?;
     let positions = outputs.pop().expect("positions");
     Ok((outputs.pop().expect("values"), positions))
 }
@@ -184,7 +184,7 @@ fn extreme(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Te
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[tensor_method]
 pub fn cummax(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    extreme("cummax", ScanOp::Max, x, axis.into())
+    cumulative_extremum("cummax", ScanOp::Max, x, axis.into())
 }
 
 /// Returns the cumulative minimum along an axis, or (`..`) over all elements, and its `i64` index, the last among
@@ -196,7 +196,7 @@ pub fn cummax(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[tensor_method]
 pub fn cummin(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    extreme("cummin", ScanOp::Min, x, axis.into())
+    cumulative_extremum("cummin", ScanOp::Min, x, axis.into())
 }
 
 /// Computes the differences xᵢ₊₁ − xᵢ along an axis, `order` times; for booleans, xᵢ₊₁ XOR xᵢ.

@@ -160,7 +160,7 @@ pub fn scatter_reduce(
 }
 
 /// Broadcasts a vector of indices of an axis to the shape of the source.
-fn slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+fn index_for_slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
     let at = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     if index.rank() > 1 {
@@ -180,7 +180,7 @@ fn slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Te
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
 #[tensor_method]
 pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha: impl Into<Scalar>) -> Result<Tensor> {
-    let index = slices("index_add", x, axis, index, source)?;
+    let index = index_for_slices("index_add", x, axis, index, source)?;
     let scaled = ops::to_dtype(&ops::mul(source, alpha.into())?, source.dtype())?;
     scatter_add(x, &index, &scaled, axis)
 }
@@ -191,7 +191,7 @@ pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
 #[tensor_method]
 pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
-    scatter(x, &slices("index_copy", x, axis, index, source)?, source, axis)
+    scatter(x, &index_for_slices("index_copy", x, axis, index, source)?, source, axis)
 }
 
 /// Fills the slices of x at indices of an axis with a scalar or a 0-d tensor.
@@ -212,7 +212,7 @@ pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<
         return Err(Error::shapes(op, [x.shape(), value.shape()], "the value must be a scalar or 0-d"));
     }
     let source = ops::broadcast_to(&value, x.shape().with_axis(at, index.size()))?;
-    scatter(x, &slices(op, x, axis, index, &source)?, &source, axis)
+    scatter(x, &index_for_slices(op, x, axis, index, &source)?, &source, axis)
 }
 
 /// Scatters slices of the source into x along an axis, and combines those with equal indices (see [`scatter_reduce`]).
@@ -228,6 +228,6 @@ pub fn index_reduce(
     reduce: ScatterReduceOp,
     include_self: bool,
 ) -> Result<Tensor> {
-    let index = slices("index_reduce", x, axis, index, source)?;
+    let index = index_for_slices("index_reduce", x, axis, index, source)?;
     scatter_reduce(x, &index, source, axis, reduce, include_self)
 }

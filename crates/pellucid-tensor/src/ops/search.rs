@@ -125,7 +125,7 @@ pub enum Bins<'a> {
 #[tensor_method]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
     let points = ops::reshape(x, [x.size(), 1])?;
-    let (counts, mut edges) = counted("histogram", &points, x.shape(), &[bins], weights, density)?;
+    let (counts, mut edges) = histogram_of("histogram", &points, x.shape(), &[bins], weights, density)?;
     Ok((counts, edges.remove(0)))
 }
 
@@ -149,11 +149,11 @@ pub fn histogramdd(
         return Err(Error::shapes(op, [x.shape()], help));
     };
     let points = ops::reshape(x, [lead.iter().product(), dimensions])?;
-    counted(op, &points, &lead.into(), bins, weights, density)
+    histogram_of(op, &points, &lead.into(), bins, weights, density)
 }
 
 /// Computes the histogram of points `[N, D]`, whose weights have the shape `weighed`.
-fn counted(
+fn histogram_of(
     op: &'static str,
     points: &Tensor,
     weighed: &Shape,
@@ -172,7 +172,7 @@ fn counted(
     let (mut inside, mut place) = (ops::full([count], true, DType::Bool)?, ops::zeros([count], DType::I64)?);
     for (axis, &bins) in bins.iter().enumerate() {
         let x = ops::select(&points, 1, axis as isize)?;
-        let edges = edges(op, &x, bins)?;
+        let edges = bin_edges(op, &x, bins)?;
         let (first, last, len) = (ops::select(&edges, 0, 0)?, ops::select(&edges, 0, -1)?, edges.size() - 1);
         let within = ops::logical_and(&ops::ge(&x, &first)?, &ops::le(&x, &last)?)?;
         inside = ops::logical_and(&inside, &within)?;
@@ -197,7 +197,7 @@ fn counted(
     Ok((counts, all))
 }
 
-fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
+fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; bincount() counts integers"));
     }
@@ -248,7 +248,7 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
 pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     in_single!("histc", [x] => histc(x, bins, low, high));
     let ends = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
-    let edges = edges("histc", x, ends)?;
+    let edges = bin_edges("histc", x, ends)?;
     let x = ops::ravel(&x.detach())?;
     let (low, high) = (ops::select(&edges, 0, 0)?, ops::select(&edges, 0, -1)?);
     let inside = ops::logical_and(&ops::ge(&x, &low)?, &ops::le(&x, &high)?)?;

@@ -10,7 +10,7 @@ use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
 
-fn floats(x: &Tensor) -> Result<Tensor> {
+fn as_float(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { Ok(x.clone()) } else { ops::to_dtype(x, DType::F32) }
 }
 
@@ -35,7 +35,7 @@ pub fn softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     });
     let axes = axes.into().resolve("softmax", x.shape())?;
     // The gradient gᵢ − Σ gⱼ·yⱼ cancels, so it reads the result before rounding.
-    rounded("softmax", &[x], rows_in(formula, &[&floats(x)?], &[], axes.set, single(&[x]))?)
+    rounded("softmax", &[x], rows_in(formula, &[&as_float(x)?], &[], axes.set, single(&[x]))?)
 }
 
 /// Computes the logarithm of the softmax, yᵢ = xᵢ − ln Σⱼ exp xⱼ over `axes`, stable for any magnitude of x.
@@ -59,7 +59,7 @@ pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     });
     let axes = axes.into().resolve("log_softmax", x.shape())?;
     // The gradient exponentiates the result, which amplifies rounding, so it reads the result before rounding.
-    let y = rows_in(formula, &[&floats(x)?], &[], axes.set, single(&[x]))?;
+    let y = rows_in(formula, &[&as_float(x)?], &[], axes.set, single(&[x]))?;
     rounded("log_softmax", &[x], y)
 }
 
@@ -69,7 +69,7 @@ pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
 #[tensor_method]
 pub fn softmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    softmax(&ops::neg(&floats(x)?)?, axes)
+    softmax(&ops::neg(&as_float(x)?)?, axes)
 }
 
 /// Computes softmax((x + G)/τ) along an axis, where G has the Gumbel distribution (Jang et al. 2017).

@@ -11,12 +11,12 @@ use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
 /// The first `k` elements of an axis in sorted order, and their positions.
-struct Sort {
+struct SortPrefix {
     name: &'static str,
     kernel: kernel::Sort,
 }
 
-impl Operation for Sort {
+impl Operation for SortPrefix {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -49,7 +49,7 @@ fn ordered(
     if k > len {
         return Err(Error::invalid(name, format!("k = {k} exceeds {len}, the length of axis {axis}")));
     }
-    let mut outputs = apply(Sort { name, kernel: kernel::Sort { axis, descending, k } }, &[x])?;
+    let mut outputs = apply(SortPrefix { name, kernel: kernel::Sort { axis, descending, k } }, &[x])?;
     let positions = outputs.pop().expect("positions");
     Ok((outputs.pop().expect("values"), positions))
 }

@@ -28,8 +28,8 @@ pub struct Unique {
 #[tensor_method]
 #[track_caller]
 pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
-    known("unique")?;
-    let rows = rows("unique", x, axis)?;
+    check_values_readable("unique")?;
+    let rows = as_rows("unique", x, axis)?;
     let mut order = ops::indices(rows.shape()[0])?;
     // A stable sort by each column, the last one first, gives the lexicographic order.
     for column in (0..rows.shape()[1]).rev() {
@@ -46,15 +46,15 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 #[tensor_method]
 #[track_caller]
 pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
-    known("unique_consecutive")?;
-    let rows = rows("unique_consecutive", x, axis)?;
+    check_values_readable("unique_consecutive")?;
+    let rows = as_rows("unique_consecutive", x, axis)?;
     let order = ops::indices(rows.shape()[0])?;
     groups(x, axis, &rows, &order)
 }
 
 /// Returns an error in a captured step, since the length of the result depends on values.
 #[track_caller]
-fn known(op: &'static str) -> Result<()> {
+fn check_values_readable(op: &'static str) -> Result<()> {
     engine::readable(
         op,
         "the number of unique elements depends on values; sort() keeps every element, and ne() of its neighbours marks the \
@@ -63,7 +63,7 @@ fn known(op: &'static str) -> Result<()> {
 }
 
 /// Returns the compared elements or slices as rows of a matrix.
-fn rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
+fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
     let x = x.detach();
     let Some(axis) = axis else { return ops::reshape(&x, [x.size(), 1]) };
     let count = x.shape()[x.shape().axis(op, axis)?];

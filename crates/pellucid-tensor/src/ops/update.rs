@@ -64,8 +64,8 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         for target in &set[..targets] {
             super::writable(op, target)?;
         }
-        fits(op, &set[..targets], set)?;
-        apart(op, &set[..targets])?;
+        check_shapes(op, &set[..targets], set)?;
+        check_targets_disjoint(op, &set[..targets])?;
         let alike = |other: &[&Tensor]| other.iter().zip(set).all(|(a, b)| a.dtype() == b.dtype());
         match runs.last_mut().filter(|_| before.is_some_and(alike)) {
             Some((_, sets)) => *sets += 1,
@@ -74,7 +74,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         before = Some(set);
     }
     if is_grad_enabled() && operands.iter().any(|t| t.requires_grad()) {
-        return recorded(formula, targets, operands, numbers);
+        return update_recorded(formula, targets, operands, numbers);
     }
     let arrays: SmallVec<[_; 8]> = operands.iter().map(|t| t.array()).collect();
     let mut rest = &arrays[..];
@@ -87,7 +87,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
 }
 
 /// Runs [`update_many`] with autograd recording. Everything is computed before the first write.
-fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
+fn update_recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let op = formula.name();
     let mut written: Vec<(&Tensor, Tensor)> = Vec::new();
     for set in operands.chunks_exact(formula.inputs().len()) {
@@ -101,7 +101,7 @@ fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[S
 }
 
 /// Returns an error if two targets of one set are the same elements, or overlapping ranges of one storage.
-fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
+fn check_targets_disjoint(op: &'static str, targets: &[&Tensor]) -> Result<()> {
     let overlap = |a: &Tensor, b: &Tensor| {
         let (a, b) = (a.array(), b.array());
         let (first, second) = (a.layout().extent(), b.layout().extent());
@@ -121,7 +121,7 @@ fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
 }
 
 /// Returns an error unless all operands of a set broadcast to the shape of its targets.
-fn fits(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Result<()> {
+fn check_shapes(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Result<()> {
     let Some(first) = targets.first() else { return Ok(()) };
     let shape = first.shape();
     let into = |t: &&Tensor| t.shape() == shape || t.rank() == 0;

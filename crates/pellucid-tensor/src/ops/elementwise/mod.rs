@@ -59,7 +59,7 @@ macro_rules! binary {
             a: impl Into<super::Operand<'a>>,
             b: impl Into<super::Operand<'a>>,
         ) -> crate::Result<crate::Tensor> {
-            static FORMS: super::Forms = super::Forms {
+            static FORMS: super::BinaryForms = super::BinaryForms {
                 both: (std::sync::OnceLock::new(), || crate::formula! {
                     $name($a, $b) = $body; $(d $wa = $da; d $wb = $db;)?
                 }),
@@ -144,21 +144,21 @@ impl Operand<'_> {
 }
 
 /// A formula that is built on first use.
-type Lazily = (OnceLock<Formula>, fn() -> Formula);
+type LazyFormula = (OnceLock<Formula>, fn() -> Formula);
 
 /// The variants of a binary formula: two tensors, a scalar on the right, a scalar on the left.
-struct Forms {
-    both: Lazily,
-    right: Lazily,
-    left: Lazily,
+struct BinaryForms {
+    both: LazyFormula,
+    right: LazyFormula,
+    left: LazyFormula,
 }
 
-fn get((formula, build): &'static Lazily) -> &'static Formula {
+fn get((formula, build): &'static LazyFormula) -> &'static Formula {
     formula.get_or_init(|| build().eternal())
 }
 
 /// Applies the variant that fits the operands. Not generic, so that it is compiled once for all operand types.
-fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static Forms) -> Result<Tensor> {
+fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static BinaryForms) -> Result<Tensor> {
     let given = |x: &Operand<'_>, i: usize| x.is_given().then_some(i);
     match (&a, &b) {
         (Operand::Scalar(x), Operand::Scalar(y)) => {

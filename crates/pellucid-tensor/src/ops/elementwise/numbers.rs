@@ -98,7 +98,7 @@ fn euclid(a: Expr, b: Expr) -> Expr {
 #[tensor_method]
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     static GCD: OnceLock<Formula> = OnceLock::new();
-    whole("gcd", a, b)?;
+    check_integers("gcd", a, b)?;
     super::map(GCD.get_or_init(|| formula! { gcd(a, b) = euclid(a, b); }.eternal()), &[a, b], &[])
 }
 
@@ -108,11 +108,11 @@ pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Those of [`gcd`].
 #[tensor_method]
 pub fn lcm(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    whole("lcm", a, b)?;
+    check_integers("lcm", a, b)?;
     ops::abs(&ops::mul(&ops::floor_div(a, &gcd(a, b)?)?, b)?)
 }
 
-fn whole(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+fn check_integers(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     match a.dtype().is_float() || b.dtype().is_float() {
         true => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes integers")),
         false => Ok(()),

@@ -72,7 +72,7 @@ binary! {
 }
 
 /// Applies a formula of a parameter and x. It has no gradient with respect to the parameter. Both broadcast.
-fn by_the_second(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Tensor) -> Result<Tensor> {
+fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Tensor) -> Result<Tensor> {
     if is_recorded(&[parameter]) {
         return Err(Error::NoGradient { op });
     }
@@ -89,7 +89,7 @@ fn by_the_second(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Te
 #[tensor_method]
 pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
     static ZETA: OnceLock<Formula> = OnceLock::new();
-    by_the_second("zeta", ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal()), s, q)
+    apply_with_parameter("zeta", ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal()), s, q)
 }
 
 /// Computes the regularised lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0.
@@ -101,7 +101,7 @@ pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     static IGAMMA: OnceLock<Formula> = OnceLock::new();
-    by_the_second("igamma", IGAMMA.get_or_init(|| formula! { igamma(a, x) = x.igamma(a).0; }.eternal()), a, x)
+    apply_with_parameter("igamma", IGAMMA.get_or_init(|| formula! { igamma(a, x) = x.igamma(a).0; }.eternal()), a, x)
 }
 
 /// Computes 1 − P(a, x), the regularised upper incomplete gamma function (see [`igamma`]), accurate where it is small.
@@ -111,7 +111,7 @@ pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     static IGAMMAC: OnceLock<Formula> = OnceLock::new();
-    by_the_second("igammac", IGAMMAC.get_or_init(|| formula! { igammac(a, x) = x.igamma(a).1; }.eternal()), a, x)
+    apply_with_parameter("igammac", IGAMMAC.get_or_init(|| formula! { igammac(a, x) = x.igamma(a).1; }.eternal()), a, x)
 }
 
 /// Computes the multivariate log-gamma function ln Γ_p(x) (PyTorch's `mvlgamma`), for x > (p − 1)/2.
