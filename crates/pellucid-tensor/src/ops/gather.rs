@@ -261,8 +261,8 @@ pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
 /// Computes [`nonzero`] on behalf of another operation, which errors name.
 #[track_caller]
 pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
-    let help = "the number of selected elements depends on values; where_(mask, x, 0), masked_fill(), masked_sum() etc. \
-                keep every shape";
+    let help = "the number of selected elements depends on values; where_(mask, x, 0), masked_fill() and masked_sum() keep \
+                every shape";
     engine::readable(op, help)?;
     let mask = x.array().to_vec::<bool>(op)?;
     let count = mask.iter().filter(|hit| **hit).count();

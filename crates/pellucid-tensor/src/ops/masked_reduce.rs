@@ -50,14 +50,14 @@ masked! {
     masked_prod: prod, Prod, "Computes the product over axes of the elements where the mask is true; 1 of none.";
     masked_max: max, Max, "Returns the largest element over axes where the mask is true; of none the least value.";
     masked_min: min, Min, "Returns the smallest element over axes where the mask is true; of none the greatest value.";
-    masked_argmax: argmax, Max, "Returns the index over axes of the largest element where the mask is true; 0 of none.";
-    masked_argmin: argmin, Min, "Returns the index over axes of the smallest element where the mask is true; 0 of none.";
-    masked_logsumexp: logsumexp, Max, "Computes ln Σ exp x over axes of the elements where the mask is true; −∞ of none.";
-    masked_softmax: softmax, Max, "Computes the softmax over axes where the mask is true; 0 elsewhere, NaN in a row of none.";
+    masked_argmax: argmax, Max, "Returns the index of the maximum over axes where the mask is true; 0 of none.";
+    masked_argmin: argmin, Min, "Returns the index of the minimum over axes where the mask is true; 0 of none.";
+    masked_logsumexp: logsumexp, Max, "Computes ln Σ exp x over axes, where the mask is true; −∞ of none.";
+    masked_softmax: softmax, Max, "Computes the softmax over axes, where the mask is true; 0 elsewhere.";
     masked_log_softmax: log_softmax, Max, "Computes the logarithm of [`masked_softmax`]: −∞ where the mask is false.";
-    masked_softmin: softmin, Min, "Computes the softmax of −x over axes where the mask is true; else like [`masked_softmax`].";
-    masked_cumsum: cumsum, Sum, "Computes the cumulative sum along an axis of the elements where the mask is true.";
-    masked_cumprod: cumprod, Prod, "Computes the cumulative product along an axis of the elements where the mask is true.";
+    masked_softmin: softmin, Min, "Computes the softmax of −x over axes, where the mask is true; 0 elsewhere.";
+    masked_cumsum: cumsum, Sum, "Computes the cumulative sum along an axis, where the mask is true.";
+    masked_cumprod: cumprod, Prod, "Computes the cumulative product along an axis, where the mask is true.";
 }
 
 /// Computes the mean over axes of the elements where the mask is true; NaN of none. Integers give `f32`.

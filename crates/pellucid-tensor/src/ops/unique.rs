@@ -57,8 +57,8 @@ pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 fn check_values_readable(op: &'static str) -> Result<()> {
     engine::readable(
         op,
-        "the number of unique elements depends on values; sort() keeps every element, and ne() of its neighbours marks the \
-         first of each",
+        "the number of unique elements depends on values; sort() keeps every element, and ne() of its neighbours marks \
+         the first of each",
     )
 }
 

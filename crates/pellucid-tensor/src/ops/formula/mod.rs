@@ -169,7 +169,7 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
     if all > Formula::MOST_DIFFERENTIABLE && is_recorded(inputs) {
         let most = Formula::MOST_DIFFERENTIABLE;
         let reason = format!(
-            "has {all} inputs, outputs and their gradients, but can be differentiated with at most {most}: split the formula"
+            "has {all} inputs, outputs and their gradients, but at most {most} can be differentiated: split the formula"
         );
         return Err(Error::invalid(formula.name(), reason));
     }

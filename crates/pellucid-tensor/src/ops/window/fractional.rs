@@ -114,7 +114,7 @@ macro_rules! fractional {
         /// For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o
         /// starts at ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. The random numbers are
         /// `samples`,
-        #[doc = concat!("`[N, C, ", $spatial, "]` (N = 1 for one image), in the order ", $numbers, "; the default is to draw them.")]
+        #[doc = concat!("`[N, C, ", $spatial, "]` (N = 1 for one image), in the order ", $numbers, ".")]
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for samples that are not floats;

@@ -271,7 +271,7 @@ macro_rules! pools {
             max_pool(stringify!($max), $spatial, x, &pool)
         }
 
-        #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in a tensor of zeros.")]
+        #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in zeros.")]
         ///
         /// `dims` are the spatial lengths of the result. Of elements with equal positions the last is stored, but each
         /// has the gradient at this position.

@@ -61,10 +61,10 @@ fn targets_of_a_loss_say_what_they_are() {
     let options = ops::CrossEntropy::default;
     let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), options()).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }));
-    assert!(error.to_string().contains("class numbers are integers") && error.to_string().contains("I64"), "{error}");
+    assert!(error.to_string().contains("class indices are integers") && error.to_string().contains("I64"), "{error}");
     let ignoring = ops::CrossEntropy { ignore_index: Some(-100), ..options() };
     let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), ignoring).unwrap_err();
-    assert!(error.to_string().contains("class numbers are integers"), "{error}");
+    assert!(error.to_string().contains("class indices are integers"), "{error}");
     let classes = Tensor::from([0i64, -100]);
     for error in [
         ops::cross_entropy(&logits, &classes, options()).unwrap_err(),
