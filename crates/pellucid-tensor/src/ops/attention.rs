@@ -57,10 +57,14 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
         return scaled_dot_product_attention(&q, &k, &v, Attention { mask: mask.as_ref(), ..options });
     }
     if q.dtype() != k.dtype() || q.dtype() != v.dtype() || !q.dtype().is_float() {
-        return Err(Error::dtypes(op, [q.dtype(), k.dtype(), v.dtype()], "all have one float dtype; use to_dtype()"));
+        return Err(Error::dtypes(
+            op,
+            [q.dtype(), k.dtype(), v.dtype()],
+            "Q, K and V must have one float dtype; use to_dtype()",
+        ));
     }
     if let Some(mask) = mask.filter(|m| m.dtype() != DType::Bool && m.dtype() != q.dtype()) {
-        return Err(Error::dtypes(op, [q.dtype(), mask.dtype()], "a mask is boolean or has the dtype of Q"));
+        return Err(Error::dtypes(op, [q.dtype(), mask.dtype()], "a mask must be boolean or have the dtype of Q"));
     }
     if !(0.0..1.0).contains(&dropout) {
         return Err(Error::invalid(op, format!("dropout must be in [0, 1), got {dropout}")));
@@ -102,7 +106,7 @@ impl Heads {
         if e != e2 || s != s2 {
             return Err(mismatch("Q is [.., L, E], K [.., S, E], V [.., S, D]"));
         }
-        let help = "the axes before the last two broadcast, or the heads of K and V divide those of Q";
+        let help = "the axes before the last two must broadcast, or the heads of K and V divide those of Q";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.
@@ -119,7 +123,7 @@ impl Heads {
         let result: Shape = lead.iter().copied().chain([l, d]).collect();
         let scores: Shape = lead.iter().copied().chain([l, s]).collect();
         if let Some(mask) = mask.filter(|m| m.shape().broadcast(&scores).as_ref() != Some(&scores)) {
-            return Err(Error::shapes(op, [&scores, mask.shape()], "a mask broadcasts to the scores, [.., L, S]"));
+            return Err(Error::shapes(op, [&scores, mask.shape()], "a mask must broadcast to the scores, [.., L, S]"));
         }
         Ok(Heads { lead, shared, width: e, result })
     }

@@ -35,10 +35,10 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
     static GRADIENT: OnceLock<Formula> = OnceLock::new();
     let op = "embedding";
     if table.rank() != 2 {
-        return Err(Error::shapes(op, [table.shape()], "the table is [R, D]"));
+        return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
     }
     if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "indices have an integer dtype"));
+        return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype"));
     }
     let rows = table.shape()[0];
     let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;

@@ -58,10 +58,10 @@ impl Default for EmbeddingBag<'_> {
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
     if table.rank() != 2 {
-        return Err(Error::shapes(op, [table.shape()], "the table is [R, D]"));
+        return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
     }
     if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "indices have an integer dtype"));
+        return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype"));
     }
     if !matches!(options.mode, ScatterReduceOp::Sum | ScatterReduceOp::Mean | ScatterReduceOp::Max) {
         return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
@@ -74,7 +74,11 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
             return Err(Error::invalid(op, "weights need the mode Sum"));
         }
         if weights.shape() != index.shape() {
-            return Err(Error::shapes(op, [index.shape(), weights.shape()], "weights have the shape of the indices"));
+            return Err(Error::shapes(
+                op,
+                [index.shape(), weights.shape()],
+                "weights must have the shape of the indices",
+            ));
         }
     }
     let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
@@ -136,7 +140,7 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<
             let starts = ops::to_dtype(&ops::narrow(offsets, 0, 0, bags)?, DType::I64)?;
             let places = ops::indices(index.size())?;
             let valid = check_offsets(op, offsets, index.size())?;
-            // Of bags with equal starts, all but the last are empty.
+            // If bags have equal starts, all but the last one are empty.
             let bag = ops::sub(&ops::searchsorted(&starts, &places, true)?, 1)?;
             if !options.include_last_offset {
                 return Ok(Bags { count: bags, of_index: bag, valid });
@@ -147,7 +151,7 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<
             Ok(Bags { count: bags, of_index, valid })
         }
         _ => {
-            let help = "indices are a matrix, or a vector with a vector of integers as offsets";
+            let help = "indices must be a matrix, or a vector with a vector of integers as offsets";
             let shapes = [Some(index.shape()), options.offsets.map(|o| o.shape())];
             Err(Error::shapes(op, shapes.into_iter().flatten(), help))
         }

@@ -186,7 +186,7 @@ impl Operation for ScatterInto {
             gradients[0] = Some(apply_one(*self, &[&g, &zeros, &index])?);
         }
         if needed.contains(1) {
-            // Of values with equal indices only the last is stored. Scattering their numbers finds it.
+            // If indices are equal, only the last value is stored. Scattering their numbers finds it.
             let numbers = ops::indices(index.size())?;
             let numbers = ops::reshape(&numbers, index.shape())?;
             let places = ops::zeros(g.shape().clone(), DType::I64)?;
@@ -227,7 +227,7 @@ pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tens
 
 /// Writes each value into a copy of x at its index along `axis` (NumPy's `put_along_axis`, PyTorch's `scatter`).
 ///
-/// Of values with equal indices the last in row-major order is stored. The index has x's rank; values beyond its axes
+/// If indices are equal, the last value in row-major order is stored. The index has x's rank; values beyond its axes
 /// are not used.
 ///
 /// # Errors
@@ -261,8 +261,8 @@ pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
 /// Computes [`nonzero`] on behalf of another operation, which errors name.
 #[track_caller]
 pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
-    let help = "the number of selected elements depends on values; where_(mask, x, 0), masked_fill() and masked_sum() keep \
-                every shape";
+    let help = "the number of selected elements depends on values; where_(mask, x, 0), masked_fill(), masked_sum() \
+                keep every shape";
     engine::readable(op, help)?;
     let mask = x.array().to_vec::<bool>(op)?;
     let count = mask.iter().filter(|hit| **hit).count();

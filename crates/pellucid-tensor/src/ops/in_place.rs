@@ -51,7 +51,7 @@ pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tens
 }
 
 /// Writes `values` (broadcast, converted) in place at index tensors for several axes of `view`, a part of x's storage.
-/// Of values with equal indices the last in row-major order is stored.
+/// If indices are equal, the last value in row-major order is stored.
 pub(crate) fn put_axes(
     op: &'static str,
     x: &Tensor,
@@ -224,7 +224,7 @@ impl crate::autograd::Derivative for OverwriteAt {
             gradients[0] = Some(ops::reshape_to(&ops::scatter(&g, &positions, &zeros, 0)?, &self.shape)?);
         }
         if needed.contains(1) {
-            // Of sources with equal positions only the last has a gradient. Scattering their numbers finds it.
+            // If positions are equal, only the last source has a gradient. Scattering their numbers finds it.
             let numbers = Tensor::arange(0, positions.size() as i64, 1);
             let last = ops::scatter(&ops::zeros(g.shape(), DType::I64)?, &positions, &numbers, 0)?;
             let stayed = ops::eq(&ops::take_along_axis(&last, &positions, 0)?, &numbers)?;

@@ -59,7 +59,7 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let fits =
         |t: &&&Tensor| t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k]);
     if !tensors.iter().all(|t| fits(&t)) {
-        let help = format!("all axes but {axis} must agree");
+        let help = format!("all axes except {axis} must have equal lengths");
         return Err(Error::shapes("concatenate", tensors.iter().map(|t| t.shape()), help));
     }
     let dtype = tensors.iter().map(|t| t.dtype()).fold(first.dtype(), DType::promote);

@@ -27,7 +27,7 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Resul
 pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let op = "masked_select";
     if mask.dtype() != DType::Bool {
-        return Err(Error::dtypes(op, [mask.dtype()], "the mask is a bool tensor; compare with ne(0)"));
+        return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
     }
     let help = "tensor and mask must broadcast";
     let shape = x.shape().broadcast(mask.shape());

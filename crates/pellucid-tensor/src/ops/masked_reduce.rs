@@ -15,7 +15,7 @@ use pellucid_ir::{DType, Error, Result, Scalar};
 /// Returns x where the mask is true, else `number`.
 fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
     if mask.dtype() != DType::Bool {
-        return Err(Error::dtypes(op, [mask.dtype()], "the mask is a bool tensor; compare with ne(0)"));
+        return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
     }
     if x.shape().broadcast(mask.shape()).as_ref() != Some(x.shape()) {
         return Err(Error::shapes(op, [x.shape(), mask.shape()], "the mask must broadcast to the tensor's shape"));
@@ -53,9 +53,9 @@ masked! {
     masked_argmax: argmax, Max, "Returns the index of the maximum over axes where the mask is true; 0 of none.";
     masked_argmin: argmin, Min, "Returns the index of the minimum over axes where the mask is true; 0 of none.";
     masked_logsumexp: logsumexp, Max, "Computes ln Σ exp x over axes, where the mask is true; −∞ of none.";
-    masked_softmax: softmax, Max, "Computes the softmax over axes, where the mask is true; 0 elsewhere.";
-    masked_log_softmax: log_softmax, Max, "Computes the logarithm of [`masked_softmax`]: −∞ where the mask is false.";
-    masked_softmin: softmin, Min, "Computes the softmax of −x over axes, where the mask is true; 0 elsewhere.";
+    masked_softmax: softmax, Max, "Computes the softmax over axes where the mask is true; 0 elsewhere, NaN for none.";
+    masked_log_softmax: log_softmax, Max, "Computes the logarithm of [`masked_softmax`]; −∞ where the mask is false.";
+    masked_softmin: softmin, Min, "Computes the masked softmax of −x over axes; see [`masked_softmax`].";
     masked_cumsum: cumsum, Sum, "Computes the cumulative sum along an axis, where the mask is true.";
     masked_cumprod: cumprod, Prod, "Computes the cumulative product along an axis, where the mask is true.";
 }
@@ -125,7 +125,7 @@ fn check_float(op: &'static str, x: &Tensor) -> Result<()> {
 
 /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
 ///
-/// Of an even number it is the lower of the two middle elements; NaN of none. NaN is ignored, as in
+/// For an even number it is the lower of the two middle elements; NaN of none. NaN is ignored, as in
 /// [`nanmedian`](ops::nanmedian).
 ///
 /// # Errors

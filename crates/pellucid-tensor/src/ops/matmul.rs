@@ -131,7 +131,7 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
     }
     let dtype = a.dtype().promote(b.dtype());
     if dtype == DType::Bool {
-        return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "takes numbers; use to_dtype()"));
+        return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "booleans have no matrix product; use to_dtype()"));
     }
     let dtype = autocast::wanted("matmul", &[a, b]).unwrap_or(dtype);
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);

@@ -110,7 +110,7 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
     }
 }
 
-/// Crops, then pads with a constant.
+/// Crops x, then pads it with a constant.
 fn pad_constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tensor> {
     if x.dtype().is_int() {
         ops::written_scalar("pad", value, x.dtype())?;

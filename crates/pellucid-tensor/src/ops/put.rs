@@ -76,7 +76,7 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tensor> {
     let op = "masked_scatter";
     if mask.dtype() != DType::Bool {
-        return Err(Error::dtypes(op, [mask.dtype()], "the mask is a bool tensor; compare with ne(0)"));
+        return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
     }
     if source.dtype() != x.dtype() {
         return Err(Error::dtypes(

@@ -42,7 +42,7 @@ impl RankedRows {
 
 /// Returns the median over `axes` and its `i64` index, in row-major order over the axes.
 ///
-/// Of an even number of elements it is the lower of the two middle ones; NaN if one is NaN. The gradient goes to that
+/// For an even number of elements it is the lower of the two middle ones; NaN if one is NaN. The gradient goes to that
 /// index.
 ///
 /// # Errors

@@ -142,10 +142,10 @@ pub fn randperm(n: usize) -> Result<Tensor> {
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
     let op = "multinomial";
     let Some(&classes) = weights.shape().last().filter(|&&classes| classes > 0) else {
-        return Err(Error::shapes(op, [weights.shape()], "weights are [.., C] with at least one class"));
+        return Err(Error::shapes(op, [weights.shape()], "weights must be [.., C] with at least one class"));
     };
     if !weights.dtype().is_float() {
-        return Err(Error::dtypes(op, [weights.dtype()], "weights are floats; use to_dtype()"));
+        return Err(Error::dtypes(op, [weights.dtype()], "weights must be floats; use to_dtype()"));
     }
     check::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
     let is_readable = check::is_readable(weights);

@@ -41,7 +41,7 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
     if x.rank() > 2 {
-        return Err(Error::shapes(op, [x.shape()], "variables are [V, N] or [N]"));
+        return Err(Error::shapes(op, [x.shape()], "variables must be [V, N] or [N]"));
     }
     let rows = if x.rank() < 2 { ops::reshape(x, [1, x.size()])? } else { x.clone() };
     let (single, count) = (rows.shape()[0] == 1, rows.shape()[1]);
@@ -52,10 +52,10 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
         }
     }
     if let Some(frequencies) = options.frequencies.filter(|f| !f.dtype().is_int()) {
-        return Err(Error::dtypes(op, [frequencies.dtype()], "frequencies are integers; weights are floats"));
+        return Err(Error::dtypes(op, [frequencies.dtype()], "frequencies must be integers; weights are floats"));
     }
     if let Some(weights) = options.weights.filter(|a| !a.dtype().is_float()) {
-        return Err(Error::dtypes(op, [weights.dtype()], "weights are floats; frequencies are integers"));
+        return Err(Error::dtypes(op, [weights.dtype()], "weights must be floats; frequencies are integers"));
     }
     for (what, vector) in [("frequencies", options.frequencies), ("weights", options.weights)] {
         if let Some(vector) = vector {

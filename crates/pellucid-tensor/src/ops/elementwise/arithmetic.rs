@@ -175,7 +175,7 @@ pub fn where_<'a>(
 ) -> Result<Tensor> {
     static WHERE: OnceLock<Formula> = OnceLock::new();
     if condition.dtype() != DType::Bool {
-        let help = "the condition is a bool tensor; compare with ne(0)";
+        let help = "the condition must be a bool tensor; compare with ne(0)";
         return Err(Error::dtypes("where_", [condition.dtype()], help));
     }
     let (a, b): (super::Operand<'a>, super::Operand<'a>) = (a.into(), b.into());
@@ -194,7 +194,7 @@ impl Tensor {
     /// Returns this tensor where the condition is true, else `other`, with broadcasting.
     ///
     /// # Panics
-    /// Where [`ops::where_`](where_) returns an error.
+    /// Panics if [`ops::where_`](where_) returns an error.
     #[track_caller]
     pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<super::Operand<'a>>) -> Tensor {
         crate::panic::unwrap(where_(condition, self, other))

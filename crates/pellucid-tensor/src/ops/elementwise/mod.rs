@@ -46,7 +46,10 @@ macro_rules! unary {
 
 /// Defines operations of two operands, each a tensor or a scalar.
 macro_rules! binary {
-    ($($(#[$doc:meta])* $name:ident ($a:ident, $b:ident) = $body:expr $(, d $wa:ident = $da:expr, d $wb:ident = $db:expr)? ;)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident ($a:ident, $b:ident) = $body:expr $(, d $wa:ident = $da:expr, d $wb:ident = $db:expr)? ;
+    )*) => {$(
         $(#[$doc])*
         ///
         /// Each operand is a tensor or a scalar; tensors broadcast, and scalars never widen a dtype.
@@ -73,7 +76,7 @@ macro_rules! binary {
             $(#[$doc])*
             ///
             /// # Panics
-            /// Where the function of this name in [`ops`](crate::ops) returns an error.
+            /// Panics if the function of this name in [`ops`](crate::ops) returns an error.
             #[track_caller]
             pub fn $name<'a>(&'a self, other: impl Into<super::Operand<'a>>) -> crate::Tensor {
                 crate::panic::unwrap(self::$name(self, other))

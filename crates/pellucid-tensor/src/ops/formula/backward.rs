@@ -16,7 +16,7 @@ use pellucid_ir::kernel::{AxisSet, Meta, Params};
 use pellucid_ir::{DType, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
-/// What a graph node stores of an application: the [`FormulaCall`].
+/// The part of a [`FormulaCall`] that a graph node stores.
 pub(super) struct FormulaDerivative {
     pub(super) formula: Formula,
     pub(super) params: Params,

@@ -43,7 +43,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
         return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], "logits must be floats; use to_dtype()"));
     }
     if logits.rank() == 0 {
-        return Err(Error::shapes(op, [logits.shape(), targets.shape()], "logits are [N, C], [C] or [N, C, d..]"));
+        return Err(Error::shapes(op, [logits.shape(), targets.shape()], "logits must be [N, C], [C] or [N, C, d..]"));
     }
     if !(0.0..=1.0).contains(&options.label_smoothing) {
         return Err(Error::invalid(op, format!("label_smoothing must be in [0, 1], got {}", options.label_smoothing)));

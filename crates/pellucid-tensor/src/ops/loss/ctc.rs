@@ -53,7 +53,7 @@ pub fn ctc_loss(
     let single = log_probs.rank() == 2;
     let probs = if single { ops::unsqueeze(log_probs, 1)? } else { log_probs.clone() };
     let &[steps, samples, classes] = &probs.shape()[..] else {
-        return Err(Error::shapes(op, [log_probs.shape()], "log-probabilities are [T, N, C] or [T, C]"));
+        return Err(Error::shapes(op, [log_probs.shape()], "log-probabilities must be [T, N, C] or [T, C]"));
     };
     if options.blank >= classes {
         return Err(Error::invalid(op, format!("blank = {} is outside the classes 0..{classes}", options.blank)));
@@ -138,7 +138,7 @@ fn padded_labels(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: 
         return Ok(targets.clone());
     }
     if targets.rank() != 1 {
-        return Err(Error::shapes(op, [targets.shape()], "labels are [N, S], or a concatenated vector"));
+        return Err(Error::shapes(op, [targets.shape()], "labels must be [N, S], or a concatenated vector"));
     }
     engine::readable(op, "concatenated labels are split by the values of their lengths; pass a padded matrix [N, S]")?;
     let counts = lengths.array().to_vec::<i64>(op)?;

@@ -163,7 +163,7 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
 fn scores_as_matrix(op: &'static str, x: &Tensor) -> Result<(Tensor, usize)> {
     let classes = x.shape().last().copied().unwrap_or(1);
     if x.rank() > 2 || classes == 0 {
-        return Err(Error::shapes(op, [x.shape()], "scores are [N, C], [C] or 0-d, with at least one class"));
+        return Err(Error::shapes(op, [x.shape()], "scores must be [N, C], [C] or 0-d, with at least one class"));
     }
     let samples = if x.rank() < 2 { 1 } else { x.shape()[0] };
     Ok((ops::reshape(x, [samples, classes])?, classes))

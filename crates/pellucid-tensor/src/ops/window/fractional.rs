@@ -115,6 +115,7 @@ macro_rules! fractional {
         /// starts at ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. The random numbers are
         /// `samples`,
         #[doc = concat!("`[N, C, ", $spatial, "]` (N = 1 for one image), in the order ", $numbers, ".")]
+        /// Without samples they are drawn uniformly.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for samples that are not floats;
