@@ -71,8 +71,7 @@ masked! {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not broadcast to
-/// x's shape;
-/// [`Error::AxisOutOfRange`].
+/// x's shape; [`Error::AxisOutOfRange`].
 #[tensor_method]
 pub fn masked_mean(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into();

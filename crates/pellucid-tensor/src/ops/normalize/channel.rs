@@ -135,8 +135,7 @@ fn normalize_by_own(
 ///
 /// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are those of a channel
 /// over all other axes, and running statistics are updated in place. Otherwise the running statistics are used. x of
-/// shape
-/// `[0]` is an empty batch without channels.
+/// shape `[0]` is an empty batch without channels.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training with a single value per

@@ -112,8 +112,8 @@ macro_rules! fractional {
         /// Returns the maxima, and their `i64` positions in the spatial axes (row-major), to which the gradient goes.
         ///
         /// For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o
-        /// starts at ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. The random numbers are
-        /// `samples`,
+        /// starts at ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. The random numbers
+        /// are `samples`,
         #[doc = concat!("`[N, C, ", $spatial, "]` (N = 1 for one image), in the order ", $numbers, ".")]
         /// Without samples they are drawn uniformly.
         ///

@@ -36,8 +36,7 @@ pub enum PaddingMode {
 ///
 /// x is `[N, C, H, W]` (or `[N, C, D, H, W]`) and the grid `[N, H', W', 2]` (`[N, D', H', W', 3]`); the result is
 /// `[N, C, H', W']` (`[N, C, D', H', W']`). A point is (x, y) or (x, y, z), the last spatial axis first, from −1 to 1.
-/// With
-/// `align_corners` −1 and 1 are the centers of the first and the last element, otherwise their outer edges.
+/// With `align_corners` −1 and 1 are the centers of the first and the last element, otherwise their outer edges.
 ///
 /// The gradient with respect to the grid is that of the interpolation weights, and 0 for the nearest element. A point
 /// that is NaN gives NaN.
