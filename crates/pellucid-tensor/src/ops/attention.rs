@@ -143,7 +143,7 @@ impl Heads {
         };
         let (q, k, v) = (stack(q, &self.lead)?, stack(k, &self.shared)?, stack(v, &self.shared)?);
         let scores = [q.shape()[2], k.shape()[2]];
-        let stretched = |mask: &Tensor| -> Result<Tensor> {
+        let broadcast = |mask: &Tensor| -> Result<Tensor> {
             let few = mask.rank().saturating_sub(3);
             if mask.shape()[..few].iter().all(|&len| len == 1) {
                 // The mask is the same for all sequences: broadcasting copies nothing.
@@ -153,7 +153,7 @@ impl Heads {
             let full: Shape = self.lead.iter().chain(&scores).copied().collect();
             reshape_to(&ops::broadcast_to(mask, full)?, &merge_batch_axes(&self.lead, &scores))
         };
-        Ok((q, k, v, mask.map(stretched).transpose()?))
+        Ok((q, k, v, mask.map(broadcast).transpose()?))
     }
 }
 

@@ -42,7 +42,7 @@ impl Axes {
     }
 
     /// Returns the axes of `shape`, for an operation without degrees of freedom.
-    pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<Resolved> {
+    pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<ResolvedAxes> {
         if self.ddof != 0 {
             return Err(Error::invalid(op, "takes no ddof; only var and std do"));
         }
@@ -50,7 +50,7 @@ impl Axes {
     }
 
     /// Returns the axes of `shape` and the degrees of freedom.
-    pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(Resolved, usize)> {
+    pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(ResolvedAxes, usize)> {
         check::reducible(op, shape)?;
         let mut set = AxisSet::default();
         match &self.list {
@@ -65,18 +65,18 @@ impl Axes {
                 }
             }
         }
-        Ok((Resolved { set, keepdims: self.keepdims }, self.ddof))
+        Ok((ResolvedAxes { set, keepdims: self.keepdims }, self.ddof))
     }
 }
 
 /// The reduced axes of a known shape.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedAxes {
     pub(crate) set: AxisSet,
     pub(crate) keepdims: bool,
 }
 
-impl Resolved {
+impl ResolvedAxes {
     /// Returns the shape of the result of reducing `shape`.
     pub(crate) fn shape(self, shape: &Shape) -> Shape {
         if self.keepdims { self.set.keepdims(shape) } else { self.set.remove(shape) }

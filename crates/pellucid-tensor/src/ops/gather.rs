@@ -127,11 +127,11 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
     if index.size() == 0 && index.rank() != x.rank() {
         return ops::take(x, &index);
     }
-    along(op, x.shape(), index.shape(), axis)?;
+    check_index_shape(op, x.shape(), index.shape(), axis)?;
     apply_one(GatherOp { index: Index::Along(axis) }, &[x, &index])
 }
 
-pub(super) fn along(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
+pub(super) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
     let fits = shape.rank() == index.rank() && (0..shape.rank()).all(|k| k == axis || index[k] <= shape[k]);
     let help = format!("the index must have the tensor's rank, and no longer axes except axis {axis}");
     if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], help)) }
@@ -147,7 +147,7 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
     let shape = shape.into();
     let axis = shape.axis(op, axis)?;
     let index = as_index(op, index)?;
-    along(op, &shape, index.shape(), axis)?;
+    check_index_shape(op, &shape, index.shape(), axis)?;
     if x.shape() != index.shape() {
         return Err(Error::shapes(op, [x.shape(), index.shape()], "values and index must have the same shape"));
     }
@@ -202,7 +202,7 @@ fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combin
     let op = if combine == Combine::Add { "scatter_add" } else { "scatter" };
     let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
-    along(op, x.shape(), index.shape(), axis)?;
+    check_index_shape(op, x.shape(), index.shape(), axis)?;
     apply_one(ScatterInto { axis, combine }, &[x, &fitted(op, x, &index, values)?, &index])
 }
 

@@ -83,7 +83,7 @@ pub(crate) fn put_axes(
 }
 
 /// Returns the part of a contiguous value that `layout` describes relative to its start.
-fn part(value: &Array, layout: &Layout) -> Array {
+fn region_of(value: &Array, layout: &Layout) -> Array {
     debug_assert!(value.layout().is_contiguous());
     value.view(if layout.shape().contains(&0) {
         layout.clone()
@@ -95,7 +95,7 @@ fn part(value: &Array, layout: &Layout) -> Array {
 /// Overwrites a part of a contiguous value with zeros.
 fn clear(value: &Array, region: &Layout) -> Result<()> {
     let zero = filled(value.device(), value.dtype(), Shape::scalar(), 0.into())?;
-    write(&zero.broadcast_to("zeros", region.shape())?, &part(value, region))
+    write(&zero.broadcast_to("zeros", region.shape())?, &region_of(value, region))
 }
 
 /// The elements of a value of this shape under another layout; a view if the value is contiguous.
@@ -109,7 +109,7 @@ impl Operation for Strided {
         "as_strided"
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        Ok(smallvec![part(&inputs[0].contiguous()?, &self.layout)])
+        Ok(smallvec![region_of(&inputs[0].contiguous()?, &self.layout)])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let embedded = Embedded { layout: self.layout.clone(), shape: self.shape.clone() };
@@ -139,13 +139,13 @@ impl Operation for Embedded {
         let stretched = |axis: &usize| layout.strides()[*axis] == 0 && layout.shape()[*axis] > 1;
         let axes: SmallVec<[usize; 4]> = (0..layout.shape().rank()).filter(stretched).collect();
         if axes.is_empty() {
-            write(x, &part(&whole, layout))?;
+            write(x, &region_of(&whole, layout))?;
             return Ok(smallvec![whole]);
         }
         // Elements that a view repeats are summed by its transpose.
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = ops::sum_to(&Tensor::from(x.clone()), single.shape())?;
-        write(sums.array(), &part(&whole, &single))?;
+        write(sums.array(), &region_of(&whole, &single))?;
         Ok(smallvec![whole])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
@@ -171,7 +171,7 @@ impl Operation for Overwrite {
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let out = inputs[0].copy()?;
-        write(inputs[1], &part(&out, &self.region))?;
+        write(inputs[1], &region_of(&out, &self.region))?;
         Ok(smallvec![out])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
@@ -183,7 +183,7 @@ impl Operation for Overwrite {
         {
             // The gradient has no other owner and is updated in place: a buffer that is filled step by step then costs
             // only its region per step.
-            let source = needed.contains(1).then(|| part(g.array(), &self.region).copy()).transpose()?;
+            let source = needed.contains(1).then(|| region_of(g.array(), &self.region).copy()).transpose()?;
             if needed.contains(0) {
                 clear(g.array(), &self.region)?;
             }

@@ -136,7 +136,7 @@ pub(crate) use copy::identity;
 pub(crate) use create::{from_host, indices, written_scalar};
 pub(crate) use gather::{gather_axes, positions};
 pub(crate) use in_place::{Embedded, Strided, put_axes, put_view, writable};
-pub(crate) use reduce::{stretched, sum_to};
+pub(crate) use reduce::{broadcast_axes, sum_to};
 pub(crate) use view::{Cuts, cuts, reshape_to};
 
 use crate::autograd::{Grad, collect_gradients, enable_grad, is_grad_enabled};

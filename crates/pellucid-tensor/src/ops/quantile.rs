@@ -1,6 +1,6 @@
 //! Order statistics: medians, quantiles, and modes.
 
-use super::axes::{Axes, Resolved, over};
+use super::axes::{Axes, ResolvedAxes, over};
 use super::reshape_to;
 use crate::device::Device;
 use crate::engine;
@@ -12,7 +12,7 @@ use pellucid_ir::{DType, Error, Result};
 
 /// The sorted rows of x with NaN last, the positions of their elements, and their NaN counts, `[.., 1]`.
 struct RankedRows {
-    axes: Resolved,
+    axes: ResolvedAxes,
     len: usize,
     values: Tensor,
     positions: Tensor,

@@ -3,7 +3,7 @@
 //! The order of accumulation depends on the shape and the axes only. The same values give the same bits in any layout
 //! and on any number of threads.
 
-use super::axes::{Axes, Resolved};
+use super::axes::{Axes, ResolvedAxes};
 use super::formula::{map_sum, rows, rows_in};
 use super::precision::{in_single, rounded, single};
 use super::{check, reshape_to};
@@ -43,7 +43,7 @@ pub fn sum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 }
 
 /// Computes Σ f(x) over axes in one kernel, in the dtype `number`, by default that of [`sum`].
-fn sum_of(f: &'static Formula, x: &Tensor, axes: Resolved, number: Option<DType>) -> Result<Tensor> {
+fn sum_of(f: &'static Formula, x: &Tensor, axes: ResolvedAxes, number: Option<DType>) -> Result<Tensor> {
     let kept = map_sum(f, &[x], &[], axes.set, number.or(Some(accumulator(x.dtype()))))?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
@@ -57,12 +57,12 @@ pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
         return reshape_to(x, shape);
     }
     check::reducible("sum", x.shape())?;
-    let axes = stretched(shape, x.shape());
+    let axes = broadcast_axes(shape, x.shape());
     reshape_to(&map_sum(identity_formula(), &[x], &[], axes, None)?, shape)
 }
 
 /// Returns the axes of `full` along which `shape` broadcasts.
-pub(crate) fn stretched(shape: &Shape, full: &Shape) -> AxisSet {
+pub(crate) fn broadcast_axes(shape: &Shape, full: &Shape) -> AxisSet {
     let lead = full.rank() - shape.rank();
     (0..full.rank()).filter(|&a| a < lead || (shape[a - lead] == 1 && full[a] != 1)).collect()
 }
@@ -139,7 +139,7 @@ pub fn min(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 struct ExtremumReduction {
     op: ReduceOp,
     name: &'static str,
-    axes: Resolved,
+    axes: ResolvedAxes,
 }
 
 impl ExtremumReduction {

@@ -1,6 +1,6 @@
 //! Scatter with a reduction of the values that have equal indices: sum, product, mean, maximum or minimum.
 
-use super::gather::{along, as_index, fitted, scatter, scatter_add};
+use super::gather::{as_index, check_index_shape, fitted, scatter, scatter_add};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
@@ -120,7 +120,7 @@ pub fn scatter_reduce(
     let op = "scatter_reduce";
     let at = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
-    along(op, x.shape(), index.shape(), at)?;
+    check_index_shape(op, x.shape(), index.shape(), at)?;
     let values = fitted(op, x, &index, values)?;
     if reduce == ScatterReduceOp::Mean {
         if x.dtype() == DType::Bool {

@@ -299,7 +299,7 @@ pub fn expand(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
 /// Slices of axes, applied one after the other: `(axis, start, step, len)`.
 pub(crate) type Cuts = SmallVec<[(usize, usize, isize, usize); 4]>;
 
-fn cut(layout: &Layout, cuts: &Cuts) -> Layout {
+fn sliced_layout(layout: &Layout, cuts: &Cuts) -> Layout {
     cuts.iter().fold(layout.clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len))
 }
 
@@ -312,7 +312,7 @@ impl Operation for Cut {
         "slice"
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        Ok(smallvec![inputs[0].view(cut(inputs[0].layout(), &self.cuts))])
+        Ok(smallvec![inputs[0].view(sliced_layout(inputs[0].layout(), &self.cuts))])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let embed = Embed { cuts: self.cuts.clone(), shape: saved.input_shape(0), rest: 0.into() };
@@ -337,7 +337,7 @@ impl Operation for Embed {
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let x = inputs[0];
         let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
-        super::copy::write(x, &whole.view(cut(whole.layout(), &self.cuts)))?;
+        super::copy::write(x, &whole.view(sliced_layout(whole.layout(), &self.cuts)))?;
         Ok(smallvec![whole])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {

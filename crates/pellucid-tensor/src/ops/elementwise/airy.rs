@@ -19,25 +19,25 @@ fn polynomial(coefficients: &[f64], t: Expr) -> Expr {
 }
 
 /// Evaluates a polynomial like [`polynomial`], whose leading coefficient 1 is not in the list.
-fn monic(coefficients: &[f64], t: Expr) -> Expr {
+fn monic_polynomial(coefficients: &[f64], t: Expr) -> Expr {
     let first = t + coefficients[0];
     coefficients[1..].iter().fold(first, |p, &c| p * t + c)
 }
 
 /// Evaluates 1 + z/(a·b) + z²/(a·b·(a + 3)·(b + 3)) + .., one of the two power series that solve y″ = x·y, with z = x³.
-fn series(z: Expr, a: f64, b: f64) -> Expr {
+fn airy_series(z: Expr, a: f64, b: f64) -> Expr {
     let next = |k: i32| z * ((a + 3.0 * f64::from(k)) * (b + 3.0 * f64::from(k))).recip();
     (0..12).rev().fold(1.0 + next(12), |rest, k| 1.0 + next(k) * rest)
 }
 
 /// Computes Ai for |x| ≤ 2.09.
-fn middle(x: Expr) -> Expr {
+fn airy_near_zero(x: Expr) -> Expr {
     let z = x * x * x;
-    0.355_028_053_887_817_2 * series(z, 2.0, 3.0) - 0.258_819_403_792_806_8 * x * series(z, 3.0, 4.0)
+    0.355_028_053_887_817_2 * airy_series(z, 2.0, 3.0) - 0.258_819_403_792_806_8 * x * airy_series(z, 3.0, 4.0)
 }
 
 /// Computes Ai for x ≥ 2.09: e^(−ζ)/(2√π·x^¼) times a factor that tends to 1, with ζ = ⅔x^(3/2).
-fn right(x: Expr) -> Expr {
+fn airy_positive(x: Expr) -> Expr {
     let root = x.sqrt();
     let zeta = x * root * (2.0 / 3.0);
     let t = zeta.recip();
@@ -46,23 +46,23 @@ fn right(x: Expr) -> Expr {
 }
 
 /// Computes Ai for x ≤ −2.09, an oscillation of amplitude 1/(√π·|x|^¼).
-fn left(x: Expr) -> Expr {
+fn airy_negative(x: Expr) -> Expr {
     let root = (-x).sqrt();
     let zeta = -x * root * (2.0 / 3.0);
     let z = zeta.recip();
     let s = z * z;
-    let of_sine = 1.0 + s * polynomial(&AFN, s) / monic(&AFD, s);
-    let of_cosine = z * polynomial(&AGN, s) / monic(&AGD, s);
+    let of_sine = 1.0 + s * polynomial(&AFN, s) / monic_polynomial(&AFD, s);
+    let of_cosine = z * polynomial(&AGN, s) / monic_polynomial(&AGD, s);
     let phase = zeta + FRAC_PI_4;
     PI.sqrt().recip() * (phase.sin() * of_sine - phase.cos() * of_cosine) / root.sqrt()
 }
 
 /// Computes Ai. Each branch reads only arguments of its own range, as the unused branches must not produce NaN
 /// gradients; NaN goes to the middle one.
-fn value(x: Expr) -> Expr {
-    let inner = middle(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
-    let outer = right(x.gt(END).select(x, END));
-    x.lt(-END).select(left(x.lt(-END).select(x, -END)), x.gt(END).select(outer, inner))
+fn airy_value(x: Expr) -> Expr {
+    let inner = airy_near_zero(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
+    let outer = airy_positive(x.gt(END).select(x, END));
+    x.lt(-END).select(airy_negative(x.lt(-END).select(x, -END)), x.gt(END).select(outer, inner))
 }
 
 /// Returns the formula of y = Ai(x) and y′. Since y″ = x·y, the derivatives of every order are sums of y and y′ with
@@ -77,7 +77,7 @@ fn with_slope(ai: &Formula) -> Formula {
         let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
         gradient.formula.call(&operands, &[])[0]
     };
-    let pair = formula! { airy_ai(x) = [value(x), slope(x)]; };
+    let pair = formula! { airy_ai(x) = [airy_value(x), slope(x)]; };
     pair.with_derivative(0, |x, _, y, g| g[0] * y[1] + g[1] * bounded(x[0]) * y[0]).eternal()
 }
 
@@ -89,7 +89,7 @@ fn with_slope(ai: &Formula) -> Formula {
 pub fn airy_ai(x: &Tensor) -> Result<Tensor> {
     static VALUE: OnceLock<Formula> = OnceLock::new();
     static WITH_SLOPE: OnceLock<Formula> = OnceLock::new();
-    let ai = VALUE.get_or_init(|| formula! { airy_ai(x) = value(x); }.eternal());
+    let ai = VALUE.get_or_init(|| formula! { airy_ai(x) = airy_value(x); }.eternal());
     if is_recorded(&[x]) {
         let pair = WITH_SLOPE.get_or_init(|| with_slope(ai));
         return Ok(map_all(pair, &[x], &[])?.swap_remove(0));

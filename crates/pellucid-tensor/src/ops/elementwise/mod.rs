@@ -156,7 +156,7 @@ struct BinaryForms {
     left: LazyFormula,
 }
 
-fn get((formula, build): &'static LazyFormula) -> &'static Formula {
+fn built_formula((formula, build): &'static LazyFormula) -> &'static Formula {
     formula.get_or_init(|| build().eternal())
 }
 
@@ -166,13 +166,17 @@ fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static BinaryForms)
     match (&a, &b) {
         (Operand::Scalar(x), Operand::Scalar(y)) => {
             let x = super::full((), *x, x.promote_into(pellucid_ir::DType::Bool))?;
-            map(get(&forms.right), &[&x], &[*y])
+            map(built_formula(&forms.right), &[&x], &[*y])
         }
-        (x, Operand::Scalar(k)) => map_reusing(get(&forms.right), &[x.tensor().expect("a tensor")], &[*k], given(x, 0)),
-        (Operand::Scalar(k), y) => map_reusing(get(&forms.left), &[y.tensor().expect("a tensor")], &[*k], given(y, 0)),
+        (x, Operand::Scalar(k)) => {
+            map_reusing(built_formula(&forms.right), &[x.tensor().expect("a tensor")], &[*k], given(x, 0))
+        }
+        (Operand::Scalar(k), y) => {
+            map_reusing(built_formula(&forms.left), &[y.tensor().expect("a tensor")], &[*k], given(y, 0))
+        }
         (x, y) => {
             let operands = [x.tensor().expect("a tensor"), y.tensor().expect("a tensor")];
-            map_reusing(get(&forms.both), &operands, &[], given(x, 0).or(given(y, 1)))
+            map_reusing(built_formula(&forms.both), &operands, &[], given(x, 0).or(given(y, 1)))
         }
     }
 }

@@ -8,7 +8,7 @@ use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
 
 /// Computes the least e with |x| < 2ᵉ; 0 for 0, infinities and NaN.
-fn exponent(x: Expr) -> Expr {
+fn binary_exponent(x: Expr) -> Expr {
     let size = x.abs();
     let e = size.log2().floor() + 1.0;
     // In two factors: 2⁻ᵉ alone may be too large.
@@ -28,7 +28,7 @@ fn exponent(x: Expr) -> Expr {
 #[tensor_method]
 pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
     static EXPONENT: OnceLock<Formula> = OnceLock::new();
-    let formula = EXPONENT.get_or_init(|| formula! { frexp(x) = exponent(x); }.eternal());
+    let formula = EXPONENT.get_or_init(|| formula! { frexp(x) = binary_exponent(x); }.eternal());
     let e = super::map(formula, &[&x.detach()], &[])?;
     let half = ops::floor(&ops::mul(&e, 0.5)?)?;
     let halfway = ops::mul(x, &ops::exp2(&ops::neg(&half)?)?)?;
@@ -79,7 +79,7 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 /// Runs Euclid's algorithm until one argument is 0 (Elements VII): no pair of `i64` needs more than 92 divisions.
-fn euclid(a: Expr, b: Expr) -> Expr {
+fn gcd_by_euclid(a: Expr, b: Expr) -> Expr {
     let (mut a, mut b) = (a.abs(), b.abs());
     for _ in 0..46 {
         a = b.eq(0.0).select(a, a.rem(b));
@@ -99,7 +99,7 @@ fn euclid(a: Expr, b: Expr) -> Expr {
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     static GCD: OnceLock<Formula> = OnceLock::new();
     check_integers("gcd", a, b)?;
-    super::map(GCD.get_or_init(|| formula! { gcd(a, b) = euclid(a, b); }.eternal()), &[a, b], &[])
+    super::map(GCD.get_or_init(|| formula! { gcd(a, b) = gcd_by_euclid(a, b); }.eternal()), &[a, b], &[])
 }
 
 /// Computes the least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. Both broadcast.

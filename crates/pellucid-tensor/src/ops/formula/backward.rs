@@ -46,7 +46,7 @@ pub(super) struct GradientPart<'a> {
 /// Calls `each` with every part of the backward computation, inputs of full shape last. The forward pass uses it too,
 /// to know what to save.
 #[inline]
-pub(super) fn parts(
+pub(super) fn for_each_part(
     tracked: Variables,
     formula: &Formula,
     mut each: impl FnMut(GradientPart<'_>) -> Result<()>,
@@ -153,7 +153,7 @@ impl FormulaCall<'_> {
         operands: &[&Tensor],
     ) -> Result<SmallVec<[Tensor; 1]>> {
         let arrays: SmallVec<[&Array; 4]> = operands.iter().map(|t| t.array()).collect();
-        let outputs = call.run(&arrays, None)?;
+        let outputs = call.run_kernel(&arrays, None)?;
         let partials = self.formula.partials(tracked, self.sum.is_some());
         let value = |read: &Read| match *read {
             Read::Input(i) => saved.input_array(i),
@@ -191,7 +191,7 @@ impl FormulaCall<'_> {
         let GradientPart { gradient, inputs, broadcast } = part;
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
-        let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, self.shape));
+        let sum = summed.then(|| ops::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
         // An input of full shape is apart if there are too many to be together.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
@@ -258,7 +258,7 @@ impl FormulaCall<'_> {
             }
             arrays.extend(sums.iter().map(|sum| sum.array()));
         }
-        Ok(untracked(call.run(&arrays, lent)?))
+        Ok(untracked(call.run_kernel(&arrays, lent)?))
     }
 }
 
@@ -273,7 +273,7 @@ impl Derivative for FormulaDerivative {
             return unroll::backward(&call, saved, grads, needed);
         }
         let mut gradients: InputGradients = SmallVec::from_elem(None, self.formula.inputs().len());
-        parts(self.tracked, &self.formula, |part| {
+        for_each_part(self.tracked, &self.formula, |part| {
             if part.inputs.iter().any(|&i| needed.contains(i as usize)) {
                 call.differentiate(&part, self.tracked, saved, grads, needed, &mut gradients)?;
             }

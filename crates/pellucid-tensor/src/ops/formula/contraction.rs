@@ -98,7 +98,7 @@ impl EvaluationPoint<'_> {
             if let Some(f) = passes {
                 add(&mut gradients[target.input], fitted(factor(f)?, target.meta)?)?;
             } else if target.meta.shape != *self.shape {
-                let sum = ops::stretched(&target.meta.shape, self.shape);
+                let sum = ops::broadcast_axes(&target.meta.shape, self.shape);
                 self.node(&[target], Some(sum), factor, gradients)?;
             } else {
                 full.push(target);
@@ -146,7 +146,7 @@ impl EvaluationPoint<'_> {
             sum,
             number: None,
         }
-        .run(&arrays, None)?;
+        .run_kernel(&arrays, None)?;
         let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 2]>>(), terms, sum);
         for (target, output) in targets.iter().zip(outputs) {
             add(&mut gradients[target.input], fitted(output, target.meta)?)?;

@@ -7,7 +7,7 @@ mod backward;
 mod contraction;
 mod unroll;
 
-use self::backward::{FormulaDerivative, parts};
+use self::backward::{FormulaDerivative, for_each_part};
 use crate::array::{Array, checked_size};
 use crate::autocast::{self, autocast_dtype};
 use crate::autograd::{Arrays, Saves, is_recorded, record, untracked};
@@ -46,7 +46,7 @@ struct ApplyOptions {
 #[inline(always)]
 fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOptions) -> Result<SmallVec<[Tensor; 1]>> {
     let (params, mut made) = (params.into(), None);
-    let shape = common(formula.name(), inputs, &mut made)?;
+    let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
     let ApplyOptions { rows, sum, number, reuse } = how;
     let number = match autocast_dtype() {
         None => number,
@@ -58,7 +58,7 @@ fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOpt
 /// Returns the broadcast shape of all inputs. It is usually the shape of the first input; otherwise it is stored in
 /// `made`.
 #[inline]
-fn common<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shape>) -> Result<&'a Shape> {
+fn broadcast_shape<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shape>) -> Result<&'a Shape> {
     match inputs {
         [first, rest @ ..] if rest.iter().all(|t| t.shape() == first.shape()) => Ok(first.shape()),
         _ => Ok(made.insert(broadcast(op, inputs)?)),
@@ -90,7 +90,7 @@ pub(crate) fn map_reusing(
     params: &[Scalar],
     reuse: Option<usize>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { reuse, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { reuse, ..ApplyOptions::default() }).map(single_output)
 }
 
 /// Like [`map`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
@@ -100,7 +100,7 @@ pub(crate) fn map_in(
     params: &[Scalar],
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { number, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { number, ..ApplyOptions::default() }).map(single_output)
 }
 
 /// Applies a formula with one output and sums it over axes, which keep length 1. Numbers are computed in dtype
@@ -112,12 +112,13 @@ pub(crate) fn map_sum(
     axes: AxisSet,
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { sum: Some(axes), number, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { sum: Some(axes), number, ..ApplyOptions::default() })
+        .map(single_output)
 }
 
 /// Applies a formula with row reductions. A row extends over `axes` of the broadcast shape.
 pub(crate) fn rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(single_output)
 }
 
 /// Like [`rows`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
@@ -128,7 +129,7 @@ pub(crate) fn rows_in(
     axes: AxisSet,
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { rows: axes, number, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { rows: axes, number, ..ApplyOptions::default() }).map(single_output)
 }
 
 /// Like [`rows`], for formulas with several outputs.
@@ -138,7 +139,7 @@ pub(crate) fn rows_all(
     params: &[Scalar],
     axes: super::Axes,
 ) -> Result<Vec<Tensor>> {
-    let rows = axes.resolve(formula.name(), common(formula.name(), inputs, &mut None)?)?.set;
+    let rows = axes.resolve(formula.name(), broadcast_shape(formula.name(), inputs, &mut None)?)?.set;
     Ok(apply(formula, inputs, params, ApplyOptions { rows, ..ApplyOptions::default() })?.into_vec())
 }
 
@@ -209,7 +210,7 @@ pub(super) fn overwriting(
     Ok(program.clone())
 }
 
-fn only(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
+fn single_output(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
     debug_assert_eq!(outputs.len(), 1);
     outputs.pop().expect("a formula has an output")
 }
@@ -237,7 +238,7 @@ impl<'a> FormulaCall<'a> {
             let forward = |call: &&FormulaCall, saves: &mut Saves| call.saving(tracked, &arrays, saves);
             return record(self, inputs, &arrays, reuse, forward, |call, results| call.derivative(tracked, results));
         }
-        Ok(untracked(self.run(&arrays, reuse)?))
+        Ok(untracked(self.run_kernel(&arrays, reuse)?))
     }
 
     /// Returns true if the kernel can add its result to a tensor like `target` with the same rounding as a separate
@@ -285,9 +286,9 @@ impl<'a> FormulaCall<'a> {
     fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         if is_unrolled(self.formula) {
             (0..inputs.len()).for_each(|i| saves.input(i));
-            return self.run(inputs, saves.reusable());
+            return self.run_kernel(inputs, saves.reusable());
         }
-        parts(tracked, self.formula, |part| {
+        for_each_part(tracked, self.formula, |part| {
             for read in &part.gradient.reads {
                 match *read {
                     // A sum does not store its summands: backward recomputes them from all inputs.
@@ -299,7 +300,7 @@ impl<'a> FormulaCall<'a> {
             }
             Ok(())
         })?;
-        self.run(inputs, saves.reusable())
+        self.run_kernel(inputs, saves.reusable())
     }
 
     /// Returns the derivative that the graph node stores.
@@ -369,7 +370,7 @@ impl<'a> FormulaCall<'a> {
         Ok(())
     }
 
-    fn run(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
+    fn run_kernel(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let program = self.program(inputs)?;
         if !self.params.is_empty() {
             self.check_params(program)?;

@@ -1,7 +1,7 @@
 //! Cholesky factorisation, and solving with it.
 
 use super::triangular::{solve_triangular, triangular};
-use super::{common_batch, eye, factor, matrices, mt, promoted, regular, square};
+use super::{check_info, common_batch, eye, factor, matrix_dims, mt, promoted, square_side};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::ops;
@@ -43,9 +43,9 @@ impl Operation for Cholesky {
 /// (in lazy and captured steps L is NaN).
 #[tensor_method]
 pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
-    let (l, info) = factored("cholesky", a, upper)?;
+    let (l, info) = cholesky_with_info("cholesky", a, upper)?;
     let what = |minor: i32| format!("not positive definite (its leading minor of order {minor} is not positive)");
-    regular("cholesky", &info, what, "; cholesky_ex() returns this as a value")?;
+    check_info("cholesky", &info, what, "; cholesky_ex() returns this as a value")?;
     Ok(l)
 }
 
@@ -57,11 +57,11 @@ pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn cholesky_ex(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
-    factored("cholesky_ex", a, upper)
+    cholesky_with_info("cholesky_ex", a, upper)
 }
 
-fn factored(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
-    square(op, a)?;
+fn cholesky_with_info(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
+    square_side(op, a)?;
     let a = if upper { mt(a)? } else { a.clone() };
     let outputs = apply(Cholesky, &[&a])?;
     let l = if upper { mt(&outputs[0])? } else { outputs[0].clone() };
@@ -76,7 +76,7 @@ fn factored(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tensor, Tensor
 pub fn cholesky_solve(b: &Tensor, l: &Tensor, upper: bool) -> Result<Tensor> {
     let op = "cholesky_solve";
     let (b, l) = &promoted(op, b, l)?;
-    if square(op, l)? != matrices(op, b)?.0 {
+    if square_side(op, l)? != matrix_dims(op, b)?.0 {
         return Err(Error::shapes(op, [b.shape(), l.shape()], "B must have as many rows as L"));
     }
     common_batch(op, l, b)?;
@@ -90,7 +90,7 @@ pub fn cholesky_solve(b: &Tensor, l: &Tensor, upper: bool) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal of L.
 #[tensor_method]
 pub fn cholesky_inverse(l: &Tensor, upper: bool) -> Result<Tensor> {
-    let n = square("cholesky_inverse", l)?;
+    let n = square_side("cholesky_inverse", l)?;
     // A⁻¹ = L⁻ᵀ·L⁻¹.
     let lower = if upper { mt(l)? } else { l.clone() };
     let inverse = solve_triangular(&lower, &eye(n, n, l.dtype())?, false, true, false)?;

@@ -1,8 +1,8 @@
 //! Determinants.
 
 use super::inv::inverse;
-use super::svd::thin;
-use super::{block, eye, lu, main_diagonal, mt, row, single, square};
+use super::svd::thin_svd;
+use super::{block, eye, lu, main_diagonal, mt, row, single, square_side};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::ops;
@@ -36,7 +36,7 @@ impl Det {
     fn definition(a: &Tensor) -> Result<Tensor> {
         let n = a.shape()[a.rank() - 1];
         let (u, v, sign) = {
-            let [u, _, vt] = thin(&a.detach())?;
+            let [u, _, vt] = thin_svd(&a.detach())?;
             let sign = ops::mul(&apply_one(Det, &[&u])?, &apply_one(Det, &[&vt])?)?;
             (u, mt(&vt)?, ops::round(&sign)?)
         };
@@ -75,7 +75,7 @@ impl Operation for Det {
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         saves.input(0);
-        let factors = lu::factors(inputs[0])?;
+        let factors = lu::lu_factors(inputs[0])?;
         let product = ops::prod(&main_diagonal(&factors.packed)?, -1)?;
         Ok(smallvec![ops::mul(&sign(&factors)?, &product)?.array().clone()])
     }
@@ -98,7 +98,7 @@ impl Operation for SlogDet {
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         saves.input(0);
-        let factors = lu::factors(inputs[0])?;
+        let factors = lu::lu_factors(inputs[0])?;
         let diagonal = main_diagonal(&factors.packed)?;
         let sign = ops::mul(&sign(&factors)?, &ops::prod(&ops::sign(&diagonal)?, -1)?)?;
         let size = ops::sum(&ops::ln(&ops::abs(&diagonal)?)?, -1)?;
@@ -119,7 +119,7 @@ impl Operation for SlogDet {
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn det(a: &Tensor) -> Result<Tensor> {
-    square("det", a)?;
+    square_side("det", a)?;
     apply_one(Det, &[a])
 }
 
@@ -131,7 +131,7 @@ pub fn det(a: &Tensor) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn slogdet(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    square("slogdet", a)?;
+    square_side("slogdet", a)?;
     let outputs = apply(SlogDet, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
@@ -142,7 +142,7 @@ pub fn slogdet(a: &Tensor) -> Result<(Tensor, Tensor)> {
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn logdet(a: &Tensor) -> Result<Tensor> {
-    square("logdet", a)?;
+    square_side("logdet", a)?;
     let outputs = apply(SlogDet, &[a])?;
     // ln of the sign is 0, −∞ or NaN.
     ops::add(&outputs[1], &ops::ln(&outputs[0].detach())?)

@@ -1,6 +1,6 @@
 //! Eigenvalues and eigenvectors of symmetric matrices.
 
-use super::{column, eye, factor, mt, row, square};
+use super::{column, eye, factor, mt, row, square_side};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
@@ -67,7 +67,7 @@ impl Operation for Eigenvalues {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
-    square("eigh", a)?;
+    square_side("eigh", a)?;
     let a = if upper { mt(a)? } else { a.clone() };
     let outputs = apply(Eigh, &[&a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
@@ -79,7 +79,7 @@ pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
-    square("eigvalsh", a)?;
+    square_side("eigvalsh", a)?;
     let a = if upper { mt(a)? } else { a.clone() };
     if is_recorded(&[&a]) {
         return Ok(apply(Eigh, &[&a])?[0].clone());
@@ -96,7 +96,7 @@ pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn matrix_sqrth(a: &Tensor) -> Result<Tensor> {
-    square("matrix_sqrth", a)?;
+    square_side("matrix_sqrth", a)?;
     let (w, v) = eigh(a, false)?;
     let roots = ops::sqrt(&ops::relu(&w)?)?;
     ops::matmul(&ops::mul(&v, &row(&roots)?)?, &mt(&v)?)

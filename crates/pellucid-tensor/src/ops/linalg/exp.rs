@@ -1,6 +1,6 @@
 //! The matrix exponential.
 
-use super::{block, factor, mt, square};
+use super::{block, factor, mt, square_side};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
@@ -40,6 +40,6 @@ impl Operation for MatrixExp {
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn matrix_exp(a: &Tensor) -> Result<Tensor> {
-    square("matrix_exp", a)?;
+    square_side("matrix_exp", a)?;
     apply_one(MatrixExp, &[a])
 }

@@ -1,6 +1,8 @@
 //! Inverses, and solving systems with square matrices.
 
-use super::{common_batch, eye, invertible, lu, matrices, mt, plain, precise, promoted, square};
+use super::{
+    check_invertible, check_precision, common_batch, eye, lu, matrix_dims, mt, promoted, square_side, untracked_tensor,
+};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::ops;
@@ -18,8 +20,8 @@ impl Operation for Inverse {
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         saves.output(0);
-        let (factors, side) = (lu::factors(inputs[0])?, inputs[0].shape()[inputs[0].shape().rank() - 1]);
-        let x = lu::solved(&factors.packed, &factors.pivots, &eye(side, side, inputs[0].dtype())?, false)?;
+        let (factors, side) = (lu::lu_factors(inputs[0])?, inputs[0].shape()[inputs[0].shape().rank() - 1]);
+        let x = lu::solve_by_factors(&factors.packed, &factors.pivots, &eye(side, side, inputs[0].dtype())?, false)?;
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
@@ -46,8 +48,8 @@ impl Operation for Solve {
         if saves.needs(0) {
             saves.output(0);
         }
-        let factors = self.factors.clone().map_or_else(|| lu::factors(inputs[0]), Ok)?;
-        let x = lu::solved(&factors.packed, &factors.pivots, &plain(inputs[1]), self.transposed)?;
+        let factors = self.factors.clone().map_or_else(|| lu::lu_factors(inputs[0]), Ok)?;
+        let x = lu::solve_by_factors(&factors.packed, &factors.pivots, &untracked_tensor(inputs[1]), self.transposed)?;
         saves.array(factors.packed.array().clone());
         saves.array(factors.pivots.array().clone());
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
@@ -88,9 +90,9 @@ pub(super) fn inverse(a: &Tensor) -> Result<Tensor> {
 /// steps the result is NaN).
 #[tensor_method]
 pub fn inv(a: &Tensor) -> Result<Tensor> {
-    square("inv", a)?;
+    square_side("inv", a)?;
     let outputs = apply(Inverse, &[a])?;
-    invertible("inv", &outputs[1])?;
+    check_invertible("inv", &outputs[1])?;
     Ok(outputs[0].clone())
 }
 
@@ -102,7 +104,7 @@ pub fn inv(a: &Tensor) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    square("inv_ex", a)?;
+    square_side("inv_ex", a)?;
     let outputs = apply(Inverse, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
@@ -120,7 +122,7 @@ pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
 #[tensor_method]
 pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
     let (x, info) = solve_with_info("solve", a, b, left)?;
-    invertible("solve", &info)?;
+    check_invertible("solve", &info)?;
     Ok(x)
 }
 
@@ -137,13 +139,13 @@ pub fn solve_ex(a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> 
 
 fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
     let (a, b) = &promoted(op, a, b)?;
-    let n = square(op, a)?;
+    let n = square_side(op, a)?;
     let vectors = b.rank() == 1 || b.shape()[..] == a.shape()[..a.rank() - 1];
     if vectors && !left {
         return Err(Error::invalid(op, "vectors need left = true; unsqueeze() them to rows for X·A = B"));
     }
     let right = if vectors { super::column(b)? } else { b.clone() };
-    let (rows, columns) = matrices(op, &right)?;
+    let (rows, columns) = matrix_dims(op, &right)?;
     if n != if left { rows } else { columns } {
         let help = format!("A has {n} rows, so B must have {n} {}", if left { "rows" } else { "columns" });
         return Err(Error::shapes(op, [a.shape(), b.shape()], help));
@@ -174,7 +176,7 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     if ind == 0 {
         return Err(Error::invalid(op, "ind must be at least 1"));
     }
-    precise(op, a)?;
+    check_precision(op, a)?;
     let (first, last) = a.shape().split_at(ind.min(a.rank()));
     let (rows, columns) = (first.iter().product::<usize>(), last.iter().product::<usize>());
     if rows != columns {

@@ -1,6 +1,6 @@
 //! LDLᵀ factorisation of symmetric indefinite matrices, and solving with it.
 
-use super::{common_batch, factor, matrices, promoted, regular, square, stretch};
+use super::{broadcast_batch, check_info, common_batch, factor, matrix_dims, promoted, square_side};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
@@ -37,8 +37,8 @@ impl Operation for Ldl {
 /// [`Error::Singular`] for a zero block of D (in eager mode only).
 #[tensor_method]
 pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (packed, pivots, info) = factored("ldl_factor", a)?;
-    regular(
+    let (packed, pivots, info) = ldl_with_info("ldl_factor", a)?;
+    check_info(
         "ldl_factor",
         &info,
         |k| format!("singular (block {k} of its D is 0)"),
@@ -55,11 +55,11 @@ pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient.
 #[tensor_method]
 pub fn ldl_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-    factored("ldl_factor_ex", a)
+    ldl_with_info("ldl_factor_ex", a)
 }
 
-fn factored(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-    square(op, a)?;
+fn ldl_with_info(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+    square_side(op, a)?;
     if is_recorded(&[a]) {
         return Err(Error::NoGradient { op });
     }
@@ -78,7 +78,7 @@ fn factored(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor> {
     let op = "ldl_solve";
     let (packed, b) = &promoted(op, packed, b)?;
-    let (n, (rows, _)) = (square(op, packed)?, matrices(op, b)?);
+    let (n, (rows, _)) = (square_side(op, packed)?, matrix_dims(op, b)?);
     if n != rows {
         return Err(Error::shapes(op, [packed.shape(), b.shape()], "B must have as many rows as A"));
     }
@@ -94,5 +94,5 @@ pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor>
     let batch = common_batch(op, packed, b)?;
     let pivots = ops::broadcast_to(pivots, batch.iter().copied().chain([n]).collect::<Shape>())?;
     let pivots = ops::to_dtype(&pivots, DType::I32)?;
-    apply_one(Ldl(Factor::LdlSolve), &[&stretch(packed, &batch)?, &pivots, &stretch(b, &batch)?])
+    apply_one(Ldl(Factor::LdlSolve), &[&broadcast_batch(packed, &batch)?, &pivots, &broadcast_batch(b, &batch)?])
 }

@@ -1,7 +1,10 @@
 //! LU factorisation, and solving with it.
 
 use super::triangular::triangular;
-use super::{block, column, common_batch, eye, factor, invertible, matrices, mt, plain, promoted, stretch};
+use super::{
+    block, broadcast_batch, check_invertible, column, common_batch, eye, factor, matrix_dims, mt, promoted,
+    untracked_tensor,
+};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::ops;
@@ -31,7 +34,7 @@ impl Operation for LuFactor {
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let (packed, g) = (saved.output(0)?, grads.get(0)?);
-        let (m, n) = matrices("lu_factor", &packed)?;
+        let (m, n) = matrix_dims("lu_factor", &packed)?;
         let k = m.min(n);
         let first = block(&packed, (0, 0), k, k)?;
         let (l1, u1) = (unit_lower(&first)?, ops::triu(&first, 0)?);
@@ -84,7 +87,7 @@ fn take_rows(x: &Tensor, order: &Tensor) -> Result<Tensor> {
 
 /// Returns the strict lower triangle with ones on the diagonal.
 fn unit_lower(x: &Tensor) -> Result<Tensor> {
-    let (m, n) = matrices("lu", x)?;
+    let (m, n) = matrix_dims("lu", x)?;
     ops::add(&ops::tril(x, -1)?, &eye(m, n, x.dtype())?)
 }
 
@@ -97,18 +100,22 @@ pub(super) struct Factors {
 }
 
 /// Factors an array.
-pub(super) fn factors(a: &Array) -> Result<Factors> {
+pub(super) fn lu_factors(a: &Array) -> Result<Factors> {
     let outputs = factor(Factor::Lu, &[a])?;
-    Ok(Factors { packed: plain(&outputs[0]), pivots: plain(&outputs[1]), info: plain(&outputs[2]) })
+    Ok(Factors {
+        packed: untracked_tensor(&outputs[0]),
+        pivots: untracked_tensor(&outputs[1]),
+        info: untracked_tensor(&outputs[2]),
+    })
 }
 
 /// Solves A·X = B (`transposed`: Aᵀ·X = B) from the factors of A. A and B broadcast.
-pub(super) fn solved(packed: &Tensor, pivots: &Tensor, b: &Tensor, transposed: bool) -> Result<Tensor> {
+pub(super) fn solve_by_factors(packed: &Tensor, pivots: &Tensor, b: &Tensor, transposed: bool) -> Result<Tensor> {
     let n = packed.shape()[packed.rank() - 1];
     let batch = common_batch("lu_solve", packed, b)?;
     let order = row_order(pivots, n)?;
     let order = ops::broadcast_to(&order, batch.iter().copied().chain([n]).collect::<Shape>())?;
-    let b = stretch(b, &batch)?;
+    let b = broadcast_batch(b, &batch)?;
     if transposed {
         let x = triangular(&mt(packed)?, &triangular(&mt(packed)?, &b, false, false)?, true, true)?;
         return take_rows(&x, &ops::argsort(&order, -1, false)?);
@@ -127,7 +134,7 @@ pub(super) fn solved(packed: &Tensor, pivots: &Tensor, b: &Tensor, transposed: b
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn lu(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-    matrices("lu", a)?;
+    matrix_dims("lu", a)?;
     let outputs = apply(LuFactor, &[a])?;
     lu_unpack(&outputs[0], &outputs[1])
 }
@@ -141,9 +148,9 @@ pub fn lu(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero pivot (in eager mode only).
 #[tensor_method]
 pub fn lu_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    matrices("lu_factor", a)?;
+    matrix_dims("lu_factor", a)?;
     let outputs = apply(LuFactor, &[a])?;
-    invertible("lu_factor", &outputs[2])?;
+    check_invertible("lu_factor", &outputs[2])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
 
@@ -155,7 +162,7 @@ pub fn lu_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-    matrices("lu_factor_ex", a)?;
+    matrix_dims("lu_factor_ex", a)?;
     let outputs = apply(LuFactor, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
@@ -170,16 +177,16 @@ pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "lu_solve";
     let (packed, b) = &promoted(op, packed, b)?;
-    let n = super::square(op, packed)?;
-    let (rows, columns) = matrices(op, b)?;
+    let n = super::square_side(op, packed)?;
+    let (rows, columns) = matrix_dims(op, b)?;
     if n != if left { rows } else { columns } {
         let help = if left { "B must have as many rows as A" } else { "B must have as many columns as A" };
         return Err(Error::shapes(op, [packed.shape(), b.shape()], help));
     }
     let pivots = as_pivots(op, packed, pivots)?;
     match left {
-        true => solved(packed, &pivots, b, transposed),
-        false => mt(&solved(packed, &pivots, &mt(b)?, !transposed)?),
+        true => solve_by_factors(packed, &pivots, b, transposed),
+        false => mt(&solve_by_factors(packed, &pivots, &mt(b)?, !transposed)?),
     }
 }
 
@@ -189,7 +196,7 @@ pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transp
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are not row numbers.
 #[tensor_method]
 pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-    let (m, n) = matrices("lu_unpack", packed)?;
+    let (m, n) = matrix_dims("lu_unpack", packed)?;
     let k = m.min(n);
     let order = row_order(&as_pivots("lu_unpack", packed, pivots)?, m)?;
     // Column i of P has its 1 in row orderᵢ.
@@ -204,7 +211,7 @@ fn as_pivots(op: &'static str, packed: &Tensor, pivots: &Tensor) -> Result<Tenso
     if !pivots.dtype().is_int() {
         return Err(Error::dtypes(op, [packed.dtype(), pivots.dtype()], "pivots must be integers"));
     }
-    let (m, n) = matrices(op, packed)?;
+    let (m, n) = matrix_dims(op, packed)?;
     let expected: Shape = super::batch(packed).iter().copied().chain([m.min(n)]).collect();
     if *pivots.shape() != expected {
         return Err(Error::shapes(op, [packed.shape(), pivots.shape()], format!("pivots must have shape {expected}")));

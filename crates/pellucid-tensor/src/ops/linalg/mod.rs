@@ -60,13 +60,13 @@ fn factor(kernel: Factor, inputs: &[&Array]) -> Result<Arrays> {
 }
 
 /// Returns a tensor of an array, without autograd history.
-fn plain(array: &Array) -> Tensor {
+fn untracked_tensor(array: &Array) -> Tensor {
     Tensor::from(array.clone())
 }
 
 /// Returns the numbers of rows and columns of matrices, or an error for dtypes other than `f32` and `f64`.
-fn matrices(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
-    precise(op, x)?;
+fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
+    check_precision(op, x)?;
     match x.shape().dims() {
         [.., m, n] => Ok((*m, *n)),
         _ => Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes")),
@@ -74,8 +74,8 @@ fn matrices(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
 }
 
 /// Returns the side of square matrices, or an error for dtypes other than `f32` and `f64`.
-fn square(op: &'static str, x: &Tensor) -> Result<usize> {
-    let (m, n) = matrices(op, x)?;
+fn square_side(op: &'static str, x: &Tensor) -> Result<usize> {
+    let (m, n) = matrix_dims(op, x)?;
     if m != n {
         return Err(Error::shapes(op, [x.shape()], "the matrices must be square"));
     }
@@ -83,7 +83,7 @@ fn square(op: &'static str, x: &Tensor) -> Result<usize> {
 }
 
 /// Returns an error for dtypes other than `f32` and `f64`.
-fn precise(op: &'static str, x: &Tensor) -> Result<()> {
+fn check_precision(op: &'static str, x: &Tensor) -> Result<()> {
     match x.dtype() {
         DType::F32 | DType::F64 => Ok(()),
         other => Err(Error::dtypes(op, [other], "takes f32 or f64; use to_dtype()")),
@@ -139,7 +139,7 @@ fn batch(x: &Tensor) -> Shape {
 }
 
 /// Broadcasts the batch axes of x to `batch`.
-fn stretch(x: &Tensor, batch: &Shape) -> Result<Tensor> {
+fn broadcast_batch(x: &Tensor, batch: &Shape) -> Result<Tensor> {
     let shape: Shape = batch.iter().chain(&x.shape()[x.rank() - 2..]).copied().collect();
     ops::broadcast_to(x, shape)
 }
@@ -151,7 +151,7 @@ fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
 }
 
 /// Returns an error if a factorisation failed for a matrix (its info is not 0), where values can be read.
-fn regular(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
+fn check_info(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
     if !engine::is_eager() || info.device() != Device::cpu() {
         return Ok(());
     }
@@ -162,8 +162,8 @@ fn regular(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: 
     }
 }
 
-/// Calls [`regular`] for a factorisation whose info is the position of a zero pivot.
-fn invertible(op: &'static str, info: &Tensor) -> Result<()> {
+/// Calls [`check_info`] for a factorisation whose info is the position of a zero pivot.
+fn check_invertible(op: &'static str, info: &Tensor) -> Result<()> {
     let what = |k: i32| format!("singular (pivot {k} of its LU factorisation is 0)");
-    regular(op, info, what, "; pinv() and lstsq() accept singular matrices")
+    check_info(op, info, what, "; pinv() and lstsq() accept singular matrices")
 }

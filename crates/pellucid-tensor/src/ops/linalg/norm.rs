@@ -1,7 +1,7 @@
 //! Matrix norms and condition numbers.
 
 use super::inv::inv_ex;
-use super::{precise, square, svdvals};
+use super::{check_precision, square_side, svdvals};
 use crate::ops::{self, over};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -43,7 +43,7 @@ impl From<i32> for MatrixNorm {
 pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], keepdims: bool) -> Result<Tensor> {
     let op = "matrix_norm";
     let order = order.into();
-    precise(op, x)?;
+    check_precision(op, x)?;
     let (rows, columns) = (x.shape().axis(op, axes[0])?, x.shape().axis(op, axes[1])?);
     if rows == columns {
         return Err(Error::invalid(op, format!("the two axes of a matrix must differ, got {rows} twice")));
@@ -89,7 +89,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
 pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
     let order = order.into();
     if let MatrixNorm::Order(p @ (2.0 | -2.0)) = order {
-        super::matrices("cond", a)?;
+        super::matrix_dims("cond", a)?;
         if a.size() == 0 {
             return ops::zeros(super::batch(a), a.dtype());
         }
@@ -97,7 +97,7 @@ pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
         let (first, last) = (ops::select(&s, -1, 0)?, ops::select(&s, -1, -1)?);
         return if p > 0.0 { ops::div(&first, &last) } else { ops::div(&last, &first) };
     }
-    square("cond", a)?;
+    square_side("cond", a)?;
     let (inverse, info) = inv_ex(a)?;
     let product = ops::mul(&matrix_norm(a, order, [-2, -1], false)?, &matrix_norm(&inverse, order, [-2, -1], false)?)?;
     ops::where_(&ops::ne(&info, 0)?, f64::INFINITY, &product)

@@ -1,8 +1,8 @@
 //! Pseudo-inverses and ranks, with a cutoff for small singular values.
 
 use super::eigh::eigh;
-use super::svd::{svdvals, thin};
-use super::{column, matrices, mt, plain, row, square};
+use super::svd::{svdvals, thin_svd};
+use super::{column, matrix_dims, mt, row, square_side, untracked_tensor};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
@@ -67,13 +67,13 @@ impl Operation for PseudoInverse {
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         saves.input(0);
         saves.output(0);
-        let bounds = [plain(inputs[1]), plain(inputs[2])];
-        let a = plain(inputs[0]);
+        let bounds = [untracked_tensor(inputs[1]), untracked_tensor(inputs[2])];
+        let a = untracked_tensor(inputs[0]);
         let (u, s, vt) = if self.hermitian {
             let (w, v) = eigh(&a, false)?;
             (v.clone(), w, mt(&v)?)
         } else {
-            let [u, s, vt] = thin(&a)?;
+            let [u, s, vt] = thin_svd(&a)?;
             (u, s, vt)
         };
         let counts = above(&ops::abs(&s)?, &bounds)?;
@@ -104,7 +104,7 @@ impl Operation for PseudoInverse {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
-    let (m, n) = checked("pinv", a, cutoff)?;
+    let (m, n) = check_operands("pinv", a, cutoff)?;
     if a.size() == 0 {
         // The result has no elements either.
         return mt(&ops::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
@@ -120,7 +120,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
-    let (m, n) = checked("matrix_rank", a, cutoff)?;
+    let (m, n) = check_operands("matrix_rank", a, cutoff)?;
     if m.min(n) == 0 {
         return ops::zeros(super::batch(a), DType::I64);
     }
@@ -129,8 +129,8 @@ pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     ops::sum(&above(&values, &cutoff.bounds(&a)?)?, -1)
 }
 
-fn checked(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {
-    let (m, n) = if cutoff.hermitian { square(op, a).map(|n| (n, n))? } else { matrices(op, a)? };
+fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {
+    let (m, n) = if cutoff.hermitian { square_side(op, a).map(|n| (n, n))? } else { matrix_dims(op, a)? };
     let batch = super::batch(a);
     for bound in [&cutoff.atol, &cutoff.rtol].into_iter().flatten() {
         if !bound.dtype().is_float() {

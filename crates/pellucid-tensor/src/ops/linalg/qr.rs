@@ -1,7 +1,7 @@
 //! QR factorisation, and products of Householder reflections.
 
 use super::triangular::triangular;
-use super::{block, column, eye, factor, matrices, mt, plain, promoted};
+use super::{block, column, eye, factor, matrix_dims, mt, promoted, untracked_tensor};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, is_recorded};
 use crate::ops;
@@ -37,8 +37,8 @@ impl Operation for Qr {
         saves.output(0);
         saves.output(1);
         let outputs = factor(Factor::Qr, inputs)?;
-        let (packed, tau) = (plain(&outputs[0]), plain(&outputs[1]));
-        let (m, n) = matrices("qr", &packed)?;
+        let (packed, tau) = (untracked_tensor(&outputs[0]), untracked_tensor(&outputs[1]));
+        let (m, n) = matrix_dims("qr", &packed)?;
         let q = Reflections::new(&packed, &tau)?.basis(m.min(n))?;
         let r = ops::triu(&block(&packed, (0, 0), m.min(n), n)?, 0)?;
         Ok(smallvec![q.array().clone(), r.array().clone()])
@@ -94,7 +94,7 @@ struct Reflections {
 impl Reflections {
     /// Creates reflections from the columns of a matrix, of which the strict lower triangle is read.
     fn new(packed: &Tensor, tau: &Tensor) -> Result<Reflections> {
-        let (m, _) = matrices("householder_product", packed)?;
+        let (m, _) = matrix_dims("householder_product", packed)?;
         let k = tau.shape()[tau.rank() - 1];
         let v = ops::add(&ops::tril(&block(packed, (0, 0), m, k)?, -1)?, &eye(m, k, packed.dtype())?)?;
         let tau = column(tau)?;
@@ -103,13 +103,13 @@ impl Reflections {
     }
 
     /// Computes Q·C.
-    fn times(&self, c: &Tensor) -> Result<Tensor> {
+    fn multiply(&self, c: &Tensor) -> Result<Tensor> {
         let inner = ops::mul(&ops::matmul(&mt(&self.v)?, c)?, &self.tau)?;
         ops::sub(c, &ops::matmul(&self.v, &triangular(&self.triangle, &inner, true, true)?)?)
     }
 
     /// Computes Qᵀ·C.
-    fn transposed_times(&self, c: &Tensor) -> Result<Tensor> {
+    fn multiply_transposed(&self, c: &Tensor) -> Result<Tensor> {
         let inner = triangular(&mt(&self.triangle)?, &ops::matmul(&mt(&self.v)?, c)?, false, true)?;
         ops::sub(c, &ops::matmul(&self.v, &ops::mul(&inner, &self.tau)?)?)
     }
@@ -117,7 +117,7 @@ impl Reflections {
     /// Returns the first columns of Q.
     fn basis(&self, columns: usize) -> Result<Tensor> {
         let m = self.v.shape()[self.v.rank() - 2];
-        self.times(&eye(m, columns, self.v.dtype())?)
+        self.multiply(&eye(m, columns, self.v.dtype())?)
     }
 }
 
@@ -131,7 +131,7 @@ impl Reflections {
 /// with more rows than columns, since its last columns are an arbitrary completion of a basis.
 #[tensor_method]
 pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
-    let (m, n) = matrices("qr", a)?;
+    let (m, n) = matrix_dims("qr", a)?;
     if mode == QrMode::Complete && m > n {
         if is_recorded(&[a]) {
             return Err(Error::NoGradient { op: "qr" });
@@ -154,7 +154,7 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A is tracked.
 #[tensor_method]
 pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    matrices("geqrf", a)?;
+    matrix_dims("geqrf", a)?;
     let outputs = apply(Geqrf, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
@@ -168,7 +168,7 @@ pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
 #[tensor_method]
 pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
     let (v, tau) = &promoted("householder_product", v, tau)?;
-    let (m, n) = checked("householder_product", v, tau)?;
+    let (m, n) = check_reflections("householder_product", v, tau)?;
     if n > m {
         return Err(Error::shapes(
             "householder_product",
@@ -191,8 +191,8 @@ pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool)
     let (v, c) = &promoted(op, v, c)?;
     let (v, tau) = &promoted(op, v, tau)?;
     let c = &ops::to_dtype(c, v.dtype())?;
-    let (m, _) = checked(op, v, tau)?;
-    let (rows, columns) = matrices(op, c)?;
+    let (m, _) = check_reflections(op, v, tau)?;
+    let (rows, columns) = matrix_dims(op, c)?;
     if m != if left { rows } else { columns } {
         return Err(Error::shapes(
             op,
@@ -203,13 +203,13 @@ pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool)
     super::common_batch(op, v, c)?;
     let q = Reflections::new(v, tau)?;
     // C·Q = (Qᵀ·Cᵀ)ᵀ.
-    let apply = |c: &Tensor, transposed: bool| if transposed { q.transposed_times(c) } else { q.times(c) };
+    let apply = |c: &Tensor, transposed: bool| if transposed { q.multiply_transposed(c) } else { q.multiply(c) };
     if left { apply(c, transposed) } else { mt(&apply(&mt(c)?, !transposed)?) }
 }
 
 /// Returns the rows and columns of V, or an error unless τ has at most min(m, n) factors.
-fn checked(op: &'static str, v: &Tensor, tau: &Tensor) -> Result<(usize, usize)> {
-    let (m, n) = matrices(op, v)?;
+fn check_reflections(op: &'static str, v: &Tensor, tau: &Tensor) -> Result<(usize, usize)> {
+    let (m, n) = matrix_dims(op, v)?;
     let batch = super::batch(v);
     match tau.shape().dims() {
         [own @ .., k] if *own == batch[..] && *k <= n.min(m) => Ok((m, n)),

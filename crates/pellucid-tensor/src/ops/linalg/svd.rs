@@ -1,6 +1,6 @@
 //! Singular value decomposition.
 
-use super::{block, column, eye, factor, matrices, mt, row};
+use super::{block, column, eye, factor, matrix_dims, mt, row};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
@@ -85,7 +85,7 @@ impl Operation for SingularValues {
 }
 
 /// Computes U, S and Vᵀ, with as many vectors as singular values.
-pub(super) fn thin(a: &Tensor) -> Result<[Tensor; 3]> {
+pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
     let outputs = apply(Svd { vectors: Vectors::Thin }, &[a])?;
     Ok([outputs[0].clone(), outputs[1].clone(), outputs[2].clone()])
 }
@@ -102,7 +102,7 @@ pub(super) fn thin(a: &Tensor) -> Result<[Tensor; 3]> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> {
-    matrices("svd", a)?;
+    matrix_dims("svd", a)?;
     let vectors = if full_matrices { Vectors::Full } else { Vectors::Thin };
     let outputs = apply(Svd { vectors }, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
@@ -114,9 +114,9 @@ pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> 
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn svdvals(a: &Tensor) -> Result<Tensor> {
-    matrices("svdvals", a)?;
+    matrix_dims("svdvals", a)?;
     if is_recorded(&[a]) {
-        let [_, s, _] = thin(a)?;
+        let [_, s, _] = thin_svd(a)?;
         return Ok(s);
     }
     apply_one(SingularValues, &[a])
@@ -131,10 +131,10 @@ pub fn svdvals(a: &Tensor) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (m, n) = matrices("polar", a)?;
+    let (m, n) = matrix_dims("polar", a)?;
     if m < n {
         return Err(Error::shapes("polar", [a.shape()], "needs at least as many rows as columns; transpose()?"));
     }
-    let [u, s, vt] = thin(a)?;
+    let [u, s, vt] = thin_svd(a)?;
     Ok((ops::matmul(&u, &vt)?, ops::matmul(&mt(&vt)?, &ops::mul(&column(&s)?, &vt)?)?))
 }

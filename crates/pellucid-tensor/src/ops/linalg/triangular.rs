@@ -1,6 +1,8 @@
 //! Solving systems with triangular matrices.
 
-use super::{common_batch, factor, matrices, mt, plain, promoted, regular, square, stretch};
+use super::{
+    broadcast_batch, check_info, common_batch, factor, matrix_dims, mt, promoted, square_side, untracked_tensor,
+};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
@@ -25,9 +27,9 @@ impl Operation for SolveTriangular {
         if saves.needs(0) {
             saves.output(0);
         }
-        let (a, b) = (plain(inputs[0]), plain(inputs[1]));
+        let (a, b) = (untracked_tensor(inputs[0]), untracked_tensor(inputs[1]));
         let batch = common_batch("solve_triangular", &a, &b)?;
-        let (a, b) = (stretch(&a, &batch)?, stretch(&b, &batch)?);
+        let (a, b) = (broadcast_batch(&a, &batch)?, broadcast_batch(&b, &batch)?);
         let kernel = Factor::TriangularSolve { upper: self.upper, unit: self.unit };
         factor(kernel, &[a.array(), b.array()])
     }
@@ -67,8 +69,8 @@ pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Res
 pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: bool) -> Result<Tensor> {
     let op = "solve_triangular";
     let (a, b) = &promoted(op, a, b)?;
-    let n = square(op, a)?;
-    let (rows, columns) = matrices(op, b)?;
+    let n = square_side(op, a)?;
+    let (rows, columns) = matrix_dims(op, b)?;
     if n != if left { rows } else { columns } {
         let help = if left { "B must have as many rows as A" } else { "B must have as many columns as A" };
         return Err(Error::shapes(op, [a.shape(), b.shape()], help));
@@ -77,7 +79,7 @@ pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: b
     if !unit {
         let zeros = ops::eq(&super::main_diagonal(&a.detach())?, 0.0)?;
         let any = ops::to_dtype(&ops::any(&zeros, -1)?, pellucid_ir::DType::I32)?;
-        regular(op, &any, |_| "singular (a zero on its diagonal)".into(), "")?;
+        check_info(op, &any, |_| "singular (a zero on its diagonal)".into(), "")?;
     }
     match left {
         true => triangular(a, b, upper, unit),
