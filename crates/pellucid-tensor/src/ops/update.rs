@@ -31,7 +31,7 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 
 /// Applies [`update`] to many sets of tensors, as an optimizer does with all its parameters.
 ///
-/// `operands` contains the targets and inputs of one set after those of the other; `targets` is the number of targets
+/// `operands` contains the sets one after another, each with its targets first; `targets` is the number of targets
 /// of a set. In eager mode the backend gets all sets together and runs them in parallel. A set must not read or write
 /// the elements that another set writes. If one set is invalid, nothing is written.
 ///

@@ -154,8 +154,9 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
     values.restore_axes(&ops::reshape_to(&y, &shape.into())?)
 }
 
-/// Planes of zeros with values at their positions. The gradient of a value is that at its position. Several values at
-/// one position all get its whole gradient, as in PyTorch, which does not depend on the value that is stored.
+/// Planes of zeros with values at their positions. The gradient of a value is that at its position. If several
+/// values share a position, each gets its whole gradient, as in PyTorch; the gradient does not depend on which one is
+/// stored.
 struct MaxUnpoolOp {
     places: usize,
 }
