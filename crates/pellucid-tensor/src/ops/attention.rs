@@ -1,9 +1,9 @@
 //! Scaled dot-product attention.
 //!
-//! - the operation: which heads share keys, and the family [`Attention`](kernel::Attention), which never has all scores;
-//! - its gradient, the same family backward;
-//! - `whole`: the definition, with all scores at once, which computes dropout and the gradient of a mask;
-//! - `gradients`: the definition of the gradient, from which the higher orders follow.
+//! - [`Attend`]: the forward kernel [`Attention`](kernel::Attention), which never stores all scores;
+//! - [`AttendGradient`]: its gradient kernel;
+//! - `attention_by_scores`: the definition with the whole score matrix, for dropout and for the gradient of a mask;
+//! - `attention_gradients`: the definition of the gradient, from which higher-order derivatives are computed.
 
 use super::formula::{map, rows_all};
 use super::reshape_to;
@@ -24,28 +24,28 @@ use std::sync::OnceLock;
 /// Options of [`scaled_dot_product_attention`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attention<'a> {
-    /// Which keys a query sees, `[.., L, S]`, broadcast: truth values (true is seen), or numbers that are added to the
-    /// scores.
+    /// The keys that each query attends to, broadcast to `[.., L, S]`: booleans (true attends), or values that are
+    /// added to the scores.
     pub mask: Option<&'a Tensor>,
-    /// Query i sees the keys 0..=i alone.
+    /// Causal masking: query i attends to the keys 0..=i only.
     pub causal: bool,
-    /// What scores are multiplied with; 1/√E if none is given.
+    /// Factor of the scores; the default is 1/√E.
     pub scale: Option<f64>,
-    /// The share of weights that is dropped at random, the others growing in return.
+    /// Probability of dropping an attention weight. The remaining weights are divided by 1 − p.
     pub dropout: f64,
 }
 
-/// softmax(Q·Kᵀ·scale + mask)·V (Vaswani et al. 2017). A query that sees no key gets zeros.
+/// Computes softmax(Q·Kᵀ·scale + mask)·V (Vaswani et al. 2017). A query that attends to no key gets zeros.
 ///
-/// Q is `[.., L, E]`, K `[.., S, E]`, V `[.., S, D]`; the result is `[.., L, D]`. The axes before the last two are equal,
-/// but that K and V may have fewer heads (the third axis from the end) than Q, which they divide: neighbouring heads of Q
-/// share them (grouped queries, Ainslie et al. 2023), and that axes of length 1 stretch. No more than a block of scores is
-/// in memory at any time (Dao et al., FlashAttention, 2022), but for dropout and for the gradient of a mask. Half types are
+/// Q is `[.., L, E]`, K `[.., S, E]`, V `[.., S, D]`; the result is `[.., L, D]`. The axes before the last two
+/// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's: neighbouring
+/// heads of Q share them (grouped-query attention, Ainslie et al. 2023). Only one block of scores is in memory at a
+/// time (FlashAttention, Dao et al. 2022), except with dropout or a mask that requires a gradient. `f16` and `bf16` are
 /// computed in `f32` and rounded once.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] unless Q, K and V have one float dtype and a mask has it too, or is of
-/// truth values; [`Error::InvalidArgument`] for a dropout outside [0, 1).
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype and the mask has it too or
+/// is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1).
 #[tensor_method]
 pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<Tensor> {
     let op = "scaled_dot_product_attention";
@@ -57,10 +57,14 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
         return scaled_dot_product_attention(&q, &k, &v, Attention { mask: mask.as_ref(), ..options });
     }
     if q.dtype() != k.dtype() || q.dtype() != v.dtype() || !q.dtype().is_float() {
-        return Err(Error::dtypes(op, [q.dtype(), k.dtype(), v.dtype()], "all have one float dtype; use to_dtype()"));
+        return Err(Error::dtypes(
+            op,
+            [q.dtype(), k.dtype(), v.dtype()],
+            "Q, K and V must have one float dtype; use to_dtype()",
+        ));
     }
     if let Some(mask) = mask.filter(|m| m.dtype() != DType::Bool && m.dtype() != q.dtype()) {
-        return Err(Error::dtypes(op, [q.dtype(), mask.dtype()], "a mask has truth values, or the queries' dtype"));
+        return Err(Error::dtypes(op, [q.dtype(), mask.dtype()], "a mask must be boolean or have the dtype of Q"));
     }
     if !(0.0..1.0).contains(&dropout) {
         return Err(Error::invalid(op, format!("dropout must be in [0, 1), got {dropout}")));
@@ -70,7 +74,7 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
     let (q, k, v, all) = heads.stacked(q, k, v, mask)?;
     let tracked_mask = is_grad_enabled() && mask.is_some_and(Tensor::requires_grad);
     let o = if dropout > 0.0 || tracked_mask {
-        whole(&q, &k, &v, all.as_ref(), causal, scale, dropout)?
+        attention_by_scores(&q, &k, &v, all.as_ref(), causal, scale, dropout)?
     } else {
         let operands: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&all).collect();
         apply(Attend { causal, scale }, &operands)?.swap_remove(0)
@@ -78,11 +82,11 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
     reshape_to(&o, &heads.result)
 }
 
-/// How many matrices there are, and which share keys.
+/// The broadcast batch and head axes of Q, K and V.
 struct Heads {
     /// The axes before the last two.
     lead: Shape,
-    /// Those of keys and values: with fewer heads.
+    /// `lead` for keys and values, with fewer heads in grouped-query attention.
     shared: Shape,
     width: usize,
     result: Shape,
@@ -102,10 +106,10 @@ impl Heads {
         if e != e2 || s != s2 {
             return Err(mismatch("Q is [.., L, E], K [.., S, E], V [.., S, D]"));
         }
-        let help = "the axes before the last two are equal, or the heads of K and V divide those of Q";
+        let help = "the axes before the last two must broadcast, or the heads of K and V divide those of Q";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
-        // Fewer heads of keys than of queries: those share them, and all other axes broadcast.
+        // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.
         let (h, g) = (queries.last().copied().unwrap_or(1), shared.last().copied().unwrap_or(1));
         let outer = |s: &Shape| Shape::from(&s[..s.rank().saturating_sub(1)]);
         let (lead, shared) = if 0 < g && g < h && h.is_multiple_of(g) {
@@ -119,12 +123,12 @@ impl Heads {
         let result: Shape = lead.iter().copied().chain([l, d]).collect();
         let scores: Shape = lead.iter().copied().chain([l, s]).collect();
         if let Some(mask) = mask.filter(|m| m.shape().broadcast(&scores).as_ref() != Some(&scores)) {
-            return Err(Error::shapes(op, [&scores, mask.shape()], "a mask broadcasts to the scores, [.., L, S]"));
+            return Err(Error::shapes(op, [&scores, mask.shape()], "a mask must broadcast to the scores, [.., L, S]"));
         }
         Ok(Heads { lead, shared, width: e, result })
     }
 
-    /// Each operand by sequence and head: `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`, and a mask `[N, H, L, S]`.
+    /// Reshapes the operands to rank 4: `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`, and the mask to `[N, H, L, S]`.
     fn stacked(
         &self,
         q: &Tensor,
@@ -135,32 +139,33 @@ impl Heads {
         let stack = |t: &Tensor, lead: &Shape| -> Result<Tensor> {
             let ends = &t.shape()[t.rank() - 2..];
             let full: Shape = lead.iter().chain(ends).copied().collect();
-            reshape_to(&ops::broadcast_to(t, full)?, &four(lead, ends))
+            reshape_to(&ops::broadcast_to(t, full)?, &merge_batch_axes(lead, ends))
         };
         let (q, k, v) = (stack(q, &self.lead)?, stack(k, &self.shared)?, stack(v, &self.shared)?);
         let scores = [q.shape()[2], k.shape()[2]];
-        let stretched = |mask: &Tensor| -> Result<Tensor> {
+        let broadcast = |mask: &Tensor| -> Result<Tensor> {
             let few = mask.rank().saturating_sub(3);
             if mask.shape()[..few].iter().all(|&len| len == 1) {
-                // The same for all sequences: it stretches as it is.
+                // The mask is the same for all sequences: broadcasting copies nothing.
                 let mask = reshape_to(mask, &Shape::from(&mask.shape()[few..]))?;
-                return ops::broadcast_to(&mask, four(&self.lead, &scores));
+                return ops::broadcast_to(&mask, merge_batch_axes(&self.lead, &scores));
             }
             let full: Shape = self.lead.iter().chain(&scores).copied().collect();
-            reshape_to(&ops::broadcast_to(mask, full)?, &four(&self.lead, &scores))
+            reshape_to(&ops::broadcast_to(mask, full)?, &merge_batch_axes(&self.lead, &scores))
         };
-        Ok((q, k, v, mask.map(stretched).transpose()?))
+        Ok((q, k, v, mask.map(broadcast).transpose()?))
     }
 }
 
-/// All axes before the last three as one.
-fn four(lead: &Shape, ends: &[usize]) -> Shape {
+/// Returns `[N, H, ends[0], ends[1]]`, where H is the last axis of `lead` and N the product of its others.
+fn merge_batch_axes(lead: &Shape, ends: &[usize]) -> Shape {
     let (heads, outer) = lead.split_last().map_or((1, 1), |(&heads, outer)| (heads, outer.iter().product()));
     [outer, heads, ends[0], ends[1]].into()
 }
 
-/// The definition, of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]` and a mask `[N, H, L, S]`: all scores at once.
-fn whole(
+/// Computes attention by its definition, with all scores at once, from `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`
+/// and a mask `[N, H, L, S]`.
+fn attention_by_scores(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
@@ -173,7 +178,7 @@ fn whole(
         let _as_they_are = autocast_off();
         let wide = |t: &Tensor| if t.dtype() == DType::Bool { Ok(t.clone()) } else { ops::to_dtype(t, DType::F32) };
         let mask = mask.map(wide).transpose()?;
-        let y = whole(&wide(q)?, &wide(k)?, &wide(v)?, mask.as_ref(), causal, scale, dropout)?;
+        let y = attention_by_scores(&wide(q)?, &wide(k)?, &wide(v)?, mask.as_ref(), causal, scale, dropout)?;
         return ops::to_dtype(&y, q.dtype());
     }
     let mut weights = weights(q, &for_each_query_head(k, q)?, mask, causal, scale)?;
@@ -183,14 +188,14 @@ fn whole(
     ops::matmul(&weights, &for_each_query_head(v, q)?)
 }
 
-/// Keys or values `[N, G, S, _]` as `[N, H, S, _]`: each head repeated for the heads of Q `[N, H, L, E]` that share it.
+/// Repeats each head of keys or values `[N, G, S, _]` for the heads of Q `[N, H, L, E]` that share it: `[N, H, S, _]`.
 fn for_each_query_head(shared: &Tensor, q: &Tensor) -> Result<Tensor> {
     let group = q.shape()[1] / shared.shape()[1].max(1);
     if group > 1 { ops::repeat(shared, group, Some(1)) } else { Ok(shared.clone()) }
 }
 
-/// The sum over the heads of Q that share a head: `[N, H, S, _]` as `[N, G, S, _]`.
-fn over_sharing_heads(t: &Tensor, shared: usize) -> Result<Tensor> {
+/// Sums `[N, H, S, _]` over the heads of Q that share a key head: `[N, G, S, _]`.
+fn sum_sharing_heads(t: &Tensor, shared: usize) -> Result<Tensor> {
     let &[n, h, s, e] = t.shape().dims() else { unreachable!("there are four axes") };
     if h == shared {
         return Ok(t.clone());
@@ -198,7 +203,7 @@ fn over_sharing_heads(t: &Tensor, shared: usize) -> Result<Tensor> {
     ops::sum(&reshape_to(t, &[n, shared, h / shared.max(1), s, e].into())?, 2)
 }
 
-/// The attention weights P = softmax(Q·Kᵀ·scale + mask), `[N, H, L, S]`, of Q and K with equally many heads.
+/// Computes the attention weights P = softmax(Q·Kᵀ·scale + mask), `[N, H, L, S]`, of Q and K with equally many heads.
 fn weights(q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool, scale: f64) -> Result<Tensor> {
     let mut x = ops::matmul(q, &ops::transpose(k, -1, -2)?)?;
     x = match mask {
@@ -215,16 +220,16 @@ fn weights(q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool, scale: f
         let key = ops::indices(k.shape()[2])?;
         x = map(f, &[&x, &ops::unsqueeze(&query, 1)?, &key], &[])?;
     }
-    shares(&x)
+    softmax_or_zeros(&x)
 }
 
-/// The definition of the gradients of Q, K and V for the gradient G of the result O = P·V. With D = P∘(G·Vᵀ − rowsum(G∘O)),
-/// where rowsum(G∘O) = rowsum(P∘(G·Vᵀ)),
+/// Computes the gradients of Q, K and V by their definition, for the gradient G of the result O = P·V. With
+/// D = P∘(G·Vᵀ − rowsum(G∘O)), where rowsum(G∘O) = rowsum(P∘(G·Vᵀ)),
 ///
 /// ```text
 /// dQ = scale·D·K    dK = scale·Dᵀ·Q    dV = Pᵀ·G
 /// ```
-fn gradients(
+fn attention_gradients(
     [q, k, v, g]: [&Tensor; 4],
     mask: Option<&Tensor>,
     Attend { causal, scale }: Attend,
@@ -233,7 +238,7 @@ fn gradients(
         let _as_they_are = autocast_off();
         let wide = |t: &Tensor| if t.dtype() == DType::Bool { Ok(t.clone()) } else { ops::to_dtype(t, DType::F32) };
         let (wide_mask, operands) = (mask.map(wide).transpose()?, [wide(q)?, wide(k)?, wide(v)?, wide(g)?]);
-        let found = gradients(operands.each_ref(), wide_mask.as_ref(), Attend { causal, scale })?;
+        let found = attention_gradients(operands.each_ref(), wide_mask.as_ref(), Attend { causal, scale })?;
         return found.iter().map(|t| ops::to_dtype(t, q.dtype())).collect();
     }
     let shared = k.shape()[1];
@@ -249,15 +254,15 @@ fn gradients(
     let dq = ops::matmul(&d[0], &k)?;
     let dk = ops::matmul(&ops::transpose(&d[0], -1, -2)?, q)?;
     let dv = ops::matmul(&ops::transpose(&p, -1, -2)?, g)?;
-    Ok(vec![dq, over_sharing_heads(&dk, shared)?, over_sharing_heads(&dv, shared)?])
+    Ok(vec![dq, sum_sharing_heads(&dk, shared)?, sum_sharing_heads(&dv, shared)?])
 }
 
-/// softmax(x) along the last axis; zeros for a row of −∞.
-fn shares(x: &Tensor) -> Result<Tensor> {
-    static SHARES: OnceLock<Formula> = OnceLock::new();
-    let formula = SHARES.get_or_init(|| {
+/// Computes softmax(x) along the last axis; a row of −∞ gives zeros.
+fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
+    static SOFTMAX_OR_ZEROS: OnceLock<Formula> = OnceLock::new();
+    let formula = SOFTMAX_OR_ZEROS.get_or_init(|| {
         let formula = formula! {
-            shares(x) = {
+            softmax_or_zeros(x) = {
                 let m = x.row_max();
                 let m = m.eq(f64::NEG_INFINITY).select(0.0, m);
                 let e = (x - m).exp();
@@ -271,8 +276,8 @@ fn shares(x: &Tensor) -> Result<Tensor> {
     Ok(rows_all(formula, &[x], &[], (-1).into())?.swap_remove(0))
 }
 
-/// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`, and a mask `[N, H, L, S]` without a gradient; its outputs
-/// are the result and ln Σ exp of each row's scores, `[N, H, L]`.
+/// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]` and a mask `[N, H, L, S]` without a gradient. The
+/// outputs are the result and ln Σ exp of each row of scores, `[N, H, L]`.
 #[derive(Clone, Copy)]
 struct Attend {
     causal: bool,
@@ -280,7 +285,8 @@ struct Attend {
 }
 
 impl Attend {
-    /// Runs the family. Half types are widened, and what it gives, but for logarithms, is narrowed; each output lies as `like` it.
+    /// Submits the kernel. `f16` and `bf16` inputs are widened; the outputs that have an array in `like` are narrowed
+    /// again and get its memory order.
     fn submit(&self, part: AttentionPart, inputs: &[&Array], like: &[&Array]) -> Result<Arrays> {
         let dtype = inputs[0].dtype();
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
@@ -295,7 +301,7 @@ impl Attend {
         let kernel = Kernel::Attention(kernel::Attention { causal, masked, scale, part });
         let made = kernel.infer(&inputs.iter().map(|a| a.meta()).collect::<Vec<_>>())?;
         let new = |(k, meta): (usize, kernel::Meta)| match like.get(k) {
-            Some(like) => laid_out(like, meta),
+            Some(like) => array_in_order_of(like, meta),
             None => Array::new(inputs[0].device(), meta.dtype, meta.shape),
         };
         let outputs: Arrays = made.into_iter().enumerate().map(new).collect::<Result<_>>()?;
@@ -305,8 +311,8 @@ impl Attend {
     }
 }
 
-/// A new array `[N, H, L, E]` in which, as in `like`, the heads of an element lie beside one another, or its elements do.
-fn laid_out(like: &Array, meta: kernel::Meta) -> Result<Array> {
+/// Returns a new array `[N, H, L, E]` in the memory order of `like`, in which H may vary faster than L.
+fn array_in_order_of(like: &Array, meta: kernel::Meta) -> Result<Array> {
     let strides = like.layout().strides();
     let beside = strides[1].unsigned_abs() < strides[2].unsigned_abs();
     let &[n, h, l, e] = meta.shape.dims() else { unreachable!("there are four axes") };
@@ -337,7 +343,7 @@ impl Operation for Attend {
     }
 }
 
-/// The gradients of queries, keys and values from those, the incoming gradient, the result, the logarithms, and a mask.
+/// Gradients of Q, K and V. The inputs are Q, K, V, the incoming gradient, the result, the logarithms, and a mask.
 struct AttendGradient(Attend);
 
 impl Operation for AttendGradient {
@@ -354,7 +360,7 @@ impl Operation for AttendGradient {
         let mask: Option<Tensor> = (saved.inputs() > 6).then(|| saved.input(6)).transpose()?;
         let inputs: Vec<Tensor> = (0..4).map(|i| saved.input(i)).collect::<Result<_>>()?;
         let incoming = [grads.get(0)?, grads.get(1)?, grads.get(2)?];
-        let first = |x: &[Tensor]| gradients([&x[0], &x[1], &x[2], &x[3]], mask.as_ref(), self.0);
+        let first = |x: &[Tensor]| attention_gradients([&x[0], &x[1], &x[2], &x[3]], mask.as_ref(), self.0);
         let operands: Vec<&Tensor> = inputs.iter().collect();
         let found = ops::via_definition(&operands, &[&incoming[0], &incoming[1], &incoming[2]], first)?;
         let mut gradients: InputGradients = smallvec![None; saved.inputs()];

@@ -1,4 +1,4 @@
-//! The axes of a reduction, as users write them.
+//! Axes and options of a reduction, as users write them.
 
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
@@ -7,50 +7,50 @@ use pellucid_ir::{Error, Result, Shape};
 use smallvec::SmallVec;
 use std::ops::RangeFull;
 
-/// Which axes an operation reduces, and how.
+/// The axes that an operation reduces, and its options.
 ///
-/// From an axis (`-1`), several (`[0, 2]`) or all (`..`); more through [`over`].
+/// Converts from one axis (`-1`), several (`[0, 2]`) or all (`..`). [`over`] adds options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axes {
-    /// `None` for all.
+    /// `None` for all axes.
     list: Option<SmallVec<[isize; 4]>>,
     keepdims: bool,
     ddof: usize,
 }
 
-/// Axes with options: `x.var(over(-1).keepdims().ddof(1))`.
+/// Returns axes to which options can be added: `x.var(over(-1).keepdims().ddof(1))`.
 pub fn over(axes: impl Into<Axes>) -> Axes {
     axes.into()
 }
 
 impl Axes {
-    /// Keeps the reduced axes, with length 1.
+    /// Keeps the reduced axes in the result, with length 1.
     pub fn keepdims(mut self) -> Axes {
         self.keepdims = true;
         self
     }
 
-    /// Delta degrees of freedom: `var` and `std` divide by N − ddof. The default is 0.
+    /// Sets the delta degrees of freedom: `var` and `std` divide by N − ddof. The default is 0.
     pub fn ddof(mut self, ddof: usize) -> Axes {
         self.ddof = ddof;
         self
     }
 
-    /// True for `..`.
+    /// Returns true for `..`.
     pub(crate) fn is_all(&self) -> bool {
         self.list.is_none()
     }
 
-    /// The axes of `shape` that are meant, for an operation without degrees of freedom.
-    pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<Resolved> {
+    /// Returns the axes of `shape`, for an operation without degrees of freedom.
+    pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<ResolvedAxes> {
         if self.ddof != 0 {
             return Err(Error::invalid(op, "takes no ddof; only var and std do"));
         }
         self.resolve_moments(op, shape).map(|(resolved, _)| resolved)
     }
 
-    /// The axes of `shape` that are meant, and the degrees of freedom.
-    pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(Resolved, usize)> {
+    /// Returns the axes of `shape` and the degrees of freedom.
+    pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(ResolvedAxes, usize)> {
         check::reducible(op, shape)?;
         let mut set = AxisSet::default();
         match &self.list {
@@ -65,24 +65,24 @@ impl Axes {
                 }
             }
         }
-        Ok((Resolved { set, keepdims: self.keepdims }, self.ddof))
+        Ok((ResolvedAxes { set, keepdims: self.keepdims }, self.ddof))
     }
 }
 
-/// Axes of a known shape.
+/// The reduced axes of a known shape.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedAxes {
     pub(crate) set: AxisSet,
     pub(crate) keepdims: bool,
 }
 
-impl Resolved {
-    /// The shape of the result of reducing `shape`.
+impl ResolvedAxes {
+    /// Returns the shape of the result of reducing `shape`.
     pub(crate) fn shape(self, shape: &Shape) -> Shape {
         if self.keepdims { self.set.keepdims(shape) } else { self.set.remove(shape) }
     }
 
-    /// x with these axes as one, in row-major order, behind the others.
+    /// Moves these axes of x to the end and flattens them into one, in row-major order.
     pub(crate) fn behind(self, x: &Tensor) -> Result<Tensor> {
         let others = (0..x.rank()).filter(|&k| !self.set.contains(k));
         let order: SmallVec<[isize; 6]> = others.chain(self.set.iter()).map(|k| k as isize).collect();

@@ -1,7 +1,7 @@
-//! Checks of argument values that operations share.
+//! Checks of argument values that several operations use.
 //!
-//! The values of a tensor are known only where kernels run at once. Where work is deferred or recorded, a check of values
-//! passes; the operations say what their results are then.
+//! The values of a tensor are known only in eager mode. In lazy and captured steps a check of values passes; each
+//! operation documents its result for invalid values.
 
 use crate::device::Device;
 use crate::engine;
@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result, Shape, formula};
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-/// A result whose error, if it is one, names this operation.
+/// Sets the operation that an error names.
 pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
     if let Err(error) = &mut result {
         error.set_operation(op);
@@ -22,12 +22,12 @@ pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
     result
 }
 
-/// True where the values of `x` can be read now.
+/// Returns true if the values of `x` can be read now.
 pub(super) fn is_readable(x: &Tensor) -> bool {
     engine::is_eager() && x.device() == Device::cpu()
 }
 
-/// Refuses a tensor with a number outside `range`, whose start is finite; where NaN is among its elements, it passes.
+/// Returns an error if an element of `x` is outside `range`, whose start is finite. Passes if an element is NaN.
 /// `what` is the subject of the message: "probabilities".
 ///
 /// The check costs two reductions.
@@ -35,7 +35,7 @@ pub(super) fn in_range(op: &'static str, what: &str, x: &Tensor, range: RangeInc
     within(op, what, x, range, true)
 }
 
-/// [`in_range`], which refuses NaN too.
+/// Like [`in_range`], but NaN is an error too.
 pub(super) fn in_range_without_nan(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>) -> Result<()> {
     within(op, what, x, range, false)
 }
@@ -63,7 +63,7 @@ fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, 
 
 /// Returns x where `valid` is true, and NaN with a gradient of NaN elsewhere. `valid` broadcasts to x.
 ///
-/// Lazy and captured steps cannot read the values of arguments. Invalid values become visible as NaN there.
+/// Lazy and captured steps cannot read the values of arguments; NaN makes invalid values visible there.
 pub(super) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
     static NAN_UNLESS: OnceLock<Formula> = OnceLock::new();
     let formula = NAN_UNLESS.get_or_init(|| {
@@ -76,7 +76,8 @@ pub(super) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
     map(formula, &[valid, x], &[])
 }
 
-/// Refuses negative indices into an axis of `len`, for an operation in which they do not count from the end.
+/// Returns an error for a negative index into an axis of `len`, for operations in which these do not count from the
+/// end.
 pub(super) fn not_negative(op: &'static str, indices: &Tensor, axis: usize, len: usize) -> Result<()> {
     if !is_readable(indices) || indices.size() == 0 {
         return Ok(());
@@ -85,7 +86,7 @@ pub(super) fn not_negative(op: &'static str, indices: &Tensor, axis: usize, len:
     if index < 0 { Err(Error::IndexOutOfBounds { op, index, axis, len }) } else { Ok(()) }
 }
 
-/// Refuses a tensor of more axes than a reduction knows.
+/// Returns an error if the rank exceeds the maximum of reductions.
 pub(super) fn reducible(op: &'static str, shape: &Shape) -> Result<()> {
     let most = AxisSet::MAX_RANK;
     if shape.rank() <= most {
@@ -94,7 +95,7 @@ pub(super) fn reducible(op: &'static str, shape: &Shape) -> Result<()> {
     Err(Error::invalid(op, format!("takes at most {most} axes, got {}; flatten() some of them", shape.rank())))
 }
 
-/// The shape, or an error where the number of its elements, or of their bytes, cannot be represented.
+/// Returns the shape, or an error if the number of its elements or bytes overflows.
 pub(super) fn representable(shape: Shape) -> Result<Shape> {
     match shape.checked_size() {
         Some(_) => Ok(shape),
@@ -102,7 +103,7 @@ pub(super) fn representable(shape: Shape) -> Result<Shape> {
     }
 }
 
-/// Refuses a result of more tensors than memory holds, before the first of them is made.
+/// Returns an error if memory cannot hold `count` result tensors, before the first one is created.
 pub(super) fn affordable_parts(count: usize) -> Result<()> {
     /// Bytes of a tensor and its handle, without its elements.
     const EACH: usize = 256;

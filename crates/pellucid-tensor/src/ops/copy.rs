@@ -1,4 +1,4 @@
-//! Copies: other dtypes, dense layouts, and writes into existing tensors.
+//! Copies: dtype conversion, dense layouts, and writes into existing tensors.
 
 use super::in_place::{put_view, writable};
 use crate::array::Array;
@@ -10,16 +10,17 @@ use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Result};
 use smallvec::smallvec;
 
-/// Converts and writes `x`, of equal shape, into the elements of `target`.
+/// Converts `x` and writes it into the elements of `target`, which has the same shape.
 pub(crate) fn write(x: &Array, target: &Array) -> Result<()> {
     engine::submit(&Kernel::Copy, &[x], &[target])
 }
 
-struct Cast {
+/// A dense copy in another dtype, or in the same one.
+struct CopyAs {
     dtype: DType,
 }
 
-impl Operation for Cast {
+impl Operation for CopyAs {
     fn name(&self) -> &'static str {
         "to_dtype"
     }
@@ -31,17 +32,18 @@ impl Operation for Cast {
     }
 }
 
-/// Every element converted to `dtype`: floats to integers truncate towards zero and saturate (NaN
-/// gives 0), wider integers wrap, bool is "not zero". The same tensor if it has the dtype already.
+/// Converts every element to `dtype`. Returns the same tensor if it has this dtype already.
+///
+/// Floats to integers truncate towards zero and saturate (NaN gives 0), wider integers wrap, bool is "not zero".
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 #[tensor_method]
 pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
-    if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(Cast { dtype }, &[x]) }
+    if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(CopyAs { dtype }, &[x]) }
 }
 
-/// The same elements in row-major order without gaps; the same tensor if they lie so already.
+/// Returns the same elements in row-major order without gaps; the same tensor if its layout is that already.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -50,18 +52,18 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     if x.array().layout().is_contiguous() { Ok(x.clone()) } else { copy(x) }
 }
 
-/// A copy in a storage of its own, through which gradients flow.
+/// Returns a copy with its own storage, through which gradients flow.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 #[tensor_method]
 pub fn copy(x: &Tensor) -> Result<Tensor> {
-    apply_one(Cast { dtype: x.dtype() }, &[x])
+    apply_one(CopyAs { dtype: x.dtype() }, &[x])
 }
 
-struct Identity;
+struct IdentityView;
 
-impl Operation for Identity {
+impl Operation for IdentityView {
     fn name(&self) -> &'static str {
         "identity"
     }
@@ -76,16 +78,16 @@ impl Operation for Identity {
     }
 }
 
-/// A new tensor of the same elements, linked to x: a node without a kernel.
+/// Returns a new tensor of the same elements, connected to x by a graph node without a kernel.
 pub(crate) fn identity(x: &Tensor) -> Result<Tensor> {
-    apply_one(Identity, &[x])
+    apply_one(IdentityView, &[x])
 }
 
-/// Overwrites x in place with `source`, which is broadcast and converted. Every view of x's storage
-/// sees the new values.
+/// Overwrites x in place with `source`, which is broadcast and converted. Every view of x's storage sees the new
+/// values.
 ///
-/// The write is recorded if x or the source is tracked: then x, its views, and the tensor of which it is a view have a history
-/// through which gradients flow to the source. Under `no_grad` values are written, and no history changes.
+/// The write is recorded if x or the source is tracked: gradients of x, its views and its base then flow to the source.
+/// Under `no_grad` the values are written and no autograd history changes.
 ///
 /// ```
 /// use pellucid_tensor::{DType, Tensor};
@@ -97,8 +99,10 @@ pub(crate) fn identity(x: &Tensor) -> Result<Tensor> {
 /// ```
 ///
 /// # Errors
-/// [`Error::InPlaceOnTracked`](pellucid_ir::Error::InPlaceOnTracked) if x is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-/// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch); [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if x repeats elements. Nothing is written then.
+/// [`Error::InPlaceOnTracked`](pellucid_ir::Error::InPlaceOnTracked) if x is a leaf that requires a gradient, or a view
+/// of one, outside of `no_grad`; [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch);
+/// [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if elements of x share memory. Nothing is written
+/// then.
 #[tensor_method]
 pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
     writable("copy_", x)?;

@@ -1,4 +1,4 @@
-//! New tensors that are filled on the device.
+//! Operations that create tensors filled on the device.
 
 use crate::array::{Array, checked_size, host_values};
 use crate::device::Device;
@@ -11,12 +11,12 @@ use pellucid_ir::kernel::{Kernel, Map, Params};
 use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
 use std::sync::OnceLock;
 
-/// An array with every element equal to `value`.
+/// Returns an array with every element equal to `value`.
 pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
     static FILL: OnceLock<Formula> = OnceLock::new();
     static FILL_MASK: OnceLock<Formula> = OnceLock::new();
     let eager = engine::mode() == engine::ExecutionMode::Eager;
-    // A single number needs no kernel: every pass begins with a one.
+    // A scalar needs no kernel; every backward pass begins with a one.
     if eager && shape.checked_size() == Some(1) {
         match dtype {
             DType::F32 => return Array::from_slice(device, &[f32::from_scalar(value)], shape),
@@ -24,7 +24,7 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
             _ => {}
         }
     }
-    // A truth value is not a number: it is the mask value ≠ 0.
+    // A boolean is the mask value ≠ 0.
     let formula = match dtype {
         DType::Bool => FILL_MASK.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0].ne(0)]).eternal()),
         _ => FILL.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0]]).eternal()),
@@ -41,21 +41,21 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
     Ok(out)
 }
 
-/// A 0-d tensor of a number that `op` writes into a tensor of `dtype`.
+/// Returns a 0-d tensor of `value`, which `op` writes into a tensor of `dtype`.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a number that an integer dtype cannot represent.
+/// [`Error::InvalidArgument`] for a value that an integer dtype cannot represent.
 pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> Result<Tensor> {
     if dtype.is_int() && !dtype.represents(value) {
         let reason = format!(
-            "{value} is not a value of the tensor's dtype {dtype}; round it, or convert the tensor with to_dtype()"
+            "{value} cannot be stored in the tensor's dtype {dtype}; round it, or convert the tensor with to_dtype()"
         );
         return Err(Error::invalid(op, reason));
     }
     full((), value, dtype)
 }
 
-/// A tensor of `shape` with every element equal to `value`, rounded once to `dtype`: to an integer dtype towards zero.
+/// Returns a tensor of `shape` filled with `value`, rounded once to `dtype` (to an integer dtype, towards zero).
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a value outside the range of an integer dtype, or NaN; [`Error::OutOfMemory`].
@@ -66,7 +66,8 @@ pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> 
     filled(Device::cpu(), dtype, shape.into(), value).map(Tensor::from)
 }
 
-/// Refuses NaN and numbers outside the range of an integer dtype. A fraction is truncated towards zero first.
+/// Returns an error for NaN or a value outside the range of an integer dtype. A fraction is truncated towards zero
+/// first.
 fn in_range(value: Scalar, dtype: DType) -> Result<()> {
     let whole = match value {
         Scalar::Float(x) => Scalar::Float(x.trunc()),
@@ -79,7 +80,7 @@ fn in_range(value: Scalar, dtype: DType) -> Result<()> {
     Err(Error::invalid("full", reason))
 }
 
-/// A tensor of zeros.
+/// Returns a tensor of zeros.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -88,7 +89,7 @@ pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     full(shape, 0, dtype)
 }
 
-/// A tensor of ones.
+/// Returns a tensor of ones.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -97,11 +98,11 @@ pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     full(shape, 1, dtype)
 }
 
-/// start, start + step, .. below (for a negative step above) `end`: ⌈(end − start)/step⌉ numbers, each computed as start + i·step.
+/// Returns start, start + step, .. up to but excluding `end`: ⌈(end − start)/step⌉ values, computed as start + i·step.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite; for an integer dtype if
-/// one of the three is not an integer, or a number of the result is not a value of the dtype.
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite; for an integer
+/// dtype, if an argument is not an integer, or the dtype cannot represent an element of the result.
 #[operation]
 pub fn arange(
     start: impl Into<Scalar>,
@@ -112,7 +113,7 @@ pub fn arange(
     Tensor::try_arange(start.into(), end.into(), step.into(), dtype)
 }
 
-/// `count` numbers from `start` to `end`, both included, evenly spaced: element i is
+/// Returns `count` evenly spaced values from `start` to `end`, both included. Element i is
 /// start + i·(end − start)/(count − 1), computed from the nearer end, so that both ends are exact.
 ///
 /// # Errors
@@ -122,7 +123,7 @@ pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tens
     Tensor::try_linspace("linspace", start, end, count, dtype, |x| x)
 }
 
-/// The powers of `base` with the exponents that [`linspace`] gives.
+/// Returns `count` values from base^start to base^end: the powers of `base` with the exponents of [`linspace`].
 ///
 /// # Errors
 /// Those of [`linspace`].
@@ -131,14 +132,16 @@ pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> 
     Tensor::try_linspace("logspace", start, end, count, dtype, |x| base.powf(x))
 }
 
-/// `count` numbers from `start` to `end`, both included, each by the same factor from the one before: start·(end/start)^(i/(count − 1)).
+/// Returns `count` values from `start` to `end`, both included, with a constant ratio: start·(end/start)^(i/(count −
+/// 1)).
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite and of one sign, not 0; those of [`linspace`].
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite, nonzero and of one sign;
+/// those of [`linspace`].
 #[operation]
 pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
     if !(start.is_finite() && end.is_finite() && start != 0.0 && end != 0.0 && start.signum() == end.signum()) {
-        let reason = format!("both ends are finite and of one sign, not 0; got {start} and {end}");
+        let reason = format!("both ends must be finite, nonzero and of one sign; got {start} and {end}");
         return Err(Error::invalid("geomspace", reason));
     }
     let (low, high) = (start.abs().ln(), end.abs().ln());
@@ -150,7 +153,7 @@ pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Ten
     Tensor::try_linspace("geomspace", low, high, count, dtype, power)
 }
 
-/// Ones on the diagonal of an `n × m` matrix of zeros.
+/// Returns an `n × m` matrix with ones on the diagonal and zeros elsewhere.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -161,17 +164,17 @@ pub fn eye(n: usize, m: usize, dtype: DType) -> Result<Tensor> {
     ops::to_dtype(&ops::eq(&indices(m)?, &rows)?, dtype)
 }
 
-/// The integers 0, 1, .., count − 1 (`i64`).
+/// Returns the integers 0, 1, .., count − 1 (`i64`).
 pub(crate) fn indices(count: usize) -> Result<Tensor> {
     from_host(&host_values(count, 0i64..)?, [count])
 }
 
-/// A tensor of these values.
+/// Returns a tensor of `shape` with the given values.
 pub(crate) fn from_host<T: Element>(values: &[T], shape: impl Into<Shape>) -> Result<Tensor> {
     Array::from_slice(Device::cpu(), values, shape.into()).map(Tensor::from)
 }
 
-/// Zeros of x's shape, dtype and device.
+/// Returns zeros with x's shape, dtype and device.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -180,7 +183,7 @@ pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
     full_like(x, 0)
 }
 
-/// Ones of x's shape, dtype and device.
+/// Returns ones with x's shape, dtype and device.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -189,7 +192,7 @@ pub fn ones_like(x: &Tensor) -> Result<Tensor> {
     full_like(x, 1)
 }
 
-/// One value in x's shape, dtype and device, as by [`full`].
+/// Returns a tensor filled with `value`, with x's shape, dtype and device; converts as [`full`].
 ///
 /// # Errors
 /// Those of [`full`].

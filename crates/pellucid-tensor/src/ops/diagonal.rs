@@ -9,19 +9,19 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::smallvec;
 
-/// A diagonal of the matrices of two axes, `offset` places above the main one.
+/// A diagonal of the matrices that two axes form, `offset` elements above the main diagonal.
 #[derive(Clone, Copy)]
-struct Place {
+struct MatrixDiagonal {
     axes: (usize, usize),
     offset: isize,
 }
 
-impl Place {
-    /// The layout of the diagonal: the other axes, then one along it.
+impl MatrixDiagonal {
+    /// Returns the layout of the diagonal: the other axes, then one along the diagonal.
     fn view(self, layout: &Layout) -> Layout {
-        let Place { axes: (row, column), offset } = self;
+        let MatrixDiagonal { axes: (row, column), offset } = self;
         let (shape, strides) = (layout.shape(), layout.strides());
-        // The first element lies `down` rows below the corner, or `right` columns beside it.
+        // The first element is `down` rows below the corner, or `right` columns to its right.
         let (down, right) = (offset.min(0).unsigned_abs(), offset.max(0) as usize);
         let len = shape[row].saturating_sub(down).min(shape[column].saturating_sub(right));
         let first = if len == 0 { 0 } else { down as isize * strides[row] + right as isize * strides[column] };
@@ -32,7 +32,8 @@ impl Place {
     }
 }
 
-struct Diagonal(Place);
+/// The diagonal as a view.
+struct Diagonal(MatrixDiagonal);
 
 impl Operation for Diagonal {
     fn name(&self) -> &'static str {
@@ -42,7 +43,7 @@ impl Operation for Diagonal {
         Ok(smallvec![inputs[0].view(self.0.view(inputs[0].layout()))])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        let embed = EmbedDiagonal { place: self.0, shape: saved.input_shape(0) };
+        let embed = EmbedDiagonal { diagonal: self.0, shape: saved.input_shape(0) };
         Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
     }
     fn is_view(&self) -> bool {
@@ -50,9 +51,9 @@ impl Operation for Diagonal {
     }
 }
 
-/// The transpose of [`Diagonal`]: zeros of the whole shape, with x on the diagonal.
+/// The transpose of [`Diagonal`]: a tensor of `shape` that is zero except for x on the diagonal.
 struct EmbedDiagonal {
-    place: Place,
+    diagonal: MatrixDiagonal,
     shape: Shape,
 }
 
@@ -63,30 +64,32 @@ impl Operation for EmbedDiagonal {
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let x = inputs[0];
         let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
-        super::copy::write(x, &whole.view(self.place.view(whole.layout())))?;
+        super::copy::write(x, &whole.view(self.diagonal.view(whole.layout())))?;
         Ok(smallvec![whole])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        Ok(smallvec![Some(apply_one(Diagonal(self.place), &[&grads.get(0)?])?)])
+        Ok(smallvec![Some(apply_one(Diagonal(self.diagonal), &[&grads.get(0)?])?)])
     }
 }
 
-/// The diagonal of the matrices of two axes, `offset` places above the main one (below it, if negative), as a view:
-/// the axes disappear, the diagonal is a new last one.
+/// Returns a view of a diagonal of the matrices that `axis0` and `axis1` form. Both axes are replaced by a last one.
+///
+/// The diagonal is `offset` elements above the main one, or below it if `offset` is negative.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are one.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are equal.
 #[tensor_method]
 pub fn diagonal(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
     let axes = checked_axes("diagonal", x.shape(), axis0, axis1)?;
-    apply_one(Diagonal(Place { axes, offset }), &[x])
+    apply_one(Diagonal(MatrixDiagonal { axes, offset }), &[x])
 }
 
-/// Zeros with the last axis of x on a diagonal, `offset` places above the main one, of the matrices of two new axes.
+/// Returns matrices with the last axis of x on a diagonal and zeros elsewhere; `axis0` and `axis1` are their axes.
+///
+/// The diagonal is `offset` elements above the main one, or below it if `offset` is negative.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`], where the two axes count, or if x is a number; [`Error::InvalidArgument`] if the axes are
-/// one.
+/// [`Error::AxisOutOfRange`] for axes of the result, or if x is 0-d; [`Error::InvalidArgument`] if the axes are equal.
 #[tensor_method]
 pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
     let last = x.shape().axis("diag_embed", -1)?;
@@ -97,10 +100,10 @@ pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Resu
     let mut others = dims.iter().copied();
     let length = |k: usize| if k == axes.0 || k == axes.1 { side } else { others.next().expect("an axis of x") };
     let shape = (0..x.rank() + 1).map(length).collect();
-    apply_one(EmbedDiagonal { place: Place { axes, offset }, shape }, &[x])
+    apply_one(EmbedDiagonal { diagonal: MatrixDiagonal { axes, offset }, shape }, &[x])
 }
 
-/// Of a vector, the matrix with it on a diagonal; of a matrix, that diagonal.
+/// Returns the matrix with a vector x on its diagonal, or the diagonal of a matrix x.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for any other rank.
@@ -113,7 +116,8 @@ pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
     }
 }
 
-/// The lower triangles of the matrices of the last two axes: what lies at most `offset` places above the main diagonal; zeros elsewhere.
+/// Returns the lower triangles of the matrices of the last two axes. Elements more than `offset` above the main
+/// diagonal are zero.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] below rank 2.
@@ -122,7 +126,8 @@ pub fn tril(x: &Tensor, offset: isize) -> Result<Tensor> {
     ops::where_(&triangle("tril", x, offset)?, x, zero(x))
 }
 
-/// The upper triangles of the matrices of the last two axes: what lies at least `offset` places above the main diagonal; zeros elsewhere.
+/// Returns the upper triangles of the matrices of the last two axes. Elements less than `offset` above the main
+/// diagonal are zero.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] below rank 2.
@@ -135,14 +140,14 @@ fn zero(x: &Tensor) -> pellucid_ir::Scalar {
     if x.dtype() == DType::Bool { false.into() } else { 0.into() }
 }
 
-/// Where column − row ≤ offset.
+/// Returns the mask column − row ≤ offset.
 fn triangle(op: &'static str, x: &Tensor, offset: isize) -> Result<Tensor> {
     let [.., rows, columns] = *x.shape().dims() else {
         return Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes"));
     };
     let row = ops::reshape(&ops::indices(rows)?, [rows, 1])?;
     let column = ops::indices(columns)?;
-    // Beyond the corners an offset changes nothing, and a sum could wrap.
+    // An offset beyond the corners changes nothing, and the sum could wrap.
     let offset = (offset as i64).clamp(-(rows as i64), columns as i64);
     ops::le(&column, &ops::add(&row, offset)?)
 }

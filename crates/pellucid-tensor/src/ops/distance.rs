@@ -1,4 +1,4 @@
-//! Lengths and distances: of pairs, of all pairs, and tensors brought to a length.
+//! Distances between vectors, and normalisation of vectors to a length.
 
 use super::axes::over;
 use crate::array::host_values;
@@ -9,8 +9,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
-/// The p-norm of the difference of vectors, the last axis, of which `eps` is added to every element: (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p). Both
-/// broadcast.
+/// Computes distances of vectors along the last axis, (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. Both broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -21,33 +20,35 @@ pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: boo
     ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, axes)
 }
 
-/// The p-norms of the differences of every row of a `[.., N, D]` and every row of b `[.., M, D]`: `[.., N, M]`. Leading axes
-/// broadcast.
+/// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
+///
+/// The axes before the last two broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a p below 0, or NaN.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
 #[tensor_method]
 pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
         return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
     }
-    order("cdist", p)?;
+    check_order("cdist", p)?;
     in_single!("cdist", [a, b] => cdist(a, b, p));
     let (a, b) = (autocast::cast_operand("cdist", a)?, autocast::cast_operand("cdist", b)?);
     ops::norm(&ops::sub(&ops::unsqueeze(&a, -2)?, &ops::unsqueeze(&b, -3)?)?, p, -1)
 }
 
-/// The p-norms of the differences of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..: `[N(N − 1)/2]`.
+/// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
+/// `[N(N − 1)/2]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a p
-/// below 0, or NaN; [`Error::OutOfMemory`].
+/// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for
+/// p < 0 or NaN; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     if x.rank() != 2 {
         return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
     }
-    order("pdist", p)?;
+    check_order("pdist", p)?;
     in_single!("pdist", [x] => pdist(x, p));
     let x = &autocast::cast_operand("pdist", x)?;
     let count = x.shape()[0];
@@ -59,18 +60,18 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     ops::norm(&ops::sub(&rows(&a)?, &rows(&b)?)?, p, -1)
 }
 
-/// Refuses an order of which the norm is no distance.
-fn order(op: &'static str, p: f64) -> Result<()> {
-    if p >= 0.0 { Ok(()) } else { Err(Error::invalid(op, format!("the order p of a distance is at least 0, got {p}"))) }
+/// Returns an error for an order p that gives no distance.
+fn check_order(op: &'static str, p: f64) -> Result<()> {
+    if p >= 0.0 { Ok(()) } else { Err(Error::invalid(op, format!("the order p must be at least 0, got {p}"))) }
 }
 
-/// a·b / (max(‖a‖, ε)·max(‖b‖, ε)) along an axis, the cosine of the angle between vectors. Both broadcast.
+/// Computes the cosine similarity a·b / (max(‖a‖, ε)·max(‖b‖, ε)) along an axis. Both broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method]
 pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
-    let help = "both must broadcast";
+    let help = "a and b must broadcast";
     let shape = a.shape().broadcast(b.shape());
     let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], help))?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
@@ -78,7 +79,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     ops::sum(&ops::mul(&normalize(&a, 2.0, axis, eps)?, &normalize(&b, 2.0, axis, eps)?)?, axis)
 }
 
-/// x / max(‖x‖_p, ε) along an axis: vectors of length 1.
+/// Normalises vectors along an axis to length 1: x / max(‖x‖_p, ε).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers.
@@ -88,11 +89,11 @@ pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     ops::div(x, &ops::maximum(&ops::norm(x, p, over(axis).keepdims())?, eps)?)
 }
 
-/// x with every slice along an axis whose p-norm exceeds `most` scaled down to it.
+/// Scales down every slice along an axis whose p-norm exceeds `most`, so that its norm is `most`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for less than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
-/// [`Error::InvalidArgument`] for p ≤ 0 or a negative length.
+/// [`Error::ShapeMismatch`] for fewer than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
+/// [`Error::InvalidArgument`] for p ≤ 0 or a negative `most`.
 #[tensor_method]
 pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
     let op = "renorm";
@@ -100,13 +101,13 @@ pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
         return Err(Error::shapes(op, [x.shape()], "takes at least two axes"));
     }
     if p.is_nan() || p <= 0.0 || most.is_nan() || most < 0.0 {
-        return Err(Error::invalid(op, format!("takes p > 0 and a length ≥ 0, got {p} and {most}")));
+        return Err(Error::invalid(op, format!("needs p > 0 and a maximal norm ≥ 0, got {p} and {most}")));
     }
     in_single!(op, [x] => renorm(x, p, axis, most));
     let kept = x.shape().axis(op, axis)?;
     let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
     let length = ops::norm(x, p, over(others).keepdims())?;
-    // The small number is the field's: a length of 0 divides nothing.
+    // 1e-7 is PyTorch's constant; it avoids a division by a norm of 0.
     let scale = ops::div(most, &ops::add(&length, 1e-7)?)?;
     ops::mul(x, &ops::where_(&ops::gt(&length, most)?, &scale, 1.0)?)
 }

@@ -1,4 +1,4 @@
-//! Dropout: elements, or whole channels, left out at random.
+//! Dropout of elements or of whole channels.
 
 use super::formula::map;
 use crate::ops;
@@ -9,29 +9,29 @@ use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, Shape, formula};
 use std::sync::OnceLock;
 
-/// Uniform numbers of a shape, one for each that is kept or not.
-fn drawn(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
+/// Draws uniform values that decide which elements are kept.
+fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
         return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}")));
     }
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    // Half precision has too few values between 0 and 1: a uniform bf16 number is one of 256.
+    // Half precision has too few values between 0 and 1: a uniform bf16 value is one of 256.
     ops::rand(shape, single(&[x]).unwrap_or(x.dtype()))
 }
 
-/// One number for every channel of `[N, C, d..]`.
-fn channels(op: &'static str, x: &Tensor) -> Result<Shape> {
+/// Returns the shape of a mask with one value for every channel of `[N, C, d..]`.
+fn channel_mask_shape(op: &'static str, x: &Tensor) -> Result<Shape> {
     if x.rank() < 2 {
-        return Err(Error::shapes(op, [x.shape()], "takes [N, C, ..]; dropout() leaves out elements"));
+        return Err(Error::shapes(op, [x.shape()], "takes [N, C, ..]; dropout() drops elements"));
     }
     Ok(x.shape().iter().enumerate().map(|(k, &len)| if k < 2 { len } else { 1 }).collect())
 }
 
-/// x/(1 − p) where the number is not below p, else 0.
-fn scaled(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
-    in_single!("dropout", [x] => scaled(x, u, p));
+/// Computes x/(1 − p) where u ≥ p, else 0.
+fn dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
+    in_single!("dropout", [x] => dropout_by(x, u, p));
     static DROPOUT: OnceLock<Formula> = OnceLock::new();
     let formula =
         DROPOUT.get_or_init(|| formula! { dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); }.eternal());
@@ -40,9 +40,9 @@ fn scaled(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
     map(formula, &[x, u], &[p.into(), scale.into()])
 }
 
-/// What [`alpha_dropout`] makes of an element whose number is given.
-fn saturated(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
-    in_single!("alpha_dropout", [x] => saturated(x, u, p));
+/// Computes [`alpha_dropout`] from uniform values u; elements with u < p are dropped.
+fn alpha_dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
+    in_single!("alpha_dropout", [x] => alpha_dropout_by(x, u, p));
     static ALPHA: OnceLock<Formula> = OnceLock::new();
     let formula = ALPHA
         .get_or_init(|| formula! { alpha_dropout(x, u; p, a, b, low) = u.ge(p).select(x, low) * a + b; }.eternal());
@@ -52,42 +52,45 @@ fn saturated(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
     map(formula, &[x, u], &[p.into(), a.into(), (-a * low * p).into(), low.into()])
 }
 
-/// Dropout (Srivastava et al. 2014): each element is kept with probability 1 − p and divided by it,
-/// else 0. The mask is drawn on the device, so a replayed step draws a new one.
+/// Zeroes each element with probability p, and divides the others by 1 − p (Srivastava et al. 2014).
+///
+/// The mask is drawn on the device, so a replayed step draws a new one.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `p` is not in [0, 1]; [`Error::DTypeMismatch`] for integers.
 #[tensor_method]
 pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
-    scaled(x, &drawn("dropout", x, x.shape().clone(), p)?, p)
+    dropout_by(x, &uniform_values("dropout", x, x.shape().clone(), p)?, p)
 }
 
-/// [`dropout`] of whole channels of `[N, C, d..]` (Tompson et al. 2015).
+/// Applies [`dropout`] to whole channels of `[N, C, d..]` (Tompson et al. 2015).
 ///
 /// # Errors
-/// Those of [`dropout`]; [`Error::ShapeMismatch`] for less than two axes.
+/// Those of [`dropout`]; [`Error::ShapeMismatch`] for fewer than two axes.
 #[tensor_method]
 pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     let op = "feature_dropout";
-    scaled(x, &drawn(op, x, channels(op, x)?, p)?, p)
+    dropout_by(x, &uniform_values(op, x, channel_mask_shape(op, x)?, p)?, p)
 }
 
-/// Dropout for self-normalising networks (Klambauer et al. 2017): what is left out gets the value of `selu` at −∞, and all is scaled and
-/// moved so that a mean of 0 and a variance of 1 stay.
+/// Applies dropout for self-normalising networks (Klambauer et al. 2017).
+///
+/// Dropped elements get the value of `selu` at −∞. The result is scaled and shifted so that a mean of 0 and a variance
+/// of 1 are preserved.
 ///
 /// # Errors
 /// Those of [`dropout`].
 #[tensor_method]
 pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
-    saturated(x, &drawn("alpha_dropout", x, x.shape().clone(), p)?, p)
+    alpha_dropout_by(x, &uniform_values("alpha_dropout", x, x.shape().clone(), p)?, p)
 }
 
-/// [`alpha_dropout`] of whole channels of `[N, C, d..]`.
+/// Applies [`alpha_dropout`] to whole channels of `[N, C, d..]`.
 ///
 /// # Errors
 /// Those of [`feature_dropout`].
 #[tensor_method]
 pub fn feature_alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     let op = "feature_alpha_dropout";
-    saturated(x, &drawn(op, x, channels(op, x)?, p)?, p)
+    alpha_dropout_by(x, &uniform_values(op, x, channel_mask_shape(op, x)?, p)?, p)
 }

@@ -1,8 +1,8 @@
-//! Rearrangements that are written down: `"b (h 2) w -> b h w 2"` (Rogozhnikov, "Einops", 2022).
+//! Rearrangements in Einops notation: `"b (h 2) w -> b h w 2"` (Rogozhnikov, "Einops", 2022).
 //!
-//! The left side names the axes of x, the right side those of the result; a pair of brackets is one axis made of
-//! several, the last one fastest. `...` stands for any number of axes, `1` for one of length 1, another number for an
-//! axis without a name. Lengths follow from x, but for at most one of each pair of brackets they must be given.
+//! The left side names the axes of x, the right side those of the result. Parentheses join several axes into one, the
+//! last of them varying fastest. `...` stands for any number of axes, and a number for an axis of this length without a
+//! name. Lengths are inferred from x; of the axes in a pair of parentheses all lengths but one must be given.
 
 use super::reshape_to;
 use crate::ops;
@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 
-/// x with its axes split, joined and in another order, as the pattern says; every axis is on both sides.
+/// Splits, joins and permutes the axes of x by the pattern. Every axis is on both sides.
 ///
 /// ```
 /// use pellucid_tensor::{DType, Tensor};
@@ -21,36 +21,36 @@ use pellucid_ir::{Error, Result, Shape};
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a pattern that cannot be read, or that loses or invents an axis;
-/// [`Error::ShapeMismatch`] if x does not fit it.
+/// [`Error::InvalidArgument`] for a malformed pattern, or one with an axis on one side only;
+/// [`Error::ShapeMismatch`] if x does not fit the pattern.
 #[tensor_method]
 pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
-    let plan = Plan::new("rearrange", x, pattern, lengths)?;
+    let plan = EinopsPlan::new("rearrange", x, pattern, lengths)?;
     if let Some(axis) = plan.lost().next() {
-        return Err(plan.invalid(format!("{} is lost: reduce() sums or averages it", plan.name(axis))));
+        return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
     }
     if let Some(axis) = plan.new_axes().next() {
-        return Err(plan.invalid(format!("{} is new: einops::repeat() repeats along it", plan.name(axis))));
+        return Err(plan.invalid(format!("{} is on the right only: use einops::repeat()", plan.name(axis))));
     }
-    plan.finish(&plan.apart(x)?, &plan.left)
+    plan.finish(&plan.split_axes(x)?, &plan.left)
 }
 
-/// What [`reduce`] does with the elements along axes that the result does not have.
+/// The reduction that [`reduce`] applies over the axes that the result does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fold {
     /// Their sum.
     Sum,
     /// Their mean.
     Mean,
-    /// The largest.
+    /// The largest element.
     Max,
-    /// The smallest.
+    /// The smallest element.
     Min,
     /// Their product.
     Prod,
 }
 
-/// [`rearrange`], but axes that are on the left alone are folded.
+/// Like [`rearrange`], but reduces the axes that are on the left side only.
 ///
 /// ```
 /// use pellucid_tensor::{DType, Tensor, ops::einops::Fold};
@@ -63,13 +63,13 @@ pub enum Fold {
 /// Those of [`rearrange`], and of the reduction.
 #[tensor_method]
 pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) -> Result<Tensor> {
-    let plan = Plan::new("reduce", x, pattern, lengths)?;
+    let plan = EinopsPlan::new("reduce", x, pattern, lengths)?;
     if let Some(axis) = plan.new_axes().next() {
-        return Err(plan.invalid(format!("{} is new: einops::repeat() repeats along it", plan.name(axis))));
+        return Err(plan.invalid(format!("{} is on the right only: use einops::repeat()", plan.name(axis))));
     }
     let lost: Vec<isize> =
         (0..plan.left.len()).filter(|&k| !plan.right.contains(&plan.left[k])).map(|k| k as isize).collect();
-    let apart = plan.apart(x)?;
+    let apart = plan.split_axes(x)?;
     let kept: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
     let folded = match fold {
         _ if lost.is_empty() => apart,
@@ -82,7 +82,7 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) 
     plan.finish(&folded, &kept)
 }
 
-/// [`rearrange`], but axes that are on the right alone are new: x is repeated along them.
+/// Like [`rearrange`], but repeats x along axes that are on the right side only.
 ///
 /// ```
 /// use pellucid_tensor::{ops::einops, Tensor};
@@ -96,62 +96,63 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) 
 /// Those of [`rearrange`].
 #[operation]
 pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
-    let plan = Plan::new("repeat", x, pattern, lengths)?;
+    let plan = EinopsPlan::new("repeat", x, pattern, lengths)?;
     if let Some(axis) = plan.lost().next() {
-        return Err(plan.invalid(format!("{} is lost: reduce() sums or averages it", plan.name(axis))));
+        return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
     }
     let new: Vec<usize> = plan.new_axes().collect();
-    let apart = plan.apart(x)?;
+    let apart = plan.split_axes(x)?;
     let shape: Shape = new.iter().map(|&axis| plan.axes[axis].len).chain(apart.shape().iter().copied()).collect();
     let all: Vec<usize> = new.iter().chain(&plan.left).copied().collect();
     plan.finish(&ops::broadcast_to(&apart, shape)?, &all)
 }
 
-/// An elementary axis.
-struct Axis {
-    /// Empty for one without a name.
+/// An elementary axis: one that the pattern does not split.
+struct ElementaryAxis {
+    /// Empty for an axis without a name.
     name: String,
     len: usize,
 }
 
-/// A pattern, with all lengths.
-struct Plan {
+/// A parsed pattern, with the lengths of all axes.
+struct EinopsPlan {
     op: &'static str,
     pattern: String,
-    axes: Vec<Axis>,
-    /// The axes of x, apart, and those of the result, by their numbers.
+    axes: Vec<ElementaryAxis>,
+    /// The elementary axes of x and of the result, as indices into `axes`.
     left: Vec<usize>,
     right: Vec<usize>,
-    /// How many of those of the result become one axis each.
+    /// For each axis of the result, the number of elementary axes that it joins.
     joined: Vec<usize>,
 }
 
-/// One axis of a side: the parts that it is made of.
-struct Group<'a> {
+/// One axis of a side of the pattern, made of elementary axes.
+struct AxisGroup<'a> {
     parts: Vec<&'a str>,
     bracketed: bool,
 }
 
-impl Group<'_> {
-    /// Whether it is `...` by itself: not one axis, but any number of them.
+impl AxisGroup<'_> {
+    /// Returns true for `...` outside parentheses: not one axis, but any number of them.
     fn is_rest(&self) -> bool {
         !self.bracketed && self.parts == ["..."]
     }
 }
 
-impl Plan {
-    fn new(op: &'static str, x: &Tensor, pattern: &str, given: &[(&str, usize)]) -> Result<Plan> {
+impl EinopsPlan {
+    fn new(op: &'static str, x: &Tensor, pattern: &str, given: &[(&str, usize)]) -> Result<EinopsPlan> {
         let invalid = |reason: String| Error::invalid(op, format!("{reason}, in \"{pattern}\""));
         let Some((left, right)) = pattern.split_once("->") else {
-            return Err(invalid("there is no arrow ->".into()));
+            return Err(invalid("the arrow -> is missing".into()));
         };
-        let (left, right) = (groups(left).map_err(invalid)?, groups(right).map_err(invalid)?);
-        let mut plan = Plan { op, pattern: pattern.into(), axes: vec![], left: vec![], right: vec![], joined: vec![] };
-        // The axes that the ellipsis stands for.
+        let (left, right) = (parse_groups(left).map_err(invalid)?, parse_groups(right).map_err(invalid)?);
+        let mut plan =
+            EinopsPlan { op, pattern: pattern.into(), axes: vec![], left: vec![], right: vec![], joined: vec![] };
+        // The number of axes that the ellipsis stands for.
         let named = left.iter().filter(|group| !group.is_rest()).count();
-        let dots = left.iter().any(Group::is_rest);
+        let dots = left.iter().any(AxisGroup::is_rest);
         if left.iter().flat_map(|group| &group.parts).filter(|part| **part == "...").count() != usize::from(dots) {
-            return Err(plan.invalid("... on the left stands by itself, once".into()));
+            return Err(plan.invalid("... must occur on the left at most once, outside parentheses".into()));
         }
         let more = x.rank().checked_sub(named).filter(|&more| dots || more == 0);
         let Some(more) = more else {
@@ -176,9 +177,7 @@ impl Plan {
                 0 => known == len,
                 1 => known > 0 && len.is_multiple_of(known),
                 _ => {
-                    return Err(
-                        plan.invalid(format!("of ({}) at most one length can follow from x", group.parts.join(" ")))
-                    );
+                    return Err(plan.invalid(format!("more than one length of ({}) is unknown", group.parts.join(" "))));
                 }
             };
             if !fits {
@@ -187,7 +186,7 @@ impl Plan {
             }
             for (part, own) in group.parts.iter().zip(parts) {
                 if is_name(part) && plan.find(part).is_some() {
-                    return Err(plan.invalid(format!("{part} is there twice")));
+                    return Err(plan.invalid(format!("{part} occurs twice")));
                 }
                 let axis = plan.add(if is_name(part) { part } else { "" }, own.unwrap_or(len / known.max(1)));
                 plan.left.push(axis);
@@ -197,7 +196,7 @@ impl Plan {
             let before = plan.right.len();
             for part in &group.parts {
                 match *part {
-                    "..." if !dots => return Err(plan.invalid("... is on the right alone".into())),
+                    "..." if !dots => return Err(plan.invalid("... is on the right only".into())),
                     "..." if group.is_rest() => {
                         plan.right.extend(&rest);
                         plan.joined.extend(rest.iter().map(|_| 1));
@@ -207,7 +206,7 @@ impl Plan {
                         let axis = match (plan.find(part), length(part, given)) {
                             (Some(axis), _) => axis,
                             (None, Some(len)) => plan.add(part, len),
-                            (None, None) => return Err(plan.invalid(format!("nothing says how long {part} is"))),
+                            (None, None) => return Err(plan.invalid(format!("the length of {part} is unknown"))),
                         };
                         plan.right.push(axis);
                     }
@@ -236,7 +235,7 @@ impl Plan {
     }
 
     fn add(&mut self, name: &str, len: usize) -> usize {
-        self.axes.push(Axis { name: name.into(), len });
+        self.axes.push(ElementaryAxis { name: name.into(), len });
         self.axes.len() - 1
     }
 
@@ -244,34 +243,34 @@ impl Plan {
         self.axes.iter().position(|axis| axis.name == name)
     }
 
-    /// What an axis is called in an error.
+    /// Returns the name of an axis for an error.
     fn name(&self, axis: usize) -> String {
-        let Axis { name, len } = &self.axes[axis];
+        let ElementaryAxis { name, len } = &self.axes[axis];
         if name.is_empty() { format!("the axis of {len}") } else { format!("axis {name}") }
     }
 
-    /// Axes of x that the result does not have; those of length 1 without a name just go.
+    /// Returns the axes of x that the result does not have. Unnamed axes of length 1 are dropped without an error.
     fn lost(&self) -> impl Iterator<Item = usize> + '_ {
-        self.left.iter().copied().filter(|&axis| !self.right.contains(&axis) && !self.is_nothing(axis))
+        self.left.iter().copied().filter(|&axis| !self.right.contains(&axis) && !self.is_unnamed_unit(axis))
     }
 
-    /// Axes of the result that x does not have; those of length 1 without a name just come.
+    /// Returns the axes of the result that x does not have. Unnamed axes of length 1 are inserted without an error.
     fn new_axes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.right.iter().copied().filter(|&axis| !self.left.contains(&axis) && !self.is_nothing(axis))
+        self.right.iter().copied().filter(|&axis| !self.left.contains(&axis) && !self.is_unnamed_unit(axis))
     }
 
-    fn is_nothing(&self, axis: usize) -> bool {
+    fn is_unnamed_unit(&self, axis: usize) -> bool {
         self.axes[axis].name.is_empty() && self.axes[axis].len == 1
     }
 
-    /// x with every elementary axis by itself.
-    fn apart(&self, x: &Tensor) -> Result<Tensor> {
+    /// Splits x into its elementary axes.
+    fn split_axes(&self, x: &Tensor) -> Result<Tensor> {
         reshape_to(x, &self.left.iter().map(|&axis| self.axes[axis].len).collect())
     }
 
-    /// From a tensor of these elementary axes to the result.
+    /// Permutes and joins a tensor with the elementary axes `has` to the result.
     fn finish(&self, x: &Tensor, has: &[usize]) -> Result<Tensor> {
-        // Axes of length 1 without a name may be on one side only.
+        // Unnamed axes of length 1 may be on one side only.
         let order: Vec<usize> = self.right.iter().filter_map(|axis| has.iter().position(|h| h == axis)).collect();
         let gone: Vec<usize> = (0..has.len()).filter(|k| !order.contains(k)).collect();
         let order: Vec<isize> = order.iter().chain(&gone).map(|&k| k as isize).collect();
@@ -282,28 +281,29 @@ impl Plan {
     }
 }
 
-/// Whether a part of a pattern is a name.
+/// Returns true if a part of a pattern is a name.
 fn is_name(part: &str) -> bool {
     part != "..." && !part.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// The length that is known of a part beforehand.
+/// Returns the length of a part that is a number or whose length the caller gave.
 fn length(part: &str, given: &[(&str, usize)]) -> Option<usize> {
     if is_name(part) { given.iter().find(|(name, _)| name == &part).map(|(_, len)| *len) } else { part.parse().ok() }
 }
 
-/// The axes of one side, each with its parts.
-fn groups(side: &str) -> std::result::Result<Vec<Group<'_>>, String> {
-    let mut groups: Vec<Group<'_>> = vec![];
+/// Parses the axes of one side, each with its parts.
+fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
+    let mut groups: Vec<AxisGroup<'_>> = vec![];
     let (mut inside, mut rest) = (false, side.trim_start());
     while let Some(first) = rest.chars().next() {
         let len = match first {
-            '(' if inside => return Err("brackets do not stand in brackets".into()),
+            '(' if inside => return Err("parentheses must not be nested".into()),
+            ')' if !inside => return Err("a closing parenthesis has no opening one".into()),
             ')' if !inside => return Err("a bracket is closed that was not opened".into()),
             '(' | ')' => {
                 inside = first == '(';
                 if inside {
-                    groups.push(Group { parts: vec![], bracketed: true });
+                    groups.push(AxisGroup { parts: vec![], bracketed: true });
                 }
                 1
             }
@@ -311,7 +311,7 @@ fn groups(side: &str) -> std::result::Result<Vec<Group<'_>>, String> {
             c if c.is_alphanumeric() || c == '_' => {
                 rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len())
             }
-            other => return Err(format!("'{other}' is no part of a pattern")),
+            other => return Err(format!("'{other}' is not allowed in a pattern")),
         };
         let part = &rest[..len];
         if !matches!(part, "(" | ")") {
@@ -320,10 +320,10 @@ fn groups(side: &str) -> std::result::Result<Vec<Group<'_>>, String> {
             }
             match groups.last_mut().filter(|_| inside) {
                 Some(group) => group.parts.push(part),
-                None => groups.push(Group { parts: vec![part], bracketed: false }),
+                None => groups.push(AxisGroup { parts: vec![part], bracketed: false }),
             }
         }
         rest = rest[len..].trim_start();
     }
-    if inside { Err("a bracket is not closed".into()) } else { Ok(groups) }
+    if inside { Err("a parenthesis is not closed".into()) } else { Ok(groups) }
 }

@@ -1,4 +1,4 @@
-//! Contractions: sums of products over named axes, each taken to matrix products.
+//! Contractions: sums of products over named axes, computed as matrix products.
 
 use crate::ops;
 use crate::ops::precision::widened_all;
@@ -8,7 +8,7 @@ use pellucid_ir::{Error, Result, Shape};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The name of an axis: a letter, or the place of an axis under `...`, counted from the right.
+/// The name of an axis: a letter, or the number of an axis under `...`, counted from the right.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Label {
     Under(usize),
@@ -19,28 +19,27 @@ impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Label::Letter(letter) => write!(f, "`{letter}`"),
-            Label::Under(place) => write!(f, "axis {place} (from the right) of `...`"),
+            Label::Under(k) => write!(f, "axis {k} (from the right) of `...`"),
         }
     }
 }
 
-/// A factor with its axes' names, each there once.
+/// A factor of the product, with one label for each axis. No label repeats.
 #[derive(Clone)]
-struct Factor {
+struct LabelledFactor {
     tensor: Tensor,
     labels: Vec<Label>,
 }
 
-/// The most factors for which every order of products is looked at.
+/// The largest number of factors for which all contraction orders are compared.
 const ALL_ORDERS: usize = 8;
 
-/// Einstein's summation: `einsum("ij,jk->ik", &[a, b])` sums the product of the factors over every letter that the
-/// result does not name.
+/// Computes an Einstein summation: `einsum("ij,jk->ik", &[a, b])` sums the product over the letters not in the result.
 ///
-/// A letter names an axis of every factor in which it stands; twice in one factor, it means the diagonal. `...` stands for
-/// axes without names, which broadcast. Without `->`, the result has the axes of `...`, then the letters that stand
-/// once, in the order of the alphabet. The order of the products is the one with the fewest multiplications (of up to
-/// 8 factors; beyond, the cheapest pair goes first), and each becomes a matrix product.
+/// A letter names an axis in every factor that has it; repeated in one factor, it selects the diagonal. `...` stands
+/// for axes without names, which broadcast. Without `->`, the result has the axes of `...`, then the letters that occur
+/// once, in alphabetical order. Up to 8 factors are contracted in the order with the fewest multiplications; with more
+/// factors the cheapest pair goes first. Each contraction is one matrix product.
 ///
 /// ```
 /// use pellucid_tensor::{Tensor, ops};
@@ -51,8 +50,8 @@ const ALL_ORDERS: usize = 8;
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an equation that cannot be read or does not fit the number of factors and axes;
-/// [`Error::ShapeMismatch`] if axes of one name have different lengths, apart from 1.
+/// [`Error::InvalidArgument`] for a malformed equation, or one that does not fit the number of factors and axes;
+/// [`Error::ShapeMismatch`] if axes of one name have different lengths other than 1.
 #[operation]
 pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
@@ -63,21 +62,25 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     };
     let terms: Vec<&str> = inputs.split(',').collect();
     if terms.len() != factors.len() {
-        return Err(invalid(format!("{} terms for {} factors", terms.len(), factors.len())));
+        return Err(invalid(format!(
+            "the equation has {} terms, but there are {} factors",
+            terms.len(),
+            factors.len()
+        )));
     }
     let mut named: Vec<Vec<Label>> = Vec::new();
     for (term, factor) in terms.iter().zip(factors) {
-        let labels = read(term, factor.rank()).map_err(invalid)?;
+        let labels = parse_labels(term, factor.rank()).map_err(invalid)?;
         if labels.len() != factor.rank() {
-            return Err(invalid(format!("term `{term}` for {} axes", factor.rank())));
+            return Err(invalid(format!("term `{term}` does not fit the {} axes of its factor", factor.rank())));
         }
         named.push(labels);
     }
     let under = named.iter().flatten().filter(|l| matches!(l, Label::Under(_))).max().copied();
     let under = under.map_or(0, |l| if let Label::Under(k) = l { k + 1 } else { 0 });
     let result: Vec<Label> = match output {
-        // As many axes as it has letters, and those of the dots.
-        Some(output) => read(output, output.replace("...", "").len() + under).map_err(invalid)?,
+        // The rank of the result: its letters plus the axes of `...`.
+        Some(output) => parse_labels(output, output.replace("...", "").len() + under).map_err(invalid)?,
         None => {
             let mut count: BTreeMap<char, usize> = BTreeMap::new();
             named.iter().flatten().for_each(|l| {
@@ -93,13 +96,13 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
         return Err(invalid(format!("the result names {} twice", result[twice])));
     }
     if let Some(unknown) = result.iter().find(|l| !named.iter().flatten().any(|n| n == *l)) {
-        return Err(invalid(format!("the result names {unknown}, which no factor has,")));
+        return Err(invalid(format!("the result names {unknown}, which is in no factor,")));
     }
     contract(factors, named, &result)
 }
 
-/// The labels of one term of `rank` axes, which tells the number under `...`.
-fn read(term: &str, rank: usize) -> Result<Vec<Label>, String> {
+/// Parses the labels of one term. `rank` determines the number of axes under `...`.
+fn parse_labels(term: &str, rank: usize) -> Result<Vec<Label>, String> {
     let (before, after) = term.split_once("...").unwrap_or((term, ""));
     let letters = |text: &str| -> Result<Vec<Label>, String> {
         let letter = |c: char| {
@@ -116,7 +119,7 @@ fn read(term: &str, rank: usize) -> Result<Vec<Label>, String> {
     Ok(labels)
 }
 
-/// The sum of products over all labels but those of the result.
+/// Sums the product over all labels that are not in the result.
 fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Result<Tensor> {
     let mut length: BTreeMap<Label, usize> = BTreeMap::new();
     for (factor, labels) in factors.iter().zip(&named) {
@@ -126,55 +129,59 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
                 *known = len;
             }
             if len != *known && len != 1 {
-                let help = format!("the axes of {label} must have one length, or 1");
+                let help = format!("the axes of {label} must have equal lengths, or length 1");
                 return Err(Error::shapes("einsum", factors.iter().map(|f| f.shape()), help));
             }
         }
     }
-    let mut terms: Vec<Factor> = Vec::new();
+    let mut terms: Vec<LabelledFactor> = Vec::new();
     for (factor, labels) in factors.iter().zip(named) {
-        terms.push(Factor::new(factor, labels, &length)?);
+        terms.push(LabelledFactor::new(factor, labels, &length)?);
     }
-    // A single product or a single sum is one kernel, which rounds once.
+    // One product or one sum is a single kernel, which rounds once; only more kernels need widening.
     let is_lonely = |k: usize, l: &Label| {
         !result.contains(l) && terms.iter().enumerate().all(|(j, t)| j == k || !t.labels.contains(l))
     };
-    let is_summed = |(k, t): (usize, &Factor)| t.labels.iter().any(|l| is_lonely(k, l));
+    let is_summed = |(k, t): (usize, &LabelledFactor)| t.labels.iter().any(|l| is_lonely(k, l));
     if terms.len() > 2 || (terms.len() == 2 && terms.iter().enumerate().any(is_summed)) {
         let tensors: Vec<&Tensor> = terms.iter().map(|t| &t.tensor).collect();
         if let Some((rounding, wide)) = widened_all("einsum", &tensors)? {
             for (term, tensor) in terms.iter_mut().zip(wide) {
                 term.tensor = tensor;
             }
-            return rounding.round(summed(terms, result, &length)?);
+            return rounding.round(contract_pairwise(terms, result, &length)?);
         }
     }
-    summed(terms, result, &length)
+    contract_pairwise(terms, result, &length)
 }
 
-/// The sum of products of terms over all labels but those of the result, by pairs.
-fn summed(mut terms: Vec<Factor>, result: &[Label], length: &BTreeMap<Label, usize>) -> Result<Tensor> {
-    // An axis that only one factor has, and the result has not, is summed at once.
+/// Sums the product of terms over all labels that are not in the result, by pairwise contraction.
+fn contract_pairwise(
+    mut terms: Vec<LabelledFactor>,
+    result: &[Label],
+    length: &BTreeMap<Label, usize>,
+) -> Result<Tensor> {
+    // An axis that is in one factor only and not in the result is summed first.
     for k in 0..terms.len() {
         let others: Vec<Label> =
             terms.iter().enumerate().filter(|(j, _)| *j != k).flat_map(|(_, t)| t.labels.clone()).collect();
         terms[k] = terms[k].clone().sum_all_but(|l| result.contains(&l) || others.contains(&l))?;
     }
     while terms.len() > 1 {
-        let (i, j) = cheapest(&terms, result, length);
+        let (i, j) = cheapest_pair(&terms, result, length);
         let (b, a) = (terms.swap_remove(i.max(j)), terms.swap_remove(i.min(j)));
         let keep = |l: Label| result.contains(&l) || terms.iter().any(|t| t.labels.contains(&l));
-        terms.push(a.times(b, keep)?);
+        terms.push(a.contract_with(b, keep)?);
     }
     let Some(last) = terms.pop() else { return Err(Error::invalid("einsum", "needs at least one factor")) };
-    last.arranged(result)
+    last.permuted(result)
 }
 
-/// The pair that is multiplied first: of the best order, or the cheapest one.
-fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>) -> (usize, usize) {
+/// Returns the pair to multiply first: by the best order, or the cheapest pair if there are many terms.
+fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<Label, usize>) -> (usize, usize) {
     let n = terms.len();
     let cost = |labels: &[Label]| labels.iter().map(|l| length[l] as f64).product::<f64>();
-    // The labels of a product of the terms inside: those that the result or a term outside names.
+    // The labels of the product of the terms inside: those in the result or in a term outside.
     let labels_of = |inside: &dyn Fn(&usize) -> bool| -> Vec<Label> {
         let mut labels: Vec<Label> = (0..n).filter(inside).flat_map(|k| terms[k].labels.clone()).collect();
         labels.sort_unstable();
@@ -196,7 +203,8 @@ fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>)
         let price = |&(i, j): &(usize, usize)| both(&|&k| k == i, &|&k| k == j);
         return pairs().min_by(|a, b| price(a).total_cmp(&price(b))).expect("two terms");
     }
-    // The best order of every set of terms, from its best cut in two; smaller sets have smaller numbers.
+    // Dynamic programming over subsets: the best order of a set follows from its best split in two. Subsets of a set
+    // have smaller bit patterns than the set.
     let all = (1u32 << n) - 1;
     let has = |set: u32| move |k: &usize| set >> k & 1 == 1;
     let mut best = vec![(0.0f64, 0u32); 1 << n];
@@ -218,7 +226,7 @@ fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>)
         }
         best[set as usize] = choice;
     }
-    // Down to a pair of single terms.
+    // Descend to a pair of single terms.
     let mut set = all;
     while set.count_ones() > 2 {
         let part = best[set as usize].1;
@@ -227,10 +235,10 @@ fn cheapest(terms: &[Factor], result: &[Label], length: &BTreeMap<Label, usize>)
     (set.trailing_zeros() as usize, (31 - set.leading_zeros()) as usize)
 }
 
-impl Factor {
-    /// A factor whose axes of equal names are one, their diagonal; what broadcasts along a name has no axis of it.
-    fn new(tensor: &Tensor, labels: Vec<Label>, length: &BTreeMap<Label, usize>) -> Result<Factor> {
-        let mut factor = Factor { tensor: tensor.clone(), labels };
+impl LabelledFactor {
+    /// Creates a factor. Repeated labels select the diagonal, and axes of length 1 that broadcast are removed.
+    fn new(tensor: &Tensor, labels: Vec<Label>, length: &BTreeMap<Label, usize>) -> Result<LabelledFactor> {
+        let mut factor = LabelledFactor { tensor: tensor.clone(), labels };
         for k in (0..factor.labels.len()).rev() {
             if factor.tensor.shape()[k] == 1 && length[&factor.labels[k]] != 1 {
                 factor.tensor = ops::squeeze(&factor.tensor, k as isize)?;
@@ -249,14 +257,14 @@ impl Factor {
         Ok(factor)
     }
 
-    /// Summed over the labels that are not kept.
-    fn sum_all_but(self, keep: impl Fn(Label) -> bool) -> Result<Factor> {
+    /// Sums over the labels that are not kept.
+    fn sum_all_but(self, keep: impl Fn(Label) -> bool) -> Result<LabelledFactor> {
         let gone: Vec<isize> = (0..self.labels.len()).filter(|&k| !keep(self.labels[k])).map(|k| k as isize).collect();
         if gone.is_empty() {
             return Ok(self);
         }
         let labels = self.labels.into_iter().filter(|&l| keep(l)).collect();
-        Ok(Factor { tensor: ops::sum(&self.tensor, gone)?, labels })
+        Ok(LabelledFactor { tensor: ops::sum(&self.tensor, gone)?, labels })
     }
 
     fn len(&self, label: Label) -> usize {
@@ -264,72 +272,71 @@ impl Factor {
         self.tensor.shape()[at]
     }
 
-    /// The axes in this order; all labels are there.
-    fn arranged(&self, order: &[Label]) -> Result<Tensor> {
+    /// Permutes the axes to `order`, which contains all labels.
+    fn permuted(&self, order: &[Label]) -> Result<Tensor> {
         if self.labels == order {
             return Ok(self.tensor.clone());
         }
-        let place = |l: &Label| self.labels.iter().position(|own| own == l).expect("a label of this factor") as isize;
-        ops::permute(&self.tensor, &order.iter().map(place).collect::<Vec<_>>())
+        let axis = |l: &Label| self.labels.iter().position(|own| own == l).expect("a label of this factor") as isize;
+        ops::permute(&self.tensor, &order.iter().map(axis).collect::<Vec<_>>())
     }
 
-    /// The product, summed over what both have and nobody needs any more: one product of stacks of matrices.
-    fn times(self, other: Factor, keep: impl Fn(Label) -> bool) -> Result<Factor> {
+    /// Multiplies two factors and sums over the shared labels that are not kept, as one batched matrix product.
+    fn contract_with(self, other: LabelledFactor, keep: impl Fn(Label) -> bool) -> Result<LabelledFactor> {
         let shared = |l: &Label| self.labels.contains(l) && other.labels.contains(l);
-        let only = |a: &Factor| a.labels.iter().copied().filter(|l| !shared(l)).collect::<Vec<_>>();
+        let only = |a: &LabelledFactor| a.labels.iter().copied().filter(|l| !shared(l)).collect::<Vec<_>>();
         let (left, right) = (only(&self), only(&other));
         let (stack, summed): (Vec<Label>, Vec<Label>) =
             self.labels.iter().copied().filter(|l| shared(l)).partition(|&l| keep(l));
         let labels = [&stack[..], &left[..], &right[..]].concat();
-        let lengths = |of: &Factor, labels: &[Label]| labels.iter().map(|&l| of.len(l)).collect::<Vec<_>>();
+        let lengths = |of: &LabelledFactor, labels: &[Label]| labels.iter().map(|&l| of.len(l)).collect::<Vec<_>>();
         let (stacks, rows, columns) = (lengths(&self, &stack), lengths(&self, &left), lengths(&other, &right));
         let inner: usize = lengths(&self, &summed).iter().product();
         let shape: Shape = [&stacks[..], &rows[..], &columns[..]].concat().into();
         if summed.is_empty() {
-            // Nothing to sum: each factor gets axes of length 1 for what only the other has.
+            // Without a sum the product is elementwise: each factor gets axes of length 1 for the labels of the other.
             let ones = |n: usize| vec![1usize; n];
-            let a = self.arranged(&[&stack[..], &left[..]].concat())?;
+            let a = self.permuted(&[&stack[..], &left[..]].concat())?;
             let a = ops::reshape(&a, &Shape::from([&stacks[..], &rows[..], &ones(right.len())[..]].concat()))?;
-            let b = other.arranged(&[&stack[..], &right[..]].concat())?;
+            let b = other.permuted(&[&stack[..], &right[..]].concat())?;
             let b = ops::reshape(&b, &Shape::from([&stacks[..], &ones(left.len())[..], &columns[..]].concat()))?;
-            return Ok(Factor { tensor: ops::mul(&a, &b)?, labels });
+            return Ok(LabelledFactor { tensor: ops::mul(&a, &b)?, labels });
         }
         let matrix = |stack: &[usize], m: usize, n: usize| Shape::from([stack, &[m, n]].concat());
         let (m, n) = (rows.iter().product(), columns.iter().product());
-        let a = self.arranged(&[&stack[..], &left[..], &summed[..]].concat())?;
-        let b = other.arranged(&[&stack[..], &summed[..], &right[..]].concat())?;
+        let a = self.permuted(&[&stack[..], &left[..], &summed[..]].concat())?;
+        let b = other.permuted(&[&stack[..], &summed[..], &right[..]].concat())?;
         let a = ops::reshape(&a, &matrix(&stacks, m, inner))?;
         let b = ops::reshape(&b, &matrix(&stacks, inner, n))?;
-        Ok(Factor { tensor: ops::reshape(&ops::matmul(&a, &b)?, &shape)?, labels })
+        Ok(LabelledFactor { tensor: ops::reshape(&ops::matmul(&a, &b)?, &shape)?, labels })
     }
 }
 
-/// The sum of products over `axes_a` of a and, one by one, `axes_b` of b; the result has the other axes of a, then
-/// those of b.
+/// Sums products over the axes `axes_a` of a, paired with `axes_b` of b.
+///
+/// The result has the other axes of a, then those of b.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the lists differ in length or name an axis twice; [`Error::AxisOutOfRange`];
-/// [`Error::ShapeMismatch`] if two axes differ in length, apart from 1, which broadcasts.
+/// [`Error::InvalidArgument`] if the lists differ in length or contain an axis twice; [`Error::AxisOutOfRange`];
+/// [`Error::ShapeMismatch`] if paired axes differ in length and neither is 1, which broadcasts.
 #[operation]
 pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> Result<Tensor> {
     let op = "tensordot";
     let resolve = |t: &Tensor, axes: &[isize]| -> Result<Vec<usize>> {
         let axes: Vec<usize> = axes.iter().map(|&k| t.shape().axis(op, k)).collect::<Result<_>>()?;
         let twice = (1..axes.len()).any(|k| axes[..k].contains(&axes[k]));
-        if twice { Err(Error::invalid(op, format!("{axes:?} names an axis twice"))) } else { Ok(axes) }
+        if twice { Err(Error::invalid(op, format!("{axes:?} contains an axis twice"))) } else { Ok(axes) }
     };
     let (from, to) = (resolve(a, axes_a)?, resolve(b, axes_b)?);
     if from.len() != to.len() {
-        return Err(Error::invalid(
-            op,
-            format!("takes as many axes of one as of the other, got {axes_a:?} and {axes_b:?}"),
-        ));
+        return Err(Error::invalid(op, format!("needs as many axes of a as of b, got {axes_a:?} and {axes_b:?}")));
     }
     let fits = |(&i, &j): (&usize, &usize)| a.shape()[i] == b.shape()[j] || a.shape()[i] == 1 || b.shape()[j] == 1;
     if !from.iter().zip(&to).all(fits) {
-        return Err(Error::shapes(op, [a.shape(), b.shape()], "axes that are summed together have one length, or 1"));
+        return Err(Error::shapes(op, [a.shape(), b.shape()], "paired axes must have equal lengths, or length 1"));
     }
-    // The axes of a are 0, 1, ..; those of b follow, or are a's where they are summed.
+    // The axes of a are labelled 0, 1, ..; an axis of b gets the next number, or that of the axis of a it is paired
+    // with.
     let left: Vec<Label> = (0..a.rank()).map(Label::Under).collect();
     let partner = |k: usize| to.iter().position(|&t| t == k).map_or(a.rank() + k, |i| from[i]);
     let right: Vec<Label> = (0..b.rank()).map(|k| Label::Under(partner(k))).collect();
@@ -340,7 +347,7 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     contract(&[a, b], vec![left, right], &result)
 }
 
-/// The sum of products over the last axis of both (NumPy's `inner`); a number multiplies.
+/// Computes the sum of products over the last axes of both (NumPy's `inner`); a 0-d operand multiplies.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the last axes differ in length.
@@ -352,7 +359,7 @@ pub fn inner(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     tensordot(a, b, &[-1], &[-1])
 }
 
-/// The Kronecker product: every element of a times the whole of b; the shorter shape gets 1s in front.
+/// Computes the Kronecker product: every element of a times all of b. The shorter shape is padded with leading 1s.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].

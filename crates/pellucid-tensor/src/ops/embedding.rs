@@ -1,4 +1,4 @@
-//! Rows of a table, by their numbers.
+//! Embeddings: rows of a table, selected by index.
 
 use super::formula::map;
 use super::in_place::put_axes;
@@ -14,30 +14,31 @@ use std::sync::OnceLock;
 /// Options of [`embedding`].
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Embedding {
-    /// A row that gets no gradient; negative numbers count from the end.
+    /// A row whose gradient is zero; negative indices count from the end.
     pub padding_index: Option<isize>,
-    /// The longest that a row may be, and by which p-norm: longer ones that are asked for are scaled down, in the table.
+    /// The maximal norm of a row, and the order p of the norm. Selected rows above it are scaled down in the table.
     pub max_norm: Option<(f64, f64)>,
-    /// Whether the gradient of a row is divided by how often it is asked for.
+    /// Whether the gradient of a row is divided by how often the index selects it.
     pub scale_by_frequency: bool,
 }
 
-/// The rows of a table `[R, D]` at indices of any shape: `[index.., D]`. The gradients of a row that is asked for several times
-/// are summed, in a fixed order.
+/// Returns the rows of a table `[R, D]` at indices of any shape: `[index.., D]`.
+///
+/// The gradients of a row that is selected several times are summed in a fixed order.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless the table is a matrix; [`Error::DTypeMismatch`] for indices that are no integers;
-/// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table or a norm that is not positive;
-/// [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
+/// [`Error::ShapeMismatch`] unless the table is a matrix; [`Error::DTypeMismatch`] for indices that are not integers;
+/// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table or a norm that is not
+/// positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 #[tensor_method]
 pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<Tensor> {
     static GRADIENT: OnceLock<Formula> = OnceLock::new();
     let op = "embedding";
     if table.rank() != 2 {
-        return Err(Error::shapes(op, [table.shape()], "the table is [R, D]"));
+        return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
     }
     if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "indices have an integer dtype"));
+        return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype"));
     }
     let rows = table.shape()[0];
     let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;
@@ -49,7 +50,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
     if padding.is_none() && !options.scale_by_frequency {
         return Ok(found);
     }
-    // What the gradient of each row is multiplied with.
+    // The factor of the gradient of each row.
     let negative = ops::lt(&index, 0)?;
     let index = ops::where_(&negative, &ops::add(&index, rows as i64)?, &index)?;
     let mut scale = ops::ones(index.shape(), table.dtype())?;
@@ -71,17 +72,21 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
     map(gradient, &[&found, &ops::unsqueeze(&scale, -1)?], &[])
 }
 
-/// The row of a padding index, which may count from the end.
+/// Returns the row of a padding index, which may count from the end.
 pub(super) fn padding_row(op: &'static str, padding: isize, rows: usize) -> Result<i64> {
     let at = if padding < 0 { padding.saturating_add(rows as isize) } else { padding };
     let inside = (0..rows as isize).contains(&at);
-    if inside { Ok(at as i64) } else { Err(Error::invalid(op, format!("row {padding} is not one of {rows}"))) }
+    if inside {
+        Ok(at as i64)
+    } else {
+        Err(Error::invalid(op, format!("row {padding} is outside the table of {rows} rows")))
+    }
 }
 
-/// Scales the rows that are asked for down to a p-norm, in place.
+/// Scales the selected rows of the table down to the p-norm `most`, in place.
 pub(super) fn shorten(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
     if !(p > 0.0 && most > 0.0) {
-        return Err(Error::invalid(op, format!("a norm and a length are positive, got {p} and {most}")));
+        return Err(Error::invalid(op, format!("p and the maximal norm must be positive, got {p} and {most}")));
     }
     if table.creator().is_some() {
         return Err(Error::InPlaceOnTracked { op, shape: Shape::from(&table.shape()[..]) });

@@ -1,4 +1,4 @@
-//! Sums, means and maxima of rows of a table, bag by bag.
+//! Embedding bags: sums, means and maxima of the rows of a table that a bag selects.
 
 use super::check;
 use super::embedding::{Embedding, embedding, padding_row, shorten};
@@ -12,19 +12,19 @@ use pellucid_ir::{DType, Error, Result};
 /// Options of [`embedding_bag`].
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddingBag<'a> {
-    /// Where in a vector of indices each bag starts; a matrix of indices has one bag a row.
+    /// The start of each bag in a vector of indices. Without offsets, each row of a matrix of indices is a bag.
     pub offsets: Option<&'a Tensor>,
-    /// The last offset is the end of the last bag, and starts none.
+    /// Whether the last offset is the end of the last bag instead of the start of another one.
     pub include_last_offset: bool,
-    /// What becomes of a bag's rows: their sum, mean or maximum. A bag without rows gives zeros.
+    /// The reduction of the rows of a bag: sum, mean or maximum. An empty bag gives zeros.
     pub mode: ScatterReduceOp,
-    /// Numbers by which the rows are multiplied, of the shape of the indices; for sums.
+    /// Factors of the rows, with the shape of the indices; for sums only.
     pub weights: Option<&'a Tensor>,
-    /// A row that does not count; negative numbers count from the end.
+    /// A row that bags ignore; negative indices count from the end.
     pub padding_index: Option<isize>,
-    /// The longest that a row may be, and by which p-norm: longer ones that are asked for are scaled down, in the table.
+    /// The maximal norm of a row, and the order p of the norm. Selected rows above it are scaled down in the table.
     pub max_norm: Option<(f64, f64)>,
-    /// Whether the gradient of a row is divided by how often it is asked for; not for maxima.
+    /// Whether the gradient of a row is divided by how often the index selects it; not for maxima.
     pub scale_by_frequency: bool,
 }
 
@@ -42,34 +42,43 @@ impl Default for EmbeddingBag<'_> {
     }
 }
 
-/// The rows of a table `[R, D]` at the indices of each of B bags, combined: `[B, D]`. Never materialises more than the rows.
+/// Reduces the rows of a table `[R, D]` at the indices of each of B bags: `[B, D]`.
+///
+/// The largest intermediate result is the selected rows.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
-/// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a mode other than these three, weights
-/// without a sum, frequencies with a maximum, a padding index outside the table, a norm that is not positive, or offsets that
-/// do not ascend from 0 to at most the number of indices (where values can be read; elsewhere all is NaN then); [`Error::InPlaceOnTracked`] if rows are to be scaled down in a table that is a result.
+/// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for another mode, weights without
+/// a sum, frequencies with a maximum, a padding index outside the table, or a norm that is not positive;
+/// [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
+///
+/// Offsets must ascend from 0 to at most the number of indices. In eager mode others are an
+/// [`Error::InvalidArgument`]; in lazy and captured steps they make the whole result NaN.
 #[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
     if table.rank() != 2 {
-        return Err(Error::shapes(op, [table.shape()], "the table is [R, D]"));
+        return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
     }
     if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "indices have an integer dtype"));
+        return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype"));
     }
     if !matches!(options.mode, ScatterReduceOp::Sum | ScatterReduceOp::Mean | ScatterReduceOp::Max) {
-        return Err(Error::invalid(op, "combines rows by their sum, mean or maximum"));
+        return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
     }
     if options.scale_by_frequency && options.mode == ScatterReduceOp::Max {
-        return Err(Error::invalid(op, "divides the gradients of sums and means by frequencies, not of maxima"));
+        return Err(Error::invalid(op, "scale_by_frequency needs the mode Sum or Mean"));
     }
     if let Some(weights) = options.weights {
         if options.mode != ScatterReduceOp::Sum {
-            return Err(Error::invalid(op, "weighs the rows of sums only"));
+            return Err(Error::invalid(op, "weights need the mode Sum"));
         }
         if weights.shape() != index.shape() {
-            return Err(Error::shapes(op, [index.shape(), weights.shape()], "there is a weight for every index"));
+            return Err(Error::shapes(
+                op,
+                [index.shape(), weights.shape()],
+                "weights must have the shape of the indices",
+            ));
         }
     }
     let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
@@ -81,10 +90,10 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
         Some(padding) => ops::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
         None => ops::ones([flat.size()], DType::Bool)?,
     };
-    // What does not count goes into a bag of its own, behind the others.
+    // Padding goes into an extra bag after the others, which is dropped at the end.
     let bag = ops::where_(&counts, &bag, bags as i64)?;
     let scaled = Embedding { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
-    // The rows are summed in `f32`, so that the result is rounded once.
+    // The rows are summed in `f32`, so that the result is rounded only once.
     let number = single(&[table]).unwrap_or(table.dtype());
     let rows = ops::to_dtype(&embedding(table, &flat, scaled)?, number)?;
     let rows = match options.weights {
@@ -126,31 +135,31 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<
         }
         (1, Some(offsets)) if offsets.rank() == 1 && offsets.dtype().is_int() => {
             let Some(bags) = offsets.size().checked_sub(usize::from(options.include_last_offset)) else {
-                return Err(Error::invalid(op, "there is at least one offset, the last one"));
+                return Err(Error::invalid(op, "include_last_offset needs at least one offset"));
             };
             let starts = ops::to_dtype(&ops::narrow(offsets, 0, 0, bags)?, DType::I64)?;
             let places = ops::indices(index.size())?;
             let valid = check_offsets(op, offsets, index.size())?;
-            // Bags that start at one place: all but the last are empty.
+            // If bags have equal starts, all but the last one are empty.
             let bag = ops::sub(&ops::searchsorted(&starts, &places, true)?, 1)?;
             if !options.include_last_offset {
                 return Ok(Bags { count: bags, of_index: bag, valid });
             }
-            // Indices from the last offset on are in no bag.
+            // Indices from the last offset on belong to no bag.
             let end = ops::to_dtype(&ops::narrow(offsets, 0, bags, 1)?, DType::I64)?;
             let of_index = ops::where_(&ops::lt(&places, &end)?, &bag, bags as i64)?;
             Ok(Bags { count: bags, of_index, valid })
         }
         _ => {
-            let help = "indices are a matrix, or a vector with a vector of integers as offsets";
+            let help = "indices must be a matrix, or a vector with a vector of integers as offsets";
             let shapes = [Some(index.shape()), options.offsets.map(|o| o.shape())];
             Err(Error::shapes(op, shapes.into_iter().flatten(), help))
         }
     }
 }
 
-/// Refuses offsets that do not ascend from 0 to at most the number of indices. In lazy and captured steps, returns the mask
-/// of [`Bags::valid`] instead.
+/// Returns an error for offsets that do not ascend from 0 to at most the number of indices. In lazy and captured steps,
+/// returns the mask of [`Bags::valid`] instead.
 fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<Option<Tensor>> {
     let n = offsets.size();
     if !check::is_readable(offsets) {
@@ -174,5 +183,5 @@ fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<O
         true => format!("they go from {first} to {last}"),
         false => "they do not ascend".to_string(),
     };
-    Err(Error::invalid(op, format!("offsets ascend from 0 to at most {indices}, the number of indices; {found}")))
+    Err(Error::invalid(op, format!("offsets must ascend from 0 to at most {indices}, the number of indices; {found}")))
 }

@@ -1,4 +1,4 @@
-//! Activation functions with a slope or a gate that is a tensor itself, or drawn.
+//! Gated activations, and leaky ones whose slope is a tensor or random.
 
 use super::formula::map;
 use crate::ops;
@@ -8,13 +8,13 @@ use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, formula};
 use std::sync::OnceLock;
 
-/// x where x > 0, else slope·x, with the slope of an element of its own.
-fn sloped(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
+/// Computes x where x > 0, else slope·x; the slope broadcasts.
+fn leaky(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
     static SLOPED: OnceLock<Formula> = OnceLock::new();
     map(SLOPED.get_or_init(|| formula! { prelu(x, w) = x.gt(0.0).select(x, x * w); }.eternal()), &[x, slope], &[])
 }
 
-/// x where x > 0, else w·x with learnt slopes: one, or one a channel, axis 1 (He et al. 2015).
+/// Computes x where x > 0, else w·x with learnt slopes: a single one, or one per channel, axis 1 (He et al. 2015).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
@@ -22,28 +22,31 @@ fn sloped(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
 pub fn prelu(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let channels = if x.rank() < 2 { 1 } else { x.shape()[1] };
     if weight.rank() > 1 || !(weight.size() == 1 || weight.size() == channels) {
-        return Err(Error::shapes("prelu", [x.shape(), weight.shape()], "takes one slope, or one a channel, axis 1"));
+        return Err(Error::shapes("prelu", [x.shape(), weight.shape()], "takes one slope, or one per channel, axis 1"));
     }
     let beside: Vec<usize> = (0..x.rank()).map(|k| if k == 1 { weight.size() } else { 1 }).collect();
-    sloped(x, &ops::reshape(weight, &beside[..])?)
+    leaky(x, &ops::reshape(weight, &beside[..])?)
 }
 
-/// x where x > 0, else a·x with a drawn for every element from [lower, upper) (Xu et al. 2015). Where nothing is learnt the slope is
-/// the mean: [`leaky_relu`](ops::leaky_relu).
+/// Computes x where x > 0, else a·x with random slopes a, uniform on [lower, upper) for each element (Xu et al. 2015).
+///
+/// For evaluation the slope is the mean: use [`leaky_relu`](ops::leaky_relu).
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a lower end above the upper one, or one that is not finite; [`Error::DTypeMismatch`] for integers.
+/// [`Error::InvalidArgument`] if `lower` exceeds `upper` or a bound is not finite; [`Error::DTypeMismatch`] for
+/// integers.
 #[tensor_method]
 pub fn rrelu(x: &Tensor, lower: f64, upper: f64) -> Result<Tensor> {
     if !lower.is_finite() || !upper.is_finite() || lower > upper {
-        let reason = format!("slopes are finite and the lower end comes first, got {lower} to {upper}");
+        let reason = format!("slopes must be finite and lower must not exceed upper, got {lower} to {upper}");
         return Err(Error::invalid("rrelu", reason));
     }
     let u = ops::rand(x.shape(), x.dtype())?;
-    sloped(x, &ops::add(&ops::mul(&u, upper - lower)?, lower)?)
+    leaky(x, &ops::add(&ops::mul(&u, upper - lower)?, lower)?)
 }
 
-/// a·sigmoid(b) of the two halves of an axis, a the first (Dauphin et al. 2017).
+/// Computes the gated linear unit a·sigmoid(b), where a and b are the first and second half of an axis (Dauphin et al.
+/// 2017).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for an axis of odd length.
@@ -52,7 +55,7 @@ pub fn glu(x: &Tensor, axis: isize) -> Result<Tensor> {
     static GLU: OnceLock<Formula> = OnceLock::new();
     let len = x.shape()[x.shape().axis("glu", axis)?];
     if !len.is_multiple_of(2) {
-        return Err(Error::shapes("glu", [x.shape()], format!("axis {axis} has an even length")));
+        return Err(Error::shapes("glu", [x.shape()], format!("axis {axis} must have an even length")));
     }
     let (a, b) = (ops::narrow(x, axis, 0, len / 2)?, ops::narrow(x, axis, len / 2, len / 2)?);
     map(GLU.get_or_init(|| formula! { glu(a, b) = a * b.sigmoid(); }.eternal()), &[&a, &b], &[])

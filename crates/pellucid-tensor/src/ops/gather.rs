@@ -1,7 +1,7 @@
-//! Picking elements by index tensors, and its transpose, accumulating at them.
+//! Gather and scatter: selecting elements by index tensors, and accumulating at them.
 //!
-//! Gather and scatter-add are each other's gradient, so every order is there. Repeated indices
-//! accumulate, in a fixed order.
+//! Gather and scatter-add are the gradients of each other, which gives derivatives of every order. Repeated indices
+//! accumulate in a fixed order.
 
 use super::create::filled;
 use crate::array::{Array, checked_size, host_vec};
@@ -14,12 +14,12 @@ use pellucid_ir::kernel::{self, Combine, Index, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
-/// y = x[index]; inputs are x and the index tensors.
-struct Gather {
+/// y = x[index]. The inputs are x and the index tensors.
+struct GatherOp {
     index: Index,
 }
 
-impl Operation for Gather {
+impl Operation for GatherOp {
     fn name(&self) -> &'static str {
         "gather"
     }
@@ -41,7 +41,7 @@ impl Operation for Gather {
     }
 }
 
-/// Zeros of `shape`, with the values added at the index; inputs are the values and the index tensors.
+/// Zeros of `shape` with values added at an index. The inputs are the values and the index tensors.
 struct ScatterAdd {
     index: Index,
     shape: Shape,
@@ -63,55 +63,58 @@ impl Operation for ScatterAdd {
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        gradients[0] = Some(apply_one(Gather { index: self.index.clone() }, &operands)?);
+        gradients[0] = Some(apply_one(GatherOp { index: self.index.clone() }, &operands)?);
         Ok(gradients)
     }
 }
 
 pub(super) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
     if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "index tensors have an integer dtype"));
+        return Err(Error::dtypes(op, [index.dtype()], "index tensors need an integer dtype"));
     }
     ops::to_dtype(index, DType::I64)
 }
 
-/// x at index tensors for several axes (ascending); their common shape comes first in the result.
+/// Indexes several axes of x, in ascending order, by index tensors. Their common shape comes first in the result.
 pub(crate) fn gather_axes(x: &Tensor, axes: SmallVec<[usize; 4]>, indices: &[Tensor]) -> Result<Tensor> {
     let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
-    apply_one(Gather { index: Index::Axes(axes) }, &operands)
+    apply_one(GatherOp { index: Index::Axes(axes) }, &operands)
 }
 
-/// Zeros, with every slice of x along an axis added at its index in an axis of `len`: the transpose of
+/// Adds the slices of x along an axis to zeros, at their indices in an axis of `len`. This is the transpose of
 /// [`index_select`] by a vector of indices.
 pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usize) -> Result<Tensor> {
     let front = ops::movedim(x, &[axis as isize], &[0])?;
     let rest = front.shape()[1..].iter().copied();
-    // An index into the first axis: the indices' axis comes first in x, and the rest follows.
+    // The scatter kernel indexes the first axis, so the axis is moved to the front and back.
     let shape = std::iter::once(len).chain(rest).collect();
     let scatter = ScatterAdd { index: Index::Axes(smallvec![0]), shape };
     ops::movedim(&apply_one(scatter, &[&front, index])?, &[0], &[axis as isize])
 }
 
-/// The slices of x at these indices of an axis (PyTorch's `index_select`, for index tensors of any
-/// rank): the axis is replaced by the index tensor's axes. Negative indices count from the end.
+/// Returns the slices of x at indices of an axis (PyTorch's `index_select`, for index tensors of any rank).
+///
+/// The axes of the index tensor replace the axis. Negative indices count from the end.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`] for an index
-/// tensor that is not of an integer dtype.
+/// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`] for an index tensor without an
+/// integer dtype.
 #[tensor_method]
 pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
     let at = x.shape().axis("index_select", axis)?;
     let index = as_index("index_select", index)?;
     let rank = index.rank();
     let picked = gather_axes(x, smallvec![at], &[index])?;
-    // The index's axes came first; they belong where the axis was.
+    // The gather puts the axes of the index first; they are moved to the position of the axis.
     let order: Vec<isize> =
         (rank..rank + at).chain(0..rank).chain(rank + at..picked.rank()).map(|a| a as isize).collect();
     if at == 0 { Ok(picked) } else { ops::permute(&picked, &order) }
 }
 
-/// yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1: one index an element (NumPy's `take_along_axis`,
-/// PyTorch's `gather`). The index has x's rank; its other axes may be shorter. An index without elements may have any shape.
+/// Picks one element along an axis for every index: yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1.
+///
+/// This is NumPy's `take_along_axis` and PyTorch's `gather`. The index has x's rank; its other axes may be shorter than
+/// x's. An index without elements may have any shape.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`],
@@ -124,18 +127,17 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
     if index.size() == 0 && index.rank() != x.rank() {
         return ops::take(x, &index);
     }
-    along(op, x.shape(), index.shape(), axis)?;
-    apply_one(Gather { index: Index::Along(axis) }, &[x, &index])
+    check_index_shape(op, x.shape(), index.shape(), axis)?;
+    apply_one(GatherOp { index: Index::Along(axis) }, &[x, &index])
 }
 
-pub(super) fn along(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
+pub(super) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
     let fits = shape.rank() == index.rank() && (0..shape.rank()).all(|k| k == axis || index[k] <= shape[k]);
-    let help = format!("the index has the tensor's rank, and apart from axis {axis} no longer axes");
+    let help = format!("the index must have the tensor's rank, and no longer axes except axis {axis}");
     if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], help)) }
 }
 
-/// Zeros of `shape`, with each value of x added at its index along `axis`: the transpose of
-/// [`take_along_axis`].
+/// Adds each value of x to zeros of `shape` at its index along `axis`: the transpose of [`take_along_axis`].
 ///
 /// # Errors
 /// Those of [`take_along_axis`].
@@ -145,14 +147,14 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
     let shape = shape.into();
     let axis = shape.axis(op, axis)?;
     let index = as_index(op, index)?;
-    along(op, &shape, index.shape(), axis)?;
+    check_index_shape(op, &shape, index.shape(), axis)?;
     if x.shape() != index.shape() {
-        return Err(Error::shapes(op, [x.shape(), index.shape()], "values and index have one shape"));
+        return Err(Error::shapes(op, [x.shape(), index.shape()], "values and index must have the same shape"));
     }
     apply_one(ScatterAdd { index: Index::Along(axis), shape }, &[x, &index])
 }
 
-/// x with values put, or added, at an index along an axis; inputs are x, the values and the index.
+/// x with values written or added at an index along an axis. The inputs are x, the values and the index.
 #[derive(Clone, Copy)]
 struct ScatterInto {
     axis: usize,
@@ -184,7 +186,7 @@ impl Operation for ScatterInto {
             gradients[0] = Some(apply_one(*self, &[&g, &zeros, &index])?);
         }
         if needed.contains(1) {
-            // Of values for one place only the last is there: it finds its own number again.
+            // If indices are equal, only the last value is stored. Scattering their numbers finds it.
             let numbers = ops::indices(index.size())?;
             let numbers = ops::reshape(&numbers, index.shape())?;
             let places = ops::zeros(g.shape().clone(), DType::I64)?;
@@ -200,19 +202,19 @@ fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combin
     let op = if combine == Combine::Add { "scatter_add" } else { "scatter" };
     let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
-    along(op, x.shape(), index.shape(), axis)?;
+    check_index_shape(op, x.shape(), index.shape(), axis)?;
     apply_one(ScatterInto { axis, combine }, &[x, &fitted(op, x, &index, values)?, &index])
 }
 
-/// The values that an index uses: one for each of its elements.
+/// Cuts the values to the shape of the index.
 pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tensor) -> Result<Tensor> {
     let fits = values.rank() == index.rank() && (0..index.rank()).all(|k| index.shape()[k] <= values.shape()[k]);
     if !fits {
-        let help = "there is a value for every index: no axis of the values is shorter";
+        let help = "no axis of the values may be shorter than that of the index";
         return Err(Error::shapes(op, [values.shape(), index.shape()], help));
     }
     if values.dtype() != x.dtype() {
-        return Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values have the tensor's dtype; use to_dtype()"));
+        return Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values need the tensor's dtype; use to_dtype()"));
     }
     let mut values = values.clone();
     for k in 0..index.rank() {
@@ -223,8 +225,10 @@ pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tens
     Ok(values)
 }
 
-/// x with each value put at its index along `axis`; of several for one place, the last in row-major order stays (NumPy's
-/// `put_along_axis`, PyTorch's `scatter`). The index has x's rank; values beyond its axes are not used.
+/// Writes each value into a copy of x at its index along `axis` (NumPy's `put_along_axis`, PyTorch's `scatter`).
+///
+/// If indices are equal, the last value in row-major order is stored. The index has x's rank; values beyond its axes
+/// are not used.
 ///
 /// # Errors
 /// Those of [`take_along_axis`]; [`Error::ShapeMismatch`] if there are fewer values than indices.
@@ -233,7 +237,7 @@ pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Resu
     scatter_into(x, index, values, axis, Combine::Set)
 }
 
-/// x with each value added at its index along `axis`; values for one place accumulate.
+/// Adds each value to a copy of x at its index along `axis`; values with equal indices accumulate.
 ///
 /// # Errors
 /// Those of [`scatter`].
@@ -242,8 +246,9 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
     scatter_into(x, index, values, axis, Combine::Add)
 }
 
-/// The positions of the elements that are not zero, row-major: one `i64` vector an axis. Their
-/// number depends on values, so a captured step refuses it.
+/// Returns the indices of the nonzero elements in row-major order, as one `i64` vector per axis.
+///
+/// Their number depends on values, so a captured step cannot contain it.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`].
@@ -253,10 +258,10 @@ pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
     positions("nonzero", x)
 }
 
-/// [`nonzero`], for the operation that needs it.
+/// Computes [`nonzero`] on behalf of another operation, which errors name.
 #[track_caller]
 pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
-    let help = "how many elements are chosen is a value too; where_(mask, x, 0), masked_fill(), masked_sum() and its kin \
+    let help = "the number of selected elements depends on values; where_(mask, x, 0), masked_fill(), masked_sum() \
                 keep every shape";
     engine::check_readable(op, help)?;
     let mask = x.array().to_vec::<bool>(op)?;
@@ -272,12 +277,13 @@ pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
     positions.iter().map(|p| Array::from_slice(x.device(), p, [p.len()].into()).map(Tensor::from)).collect()
 }
 
-/// The places that row-major positions have in this shape: one tensor of dtype `i64` an axis, of the positions' shape. A
-/// position beyond the end begins again at 0, one before it counts from the end.
+/// Converts row-major positions to indices in `shape`: one `i64` tensor per axis, with the shape of the positions.
+///
+/// A position beyond the end wraps around to 0; a negative one counts from the end.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] for positions that are not of an integer dtype; [`Error::OutOfMemory`] for a shape whose size
-/// cannot be represented.
+/// [`Error::DTypeMismatch`] for positions without an integer dtype; [`Error::OutOfMemory`] for a shape whose size
+/// overflows.
 #[tensor_method]
 pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<Tensor>> {
     let (mut rest, shape) = (as_index("unravel_index", positions)?, shape.into());

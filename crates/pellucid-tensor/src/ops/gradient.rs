@@ -1,4 +1,4 @@
-//! Derivatives of sampled functions by differences.
+//! Derivatives of sampled functions by finite differences.
 
 use super::integrate::Spacing;
 use crate::ops;
@@ -7,15 +7,16 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
-/// The derivative dy/dx of samples along an axis, at every sample (NumPy's `gradient` along one axis).
+/// Computes the derivative dy/dx of samples along an axis (NumPy's `gradient` along one axis).
 ///
-/// With steps hᵢ = xᵢ₊₁ − xᵢ and slopes sᵢ = (yᵢ₊₁ − yᵢ)/hᵢ it is (hᵢ₋₁·sᵢ + hᵢ·sᵢ₋₁)/(hᵢ₋₁ + hᵢ) inside, exact for parabolas. At the
-/// two ends it is the one slope there (`edge_order` 1), or that of the parabola through three samples (`edge_order` 2). Points
-/// are a vector as long as the axis.
+/// With steps hᵢ = xᵢ₊₁ − xᵢ and slopes sᵢ = (yᵢ₊₁ − yᵢ)/hᵢ it is (hᵢ₋₁·sᵢ + hᵢ·sᵢ₋₁)/(hᵢ₋₁ + hᵢ) at interior samples,
+/// exact for parabolas. At both ends it is the one-sided slope (`edge_order` 1), or that of the parabola through three
+/// samples (`edge_order` 2). Points are a vector as long as the axis.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for another edge order, or fewer than `edge_order` + 1 samples;
-/// [`Error::ShapeMismatch`] for points that are no such vector; [`Error::DTypeMismatch`] for samples that are no floats.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for another edge order, or fewer than `edge_order` + 1
+/// samples; [`Error::ShapeMismatch`] for points of another shape; [`Error::DTypeMismatch`] for samples that are not
+/// floats.
 #[tensor_method]
 pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize) -> Result<Tensor> {
     let op = "gradient";
@@ -25,27 +26,27 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         return Err(Error::dtypes(op, [y.dtype()], "takes floats; use to_dtype()"));
     }
     if !(1..=2).contains(&edge_order) || len <= edge_order {
-        let reason = format!("takes edge order 1 or 2 and more samples than that, got {edge_order} and {len}");
+        let reason = format!("needs edge order 1 or 2 and more samples than that, got {edge_order} and {len}");
         return Err(Error::invalid(op, reason));
     }
     let points = spacing.points();
-    in_single!(op, [y; points] => gradient(y, spacing.at(points), axis, edge_order));
+    in_single!(op, [y; points] => gradient(y, spacing.with_points(points), axis, edge_order));
     let steps = match spacing {
         Spacing::Step(step) => ops::full([len - 1], step, y.dtype())?,
         Spacing::Points(points) if points.shape()[..] == [len] => ops::diff(points, 1, 0)?,
         Spacing::Points(points) => {
-            let help = format!("points are a vector as long as axis {at}");
+            let help = format!("points must be a vector as long as axis {at}");
             return Err(Error::shapes(op, [y.shape(), points.shape()], help));
         }
     };
-    // The axis comes last, where a vector of steps broadcasts.
+    // The axis is moved to the end, where a vector of steps broadcasts.
     let last = |t: &Tensor, start, count| ops::narrow(t, -1, start, count);
     let slopes = ops::div(&ops::diff(&ops::movedim(y, &[axis], &[-1])?, 1, -1)?, &steps)?;
     let both = |t: &Tensor| -> Result<(Tensor, Tensor)> { Ok((last(t, 0, len - 2)?, last(t, 1, len - 2)?)) };
     let ((left, right), (before, after)) = (both(&steps)?, both(&slopes)?);
     let inside = ops::add(ops::mul(&left, &after)?, ops::mul(&right, &before)?)?;
     let inside = ops::div(&inside, &ops::add(&left, &right)?)?;
-    // From an end: its own slope, and how far that lies from the next one's.
+    // The derivative at an end: its slope, for order 2 corrected by its difference from the next slope.
     let end = |own: usize, next: usize| -> Result<Tensor> {
         let slope = last(&slopes, own, 1)?;
         if edge_order == 1 {

@@ -1,4 +1,4 @@
-//! Writes in place, and what their history is made of: parts of a contiguous value under any layout.
+//! Writes in place, and the operations that their autograd history consists of.
 
 use super::copy::write;
 use super::create::filled;
@@ -14,15 +14,15 @@ use pellucid_ir::kernel::{self, Combine, Index, Kernel};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
-/// Refuses targets that cannot be written in place: leaves that require a gradient and views of one (outside of
-/// `no_grad`), and tensors that repeat elements.
+/// Returns an error for a target that cannot be written in place: a leaf that requires a gradient or a view of one
+/// (outside of `no_grad`), or a tensor whose elements share memory.
 pub(crate) fn writable(op: &'static str, target: &Tensor) -> Result<()> {
     if is_grad_enabled() && target.is_part_of_tracked_leaf() {
         return Err(Error::InPlaceOnTracked { op, shape: target.shape().clone() });
     }
     if target.array().layout().is_broadcast() {
         let reason = format!(
-            "the target of shape {} repeats elements by broadcasting, so a write would store several values in one place; \
+            "elements of the target of shape {} share memory by broadcasting, so a write would overwrite itself; \
              write into a copy() of it",
             target.shape()
         );
@@ -31,13 +31,13 @@ pub(crate) fn writable(op: &'static str, target: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// True if a write of `source` into `target` has to be recorded.
+/// Returns true if a write of `source` into `target` has to be recorded.
 #[inline]
 pub(crate) fn is_recorded_write(target: &Tensor, source: &Tensor) -> bool {
     is_grad_enabled() && target.dtype().is_float() && (source.requires_grad() || target.requires_grad())
 }
 
-/// Writes `source` (broadcast, converted) into a part of the storage of x, which is writable.
+/// Writes `source` (broadcast, converted) into a part of the storage of x. The caller has checked [`writable`].
 pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tensor) -> Result<()> {
     let values = source.array().broadcast_to(op, view.shape())?;
     if view.shape().size() == 0 || !is_recorded_write(x, source) {
@@ -51,8 +51,8 @@ pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tens
     Ok(())
 }
 
-/// Writes `values` (broadcast, converted) at index tensors for several axes of a part of the storage of x, in place; among
-/// repeated indices the last in row-major order stays.
+/// Writes `values` (broadcast, converted) in place at index tensors for several axes of `view`, a part of x's storage.
+/// If indices are equal, the last value in row-major order is stored.
 pub(crate) fn put_axes(
     op: &'static str,
     x: &Tensor,
@@ -85,8 +85,8 @@ pub(crate) fn put_axes(
     Ok(())
 }
 
-/// The layout of a part of a contiguous value, in the storage of this one.
-fn part(value: &Array, layout: &Layout) -> Array {
+/// Returns the part of a contiguous value that `layout` describes relative to its start.
+fn region_of(value: &Array, layout: &Layout) -> Array {
     debug_assert!(value.layout().is_contiguous());
     value.view(if layout.shape().contains(&0) {
         layout.clone()
@@ -98,10 +98,10 @@ fn part(value: &Array, layout: &Layout) -> Array {
 /// Overwrites a part of a contiguous value with zeros.
 fn clear(value: &Array, region: &Layout) -> Result<()> {
     let zero = filled(value.device(), value.dtype(), Shape::scalar(), 0.into())?;
-    write(&zero.broadcast_to("zeros", region.shape())?, &part(value, region))
+    write(&zero.broadcast_to("zeros", region.shape())?, &region_of(value, region))
 }
 
-/// The elements of a value of this shape under another layout: a view where the value is contiguous.
+/// The elements of a value of this shape under another layout; a view if the value is contiguous.
 pub(crate) struct Strided {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
@@ -112,7 +112,7 @@ impl Operation for Strided {
         "as_strided"
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        Ok(smallvec![part(&inputs[0].contiguous()?, &self.layout)])
+        Ok(smallvec![region_of(&inputs[0].contiguous()?, &self.layout)])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let embedded = Embedded { layout: self.layout.clone(), shape: self.shape.clone() };
@@ -123,7 +123,7 @@ impl Operation for Strided {
     }
 }
 
-/// The transpose of [`Strided`]: zeros of this shape, with x added under the layout.
+/// The transpose of [`Strided`]: zeros of this shape with x added under the layout.
 pub(crate) struct Embedded {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
@@ -142,13 +142,13 @@ impl Operation for Embedded {
         let stretched = |axis: &usize| layout.strides()[*axis] == 0 && layout.shape()[*axis] > 1;
         let axes: SmallVec<[usize; 4]> = (0..layout.shape().rank()).filter(stretched).collect();
         if axes.is_empty() {
-            write(x, &part(&whole, layout))?;
+            write(x, &region_of(&whole, layout))?;
             return Ok(smallvec![whole]);
         }
-        // What a view repeats, its transpose sums.
+        // Elements that a view repeats are summed by its transpose.
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = ops::sum_to(&Tensor::from(x.clone()), single.shape())?;
-        write(sums.array(), &part(&whole, &single))?;
+        write(sums.array(), &region_of(&whole, &single))?;
         Ok(smallvec![whole])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
@@ -160,7 +160,7 @@ impl Operation for Embedded {
     }
 }
 
-/// A value of this shape with the source in a part of it; inputs are the value and the source.
+/// A value of this shape with a region overwritten by the source. The inputs are the value and the source.
 #[derive(Clone)]
 struct Overwrite {
     op: &'static str,
@@ -174,7 +174,7 @@ impl Operation for Overwrite {
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let out = inputs[0].copy()?;
-        write(inputs[1], &part(&out, &self.region))?;
+        write(inputs[1], &region_of(&out, &self.region))?;
         Ok(smallvec![out])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
@@ -184,8 +184,9 @@ impl Operation for Overwrite {
             && g.array().layout().is_contiguous()
             && g.is_unique()
         {
-            // No other handle sees the gradient: of a buffer that is filled step by step, only the step's part is touched.
-            let source = needed.contains(1).then(|| part(g.array(), &self.region).copy()).transpose()?;
+            // The gradient has no other owner and is updated in place: a buffer that is filled step by step then costs
+            // only its region per step.
+            let source = needed.contains(1).then(|| region_of(g.array(), &self.region).copy()).transpose()?;
             if needed.contains(0) {
                 clear(g.array(), &self.region)?;
             }
@@ -205,8 +206,8 @@ impl Operation for Overwrite {
     }
 }
 
-/// A value of this shape with the source at positions in row-major order, which were saved; of several for one position
-/// the last stays. Inputs are the value, the source and the positions.
+/// A value of this shape with the source written at saved row-major positions; of equal positions the last is stored.
+/// The inputs are the value, the source and the positions.
 struct OverwriteAt {
     op: &'static str,
     shape: Shape,
@@ -226,7 +227,7 @@ impl crate::autograd::Derivative for OverwriteAt {
             gradients[0] = Some(ops::reshape_to(&ops::scatter(&g, &positions, &zeros, 0)?, &self.shape)?);
         }
         if needed.contains(1) {
-            // Of several sources for one position only the last has a gradient: it finds its own number again.
+            // If positions are equal, only the last source has a gradient. Scattering their numbers finds it.
             let numbers = Tensor::arange(0, positions.size() as i64, 1);
             let last = ops::scatter(&ops::zeros(g.shape(), DType::I64)?, &positions, &numbers, 0)?;
             let stayed = ops::eq(&ops::take_along_axis(&last, &positions, 0)?, &numbers)?;

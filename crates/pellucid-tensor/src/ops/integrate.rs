@@ -6,12 +6,12 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Scalar};
 
-/// How far apart samples lie.
+/// The spacing of samples.
 #[derive(Clone, Copy, Debug)]
 pub enum Spacing<'a> {
-    /// So far, everywhere.
+    /// A constant distance.
     Step(f64),
-    /// At these points: a vector as long as the axis, or a tensor that broadcasts to the samples.
+    /// Sample points: a vector as long as the axis, or a tensor that broadcasts to the samples.
     Points(&'a Tensor),
 }
 
@@ -23,8 +23,8 @@ impl<'a> Spacing<'a> {
         }
     }
 
-    /// The same with these points, if it has points.
-    pub(super) fn at<'b>(self, points: Option<&'b Tensor>) -> Spacing<'b>
+    /// Replaces the points, if the spacing has points.
+    pub(super) fn with_points<'b>(self, points: Option<&'b Tensor>) -> Spacing<'b>
     where
         'a: 'b,
     {
@@ -32,35 +32,35 @@ impl<'a> Spacing<'a> {
     }
 }
 
-/// ∫ y dx along an axis, Σ (xᵢ₊₁ − xᵢ)·(yᵢ + yᵢ₊₁)/2.
+/// Computes the integral ∫ y dx along an axis by the trapezoidal rule, Σ (xᵢ₊₁ − xᵢ)·(yᵢ + yᵢ₊₁)/2.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for points that do not fit the samples.
 #[tensor_method]
 pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
-    in_single!("trapezoid", [y; points] => trapezoid(y, spacing.at(points), axis));
-    ops::sum(&areas("trapezoid", y, spacing, axis)?, last(y, axis)?)
+    in_single!("trapezoid", [y; points] => trapezoid(y, spacing.with_points(points), axis));
+    ops::sum(&trapezoid_areas("trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
 }
 
-/// The integral up to every sample but the first, by [`trapezoid`].
+/// Computes the running integral along an axis, up to every sample but the first (see [`trapezoid`]).
 ///
 /// # Errors
 /// Those of [`trapezoid`].
 #[tensor_method]
 pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
-    in_single!("cumulative_trapezoid", [y; points] => cumulative_trapezoid(y, spacing.at(points), axis));
-    ops::cumsum(&areas("cumulative_trapezoid", y, spacing, axis)?, last(y, axis)?)
+    in_single!("cumulative_trapezoid", [y; points] => cumulative_trapezoid(y, spacing.with_points(points), axis));
+    ops::cumsum(&trapezoid_areas("cumulative_trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
 }
 
-/// The axis, counted from the end: points may have more axes in front than the samples.
-fn last(y: &Tensor, axis: isize) -> Result<isize> {
+/// Returns the axis counted from the end, since points may have more leading axes than the samples.
+fn axis_from_end(y: &Tensor, axis: isize) -> Result<isize> {
     Ok(y.shape().axis("trapezoid", axis)? as isize - y.rank() as isize)
 }
 
-/// The area between neighbouring samples.
-fn areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+/// Computes the areas between neighbouring samples.
+fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let at = y.shape().axis(op, axis)?;
     let len = y.shape()[at];
     let neighbours = |x: &Tensor, axis: isize| {
@@ -77,10 +77,10 @@ fn areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Res
         }
         Spacing::Points(points) => points.clone(),
     };
-    let from_end = last(y, axis)?;
+    let from_end = axis_from_end(y, axis)?;
     let along = points.shape().axis(op, from_end).ok().filter(|&k| points.shape()[k] == len);
     if along.is_none() || points.shape().broadcast(y.shape()).is_none() {
-        let help = format!("points are a vector of {len}, or broadcast to the samples");
+        let help = format!("points must be a vector of length {len}, or broadcast to the samples");
         return Err(Error::shapes(op, [y.shape(), points.shape()], help));
     }
     let (low, high) = neighbours(&points, from_end)?;

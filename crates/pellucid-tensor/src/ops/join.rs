@@ -45,11 +45,11 @@ impl Operation for Concatenate {
     }
 }
 
-/// The tensors one after the other along an existing axis. They agree in rank and in all other axes
-/// (nothing broadcasts); dtypes are promoted.
+/// Concatenates tensors along an existing axis. Ranks and all other axes must be equal (no broadcasting); dtypes are
+/// promoted.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for no tensor, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
+/// [`Error::InvalidArgument`] for an empty list, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
 #[operation]
 pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let Some(first) = tensors.first() else {
@@ -59,7 +59,7 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let fits =
         |t: &&&Tensor| t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k]);
     if !tensors.iter().all(|t| fits(&t)) {
-        let help = format!("all axes but {axis} must agree");
+        let help = format!("all axes except {axis} must have equal lengths");
         return Err(Error::shapes("concatenate", tensors.iter().map(|t| t.shape()), help));
     }
     let dtype = tensors.iter().map(|t| t.dtype()).fold(first.dtype(), DType::promote);
@@ -68,10 +68,10 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     apply_one(Concatenate { axis, lengths }, &cast.iter().collect::<SmallVec<[&Tensor; 4]>>())
 }
 
-/// The tensors, of one shape, side by side along a new axis.
+/// Stacks tensors of equal shapes along a new axis.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for no tensor, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
+/// [`Error::InvalidArgument`] for an empty list, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
 #[operation]
 pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     if tensors.windows(2).any(|w| w[0].shape() != w[1].shape()) {
@@ -86,10 +86,10 @@ pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     concatenate(&columns.iter().collect::<Vec<_>>(), axis)
 }
 
-/// The tensors with at least `rank` axes.
+/// Reshapes the tensors to at least `rank` axes.
 fn raised(tensors: &[&Tensor], rank: usize) -> Result<SmallVec<[Tensor; 4]>> {
     let raise = |t: &&Tensor| match (t.rank(), rank) {
-        // A vector is a row of a matrix, and a matrix a layer of a block.
+        // A vector becomes a row of a matrix, and a matrix a slice of a stack along the last axis.
         (0 | 1, 3) => ops::reshape(t, [1, t.size(), 1]),
         (2, 3) => ops::unsqueeze(t, 2),
         (0 | 1, 2) => ops::reshape(t, [1, t.size()]),
@@ -103,7 +103,7 @@ fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> 
     concatenate(&raised(tensors, rank)?.iter().collect::<SmallVec<[&Tensor; 4]>>(), axis)
 }
 
-/// Side by side: along the second axis, vectors and numbers along the first.
+/// Concatenates tensors horizontally: along the second axis, or along the first for vectors and 0-d tensors.
 ///
 /// # Errors
 /// Those of [`concatenate`].
@@ -113,7 +113,7 @@ pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
     join_raised(tensors, 1, axis)
 }
 
-/// One below the other: along the first axis, where a vector is a row.
+/// Stacks tensors vertically, along the first axis. Vectors become rows.
 ///
 /// # Errors
 /// Those of [`concatenate`].
@@ -122,7 +122,7 @@ pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
     join_raised(tensors, 2, 0)
 }
 
-/// One behind the other: along the third axis, where a matrix is one layer.
+/// Stacks tensors in depth, along the third axis. A matrix gets a third axis of length 1.
 ///
 /// # Errors
 /// Those of [`concatenate`].

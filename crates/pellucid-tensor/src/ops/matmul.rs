@@ -1,4 +1,4 @@
-//! Matrix products, for every pair of ranks.
+//! Matrix products for operands of all ranks.
 
 use super::{reshape_to, sum_to, transpose};
 use crate::array::Array;
@@ -16,17 +16,16 @@ use smallvec::{SmallVec, smallvec};
 
 /// C = A·B over the last two axes, or A·B + b; the axes before them broadcast.
 ///
-/// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over the batch axes that were stretched. The gradient of an
-/// operand that is a transposed view is computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ, so that it lies in
-/// memory as the operand does: a weight's gradient is dense where the weight is. The graph is the same
-/// either way, and with it the order in which gradients of gradients are added.
-struct Product {
+/// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over broadcast batch axes. The gradient of an operand that is a transposed view is
+/// computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ, so that it has the memory order of the operand: the gradient of a dense
+/// weight is dense. The graph does not depend on this, nor does the order in which higher-order gradients are summed.
+struct MatrixProduct {
     transposed: [bool; 2],
-    /// The result is to lie column by column: it is the view (Bᵀ·Aᵀ)ᵀ.
+    /// Stores the result in column-major order, as the view (Bᵀ·Aᵀ)ᵀ.
     columns: bool,
 }
 
-impl Operation for Product {
+impl Operation for MatrixProduct {
     fn name(&self) -> &'static str {
         "matmul"
     }
@@ -58,7 +57,7 @@ impl Operation for Product {
         }
         if needed.contains(1) {
             let a = saved.input(0)?;
-            // A matrix shared by the whole batch: one product sums over it.
+            // If the batch shares the matrix, one product sums over the batch.
             let (a, g) = folded(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
             let whole = product(&flip(&a)?, &g, None, self.transposed[1])?;
             gradients[1] = Some(sum_to(&whole, &saved.input_shape(1))?);
@@ -67,7 +66,7 @@ impl Operation for Product {
     }
 }
 
-/// The kernel, into a new array; it adds the bias to what it has multiplied, block by block.
+/// Submits the kernel into a new array. Its epilogue adds the bias block by block.
 fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result<Array> {
     let added = formula!(|product, bias| product + bias);
     let epilogue = bias.map(|bias| added.uniform_program(bias.dtype()).cloned()).transpose()?;
@@ -79,7 +78,7 @@ fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result
     Ok(out)
 }
 
-/// A view with the last two axes exchanged.
+/// Returns a view with the last two axes swapped.
 fn flipped(x: &Array) -> Array {
     let mut order: SmallVec<[usize; 6]> = (0..x.shape().rank()).collect();
     let last = order.len() - 1;
@@ -93,10 +92,10 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, columns: bool) -> Resu
         !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
     };
     let inputs: SmallVec<[&Tensor; 3]> = [a, b].into_iter().chain(bias).collect();
-    apply_one(Product { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
+    apply_one(MatrixProduct { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
 }
 
-/// A and g with their batch axes folded into the rows, if B (of rank 2) is shared by the batch.
+/// Folds the batch axes of A and g into their rows, if B has rank 2 and is shared by the batch.
 fn folded(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)>> {
     let rows = |t: &Tensor| t.shape()[..t.rank() - 1].iter().product::<usize>();
     if rank != 2 || a.rank() == 2 || rows(a) != rows(g) {
@@ -106,19 +105,20 @@ fn folded(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)
     Ok(Some((flat(a)?, flat(g)?)))
 }
 
-/// The matrix product, as NumPy's `@`: the last two axes are matrices, the axes before them
-/// broadcast; a 1-D first operand is a row, a 1-D second one a column, and that axis disappears.
-/// Dtypes are promoted; truth values are refused.
+/// Computes the matrix product, as NumPy's `@`.
+///
+/// The last two axes are matrices, and the axes before them broadcast. A 1-D first operand is a row, a 1-D second one a
+/// column; the result does not have this axis. Dtypes are promoted; booleans are an error.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] where inner lengths differ, for 0-d operands, and where batch axes do
-/// not broadcast; [`Error::DTypeMismatch`] for bool.
+/// [`Error::ShapeMismatch`] if the inner lengths differ, for 0-d operands, and if batch axes do not broadcast;
+/// [`Error::DTypeMismatch`] for bool.
 #[tensor_method]
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     matmul_with(a, b, None)
 }
 
-/// A·B + b; the sum is a part of the product where b is a row of it.
+/// Computes A·B + b. A bias that is a vector over the columns is added in the kernel's epilogue.
 fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let mismatch = |help: &str| Error::shapes("matmul", [a.shape(), b.shape()], help);
     if a.rank() == 0 || b.rank() == 0 {
@@ -131,7 +131,7 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
     }
     let dtype = a.dtype().promote(b.dtype());
     if dtype == DType::Bool {
-        return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "takes numbers; use to_dtype()"));
+        return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "booleans have no matrix product; use to_dtype()"));
     }
     let dtype = autocast::wanted_dtype("matmul", &[a, b]).unwrap_or(dtype);
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
@@ -143,8 +143,8 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
         }
         other => (None, other),
     };
-    // A batch of rows times one matrix is one product of more rows: in any layout, since a product of
-    // one row may add in another order than one of many.
+    // A batch of rows times one matrix is computed as one product with more rows, for every layout: products with
+    // different numbers of rows may sum in different orders.
     let joined = (x.rank() > 2 && y.rank() == 2).then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
     let product = match joined {
         Some(rows) => {
@@ -162,10 +162,10 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
     }
 }
 
-/// The inner product Σ aᵢ·bᵢ of two vectors, a 0-d tensor.
+/// Computes the inner product Σ aᵢ·bᵢ of two vectors, a 0-d tensor.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if one is not 1-D, or the lengths differ.
+/// [`Error::ShapeMismatch`] unless both are 1-D and equally long.
 #[tensor_method]
 pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() != 1 || b.rank() != 1 {
@@ -175,10 +175,10 @@ pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     matmul(a, b)
 }
 
-/// The outer product aᵢ·bⱼ of two vectors, `[n, m]`.
+/// Computes the outer product aᵢ·bⱼ of two vectors, `[n, m]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if one is not 1-D.
+/// [`Error::ShapeMismatch`] unless both are 1-D.
 #[tensor_method]
 pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() != 1 || b.rank() != 1 {
@@ -187,10 +187,11 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     ops::mul(&ops::unsqueeze(a, 1)?, b)
 }
 
-/// y = x·Wᵀ + b, for x `[.., in]`, W `[out, in]`, b `[out]`; y is `[.., out]`. With one output, W `[in]`, y is `[..]`.
+/// Computes y = x·Wᵀ + b, for x `[.., in]`, W `[out, in]`, b `[out]`; y is `[.., out]`. For W `[in]`, y is `[..]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless the last axes of x and the weight are equally long; those of [`matmul`] and of the addition.
+/// [`Error::ShapeMismatch`] unless the last axes of x and W have equal lengths; those of [`matmul`] and of the
+/// addition.
 #[tensor_method]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     if let Some(dtype) = autocast::wanted_dtype("linear", &[x, weight]) {
@@ -200,7 +201,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     let mismatch = |help: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], help));
     match (x.shape().last(), weight.shape().last()) {
         (Some(given), Some(wanted)) if given != wanted => {
-            mismatch(&format!("the last axis of the input has {given} numbers, the weight [out, in] takes {wanted}"))
+            mismatch(&format!("the last axis of the input has length {given}, but the weight [out, in] needs {wanted}"))
         }
         _ if weight.rank() == 1 => {
             if bias.is_some() {
@@ -213,10 +214,10 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     }
 }
 
-/// The sum of a matrix's main diagonal.
+/// Computes the sum of the main diagonal of a matrix.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if x is no matrix.
+/// [`Error::ShapeMismatch`] unless x is a matrix.
 #[tensor_method]
 pub fn trace(x: &Tensor) -> Result<Tensor> {
     if x.rank() != 2 {
@@ -225,18 +226,18 @@ pub fn trace(x: &Tensor) -> Result<Tensor> {
     ops::sum(&ops::diagonal(x, 0, 0, 1)?, ..)
 }
 
-/// The vector product a × b along an axis of length 3 of both, with broadcasting; the axis counts in the result.
+/// Computes the cross product a × b along an axis of length 3, with broadcasting. The axis is one of the result.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the axis is not 3 long in both.
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] unless the axis has length 3 in both.
 #[tensor_method]
 pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let mismatch = |help: &str| Error::shapes("cross", [a.shape(), b.shape()], help);
-    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("they must broadcast"))?;
+    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("the shapes must broadcast"))?;
     let at = shape.axis("cross", axis)? as isize - shape.rank() as isize;
     let fits = |t: &Tensor| t.rank() as isize + at >= 0 && t.shape()[(t.rank() as isize + at) as usize] == 3;
     if !fits(a) || !fits(b) {
-        return Err(mismatch("the axis must have length 3 in both"));
+        return Err(mismatch("the axis must have length 3 in both operands"));
     }
     in_single!("cross", [a, b] => cross(a, b, axis));
     // (a × b)ᵢ = aᵢ₊₁·bᵢ₊₂ − aᵢ₊₂·bᵢ₊₁, indices modulo 3.

@@ -1,7 +1,7 @@
-//! Every operation: its value, its gradient, its mathematics and its errors, in one place.
+//! Operations on tensors. One file holds the forward pass, the gradient and the error checks of an operation.
 //!
-//! The functions return typed errors and are for servers, importers and bindings; the methods of
-//! [`Tensor`] of the same names are their faces, and panic with the same error.
+//! The functions return typed errors and suit servers, importers and bindings. [`Tensor`] has methods of the same
+//! names, which panic with the same error.
 
 mod attention;
 mod axes;
@@ -136,7 +136,7 @@ pub(crate) use copy::identity;
 pub(crate) use create::{from_host, indices, written_scalar};
 pub(crate) use gather::{gather_axes, positions};
 pub(crate) use in_place::{Embedded, Strided, put_axes, put_view, writable};
-pub(crate) use reduce::{stretched, sum_to};
+pub(crate) use reduce::{broadcast_axes, sum_to};
 pub(crate) use view::{Cuts, cuts, reshape_to};
 
 use crate::autograd::{Grad, collect_gradients, enable_grad, is_grad_enabled};
@@ -144,8 +144,9 @@ use crate::tensor::Tensor;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Result, Scalar};
 
-/// Applies a user's own formula to tensors that broadcast, in one kernel; as fast as a built-in
-/// operation, and differentiable to any order. Returns every output.
+/// Applies a user-defined elementwise formula to tensors that broadcast, in one kernel. Returns every output.
+///
+/// The formula is as fast as a built-in operation, and differentiable to any order.
 ///
 /// ```
 /// use pellucid_tensor::{formula, ops, Tensor};
@@ -157,8 +158,8 @@ use pellucid_ir::{Result, Scalar};
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for another number of inputs or
-/// parameters, or a formula with row reductions (see [`map_rows`]);
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the number of inputs or parameters is wrong, or the
+/// formula has row reductions (see [`map_rows`]);
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch),
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 pub fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<Vec<Tensor>> {
@@ -166,7 +167,7 @@ pub fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<V
     Ok(formula::map_all(formula, inputs, params)?.into_vec())
 }
 
-/// Applies a user's own formula with row reductions; a row runs over `axes` of the common shape.
+/// Applies a user-defined formula with row reductions. A row extends over `axes` of the broadcast shape.
 ///
 /// ```
 /// use pellucid_tensor::{formula, ops, Tensor};
@@ -188,9 +189,9 @@ pub fn map_rows(
     formula::rows_all(formula, inputs, params, axes.into())
 }
 
-/// Gradients by the definition: differentiates the composite `definition` of an operation at its saved
-/// inputs. It is the derivative, of every order, of an operation whose kernel has none of its own. An output that depends on
-/// none of the inputs adds nothing.
+/// Computes gradients by differentiating `definition`, a composite of operations, at the saved inputs of an operation.
+/// This gives derivatives of every order to an operation whose kernel has no gradient kernel. An output that depends on
+/// no input adds nothing.
 pub(crate) fn via_definition(
     inputs: &[&Tensor],
     gradients: &[&Tensor],

@@ -1,4 +1,4 @@
-//! Padding: more indices at the ends of axes, or fewer.
+//! Padding and cropping at the ends of axes.
 
 use super::view::{Cuts, cuts, embed};
 use crate::array::host_values;
@@ -7,8 +7,8 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Scalar};
 
-/// How much is added before and after: the same everywhere, one pair for all axes, or one pair an axis, the first axis
-/// first. A negative number takes away.
+/// The padding before and after each axis: one number for all ends, one pair for all axes, or one pair per axis,
+/// starting with the first. A negative number crops.
 ///
 /// ```
 /// use pellucid_tensor::{Tensor, ops::{PadMode, PadWidth}};
@@ -18,18 +18,18 @@ use pellucid_ir::{Error, Result, Scalar};
 /// assert_eq!(x.pad([(0, 0), (2, -1)], PadMode::Replicate).to_vec::<f64>(), [1.0, 1.0, 1.0]);
 /// ```
 ///
-/// A flat list of numbers is not taken: is it axis by axis, or before and after, and from which end?
+/// A flat list of numbers is rejected: it could mean one number per axis, or a pair, in either order of the axes.
 ///
 /// ```compile_fail
 /// pellucid_tensor::ops::PadWidth::from([1, 2]);
 /// ```
 #[derive(Clone, Debug)]
 pub enum PadWidth {
-    /// So many at every end.
+    /// The same number at every end.
     Same(isize),
-    /// Before and after, on every axis.
+    /// Numbers before and after, for all axes.
     Both(isize, isize),
-    /// Before and after each axis.
+    /// Numbers before and after, for each axis.
     Each(Vec<(isize, isize)>),
 }
 
@@ -63,24 +63,24 @@ impl<const N: usize> From<[(isize, isize); N]> for PadWidth {
     }
 }
 
-/// What is put into new places.
+/// The values of padding elements.
 #[derive(Clone, Copy, Debug)]
 pub enum PadMode {
-    /// This number.
+    /// A constant.
     Constant(Scalar),
-    /// The elements beyond the edge mirrored at it, without the edge itself: c b | a b c | b a.
+    /// The elements mirrored at the edge, without the edge itself: c b | a b c | b a.
     Reflect,
     /// The edge: a a | a b c | c c.
     Replicate,
-    /// The other end of what is kept: b c | a b c | a b.
+    /// Periodic continuation of the cropped tensor: b c | a b c | a b.
     Circular,
 }
 
-/// With more indices at the ends of axes (a negative width takes away), filled as the mode says.
+/// Pads x at the ends of its axes, with values that the mode determines. Negative widths crop.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if there is not one pair an axis, if more is taken away than there is, or if an axis is too
-/// short for what the mode takes from it: `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
+/// [`Error::InvalidArgument`] unless there is one pair per axis; if more is cropped than there is; or if an axis is too
+/// short for the mode: `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
 #[tensor_method]
 pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tensor> {
     let pairs = match width.into() {
@@ -89,26 +89,29 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
         PadWidth::Each(pairs) => pairs,
     };
     if pairs.len() != x.rank() {
-        let reason = format!("takes one (before, after) an axis of {}, got {pairs:?}", x.shape());
+        let reason = format!("needs one (before, after) pair per axis of {}, got {pairs:?}", x.shape());
         return Err(Error::invalid("pad", reason));
     }
     for (axis, &(before, after)) in pairs.iter().enumerate() {
         let (len, far) = (x.shape()[axis] as i128, 1 << 60);
         let (before, after) = (before as i128, after as i128);
-        // Of a replicated axis everything may go: its edges stay known.
+        // A replicated axis may be cropped completely: its edges are still known.
         let kept = if matches!(mode, PadMode::Replicate) { 0 } else { len + before.min(0) + after.min(0) };
         if kept < 0 || len + before + after < 0 || before.abs().max(after.abs()) > far {
-            return Err(Error::invalid("pad", format!("({before}, {after}) cannot be added to axis {axis} of {len}")));
+            return Err(Error::invalid(
+                "pad",
+                format!("axis {axis} of length {len} cannot be padded by ({before}, {after})"),
+            ));
         }
     }
     match mode {
-        PadMode::Constant(value) => constant(x, &pairs, value),
-        _ => picked(x, &pairs, mode),
+        PadMode::Constant(value) => pad_constant(x, &pairs, value),
+        _ => pad_by_index(x, &pairs, mode),
     }
 }
 
-/// What is taken away goes, and a number comes to the rest.
-fn constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tensor> {
+/// Crops x, then pads it with a constant.
+fn pad_constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tensor> {
     if x.dtype().is_int() {
         ops::written_scalar("pad", value, x.dtype())?;
     }
@@ -129,12 +132,12 @@ fn constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tenso
     embed(&x, shape, place, value)
 }
 
-/// Every index of the result is one of x's, those before its start and beyond its end by the mode.
-fn picked(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
+/// Pads by selecting an element of x for every index of the result.
+fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
     let mut padded = x.clone();
     for (axis, &(before, after)) in pairs.iter().enumerate().filter(|(_, pair)| **pair != (0, 0)) {
         let len = x.shape()[axis];
-        // What is taken away does not come back around.
+        // Circular padding repeats the cropped axis only.
         let (first, kept) = (before.min(0).abs(), len as isize + before.min(0) + after.min(0));
         let most = match mode {
             PadMode::Reflect => len.saturating_sub(1),
@@ -143,7 +146,8 @@ fn picked(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor>
             _ => usize::MAX,
         };
         if before.max(after).max(0) as usize > most {
-            let reason = format!("axis {axis} of {len} is too short for {mode:?} padding of ({before}, {after})");
+            let reason =
+                format!("axis {axis} of length {len} is too short for {mode:?} padding of ({before}, {after})");
             return Err(Error::invalid("pad", reason));
         }
         let last = len as isize - 1;

@@ -8,8 +8,8 @@ use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
 
-/// P₀ = 1, P₁ = a·x + b, and from there P_k of x, P_{k−1} and P_{k−2}.
-struct Family {
+/// A family of polynomials: P₀ = 1, P₁ = a·x + b, and a recurrence for P_k from x, P_{k−1} and P_{k−2}.
+struct PolynomialFamily {
     name: &'static str,
     slope: f64,
     offset: f64,
@@ -17,14 +17,15 @@ struct Family {
     step: [f64; 7],
 }
 
-/// The highest order: every one below is computed on the way.
+/// The highest order. The recurrence computes all lower orders too, which limits it.
 const MOST: i64 = 10_000;
 
-/// P_n at every x; both broadcast. Orders are whole numbers (floats are truncated); the polynomial of a negative one is 0.
+/// Computes P_n(x); both broadcast. Orders are integers (floats are truncated); the polynomial of a negative order is
+/// 0.
 #[track_caller]
-fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
+fn evaluate(family: &PolynomialFamily, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     static STEP: OnceLock<Formula> = OnceLock::new();
-    let &Family { name, slope, offset, step: [a, b, c, d, e, f, h] } = family;
+    let &PolynomialFamily { name, slope, offset, step: [a, b, c, d, e, f, h] } = family;
     if !x.dtype().is_float() {
         return Err(Error::dtypes(name, [x.dtype()], "takes floats; use to_dtype()"));
     }
@@ -35,7 +36,7 @@ fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     let orders = ops::to_dtype(&n.detach(), DType::I64)?;
     let most = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
     if most > MOST {
-        return Err(Error::invalid(name, format!("orders are at most {MOST}, got {most}")));
+        return Err(Error::invalid(name, format!("orders must be at most {MOST}, got {most}")));
     }
     let formula = STEP.get_or_init(|| {
         formula! { recurrence(x, p, q; slope, offset, back) = (slope * x + offset) * p + back * q; }.eternal()
@@ -54,158 +55,211 @@ fn evaluate(family: &Family, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     Ok(y)
 }
 
-/// T_n(x), the Chebyshev polynomial of the first kind: T_n(cos θ) = cos nθ. Points and whole orders broadcast.
+/// Computes T_n(x), the Chebyshev polynomial of the first kind: T_n(cos θ) = cos nθ. x and the integer orders n
+/// broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "chebyshev_t", slope: 1.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "chebyshev_t", slope: 1.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
+        x,
+        n,
+    )
 }
 
-/// U_n(x), the Chebyshev polynomial of the second kind: U_n(cos θ) = sin (n + 1)θ / sin θ. Points and whole orders broadcast.
+/// Computes U_n(x), the Chebyshev polynomial of the second kind: U_n(cos θ) = sin (n + 1)θ / sin θ. x and the integer
+/// orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "chebyshev_u", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "chebyshev_u", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
+        x,
+        n,
+    )
 }
 
-/// V_n(x), the Chebyshev polynomial of the third kind: V_n(cos θ) = cos (n + ½)θ / cos ½θ. Points and whole orders broadcast.
+/// Computes V_n(x), the Chebyshev polynomial of the third kind: V_n(cos θ) = cos (n + ½)θ / cos ½θ. x and the integer
+/// orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "chebyshev_v", slope: 2.0, offset: -1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily { name: "chebyshev_v", slope: 2.0, offset: -1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
         x,
         n,
     )
 }
 
-/// W_n(x), the Chebyshev polynomial of the fourth kind: W_n(cos θ) = sin (n + ½)θ / sin ½θ. Points and whole orders broadcast.
+/// Computes W_n(x), the Chebyshev polynomial of the fourth kind: W_n(cos θ) = sin (n + ½)θ / sin ½θ. x and the integer
+/// orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "chebyshev_w", slope: 2.0, offset: 1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "chebyshev_w", slope: 2.0, offset: 1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
+        x,
+        n,
+    )
 }
 
-/// T_n(2x − 1), the Chebyshev polynomial of the first kind on [0, 1]. Points and whole orders broadcast.
+/// Computes T_n(2x − 1), the Chebyshev polynomial of the first kind on [0, 1]. x and the integer orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn shifted_chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "shifted_chebyshev_t", slope: 2.0, offset: -1.0, step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily {
+            name: "shifted_chebyshev_t",
+            slope: 2.0,
+            offset: -1.0,
+            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
+        },
         x,
         n,
     )
 }
 
-/// U_n(2x − 1), the Chebyshev polynomial of the second kind on [0, 1]. Points and whole orders broadcast.
+/// Computes U_n(2x − 1), the Chebyshev polynomial of the second kind on [0, 1]. x and the integer orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn shifted_chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "shifted_chebyshev_u", slope: 4.0, offset: -2.0, step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily {
+            name: "shifted_chebyshev_u",
+            slope: 4.0,
+            offset: -2.0,
+            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
+        },
         x,
         n,
     )
 }
 
-/// V_n(2x − 1), the Chebyshev polynomial of the third kind on [0, 1]. Points and whole orders broadcast.
+/// Computes V_n(2x − 1), the Chebyshev polynomial of the third kind on [0, 1]. x and the integer orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn shifted_chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "shifted_chebyshev_v", slope: 4.0, offset: -3.0, step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily {
+            name: "shifted_chebyshev_v",
+            slope: 4.0,
+            offset: -3.0,
+            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
+        },
         x,
         n,
     )
 }
 
-/// W_n(2x − 1), the Chebyshev polynomial of the fourth kind on [0, 1]. Points and whole orders broadcast.
+/// Computes W_n(2x − 1), the Chebyshev polynomial of the fourth kind on [0, 1]. x and the integer orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn shifted_chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "shifted_chebyshev_w", slope: 4.0, offset: -1.0, step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0] },
+        &PolynomialFamily {
+            name: "shifted_chebyshev_w",
+            slope: 4.0,
+            offset: -1.0,
+            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
+        },
         x,
         n,
     )
 }
 
-/// H_n(x), the physicists' Hermite polynomial, orthogonal by e^(−x²). Points and whole orders broadcast.
+/// Computes H_n(x), the physicists' Hermite polynomial, with weight e^(−x²). x and the integer orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn hermite_h(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "hermite_h", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "hermite_h", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0] },
+        x,
+        n,
+    )
 }
 
-/// He_n(x), the probabilists' Hermite polynomial, orthogonal by e^(−x²/2). Points and whole orders broadcast.
+/// Computes He_n(x), the probabilists' Hermite polynomial, with weight e^(−x²/2). x and the integer orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn hermite_he(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "hermite_he", slope: 1.0, offset: 0.0, step: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "hermite_he", slope: 1.0, offset: 0.0, step: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0] },
+        x,
+        n,
+    )
 }
 
-/// L_n(x), the Laguerre polynomial, orthogonal by e^(−x) on x ≥ 0. Points and whole orders broadcast.
+/// Computes L_n(x), the Laguerre polynomial, with weight e^(−x) on x ≥ 0. x and the integer orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn laguerre_l(x: &Tensor, n: &Tensor) -> Result<Tensor> {
     evaluate(
-        &Family { name: "laguerre_l", slope: -1.0, offset: 1.0, step: [0.0, -1.0, 2.0, -1.0, -1.0, 1.0, 0.0] },
+        &PolynomialFamily {
+            name: "laguerre_l",
+            slope: -1.0,
+            offset: 1.0,
+            step: [0.0, -1.0, 2.0, -1.0, -1.0, 1.0, 0.0],
+        },
         x,
         n,
     )
 }
 
-/// P_n(x), the Legendre polynomial, orthogonal on [−1, 1]. Points and whole orders broadcast.
+/// Computes P_n(x), the Legendre polynomial, orthogonal on [−1, 1]. x and the integer orders n broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above 10,000;
-/// [`Error::ReadInCapture`], since the orders are read.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
+/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
 #[tensor_method]
 #[track_caller]
 pub fn legendre_p(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(&Family { name: "legendre_p", slope: 1.0, offset: 0.0, step: [2.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0] }, x, n)
+    evaluate(
+        &PolynomialFamily { name: "legendre_p", slope: 1.0, offset: 0.0, step: [2.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0] },
+        x,
+        n,
+    )
 }

@@ -1,10 +1,10 @@
-//! Half precision: an operation that needs several kernels computes in `f32` and rounds its result once.
+//! Half precision (`f16`, `bf16`): an operation of several kernels computes in `f32` and rounds its result once.
 //!
-//! A kernel already accumulates in `f32` and rounds what it stores. Between the kernels of one operation nothing may be
-//! rounded either: the squares of a norm overflow `f16` where the norm does not, and a count above 256 is no `bf16`.
-//! [`in_single!`] widens the operands, runs the operation on them, and rounds the result; [`single`] and [`rounded`] do
-//! the same where the first kernel reads half-precision operands as `f32` without a copy. Gradients follow: a cast is
-//! the last step of every gradient, so that each is rounded once too.
+//! A kernel accumulates in `f32` and rounds what it stores. Intermediate results between the kernels of one operation
+//! must not be rounded: the squares of a norm overflow `f16` where the norm does not, and `bf16` cannot represent all
+//! counts above 256. [`in_single!`] widens the operands, runs the operation on them, and rounds the result. [`single`]
+//! and [`rounded`] do the same where the first kernel reads half-precision operands as `f32` without a copy. Each
+//! gradient is rounded once too, since its last step is a cast.
 
 use crate::autocast::{self, Autocast, Policy};
 use crate::autograd::{Gradients, Saved};
@@ -17,14 +17,14 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// How the result of widened operands is rounded. Autocast is off as long as this exists.
+/// The dtype to which the result of widened operands is rounded. Autocast is off while this exists.
 pub(crate) struct Rounding {
     result: Option<DType>,
     _off: Autocast,
 }
 
 impl Rounding {
-    /// The result in the dtype that the operands have together.
+    /// Rounds the result to the promoted dtype of the operands.
     pub(crate) fn round(&self, y: Tensor) -> Result<Tensor> {
         match self.result {
             Some(dtype) if y.dtype().is_float() => ops::to_dtype(&y, dtype),
@@ -33,11 +33,11 @@ impl Rounding {
     }
 }
 
-/// How the result is rounded, the widened operands, and the widened optional operands.
+/// The rounding of the result, the widened operands, and the widened optional operands.
 pub(crate) type Widened<const N: usize, const M: usize> = (Rounding, [Tensor; N], [Option<Tensor>; M]);
 
-/// Casts `f16` and `bf16` operands to `f32`; `None` if there are none, or if autocast computes the operation in half
-/// precision on purpose. Under autocast, an operation of [`Policy::Single`] keeps its result in `f32`.
+/// Casts `f16` and `bf16` operands to `f32`. Returns `None` if there are none, or if the autocast policy of the
+/// operation is half precision. Under autocast, an operation of [`Policy::Single`] keeps its result in `f32`.
 #[inline]
 pub(crate) fn widened<const N: usize, const M: usize>(
     op: &str,
@@ -60,7 +60,7 @@ pub(crate) fn widened_all(op: &str, operands: &[&Tensor]) -> Result<Option<(Roun
     Ok(Some((rounding, operands.iter().map(|t| single_of(t)).collect::<Result<_>>()?)))
 }
 
-/// How a result of operands of these dtypes is rounded; `None` if it is computed in half precision on purpose.
+/// Returns the rounding of a result from operand dtypes; `None` if the autocast policy is half precision.
 fn rounding(op: &str, dtypes: impl Iterator<Item = DType>) -> Option<Rounding> {
     let policy = autocast::autocast_dtype().map(|_| autocast::policy(op));
     if policy == Some(Policy::Half) {
@@ -94,8 +94,8 @@ fn widen<const N: usize, const M: usize>(
     Ok(Some((rounding, wide, others)))
 }
 
-/// Returns from the function with `$call` on widened operands, rounded once, if an operand is of half precision.
-/// Operands are `&Tensor` variables, optional ones `Option<&Tensor>` variables; `$call` sees them under their names.
+/// Returns from the function with `$call` on widened operands, rounded once, if an operand has half precision.
+/// Operands are `&Tensor` variables, optional ones `Option<&Tensor>` variables. `$call` refers to them by their names.
 macro_rules! in_single {
     ($op:expr, [$($x:ident),+ $(; $($o:ident),+)?] => $call:expr) => {
         if let Some((rounding, [$($x),+], [$($($o),+)?])) =
@@ -110,15 +110,15 @@ macro_rules! in_single {
 
 pub(crate) use in_single;
 
-/// The dtype in which a kernel computes and stores numbers of these operands, if that is not their own: `f32` for half
-/// precision. The result of the operation is [`rounded`].
+/// Returns the dtype in which a kernel computes and stores results of these operands if it differs from theirs: `f32`
+/// for half precision. The result of the operation must be [`rounded`].
 #[inline]
 pub(crate) fn single(operands: &[&Tensor]) -> Option<DType> {
     operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d)).map(|_| DType::F32)
 }
 
-/// The `f32` result of an operation rounded to the dtype of half-precision operands; under autocast, the result of an
-/// operation of [`Policy::Single`] stays as it is.
+/// Rounds the `f32` result of an operation to the dtype of half-precision operands. Under autocast, the result of an
+/// operation of [`Policy::Single`] stays `f32`.
 #[inline]
 pub(crate) fn rounded(op: &str, operands: &[&Tensor], y: Tensor) -> Result<Tensor> {
     let result = operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d));
@@ -130,7 +130,7 @@ pub(crate) fn rounded(op: &str, operands: &[&Tensor], y: Tensor) -> Result<Tenso
     }
 }
 
-/// [`single`] for the operands of a gradient formula.
+/// Returns [`single`] for the operands of a gradient formula.
 pub(crate) fn single_for(reads: &[Read], saved: &Saved, grads: &Gradients) -> Result<Option<DType>> {
     for read in reads {
         let dtype = match *read {

@@ -1,6 +1,6 @@
-//! Order statistics: medians, quantiles, and the most frequent value.
+//! Order statistics: medians, quantiles, and modes.
 
-use super::axes::{Axes, Resolved, over};
+use super::axes::{Axes, ResolvedAxes, over};
 use super::reshape_to;
 use crate::device::Device;
 use crate::engine;
@@ -10,29 +10,29 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
-/// The rows of x in order, NaN last, where their elements came from, and how many are NaN, `[.., 1]`.
-struct Ranked {
-    axes: Resolved,
+/// The sorted rows of x with NaN last, the positions of their elements, and their NaN counts, `[.., 1]`.
+struct RankedRows {
+    axes: ResolvedAxes,
     len: usize,
     values: Tensor,
     positions: Tensor,
     nans: Tensor,
 }
 
-impl Ranked {
-    fn new(op: &'static str, x: &Tensor, axes: Axes) -> Result<Ranked> {
+impl RankedRows {
+    fn new(op: &'static str, x: &Tensor, axes: Axes) -> Result<RankedRows> {
         let axes = axes.resolve(op, x.shape())?;
         let rows = axes.behind(x)?;
         let len = axes.set.count(x.shape());
         if len == 0 && axes.shape(x.shape()).size() != 0 {
-            return Err(Error::invalid(op, format!("takes at least one element, got shape {}", x.shape())));
+            return Err(Error::invalid(op, format!("needs at least one element, got shape {}", x.shape())));
         }
         let (values, positions) = ops::sort(&rows, -1, false)?;
         let nans = ops::count_nonzero(&ops::isnan(&rows)?, over(-1).keepdims())?;
-        Ok(Ranked { axes, len, values, positions, nans })
+        Ok(RankedRows { axes, len, values, positions, nans })
     }
 
-    /// The elements of these ranks, `[.., 1]`, and their positions, under the shape of the reduction of x.
+    /// Returns the elements at ranks `[.., 1]`, and their positions, in the shape of the reduction of x.
     fn pick(&self, x: &Tensor, ranks: &Tensor) -> Result<(Tensor, Tensor)> {
         let shape = self.axes.shape(x.shape());
         let of = |rows: &Tensor| reshape_to(&ops::take_along_axis(rows, ranks, -1)?, &shape);
@@ -40,41 +40,44 @@ impl Ranked {
     }
 }
 
-/// The median over `axes` and its `i64` position, counted in row-major order over them: of an even number of elements the
-/// lower of the two in the middle. NaN if there is one. The gradient goes to that position.
+/// Returns the median over `axes` and its `i64` index, in row-major order over the axes.
+///
+/// For an even number of elements it is the lower of the two middle ones; NaN if one is NaN. The gradient goes to that
+/// index.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
 #[tensor_method]
 pub fn median(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = Ranked::new("median", x, axes.into())?;
+    let ranked = RankedRows::new("median", x, axes.into())?;
     let (middle, first_nan) = (ranked.len.saturating_sub(1) as i64 / 2, ops::sub(ranked.len as i64, &ranked.nans)?);
     ranked.pick(x, &ops::where_(&ops::gt(&ranked.nans, 0)?, &first_nan, middle)?)
 }
 
-/// The [`median`] of the elements that are not NaN; NaN where there is none.
+/// Returns the [`median`] of the elements that are not NaN; NaN if all are NaN.
 ///
 /// # Errors
 /// Those of [`median`].
 #[tensor_method]
 pub fn nanmedian(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = Ranked::new("nanmedian", x, axes.into())?;
+    let ranked = RankedRows::new("nanmedian", x, axes.into())?;
     let last = ops::sub(ranked.len as i64 - 1, &ranked.nans)?;
     ranked.pick(x, &ops::maximum(&ops::floor_div(&last, 2)?, 0)?)
 }
 
-/// The most frequent element over `axes`, the smallest of several, and the `i64` position of its last occurrence. No NaN is
-/// equal to another. The gradient goes to that position.
+/// Returns the most frequent element over `axes`, the smallest in a tie, and the `i64` index of its last occurrence.
+///
+/// NaN elements count as different from each other. The gradient goes to that index.
 ///
 /// # Errors
 /// Those of [`median`].
 #[tensor_method]
 pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = Ranked::new("mode", x, axes.into())?;
+    let ranked = RankedRows::new("mode", x, axes.into())?;
     let rest = ranked.len.saturating_sub(1);
     let (low, high) =
         (ops::narrow(&ranked.values, -1, 0, rest)?, ops::narrow(&ranked.values, -1, ranked.len - rest, rest)?);
-    // A run of equal elements starts where one differs from the one before; its length so far is the distance.
+    // A run of equal elements starts where an element differs from its predecessor; its length so far is the distance.
     let numbers = ops::indices(ranked.len)?;
     let starts = ops::where_(&ops::ne(&high, &low)?, &ops::narrow(&numbers, 0, ranked.len - rest, rest)?, 0)?;
     let first = ops::zeros(starts.shape().with_axis(starts.rank() - 1, ranked.len - rest), DType::I64)?;
@@ -83,29 +86,30 @@ pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     ranked.pick(x, &longest)
 }
 
-/// What a quantile is between two elements.
+/// The interpolation of a quantile between two neighbouring elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Interpolation {
-    /// On the straight line between them.
+    /// Linear interpolation.
     #[default]
     Linear,
-    /// The lower one.
+    /// The lower element.
     Lower,
-    /// The higher one.
+    /// The higher element.
     Higher,
-    /// Half the way.
+    /// Their mean.
     Midpoint,
-    /// The nearer one; in the middle that of even rank.
+    /// The nearer element; in a tie the one of even rank.
     Nearest,
 }
 
-/// The q-quantiles over `axes`: of n elements in order, what stands at rank q·(n − 1), counted from 0. For a vector of
-/// probabilities q their axis comes first in the result. NaN if there is one. Half precision is computed in `f32`, for
+/// Computes the q-quantiles over `axes`: the sorted elements at rank q·(n − 1), counted from 0; NaN if one is NaN.
+///
+/// For a vector of probabilities q, their axis comes first in the result. `f16` and `bf16` are computed in `f32`, with
 /// probabilities of x's dtype or `f32`.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of two or more
-/// axes; [`Error::InvalidArgument`] over zero elements, or for one outside [0, 1].
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of rank
+/// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1].
 #[tensor_method]
 pub fn quantile<'a>(
     x: &Tensor,
@@ -113,10 +117,10 @@ pub fn quantile<'a>(
     axes: impl Into<Axes>,
     interpolation: Interpolation,
 ) -> Result<Tensor> {
-    between("quantile", x, q.into(), axes.into(), interpolation, false)
+    quantiles("quantile", x, q.into(), axes.into(), interpolation, false)
 }
 
-/// The [`quantile`] of the elements that are not NaN; NaN where there is none.
+/// Computes the [`quantile`] of the elements that are not NaN; NaN if all are NaN.
 ///
 /// # Errors
 /// Those of [`quantile`].
@@ -127,19 +131,19 @@ pub fn nanquantile<'a>(
     axes: impl Into<Axes>,
     interpolation: Interpolation,
 ) -> Result<Tensor> {
-    between("nanquantile", x, q.into(), axes.into(), interpolation, true)
+    quantiles("nanquantile", x, q.into(), axes.into(), interpolation, true)
 }
 
-fn between(
+fn quantiles(
     op: &'static str,
     x: &Tensor,
     q: ops::Operand<'_>,
     axes: Axes,
     interpolation: Interpolation,
-    but_nan: bool,
+    ignore_nan: bool,
 ) -> Result<Tensor> {
     let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
-    // In half precision 0.999 would be 1.
+    // bf16 would round 0.999 to 1.
     let single = if is_half { DType::F32 } else { x.dtype() };
     let q = match q {
         ops::Operand::Borrowed(tensor) => tensor.clone(),
@@ -147,31 +151,31 @@ fn between(
         ops::Operand::Scalar(number) => ops::full((), number, single)?,
     };
     if !x.dtype().is_float() || (q.dtype() != x.dtype() && q.dtype() != single) {
-        let help = "takes floats, and probabilities of their dtype (of half precision, or f32)";
+        let help = "takes floats, and probabilities of the same dtype (for f16 and bf16 also f32)";
         return Err(Error::dtypes(op, [x.dtype(), q.dtype()], help));
     }
     if q.rank() > 1 {
-        return Err(Error::shapes(op, [q.shape()], "probabilities are a number or a vector"));
+        return Err(Error::shapes(op, [q.shape()], "probabilities must be a scalar or a vector"));
     }
     if engine::is_eager() && q.device() == Device::cpu() {
         let outside = |p: &f64| !(0.0..=1.0).contains(p);
         if let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(outside) {
-            return Err(Error::invalid(op, format!("a probability is in [0, 1], got {p}")));
+            return Err(Error::invalid(op, format!("probabilities must be in [0, 1], got {p}")));
         }
     }
     // bf16 cannot represent every rank above 256.
     in_single!(op, [x] => {
         let probabilities = ops::to_dtype(&q, DType::F32)?;
-        between(op, x, ops::Operand::Owned(probabilities), axes, interpolation, but_nan)
+        quantiles(op, x, ops::Operand::Owned(probabilities), axes, interpolation, ignore_nan)
     });
-    let ranked = Ranked::new(op, x, axes)?;
-    let last = match but_nan {
+    let ranked = RankedRows::new(op, x, axes)?;
+    let last = match ignore_nan {
         true => ops::maximum(&ops::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,
         false => ops::full((), ranked.len.saturating_sub(1) as i64, DType::I64)?,
     };
     let last = ops::to_dtype(&last, x.dtype())?;
     let ranks = ops::mul(&ops::reshape(&q, [q.size()])?, &last)?;
-    let ranks = if but_nan { ranks } else { ops::where_(&ops::gt(&ranked.nans, 0)?, &last, &ranks)? };
+    let ranks = if ignore_nan { ranks } else { ops::where_(&ops::gt(&ranked.nans, 0)?, &last, &ranks)? };
     let shape = ranked.nans.shape().with_axis(ranked.nans.rank() - 1, q.size());
     let ranks = ops::broadcast_to(&ranks, &shape)?;
     let at = |ranks: &Tensor| ops::take_along_axis(&ranked.values, &ops::to_dtype(ranks, DType::I64)?, -1);

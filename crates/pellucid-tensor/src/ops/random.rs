@@ -1,4 +1,4 @@
-//! Random tensors, drawn on the device from a counter.
+//! Random tensors, drawn on the device by a counter-based generator.
 
 use crate::array::Array;
 use crate::device::Device;
@@ -29,7 +29,7 @@ fn draw(
     Ok(Tensor::from(out))
 }
 
-/// Uniform on [0, 1), from the thread's generator (see [`manual_seed`](crate::manual_seed)).
+/// Draws uniform values on [0, 1) from the thread's generator (see [`manual_seed`](crate::manual_seed)).
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
@@ -38,7 +38,7 @@ pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     rand_with(shape, dtype, &Generator::default())
 }
 
-/// Uniform on [0, 1), from this generator.
+/// Draws uniform values on [0, 1) from the given generator.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
@@ -47,7 +47,7 @@ pub fn rand_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -
     draw("rand", shape.into(), dtype, Distribution::Uniform, generator)
 }
 
-/// Standard normal, from the thread's generator (see [`manual_seed`](crate::manual_seed)).
+/// Draws standard normal values from the thread's generator (see [`manual_seed`](crate::manual_seed)).
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
@@ -56,7 +56,7 @@ pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     randn_with(shape, dtype, &Generator::default())
 }
 
-/// Standard normal, from this generator.
+/// Draws standard normal values from the given generator.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
@@ -65,7 +65,7 @@ pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) 
     draw("randn", shape.into(), dtype, Distribution::Normal, generator)
 }
 
-/// Integers (`i64`) uniform on `low..high`, from the thread's generator.
+/// Draws uniform integers (`i64`) on `low..high` from the thread's generator.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an empty range, or one of more than 2⁵³ values.
@@ -74,7 +74,7 @@ pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
     static SCALE: OnceLock<Formula> = OnceLock::new();
     let count = i128::from(high) - i128::from(low);
     if !(1..=1 << 53).contains(&count) {
-        return Err(Error::invalid("randint", format!("{low}..{high} must hold between 1 and 2^53 integers")));
+        return Err(Error::invalid("randint", format!("{low}..{high} must contain between 1 and 2^53 integers")));
     }
     let scale = SCALE.get_or_init(|| formula! { randint(u; count) = (u * count).floor(); }.eternal());
     let u = rand(shape, DType::F64)?;
@@ -82,14 +82,14 @@ pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
     ops::add(&ops::to_dtype(&offset, DType::I64)?, low)
 }
 
-/// Normal of these means and standard deviations, which broadcast and have gradients: mean + std·z.
+/// Draws normal values mean + std·z. The means and standard deviations broadcast and have gradients.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a deviation below 0, or NaN,
-/// where values can be read; elsewhere such an element, and its gradients, are NaN.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a deviation that is
+/// negative or NaN in eager mode. In lazy and captured steps such an element, and its gradients, are NaN.
 #[tensor_method]
 pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
-    let help = "mean and deviation must broadcast";
+    let help = "mean and standard deviation must broadcast";
     let shape = mean.shape().broadcast(std.shape());
     let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], help))?;
     check::in_range_without_nan("normal", "standard deviations", std, 0.0..=f64::INFINITY)?;
@@ -100,11 +100,11 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     ops::add(mean, &ops::mul(&std, &randn(&shape, mean.dtype().promote(std.dtype()))?)?)
 }
 
-/// 1 with probability p, else 0, for every probability of a tensor; without gradient.
+/// Draws 1 with probability p, else 0, for every element of p. The result has no gradient.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1], or NaN, where values can
-/// be read; elsewhere such an element is NaN.
+/// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1] or NaN in eager
+/// mode. In lazy and captured steps such an element is NaN.
 #[tensor_method]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
@@ -119,42 +119,43 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::nan_unless(&is_probability, &drawn)
 }
 
-/// The integers 0..n (`i64`) in random order, every one as likely as another.
+/// Returns a random permutation of 0..n (`i64`); all are equally likely.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[operation]
 pub fn randperm(n: usize) -> Result<Tensor> {
-    // 53 random bits a key: two of ten million are equal once in two hundred shuffles, and then keep their order.
+    // Keys have 53 random bits. Of ten million, two are equal once in two hundred shuffles, and keep their order then.
     ops::argsort(&rand([n], DType::F64)?, 0, false)
 }
 
-/// `samples` classes (`i64`) drawn with probabilities in proportion to the weights of the last axis, `[.., C]` or `[C]`: `[.., samples]`. Without
-/// replacement no class comes twice: the classes with the largest ln w + G, G drawn from Gumbel's distribution (Efraimidis &
-/// Spirakis 2006), a class of weight 0 last.
+/// Draws `samples` classes (`i64`) with probabilities proportional to the weights `[.., C]`: `[.., samples]`.
+///
+/// Without replacement the samples are the classes with the largest ln w + G, where G has the Gumbel distribution
+/// (Efraimidis & Spirakis 2006). No class repeats, and classes of weight 0 come last.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for no axis or no class; [`Error::InvalidArgument`] for more samples than classes without replacement,
-/// and, where values can be read, for a weight that is negative, infinite or NaN, or weights that add up to 0 or to infinity;
-/// [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`] for a 0-d tensor or no class; [`Error::InvalidArgument`] for more samples than classes
+/// without replacement, and in eager mode for a weight that is negative, infinite or NaN, or weights whose sum is 0 or
+/// infinite; [`Error::DTypeMismatch`] for integers.
 #[tensor_method]
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
     let op = "multinomial";
     let Some(&classes) = weights.shape().last().filter(|&&classes| classes > 0) else {
-        return Err(Error::shapes(op, [weights.shape()], "weights are [.., C], of at least one class"));
+        return Err(Error::shapes(op, [weights.shape()], "weights must be [.., C] with at least one class"));
     };
     if !weights.dtype().is_float() {
-        return Err(Error::dtypes(op, [weights.dtype()], "weights are floats; use to_dtype()"));
+        return Err(Error::dtypes(op, [weights.dtype()], "weights must be floats; use to_dtype()"));
     }
     check::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
     let is_readable = check::is_readable(weights);
-    // Half precision has too few values for running sums, and for uniform numbers.
+    // Half precision has too few values for cumulative sums and for uniform values.
     let weights = ops::to_dtype(&weights.detach(), single(&[weights]).unwrap_or(weights.dtype()))?;
     let totals = ops::sum(&weights, ops::over(-1).keepdims())?;
     if is_readable && weights.size() > 0 {
         let (least, most) = ops::aminmax(&totals, ..)?;
         if least.try_item::<f64>()? <= 0.0 || most.try_item::<f64>()?.is_infinite() {
-            return Err(Error::invalid(op, "the weights of each row must add up to a finite number above 0"));
+            return Err(Error::invalid(op, "the weights of each row must have a finite sum above 0"));
         }
     }
     let drawn = draw_classes(op, &weights, samples, classes, replacement)?;
@@ -166,7 +167,7 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     ops::where_(&ops::logical_and(&has_weights, &are_weights)?, &drawn, classes as i64)
 }
 
-/// [`multinomial`] of weights that are valid.
+/// Draws for [`multinomial`] from valid weights.
 fn draw_classes(
     op: &'static str,
     weights: &Tensor,
@@ -175,7 +176,7 @@ fn draw_classes(
     replacement: bool,
 ) -> Result<Tensor> {
     if replacement {
-        // The class in whose share of the running sum a uniform number falls.
+        // Inverse transform sampling: the class whose interval of the cumulative sum contains a uniform value.
         let sums = ops::cumsum(weights, -1)?;
         let total = ops::narrow(&sums, -1, classes - 1, 1)?;
         let u = draw(
@@ -188,10 +189,10 @@ fn draw_classes(
         return ops::minimum(&ops::searchsorted(&sums, &ops::mul(&u, &total)?, true)?, classes as i64 - 1);
     }
     if samples > classes {
-        return Err(Error::invalid(op, format!("draws {samples} of {classes} classes without replacement")));
+        return Err(Error::invalid(op, format!("cannot draw {samples} of {classes} classes without replacement")));
     }
     let u = draw(op, weights.shape().clone(), weights.dtype(), Distribution::Uniform, &Generator::default())?;
-    // −ln u / w grows as −(ln w + G) does.
+    // Ascending −ln u / w is descending ln w + G.
     let keys = ops::div(&ops::neg(&ops::log1p(&ops::neg(&u)?)?)?, weights)?;
     Ok(ops::topk(&keys, samples, -1, false)?.1)
 }

@@ -1,6 +1,6 @@
-//! Rearrangements: elements at other places, or several times, and cut into parts.
+//! Rearrangements: moving, repeating and splitting elements.
 //!
-//! Each is a few views and joins, from which its gradient follows: what is repeated is summed.
+//! Each is composed of views and joins, which determine its gradient: gradients of repeated elements are summed.
 
 use super::check;
 use super::view::{Target, cuts, reshape_to};
@@ -11,18 +11,19 @@ use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 use smallvec::smallvec;
 
-/// Elements moved `shifts[k]` places towards the end of axis `axes[k]`; those that leave it come in again at its start.
+/// Shifts elements cyclically by `shifts[k]` along axis `axes[k]`, towards its end for positive shifts.
+///
 /// Without axes, one shift moves all elements in row-major order.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if there is no shift, or not one an axis; [`Error::AxisOutOfRange`].
+/// [`Error::InvalidArgument`] for no shift, or unless there is one per axis; [`Error::AxisOutOfRange`].
 #[tensor_method]
 pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
     if axes.is_empty() && shifts.len() == 1 {
         return reshape_to(&roll(&ravel(x)?, shifts, &[0])?, x.shape());
     }
     if shifts.is_empty() || shifts.len() != axes.len() {
-        let reason = format!("takes one shift an axis, got {shifts:?} for {axes:?}");
+        let reason = format!("needs one shift per axis, got {shifts:?} for {axes:?}");
         return Err(Error::invalid("roll", reason));
     }
     let axes: Vec<usize> = axes.iter().map(|&a| x.shape().axis("roll", a)).collect::<Result<_>>()?;
@@ -39,10 +40,10 @@ pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
     own(x, y)
 }
 
-/// Turned `times` quarter turns in the plane of two axes, from the first towards the second.
+/// Rotates x by `times` quarter turns in the plane of two axes, from the first towards the second.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are one.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are equal.
 #[tensor_method]
 pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
     let [a, b] = axes;
@@ -59,30 +60,30 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
     own(x, turned)
 }
 
-/// The axes `from` at places `to`; the others keep their order.
+/// Moves the axes `from` to the positions `to`; the others keep their order.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the lists differ in length or name an axis twice; [`Error::AxisOutOfRange`].
+/// [`Error::InvalidArgument`] if the lists differ in length or contain an axis twice; [`Error::AxisOutOfRange`].
 #[tensor_method]
 pub fn movedim(x: &Tensor, from: &[isize], to: &[isize]) -> Result<Tensor> {
     let axes = |list: &[isize]| -> Result<Vec<usize>> {
         let axes: Vec<usize> = list.iter().map(|&a| x.shape().axis("movedim", a)).collect::<Result<_>>()?;
         let twice = (1..axes.len()).any(|k| axes[..k].contains(&axes[k]));
-        if twice { Err(Error::invalid("movedim", format!("{list:?} names an axis twice"))) } else { Ok(axes) }
+        if twice { Err(Error::invalid("movedim", format!("{list:?} contains an axis twice"))) } else { Ok(axes) }
     };
     if from.len() != to.len() {
-        return Err(Error::invalid("movedim", format!("takes one place an axis, got {from:?} to {to:?}")));
+        return Err(Error::invalid("movedim", format!("needs one position per axis, got {from:?} to {to:?}")));
     }
     let (from, to) = (axes(from)?, axes(to)?);
     let mut rest = (0..x.rank()).filter(|a| !from.contains(a));
     let place = |k: usize| match to.iter().position(|&t| t == k) {
         Some(i) => from[i] as isize,
-        None => rest.next().expect("as many axes as places") as isize,
+        None => rest.next().expect("as many axes as positions") as isize,
     };
     ops::permute(x, &(0..x.rank()).map(place).collect::<Vec<_>>())
 }
 
-/// All elements in row-major order along one axis. A view where the strides allow it, else a copy.
+/// Flattens x to one axis in row-major order. A view where the strides allow it, else a copy.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -91,17 +92,17 @@ pub fn ravel(x: &Tensor) -> Result<Tensor> {
     reshape_to(x, &[x.size()].into())
 }
 
-/// One axis as several, of these lengths; one of them may be −1.
+/// Splits one axis into several of these lengths, of which one may be −1.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not the axis's;
-/// [`Error::InvalidArgument`] for two open lengths.
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not that of the axis;
+/// [`Error::InvalidArgument`] for two lengths of −1.
 #[tensor_method]
 pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<Target>) -> Result<Tensor> {
     let axis = x.shape().axis("unflatten", axis)?;
     let lengths = lengths.into().resolve("unflatten", x.shape()[axis])?;
     if lengths.checked_size() != Some(x.shape()[axis]) {
-        let help = format!("axis {axis} of length {} cannot be cut into {lengths}", x.shape()[axis]);
+        let help = format!("axis {axis} of length {} cannot be split into {lengths}", x.shape()[axis]);
         return Err(Error::shapes("unflatten", [x.shape()], help));
     }
     let dims = x.shape();
@@ -109,12 +110,12 @@ pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<Target>) -> Result<
     reshape_to(x, &shape)
 }
 
-/// How often each element is repeated.
+/// The number of repetitions of each element.
 #[derive(Clone, Debug)]
 pub enum Repeats {
-    /// All as often.
+    /// The same number for all elements.
     Each(usize),
-    /// Every index of the axis as often as its number says.
+    /// A number for every index of the axis.
     List(Vec<usize>),
 }
 
@@ -136,11 +137,12 @@ impl<const N: usize> From<[usize; N]> for Repeats {
     }
 }
 
-/// Every element several times in a row along an axis (NumPy's `repeat`, PyTorch's `repeat_interleave`);
-/// without an axis, in row-major order. [`tile`] repeats the whole.
+/// Repeats every element along an axis (NumPy's `repeat`, PyTorch's `repeat_interleave`); [`tile`] repeats the tensor.
+///
+/// Without an axis, x is flattened in row-major order.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if there is not one number an index; [`Error::OutOfMemory`].
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless there is one number per index; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Result<Tensor> {
     let Some(axis) = axis else {
@@ -162,14 +164,13 @@ pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Res
             ops::index_select(x, axis as isize, &ops::from_host(&index[..], [index.len()])?)
         }
         Repeats::List(times) => {
-            let reason = format!("takes one number an index of axis {axis}, {len}, got {}", times.len());
+            let reason = format!("needs one number for each of the {len} indices of axis {axis}, got {}", times.len());
             Err(Error::invalid("repeat", reason))
         }
     }
 }
 
-/// The whole tensor several times along every axis. Of `times` and the axes, the shorter list is filled with 1 in
-/// front.
+/// Repeats the whole tensor along every axis. The shorter of `times` and the shape is padded with leading 1s.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -178,30 +179,30 @@ pub fn tile(x: &Tensor, times: &[usize]) -> Result<Tensor> {
     let rank = x.rank().max(times.len());
     let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |own| x.shape()[own]);
     let count = |k: usize| (k + times.len()).checked_sub(rank).map_or(1, |own| times[own]);
-    // Beside every axis one for the repetitions; neighbours are then joined.
+    // Each axis gets a repetition axis before it, and the two are joined.
     let apart: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
     let whole: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
     let joined: Shape = (0..rank).map(|k| count(k).saturating_mul(length(k))).collect();
     own(x, reshape_to(&ops::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)?)
 }
 
-/// Which of the axes of [`meshgrid`] comes first.
+/// The order of the first two axes of [`meshgrid`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Indexing {
-    /// That of the first tensor: matrix coordinates (i, j).
+    /// The first tensor's axis first: matrix coordinates (i, j).
     Ij,
-    /// That of the second: plane coordinates (x, y).
+    /// The second tensor's axis first: Cartesian coordinates (x, y).
     Xy,
 }
 
-/// The coordinates of a grid: tensor k of the result holds at every point the value of vector k.
+/// Returns coordinate tensors of a grid: tensor k holds at every grid point the value of vector k.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for a tensor that is neither a vector nor a number.
+/// [`Error::ShapeMismatch`] for a tensor of rank 2 or more.
 #[operation]
 pub fn meshgrid(vectors: &[&Tensor], indexing: Indexing) -> Result<Vec<Tensor>> {
     if vectors.iter().any(|v| v.rank() > 1) {
-        let help = "takes vectors; reshape or ravel the others";
+        let help = "takes vectors; reshape() or ravel() the others";
         return Err(Error::shapes("meshgrid", vectors.iter().map(|v| v.shape()), help));
     }
     let rank = vectors.len();
@@ -217,8 +218,9 @@ pub fn meshgrid(vectors: &[&Tensor], indexing: Indexing) -> Result<Vec<Tensor>> 
     vectors.iter().enumerate().map(spread).collect()
 }
 
-/// All windows of `size` indices of an axis, every `step`-th: the axis counts the windows, and a new last axis the
-/// places in each (PyTorch's `unfold`).
+/// Returns all windows of `size` indices of an axis, at every `step`-th index (PyTorch's `unfold`).
+///
+/// The axis counts the windows, and a new last axis the elements of each window.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0, or a window longer than the axis.
@@ -227,7 +229,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
     let axis = x.shape().axis("windows", axis)?;
     let len = x.shape()[axis];
     if step == 0 || size > len {
-        let reason = format!("takes a step above 0 and windows of at most {len}, got step {step} and size {size}");
+        let reason = format!("needs a step above 0 and windows of at most {len}, got step {step} and size {size}");
         return Err(Error::invalid("windows", reason));
     }
     let count = (len - size) / step + 1;
@@ -238,16 +240,16 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
     movedim(&ops::index_select(x, axis as isize, &index)?, &[axis as isize + 1], &[-1])
 }
 
-/// Cut along an axis into `count` parts of ⌈length/count⌉ indices, the last ones shorter, as views; they may be fewer
-/// than `count`.
+/// Splits x along an axis into at most `count` views of ⌈length/count⌉ indices; the last one may be shorter.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part; [`Error::OutOfMemory`] for more parts than fit.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a count of 0; [`Error::OutOfMemory`] if memory cannot hold
+/// the parts.
 #[tensor_method]
 pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("chunk", axis)?;
     if count == 0 {
-        return Err(Error::invalid("chunk", "takes at least one part"));
+        return Err(Error::invalid("chunk", "needs at least one part"));
     }
     let len = x.shape()[at];
     let size = len.div_ceil(count);
@@ -261,12 +263,12 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     ops::split(x, &lengths, axis)
 }
 
-/// Where [`tensor_split`] cuts.
+/// The parts of [`tensor_split`].
 #[derive(Clone, Debug)]
 pub enum Sections {
-    /// Into so many parts, the first ones longer by one where it does not come out even.
+    /// A number of parts. If the length is not divisible by it, the first parts are longer by one.
     Count(usize),
-    /// Before these indices, which may be negative, or lie beyond the end.
+    /// Splits before these indices, which may be negative or beyond the end.
     At(Vec<isize>),
 }
 
@@ -288,16 +290,17 @@ impl<const N: usize> From<[isize; N]> for Sections {
     }
 }
 
-/// Cut along an axis into as many parts as asked for, or before given indices, as views (NumPy's `array_split`).
+/// Splits x along an axis into a number of parts, or before given indices, as views (NumPy's `array_split`).
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no part; [`Error::OutOfMemory`] for more parts than fit.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for 0 parts; [`Error::OutOfMemory`] if memory cannot hold the
+/// parts.
 #[tensor_method]
 pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("tensor_split", axis)?;
     let len = x.shape()[at];
     let bounds: Vec<(usize, usize)> = match sections.into() {
-        Sections::Count(0) => return Err(Error::invalid("tensor_split", "takes at least one part")),
+        Sections::Count(0) => return Err(Error::invalid("tensor_split", "needs at least one part")),
         Sections::Count(count) => {
             let (size, longer) = (len / count, len % count);
             let start = |k: usize| k * size + k.min(longer);
@@ -314,7 +317,7 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
     bounds.into_iter().map(|(start, end)| cuts(x, smallvec![(at, start, 1, end - start)])).collect()
 }
 
-/// The slices at every index of an axis, which disappears, as views.
+/// Returns views of the slices at every index of an axis, without the axis.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].

@@ -1,9 +1,9 @@
 //! Reductions over axes.
 //!
-//! The order of accumulation is a function of the shape and the axes alone, so the same numbers give
-//! the same bits in any layout and on any number of threads.
+//! The order of accumulation depends on the shape and the axes only. The same values give the same bits in any layout
+//! and on any number of threads.
 
-use super::axes::{Axes, Resolved};
+use super::axes::{Axes, ResolvedAxes};
 use super::formula::{map_sum, rows, rows_in};
 use super::precision::{in_single, rounded, single};
 use super::{check, reshape_to};
@@ -25,13 +25,14 @@ fn identity_formula() -> &'static Formula {
     IDENTITY.get_or_init(|| formula! { sum(x) = x; }.eternal())
 }
 
-/// Integers and truth values are counted in `i64`.
+/// Returns the dtype of sums and products: `i64` for integers and booleans.
 fn accumulator(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::I64 }
 }
 
-/// Σ x over `axes`. Integers and truth values sum to `i64`; half types accumulate in `f32`.
-/// The gradient is g for every summand.
+/// Computes the sum over `axes`.
+///
+/// Integers and booleans sum in `i64`; `f16` and `bf16` accumulate in `f32`. The gradient is g for every element.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -41,13 +42,13 @@ pub fn sum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     sum_of(identity_formula(), x, axes, None)
 }
 
-/// Σ f(x) over axes, by one kernel; in the dtype `number`, or that of [`sum`].
-fn sum_of(f: &'static Formula, x: &Tensor, axes: Resolved, number: Option<DType>) -> Result<Tensor> {
+/// Computes Σ f(x) over axes in one kernel, in the dtype `number`, by default that of [`sum`].
+fn sum_of(f: &'static Formula, x: &Tensor, axes: ResolvedAxes, number: Option<DType>) -> Result<Tensor> {
     let kept = map_sum(f, &[x], &[], axes.set, number.or(Some(accumulator(x.dtype()))))?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 
-/// x summed to `shape`, which broadcasts to x's shape: the transpose of broadcasting.
+/// Sums x to `shape`, which broadcasts to x's shape: the transpose of broadcasting.
 pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     if x.shape() == shape {
         return Ok(x.clone());
@@ -56,17 +57,17 @@ pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
         return reshape_to(x, shape);
     }
     check::reducible("sum", x.shape())?;
-    let axes = stretched(shape, x.shape());
+    let axes = broadcast_axes(shape, x.shape());
     reshape_to(&map_sum(identity_formula(), &[x], &[], axes, None)?, shape)
 }
 
-/// The axes of `full` that `shape` reaches by stretching.
-pub(crate) fn stretched(shape: &Shape, full: &Shape) -> AxisSet {
+/// Returns the axes of `full` along which `shape` broadcasts.
+pub(crate) fn broadcast_axes(shape: &Shape, full: &Shape) -> AxisSet {
     let lead = full.rank() - shape.rank();
     (0..full.rank()).filter(|&a| a < lead || (shape[a - lead] == 1 && full[a] != 1)).collect()
 }
 
-/// The arithmetic mean over `axes`, Σ x / N. Integers give `f32`.
+/// Computes the arithmetic mean over `axes`, Σ x / N. Integers give `f32`.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -79,8 +80,8 @@ pub fn mean(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     reshape_to(&rounded("mean", &[x], mean)?, &axes.shape(x.shape()))
 }
 
-/// The variance over `axes`, Σ (x − mean)² / (N − ddof), in two passes over the row.
-/// `ddof` is 0 unless [`Axes::ddof`] says otherwise.
+/// Computes the variance over `axes`, Σ (x − mean)² / (N − ddof), in two passes over the row.
+/// `ddof` is 0 unless [`Axes::ddof`] sets it.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
@@ -89,7 +90,7 @@ pub fn var(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     moments("var", x, axes.into(), None)
 }
 
-/// The standard deviation over `axes`, the root of [`var`]. Its derivative at 0 is infinite.
+/// Computes the standard deviation over `axes`, the square root of [`var`]. Its derivative at 0 is infinite.
 ///
 /// # Errors
 /// Those of [`var`].
@@ -111,44 +112,44 @@ fn moments(op: &'static str, x: &Tensor, axes: Axes, number: Option<DType>) -> R
         }; }
         .eternal()
     });
-    // With N ≤ ddof there is no such estimate: x/0 gives NaN or infinity, as in NumPy.
+    // For N ≤ ddof the estimate is undefined: x/0 gives NaN or infinity, as in NumPy.
     let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
     let kept = rows_in(formula, &[x], &[free.into()], axes.set, number)?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 
-/// The largest element over `axes`, NaN if there is one. Several equal maxima share the gradient evenly.
+/// Returns the largest element over `axes`; NaN if one is NaN. Equal maxima share the gradient evenly.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
 #[tensor_method]
 pub fn max(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    Extremum { op: ReduceOp::Max, name: "max", axes: axes.into().resolve("max", x.shape())? }.apply(x)
+    ExtremumReduction { op: ReduceOp::Max, name: "max", axes: axes.into().resolve("max", x.shape())? }.apply(x)
 }
 
-/// The smallest element over `axes`, NaN if there is one. Several equal minima share the gradient evenly.
+/// Returns the smallest element over `axes`; NaN if one is NaN. Equal minima share the gradient evenly.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
 #[tensor_method]
 pub fn min(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    Extremum { op: ReduceOp::Min, name: "min", axes: axes.into().resolve("min", x.shape())? }.apply(x)
+    ExtremumReduction { op: ReduceOp::Min, name: "min", axes: axes.into().resolve("min", x.shape())? }.apply(x)
 }
 
-struct Extremum {
+struct ExtremumReduction {
     op: ReduceOp,
     name: &'static str,
-    axes: Resolved,
+    axes: ResolvedAxes,
 }
 
-impl Extremum {
+impl ExtremumReduction {
     fn apply(self, x: &Tensor) -> Result<Tensor> {
         let shape = self.axes.shape(x.shape());
         reshape_to(&apply_one(self, &[x])?, &shape)
     }
 }
 
-impl Operation for Extremum {
+impl Operation for ExtremumReduction {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -171,11 +172,11 @@ impl Operation for Extremum {
     }
 }
 
-/// A reduction of an array's own elements, axes kept.
+/// Submits a reduction of the elements of an array. The reduced axes keep length 1.
 fn reduce(name: &'static str, op: ReduceOp, x: &Array, axes: AxisSet, output: DType) -> Result<Array> {
     let empty = axes.count(x.shape()) == 0 && axes.keepdims(x.shape()).size() != 0;
     if empty && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin) {
-        let reason = format!("no extremum over zero elements of shape {}", x.shape());
+        let reason = format!("the extremum over zero elements is undefined (shape {})", x.shape());
         return Err(Error::invalid(name, reason));
     }
     let program = program_for(op, x.dtype(), output)?;
@@ -186,34 +187,35 @@ fn reduce(name: &'static str, op: ReduceOp, x: &Array, axes: AxisSet, output: DT
     Ok(out)
 }
 
-/// The elements as the reduction takes them: truth values for `Any` and `All`, wide enough for `Prod`.
+/// Returns the program that converts the elements for a reduction: to booleans for `Any` and `All`, to `output` for
+/// `Prod`.
 fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<pellucid_ir::formula::Program>> {
     static MASK: OnceLock<Formula> = OnceLock::new();
-    static TRUTH: OnceLock<Formula> = OnceLock::new();
+    static IS_NONZERO: OnceLock<Formula> = OnceLock::new();
     use pellucid_ir::formula::Signature;
-    let truth = TRUTH.get_or_init(|| formula! { truth(x) = x.ne(0); }.eternal());
-    let mask = MASK.get_or_init(|| formula! { truth(x: mask) = x; }.eternal());
+    let is_nonzero = IS_NONZERO.get_or_init(|| formula! { is_nonzero(x) = x.ne(0); }.eternal());
+    let mask = MASK.get_or_init(|| formula! { is_nonzero(x: mask) = x; }.eternal());
     match op {
         ReduceOp::Any | ReduceOp::All if dtype == DType::Bool => {
             mask.program(&Signature::new([dtype], DType::F32)).cloned()
         }
-        ReduceOp::Any | ReduceOp::All => truth.program(&Signature::new([dtype], dtype)).cloned(),
+        ReduceOp::Any | ReduceOp::All => is_nonzero.program(&Signature::new([dtype], dtype)).cloned(),
         ReduceOp::Prod => identity_formula().program(&Signature::new([dtype], output)).cloned(),
-        // Truth values are compared as numbers.
+        // Booleans are compared as integers.
         _ if dtype == DType::Bool => identity_formula().program(&Signature::new([dtype], DType::I32)).cloned(),
         _ => identity_formula().uniform_program(dtype).cloned(),
     }
 }
 
-/// An integer or boolean result: no gradient to track.
-struct Untracked {
+/// A reduction with an integer or boolean result, which has no gradient.
+struct UntrackedReduction {
     name: &'static str,
     op: ReduceOp,
     axes: AxisSet,
     output: DType,
 }
 
-impl Operation for Untracked {
+impl Operation for UntrackedReduction {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -227,12 +229,12 @@ impl Operation for Untracked {
 
 fn untracked(name: &'static str, op: ReduceOp, x: &Tensor, axes: Axes, output: DType) -> Result<Tensor> {
     let axes = axes.resolve(name, x.shape())?;
-    let kept = apply_one(Untracked { name, op, axes: axes.set, output }, &[x])?;
+    let kept = apply_one(UntrackedReduction { name, op, axes: axes.set, output }, &[x])?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 
-/// The position (`i64`) of the first maximum over `axes`, counted in row-major order over them; the
-/// first NaN if there is one.
+/// Returns the index (`i64`) of the first maximum over `axes`, in row-major order over them; of the first NaN if there
+/// is one.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
@@ -241,8 +243,8 @@ pub fn argmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     untracked("argmax", ReduceOp::ArgMax, x, axes.into(), DType::I64)
 }
 
-/// The position (`i64`) of the first minimum over `axes`, counted in row-major order over them; the
-/// first NaN if there is one.
+/// Returns the index (`i64`) of the first minimum over `axes`, in row-major order over them; of the first NaN if there
+/// is one.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
@@ -251,7 +253,7 @@ pub fn argmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     untracked("argmin", ReduceOp::ArgMin, x, axes.into(), DType::I64)
 }
 
-/// True where any element over `axes` is not zero; false over none.
+/// Returns true where at least one element over `axes` is nonzero; false over zero elements.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -260,7 +262,7 @@ pub fn any(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     untracked("any", ReduceOp::Any, x, axes.into(), DType::Bool)
 }
 
-/// True where all elements over `axes` are not zero; true over none.
+/// Returns true where all elements over `axes` are nonzero; true over zero elements.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -269,8 +271,9 @@ pub fn all(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     untracked("all", ReduceOp::All, x, axes.into(), DType::Bool)
 }
 
-/// Π x over `axes`. Integers and truth values multiply in `i64`, wrapping. The gradient
-/// g·Π_{j≠i} xⱼ is right where elements are zero, in every order.
+/// Computes the product over `axes`. Integers and booleans multiply in `i64`, wrapping.
+///
+/// The gradient g·Π_{j≠i} xⱼ is exact where elements are zero, in every order.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -286,8 +289,7 @@ struct Prod {
 }
 
 impl Prod {
-    /// The product as a tree of multiplications of halves: what the kernel computes, in operations
-    /// whose gradients divide by nothing.
+    /// Multiplies by a tree of products of halves, as the kernel does, in operations whose gradients divide by nothing.
     fn definition(&self, x: &Tensor) -> Result<Tensor> {
         in_single!("prod", [x] => self.definition(x));
         let mut y = x.clone();
@@ -321,7 +323,7 @@ impl Operation for Prod {
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let x = saved.input(0)?;
         if x.size() == 0 {
-            // The product of nothing is 1, whatever x is.
+            // The empty product is constant.
             return Ok(smallvec![Some(ops::zeros_like(&x)?)]);
         }
         let gradients = ops::via_definition(&[&x], &[&grads.get(0)?], |x| Ok(vec![self.definition(&x[0])?]))?;
@@ -329,9 +331,10 @@ impl Operation for Prod {
     }
 }
 
-/// The vector norm of this order over `axes`: (Σ |x|ᵖ)^(1/p); the largest |x| for p = ∞, the
-/// smallest for −∞, the number of elements that are not zero for 0. The derivative of the 2-norm at
-/// the zero vector is 0.
+/// Computes the vector norm of order p over `axes`, (Σ |x|ᵖ)^(1/p).
+///
+/// For p = ∞ it is the largest |x|, for −∞ the smallest, for 0 the number of nonzero elements. The derivative of the
+/// 2-norm at the zero vector is 0.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
@@ -360,7 +363,7 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
     }
     if p == 2.0 {
         let squares = SQUARES.get_or_init(|| formula! { square(x) = x * x; }.eternal());
-        // √s has an infinite slope at 0, where the norm's subgradient of least length is 0.
+        // √s has an infinite derivative at 0, where the norm's subgradient of least length is 0.
         let root = ROOT.get_or_init(|| {
             formula! { root(s) = s.sqrt(); d s = y.gt(0.0).select(g * 0.5 / y.gt(0.0).select(y, 1.0), 0.0); }.eternal()
         });
@@ -369,14 +372,14 @@ pub fn norm(x: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
     }
     in_single!("norm", [x] => norm(x, p, axes));
     static POWER: OnceLock<Formula> = OnceLock::new();
-    // The same for other powers.
+    // The derivative at 0 is 0 for other powers as well.
     let power = POWER.get_or_init(|| {
         formula! { root(s; p) = s.pow(p); d s = y.gt(0.0).select(g * p * y / y.gt(0.0).select(s, 1.0), 0.0); }.eternal()
     });
     super::formula::map(power, &[&sum(&ops::pow(&ops::abs(x)?, p)?, axes)?], &[(1.0 / p).into()])
 }
 
-/// ln Σ exp x over `axes`, stable for any size of x. The gradient is the softmax.
+/// Computes ln Σ exp x over `axes`, stable for any magnitude of x. The gradient is the softmax.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.
@@ -403,7 +406,7 @@ pub fn logsumexp(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     reshape_to(&rounded("logsumexp", &[x], kept)?, &axes.shape(x.shape()))
 }
 
-/// The number of elements that are not zero, in `i64`.
+/// Counts the nonzero elements over `axes`, in `i64`.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -412,17 +415,18 @@ pub fn count_nonzero(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     sum(&ops::ne(x, 0)?, axes)
 }
 
-/// The smallest and the largest element; each splits its gradient among equal ones. NaN if there is one.
+/// Returns the smallest and the largest element over `axes`; NaN if one is NaN. Equal extrema share the gradient
+/// evenly.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for the extremum of nothing.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
 #[tensor_method]
 pub fn aminmax(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     let axes = axes.into();
     Ok((min(x, axes.clone())?, max(x, axes)?))
 }
 
-/// The sum of the elements that are not NaN.
+/// Computes the sum over `axes` of the elements that are not NaN.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -434,7 +438,7 @@ pub fn nansum(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     sum(&ops::masked_fill(x, &ops::isnan(x)?, 0)?, axes)
 }
 
-/// The mean of the elements that are not NaN; NaN if there is none.
+/// Computes the mean over `axes` of the elements that are not NaN; NaN if all are NaN.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].

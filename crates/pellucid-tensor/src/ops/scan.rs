@@ -1,4 +1,4 @@
-//! Running reductions along an axis.
+//! Cumulative reductions along an axis.
 
 use super::Axes;
 use super::gather::scatter_add_along;
@@ -14,13 +14,13 @@ use pellucid_ir::kernel::{self, Kernel, ScanOp};
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
-/// yᵢ = Σ_{j ≤ i} xⱼ, or from the other end. Its gradient is itself from the other end.
+/// yᵢ = Σ_{j ≤ i} xⱼ, or in reverse, Σ_{j ≥ i} xⱼ. Its gradient is the sum in the opposite direction.
 struct CumSum {
     axis: usize,
     reverse: bool,
 }
 
-/// The kernel's values, and its positions if it has any.
+/// Submits the kernel. Returns the values, and for extrema their positions.
 fn scan(op: ScanOp, axis: usize, reverse: bool, x: &Array) -> Result<Arrays> {
     let mut outputs: Arrays = smallvec![Array::new(x.device(), x.dtype(), x.shape().clone())?];
     if matches!(op, ScanOp::Max | ScanOp::Min) {
@@ -44,17 +44,17 @@ impl Operation for CumSum {
     }
 }
 
-/// A running reduction whose gradient is that of its definition.
-struct Running {
+/// A cumulative reduction whose gradient is that of its definition.
+struct CumulativeReduction {
     name: &'static str,
     op: ScanOp,
     axis: usize,
     combine: fn(&Tensor, &Tensor) -> Result<Tensor>,
 }
 
-impl Running {
-    /// y by doubling (Hillis & Steele 1986): after step k every yᵢ combines the last 2ᵏ elements up to i. No division,
-    /// so that zeros are as good as other numbers.
+impl CumulativeReduction {
+    /// Computes y by doubling (Hillis & Steele 1986): after step k every yᵢ combines the last 2ᵏ elements up to i. It
+    /// does not divide, so elements may be zero.
     fn definition(&self, x: &Tensor) -> Result<Tensor> {
         in_single!(self.name, [x] => self.definition(x));
         let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
@@ -70,7 +70,7 @@ impl Running {
     }
 }
 
-impl Operation for Running {
+impl Operation for CumulativeReduction {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -85,14 +85,14 @@ impl Operation for Running {
     }
 }
 
-/// The largest or smallest so far, and where it stands: there goes its gradient.
-struct Extreme {
+/// A cumulative maximum or minimum, and its position, to which the gradient goes.
+struct CumulativeExtremum {
     name: &'static str,
     op: ScanOp,
     axis: usize,
 }
 
-impl Operation for Extreme {
+impl Operation for CumulativeExtremum {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -107,50 +107,53 @@ impl Operation for Extreme {
     }
 }
 
-/// The tensor and the axis that is meant: one, or all as one, in row-major order.
-fn along(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
+/// Returns the tensor and its axis; for `..` the tensor flattened in row-major order.
+fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
     if axis.is_all() {
         return Ok((ops::ravel(x)?, 0));
     }
     let axes = axis.resolve(op, x.shape())?;
     if axes.keepdims {
-        return Err(Error::invalid(op, "keeps every axis as it is; leave out keepdims()"));
+        return Err(Error::invalid(op, "always keeps all axes; leave out keepdims()"));
     }
     match axes.set.iter().collect::<Vec<_>>()[..] {
         [axis] => Ok((x.clone(), axis)),
-        ref axes => Err(Error::invalid(op, format!("runs along one axis, got {axes:?}; .. takes all as one"))),
+        ref axes => Err(Error::invalid(op, format!("needs one axis, got {axes:?}; .. flattens all axes into one"))),
     }
 }
 
-fn counted(x: &Tensor) -> Result<Tensor> {
+fn widen_integers(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { Ok(x.clone()) } else { ops::to_dtype(x, DType::I64) }
 }
 
-/// The running sum along an axis, or (`..`) over all elements in row-major order; integers and truth values sum in `i64`.
+/// Computes the cumulative sum along an axis, or (`..`) over all elements in row-major order.
+///
+/// Integers and booleans sum in `i64`.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[tensor_method]
 pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     let x = autocast::cast_operand("cumsum", x)?;
-    let (x, axis) = along("cumsum", &x, axis.into())?;
-    apply_one(CumSum { axis, reverse: false }, &[&counted(&x)?])
+    let (x, axis) = single_axis("cumsum", &x, axis.into())?;
+    apply_one(CumSum { axis, reverse: false }, &[&widen_integers(&x)?])
 }
 
-/// The running product along an axis, or (`..`) over all elements; integers and truth values multiply in `i64`. The
-/// gradient is right where elements are zero.
+/// Computes the cumulative product along an axis, or (`..`) over all elements in row-major order.
+///
+/// Integers and booleans multiply in `i64`. The gradient is exact where elements are zero.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[tensor_method]
 pub fn cumprod(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
     let x = autocast::cast_operand("cumprod", x)?;
-    let (x, axis) = along("cumprod", &x, axis.into())?;
-    let running = Running { name: "cumprod", op: ScanOp::Prod, axis, combine: |a, b| ops::mul(a, b) };
-    apply_one(running, &[&counted(&x)?])
+    let (x, axis) = single_axis("cumprod", &x, axis.into())?;
+    let running = CumulativeReduction { name: "cumprod", op: ScanOp::Prod, axis, combine: |a, b| ops::mul(a, b) };
+    apply_one(running, &[&widen_integers(&x)?])
 }
 
-/// ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, where no power overflows.
+/// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes; [`Error::DTypeMismatch`] for integers.
@@ -160,39 +163,43 @@ pub fn logcumsumexp(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
         return Err(Error::dtypes("logcumsumexp", [x.dtype()], "takes floats; use to_dtype()"));
     }
     let x = autocast::cast_operand("logcumsumexp", x)?;
-    let (x, axis) = along("logcumsumexp", &x, axis.into())?;
+    let (x, axis) = single_axis("logcumsumexp", &x, axis.into())?;
     let combine = |a: &Tensor, b: &Tensor| ops::logaddexp(a, b);
-    apply_one(Running { name: "logcumsumexp", op: ScanOp::LogSumExp, axis, combine }, &[&x])
+    apply_one(CumulativeReduction { name: "logcumsumexp", op: ScanOp::LogSumExp, axis, combine }, &[&x])
 }
 
-fn extreme(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Tensor, Tensor)> {
-    let (x, axis) = along(name, x, axis)?;
-    let mut outputs = apply(Extreme { name, op, axis }, &[&x])?;
+fn cumulative_extremum(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Tensor, Tensor)> {
+    let (x, axis) = single_axis(name, x, axis)?;
+    let mut outputs = apply(CumulativeExtremum { name, op, axis }, &[&x])?;
     let positions = outputs.pop().expect("positions");
     Ok((outputs.pop().expect("values"), positions))
 }
 
-/// The largest element so far along an axis, or (`..`) over all, and its `i64` position, the last among equals. NaN is the
-/// largest. The gradient goes to that position.
+/// Returns the cumulative maximum along an axis, or (`..`) over all elements, and its `i64` index, the last among
+/// equals.
+///
+/// NaN is the largest value. The gradient goes to that index.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[tensor_method]
 pub fn cummax(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    extreme("cummax", ScanOp::Max, x, axis.into())
+    cumulative_extremum("cummax", ScanOp::Max, x, axis.into())
 }
 
-/// The smallest element so far along an axis, or (`..`) over all, and its `i64` position, the last among equals. NaN is the
-/// smallest. The gradient goes to that position.
+/// Returns the cumulative minimum along an axis, or (`..`) over all elements, and its `i64` index, the last among
+/// equals.
+///
+/// NaN is the smallest value. The gradient goes to that index.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
 #[tensor_method]
 pub fn cummin(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    extreme("cummin", ScanOp::Min, x, axis.into())
+    cumulative_extremum("cummin", ScanOp::Min, x, axis.into())
 }
 
-/// The differences xᵢ₊₁ − xᵢ along an axis, `order` times over; of truth values whether they differ.
+/// Computes the differences xᵢ₊₁ − xᵢ along an axis, `order` times; for booleans, xᵢ₊₁ XOR xᵢ.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -203,7 +210,7 @@ pub fn diff(x: &Tensor, order: usize, axis: isize) -> Result<Tensor> {
         in_single!("diff", [x] => diff(x, order, axis));
     }
     let mut y = x.clone();
-    // After as many differences as there are elements nothing is left.
+    // After as many differences as elements the axis is empty, and more differences change nothing.
     for _ in 0..order.min(x.shape()[at]) {
         let len = y.shape()[at].saturating_sub(1);
         let (low, high) = (ops::narrow(&y, axis, 0, len)?, ops::narrow(&y, axis, y.shape()[at] - len, len)?);

@@ -1,6 +1,6 @@
-//! Values that meet at an index along an axis: their sum, product, mean, or the larger or smaller one.
+//! Scatter with a reduction of the values that have equal indices: sum, product, mean, maximum or minimum.
 
-use super::gather::{along, as_index, fitted, scatter, scatter_add};
+use super::gather::{as_index, check_index_shape, fitted, scatter, scatter_add};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
@@ -12,28 +12,28 @@ use pellucid_ir::kernel::{self, Combine, Index, Kernel};
 use pellucid_ir::{DType, Error, Result, Scalar};
 use smallvec::smallvec;
 
-/// What becomes of the values for one place.
+/// The reduction of the values that are scattered to one element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScatterReduceOp {
-    /// Their sum.
+    /// The sum.
     Sum,
-    /// Their product.
+    /// The product.
     Prod,
-    /// Their mean; of integers rounded down.
+    /// The mean; for integers rounded down.
     Mean,
-    /// The largest; NaN if there is one.
+    /// The maximum; NaN if a value is NaN.
     Max,
-    /// The smallest; NaN if there is one.
+    /// The minimum; NaN if a value is NaN.
     Min,
 }
 
-/// x with every value combined at its place; inputs are x, the values and the index.
-struct Meet {
+/// x with every value combined with the element at its index. The inputs are x, the values and the index.
+struct ScatterReduce {
     axis: usize,
     combine: Combine,
 }
 
-impl Operation for Meet {
+impl Operation for ScatterReduce {
     fn name(&self) -> &'static str {
         "scatter_reduce"
     }
@@ -52,21 +52,21 @@ impl Operation for Meet {
             let gradients = ops::via_definition(&[&x, &values], &[&g], product)?;
             return Ok(gradients.into_iter().map(Some).chain([None]).collect());
         }
-        // All that are equal to the extremum share its gradient.
+        // All values equal to the extremum share its gradient.
         let (axis, y) = (self.axis as isize, saved.output(0)?.detach());
         let number = |mask: Tensor| ops::to_dtype(&mask, g.dtype());
         let here = number(ops::eq(&x, &y)?)?;
         let there = number(ops::eq(&values, &ops::take_along_axis(&y, &index, axis)?)?)?;
         let share = ops::div(&g, &scatter_add(&here, &index, &there, axis)?)?;
         let of_values = ops::mul(&there, &ops::take_along_axis(&share, &index, axis)?)?;
-        // Where nothing is equal (NaN), the share is of nothing, and 0·∞ stays NaN.
+        // If the extremum is NaN, nothing equals it: the share divides by 0, and 0·∞ gives NaN.
         Ok(smallvec![Some(ops::mul(&here, &share)?), Some(of_values), None])
     }
 }
 
-impl Meet {
-    /// The product as that of a table, with one row for every place and every value in the row of its place, 1 elsewhere:
-    /// its gradient is right where factors are zero.
+impl ScatterReduce {
+    /// Computes the product from a table with a row for each index of the axis, which contains the values scattered
+    /// there and 1 elsewhere. Its gradient is exact where factors are zero.
     fn product(&self, x: &Tensor, values: &Tensor, index: &Tensor) -> Result<Tensor> {
         in_single!("scatter_reduce", [x, values] => self.product(x, values, index));
         let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
@@ -83,15 +83,15 @@ impl Meet {
     }
 }
 
-/// What a place holds before the first value meets it, if it does not count itself: combined with it, a value stays.
-pub(super) fn neutral(meeting: ScatterReduceOp, dtype: DType) -> Scalar {
-    let bounds = |low: i64, high: i64| if meeting == ScatterReduceOp::Max { low } else { high };
-    match (meeting, dtype) {
+/// Returns the neutral element of a reduction, which stays unchanged when it is combined with a value.
+pub(super) fn neutral(reduce: ScatterReduceOp, dtype: DType) -> Scalar {
+    let bounds = |low: i64, high: i64| if reduce == ScatterReduceOp::Max { low } else { high };
+    match (reduce, dtype) {
         (ScatterReduceOp::Sum | ScatterReduceOp::Mean, _) => 0.into(),
         (ScatterReduceOp::Prod, _) => 1.into(),
         (ScatterReduceOp::Max, dtype) if dtype.is_float() => f64::NEG_INFINITY.into(),
         (ScatterReduceOp::Min, dtype) if dtype.is_float() => f64::INFINITY.into(),
-        (_, DType::Bool) => (meeting == ScatterReduceOp::Min).into(),
+        (_, DType::Bool) => (reduce == ScatterReduceOp::Min).into(),
         (_, DType::U8) => bounds(0, 255).into(),
         (_, DType::I8) => bounds(-128, 127).into(),
         (_, DType::I16) => bounds(-32768, 32767).into(),
@@ -100,9 +100,11 @@ pub(super) fn neutral(meeting: ScatterReduceOp, dtype: DType) -> Scalar {
     }
 }
 
-/// x with the values that an index along `axis` sends to each place, combined; the place's own element is one of them if
-/// `include_self` is true. Places to which nothing is sent stay. The index has x's rank; values beyond its axes are not
-/// used. The gradient of an extremum is shared by all that are equal to it; that of a product is right at zeros.
+/// Scatters values into x along `axis`, and combines those with equal indices by a reduction.
+///
+/// With `include_self` the element of x takes part. Elements without values are unchanged. The index has x's rank;
+/// values beyond its axes are not used. All values equal to an extremum share its gradient; the gradient of a product
+/// is exact where factors are zero.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
@@ -112,36 +114,36 @@ pub fn scatter_reduce(
     index: &Tensor,
     values: &Tensor,
     axis: isize,
-    meeting: ScatterReduceOp,
+    reduce: ScatterReduceOp,
     include_self: bool,
 ) -> Result<Tensor> {
     let op = "scatter_reduce";
     let at = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
-    along(op, x.shape(), index.shape(), at)?;
+    check_index_shape(op, x.shape(), index.shape(), at)?;
     let values = fitted(op, x, &index, values)?;
-    if meeting == ScatterReduceOp::Mean {
+    if reduce == ScatterReduceOp::Mean {
         if x.dtype() == DType::Bool {
             return Err(Error::dtypes(op, [x.dtype()], "booleans have no mean; use to_dtype()"));
         }
         if x.dtype().is_int() && x.dtype() != DType::I64 {
-            // Sums and counts may be outside the range of a narrow dtype.
+            // Sums and counts may exceed the range of a narrow dtype.
             let (wide, values) = (ops::to_dtype(x, DType::I64)?, ops::to_dtype(&values, DType::I64)?);
-            let means = scatter_reduce(&wide, &index, &values, axis, meeting, include_self)?;
+            let means = scatter_reduce(&wide, &index, &values, axis, reduce, include_self)?;
             return ops::to_dtype(&means, x.dtype());
         }
         let values = &values;
-        in_single!(op, [x, values] => scatter_reduce(x, &index, values, axis, meeting, include_self));
+        in_single!(op, [x, values] => scatter_reduce(x, &index, values, axis, reduce, include_self));
     }
     let ones = || ops::ones(index.shape(), DType::I64);
     let x = &match include_self {
         true => x.clone(),
         false => {
-            let fresh = ops::full(index.shape(), neutral(meeting, x.dtype()), x.dtype())?;
+            let fresh = ops::full(index.shape(), neutral(reduce, x.dtype()), x.dtype())?;
             scatter(x, &index, &fresh, axis)?
         }
     };
-    let combine = match meeting {
+    let combine = match reduce {
         ScatterReduceOp::Sum => return scatter_add(x, &index, &values, axis),
         ScatterReduceOp::Mean => {
             let sum = scatter_add(x, &index, &values, axis)?;
@@ -154,32 +156,32 @@ pub fn scatter_reduce(
         ScatterReduceOp::Max => Combine::Max,
         ScatterReduceOp::Min => Combine::Min,
     };
-    apply_one(Meet { axis: at, combine }, &[x, &values, &index])
+    apply_one(ScatterReduce { axis: at, combine }, &[x, &values, &index])
 }
 
-/// A vector of indices for an axis, stretched to the shape of the slices that belong to it.
-fn slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+/// Broadcasts a vector of indices of an axis to the shape of the source.
+fn index_for_slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
     let at = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     if index.rank() > 1 {
-        return Err(Error::shapes(op, [index.shape()], "the index is a vector"));
+        return Err(Error::shapes(op, [index.shape()], "the index must be a vector"));
     }
     if *source.shape() != x.shape().with_axis(at, index.size()) {
-        let help = format!("the source has the tensor's shape, with one slice an index along axis {at}");
+        let help = format!("the source must have the tensor's shape, with one slice per index along axis {at}");
         return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], help));
     }
     let beside: Vec<usize> = (0..x.rank()).map(|k| if k == at { index.size() } else { 1 }).collect();
     ops::broadcast_to(&ops::reshape(&index, &beside[..])?, source.shape())
 }
 
-/// x with α·(slices of the source) added at these indices of an axis; repeated indices accumulate.
+/// Adds α·(slices of the source) to a copy of x at indices of an axis; repeated indices accumulate.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`];
 /// [`Error::InvalidArgument`] for an α that is not a value of an integer dtype.
 #[tensor_method]
 pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha: impl Into<Scalar>) -> Result<Tensor> {
-    let index = slices("index_add", x, axis, index, source)?;
+    let index = index_for_slices("index_add", x, axis, index, source)?;
     let alpha = alpha.into();
     if !source.dtype().is_float() {
         ops::written_scalar("index_add", alpha, source.dtype())?;
@@ -188,20 +190,20 @@ pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha
     scatter_add(x, &index, &scaled, axis)
 }
 
-/// x with slices of the source put at these indices of an axis; of several for one index the last stays.
+/// Writes slices of the source into a copy of x at indices of an axis; of equal indices the last slice is stored.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
 #[tensor_method]
 pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
-    scatter(x, &slices("index_copy", x, axis, index, source)?, source, axis)
+    scatter(x, &index_for_slices("index_copy", x, axis, index, source)?, source, axis)
 }
 
-/// x with one number, or a 0-d tensor, at these indices of an axis.
+/// Fills the slices of x at indices of an axis with a scalar or a 0-d tensor.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`]; [`Error::ShapeMismatch`] for a value of
-/// several elements; [`Error::InvalidArgument`] for a number that is not a value of an integer dtype.
+/// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`]; [`Error::ShapeMismatch`] unless
+/// the value is 0-d; [`Error::InvalidArgument`] for a value that an integer dtype cannot represent.
 #[tensor_method]
 pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<ops::Operand<'a>>) -> Result<Tensor> {
     let op = "index_fill";
@@ -212,13 +214,13 @@ pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<
         ops::Operand::Scalar(number) => ops::written_scalar(op, number, x.dtype())?,
     };
     if value.rank() > 0 {
-        return Err(Error::shapes(op, [x.shape(), value.shape()], "the value is one number"));
+        return Err(Error::shapes(op, [x.shape(), value.shape()], "the value must be a scalar or 0-d"));
     }
     let source = ops::broadcast_to(&value, x.shape().with_axis(at, index.size()))?;
-    scatter(x, &slices(op, x, axis, index, &source)?, &source, axis)
+    scatter(x, &index_for_slices(op, x, axis, index, &source)?, &source, axis)
 }
 
-/// [`scatter_reduce`] of slices: those of the source that a vector of indices sends to one index of an axis are combined.
+/// Scatters slices of the source into x along an axis, and combines those with equal indices (see [`scatter_reduce`]).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
@@ -228,9 +230,9 @@ pub fn index_reduce(
     axis: isize,
     index: &Tensor,
     source: &Tensor,
-    meeting: ScatterReduceOp,
+    reduce: ScatterReduceOp,
     include_self: bool,
 ) -> Result<Tensor> {
-    let index = slices("index_reduce", x, axis, index, source)?;
-    scatter_reduce(x, &index, source, axis, meeting, include_self)
+    let index = index_for_slices("index_reduce", x, axis, index, source)?;
+    scatter_reduce(x, &index, source, axis, reduce, include_self)
 }

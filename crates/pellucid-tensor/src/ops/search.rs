@@ -1,4 +1,4 @@
-//! Where numbers belong among others: binary search, and what is counted with it.
+//! Binary search in sorted rows, and histograms.
 
 use super::axes::Axes;
 use crate::engine;
@@ -8,15 +8,16 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// The number of elements of a sorted row before each value: those less than it, or (`right`) not greater. In other words
-/// the `i64` index at which the value, put before (behind) equal ones, keeps the row sorted; that of NaN is the length. NaNs
-/// of the row are its last elements, as [`sort`](super::sort) leaves them.
+/// Returns the `i64` index at which each value would be inserted to keep a sorted row sorted.
 ///
-/// The rows are the last axis of `sorted`: one vector for all values, or one row for every row of values, with equal leading
-/// axes.
+/// The index is the number of elements less than the value, or with `right` not greater than it. NaN sorts last, as in
+/// [`sort`](super::sort): the index of a NaN value is the length.
+///
+/// The rows are the last axis of `sorted`: one vector for all values, or one row for every row of values, with equal
+/// leading axes.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for other leading axes, or a `sorted` of no axis.
+/// [`Error::ShapeMismatch`] for other leading axes, or a 0-d `sorted`.
 #[tensor_method]
 pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Tensor> {
     let op = "searchsorted";
@@ -27,19 +28,19 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
         _ => rank == values.rank() && sorted.shape()[..rank - 1] == values.shape()[..rank - 1],
     };
     if !fits {
-        let help = "sorted is one vector, or has the leading axes of the values";
+        let help = "sorted must be a vector, or have the leading axes of the values";
         return Err(Error::shapes(op, [sorted.shape(), values.shape()], help));
     }
     let (len, shape) = (sorted.shape()[rank - 1], values.shape().clone());
     let (sorted, values) = (sorted.detach(), values.detach());
     let values = if rank == 1 { ops::ravel(&values)? } else { values };
-    // The place is in low..=high, which every step halves.
+    // The result is in low..=high, which every step halves.
     let mut low = ops::zeros(values.shape(), DType::I64)?;
     let mut high = ops::full(values.shape(), len as i64, DType::I64)?;
     for _ in 0..usize::BITS - len.leading_zeros() {
         let middle = ops::shift_right(&ops::add(&low, &high)?, 1)?;
         let there = ops::take_along_axis(&sorted, &ops::minimum(&middle, len as i64 - 1)?, -1)?;
-        // False for a NaN of the row: it is behind all numbers, as sort() leaves it.
+        // False if the element of the row is NaN, which sorts after all values.
         let is_before = if right { ops::le(&there, &values)? } else { ops::lt(&there, &values)? };
         let open = ops::lt(&low, &high)?;
         let above = ops::logical_and(&open, &is_before)?;
@@ -52,42 +53,46 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
     ops::reshape_to(&low, &shape)
 }
 
-/// The number of the bucket, between ascending boundaries, into which each element falls: [`searchsorted`] with the operands
-/// exchanged. Bucket i is boundary i − 1 < x ≤ boundary i, or (`right`) boundary i − 1 ≤ x < boundary i.
+/// Returns the index of the bucket between ascending boundaries that contains each element.
+///
+/// This is [`searchsorted`] with swapped operands. Bucket i is boundary i − 1 < x ≤ boundary i, or (`right`)
+/// boundary i − 1 ≤ x < boundary i.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for boundaries that are no vector.
+/// [`Error::ShapeMismatch`] unless the boundaries are a vector.
 #[tensor_method]
 pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor> {
     if boundaries.rank() != 1 {
-        return Err(Error::shapes("bucketize", [boundaries.shape()], "boundaries are a vector"));
+        return Err(Error::shapes("bucketize", [boundaries.shape()], "boundaries must be a vector"));
     }
     searchsorted(boundaries, x, right)
 }
 
-/// How often each of the numbers 0, 1, .. up to the largest (at least `least` of them) occurs in a vector, in `i64`; with
-/// weights, which have gradients, the sum of those of its occurrences. The length depends on values, so a captured step refuses it.
+/// Counts the occurrences of 0, 1, .. up to the largest element of a vector of integers, in `i64`.
+///
+/// The result has at least `least` elements. With weights, which have gradients, it is the sum of the weights of each
+/// number. The length depends on values, so a captured step cannot contain it.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights have its
-/// shape; [`Error::InvalidArgument`] for a negative number; [`Error::ReadInCapture`].
+/// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights
+/// have its shape; [`Error::InvalidArgument`] for a negative number; [`Error::ReadInCapture`].
 #[tensor_method]
 #[track_caller]
 pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Tensor> {
     let op = "bincount";
     if !x.dtype().is_int() {
-        return Err(Error::dtypes(op, [x.dtype()], "counts integers"));
+        return Err(Error::dtypes(op, [x.dtype()], "takes integers"));
     }
     if x.rank() != 1 || weights.is_some_and(|w| w.shape() != x.shape()) {
         let shapes = [Some(x.shape()), weights.map(|w| w.shape())];
         return Err(Error::shapes(op, shapes.into_iter().flatten(), "takes a vector, and weights of its shape"));
     }
-    let help = "the largest number is a value; scatter_add_along(ones, x, 0, [classes]) counts into a fixed number of \
+    let help = "the length depends on values; scatter_add_along(ones, x, 0, [classes]) counts a fixed number of \
                 classes, and histc() into bins";
     engine::check_readable(op, help)?;
     let numbers = x.array().to_vec::<i64>(op)?;
     if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
-        return Err(Error::invalid(op, format!("counts numbers ≥ 0, got {negative}")));
+        return Err(Error::invalid(op, format!("elements must be at least 0, got {negative}")));
     }
     let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(least);
     match weights {
@@ -99,31 +104,35 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
 /// The bins of a [`histogram`].
 #[derive(Clone, Copy, Debug)]
 pub enum Bins<'a> {
-    /// So many of one width, from the smallest element to the largest.
+    /// A number of bins of equal width, from the smallest element to the largest.
     Count(usize),
-    /// So many of one width, between these ends.
+    /// A number of bins of equal width, between two ends.
     Between(usize, f64, f64),
-    /// Between these ascending edges, a vector.
+    /// A vector of ascending edges.
     Edges(&'a Tensor),
 }
 
-/// How many elements fall into each bin, as floats, and the bins' edges (one more). A bin has its lower edge, the last one
-/// both; elements beyond are not counted. With weights of x's shape their sums, with gradients; with `density` divided by the
-/// total and the bin's width, so that the integral is 1.
+/// Counts the elements in each bin, as floats. Returns the counts and the edges of the bins (one more).
+///
+/// A bin contains its lower edge, and the last bin also its upper one. Elements outside are not counted. Weights of x's
+/// shape are summed instead of counted, with gradients. With `density` the counts are divided by their total and the
+/// width of the bin, so that the integral is 1.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] unless all are floats of one dtype; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for no bin,
-/// ends that are not finite and ascending, and, where values can be read, edges that descend or elements that are not finite
-/// if they set the ends; [`Error::OutOfMemory`].
+/// [`Error::DTypeMismatch`] unless all are floats of one dtype; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`]
+/// for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that descend or elements that are not
+/// finite but determine the ends; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
     let points = ops::reshape(x, [x.size(), 1])?;
-    let (counts, mut edges) = counted("histogram", &points, x.shape(), &[bins], weights, density)?;
+    let (counts, mut edges) = histogram_of("histogram", &points, x.shape(), &[bins], weights, density)?;
     Ok((counts, edges.remove(0)))
 }
 
-/// A [`histogram`] in D dimensions: how many points `[.., D]` fall into each box of bins, one list of them an axis, and the edges along
-/// each. Weights have x's shape without the last axis; a density is divided by the box's volume.
+/// Computes a [`histogram`] of points `[.., D]` in D dimensions. Returns the counts and the edges along each dimension.
+///
+/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis; a density is divided by
+/// the volume of the cell.
 ///
 /// # Errors
 /// Those of [`histogram`].
@@ -136,15 +145,15 @@ pub fn histogramdd(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let op = "histogramdd";
     let Some((&dimensions, lead)) = x.shape().split_last().filter(|(d, _)| **d == bins.len() && **d > 0) else {
-        let help = format!("takes [.., D], and bins for each of D axes, of which there are {}", bins.len());
+        let help = format!("takes [.., D], where D is the number of entries of bins, {}", bins.len());
         return Err(Error::shapes(op, [x.shape()], help));
     };
     let points = ops::reshape(x, [lead.iter().product(), dimensions])?;
-    counted(op, &points, &lead.into(), bins, weights, density)
+    histogram_of(op, &points, &lead.into(), bins, weights, density)
 }
 
-/// The histogram of points `[N, D]`, whose weights have the shape `weighed`.
-fn counted(
+/// Computes the histogram of points `[N, D]`, whose weights have the shape `weighed`.
+fn histogram_of(
     op: &'static str,
     points: &Tensor,
     weighed: &Shape,
@@ -155,7 +164,7 @@ fn counted(
     if let Some(weights) = weights
         && (weights.shape() != weighed || weights.dtype() != points.dtype())
     {
-        let help = "weights have the shape and dtype of what they weigh";
+        let help = "weights must have the shape and dtype of the elements";
         return Err(Error::shapes(op, [weighed, weights.shape()], help));
     }
     let (points, count) = (points.detach(), points.shape()[0]);
@@ -163,17 +172,17 @@ fn counted(
     let (mut inside, mut place) = (ops::full([count], true, DType::Bool)?, ops::zeros([count], DType::I64)?);
     for (axis, &bins) in bins.iter().enumerate() {
         let x = ops::select(&points, 1, axis as isize)?;
-        let edges = edges(op, &x, bins)?;
+        let edges = bin_edges(op, &x, bins)?;
         let (first, last, len) = (ops::select(&edges, 0, 0)?, ops::select(&edges, 0, -1)?, edges.size() - 1);
         let within = ops::logical_and(&ops::ge(&x, &first)?, &ops::le(&x, &last)?)?;
         inside = ops::logical_and(&inside, &within)?;
         let bin = ops::clamp(&ops::sub(&searchsorted(&edges, &x, true)?, 1)?, 0, len as i64 - 1)?;
-        // Boxes in row-major order.
+        // Cells are numbered in row-major order.
         place = ops::add(&ops::mul(&place, len as i64)?, &bin)?;
         shape.push(len);
         all.push(edges);
     }
-    // Counted in integers: `f32` has no odd number above 2²⁴.
+    // The counts are integers, since `f32` cannot represent all of them above 2²⁴.
     let weights = weights.map_or_else(|| ops::ones([count], DType::I64), ops::ravel)?;
     let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::absurd_size)?;
     let sums = ops::scatter_add_along(&ops::where_(&inside, &weights, 0)?, &place, 0, [boxes])?;
@@ -188,16 +197,16 @@ fn counted(
     Ok((counts, all))
 }
 
-fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
+fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; bincount() counts integers"));
     }
     let (count, low, high) = match bins {
         Bins::Edges(edges) if edges.rank() != 1 || edges.size() < 2 => {
-            return Err(Error::shapes(op, [edges.shape()], "edges are a vector of two or more"));
+            return Err(Error::shapes(op, [edges.shape()], "edges must be a vector of at least two"));
         }
         Bins::Edges(edges) if edges.dtype() != x.dtype() => {
-            return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges have the dtype of the elements"));
+            return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges need the dtype of the elements"));
         }
         Bins::Edges(edges) => {
             let widths = ops::diff(&edges.detach(), 1, 0)?;
@@ -205,14 +214,14 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
             return Ok(edges.detach());
         }
         Bins::Between(_, low, high) if !(low.is_finite() && high.is_finite() && low <= high) => {
-            return Err(Error::invalid(op, format!("ends are finite and ascending, got {low} and {high}")));
+            return Err(Error::invalid(op, format!("ends must be finite and ascending, got {low} and {high}")));
         }
         Bins::Between(count, low, high) => (count, ops::full((), low, x.dtype())?, ops::full((), high, x.dtype())?),
         Bins::Count(count) if x.size() == 0 => (count, ops::zeros((), x.dtype())?, ops::ones((), x.dtype())?),
         Bins::Count(count) => (count, ops::min(&x.detach(), ..)?, ops::max(&x.detach(), ..)?),
     };
     if count == 0 {
-        return Err(Error::invalid(op, "takes at least one bin"));
+        return Err(Error::invalid(op, "needs at least one bin"));
     }
     if let Bins::Count(_) = bins {
         for end in [&low, &high] {
@@ -221,7 +230,7 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     }
     let width = ops::sub(&high, &low)?;
     check::in_range_without_nan(op, "the distance between the ends of the bins", &width, 0.0..=f64::MAX)?;
-    // Ends that are equal are half a unit away on both sides.
+    // If the ends are equal, both are moved outwards by ½.
     let apart = ops::mul(&ops::to_dtype(&ops::eq(&low, &high)?, x.dtype())?, 0.5)?;
     let (low, high) = (ops::sub(&low, &apart)?, ops::add(&high, &apart)?);
     let parts = count.checked_add(1).ok_or_else(Error::absurd_size)?;
@@ -230,9 +239,10 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     ops::where_(&ops::eq(&parts, 1.0)?, &high, &inner)
 }
 
-/// The counts of `bins` bins of one width between two numbers, or, if these are equal, from the smallest element to the largest. An
-/// element's bin is ⌊(x − low)·bins / (high − low)⌋, so that near an edge rounding may put it elsewhere than [`histogram`], which compares
-/// with the edges.
+/// Counts the elements in `bins` bins of equal width between two ends; equal ends stand for the extrema of x.
+///
+/// The bin of an element is ⌊(x − low)·bins / (high − low)⌋. Rounding near an edge may give another bin than
+/// [`histogram`], which compares with the edges.
 ///
 /// # Errors
 /// Those of [`histogram`].
@@ -240,7 +250,7 @@ fn edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
 pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     in_single!("histc", [x] => histc(x, bins, low, high));
     let ends = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
-    let edges = edges("histc", x, ends)?;
+    let edges = bin_edges("histc", x, ends)?;
     let x = ops::ravel(&x.detach())?;
     let (low, high) = (ops::select(&edges, 0, 0)?, ops::select(&edges, 0, -1)?);
     let inside = ops::logical_and(&ops::ge(&x, &low)?, &ops::le(&x, &high)?)?;

@@ -1,4 +1,4 @@
-//! Windows of signal processing: weights that fade towards both ends.
+//! Window functions of signal processing.
 
 use crate::ops;
 use crate::tensor::Tensor;
@@ -6,67 +6,69 @@ use pellucid_derive::operation;
 use pellucid_ir::{DType, Error, Result, Scalar};
 use std::f64::consts::PI;
 
-/// A window's shape, for k from 0 to n (see [`signal_window`]).
+/// A window function of k from 0 to n (see [`signal_window`]).
 #[derive(Clone, Copy, Debug)]
 pub enum Window<'a> {
     /// 1 − |2k/n − 1|, a triangle.
     Bartlett,
-    /// 0.42 − 0.5·cos(2πk/n) + 0.08·cos(4πk/n)
+    /// The Blackman window 0.42 − 0.5·cos(2πk/n) + 0.08·cos(4πk/n).
     Blackman,
-    /// sin(π(k + ½)/(n + 1))
+    /// The cosine window sin(π(k + ½)/(n + 1)).
     Cosine,
-    /// exp(−|k − center|/tau); the center is n/2 if none is given, as it must be for a symmetric window.
+    /// exp(−|k − center|/tau).
     Exponential {
-        /// Where the weight is 1.
+        /// The index with weight 1; the default n/2 is the only choice for a symmetric window.
         center: Option<f64>,
-        /// After how many steps it is 1/e.
+        /// The number of steps in which the weight decays by a factor e.
         tau: f64,
     },
-    /// exp(−(k − n/2)²/(2·std²))
+    /// exp(−(k − n/2)²/(2·std²)).
     Gaussian {
         /// The standard deviation, in steps.
         std: f64,
     },
-    /// Σ (−1)ⁱ·aᵢ·cos(2πik/n)
+    /// Σ (−1)ⁱ·aᵢ·cos(2πik/n).
     GeneralCosine(&'a [f64]),
-    /// alpha − (1 − alpha)·cos(2πk/n)
+    /// alpha − (1 − alpha)·cos(2πk/n).
     GeneralHamming {
         /// The mean weight.
         alpha: f64,
     },
-    /// The general one with alpha 0.54.
+    /// `GeneralHamming` with alpha 0.54.
     Hamming,
-    /// The general one with alpha 0.5: sin²(πk/n).
+    /// `GeneralHamming` with alpha 0.5: sin²(πk/n).
     Hann,
-    /// I₀(β·√(1 − (2k/n − 1)²)) / I₀(β) (Kaiser & Schafer 1980)
+    /// I₀(β·√(1 − (2k/n − 1)²)) / I₀(β) (Kaiser & Schafer 1980).
     Kaiser {
-        /// How narrow it is, at least 0.
+        /// The shape parameter β, at least 0; larger values narrow the window.
         beta: f64,
     },
-    /// The general cosine of 0.3635819, 0.4891775, 0.1365995 and 0.0106411 (Nuttall 1981).
+    /// `GeneralCosine` of 0.3635819, 0.4891775, 0.1365995 and 0.0106411 (Nuttall 1981).
     Nuttall,
 }
 
-/// The `count` weights of a window. A symmetric one ends as it began, n = count − 1; another one, for spectra, is one period
-/// of a sequence, n = count. A single weight is 1.
+/// Returns the `count` weights of a window function.
+///
+/// A symmetric window has n = count − 1. A periodic one, for spectral analysis, has n = count: it is one period of a
+/// sequence. A single weight is 1.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] if `dtype` is neither `f32` nor `f64`; [`Error::InvalidArgument`] for a `tau` or `std` that is not above 0, a negative
-/// β, a general cosine without terms, or a center of a symmetric window.
+/// [`Error::DTypeMismatch`] if `dtype` is neither `f32` nor `f64`; [`Error::InvalidArgument`] for a `tau` or `std` that
+/// is not above 0, a negative β, a general cosine without terms, or a center for a symmetric window.
 #[operation]
 pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: DType) -> Result<Tensor> {
     let op = "signal_window";
     if !matches!(dtype, DType::F32 | DType::F64) {
-        return Err(Error::dtypes(op, [dtype], "gives f32 or f64; use to_dtype()"));
+        return Err(Error::dtypes(op, [dtype], "needs f32 or f64; use to_dtype()"));
     }
     let n = if symmetric || count <= 1 { count.saturating_sub(1) } else { count } as f64;
-    // A single weight lies in the middle.
+    // A single weight is at the middle.
     let place = |k: usize| if n > 0.0 { k as f64 / n } else { 0.5 };
     let made = |f: &dyn Fn(usize) -> f64| Tensor::counted(count, |k| Scalar::Float(f(k)), dtype);
     let cosines = |a: &[f64]| {
         let term = |i: usize, x: f64| if i.is_multiple_of(2) { x } else { -x };
         let at = |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * place(k)).cos())).sum();
-        // A single weight is 1, whatever the terms add up to.
+        // A single weight is 1, whatever the sum of the terms.
         if n > 0.0 { made(&at) } else { made(&|_| 1.0) }
     };
     let refused = |reason: String| Err(Error::invalid(op, reason));
@@ -74,19 +76,23 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
         Window::Bartlett => made(&|k| 1.0 - (2.0 * place(k) - 1.0).abs()),
         Window::Blackman => cosines(&[0.42, 0.5, 0.08]),
         Window::Cosine => made(&|k| (PI * (k as f64 + 0.5) / (n + 1.0)).sin()),
-        Window::Exponential { tau, .. } if tau.is_nan() || tau <= 0.0 => refused(format!("tau is above 0, got {tau}")),
+        Window::Exponential { tau, .. } if tau.is_nan() || tau <= 0.0 => {
+            refused(format!("tau must be above 0, got {tau}"))
+        }
         Window::Exponential { center: Some(_), .. } if symmetric => {
-            refused("a symmetric window has its center in the middle".to_string())
+            refused("a symmetric window has its center in the middle; leave center out".to_string())
         }
         Window::Exponential { center, tau } => made(&|k| (-(k as f64 - center.unwrap_or(n / 2.0)).abs() / tau).exp()),
-        Window::Gaussian { std } if std.is_nan() || std <= 0.0 => refused(format!("std is above 0, got {std}")),
+        Window::Gaussian { std } if std.is_nan() || std <= 0.0 => refused(format!("std must be above 0, got {std}")),
         Window::Gaussian { std } => made(&|k| (-0.5 * ((k as f64 - n / 2.0) / std).powi(2)).exp()),
-        Window::GeneralCosine([]) => refused("a general cosine has terms".to_string()),
+        Window::GeneralCosine([]) => refused("a general cosine needs at least one term".to_string()),
         Window::GeneralCosine(a) => cosines(a),
         Window::GeneralHamming { alpha } => cosines(&[alpha, 1.0 - alpha]),
         Window::Hamming => cosines(&[0.54, 0.46]),
         Window::Hann => cosines(&[0.5, 0.5]),
-        Window::Kaiser { beta } if beta.is_nan() || beta < 0.0 => refused(format!("beta is not negative, got {beta}")),
+        Window::Kaiser { beta } if beta.is_nan() || beta < 0.0 => {
+            refused(format!("beta must be at least 0, got {beta}"))
+        }
         Window::Kaiser { beta } => {
             let depth = |k| beta * (1.0 - (2.0 * place(k) - 1.0).powi(2)).max(0.0).sqrt();
             let depths = Tensor::counted(count, |k| Scalar::Float(depth(k)), DType::F64)?;

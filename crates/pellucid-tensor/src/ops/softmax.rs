@@ -1,4 +1,4 @@
-//! Softmax and its logarithm: row formulas, whose gradients are row formulas again.
+//! Softmax and its logarithm. Both are row formulas, and so are their gradients.
 
 use super::axes::Axes;
 use super::formula::rows_in;
@@ -10,12 +10,13 @@ use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
 
-fn floats(x: &Tensor) -> Result<Tensor> {
+fn as_float(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { Ok(x.clone()) } else { ops::to_dtype(x, DType::F32) }
 }
 
-/// yᵢ = exp xᵢ / Σⱼ exp xⱼ over `axes`, stable for any size of x. The gradient is
-/// yᵢ·(gᵢ − Σⱼ gⱼ·yⱼ).
+/// Computes the softmax yᵢ = exp xᵢ / Σⱼ exp xⱼ over `axes`, stable for any magnitude of x.
+///
+/// The gradient is yᵢ·(gᵢ − Σⱼ gⱼ·yⱼ).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
@@ -34,11 +35,12 @@ pub fn softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     });
     let axes = axes.into().resolve("softmax", x.shape())?;
     // The gradient gᵢ − Σ gⱼ·yⱼ cancels, so it reads the result before rounding.
-    rounded("softmax", &[x], rows_in(formula, &[&floats(x)?], &[], axes.set, single(&[x]))?)
+    rounded("softmax", &[x], rows_in(formula, &[&as_float(x)?], &[], axes.set, single(&[x]))?)
 }
 
-/// yᵢ = xᵢ − ln Σⱼ exp xⱼ over `axes`, stable for any size of x. The gradient is
-/// gᵢ − exp(yᵢ)·Σⱼ gⱼ.
+/// Computes the logarithm of the softmax, yᵢ = xᵢ − ln Σⱼ exp xⱼ over `axes`, stable for any magnitude of x.
+///
+/// The gradient is gᵢ − exp(yᵢ)·Σⱼ gⱼ.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
@@ -57,31 +59,32 @@ pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     });
     let axes = axes.into().resolve("log_softmax", x.shape())?;
     // The gradient exponentiates the result, which amplifies rounding, so it reads the result before rounding.
-    let y = rows_in(formula, &[&floats(x)?], &[], axes.set, single(&[x]))?;
+    let y = rows_in(formula, &[&as_float(x)?], &[], axes.set, single(&[x]))?;
     rounded("log_softmax", &[x], y)
 }
 
-/// The softmax of −x over `axes`.
+/// Computes the softmax of −x over `axes`.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
 #[tensor_method]
 pub fn softmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    softmax(&ops::neg(&floats(x)?)?, axes)
+    softmax(&ops::neg(&as_float(x)?)?, axes)
 }
 
-/// softmax((x + G)/τ) along an axis, G drawn from Gumbel's distribution: a sample of the classes with the probabilities softmax(x)
-/// that has a gradient (Jang et al. 2017). With `hard` the sample itself, 1 at one class and 0 elsewhere, and the gradient of the soft
-/// one.
+/// Computes softmax((x + G)/τ) along an axis, where G has the Gumbel distribution (Jang et al. 2017).
+///
+/// It is a differentiable relaxation of a sample of the classes with probabilities softmax(x). With `hard` the result
+/// is the one-hot sample, with the gradient of the relaxation.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a τ that is not
-/// positive; [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
+/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); [`Error::InvalidArgument`](crate::Error::InvalidArgument)
+/// unless τ is positive; [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
 #[tensor_method]
 pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<Tensor> {
     let op = "gumbel_softmax";
     if tau.is_nan() || tau <= 0.0 {
-        return Err(Error::invalid(op, format!("tau is positive, got {tau}")));
+        return Err(Error::invalid(op, format!("tau must be positive, got {tau}")));
     }
     let at = x.shape().axis(op, axis)?;
     in_single!(op, [x] => gumbel_softmax(x, tau, hard, axis));

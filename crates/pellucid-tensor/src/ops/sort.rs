@@ -1,4 +1,4 @@
-//! Order along an axis: sort, argsort, top-k.
+//! Sorting along an axis: sort, argsort, top-k.
 
 use super::gather::scatter_add_along;
 use crate::array::Array;
@@ -10,13 +10,13 @@ use pellucid_ir::kernel::{self, Kernel};
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
-/// The first `k` elements of an axis in order, and where they came from.
-struct Sort {
+/// The first `k` elements of an axis in sorted order, and their positions.
+struct SortPrefix {
     name: &'static str,
     kernel: kernel::Sort,
 }
 
-impl Operation for Sort {
+impl Operation for SortPrefix {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -49,13 +49,14 @@ fn ordered(
     if k > len {
         return Err(Error::invalid(name, format!("k = {k} exceeds {len}, the length of axis {axis}")));
     }
-    let mut outputs = apply(Sort { name, kernel: kernel::Sort { axis, descending, k } }, &[x])?;
+    let mut outputs = apply(SortPrefix { name, kernel: kernel::Sort { axis, descending, k } }, &[x])?;
     let positions = outputs.pop().expect("positions");
     Ok((outputs.pop().expect("values"), positions))
 }
 
-/// Sorts the elements of an axis in ascending (or descending) order; returns them with their `i64` positions. Stable; NaN
-/// is the largest. The gradient goes to where a value came from.
+/// Sorts the elements along an axis in ascending (or descending) order. Returns them with their `i64` indices.
+///
+/// The sort is stable; NaN is the largest value. The gradient of a sorted element goes to its original index.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -64,16 +65,16 @@ pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor
     ordered("sort", x, axis, None, descending)
 }
 
-/// The elements of the first axis in ascending order; NaN is the largest.
+/// Sorts the elements along the first axis in ascending order; NaN is the largest value.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`] for a tensor of no axis.
+/// [`Error::AxisOutOfRange`] for a 0-d tensor.
 #[tensor_method]
 pub fn msort(x: &Tensor) -> Result<Tensor> {
     Ok(ordered("msort", x, 0, None, false)?.0)
 }
 
-/// The positions that sort an axis; stable. NaN is the largest.
+/// Returns the indices that sort x along an axis. The sort is stable; NaN is the largest value.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -82,7 +83,8 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
     Ok(ordered("argsort", x, axis, None, descending)?.1)
 }
 
-/// The `k` largest (or smallest) elements of an axis in order, and their `i64` positions. NaN is the largest.
+/// Returns the `k` largest (or smallest) elements along an axis in order, and their `i64` indices. NaN is the largest
+/// value.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the axis.
@@ -91,15 +93,16 @@ pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor,
     ordered("topk", x, axis, Some(k), largest)
 }
 
-/// The `k`-th smallest element of an axis, counted from 1, and its `i64` position; NaN is the largest. The axis
-/// disappears.
+/// Returns the `k`-th smallest element along an axis, counted from 1, and its `i64` index, without the axis.
+///
+/// NaN is the largest value.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` is 0 or exceeds the axis.
 #[tensor_method]
 pub fn kthvalue(x: &Tensor, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {
     if k == 0 {
-        return Err(Error::invalid("kthvalue", "counts from 1, got k = 0"));
+        return Err(Error::invalid("kthvalue", "k counts from 1, got 0"));
     }
     let (values, positions) = ordered("kthvalue", x, axis, Some(k), false)?;
     Ok((crate::ops::select(&values, axis, k as isize - 1)?, crate::ops::select(&positions, axis, k as isize - 1)?))

@@ -1,4 +1,4 @@
-//! Moments of several variables, and pairs of moments.
+//! Covariances and correlations, and pairs of moments.
 
 use super::axes::Axes;
 use crate::ops::precision::in_single;
@@ -10,11 +10,11 @@ use pellucid_ir::{Error, Result};
 /// Options of [`cov`].
 #[derive(Clone, Copy, Debug)]
 pub struct Cov<'a> {
-    /// What is subtracted from the number of observations.
+    /// Subtracted from the number of observations in the denominator.
     pub correction: f64,
-    /// How often each observation was made: a vector of integers.
+    /// The number of times each observation was made: a vector of integers.
     pub frequencies: Option<&'a Tensor>,
-    /// How much each observation counts: a vector of floats ≥ 0.
+    /// The weight of each observation: a vector of floats ≥ 0.
     pub weights: Option<&'a Tensor>,
 }
 
@@ -24,13 +24,16 @@ impl Default for Cov<'_> {
     }
 }
 
-/// The covariances Σₖ wₖ·(xᵢₖ − x̄ᵢ)(xⱼₖ − x̄ⱼ) / n of variables `[V, N]`, one a row, as `[V, V]`; of one variable (`[N]` or
-/// `[1, N]`) its variance, 0-d. With frequencies f and weights a, w = f·a and n = Σ w − correction·Σ w·a / Σ w (NumPy's `cov`).
+/// Computes the covariance matrix `[V, V]` of variables `[V, N]`; of one variable, `[N]` or `[1, N]`, its variance,
+/// 0-d.
+///
+/// The covariances are Σₖ wₖ·(xᵢₖ − x̄ᵢ)(xⱼₖ − x̄ⱼ) / n. With frequencies f and weights a, w = f·a and
+/// n = Σ w − correction·Σ w·a / Σ w (NumPy's `cov`).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for more than two axes, or frequencies or weights that are no vector of N;
-/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight, where values
-/// can be read.
+/// [`Error::ShapeMismatch`] for rank 3 or more, or frequencies or weights that are not vectors of length N;
+/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight in
+/// eager mode.
 #[tensor_method]
 pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
     let op = "cov";
@@ -38,21 +41,21 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
     if x.rank() > 2 {
-        return Err(Error::shapes(op, [x.shape()], "variables are [V, N] or [N]"));
+        return Err(Error::shapes(op, [x.shape()], "variables must be [V, N] or [N]"));
     }
     let rows = if x.rank() < 2 { ops::reshape(x, [1, x.size()])? } else { x.clone() };
     let (single, count) = (rows.shape()[0] == 1, rows.shape()[1]);
     for vector in [options.frequencies, options.weights].into_iter().flatten() {
         if vector.rank() > 1 || vector.size() != count {
-            let help = format!("there is one frequency and one weight an observation, {count}");
+            let help = format!("needs one frequency and one weight for each of the {count} observations");
             return Err(Error::shapes(op, [x.shape(), vector.shape()], help));
         }
     }
     if let Some(frequencies) = options.frequencies.filter(|f| !f.dtype().is_int()) {
-        return Err(Error::dtypes(op, [frequencies.dtype()], "frequencies are integers; weights are floats"));
+        return Err(Error::dtypes(op, [frequencies.dtype()], "frequencies must be integers; weights are floats"));
     }
     if let Some(weights) = options.weights.filter(|a| !a.dtype().is_float()) {
-        return Err(Error::dtypes(op, [weights.dtype()], "weights are floats; frequencies are integers"));
+        return Err(Error::dtypes(op, [weights.dtype()], "weights must be floats; frequencies are integers"));
     }
     for (what, vector) in [("frequencies", options.frequencies), ("weights", options.weights)] {
         if let Some(vector) = vector {
@@ -61,7 +64,7 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
     }
     let (dtype, weights) = (x.dtype(), options.weights);
     in_single!(op, [x; weights] => ops::to_dtype(&cov(x, Cov { weights, ..options })?, dtype));
-    // What weighs stays of its own dtype, and meets the observations as any operand does.
+    // Weights keep their dtype, and promote with the observations as any operand does.
     let dtype = options.weights.map_or(x.dtype(), |a| a.dtype());
     let frequencies = options.frequencies.map(|f| ops::to_dtype(&ops::reshape(f, [count])?, dtype)).transpose()?;
     let weights = options.weights.map(|a| ops::reshape(a, [count])).transpose()?;
@@ -76,7 +79,7 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
         Some(a) => ops::div(&ops::mul(&ops::sum(&ops::mul(&w, a)?, ..)?, options.correction)?, &total)?,
         None => ops::full((), options.correction, dtype)?,
     };
-    // With as many observations as are subtracted, or fewer, there is no such estimate.
+    // With no more observations than the correction the estimate is undefined: the division by 0 gives NaN or infinity.
     let free = ops::maximum(&ops::sub(&total, &lost)?, 0.0)?;
     let weighted = ops::mul(&centred, &w)?;
     let products = ops::matmul(&weighted, &ops::to_dtype(&ops::transpose(&centred, 0, 1)?, weighted.dtype())?)?;
@@ -84,7 +87,8 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
     if single { ops::reshape(&covariances, ()) } else { Ok(covariances) }
 }
 
-/// The correlation coefficients covᵢⱼ / √(covᵢᵢ·covⱼⱼ) of variables `[V, N]`, within [−1, 1]; of one variable `[N]` 1.
+/// Computes the correlation coefficients covᵢⱼ / √(covᵢᵢ·covⱼⱼ) of variables `[V, N]`, within [−1, 1]; 1 for one
+/// variable.
 ///
 /// # Errors
 /// Those of [`cov`].
@@ -100,7 +104,7 @@ pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     ops::clamp(&scaled, -1.0, 1.0)
 }
 
-/// The variance and the mean over `axes` (see [`var`](ops::var)).
+/// Computes the variance and the mean over `axes` (see [`var`](ops::var)).
 ///
 /// # Errors
 /// Those of [`var`](ops::var).
@@ -110,7 +114,7 @@ pub fn var_mean(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
     Ok((ops::var(x, axes.clone())?, ops::mean(x, axes.ddof(0))?))
 }
 
-/// The standard deviation and the mean over `axes` (see [`std`](ops::std)).
+/// Computes the standard deviation and the mean over `axes` (see [`std`](ops::std)).
 ///
 /// # Errors
 /// Those of [`var`](ops::var).

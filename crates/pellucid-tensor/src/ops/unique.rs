@@ -1,4 +1,4 @@
-//! Elements, or slices, without repetition.
+//! Unique elements and slices.
 
 use crate::engine;
 use crate::ops;
@@ -6,29 +6,32 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Result};
 
-/// What [`unique`] finds.
+/// The result of [`unique`].
 #[derive(Clone, Debug)]
 pub struct Unique {
-    /// The different elements (a vector), or slices (along the axis). The gradient goes to the first occurrence.
+    /// The unique elements (a vector), or slices (along the axis). The gradient goes to the first occurrence.
     pub values: Tensor,
     /// For every element, or slice, the `i64` index of its value.
     pub inverse: Tensor,
-    /// How often each value occurs, in `i64`.
+    /// The number of occurrences of each value, in `i64`.
     pub counts: Tensor,
 }
 
-/// The different elements of a tensor in ascending order, or the different slices along an axis in the order of their first
-/// differing elements. No NaN is equal to another; NaN comes last. Their number depends on values, so a captured step refuses it.
+/// Returns the unique elements of a tensor in ascending order, or the unique slices along an axis in lexicographic
+/// order.
+///
+/// NaN elements count as different from each other and come last. The number of values depends on the elements, so a
+/// captured step cannot contain this operation.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::ReadInCapture`](crate::Error::ReadInCapture).
 #[tensor_method]
 #[track_caller]
 pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
-    known("unique")?;
-    let rows = rows("unique", x, axis)?;
+    check_values_readable("unique")?;
+    let rows = as_rows("unique", x, axis)?;
     let mut order = ops::indices(rows.shape()[0])?;
-    // Sorted by the last column first: a stable sort by another keeps that order among equals.
+    // A stable sort by each column, the last one first, gives the lexicographic order.
     for column in (0..rows.shape()[1]).rev() {
         let column = ops::index_select(&ops::select(&rows, 1, column as isize)?, 0, &order)?;
         order = ops::index_select(&order, 0, &ops::argsort(&column, 0, false)?)?;
@@ -36,39 +39,40 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     groups(x, axis, &rows, &order)
 }
 
-/// Every run of equal elements (in row-major order) or slices as one: what [`unique`] gives without sorting first.
+/// Collapses every run of equal elements (in row-major order) or slices into one: [`unique`] without sorting.
 ///
 /// # Errors
 /// Those of [`unique`].
 #[tensor_method]
 #[track_caller]
 pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
-    known("unique_consecutive")?;
-    let rows = rows("unique_consecutive", x, axis)?;
+    check_values_readable("unique_consecutive")?;
+    let rows = as_rows("unique_consecutive", x, axis)?;
     let order = ops::indices(rows.shape()[0])?;
     groups(x, axis, &rows, &order)
 }
 
-/// Refuses a result whose length nobody knows.
+/// Returns an error in a captured step, since the length of the result depends on values.
 #[track_caller]
-fn known(op: &'static str) -> Result<()> {
+fn check_values_readable(op: &'static str) -> Result<()> {
     engine::check_readable(
         op,
-        "how many differ is a value too; sort() keeps every element, and ne() of its neighbours marks the first of each",
+        "the number of unique elements depends on values; sort() keeps every element, and ne() of its neighbours marks \
+         the first of each",
     )
 }
 
-/// What is compared as rows of a matrix: single elements, or slices.
-fn rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
+/// Returns the compared elements or slices as rows of a matrix.
+fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
     let x = x.detach();
     let Some(axis) = axis else { return ops::reshape(&x, [x.size(), 1]) };
     let count = x.shape()[x.shape().axis(op, axis)?];
     let width = x.shape().with_axis(x.shape().axis(op, axis)?, 1).size();
-    // Columns are compared one by one: repeated elements must be as costly in memory as they are in time.
+    // Columns are compared one by one. The copy makes broadcast elements as costly in memory as they are in time.
     ops::reshape(&ops::contiguous(&ops::movedim(&x, &[axis], &[0])?)?, [count, width])
 }
 
-/// Neighbours in this order that are equal make a group.
+/// Groups equal neighbours in this order.
 #[track_caller]
 fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: &Tensor) -> Result<Unique> {
     let (count, rest) = (order.size(), order.size().saturating_sub(1));

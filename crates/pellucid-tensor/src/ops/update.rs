@@ -1,4 +1,4 @@
-//! In-place updates by a formula: of several tensors by one kernel, and of many such sets at once.
+//! In-place updates by a formula, of several tensors by one kernel, and of many sets of tensors at once.
 
 use super::formula::{broadcast, map_all, overwriting};
 use super::in_place::{is_recorded_write, put_view};
@@ -13,26 +13,27 @@ use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Overwrites `targets` with the outputs of a formula, whose first inputs they may be: an in-place
-/// update of several tensors by one kernel. The formula's inputs are `targets` then `inputs`.
-/// A number that was computed at full width may be stored in a half-width target: a copy for reading.
+/// Overwrites `targets` with the outputs of a formula, by one kernel. The formula's inputs are `targets`, then
+/// `inputs`.
 ///
-/// Outside of [`no_grad`](crate::no_grad), where a target or an input is tracked, the update is recorded: the formula is applied
-/// to copies of the targets, and what it returns is written as by [`copy_`](crate::ops::copy_).
+/// A target may have a narrower float dtype than the computation, and gets the rounded value.
+///
+/// Outside of [`no_grad`](crate::no_grad), an update with a tracked target or input is recorded: the formula is applied
+/// to copies of the targets, and its outputs are written as by [`copy_`](crate::ops::copy_).
 ///
 /// # Errors
 /// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-/// [`Error::ShapeMismatch`] for shapes other than the targets', and for two targets that have an element in
-/// common.
+/// [`Error::ShapeMismatch`] for shapes that do not broadcast to the targets', and for two targets with a common element.
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
     update_many(formula, targets.len(), &all, params)
 }
 
-/// [`update`] of many sets of tensors: `operands` has the targets and inputs of one set after those of the other, each with
-/// so many targets. Where kernels run at once the sets are handed to the backend together, and share its threads: it is
-/// how an optimizer updates all its parameters. No set reads or writes what another one writes, except by views that do not
-/// overlap. Nothing is written unless all sets can be.
+/// Applies [`update`] to many sets of tensors, as an optimizer does with all its parameters.
+///
+/// `operands` contains the sets one after another, each with its targets first; `targets` is the number of targets
+/// of a set. In eager mode the backend gets all sets together and runs them in parallel. A set must not read or write
+/// the elements that another set writes. If one set is invalid, nothing is written.
 ///
 /// ```
 /// use pellucid_tensor::{formula, ops, Tensor};
@@ -44,26 +45,27 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// ```
 ///
 /// # Errors
-/// Those of [`update`], for any of the sets; [`Error::InvalidArgument`] for a number of operands that is no multiple of a
-/// set's.
+/// Those of [`update`], for any of the sets; [`Error::InvalidArgument`] unless the number of operands is a multiple of
+/// the size of a set.
 pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let (op, count) = (formula.name(), formula.inputs().len());
     if targets > count || count == 0 || !operands.len().is_multiple_of(count) || params.len() != formula.params() {
-        let takes = format!("takes {targets} targets of {count} tensors, and {} parameters", formula.params());
-        let got = format!("{takes} a set; got {} and {}", operands.len(), params.len());
+        let takes =
+            format!("needs sets of {count} tensors, {targets} of them targets, and {} parameters", formula.params());
+        let got = format!("{takes}; got {} tensors and {} parameters", operands.len(), params.len());
         return Err(Error::invalid(op, got));
     }
     let numbers = params;
     let params = Params::from(params);
-    // Sets of the same dtypes, one after the other, have one program.
+    // Consecutive sets of the same dtypes share a program.
     let mut runs: SmallVec<[(Arc<Program>, usize); 1]> = SmallVec::new();
     let mut before: Option<&[&Tensor]> = None;
     for set in operands.chunks_exact(count) {
         for target in &set[..targets] {
             super::writable(op, target)?;
         }
-        fits(op, &set[..targets], set)?;
-        apart(op, &set[..targets])?;
+        check_shapes(op, &set[..targets], set)?;
+        check_targets_disjoint(op, &set[..targets])?;
         let alike = |other: &[&Tensor]| other.iter().zip(set).all(|(a, b)| a.dtype() == b.dtype());
         match runs.last_mut().filter(|_| before.is_some_and(alike)) {
             Some((_, sets)) => *sets += 1,
@@ -72,7 +74,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         before = Some(set);
     }
     if is_grad_enabled() && operands.iter().any(|t| t.requires_grad()) {
-        return recorded(formula, targets, operands, numbers);
+        return update_recorded(formula, targets, operands, numbers);
     }
     let arrays: SmallVec<[_; 8]> = operands.iter().map(|t| t.array()).collect();
     let mut rest = &arrays[..];
@@ -84,12 +86,12 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
     Ok(())
 }
 
-/// [`update_many`] with a history. Everything is computed before the first write.
-fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
+/// Runs [`update_many`] with autograd recording. Everything is computed before the first write.
+fn update_recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let op = formula.name();
     let mut written: Vec<(&Tensor, Tensor)> = Vec::new();
     for set in operands.chunks_exact(formula.inputs().len()) {
-        // What the formula's gradient reads of a target is its value before the write.
+        // The gradient of the formula reads the value of a target before the write.
         let copies: SmallVec<[Tensor; 4]> = set[..targets].iter().map(|t| ops::copy(t)).collect::<Result<_>>()?;
         let inputs: SmallVec<[&Tensor; 8]> = copies.iter().chain(set[targets..].iter().copied()).collect();
         let values = map_all(formula, &inputs, params)?;
@@ -103,8 +105,8 @@ fn recorded(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[S
     written.iter().try_for_each(|(target, value)| put_view(op, target, target.array(), value))
 }
 
-/// Refuses two targets of one set that have an element in common.
-fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
+/// Returns an error if two targets of one set have a common element.
+fn check_targets_disjoint(op: &'static str, targets: &[&Tensor]) -> Result<()> {
     let overlap = |a: &Tensor, b: &Tensor| {
         let (a, b) = (a.array(), b.array());
         a.shares_storage(b) && share_elements(a.layout(), b.layout())
@@ -118,20 +120,20 @@ fn apart(op: &'static str, targets: &[&Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// True if two layouts in one storage have an element in common.
+/// Returns true if two layouts in one storage have a common element.
 fn share_elements(a: &Layout, b: &Layout) -> bool {
     let (first, second) = (a.extent(), b.extent());
-    let ranges_meet = first.start < second.end && second.start < first.end;
-    if !ranges_meet || a == b || a.is_contiguous() && b.is_contiguous() {
-        return ranges_meet;
+    let ranges_overlap = first.start < second.end && second.start < first.end;
+    if !ranges_overlap || a == b || a.is_contiguous() && b.is_contiguous() {
+        return ranges_overlap;
     }
-    let (few, many) = if a.shape().size() <= b.shape().size() { (a, b) } else { (b, a) };
-    let elements: HashSet<isize> = positions(few).collect();
-    positions(many).any(|position| elements.contains(&position))
+    let (smaller, larger) = if a.shape().size() <= b.shape().size() { (a, b) } else { (b, a) };
+    let elements: HashSet<isize> = element_offsets(smaller).collect();
+    element_offsets(larger).any(|offset| elements.contains(&offset))
 }
 
-/// The positions of a layout's elements in its storage.
-fn positions(layout: &Layout) -> impl Iterator<Item = isize> + '_ {
+/// Returns the offsets of a layout's elements in its storage.
+fn element_offsets(layout: &Layout) -> impl Iterator<Item = isize> + '_ {
     let (dims, strides) = (layout.shape().dims(), layout.strides());
     (0..layout.shape().size()).map(move |flat| {
         let step = |(rest, sum): (usize, isize), axis: usize| {
@@ -141,8 +143,8 @@ fn positions(layout: &Layout) -> impl Iterator<Item = isize> + '_ {
     })
 }
 
-/// Whether all of a set broadcast to the shape that every target has.
-fn fits(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Result<()> {
+/// Returns an error unless all operands of a set broadcast to the shape of its targets.
+fn check_shapes(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Result<()> {
     let Some(first) = targets.first() else { return Ok(()) };
     let shape = first.shape();
     let into = |t: &&Tensor| t.shape() == shape || t.rank() == 0;

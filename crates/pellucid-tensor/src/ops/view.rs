@@ -1,6 +1,6 @@
-//! Views: other layouts over the same storage. No kernel runs, except where strides force a copy.
+//! Views: other layouts of the same storage. No kernel runs, unless strides require a copy.
 //!
-//! Each backward is the view that undoes it; what a view repeats, backward sums.
+//! The gradient of a view is the inverse view; gradients of repeated elements are summed.
 
 use super::sum_to;
 use crate::array::Array;
@@ -34,7 +34,7 @@ impl Operation for Reshape {
     }
 }
 
-/// A shape with at most one length left open.
+/// A shape in which one length may be −1, to be inferred.
 #[derive(Clone, Debug)]
 pub struct Target(SmallVec<[isize; 6]>);
 
@@ -52,7 +52,7 @@ macro_rules! target_from {
         }
     )*};
 }
-// A length beyond `isize` is refused as too long; it must not become −1, the open length.
+// A length beyond `isize` is too long in any case; it must not become −1, which is inferred.
 target_from!(isize: |d| d, usize: |d| isize::try_from(d).unwrap_or(isize::MAX), i32: |d| d as isize);
 
 impl From<&Shape> for Target {
@@ -80,7 +80,7 @@ impl From<()> for Target {
 }
 
 impl Target {
-    /// The lengths, where the open one follows from the size.
+    /// Returns the shape, with the length −1 inferred from the size.
     pub(crate) fn resolve(&self, op: &'static str, size: usize) -> Result<Shape> {
         let Target(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
@@ -92,7 +92,7 @@ impl Target {
         if open == 1 && known == 0 {
             return Err(Error::invalid(
                 op,
-                format!("beside a length of 0 any would do for the open one, got {dims:?}"),
+                format!("the length -1 cannot be inferred beside a length of 0, got {dims:?}"),
             ));
         }
         let rest = size.checked_div(known).unwrap_or(0);
@@ -100,11 +100,14 @@ impl Target {
     }
 }
 
-/// The same elements, in row-major order, under another shape of the same size. One length may be
-/// −1: it follows from the others. A view where the strides allow it, else a copy.
+/// Returns the same elements, in row-major order, in another shape of the same size. One length may be −1 and is
+/// inferred.
+///
+/// A view where the strides allow it, else a copy.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the sizes differ, [`Error::InvalidArgument`] for two open lengths, or one beside a length of 0.
+/// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or one with a length
+/// of 0.
 #[tensor_method]
 pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
     reshape_to(x, &shape.into().resolve("reshape", x.size())?)
@@ -131,7 +134,7 @@ pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     apply_one(Reshape { shape: shape.clone() }, &[x])
 }
 
-/// Axes `start..=end` as one, in row-major order.
+/// Joins the axes `start..=end` into one, in row-major order.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `start` comes after `end`.
@@ -150,7 +153,7 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
     reshape_to(x, &shape)
 }
 
-/// Without `axis`, whose length must be 1.
+/// Removes `axis`, whose length must be 1.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if its length is not 1.
@@ -158,17 +161,17 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
 pub fn squeeze(x: &Tensor, axis: isize) -> Result<Tensor> {
     let axis = x.shape().axis("squeeze", axis)?;
     if x.shape()[axis] != 1 {
-        let help = format!("axis {axis} has length {}, not 1; select() takes one index of it", x.shape()[axis]);
+        let help = format!("axis {axis} has length {}, not 1; select() picks one index of it", x.shape()[axis]);
         return Err(Error::shapes("squeeze", [x.shape()], help));
     }
     let shape = x.shape().iter().enumerate().filter(|(k, _)| *k != axis).map(|(_, &d)| d).collect();
     reshape_to(x, &shape)
 }
 
-/// With a new axis of length 1 before `axis` (−1: after the last).
+/// Inserts a new axis of length 1 before `axis` (−1: after the last).
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`], where one axis more counts.
+/// [`Error::AxisOutOfRange`] for an axis that the result does not have.
 #[tensor_method]
 pub fn unsqueeze(x: &Tensor, axis: isize) -> Result<Tensor> {
     let rank = x.rank() as isize + 1;
@@ -204,21 +207,21 @@ impl Operation for Permute {
     }
 }
 
-/// The axes in another order: axis k of the result is axis `order[k]` of x.
+/// Permutes the axes: axis k of the result is axis `order[k]` of x.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if `order` does not name every axis once.
+/// [`Error::InvalidArgument`] if `order` does not contain every axis once.
 #[tensor_method]
 pub fn permute(x: &Tensor, order: &[isize]) -> Result<Tensor> {
     let axes: AxisList = order.iter().map(|&a| x.shape().axis("permute", a)).collect::<Result<_>>()?;
     if axes.len() != x.rank() || (0..x.rank()).any(|a| !axes.contains(&a)) {
-        let reason = format!("{order:?} does not name every axis of shape {} once", x.shape());
+        let reason = format!("{order:?} does not contain every axis of shape {} once", x.shape());
         return Err(Error::invalid("permute", reason));
     }
     apply_one(Permute { order: axes }, &[x])
 }
 
-/// Two axes exchanged.
+/// Swaps two axes.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -230,7 +233,7 @@ pub fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
     apply_one(Permute { order }, &[x])
 }
 
-/// [`transpose`] by NumPy's name.
+/// Swaps two axes; NumPy's name for [`transpose`].
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -239,7 +242,7 @@ pub fn swapaxes(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
     transpose(x, axis0, axis1)
 }
 
-/// Two different axes of a shape.
+/// Resolves two axes of a shape, which must differ.
 pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1: isize) -> Result<(usize, usize)> {
     let (a, b) = (shape.axis(op, axis0)?, shape.axis(op, axis1)?);
     if a == b {
@@ -248,7 +251,7 @@ pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1:
     Ok((a, b))
 }
 
-/// All axes in reverse order: the matrix transpose of a 2-D tensor.
+/// Reverses the order of the axes: the transpose of a matrix.
 ///
 /// # Errors
 /// None for any shape.
@@ -276,7 +279,7 @@ impl Operation for Expand {
     }
 }
 
-/// Stretched to `shape` by NumPy's rule: aligned at the last axis, a length of 1 repeats. No copy.
+/// Broadcasts x to `shape` by NumPy's rule: axes are aligned at the last, and a length of 1 repeats. No copy.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
@@ -289,7 +292,7 @@ pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
     apply_one(Expand { shape }, &[x])
 }
 
-/// Stretched to `shape`, where −1 keeps a length (PyTorch's `expand`). No copy.
+/// Broadcasts x to `shape`, where −1 keeps a length (PyTorch's `expand`). No copy.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
@@ -305,10 +308,10 @@ pub fn expand(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
     broadcast_to(x, dims.iter().enumerate().map(kept).collect::<Result<Shape>>()?)
 }
 
-/// A part of the axes' indices, as a view: `(axis, start, step, len)` one after the other.
+/// Slices of axes, applied one after the other: `(axis, start, step, len)`.
 pub(crate) type Cuts = SmallVec<[(usize, usize, isize, usize); 4]>;
 
-fn cut(layout: &Layout, cuts: &Cuts) -> Layout {
+fn sliced_layout(layout: &Layout, cuts: &Cuts) -> Layout {
     cuts.iter().fold(layout.clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len))
 }
 
@@ -321,7 +324,7 @@ impl Operation for Cut {
         "slice"
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        Ok(smallvec![inputs[0].view(cut(inputs[0].layout(), &self.cuts))])
+        Ok(smallvec![inputs[0].view(sliced_layout(inputs[0].layout(), &self.cuts))])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let embed = Embed { cuts: self.cuts.clone(), shape: saved.input_shape(0), rest: 0.into() };
@@ -332,7 +335,7 @@ impl Operation for Cut {
     }
 }
 
-/// The transpose of [`Cut`] where the rest is 0: one number of the whole shape, with x where the cut was.
+/// The transpose of [`Cut`] for a `rest` of 0: a tensor of `shape` filled with `rest`, except for x in the cut.
 struct Embed {
     cuts: Cuts,
     shape: Shape,
@@ -346,7 +349,7 @@ impl Operation for Embed {
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let x = inputs[0];
         let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
-        super::copy::write(x, &whole.view(cut(whole.layout(), &self.cuts)))?;
+        super::copy::write(x, &whole.view(sliced_layout(whole.layout(), &self.cuts)))?;
         Ok(smallvec![whole])
     }
     fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
@@ -358,12 +361,12 @@ pub(crate) fn cuts(x: &Tensor, cuts: Cuts) -> Result<Tensor> {
     if cuts.is_empty() { Ok(whole(x)) } else { apply_one(Cut { cuts }, &[x]) }
 }
 
-/// A tensor of this shape, x in a part of it and one number in the rest.
+/// Returns a tensor of this shape with x in a part of it, and `rest` elsewhere.
 pub(crate) fn embed(x: &Tensor, shape: Shape, cuts: Cuts, rest: Scalar) -> Result<Tensor> {
     apply_one(Embed { cuts, shape, rest }, &[x])
 }
 
-/// Indices `start..start + len` of an axis, as a view.
+/// Returns the indices `start..start + len` of an axis, as a view.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::IndexOutOfBounds`] if the range leaves the axis.
@@ -378,7 +381,7 @@ pub fn narrow(x: &Tensor, axis: isize, start: usize, len: usize) -> Result<Tenso
     cuts(x, smallvec![(axis, start, 1, len)])
 }
 
-/// One index of an axis, which disappears; −1 is the last.
+/// Returns the slice at one index of an axis, without the axis; −1 is the last index.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`].
@@ -393,10 +396,10 @@ pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
     squeeze(&cuts(x, smallvec![(axis, at, 1, 1)])?, axis as isize)
 }
 
-/// The indices of the axes in reverse order, as a view.
+/// Reverses the order of the elements along axes, as a view.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if an axis is named twice.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if an axis is given twice.
 #[tensor_method]
 pub fn flip(x: &Tensor, axes: impl Into<super::Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("flip", x.shape())?.set;
@@ -404,7 +407,8 @@ pub fn flip(x: &Tensor, axes: impl Into<super::Axes>) -> Result<Tensor> {
     cuts(x, axes.iter().map(reversed).collect())
 }
 
-/// All parts by one node, whose gradient is theirs, joined: that of [`Cut`] would be one of the whole shape for each part.
+/// All parts as outputs of one node, whose gradient is their concatenation. One [`Cut`] per part would allocate a
+/// gradient of the whole shape for each.
 struct Split {
     axis: usize,
     lengths: Vec<usize>,
@@ -433,10 +437,10 @@ impl Operation for Split {
     }
 }
 
-/// Cut along an axis into parts of these lengths, as views.
+/// Splits x along an axis into views of these lengths.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the lengths do not add up to the axis's.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the lengths do not add up to that of the axis.
 #[tensor_method]
 pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("split", axis)?;

@@ -1,4 +1,4 @@
-//! Airy's function, by the approximations of Cephes (Moshier 1989): a series in the middle, rational functions outside.
+//! The Airy function Ai, by the approximations of Cephes (Moshier 1989): a series near 0, rational functions elsewhere.
 
 use super::super::formula::{map, map_all};
 use crate::autograd::is_recorded;
@@ -9,35 +9,35 @@ use pellucid_ir::{Result, formula};
 use std::f64::consts::{FRAC_PI_4, PI};
 use std::sync::OnceLock;
 
-/// Where the series ends.
+/// The largest |x| for which the series is used.
 const END: f64 = 2.09;
 
-/// Σ cₖ·tᵏ, the highest power first.
+/// Evaluates Σ cₖ·tᵏ from coefficients in descending order of the power.
 fn polynomial(coefficients: &[f64], t: Expr) -> Expr {
     let first = t * coefficients[0] + coefficients[1];
     coefficients[2..].iter().fold(first, |p, &c| p * t + c)
 }
 
-/// [`polynomial`], with a highest power before the others whose coefficient is 1.
-fn monic(coefficients: &[f64], t: Expr) -> Expr {
+/// Evaluates a polynomial like [`polynomial`], whose leading coefficient 1 is not in the list.
+fn monic_polynomial(coefficients: &[f64], t: Expr) -> Expr {
     let first = t + coefficients[0];
     coefficients[1..].iter().fold(first, |p, &c| p * t + c)
 }
 
-/// 1 + z/(a·b) + z²/(a·b·(a + 3)·(b + 3)) + ..: one of the two series of y″ = x·y, in z = x³.
-fn series(z: Expr, a: f64, b: f64) -> Expr {
+/// Evaluates 1 + z/(a·b) + z²/(a·b·(a + 3)·(b + 3)) + .., one of the two power series that solve y″ = x·y, with z = x³.
+fn airy_series(z: Expr, a: f64, b: f64) -> Expr {
     let next = |k: i32| z * ((a + 3.0 * f64::from(k)) * (b + 3.0 * f64::from(k))).recip();
     (0..12).rev().fold(1.0 + next(12), |rest, k| 1.0 + next(k) * rest)
 }
 
-/// Ai for |x| ≤ 2.09.
-fn middle(x: Expr) -> Expr {
+/// Computes Ai for |x| ≤ 2.09.
+fn airy_near_zero(x: Expr) -> Expr {
     let z = x * x * x;
-    0.355_028_053_887_817_2 * series(z, 2.0, 3.0) - 0.258_819_403_792_806_8 * x * series(z, 3.0, 4.0)
+    0.355_028_053_887_817_2 * airy_series(z, 2.0, 3.0) - 0.258_819_403_792_806_8 * x * airy_series(z, 3.0, 4.0)
 }
 
-/// Ai for x ≥ 2.09: e^(−ζ)/(2√π·x^¼) times what tends to 1, ζ = ⅔x^(3/2).
-fn right(x: Expr) -> Expr {
+/// Computes Ai for x ≥ 2.09: e^(−ζ)/(2√π·x^¼) times a factor that tends to 1, with ζ = ⅔x^(3/2).
+fn airy_positive(x: Expr) -> Expr {
     let root = x.sqrt();
     let zeta = x * root * (2.0 / 3.0);
     let t = zeta.recip();
@@ -45,27 +45,28 @@ fn right(x: Expr) -> Expr {
     (0.5 / PI.sqrt()) * near_one * (-zeta).exp() / root.sqrt()
 }
 
-/// Ai for x ≤ −2.09: a wave of amplitude 1/(√π·|x|^¼).
-fn left(x: Expr) -> Expr {
+/// Computes Ai for x ≤ −2.09, an oscillation of amplitude 1/(√π·|x|^¼).
+fn airy_negative(x: Expr) -> Expr {
     let root = (-x).sqrt();
     let zeta = -x * root * (2.0 / 3.0);
     let z = zeta.recip();
     let s = z * z;
-    let of_sine = 1.0 + s * polynomial(&AFN, s) / monic(&AFD, s);
-    let of_cosine = z * polynomial(&AGN, s) / monic(&AGD, s);
+    let of_sine = 1.0 + s * polynomial(&AFN, s) / monic_polynomial(&AFD, s);
+    let of_cosine = z * polynomial(&AGN, s) / monic_polynomial(&AGD, s);
     let phase = zeta + FRAC_PI_4;
     PI.sqrt().recip() * (phase.sin() * of_sine - phase.cos() * of_cosine) / root.sqrt()
 }
 
-/// Ai: each part sees numbers of its own only; NaN is for the middle.
-fn value(x: Expr) -> Expr {
-    let inner = middle(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
-    let outer = right(x.gt(END).select(x, END));
-    x.lt(-END).select(left(x.lt(-END).select(x, -END)), x.gt(END).select(outer, inner))
+/// Computes Ai. Each branch reads only arguments of its own range, as the unused branches must not produce NaN
+/// gradients; NaN goes to the middle one.
+fn airy_value(x: Expr) -> Expr {
+    let inner = airy_near_zero(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
+    let outer = airy_positive(x.gt(END).select(x, END));
+    x.lt(-END).select(airy_negative(x.lt(-END).select(x, -END)), x.gt(END).select(outer, inner))
 }
 
-/// y = Ai(x) and y′. Derivatives of every order are sums of these two with polynomials in x, since y″ = x·y: the
-/// approximations are differentiated once.
+/// Returns the formula of y = Ai(x) and y′. Since y″ = x·y, the derivatives of every order are sums of y and y′ with
+/// polynomials in x as coefficients: the approximations are differentiated once.
 fn with_slope(ai: &Formula) -> Formula {
     // Both are 0 far to the right, also where x·y would be ∞·0.
     let bounded = |x: Expr| x.gt(1e3).select(1e3, x);
@@ -76,11 +77,11 @@ fn with_slope(ai: &Formula) -> Formula {
         let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
         gradient.formula.call(&operands, &[])[0]
     };
-    let pair = formula! { airy_ai(x) = [value(x), slope(x)]; };
+    let pair = formula! { airy_ai(x) = [airy_value(x), slope(x)]; };
     pair.with_derivative(0, |x, _, y, g| g[0] * y[1] + g[1] * bounded(x[0]) * y[0]).eternal()
 }
 
-/// Ai(x), Airy's function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
+/// Computes Ai(x), the Airy function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
@@ -88,7 +89,7 @@ fn with_slope(ai: &Formula) -> Formula {
 pub fn airy_ai(x: &Tensor) -> Result<Tensor> {
     static VALUE: OnceLock<Formula> = OnceLock::new();
     static WITH_SLOPE: OnceLock<Formula> = OnceLock::new();
-    let ai = VALUE.get_or_init(|| formula! { airy_ai(x) = value(x); }.eternal());
+    let ai = VALUE.get_or_init(|| formula! { airy_ai(x) = airy_value(x); }.eternal());
     if is_recorded(&[x]) {
         let pair = WITH_SLOPE.get_or_init(|| with_slope(ai));
         return Ok(map_all(pair, &[x], &[])?.swap_remove(0));

@@ -1,4 +1,4 @@
-//! Arithmetic, rounding, and the parts of numbers.
+//! Arithmetic, rounding, sign and bitwise operations.
 
 use super::{binary, unary};
 use crate::ops;
@@ -9,90 +9,93 @@ use pellucid_ir::{DType, Error, Result, Scalar, formula};
 use std::sync::OnceLock;
 
 binary! {
-    /// a + b; integers wrap.
+    /// Computes a + b; integers wrap.
     add(a, b) = a + b;
-    /// a − b; integers wrap.
+    /// Computes a − b; integers wrap.
     sub(a, b) = a - b;
-    /// a·b; integers wrap.
+    /// Computes a·b; integers wrap.
     mul(a, b) = a * b;
-    /// a / b; integers give `f32`.
+    /// Computes a / b; integers give `f32`.
     div(a, b) = a / b;
-    /// ⌊a / b⌋; an integer divided by 0 is 0, an infinite a gives NaN, as in Python. The gradient is zero.
+    /// Computes ⌊a / b⌋, as Python's `//`; an integer divided by 0 gives 0, an infinite a gives NaN. The gradient is
+    /// zero.
     floor_div(a, b) = a.floor_div(b);
-    /// a − b·⌊a / b⌋, of b's sign, as Python's `%`; an integer modulo 0 is 0.
+    /// Computes a − b·⌊a / b⌋, with the sign of b, as Python's `%`; an integer modulo 0 is 0.
     rem(a, b) = a.rem(b);
-    /// a − b·trunc(a / b), of a's sign, as C's `fmod`; an integer modulo 0 is 0.
+    /// Computes a − b·trunc(a / b), with the sign of a, as C's `fmod`; an integer modulo 0 is 0.
     fmod(a, b) = {
         let r = a.abs().rem(b.abs());
         // A zero keeps its sign.
         let r = (a.eq(0.0) & r.eq(0.0)).select(a, a.lt(0.0).select(-r, r));
-        // The least integer has no absolute value. Its remainder is the one of b's sign, moved to a's.
+        // The least integer has no absolute value: its remainder with b's sign is corrected to a's sign.
         let m = a.rem(b);
         let moves = m.ne(0.0) & ((a.lt(0.0) & m.gt(0.0)) | (a.gt(0.0) & m.lt(0.0)));
         (a.abs().lt(0.0) | b.abs().lt(0.0)).select(moves.select(m - b, m), r)
     };
-    /// aᵇ. For integers by multiplication, wrapping; a negative power of an integer is 0 unless |a| = 1.
+    /// Computes aᵇ. Integers are multiplied, wrapping; a negative power of an integer is 0 unless |a| = 1.
     pow(a, b) = a.pow(b);
-    /// The larger; NaN if either is. Of equal ones each gets half the gradient.
+    /// Returns the larger of a and b; NaN if either is NaN. Equal operands get half the gradient each.
     maximum(a, b) = a.max(b);
-    /// The smaller; NaN if either is. Of equal ones each gets half the gradient.
+    /// Returns the smaller of a and b; NaN if either is NaN. Equal operands get half the gradient each.
     minimum(a, b) = a.min(b);
-    /// The larger, of a number and NaN the number. Of equal ones each gets half the gradient.
+    /// Returns the larger of a and b, ignoring a NaN if the other is a number. Equal operands get half the gradient
+    /// each.
     fmax(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.max(b)));
-    /// The smaller, of a number and NaN the number. Of equal ones each gets half the gradient.
+    /// Returns the smaller of a and b, ignoring a NaN if the other is a number. Equal operands get half the gradient
+    /// each.
     fmin(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.min(b)));
-    /// The angle of the point (b, a), in (−π, π].
+    /// Computes the angle of the point (b, a), in (−π, π].
     atan2(a, b) = a.atan2(b);
-    /// a with the sign of b.
+    /// Returns |a| with the sign of b.
     copysign(a, b) = a.copysign(b);
-    /// Heaviside's step: 0 for a < 0, 1 for a > 0, and b for a = 0; NaN stays NaN.
+    /// Computes the Heaviside step function: 0 for a < 0, 1 for a > 0, and b for a = 0; NaN stays NaN.
     heaviside(a, b) = a.eq(0.0).select(b, a.is_nan().select(a, a.gt(0.0).to_number()));
-    /// √(a² + b²) without overflow or underflow of the squares; ∞ if either is infinite, even beside NaN (C99). The
-    /// derivative at the origin is 0.
+    /// Computes √(a² + b²) without overflow or underflow of the squares; ∞ if either is infinite, even with NaN (C99).
+    /// The derivative at the origin is 0.
     hypot(a, b) = hypotenuse(a, b),
         d a = g * (a / y.eq(0.0).select(1.0, y)), d b = g * (b / y.eq(0.0).select(1.0, y));
-    /// Bitwise and of integers, logical of truth values.
+    /// Computes the bitwise AND of integers, or the logical AND of booleans.
     bitwise_and(a, b) = a & b;
-    /// Bitwise or of integers, logical of truth values.
+    /// Computes the bitwise OR of integers, or the logical OR of booleans.
     bitwise_or(a, b) = a | b;
-    /// Bitwise exclusive or of integers, logical of truth values.
+    /// Computes the bitwise XOR of integers, or the logical XOR of booleans.
     bitwise_xor(a, b) = a ^ b;
-    /// a·2ᵇ of integers; 0 for a shift of the width or more.
+    /// Computes a·2ᵇ of integers; 0 if the shift reaches the bit width.
     shift_left(a, b) = a.shl(b);
-    /// ⌊a / 2ᵇ⌋ of integers.
+    /// Computes ⌊a / 2ᵇ⌋ of integers.
     shift_right(a, b) = a.shr(b);
 }
 
 unary! {
-    /// −x
+    /// Computes −x.
     neg(x) = -x;
-    /// |x|; its derivative at 0 is 0.
+    /// Computes |x|; its derivative at 0 is 0.
     abs(x) = x.abs();
-    /// −1, 0 or 1; NaN stays NaN. The gradient is zero.
+    /// Returns the sign: −1, 0 or 1; NaN stays NaN. The gradient is zero.
     sign(x) = x.signum();
-    /// The largest integer ≤ x. The gradient is zero.
+    /// Returns the largest integer ≤ x. The gradient is zero.
     floor(x) = x.floor();
-    /// The smallest integer ≥ x. The gradient is zero.
+    /// Returns the smallest integer ≥ x. The gradient is zero.
     ceil(x) = x.ceil();
-    /// The nearest integer, halves to even. The gradient is zero.
+    /// Rounds to the nearest integer, ties to even. The gradient is zero.
     round(x) = x.round_ties_even();
-    /// The integer part. The gradient is zero.
+    /// Rounds towards zero. The gradient is zero.
     trunc(x) = x.trunc();
-    /// x − trunc(x)
+    /// Returns the fractional part x − trunc(x), which has the sign of x.
     frac(x) = x - x.trunc();
-    /// √x
+    /// Computes √x.
     sqrt(x) = x.sqrt();
-    /// 1/√x
+    /// Computes 1/√x.
     rsqrt(x) = x.sqrt().recip();
-    /// 1/x
+    /// Computes 1/x.
     reciprocal(x) = x.recip();
-    /// The angle of a number on the real line: 0, or π below 0; NaN stays NaN. The gradient is zero.
+    /// Returns the angle of a real number: π for x < 0, else 0; NaN stays NaN. The gradient is zero.
     angle(x) = x.is_nan().select(x, x.lt(0.0).select(std::f64::consts::PI, 0.0));
-    /// x²
+    /// Computes x².
     square(x) = x * x;
-    /// x³
+    /// Computes x³.
     cube(x) = x * x * x;
-    /// The bits of an integer complemented; a truth value negated.
+    /// Complements the bits of an integer, or negates a boolean.
     bitwise_not(x) = !x;
 }
 
@@ -109,8 +112,8 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
     (p.eq(f64::INFINITY) | q.eq(f64::INFINITY)).select(f64::INFINITY, safe.select(plain, scaled))
 }
 
-/// x limited to [low, high]; its derivative is 1 on the closed range. NaN stays NaN, and everything is NaN if a bound is.
-/// Integer bounds outside the range of an integer dtype saturate.
+/// Limits x to [low, high]; the derivative is 1 on the closed range. NaN stays NaN, and a NaN bound makes all elements
+/// NaN. Integer bounds outside the range of an integer dtype saturate.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for a dtype that the formula is not defined for.
@@ -132,7 +135,7 @@ pub fn clamp(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Res
     super::map(formula, &[x], &[low, high])
 }
 
-/// Numbers in the place of NaN, +∞ and −∞, of which integers and truth values have none.
+/// Replaces NaN, +∞ and −∞ by the given values. Integers and booleans are copied.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -159,8 +162,8 @@ pub fn nan_to_num(
     super::map(formula, &[x], &[nan.into(), highest.into(), lowest.into()])
 }
 
-/// a where the condition holds, else b, with broadcasting. The condition is of dtype bool and has no
-/// gradient; a and b are tensors or numbers.
+/// Returns a where the condition is true, else b, with broadcasting. The condition has dtype bool and no gradient; a
+/// and b are tensors or scalars.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the condition is not of dtype bool; [`Error::ShapeMismatch`].
@@ -172,7 +175,7 @@ pub fn where_<'a>(
 ) -> Result<Tensor> {
     static WHERE: OnceLock<Formula> = OnceLock::new();
     if condition.dtype() != DType::Bool {
-        let help = "the condition is a bool tensor; compare with ne(0)";
+        let help = "the condition must be a bool tensor; compare with ne(0)";
         return Err(Error::dtypes("where_", [condition.dtype()], help));
     }
     let (a, b): (super::Operand<'a>, super::Operand<'a>) = (a.into(), b.into());
@@ -188,19 +191,19 @@ pub fn where_<'a>(
 }
 
 impl Tensor {
-    /// This tensor where the condition holds, else `other`, with broadcasting.
+    /// Returns this tensor where the condition is true, else `other`, with broadcasting.
     ///
     /// # Panics
-    /// Where [`ops::where_`](where_) returns an error.
+    /// Panics if [`ops::where_`](where_) returns an error.
     #[track_caller]
     pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<super::Operand<'a>>) -> Tensor {
         crate::panic::unwrap(where_(condition, self, other))
     }
 }
 
-/// a + w·(b − a), the linear interpolation from a at w = 0 to b at w = 1; both ends are exact. All three broadcast.
+/// Interpolates linearly, a + w·(b − a): exactly a at w = 0, exactly b at w = 1. All three tensors broadcast.
 ///
-/// For w ≥ ½ it is computed as b − (1 − w)·(b − a).
+/// For w ≥ ½ the formula is b − (1 − w)·(b − a).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
@@ -222,7 +225,7 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
     )
 }
 
-/// x + value·a·b. All three tensors broadcast.
+/// Computes x + value·a·b. All three tensors broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
@@ -233,7 +236,7 @@ pub fn addcmul(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> 
     super::map(formula, &[x, a, b], &[value.into()])
 }
 
-/// x + value·a/b. All three tensors broadcast.
+/// Computes x + value·a/b. All three tensors broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].

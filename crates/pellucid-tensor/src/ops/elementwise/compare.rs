@@ -1,4 +1,4 @@
-//! Comparisons and logic: results are of dtype bool, and untracked.
+//! Comparisons and logic. Results have dtype bool and no gradient.
 
 use super::{binary, unary};
 use crate::ops;
@@ -7,49 +7,50 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
 binary! {
-    /// a = b
+    /// Returns the mask a = b.
     eq(a, b) = a.eq(b);
-    /// a ≠ b
+    /// Returns the mask a ≠ b.
     ne(a, b) = a.ne(b);
-    /// a < b
+    /// Returns the mask a < b.
     lt(a, b) = a.lt(b);
-    /// a ≤ b
+    /// Returns the mask a ≤ b.
     le(a, b) = a.le(b);
-    /// a > b
+    /// Returns the mask a > b.
     gt(a, b) = a.gt(b);
-    /// a ≥ b
+    /// Returns the mask a ≥ b.
     ge(a, b) = a.ge(b);
-    /// Both are not 0.
+    /// Returns true where both operands are nonzero.
     logical_and(a, b) = a.to_mask() & b.to_mask();
-    /// At least one is not 0.
+    /// Returns true where at least one operand is nonzero.
     logical_or(a, b) = a.to_mask() | b.to_mask();
-    /// Exactly one is not 0.
+    /// Returns true where exactly one operand is nonzero.
     logical_xor(a, b) = a.to_mask() ^ b.to_mask();
 }
 
 unary! {
-    /// x = 0
+    /// Returns true where x is 0.
     logical_not(x) = !x.to_mask();
-    /// x is NaN.
+    /// Returns true where x is NaN.
     isnan(x) = x.is_nan();
-    /// x is neither infinite nor NaN.
+    /// Returns true where x is neither infinite nor NaN.
     isfinite(x) = x.is_finite();
-    /// x is +∞ or −∞.
+    /// Returns true where x is +∞ or −∞.
     isinf(x) = x.abs().eq(f64::INFINITY);
-    /// x is +∞.
+    /// Returns true where x is +∞.
     isposinf(x) = x.eq(f64::INFINITY);
-    /// x is −∞.
+    /// Returns true where x is −∞.
     isneginf(x) = x.eq(f64::NEG_INFINITY);
 }
 
-/// |a − b| ≤ atol + rtol·|b|, or both are the same infinity, or (`equal_nan`) both are NaN. Both broadcast.
+/// Returns true where |a − b| ≤ atol + rtol·|b|, where both are the same infinity, and with `equal_nan` where both are
+/// NaN. Both broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for a negative tolerance.
 #[tensor_method]
 pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
     if !(rtol >= 0.0 && atol >= 0.0) {
-        return Err(Error::invalid("isclose", format!("tolerances are not negative, got {rtol} and {atol}")));
+        return Err(Error::invalid("isclose", format!("tolerances must not be negative, got {rtol} and {atol}")));
     }
     let (a, b) = (a.detach(), b.detach());
     let near = ops::le(&ops::abs(&ops::sub(&a, &b)?)?, &ops::add(&ops::mul(&ops::abs(&b)?, rtol)?, atol)?)?;
@@ -60,7 +61,7 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
     }
 }
 
-/// Whether all elements are close (see [`isclose`]): one truth value.
+/// Returns true, as a 0-d bool tensor, if all elements are close (see [`isclose`]).
 ///
 /// # Errors
 /// Those of [`isclose`].
@@ -69,7 +70,7 @@ pub fn allclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -
     ops::all(&isclose(a, b, rtol, atol, equal_nan)?, ..)
 }
 
-/// Whether both have one shape and equal elements: one truth value (NumPy's `array_equal`).
+/// Returns true, as a 0-d bool tensor, if shapes and elements are equal (NumPy's `array_equal`).
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -78,7 +79,7 @@ pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.shape() == b.shape() { ops::all(&ops::eq(a, b)?, ..) } else { ops::full((), false, DType::Bool) }
 }
 
-/// Whether each element is one of these, which are sorted and searched. NaN is none.
+/// Returns true where x equals one of `elements`, by binary search. NaN equals nothing.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].

@@ -1,8 +1,8 @@
-//! Elementwise operations: each is its formula, one line.
+//! Elementwise operations, each defined by a formula of one line.
 //!
-//! From the line follow the function here, the method of `Tensor`, the kernels, and the derivative of
-//! every order. A line declares a derivative only where the symbolic one is wrong at a limit. Where a
-//! formula is not defined for integers, they are taken to `f32` first, and truth values to `i64`.
+//! The formula generates the function here, the method of `Tensor`, the kernels, and the derivatives of every order. A
+//! line declares a derivative only where the symbolic one is wrong at a limit. If a formula is not defined for
+//! integers, they are converted to `f32` first, and booleans to `i64`.
 
 mod activation;
 mod airy;
@@ -26,7 +26,7 @@ use pellucid_ir::formula::{Expr, Formula};
 use pellucid_ir::{Result, Scalar};
 use std::sync::OnceLock;
 
-/// Operations of one tensor, and numbers that are arguments of the kernel.
+/// Defines operations of one tensor, with scalar parameters that the kernel reads as arguments.
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident ($x:ident $(; $($k:ident),+)?) = $body:expr $(, d $wrt:ident = $d:expr)? ;)*) => {$(
         $(#[$doc])*
@@ -44,12 +44,15 @@ macro_rules! unary {
     )*};
 }
 
-/// Operations of two operands, each a tensor or a number.
+/// Defines operations of two operands, each a tensor or a scalar.
 macro_rules! binary {
-    ($($(#[$doc:meta])* $name:ident ($a:ident, $b:ident) = $body:expr $(, d $wa:ident = $da:expr, d $wb:ident = $db:expr)? ;)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident ($a:ident, $b:ident) = $body:expr $(, d $wa:ident = $da:expr, d $wb:ident = $db:expr)? ;
+    )*) => {$(
         $(#[$doc])*
         ///
-        /// Each operand is a tensor or a number; tensors broadcast, and numbers never widen a dtype.
+        /// Each operand is a tensor or a scalar; tensors broadcast, and scalars never widen a dtype.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
@@ -59,7 +62,7 @@ macro_rules! binary {
             a: impl Into<super::Operand<'a>>,
             b: impl Into<super::Operand<'a>>,
         ) -> crate::Result<crate::Tensor> {
-            static FORMS: super::Forms = super::Forms {
+            static FORMS: super::BinaryForms = super::BinaryForms {
                 both: (std::sync::OnceLock::new(), || crate::formula! {
                     $name($a, $b) = $body; $(d $wa = $da; d $wb = $db;)?
                 }),
@@ -73,7 +76,7 @@ macro_rules! binary {
             $(#[$doc])*
             ///
             /// # Panics
-            /// Where the function of this name in [`ops`](crate::ops) returns an error.
+            /// Panics if the function of this name in [`ops`](crate::ops) returns an error.
             #[track_caller]
             pub fn $name<'a>(&'a self, other: impl Into<super::Operand<'a>>) -> crate::Tensor {
                 crate::panic::unwrap(self::$name(self, other))
@@ -84,8 +87,8 @@ macro_rules! binary {
 
 use {binary, unary};
 
-/// The derivative of y = sin(t)/t. For |t| < 4 it is the Taylor series −t/3·(1 − t²/(2·5)·(1 − t²/(4·7)·(1 − ..))), in which
-/// nothing cancels, however often it is differentiated; 21 terms are exact up to order 12.
+/// Computes the derivative of y = sin(t)/t. For |t| < 4 it is the Taylor series −t/3·(1 − t²/(2·5)·(1 − t²/(4·7)·(1 −
+/// ..))), which is free of cancellation in every derivative; 21 terms are exact up to order 12.
 fn slope_of_sin_over(t: Expr, y: Expr) -> Expr {
     let is_near = t.abs().lt(4.0);
     let (near, far) = (is_near.select(t, 0.0), is_near.select(4.0, t));
@@ -99,9 +102,9 @@ fn slope_of_sin_over(t: Expr, y: Expr) -> Expr {
 pub enum Operand<'a> {
     /// A tensor that the caller keeps.
     Borrowed(&'a Tensor),
-    /// A tensor that the caller gives away: if nobody else sees it, its memory becomes the result's.
+    /// A tensor that the caller hands over. If no other handle shares its storage, the result reuses it.
     Owned(Tensor),
-    /// A number, an argument of the kernel.
+    /// A scalar, an argument of the kernel.
     Scalar(Scalar),
 }
 
@@ -137,40 +140,43 @@ impl Operand<'_> {
         }
     }
 
-    /// True if the result may be written where this operand lies.
+    /// Returns true if the result may overwrite this operand.
     fn is_given(&self) -> bool {
         matches!(self, Operand::Owned(tensor) if tensor.is_unique())
     }
 }
 
-/// A formula, built when it is first needed.
-type Lazily = (OnceLock<Formula>, fn() -> Formula);
+/// A formula that is built on first use.
+type LazyFormula = (OnceLock<Formula>, fn() -> Formula);
 
-/// The three forms of a binary formula: two tensors, a number on the right, a number on the left.
-struct Forms {
-    both: Lazily,
-    right: Lazily,
-    left: Lazily,
+/// The variants of a binary formula: two tensors, a scalar on the right, a scalar on the left.
+struct BinaryForms {
+    both: LazyFormula,
+    right: LazyFormula,
+    left: LazyFormula,
 }
 
-fn get((formula, build): &'static Lazily) -> &'static Formula {
+fn built_formula((formula, build): &'static LazyFormula) -> &'static Formula {
     formula.get_or_init(|| build().eternal())
 }
 
-/// The form that fits the operands, applied. Not generic: what is generic about a binary operation
-/// ends where its operands are [`Operand`]s.
-fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static Forms) -> Result<Tensor> {
+/// Applies the variant that fits the operands. Not generic, so that it is compiled once for all operand types.
+fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static BinaryForms) -> Result<Tensor> {
     let given = |x: &Operand<'_>, i: usize| x.is_given().then_some(i);
     match (&a, &b) {
         (Operand::Scalar(x), Operand::Scalar(y)) => {
             let x = super::full((), *x, x.promote_into(pellucid_ir::DType::Bool))?;
-            map(get(&forms.right), &[&x], &[*y])
+            map(built_formula(&forms.right), &[&x], &[*y])
         }
-        (x, Operand::Scalar(k)) => map_reusing(get(&forms.right), &[x.tensor().expect("a tensor")], &[*k], given(x, 0)),
-        (Operand::Scalar(k), y) => map_reusing(get(&forms.left), &[y.tensor().expect("a tensor")], &[*k], given(y, 0)),
+        (x, Operand::Scalar(k)) => {
+            map_reusing(built_formula(&forms.right), &[x.tensor().expect("a tensor")], &[*k], given(x, 0))
+        }
+        (Operand::Scalar(k), y) => {
+            map_reusing(built_formula(&forms.left), &[y.tensor().expect("a tensor")], &[*k], given(y, 0))
+        }
         (x, y) => {
             let operands = [x.tensor().expect("a tensor"), y.tensor().expect("a tensor")];
-            map_reusing(get(&forms.both), &operands, &[], given(x, 0).or(given(y, 1)))
+            map_reusing(built_formula(&forms.both), &operands, &[], given(x, 0).or(given(y, 1)))
         }
     }
 }

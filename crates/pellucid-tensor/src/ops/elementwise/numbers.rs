@@ -1,4 +1,4 @@
-//! Numbers as they are stored, and as whole ones: exponents, neighbours, divisors.
+//! Functions of the representation of floats (exponent, next value), and integer arithmetic (gcd, lcm).
 
 use crate::ops;
 use crate::tensor::Tensor;
@@ -7,8 +7,8 @@ use pellucid_ir::formula::{Expr, Formula};
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::OnceLock;
 
-/// The least e with |x| < 2ᵉ; 0 for 0, infinities and NaN.
-fn exponent(x: Expr) -> Expr {
+/// Computes the least e with |x| < 2ᵉ; 0 for 0, infinities and NaN.
+fn binary_exponent(x: Expr) -> Expr {
     let size = x.abs();
     let e = size.log2().floor() + 1.0;
     // In two factors: 2⁻ᵉ alone may be too large.
@@ -19,14 +19,16 @@ fn exponent(x: Expr) -> Expr {
     (size.is_finite() & size.gt(0.0)).select(e, 0.0)
 }
 
-/// x = m·2ᵉ with ½ ≤ |m| < 1: m, and e as `i32`. For 0, infinities and NaN m is x and e is 0. The gradient is m's, 2⁻ᵉ; e has none.
+/// Splits x into m·2ᵉ with ½ ≤ |m| < 1, and returns m, and e as `i32`.
+///
+/// For 0, infinities and NaN m is x and e is 0. The derivative of m is 2⁻ᵉ; e has no gradient.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
     static EXPONENT: OnceLock<Formula> = OnceLock::new();
-    let formula = EXPONENT.get_or_init(|| formula! { frexp(x) = exponent(x); }.eternal());
+    let formula = EXPONENT.get_or_init(|| formula! { frexp(x) = binary_exponent(x); }.eternal());
     let e = super::map(formula, &[&x.detach()], &[])?;
     let half = ops::floor(&ops::mul(&e, 0.5)?)?;
     let halfway = ops::mul(x, &ops::exp2(&ops::neg(&half)?)?)?;
@@ -34,11 +36,11 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
     Ok((mantissa, ops::to_dtype(&e, DType::I32)?))
 }
 
-/// The next number of the dtype after a on the way to b; b if they are equal, NaN if either is. Both broadcast. The distance is
-/// piecewise constant: the gradient is a's.
+/// Returns the next representable number after a in the direction of b; b if they are equal, NaN if either is NaN.
 ///
-/// Without the bits: a is rounded to a neighbour when a little more than half of its last place is added (Rump, Zimmermann,
-/// Boldo & Melquiond 2009).
+/// Both broadcast. The distance to a is piecewise constant, so the gradient of a is g and that of b is zero. The method
+/// uses no bit operations: adding a little more than half a unit in the last place rounds a to its neighbour (Rump,
+/// Zimmermann, Boldo & Melquiond 2009).
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`].
@@ -57,7 +59,8 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             nextafter(a, b; u, least, most, low, high) = {
                 let (size, towards) = (a.abs(), b.gt(a).select(1.0, -1.0));
                 let more = u + u * u * 2.0;
-                // Where half of a last place is no number, neighbours are `least` apart, or all is scaled up by 1/u.
+                // Half a unit in the last place may underflow: subnormals have spacing `least`, the others are scaled
+                // by 1/u.
                 let far = a + towards * (more * size);
                 let scaled = u * (a / u + towards * (more * (size / u)));
                 let near = size.le(low).select(a + towards * least, scaled);
@@ -75,8 +78,8 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     super::map(formula, &[a, b], &[u.into(), least.into(), most.into(), low.into(), (low / u).into()])
 }
 
-/// Both, until one is 0 (Euclid, Elements VII): no two `i64` take more than 92 divisions.
-fn euclid(a: Expr, b: Expr) -> Expr {
+/// Runs Euclid's algorithm until one argument is 0 (Elements VII): no pair of `i64` needs more than 92 divisions.
+fn gcd_by_euclid(a: Expr, b: Expr) -> Expr {
     let (mut a, mut b) = (a.abs(), b.abs());
     for _ in 0..46 {
         a = b.eq(0.0).select(a, a.rem(b));
@@ -86,28 +89,30 @@ fn euclid(a: Expr, b: Expr) -> Expr {
     (a + b).abs()
 }
 
-/// The greatest common divisor of integers, not negative; gcd(0, b) is |b|, which wraps for the least integer. Both broadcast.
+/// Computes the greatest common divisor of integers, which is not negative.
+///
+/// gcd(0, b) is |b|, which wraps for the least integer. Both broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for floats.
 #[tensor_method]
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     static GCD: OnceLock<Formula> = OnceLock::new();
-    whole("gcd", a, b)?;
-    super::map(GCD.get_or_init(|| formula! { gcd(a, b) = euclid(a, b); }.eternal()), &[a, b], &[])
+    check_integers("gcd", a, b)?;
+    super::map(GCD.get_or_init(|| formula! { gcd(a, b) = gcd_by_euclid(a, b); }.eternal()), &[a, b], &[])
 }
 
-/// The least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. Both broadcast.
+/// Computes the least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. Both broadcast.
 ///
 /// # Errors
 /// Those of [`gcd`].
 #[tensor_method]
 pub fn lcm(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    whole("lcm", a, b)?;
+    check_integers("lcm", a, b)?;
     ops::abs(&ops::mul(&ops::floor_div(a, &gcd(a, b)?)?, b)?)
 }
 
-fn whole(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+fn check_integers(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     match a.dtype().is_float() || b.dtype().is_float() {
         true => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes integers")),
         false => Ok(()),

@@ -1,4 +1,4 @@
-//! Special functions: of Bessel, Gamma's family, and the normal distribution.
+//! Special functions: Bessel functions, the gamma family, and the normal distribution.
 
 use super::{binary, unary};
 use crate::array::host_values;
@@ -12,51 +12,51 @@ use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
 use std::sync::OnceLock;
 
 unary! {
-    /// ψ⁽ⁿ⁾(x), the n-th derivative of `digamma`, for a whole n from 0 to 170 (else NaN).
+    /// Computes ψ⁽ⁿ⁾(x), the n-th derivative of `digamma`, for an integer n from 0 to 170 (else NaN).
     polygamma(x; n) = x.polygamma(n);
-    /// e^(x²)·erfc(x), which falls as 1/(x√π).
+    /// Computes e^(x²)·erfc(x), the scaled complementary error function, which decays as 1/(x√π).
     erfcx(x) = x.erfcx();
-    /// Φ(x), the standard normal distribution function.
+    /// Computes Φ(x), the standard normal distribution function.
     ndtr(x) = 0.5 * (x * -FRAC_1_SQRT_2).erfc();
-    /// Φ⁻¹(x), the inverse of `ndtr`, for 0 < x < 1 (Wichura 1988).
+    /// Computes Φ⁻¹(x), the inverse of `ndtr`, for 0 < x < 1 (Wichura 1988).
     ndtri(x) = x.ndtri();
-    /// ln Φ(x), accurate where Φ is small or near 1.
+    /// Computes ln Φ(x), accurate where Φ is small or near 1.
     log_ndtr(x) = {
         let left = x.lt(-1.0).select(x, -1.0);
         let tail = (0.5 * (left * -FRAC_1_SQRT_2).erfcx()).ln() - 0.5 * left * left;
         x.lt(-1.0).select(tail, (-0.5 * (x * FRAC_1_SQRT_2).erfc()).ln_1p())
     },
         d x = {
-            // φ/Φ: far to the left by the continued fraction of Laplace, in which nothing cancels, differentiated or not.
+            // φ/Φ: for x < −3 by Laplace's continued fraction, which is free of cancellation in every derivative.
             let t = x.lt(-3.0).select(-x, 3.0);
             let tail = t + (2..=24).rev().fold(t, |f, k| t + f64::from(k) / f).recip();
             g * x.lt(-3.0).select(tail, 0.3989422804014327 * (-0.5 * x * x - y).exp())
         };
-    /// I₀(x), the modified Bessel function of the first kind of order 0.
+    /// Computes I₀(x), the modified Bessel function of the first kind of order 0.
     i0(x) = x.bessel(Binary::BesselI, 0.0);
-    /// e^(−|x|)·I₀(x)
+    /// Computes e^(−|x|)·I₀(x), exponentially scaled `i0`.
     i0e(x) = x.bessel(Binary::BesselIe, 0.0);
-    /// I₁(x), the modified Bessel function of the first kind of order 1.
+    /// Computes I₁(x), the modified Bessel function of the first kind of order 1.
     i1(x) = x.bessel(Binary::BesselI, 1.0);
-    /// e^(−|x|)·I₁(x)
+    /// Computes e^(−|x|)·I₁(x), exponentially scaled `i1`.
     i1e(x) = x.bessel(Binary::BesselIe, 1.0);
-    /// K₀(x), the modified Bessel function of the second kind of order 0; ∞ at 0, NaN below.
+    /// Computes K₀(x), the modified Bessel function of the second kind of order 0; ∞ at 0, NaN for x < 0.
     k0(x) = x.bessel(Binary::BesselK, 0.0);
-    /// eˣ·K₀(x)
+    /// Computes eˣ·K₀(x), exponentially scaled `k0`.
     k0e(x) = x.bessel(Binary::BesselKe, 0.0);
-    /// K₁(x), the modified Bessel function of the second kind of order 1; ∞ at 0, NaN below.
+    /// Computes K₁(x), the modified Bessel function of the second kind of order 1; ∞ at 0, NaN for x < 0.
     k1(x) = x.bessel(Binary::BesselK, 1.0);
-    /// eˣ·K₁(x)
+    /// Computes eˣ·K₁(x), exponentially scaled `k1`.
     k1e(x) = x.bessel(Binary::BesselKe, 1.0);
-    /// J₀(x), the Bessel function of the first kind of order 0.
+    /// Computes J₀(x), the Bessel function of the first kind of order 0.
     bessel_j0(x) = x.bessel(Binary::BesselJ, 0.0);
-    /// J₁(x), the Bessel function of the first kind of order 1.
+    /// Computes J₁(x), the Bessel function of the first kind of order 1.
     bessel_j1(x) = x.bessel(Binary::BesselJ, 1.0);
-    /// Y₀(x), the Bessel function of the second kind of order 0; −∞ at 0, NaN below.
+    /// Computes Y₀(x), the Bessel function of the second kind of order 0; −∞ at 0, NaN for x < 0.
     bessel_y0(x) = x.bessel(Binary::BesselY, 0.0);
-    /// Y₁(x), the Bessel function of the second kind of order 1; −∞ at 0, NaN below.
+    /// Computes Y₁(x), the Bessel function of the second kind of order 1; −∞ at 0, NaN for x < 0.
     bessel_y1(x) = x.bessel(Binary::BesselY, 1.0);
-    /// sin(x)/x, the spherical Bessel function of order 0; 1 at 0, and 0 at ±∞.
+    /// Computes sin(x)/x, the spherical Bessel function of order 0; 1 at 0, and 0 at ±∞.
     spherical_bessel_j0(x) = {
         let is_limit = x.eq(0.0) | x.abs().eq(f64::INFINITY);
         let safe = is_limit.select(1.0, x);
@@ -66,52 +66,57 @@ unary! {
 }
 
 binary! {
-    /// log₂(2ᵃ + 2ᵇ), where neither power overflows.
+    /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers.
     logaddexp2(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp2().ln_1p() * LN_2.recip(),
         d a = g * ((a - b) * LN_2).sigmoid(), d b = g * ((b - a) * LN_2).sigmoid();
 }
 
-/// A function of a parameter, by which it has no gradient here, and a number; both broadcast.
-fn by_the_second(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Tensor) -> Result<Tensor> {
+/// Applies a formula of a parameter and x. It has no gradient with respect to the parameter. Both broadcast.
+fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Tensor) -> Result<Tensor> {
     if is_recorded(&[parameter]) {
         return Err(Error::NoGradient { op });
     }
     super::map(formula, &[parameter, x], &[])
 }
 
-/// Hurwitz' ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0; ∞ for s = 1 and at the poles q = 0, −1, .., NaN for s < 1, and for q < 0 unless s is
-/// whole. Both broadcast. The gradient is that by q, −s·ζ(s + 1, q).
+/// Computes the Hurwitz zeta function ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0.
+///
+/// ∞ for s = 1 and at the poles q = 0, −1, ..; NaN for s < 1, and for q < 0 unless s is an integer. Both broadcast. The
+/// derivative with respect to q is −s·ζ(s + 1, q).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if s requires a gradient.
 #[tensor_method]
 pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
     static ZETA: OnceLock<Formula> = OnceLock::new();
-    by_the_second("zeta", ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal()), s, q)
+    apply_with_parameter("zeta", ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal()), s, q)
 }
 
-/// The regularised lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0 (SciPy's `gammainc`). Both
-/// broadcast. The gradient is that by x, the density xᵃ⁻¹e⁻ˣ / Γ(a).
+/// Computes the regularised lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0.
+///
+/// This is SciPy's `gammainc`. Both broadcast. The derivative with respect to x is the density xᵃ⁻¹e⁻ˣ / Γ(a).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if a requires a gradient.
 #[tensor_method]
 pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     static IGAMMA: OnceLock<Formula> = OnceLock::new();
-    by_the_second("igamma", IGAMMA.get_or_init(|| formula! { igamma(a, x) = x.igamma(a).0; }.eternal()), a, x)
+    apply_with_parameter("igamma", IGAMMA.get_or_init(|| formula! { igamma(a, x) = x.igamma(a).0; }.eternal()), a, x)
 }
 
-/// 1 − P(a, x), the regularised upper incomplete gamma function (see [`igamma`]), accurate where it is small.
+/// Computes 1 − P(a, x), the regularised upper incomplete gamma function (see [`igamma`]), accurate where it is small.
 ///
 /// # Errors
 /// Those of [`igamma`].
 #[tensor_method]
 pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     static IGAMMAC: OnceLock<Formula> = OnceLock::new();
-    by_the_second("igammac", IGAMMAC.get_or_init(|| formula! { igammac(a, x) = x.igamma(a).1; }.eternal()), a, x)
+    apply_with_parameter("igammac", IGAMMAC.get_or_init(|| formula! { igammac(a, x) = x.igamma(a).1; }.eternal()), a, x)
 }
 
-/// ln Γ_p(x) = p(p − 1)/4·ln π + Σ ln Γ(x − i/2) over 0 ≤ i < p, for x > (p − 1)/2 (torch's `mvlgamma`).
+/// Computes the multivariate log-gamma function ln Γ_p(x) (PyTorch's `mvlgamma`), for x > (p − 1)/2.
+///
+/// ln Γ_p(x) = p(p − 1)/4·ln π + Σ ln Γ(x − i/2) over 0 ≤ i < p.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for p = 0; [`Error::DTypeMismatch`] for integers; [`Error::OutOfMemory`].
@@ -119,7 +124,7 @@ pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
 pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     let op = "multigammaln";
     if p == 0 {
-        return Err(Error::invalid(op, "the dimension is at least 1"));
+        return Err(Error::invalid(op, "the dimension p must be at least 1"));
     }
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));

@@ -1,11 +1,11 @@
-//! The gradients of a formula, as the backward pass asks for them.
+//! Gradients of a formula in the backward pass.
 //!
-//! Where nothing is recorded, and for the first order, one fused formula computes the gradients of all inputs.
-//! A recorded gradient is differentiated by partial derivatives (`contraction`), and that of a row formula by the
-//! operations of which it is made (`unroll`), so that formulas do not grow with every order.
+//! Without recording, and for the first order, one fused formula computes the gradients of all inputs. A recorded
+//! gradient is differentiated by partial derivatives (`contraction`), and that of a row formula by composite operations
+//! (`unroll`), so that the size of the formulas does not grow with the order.
 
-use super::contraction::{Point, fitted};
-use super::{Call, is_unrolled, unroll};
+use super::contraction::{EvaluationPoint, fitted};
+use super::{FormulaCall, is_unrolled, unroll};
 use crate::array::Array;
 use crate::autograd::{Derivative, Gradients, InputGradients, Needed, Saved, is_grad_enabled, untracked};
 use crate::ops;
@@ -16,48 +16,52 @@ use pellucid_ir::kernel::{AxisSet, Meta, Params};
 use pellucid_ir::{DType, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
-/// What a node keeps of an application: the [`Call`], without the operands.
+/// The part of a [`FormulaCall`] that a graph node stores.
 pub(super) struct FormulaDerivative {
     pub(super) formula: Formula,
     pub(super) params: Params,
-    /// The common shape of all inputs, where it is not that of the first result (which the node knows).
+    /// The broadcast shape of the inputs, unless it is the shape of the first result (which the node knows).
     pub(super) shape: Option<Box<Shape>>,
-    /// The axes of a row, for a formula with row reductions.
+    /// The axes of a row of a formula with row reductions.
     pub(super) rows: AxisSet,
-    /// Sum the result over these axes, keeping them with length 1.
+    /// The axes over which the result is summed; they keep length 1.
     pub(super) sum: Option<AxisSet>,
-    /// The dtype of numbers, if it is not the inputs' join.
+    /// The dtype of numbers, unless it is the promoted dtype of the inputs.
     pub(super) number: Option<DType>,
-    /// The inputs whose gradients backward will be asked for. Those of full shape are together: one formula
-    /// computes their gradients, and a tensor that is used twice gets one. Each input that was stretched
-    /// is apart: it has a formula of its own, whose result is summed.
+    /// The inputs for which backward may compute gradients. Those of full shape are `together`: one formula computes
+    /// their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `apart`: its own
+    /// formula computes a gradient, which is then summed.
     pub(super) tracked: Variables,
 }
 
-/// A part of the backward computation: one gradient formula, which makes the gradients of `inputs`.
-pub(super) struct Part<'a> {
+/// A part of the backward computation: one gradient formula, which computes the gradients of `inputs`.
+pub(super) struct GradientPart<'a> {
     pub(super) gradient: &'a Gradient,
     /// Output k is the gradient of input `inputs[k]`.
     inputs: &'a [u8],
-    /// The one input was broadcast: its gradient is summed to its shape.
+    /// True if the input (there is only one) was broadcast: its gradient is summed to its shape.
     broadcast: bool,
 }
 
-/// Calls `each` with every part of the backward computation; forward asks too, to know what to save.
-/// Inputs of full shape come last.
+/// Calls `each` with every part of the backward computation, inputs of full shape last. The forward pass uses it too,
+/// to know what to save.
 #[inline]
-pub(super) fn parts(tracked: Variables, formula: &Formula, mut each: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+pub(super) fn for_each_part(
+    tracked: Variables,
+    formula: &Formula,
+    mut each: impl FnMut(GradientPart<'_>) -> Result<()>,
+) -> Result<()> {
     let Variables { together, mut apart } = tracked;
     while apart != 0 {
         let i = apart.trailing_zeros() as usize;
         apart &= apart - 1;
         let gradient = formula.gradient(Wanted::only(i));
-        each(Part { gradient, inputs: &[i as u8], broadcast: true })?;
+        each(GradientPart { gradient, inputs: &[i as u8], broadcast: true })?;
     }
     if together == Wanted::default() {
         return Ok(());
     }
-    // The first input of every output; outputs are numbered as their first inputs come.
+    // The first input of every output. Outputs are numbered in the order of their first inputs.
     let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
     for i in 0..formula.inputs().len().min(Wanted::MOST_INPUTS) {
         if together.output_of(i) == Some(outputs) {
@@ -65,32 +69,32 @@ pub(super) fn parts(tracked: Variables, formula: &Formula, mut each: impl FnMut(
             outputs += 1;
         }
     }
-    each(Part { gradient: formula.gradient(together), inputs: &firsts[..outputs], broadcast: false })
+    each(GradientPart { gradient: formula.gradient(together), inputs: &firsts[..outputs], broadcast: false })
 }
 
 impl FormulaDerivative {
-    /// The application again; `result` is the shape of its first result.
+    /// Returns the application; `result` is the shape of its first result.
     #[inline]
-    fn call<'a>(&'a self, result: &'a Shape) -> Call<'a> {
+    fn call<'a>(&'a self, result: &'a Shape) -> FormulaCall<'a> {
         let FormulaDerivative { formula, params, rows, sum, number, .. } = self;
         let shape = self.shape.as_deref().unwrap_or(result);
-        Call { formula, params, shape, rows: *rows, sum: *sum, number: *number }
+        FormulaCall { formula, params, shape, rows: *rows, sum: *sum, number: *number }
     }
 }
 
-/// The way back.
-impl Call<'_> {
-    /// Output `j` of the formula before it was summed.
+/// The backward pass.
+impl FormulaCall<'_> {
+    /// Recomputes output `j` of the formula before it was summed.
     fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
         let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
-        Ok(Call { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
+        Ok(FormulaCall { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
     }
 
-    /// One part of backward: its gradient formula, applied to what it reads.
+    /// Computes the gradients of one part.
     fn differentiate(
         &self,
-        part: &Part,
+        part: &GradientPart,
         tracked: Variables,
         saved: &Saved,
         grads: &Gradients,
@@ -98,7 +102,7 @@ impl Call<'_> {
         into: &mut InputGradients,
     ) -> Result<()> {
         let gradient = part.gradient;
-        // The gradient of an input that was not broadcast has its shape.
+        // A gradient of full shape needs no sum.
         let fit = |g: Tensor, meta: &Meta| {
             if !part.broadcast && g.dtype() == meta.dtype { Ok(g) } else { fitted(g, meta) }
         };
@@ -111,7 +115,7 @@ impl Call<'_> {
             if gradient.is_zero(k) {
                 into[i] = Some(ops::zeros(saved.input_shape(i), saved.input_dtype(i))?);
             } else if let Some(j) = gradient.passes(k) {
-                // Rounded before it is broadcast: an element once, not every summand.
+                // Rounded before it is broadcast, so that an element is rounded once instead of once per summand.
                 let (g, meta) = (grads.get(j)?, saved.meta(i));
                 let g = if part.broadcast || g.dtype() == meta.dtype { g } else { ops::to_dtype(&g, meta.dtype)? };
                 into[i] = Some(fit(self.unsummed(g)?, meta)?);
@@ -130,7 +134,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The gradient of output `j` before it was summed: that of a sum is the same for every summand.
+    /// Returns the gradient of output `j` before it was summed; it is the same for every summand.
     fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
         self.unsummed(grads.get(j)?)
     }
@@ -139,17 +143,17 @@ impl Call<'_> {
         if self.sum.is_some() { ops::broadcast_to(&g, self.shape) } else { Ok(g) }
     }
 
-    /// The values of a part's gradient formula, `call` applied to `operands`, with the history of a contraction.
+    /// Runs a part's gradient formula, `call` applied to `operands`, and records it as a contraction.
     fn record_gradient(
         &self,
-        part: &Part,
+        part: &GradientPart,
         tracked: Variables,
         saved: &Saved,
-        call: &Call,
+        call: &FormulaCall,
         operands: &[&Tensor],
     ) -> Result<SmallVec<[Tensor; 1]>> {
         let arrays: SmallVec<[&Array; 4]> = operands.iter().map(|t| t.array()).collect();
-        let outputs = call.run(&arrays, None)?;
+        let outputs = call.run_kernel(&arrays, None)?;
         let partials = self.formula.partials(tracked, self.sum.is_some());
         let value = |read: &Read| match *read {
             Read::Input(i) => saved.input_array(i),
@@ -158,7 +162,7 @@ impl Call<'_> {
         };
         let values = partials.reads().iter().map(value).collect::<Result<_>>()?;
         let variables = tracked.first_inputs().iter().map(|&i| saved.edge(i as usize).clone()).collect();
-        let point = Point { partials, params: self.params, shape: self.shape, values, variables };
+        let point = EvaluationPoint { partials, params: self.params, shape: self.shape, values, variables };
         let (mut cotangents, mut terms) = (SmallVec::<[&Tensor; 2]>::new(), Vec::new());
         for (read, &operand) in part.gradient.reads.iter().zip(operands) {
             let Read::Gradient(j) = *read else { continue };
@@ -175,25 +179,25 @@ impl Call<'_> {
         Ok(point.record(outputs, &cotangents, terms, call.sum))
     }
 
-    /// The outputs of a part's gradient formula, of which those with a bit in `wanted` are used.
+    /// Computes the outputs of a part's gradient formula; those with a bit in `wanted` are used.
     fn apply_gradient(
         &self,
-        part: &Part,
+        part: &GradientPart,
         tracked: Variables,
         saved: &Saved,
         grads: &Gradients,
         wanted: u64,
     ) -> Result<SmallVec<[Tensor; 1]>> {
-        let Part { gradient, inputs, broadcast } = part;
+        let GradientPart { gradient, inputs, broadcast } = part;
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
-        let sum = summed.then(|| ops::stretched(&saved.meta(inputs[0] as usize).shape, self.shape));
-        // An input of full shape is apart where there are too many to be together.
+        let sum = summed.then(|| ops::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
+        // An input of full shape is apart if there are too many to be together.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
-        // The gradient of a stretched input of half precision is summed after this kernel, and rounded after that.
+        // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
         let number = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
-        // What the formula reads may all be per row; the gradient still has one value an element.
-        let mut call = Call { formula: &gradient.formula, sum, number, ..*self };
+        // Even if everything the formula reads is per row, the gradient has one value per element.
+        let mut call = FormulaCall { formula: &gradient.formula, sum, number, ..*self };
         let is_recorded = is_grad_enabled();
         if is_recorded || self.sum.is_some() {
             let read = |r: &Read| match *r {
@@ -209,8 +213,8 @@ impl Call<'_> {
             }
             return call.apply(&operands, None);
         }
-        // Nothing is recorded: arrays do, and an incoming gradient that nobody else can see lends its
-        // memory to the result. (The part that is not a broadcast is the last that reads it.)
+        // Without recording, arrays suffice, and the result reuses the memory of an incoming gradient without other
+        // owners. (The part without broadcasting reads the gradients last.)
         let mut zeros: SmallVec<[Tensor; 2]> = SmallVec::new();
         for read in reads {
             if let Read::Gradient(j) = *read
@@ -237,7 +241,7 @@ impl Call<'_> {
                 },
             });
         }
-        // What has arrived for an input so far is read by the same kernel, which makes the sum.
+        // The kernel also reads the gradient accumulated so far for an input, and adds to it.
         let mut added = 0;
         for (k, &i) in inputs.iter().enumerate().filter(|(k, _)| !broadcast && wanted >> k & 1 == 1) {
             if call.adds_exactly(saved.meta(i as usize), &arrays)
@@ -254,7 +258,7 @@ impl Call<'_> {
             }
             arrays.extend(sums.iter().map(|sum| sum.array()));
         }
-        Ok(untracked(call.run(&arrays, lent)?))
+        Ok(untracked(call.run_kernel(&arrays, lent)?))
     }
 }
 
@@ -269,7 +273,7 @@ impl Derivative for FormulaDerivative {
             return unroll::backward(&call, saved, grads, needed);
         }
         let mut gradients: InputGradients = SmallVec::from_elem(None, self.formula.inputs().len());
-        parts(self.tracked, &self.formula, |part| {
+        for_each_part(self.tracked, &self.formula, |part| {
             if part.inputs.iter().any(|&i| needed.contains(i as usize)) {
                 call.differentiate(&part, self.tracked, saved, grads, needed, &mut gradients)?;
             }

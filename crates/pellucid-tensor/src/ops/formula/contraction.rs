@@ -1,19 +1,19 @@
 //! Recorded gradients of formulas: sums of products of cotangents with partial derivatives.
 //!
-//! The gradient of y(x), elementwise, for an incoming gradient g is Σⱼ gⱼ·∂yⱼ/∂xᵢ. A recorded gradient keeps
-//! this form: it is a node whose inputs are its cotangents and the *variables*, the tensors that the formula
-//! was applied to. Its own gradient has the same form again. With respect to a cotangent the partial derivative
-//! stays; with respect to a variable its order grows by one, and an incoming gradient m is one more factor:
+//! The gradient of y(x), elementwise, for an incoming gradient g is Σⱼ gⱼ·∂yⱼ/∂xᵢ. A recorded gradient keeps this form:
+//! it is a node whose inputs are its cotangents and the *variables*, the tensors to which the formula was applied. Its
+//! own gradient has the same form. Differentiation by a cotangent keeps the partial derivative. Differentiation by a
+//! variable raises its order by one, and the incoming gradient m is an additional factor:
 //!
 //! ```text
 //! z = c·∂ᵅy     ∂z/∂c: m·∂ᵅy     ∂z/∂xᵢ: m·c·∂ᵅ⁺ⁱy
 //! ```
 //!
-//! A term has at most two factors: those of the next order are multiplied first. So no formula has an input for
-//! every order. Derivatives are functions of the *point*, the inputs and outputs that forward saved; how an
-//! output depends on the variables is known to [`Partials`], and its node is not visited for it.
+//! A term has at most two factors, since the factors of the next order are multiplied first: the number of inputs of a
+//! formula does not grow with the order. Derivatives are functions of the *point*, the inputs and outputs that forward
+//! saved. [`Partials`] differentiates an output by the variables, without visiting the output's node.
 
-use super::Call;
+use super::FormulaCall;
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Derivative, Edge, Gradients, InputGradients, Needed, Saved, SavedValue, is_grad_enabled, record_outputs,
@@ -27,25 +27,26 @@ use pellucid_ir::{Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// The most cotangents of one node. The number of derivatives of order k in n variables is (n + k − 1 over k).
+/// The maximal number of cotangents of one node. The number of derivatives of order k in n variables is (n + k − 1 over
+/// k).
 const MOST_COTANGENTS: usize = 32;
 
-/// What a recorded contraction keeps. Its edges are those of the cotangents, then of the variables; it saves the
+/// The node of a recorded contraction. Its edges are those of the cotangents, then of the variables. It saves the
 /// cotangents, and the values of `partials.reads()` as constants.
 struct ContractionDerivative {
     partials: Arc<Partials>,
     params: Params,
-    /// The common shape of the inputs of the formula.
+    /// The broadcast shape of the inputs of the formula.
     shape: Shape,
-    /// The results were summed over these axes.
+    /// The axes over which the results were summed.
     sum: Option<AxisSet>,
     cotangents: usize,
-    /// Every term has one factor or two, which are different cotangents.
+    /// Every term has one factor, or two that are different cotangents.
     terms: Vec<Term>,
 }
 
-/// Where the derivatives of a formula are evaluated.
-pub(super) struct Point<'a> {
+/// The point at which the derivatives of a formula are evaluated.
+pub(super) struct EvaluationPoint<'a> {
     pub(super) partials: &'a Arc<Partials>,
     pub(super) params: &'a Params,
     pub(super) shape: &'a Shape,
@@ -55,18 +56,18 @@ pub(super) struct Point<'a> {
     pub(super) variables: SmallVec<[Edge; 2]>,
 }
 
-/// Cotangents (their numbers) times a partial derivative.
-type Product = (SmallVec<[u16; 3]>, Partial);
+/// A product of factors (cotangents by number) and a partial derivative.
+type TermProduct = (SmallVec<[u16; 3]>, Partial);
 
-/// A gradient that is asked for: the number of the input, its shape and dtype, and the products of which it is the sum.
+/// A gradient to compute: the number of the input, its shape and dtype, and the products to sum.
 #[derive(Clone)]
-struct Target<'a> {
+struct GradientTarget<'a> {
     input: usize,
     meta: &'a Meta,
-    products: Vec<Product>,
+    products: Vec<TermProduct>,
 }
 
-/// A gradient with the shape and dtype of its input.
+/// Sums and converts a gradient to the shape and dtype of its input.
 #[inline]
 pub(super) fn fitted(gradient: Tensor, target: &Meta) -> Result<Tensor> {
     if gradient.dtype() == target.dtype && *gradient.shape() == target.shape {
@@ -75,13 +76,13 @@ pub(super) fn fitted(gradient: Tensor, target: &Meta) -> Result<Tensor> {
     ops::to_dtype(&ops::sum_to(&gradient, &target.shape)?, target.dtype)
 }
 
-impl Point<'_> {
-    /// The gradients of all targets; `factor(f)` is cotangent f. Those of full shape are computed by one kernel,
-    /// and are the outputs of one node; the others are summed to their shapes. An error of
-    /// [`Error::InvalidArgument`] says that a formula has too many inputs or registers.
+impl EvaluationPoint<'_> {
+    /// Computes the gradients of all targets; `factor(f)` is cotangent f. One kernel computes those of full shape, as
+    /// the outputs of one node; the others are summed to their shapes. An [`Error::InvalidArgument`] means that a
+    /// formula would have too many inputs or registers.
     fn contract(
         &self,
-        targets: Vec<Target>,
+        targets: Vec<GradientTarget>,
         factor: &dyn Fn(u16) -> Result<Tensor>,
         gradients: &mut InputGradients,
     ) -> Result<()> {
@@ -97,7 +98,7 @@ impl Point<'_> {
             if let Some(f) = passes {
                 add(&mut gradients[target.input], fitted(factor(f)?, target.meta)?)?;
             } else if target.meta.shape != *self.shape {
-                let sum = ops::stretched(&target.meta.shape, self.shape);
+                let sum = ops::broadcast_axes(&target.meta.shape, self.shape);
                 self.node(&[target], Some(sum), factor, gradients)?;
             } else {
                 full.push(target);
@@ -106,10 +107,10 @@ impl Point<'_> {
         if full.is_empty() { Ok(()) } else { self.node(&full, None, factor, gradients) }
     }
 
-    /// One kernel and one node.
+    /// Computes the targets by one kernel, and records one node.
     fn node(
         &self,
-        targets: &[Target],
+        targets: &[GradientTarget],
         sum: Option<AxisSet>,
         factor: &dyn Fn(u16) -> Result<Tensor>,
         gradients: &mut InputGradients,
@@ -122,7 +123,7 @@ impl Point<'_> {
             return Err(Error::invalid(self.partials.name(), "too many cotangents for one formula"));
         }
         let number = |f: &u16| used.binary_search(f).expect("it is used") as u8;
-        let term = |(k, (factors, partial)): (usize, &Product)| Term {
+        let term = |(k, (factors, partial)): (usize, &TermProduct)| Term {
             output: k as u8,
             factors: factors.iter().map(number).collect(),
             partial: partial.clone(),
@@ -137,9 +138,15 @@ impl Point<'_> {
         let mut arrays: SmallVec<[&Array; 4]> = contraction.reads.iter().map(value).collect();
         arrays.extend(cotangents.iter().map(|c| c.array()));
         let formula = &contraction.formula;
-        let outputs =
-            Call { formula, params: self.params, shape: self.shape, rows: AxisSet::default(), sum, number: None }
-                .run(&arrays, None)?;
+        let outputs = FormulaCall {
+            formula,
+            params: self.params,
+            shape: self.shape,
+            rows: AxisSet::default(),
+            sum,
+            number: None,
+        }
+        .run_kernel(&arrays, None)?;
         let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 2]>>(), terms, sum);
         for (target, output) in targets.iter().zip(outputs) {
             add(&mut gradients[target.input], fitted(output, target.meta)?)?;
@@ -147,7 +154,7 @@ impl Point<'_> {
         Ok(())
     }
 
-    /// Gives the values of a contraction their history.
+    /// Attaches the autograd history to the outputs of a contraction.
     pub(super) fn record(
         &self,
         outputs: Arrays,
@@ -159,7 +166,7 @@ impl Point<'_> {
             return untracked(outputs);
         }
         let depends = |v: usize| {
-            // Where the derivative cannot be derived, the error comes when it is asked for.
+            // If the derivative does not exist, the error occurs when it is needed.
             terms.iter().any(|t| !matches!(self.partials.constant(&t.partial.then(v)), Ok(Some(0.0))))
         };
         let mut edges: SmallVec<[Edge; 2]> = cotangents.iter().map(|c| c.edge()).collect();
@@ -173,7 +180,7 @@ impl Point<'_> {
             return untracked(outputs);
         }
         let mut saved: Vec<SavedValue> = self.values.iter().map(|v| SavedValue::constant((*v).clone())).collect();
-        // What no derivative reads is not kept.
+        // Cotangents that no derivative reads are not saved.
         if varies || terms.iter().any(|t| t.factors.len() > 1) {
             saved.extend(cotangents.iter().enumerate().map(|(c, t)| SavedValue::input(t.array(), c)));
         }
@@ -190,14 +197,15 @@ impl Point<'_> {
 }
 
 impl ContractionDerivative {
-    fn point<'a>(&'a self, saved: &'a Saved) -> Result<Point<'a>> {
+    fn point<'a>(&'a self, saved: &'a Saved) -> Result<EvaluationPoint<'a>> {
         let values = (0..self.partials.reads().len()).map(|k| saved.constant(k)).collect::<Result<_>>()?;
         let variables = (self.cotangents..saved.inputs()).map(|i| saved.edge(i).clone()).collect();
-        Ok(Point { partials: &self.partials, params: &self.params, shape: &self.shape, values, variables })
+        Ok(EvaluationPoint { partials: &self.partials, params: &self.params, shape: &self.shape, values, variables })
     }
 
-    /// What every needed gradient is the sum of. Factors are numbered: the cotangents, then the incoming gradients.
-    fn targets<'a>(&self, saved: &'a Saved, arrived: &[bool], needed: Needed) -> Result<Vec<Target<'a>>> {
+    /// Returns the products that each needed gradient sums. Factors are numbered: the cotangents, then the incoming
+    /// gradients.
+    fn targets<'a>(&self, saved: &'a Saved, arrived: &[bool], needed: Needed) -> Result<Vec<GradientTarget<'a>>> {
         let mut targets = Vec::new();
         for input in (0..saved.inputs()).filter(|&i| saved.wants(needed, i)) {
             let mut products = Vec::new();
@@ -216,17 +224,17 @@ impl ContractionDerivative {
                     products.push(([m].into_iter().chain(own).collect(), partial));
                 }
             }
-            targets.push(Target { input, meta: saved.meta(input), products });
+            targets.push(GradientTarget { input, meta: saved.meta(input), products });
         }
         Ok(targets)
     }
 
-    /// The products of the factors first, those that multiply the same derivative added: every term has one factor.
-    /// Where a formula is too large, it is split.
+    /// Computes the gradients from products of factors that are multiplied first, and added if they have the same
+    /// derivative: then every term has one factor. A formula that is too large is split.
     fn multiplied(
         &self,
-        point: &Point,
-        targets: Vec<Target>,
+        point: &EvaluationPoint,
+        targets: Vec<GradientTarget>,
         factor: &dyn Fn(u16) -> Result<Tensor>,
         gradients: &mut InputGradients,
     ) -> Result<()> {
@@ -242,7 +250,7 @@ impl ContractionDerivative {
             known.push((factors.clone(), product.clone()));
             Ok(product)
         };
-        // A coefficient is a sum of products; targets share those that are the same sums.
+        // A coefficient is a sum of products. Targets share equal coefficients.
         let mut coefficients: Vec<(Vec<SmallVec<[u16; 3]>>, Tensor)> = Vec::new();
         let mut single = Vec::new();
         for target in &targets {
@@ -268,7 +276,7 @@ impl ContractionDerivative {
                 };
                 products.push((smallvec![at as u16], partial.clone()));
             }
-            single.push(Target { input: target.input, meta: target.meta, products });
+            single.push(GradientTarget { input: target.input, meta: target.meta, products });
         }
         let coefficient = |c: u16| Ok(coefficients[c as usize].1.clone());
         let mut pieces = vec![single];
@@ -290,12 +298,12 @@ impl ContractionDerivative {
     }
 }
 
-/// Half of the targets, or of the products of a single one.
-fn halves<'a>(piece: &[Target<'a>]) -> Option<(Vec<Target<'a>>, Vec<Target<'a>>)> {
+/// Splits the targets, or the products of a single target, into two halves.
+fn halves<'a>(piece: &[GradientTarget<'a>]) -> Option<(Vec<GradientTarget<'a>>, Vec<GradientTarget<'a>>)> {
     match piece {
         [one] if one.products.len() > 1 => {
             let (left, right) = one.products.split_at(one.products.len() / 2);
-            let with = |products: &[Product]| vec![Target { products: products.to_vec(), ..one.clone() }];
+            let with = |products: &[TermProduct]| vec![GradientTarget { products: products.to_vec(), ..one.clone() }];
             Some((with(left), with(right)))
         }
         [] | [_] => None,
@@ -312,7 +320,7 @@ impl Derivative for ContractionDerivative {
     }
 
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
-        // The gradient of a result before it was summed.
+        // The gradients of the results before they were summed.
         let incoming = |o: usize| {
             let broadcast =
                 |g: &Tensor| if self.sum.is_some() { ops::broadcast_to(g, &self.shape) } else { Ok(g.clone()) };

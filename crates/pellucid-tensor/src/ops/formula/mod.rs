@@ -1,13 +1,13 @@
-//! Every operation that is a formula: elementwise, reduced over axes, or with row reductions.
+//! Application of formulas: elementwise, summed over axes, or with row reductions.
 //!
-//! One operation serves all three. Its gradients are formulas again, so it is also the operation of
-//! every gradient of every order.
+//! One operation implements all three. The gradients of a formula are formulas, so this operation also computes the
+//! gradients of every order.
 
 mod backward;
 mod contraction;
 mod unroll;
 
-use self::backward::{FormulaDerivative, parts};
+use self::backward::{FormulaDerivative, for_each_part};
 use crate::array::{Array, checked_size};
 use crate::autocast::{self, autocast_dtype};
 use crate::autograd::{Arrays, Saves, is_recorded, record, untracked};
@@ -21,19 +21,19 @@ use pellucid_ir::{Compute, DType, Error, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// An application of a formula, without its history: what a backend has to know.
+/// The application of a formula, without its operands and autograd history.
 #[derive(Clone, Copy)]
-struct Call<'a> {
+struct FormulaCall<'a> {
     formula: &'a Formula,
     params: &'a Params,
-    /// The common shape of all inputs.
+    /// The broadcast shape of all inputs.
     shape: &'a Shape,
     rows: AxisSet,
     sum: Option<AxisSet>,
     number: Option<DType>,
 }
 
-/// What an application may say beside its operands.
+/// Options of a formula application.
 #[derive(Clone, Copy, Default)]
 struct ApplyOptions {
     rows: AxisSet,
@@ -46,18 +46,19 @@ struct ApplyOptions {
 #[inline(always)]
 fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOptions) -> Result<SmallVec<[Tensor; 1]>> {
     let (params, mut made) = (params.into(), None);
-    let shape = common(formula.name(), inputs, &mut made)?;
+    let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
     let ApplyOptions { rows, sum, number, reuse } = how;
     let number = match autocast_dtype() {
         None => number,
         Some(_) => autocast::wanted_dtype(formula.name(), inputs).or(number),
     };
-    Call { formula, params: &params, shape, rows, sum, number }.apply(inputs, reuse)
+    FormulaCall { formula, params: &params, shape, rows, sum, number }.apply(inputs, reuse)
 }
 
-/// The shape to which all inputs broadcast: that of the first, as a rule, or one that is put into `made`.
+/// Returns the broadcast shape of all inputs. It is usually the shape of the first input; otherwise it is stored in
+/// `made`.
 #[inline]
-fn common<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shape>) -> Result<&'a Shape> {
+fn broadcast_shape<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shape>) -> Result<&'a Shape> {
     match inputs {
         [first, rest @ ..] if rest.iter().all(|t| t.shape() == first.shape()) => Ok(first.shape()),
         _ => Ok(made.insert(broadcast(op, inputs)?)),
@@ -67,43 +68,43 @@ fn common<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shap
 pub(super) fn broadcast(op: &'static str, inputs: &[&Tensor]) -> Result<Shape> {
     let shape = inputs.iter().try_fold(Shape::scalar(), |shape, input| shape.broadcast(input.shape()));
     shape.ok_or_else(|| {
-        let help = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
+        let help = "aligned at the last axis, lengths must be equal or 1; use reshape() or unsqueeze()";
         Error::shapes(op, inputs.iter().map(|t| t.shape()), help)
     })
 }
 
-/// Applies a formula to inputs that broadcast; returns all its outputs.
+/// Applies a formula to inputs that broadcast, and returns all its outputs.
 pub(crate) fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<SmallVec<[Tensor; 1]>> {
     apply(formula, inputs, params, ApplyOptions::default())
 }
 
-/// Applies a formula of one output to inputs that broadcast.
+/// Applies a formula with one output to inputs that broadcast.
 pub(crate) fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
     map_reusing(formula, inputs, params, None)
 }
 
-/// [`map`], writing into input `reuse` if nobody else can see it.
+/// Like [`map`]; writes into input `reuse` if its storage has no other owner.
 pub(crate) fn map_reusing(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
     reuse: Option<usize>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { reuse, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { reuse, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// Applies a formula of one output to inputs that broadcast; numbers are of dtype `number`, or the inputs' join.
+/// Like [`map`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
 pub(crate) fn map_in(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { number, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { number, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// Applies a formula of one output and sums it over axes, which stay with length 1. The numbers are
-/// of dtype `number`, or the inputs' join.
+/// Applies a formula with one output and sums it over axes, which keep length 1. Numbers are computed in dtype
+/// `number`, by default the promoted dtype of the inputs.
 pub(crate) fn map_sum(
     formula: &Formula,
     inputs: &[&Tensor],
@@ -111,15 +112,16 @@ pub(crate) fn map_sum(
     axes: AxisSet,
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { sum: Some(axes), number, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { sum: Some(axes), number, ..ApplyOptions::default() })
+        .map(single_output)
 }
 
-/// Applies a formula with row reductions; rows run over `axes` of the inputs' common shape.
+/// Applies a formula with row reductions. A row extends over `axes` of the broadcast shape.
 pub(crate) fn rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// [`rows`] with numbers of dtype `number`, or the inputs' join.
+/// Like [`rows`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
 pub(crate) fn rows_in(
     formula: &Formula,
     inputs: &[&Tensor],
@@ -127,32 +129,33 @@ pub(crate) fn rows_in(
     axes: AxisSet,
     number: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { rows: axes, number, ..ApplyOptions::default() }).map(only)
+    apply(formula, inputs, params, ApplyOptions { rows: axes, number, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// All outputs of a formula with row reductions.
+/// Like [`rows`], for formulas with several outputs.
 pub(crate) fn rows_all(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
     axes: super::Axes,
 ) -> Result<Vec<Tensor>> {
-    let rows = axes.resolve(formula.name(), common(formula.name(), inputs, &mut None)?)?.set;
+    let rows = axes.resolve(formula.name(), broadcast_shape(formula.name(), inputs, &mut None)?)?.set;
     Ok(apply(formula, inputs, params, ApplyOptions { rows, ..ApplyOptions::default() })?.into_vec())
 }
 
-/// The most tensors to which a formula is applied.
+/// The maximal number of tensors to which a formula can be applied.
 const MOST_INPUTS: usize = 64;
 
 #[cold]
 fn too_wide(formula: &Formula, inputs: usize) -> Error {
     let (order, most) = (formula.order() + 1, MOST_INPUTS);
-    let reason =
-        format!("its derivative of order {order} reads {inputs} tensors; {most} can be differentiated: split it");
+    let reason = format!(
+        "its derivative of order {order} reads {inputs} tensors, but at most {most} are possible: split the formula"
+    );
     Error::invalid(formula.name(), reason)
 }
 
-/// Whether a user's formula fits what it is applied to.
+/// Returns an error unless a user-defined formula fits the tensors and parameters to which it is applied.
 pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], rows: bool) -> Result<()> {
     let (m, n) = (formula.inputs().len(), formula.params());
     if (inputs.len(), params.len()) != (m, n) {
@@ -160,14 +163,14 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
         return Err(Error::invalid(formula.name(), got));
     }
     if m > MOST_INPUTS {
-        let reason = format!("takes {m} tensors; a formula can be applied to {MOST_INPUTS}: split it");
+        let reason = format!("takes {m} tensors, but at most {MOST_INPUTS} are possible: split the formula");
         return Err(Error::invalid(formula.name(), reason));
     }
     let all = m + 2 * formula.outputs().len();
     if all > Formula::MOST_DIFFERENTIABLE && is_recorded(inputs) {
         let most = Formula::MOST_DIFFERENTIABLE;
         let reason = format!(
-            "inputs, outputs and their gradients are {all}; a formula with at most {most} can be differentiated: split it"
+            "has {all} inputs, outputs and their gradients, but at most {most} can be differentiated: split the formula"
         );
         return Err(Error::invalid(formula.name(), reason));
     }
@@ -177,7 +180,7 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
     Ok(())
 }
 
-/// The program that overwrites `targets`, which come first among the inputs: its outputs are stored in their dtypes.
+/// Returns the program that overwrites `targets`, the first of the inputs: its outputs are stored in their dtypes.
 pub(super) fn overwriting(
     formula: &Formula,
     targets: usize,
@@ -185,9 +188,9 @@ pub(super) fn overwriting(
     params: &Params,
 ) -> Result<Arc<Program>> {
     let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|t| t.array()).collect();
-    // Dtypes alone decide; the shape is anyone's.
+    // The program depends on dtypes only, not on the shape.
     let shape = arrays.first().map_or(&Shape::scalar(), |a| a.shape()).clone();
-    let call = Call { formula, params, shape: &shape, rows: AxisSet::default(), sum: None, number: None };
+    let call = FormulaCall { formula, params, shape: &shape, rows: AxisSet::default(), sum: None, number: None };
     let mut program = call.program(&arrays)?;
     let written = &arrays[..targets];
     let fits = |program: &Program| program.outputs.iter().zip(written).all(|(o, t)| o.storage == t.dtype());
@@ -201,26 +204,26 @@ pub(super) fn overwriting(
         program = formula.program(&signature.storing(written.iter().map(|t| t.dtype())))?;
     }
     if program.outputs.len() != targets || !fits(program) {
-        let help = "every output overwrites one target, of its dtype";
+        let help = "the formula needs one output per target, of the target's dtype";
         return Err(Error::dtypes(formula.name(), written.iter().map(|a| a.dtype()), help));
     }
     Ok(program.clone())
 }
 
-fn only(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
+fn single_output(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
     debug_assert_eq!(outputs.len(), 1);
     outputs.pop().expect("a formula has an output")
 }
 
-/// True for a formula that is differentiated by the operations of which it is made, at its saved inputs:
-/// the gradient of the gradient of a row formula, or a row formula whose gradient would read too many tensors.
+/// Returns true for a formula that is differentiated by composite operations at its saved inputs: the gradient of the
+/// gradient of a row formula, or a row formula whose gradient would read too many tensors.
 fn is_unrolled(formula: &Formula) -> bool {
     let is_wide = || formula.inputs().len() + 2 * formula.outputs().len() > MOST_INPUTS;
     formula.is_row() && (formula.order() >= 2 || is_wide())
 }
 
-impl<'a> Call<'a> {
-    /// The results, with their history if there is one.
+impl<'a> FormulaCall<'a> {
+    /// Computes the results, with autograd history if an input is tracked.
     #[inline]
     fn apply(&self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
@@ -232,14 +235,14 @@ impl<'a> Call<'a> {
                 return Err(too_wide(self.formula, inputs.len()));
             }
             let tracked = self.tracked(inputs);
-            let forward = |call: &&Call, saves: &mut Saves| call.saving(tracked, &arrays, saves);
+            let forward = |call: &&FormulaCall, saves: &mut Saves| call.saving(tracked, &arrays, saves);
             return record(self, inputs, &arrays, reuse, forward, |call, results| call.derivative(tracked, results));
         }
-        Ok(untracked(self.run(&arrays, reuse)?))
+        Ok(untracked(self.run_kernel(&arrays, reuse)?))
     }
 
-    /// True if the formula of these inputs makes elements of this shape and dtype and can add to them what an
-    /// addition afterwards would: nothing is rounded in between.
+    /// Returns true if the kernel can add its result to a tensor like `target` with the same rounding as a separate
+    /// addition: no value is rounded in between.
     fn adds_exactly(&self, target: &Meta, inputs: &[&Array]) -> bool {
         let same = |(i, a): (&Input, &&Array)| i.kind != Kind::Number || a.dtype() == target.dtype;
         matches!(target.dtype, DType::F32 | DType::F64)
@@ -248,7 +251,7 @@ impl<'a> Call<'a> {
             && self.formula.inputs().iter().zip(inputs).all(same)
     }
 
-    /// Which gradients backward will be asked for.
+    /// Returns the inputs for which backward may compute gradients.
     #[inline]
     fn tracked(&self, inputs: &[&Tensor]) -> Variables {
         let described = self.formula.inputs();
@@ -260,7 +263,7 @@ impl<'a> Call<'a> {
             let whole = if described[i].per_row {
                 *input.shape() == self.rows.keepdims(self.shape)
             } else {
-                // That of the first input is the common shape itself, as a rule.
+                // Usually the broadcast shape is a reference to the shape of the first input.
                 std::ptr::eq(input.shape(), self.shape) || input.shape() == self.shape
             };
             if !whole || i >= Wanted::MOST_INPUTS {
@@ -278,17 +281,17 @@ impl<'a> Call<'a> {
         Variables { together, apart }
     }
 
-    /// Runs it, and says what the gradients of these inputs read.
+    /// Runs the kernel and saves what the gradients of the tracked inputs read.
     #[inline]
     fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         if is_unrolled(self.formula) {
             (0..inputs.len()).for_each(|i| saves.input(i));
-            return self.run(inputs, saves.reusable());
+            return self.run_kernel(inputs, saves.reusable());
         }
-        parts(tracked, self.formula, |part| {
+        for_each_part(tracked, self.formula, |part| {
             for read in &part.gradient.reads {
                 match *read {
-                    // A sum does not keep its summands: backward computes them again, from all inputs.
+                    // A sum does not store its summands: backward recomputes them from all inputs.
                     Read::Output(_) if self.sum.is_some() => (0..inputs.len()).for_each(|i| saves.input(i)),
                     Read::Input(i) => saves.input(i),
                     Read::Output(j) => saves.output(j),
@@ -297,22 +300,22 @@ impl<'a> Call<'a> {
             }
             Ok(())
         })?;
-        self.run(inputs, saves.reusable())
+        self.run_kernel(inputs, saves.reusable())
     }
 
-    /// What its node keeps.
+    /// Returns the derivative that the graph node stores.
     #[inline]
     fn derivative(&self, tracked: Variables, results: &[Array]) -> FormulaDerivative {
-        let Call { formula, params, shape, rows, sum, number } = *self;
+        let FormulaCall { formula, params, shape, rows, sum, number } = *self;
         let shape = (results[0].shape() != shape).then(|| Box::new(shape.clone()));
         FormulaDerivative { formula: formula.clone(), params: params.clone(), shape, rows, sum, number, tracked }
     }
 
-    /// The program for these dtypes. Integers and truth values are taken to the first of `i64` and
-    /// `f32` for which the formula is defined, where it is not defined for themselves.
+    /// Returns the program for the dtypes of the inputs. If the formula is not defined for integers or booleans, they
+    /// are converted to the first of `i64` and `f32` for which it is.
     fn program(&self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
         let formula = self.formula;
-        // Floats of one dtype and no index or mask: the common case, decided without more ado.
+        // Fast path for the common case: floats of one dtype, no index and no mask.
         if let [first, rest @ ..] = inputs
             && first.dtype().is_float()
             && self.number.is_none_or(|n| n == first.dtype())
@@ -348,7 +351,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Refuses an integer parameter that an integer output cannot store, or that the program cannot read.
+    /// Returns an error for an integer parameter that an integer output cannot store or the program cannot read.
     ///
     /// Comparisons of narrow integers accept every `i32`, since they compute in `i32`.
     fn check_params(&self, program: &Program) -> Result<()> {
@@ -367,7 +370,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    fn run(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
+    fn run_kernel(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let program = self.program(inputs)?;
         if !self.params.is_empty() {
             self.check_params(program)?;
@@ -380,8 +383,8 @@ impl<'a> Call<'a> {
                 eager && a.dtype() == store.storage && a.layout().is_contiguous() && a.shape() == self.shape
             };
             let reused = reuse.map(|r| inputs[r]).filter(fits);
-            // The common case runs without a look at strides: inputs broadcast, so that equal sizes mean
-            // equal elements.
+            // Fast path without strides: inputs broadcast, so a dense input of the same size has the same elements in
+            // the same order.
             let (size, mut dense) = (checked_size(self.shape)?, SmallVec::<[Dense<'_>; 4]>::new());
             for array in inputs {
                 let Some(one) = array.as_dense(size) else { break };

@@ -1,6 +1,6 @@
-//! Higher orders of row formulas, by the operations of which they are made.
+//! Higher-order gradients of row formulas, by composite operations.
 
-use super::Call;
+use super::FormulaCall;
 use crate::autograd::{Gradients, InputGradients, Needed, Saved};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -9,8 +9,8 @@ use pellucid_ir::kernel::{AxisSet, Params};
 use pellucid_ir::{DType, Result, Scalar, Shape};
 use smallvec::SmallVec;
 
-/// The gradients of a row formula all of whose inputs were saved: those of the composite.
-pub(super) fn backward(call: &Call, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+/// Computes the gradients of a row formula by differentiating its composite. All its inputs were saved.
+pub(super) fn backward(call: &FormulaCall, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
     let operands: Vec<Tensor> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
     let wanted: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needed, i)).collect();
     let outputs: Vec<usize> = (0..grads.len()).filter(|&j| grads.try_get(j).is_some()).collect();
@@ -27,11 +27,11 @@ pub(super) fn backward(call: &Call, saved: &Saved, grads: &Gradients, needed: Ne
     Ok(gradients)
 }
 
-/// The outputs of a row formula, by elementwise formulas and reductions.
-fn composite(call: &Call, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+/// Computes the outputs of a row formula by elementwise formulas and reductions.
+fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let unrolled = call.formula.unrolled()?;
     let kinds = call.formula.inputs();
-    // What a row kernel keeps in registers is stored here, so half precision is widened.
+    // Intermediate values that a row kernel keeps in registers are stored here, so half precision is widened.
     let wide = |(t, input): (&Tensor, &Input)| match (t.dtype(), call.number) {
         _ if input.kind != Kind::Number => Ok(t.clone()),
         (DType::F16 | DType::BF16, _) => ops::to_dtype(t, DType::F32),
@@ -50,7 +50,7 @@ fn composite(call: &Call, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
             RowOp::Max | RowOp::Min => {
                 let elements = evaluate(call, value, &inputs, &reduced, &params, None)?;
                 if length == 0 {
-                    // As the row kernel has it: the least number is the maximum of none.
+                    // As in the row kernel, the maximum of zero elements is −∞.
                     let none = if reduction.op == RowOp::Max { f64::NEG_INFINITY } else { f64::INFINITY };
                     let shape = call.rows.keepdims(call.shape);
                     reduced.push(ops::full(shape, none, elements.dtype())?);
@@ -66,9 +66,9 @@ fn composite(call: &Call, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     unrolled.outputs.iter().map(|value| evaluate(call, value, &inputs, &reduced, &params, None)).collect()
 }
 
-/// One elementwise part, summed over `sum`.
+/// Evaluates one elementwise part, and sums it over `sum`.
 fn evaluate(
-    call: &Call,
+    call: &FormulaCall,
     value: &UnrolledValue,
     inputs: &[Tensor],
     reduced: &[Tensor],
@@ -86,16 +86,17 @@ fn evaluate(
         && let Some(first) = operands.first()
         && super::broadcast(call.formula.name(), &operands.iter().collect::<Vec<_>>())? != shape
     {
-        // The sum is over the common shape of all inputs of the row formula, of which this part reads some.
+        // The sum extends over the broadcast shape of all inputs of the row formula; this part reads only some of them.
         operands[0] = ops::broadcast_to(first, &shape)?;
     }
-    let part = Call { formula: &value.formula, params, shape: &shape, rows: AxisSet::default(), sum, number: None };
+    let part =
+        FormulaCall { formula: &value.formula, params, shape: &shape, rows: AxisSet::default(), sum, number: None };
     let mut outputs = part.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None)?;
     Ok(outputs.pop().expect("one output"))
 }
 
-/// The positions within the row, as the row formula counts them: in row-major order over its axes.
-fn positions(call: &Call) -> Result<Tensor> {
+/// Returns the positions within the row, in row-major order over its axes.
+fn positions(call: &FormulaCall) -> Result<Tensor> {
     let lengths = (0..call.shape.rank()).map(|a| if call.rows.contains(a) { call.shape[a] } else { 1 });
     let count = call.rows.count(call.shape);
     let shape: Shape = lengths.collect();

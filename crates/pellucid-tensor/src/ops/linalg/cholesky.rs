@@ -1,7 +1,7 @@
-//! Cholesky factors, and equations solved with them.
+//! Cholesky factorisation, and solving with it.
 
 use super::triangular::{solve_triangular, triangular};
-use super::{common_batch, eye, factor, matrices, mt, promoted, regular, square};
+use super::{check_info, common_batch, eye, factor, matrix_dims, mt, promoted, square_side};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::ops;
@@ -11,7 +11,7 @@ use pellucid_ir::kernel::Factor;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
-/// L with A = L·Lᵀ: ∂A = L⁻ᵀ·sym(Φ(Lᵀ·g))·L⁻¹ for symmetric A, Φ the lower triangle (Murray 2016).
+/// L with A = L·Lᵀ: ∂A = L⁻ᵀ·sym(Φ(Lᵀ·g))·L⁻¹ for symmetric A, where Φ takes the lower triangle (Murray 2016).
 struct Cholesky;
 
 impl Operation for Cholesky {
@@ -32,63 +32,65 @@ impl Operation for Cholesky {
     }
 }
 
-/// The lower triangular L with A = L·Lᵀ, or (`upper`) Lᵀ, of symmetric positive definite matrices `[.., n, n]`, of which the
-/// lower (upper) triangle is read.
+/// Computes the lower triangular L with A = L·Lᵀ, or (`upper`) Lᵀ, of symmetric positive definite A `[.., n, n]`.
+///
+/// Only the lower (upper) triangle of A is read.
 ///
 /// The gradient is that of a function of symmetric matrices, and symmetric (Murray 2016).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite (where
-/// work is deferred, L is NaN).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite
+/// (in lazy and captured steps L is NaN).
 #[tensor_method]
 pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
-    let (l, info) = factored("cholesky", a, upper)?;
+    let (l, info) = cholesky_with_info("cholesky", a, upper)?;
     let what = |minor: i32| format!("not positive definite (its leading minor of order {minor} is not positive)");
-    regular("cholesky", &info, what, "; cholesky_ex() goes on")?;
+    check_info("cholesky", &info, what, "; cholesky_ex() returns this as a value")?;
     Ok(l)
 }
 
-/// [`cholesky`] that goes on: matrices that are not positive definite have factors of NaN, and in the second result (`i32`)
-/// the order of the first leading minor that is not positive, where others have 0.
+/// Computes the factor of [`cholesky`], and an `i32` info instead of an error.
+///
+/// The info is the order of the first leading minor that is not positive, or 0. If it is not 0, the factor is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn cholesky_ex(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
-    factored("cholesky_ex", a, upper)
+    cholesky_with_info("cholesky_ex", a, upper)
 }
 
-fn factored(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
-    square(op, a)?;
+fn cholesky_with_info(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
+    square_side(op, a)?;
     let a = if upper { mt(a)? } else { a.clone() };
     let outputs = apply(Cholesky, &[&a])?;
     let l = if upper { mt(&outputs[0])? } else { outputs[0].clone() };
     Ok((l, outputs[1].clone()))
 }
 
-/// X with A·X = B for A = L·Lᵀ (`upper`: A = Lᵀ·L), B `[.., n, k]`; batch axes broadcast.
+/// Solves A·X = B for A = L·Lᵀ (`upper`: A = Lᵀ·L), with B `[.., n, k]`; batch axes broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on L's diagonal.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal of L.
 #[tensor_method]
 pub fn cholesky_solve(b: &Tensor, l: &Tensor, upper: bool) -> Result<Tensor> {
     let op = "cholesky_solve";
     let (b, l) = &promoted(op, b, l)?;
-    if square(op, l)? != matrices(op, b)?.0 {
-        return Err(Error::shapes(op, [b.shape(), l.shape()], "B has as many rows as L"));
+    if square_side(op, l)? != matrix_dims(op, b)?.0 {
+        return Err(Error::shapes(op, [b.shape(), l.shape()], "B must have as many rows as L"));
     }
     common_batch(op, l, b)?;
     let (first, second) = if upper { (mt(l)?, l.clone()) } else { (l.clone(), mt(l)?) };
     solve_triangular(&second, &solve_triangular(&first, b, false, true, false)?, true, true, false)
 }
 
-/// The inverse of A = L·Lᵀ (`upper`: A = Lᵀ·L).
+/// Computes the inverse of A = L·Lᵀ (`upper`: A = Lᵀ·L).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on L's diagonal.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal of L.
 #[tensor_method]
 pub fn cholesky_inverse(l: &Tensor, upper: bool) -> Result<Tensor> {
-    let n = square("cholesky_inverse", l)?;
+    let n = square_side("cholesky_inverse", l)?;
     // A⁻¹ = L⁻ᵀ·L⁻¹.
     let lower = if upper { mt(l)? } else { l.clone() };
     let inverse = solve_triangular(&lower, &eye(n, n, l.dtype())?, false, true, false)?;

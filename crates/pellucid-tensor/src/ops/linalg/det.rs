@@ -1,8 +1,8 @@
 //! Determinants.
 
 use super::inv::inverse;
-use super::svd::thin;
-use super::{block, eye, lu, main_diagonal, mt, row, single, square};
+use super::svd::thin_svd;
+use super::{block, eye, lu, main_diagonal, mt, row, single, square_side};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::ops;
@@ -11,10 +11,10 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
 use smallvec::smallvec;
 
-/// So many of the smallest singular values may be zero, and the derivatives of the determinant are right.
+/// The maximal number of zero singular values for which the derivatives of the determinant are exact.
 const DEFICIENCY: usize = 8;
 
-/// The sign of the row order that pivots make: −1 to the number of exchanges.
+/// Computes the sign of the row permutation: (−1)ᵏ for k row exchanges.
 fn sign(factors: &lu::Factors) -> Result<Tensor> {
     let k = factors.pivots.shape()[factors.pivots.rank() - 1];
     let exchanges = ops::sum(&ops::ne(&factors.pivots, ops::add(&ops::indices(k)?, 1)?)?, -1)?;
@@ -22,20 +22,21 @@ fn sign(factors: &lu::Factors) -> Result<Tensor> {
     ops::sub(1.0, &ops::mul(&odd, 2.0)?)
 }
 
-/// Π Uᵢᵢ, by LU.
+/// det A = ± Π Uᵢᵢ, by LU.
 ///
-/// Its gradient is the matrix of cofactors, which A⁻¹ gives only where there is one. So its definition is another: with
-/// the singular value decomposition A = U·Σ·Vᵀ *at this point*, U and V held constant, det A = det(U)·det(V)·det(Uᵀ·A·V)
-/// everywhere, and Uᵀ·A·V is diagonal here, small values last. The determinant of the first block B and that of
-/// its Schur complement D − C·B⁻¹·E (at most 8 by 8, where zeros may be) make up the whole, and that of the latter is a
-/// polynomial, computed without division (Bird 2011), exactly as differentiable as it looks.
+/// The gradient is the cofactor matrix, which A⁻¹ gives only for regular A. So the gradient differentiates another
+/// definition. With the singular value decomposition A = U·Σ·Vᵀ *at this point*, U and V held constant,
+/// det A = det(U)·det(V)·det(Uᵀ·A·V) everywhere, and Uᵀ·A·V is diagonal at this point, with small values last. The
+/// determinant is the product of that of the first block B and that of its Schur complement D − C·B⁻¹·E (at most 8 by
+/// 8, and it contains the zeros). The latter is a polynomial, computed without division (Bird 2011), so its derivatives
+/// are exact.
 struct Det;
 
 impl Det {
     fn definition(a: &Tensor) -> Result<Tensor> {
         let n = a.shape()[a.rank() - 1];
         let (u, v, sign) = {
-            let [u, _, vt] = thin(&a.detach())?;
+            let [u, _, vt] = thin_svd(&a.detach())?;
             let sign = ops::mul(&apply_one(Det, &[&u])?, &apply_one(Det, &[&vt])?)?;
             (u, mt(&vt)?, ops::round(&sign)?)
         };
@@ -53,8 +54,8 @@ impl Det {
     }
 }
 
-/// The determinant of matrices `[.., n, n]` by n − 1 products (Bird 2011): X ← μ(X)·A, where μ keeps what lies above
-/// the diagonal, and puts minus the sum of all later diagonal elements on it.
+/// Computes the determinant of matrices `[.., n, n]` by n − 1 products (Bird 2011): X ← μ(X)·A. μ keeps the elements
+/// above the diagonal, and sets each diagonal element to minus the sum of the later ones.
 fn division_free(a: &Tensor) -> Result<Tensor> {
     let n = a.shape()[a.rank() - 1];
     let later = ops::tril(&ops::ones([n, n], a.dtype())?, -1)?;
@@ -74,7 +75,7 @@ impl Operation for Det {
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         saves.input(0);
-        let factors = lu::factors(inputs[0])?;
+        let factors = lu::lu_factors(inputs[0])?;
         let product = ops::prod(&main_diagonal(&factors.packed)?, -1)?;
         Ok(smallvec![ops::mul(&sign(&factors)?, &product)?.array().clone()])
     }
@@ -88,7 +89,7 @@ impl Operation for Det {
     }
 }
 
-/// The sign of the determinant, and ln |det A| = Σ ln |Uᵢᵢ|, by LU. ∂A = g·A⁻ᵀ (Giles 2008).
+/// The sign of the determinant, and ln |det A| = Σ ln |Uᵢᵢ|, by LU; ∂A = g·A⁻ᵀ (Giles 2008).
 struct SlogDet;
 
 impl Operation for SlogDet {
@@ -97,7 +98,7 @@ impl Operation for SlogDet {
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         saves.input(0);
-        let factors = lu::factors(inputs[0])?;
+        let factors = lu::lu_factors(inputs[0])?;
         let diagonal = main_diagonal(&factors.packed)?;
         let sign = ops::mul(&sign(&factors)?, &ops::prod(&ops::sign(&diagonal)?, -1)?)?;
         let size = ops::sum(&ops::ln(&ops::abs(&diagonal)?)?, -1)?;
@@ -109,39 +110,39 @@ impl Operation for SlogDet {
     }
 }
 
-/// The determinants of square matrices `[.., n, n]`; 1 for n = 0.
+/// Computes the determinants of square matrices `[.., n, n]`; 1 for n = 0.
 ///
-/// The gradient is g·(the matrix of cofactors), and right for singular matrices too, in every order, as long as at most
-/// 8 singular values are zero (Bird 2011 for the smallest of them).
+/// The gradient is g·(the cofactor matrix). It is exact for singular matrices too, in every order, if at most 8
+/// singular values are zero (by Bird 2011).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn det(a: &Tensor) -> Result<Tensor> {
-    square("det", a)?;
+    square_side("det", a)?;
     apply_one(Det, &[a])
 }
 
-/// The sign of the determinants of square matrices, and ln |det A|; (0, −∞) for singular ones.
+/// Computes the sign of the determinants of square matrices, and ln |det A|; (0, −∞) for singular matrices.
 ///
-/// ∂A = g·A⁻ᵀ, of the logarithm (Giles 2008); NaN for singular matrices. The sign's gradient is zero.
+/// ∂A = g·A⁻ᵀ for the logarithm (Giles 2008); NaN for singular matrices. The gradient of the sign is zero.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn slogdet(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    square("slogdet", a)?;
+    square_side("slogdet", a)?;
     let outputs = apply(SlogDet, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
 
-/// ln det A of square matrices; NaN where the determinant is negative, −∞ where it is zero. ∂A = g·A⁻ᵀ.
+/// Computes ln det A of square matrices; NaN if the determinant is negative, −∞ if it is zero. ∂A = g·A⁻ᵀ.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn logdet(a: &Tensor) -> Result<Tensor> {
-    square("logdet", a)?;
+    square_side("logdet", a)?;
     let outputs = apply(SlogDet, &[a])?;
     // ln of the sign is 0, −∞ or NaN.
     ops::add(&outputs[1], &ops::ln(&outputs[0].detach())?)

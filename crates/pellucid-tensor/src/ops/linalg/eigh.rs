@@ -1,6 +1,6 @@
 //! Eigenvalues and eigenvectors of symmetric matrices.
 
-use super::{column, eye, factor, mt, row, square};
+use super::{column, eye, factor, mt, row, square_side};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
@@ -12,8 +12,8 @@ use pellucid_ir::kernel::Factor;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
-/// w and V. With E_ij = w_j − w_i: ∂A = V·[½·skew(Vᵀ·∂V)/E + diag(∂w)]·Vᵀ, skew(X) = X − Xᵀ (Giles 2008), which is
-/// symmetric.
+/// Eigenvalues w and eigenvectors V. With E_ij = w_j − w_i and skew(X) = X − Xᵀ,
+/// ∂A = V·[½·skew(Vᵀ·∂V)/E + diag(∂w)]·Vᵀ, which is symmetric (Giles 2008).
 struct Eigh;
 
 impl Operation for Eigh {
@@ -39,10 +39,10 @@ impl Operation for Eigh {
     }
 }
 
-/// w alone, of untracked matrices.
-struct Values;
+/// The eigenvalues only, for untracked matrices.
+struct Eigenvalues;
 
-impl Operation for Values {
+impl Operation for Eigenvalues {
     fn name(&self) -> &'static str {
         "eigvalsh"
     }
@@ -57,44 +57,46 @@ impl Operation for Values {
     }
 }
 
-/// w (ascending) and V, column by column, with A = V·diag(w)·Vᵀ, of symmetric matrices `[.., n, n]`, of which the lower (`upper`: the
-/// upper) triangle is read.
+/// Computes eigenvalues w (ascending) and eigenvectors V (columns) of symmetric matrices: A = V·diag(w)·Vᵀ.
 ///
-/// The signs of the vectors are anything that fits. The gradient (Giles 2008) is that of a function of symmetric
-/// matrices, symmetric, and, of the vectors, defined where all eigenvalues differ.
+/// A is `[.., n, n]`; only its lower (`upper`: upper) triangle is read. The signs of the vectors are arbitrary. The
+/// gradient is that of a function of symmetric matrices, and symmetric (Giles 2008). For the vectors it requires
+/// distinct eigenvalues.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
-    square("eigh", a)?;
+    square_side("eigh", a)?;
     let a = if upper { mt(a)? } else { a.clone() };
     let outputs = apply(Eigh, &[&a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
 
-/// The eigenvalues of [`eigh`]. ∂A = V·diag(g)·Vᵀ.
+/// Computes the eigenvalues of symmetric matrices, as [`eigh`] does. ∂A = V·diag(g)·Vᵀ.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
-    square("eigvalsh", a)?;
+    square_side("eigvalsh", a)?;
     let a = if upper { mt(a)? } else { a.clone() };
     if is_recorded(&[&a]) {
         return Ok(apply(Eigh, &[&a])?[0].clone());
     }
-    apply_one(Values, &[&a])
+    apply_one(Eigenvalues, &[&a])
 }
 
-/// The symmetric positive semidefinite X with X·X = A, V·diag(√w)·Vᵀ, of symmetric positive semidefinite matrices, of which the
-/// lower triangle is read; eigenvalues below zero, as rounding makes them, count as zero.
+/// Computes the symmetric positive semidefinite X with X·X = A: X = V·diag(√w)·Vᵀ.
+///
+/// A is symmetric positive semidefinite, and only its lower triangle is read. Eigenvalues below zero, which rounding
+/// may produce, count as zero.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn matrix_sqrth(a: &Tensor) -> Result<Tensor> {
-    square("matrix_sqrth", a)?;
+    square_side("matrix_sqrth", a)?;
     let (w, v) = eigh(a, false)?;
     let roots = ops::sqrt(&ops::relu(&w)?)?;
     ops::matmul(&ops::mul(&v, &row(&roots)?)?, &mt(&v)?)

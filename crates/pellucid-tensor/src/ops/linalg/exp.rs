@@ -1,6 +1,6 @@
-//! The exponential of matrices.
+//! The matrix exponential.
 
-use super::{block, factor, mt, square};
+use super::{block, factor, mt, square_side};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
@@ -11,9 +11,9 @@ use pellucid_ir::kernel::Factor;
 use smallvec::smallvec;
 
 /// exp(A). ∂A is the upper right block of exp([Aᵀ, g; 0, Aᵀ]) (Mathias 1996).
-struct Exp;
+struct MatrixExp;
 
-impl Operation for Exp {
+impl Operation for MatrixExp {
     fn name(&self) -> &'static str {
         "matrix_exp"
     }
@@ -26,18 +26,20 @@ impl Operation for Exp {
         let n = a.shape()[a.rank() - 1];
         let above = ops::concatenate(&[&a, &g], -1)?;
         let below = ops::concatenate(&[&ops::zeros_like(&a)?, &a], -1)?;
-        let whole = apply_one(Exp, &[&ops::concatenate(&[&above, &below], -2)?])?;
+        let whole = apply_one(MatrixExp, &[&ops::concatenate(&[&above, &below], -2)?])?;
         Ok(smallvec![Some(block(&whole, (0, n), n, n)?)])
     }
 }
 
-/// Σ Aᵏ/k! of square matrices `[.., n, n]`, by scaling, a Padé approximant and squaring (Higham 2005). The gradient is the
-/// exponential of a matrix twice as large (Mathias 1996).
+/// Computes the matrix exponential Σ Aᵏ/k! of square matrices `[.., n, n]`.
+///
+/// The method is scaling and squaring with a Padé approximant (Higham 2005). The gradient is a block of the exponential
+/// of a matrix twice as large (Mathias 1996).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn matrix_exp(a: &Tensor) -> Result<Tensor> {
-    square("matrix_exp", a)?;
-    apply_one(Exp, &[a])
+    square_side("matrix_exp", a)?;
+    apply_one(MatrixExp, &[a])
 }

@@ -1,6 +1,8 @@
-//! Inverses, and equations with square matrices.
+//! Inverses, and solving systems with square matrices.
 
-use super::{common_batch, eye, invertible, lu, matrices, mt, plain, precise, promoted, square};
+use super::{
+    check_invertible, check_precision, common_batch, eye, lu, matrix_dims, mt, promoted, square_side, untracked_tensor,
+};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::ops;
@@ -9,7 +11,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
-/// A⁻¹, and where its LU factorisation has a zero pivot: ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
+/// A⁻¹, and the position of a zero pivot of the LU factorisation. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
 struct Inverse;
 
 impl Operation for Inverse {
@@ -18,8 +20,8 @@ impl Operation for Inverse {
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         saves.output(0);
-        let (factors, side) = (lu::factors(inputs[0])?, inputs[0].shape()[inputs[0].shape().rank() - 1]);
-        let x = lu::solved(&factors.packed, &factors.pivots, &eye(side, side, inputs[0].dtype())?, false)?;
+        let (factors, side) = (lu::lu_factors(inputs[0])?, inputs[0].shape()[inputs[0].shape().rank() - 1]);
+        let x = lu::solve_by_factors(&factors.packed, &factors.pivots, &eye(side, side, inputs[0].dtype())?, false)?;
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
@@ -29,8 +31,8 @@ impl Operation for Inverse {
     }
 }
 
-/// X with A·X = B, and where A's LU factorisation has a zero pivot: ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008). `transposed`
-/// puts Aᵀ for A. Gradients of every order are solved with the factors that the first one made.
+/// X with A·X = B (`transposed`: Aᵀ·X = B), and the position of a zero pivot of the LU factorisation of A. ∂B = A⁻ᵀ·g,
+/// ∂A = −∂B·Xᵀ (Giles 2008). Gradients of every order reuse the factors of the first solution.
 #[derive(Default)]
 struct Solve {
     transposed: bool,
@@ -46,8 +48,8 @@ impl Operation for Solve {
         if saves.needs(0) {
             saves.output(0);
         }
-        let factors = self.factors.clone().map_or_else(|| lu::factors(inputs[0]), Ok)?;
-        let x = lu::solved(&factors.packed, &factors.pivots, &plain(inputs[1]), self.transposed)?;
+        let factors = self.factors.clone().map_or_else(|| lu::lu_factors(inputs[0]), Ok)?;
+        let x = lu::solve_by_factors(&factors.packed, &factors.pivots, &untracked_tensor(inputs[1]), self.transposed)?;
         saves.array(factors.packed.array().clone());
         saves.array(factors.pivots.array().clone());
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
@@ -57,7 +59,7 @@ impl Operation for Solve {
         let factors = lu::Factors {
             packed: saved.array(0)?,
             pivots: saved.array(1)?,
-            // That they are singular was said before.
+            // A singular A was reported by the forward pass.
             info: ops::zeros(super::batch(&a), DType::I32)?,
         };
         let back = Solve { transposed: !self.transposed, factors: Some(factors) };
@@ -76,72 +78,76 @@ impl Operation for Solve {
     }
 }
 
-/// A⁻¹; NaN if A is singular.
+/// Computes A⁻¹; NaN if A is singular.
 pub(super) fn inverse(a: &Tensor) -> Result<Tensor> {
     Ok(apply(Inverse, &[a])?[0].clone())
 }
 
-/// The inverses of square matrices `[.., n, n]`. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
+/// Computes the inverses of square matrices `[.., n, n]`. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix without an inverse (where work is
-/// deferred, the result is NaN).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a singular matrix (in lazy and captured
+/// steps the result is NaN).
 #[tensor_method]
 pub fn inv(a: &Tensor) -> Result<Tensor> {
-    square("inv", a)?;
+    square_side("inv", a)?;
     let outputs = apply(Inverse, &[a])?;
-    invertible("inv", &outputs[1])?;
+    check_invertible("inv", &outputs[1])?;
     Ok(outputs[0].clone())
 }
 
-/// [`inv`] that goes on: singular matrices give NaN, and in the second result (`i32`) the place, from 1, of the zero pivot,
-/// where others have 0.
+/// Computes the inverses of [`inv`], and an `i32` info instead of an error.
+///
+/// The info is the position, from 1, of the first zero pivot, or 0. If it is not 0, the inverse is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    square("inv_ex", a)?;
+    square_side("inv_ex", a)?;
     let outputs = apply(Inverse, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
 
-/// X with A·X = B (or X·A = B, where not `left`), A `[.., n, n]`. B is a stack of matrices `[.., n, k]` (`[.., k, n]`), or one of
-/// vectors `[.., n]`: the latter if it is 1-D, or has A's shape without the last axis. Batch axes broadcast.
+/// Solves A·X = B (or X·A = B if `left` is false) for square A `[.., n, n]`.
+///
+/// B is a stack of matrices `[.., n, k]` (`[.., k, n]`), or of vectors `[.., n]`: the latter if it is 1-D, or has A's
+/// shape without the last axis. Batch axes broadcast.
 ///
 /// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for vectors on the other side;
-/// [`Error::Singular`] for a matrix without an inverse (where work is deferred, X is NaN).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for vectors with `left` false;
+/// [`Error::Singular`] for a singular matrix (in lazy and captured steps X is NaN).
 #[tensor_method]
 pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
-    let (x, info) = equations("solve", a, b, left)?;
-    invertible("solve", &info)?;
+    let (x, info) = solve_with_info("solve", a, b, left)?;
+    check_invertible("solve", &info)?;
     Ok(x)
 }
 
-/// [`solve`] that goes on: of singular matrices X is NaN, and the second result (`i32`) has the place, from 1, of the zero
-/// pivot, where others have 0.
+/// Computes the X of [`solve`], and an `i32` info instead of an error.
+///
+/// The info is the position, from 1, of the first zero pivot, or 0. If it is not 0, X is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn solve_ex(a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
-    equations("solve_ex", a, b, left)
+    solve_with_info("solve_ex", a, b, left)
 }
 
-fn equations(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
+fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
     let (a, b) = &promoted(op, a, b)?;
-    let n = square(op, a)?;
+    let n = square_side(op, a)?;
     let vectors = b.rank() == 1 || b.shape()[..] == a.shape()[..a.rank() - 1];
     if vectors && !left {
-        return Err(Error::invalid(op, "vectors stand on the right of A; unsqueeze() them to rows"));
+        return Err(Error::invalid(op, "vectors need left = true; unsqueeze() them to rows for X·A = B"));
     }
     let right = if vectors { super::column(b)? } else { b.clone() };
-    let (rows, columns) = matrices(op, &right)?;
+    let (rows, columns) = matrix_dims(op, &right)?;
     if n != if left { rows } else { columns } {
-        let help = format!("A has {n} rows; B must have as many {}", if left { "rows" } else { "columns" });
+        let help = format!("A has {n} rows, so B must have {n} {}", if left { "rows" } else { "columns" });
         return Err(Error::shapes(op, [a.shape(), b.shape()], help));
     }
     common_batch(op, a, &right)?;
@@ -157,29 +163,33 @@ fn equations(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Te
     Ok((x, outputs[1].clone()))
 }
 
-/// The inverse of a tensor as a linear map from its last axes to its first `ind`: `tensordot(tensorinv(A), A, ind)` is the
-/// identity. The product of the first `ind` lengths must be that of the others; the result has the others first.
+/// Computes the inverse of a tensor as a linear map from its last axes to its first `ind` axes.
+///
+/// `tensordot(tensorinv(A), A, ind)` is the identity. The product of the first `ind` lengths must equal that of the
+/// others, which come first in the result.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for `ind` 0; [`Error::Singular`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] if `ind` is 0; [`Error::Singular`].
 #[tensor_method]
 pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     let op = "tensorinv";
     if ind == 0 {
-        return Err(Error::invalid(op, "ind counts axes, and must not be 0"));
+        return Err(Error::invalid(op, "ind must be at least 1"));
     }
-    precise(op, a)?;
+    check_precision(op, a)?;
     let (first, last) = a.shape().split_at(ind.min(a.rank()));
     let (rows, columns) = (first.iter().product::<usize>(), last.iter().product::<usize>());
     if rows != columns {
-        let help = format!("the first {ind} axes have {rows} elements, the others {columns}; they must be as many");
+        let help = format!("the first {ind} axes have {rows} elements, but the others {columns}");
         return Err(Error::shapes(op, [a.shape()], help));
     }
     let inverse = inv(&ops::reshape(a, [rows as isize, columns as isize])?)?;
     ops::reshape_to(&inverse, &last.iter().chain(first).copied().collect())
 }
 
-/// X with `tensordot(A, X, rank of X) = B`: the axes of A beyond B's rank are X's; `axes` of A are moved to the end first.
+/// Solves `tensordot(A, X, rank of X) = B` for X, whose axes are those of A beyond the rank of B.
+///
+/// The axes `axes` of A are moved to the end first.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::AxisOutOfRange`]; [`Error::Singular`].
@@ -192,8 +202,10 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let unknown = &a.shape()[b.rank().min(a.rank())..];
     let size = unknown.iter().product::<usize>();
     if size != b.size() || size.checked_mul(size) != Some(a.size()) {
-        let help =
-            format!("A has {} elements; B and the axes of A beyond B's rank must have the root of that", a.size());
+        let help = format!(
+            "A has {} elements; this must be the square of B's, and of those of the axes of A beyond B's rank",
+            a.size()
+        );
         return Err(Error::shapes(op, [a.shape(), b.shape()], help));
     }
     let matrix = ops::reshape(&a, [size as isize, size as isize])?;

@@ -1,6 +1,6 @@
-//! L·D·Lᵀ of symmetric matrices that need not be positive, and equations solved with it.
+//! LDLᵀ factorisation of symmetric indefinite matrices, and solving with it.
 
-use super::{common_batch, factor, matrices, promoted, regular, square, stretch};
+use super::{broadcast_batch, check_info, common_batch, factor, matrix_dims, promoted, square_side};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
@@ -11,7 +11,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factor;
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// Either kernel; none has a gradient.
+/// One of two kernels without a gradient: the factorisation or the solution.
 struct Ldl(Factor);
 
 impl Operation for Ldl {
@@ -26,36 +26,40 @@ impl Operation for Ldl {
     }
 }
 
-/// P·A·Pᵀ = L·D·Lᵀ for symmetric A `[.., n, n]`, of which the lower triangle is read, by the pivoting of Bunch and Kaufman (1977): L is
-/// lower triangular with ones on its diagonal, D has blocks of one and of two. The results are those of LAPACK's `sytrf`: D, and L below its blocks,
-/// in one matrix; and the pivots, `i32 [.., n]`, of which those of a block of two are negative. [`ldl_solve`] takes both.
+/// Computes P·A·Pᵀ = L·D·Lᵀ of symmetric A `[.., n, n]`, by the pivoting of Bunch and Kaufman (1977).
+///
+/// Only the lower triangle of A is read. L is lower triangular with ones on the diagonal; D is block diagonal, with
+/// blocks of size 1 and 2. The results are those of LAPACK's `sytrf`: one matrix with D, and L below its blocks; and
+/// the pivots, `i32 [.., n]`, negative for blocks of size 2. They are the arguments of [`ldl_solve`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient; [`Error::Singular`] for a zero
-/// block of D (where work is deferred, nothing is said).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient;
+/// [`Error::Singular`] for a zero block of D (in eager mode only).
 #[tensor_method]
 pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (packed, pivots, info) = factored("ldl_factor", a)?;
-    regular(
+    let (packed, pivots, info) = ldl_with_info("ldl_factor", a)?;
+    check_info(
         "ldl_factor",
         &info,
-        |place| format!("singular (block {place} of its D is 0)"),
-        "; pinv() and lstsq() take it",
+        |k| format!("singular (block {k} of its D is 0)"),
+        "; pinv() and lstsq() accept singular matrices",
     )?;
     Ok((packed, pivots))
 }
 
-/// [`ldl_factor`] that goes on: the third result (`i32`) is 0, or the place, from 1, of the first zero block of D.
+/// Computes the factors of [`ldl_factor`], and an `i32` info instead of an error.
+///
+/// The info is the position, from 1, of the first zero block of D, or 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient.
 #[tensor_method]
 pub fn ldl_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-    factored("ldl_factor_ex", a)
+    ldl_with_info("ldl_factor_ex", a)
 }
 
-fn factored(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-    square(op, a)?;
+fn ldl_with_info(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+    square_side(op, a)?;
     if is_recorded(&[a]) {
         return Err(Error::NoGradient { op });
     }
@@ -63,25 +67,26 @@ fn factored(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
 
-/// Symmetric A's factors and pivots, as [`ldl_factor`] gives them, to X with A·X = B, B `[.., n, k]`. Batch axes broadcast. Of singular A,
-/// X has infinities or NaN.
+/// Solves A·X = B for symmetric A, from the factors and pivots of [`ldl_factor`], with B `[.., n, k]`.
+///
+/// Batch axes broadcast. For singular A, X has infinities or NaN.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are none; [`Error::NoGradient`] if the
-/// factors or B require a gradient.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for invalid pivots;
+/// [`Error::NoGradient`] if the factors or B require a gradient.
 #[tensor_method]
 pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor> {
     let op = "ldl_solve";
     let (packed, b) = &promoted(op, packed, b)?;
-    let (n, (rows, _)) = (square(op, packed)?, matrices(op, b)?);
+    let (n, (rows, _)) = (square_side(op, packed)?, matrix_dims(op, b)?);
     if n != rows {
-        return Err(Error::shapes(op, [packed.shape(), b.shape()], "B has as many rows as A"));
+        return Err(Error::shapes(op, [packed.shape(), b.shape()], "B must have as many rows as A"));
     }
     if !pivots.dtype().is_int() {
-        return Err(Error::dtypes(op, [packed.dtype(), pivots.dtype()], "pivots are integers"));
+        return Err(Error::dtypes(op, [packed.dtype(), pivots.dtype()], "pivots must be integers"));
     }
     if pivots.shape()[..] != packed.shape()[..packed.rank() - 1] {
-        return Err(Error::shapes(op, [packed.shape(), pivots.shape()], "there is a pivot for every row"));
+        return Err(Error::shapes(op, [packed.shape(), pivots.shape()], "needs one pivot per row"));
     }
     if is_recorded(&[packed, b]) {
         return Err(Error::NoGradient { op });
@@ -89,5 +94,5 @@ pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor>
     let batch = common_batch(op, packed, b)?;
     let pivots = ops::broadcast_to(pivots, batch.iter().copied().chain([n]).collect::<Shape>())?;
     let pivots = ops::to_dtype(&pivots, DType::I32)?;
-    apply_one(Ldl(Factor::LdlSolve), &[&stretch(packed, &batch)?, &pivots, &stretch(b, &batch)?])
+    apply_one(Ldl(Factor::LdlSolve), &[&broadcast_batch(packed, &batch)?, &pivots, &broadcast_batch(b, &batch)?])
 }

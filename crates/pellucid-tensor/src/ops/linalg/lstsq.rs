@@ -1,8 +1,8 @@
-//! Least squares.
+//! Linear least squares.
 
 use super::pinv::{Cutoff, matrix_rank, pinv};
 use super::svd::svdvals;
-use super::{common_batch, matrices, promoted};
+use super::{common_batch, matrix_dims, promoted};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -13,7 +13,7 @@ use pellucid_ir::{Error, Result};
 pub struct Lstsq {
     /// X, `[.., n, k]`.
     pub solution: Tensor,
-    /// The sums of squares of the columns of A·X − B, `[.., k]`; without elements where there are not more rows than columns.
+    /// The sums of squares of the columns of A·X − B, `[.., k]`; empty unless A has more rows than columns.
     pub residuals: Tensor,
     /// The rank of A, `i64` of A's batch shape.
     pub rank: Tensor,
@@ -21,9 +21,10 @@ pub struct Lstsq {
     pub singular_values: Tensor,
 }
 
-/// The X of least ‖X‖ among those of least ‖A·X − B‖, X = A⁺·B: A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A
-/// (X is then `[.., n]`); batch axes broadcast. Singular values up to `rcond` times the largest count as zero; by default max(m, n)·ε of
-/// the dtype.
+/// Solves linear least squares problems: X minimises ‖A·X − B‖, and among all minimisers ‖X‖; X = A⁺·B.
+///
+/// A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A (X is then `[.., n]`); batch axes
+/// broadcast. Singular values up to `rcond` times the largest count as zero; the default is max(m, n)·ε of the dtype.
 ///
 /// The gradients are those of [`pinv`] and of the product.
 ///
@@ -33,11 +34,11 @@ pub struct Lstsq {
 pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     let op = "lstsq";
     let (a, b) = &promoted(op, a, b)?;
-    let (m, n) = matrices(op, a)?;
+    let (m, n) = matrix_dims(op, a)?;
     let vectors = b.rank() + 1 == a.rank();
     let right = if vectors { super::column(b)? } else { b.clone() };
-    if matrices(op, &right)?.0 != m {
-        return Err(Error::shapes(op, [a.shape(), b.shape()], "B has as many rows as A"));
+    if matrix_dims(op, &right)?.0 != m {
+        return Err(Error::shapes(op, [a.shape(), b.shape()], "B must have as many rows as A"));
     }
     common_batch(op, a, &right)?;
     let cutoff = rcond.map_or_else(Cutoff::default, Cutoff::relative);

@@ -1,13 +1,13 @@
-//! Linear algebra: decompositions of the matrices of the last two axes, and what follows from them. The axes before
-//! those two are a batch.
+//! Linear algebra: decompositions of the matrices of the last two axes, and operations based on them. The other axes
+//! are batch axes.
 //!
-//! Tensors are `f32` or `f64`, where two meet the wider one; other dtypes are refused. A matrix with NaN or infinity gives NaN. Gradients have every
-//! order; where they are not defined (equal singular values, matrices that are not of full rank) the documentation of the
-//! operation says so, and they are NaN or infinite.
+//! Matrices are `f32` or `f64`, promoted to the wider dtype; other dtypes are an error. A matrix with NaN or infinity
+//! gives NaN. Operations are differentiable to every order. Where a gradient is undefined (equal singular values,
+//! rank-deficient matrices), it is NaN or infinite, and the documentation of the operation says so.
 //!
-//! Whether a matrix is singular shows only when kernels run: where that is at once, it is an [`Error::Singular`] that
-//! names the matrix; where work is deferred, its result is NaN. General (complex) eigenvalues are not here: there are no
-//! complex dtypes.
+//! Whether a matrix is singular is known only after the kernel ran. In eager mode this is an [`Error::Singular`], which
+//! names the matrix; in lazy and captured steps the result is NaN. General eigenvalues are not supported, since there
+//! are no complex dtypes.
 
 mod cholesky;
 mod det;
@@ -48,7 +48,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Factor, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// Runs a factorisation, into new arrays.
+/// Submits a factorisation into new arrays.
 fn factor(kernel: Factor, inputs: &[&Array]) -> Result<Arrays> {
     let kernel = Kernel::Factor(kernel);
     let device = Device::common(kernel.name(), inputs.iter().map(|a| a.device()))?;
@@ -59,38 +59,38 @@ fn factor(kernel: Factor, inputs: &[&Array]) -> Result<Arrays> {
     Ok(outputs)
 }
 
-/// An array as a tensor without history.
-fn plain(array: &Array) -> Tensor {
+/// Returns a tensor of an array, without autograd history.
+fn untracked_tensor(array: &Array) -> Tensor {
     Tensor::from(array.clone())
 }
 
-/// The rows and columns of matrices of a dtype that can be factored.
-fn matrices(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
-    precise(op, x)?;
+/// Returns the numbers of rows and columns of matrices, or an error for dtypes other than `f32` and `f64`.
+fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
+    check_precision(op, x)?;
     match x.shape().dims() {
         [.., m, n] => Ok((*m, *n)),
         _ => Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes")),
     }
 }
 
-/// The side of square matrices of a dtype that can be factored.
-fn square(op: &'static str, x: &Tensor) -> Result<usize> {
-    let (m, n) = matrices(op, x)?;
+/// Returns the side of square matrices, or an error for dtypes other than `f32` and `f64`.
+fn square_side(op: &'static str, x: &Tensor) -> Result<usize> {
+    let (m, n) = matrix_dims(op, x)?;
     if m != n {
         return Err(Error::shapes(op, [x.shape()], "the matrices must be square"));
     }
     Ok(n)
 }
 
-/// Refuses dtypes other than `f32` and `f64`.
-fn precise(op: &'static str, x: &Tensor) -> Result<()> {
+/// Returns an error for dtypes other than `f32` and `f64`.
+fn check_precision(op: &'static str, x: &Tensor) -> Result<()> {
     match x.dtype() {
         DType::F32 | DType::F64 => Ok(()),
         other => Err(Error::dtypes(op, [other], "takes f32 or f64; use to_dtype()")),
     }
 }
 
-/// Both in their common dtype, which is `f32` or `f64`.
+/// Converts both to their promoted dtype, which must be `f32` or `f64`.
 fn promoted(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     match a.dtype().promote(b.dtype()) {
         dtype @ (DType::F32 | DType::F64) => Ok((ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?)),
@@ -98,22 +98,22 @@ fn promoted(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)
     }
 }
 
-/// The transposes of matrices.
+/// Transposes matrices.
 fn mt(x: &Tensor) -> Result<Tensor> {
     ops::transpose(x, -2, -1)
 }
 
-/// A list as a matrix of one column.
+/// Reshapes vectors to matrices of one column.
 fn column(x: &Tensor) -> Result<Tensor> {
     ops::unsqueeze(x, -1)
 }
 
-/// A list as a matrix of one row.
+/// Reshapes vectors to matrices of one row.
 fn row(x: &Tensor) -> Result<Tensor> {
     ops::unsqueeze(x, -2)
 }
 
-/// Numbers as matrices of one element.
+/// Reshapes numbers to matrices of one element.
 fn single(x: &Tensor) -> Result<Tensor> {
     column(&column(x)?)
 }
@@ -122,36 +122,36 @@ fn main_diagonal(x: &Tensor) -> Result<Tensor> {
     ops::diagonal(x, 0, -2, -1)
 }
 
-/// The first `rows` rows and `columns` columns from row and column `at` on.
+/// Returns the block of `rows` rows and `columns` columns that starts at row and column `at`.
 fn block(x: &Tensor, at: (usize, usize), rows: usize, columns: usize) -> Result<Tensor> {
     ops::narrow(&ops::narrow(x, -2, at.0, rows)?, -1, at.1, columns)
 }
 
-/// Ones on the diagonal of one `[rows, columns]` matrix.
+/// Returns one `[rows, columns]` matrix with ones on the diagonal.
 fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
     let (i, j) = (ops::indices(rows)?, ops::indices(columns)?);
     ops::to_dtype(&ops::eq(&column(&i)?, &j)?, dtype)
 }
 
-/// The shape of the batch axes.
+/// Returns the shape of the batch axes.
 fn batch(x: &Tensor) -> Shape {
     Shape::from(&x.shape()[..x.rank() - 2])
 }
 
-/// x with its batch axes stretched to `batch`.
-fn stretch(x: &Tensor, batch: &Shape) -> Result<Tensor> {
+/// Broadcasts the batch axes of x to `batch`.
+fn broadcast_batch(x: &Tensor, batch: &Shape) -> Result<Tensor> {
     let shape: Shape = batch.iter().chain(&x.shape()[x.rank() - 2..]).copied().collect();
     ops::broadcast_to(x, shape)
 }
 
-/// The batch axes to which two stacks of matrices broadcast.
+/// Returns the broadcast shape of the batch axes of two stacks of matrices.
 fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
     let help = "the axes before the last two must be equal or 1";
     batch(a).broadcast(&batch(b)).ok_or_else(|| Error::shapes(op, [a.shape(), b.shape()], help))
 }
 
-/// Refuses a matrix for which a factorisation left a number other than 0, where numbers are there to be read.
-fn regular(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
+/// Returns an error if a factorisation failed for a matrix (its info is not 0), where values can be read.
+fn check_info(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
     if !engine::is_eager() || info.device() != Device::cpu() {
         return Ok(());
     }
@@ -162,8 +162,8 @@ fn regular(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: 
     }
 }
 
-/// [`regular`], of a factorisation that found a pivot of zero.
-fn invertible(op: &'static str, info: &Tensor) -> Result<()> {
-    let what = |place: i32| format!("singular (pivot {place} of its LU factorisation is 0)");
-    regular(op, info, what, "; pinv() and lstsq() take it")
+/// Calls [`check_info`] for a factorisation whose info is the position of a zero pivot.
+fn check_invertible(op: &'static str, info: &Tensor) -> Result<()> {
+    let what = |k: i32| format!("singular (pivot {k} of its LU factorisation is 0)");
+    check_info(op, info, what, "; pinv() and lstsq() accept singular matrices")
 }

@@ -1,13 +1,13 @@
-//! Norms of matrices, and their condition.
+//! Matrix norms and condition numbers.
 
 use super::inv::inv_ex;
-use super::{precise, square, svdvals};
+use super::{check_precision, square_side, svdvals};
 use crate::ops::{self, over};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
-/// A norm of matrices. From a number (`1`, `-1`, `2`, `-2`, or infinite ones), or by its name.
+/// A matrix norm. Converts from an order (`1`, `-1`, `2`, `-2`, or infinite ones).
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum MatrixNorm {
     /// √Σ aᵢⱼ².
@@ -15,7 +15,7 @@ pub enum MatrixNorm {
     Frobenius,
     /// The sum of the singular values.
     Nuclear,
-    /// ±1: the largest (smallest) sum of a column's sizes; ±∞: of a row's; ±2: the largest (smallest) singular value.
+    /// ±1: the largest (smallest) column sum of |aᵢⱼ|; ±∞: row sum; ±2: the largest (smallest) singular value.
     Order(f64),
 }
 
@@ -31,27 +31,28 @@ impl From<i32> for MatrixNorm {
     }
 }
 
-/// The norm of the matrices of two axes (rows, columns), which disappear or (`keepdims`) stay with length 1.
+/// Computes the norm of the matrices of two axes (rows, columns). With `keepdims` they stay with length 1.
 ///
-/// The gradients of those by singular values need these to differ; ties between columns or rows share theirs.
+/// The gradients of norms by singular values require distinct singular values; equal column or row sums share the
+/// gradient.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for axes that are one, and
-/// for the largest or smallest of nothing.
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for equal axes,
+/// and for the extremum over zero elements.
 #[tensor_method]
 pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], keepdims: bool) -> Result<Tensor> {
     let op = "matrix_norm";
     let order = order.into();
-    precise(op, x)?;
+    check_precision(op, x)?;
     let (rows, columns) = (x.shape().axis(op, axes[0])?, x.shape().axis(op, axes[1])?);
     if rows == columns {
-        return Err(Error::invalid(op, format!("a matrix has two axes, got {rows} twice")));
+        return Err(Error::invalid(op, format!("the two axes of a matrix must differ, got {rows} twice")));
     }
     let both = over([rows as isize, columns as isize]).keepdims();
     let along = |axis: usize| over(axis as isize).keepdims();
     let sums = |axis: usize| ops::sum(&ops::abs(x)?, along(axis));
     let values = || svdvals(&ops::movedim(x, &[rows as isize, columns as isize], &[-2, -1])?);
-    // Singular values stand on one axis, which comes last.
+    // Singular values have one axis, the last. It is replaced by the axes of the matrix with length 1.
     let placed = |norm: Tensor| {
         let kept: pellucid_ir::Shape =
             (0..x.rank()).map(|k| if k == rows || k == columns { 1 } else { x.shape()[k] }).collect();
@@ -67,7 +68,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
         MatrixNorm::Order(2.0) => placed(ops::max(&values()?, over(-1))?)?,
         MatrixNorm::Order(-2.0) => placed(ops::min(&values()?, -1)?)?,
         MatrixNorm::Order(p) => {
-            return Err(Error::invalid(op, format!("matrices have norms of order ±1, ±2 and ±inf, got {p}")));
+            return Err(Error::invalid(op, format!("the order of a matrix norm must be ±1, ±2 or ±inf, got {p}")));
         }
     };
     if keepdims {
@@ -77,8 +78,10 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     ops::squeeze(&ops::squeeze(&norm, first)?, second)
 }
 
-/// How much a solution of A·X = B can magnify an error of B: ‖A‖·‖A⁻¹‖. For ±2 it is the largest (smallest) singular value over
-/// the smallest (largest), and A may have any shape; other norms take square matrices. Infinite if A is singular, 0 if it has no elements.
+/// Computes the condition number ‖A‖·‖A⁻¹‖, which bounds the amplification of an error of B by the solution of A·X = B.
+///
+/// For order ±2 it is the largest (smallest) singular value over the smallest (largest), and A may have any shape;
+/// other norms require square matrices. It is infinite if A is singular, and 0 if A has no elements.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order.
@@ -86,7 +89,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
 pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
     let order = order.into();
     if let MatrixNorm::Order(p @ (2.0 | -2.0)) = order {
-        super::matrices("cond", a)?;
+        super::matrix_dims("cond", a)?;
         if a.size() == 0 {
             return ops::zeros(super::batch(a), a.dtype());
         }
@@ -94,7 +97,7 @@ pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
         let (first, last) = (ops::select(&s, -1, 0)?, ops::select(&s, -1, -1)?);
         return if p > 0.0 { ops::div(&first, &last) } else { ops::div(&last, &first) };
     }
-    square("cond", a)?;
+    square_side("cond", a)?;
     let (inverse, info) = inv_ex(a)?;
     let product = ops::mul(&matrix_norm(a, order, [-2, -1], false)?, &matrix_norm(&inverse, order, [-2, -1], false)?)?;
     ops::where_(&ops::ne(&info, 0)?, f64::INFINITY, &product)

@@ -1,8 +1,8 @@
-//! Pseudo-inverses and ranks: which singular values count as zero.
+//! Pseudo-inverses and ranks, with a cutoff for small singular values.
 
 use super::eigh::eigh;
-use super::svd::{svdvals, thin};
-use super::{column, matrices, mt, plain, row, square};
+use super::svd::{svdvals, thin_svd};
+use super::{column, matrix_dims, mt, row, square_side, untracked_tensor};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
@@ -11,34 +11,34 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
-/// Singular values up to max(atol, rtol·the largest) count as zero.
+/// The bound max(atol, rtol·the largest) up to which singular values count as zero.
 ///
-/// Both are 0-d or of the batch's shape, and no gradient flows to them. Without `rtol` it is max(m, n)·ε of the dtype, or 0 if
-/// `atol` is given.
+/// Both are 0-d or have the shape of the batch, and have no gradient. The default of `rtol` is max(m, n)·ε of the
+/// dtype, or 0 if `atol` is given.
 #[derive(Clone, Debug, Default)]
 pub struct Cutoff {
     /// The absolute bound.
     pub atol: Option<Tensor>,
     /// The bound relative to the largest singular value.
     pub rtol: Option<Tensor>,
-    /// The matrices are symmetric, and eigenvalues stand for singular values; the lower triangle is read.
+    /// Whether the matrices are symmetric. Then eigenvalues replace singular values, and the lower triangle is read.
     pub hermitian: bool,
 }
 
 impl Cutoff {
-    /// Up to `rtol` times the largest singular value.
+    /// Returns the cutoff at `rtol` times the largest singular value.
     pub fn relative(rtol: f64) -> Cutoff {
         Cutoff { rtol: Some(Tensor::from(rtol)), ..Cutoff::default() }
     }
 
-    /// Both bounds as tensors of the matrices' dtype.
+    /// Returns both bounds as tensors of the matrices' dtype.
     fn bounds(&self, a: &Tensor) -> Result<[Tensor; 2]> {
         let cast = |t: &Tensor| ops::to_dtype(&t.detach(), a.dtype());
         let number = |x: f64| ops::full((), x, a.dtype());
         let (m, n) = (a.shape()[a.rank() - 2], a.shape()[a.rank() - 1]);
         let epsilon = if a.dtype() == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON };
         let given = match &self.atol {
-            // Bounds that are zero are none.
+            // An absolute bound of 0 counts as not given.
             Some(atol) => ops::to_dtype(&ops::gt(atol, 0.0)?, a.dtype())?,
             None => number(0.0)?,
         };
@@ -47,14 +47,14 @@ impl Cutoff {
     }
 }
 
-/// Where values (not negative) exceed the bound.
+/// Returns the mask of nonnegative values above the bound.
 fn above(values: &Tensor, [atol, rtol]: &[Tensor; 2]) -> Result<Tensor> {
     let largest = ops::max(values, ops::over(-1).keepdims())?;
     let bound = ops::maximum(&column(atol)?, &ops::mul(&column(rtol)?, &largest)?)?;
     ops::gt(values, &bound)
 }
 
-/// A⁺ (Moore & Penrose), of constant rank (Golub & Pereyra 1973):
+/// A⁺ (Moore & Penrose). At constant rank (Golub & Pereyra 1973)
 /// ∂A = −A⁺ᵀ·g·A⁺ᵀ + (I − A·A⁺)·gᵀ·A⁺·A⁺ᵀ + A⁺ᵀ·A⁺·gᵀ·(I − A⁺·A).
 struct PseudoInverse {
     hermitian: bool,
@@ -67,17 +67,17 @@ impl Operation for PseudoInverse {
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         saves.input(0);
         saves.output(0);
-        let bounds = [plain(inputs[1]), plain(inputs[2])];
-        let a = plain(inputs[0]);
+        let bounds = [untracked_tensor(inputs[1]), untracked_tensor(inputs[2])];
+        let a = untracked_tensor(inputs[0]);
         let (u, s, vt) = if self.hermitian {
             let (w, v) = eigh(&a, false)?;
             (v.clone(), w, mt(&v)?)
         } else {
-            let [u, s, vt] = thin(&a)?;
+            let [u, s, vt] = thin_svd(&a)?;
             (u, s, vt)
         };
         let counts = above(&ops::abs(&s)?, &bounds)?;
-        // NaN is not above any bound, and is no zero either.
+        // NaN is not above a bound, but must not count as zero either.
         let inverse = ops::where_(&ops::logical_or(&counts, &ops::isnan(&s)?)?, &ops::reciprocal(&s)?, 0.0)?;
         let whole = ops::matmul(&ops::mul(&mt(&vt)?, &row(&inverse)?)?, &mt(&u)?)?;
         Ok(smallvec![whole.array().clone()])
@@ -94,31 +94,33 @@ impl Operation for PseudoInverse {
     }
 }
 
-/// The pseudo-inverse A⁺ `[.., n, m]` of A `[.., m, n]` (Moore 1920, Penrose 1955), by singular values; those below the cutoff count as
-/// zero.
+/// Computes the pseudo-inverse A⁺ `[.., n, m]` of A `[.., m, n]` (Moore 1920, Penrose 1955), from singular values.
 ///
-/// The gradient (Golub & Pereyra 1973) is that among matrices of equal rank.
+/// Singular values up to the cutoff count as zero.
+///
+/// The gradient is that at constant rank (Golub & Pereyra 1973).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
-    let (m, n) = checked("pinv", a, cutoff)?;
+    let (m, n) = check_operands("pinv", a, cutoff)?;
     if a.size() == 0 {
-        // Nothing to invert: no element either, or all of them zero.
+        // The result has no elements either.
         return mt(&ops::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
     }
     let [atol, rtol] = cutoff.bounds(a)?;
     apply_one(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])
 }
 
-/// The number of singular values (or sizes of eigenvalues) above the cutoff, `i64` of the batch's shape.
+/// Computes the rank: the number of singular values (or absolute eigenvalues) above the cutoff, `i64` of the batch's
+/// shape.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
-    let (m, n) = checked("matrix_rank", a, cutoff)?;
+    let (m, n) = check_operands("matrix_rank", a, cutoff)?;
     if m.min(n) == 0 {
         return ops::zeros(super::batch(a), DType::I64);
     }
@@ -127,15 +129,15 @@ pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     ops::sum(&above(&values, &cutoff.bounds(&a)?)?, -1)
 }
 
-fn checked(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {
-    let (m, n) = if cutoff.hermitian { square(op, a).map(|n| (n, n))? } else { matrices(op, a)? };
+fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {
+    let (m, n) = if cutoff.hermitian { square_side(op, a).map(|n| (n, n))? } else { matrix_dims(op, a)? };
     let batch = super::batch(a);
     for bound in [&cutoff.atol, &cutoff.rtol].into_iter().flatten() {
         if !bound.dtype().is_float() {
-            return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds are floats"));
+            return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds must be floats"));
         }
         if bound.shape().broadcast(&batch).is_none() {
-            return Err(Error::shapes(op, [a.shape(), bound.shape()], "a bound is a number, or one for each matrix"));
+            return Err(Error::shapes(op, [a.shape(), bound.shape()], "a bound must be 0-d, or one number per matrix"));
         }
     }
     Ok((m, n))

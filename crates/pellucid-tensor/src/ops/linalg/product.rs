@@ -7,11 +7,10 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result};
 
-/// The square matrices of the last two axes, multiplied with themselves n times; the identity for n = 0, and the inverse
-/// multiplied |n| times for n < 0.
+/// Computes the n-th power of square matrices: the identity for n = 0, and the |n|-th power of the inverse for n < 0.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if they are not square; for n < 0 the errors of [`inv`].
+/// [`Error::ShapeMismatch`] unless they are square; for n < 0 the errors of [`inv`].
 #[tensor_method]
 pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
     let square = x.rank() >= 2 && x.shape()[x.rank() - 1] == x.shape()[x.rank() - 2];
@@ -23,7 +22,7 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
         return ops::diag_embed(&ones, 0, -2, -1);
     }
     in_single!("matrix_power", [x] => matrix_power(x, n));
-    // By the binary digits of n, the highest first.
+    // Binary exponentiation, from the highest digit of n.
     let (base, n) = (if n < 0 { inv(x)? } else { x.clone() }, n.unsigned_abs());
     let mut power = base.clone();
     for digit in (0..n.ilog2()).rev() {
@@ -35,12 +34,14 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
     Ok(power)
 }
 
-/// The product of two or more matrices, multiplied in the order that takes the fewest multiplications (Cormen et al., 15.2).
-/// The first may be a vector, a row, and the last one, a column; that axis then disappears. Dtypes are promoted.
+/// Multiplies two or more matrices, in the order with the fewest multiplications (Cormen et al., 15.2).
+///
+/// The first may be a vector (a row), and so may the last (a column); the result does not have this axis. Dtypes are
+/// promoted.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for other ranks, and where inner lengths differ; [`Error::InvalidArgument`] for fewer than two;
-/// [`Error::DTypeMismatch`] for truth values.
+/// [`Error::ShapeMismatch`] for other ranks, and if inner lengths differ; [`Error::InvalidArgument`] for fewer than two
+/// matrices; [`Error::DTypeMismatch`] for booleans.
 #[operation]
 pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     let op = "multi_dot";
@@ -51,7 +52,7 @@ pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     }
     let shapes = || matrices.iter().map(|m| m.shape());
     let [first, .., last] = matrices else {
-        return Err(Error::invalid(op, format!("takes two matrices or more, got {}", matrices.len())));
+        return Err(Error::invalid(op, format!("needs at least two matrices, got {}", matrices.len())));
     };
     let count = matrices.len();
     let dtype = matrices.iter().fold(first.dtype(), |dtype, m| dtype.promote(m.dtype()));
@@ -64,16 +65,16 @@ pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     }
     let fits = |pair: &[Tensor]| pair[0].shape()[1] == pair[1].shape()[0];
     if factors.iter().any(|f| f.rank() != 2) || !factors.windows(2).all(fits) {
-        return Err(Error::shapes(op, shapes(), "matrices whose inner lengths are equal; vectors only at the ends"));
+        return Err(Error::shapes(op, shapes(), "needs matrices with equal inner lengths; vectors only at the ends"));
     }
     let lengths: Vec<usize> = factors.iter().map(|f| f.shape()[0]).chain([factors[count - 1].shape()[1]]).collect();
-    let product = chain(&factors, &cuts(&lengths), 0, count - 1)?;
+    let product = multiply_chain(&factors, &best_splits(&lengths), 0, count - 1)?;
     let product = if first.rank() == 1 { ops::squeeze(&product, 0)? } else { product };
     if last.rank() == 1 { ops::squeeze(&product, -1) } else { Ok(product) }
 }
 
-/// Where the product of the factors i..=j is best cut, in two: `cuts[i][j]`, the last factor of the left one.
-fn cuts(lengths: &[usize]) -> Vec<Vec<usize>> {
+/// Returns the best split of each product of the factors i..=j: `cuts[i][j]` is the last factor of the left part.
+fn best_splits(lengths: &[usize]) -> Vec<Vec<usize>> {
     let count = lengths.len() - 1;
     let (mut cost, mut cut) = (vec![vec![0u128; count]; count], vec![vec![0; count]; count]);
     for span in 1..count {
@@ -89,18 +90,20 @@ fn cuts(lengths: &[usize]) -> Vec<Vec<usize>> {
     cut
 }
 
-fn chain(factors: &[Tensor], cuts: &[Vec<usize>], i: usize, j: usize) -> Result<Tensor> {
+fn multiply_chain(factors: &[Tensor], cuts: &[Vec<usize>], i: usize, j: usize) -> Result<Tensor> {
     if i == j {
         return Ok(factors[i].clone());
     }
     let k = cuts[i][j];
-    matmul(&chain(factors, cuts, i, k)?, &chain(factors, cuts, k + 1, j)?)
+    matmul(&multiply_chain(factors, cuts, i, k)?, &multiply_chain(factors, cuts, k + 1, j)?)
 }
 
-/// The powers 0, 1, .., n − 1 of every element, along a new last axis (Vandermonde); n is the last axis's length by default.
+/// Computes the powers 0, 1, .., n − 1 of every element, along a new last axis (the Vandermonde matrix).
+///
+/// The default of n is the length of the last axis.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for a number; [`Error::InvalidArgument`] for n = 0; [`Error::OutOfMemory`].
+/// [`Error::ShapeMismatch`] for a 0-d tensor; [`Error::InvalidArgument`] for n = 0; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     let Some(&len) = x.shape().last() else {
@@ -108,7 +111,7 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     };
     let n = n.unwrap_or(len);
     if n == 0 && len != 0 {
-        return Err(Error::invalid("vander", "takes at least one power"));
+        return Err(Error::invalid("vander", "needs at least one power"));
     }
     check::affordable_parts(n)?;
     check::representable(x.shape().iter().copied().chain([n]).collect())?;
@@ -119,7 +122,7 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     ops::stack(&powers.iter().take(n.max(1)).collect::<Vec<_>>(), -1)
 }
 
-/// Σ aᵢ·bᵢ along an axis, with broadcasting; the axis counts in the common shape, and disappears.
+/// Computes Σ aᵢ·bᵢ along an axis of the broadcast shape, without keeping the axis.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the shapes do not broadcast; [`Error::AxisOutOfRange`].
@@ -127,7 +130,7 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
 pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let op = "vecdot";
     let mismatch = |help: &str| Error::shapes(op, [a.shape(), b.shape()], help);
-    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("they must broadcast"))?;
+    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("the shapes must broadcast"))?;
     let at = shape.axis(op, axis)? as isize - shape.rank() as isize;
     in_single!(op, [a, b] => ops::sum(&ops::mul(a, b)?, at));
     ops::sum(&ops::mul(a, b)?, at)

@@ -1,7 +1,7 @@
-//! QR factors, and the reflections that make them up.
+//! QR factorisation, and products of Householder reflections.
 
 use super::triangular::triangular;
-use super::{block, column, eye, factor, matrices, mt, plain, promoted};
+use super::{block, column, eye, factor, matrix_dims, mt, promoted, untracked_tensor};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, is_recorded};
 use crate::ops;
@@ -11,7 +11,7 @@ use pellucid_ir::kernel::Factor;
 use pellucid_ir::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 
-/// Which factors [`qr`] computes; k = min(m, n).
+/// The factors that [`qr`] computes; k = min(m, n).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QrMode {
     /// Q `[.., m, k]` and R `[.., k, n]`.
@@ -23,10 +23,10 @@ pub enum QrMode {
     R,
 }
 
-/// Q `[.., m, k]` and R `[.., k, n]`, k = min(m, n), R₁ the first square of R.
+/// Q `[.., m, k]` and R `[.., k, n]`, k = min(m, n). R₁ is the first square block of R.
 ///
-/// ∂A = Q·(∂R + [L·R₁⁻ᵀ, 0]) + (I − Q·Qᵀ)·∂Q·R⁻ᵀ, L the strict lower triangle of W − Wᵀ, W = Qᵀ·∂Q − ∂R·Rᵀ; the last
-/// term is there where m > n (Walter & Lehmann 2010; Seeger et al. 2017).
+/// ∂A = Q·(∂R + [L·R₁⁻ᵀ, 0]) + (I − Q·Qᵀ)·∂Q·R⁻ᵀ, with L the strict lower triangle of W − Wᵀ, W = Qᵀ·∂Q − ∂R·Rᵀ. The
+/// last term exists for m > n only (Walter & Lehmann 2010; Seeger et al. 2017).
 struct Qr;
 
 impl Operation for Qr {
@@ -37,8 +37,8 @@ impl Operation for Qr {
         saves.output(0);
         saves.output(1);
         let outputs = factor(Factor::Qr, inputs)?;
-        let (packed, tau) = (plain(&outputs[0]), plain(&outputs[1]));
-        let (m, n) = matrices("qr", &packed)?;
+        let (packed, tau) = (untracked_tensor(&outputs[0]), untracked_tensor(&outputs[1]));
+        let (m, n) = matrix_dims("qr", &packed)?;
         let q = Reflections::new(&packed, &tau)?.basis(m.min(n))?;
         let r = ops::triu(&block(&packed, (0, 0), m.min(n), n)?, 0)?;
         Ok(smallvec![q.array().clone(), r.array().clone()])
@@ -62,7 +62,7 @@ impl Operation for Qr {
     }
 }
 
-/// LAPACK's form of Q: no gradient.
+/// LAPACK's packed form of Q and R, without a gradient.
 struct Geqrf;
 
 impl Operation for Geqrf {
@@ -80,21 +80,21 @@ impl Operation for Geqrf {
     }
 }
 
-/// The product of I − τᵢ·vᵢ·vᵢᵀ as I − V·T·Vᵀ, where T⁻¹ = D⁻¹ + S, D = diag(τ), S the strict upper triangle of Vᵀ·V (Puglisi
-/// 1992): T = (I + D·S)⁻¹·D, which takes τ = 0 too.
+/// The product of I − τᵢ·vᵢ·vᵢᵀ as I − V·T·Vᵀ, where T⁻¹ = D⁻¹ + S, D = diag(τ), S the strict upper triangle of Vᵀ·V
+/// (Puglisi 1992): T = (I + D·S)⁻¹·D, which is defined for τ = 0 too.
 struct Reflections {
     /// V, `[.., m, k]`.
     v: Tensor,
     /// τ as a column.
     tau: Tensor,
-    /// D·S; the triangle I + D·S has a diagonal of ones, which is not read.
+    /// D·S. The diagonal of the triangle I + D·S is 1 and is not read.
     triangle: Tensor,
 }
 
 impl Reflections {
-    /// From the columns of a matrix, of which what lies below the diagonal is read.
+    /// Creates reflections from the columns of a matrix, of which the strict lower triangle is read.
     fn new(packed: &Tensor, tau: &Tensor) -> Result<Reflections> {
-        let (m, _) = matrices("householder_product", packed)?;
+        let (m, _) = matrix_dims("householder_product", packed)?;
         let k = tau.shape()[tau.rank() - 1];
         let v = ops::add(&ops::tril(&block(packed, (0, 0), m, k)?, -1)?, &eye(m, k, packed.dtype())?)?;
         let tau = column(tau)?;
@@ -102,35 +102,36 @@ impl Reflections {
         Ok(Reflections { v, tau, triangle })
     }
 
-    /// Q·C.
-    fn times(&self, c: &Tensor) -> Result<Tensor> {
+    /// Computes Q·C.
+    fn multiply(&self, c: &Tensor) -> Result<Tensor> {
         let inner = ops::mul(&ops::matmul(&mt(&self.v)?, c)?, &self.tau)?;
         ops::sub(c, &ops::matmul(&self.v, &triangular(&self.triangle, &inner, true, true)?)?)
     }
 
-    /// Qᵀ·C.
-    fn transposed_times(&self, c: &Tensor) -> Result<Tensor> {
+    /// Computes Qᵀ·C.
+    fn multiply_transposed(&self, c: &Tensor) -> Result<Tensor> {
         let inner = triangular(&mt(&self.triangle)?, &ops::matmul(&mt(&self.v)?, c)?, false, true)?;
         ops::sub(c, &ops::matmul(&self.v, &ops::mul(&inner, &self.tau)?)?)
     }
 
-    /// The first columns of Q.
+    /// Returns the first columns of Q.
     fn basis(&self, columns: usize) -> Result<Tensor> {
         let m = self.v.shape()[self.v.rank() - 2];
-        self.times(&eye(m, columns, self.v.dtype())?)
+        self.multiply(&eye(m, columns, self.v.dtype())?)
     }
 }
 
-/// Q with orthonormal columns and upper triangular R with A = Q·R, A `[.., m, n]`; the signs are LAPACK's.
+/// Computes Q with orthonormal columns and upper triangular R with A = Q·R, for A `[.., m, n]`; the signs are LAPACK's.
 ///
-/// The gradient (Walter & Lehmann 2010; Seeger et al. 2017) needs the first min(m, n) columns to be independent.
+/// The gradient (Walter & Lehmann 2010; Seeger et al. 2017) requires the first min(m, n) columns to be linearly
+/// independent.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] for a tracked matrix with more rows than columns
-/// whose complete Q is asked for: its last columns are anything that completes a basis.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] for the complete Q of a tracked matrix
+/// with more rows than columns, since its last columns are an arbitrary completion of a basis.
 #[tensor_method]
 pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
-    let (m, n) = matrices("qr", a)?;
+    let (m, n) = matrix_dims("qr", a)?;
     if mode == QrMode::Complete && m > n {
         if is_recorded(&[a]) {
             return Err(Error::NoGradient { op: "qr" });
@@ -144,39 +145,43 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
     Ok((q, outputs[1].clone()))
 }
 
-/// R, and below it the vectors vᵢ, whose element on the diagonal is 1, in one matrix; and the factors τ: Q is the product
-/// of all I − τᵢ·vᵢ·vᵢᵀ (LAPACK's form; [`householder_product`] and [`ormqr`] take it).
+/// Computes the QR factorisation in LAPACK's packed form: one matrix with R and the vectors vᵢ, and the factors τ.
+///
+/// The vectors are below R; their elements on the diagonal are 1. Q is the product of all I − τᵢ·vᵢ·vᵢᵀ. The results
+/// are arguments of [`householder_product`] and [`ormqr`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A is tracked.
 #[tensor_method]
 pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    matrices("geqrf", a)?;
+    matrix_dims("geqrf", a)?;
     let outputs = apply(Geqrf, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
 
-/// The first n columns of the product of the reflections I − τᵢ·vᵢ·vᵢᵀ, where vᵢ is column i of V `[.., m, n]` with 1 on the
-/// diagonal and 0 above it (not read); τ is `[.., k]`, k ≤ n ≤ m. With the result of [`geqrf`] this is Q.
+/// Computes the first n columns of the product of the reflections I − τᵢ·vᵢ·vᵢᵀ. For the result of [`geqrf`] this is Q.
+///
+/// vᵢ is column i of V `[.., m, n]`, with 1 on the diagonal and 0 above it (not read); τ is `[.., k]`, k ≤ n ≤ m.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
     let (v, tau) = &promoted("householder_product", v, tau)?;
-    let (m, n) = checked("householder_product", v, tau)?;
+    let (m, n) = check_reflections("householder_product", v, tau)?;
     if n > m {
         return Err(Error::shapes(
             "householder_product",
             [v.shape(), tau.shape()],
-            "takes at least as many rows as columns",
+            "needs at least as many rows as columns",
         ));
     }
     Reflections::new(v, tau)?.basis(n)
 }
 
-/// Q·C, or (`transposed`) Qᵀ·C, or from the right (not `left`) C·Q or C·Qᵀ, where Q `[.., m, m]` is the product of the reflections
-/// of [`householder_product`].
+/// Computes Q·C, or (`transposed`) Qᵀ·C; with `left` false C·Q or C·Qᵀ.
+///
+/// Q `[.., m, m]` is the product of the reflections of [`householder_product`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -186,30 +191,30 @@ pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool)
     let (v, c) = &promoted(op, v, c)?;
     let (v, tau) = &promoted(op, v, tau)?;
     let c = &ops::to_dtype(c, v.dtype())?;
-    let (m, _) = checked(op, v, tau)?;
-    let (rows, columns) = matrices(op, c)?;
+    let (m, _) = check_reflections(op, v, tau)?;
+    let (rows, columns) = matrix_dims(op, c)?;
     if m != if left { rows } else { columns } {
         return Err(Error::shapes(
             op,
             [v.shape(), tau.shape(), c.shape()],
-            format!("Q has {m} rows and columns; C must fit"),
+            format!("Q is {m} × {m}; the shape of C must fit the product"),
         ));
     }
     super::common_batch(op, v, c)?;
     let q = Reflections::new(v, tau)?;
     // C·Q = (Qᵀ·Cᵀ)ᵀ.
-    let apply = |c: &Tensor, transposed: bool| if transposed { q.transposed_times(c) } else { q.times(c) };
+    let apply = |c: &Tensor, transposed: bool| if transposed { q.multiply_transposed(c) } else { q.multiply(c) };
     if left { apply(c, transposed) } else { mt(&apply(&mt(c)?, !transposed)?) }
 }
 
-/// The rows and columns of matrices of reflections, of which there are as many as factors or more.
-fn checked(op: &'static str, v: &Tensor, tau: &Tensor) -> Result<(usize, usize)> {
-    let (m, n) = matrices(op, v)?;
+/// Returns the rows and columns of V, or an error unless τ has at most min(m, n) factors.
+fn check_reflections(op: &'static str, v: &Tensor, tau: &Tensor) -> Result<(usize, usize)> {
+    let (m, n) = matrix_dims(op, v)?;
     let batch = super::batch(v);
     match tau.shape().dims() {
         [own @ .., k] if *own == batch[..] && *k <= n.min(m) => Ok((m, n)),
         _ => {
-            let help = "one factor for each of the first columns, with the same batch axes";
+            let help = "needs one factor for each of the first columns, with the same batch axes";
             Err(Error::shapes(op, [v.shape(), tau.shape()], help))
         }
     }

@@ -1,6 +1,6 @@
-//! Singular values and vectors.
+//! Singular value decomposition.
 
-use super::{block, column, eye, factor, matrices, mt, row};
+use super::{block, column, eye, factor, matrix_dims, mt, row};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
@@ -12,11 +12,11 @@ use pellucid_ir::kernel::{Factor, Vectors};
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
-/// U, S and Vᵀ. With E_ij = S_j² − S_i² (Townsend 2016):
+/// U, S and Vᵀ. With E_ij = S_j² − S_i² and skew(X) = X − Xᵀ (Townsend 2016):
 ///
-/// ∂A = U·[skew(Uᵀ·∂U)/E·S + S·skew(Vᵀ·∂V)/E + diag(∂S)]·Vᵀ + (I − U·Uᵀ)·∂U·S⁻¹·Vᵀ + U·S⁻¹·∂Vᵀ·(I − V·Vᵀ),
+/// ∂A = U·[skew(Uᵀ·∂U)/E·S + S·skew(Vᵀ·∂V)/E + diag(∂S)]·Vᵀ + (I − U·Uᵀ)·∂U·S⁻¹·Vᵀ + U·S⁻¹·∂Vᵀ·(I − V·Vᵀ).
 ///
-/// skew(X) = X − Xᵀ. Columns that only complete a basis have no derivative, and what arrives for them is left out.
+/// Columns that only complete a basis have no derivative; their incoming gradients are ignored.
 struct Svd {
     vectors: Vectors,
 }
@@ -66,10 +66,10 @@ impl Operation for Svd {
     }
 }
 
-/// S alone, of untracked matrices.
-struct Values;
+/// The singular values only, for untracked matrices.
+struct SingularValues;
 
-impl Operation for Values {
+impl Operation for SingularValues {
     fn name(&self) -> &'static str {
         "svdvals"
     }
@@ -84,53 +84,57 @@ impl Operation for Values {
     }
 }
 
-/// U, S and Vᵀ, with as many vectors as values.
-pub(super) fn thin(a: &Tensor) -> Result<[Tensor; 3]> {
+/// Computes U, S and Vᵀ, with as many vectors as singular values.
+pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
     let outputs = apply(Svd { vectors: Vectors::Thin }, &[a])?;
     Ok([outputs[0].clone(), outputs[1].clone(), outputs[2].clone()])
 }
 
-/// U, S (descending) and Vᵀ with A = U·diag(S)·Vᵀ, A `[.., m, n]`, k = min(m, n): U is `[.., m, k]`, S `[.., k]`, Vᵀ `[.., k, n]`. With
-/// `full_matrices` U is `[.., m, m]` and Vᵀ `[.., n, n]`; what completes the bases has no derivative.
+/// Computes U, S (descending) and Vᵀ with A = U·diag(S)·Vᵀ, for A `[.., m, n]`.
 ///
-/// The signs of the vectors are anything that fits. The gradient (Giles 2008; Townsend 2016) of what does not depend on
-/// them is defined where all singular values differ; zeros among them count if m ≠ n.
+/// With k = min(m, n), U is `[.., m, k]`, S `[.., k]`, Vᵀ `[.., k, n]`. With `full_matrices` U is `[.., m, m]` and Vᵀ
+/// `[.., n, n]`; the vectors that complete the bases have no derivative.
+///
+/// The signs of the vectors are arbitrary. The gradient (Giles 2008; Townsend 2016) of a function that does not depend
+/// on them requires distinct singular values, and for m ≠ n also nonzero ones.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> {
-    matrices("svd", a)?;
+    matrix_dims("svd", a)?;
     let vectors = if full_matrices { Vectors::Full } else { Vectors::Thin };
     let outputs = apply(Svd { vectors }, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
 
-/// The singular values, descending: `[.., k]`, k = min(m, n). ∂A = U·diag(g)·Vᵀ.
+/// Computes the singular values, descending: `[.., k]`, k = min(m, n). ∂A = U·diag(g)·Vᵀ.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn svdvals(a: &Tensor) -> Result<Tensor> {
-    matrices("svdvals", a)?;
+    matrix_dims("svdvals", a)?;
     if is_recorded(&[a]) {
-        let [_, s, _] = thin(a)?;
+        let [_, s, _] = thin_svd(a)?;
         return Ok(s);
     }
-    apply_one(Values, &[a])
+    apply_one(SingularValues, &[a])
 }
 
-/// Q and H with A = Q·H: Q `[.., m, n]` with orthonormal columns, H `[.., n, n]` symmetric and positive semidefinite; m ≥ n. By
-/// the singular value decomposition Q = U·Vᵀ, H = V·diag(S)·Vᵀ.
+/// Computes the polar decomposition A = Q·H: Q has orthonormal columns, H is symmetric positive semidefinite.
+///
+/// A and Q are `[.., m, n]` with m ≥ n, H is `[.., n, n]`. From the singular value decomposition, Q = U·Vᵀ and
+/// H = V·diag(S)·Vᵀ.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (m, n) = matrices("polar", a)?;
+    let (m, n) = matrix_dims("polar", a)?;
     if m < n {
-        return Err(Error::shapes("polar", [a.shape()], "takes at least as many rows as columns; transpose()?"));
+        return Err(Error::shapes("polar", [a.shape()], "needs at least as many rows as columns; transpose()?"));
     }
-    let [u, s, vt] = thin(a)?;
+    let [u, s, vt] = thin_svd(a)?;
     Ok((ops::matmul(&u, &vt)?, ops::matmul(&mt(&vt)?, &ops::mul(&column(&s)?, &vt)?)?))
 }

@@ -1,6 +1,8 @@
-//! Equations with triangular matrices.
+//! Solving systems with triangular matrices.
 
-use super::{common_batch, factor, matrices, mt, plain, promoted, regular, square, stretch};
+use super::{
+    broadcast_batch, check_info, common_batch, factor, matrix_dims, mt, promoted, square_side, untracked_tensor,
+};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::ops;
@@ -10,7 +12,7 @@ use pellucid_ir::kernel::Factor;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
-/// X with A·X = B, A a triangle: ∂B = A⁻ᵀ·g and ∂A = the triangle of −∂B·Xᵀ (Giles 2008).
+/// X with A·X = B for triangular A: ∂B = A⁻ᵀ·g, and ∂A is the triangle of −∂B·Xᵀ (Giles 2008).
 struct SolveTriangular {
     upper: bool,
     unit: bool,
@@ -25,9 +27,9 @@ impl Operation for SolveTriangular {
         if saves.needs(0) {
             saves.output(0);
         }
-        let (a, b) = (plain(inputs[0]), plain(inputs[1]));
+        let (a, b) = (untracked_tensor(inputs[0]), untracked_tensor(inputs[1]));
         let batch = common_batch("solve_triangular", &a, &b)?;
-        let (a, b) = (stretch(&a, &batch)?, stretch(&b, &batch)?);
+        let (a, b) = (broadcast_batch(&a, &batch)?, broadcast_batch(&b, &batch)?);
         let kernel = Factor::TriangularSolve { upper: self.upper, unit: self.unit };
         factor(kernel, &[a.array(), b.array()])
     }
@@ -48,34 +50,36 @@ impl Operation for SolveTriangular {
     }
 }
 
-/// X with A·X = B for matrices that fit; zeros on the diagonal give NaN.
+/// Solves A·X = B for checked operands; zeros on the diagonal give NaN.
 pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Result<Tensor> {
     apply_one(SolveTriangular { upper, unit }, &[a, b])
 }
 
-/// X with A·X = B (or X·A = B, where not `left`), A `[.., n, n]` a triangle: the other one is not read, nor is the diagonal
-/// where `unit` says that it is 1. B is `[.., n, k]` (`[.., k, n]`); batch axes broadcast.
+/// Solves A·X = B (or X·A = B if `left` is false) for triangular A `[.., n, n]`.
+///
+/// The other triangle is not read. With `unit` the diagonal counts as 1 and is not read. B is `[.., n, k]`
+/// (`[.., k, n]`); batch axes broadcast.
 ///
 /// ∂B = A⁻ᵀ·g, ∂A = the triangle of −∂B·Xᵀ (Giles 2008).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal (where work is
-/// deferred, X is NaN).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal (in lazy and
+/// captured steps X is NaN).
 #[tensor_method]
 pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: bool) -> Result<Tensor> {
     let op = "solve_triangular";
     let (a, b) = &promoted(op, a, b)?;
-    let n = square(op, a)?;
-    let (rows, columns) = matrices(op, b)?;
+    let n = square_side(op, a)?;
+    let (rows, columns) = matrix_dims(op, b)?;
     if n != if left { rows } else { columns } {
-        let help = if left { "B has as many rows as A" } else { "B has as many columns as A" };
+        let help = if left { "B must have as many rows as A" } else { "B must have as many columns as A" };
         return Err(Error::shapes(op, [a.shape(), b.shape()], help));
     }
     common_batch(op, a, b)?;
     if !unit {
         let zeros = ops::eq(&super::main_diagonal(&a.detach())?, 0.0)?;
         let any = ops::to_dtype(&ops::any(&zeros, -1)?, pellucid_ir::DType::I32)?;
-        regular(op, &any, |_| "singular (a zero on its diagonal)".into(), "")?;
+        check_info(op, &any, |_| "singular (a zero on its diagonal)".into(), "")?;
     }
     match left {
         true => triangular(a, b, upper, unit),

@@ -1,4 +1,4 @@
-//! Cross-entropy of logits against classes, by one row kernel.
+//! Cross-entropy of logits against classes, in one row kernel.
 
 use super::super::formula::rows_in;
 use super::super::precision::{in_single, rounded, single};
@@ -14,49 +14,49 @@ use std::sync::OnceLock;
 /// Options of [`cross_entropy`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CrossEntropy<'a> {
-    /// The share of the target that is spread evenly over all classes, in [0, 1] (Szegedy et al. 2016).
+    /// The part of the target that is distributed evenly over all classes, in [0, 1] (Szegedy et al. 2016).
     pub label_smoothing: f64,
-    /// Samples of this class contribute nothing, and do not count in the mean.
+    /// A class whose samples contribute 0 and do not count in the mean.
     pub ignore_index: Option<i64>,
-    /// What happens with the values of the samples.
+    /// The reduction of the samples' losses.
     pub reduction: Reduction,
-    /// How much each class counts, `[C]`, of the logits' dtype. The mean over class numbers is one over their weights.
+    /// The weights of the classes, `[C]`, of the logits' dtype. For class indices the mean is weighted by them.
     pub weight: Option<&'a Tensor>,
 }
 
-/// −Σ_c p_c·log softmax(logits)_c over axis 1 (the last axis if there is only one).
+/// Computes the cross-entropy −Σ_c p_c·log softmax(logits)_c over axis 1 (or the last axis if there is only one).
 ///
-/// Logits are `[N, C]`, `[C]` or `[N, C, d..]`. Targets are either class numbers, of an integer dtype
-/// and the logits' shape without the class axis, or probabilities of the logits' shape. With label
-/// smoothing s, p = (1 − s)·target + s/C. The gradient is softmax(logits) − p, scaled by the reduction. With weights w of the
-/// classes, a sample's value is −Σ_c w_c·p_c·log softmax(logits)_c.
+/// Logits are `[N, C]`, `[C]` or `[N, C, d..]`. Targets are either class indices, of an integer dtype and the logits'
+/// shape without the class axis, or probabilities of the logits' shape. With label smoothing s, p = (1 − s)·target +
+/// s/C. The gradient is softmax(logits) − p, scaled by the reduction. With class weights w, a sample's loss is
+/// −Σ_c w_c·p_c·log softmax(logits)_c.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing
-/// outside [0, 1], or an `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class number
-/// outside 0..C that is not ignored. Where work is deferred, numbers are not known yet: then the loss is NaN, with a gradient
-/// of NaN for all samples (without a reduction, for such a sample).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing outside [0, 1], or an
+/// `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class index outside 0..C that is not ignored.
+/// In lazy and captured steps, such an index makes the loss NaN, with a gradient of NaN for all samples (without a
+/// reduction, for that sample).
 #[tensor_method]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_>) -> Result<Tensor> {
     let op = "cross_entropy";
     if !logits.dtype().is_float() {
-        return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], "logits are floats; use to_dtype()"));
+        return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], "logits must be floats; use to_dtype()"));
     }
     if logits.rank() == 0 {
-        return Err(Error::shapes(op, [logits.shape(), targets.shape()], "logits are [N, C], [C] or [N, C, d..]"));
+        return Err(Error::shapes(op, [logits.shape(), targets.shape()], "logits must be [N, C], [C] or [N, C, d..]"));
     }
     if !(0.0..=1.0).contains(&options.label_smoothing) {
         return Err(Error::invalid(op, format!("label_smoothing must be in [0, 1], got {}", options.label_smoothing)));
     }
     if let (Some(_), true) = (options.weight, options.label_smoothing > 0.0) {
-        // The logits are read twice: their gradients are added before they are rounded.
+        // The logits are read twice: their gradients must be added before they are rounded.
         let weight = options.weight;
         in_single!(op, [logits; weight] => cross_entropy(logits, targets, CrossEntropy { weight, ..options }));
     }
     let axis = logits.rank().min(2) - 1;
     let class_axis: AxisSet = [axis].into_iter().collect();
     let smoothing = options.label_smoothing;
-    let weight = options.weight.map(|weight| beside(weight, logits, axis)).transpose()?;
+    let weight = options.weight.map(|weight| per_class(weight, logits, axis)).transpose()?;
     let number = if targets.dtype().is_float() { single(&[logits, targets]) } else { single(&[logits]) };
     let of_rows = |formula, operands: &[&Tensor], params: &[Scalar]| {
         ops::squeeze(&rows_in(formula, operands, params, class_axis, number)?, axis as isize)
@@ -64,27 +64,27 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     if targets.dtype().is_float() {
         if targets.shape() != logits.shape() {
             let help = format!(
-                "targets of dtype {} are probabilities and have the logits' shape; class numbers are integers: convert \
-                 them with to_dtype(DType::I64)",
+                "targets of dtype {} are probabilities and must have the logits' shape; class indices are integers: \
+                 convert them with to_dtype(DType::I64)",
                 targets.dtype()
             );
             return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
         }
         if options.ignore_index.is_some() {
-            let reason = "ignore_index needs class numbers as targets, which are integers; floats are probabilities";
+            let reason = "ignore_index needs class indices as targets, which are integers; floats are probabilities";
             return Err(Error::invalid(op, reason));
         }
         let losses = match &weight {
-            Some(weight) => of_rows(weighted(), &[logits, targets, weight], &[smoothing.into()])?,
-            None => of_rows(probabilities(), &[logits, targets], &[smoothing.into()])?,
+            Some(weight) => of_rows(weighted_probability_formula(), &[logits, targets, weight], &[smoothing.into()])?,
+            None => of_rows(probability_formula(), &[logits, targets], &[smoothing.into()])?,
         };
-        return rounded(op, &[logits, targets], options.reduction.of(&losses)?);
+        return rounded(op, &[logits, targets], options.reduction.apply(&losses)?);
     }
     let expected = class_axis.remove(logits.shape());
     if *targets.shape() != expected {
         let help = format!(
-            "class numbers have the logits' shape without axis {axis}, {expected}; probabilities have the logits' shape \
-             and are floats"
+            "class indices must have the logits' shape without axis {axis}, {expected}; probabilities must have the \
+             logits' shape and be floats"
         );
         return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
     }
@@ -92,15 +92,16 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
         return Err(Error::dtypes(
             op,
             [targets.dtype()],
-            "targets are class numbers (integers) or probabilities (floats)",
+            "targets are class indices (integers) or probabilities (floats)",
         ));
     }
     let classes = ops::unsqueeze(&ops::to_dtype(targets, DType::I64)?, axis as isize)?;
     let counts = options.ignore_index.map(|ignored| ops::ne(&classes, ignored)).transpose()?;
-    // An ignored class number may lie outside 0..C; class 0 stands in for it.
+    // An ignored class index may be outside 0..C; it is replaced by class 0.
     let valid = counts.as_ref().map_or(Ok(classes.clone()), |counts| ops::where_(counts, &classes, 0))?;
     let checked = in_range(op, &valid, axis, logits.shape()[axis])?;
-    let (formula, params) = if smoothing == 0.0 { (hard(), None) } else { (smoothed(), Some(smoothing.into())) };
+    let (formula, params) =
+        if smoothing == 0.0 { (class_formula(), None) } else { (smoothed_class_formula(), Some(smoothing.into())) };
     let weights = |weight: &Tensor| {
         let weight = ops::broadcast_to(weight, logits.shape())?;
         ops::squeeze(&ops::take_along_axis(&weight, &checked.classes, axis as isize)?, axis as isize)
@@ -108,12 +109,12 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     let losses = match &weight {
         None => of_rows(formula, &[logits, &valid], params.as_slice())?,
         Some(weight) => {
-            let picked = ops::mul(&of_rows(hard(), &[logits, &valid], &[])?, &weights(weight)?)?;
+            let picked = ops::mul(&of_rows(class_formula(), &[logits, &valid], &[])?, &weights(weight)?)?;
             match smoothing {
                 0.0 => picked,
                 s => {
                     let none = ops::zeros(logits.shape(), logits.dtype())?;
-                    let spread = of_rows(weighted(), &[logits, &none, weight], &[s.into()])?;
+                    let spread = of_rows(weighted_probability_formula(), &[logits, &none, weight], &[s.into()])?;
                     ops::add(&ops::mul(&picked, 1.0 - s)?, &spread)?
                 }
             }
@@ -123,7 +124,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| ops::where_(counts, &losses, 0.0))?;
     let shares = match (&weight, &counts) {
         (None, None) => {
-            let loss = checked.poison_loss(options.reduction.of(&losses)?, options.reduction, &[])?;
+            let loss = checked.poison_loss(options.reduction.apply(&losses)?, options.reduction, &[])?;
             return rounded(op, &[logits], loss);
         }
         (None, Some(counts)) => ops::to_dtype(counts, losses.dtype())?,
@@ -134,21 +135,21 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     rounded(op, &[logits], loss)
 }
 
-/// The weights of the classes, beside the axes of the logits that are not the classes'.
-fn beside(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
+/// Reshapes class weights to broadcast with the logits.
+fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
     let op = "cross_entropy";
     if weight.shape()[..] != [logits.shape()[axis]] {
-        return Err(Error::shapes(op, [logits.shape(), weight.shape()], "there is one weight for every class"));
+        return Err(Error::shapes(op, [logits.shape(), weight.shape()], "needs one weight per class"));
     }
     if weight.dtype() != logits.dtype() {
-        return Err(Error::dtypes(op, [logits.dtype(), weight.dtype()], "weights have the logits' dtype"));
+        return Err(Error::dtypes(op, [logits.dtype(), weight.dtype()], "weights need the logits' dtype"));
     }
     let shape: Vec<usize> = (0..logits.rank()).map(|k| if k == axis { weight.size() } else { 1 }).collect();
     ops::reshape(weight, &shape[..])
 }
 
-/// ln Σ exp x − x_t: of class numbers without smoothing.
-fn hard() -> &'static Formula {
+/// Returns the formula for class indices without smoothing: ln Σ exp x − x_t.
+fn class_formula() -> &'static Formula {
     static HARD: OnceLock<Formula> = OnceLock::new();
     HARD.get_or_init(|| {
         formula! {
@@ -169,8 +170,8 @@ fn hard() -> &'static Formula {
     })
 }
 
-/// The same with the target spread: (1 − s)·(lse − x_t) + s·(lse − mean x).
-fn smoothed() -> &'static Formula {
+/// Returns the formula for class indices with smoothing: (1 − s)·(lse − x_t) + s·(lse − mean x).
+fn smoothed_class_formula() -> &'static Formula {
     static SMOOTHED: OnceLock<Formula> = OnceLock::new();
     SMOOTHED.get_or_init(|| {
         formula! {
@@ -193,8 +194,8 @@ fn smoothed() -> &'static Formula {
     })
 }
 
-/// Against probabilities q: Σ_c p_c·(lse − x_c), p = (1 − s)·q + s/C.
-fn probabilities() -> &'static Formula {
+/// Returns the formula for probabilities q: Σ_c p_c·(lse − x_c), p = (1 − s)·q + s/C.
+fn probability_formula() -> &'static Formula {
     static PROBABILITIES: OnceLock<Formula> = OnceLock::new();
     PROBABILITIES.get_or_init(|| {
         formula! {
@@ -209,8 +210,8 @@ fn probabilities() -> &'static Formula {
     })
 }
 
-/// Against probabilities q, every class with its weight.
-fn weighted() -> &'static Formula {
+/// Returns the formula for probabilities q with class weights.
+fn weighted_probability_formula() -> &'static Formula {
     static WEIGHTED: OnceLock<Formula> = OnceLock::new();
     WEIGHTED.get_or_init(|| {
         formula! {

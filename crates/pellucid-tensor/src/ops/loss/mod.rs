@@ -1,4 +1,4 @@
-//! Losses: what training makes small. A file each for regression, classes, comparisons and sequences.
+//! Loss functions: regression, classification, comparisons of pairs, and sequences (CTC).
 
 mod classes;
 mod compare;
@@ -27,21 +27,21 @@ use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// What a loss does with the values of its samples.
+/// The reduction of the losses of the samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reduction {
-    /// Their mean (over the samples that count).
+    /// Their mean, over the samples that count.
     #[default]
     Mean,
     /// Their sum.
     Sum,
-    /// One value a sample.
+    /// No reduction: one value per sample.
     None,
 }
 
 impl Reduction {
-    /// What it makes of values that all count.
-    fn of(self, values: &Tensor) -> Result<Tensor> {
+    /// Reduces values of which all count.
+    fn apply(self, values: &Tensor) -> Result<Tensor> {
         match self {
             Reduction::Mean => ops::mean(values, ..),
             Reduction::Sum => ops::sum(values, ..),
@@ -49,34 +49,34 @@ impl Reduction {
         }
     }
 
-    /// The same with a mean over a weight: Σ values / Σ weights.
+    /// Reduces values; the mean is Σ values / Σ weights.
     fn weighted(self, values: &Tensor, weights: &Tensor) -> Result<Tensor> {
         match self {
             Reduction::Mean => ops::div(&ops::sum(values, ..)?, &ops::sum(weights, ..)?),
-            other => other.of(values),
+            other => other.apply(values),
         }
     }
 }
 
-/// Values and weights, which broadcast, multiplied.
-fn times(values: Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
+/// Multiplies values by weights, which broadcast.
+fn apply_weight(values: Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
     weight.map_or(Ok(values.clone()), |weight| ops::mul(&values, weight))
 }
 
-/// Refuses what is not a float.
-fn floats(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
+/// Returns an error unless all tensors are floats.
+fn check_floats(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
     if tensors.iter().all(|t| t.dtype().is_float()) {
         return Ok(());
     }
     Err(Error::dtypes(op, tensors.iter().map(|t| t.dtype()), "takes floats; use to_dtype()"))
 }
 
-/// Class numbers as `i64`, after a check of their dtype.
-fn class_numbers(op: &'static str, targets: &Tensor) -> Result<Tensor> {
-    integers(op, "targets are class numbers, which are integers; convert them with to_dtype(DType::I64)", targets)
+/// Converts class indices to `i64`, or returns an error if they are not integers.
+fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
+    integers(op, "targets must be class indices, which are integers; convert them with to_dtype(DType::I64)", targets)
 }
 
-/// The same numbers as `i64`; refuses numbers that are not integers with this advice.
+/// Converts integers to `i64`, or returns an error with this help if they are not integers.
 fn integers(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Tensor> {
     if !numbers.dtype().is_int() {
         return Err(Error::dtypes(op, [numbers.dtype()], help));
@@ -84,32 +84,32 @@ fn integers(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Te
     ops::to_dtype(numbers, DType::I64)
 }
 
-/// Class numbers after a look at their values.
-struct Checked {
-    /// All inside of `0..len`.
+/// Class indices whose values were checked.
+struct CheckedClasses {
+    /// All in `0..len`.
     classes: Tensor,
-    /// Which of them were inside, where the values are not known yet.
+    /// The mask of valid indices, if the values could not be read.
     inside: Option<Tensor>,
 }
 
-/// Checks class numbers: at once where they can be read. Where work is deferred, those outside are replaced by a class, and
-/// [`Checked::poison`] makes the loss and its gradient NaN.
-fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<Checked> {
+/// Checks class indices: at once if values can be read. In lazy and captured steps, invalid indices are replaced by a
+/// valid class, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
+fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<CheckedClasses> {
     if !engine::is_eager() || classes.device() != Device::cpu() {
         let inside = ops::logical_and(&ops::ge(classes, 0)?, &ops::lt(classes, len as i64)?)?;
         let near = ops::clamp(classes, 0, len.max(1) as i64 - 1)?;
-        return Ok(Checked { classes: near, inside: Some(inside) });
+        return Ok(CheckedClasses { classes: near, inside: Some(inside) });
     }
     let outside = |class: &i64| !(0..len as i64).contains(class);
     match classes.array().to_vec::<i64>(op)?.into_iter().find(outside) {
         Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
-        None => Ok(Checked { classes: classes.clone(), inside: None }),
+        None => Ok(CheckedClasses { classes: classes.clone(), inside: None }),
     }
 }
 
-impl Checked {
-    /// x, or NaN with a gradient of NaN: of each sample whose class number was outside, or of all samples where the loss is
-    /// reduced. A sample's class numbers have these axes; `shape` broadcasts one mask a sample to x.
+impl CheckedClasses {
+    /// Returns x, or NaN with a gradient of NaN: for each sample with an invalid class index, or for all samples if the
+    /// loss is reduced. `axes` are those of a sample's class indices; `shape` broadcasts a mask per sample to x.
     fn poison(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
         let Some(inside) = &self.inside else { return Ok(x) };
         let inside = match reduction {
@@ -120,7 +120,7 @@ impl Checked {
         check::nan_unless(&inside, &x)
     }
 
-    /// [`poison`](Self::poison) of a loss, which has one value a sample or one in all.
+    /// Applies [`poison`](Self::poison) to a loss with one value per sample, or one in total.
     fn poison_loss(&self, loss: Tensor, reduction: Reduction, axes: &[isize]) -> Result<Tensor> {
         let shape = loss.shape().clone();
         self.poison(loss, reduction, axes, &shape)

@@ -1,6 +1,6 @@
-//! Losses between scores of classes and class numbers.
+//! Losses of class scores against class indices.
 
-use super::{Reduction, class_numbers, floats, in_range};
+use super::{Reduction, check_floats, class_indices, in_range};
 use crate::autocast;
 use crate::ops;
 use crate::ops::precision::in_single;
@@ -11,40 +11,41 @@ use pellucid_ir::{Error, Result};
 /// Options of [`nll_loss`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NllLoss<'a> {
-    /// How much each class counts, `[C]`. The mean is one over the weights of the samples.
+    /// The weights of the classes, `[C]`. The mean is weighted by those of the samples.
     pub weight: Option<&'a Tensor>,
-    /// Samples of this class contribute nothing.
+    /// A class whose samples contribute nothing.
     pub ignore_index: Option<i64>,
-    /// What happens with the values of the samples.
+    /// The reduction of the samples' losses.
     pub reduction: Reduction,
 }
 
-/// −w_t·x_t, the negative logarithm of the probability of class t, from the logarithms x of all: `[N, C]`, `[C]` or `[N, C, d..]`, with
-/// class numbers of that shape without the class axis.
+/// Computes the negative log-likelihood −w_t·x_t of class t, from the log-probabilities x of all classes.
+///
+/// x is `[N, C]`, `[C]` or `[N, C, d..]`; class indices have its shape without the class axis.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C that is not
-/// ignored. Where work is deferred, the loss and its gradient are NaN instead.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C that
+/// is not ignored (in lazy and captured steps, the loss and its gradient are NaN instead).
 #[tensor_method]
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Tensor> {
     let op = "nll_loss";
-    floats(op, &[x])?;
+    check_floats(op, &[x])?;
     let weight = options.weight;
     in_single!(op, [x; weight] => nll_loss(x, target, NllLoss { weight, ..options }));
     let x = &autocast::cast_operand(op, x)?;
-    let target = class_numbers(op, target)?;
+    let target = class_indices(op, target)?;
     let axis = x.rank().min(2).saturating_sub(1);
     let fits = x.rank() > 0 && {
         let beside: Vec<usize> = (0..x.rank()).filter(|&k| k != axis).map(|k| x.shape()[k]).collect();
         target.shape()[..] == beside[..]
     };
     if !fits {
-        let help = "takes [N, C, ..] or [C], and class numbers of its shape without the class axis";
+        let help = "takes [N, C, ..] or [C], and class indices of its shape without the class axis";
         return Err(Error::shapes(op, [x.shape(), target.shape()], help));
     }
     let classes = x.shape()[axis];
     if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
-        return Err(Error::shapes(op, [x.shape(), weight.shape()], "there is one weight for every class"));
+        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class"));
     }
     let counts = options.ignore_index.map(|ignored| ops::ne(&target, ignored)).transpose()?;
     let valid = counts.as_ref().map_or(Ok(target.clone()), |counts| ops::where_(counts, &target, 0))?;
@@ -56,7 +57,8 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
         Some(weight) => ops::index_select(weight, 0, valid)?,
         None => ops::ones(valid.shape(), x.dtype())?,
     };
-    // What does not count is left out, not multiplied by 0: it may be −∞, and the mean over nothing has a slope of ∞.
+    // Ignored values are selected out, not multiplied by 0: they may be −∞, and a mean over nothing has a gradient of
+    // ∞.
     let counted = |t: Tensor| counts.as_ref().map_or(Ok(t.clone()), |counts| ops::where_(counts, &t, 0.0));
     let values = counted(ops::neg(&ops::mul(&picked, &weights)?)?)?;
     checked.poison_loss(options.reduction.weighted(&values, &counted(weights)?)?, options.reduction, &[])
@@ -65,13 +67,13 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
 /// Options of [`multi_margin_loss`].
 #[derive(Clone, Copy, Debug)]
 pub struct MultiMargin<'a> {
-    /// The power of what is missing to the margin.
+    /// The power of the missing margin.
     pub p: f64,
-    /// By how much the class's score should exceed the others.
+    /// The margin by which the score of the target class should exceed the others.
     pub margin: f64,
-    /// How much each class counts, `[C]`.
+    /// The weights of the classes, `[C]`.
     pub weight: Option<&'a Tensor>,
-    /// What happens with the values of the samples.
+    /// The reduction of the samples' losses.
     pub reduction: Reduction,
 }
 
@@ -81,28 +83,31 @@ impl Default for MultiMargin<'_> {
     }
 }
 
-/// Σ_{i ≠ t} w_t·max(0, margin − x_t + xᵢ)ᵖ / C of scores `[N, C]` or `[C]` (or one number) and class numbers t (Crammer & Singer 2001).
+/// Computes the multiclass margin loss Σ_{i ≠ t} w_t·max(0, margin − x_t + xᵢ)ᵖ / C (Crammer & Singer 2001).
+///
+/// Scores x are `[N, C]` or `[C]` (or 0-d); t are class indices.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number outside 0..C (where work
-/// is deferred, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is not positive.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C (in
+/// lazy and captured steps, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is
+/// not positive.
 #[tensor_method]
 pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
     if options.p.is_nan() || options.p <= 0.0 {
-        return Err(Error::invalid(op, format!("the power p is positive, got {}", options.p)));
+        return Err(Error::invalid(op, format!("the power p must be positive, got {}", options.p)));
     }
-    floats(op, &[x])?;
+    check_floats(op, &[x])?;
     let weight = options.weight;
     in_single!(op, [x; weight] => multi_margin_loss(x, target, MultiMargin { weight, ..options }));
     let x = &autocast::cast_operand(op, x)?;
-    let target = class_numbers(op, target)?;
-    let (rows, classes) = matrix(op, x)?;
+    let target = class_indices(op, target)?;
+    let (rows, classes) = scores_as_matrix(op, x)?;
     if target.size() != rows.shape()[0] || target.rank() > 1 {
-        return Err(Error::shapes(op, [x.shape(), target.shape()], "there is one class number for every sample"));
+        return Err(Error::shapes(op, [x.shape(), target.shape()], "needs one class index per sample"));
     }
     if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
-        return Err(Error::shapes(op, [x.shape(), weight.shape()], "there is one weight for every class"));
+        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class"));
     }
     let checked = in_range(op, &target, 1, classes)?;
     let target = ops::reshape(&checked.classes, [target.size(), 1])?;
@@ -115,29 +120,30 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
         None => short,
     };
     let others = ops::ne(ops::indices(classes)?, &target)?;
-    let loss = samples(x, &ops::where_(&others, &short, 0.0)?, classes, options.reduction)?;
+    let loss = reduce_samples(x, &ops::where_(&others, &short, 0.0)?, classes, options.reduction)?;
     checked.poison_loss(loss, options.reduction, &[])
 }
 
-/// Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over the classes j that a sample has and the classes i that it has not, of scores `[N, C]` or `[C]` (or one number).
-/// Targets have their shape: class numbers up to the first that is negative (PyTorch ends them with −1).
+/// Computes the multilabel margin loss Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over target classes j and other classes i.
+///
+/// Scores x are `[N, C]` or `[C]` (or 0-d). Targets have their shape: class indices up to the first negative one (−1 in PyTorch).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class number of C or more. Where work is
-/// deferred, the loss and its gradient are NaN instead.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index of C or more (in
+/// lazy and captured steps, the loss and its gradient are NaN instead).
 #[tensor_method]
 pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "multilabel_margin_loss";
-    floats(op, &[x])?;
+    check_floats(op, &[x])?;
     in_single!(op, [x] => multilabel_margin_loss(x, target, reduction));
     let x = &autocast::cast_operand(op, x)?;
-    let target = class_numbers(op, target)?;
-    let (rows, classes) = matrix(op, x)?;
+    let target = class_indices(op, target)?;
+    let (rows, classes) = scores_as_matrix(op, x)?;
     if target.shape() != x.shape() {
-        return Err(Error::shapes(op, [x.shape(), target.shape()], "targets have the shape of the scores"));
+        return Err(Error::shapes(op, [x.shape(), target.shape()], "targets must have the shape of the scores"));
     }
     let target = ops::reshape(&target, rows.shape())?;
-    // Class numbers count up to the first that is negative.
+    // Class indices end at the first negative one.
     let ended = ops::cumsum(&ops::lt(&target, 0)?, 1)?;
     let valid = ops::eq(&ended, 0)?;
     let target = ops::where_(&valid, &target, 0)?;
@@ -149,22 +155,22 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     let ahead = ops::sub(1.0, &ops::take_along_axis(&rows, target, 1)?)?;
     let short = ops::relu(&ops::add(&ops::unsqueeze(&ahead, 2)?, &ops::unsqueeze(&rows, 1)?)?)?;
     let pairs = ops::logical_and(&ops::unsqueeze(&valid, 2)?, &ops::logical_not(&ops::unsqueeze(&has, 1)?)?)?;
-    let loss = samples(x, &ops::sum(&ops::where_(&pairs, &short, 0.0)?, 1)?, classes, reduction)?;
+    let loss = reduce_samples(x, &ops::sum(&ops::where_(&pairs, &short, 0.0)?, 1)?, classes, reduction)?;
     checked.poison_loss(loss, reduction, &[1])
 }
 
-/// Scores as a matrix, and the number of classes.
-fn matrix(op: &'static str, x: &Tensor) -> Result<(Tensor, usize)> {
+/// Returns scores as a matrix, and the number of classes.
+fn scores_as_matrix(op: &'static str, x: &Tensor) -> Result<(Tensor, usize)> {
     let classes = x.shape().last().copied().unwrap_or(1);
     if x.rank() > 2 || classes == 0 {
-        return Err(Error::shapes(op, [x.shape()], "scores are [N, C], [C] or one number, with at least one class"));
+        return Err(Error::shapes(op, [x.shape()], "scores must be [N, C], [C] or 0-d, with at least one class"));
     }
     let samples = if x.rank() < 2 { 1 } else { x.shape()[0] };
     Ok((ops::reshape(x, [samples, classes])?, classes))
 }
 
-/// Every sample's mean over the classes, reduced.
-fn samples(x: &Tensor, values: &Tensor, classes: usize, reduction: Reduction) -> Result<Tensor> {
+/// Reduces the means over the classes of each sample.
+fn reduce_samples(x: &Tensor, values: &Tensor, classes: usize, reduction: Reduction) -> Result<Tensor> {
     let losses = ops::div(&ops::sum(values, 1)?, classes as f64)?;
-    reduction.of(&if x.rank() < 2 { ops::squeeze(&losses, 0)? } else { losses })
+    reduction.apply(&if x.rank() < 2 { ops::squeeze(&losses, 0)? } else { losses })
 }

@@ -1,7 +1,6 @@
-//! Losses between numbers and numbers.
+//! Losses of predicted numbers against target numbers.
 
-use super::super::check;
-use super::{Reduction, floats};
+use super::{Reduction, check_floats};
 use crate::autocast;
 use crate::ops;
 use crate::ops::formula::{map, map_in};
@@ -13,15 +12,21 @@ use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::PI;
 use std::sync::OnceLock;
 
-/// A loss that is a formula of x and its target, which broadcast.
-fn of_pairs(formula: &Formula, x: &Tensor, target: &Tensor, params: &[Scalar], reduction: Reduction) -> Result<Tensor> {
-    floats(formula.name(), &[x, target])?;
+/// Reduces a formula of x and its target, which broadcast.
+fn elementwise_loss(
+    formula: &Formula,
+    x: &Tensor,
+    target: &Tensor,
+    params: &[Scalar],
+    reduction: Reduction,
+) -> Result<Tensor> {
+    check_floats(formula.name(), &[x, target])?;
     let operands = [x, target];
-    let losses = reduction.of(&map_in(formula, &operands, params, single(&operands))?)?;
+    let losses = reduction.apply(&map_in(formula, &operands, params, single(&operands))?)?;
     rounded(formula.name(), &operands, losses)
 }
 
-/// |x − t|
+/// Computes the absolute error |x − t|.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -29,10 +34,10 @@ fn of_pairs(formula: &Formula, x: &Tensor, target: &Tensor, params: &[Scalar], r
 pub fn l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     static L1: OnceLock<Formula> = OnceLock::new();
     let formula = L1.get_or_init(|| formula! { l1_loss(x, t) = (x - t).abs(); }.eternal());
-    of_pairs(formula, x, target, &[], reduction)
+    elementwise_loss(formula, x, target, &[], reduction)
 }
 
-/// (x − t)²
+/// Computes the squared error (x − t)².
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -40,18 +45,18 @@ pub fn l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tens
 pub fn mse_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     static MSE: OnceLock<Formula> = OnceLock::new();
     let formula = MSE.get_or_init(|| formula! { mse_loss(x, t) = (x - t).square(); }.eternal());
-    of_pairs(formula, x, target, &[], reduction)
+    elementwise_loss(formula, x, target, &[], reduction)
 }
 
-/// ½(x − t)² where |x − t| < δ, else δ·(|x − t| − ½δ) (Huber 1964).
+/// Computes the Huber loss: ½(x − t)² where |x − t| < δ, else δ·(|x − t| − ½δ) (Huber 1964).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a width that is not positive.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] unless δ is positive.
 #[tensor_method]
 pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
     static HUBER: OnceLock<Formula> = OnceLock::new();
     if delta.is_nan() || delta <= 0.0 {
-        return Err(Error::invalid("huber_loss", format!("delta is positive, got {delta}")));
+        return Err(Error::invalid("huber_loss", format!("delta must be positive, got {delta}")));
     }
     let formula = HUBER.get_or_init(|| {
         formula! {
@@ -62,54 +67,57 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
         }
         .eternal()
     });
-    of_pairs(formula, x, target, &[delta.into()], reduction)
+    elementwise_loss(formula, x, target, &[delta.into()], reduction)
 }
 
-/// The [`huber_loss`] of width β divided by β: slope 1 beyond it (Girshick 2015). For β = 0 the [`l1_loss`].
+/// Computes the [`huber_loss`] with δ = β divided by β, whose slope is 1 beyond β (Girshick 2015). β = 0 is
+/// [`l1_loss`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative width.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
 #[tensor_method]
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
     if beta == 0.0 {
         return l1_loss(x, target, reduction);
     }
     if beta.is_nan() || beta < 0.0 {
-        return Err(Error::invalid("smooth_l1_loss", format!("beta is not negative, got {beta}")));
+        return Err(Error::invalid("smooth_l1_loss", format!("beta must be at least 0, got {beta}")));
     }
-    floats("smooth_l1_loss", &[x, target])?;
+    check_floats("smooth_l1_loss", &[x, target])?;
     in_single!("smooth_l1_loss", [x, target] => smooth_l1_loss(x, target, beta, reduction));
     ops::div(&huber_loss(x, target, beta, reduction)?, beta)
 }
 
-/// Kullback & Leibler's divergence of a target distribution from one whose logarithms are x: t·(ln t − x), 0 for t = 0, or with
-/// `log_target`, where t is a logarithm too, eᵗ·(t − x).
+/// Computes the Kullback–Leibler divergence t·(ln t − x) of a target distribution t from log-probabilities x; 0 for t =
+/// 0.
+///
+/// With `log_target`, where t are log-probabilities too, it is eᵗ·(t − x).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method]
 pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
     let op = "kl_div";
-    floats(op, &[x, target])?;
+    check_floats(op, &[x, target])?;
     in_single!(op, [x, target] => kl_div(x, target, log_target, reduction));
     let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
     let values = match log_target {
         true => ops::mul(&ops::exp(target)?, &ops::sub(target, x)?)?,
         false => ops::sub(&ops::xlogy(target, target)?, &ops::mul(target, x)?)?,
     };
-    reduction.of(&values)
+    reduction.apply(&values)
 }
 
 /// Options of [`poisson_nll_loss`].
 #[derive(Clone, Copy, Debug)]
 pub struct PoissonNll {
-    /// x is the logarithm of the rate, not the rate.
+    /// Whether x is the logarithm of the rate instead of the rate.
     pub log_input: bool,
-    /// With Stirling's approximation of ln t!.
+    /// Whether to add Stirling's approximation of ln t!.
     pub full: bool,
-    /// What is added to a rate before its logarithm is taken.
+    /// Added to a rate before the logarithm.
     pub eps: f64,
-    /// What happens with the values.
+    /// The reduction of the losses.
     pub reduction: Reduction,
 }
 
@@ -119,15 +127,16 @@ impl Default for PoissonNll {
     }
 }
 
-/// −ln of the probability of a count t at the rate λ, without ln t! unless it is asked for: eˣ − t·x for x = ln λ, else
-/// x − t·ln(x + ε).
+/// Computes the negative log-likelihood of a count t under a Poisson distribution, by default without ln t!.
+///
+/// It is eˣ − t·x for x the logarithm of the rate, else x − t·ln(x + ε).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method]
 pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Result<Tensor> {
     let op = "poisson_nll_loss";
-    floats(op, &[x, target])?;
+    check_floats(op, &[x, target])?;
     in_single!(op, [x, target] => poisson_nll_loss(x, target, options));
     let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
     let values = match options.log_input {
@@ -135,7 +144,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
         false => ops::sub(x, &ops::mul(target, &ops::log(&ops::add(x, options.eps)?)?)?)?,
     };
     if !options.full {
-        return options.reduction.of(&values);
+        return options.reduction.apply(&values);
     }
     static STIRLING: OnceLock<Formula> = OnceLock::new();
     let stirling = STIRLING.get_or_init(|| {
@@ -147,11 +156,13 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
         }
         .eternal()
     });
-    options.reduction.of(&ops::add(&values, &map(stirling, &[target], &[])?)?)
+    options.reduction.apply(&ops::add(&values, &map(stirling, &[target], &[])?)?)
 }
 
-/// −ln of the density of a normal distribution of mean x and variance v at t, ½(ln v + (x − t)²/v), with ½ln 2π if it is `full`
-/// (Nix & Weigend 1994). Variances below ε count as ε, and have the gradient that ε would have, so that they can grow again.
+/// Computes the negative log-likelihood ½(ln v + (x − t)²/v) of t under a normal distribution of mean x and variance v.
+///
+/// With `full` it includes ½ln 2π (Nix & Weigend 1994). Variances below ε are replaced by ε, but still have the
+/// gradient at ε, so that they can grow again.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is negative or NaN,
@@ -167,10 +178,10 @@ pub fn gaussian_nll_loss(
 ) -> Result<Tensor> {
     static NLL: OnceLock<Formula> = OnceLock::new();
     let op = "gaussian_nll_loss";
-    floats(op, &[x, target, variance])?;
+    check_floats(op, &[x, target, variance])?;
     in_single!(op, [x, target, variance] => gaussian_nll_loss(x, target, variance, full, eps, reduction));
     let variance = match variance.rank() + 1 == x.rank() && variance.shape()[..] == x.shape()[..variance.rank()] {
-        // One variance a row.
+        // One variance per row.
         true => ops::unsqueeze(variance, -1)?,
         false => variance.clone(),
     };
@@ -192,5 +203,5 @@ pub fn gaussian_nll_loss(
         .eternal()
     });
     let constant = if full { 0.5 * (2.0 * PI).ln() } else { 0.0 };
-    reduction.of(&map(formula, &[x, target, &variance], &[eps.into(), constant.into()])?)
+    reduction.apply(&map(formula, &[x, target, &variance], &[eps.into(), constant.into()])?)
 }

@@ -1,4 +1,4 @@
-//! Normalisation of images `[N, C, ..]`: of channels over a batch, of each image's channels, of groups of channels.
+//! Batch, instance, group and local response normalisation of images `[N, C, ..]`.
 
 use super::standardized;
 use crate::autograd::no_grad;
@@ -10,7 +10,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{AxisSet, Window};
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// The mean and the (unbiased) variance of each channel as they were seen in training, both `[C]`.
+/// The running means and (unbiased) variances of the channels, collected in training, both `[C]`.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningStatistics<'a> {
     /// The means.
@@ -19,14 +19,15 @@ pub struct RunningStatistics<'a> {
     pub var: &'a Tensor,
 }
 
-/// How [`batch_norm`] and [`instance_norm`] normalise. The default trains, with momentum 0.1 and eps 1e-5.
+/// Options of [`batch_norm`] and [`instance_norm`]. The default trains, with momentum 0.1 and eps 1e-5.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BatchNorm {
-    /// Whether x's own statistics are used (and running ones, if there are any, come nearer to them), or the running ones.
+    /// Whether to normalise by the statistics of x and update the running statistics (if given), or to normalise by the
+    /// running statistics.
     pub training: bool,
-    /// The weight of new statistics: running ← (1 − momentum)·running + momentum·new.
+    /// The weight of new statistics in the update: running ← (1 − momentum)·running + momentum·new.
     pub momentum: f64,
-    /// What is added to the variance.
+    /// Added to the variance for numerical stability.
     pub eps: f64,
 }
 
@@ -36,10 +37,10 @@ impl Default for BatchNorm {
     }
 }
 
-/// x is `[N, C, ..]` of floats, and each of `others` has one number a channel.
+/// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
 fn check(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>]) -> Result<()> {
     if x.rank() < least {
-        return Err(Error::shapes(op, [x.shape()], format!("takes [N, C, ..], of at least {least} axes")));
+        return Err(Error::shapes(op, [x.shape()], format!("takes [N, C, ..], with at least {least} axes")));
     }
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
@@ -47,20 +48,20 @@ fn check(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>])
     check::reducible(op, x.shape())?;
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {
-            Err(Error::shapes(op, [x.shape(), other.shape()], "weight, bias and statistics have one number a channel"))
+            Err(Error::shapes(op, [x.shape(), other.shape()], "weight, bias and statistics need one value per channel"))
         }
         None => Ok(()),
     }
 }
 
-/// One number a channel, beside `[N, C, ..]`.
-fn beside(values: Option<&Tensor>, rank: usize) -> Result<Option<Tensor>> {
+/// Reshapes values per channel to broadcast with `[N, C, ..]`.
+fn per_channel(values: Option<&Tensor>, rank: usize) -> Result<Option<Tensor>> {
     let shape = |t: &Tensor| -> Shape { (0..rank).map(|a| if a == 1 { t.size() } else { 1 }).collect() };
     values.map(|t| reshape_to(t, &shape(t))).transpose()
 }
 
-/// (x − mean) / √(var + eps)·weight + bias by running statistics.
-fn fixed(
+/// Computes (x − mean) / √(var + eps)·weight + bias with running statistics.
+fn normalize_by_running(
     op: &'static str,
     x: &Tensor,
     running: Option<RunningStatistics<'_>>,
@@ -68,31 +69,37 @@ fn fixed(
     eps: f64,
 ) -> Result<Tensor> {
     let Some(running) = running else {
-        return Err(Error::invalid(op, "without training there must be running statistics"));
+        return Err(Error::invalid(op, "without training there must be running statistics: pass `running`"));
     };
     let (RunningStatistics { mean, var }, [weight, bias]) = (running, affine);
     in_single!(op, [x, mean, var; weight, bias] =>
-        fixed(op, x, Some(RunningStatistics { mean, var }), [weight, bias], eps));
-    let at = |t| beside(Some(t), x.rank()).map(|t| t.expect("one a channel"));
+        normalize_by_running(op, x, Some(RunningStatistics { mean, var }), [weight, bias], eps));
+    let at = |t| per_channel(Some(t), x.rank()).map(|t| t.expect("one value per channel"));
     let scale = ops::rsqrt(&ops::add(&at(running.var)?, eps)?)?;
     let mut y = ops::mul(&ops::sub(x, &at(running.mean)?)?, &scale)?;
-    if let Some(weight) = beside(affine[0], x.rank())? {
+    if let Some(weight) = per_channel(affine[0], x.rank())? {
         y = ops::mul(&y, &weight)?;
     }
-    match beside(affine[1], x.rank())? {
+    match per_channel(affine[1], x.rank())? {
         Some(bias) => ops::add(&y, &bias),
         None => Ok(y),
     }
 }
 
-/// Brings running statistics nearer to those over `axes`, averaged over what is left beside the channels. Nothing has
-/// none, and leaves them alone.
-fn observe(op: &'static str, x: &Tensor, running: RunningStatistics<'_>, axes: &[isize], momentum: f64) -> Result<()> {
+/// Updates running statistics by those of x over `axes`, averaged over the batch if that is not among the axes. An
+/// empty x has no statistics and changes nothing.
+fn update_running(
+    op: &'static str,
+    x: &Tensor,
+    running: RunningStatistics<'_>,
+    axes: &[isize],
+    momentum: f64,
+) -> Result<()> {
     if x.size() == 0 {
         return Ok(());
     }
     let _off = no_grad();
-    // Both can be written, or neither is.
+    // Checked before the first write, so that both are written or neither.
     ops::writable(op, running.mean)?;
     ops::writable(op, running.var)?;
     let single = |t: Tensor| ops::to_dtype(&t, t.dtype().promote(DType::F32));
@@ -106,8 +113,8 @@ fn observe(op: &'static str, x: &Tensor, running: RunningStatistics<'_>, axes: &
     Ok(())
 }
 
-/// x by its own statistics over `axes`, to which running ones come nearer.
-fn trained(
+/// Normalises x by its own statistics over `axes`, and updates the running statistics.
+fn normalize_by_own(
     op: &'static str,
     x: &Tensor,
     running: Option<RunningStatistics<'_>>,
@@ -116,21 +123,23 @@ fn trained(
     axes: &[isize],
 ) -> Result<Tensor> {
     let rows: AxisSet = axes.iter().map(|&a| a as usize).collect();
-    let [weight, bias] = [beside(affine[0], x.rank())?, beside(affine[1], x.rank())?];
+    let [weight, bias] = [per_channel(affine[0], x.rank())?, per_channel(affine[1], x.rank())?];
     let y = standardized(x, weight.as_ref(), bias.as_ref(), options.eps, rows)?;
     if let Some(running) = running {
-        observe(op, x, running, axes, options.momentum)?;
+        update_running(op, x, running, axes, options.momentum)?;
     }
     Ok(y)
 }
 
-/// Batch normalisation (Ioffe & Szegedy 2015): every channel of x `[N, C, ..]` to mean 0 and (biased) variance 1 over all
-/// other axes, then ·weight + bias, both `[C]`. In training, running statistics are written in place; otherwise they
-/// take the place of x's own. An empty vector is a batch of nothing, without channels.
+/// Applies batch normalisation (Ioffe & Szegedy 2015): (x − mean) / √(var + eps)·weight + bias for each channel.
+///
+/// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are those of a channel
+/// over all other axes, and running statistics are updated in place. Otherwise the running statistics are used. x of
+/// shape `[0]` is an empty batch without channels.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training on one value a channel,
-/// whose variance says nothing, and without training if there are no running statistics.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training with a single value per
+/// channel, which has no variance, and without training if there are no running statistics.
 #[tensor_method]
 pub fn batch_norm(
     x: &Tensor,
@@ -147,20 +156,22 @@ pub fn batch_norm(
     }
     check(op, x, 2, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
     if !training {
-        return fixed(op, x, running, [weight, bias], eps);
+        return normalize_by_running(op, x, running, [weight, bias], eps);
     }
     let axes: Vec<isize> = (0..x.rank() as isize).filter(|&a| a != 1).collect();
     if x.size() == x.shape()[1] && x.size() > 0 {
-        return Err(Error::invalid(op, format!("trains on more than one value a channel, got {}", x.shape())));
+        return Err(Error::invalid(op, format!("training needs more than one value per channel, got {}", x.shape())));
     }
-    trained(op, x, running, [weight, bias], options, &axes)
+    normalize_by_own(op, x, running, [weight, bias], options, &axes)
 }
 
-/// Instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016): every channel of every image of x `[N, C, ..]` to mean 0
-/// and variance 1 over its own spatial axes, then ·weight + bias. Running statistics are those of the images, averaged.
+/// Applies instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016), to each channel of each image separately.
+///
+/// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over the spatial axes.
+/// Running statistics are those of the images, averaged.
 ///
 /// # Errors
-/// As [`batch_norm`]; in training there is more than one spatial element.
+/// Those of [`batch_norm`]; [`Error::InvalidArgument`] in training with a single spatial element.
 #[tensor_method]
 pub fn instance_norm(
     x: &Tensor,
@@ -173,17 +184,19 @@ pub fn instance_norm(
     let BatchNorm { training, eps, .. } = options;
     check(op, x, 3, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
     if !training {
-        return fixed(op, x, running, [weight, bias], eps);
+        return normalize_by_running(op, x, running, [weight, bias], eps);
     }
     if x.shape()[2..].iter().product::<usize>() == 1 {
-        return Err(Error::invalid(op, format!("trains on more than one spatial element, got {}", x.shape())));
+        return Err(Error::invalid(op, format!("training needs more than one spatial element, got {}", x.shape())));
     }
     let axes: Vec<isize> = (2..x.rank() as isize).collect();
-    trained(op, x, running, [weight, bias], options, &axes)
+    normalize_by_own(op, x, running, [weight, bias], options, &axes)
 }
 
-/// Group normalisation (Wu & He 2018): channels of x `[N, C, ..]` in groups, each group of each image to mean 0 and
-/// variance 1, then every channel ·weight + bias, both `[C]`.
+/// Applies group normalisation (Wu & He 2018), to each group of channels of each image separately.
+///
+/// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over a group of channels and
+/// the spatial axes; weight and bias are `[C]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the groups do not divide the channels; [`Error::DTypeMismatch`].
@@ -199,12 +212,16 @@ pub fn group_norm(
     check(op, x, 2, &[weight, bias])?;
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
-        return Err(Error::shapes(op, [x.shape()], format!("{channels} channels cannot be cut into {groups} groups")));
+        return Err(Error::shapes(
+            op,
+            [x.shape()],
+            format!("{channels} channels are not divisible into {groups} groups"),
+        ));
     }
     let each = channels / groups;
     let inside = x.shape()[2..].iter().product::<usize>();
     if inside == 0 {
-        return Err(Error::shapes(op, [x.shape()], "a channel has at least one element"));
+        return Err(Error::shapes(op, [x.shape()], "needs at least one spatial element"));
     }
     let apart = |t: Option<&Tensor>| t.map(|t| reshape_to(t, &[1, groups, each, 1].into())).transpose();
     let (weight, bias) = (apart(weight)?, apart(bias)?);
@@ -213,8 +230,10 @@ pub fn group_norm(
     reshape_to(&y, x.shape())
 }
 
-/// Local response normalisation (Krizhevsky, Sutskever & Hinton 2012) of x `[N, C, ..]`:
-/// x / (k + alpha·m)^beta, m the mean of x² over `size` neighbouring channels, zeros beyond the ends.
+/// Applies local response normalisation (Krizhevsky, Sutskever & Hinton 2012): x / (k + alpha·m)^beta for x
+/// `[N, C, ..]`.
+///
+/// m is the mean of x² over `size` neighbouring channels, with zeros beyond the ends.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a size of 0.
@@ -223,7 +242,7 @@ pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f6
     let op = "local_response_norm";
     check(op, x, 3, &[])?;
     if size == 0 {
-        return Err(Error::invalid(op, "the size is at least 1"));
+        return Err(Error::invalid(op, "the size must be at least 1"));
     }
     if x.size() == 0 {
         return Ok(x.clone());

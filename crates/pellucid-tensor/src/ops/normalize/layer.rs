@@ -1,4 +1,4 @@
-//! Normalisation over the last axes.
+//! Layer normalisation and root-mean-square normalisation, over the last axes.
 
 use super::standardized;
 use crate::ops::check;
@@ -10,7 +10,7 @@ use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape, formula};
 use std::sync::OnceLock;
 
-/// The last `count` axes of x, which `weight` and `bias` must have.
+/// Returns the last axes of x, which have the normalized shape; weight and bias must have this shape.
 fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
     let lead = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
     let Some(lead) = lead else {
@@ -18,7 +18,7 @@ fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tenso
         return Err(Error::shapes(op, [x.shape(), shape], help));
     };
     if let Some(other) = others.iter().flatten().find(|t| t.shape() != shape) {
-        let help = "weight and bias have the normalized shape";
+        let help = "weight and bias must have the normalized shape";
         return Err(Error::shapes(op, [x.shape(), shape, other.shape()], help));
     }
     if !x.dtype().is_float() {
@@ -28,7 +28,7 @@ fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tenso
     Ok((lead..x.rank()).collect())
 }
 
-/// Layer normalisation (Ba, Kiros & Hinton 2016): over the last axes, of shape `shape`,
+/// Applies layer normalisation (Ba, Kiros & Hinton 2016) over the last axes, of shape `shape`:
 /// (x − mean) / √(var + eps)·weight + bias, with the biased variance.
 ///
 /// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
@@ -47,7 +47,7 @@ pub fn layer_norm(
     standardized(x, weight, bias, eps, axes)
 }
 
-/// Root-mean-square normalisation (Zhang & Sennrich 2019): over the last axes, of shape `shape`,
+/// Applies root-mean-square normalisation (Zhang & Sennrich 2019) over the last axes, of shape `shape`:
 /// x / √(mean(x²) + eps)·weight.
 ///
 /// x is `[.., shape]`; the weight, if given, has shape `shape`.

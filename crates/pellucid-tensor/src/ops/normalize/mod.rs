@@ -1,4 +1,4 @@
-//! Normalisation: to mean 0 and variance 1 over some axes, or to length 1, then scaled and shifted.
+//! Normalisation layers: mean 0 and variance 1, or unit root mean square, over some axes, then scale and shift.
 
 mod channel;
 mod layer;
@@ -15,8 +15,8 @@ use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Result, formula};
 use std::sync::OnceLock;
 
-/// (x − mean) / √(var + eps)·weight + bias with mean and biased variance over `axes`, by one kernel; weight and bias
-/// broadcast.
+/// Computes (x − mean) / √(var + eps)·weight + bias with mean and biased variance over `axes`, in one kernel. Weight
+/// and bias broadcast.
 fn standardized(x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64, axes: AxisSet) -> Result<Tensor> {
     static PLAIN: OnceLock<Formula> = OnceLock::new();
     static WEIGHT: OnceLock<Formula> = OnceLock::new();

@@ -1,26 +1,27 @@
-//! A recurrent layer in tensor operations, step by step.
+//! A recurrent layer step by step, in tensor operations.
 
-use super::layer::Layer;
+use super::layer::RecurrentLayer;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Cell;
 
-/// All states, the last one, and the last c, if there is one; of the inputs of [`Layer`] but the lengths.
-pub(super) fn definition(layer: &Layer, x: &[Tensor], lengths: Option<&Tensor>) -> Result<Vec<Tensor>> {
+/// Computes all states, the last state, and for an LSTM the last c. `x` are the inputs of [`RecurrentLayer`] without
+/// lengths.
+pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&Tensor>) -> Result<Vec<Tensor>> {
     let [inputs, w_ih, w_hh, bias, h0] = [0, 1, 2, 3, 4].map(|i| &x[i]);
     let lstm = layer.cell == Cell::Lstm;
     let weight_hr = layer.projected.then(|| &x[6]);
     let (steps, hidden) = (inputs.shape()[0], bias.shape()[0] / layer.cell.blocks());
     let shares = ops::matmul(inputs, &ops::t(w_ih)?)?;
     let (mut h, mut c) = (h0.clone(), lstm.then(|| x[5].clone()));
-    // In the order of time, between the two first states.
+    // In the order of time, with the initial state at both ends.
     let mut states = vec![ops::unsqueeze(h0, 0)?; 2];
     for k in 0..steps {
         let step = if layer.reverse { steps - 1 - k } else { k };
         let share = ops::select(&shares, 0, step as isize)?;
         let (mut next, next_c) =
-            cell(layer.cell, hidden, &share, &ops::matmul(&h, &ops::t(w_hh)?)?, bias, &h, c.as_ref())?;
+            cell_step(layer.cell, hidden, &share, &ops::matmul(&h, &ops::t(w_hh)?)?, bias, &h, c.as_ref())?;
         if let Some(weight) = weight_hr {
             next = ops::matmul(&next, &ops::t(weight)?)?;
         }
@@ -42,8 +43,8 @@ pub(super) fn definition(layer: &Layer, x: &[Tensor], lengths: Option<&Tensor>) 
     Ok([ops::narrow(&states, 0, 1, steps)?, h].into_iter().chain(c).collect())
 }
 
-/// One step: the next state, before it is projected, and the next c.
-fn cell(
+/// Computes one step. Returns the next state, before projection, and the next c.
+fn cell_step(
     cell: Cell,
     hidden: usize,
     share: &Tensor,

@@ -1,4 +1,4 @@
-//! The operation: one matrix product for all inputs, and one kernel for all steps; and its gradient.
+//! The recurrent layer and its gradient: one matrix product for all inputs, and one kernel for all steps.
 
 use super::definition::definition;
 use crate::array::Array;
@@ -12,21 +12,22 @@ use pellucid_ir::kernel::{Cell, Kernel, MatMul, Meta, Recurrent, RecurrentPart};
 use pellucid_ir::{Result, Shape, formula};
 use smallvec::smallvec;
 
-/// A layer of `f32` or `f64`.
+/// A recurrent layer in `f32` or `f64`.
 ///
-/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of an LSTM; W_hr
-/// `[P, H]` if projected; and lengths, `i64 [N]`. Its outputs are all states, the last one, and the last c.
+/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of
+/// an LSTM; W_hr `[P, H]` if projected; and lengths, `i64 [N]`. Its outputs are all states, the last state, and the
+/// last c.
 #[derive(Clone, Copy)]
-pub(super) struct Layer {
+pub(super) struct RecurrentLayer {
     pub(super) cell: Cell,
     pub(super) reverse: bool,
     pub(super) projected: bool,
     pub(super) lengths: bool,
 }
 
-impl Layer {
+impl RecurrentLayer {
     fn kernel(&self, part: RecurrentPart) -> Kernel {
-        let &Layer { cell, reverse, projected, lengths } = self;
+        let &RecurrentLayer { cell, reverse, projected, lengths } = self;
         Kernel::Recurrent(Recurrent { cell, reverse, projected, lengths, part })
     }
 
@@ -34,8 +35,8 @@ impl Layer {
         self.cell == Cell::Lstm
     }
 
-    /// The number of inputs that are no lengths.
-    fn floats(&self) -> usize {
+    /// The number of inputs without lengths.
+    fn float_inputs(&self) -> usize {
         5 + usize::from(self.is_lstm()) + usize::from(self.projected)
     }
 
@@ -44,13 +45,13 @@ impl Layer {
         2 + usize::from(self.is_lstm())
     }
 
-    /// Of T + 1 states those that the steps lead to, and those that they come from.
-    fn slots(&self) -> (usize, usize) {
+    /// Returns the offsets into T + 1 stored states of the states after each step, and of those before it.
+    fn state_offsets(&self) -> (usize, usize) {
         if self.reverse { (0, 1) } else { (1, 0) }
     }
 }
 
-/// Submits a kernel whose outputs are new arrays, but for the first ones, which are there.
+/// Submits a kernel. Its first outputs are `there`; the others are new arrays.
 fn submit(kernel: &Kernel, inputs: &[&Array], there: &[Array]) -> Result<Vec<Array>> {
     let metas: Vec<Meta> = inputs.iter().map(|a| a.meta()).collect();
     let mut outputs = there.to_vec();
@@ -61,12 +62,12 @@ fn submit(kernel: &Kernel, inputs: &[&Array], there: &[Array]) -> Result<Vec<Arr
     Ok(outputs)
 }
 
-/// A part of the first axis.
-fn slots(array: &Array, first: usize, count: usize) -> Array {
+/// Returns the slice `first..first + count` of the first axis.
+fn first_axis_slice(array: &Array, first: usize, count: usize) -> Array {
     array.view(array.layout().slice(0, first, 1, count))
 }
 
-impl Operation for Layer {
+impl Operation for RecurrentLayer {
     fn name(&self) -> &'static str {
         "recurrent"
     }
@@ -77,7 +78,7 @@ impl Operation for Layer {
         let &[steps, batch, width] = x.shape().dims() else { unreachable!("inputs are [T, N, I]") };
         let blocks = bias.shape()[0];
         let gates = Array::new(device, x.dtype(), [steps, batch, blocks].into())?;
-        // What the inputs give, where the kernel turns it into what the gates come to.
+        // The input contribution to the gates. The kernel overwrites it in place with the gate activations.
         let flat = |array: &Array, width: usize| array.reshape(&[steps * batch, width].into());
         let all = flat(&gates, blocks)?;
         let shares = all.view(all.layout().slice(1, 0, 1, weight.shape()[0]));
@@ -87,9 +88,9 @@ impl Operation for Layer {
         let made = submit(&self.kernel(RecurrentPart::States), &operands, std::slice::from_ref(&gates))?;
         let states = &made[1];
 
-        let mut y = slots(states, self.slots().0, steps);
+        let mut y = first_axis_slice(states, self.state_offsets().0, steps);
         if self.lengths {
-            let lengths = Tensor::from(inputs[self.floats()].clone());
+            let lengths = Tensor::from(inputs[self.float_inputs()].clone());
             let step = ops::unsqueeze(&ops::indices(steps)?, 1)?;
             let inside = ops::unsqueeze(&ops::lt(&step, &lengths)?, 2)?;
             y = ops::where_(&inside, Tensor::from(y), 0.0)?.array().clone();
@@ -101,9 +102,9 @@ impl Operation for Layer {
             outputs.push(last(&made[2])?);
         }
         (0..inputs.len()).for_each(|i| saves.input(i));
-        // A plain cell's gates are its states.
+        // The gates of a plain cell are its states.
         let plain = matches!(self.cell, Cell::Tanh | Cell::Relu);
-        saves.array(if plain { slots(states, self.slots().0, steps) } else { gates });
+        saves.array(if plain { first_axis_slice(states, self.state_offsets().0, steps) } else { gates });
         made.into_iter().skip(1).for_each(|array| saves.array(array));
         Ok(outputs)
     }
@@ -113,26 +114,27 @@ impl Operation for Layer {
         let incoming: Vec<Tensor> = (0..self.outputs()).map(|k| grads.get(k)).collect::<Result<_>>()?;
         let constants: Vec<Tensor> = (0..self.outputs()).map(|k| saved.array(k)).collect::<Result<_>>()?;
         let operands: Vec<&Tensor> = inputs.iter().chain(&incoming).chain(&constants).collect();
-        let mut found = apply(LayerGradient { layer: *self, needed }, &operands)?.into_iter();
-        let of = |i: usize| if i < self.floats() && needed.contains(i) { found.next() } else { None };
+        let mut found = apply(RecurrentLayerGradient { layer: *self, needed }, &operands)?.into_iter();
+        let of = |i: usize| if i < self.float_inputs() && needed.contains(i) { found.next() } else { None };
         Ok((0..inputs.len()).map(of).collect())
     }
 }
 
-/// The gradients of the inputs that need one: from the layer's inputs, the gradients of its outputs, and what gates,
-/// states and c came to.
-struct LayerGradient {
-    layer: Layer,
+/// The gradients of the inputs that need one. Its operands are the inputs of the layer, the gradients of its outputs,
+/// and the saved gates, states and c.
+struct RecurrentLayerGradient {
+    layer: RecurrentLayer,
     needed: Needed,
 }
 
-impl LayerGradient {
+impl RecurrentLayerGradient {
     fn wanted(&self) -> impl Iterator<Item = usize> {
         let needed = self.needed;
-        (0..self.layer.floats()).filter(move |&i| needed.contains(i))
+        (0..self.layer.float_inputs()).filter(move |&i| needed.contains(i))
     }
 
-    /// The sum over all steps and sequences of gradients times states, `[G·H, P]`. In a GRU the last gate's is a block of its own.
+    /// Computes Σ gradientsᵀ·states over all steps and sequences, `[G·H, P]`. The last gate of a GRU has a separate
+    /// block of gradients for W_hh.
     fn weight_hh(&self, gates: &Tensor, before: &Tensor, hidden: usize) -> Result<Tensor> {
         let product = |first: usize, blocks: usize| {
             ops::matmul(&ops::t(&ops::narrow(gates, 1, first * hidden, blocks * hidden)?)?, before)
@@ -144,15 +146,15 @@ impl LayerGradient {
     }
 }
 
-impl Operation for LayerGradient {
+impl Operation for RecurrentLayerGradient {
     fn name(&self) -> &'static str {
         "recurrent_gradient"
     }
 
-    /// The kernel finds the gradients of the gates of all steps; those of inputs and weights are products with them.
+    /// The kernel computes the gradients of the gates for all steps; matrix products give those of inputs and weights.
     fn forward(&self, operands: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         let layer = self.layer;
-        let count = layer.floats() + usize::from(layer.lengths);
+        let count = layer.float_inputs() + usize::from(layer.lengths);
         (0..count + layer.outputs()).for_each(|i| saves.input(i));
         let (inputs, rest) = operands.split_at(count);
         let (incoming, constants) = rest.split_at(layer.outputs());
@@ -169,7 +171,7 @@ impl Operation for LayerGradient {
             let width = array.shape()[array.shape().rank() - 1];
             Ok(Tensor::from(array.reshape(&[steps * batch, width].into())?))
         };
-        let before = || flat(&slots(constants[1], layer.slots().1, steps));
+        let before = || flat(&first_axis_slice(constants[1], layer.state_offsets().1, steps));
         let gates = flat(&found[0])?;
         let shares = ops::narrow(&gates, 1, 0, layer.cell.gates() * hidden)?;
         let gradient = |i: usize| -> Result<Array> {
@@ -185,7 +187,7 @@ impl Operation for LayerGradient {
                 5 if layer.is_lstm() => Tensor::from(found[2].clone()),
                 _ => {
                     let o = ops::narrow(&flat(constants[0])?, 1, 3 * hidden, hidden)?;
-                    let c = flat(&slots(constants[2], layer.slots().0, steps))?;
+                    let c = flat(&first_axis_slice(constants[2], layer.state_offsets().0, steps))?;
                     let unprojected = map(formula!(|o, c| o * c.tanh()), &[&o, &c], &[])?;
                     ops::matmul(&ops::t(&flat(&found[3])?)?, &unprojected)?
                 }
@@ -197,7 +199,7 @@ impl Operation for LayerGradient {
 
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let layer = self.layer;
-        let (floats, count) = (layer.floats(), layer.floats() + usize::from(layer.lengths));
+        let (floats, count) = (layer.float_inputs(), layer.float_inputs() + usize::from(layer.lengths));
         let all: Vec<Tensor> = (0..count + layer.outputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
         let lengths = layer.lengths.then(|| &all[floats]);
         let variables: Vec<&Tensor> = all[..floats].iter().chain(&all[count..]).collect();

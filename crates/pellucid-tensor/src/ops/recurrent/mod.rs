@@ -1,8 +1,8 @@
-//! Recurrent layers: one layer, one direction, over whole sequences.
+//! Recurrent layers: one layer in one direction, over whole sequences.
 //!
-//! - `layer`: the operation, and its gradient: a few large matrix products and the kernel `Recurrent`;
-//! - `definition`: the same step by step, in tensor operations, from which come the higher orders;
-//! - this file: weights, options, and what fits.
+//! - `layer`: the operation and its gradient, made of a few large matrix products and the kernel `Recurrent`;
+//! - `definition`: the same layer step by step, in tensor operations, for higher-order gradients;
+//! - this file: weights, options, and checks.
 
 mod definition;
 mod layer;
@@ -11,53 +11,54 @@ use crate::autocast;
 use crate::autograd::apply;
 use crate::ops;
 use crate::tensor::Tensor;
-use layer::Layer;
+use layer::RecurrentLayer;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Cell;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
-/// The weights of a layer with G gates, as PyTorch lays them out: rows are those of gate 0, of gate 1, and so on. I is
-/// the width of an input, H that of the layer, P that of a state: H, unless it is projected.
+/// The weights of a recurrent layer with G gates, in PyTorch's layout: the rows of gate 0, then of gate 1, and so on.
+///
+/// I is the input size, H the hidden size, and P the size of a state: H unless there is a projection.
 #[derive(Clone, Copy, Debug)]
 pub struct RecurrentWeights<'a> {
-    /// For inputs, `[G·H, I]`.
+    /// The weight of the inputs, `[G·H, I]`.
     pub weight_ih: &'a Tensor,
-    /// For states, `[G·H, P]`.
+    /// The weight of the states, `[G·H, P]`.
     pub weight_hh: &'a Tensor,
-    /// The bias beside the inputs' share, `[G·H]`.
+    /// The bias of the input contribution, `[G·H]`.
     pub bias_ih: Option<&'a Tensor>,
-    /// The bias beside the states' share, `[G·H]`.
+    /// The bias of the state contribution, `[G·H]`.
     pub bias_hh: Option<&'a Tensor>,
-    /// The projection of states, `[P, H]`: for [`lstm`] alone.
+    /// The projection of states, `[P, H]`; for [`lstm`] only.
     pub weight_hr: Option<&'a Tensor>,
 }
 
-/// How a recurrent layer goes through its sequences.
+/// Direction and sequence lengths of a recurrent layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recurrence<'a> {
-    /// From the last step to the first.
+    /// Whether to process the sequence from the last step to the first.
     pub reverse: bool,
-    /// How long each sequence is, integers `[N]` in 0..=T: the state stops changing behind its sequence's end (in reverse, it
-    /// starts there), and outputs behind it are 0. All of them are T long if none are given.
+    /// The length of each sequence, integers `[N]` in 0..=T; the default is T. The state is constant after the end of
+    /// the sequence (in reverse, it starts there), and outputs after the end are 0.
     pub lengths: Option<&'a Tensor>,
 }
 
-/// What a plain recurrent layer does with its sums.
+/// The activation function of [`rnn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Nonlinearity {
     /// The hyperbolic tangent.
     #[default]
     Tanh,
-    /// max(x, 0)
+    /// max(x, 0).
     Relu,
 }
 
-/// A plain recurrent layer (Elman 1990): hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh).
+/// Runs a plain recurrent layer (Elman 1990): hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh).
 ///
-/// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 1. The results are all states, `[T, N, H]`, and
-/// the last one, `[N, H]`. Half types are computed in `f32` from end to end, and results rounded once; under
-/// [`autocast`](crate::autocast) inputs, states and weights are cast to the half type first.
+/// x is `[T, N, I]`, the initial state `[N, H]` (default zeros), and G is 1. Returns all states, `[T, N, H]`, and the
+/// last one, `[N, H]`. `f16` and `bf16` are computed in `f32` throughout, and results are rounded once. Under
+/// [`autocast`](crate::autocast) inputs, states and weights are cast to half precision first.
 ///
 /// ```
 /// use pellucid_tensor::ops::{self, Nonlinearity, Recurrence, RecurrentWeights};
@@ -77,7 +78,7 @@ pub enum Nonlinearity {
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all have one float dtype, and lengths are integers;
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all have one float dtype and lengths are integers;
 /// [`Error::InvalidArgument`] for a length outside 0..=T.
 #[tensor_method]
 pub fn rnn(
@@ -95,12 +96,15 @@ pub fn rnn(
     Ok((y, h))
 }
 
-/// Gated recurrent units (Cho et al. 2014), with the reset after the product:
-/// r = σ(W_ir·x + b_ir + W_hr·h + b_hr), z = σ(W_iz·x + b_iz + W_hz·h + b_hz), n = tanh(W_in·x + b_in + r·(W_hn·h + b_hn)),
-/// h′ = (1 − z)·n + z·h.
+/// Runs a layer of gated recurrent units (Cho et al. 2014), with the reset gate applied after the product.
 ///
-/// x is `[T, N, I]`, the first state `[N, H]` (zeros if none is given), G is 3, gates in the order r, z, n. The results are all
-/// states, `[T, N, H]`, and the last one, `[N, H]`. Half types as in [`rnn`].
+/// ```text
+/// r = σ(W_ir·x + b_ir + W_hr·h + b_hr)    n = tanh(W_in·x + b_in + r·(W_hn·h + b_hn))
+/// z = σ(W_iz·x + b_iz + W_hz·h + b_hz)    h′ = (1 − z)·n + z·h
+/// ```
+///
+/// x is `[T, N, I]`, the initial state `[N, H]` (default zeros), and G is 3, with gates in the order r, z, n. Returns
+/// all states, `[T, N, H]`, and the last one, `[N, H]`. Half precision is computed as in [`rnn`].
 ///
 /// # Errors
 /// Those of [`rnn`].
@@ -115,11 +119,16 @@ pub fn gru(
     Ok((y, h))
 }
 
-/// Long short-term memory (Hochreiter & Schmidhuber 1997, Gers et al. 2000): i = σ(W_ii·x + b_ii + W_hi·h + b_hi), and so
-/// f, g = tanh(..) and o; c′ = f·c + i·g, h′ = o·tanh(c′), or, with a projection, W_hr·(o·tanh(c′)) (Sak et al. 2014).
+/// Runs a long short-term memory layer (Hochreiter & Schmidhuber 1997, Gers et al. 2000).
 ///
-/// x is `[T, N, I]`, the first state h `[N, P]` and c `[N, H]` (zeros if none are given), G is 4, gates in the order i, f, g, o. The
-/// results are all h, `[T, N, P]`, and the last h and c, `[N, P]` and `[N, H]`. Half types as in [`rnn`].
+/// ```text
+/// i = σ(W_ii·x + b_ii + W_hi·h + b_hi)    g = tanh(W_ig·x + b_ig + W_hg·h + b_hg)    c′ = f·c + i·g
+/// f = σ(W_if·x + b_if + W_hf·h + b_hf)    o = σ(W_io·x + b_io + W_ho·h + b_ho)       h′ = o·tanh(c′)
+/// ```
+///
+/// With a projection h′ = W_hr·(o·tanh(c′)) (Sak et al. 2014). x is `[T, N, I]`, the initial h `[N, P]` and c `[N, H]`
+/// (default zeros), and G is 4, with gates in the order i, f, g, o. Returns all h, `[T, N, P]`, and the last h and c,
+/// `[N, P]` and `[N, H]`. Half precision is computed as in [`rnn`].
 ///
 /// # Errors
 /// Those of [`rnn`].
@@ -134,7 +143,7 @@ pub fn lstm(
     Ok((y, (h, c)))
 }
 
-/// A layer, whatever its cell; c is h where there is none.
+/// Runs a layer with any cell. The third result is c for an LSTM, else h.
 fn recurrent(
     op: &'static str,
     cell: Cell,
@@ -143,7 +152,7 @@ fn recurrent(
     [h0, c0]: [Option<&Tensor>; 2],
     options: Recurrence<'_>,
 ) -> Result<[Tensor; 3]> {
-    // A state may be of another step, in another dtype than inputs and weights.
+    // Autocast considers the states too: they may have another dtype than inputs and weights.
     let operands: SmallVec<[&Tensor; 4]> = [x, weights.weight_ih].into_iter().chain(h0).chain(c0).collect();
     if let Some(dtype) = autocast::wanted_dtype(op, &operands) {
         let cast = |t: &Tensor| autocast::cast(t, dtype);
@@ -160,10 +169,10 @@ fn recurrent(
         };
         return recurrent(op, cell, &x, weights, [h0.as_ref(), c0.as_ref()], options);
     }
-    let sizes = Sizes::new(op, cell, x, &weights)?;
+    let sizes = LayerSizes::new(op, cell, x, &weights)?;
     sizes.check(op, x, &weights, [h0, c0], options.lengths)?;
     let dtype = x.dtype();
-    // A half would be rounded at every step.
+    // Half precision would round the state at every step.
     let compute = if dtype.size() == 2 { DType::F32 } else { dtype };
     let wide = |t: &Tensor| ops::to_dtype(t, compute);
     let first = |given: Option<&Tensor>, width: usize| match given {
@@ -188,7 +197,7 @@ fn recurrent(
     if let Some(lengths) = options.lengths {
         operands.push(ops::to_dtype(lengths, DType::I64)?);
     }
-    let layer = Layer {
+    let layer = RecurrentLayer {
         cell,
         reverse: options.reverse,
         projected: weights.weight_hr.is_some(),
@@ -199,8 +208,8 @@ fn recurrent(
     Ok([narrow(0)?, narrow(1)?, narrow(outputs.len() - 1)?])
 }
 
-/// N, I, H, P and G of a layer.
-struct Sizes {
+/// The sizes N, I, H, P and G of a layer.
+struct LayerSizes {
     batch: usize,
     input: usize,
     hidden: usize,
@@ -208,23 +217,25 @@ struct Sizes {
     gates: usize,
 }
 
-impl Sizes {
-    fn new(op: &'static str, cell: Cell, x: &Tensor, weights: &RecurrentWeights<'_>) -> Result<Sizes> {
+impl LayerSizes {
+    fn new(op: &'static str, cell: Cell, x: &Tensor, weights: &RecurrentWeights<'_>) -> Result<LayerSizes> {
         let (ih, gates) = (weights.weight_ih, cell.gates());
         let misfit = |help: String| Error::shapes(op, [x.shape(), ih.shape()], help);
         let (&[_, batch, input], &[rows, _]) = (x.shape().dims(), ih.shape().dims()) else {
-            return Err(misfit(format!("inputs are [T, N, I], their weights [{gates}·H, I]")));
+            return Err(misfit(format!("x must be [T, N, I] and weight_ih [{gates}·H, I]")));
         };
         if rows % gates != 0 {
-            return Err(misfit(format!("the weights have rows for {gates} gates of one width")));
+            return Err(misfit(format!(
+                "the number of rows of weight_ih must be divisible by {gates}, the number of gates"
+            )));
         }
         let hidden = rows / gates;
         let state = match weights.weight_hr {
             None => hidden,
-            Some(_) if cell != Cell::Lstm => return Err(Error::invalid(op, "states are projected in lstm() alone")),
+            Some(_) if cell != Cell::Lstm => return Err(Error::invalid(op, "weight_hr is supported by lstm() only")),
             Some(weight) => *weight.shape().first().unwrap_or(&0),
         };
-        Ok(Sizes { batch, input, hidden, state, gates })
+        Ok(LayerSizes { batch, input, hidden, state, gates })
     }
 
     fn check(
@@ -235,7 +246,7 @@ impl Sizes {
         [h0, c0]: [Option<&Tensor>; 2],
         lengths: Option<&Tensor>,
     ) -> Result<()> {
-        let &Sizes { batch, input, hidden, state, gates, .. } = self;
+        let &LayerSizes { batch, input, hidden, state, gates, .. } = self;
         let rows = gates * hidden;
         let all: [(&str, Option<&Tensor>, Shape); 7] = [
             ("weight_ih", Some(weights.weight_ih), [rows, input].into()),
@@ -243,32 +254,32 @@ impl Sizes {
             ("bias_ih", weights.bias_ih, [rows].into()),
             ("bias_hh", weights.bias_hh, [rows].into()),
             ("weight_hr", weights.weight_hr, [state, hidden].into()),
-            ("the first state", h0, [batch, state].into()),
-            ("the first c", c0, [batch, hidden].into()),
+            ("the initial state", h0, [batch, state].into()),
+            ("the initial c", c0, [batch, hidden].into()),
         ];
         for (name, tensor, shape) in &all {
             let Some(tensor) = tensor else { continue };
             if tensor.shape() != shape {
-                return Err(Error::shapes(op, [x.shape(), tensor.shape()], format!("{name} has to be {shape}")));
+                return Err(Error::shapes(op, [x.shape(), tensor.shape()], format!("{name} must have shape {shape}")));
             }
             if tensor.dtype() != x.dtype() || !x.dtype().is_float() {
-                let help = format!("inputs and {name} have one float dtype; use to_dtype()");
+                let help = format!("x and {name} must have one float dtype; use to_dtype()");
                 return Err(Error::dtypes(op, [x.dtype(), tensor.dtype()], help));
             }
         }
         let Some(lengths) = lengths else { return Ok(()) };
         if lengths.shape()[..] != [batch] {
-            return Err(Error::shapes(op, [x.shape(), lengths.shape()], "there is one length for every sequence"));
+            return Err(Error::shapes(op, [x.shape(), lengths.shape()], "needs one length per sequence"));
         }
         if !lengths.dtype().is_int() {
-            return Err(Error::dtypes(op, [lengths.dtype()], "lengths are integers; use to_dtype()"));
+            return Err(Error::dtypes(op, [lengths.dtype()], "lengths must be integers; use to_dtype()"));
         }
         Ok(())
     }
 
-    /// What is added to the sums of every block of gates. In a GRU the states' share of the last gate has its own.
+    /// Returns the bias of every block of gates. In a GRU the state contribution to the last gate has a separate block.
     fn bias(&self, cell: Cell, ih: Option<Tensor>, hh: Option<Tensor>, dtype: DType) -> Result<Tensor> {
-        let &Sizes { hidden, gates, .. } = self;
+        let &LayerSizes { hidden, gates, .. } = self;
         let or_zeros = |b: Option<Tensor>| b.map_or_else(|| ops::zeros([gates * hidden], dtype), Ok);
         match (ih, hh) {
             (None, None) => ops::zeros([cell.blocks() * hidden], dtype),

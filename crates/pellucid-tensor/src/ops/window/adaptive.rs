@@ -1,9 +1,9 @@
-//! Adaptive pools: a given number of windows, as equal as can be.
+//! Adaptive pooling: a given number of windows of almost equal size.
 //!
-//! Of L elements and O windows, window o has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
+//! For L elements and O windows, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
 
-use super::resample::{Taps, resampled};
-use super::{Images, affordable};
+use super::resample::{ResampleTaps, apply_taps};
+use super::{SpatialImages, check_lengths};
 use crate::array::{host_values, host_vec};
 use crate::ops;
 use crate::ops::precision::in_single;
@@ -12,14 +12,15 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::ops::Range;
 
-/// The elements of window o.
-fn window(len: usize, outputs: usize, o: usize) -> Range<usize> {
+/// Returns the elements of window o.
+fn window_range(len: usize, outputs: usize, o: usize) -> Range<usize> {
     let at = |o: usize| (o as u128 * len as u128 / outputs as u128) as usize;
     at(o)..((o + 1) as u128 * len as u128).div_ceil(outputs as u128) as usize
 }
 
-/// The length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L by O, a multiple of their common divisor.
-fn longest(len: usize, outputs: usize) -> usize {
+/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L by O, a multiple of their
+/// greatest common divisor.
+fn longest_window(len: usize, outputs: usize) -> usize {
     let (mut a, mut b) = (len, outputs);
     while b > 0 {
         (a, b) = (b, a % b);
@@ -27,8 +28,8 @@ fn longest(len: usize, outputs: usize) -> usize {
     if outputs == 0 { 1 } else { (outputs - a + len).div_ceil(outputs) }
 }
 
-/// One length for each spatial axis; none keeps that of x.
-fn lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usize) -> Result<Vec<usize>> {
+/// Returns the number of windows for each spatial axis; `None` keeps the length of x.
+fn output_lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usize) -> Result<Vec<usize>> {
     let rank = x.rank();
     if rank != spatial + 1 && rank != spatial + 2 {
         let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
@@ -36,19 +37,19 @@ fn lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usi
     }
     let outputs = if outputs.len() == 1 { vec![outputs[0]; spatial] } else { outputs.to_vec() };
     if outputs.len() != spatial {
-        return Err(Error::invalid(op, format!("takes one length, or {spatial}; got {outputs:?}")));
+        return Err(Error::invalid(op, format!("needs one length, or {spatial}; got {outputs:?}")));
     }
     let dims = &x.shape()[rank - spatial..];
     if dims.contains(&0) {
-        return Err(Error::shapes(op, [x.shape()], "there is no mean and no maximum of nothing"));
+        return Err(Error::shapes(op, [x.shape()], "the spatial axes must not be empty"));
     }
     let outputs: Vec<usize> = outputs.iter().zip(dims).map(|(output, &len)| output.unwrap_or(len)).collect();
-    affordable(&outputs)?;
+    check_lengths(&outputs)?;
     Ok(outputs)
 }
 
-/// The means of as many windows along an axis.
-pub(crate) fn averaged(x: &Tensor, axis: usize, outputs: usize) -> Result<Tensor> {
+/// Computes the means of `outputs` windows along an axis.
+pub(crate) fn adaptive_means(x: &Tensor, axis: usize, outputs: usize) -> Result<Tensor> {
     let len = x.shape()[axis];
     if len == outputs {
         return Ok(x.clone());
@@ -57,12 +58,12 @@ pub(crate) fn averaged(x: &Tensor, axis: usize, outputs: usize) -> Result<Tensor
         let parts = ops::unflatten(x, axis as isize, [outputs as isize, (len / outputs) as isize])?;
         return ops::mean(&parts, axis as isize + 1);
     }
-    let mut taps = Taps::new(longest(len, outputs), outputs)?;
-    for window in (0..outputs).map(|o| window(len, outputs, o)) {
+    let mut taps = ResampleTaps::new(longest_window(len, outputs), outputs)?;
+    for window in (0..outputs).map(|o| window_range(len, outputs, o)) {
         let weight = 1.0 / window.len() as f64;
         taps.push(window.map(|i| (i, weight)));
     }
-    resampled(x, axis, &taps)
+    apply_taps(x, axis, &taps)
 }
 
 fn adaptive_avg(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
@@ -70,21 +71,21 @@ fn adaptive_avg(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
     in_single!(op, [x] => adaptive_avg(op, spatial, x, outputs));
-    let outputs = lengths(op, x, outputs, spatial)?;
+    let outputs = output_lengths(op, x, outputs, spatial)?;
     let first = x.rank() - spatial;
-    outputs.iter().enumerate().try_fold(x.clone(), |y, (a, &outputs)| averaged(&y, first + a, outputs))
+    outputs.iter().enumerate().try_fold(x.clone(), |y, (a, &outputs)| adaptive_means(&y, first + a, outputs))
 }
 
 fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<usize>]) -> Result<(Tensor, Tensor)> {
-    let outputs = lengths(op, x, outputs, spatial)?;
-    let images = Images::new(op, x, spatial)?;
+    let outputs = output_lengths(op, x, outputs, spatial)?;
+    let images = SpatialImages::new(op, x, spatial)?;
     let dims = images.dims();
     let mut counts = [1; 3];
     counts[3 - spatial..].copy_from_slice(&outputs);
-    // The positions of every window, row-major; shorter windows repeat their last ones.
-    let along = |a: usize| host_values(counts[a], (0..counts[a]).map(|o| window(dims[a], counts[a], o)));
+    // The positions of the elements of every window, row-major; shorter windows repeat their last position.
+    let along = |a: usize| host_values(counts[a], (0..counts[a]).map(|o| window_range(dims[a], counts[a], o)));
     let axes = [along(0)?, along(1)?, along(2)?];
-    let most = [0, 1, 2].map(|a| longest(dims[a], counts[a]));
+    let most = [0, 1, 2].map(|a| longest_window(dims[a], counts[a]));
     let at = |a: usize, o: usize, t: usize| axes[a][o].start + t.min(axes[a][o].len() - 1);
     let (windows, taps) = (counts.iter().product::<usize>(), most.iter().product::<usize>());
     let mut positions: Vec<i64> = host_vec(windows.saturating_mul(taps))?;
@@ -106,27 +107,33 @@ fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
     let chosen = ops::reshape_to(&chosen, &[n, c, windows].into())?;
     let values = ops::take_along_axis(&flat, &chosen, 2)?;
     let shape: Shape = [n, c].iter().chain(&counts).copied().collect();
-    Ok((images.back(&ops::reshape_to(&values, &shape)?)?, images.back(&ops::reshape_to(&chosen, &shape)?)?))
+    Ok((
+        images.restore_axes(&ops::reshape_to(&values, &shape)?)?,
+        images.restore_axes(&ops::reshape_to(&chosen, &shape)?)?,
+    ))
 }
 
 macro_rules! adaptive {
     ($($avg:ident, $max:ident: $spatial:literal, $size:literal;)*) => {$(
-        #[doc = concat!("The means of so many windows along each spatial axis of x, `[N, C, ", $size, "]` or `[C, ", $size, "]`; `None` leaves an axis as it is.")]
-        /// Window o of O has the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉.
+        /// Computes the means of a given number of windows along each spatial axis; `None` keeps an axis.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`.")]
+        /// For O windows over L elements, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another number of lengths;
-        /// [`Error::OutOfMemory`].
+        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another
+        /// number of lengths; [`Error::OutOfMemory`].
         #[tensor_method]
         pub fn $avg(x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
             adaptive_avg(stringify!($avg), $spatial, x, outputs)
         }
 
-        #[doc = concat!("The largest elements of the windows of [`", stringify!($avg), "`], and their `i64` positions in the spatial axes (row-major);")]
-        /// there goes the gradient.
+        #[doc = concat!("Returns the maxima of the windows of [`", stringify!($avg), "`], and their `i64` positions.")]
+        ///
+        /// Positions are row-major in the spatial axes. The gradient goes to these positions.
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($avg), "`], but integers are taken.")]
+        #[doc = concat!("Those of [`", stringify!($avg), "`], except that integers are allowed.")]
         #[tensor_method]
         pub fn $max(x: &Tensor, outputs: &[Option<usize>]) -> Result<(Tensor, Tensor)> {
             adaptive_max(stringify!($max), $spatial, x, outputs)

@@ -1,6 +1,6 @@
-//! Convolutions, and transposed ones.
+//! Convolutions and transposed convolutions.
 
-use super::{Images, Spatial, positive};
+use super::{Spatial, SpatialImages, check_positive};
 use crate::array::Array;
 use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
@@ -13,17 +13,17 @@ use pellucid_ir::kernel::{self, ConvPart, Kernel, Window};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
 
-/// A derivative of T(x, w, y) = Σ x[n, c, s·o + d·t − b]·w[k, c, t]·y[n, k, o] by one of its arguments: the inputs are
-/// the two others.
+/// A derivative of T(x, w, y) = Σ x[n, c, s·o + d·t − b]·w[k, c, t]·y[n, k, o] with respect to one argument. The inputs
+/// are the two other arguments.
 ///
-/// T is linear in each, so the gradient of a derivative is again one: ∂y of x is the derivative by x, with g in the place
-/// of y, and so on for all six pairs. Every order follows.
+/// T is linear in each argument, so the gradient of a derivative is again a derivative of T, with g in place of one
+/// argument. This holds for all six pairs, and gives every order.
 #[derive(Clone)]
 struct Convolution {
     window: Window,
     groups: usize,
     part: ConvPart,
-    /// The result's.
+    /// The shape of the result.
     shape: Shape,
 }
 
@@ -51,9 +51,9 @@ impl Operation for Convolution {
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
         use ConvPart::{Input, Output, Weight};
-        // Both gradients read it: one that is stretched, as that of a sum is, is laid out once.
+        // Both gradients read g. A broadcast g, such as the gradient of a sum, is copied once for both.
         let g = ops::contiguous(&grads.get(0)?)?;
-        // The parts that the two inputs are, in the order x, w, y.
+        // The roles of the two inputs, in the order x, w, y.
         let parts = match self.part {
             Output => [Input, Weight],
             Input => [Weight, Output],
@@ -69,12 +69,12 @@ impl Operation for Convolution {
     }
 }
 
-/// How far a convolution reaches out of its input; what is there is 0.
+/// The zero padding of a convolution.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Padding {
-    /// So far before and after every axis.
+    /// Padding before and after every axis.
     Both(Spatial),
-    /// So far that outputs are as many as inputs; where it is odd, one more after. For stride 1.
+    /// Padding for as many outputs as inputs; if it is odd, one more after the axis. Requires stride 1.
     Same,
 }
 
@@ -84,7 +84,7 @@ impl<T: Into<Spatial>> From<T> for Padding {
     }
 }
 
-/// How a convolution slides. The default is PyTorch's: stride 1, no padding, dilation 1, one group.
+/// Options of a convolution. The default is PyTorch's: stride 1, no padding, dilation 1, one group.
 ///
 /// ```
 /// use pellucid_tensor::{DType, Tensor, ops::{Conv, Padding}};
@@ -95,15 +95,15 @@ impl<T: Into<Spatial>> From<T> for Padding {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conv {
-    /// From one window to the next.
+    /// The distance from one window to the next.
     pub stride: Spatial,
-    /// Zeros around the input.
+    /// The zero padding of the input.
     pub padding: Padding,
-    /// From one tap of a window to the next.
+    /// The distance from one tap of a window to the next.
     pub dilation: Spatial,
-    /// Into how many parts channels are cut; output channels of a part see its input channels alone.
+    /// The number of groups of channels; the output channels of a group read the input channels of this group only.
     pub groups: usize,
-    /// For transposed convolutions: how many more outputs there are at the end of every axis.
+    /// For transposed convolutions: the number of additional outputs at the end of every axis.
     pub output_padding: Spatial,
 }
 
@@ -115,58 +115,63 @@ impl Default for Conv {
 }
 
 impl Conv {
-    /// With another stride.
+    /// Sets the stride.
     pub fn stride(self, stride: impl Into<Spatial>) -> Conv {
         Conv { stride: stride.into(), ..self }
     }
 
-    /// With padding.
+    /// Sets the padding.
     pub fn padding(self, padding: impl Into<Padding>) -> Conv {
         Conv { padding: padding.into(), ..self }
     }
 
-    /// With another dilation.
+    /// Sets the dilation.
     pub fn dilation(self, dilation: impl Into<Spatial>) -> Conv {
         Conv { dilation: dilation.into(), ..self }
     }
 
-    /// With channels in groups.
+    /// Sets the number of groups of channels.
     pub fn groups(self, groups: usize) -> Conv {
         Conv { groups, ..self }
     }
 
-    /// With more outputs, of a transposed convolution.
+    /// Sets the number of additional outputs of a transposed convolution.
     pub fn output_padding(self, output_padding: impl Into<Spatial>) -> Conv {
         Conv { output_padding: output_padding.into(), ..self }
     }
 }
 
-/// What a convolution and its transpose begin with: images and weights with three spatial axes, and the window.
-struct Start {
-    images: Images,
+/// The checked operands of a convolution or its transpose: images and weights with three spatial axes, and the window.
+struct ConvOperands {
+    images: SpatialImages,
     w: Tensor,
     window: Window,
-    /// Padding after each axis.
+    /// The padding after each axis.
     after: [usize; 3],
 }
 
-impl Start {
-    fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &Conv) -> Result<Start> {
-        let images = Images::new(op, x, spatial)?;
+impl ConvOperands {
+    fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &Conv) -> Result<ConvOperands> {
+        let images = SpatialImages::new(op, x, spatial)?;
         if w.rank() != spatial + 2 || options.groups == 0 {
-            let help = format!("the weight has {} axes, and there is at least one group", spatial + 2);
+            let help = format!("the weight must have {} axes, and there must be at least one group", spatial + 2);
             return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         }
         if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
-            return Err(Error::dtypes(op, [x.dtype(), w.dtype()], "both have one dtype, of numbers; use to_dtype()"));
+            return Err(Error::dtypes(
+                op,
+                [x.dtype(), w.dtype()],
+                "both need one dtype other than bool; use to_dtype()",
+            ));
         }
-        let size = Spatial::from(&w.shape()[2..]).three(op, "the weight", spatial, 1)?;
-        let stride = positive(op, "stride", options.stride.three(op, "stride", spatial, 1)?)?;
-        let dilation = positive(op, "dilation", options.dilation.three(op, "dilation", spatial, 1)?)?;
-        let mut window = Window { size: positive(op, "the weight's size", size)?, stride, dilation, before: [0; 3] };
+        let size = Spatial::from(&w.shape()[2..]).to_three(op, "the weight", spatial, 1)?;
+        let stride = check_positive(op, "stride", options.stride.to_three(op, "stride", spatial, 1)?)?;
+        let dilation = check_positive(op, "dilation", options.dilation.to_three(op, "dilation", spatial, 1)?)?;
+        let mut window =
+            Window { size: check_positive(op, "the weight's size", size)?, stride, dilation, before: [0; 3] };
         let after = match &options.padding {
             Padding::Both(both) => {
-                window.before = both.three(op, "padding", spatial, 0)?;
+                window.before = both.to_three(op, "padding", spatial, 0)?;
                 window.before
             }
             Padding::Same if stride == [1; 3] => {
@@ -174,30 +179,26 @@ impl Start {
                 window.before = total.map(|t| t / 2);
                 [0, 1, 2].map(|a| total[a] - window.before[a])
             }
-            Padding::Same => return Err(Error::invalid(op, "padding \"same\" is for stride 1")),
+            Padding::Same => return Err(Error::invalid(op, "padding \"same\" needs stride 1")),
         };
         let lead = std::iter::repeat_n(1, 3 - spatial);
         let shape: Shape = w.shape()[..2].iter().copied().chain(lead).chain(w.shape()[2..].iter().copied()).collect();
-        Ok(Start { images, w: ops::reshape_to(w, &shape)?, window, after })
+        Ok(ConvOperands { images, w: ops::reshape_to(w, &shape)?, window, after })
     }
 
-    /// The channels, and the bias for each, if any.
-    fn finish(&self, op: &'static str, y: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        let y = self.images.back(y)?;
+    /// Restores the number of axes, and adds the bias, if given, to the channels.
+    fn add_bias(&self, op: &'static str, y: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let y = self.images.restore_axes(y)?;
         let Some(bias) = bias else { return Ok(y) };
         let channels = y.shape()[y.rank() - self.images.spatial - 1];
         if bias.shape()[..] != [channels] {
-            return Err(Error::shapes(
-                op,
-                [y.shape(), bias.shape()],
-                "the bias has one number a channel of the output",
-            ));
+            return Err(Error::shapes(op, [y.shape(), bias.shape()], "the bias needs one value per output channel"));
         }
         if bias.dtype() != y.dtype() {
             return Err(Error::dtypes(
                 op,
                 [y.dtype(), bias.dtype()],
-                "the bias has the dtype of the input; use to_dtype()",
+                "the bias needs the dtype of the input; use to_dtype()",
             ));
         }
         let shape: Shape = std::iter::once(channels).chain(std::iter::repeat_n(1, self.images.spatial)).collect();
@@ -217,15 +218,17 @@ fn conv(
         let bias = autocast::cast_some(bias, dtype)?;
         return conv(op, spatial, &autocast::cast(x, dtype)?, &autocast::cast(w, dtype)?, bias.as_ref(), options);
     }
-    let start = Start::new(op, spatial, x, w, options)?;
+    let start = ConvOperands::new(op, spatial, x, w, options)?;
     let (images, window, groups) = (&start.images, start.window, options.groups);
     let (channels, outputs) = (images.x.shape()[1], start.w.shape()[0]);
     if start.w.shape()[1].checked_mul(groups) != Some(channels) || !outputs.is_multiple_of(groups) {
         let takes = start.w.shape()[1].saturating_mul(groups);
         let help = match channels == takes {
-            true => format!("outputs ({outputs}) are a multiple of the {groups} groups"),
+            true => format!("the {outputs} output channels must be divisible by the {groups} groups"),
             false => {
-                format!("the input has {channels} channels, the weight [outputs, channels / groups, ..] takes {takes}")
+                format!(
+                    "the input has {channels} channels, but the weight [outputs, channels / groups, ..] needs {takes}"
+                )
             }
         };
         return Err(Error::shapes(op, [x.shape(), w.shape()], help));
@@ -234,14 +237,17 @@ fn conv(
     let mut shape = [images.x.shape()[0], outputs, 0, 0, 0];
     for a in 0..3 {
         let padded = dims[a] + window.before[a] + start.after[a];
-        let Some(room) = padded.checked_sub(window.reach(a) + 1) else {
-            let help = format!("a window of {} does not fit an axis of {padded} with its padding", window.reach(a) + 1);
+        let Some(free) = padded.checked_sub(window.reach(a) + 1) else {
+            let help = format!(
+                "a window of {} does not fit an axis of length {padded} including padding",
+                window.reach(a) + 1
+            );
             return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         };
-        shape[2 + a] = room / window.stride[a] + 1;
+        shape[2 + a] = free / window.stride[a] + 1;
     }
     let operation = Convolution { window, groups, part: ConvPart::Output, shape: shape.into() };
-    start.finish(op, &apply_one(operation, &[&images.x, &start.w])?, bias)
+    start.add_bias(op, &apply_one(operation, &[&images.x, &start.w])?, bias)
 }
 
 fn conv_transpose(
@@ -263,64 +269,72 @@ fn conv_transpose(
             options,
         );
     }
-    let start = Start::new(op, spatial, x, w, options)?;
+    let start = ConvOperands::new(op, spatial, x, w, options)?;
     let (images, window, groups) = (&start.images, start.window, options.groups);
     let channels = images.x.shape()[1];
     if start.w.shape()[0] != channels || !channels.is_multiple_of(groups) {
         let takes = start.w.shape()[0];
         let help = match channels == takes {
-            true => format!("channels ({channels}) are a multiple of the {groups} groups"),
+            true => format!("the {channels} channels must be divisible by the {groups} groups"),
             false => {
-                format!("the input has {channels} channels, the weight [channels, outputs / groups, ..] takes {takes}")
+                format!(
+                    "the input has {channels} channels, but the weight [channels, outputs / groups, ..] needs {takes}"
+                )
             }
         };
         return Err(Error::shapes(op, [x.shape(), w.shape()], help));
     }
-    let more = options.output_padding.three(op, "output_padding", spatial, 0)?;
+    let more = options.output_padding.to_three(op, "output_padding", spatial, 0)?;
     let dims = images.dims();
     let mut shape = [images.x.shape()[0], start.w.shape()[1].saturating_mul(groups), 0, 0, 0];
     for a in 0..3 {
         if more[a] > 0 && more[a] >= window.stride[a].max(window.dilation[a]) {
-            return Err(Error::invalid(op, "output_padding is less than the stride or the dilation"));
+            return Err(Error::invalid(op, "output_padding must be less than the stride or the dilation"));
         }
         let full = dims[a].saturating_sub(1).checked_mul(window.stride[a]);
         let full = full.and_then(|f| f.checked_add(window.reach(a))?.checked_add(more[a] + 1));
         let len = full.and_then(|f| f.checked_sub(window.before[a].saturating_add(start.after[a])));
         match len.filter(|&len| len > 0) {
             Some(len) => shape[2 + a] = len,
-            None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding leaves nothing of the output")),
+            None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding removes the whole output")),
         }
     }
     let operation = Convolution { window, groups, part: ConvPart::Input, shape: shape.into() };
-    start.finish(op, &apply_one(operation, &[&start.w, &images.x])?, bias)
+    start.add_bias(op, &apply_one(operation, &[&start.w, &images.x])?, bias)
 }
 
 macro_rules! convolutions {
     ($($conv:ident, $transpose:ident: $spatial:literal, $axes:literal, $size:literal, $out:literal;)*) => {$(
-        #[doc = concat!("Cross-correlation over ", $axes, ": `y[n, k, o] = Σ x[n, c, stride·o + dilation·t − padding]·w[k, c, t] + bias[k]`, the sum")]
-        /// over the channels c of k's group and the taps t of the window.
+        #[doc = concat!("Computes the convolution (as a cross-correlation) of x over ", $axes, ".")]
         ///
-        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[K, C / groups, taps..]`, the bias `[K]`; y is `[N, K, ", $out, "]` with")]
-        /// `L' = ⌊(L + 2·padding − dilation·(taps − 1) − 1) / stride⌋ + 1`. Half types accumulate in `f32`.
-        /// Padding is zeros like others: a weight of NaN or ∞ makes NaN of them.
+        /// `y[n, k, o] = Σ x[n, c, stride·o + dilation·t − padding]·w[k, c, t] + bias[k]`, summed over the channels c
+        /// of k's group and the taps t of the window.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[K, C / groups, taps..]`,")]
+        #[doc = concat!("the bias `[K]`; y is `[N, K, ", $out, "]` with")]
+        /// `L' = ⌊(L + 2·padding − dilation·(taps − 1) − 1) / stride⌋ + 1`. `f16` and `bf16` accumulate in `f32`.
+        /// Padding zeros are multiplied like other elements: with a weight of NaN or ∞ they give NaN.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded input;
-        /// [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
+        /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded
+        /// input; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
         #[tensor_method]
         pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
             conv(stringify!($conv), $spatial, x, weight, bias, &options)
         }
 
-        #[doc = concat!("The transposed convolution over ", $axes, " (Zeiler et al. 2010), the transpose of the linear map of [`", stringify!($conv), "`]:")]
+        #[doc = concat!("Computes the transposed convolution over ", $axes, " (Zeiler et al. 2010).")]
+        ///
+        #[doc = concat!("It is the transpose of the linear map of [`", stringify!($conv), "`]:")]
         /// `y[n, k, stride·i + dilation·t − padding] = Σ x[n, c, i]·w[c, k, t] + bias[k]`.
         ///
-        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[C, K / groups, taps..]`, the bias `[K]`; an axis of L becomes")]
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[C, K / groups, taps..]`,")]
+        /// the bias `[K]`; an axis of length L becomes
         /// `(L − 1)·stride − 2·padding + dilation·(taps − 1) + output_padding + 1`.
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding` is neither below the stride nor below the")]
-        /// dilation.
+        #[doc = concat!("Those of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding`")]
+        /// is neither below the stride nor below the dilation.
         #[tensor_method]
         pub fn $transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
             conv_transpose(stringify!($transpose), $spatial, x, weight, bias, &options)
@@ -334,7 +348,7 @@ convolutions! {
     conv3d, conv_transpose3d: 3, "three axes", "D, H, W", "D', H', W'";
 }
 
-/// Σ over each window, one by one for all planes: `[.., z, y, x]` as images of one channel, convolved with ones.
+/// Computes Σ over each window, separately for all planes `[.., z, y, x]`, as a convolution of one channel with ones.
 pub(crate) fn window_sums(x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     let shape = x.shape().clone();
     let lead = shape.rank() - 3;

@@ -1,6 +1,6 @@
-//! Images read at given places.
+//! Sampling of images at the points of a grid.
 
-use super::affordable;
+use super::check_lengths;
 use super::resample::cubic_at;
 use crate::array::host_vec;
 use crate::ops;
@@ -10,34 +10,36 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// How [`grid_sample`] finds what lies between elements.
+/// The interpolation of [`grid_sample`] between elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterpolationMode {
-    /// The nearest element; of two the even one.
+    /// The nearest element; in a tie the one with the even index.
     Nearest,
-    /// Between the neighbours along every axis.
+    /// Linear interpolation between the neighbours along every axis.
     Linear,
-    /// Cubics through four neighbours along every axis (Keys 1981, a = −0.75).
+    /// Cubic interpolation of four neighbours along every axis (Keys 1981, a = −0.75).
     Cubic,
 }
 
-/// What [`grid_sample`] finds outside the image.
+/// The values of [`grid_sample`] outside the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PaddingMode {
     /// Zeros.
     Zeros,
     /// The nearest element of the border.
     Border,
-    /// The image, mirrored at its border.
+    /// The image, reflected at its border.
     Reflection,
 }
 
-/// x `[N, C, H, W]` (or `[N, C, D, H, W]`) at places `grid` `[N, H', W', 2]` (`[N, D', H', W', 3]`): the result is
-/// `[N, C, H', W']` (`[N, C, D', H', W']`). A place is (x, y) or (x, y, z), the last spatial axis first, from −1 to 1:
-/// with `align_corners` −1 and 1 are the middles of the first and the last element, otherwise their outer edges.
+/// Samples images at the points of a grid (Jaderberg et al., "Spatial Transformer Networks", 2015).
 ///
-/// Jaderberg et al., "Spatial Transformer Networks" (2015). The gradient with respect to the grid is that of the weights
-/// between elements, and 0 for the nearest. A place that is NaN holds NaN.
+/// x is `[N, C, H, W]` (or `[N, C, D, H, W]`) and the grid `[N, H', W', 2]` (`[N, D', H', W', 3]`); the result is
+/// `[N, C, H', W']` (`[N, C, D', H', W']`). A point is (x, y) or (x, y, z), the last spatial axis first, from −1 to 1.
+/// With `align_corners` −1 and 1 are the centers of the first and the last element, otherwise their outer edges.
+///
+/// The gradient with respect to the grid is that of the interpolation weights, and 0 for the nearest element. A point
+/// that is NaN gives NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -58,32 +60,33 @@ pub fn grid_sample(
         && !x.shape()[1..].contains(&0);
     if !fits {
         let help =
-            "x is [N, C, H, W] and the grid [N, H', W', 2], or both have one axis more and the grid 3 at its end";
+            "x must be [N, C, H, W] and the grid [N, H', W', 2], or x [N, C, D, H, W] and the grid [N, D', H', W', 3]";
         return Err(Error::shapes(op, [x.shape(), grid.shape()], help));
     }
     if x.dtype() != grid.dtype() || !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], "both have one float dtype"));
+        return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], "both need one float dtype"));
     }
     in_single!(op, [x, grid] => grid_sample(x, grid, mode, outside, align_corners));
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let dims = &x.shape()[2..];
     let places = grid.shape()[1..=spatial].iter().product::<usize>();
     let flat = reshape_to(grid, &[n, places, spatial].into())?;
-    let axes: Vec<Axis> = (0..spatial).map(|a| Axis { len: dims[a], outside, align: align_corners }).collect();
-    // Where each place lies along each axis, in elements, as [N, P].
+    let axes: Vec<SampledAxis> =
+        (0..spatial).map(|a| SampledAxis { len: dims[a], outside, align: align_corners }).collect();
+    // The coordinate of each point along each axis, in elements, as [N, P].
     let at: Vec<Tensor> = axes
         .iter()
         .enumerate()
-        .map(|(a, axis)| axis.place(&ops::select(&flat, 2, (spatial - 1 - a) as isize)?))
+        .map(|(a, axis)| axis.to_elements(&ops::select(&flat, 2, (spatial - 1 - a) as isize)?))
         .collect::<Result<_>>()?;
-    // What is seen along each axis: elements, each with its weight.
+    // The elements that are read along each axis, with their weights.
     let seen: Vec<Vec<(Tensor, Option<Tensor>)>> = axes
         .iter()
         .zip(&at)
         .map(|(axis, at)| match mode {
-            InterpolationMode::Nearest => Ok(vec![(ops::round(&axis.bounded(at)?.detach())?, None)]),
+            InterpolationMode::Nearest => Ok(vec![(ops::round(&axis.padded_coordinates(at)?.detach())?, None)]),
             InterpolationMode::Linear => {
-                let at = axis.bounded(at)?;
+                let at = axis.padded_coordinates(at)?;
                 let low = ops::floor(&at.detach())?;
                 let far = ops::sub(&at, &low)?;
                 let near = ops::sub(1.0, &far)?;
@@ -93,12 +96,13 @@ pub fn grid_sample(
                 let low = ops::floor(&at.detach())?;
                 let weights = cubic_at(&ops::sub(at, &low)?)?;
                 let taps = weights.into_iter().enumerate();
-                // Elements outside are replaced one by one.
-                taps.map(|(k, w)| Ok((axis.bounded(&ops::add(&low, k as f64 - 1.0)?)?, Some(w)))).collect()
+                // Each element outside is replaced by one inside.
+                taps.map(|(k, w)| Ok((axis.padded_coordinates(&ops::add(&low, k as f64 - 1.0)?)?, Some(w)))).collect()
             }
         })
         .collect::<Result<_>>()?;
-    // What is found outside: 0, or NaN at a place that is none. By this way the nearest element has the gradient of rounding.
+    // The value outside: 0, or NaN for a point that is NaN. For the nearest element, the grid gets the gradient of
+    // rounding through it.
     let zero = ops::zeros((), x.dtype())?;
     let held = |at: &Tensor| ops::clamp(&ops::round(&ops::unsqueeze(at, 1)?)?, 0.0, 0.0);
     let beyond = match mode {
@@ -138,22 +142,22 @@ pub fn grid_sample(
 }
 
 /// One axis of the image.
-struct Axis {
+struct SampledAxis {
     len: usize,
     outside: PaddingMode,
     align: bool,
 }
 
-impl Axis {
-    /// From −1 .. 1 to elements.
-    fn place(&self, at: &Tensor) -> Result<Tensor> {
+impl SampledAxis {
+    /// Converts coordinates from −1 .. 1 to elements.
+    fn to_elements(&self, at: &Tensor) -> Result<Tensor> {
         let len = self.len as f64;
         let half = if self.align { (len - 1.0) / 2.0 } else { len / 2.0 };
         ops::add(&ops::mul(&ops::add(at, 1.0)?, half)?, if self.align { 0.0 } else { -0.5 })
     }
 
-    /// Brought into the image, if that is asked for.
-    fn bounded(&self, at: &Tensor) -> Result<Tensor> {
+    /// Moves coordinates into the image, unless the padding is zeros.
+    fn padded_coordinates(&self, at: &Tensor) -> Result<Tensor> {
         let last = (self.len - 1) as f64;
         match self.outside {
             PaddingMode::Zeros => Ok(at.clone()),
@@ -174,8 +178,9 @@ impl Axis {
     }
 }
 
-/// Places for [`grid_sample`] from affine maps `theta` `[N, 2, 3]` (`[N, 3, 4]`): the grid of the outputs' places, of
-/// spatial lengths `dims`, mapped by each.
+/// Computes a grid for [`grid_sample`] from affine maps `theta` `[N, 2, 3]` (`[N, 3, 4]`).
+///
+/// Each map is applied to the regular grid with spatial lengths `dims`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::OutOfMemory`].
@@ -192,7 +197,7 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
     if !theta.dtype().is_float() {
         return Err(Error::dtypes(op, [theta.dtype()], "takes floats; use to_dtype()"));
     }
-    affordable(dims)?;
+    check_lengths(dims)?;
     in_single!(op, [theta] => affine_grid(theta, dims, align_corners));
     let place = |i: usize, len: usize| match (align_corners, len) {
         (true, 1) => 0.0,
@@ -203,7 +208,7 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
     let mut base = host_vec(places * (spatial + 1))?;
     for flat in 0..places {
         let mut rest = flat;
-        // The last axis first, and a one for the shift.
+        // The last axis first, and a 1 for the translation.
         for &len in dims.iter().rev() {
             base.push(place(rest % len, len));
             rest /= len;

@@ -1,7 +1,7 @@
-//! Sliding windows over one, two or three spatial axes: convolutions, pools, and what stands behind them.
+//! Operations on windows over one, two or three spatial axes: convolution, pooling, resampling.
 //!
-//! Images are `[N, C, spatial..]`, or `[C, spatial..]` for one alone. The kernels know three spatial axes; fewer are
-//! preceded by axes of length 1 on the way in, and lose them on the way out.
+//! Images are `[N, C, spatial..]`, or `[C, spatial..]` for a single image. The kernels have three spatial axes; for
+//! fewer, axes of length 1 are inserted before the others and removed from the result.
 
 mod adaptive;
 mod conv;
@@ -33,25 +33,25 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape};
 
-/// Beyond this nothing is a length, a stride or a padding; below it sums and products of a few cannot overflow.
+/// The maximal length, stride or padding. Sums and products of a few such numbers do not overflow.
 const MOST: usize = 1 << 31;
 
-/// A number for every spatial axis: one for all, or one each, the first axis first.
+/// A number for every spatial axis: one for all axes, or one for each, starting with the first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spatial(Vec<usize>);
 
 impl Spatial {
-    /// Three numbers: `one` for axes that are not there, then one for each of `count` axes.
-    fn three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
+    /// Returns three numbers: `one` for missing axes, then one for each of `count` axes.
+    fn to_three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
         if let Some(number) = self.0.iter().find(|&&number| number > MOST) {
-            return Err(Error::invalid(op, format!("{what} of {number} is beyond any axis")));
+            return Err(Error::invalid(op, format!("{what} of {number} exceeds the maximum, {MOST}")));
         }
         let mut all = [one; 3];
         match self.0[..] {
             [single] => all[3 - count..].fill(single),
             ref each if each.len() == count => all[3 - count..].copy_from_slice(each),
             ref each => {
-                let reason = format!("{what} has one number, or one for each of {count} spatial axes; got {each:?}");
+                let reason = format!("{what} needs one number, or one for each of {count} spatial axes; got {each:?}");
                 return Err(Error::invalid(op, reason));
             }
         }
@@ -83,18 +83,18 @@ impl From<Vec<usize>> for Spatial {
     }
 }
 
-/// A batch of images with three spatial axes, and how to come back.
-struct Images {
+/// A batch of images with three spatial axes, and the original number of axes.
+struct SpatialImages {
     /// `[N, C, z, y, x]`.
     x: Tensor,
-    /// Whether there was an axis of images.
+    /// Whether x had a batch axis.
     batched: bool,
     spatial: usize,
 }
 
-impl Images {
-    /// `[N, C, spatial..]`, or one image without N.
-    fn new(op: &'static str, x: &Tensor, spatial: usize) -> Result<Images> {
+impl SpatialImages {
+    /// Reshapes `[N, C, spatial..]`, or one image without N.
+    fn new(op: &'static str, x: &Tensor, spatial: usize) -> Result<SpatialImages> {
         let batched = x.rank() == spatial + 2;
         if !batched && x.rank() != spatial + 1 {
             let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
@@ -108,29 +108,29 @@ impl Images {
         };
         let shape = [n, channels].into_iter().chain(std::iter::repeat_n(1, 3 - spatial)).chain(dims);
         let x = ops::reshape_to(x, &shape.collect())?;
-        Ok(Images { x, batched, spatial })
+        Ok(SpatialImages { x, batched, spatial })
     }
 
-    /// The three spatial lengths.
+    /// Returns the three spatial lengths.
     fn dims(&self) -> [usize; 3] {
         [2, 3, 4].map(|a| self.x.shape()[a])
     }
 
-    /// A result `[N, C', z, y, x]` without the axes that were added.
-    fn back(&self, y: &Tensor) -> Result<Tensor> {
+    /// Removes the inserted axes from a result `[N, C', z, y, x]`.
+    fn restore_axes(&self, y: &Tensor) -> Result<Tensor> {
         let lead = y.shape()[..2].iter().skip(usize::from(!self.batched));
         let shape: Shape = lead.chain(&y.shape()[5 - self.spatial..]).copied().collect();
         ops::reshape_to(y, &shape)
     }
 }
 
-/// Strides and dilations are at least 1.
-fn positive(op: &'static str, what: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
-    if numbers.contains(&0) { Err(Error::invalid(op, format!("{what} is at least 1"))) } else { Ok(numbers) }
+/// Returns an error unless all numbers are at least 1.
+fn check_positive(op: &'static str, what: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
+    if numbers.contains(&0) { Err(Error::invalid(op, format!("{what} must be at least 1"))) } else { Ok(numbers) }
 }
 
-/// Refuses spatial lengths of a result that no memory holds, before anything is laid out for each of their places.
-fn affordable(lengths: &[usize]) -> Result<()> {
+/// Returns an error for spatial lengths of a result that exceed any memory, before anything is allocated per element.
+fn check_lengths(lengths: &[usize]) -> Result<()> {
     let places = lengths.iter().fold(1usize, |places, &len| places.saturating_mul(len));
     let fits = places <= 1 << 40 && lengths.iter().all(|&len| len <= MOST);
     if fits { Ok(()) } else { Err(Error::absurd_size()) }

@@ -1,7 +1,7 @@
-//! Pools: the largest, the mean, or the p-norm of every window.
+//! Pooling: the maximum, the mean, or the p-norm of every window.
 
 use super::conv::window_sums;
-use super::{Images, Spatial, affordable, positive};
+use super::{Spatial, SpatialImages, check_lengths, check_positive};
 use crate::array::{Array, host_values};
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::engine;
@@ -13,7 +13,7 @@ use pellucid_ir::kernel::{self, Kernel, Window};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
 
-/// How a pool slides: windows of a size, by default next to each other.
+/// The windows of a pooling operation. By default windows are adjacent.
 ///
 /// ```
 /// use pellucid_tensor::{DType, Tensor, ops::Pool};
@@ -26,65 +26,65 @@ use smallvec::smallvec;
 pub struct Pool {
     /// The size of a window.
     pub size: Spatial,
-    /// From one window to the next; the size, if none is given.
+    /// The distance from one window to the next; the default is the size.
     pub stride: Option<Spatial>,
-    /// How far windows reach out of the input, at most half their size.
+    /// The padding at both ends of each axis, at most half the window.
     pub padding: Spatial,
-    /// From one element of a window to the next.
+    /// The distance from one element of a window to the next.
     pub dilation: Spatial,
-    /// Whether a last window that sticks out counts, if it begins inside.
+    /// Whether a last window that extends beyond the padded input counts, if it starts inside.
     pub ceil: bool,
 }
 
 impl Pool {
-    /// Windows of this size, next to each other.
+    /// Creates windows of this size, next to each other.
     pub fn new(size: impl Into<Spatial>) -> Pool {
         Pool { size: size.into(), stride: None, padding: 0.into(), dilation: 1.into(), ceil: false }
     }
 
-    /// With another stride.
+    /// Sets the stride.
     pub fn stride(self, stride: impl Into<Spatial>) -> Pool {
         Pool { stride: Some(stride.into()), ..self }
     }
 
-    /// With padding.
+    /// Sets the padding.
     pub fn padding(self, padding: impl Into<Spatial>) -> Pool {
         Pool { padding: padding.into(), ..self }
     }
 
-    /// With dilation.
+    /// Sets the dilation.
     pub fn dilation(self, dilation: impl Into<Spatial>) -> Pool {
         Pool { dilation: dilation.into(), ..self }
     }
 
-    /// With a last window that may stick out.
+    /// Allows a last window that extends beyond the padded input.
     pub fn ceil(self) -> Pool {
         Pool { ceil: true, ..self }
     }
 
-    /// The window, and the number of windows along each axis.
+    /// Returns the window, and the number of windows along each axis.
     fn window(&self, op: &'static str, spatial: usize, dims: [usize; 3]) -> Result<(Window, [usize; 3])> {
-        let size = positive(op, "the size", self.size.three(op, "size", spatial, 1)?)?;
-        affordable(&size)?;
-        let stride = self.stride.as_ref().map_or(Ok(size), |s| s.three(op, "stride", spatial, 1))?;
-        let stride = positive(op, "stride", stride)?;
-        let dilation = positive(op, "dilation", self.dilation.three(op, "dilation", spatial, 1)?)?;
-        let before = self.padding.three(op, "padding", spatial, 0)?;
+        let size = check_positive(op, "the size", self.size.to_three(op, "size", spatial, 1)?)?;
+        check_lengths(&size)?;
+        let stride = self.stride.as_ref().map_or(Ok(size), |s| s.to_three(op, "stride", spatial, 1))?;
+        let stride = check_positive(op, "stride", stride)?;
+        let dilation = check_positive(op, "dilation", self.dilation.to_three(op, "dilation", spatial, 1)?)?;
+        let before = self.padding.to_three(op, "padding", spatial, 0)?;
         let window = Window { size, stride, dilation, before };
         let mut outputs = [0; 3];
         for a in 0..3 {
             if 2 * before[a] > window.reach(a) + 1 {
-                let reason = format!("padding {} is more than half of a window of {}", before[a], window.reach(a) + 1);
+                let reason = format!("padding {} exceeds half of a window of {}", before[a], window.reach(a) + 1);
                 return Err(Error::invalid(op, reason));
             }
             let more = if self.ceil { stride[a] - 1 } else { 0 };
-            let room = (dims[a] + 2 * before[a] + more).checked_sub(window.reach(a) + 1);
-            let Some(room) = room.filter(|_| dims[a] > 0) else {
-                let reason = format!("a window of {} does not fit an axis of {}", window.reach(a) + 1, dims[a]);
+            let free = (dims[a] + 2 * before[a] + more).checked_sub(window.reach(a) + 1);
+            let Some(free) = free.filter(|_| dims[a] > 0) else {
+                let reason = format!("a window of {} does not fit an axis of length {}", window.reach(a) + 1, dims[a]);
                 return Err(Error::invalid(op, reason));
             };
-            outputs[a] = room / stride[a] + 1;
-            // The last window begins inside the input, or in the padding before it.
+            outputs[a] = free / stride[a] + 1;
+            // The last window must start inside the input, or in the padding before it.
             if self.ceil && (outputs[a] - 1) * stride[a] >= dims[a] + before[a] {
                 outputs[a] -= 1;
             }
@@ -93,13 +93,13 @@ impl Pool {
     }
 }
 
-/// The largest of every window, and its position in the three spatial axes: there goes the gradient.
-struct MaxPool {
+/// The maximum of every window, and its position in the three spatial axes, to which the gradient goes.
+struct MaxPoolOp {
     window: Window,
     outputs: [usize; 3],
 }
 
-impl Operation for MaxPool {
+impl Operation for MaxPoolOp {
     fn name(&self) -> &'static str {
         "max_pool"
     }
@@ -113,12 +113,12 @@ impl Operation for MaxPool {
         Ok(smallvec![values, positions])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        Ok(smallvec![Some(spread(&grads.get(0)?, &saved.output(1)?, &saved.input_shape(0))?)])
+        Ok(smallvec![Some(scatter_to_positions(&grads.get(0)?, &saved.output(1)?, &saved.input_shape(0))?)])
     }
 }
 
-/// Zeros of `shape`, with every value added at its position in the last three axes.
-fn spread(values: &Tensor, positions: &Tensor, shape: &Shape) -> Result<Tensor> {
+/// Adds every value to zeros of `shape`, at its position in the last three axes.
+fn scatter_to_positions(values: &Tensor, positions: &Tensor, shape: &Shape) -> Result<Tensor> {
     let flat = |t: &Tensor| ops::flatten(t, 2, -1);
     let planes = [shape[0], shape[1], shape[2..].iter().product()];
     let sum = ops::scatter_add_along(&flat(values)?, &flat(positions)?, 2, planes)?;
@@ -126,41 +126,42 @@ fn spread(values: &Tensor, positions: &Tensor, shape: &Shape) -> Result<Tensor> 
 }
 
 fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool) -> Result<(Tensor, Tensor)> {
-    let images = Images::new(op, x, spatial)?;
+    let images = SpatialImages::new(op, x, spatial)?;
     if images.x.shape()[1] == 0 {
-        return Err(Error::shapes(op, [x.shape()], "there is at least one channel"));
+        return Err(Error::shapes(op, [x.shape()], "needs at least one channel"));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
-    let y = apply(MaxPool { window, outputs }, &[&images.x])?;
-    Ok((images.back(&y[0])?, images.back(&y[1])?))
+    let y = apply(MaxPoolOp { window, outputs }, &[&images.x])?;
+    Ok((images.restore_axes(&y[0])?, images.restore_axes(&y[1])?))
 }
 
 fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
-    let (values, places) = (Images::new(op, x, spatial)?, Images::new(op, positions, spatial)?);
+    let (values, places) = (SpatialImages::new(op, x, spatial)?, SpatialImages::new(op, positions, spatial)?);
     if values.x.shape() != places.x.shape() || dims.len() != spatial {
-        let help = "values and positions have one shape, and there is a length for every spatial axis";
+        let help = "values and positions must have the same shape, and there must be one length per spatial axis";
         return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
     }
-    affordable(dims)?;
+    check_lengths(dims)?;
     if !positions.dtype().is_int() {
-        return Err(Error::dtypes(op, [positions.dtype()], "positions have an integer dtype"));
+        return Err(Error::dtypes(op, [positions.dtype()], "positions need an integer dtype"));
     }
     let len = dims.iter().product();
     check::not_negative(op, positions, 2, len)?;
     let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
     shape[5 - spatial..].copy_from_slice(dims);
     let flat = |t: &Tensor| ops::flatten(t, 2, -1);
-    let y = apply_one(MaxUnpool { places: len }, &[&flat(&values.x)?, &flat(&places.x)?])?;
-    values.back(&ops::reshape_to(&y, &shape.into())?)
+    let y = apply_one(MaxUnpoolOp { places: len }, &[&flat(&values.x)?, &flat(&places.x)?])?;
+    values.restore_axes(&ops::reshape_to(&y, &shape.into())?)
 }
 
-/// Planes of zeros with values at their positions. Its gradient is what lies there: of several values for one position each is given
-/// the whole, the field's convention, so that it does not depend on which of them stays.
-struct MaxUnpool {
+/// Planes of zeros with values at their positions. The gradient of a value is that at its position. If several
+/// values share a position, each gets its whole gradient, as in PyTorch; the gradient does not depend on which one is
+/// stored.
+struct MaxUnpoolOp {
     places: usize,
 }
 
-impl Operation for MaxUnpool {
+impl Operation for MaxUnpoolOp {
     fn name(&self) -> &'static str {
         "max_unpool"
     }
@@ -175,38 +176,38 @@ impl Operation for MaxUnpool {
     }
 }
 
-/// By what an average is divided.
+/// The divisor of an average.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum AvgPoolDivisor {
-    /// The size of the window, padding included (but not what sticks out beyond the padding).
+    /// The size of the window including padding (but not the part beyond the padding).
     #[default]
     Window,
-    /// The number of elements of the window that lie inside.
+    /// The number of elements of the window that are inside the input.
     Inside,
-    /// This number.
+    /// The given number.
     Number(f64),
 }
 
 fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: AvgPoolDivisor) -> Result<Tensor> {
-    let images = Images::new(op, x, spatial)?;
-    if pool.dilation.three(op, "dilation", spatial, 1)? != [1; 3] {
-        return Err(Error::invalid(op, "an average has no dilation"));
+    let images = SpatialImages::new(op, x, spatial)?;
+    if pool.dilation.to_three(op, "dilation", spatial, 1)? != [1; 3] {
+        return Err(Error::invalid(op, "average pooling does not support dilation"));
     }
     if let AvgPoolDivisor::Number(number) = divisor
         && (number == 0.0 || !number.is_finite())
     {
-        return Err(Error::invalid(op, format!("the divisor is finite and not 0, got {number}")));
+        return Err(Error::invalid(op, format!("the divisor must be finite and nonzero, got {number}")));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     in_single!(op, [x] => avg_pool(op, spatial, x, pool, divisor));
-    images.back(&window_means(&images.x, window, outputs, divisor)?)
+    images.restore_axes(&window_means(&images.x, window, outputs, divisor)?)
 }
 
-/// The sums of windows, divided by what the divisor says.
+/// Computes the sums of windows over the divisor.
 fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: AvgPoolDivisor) -> Result<Tensor> {
     let dims: [usize; 3] = std::array::from_fn(|a| x.shape()[x.rank() - 3 + a]);
     let sums = window_sums(x, window, outputs)?;
-    // How many elements a window has along an axis.
+    // The number of elements of window o along axis a.
     let count = |a: usize, o: usize| {
         let (start, before) = (window.stride[a] * o, window.before[a]);
         let end = (start + window.size[a]).min(dims[a] + 2 * before);
@@ -233,14 +234,14 @@ fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: AvgPoo
 }
 
 fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) -> Result<Tensor> {
-    let images = Images::new(op, x, spatial)?;
+    let images = SpatialImages::new(op, x, spatial)?;
     if p == 0.0 || p.is_nan() {
-        return Err(Error::invalid(op, format!("p is a number other than 0, got {p}")));
+        return Err(Error::invalid(op, format!("p must be a nonzero number, got {p}")));
     }
-    let plain = pool.padding.three(op, "padding", spatial, 0)? == [0; 3]
-        && pool.dilation.three(op, "dilation", spatial, 1)? == [1; 3];
+    let plain = pool.padding.to_three(op, "padding", spatial, 0)? == [0; 3]
+        && pool.dilation.to_three(op, "dilation", spatial, 1)? == [1; 3];
     if !plain {
-        return Err(Error::invalid(op, "a norm has neither padding nor dilation"));
+        return Err(Error::invalid(op, "p-norm pooling supports neither padding nor dilation"));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     in_single!(op, [x] => lp_pool(op, spatial, x, p, pool));
@@ -251,26 +252,30 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) ->
     } else {
         window_sums(&powers, window, outputs)?
     };
-    images.back(&ops::pow(&sums, 1.0 / p)?)
+    images.restore_axes(&ops::pow(&sums, 1.0 / p)?)
 }
 
 macro_rules! pools {
     ($($max:ident, $unpool:ident, $avg:ident, $lp:ident: $spatial:literal, $size:literal;)*) => {$(
-        /// The largest element of every window, and its `i64` position in the spatial axes of x (row-major); NaN is the largest,
-        /// and of equals the first is taken: there goes the gradient.
+        /// Computes the maximum of every window, and its `i64` position in the spatial axes of x (row-major).
         ///
-        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; an axis of L becomes")]
-        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`Pool::ceil`]. Padding is never taken.
+        /// NaN is the largest value, and of equal ones the first counts. The gradient goes to the position. Padding is
+        /// never selected.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; an axis of length L becomes")]
+        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`Pool::ceil`].
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], for no channel too; [`Error::InvalidArgument`] for an impossible window.
+        /// [`Error::ShapeMismatch`], also for x without channels; [`Error::InvalidArgument`] for an impossible window.
         #[tensor_method]
         pub fn $max(x: &Tensor, pool: Pool) -> Result<(Tensor, Tensor)> {
             max_pool(stringify!($max), $spatial, x, &pool)
         }
 
-        #[doc = concat!("Zeros with every element of x put at its position, as [`", stringify!($max), "`] gives them; `dims` are the spatial lengths")]
-        /// of the result. Of several for one place the last stays, but each has the gradient of that place.
+        #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in zeros.")]
+        ///
+        /// `dims` are the spatial lengths of the result. Of elements with equal positions the last is stored, but each
+        /// has the gradient at this position.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`]; [`Error::OutOfMemory`].
@@ -279,22 +284,28 @@ macro_rules! pools {
             max_unpool(stringify!($unpool), $spatial, x, positions, dims)
         }
 
-        #[doc = concat!("The mean of every window; x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, and lengths are those of [`", stringify!($max), "`].")]
-        /// Padding counts as zeros; `divisor` says by what is divided. Integers give `f32`.
+        /// Computes the mean of every window. Padding counts as zeros. Integers give `f32`.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; the result has the shape of")]
+        #[doc = concat!("[`", stringify!($max), "`].")]
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for a dilation or a divisor of 0.")]
+        #[doc = concat!("Those of [`", stringify!($max), "`];")]
+        /// [`Error::InvalidArgument`] for a dilation or a divisor of 0.
         #[tensor_method]
         pub fn $avg(x: &Tensor, pool: Pool, divisor: AvgPoolDivisor) -> Result<Tensor> {
             avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
         }
 
-        /// (Σ xᵖ)^(1/p) over every window (NaN for a root of a negative sum), of integers and truth values in `f32`; lengths are those of
-        #[doc = concat!("[`", stringify!($max), "`]. A window that sticks out (with [`Pool::ceil`]) counts as if")]
-        /// the rest of it had the mean of what is inside, as PyTorch has it.
+        /// Computes (Σ xᵖ)^(1/p) over every window; NaN for a root of a negative sum.
+        ///
+        #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
+        /// Integers and booleans give `f32`. The part of a window beyond the input (with [`Pool::ceil`]) counts as if
+        /// it had the mean of the part inside, as in PyTorch.
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($max), "`]; [`Error::InvalidArgument`] for padding, dilation, or p = 0.")]
+        #[doc = concat!("Those of [`", stringify!($max), "`];")]
+        /// [`Error::InvalidArgument`] for padding, dilation, or p = 0.
         #[tensor_method]
         pub fn $lp(x: &Tensor, p: f64, pool: Pool) -> Result<Tensor> {
             lp_pool(stringify!($lp), $spatial, x, p, &pool)

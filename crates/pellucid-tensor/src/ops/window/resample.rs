@@ -1,10 +1,10 @@
-//! Other numbers of elements along spatial axes: interpolation, axis by axis.
+//! Resampling of spatial axes: interpolation, axis by axis.
 //!
-//! Every way is a linear map of one axis after the other, of which each output sees a few inputs: neighbours by
-//! their weights.
+//! Every mode is a linear map along one axis after the other. Each output is a weighted sum of a few neighbouring
+//! inputs.
 
-use super::adaptive::averaged;
-use super::affordable;
+use super::adaptive::adaptive_means;
+use super::check_lengths;
 use crate::array::host_vec;
 use crate::ops;
 use crate::ops::precision::in_single;
@@ -12,36 +12,36 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// What each output along an axis sees: the same number of elements with their weights.
-pub(super) struct Taps {
+/// The elements and weights that each output along an axis sums; their number is the same for all outputs.
+pub(super) struct ResampleTaps {
     each: usize,
     elements: Vec<i64>,
     weights: Vec<f64>,
 }
 
-impl Taps {
-    /// For this many outputs, each of which sees at most `each` elements.
-    pub(super) fn new(each: usize, outputs: usize) -> Result<Taps> {
+impl ResampleTaps {
+    /// Creates an empty list for `outputs` outputs, each of which reads at most `each` elements.
+    pub(super) fn new(each: usize, outputs: usize) -> Result<ResampleTaps> {
         let count = each.saturating_mul(outputs);
-        Ok(Taps { each, elements: host_vec(count)?, weights: host_vec(count)? })
+        Ok(ResampleTaps { each, elements: host_vec(count)?, weights: host_vec(count)? })
     }
 
-    /// One more output, that sees these.
+    /// Adds an output that reads these elements.
     pub(super) fn push(&mut self, seen: impl IntoIterator<Item = (usize, f64)>) {
         let start = self.elements.len();
         for (element, weight) in seen {
             self.elements.push(element as i64);
             self.weights.push(weight);
         }
-        // What is missing is seen with weight 0; the last element does, so that nothing else is read.
+        // Missing elements get weight 0, and repeat the last index so that no other element is read.
         let last = self.elements[start..].last().copied().unwrap_or(0);
         self.elements.resize(start + self.each, last);
         self.weights.resize(start + self.each, 0.0);
     }
 }
 
-/// y_o = Σ weights·x along an axis.
-pub(super) fn resampled(x: &Tensor, axis: usize, taps: &Taps) -> Result<Tensor> {
+/// Computes y_o = Σ weights·x along an axis.
+pub(super) fn apply_taps(x: &Tensor, axis: usize, taps: &ResampleTaps) -> Result<Tensor> {
     let (outputs, each) = (taps.elements.len() / taps.each, taps.each);
     let elements = ops::from_host(&taps.elements[..], [outputs, each])?;
     if each == 1 && taps.weights.iter().all(|&w| w == 1.0) {
@@ -51,7 +51,7 @@ pub(super) fn resampled(x: &Tensor, axis: usize, taps: &Taps) -> Result<Tensor> 
     let shape: Shape = [outputs, each].into_iter().chain(std::iter::repeat_n(1, x.rank() - axis - 1)).collect();
     let weights = ops::to_dtype(&ops::from_host(&taps.weights[..], [outputs, each])?, x.dtype())?;
     let weights = ops::reshape_to(&weights, &shape)?;
-    // A weight of 0 is no product: NaN and ∞ stay with the outputs that see them.
+    // Products with weight 0 are replaced by 0, so that NaN and ∞ reach only outputs that use them.
     let parts = match taps.weights.contains(&0.0) {
         false => ops::mul(&seen, &weights)?,
         true => ops::where_(&ops::eq(&weights, 0.0)?, 0.0, &ops::mul(&seen, &weights)?)?,
@@ -59,44 +59,44 @@ pub(super) fn resampled(x: &Tensor, axis: usize, taps: &Taps) -> Result<Tensor> 
     ops::sum(&parts, axis as isize + 1)
 }
 
-/// Where [`interpolate`] ends.
+/// The size of the result of [`interpolate`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum Resize {
-    /// At these lengths, one a spatial axis.
+    /// Lengths, one per spatial axis.
     To(Vec<usize>),
-    /// At ⌊length·factor⌋, a factor a spatial axis; coordinates are divided by exactly that factor.
+    /// Factors, one per spatial axis: lengths are ⌊length·factor⌋, and coordinates are divided by exactly this factor.
     By(Vec<f64>),
 }
 
-/// How [`interpolate`] finds the elements between elements.
+/// The interpolation mode of [`interpolate`].
 ///
-/// Where `align_corners` is set, the first and the last element stay where they are; otherwise the edges of the image
-/// do, elements being little squares.
+/// With `align_corners` the centers of the first and the last element are fixed; otherwise the edges of the image, with
+/// elements as unit squares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resample {
-    /// The element at ⌊o·scale⌋ (in `f32`, as PyTorch and OpenCV have it).
+    /// The element at ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
     Nearest,
-    /// The element whose middle is nearest.
+    /// The element with the nearest center.
     NearestExact,
-    /// Between the two neighbours along each axis: linear, bilinear, trilinear.
+    /// Linear interpolation of the two neighbours along each axis: linear, bilinear, trilinear.
     Linear {
-        /// Whether the corners stay.
+        /// Whether the centers of the corner elements are fixed.
         align_corners: bool,
     },
-    /// A cubic through four neighbours (Keys 1981, with a = −0.75).
+    /// Cubic interpolation of four neighbours along each axis (Keys 1981, with a = −0.75).
     Cubic {
-        /// Whether the corners stay.
+        /// Whether the centers of the corner elements are fixed.
         align_corners: bool,
     },
-    /// The mean over the area of an output, as the adaptive pools have it.
+    /// The mean over the area of an output, as in adaptive average pooling.
     Area,
 }
 
-/// Images with other lengths, axis by axis; x is `[N, C, spatial..]` with one, two or three spatial axes.
+/// Resizes images x `[N, C, spatial..]`, with one to three spatial axes, by interpolation axis by axis.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers (but for the nearest element);
-/// [`Error::InvalidArgument`] if there is not one length or factor a spatial axis, or nothing would be left;
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers (except with nearest elements);
+/// [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting length is 0;
 /// [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
@@ -113,7 +113,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
         in_single!(op, [x] => interpolate(x, size, mode));
     }
     let dims = &x.shape()[2..];
-    // Lengths, and how far it is in x from one output to the next.
+    // Lengths, and the distance in x from one output to the next.
     let axes: Vec<(usize, f64)> = match &size {
         Resize::To(to) if to.len() == spatial => {
             to.iter().zip(dims).map(|(&to, &len)| (to, len as f64 / to as f64)).collect()
@@ -124,7 +124,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
         other => {
             return Err(Error::invalid(
                 op,
-                format!("takes one number for each of {spatial} spatial axes, got {other:?}"),
+                format!("needs one number for each of {spatial} spatial axes, got {other:?}"),
             ));
         }
     };
@@ -134,39 +134,39 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
             Resize::To(to) => format!("lengths {to:?}"),
         };
         let reason = format!(
-            "makes no image of shape {} of {given}: factors are finite and positive, and every new length is at least 1",
+            "cannot resize {} by {given}: factors must be finite and positive, and every new length at least 1",
             x.shape()
         );
         return Err(Error::invalid(op, reason));
     }
-    affordable(&axes.iter().map(|axis| axis.0).collect::<Vec<_>>())?;
+    check_lengths(&axes.iter().map(|axis| axis.0).collect::<Vec<_>>())?;
     let mut y = x.clone();
     for (k, &(to, scale)) in axes.iter().enumerate() {
-        y = along(&y, k + 2, to, scale, mode)?;
+        y = resample_axis(&y, k + 2, to, scale, mode)?;
     }
     Ok(y)
 }
 
-fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample) -> Result<Tensor> {
+fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample) -> Result<Tensor> {
     let len = x.shape()[axis];
     let last = len - 1;
     let clamped = |i: isize| i.clamp(0, last as isize) as usize;
-    // Where output o lies among the elements.
+    // The coordinate of output o in elements of x.
     let place = |o: usize, align: bool| match align {
         true if to > 1 => o as f64 * last as f64 / (to - 1) as f64,
         true => 0.0,
         false => (o as f64 + 0.5) * scale - 0.5,
     };
     let taps = match mode {
-        Resample::Area => return averaged(x, axis, to),
+        Resample::Area => return adaptive_means(x, axis, to),
         Resample::Nearest | Resample::NearestExact => {
             let shift = if mode == Resample::Nearest { 0.0 } else { 0.5 };
-            let mut taps = Taps::new(1, to)?;
+            let mut taps = ResampleTaps::new(1, to)?;
             (0..to).for_each(|o| taps.push([(clamped(((o as f32 + shift) * scale as f32) as isize), 1.0)]));
             taps
         }
         Resample::Linear { align_corners } => {
-            let mut taps = Taps::new(2, to)?;
+            let mut taps = ResampleTaps::new(2, to)?;
             for o in 0..to {
                 let at = place(o, align_corners).max(0.0);
                 let low = clamped(at.floor() as isize);
@@ -176,7 +176,7 @@ fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample) -> Resu
             taps
         }
         Resample::Cubic { align_corners } => {
-            let mut taps = Taps::new(4, to)?;
+            let mut taps = ResampleTaps::new(4, to)?;
             for o in 0..to {
                 let at = place(o, align_corners);
                 let low = at.floor();
@@ -186,20 +186,20 @@ fn along(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample) -> Resu
             taps
         }
     };
-    resampled(x, axis, &taps)
+    apply_taps(x, axis, &taps)
 }
 
-/// a in Keys's cubic.
+/// The parameter a of Keys's cubic.
 const A: f64 = -0.75;
 
-/// The weights of the elements at −1, 0, 1, 2 for a place t in 0..1 (Keys, "Cubic convolution interpolation", 1981).
+/// Returns the weights of the elements at −1, 0, 1, 2 for t in 0..1 (Keys, "Cubic convolution interpolation", 1981).
 fn cubic(t: f64) -> [f64; 4] {
     let near = |d: f64| ((A + 2.0) * d - (A + 3.0)) * d * d + 1.0;
     let far = |d: f64| ((A * d - 5.0 * A) * d + 8.0 * A) * d - 4.0 * A;
     [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
 }
 
-/// The same weights for a tensor of places.
+/// Returns the weights of [`cubic`] for a tensor of coordinates.
 pub(super) fn cubic_at(t: &Tensor) -> Result<Vec<Tensor>> {
     let horner = |d: &Tensor, c: [f64; 4]| {
         c[1..].iter().try_fold(ops::full_like(d, c[0])?, |sum, &c| ops::add(&ops::mul(&sum, d)?, c))

@@ -64,10 +64,10 @@ fn messages_name_the_operation_the_shapes_and_the_remedy() {
     assert!(text.contains("item") && text.contains("[3]"), "{text}");
     // The weight is shown with the shape that the caller gave it.
     let text = panic_of(|| a.linear(&Tensor::zeros([5, 4], DType::F32), None));
-    assert!(text.contains("linear") && text.contains("[5, 4]") && text.contains("has 3 numbers"), "{text}");
+    assert!(text.contains("linear") && text.contains("[5, 4]") && text.contains("has length 3"), "{text}");
     let (image, weight) = (Tensor::zeros([1, 3, 4, 4], DType::F32), Tensor::zeros([2, 4, 1, 1], DType::F32));
     let text = panic_of(|| image.conv2d(&weight, None, ops::Conv::default()));
-    assert!(text.contains("conv2d") && text.contains("has 3 channels") && text.contains("takes 4"), "{text}");
+    assert!(text.contains("conv2d") && text.contains("has 3 channels") && text.contains("needs 4"), "{text}");
 }
 
 #[test]

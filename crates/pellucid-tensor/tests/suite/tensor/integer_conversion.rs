@@ -36,7 +36,7 @@ fn reads_of_fractions_as_integers_are_errors() {
 #[test]
 fn writes_of_fractions_into_integers_are_errors() {
     let x = Tensor::from([1i64, 2, 3]);
-    refused(x.try_set(0, 2.7), "set", "2.7 is not a value of the tensor's dtype i64");
+    refused(x.try_set(0, 2.7), "set", "2.7 cannot be stored in the tensor's dtype i64");
     refused(x.try_set(x.gt(1), f64::NAN), "set", "NaN");
     refused(Tensor::zeros([2], DType::U8).try_set(.., 300), "set", "300");
     refused(Tensor::zeros([2], DType::U8).try_set(.., -1), "set", "-1");
@@ -61,10 +61,10 @@ fn errors_of_loss_targets_name_the_expected_kind() {
     let options = ops::CrossEntropy::default;
     let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), options()).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }));
-    assert!(error.to_string().contains("class numbers are integers") && error.to_string().contains("I64"), "{error}");
+    assert!(error.to_string().contains("class indices are integers") && error.to_string().contains("I64"), "{error}");
     let ignoring = ops::CrossEntropy { ignore_index: Some(-100), ..options() };
     let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), ignoring).unwrap_err();
-    assert!(error.to_string().contains("class numbers are integers"), "{error}");
+    assert!(error.to_string().contains("class indices are integers"), "{error}");
     let classes = Tensor::from([0i64, -100]);
     for error in [
         ops::cross_entropy(&logits, &classes, options()).unwrap_err(),
