@@ -6,7 +6,7 @@
 //! tanh and sigmoid read their output, and x² its input.
 
 use super::builder::Builder;
-use super::definition::{Formula, Inner};
+use super::definition::{Formula, FormulaData};
 use super::gradient::{Gradient, Outcome, Read, Wanted};
 use super::graph::{Id, Input, Kind, Node, Output};
 use std::collections::{BTreeSet, HashSet};
@@ -20,7 +20,7 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
     let inner = &*f.inner;
     let (n, m) = (inner.inputs.len(), inner.outputs.len());
     // Outputs that the gradient mentions, as (node, input that stands for the saved output).
-    let reached = Walk::new(b, roots, &[]).nodes;
+    let reached = ReachableNodes::new(b, roots, &[]).nodes;
     let mentioned = inner.outputs.iter().enumerate().filter_map(|(j, output)| {
         let node = forward[output.node.index()];
         let is_saved_as_it_is = b.graph.fact(node).per_row == output.per_row || !inner.is_row;
@@ -33,9 +33,9 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
         let chosen = tried.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, &c)| c);
         chosen.chain(always.iter().copied()).collect::<Vec<_>>()
     });
-    let saved = choices.min_by_key(|saved| Walk::new(b, roots, saved).cost(b)).unwrap_or_default();
+    let saved = choices.min_by_key(|saved| ReachableNodes::new(b, roots, saved).cost(b)).unwrap_or_default();
 
-    let reads: Vec<usize> = Walk::new(b, roots, &saved).reads.into_iter().collect();
+    let reads: Vec<usize> = ReachableNodes::new(b, roots, &saved).reads.into_iter().collect();
     let number = |input: usize| Node::Input(reads.iter().position(|&r| r == input).expect("it is read") as u8);
     let (graph, places) = b.graph.extract(roots, |id| match b.graph.node(id) {
         Node::Input(i) => Some(number(i as usize)),
@@ -70,13 +70,13 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
 }
 
 /// What is reached from the roots when the nodes in `saved` are read instead of computed.
-struct Walk {
+struct ReachableNodes {
     nodes: HashSet<Id>,
     reads: BTreeSet<usize>,
 }
 
-impl Walk {
-    fn new(b: &Builder, roots: &[Id], saved: &[(Id, usize)]) -> Walk {
+impl ReachableNodes {
+    fn new(b: &Builder, roots: &[Id], saved: &[(Id, usize)]) -> ReachableNodes {
         let (mut nodes, mut reads) = (HashSet::new(), BTreeSet::new());
         let mut stack = roots.to_vec();
         while let Some(id) = stack.pop() {
@@ -89,7 +89,7 @@ impl Walk {
                 }
             }
         }
-        Walk { nodes, reads }
+        ReachableNodes { nodes, reads }
     }
 
     /// (expensive primitives, bytes read, in units in which a value a row is next to nothing,
@@ -107,7 +107,7 @@ impl Walk {
 }
 
 /// Names for inputs, outputs and incoming gradients, all different.
-fn names(inner: &Inner) -> Vec<String> {
+fn names(inner: &FormulaData) -> Vec<String> {
     let mut names = inner.input_names.clone();
     let m = inner.outputs.len();
     for letter in ["y", "g"] {
