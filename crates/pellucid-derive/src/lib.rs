@@ -33,8 +33,8 @@ pub fn operation(_arguments: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// Attributes of the type:
 /// - `#[module(crate = path)]` replaces the path `::pellucid::nn`, if the crate `pellucid` has another name.
-/// - `#[module(no_capture = "why")]` declares that steps with this module cannot be captured: `supports_capture` of every
-///   model that contains it returns the reason.
+/// - `#[module(no_capture = "why")]` declares that steps with this module cannot be captured: `supports_capture` of
+///   every model that contains it returns the reason.
 /// - `#[module(class = name)]`, an expression of type `&'static str`, replaces the name of the class.
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(item: TokenStream) -> TokenStream {

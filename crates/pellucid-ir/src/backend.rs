@@ -274,6 +274,7 @@ pub trait Backend: Send + Sync + 'static {
 
 /// A plan that its backend has compiled.
 pub trait Prepared: Send + Sync {
-    /// Runs every kernel of the plan in order. `slots[i]` is the storage of slot `i`; the caller holds the borrow words.
+    /// Runs every kernel of the plan in order. `slots[i]` is the storage of slot `i`; the caller holds the borrow
+    /// words.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<()>;
 }

@@ -1,8 +1,8 @@
 //! The borrow protocol of storages: many readers or one writer while a kernel runs, and a count of the writes.
 //!
-//! A kernel holds the [`BorrowWord`]s of all its operands through a [`BorrowGuard`], which acquires all of them or none: two
-//! threads that want the same storages in different orders cannot block each other. A write is counted before its word
-//! is released, so that a reader that follows sees the [`Version`] that belongs to the contents.
+//! A kernel holds the [`BorrowWord`]s of all its operands through a [`BorrowGuard`], which acquires all of them or
+//! none: two threads that want the same storages in different orders cannot block each other. A write is counted before
+//! its word is released, so that a reader that follows sees the [`Version`] that belongs to the contents.
 //!
 //! The protocol takes its atomics as a type parameter: the tests run it with those of a model checker, which explores
 //! every interleaving of a few threads.
@@ -226,8 +226,8 @@ fn release<V: Borrowed>(inputs: &[V], outputs: &[V], count: usize) {
     }
 }
 
-/// A guard that holds the borrow words of a kernel's operands until it is dropped: as a reader of inputs and as the only
-/// writer of outputs. A storage that is both an input and an output is held once.
+/// A guard that holds the borrow words of a kernel's operands until it is dropped: as a reader of inputs and as the
+/// only writer of outputs. A storage that is both an input and an output is held once.
 pub struct BorrowGuard<'v, V: Borrowed> {
     inputs: &'v [V],
     outputs: &'v [V],
@@ -271,8 +271,8 @@ impl<V: Borrowed> Drop for BorrowGuard<'_, V> {
     }
 }
 
-/// A guard that holds the borrow words of several sets of operands until it is dropped. The first operands of each set, the
-/// targets, are overwritten.
+/// A guard that holds the borrow words of several sets of operands until it is dropped. The first operands of each set,
+/// the targets, are overwritten.
 pub struct BatchBorrowGuard<'v, V: Borrowed> {
     operands: &'v [V],
     set: usize,
@@ -283,8 +283,8 @@ pub struct BatchBorrowGuard<'v, V: Borrowed> {
 impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
     /// Acquires the words of all sets of `set` operands, the first `targets` of each as the only writer.
     ///
-    /// Returns `None`, and holds no word, if another thread holds one in conflict, or if a target shares its storage with
-    /// another operand.
+    /// Returns `None`, and holds no word, if another thread holds one in conflict, or if a target shares its storage
+    /// with another operand.
     pub fn try_acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
         let mut guard = BatchBorrowGuard { operands, set, targets, acquired: 0 };
         for (k, operand) in operands.iter().enumerate() {

@@ -11,11 +11,11 @@ pub enum Pivot {
     Two(usize),
 }
 
-/// Replaces a symmetric matrix by L and D. Returns the pivots, and the position, counted from 1, of the first zero block of
-/// D, or 0.
+/// Replaces a symmetric matrix by L and D. Returns the pivots, and the position, counted from 1, of the first zero
+/// block of D, or 0.
 ///
-/// Only the lower triangle is read; the upper one is set to zero. L is stored below the blocks of D; its diagonal blocks
-/// are identities. The pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.
+/// Only the lower triangle is read; the upper one is set to zero. L is stored below the blocks of D; its diagonal
+/// blocks are identities. The pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.
 pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
     let n = a.rows();
     if !a.is_finite_below() {
@@ -109,7 +109,8 @@ fn eliminate_two(a: &mut Matrix, k: usize) {
     }
 }
 
-/// Replaces B by X with A·X = B, from the factors and pivots of [`ldl`]. With a zero block in D, X has infinities or NaN.
+/// Replaces B by X with A·X = B, from the factors and pivots of [`ldl`]. With a zero block in D, X has infinities or
+/// NaN.
 pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
     let n = a.rows();
     let mut k = 0;

@@ -1,8 +1,8 @@
 //! Single-threaded factorisations of one matrix in `f64`, which the CPU backend runs for every matrix of a batch.
 //!
 //! The fast algorithms are those of `faer`. Algorithms that `faer` does not have in the required form are implemented
-//! here: LU of singular matrices ([`lu`]), L·D·Lᵀ as LAPACK's `sytf2` ([`ldl`]), QR as LAPACK's `geqrf` ([`qr`]), and the
-//! exponential ([`exp`]). If an element that is read is NaN or infinite, all factors are NaN.
+//! here: LU of singular matrices ([`lu`]), L·D·Lᵀ as LAPACK's `sytf2` ([`ldl`]), QR as LAPACK's `geqrf` ([`qr`]), and
+//! the exponential ([`exp`]). If an element that is read is NaN or infinite, all factors are NaN.
 #![forbid(unsafe_code)]
 
 mod cholesky;

@@ -58,7 +58,8 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// The number of attempts of a kernel to acquire its words. Without a bound there would be infinitely many interleavings.
+/// The number of attempts of a kernel to acquire its words. Without a bound there would be infinitely many
+/// interleavings.
 const ATTEMPTS: usize = 2;
 
 /// Runs a kernel with all its words held; returns whether it ran.

@@ -137,7 +137,8 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
 }
 
 /// Returns the nodes in the order of their computation: the operands of the first row reductions, those reductions, the
-/// remaining operands of the next ones, and so on; the outputs come last. This minimises the number of passes over a row.
+/// remaining operands of the next ones, and so on; the outputs come last. This minimises the number of passes over a
+/// row.
 fn schedule(formula: &Formula) -> Vec<Id> {
     let graph = &formula.inner.graph;
     let mut level = vec![0; graph.len()];

@@ -174,8 +174,8 @@ impl Formula {
         self.changed(|inner| (inner.input_names, inner.param_names) = (input_names, param_names))
     }
 
-    /// Returns the formula with a declared derivative for one input, which replaces the symbolic one. `body` writes it in
-    /// terms of inputs, parameters, outputs and incoming gradients.
+    /// Returns the formula with a declared derivative for one input, which replaces the symbolic one. `body` writes it
+    /// in terms of inputs, parameters, outputs and incoming gradients.
     ///
     /// # Panics
     /// If the input is not a number, or an expression of the derivative is invalid.
@@ -301,8 +301,8 @@ impl Formula {
         &self.inner.graph
     }
 
-    /// Returns true if the formula reduces over rows, uses positions within a row, or has per-row values. It then runs as
-    /// a row kernel.
+    /// Returns true if the formula reduces over rows, uses positions within a row, or has per-row values. It then runs
+    /// as a row kernel.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.inner.is_row
@@ -323,7 +323,8 @@ impl Formula {
     /// The maximal total of inputs, outputs and incoming gradients of a formula that can be differentiated.
     pub const MOST_DIFFERENTIABLE: usize = MOST;
 
-    /// Returns true if `other` is a handle of the same formula; equal formulas that were built separately are different.
+    /// Returns true if `other` is a handle of the same formula; equal formulas that were built separately are
+    /// different.
     pub fn same(&self, other: &Formula) -> bool {
         std::ptr::eq(&*self.inner, &*other.inner)
     }

@@ -156,7 +156,8 @@ fn constant(e: Expr) -> Option<f64> {
 }
 
 impl Formula {
-    /// Derives the gradient with respect to the requested inputs. Incoming gradients that are not in `present` are zero.
+    /// Derives the gradient with respect to the requested inputs. Incoming gradients that are not in `present` are
+    /// zero.
     #[track_caller]
     pub(super) fn differentiate(&self, wanted: Wanted, present: u64) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());

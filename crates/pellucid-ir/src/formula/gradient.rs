@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 /// input 0. 0 means *not wanted*, k means *added into output k − 1*.
 ///
 /// `0x21` requests separate gradients of two inputs, `0x11` their sum: a tensor that is passed as both inputs gets one
-/// fused gradient. Only the first 16 inputs can be requested together, in at most 15 outputs. A later input is requested
-/// alone ([`Wanted::only`]), by its index below the bits `ALONE`.
+/// fused gradient. Only the first 16 inputs can be requested together, in at most 15 outputs. A later input is
+/// requested alone ([`Wanted::only`]), by its index below the bits `ALONE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Wanted(pub u64);
 
@@ -85,8 +85,8 @@ pub enum Read {
 /// The gradient of a formula: again a formula, so it has gradients itself.
 #[derive(Clone)]
 pub struct Gradient {
-    /// The gradient as a formula. `reads` gives its inputs; its outputs are the requested gradients, in order. Parameters
-    /// keep their indices.
+    /// The gradient as a formula. `reads` gives its inputs; its outputs are the requested gradients, in order.
+    /// Parameters keep their indices.
     pub formula: Formula,
     /// The source of every input of `formula`: the needed inputs, then outputs, then incoming gradients, ascending.
     pub reads: Vec<Read>,
@@ -159,9 +159,9 @@ impl Formula {
         self.inner.gradients.insert(key, gradient)
     }
 
-    /// Returns the formula with some outputs added to accumulators. For every bit k of `outputs` there is one more input
-    /// s, in order, and output k is s + yₖ. The addition is rounded separately, so the result has the bits of a separate
-    /// addition if the compute type is the storage type.
+    /// Returns the formula with some outputs added to accumulators. For every bit k of `outputs` there is one more
+    /// input s, in order, and output k is s + yₖ. The addition is rounded separately, so the result has the bits of a
+    /// separate addition if the compute type is the storage type.
     ///
     /// ```
     /// use pellucid_ir::formula;

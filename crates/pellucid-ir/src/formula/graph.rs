@@ -318,10 +318,11 @@ impl Graph {
         Id::new(self.nodes.len() - 1)
     }
 
-    /// Returns the part of the graph that `roots` depend on, and the new positions of the roots. Nodes are renumbered so
-    /// that every value directly precedes its first use.
+    /// Returns the part of the graph that `roots` depend on, and the new positions of the roots. Nodes are renumbered
+    /// so that every value directly precedes its first use.
     ///
-    /// A node for which `leaf` returns a replacement is replaced, and its operands are dropped if nothing else needs them.
+    /// A node for which `leaf` returns a replacement is replaced, and its operands are dropped if nothing else needs
+    /// them.
     pub(super) fn extract(&self, roots: &[Id], leaf: impl Fn(Id) -> Option<Node>) -> (Graph, Vec<Id>) {
         let mut graph = Graph::default();
         let mut place: Vec<Option<Id>> = vec![None; self.len()];

@@ -16,9 +16,9 @@
 ///
 /// Inputs are numbers by default; other kinds are `c: mask`, `t: index`, `m: per_row` and
 /// `t: per_row index`. Run-time parameters follow a semicolon: `elu(x; alpha) = ..`. The body is an
-/// expression or a block; a tuple of expressions gives several outputs. A `d` line declares a derivative in terms of the
-/// inputs and parameters, the output `y` (`y0`, `y1`, .. of several), which is then saved, and its incoming gradient `g`
-/// (`g0`, `g1`, ..). These names are constants there, so a `let` in a `d` line must not reuse one.
+/// expression or a block; a tuple of expressions gives several outputs. A `d` line declares a derivative in terms of
+/// the inputs and parameters, the output `y` (`y0`, `y1`, .. of several), which is then saved, and its incoming
+/// gradient `g` (`g0`, `g1`, ..). These names are constants there, so a `let` in a `d` line must not reuse one.
 ///
 /// **Anonymous**, built once per place in the source; the result is a `&'static Formula`. An optional name is used for
 /// printing: `formula!(swish |x; beta| ..)`.
@@ -39,7 +39,7 @@ macro_rules! formula {
 
     ($name:ident | $($x:ident $(: $($kind:ident)+)?),* $(; $($k:ident),*)? $(,)? | $body:expr) => {{
         static FORMULA: ::std::sync::OnceLock<$crate::formula::Formula> = ::std::sync::OnceLock::new();
-        // A function pointer rejects captured variables, whose first values would become constants.
+        // A function pointer rejects captured variables, which would become constants.
         let build: fn() -> $crate::formula::Formula = || {
             $crate::formula!($name($($x $(: $($kind)+)?),* $(; $($k),*)?) = $body).eternal()
         };

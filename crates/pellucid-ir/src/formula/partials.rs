@@ -337,8 +337,8 @@ impl Partials {
     }
 }
 
-/// Returns c·d. If d is a `select` with a zero operand, c multiplies only the other operand, so that an infinite c gives
-/// no NaN where the derivative is zero.
+/// Returns c·d. If d is a `select` with a zero operand, c multiplies only the other operand, so that an infinite c
+/// gives no NaN where the derivative is zero.
 fn scaled(c: Expr, d: Expr) -> Expr {
     let node = |e: Expr| Builder::with(|b| b.id(e).map(|id| (b.graph.node(id), b.constant(id))));
     match node(d) {

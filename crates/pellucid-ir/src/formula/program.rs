@@ -164,8 +164,8 @@ impl Program {
         size.checked_mul(element).ok_or_else(Error::absurd_size)
     }
 
-    /// Returns the form of this program that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) caches in it; `make` creates
-    /// it on first use. A backend must always use the same `T`.
+    /// Returns the form of this program that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) caches in it; `make`
+    /// creates it on first use. A backend must always use the same `T`.
     #[inline]
     pub fn prepared<T: Any + Send + Sync>(&self, backend: usize, make: impl FnOnce() -> T) -> &T {
         let form = self.prepared[backend].get_or_init(|| Box::new(make()));

@@ -63,9 +63,9 @@ impl RegisterFile {
 
 /// Chooses the order of the steps, and assigns a register to every value.
 ///
-/// The CPU backend fuses a step with the next one if the next one reads its result, and registers occupy cache. The steps
-/// run depth first if this order needs no more registers and has no fewer such pairs than the draft. Drafts with row
-/// reductions keep their order, which minimises the passes over a row.
+/// The CPU backend fuses a step with the next one if the next one reads its result, and registers occupy cache. The
+/// steps run depth first if this order needs no more registers and has no fewer such pairs than the draft. Drafts with
+/// row reductions keep their order, which minimises the passes over a row.
 pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated {
     let drafted: Vec<usize> = (0..draft.steps.len()).collect();
     let as_drafted = assign(draft, &drafted, &outputs);
@@ -122,7 +122,8 @@ fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
     order
 }
 
-/// Assigns a register to every value of the steps in `order`. Values with overlapping lifetimes get different registers.
+/// Assigns a register to every value of the steps in `order`. Values with overlapping lifetimes get different
+/// registers.
 ///
 /// A result gets its register before those of its operands become free, so it never shares one with
 /// them. Numbers beyond 16 bits wrap here: the caller checks the number of steps.

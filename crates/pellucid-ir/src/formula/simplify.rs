@@ -48,8 +48,8 @@ impl Builder {
         }))
     }
 
-    /// Applies the rewrites of derivatives, by the algebra of real numbers: removes 0 and ±1, moves signs outwards so that
-    /// they cancel, and collects constant factors.
+    /// Applies the rewrites of derivatives, by the algebra of real numbers: removes 0 and ±1, moves signs outwards so
+    /// that they cancel, and collects constant factors.
     pub(super) fn rewrite_derivative(&mut self, node: Node) -> Rewrite {
         use Binary::{Add, Div, Mul, Pow, Sub};
         if !matches!(node, Node::Unary(Unary::Neg, _) | Node::Binary(..) | Node::Select(..) | Node::RowReduce(..)) {

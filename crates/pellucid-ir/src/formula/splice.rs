@@ -230,8 +230,8 @@ impl Op {
 }
 
 impl Program {
-    /// Returns the program that converts one input from `from` to `to` as a copy does: it loads the value in the compute
-    /// type of `from` and rounds it once.
+    /// Returns the program that converts one input from `from` to `to` as a copy does: it loads the value in the
+    /// compute type of `from` and rounds it once.
     pub fn cast(from: DType, to: DType) -> Program {
         let compute = from.compute();
         let load = Load { storage: from, compute, per_row: false };

@@ -17,14 +17,14 @@ pub enum AttentionPart {
 
 /// Scaled dot-product attention, O = softmax(scale·Q·Kᵀ + M)·V for every head (Vaswani et al. 2017), or its gradient.
 ///
-/// It is a family of its own because the score matrix is large and short-lived. The scores of a block of queries stay in
-/// the cache, and masked scores of `causal` attention are not computed. The backward pass recomputes the scores from
+/// It is a family of its own because the score matrix is large and short-lived. The scores of a block of queries stay
+/// in the cache, and masked scores of `causal` attention are not computed. The backward pass recomputes the scores from
 /// λ = ln Σ exp of each row (Dao et al., FlashAttention, 2022).
 ///
-/// Queries are `[N, H, L, E]`, keys `[N, G, S, E]`, values `[N, G, S, D]`. G divides H, and H/G neighbouring heads share
-/// keys and values (Ainslie et al. 2023). Arrays are `f32` or `f64`; outputs are contiguous along their last axis. A mask
-/// M is `[N, H, L, S]`: values of the same dtype that are added to the scores, or booleans that are true for visible
-/// keys. For a query without visible keys the output is 0 and λ = ∞.
+/// Queries are `[N, H, L, E]`, keys `[N, G, S, E]`, values `[N, G, S, D]`. G divides H, and H/G neighbouring heads
+/// share keys and values (Ainslie et al. 2023). Arrays are `f32` or `f64`; outputs are contiguous along their last
+/// axis. A mask M is `[N, H, L, S]`: values of the same dtype that are added to the scores, or booleans that are true
+/// for visible keys. For a query without visible keys the output is 0 and λ = ∞.
 ///
 /// **Result**: the inputs are Q, K, V, and the mask if `masked`; the outputs are O `[N, H, L, D]` and λ `[N, H, L]`.
 ///

@@ -11,9 +11,9 @@ use smallvec::smallvec;
 ///
 /// It is a family of its own because its algorithms depend on values: they search pivots and iterate until convergence.
 ///
-/// Matrices are `f32` or `f64`. One thread factors each matrix in `f64` and rounds the result once. Layout and number of
-/// threads do not change any bit; another instruction set may change the last one. If an element that is read is NaN or
-/// infinite, all factors are NaN.
+/// Matrices are `f32` or `f64`. One thread factors each matrix in `f64` and rounds the result once. Layout and number
+/// of threads do not change any bit; another instruction set may change the last one. If an element that is read is NaN
+/// or infinite, all factors are NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Factor {
     /// A = L·Lᵀ for symmetric positive definite A, of which only the lower triangle is read.
@@ -35,13 +35,14 @@ pub enum Factor {
     },
     /// P·A·Pᵀ = L·D·Lᵀ for symmetric A, of which only the lower triangle is read; D has 1×1 and 2×2 blocks.
     ///
-    /// Outputs, as in LAPACK's `sytrf`: D, and L below its blocks (the diagonal blocks of L are identities), zeros above,
-    /// `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero block. A 1×1 block
-    /// has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second row and column
-    /// were exchanged with p − 1.
+    /// Outputs, as in LAPACK's `sytrf`: D, and L below its blocks (the diagonal blocks of L are identities), zeros
+    /// above,
+    /// `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero block. A 1×1
+    /// block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second row
+    /// and column were exchanged with p − 1.
     Ldl,
-    /// X with A·X = B, from the first two outputs of [`Factor::Ldl`] and B `[n, k]`; their batch axes are equal. Invalid
-    /// pivots are an error.
+    /// X with A·X = B, from the first two outputs of [`Factor::Ldl`] and B `[n, k]`; their batch axes are equal.
+    /// Invalid pivots are an error.
     LdlSolve,
     /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
     ///

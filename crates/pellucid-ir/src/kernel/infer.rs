@@ -12,7 +12,8 @@ pub type Metas = SmallVec<[Meta; 2]>;
 impl Kernel {
     /// Returns shape and dtype of every output for these inputs.
     ///
-    /// The caller chooses the shapes of the outputs of `Scatter`, `Random`, `Conv` and `Pool`; for these the list is empty.
+    /// The caller chooses the shapes of the outputs of `Scatter`, `Random`, `Conv` and `Pool`; for these the list is
+    /// empty.
     ///
     /// # Errors
     /// If shapes or dtypes of the inputs do not fit the family.

@@ -199,8 +199,8 @@ pub enum ScanOp {
     LogSumExp,
 }
 
-/// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse` from the last element to the first. Sums
-/// and products accumulate with more bits than `f32` has; each element is rounded once.
+/// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse` from the last element to the first.
+/// Sums and products accumulate with more bits than `f32` has; each element is rounded once.
 ///
 /// One input; outputs of its shape: the values, in its dtype, and for `Max` and `Min` the `i64`
 /// positions.
@@ -233,8 +233,8 @@ pub enum Index {
     /// Index tensors for these axes (ascending), all of one shape I: the indexed array is
     /// `I ++ (shape without those axes)`.
     Axes(SmallVec<[usize; 4]>),
-    /// One index tensor of the rank of the array (`take_along_axis`): its values replace the coordinate of this axis, the
-    /// other coordinates stay the same. Its other axes may be shorter than those of the array.
+    /// One index tensor of the rank of the array (`take_along_axis`): its values replace the coordinate of this axis,
+    /// the other coordinates stay the same. Its other axes may be shorter than those of the array.
     Along(usize),
 }
 
@@ -262,7 +262,8 @@ pub enum Combine {
     Min,
 }
 
-/// `y[index] = combine(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and the
+/// `y[index] = combine(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
+/// the
 /// `i64` index tensors; the output is y, which is also read.
 ///
 /// Repeated indices accumulate in row-major order of the values. Bounds as in [`Gather`].

@@ -16,11 +16,11 @@ pub enum Cell {
     Tanh,
     /// h′ = max(x + W·h + β, 0).
     Relu,
-    /// r = σ(x₀ + h₀ + β₀), z = σ(x₁ + h₁ + β₁), u = h₂ + β₃, n = tanh(x₂ + β₂ + r·u), h′ = n + z·(h − n) (Cho et al. 2014,
-    /// with the reset after the product). x has four blocks; the last one is unused in the input and receives u.
+    /// r = σ(x₀ + h₀ + β₀), z = σ(x₁ + h₁ + β₁), u = h₂ + β₃, n = tanh(x₂ + β₂ + r·u), h′ = n + z·(h − n) (Cho et al.
+    /// 2014, with the reset after the product). x has four blocks; the last one is unused in the input and receives u.
     Gru,
-    /// i, f, g, o = σ, σ, tanh, σ of x₀.. + h₀.. + β₀..; c′ = f·c + i·g, h′ = o·tanh(c′) (Hochreiter & Schmidhuber 1997, Gers et
-    /// al. 2000), or, projected, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
+    /// i, f, g, o = σ, σ, tanh, σ of x₀.. + h₀.. + β₀..; c′ = f·c + i·g, h′ = o·tanh(c′) (Hochreiter & Schmidhuber
+    /// 1997, Gers et al. 2000), or, projected, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
     Lstm,
 }
 
@@ -60,22 +60,22 @@ pub enum RecurrentPart {
 /// H is the width of a cell, P that of a state (H, unless projected), B and G the cell's [`blocks`](Cell::blocks) and
 /// [`gates`](Cell::gates). Arrays are `f32` or `f64`; outputs are contiguous.
 ///
-/// **States**: the inputs are the input contribution to the gates x `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]` and the initial
-/// state `[N, P]`; for [`Cell::Lstm`] the initial c `[N, H]`; if projected V `[P, H]`; with lengths those, `i64 [N]` in
-/// 0..=T. The outputs are the gate activations `[T, N, B·H]` (r, z, n, u of [`Cell::Gru`]), which may be the same view as
-/// x; all states `[T + 1, N, P]`; and for [`Cell::Lstm`] all c `[T + 1, N, H]`. Step t computes state t + 1 from state t,
-/// or, in `reverse`, state t from state t + 1. A step at or beyond the length of its sequence copies the state; its gate
-/// activations are unspecified.
+/// **States**: the inputs are the input contribution to the gates x `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]` and the
+/// initial state `[N, P]`; for [`Cell::Lstm`] the initial c `[N, H]`; if projected V `[P, H]`; with lengths those, `i64
+/// [N]` in 0..=T. The outputs are the gate activations `[T, N, B·H]` (r, z, n, u of [`Cell::Gru`]), which may be the
+/// same view as x; all states `[T + 1, N, P]`; and for [`Cell::Lstm`] all c `[T + 1, N, H]`. Step t computes state t +
+/// 1 from state t, or, in `reverse`, state t from state t + 1. A step at or beyond the length of its sequence copies
+/// the state; its gate activations are unspecified.
 ///
-/// **Gradient**: the inputs are the gate activations (for a plain cell the states that the steps compute), the states, W,
-/// the gradients of the states that the steps compute `[T, N, P]`, and an additional gradient of the final state `[N, P]`;
-/// for [`Cell::Lstm`] all c and the gradient of the final c; then V and the lengths. The outputs are the gradients of
-/// x + β `[T, N, B·H]` (that of u in the last block of [`Cell::Gru`]), of the initial state and of the initial c; if
-/// projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a sequence ignore the
-/// gradients of their states and have gradient 0.
+/// **Gradient**: the inputs are the gate activations (for a plain cell the states that the steps compute), the states,
+/// W, the gradients of the states that the steps compute `[T, N, P]`, and an additional gradient of the final state
+/// `[N, P]`; for [`Cell::Lstm`] all c and the gradient of the final c; then V and the lengths. The outputs are the
+/// gradients of x + β `[T, N, B·H]` (that of u in the last block of [`Cell::Gru`]), of the initial state and of the
+/// initial c; if projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a sequence
+/// ignore the gradients of their states and have gradient 0.
 ///
-/// W·h is accumulated as by [`MatMul`](super::MatMul), then added to x, then β is added. The order of accumulation depends
-/// on the shapes alone.
+/// W·h is accumulated as by [`MatMul`](super::MatMul), then added to x, then β is added. The order of accumulation
+/// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
     /// The equations of one step.

@@ -58,11 +58,12 @@ impl ConvPart {
 /// the three arrays, so each [`ConvPart`] is a derivative of the others, and its derivatives belong to the same family.
 ///
 /// The two inputs come in the order x, w, y. The caller chooses the shape of the output; positions outside x count as 0
-/// and are never read. All arrays have one dtype; `f16` and `bf16` accumulate in `f32`. The order of accumulation depends
-/// on the shapes alone: channels, then taps, in blocks of a fixed length. Where the shapes make it faster, Winograd
-/// convolution is used (Winograd 1980; Lavin and Gray 2016). It is also exact for small integers, but its rounding errors
-/// are relative to the largest elements near a window, not only those in it. An input that is not finite affects only its
-/// own windows: if there is one, or the Winograd transform overflows, the whole call runs without it.
+/// and are never read. All arrays have one dtype; `f16` and `bf16` accumulate in `f32`. The order of accumulation
+/// depends on the shapes alone: channels, then taps, in blocks of a fixed length. Where the shapes make it faster,
+/// Winograd convolution is used (Winograd 1980; Lavin and Gray 2016). It is also exact for small integers, but its
+/// rounding errors are relative to the largest elements near a window, not only those in it. An input that is not
+/// finite affects only its own windows: if there is one, or the Winograd transform overflows, the whole call runs
+/// without it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conv {
     /// The geometry of the window w over x.

@@ -8,8 +8,8 @@ use crate::shape::Shape;
 impl Kernel {
     /// Returns the number of arithmetic operations on values.
     ///
-    /// A multiplication and an addition count as two, a function such as exp as one. Moving, converting and drawing values
-    /// counts as 0. A factorisation has the leading term of the usual count, a sort n·log₂ n comparisons.
+    /// A multiplication and an addition count as two, a function such as exp as one. Moving, converting and drawing
+    /// values counts as 0. A factorisation has the leading term of the usual count, a sort n·log₂ n comparisons.
     pub fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
         let size = |meta: &Meta| meta.shape.size() as u64;
         let written = outputs.first().map_or(0, size);
@@ -47,7 +47,8 @@ impl Kernel {
                 2 * (s.steps * s.batch * s.hidden * s.state * rows) as u64
             }),
             Kernel::Attention(k) => k.sizes(inputs).map_or(0, |s| {
-                // Forward: scores and output. Backward: scores again, and gradients of weights, queries, keys and values.
+                // Forward: scores and output. Backward: scores again, and gradients of weights, queries, keys and
+                // values.
                 let (queries, values) = match k.part {
                     AttentionPart::Result => (1, 1),
                     AttentionPart::Gradient => (3, 2),

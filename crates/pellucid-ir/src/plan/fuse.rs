@@ -1,4 +1,5 @@
-//! Fusion: a producer kernel and a consumer of its result become one kernel, and the value between them stays in registers.
+//! Fusion: a producer kernel and a consumer of its result become one kernel, and the value between them stays in
+//! registers.
 //!
 //! | producer | consumer | fused kernel |
 //! | --- | --- | --- |
@@ -111,8 +112,8 @@ fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
 fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
     let (maker, reader) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
-    // An update reads and writes several times as many bytes as the product has; doing that tile by tile in the epilogue is
-    // no faster than a separate kernel.
+    // An update reads and writes several times as many bytes as the product has; doing that tile by tile in the
+    // epilogue is no faster than a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == Role::State);
     if updates && matches!(a.kernel, Kernel::MatMul(_)) && a.outputs.iter().all(|o| o.bytes() < CACHED) {
         return Err(Some("the product is still in a cache when the update reads it"));

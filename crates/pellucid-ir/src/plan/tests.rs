@@ -159,7 +159,8 @@ fn copies_lets_the_producer_write_to_the_destination() {
     assert_eq!(plan.notes.elided, [(y.slot, Elision::Same(grad.slot))]);
 }
 
-/// The copy of a gradient whose parts are written by several kernels is removed, unless one of them runs after the copy.
+/// The copy of a gradient whose parts are written by several kernels is removed, unless one of them runs after the
+/// copy.
 #[test]
 fn copies_removes_the_copy_of_a_value_that_several_kernels_write() {
     let write = |late: bool| {
